@@ -1,0 +1,174 @@
+//! Typed arenas: a `Key<Job>` is four bytes and cannot open an `Arena<Tube>`.
+//!
+//! A key is valid from `insert` to `remove`. Keys are reused, so an owner that gives one back
+//! must know that nobody holds a copy: connections give theirs back only at the end of a turn.
+
+use std::{
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    marker::PhantomData,
+    num::NonZeroU32,
+    ops::{Index, IndexMut},
+};
+
+use slab::Slab;
+
+/// Names one item of an `Arena<T>`. `Option<Key<T>>` is four bytes too.
+pub struct Key<T> {
+    /// The slot plus one, so that zero is free for `None`.
+    slot: NonZeroU32,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Key<T> {
+    fn from_slot(slot: usize) -> Self {
+        let slot = u32::try_from(slot + 1).ok().and_then(NonZeroU32::new);
+        Self { slot: slot.expect("an arena holds fewer than 2^32 items"), of: PhantomData }
+    }
+
+    /// The slot as a number: for tokens, logs, and total orders where nothing else decides.
+    pub fn index(self) -> usize {
+        self.slot.get() as usize - 1
+    }
+
+    /// The key of the item at the same index in another arena: for arenas that are filled and
+    /// emptied in step, as connections, clients and sockets are.
+    pub fn beside<U>(self) -> Key<U> {
+        Key { slot: self.slot, of: PhantomData }
+    }
+
+    /// Takes an `index` back to a key; the inverse of [`Key::index`].
+    pub fn from_index(index: usize) -> Self {
+        Self::from_slot(index)
+    }
+}
+
+// Derived impls would demand the same of `T`.
+impl<T> Clone for Key<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Key<T> {}
+impl<T> PartialEq for Key<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.slot == other.slot
+    }
+}
+impl<T> Eq for Key<T> {}
+impl<T> PartialOrd for Key<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl<T> Ord for Key<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.slot.cmp(&other.slot)
+    }
+}
+impl<T> Hash for Key<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.slot.hash(state);
+    }
+}
+impl<T> fmt::Debug for Key<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.index())
+    }
+}
+
+/// Owns items and hands out keys to them.
+#[derive(Debug)]
+pub struct Arena<T> {
+    slots: Slab<T>,
+}
+
+impl<T> Default for Arena<T> {
+    fn default() -> Self {
+        Self { slots: Slab::new() }
+    }
+}
+
+impl<T> Arena<T> {
+    /// Stores an item. Amortised O(1).
+    pub fn insert(&mut self, item: T) -> Key<T> {
+        Key::from_slot(self.slots.insert(item))
+    }
+
+    /// Takes an item out; its key may name another item from now on.
+    pub fn remove(&mut self, key: Key<T>) -> T {
+        self.slots.remove(key.index())
+    }
+
+    /// The item, or `None` where the key has been given back.
+    pub fn get(&self, key: Key<T>) -> Option<&T> {
+        self.slots.get(key.index())
+    }
+
+    /// As [`Arena::get`], to change it.
+    pub fn get_mut(&mut self, key: Key<T>) -> Option<&mut T> {
+        self.slots.get_mut(key.index())
+    }
+
+    /// How many items there are.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Every item with its key, in slot order. O(capacity): for checks and closing down.
+    pub fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
+        self.slots.iter().map(|(slot, item)| (Key::from_slot(slot), item))
+    }
+}
+
+impl<T> Index<Key<T>> for Arena<T> {
+    type Output = T;
+    fn index(&self, key: Key<T>) -> &T {
+        &self.slots[key.index()]
+    }
+}
+
+impl<T> IndexMut<Key<T>> for Arena<T> {
+    fn index_mut(&mut self, key: Key<T>) -> &mut T {
+        &mut self.slots[key.index()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_optional_key_costs_no_more_than_a_key() {
+        assert_eq!(size_of::<Option<Key<String>>>(), 4);
+    }
+
+    #[test]
+    fn a_key_finds_its_item_until_it_is_given_back() {
+        let mut arena = Arena::default();
+        let (one, two) = (arena.insert("one"), arena.insert("two"));
+        assert_eq!((arena[one], arena[two], arena.len()), ("one", "two", 2));
+        assert_eq!(arena.remove(one), "one");
+        assert_eq!(arena.get(one), None);
+        assert_eq!(arena.insert("three"), one, "slots are reused");
+    }
+
+    #[test]
+    fn arenas_filled_in_step_share_their_indexes() {
+        let (mut left, mut right) = (Arena::default(), Arena::default());
+        for n in 0..5 {
+            let key = left.insert(n);
+            assert_eq!(key.beside(), right.insert(n.to_string()));
+        }
+        let gone = Key::from_index(3);
+        left.remove(gone);
+        right.remove(gone.beside());
+        assert_eq!(left.insert(9).beside(), right.insert("9".into()));
+    }
+}

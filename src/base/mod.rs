@@ -1,0 +1,17 @@
+//! Containers that know nothing of queues: typed arenas, a heap whose items know their place, a
+//! list by key, pages from id to key, and shared bodies.
+//!
+//! None of them does IO, reads a clock or logs. Each has one invariant, stated at its head, and a
+//! model test at its foot.
+
+mod arena;
+mod body;
+mod heap;
+mod list;
+mod pages;
+
+pub use arena::{Arena, Key};
+pub use body::Body;
+pub use heap::Heap;
+pub use list::{Linked, Links, List};
+pub use pages::Pages;

@@ -1,0 +1,5 @@
+//! A work queue.
+pub mod base;
+pub mod clock;
+pub mod queue;
+pub mod sys;

@@ -1,0 +1,117 @@
+//! A connection as the queue sees it: the tube it uses, the tubes it watches, the jobs it holds,
+//! and whether it waits for one. No bytes, no socket.
+
+use crate::{
+    base::{Arena, Heap, Key, Linked, Links, List},
+    clock::Time,
+    queue::{
+        SAFETY_MARGIN,
+        job::{DueKey, Job},
+        tube::Tube,
+    },
+};
+
+/// A client that waits for a job.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wait {
+    /// When it has waited long enough; `None` waits for ever.
+    pub(super) until: Option<Time>,
+}
+
+/// A client's interest in one tube, and its place among those that wait there.
+#[derive(Debug)]
+pub(super) struct Watch {
+    pub(super) client: Key<Client>,
+    pub(super) tube: Key<Tube>,
+    pub(super) links: Links<Watch>,
+}
+
+impl Linked for Watch {
+    fn links(&self) -> &Links<Self> {
+        &self.links
+    }
+    fn links_mut(&mut self) -> &mut Links<Self> {
+        &mut self.links
+    }
+}
+
+/// One client.
+#[derive(Debug)]
+pub struct Client {
+    /// The tube that `put`, `peek-…` and `kick` work on.
+    pub using: Key<Tube>,
+    /// The watched tubes in the original's order: newcomers at the end; one that is ignored is
+    /// replaced by the last. The tube stands beside its watch so that a search stays in one array.
+    pub(super) watching: Vec<(Key<Tube>, Key<Watch>)>,
+    /// Jobs it holds, in the order in which it got them.
+    pub(super) reserved: List<Job>,
+    /// The same jobs by the end of their time to run.
+    pub(super) deadlines: Heap<DueKey, Job>,
+    pub(super) waiting: Option<Wait>,
+    /// Has ever sent a `put`.
+    pub(super) is_producer: bool,
+    /// Has ever sent a `reserve`.
+    pub(super) is_worker: bool,
+    /// Place in the timers' heap of clients.
+    pub(super) timer: Option<u32>,
+}
+
+impl Client {
+    pub(super) fn new(using: Key<Tube>) -> Self {
+        Self {
+            using,
+            watching: Vec::new(),
+            reserved: List::default(),
+            deadlines: Heap::default(),
+            waiting: None,
+            is_producer: false,
+            is_worker: false,
+            timer: None,
+        }
+    }
+
+    /// Whether it waits for a job.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// How many tubes it watches; at least one.
+    pub fn watching(&self) -> usize {
+        self.watching.len()
+    }
+
+    /// Whether it holds a job that must be finished within the safety margin.
+    pub(super) fn is_deadline_soon(&self, now: Time) -> bool {
+        self.deadlines.peek().is_some_and(|(due, _)| due.at() - SAFETY_MARGIN <= now)
+    }
+
+    /// When something happens to it if it stays silent: the next end of a job's time (less the
+    /// margin where it waits, for then it must be warned), or the end of its waiting.
+    pub(super) fn due_at(&self) -> Option<Time> {
+        let job = self.deadlines.peek().map(|(due, _)| due.at());
+        match self.waiting {
+            None => job,
+            Some(Wait { until }) => {
+                job.map(|at| at - SAFETY_MARGIN).into_iter().chain(until).min()
+            }
+        }
+    }
+
+    pub(super) fn watch_of(&self, tube: Key<Tube>) -> Option<usize> {
+        self.watching.iter().position(|&(watched, _)| watched == tube)
+    }
+
+    /// Stands in line at every watched tube. O(tubes watched).
+    pub(super) fn join_lines(&self, tubes: &mut Arena<Tube>, watches: &mut Arena<Watch>) {
+        for &(tube, watch) in &self.watching {
+            tubes[tube].waiting.push_back(watches, watch);
+        }
+    }
+
+    /// Leaves those lines again. O(tubes watched).
+    pub(super) fn leave_lines(&self, tubes: &mut Arena<Tube>, watches: &mut Arena<Watch>) {
+        for &(tube, watch) in &self.watching {
+            tubes[tube].waiting.unlink(watches, watch);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! A job: what is known of it, and its one place in the queue.
+//!
+//! A job is in exactly one place, and its state says which:
+//!
+//! | state | place | uses |
+//! |---|---|---|
+//! | Ready | its tube's `ready` heap | `position` |
+//! | Delayed | its tube's `delayed` heap | `position` |
+//! | Buried | its tube's `buried` list | `links` |
+//! | Reserved | its client's `reserved` list and `deadlines` heap | `links` and `position` |
+//!
+//! So one position and one pair of links suffice, and a job fits 96 bytes beside its body.
+
+use crate::{
+    base::{Arena, Body, Key, Linked, Links, Pages},
+    clock::Time,
+    queue::{client::Client, tube::Tube},
+};
+
+/// Priorities below this count as urgent in statistics.
+pub const URGENT: u32 = 1024;
+
+/// Where a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Waits for a worker.
+    Ready,
+    /// This worker has it until `deadline_at`.
+    Reserved(Key<Client>),
+    /// Becomes ready at `deadline_at`.
+    Delayed,
+    /// Set aside until somebody kicks or deletes it.
+    Buried,
+}
+
+impl State {
+    /// The word of `stats-job`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Reserved(_) => "reserved",
+            Self::Delayed => "delayed",
+            Self::Buried => "buried",
+        }
+    }
+}
+
+/// What is known of a job apart from its body and its place.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// Given out once, counting from 1.
+    pub id: u64,
+    /// Smaller is more urgent.
+    pub pri: u32,
+    /// The delay last asked for, in seconds.
+    pub delay: u32,
+    /// Seconds a worker may hold the job; at least 1.
+    pub ttr: u32,
+    /// When the header of its `put` was read.
+    pub created_at: Time,
+    /// End of the reservation or the delay; without meaning in other states.
+    pub deadline_at: Time,
+    /// How often it was reserved.
+    pub reserves: u32,
+    /// How often a reservation ran out.
+    pub timeouts: u32,
+    /// How often a worker released it.
+    pub releases: u32,
+    /// How often it was buried.
+    pub buries: u32,
+    /// How often it was kicked.
+    pub kicks: u32,
+    /// Which of the four places it is in.
+    pub state: State,
+}
+
+/// A job in its place.
+#[derive(Debug)]
+pub struct Job {
+    /// What is known of it.
+    pub record: Record,
+    /// Its bytes, with the CR LF that ended them.
+    pub body: Body,
+    /// The tube it was put into.
+    pub tube: Key<Tube>,
+    pub(super) position: u32,
+    pub(super) links: Links<Job>,
+}
+
+/// Memory per job is a promise; whoever adds a field decides it here.
+const _: () = assert!(size_of::<Option<Job>>() <= 96);
+
+impl Linked for Job {
+    fn links(&self) -> &Links<Self> {
+        &self.links
+    }
+    fn links_mut(&mut self) -> &mut Links<Self> {
+        &mut self.links
+    }
+}
+
+impl Job {
+    pub(super) fn ready_key(&self) -> ReadyKey {
+        ReadyKey { pri: self.record.pri, id: self.record.id.into() }
+    }
+
+    pub(super) fn due_key(&self) -> DueKey {
+        DueKey { at: self.record.deadline_at.as_nanoseconds().into(), id: self.record.id.into() }
+    }
+
+    /// Who holds it.
+    pub(super) fn reserver(&self) -> Option<Key<Client>> {
+        match self.record.state {
+            State::Reserved(client) => Some(client),
+            _ => None,
+        }
+    }
+
+    /// Whether statistics count it as urgent while it is ready.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.record.pri < URGENT
+    }
+}
+
+/// A `u64` in two halves: it orders alike, but aligns to four bytes, which keeps an entry of the
+/// ready heap at 16 bytes where a plain `u64` would make it 24.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Halves {
+    high: u32,
+    low: u32,
+}
+
+impl From<u64> for Halves {
+    fn from(number: u64) -> Self {
+        let [a, b, c, d, e, f, g, h] = number.to_be_bytes();
+        Self { high: u32::from_be_bytes([a, b, c, d]), low: u32::from_be_bytes([e, f, g, h]) }
+    }
+}
+
+impl From<Halves> for u64 {
+    fn from(halves: Halves) -> Self {
+        u64::from(halves.high) << 32 | u64::from(halves.low)
+    }
+}
+
+/// Order among ready jobs: priority, then age.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ReadyKey {
+    pri: u32,
+    id: Halves,
+}
+
+/// Order among jobs that wait for an instant: the instant, then age.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct DueKey {
+    at: Halves,
+    id: Halves,
+}
+
+impl DueKey {
+    pub(super) fn at(self) -> Time {
+        Time::from_nanoseconds(self.at.into())
+    }
+}
+
+/// All jobs, by key and by id.
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    pub(super) arena: Arena<Job>,
+    ids: Pages<Job>,
+}
+
+impl Jobs {
+    pub(super) fn insert(&mut self, job: Job) -> Key<Job> {
+        let id = job.record.id;
+        let key = self.arena.insert(job);
+        self.ids.insert(id, key);
+        key
+    }
+
+    pub(super) fn find(&self, id: u64) -> Option<Key<Job>> {
+        self.ids.get(id)
+    }
+
+    pub(super) fn remove(&mut self, key: Key<Job>) -> Job {
+        let job = self.arena.remove(key);
+        self.ids.remove(job.record.id);
+        job
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_order_as_the_whole() {
+        let numbers = [0, 1, 0xFFFF_FFFF, 0x1_0000_0000, 0x1_0000_0001, u64::MAX];
+        for a in numbers {
+            assert_eq!(u64::from(Halves::from(a)), a);
+            for b in numbers {
+                assert_eq!(Halves::from(a).cmp(&Halves::from(b)), a.cmp(&b));
+            }
+        }
+    }
+
+    #[test]
+    fn heap_entries_stay_small() {
+        assert_eq!(size_of::<(ReadyKey, Key<Job>)>(), 16);
+        assert_eq!(size_of::<(DueKey, Key<Job>)>(), 20);
+    }
+}

@@ -1,0 +1,716 @@
+//! The work queue as a library: jobs, tubes, clients, and what time does to them. No bytes, no
+//! files, no sockets, no clock: the present comes in with each call that needs it.
+//!
+//! [`Queue`] has one method per verb, in the order of the protocol, each of which expects that
+//! its caller has asked the matching question first (`reserved_by`, `find`, …). Handing jobs to
+//! waiting clients is never a side effect of a verb: after any that makes a job ready or ends a
+//! pause, the caller repeats [`Queue::hand_out`] for that tube until it answers `None`.
+//!
+//! **The resting invariant:** between commands no unpaused tube has both a ready job and a
+//! waiting client. So a put looks at one tube, a reserve at the watched ones, and nobody scans
+//! the rest. [`Queue::check`] walks this and all other invariants.
+
+mod client;
+mod job;
+mod stats;
+mod timers;
+mod tube;
+
+use std::time::Duration;
+
+pub use self::{
+    client::Client,
+    job::{Job, Record, State, URGENT},
+    stats::Counts,
+    tube::{Pause, Tube},
+};
+use self::{
+    client::{Wait, Watch},
+    job::Jobs,
+    timers::{Alarm, Timers},
+    tube::Tubes,
+};
+use crate::{
+    base::{Arena, Body, Key, Links},
+    clock::Time,
+};
+
+/// A client that waits is warned this long before a job it holds runs out of time.
+pub const SAFETY_MARGIN: Duration = Duration::from_secs(1);
+
+/// What a producer says of a job it puts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Put {
+    /// From [`Queue::take_id`].
+    pub id: u64,
+    /// Smaller is more urgent.
+    pub pri: u32,
+    /// Seconds until it becomes ready.
+    pub delay: u32,
+    /// Seconds a worker may hold it; zero is raised to one.
+    pub ttr: u32,
+    /// When the command was read.
+    pub created_at: Time,
+}
+
+/// The jobs that one `kick` moves; fixed when the command is read, worked off in steps.
+#[derive(Debug, Clone, Copy)]
+pub struct Kick {
+    tube: Key<Tube>,
+    from: State,
+    left: u32,
+    /// How many have moved so far.
+    pub moved: u32,
+}
+
+/// What [`Queue::expire`] has done; each is one small step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expired {
+    /// A job of this tube became ready, or its pause ended: hand out.
+    Ready(Key<Tube>),
+    /// The client waits no longer, for a job it holds is close to its deadline.
+    DeadlineSoon(Key<Client>),
+    /// The client waits no longer: it waited as long as it wanted to.
+    TimedOut(Key<Client>),
+}
+
+/// All jobs, tubes and clients.
+#[derive(Debug)]
+pub struct Queue {
+    jobs: Jobs,
+    tubes: Tubes,
+    clients: Arena<Client>,
+    watches: Arena<Watch>,
+    timers: Timers,
+    counts: Counts,
+    default: Key<Tube>,
+    next_id: u64,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        let mut tubes = Tubes::default();
+        let default = tubes.find_or_make("default");
+        tubes.arena[default].pins = 1;
+        Self {
+            jobs: Jobs::default(),
+            tubes,
+            clients: Arena::default(),
+            watches: Arena::default(),
+            timers: Timers::default(),
+            counts: Counts::default(),
+            default,
+            next_id: 1,
+        }
+    }
+}
+
+/// Clients come and go.
+impl Queue {
+    /// Adds a client that uses and watches `default`.
+    pub fn join(&mut self) -> Key<Client> {
+        let client = self.clients.insert(Client::new(self.default));
+        self.tubes.arena[self.default].users += 1;
+        self.add_watch(client, self.default);
+        self.counts.connections += 1;
+        self.counts.total_connections += 1;
+        client
+    }
+
+    /// Takes a client out of every line, tube and count. The jobs it holds stay in its hands
+    /// until [`Queue::give_back`] has returned each of them. O(tubes watched).
+    pub fn leave(&mut self, client: Key<Client>) {
+        self.stop_waiting(client);
+        for (tube, watch) in std::mem::take(&mut self.clients[client].watching) {
+            self.watches.remove(watch);
+            self.tubes.arena[tube].watchers -= 1;
+            self.drop_if_idle(tube);
+        }
+        let using = self.clients[client].using;
+        self.tubes.arena[using].users -= 1;
+        self.drop_if_idle(using);
+        let Client { is_producer, is_worker, .. } = self.clients[client];
+        self.counts.connections -= 1;
+        self.counts.producers -= u32::from(is_producer);
+        self.counts.workers -= u32::from(is_worker);
+    }
+
+    /// Returns the job that a departed client has held longest to its tube, which is to hand
+    /// out; `None` when it holds no more. O(log n).
+    pub fn give_back(&mut self, client: Key<Client>) -> Option<Key<Tube>> {
+        let job = self.clients[client].reserved.front()?;
+        let tube = self.unreserve(job);
+        self.make_ready(job);
+        Some(tube)
+    }
+
+    /// Forgets a client that has left and holds nothing; its key may be reused from now on.
+    pub fn forget(&mut self, client: Key<Client>) {
+        let client = self.clients.remove(client);
+        assert!(client.reserved.is_empty() && client.watching.is_empty());
+    }
+
+    /// Counts the client among the producers.
+    pub fn mark_producer(&mut self, client: Key<Client>) {
+        let is_producer = &mut self.clients[client].is_producer;
+        self.counts.producers += u32::from(!*is_producer);
+        *is_producer = true;
+    }
+
+    /// Counts the client among the workers.
+    pub fn mark_worker(&mut self, client: Key<Client>) {
+        let is_worker = &mut self.clients[client].is_worker;
+        self.counts.workers += u32::from(!*is_worker);
+        *is_worker = true;
+    }
+}
+
+/// Putting.
+impl Queue {
+    /// Takes the next job id; a put that fails later leaves a gap.
+    pub fn take_id(&mut self) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        id
+    }
+
+    /// Makes the client use a tube, which comes to life if need be.
+    pub fn use_tube(&mut self, client: Key<Client>, name: &str) {
+        let tube = self.tubes.find_or_make(name);
+        self.tubes.arena[tube].users += 1;
+        let before = std::mem::replace(&mut self.clients[client].using, tube);
+        self.tubes.arena[before].users -= 1;
+        self.drop_if_idle(before);
+    }
+
+    /// Adds a job to the tube the client uses; without a delay, that tube is to hand out.
+    pub fn put(&mut self, client: Key<Client>, put: Put, body: Body, now: Time) -> Key<Job> {
+        let tube = self.clients[client].using;
+        let job = self.jobs.insert(Job {
+            record: Record {
+                id: put.id,
+                pri: put.pri,
+                delay: put.delay,
+                ttr: put.ttr.max(1),
+                created_at: put.created_at,
+                deadline_at: put.created_at,
+                reserves: 0,
+                timeouts: 0,
+                releases: 0,
+                buries: 0,
+                kicks: 0,
+                state: State::Ready,
+            },
+            body,
+            tube,
+            position: 0,
+            links: Links::default(),
+        });
+        self.tubes.arena[tube].jobs += 1;
+        self.tubes.arena[tube].total_jobs += 1;
+        self.counts.total_jobs += 1;
+        self.enqueue(job, put.delay, now);
+        job
+    }
+}
+
+/// Reserving and waiting.
+impl Queue {
+    /// Hands the client the best ready job of the unpaused tubes it watches: the least priority,
+    /// among equals the oldest. O(tubes watched + log n).
+    pub fn reserve(&mut self, client: Key<Client>, now: Time) -> Option<Key<Job>> {
+        let tubes = &self.tubes.arena;
+        let best = self.clients[client]
+            .watching
+            .iter()
+            .map(|&(tube, _)| &tubes[tube])
+            .filter(|tube| tube.pause.is_none())
+            .filter_map(|tube| tube.ready.peek())
+            .min_by_key(|&(key, _)| key);
+        let (_, job) = best?;
+        self.pull(job);
+        self.assign(job, client, now);
+        Some(job)
+    }
+
+    /// Hands the client a job that nobody holds, from whatever state and tube.
+    pub fn reserve_job(&mut self, client: Key<Client>, job: Key<Job>, now: Time) {
+        self.pull(job);
+        self.assign(job, client, now);
+    }
+
+    /// Whether a job the client holds ends within the safety margin.
+    pub fn is_deadline_soon(&self, client: Key<Client>, now: Time) -> bool {
+        self.clients[client].is_deadline_soon(now)
+    }
+
+    /// Puts the client in line at every tube it watches, until `until` if given. Its tubes must
+    /// have had nothing for it.
+    pub fn wait(&mut self, client: Key<Client>, until: Option<Time>) {
+        self.clients[client].waiting = Some(Wait { until });
+        self.clients[client].join_lines(&mut self.tubes.arena, &mut self.watches);
+        self.counts.waiting += 1;
+        self.timers.note_client(&mut self.clients, client);
+    }
+
+    /// Takes the client out of line, if it stood there.
+    pub fn stop_waiting(&mut self, client: Key<Client>) {
+        if self.clients[client].waiting.take().is_some() {
+            self.clients[client].leave_lines(&mut self.tubes.arena, &mut self.watches);
+            self.counts.waiting -= 1;
+            self.timers.note_client(&mut self.clients, client);
+        }
+    }
+
+    /// Gives the tube's best ready job to the client that has waited longest, if there are both
+    /// and no pause is in force. Repeat until `None` to restore the resting invariant. O(log n),
+    /// and linear in the tubes that this client watches.
+    pub fn hand_out(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
+        let tube = self.tubes.arena.get(tube)?;
+        if tube.pause.is_some() {
+            return None;
+        }
+        let client = self.watches[tube.waiting.front()?].client;
+        let (_, job) = tube.ready.peek()?;
+        self.stop_waiting(client);
+        self.pull(job);
+        self.assign(job, client, now);
+        Some((client, job))
+    }
+}
+
+/// Finishing a job.
+impl Queue {
+    /// The job of this id, whatever its state.
+    pub fn find(&self, id: u64) -> Option<Key<Job>> {
+        self.jobs.find(id)
+    }
+
+    /// The job of this id if this client holds it.
+    pub fn reserved_by(&self, client: Key<Client>, id: u64) -> Option<Key<Job>> {
+        self.find(id).filter(|&job| self.jobs.arena[job].reserver() == Some(client))
+    }
+
+    /// The job of this id if this client may delete it: it holds it, or nobody does.
+    pub fn deletable_by(&self, client: Key<Client>, id: u64) -> Option<Key<Job>> {
+        self.find(id).filter(|&job| self.jobs.arena[job].reserver().is_none_or(|by| by == client))
+    }
+
+    /// Forgets a job.
+    pub fn delete(&mut self, job: Key<Job>) {
+        let tube = self.pull(job);
+        self.jobs.remove(job);
+        self.tubes.arena[tube].deletes += 1;
+        self.tubes.arena[tube].jobs -= 1;
+        self.drop_if_idle(tube);
+    }
+
+    /// Returns a reserved job with a new priority; without a delay, the tube answered is to hand
+    /// out.
+    pub fn release(&mut self, job: Key<Job>, pri: u32, delay: u32, now: Time) -> Key<Tube> {
+        let tube = self.unreserve(job);
+        let record = &mut self.jobs.arena[job].record;
+        record.pri = pri;
+        record.delay = delay;
+        count(&mut record.releases);
+        self.enqueue(job, delay, now);
+        tube
+    }
+
+    /// Sets a reserved job aside with a new priority, behind the others buried in its tube.
+    pub fn bury(&mut self, job: Key<Job>, pri: u32) {
+        let tube = self.unreserve(job);
+        let record = &mut self.jobs.arena[job].record;
+        record.pri = pri;
+        record.state = State::Buried;
+        count(&mut record.buries);
+        self.tubes.arena[tube].buried.push_back(&mut self.jobs.arena, job);
+        self.counts.buried += 1;
+    }
+
+    /// Grants a reserved job its whole time to run once more.
+    pub fn touch(&mut self, job: Key<Job>, now: Time) {
+        let Self { jobs, clients, timers, .. } = self;
+        let record = &mut jobs.arena[job].record;
+        record.deadline_at = now + seconds(record.ttr);
+        let job = &jobs.arena[job];
+        let client = job.reserver().expect("only a reserved job is touched");
+        let (due, position) = (job.due_key(), job.position);
+        let jobs = &mut jobs.arena;
+        clients[client].deadlines.update(position, due, |job, at| jobs[job].position = at);
+        timers.note_client(clients, client);
+    }
+}
+
+/// Watching.
+impl Queue {
+    /// Adds a tube to those the client watches and answers how many they are. The tube comes to
+    /// life if need be; watching twice counts once. O(tubes watched).
+    pub fn watch(&mut self, client: Key<Client>, name: &str) -> usize {
+        let tube = self.tubes.find_or_make(name);
+        if self.clients[client].watch_of(tube).is_none() {
+            self.add_watch(client, tube);
+        }
+        self.clients[client].watching()
+    }
+
+    /// Takes a tube from those the client watches and answers how many are left, or `None` where
+    /// it would have been the last. O(tubes watched).
+    pub fn ignore(&mut self, client: Key<Client>, name: &str) -> Option<usize> {
+        let watching = self.clients[client].watching();
+        let tube = self.tubes.find(name);
+        let Some(place) = tube.and_then(|tube| self.clients[client].watch_of(tube)) else {
+            return Some(watching);
+        };
+        if watching == 1 {
+            return None;
+        }
+        let (tube, watch) = self.clients[client].watching.swap_remove(place);
+        self.watches.remove(watch);
+        self.tubes.arena[tube].watchers -= 1;
+        self.drop_if_idle(tube);
+        Some(watching - 1)
+    }
+
+    fn add_watch(&mut self, client: Key<Client>, tube: Key<Tube>) {
+        let watch = self.watches.insert(Watch { client, tube, links: Links::default() });
+        self.clients[client].watching.push((tube, watch));
+        self.tubes.arena[tube].watchers += 1;
+    }
+}
+
+/// Looking, kicking, pausing.
+impl Queue {
+    /// The job of this tube that a worker would get next.
+    pub fn first_ready(&self, tube: Key<Tube>) -> Option<Key<Job>> {
+        self.tubes.arena[tube].ready.peek().map(|(_, job)| job)
+    }
+
+    /// The delayed job of this tube that becomes ready next.
+    pub fn first_delayed(&self, tube: Key<Tube>) -> Option<Key<Job>> {
+        self.tubes.arena[tube].delayed.peek().map(|(_, job)| job)
+    }
+
+    /// The job of this tube that was buried first.
+    pub fn first_buried(&self, tube: Key<Tube>) -> Option<Key<Job>> {
+        self.tubes.arena[tube].buried.front()
+    }
+
+    /// Makes a buried or delayed job ready; the tube answered is to hand out. `None` where the
+    /// job is in another state.
+    pub fn kick_job(&mut self, job: Key<Job>) -> Option<Key<Tube>> {
+        if !matches!(self.jobs.arena[job].record.state, State::Buried | State::Delayed) {
+            return None;
+        }
+        let tube = self.pull(job);
+        count(&mut self.jobs.arena[job].record.kicks);
+        self.make_ready(job);
+        Some(tube)
+    }
+
+    /// Decides what a `kick` of up to `bound` jobs will move: buried jobs if there is one,
+    /// delayed ones otherwise, and no more than there are now. The tube stays until
+    /// [`Queue::end_kick`].
+    pub fn begin_kick(&mut self, tube: Key<Tube>, bound: u32) -> Kick {
+        let Tube { buried, delayed, pins, .. } = &mut self.tubes.arena[tube];
+        *pins += 1;
+        let (from, available) = if buried.is_empty() {
+            (State::Delayed, delayed.len())
+        } else {
+            (State::Buried, buried.len())
+        };
+        let left = bound.min(u32::try_from(available).unwrap_or(u32::MAX));
+        Kick { tube, from, left, moved: 0 }
+    }
+
+    /// Moves the next job of a kick; the tube answered is to hand out. `None` when all is done.
+    /// O(log n).
+    pub fn kick_next(&mut self, kick: &mut Kick) -> Option<Key<Tube>> {
+        kick.left = kick.left.checked_sub(1)?;
+        let job = match kick.from {
+            State::Buried => self.first_buried(kick.tube)?,
+            _ => self.first_delayed(kick.tube)?,
+        };
+        kick.moved += 1;
+        self.kick_job(job)
+    }
+
+    /// Lets go of the kick's tube.
+    pub fn end_kick(&mut self, kick: Kick) {
+        self.tubes.arena[kick.tube].pins -= 1;
+        self.drop_if_idle(kick.tube);
+    }
+
+    /// Holds back reserving from a tube for so many seconds; zero ends a pause, and then the tube
+    /// is to hand out.
+    pub fn pause(&mut self, tube: Key<Tube>, length: u32, now: Time) {
+        self.tubes.arena[tube].pauses += 1;
+        self.tubes.arena[tube].pause =
+            (length > 0).then(|| Pause { seconds: length, until: now + seconds(length) });
+        self.timers.note_pause(&mut self.tubes.arena, tube);
+    }
+}
+
+/// Time.
+impl Queue {
+    /// Does the first thing that is due at `now`, in the order: delayed jobs, pauses, clients.
+    /// `None` when nothing is due any more. O(log n), and linear in the tubes that a client
+    /// concerned watches.
+    pub fn expire(&mut self, now: Time) -> Option<Expired> {
+        match self.timers.due(now)? {
+            Alarm::Delay(tube) => {
+                let job = self.first_delayed(tube).expect("its timer says that there is one");
+                self.pull(job);
+                self.make_ready(job);
+                Some(Expired::Ready(tube))
+            }
+            Alarm::Pause(tube) => {
+                self.tubes.arena[tube].pause = None;
+                self.timers.note_pause(&mut self.tubes.arena, tube);
+                Some(Expired::Ready(tube))
+            }
+            Alarm::Client(client) => Some(self.expire_client(client, now)),
+        }
+    }
+
+    /// When the next thing is due, if nothing else happens before.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    fn expire_client(&mut self, client: Key<Client>, now: Time) -> Expired {
+        if self.clients[client].is_waiting() {
+            self.stop_waiting(client);
+            if self.is_deadline_soon(client, now) {
+                return Expired::DeadlineSoon(client);
+            }
+            return Expired::TimedOut(client);
+        }
+        let (_, job) = self.clients[client].deadlines.peek().expect("its timer says so");
+        let tube = self.unreserve(job);
+        count(&mut self.jobs.arena[job].record.timeouts);
+        self.counts.timeouts += 1;
+        self.make_ready(job);
+        Expired::Ready(tube)
+    }
+}
+
+/// Reading what is there.
+impl Queue {
+    /// A job by key.
+    pub fn job(&self, job: Key<Job>) -> &Job {
+        &self.jobs.arena[job]
+    }
+
+    /// A tube by key.
+    pub fn tube(&self, tube: Key<Tube>) -> &Tube {
+        &self.tubes.arena[tube]
+    }
+
+    /// A client by key.
+    pub fn client(&self, client: Key<Client>) -> &Client {
+        &self.clients[client]
+    }
+
+    /// A tube by name.
+    pub fn find_tube(&self, name: &str) -> Option<Key<Tube>> {
+        self.tubes.find(name)
+    }
+
+    /// How many tubes there are.
+    pub fn tubes(&self) -> usize {
+        self.tubes.len()
+    }
+
+    /// The names of all tubes, in the order of `list-tubes`.
+    pub fn tube_names(&self) -> impl Iterator<Item = &str> {
+        self.tubes.iter().map(|tube| &*self.tubes.arena[tube].name)
+    }
+
+    /// The names of the tubes the client watches, in the order of `list-tubes-watched`.
+    pub fn watched_names(&self, client: Key<Client>) -> impl Iterator<Item = &str> {
+        self.clients[client].watching.iter().map(|&(tube, _)| &*self.tubes.arena[tube].name)
+    }
+
+    /// The counters over all tubes.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+}
+
+/// From place to place. Every change of a job's place goes through these.
+impl Queue {
+    /// Takes a job out of the place its state names. The state is stale until the caller puts
+    /// the job somewhere else.
+    fn pull(&mut self, key: Key<Job>) -> Key<Tube> {
+        let job = &self.jobs.arena[key];
+        let (tube, position) = (job.tube, job.position);
+        let jobs = &mut self.jobs.arena;
+        match jobs[key].record.state {
+            State::Reserved(_) => return self.unreserve(key),
+            State::Ready => {
+                let urgent = u64::from(jobs[key].is_urgent());
+                let tube = &mut self.tubes.arena[tube];
+                tube.ready.remove(position, |job, at| jobs[job].position = at);
+                tube.urgent -= urgent;
+                self.counts.urgent -= urgent;
+                self.counts.ready -= 1;
+            }
+            State::Delayed => {
+                let delayed = &mut self.tubes.arena[tube].delayed;
+                delayed.remove(position, |job, at| jobs[job].position = at);
+                self.timers.note_delay(&mut self.tubes.arena, tube);
+                self.counts.delayed -= 1;
+            }
+            State::Buried => {
+                self.tubes.arena[tube].buried.unlink(jobs, key);
+                self.counts.buried -= 1;
+            }
+        }
+        tube
+    }
+
+    fn unreserve(&mut self, key: Key<Job>) -> Key<Tube> {
+        let Self { jobs, tubes, clients, timers, counts, .. } = self;
+        let jobs = &mut jobs.arena;
+        let client = jobs[key].reserver().expect("a reserved job has a reserver");
+        let Job { tube, position, .. } = jobs[key];
+        clients[client].reserved.unlink(jobs, key);
+        clients[client].deadlines.remove(position, |job, at| jobs[job].position = at);
+        timers.note_client(clients, client);
+        tubes.arena[tube].reserved -= 1;
+        counts.reserved -= 1;
+        tube
+    }
+
+    /// Puts a job that is nowhere into its client's hands.
+    fn assign(&mut self, key: Key<Job>, client: Key<Client>, now: Time) {
+        let Self { jobs, tubes, clients, timers, counts, .. } = self;
+        let jobs = &mut jobs.arena;
+        let job = &mut jobs[key];
+        job.record.state = State::Reserved(client);
+        job.record.deadline_at = now + seconds(job.record.ttr);
+        count(&mut job.record.reserves);
+        tubes.arena[job.tube].reserved += 1;
+        counts.reserved += 1;
+        let due = job.due_key();
+        clients[client].reserved.push_back(jobs, key);
+        clients[client].deadlines.push(due, key, |job, at| jobs[job].position = at);
+        timers.note_client(clients, client);
+    }
+
+    /// Puts a job that is nowhere among the ready or, with a delay, the delayed ones.
+    fn enqueue(&mut self, key: Key<Job>, delay: u32, now: Time) {
+        if delay == 0 {
+            return self.make_ready(key);
+        }
+        let jobs = &mut self.jobs.arena;
+        let job = &mut jobs[key];
+        job.record.state = State::Delayed;
+        job.record.deadline_at = now + seconds(delay);
+        let (tube, due) = (job.tube, job.due_key());
+        let delayed = &mut self.tubes.arena[tube].delayed;
+        delayed.push(due, key, |job, at| jobs[job].position = at);
+        self.timers.note_delay(&mut self.tubes.arena, tube);
+        self.counts.delayed += 1;
+    }
+
+    fn make_ready(&mut self, key: Key<Job>) {
+        let jobs = &mut self.jobs.arena;
+        jobs[key].record.state = State::Ready;
+        let urgent = u64::from(jobs[key].is_urgent());
+        let order = jobs[key].ready_key();
+        let tube = &mut self.tubes.arena[jobs[key].tube];
+        tube.ready.push(order, key, |job, at| jobs[job].position = at);
+        tube.urgent += urgent;
+        self.counts.urgent += urgent;
+        self.counts.ready += 1;
+    }
+
+    fn drop_if_idle(&mut self, tube: Key<Tube>) {
+        if self.tubes.is_idle(tube) {
+            self.tubes.arena[tube].pause = None;
+            self.timers.note_pause(&mut self.tubes.arena, tube);
+            self.tubes.remove(tube);
+        }
+    }
+}
+
+/// Adds one to a counter of a job as the original does: a job that is reserved for the 2^32nd
+/// time starts again at zero, and the daemon lives on.
+fn count(counter: &mut u32) {
+    *counter = counter.wrapping_add(1);
+}
+
+fn seconds(number: u32) -> Duration {
+    Duration::from_secs(number.into())
+}
+
+/// Invariants.
+impl Queue {
+    /// Walks everything and panics where something does not hold. O(all): for tests.
+    pub fn check(&self) {
+        self.tubes.check();
+        self.timers.check(&self.tubes.arena, &self.clients);
+        let jobs = &self.jobs.arena;
+        let mut found = Counts { ..self.counts.clone() };
+        (found.urgent, found.ready, found.reserved, found.delayed, found.buried) = (0, 0, 0, 0, 0);
+        for (key, job) in jobs.iter() {
+            assert_eq!(self.jobs.find(job.record.id), Some(key));
+            found.urgent += u64::from(job.record.state == State::Ready && job.is_urgent());
+            match job.record.state {
+                State::Ready => found.ready += 1,
+                State::Reserved(_) => found.reserved += 1,
+                State::Delayed => found.delayed += 1,
+                State::Buried => found.buried += 1,
+            }
+        }
+        for (key, tube) in self.tubes.arena.iter() {
+            self.check_tube(key, tube);
+        }
+        let mut waiting = 0;
+        for (key, client) in self.clients.iter() {
+            client.deadlines.check(|job| jobs[job].position);
+            client.reserved.check(jobs);
+            assert_eq!(client.reserved.len(), client.deadlines.len());
+            assert!(client.reserved.iter(jobs).all(|job| jobs[job].reserver() == Some(key)));
+            waiting += u32::from(client.is_waiting());
+        }
+        assert_eq!(waiting, self.counts.waiting);
+        let counts = &self.counts;
+        assert_eq!(
+            (found.urgent, found.ready, found.reserved, found.delayed, found.buried),
+            (counts.urgent, counts.ready, counts.reserved, counts.delayed, counts.buried),
+        );
+    }
+
+    fn check_tube(&self, key: Key<Tube>, tube: &Tube) {
+        let jobs = &self.jobs.arena;
+        tube.ready.check(|job| jobs[job].position);
+        tube.delayed.check(|job| jobs[job].position);
+        tube.buried.check(jobs);
+        tube.waiting.check(&self.watches);
+        let places = [
+            (State::Ready, tube.ready.iter().map(|(_, job)| job).collect::<Vec<_>>()),
+            (State::Delayed, tube.delayed.iter().map(|(_, job)| job).collect()),
+            (State::Buried, tube.buried.iter(jobs).collect()),
+        ];
+        for (state, held) in &places {
+            for &job in held {
+                assert_eq!((jobs[job].record.state, jobs[job].tube), (*state, key));
+            }
+        }
+        let resting: usize = places.iter().map(|(_, held)| held.len()).sum();
+        assert_eq!(tube.jobs, resting as u64 + tube.reserved);
+        for watch in tube.waiting.iter(&self.watches) {
+            assert_eq!(self.watches[watch].tube, key);
+            assert!(self.clients[self.watches[watch].client].is_waiting());
+        }
+        assert!(
+            tube.pause.is_some() || tube.ready.is_empty() || tube.waiting.is_empty(),
+            "a ready job and a waiting client rest side by side in {}",
+            tube.name
+        );
+        assert!(!self.tubes.is_idle(key), "{} has nobody left", tube.name);
+    }
+}

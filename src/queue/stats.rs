@@ -1,0 +1,30 @@
+//! Counters over all tubes. Those of one tube are fields of the tube.
+
+/// Counts kept up to date by the queue; `stats` reports them.
+#[derive(Debug, Clone, Default)]
+pub struct Counts {
+    /// Ready jobs with an urgent priority.
+    pub urgent: u64,
+    /// Ready jobs.
+    pub ready: u64,
+    /// Reserved jobs.
+    pub reserved: u64,
+    /// Delayed jobs.
+    pub delayed: u64,
+    /// Buried jobs.
+    pub buried: u64,
+    /// Reservations that ran out.
+    pub timeouts: u64,
+    /// Jobs put since the start.
+    pub total_jobs: u64,
+    /// Connections open now.
+    pub connections: u32,
+    /// Connections that have sent a `put`.
+    pub producers: u32,
+    /// Connections that have sent a `reserve`.
+    pub workers: u32,
+    /// Connections that wait for a job.
+    pub waiting: u32,
+    /// Connections accepted since the start.
+    pub total_connections: u64,
+}

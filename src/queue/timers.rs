@@ -1,0 +1,116 @@
+//! What is due, and what is next: three small heaps.
+//!
+//! Tubes by their soonest delayed job, paused tubes by the end of the pause, clients by their
+//! next deadline. A tick looks at three tops and costs what is due; ten thousand idle tubes cost
+//! nothing. Invariant: each heap holds exactly the tubes or clients that have such an instant,
+//! under that instant.
+
+use crate::{
+    base::{Arena, Heap, Key},
+    clock::Time,
+    queue::{client::Client, job::DueKey, tube::Tube},
+};
+
+/// A due event, in the order in which a tick serves them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Alarm {
+    /// The tube's soonest delayed job is due.
+    Delay(Key<Tube>),
+    /// The tube's pause ends.
+    Pause(Key<Tube>),
+    /// Something happens to the client: see `Client::due_at`.
+    Client(Key<Client>),
+}
+
+/// The three heaps.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    delays: Heap<DueKey, Tube>,
+    pauses: Heap<(Time, Key<Tube>), Tube>,
+    clients: Heap<(Time, Key<Client>), Client>,
+}
+
+impl Timers {
+    /// The first of what is due at `now`.
+    pub(super) fn due(&self, now: Time) -> Option<Alarm> {
+        if let Some((_, tube)) = self.delays.peek().filter(|(due, _)| due.at() <= now) {
+            return Some(Alarm::Delay(tube));
+        }
+        if let Some((_, tube)) = self.pauses.peek().filter(|((at, _), _)| *at <= now) {
+            return Some(Alarm::Pause(tube));
+        }
+        let (_, client) = self.clients.peek().filter(|((at, _), _)| *at <= now)?;
+        Some(Alarm::Client(client))
+    }
+
+    /// The least of the three tops.
+    pub(super) fn next(&self) -> Option<Time> {
+        let delay = self.delays.peek().map(|(due, _)| due.at());
+        let pause = self.pauses.peek().map(|((at, _), _)| at);
+        let client = self.clients.peek().map(|((at, _), _)| at);
+        [delay, pause, client].into_iter().flatten().min()
+    }
+
+    /// Call after any change to the top of `tube.delayed`. O(log tubes).
+    pub(super) fn note_delay(&mut self, tubes: &mut Arena<Tube>, tube: Key<Tube>) {
+        let soonest = tubes[tube].delayed.peek().map(|(due, _)| due);
+        let position = tubes[tube].delay_timer;
+        set(&mut self.delays, position, soonest, tube, |key, at| tubes[key].delay_timer = at);
+    }
+
+    /// Call after any change to `tube.pause`. O(log paused tubes).
+    pub(super) fn note_pause(&mut self, tubes: &mut Arena<Tube>, tube: Key<Tube>) {
+        let until = tubes[tube].pause.map(|pause| (pause.until, tube));
+        let position = tubes[tube].pause_timer;
+        set(&mut self.pauses, position, until, tube, |key, at| tubes[key].pause_timer = at);
+    }
+
+    /// Call after any change to what `Client::due_at` answers. O(log clients).
+    pub(super) fn note_client(&mut self, clients: &mut Arena<Client>, client: Key<Client>) {
+        let at = clients[client].due_at().map(|at| (at, client));
+        let position = clients[client].timer;
+        set(&mut self.clients, position, at, client, |key, at| clients[key].timer = at);
+    }
+
+    /// Panics where a heap and its items disagree.
+    pub(super) fn check(&self, tubes: &Arena<Tube>, clients: &Arena<Client>) {
+        let none = u32::MAX;
+        self.delays.check(|tube| tubes[tube].delay_timer.unwrap_or(none));
+        self.pauses.check(|tube| tubes[tube].pause_timer.unwrap_or(none));
+        self.clients.check(|client| clients[client].timer.unwrap_or(none));
+        for (_, tube) in tubes.iter() {
+            assert_eq!(tube.delayed.is_empty(), tube.delay_timer.is_none());
+            assert_eq!(tube.pause.is_none(), tube.pause_timer.is_none());
+        }
+        for (key, client) in clients.iter() {
+            assert_eq!(client.due_at().is_none(), client.timer.is_none());
+            if let Some(at) = client.due_at() {
+                assert!(self.clients.iter().any(|(due, item)| item == key && due == (at, key)));
+            }
+        }
+        for (due, tube) in self.delays.iter() {
+            assert_eq!(tubes[tube].delayed.peek().map(|(soonest, _)| soonest), Some(due));
+        }
+    }
+}
+
+/// Brings one item of a heap in line with the key it should have, if any.
+fn set<K: Ord + Copy, T>(
+    heap: &mut Heap<K, T>,
+    position: Option<u32>,
+    key: Option<K>,
+    item: Key<T>,
+    mut place: impl FnMut(Key<T>, Option<u32>),
+) {
+    match (position, key) {
+        (None, None) => {}
+        (None, Some(key)) => heap.push(key, item, |item, at| place(item, Some(at))),
+        (Some(position), Some(key)) => {
+            heap.update(position, key, |item, at| place(item, Some(at)));
+        }
+        (Some(position), None) => {
+            heap.remove(position, |item, at| place(item, Some(at)));
+            place(item, None);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Tubes: named lanes of jobs, and the clients that wait at their end.
+//!
+//! A tube lives while it has jobs, users or watchers; `default` lives always.
+
+use std::{collections::HashMap, rc::Rc};
+
+use crate::{
+    base::{Arena, Heap, Key, List},
+    clock::Time,
+    queue::{
+        client::Watch,
+        job::{DueKey, Job, ReadyKey},
+    },
+};
+
+/// A pause in force.
+#[derive(Debug, Clone, Copy)]
+pub struct Pause {
+    /// The length asked for, in seconds.
+    pub seconds: u32,
+    /// When reserving goes on.
+    pub until: Time,
+}
+
+/// One tube.
+#[derive(Debug)]
+pub struct Tube {
+    /// Its name, 1 to 200 bytes; shared with the index of names.
+    pub name: Rc<str>,
+    pub(super) ready: Heap<ReadyKey, Job>,
+    pub(super) delayed: Heap<DueKey, Job>,
+    pub(super) buried: List<Job>,
+    /// Watches of clients that wait for a job, the oldest first.
+    pub(super) waiting: List<Watch>,
+    /// In force or not; ended by the timers, not by looking at the clock.
+    pub pause: Option<Pause>,
+    /// Jobs in any state; the tube cannot go while there is one.
+    pub(super) jobs: u64,
+    /// Connections that put into it.
+    pub users: u32,
+    /// Connections that reserve from it.
+    pub watchers: u32,
+    /// Kicks in progress, which need it until they end; for `default`, one more.
+    pub(super) pins: u32,
+    /// Ready jobs of a priority below [`super::job::URGENT`].
+    pub urgent: u64,
+    /// Jobs that a worker holds.
+    pub reserved: u64,
+    /// Jobs ever put here.
+    pub total_jobs: u64,
+    /// Jobs deleted by command.
+    pub deletes: u64,
+    /// `pause-tube` commands.
+    pub pauses: u64,
+    /// Place in the timers' heap of tubes by soonest delayed job.
+    pub(super) delay_timer: Option<u32>,
+    /// Place in the timers' heap of paused tubes.
+    pub(super) pause_timer: Option<u32>,
+    /// Place in the list of all tubes.
+    place: usize,
+}
+
+impl Tube {
+    /// How many jobs are ready.
+    pub fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// How many jobs are delayed.
+    pub fn delayed(&self) -> usize {
+        self.delayed.len()
+    }
+
+    /// How many jobs are buried.
+    pub fn buried(&self) -> usize {
+        self.buried.len()
+    }
+
+    /// How many clients wait for a job of this tube.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.jobs == 0 && self.users == 0 && self.watchers == 0 && self.pins == 0
+    }
+}
+
+/// All tubes, by key, by name, and in the order `list-tubes` shows.
+#[derive(Debug, Default)]
+pub(super) struct Tubes {
+    pub(super) arena: Arena<Tube>,
+    names: HashMap<Rc<str>, Key<Tube>>,
+    /// The original's order: newcomers at the end; whoever leaves is replaced by the last.
+    order: Vec<Key<Tube>>,
+}
+
+impl Tubes {
+    pub(super) fn find(&self, name: &str) -> Option<Key<Tube>> {
+        self.names.get(name).copied()
+    }
+
+    pub(super) fn find_or_make(&mut self, name: &str) -> Key<Tube> {
+        if let Some(tube) = self.find(name) {
+            return tube;
+        }
+        let name: Rc<str> = name.into();
+        let tube = self.arena.insert(Tube {
+            name: Rc::clone(&name),
+            ready: Heap::default(),
+            delayed: Heap::default(),
+            buried: List::default(),
+            waiting: List::default(),
+            pause: None,
+            jobs: 0,
+            users: 0,
+            watchers: 0,
+            pins: 0,
+            urgent: 0,
+            reserved: 0,
+            total_jobs: 0,
+            deletes: 0,
+            pauses: 0,
+            delay_timer: None,
+            pause_timer: None,
+            place: self.order.len(),
+        });
+        self.names.insert(name, tube);
+        self.order.push(tube);
+        tube
+    }
+
+    /// Whether nothing needs the tube any more.
+    pub(super) fn is_idle(&self, tube: Key<Tube>) -> bool {
+        self.arena[tube].is_idle()
+    }
+
+    /// Forgets an idle tube.
+    pub(super) fn remove(&mut self, key: Key<Tube>) {
+        let tube = self.arena.remove(key);
+        assert!(tube.is_idle() && tube.delay_timer.is_none() && tube.pause_timer.is_none());
+        self.names.remove(&tube.name);
+        self.order.swap_remove(tube.place);
+        if let Some(&moved) = self.order.get(tube.place) {
+            self.arena[moved].place = tube.place;
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Key<Tube>> {
+        self.order.iter().copied()
+    }
+
+    /// Panics where the three indexes disagree.
+    pub(super) fn check(&self) {
+        assert_eq!(self.order.len(), self.arena.len());
+        assert_eq!(self.order.len(), self.names.len());
+        for (place, &key) in self.order.iter().enumerate() {
+            assert_eq!(self.arena[key].place, place);
+            assert_eq!(self.find(&self.arena[key].name), Some(key));
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! sys
+/// mono
+pub fn monotonic_nanoseconds() -> u64 { 0 }
