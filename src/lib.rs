@@ -1,5 +1,6 @@
 //! A work queue.
 pub mod base;
 pub mod clock;
+pub mod proto;
 pub mod queue;
 pub mod sys;

@@ -1,3 +1,5 @@
 //! sys
 /// mono
-pub fn monotonic_nanoseconds() -> u64 { 0 }
+pub fn monotonic_nanoseconds() -> u64 {
+    0
+}

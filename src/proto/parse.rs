@@ -1,0 +1,490 @@
+//! From a line to a command, or to the refusal the original would give.
+//!
+//! The original finds the command by its prefix, then reads the arguments; so a line can be
+//! known and still malformed, and which refusal it earns depends on how far it got. Where a
+//! command takes arguments its prefix ends in a space (except for `pause-tube`); where it takes
+//! none, anything behind the name is malformed.
+
+use super::{Command, NAME_LIMIT, PutHeader, Verb};
+
+/// Why a line is no command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// No command starts like this.
+    UnknownCommand,
+    /// The command is known, its arguments are not as they should be. The original counts some
+    /// of these before it notices, and `stats` shows it.
+    BadFormat(Option<Verb>),
+    /// A `put` of more bytes than allowed; they follow all the same, with their CR LF.
+    JobTooBig(u32),
+}
+
+const BAD_FORMAT: Refusal = Refusal::BadFormat(None);
+
+type Parsed<'a> = Result<Command<'a>, Refusal>;
+
+/// Reads a line, given without its CR LF. `job_size_limit` is what `-z` allows.
+pub fn parse(line: &[u8], job_size_limit: u32) -> Parsed<'_> {
+    // A lone CR is where the original loses the connection's thread; NUL it refuses.
+    if line.iter().any(|&byte| byte == 0 || byte == b'\r') {
+        return Err(BAD_FORMAT);
+    }
+    // The order matters where one prefix begins another.
+    for &(prefix, read) in COMMANDS {
+        if let Some(rest) = line.strip_prefix(prefix.as_bytes()) {
+            return read(Arguments {
+                rest,
+                job_size_limit,
+            });
+        }
+    }
+    Err(Refusal::UnknownCommand)
+}
+
+type Read = for<'a> fn(Arguments<'a>) -> Parsed<'a>;
+
+const COMMANDS: &[(&str, Read)] = &[
+    ("put ", put),
+    ("reserve-with-timeout ", reserve_with_timeout),
+    ("reserve-job ", |a| {
+        a.only_id().map(|id| Command::ReserveJob { id })
+    }),
+    ("reserve", |a| a.nothing(Command::Reserve { timeout: None })),
+    ("delete ", |a| a.only_id().map(|id| Command::Delete { id })),
+    ("release ", release),
+    ("bury ", bury),
+    ("touch ", |a| a.only_id().map(|id| Command::Touch { id })),
+    ("use ", |a| a.only_name().map(Command::Use)),
+    ("watch ", |a| a.only_name().map(Command::Watch)),
+    ("ignore ", |a| a.only_name().map(Command::Ignore)),
+    ("peek ", |a| a.only_id().map(|id| Command::Peek { id })),
+    ("peek-ready", |a| a.nothing(Command::PeekReady)),
+    ("peek-delayed", |a| a.nothing(Command::PeekDelayed)),
+    ("peek-buried", |a| a.nothing(Command::PeekBuried)),
+    ("kick ", kick),
+    ("kick-job ", |a| {
+        a.only_id().map(|id| Command::KickJob { id })
+    }),
+    ("stats-job ", |a| {
+        a.only_id().map(|id| Command::StatsJob { id })
+    }),
+    ("stats-tube ", |a| a.only_name().map(Command::StatsTube)),
+    ("stats", |a| a.nothing(Command::Stats)),
+    ("list-tubes-watched", |a| {
+        a.nothing(Command::ListTubesWatched)
+    }),
+    ("list-tube-used", |a| a.nothing(Command::ListTubeUsed)),
+    ("list-tubes", |a| a.nothing(Command::ListTubes)),
+    ("pause-tube", pause_tube),
+    // A prefix like any other: `quitting` quits.
+    ("quit", |_| Ok(Command::Quit)),
+];
+
+fn put(mut arguments: Arguments<'_>) -> Parsed<'_> {
+    let pri = arguments.u32()?;
+    let delay = arguments.u32()?;
+    let ttr = arguments.u32()?;
+    let size = arguments.u32()?;
+    if size > arguments.job_size_limit {
+        return Err(Refusal::JobTooBig(size));
+    }
+    let header = PutHeader {
+        pri,
+        delay,
+        ttr,
+        size,
+    };
+    arguments
+        .end()
+        .map_err(|_| Refusal::BadFormat(Some(Verb::Put)))?;
+    Ok(Command::Put(header))
+}
+
+/// What follows the number is never looked at, in any version of the original.
+fn reserve_with_timeout(mut arguments: Arguments<'_>) -> Parsed<'_> {
+    let timeout = arguments.u32()?;
+    if i32::try_from(timeout).is_err() {
+        return Err(BAD_FORMAT);
+    }
+    Ok(Command::Reserve {
+        timeout: Some(timeout),
+    })
+}
+
+fn release(mut arguments: Arguments<'_>) -> Parsed<'_> {
+    let id = arguments.u64()?;
+    let pri = arguments.u32()?;
+    let delay = arguments.u32()?;
+    arguments.end()?;
+    Ok(Command::Release { id, pri, delay })
+}
+
+fn bury(mut arguments: Arguments<'_>) -> Parsed<'_> {
+    let id = arguments.u64()?;
+    let pri = arguments.u32()?;
+    arguments.end()?;
+    Ok(Command::Bury { id, pri })
+}
+
+/// The original reads this one number with C's `strtoul` and keeps its low 32 bits: white space
+/// and a sign may precede it, anything may follow it, and `-1` kicks all there is.
+fn kick(arguments: Arguments<'_>) -> Parsed<'_> {
+    let rest = arguments.rest;
+    let blank = rest
+        .iter()
+        .take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r'))
+        .count();
+    let (negative, rest) = match &rest[blank..] {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        rest => (false, rest),
+    };
+    let mut arguments = Arguments { rest, ..arguments };
+    if !rest.first().is_some_and(u8::is_ascii_digit) {
+        return Err(BAD_FORMAT);
+    }
+    let number = arguments.u64()?;
+    let number = if negative {
+        number.wrapping_neg()
+    } else {
+        number
+    };
+    let bound = u32::try_from(number & u64::from(u32::MAX)).expect("masked to 32 bits");
+    Ok(Command::Kick { bound })
+}
+
+/// The prefix has no space, so neither must the line; and the original counts the command before
+/// it looks at the name as a whole.
+fn pause_tube(mut arguments: Arguments<'_>) -> Parsed<'_> {
+    arguments.skip_spaces();
+    let end = arguments
+        .rest
+        .iter()
+        .take_while(|&&byte| is_name_byte(byte))
+        .count();
+    let (name, rest) = arguments.rest.split_at(end);
+    if name.is_empty() {
+        return Err(BAD_FORMAT);
+    }
+    arguments.rest = rest;
+    let delay = arguments.u32()?;
+    arguments.end()?;
+    let name = tube_name(name).ok_or(Refusal::BadFormat(Some(Verb::PauseTube)))?;
+    Ok(Command::PauseTube { name, delay })
+}
+
+/// What stands behind a command's prefix.
+#[derive(Debug, Clone, Copy)]
+struct Arguments<'a> {
+    rest: &'a [u8],
+    job_size_limit: u32,
+}
+
+impl<'a> Arguments<'a> {
+    fn nothing(self, command: Command<'a>) -> Parsed<'a> {
+        self.end().map(|()| command)
+    }
+
+    fn only_id(mut self) -> Result<u64, Refusal> {
+        let id = self.u64()?;
+        self.end().map(|()| id)
+    }
+
+    /// No space may precede a name, unlike a number.
+    fn only_name(self) -> Result<&'a str, Refusal> {
+        tube_name(self.rest).ok_or(BAD_FORMAT)
+    }
+
+    fn u32(&mut self) -> Result<u32, Refusal> {
+        u32::try_from(self.u64()?).map_err(|_| BAD_FORMAT)
+    }
+
+    /// Reads spaces, then digits up to 2^64 - 1; what follows them stays.
+    fn u64(&mut self) -> Result<u64, Refusal> {
+        self.skip_spaces();
+        let mut number = 0u64;
+        let mut digits = 0;
+        while let Some(digit) = self.rest.get(digits).filter(|byte| byte.is_ascii_digit()) {
+            let digit = u64::from(digit - b'0');
+            number = number
+                .checked_mul(10)
+                .and_then(|number| number.checked_add(digit))
+                .ok_or(BAD_FORMAT)?;
+            digits += 1;
+        }
+        self.rest = &self.rest[digits..];
+        if digits == 0 {
+            Err(BAD_FORMAT)
+        } else {
+            Ok(number)
+        }
+    }
+
+    fn skip_spaces(&mut self) {
+        let spaces = self.rest.iter().take_while(|&&byte| byte == b' ').count();
+        self.rest = &self.rest[spaces..];
+    }
+
+    fn end(&self) -> Result<(), Refusal> {
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(BAD_FORMAT)
+        }
+    }
+}
+
+/// A legal tube name: 1 to 200 letters, digits and `-+/;.$_()`, not starting with `-`.
+fn tube_name(bytes: &[u8]) -> Option<&str> {
+    let legal = (1..=NAME_LIMIT).contains(&bytes.len())
+        && bytes[0] != b'-'
+        && bytes.iter().all(|&byte| is_name_byte(byte));
+    if legal {
+        std::str::from_utf8(bytes).ok()
+    } else {
+        None
+    }
+}
+
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-+/;.$_()".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u32 = 65_535;
+    const UNKNOWN: Parsed<'_> = Err(Refusal::UnknownCommand);
+    const BAD: Parsed<'_> = Err(BAD_FORMAT);
+
+    fn check(cases: &[(&str, Parsed<'_>)]) {
+        for &(line, ref wanted) in cases {
+            assert_eq!(&parse(line.as_bytes(), LIMIT), wanted, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn every_command_is_read() {
+        let put = |pri, delay, ttr, size| {
+            Ok(Command::Put(PutHeader {
+                pri,
+                delay,
+                ttr,
+                size,
+            }))
+        };
+        check(&[
+            ("put 1 2 3 4", put(1, 2, 3, 4)),
+            ("put  0  0  60  1", put(0, 0, 60, 1)),
+            (
+                "put 4294967295 4294967295 4294967295 65535",
+                put(u32::MAX, u32::MAX, u32::MAX, LIMIT),
+            ),
+            ("use a", Ok(Command::Use("a"))),
+            ("reserve", Ok(Command::Reserve { timeout: None })),
+            (
+                "reserve-with-timeout 0",
+                Ok(Command::Reserve { timeout: Some(0) }),
+            ),
+            (
+                "reserve-with-timeout 2147483647",
+                Ok(Command::Reserve {
+                    timeout: Some(0x7FFF_FFFF),
+                }),
+            ),
+            (
+                "reserve-with-timeout 7 apples",
+                Ok(Command::Reserve { timeout: Some(7) }),
+            ),
+            ("reserve-job 5", Ok(Command::ReserveJob { id: 5 })),
+            (
+                "delete 18446744073709551615",
+                Ok(Command::Delete { id: u64::MAX }),
+            ),
+            (
+                "release 1 2 3",
+                Ok(Command::Release {
+                    id: 1,
+                    pri: 2,
+                    delay: 3,
+                }),
+            ),
+            ("bury 1 2", Ok(Command::Bury { id: 1, pri: 2 })),
+            ("touch 9", Ok(Command::Touch { id: 9 })),
+            ("watch 1.5", Ok(Command::Watch("1.5"))),
+            ("ignore default", Ok(Command::Ignore("default"))),
+            ("peek 0", Ok(Command::Peek { id: 0 })),
+            ("peek-ready", Ok(Command::PeekReady)),
+            ("peek-delayed", Ok(Command::PeekDelayed)),
+            ("peek-buried", Ok(Command::PeekBuried)),
+            ("kick 10", Ok(Command::Kick { bound: 10 })),
+            ("kick-job 1", Ok(Command::KickJob { id: 1 })),
+            ("stats", Ok(Command::Stats)),
+            ("stats-job 1", Ok(Command::StatsJob { id: 1 })),
+            (
+                "stats-tube (a)+/;.$_-",
+                Ok(Command::StatsTube("(a)+/;.$_-")),
+            ),
+            ("list-tubes", Ok(Command::ListTubes)),
+            ("list-tube-used", Ok(Command::ListTubeUsed)),
+            ("list-tubes-watched", Ok(Command::ListTubesWatched)),
+            (
+                "pause-tube default 10",
+                Ok(Command::PauseTube {
+                    name: "default",
+                    delay: 10,
+                }),
+            ),
+            (
+                "pause-tubedefault 1",
+                Ok(Command::PauseTube {
+                    name: "default",
+                    delay: 1,
+                }),
+            ),
+            ("quit", Ok(Command::Quit)),
+            ("quit now", Ok(Command::Quit)),
+            ("quitting", Ok(Command::Quit)),
+        ]);
+    }
+
+    #[test]
+    fn what_no_command_begins_is_unknown() {
+        check(
+            &[
+                "", " ", " stats", "STATS", "put", "use", "delete", "kick", "kick-job", "peek",
+            ]
+            .map(|line| (line, UNKNOWN)),
+        );
+    }
+
+    #[test]
+    fn what_a_command_begins_but_does_not_end_is_malformed() {
+        let name = "n".repeat(201);
+        let (used, paused) = (format!("use {name}"), format!("pause-tube {name} 1"));
+        check(
+            &[
+                "stats ",
+                "statsx",
+                "stats x",
+                "stats-job",
+                "stats-tube",
+                "stats-tube ",
+                "reserve ",
+                "reserve-with-timeout",
+                "reserve-with-timeout ",
+                "reserve-with-timeout x",
+                "reserve-with-timeout -1",
+                "reserve-with-timeout 2147483648",
+                "reserve-job",
+                "reserve-job ",
+                "list-tubesx",
+                "list-tubes ",
+                "list-tube-used ",
+                "peek-ready x",
+                "peek 1x",
+                "peek 1 ",
+                "peek \t1",
+                "peek -1",
+                "peek +1",
+                "peek 18446744073709551616",
+                "delete ",
+                "touch x",
+                "kick-job x",
+                "release 1",
+                "release 1 2",
+                "release 1 2 3 ",
+                "bury 1",
+                "bury 1 2 3",
+                "put 1 2 3",
+                "put 1 2 3 x",
+                "put -1 0 0 1",
+                "put +1 0 0 1",
+                "put 4294967296 0 0 1",
+                "put 0 4294967296 0 1",
+                "put 0 0 0 4294967296",
+                "put \t1 0 0 1",
+                "use ",
+                "use  a",
+                "use a b",
+                "use -a",
+                "use a:b",
+                "watch \u{e9}",
+                &used,
+                "kick ",
+                "kick x",
+                "kick -",
+                "kick - 1",
+                "kick 18446744073709551616",
+                "kick --1",
+                "pause-tube",
+                "pause-tube default",
+                "pause-tube default 5x",
+                "pause-tube default 4294967296",
+                "pause-tube : 1",
+                "use a\rb",
+                "sta\0ts",
+                "nonsense\r",
+                "nonsense\0",
+            ]
+            .map(|line| (line, BAD)),
+        );
+        let counted = |verb| Err(Refusal::BadFormat(Some(verb)));
+        check(&[
+            ("put 1 2 3 4 ", counted(Verb::Put)),
+            ("put 1 2 3 4x", counted(Verb::Put)),
+            ("pause-tube -x 1", counted(Verb::PauseTube)),
+            (&paused, counted(Verb::PauseTube)),
+        ]);
+    }
+
+    #[test]
+    fn a_job_is_too_big_before_its_line_is_malformed() {
+        check(&[
+            ("put 0 0 0 65536", Err(Refusal::JobTooBig(65_536))),
+            ("put 0 0 0 65536 x", Err(Refusal::JobTooBig(65_536))),
+            (
+                "put 0 0 0 3000000000",
+                Err(Refusal::JobTooBig(3_000_000_000)),
+            ),
+        ]);
+    }
+
+    #[test]
+    fn kick_reads_numbers_as_c_does() {
+        let kick = |bound| Ok(Command::Kick { bound });
+        check(&[
+            ("kick 5abc", kick(5)),
+            ("kick 5 6", kick(5)),
+            ("kick  5", kick(5)),
+            ("kick \t\x0b+5", kick(5)),
+            ("kick -1", kick(u32::MAX)),
+            ("kick 4294967296", kick(0)),
+            ("kick 4294967297", kick(1)),
+            ("kick -18446744073709551615", kick(1)),
+        ]);
+    }
+
+    #[test]
+    fn the_longest_name_is_200_bytes() {
+        let name = "n".repeat(200);
+        let line = format!("use {name}");
+        assert_eq!(parse(line.as_bytes(), LIMIT), Ok(Command::Use(&name)));
+    }
+
+    proptest::proptest! {
+        /// Bytes from the network never reach a panic.
+        #[test]
+        fn any_line_is_read_or_refused(line in proptest::collection::vec(proptest::num::u8::ANY, 0..222)) {
+            let _ = parse(&line, LIMIT);
+        }
+
+        /// Random tails behind real prefixes get further than random bytes.
+        #[test]
+        fn any_tail_is_read_or_refused(which in 0..COMMANDS.len(), tail in "[ 0-9a-z+-]{0,40}") {
+            let line = format!("{}{tail}", COMMANDS[which].0);
+            proptest::prop_assert_ne!(parse(line.as_bytes(), LIMIT), UNKNOWN);
+        }
+    }
+}

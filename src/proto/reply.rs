@@ -1,0 +1,186 @@
+//! From a reply to bytes.
+
+use std::io::Write;
+
+/// What the daemon answers. Each variant has exactly one form on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the protocol's own words")]
+pub enum Reply<'a> {
+    Inserted {
+        id: u64,
+    },
+    Using(&'a str),
+    /// The first line of it; the body and its CR LF follow.
+    Reserved {
+        id: u64,
+        size: usize,
+    },
+    /// As `Reserved`, for the `peek` commands.
+    Found {
+        id: u64,
+        size: usize,
+    },
+    Deleted,
+    Released,
+    Buried,
+    Touched,
+    Watching(usize),
+    NotIgnored,
+    /// The reply to `kick`.
+    KickedJobs(u32),
+    /// The reply to `kick-job`.
+    Kicked,
+    Paused,
+    /// A YAML document and its length.
+    Ok(&'a [u8]),
+    DeadlineSoon,
+    TimedOut,
+    NotFound,
+    /// Any of the answers that say no.
+    Refused(Refused),
+}
+
+/// The answers to what cannot be done. They need nothing to be told, so they can wait until the
+/// body of a refused `put` has gone by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the protocol's own words")]
+pub enum Refused {
+    UnknownCommand,
+    BadFormat,
+    ExpectedCrlf,
+    JobTooBig,
+    Draining,
+    OutOfMemory,
+    InternalError,
+}
+
+impl Refused {
+    fn text(self) -> &'static str {
+        match self {
+            Self::UnknownCommand => "UNKNOWN_COMMAND\r\n",
+            Self::BadFormat => "BAD_FORMAT\r\n",
+            Self::ExpectedCrlf => "EXPECTED_CRLF\r\n",
+            Self::JobTooBig => "JOB_TOO_BIG\r\n",
+            Self::Draining => "DRAINING\r\n",
+            Self::OutOfMemory => "OUT_OF_MEMORY\r\n",
+            Self::InternalError => "INTERNAL_ERROR\r\n",
+        }
+    }
+}
+
+impl Reply<'_> {
+    /// Appends the reply to `out`.
+    pub fn write(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Inserted { id } => number(out, "INSERTED ", id),
+            Self::Using(name) => line(out, &["USING ", name]),
+            Self::Reserved { id, size } => job(out, "RESERVED ", id, size),
+            Self::Found { id, size } => job(out, "FOUND ", id, size),
+            Self::Deleted => text(out, "DELETED\r\n"),
+            Self::Released => text(out, "RELEASED\r\n"),
+            Self::Buried => text(out, "BURIED\r\n"),
+            Self::Touched => text(out, "TOUCHED\r\n"),
+            Self::Watching(count) => number(out, "WATCHING ", count as u64),
+            Self::NotIgnored => text(out, "NOT_IGNORED\r\n"),
+            Self::KickedJobs(count) => number(out, "KICKED ", count.into()),
+            Self::Kicked => text(out, "KICKED\r\n"),
+            Self::Paused => text(out, "PAUSED\r\n"),
+            Self::Ok(body) => {
+                number(out, "OK ", body.len() as u64);
+                out.extend_from_slice(body);
+                text(out, "\r\n");
+            }
+            Self::DeadlineSoon => text(out, "DEADLINE_SOON\r\n"),
+            Self::TimedOut => text(out, "TIMED_OUT\r\n"),
+            Self::NotFound => text(out, "NOT_FOUND\r\n"),
+            Self::Refused(refused) => text(out, refused.text()),
+        }
+    }
+}
+
+fn text(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn line(out: &mut Vec<u8>, parts: &[&str]) {
+    for part in parts {
+        text(out, part);
+    }
+    text(out, "\r\n");
+}
+
+fn number(out: &mut Vec<u8>, word: &str, number: u64) {
+    text(out, word);
+    digits(out, number);
+    text(out, "\r\n");
+}
+
+fn job(out: &mut Vec<u8>, word: &str, id: u64, size: usize) {
+    text(out, word);
+    digits(out, id);
+    text(out, " ");
+    number_and_end(out, size as u64);
+}
+
+fn number_and_end(out: &mut Vec<u8>, size: u64) {
+    number(out, "", size);
+}
+
+fn digits(out: &mut Vec<u8>, number: u64) {
+    write!(out, "{number}").expect("writing to memory does not fail");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reply_has_its_bytes() {
+        let cases: &[(Reply<'_>, &str)] = &[
+            (
+                Reply::Inserted { id: u64::MAX },
+                "INSERTED 18446744073709551615\r\n",
+            ),
+            (Reply::Using("a"), "USING a\r\n"),
+            (Reply::Reserved { id: 10, size: 0 }, "RESERVED 10 0\r\n"),
+            (
+                Reply::Found {
+                    id: 7,
+                    size: 65_535,
+                },
+                "FOUND 7 65535\r\n",
+            ),
+            (Reply::Deleted, "DELETED\r\n"),
+            (Reply::Released, "RELEASED\r\n"),
+            (Reply::Buried, "BURIED\r\n"),
+            (Reply::Touched, "TOUCHED\r\n"),
+            (Reply::Watching(3), "WATCHING 3\r\n"),
+            (Reply::NotIgnored, "NOT_IGNORED\r\n"),
+            (Reply::KickedJobs(0), "KICKED 0\r\n"),
+            (Reply::Kicked, "KICKED\r\n"),
+            (Reply::Paused, "PAUSED\r\n"),
+            (
+                Reply::Ok(b"---\n- default\n"),
+                "OK 14\r\n---\n- default\n\r\n",
+            ),
+            (Reply::DeadlineSoon, "DEADLINE_SOON\r\n"),
+            (Reply::TimedOut, "TIMED_OUT\r\n"),
+            (Reply::NotFound, "NOT_FOUND\r\n"),
+            (
+                Reply::Refused(Refused::UnknownCommand),
+                "UNKNOWN_COMMAND\r\n",
+            ),
+            (Reply::Refused(Refused::BadFormat), "BAD_FORMAT\r\n"),
+            (Reply::Refused(Refused::ExpectedCrlf), "EXPECTED_CRLF\r\n"),
+            (Reply::Refused(Refused::JobTooBig), "JOB_TOO_BIG\r\n"),
+            (Reply::Refused(Refused::Draining), "DRAINING\r\n"),
+            (Reply::Refused(Refused::OutOfMemory), "OUT_OF_MEMORY\r\n"),
+            (Reply::Refused(Refused::InternalError), "INTERNAL_ERROR\r\n"),
+        ];
+        for &(reply, wanted) in cases {
+            let mut out = Vec::new();
+            reply.write(&mut out);
+            assert_eq!(String::from_utf8_lossy(&out), wanted);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The YAML documents of `stats`, `stats-job`, `stats-tube` and the lists: the original's keys,
+//! in its order, with its spacing and its quotes. Clients compare and cut these texts, so they
+//! are bytes, not style.
+
+use std::fmt::{Display, Write};
+
+use super::Verb;
+
+/// A list document.
+pub fn list<'a>(names: impl Iterator<Item = &'a str>) -> Vec<u8> {
+    let mut out = String::from("---\n");
+    for name in names {
+        out.push_str("- ");
+        out.push_str(name);
+        out.push('\n');
+    }
+    out.into_bytes()
+}
+
+/// What `stats` tells. Times are in seconds.
+#[derive(Debug, Clone)]
+#[expect(
+    missing_docs,
+    reason = "the keys of the protocol; doc/protocol.md explains each"
+)]
+pub struct ServerStats<'a> {
+    pub current_jobs_urgent: u64,
+    pub current_jobs_ready: u64,
+    pub current_jobs_reserved: u64,
+    pub current_jobs_delayed: u64,
+    pub current_jobs_buried: u64,
+    /// One count per [`Verb`].
+    pub commands: &'a [u64; Verb::COUNT],
+    pub job_timeouts: u64,
+    pub total_jobs: u64,
+    pub max_job_size: u32,
+    pub current_tubes: usize,
+    pub current_connections: u32,
+    pub current_producers: u32,
+    pub current_workers: u32,
+    pub current_waiting: u32,
+    pub total_connections: u64,
+    pub pid: u32,
+    pub version: &'a str,
+    /// Seconds and microseconds.
+    pub rusage_utime: (u64, u32),
+    /// Seconds and microseconds.
+    pub rusage_stime: (u64, u32),
+    pub uptime: u64,
+    pub binlog_oldest_index: u32,
+    pub binlog_current_index: u32,
+    pub binlog_records_migrated: u64,
+    pub binlog_records_written: u64,
+    pub binlog_max_size: u64,
+    pub draining: bool,
+    pub id: &'a str,
+    pub hostname: &'a str,
+    pub os: &'a str,
+    pub platform: &'a str,
+}
+
+impl ServerStats<'_> {
+    /// The document.
+    pub fn document(&self) -> Vec<u8> {
+        let mut out = Document::new();
+        out.pair("current-jobs-urgent", self.current_jobs_urgent);
+        out.pair("current-jobs-ready", self.current_jobs_ready);
+        out.pair("current-jobs-reserved", self.current_jobs_reserved);
+        out.pair("current-jobs-delayed", self.current_jobs_delayed);
+        out.pair("current-jobs-buried", self.current_jobs_buried);
+        for (name, count) in Verb::NAMES.iter().zip(self.commands) {
+            out.pair(format_args!("cmd-{name}"), count);
+        }
+        out.pair("job-timeouts", self.job_timeouts);
+        out.pair("total-jobs", self.total_jobs);
+        out.pair("max-job-size", self.max_job_size);
+        out.pair("current-tubes", self.current_tubes);
+        out.pair("current-connections", self.current_connections);
+        out.pair("current-producers", self.current_producers);
+        out.pair("current-workers", self.current_workers);
+        out.pair("current-waiting", self.current_waiting);
+        out.pair("total-connections", self.total_connections);
+        out.pair("pid", self.pid);
+        out.quoted("version", self.version);
+        let (user, system) = (self.rusage_utime, self.rusage_stime);
+        out.pair("rusage-utime", format_args!("{}.{:06}", user.0, user.1));
+        out.pair("rusage-stime", format_args!("{}.{:06}", system.0, system.1));
+        out.pair("uptime", self.uptime);
+        out.pair("binlog-oldest-index", self.binlog_oldest_index);
+        out.pair("binlog-current-index", self.binlog_current_index);
+        out.pair("binlog-records-migrated", self.binlog_records_migrated);
+        out.pair("binlog-records-written", self.binlog_records_written);
+        out.pair("binlog-max-size", self.binlog_max_size);
+        out.pair("draining", self.draining);
+        out.pair("id", self.id);
+        out.quoted("hostname", self.hostname);
+        out.quoted("os", self.os);
+        out.quoted("platform", self.platform);
+        out.end()
+    }
+}
+
+/// What `stats-tube` tells. Times are in seconds.
+#[derive(Debug, Clone)]
+#[expect(
+    missing_docs,
+    reason = "the keys of the protocol; doc/protocol.md explains each"
+)]
+pub struct TubeStats<'a> {
+    pub name: &'a str,
+    pub current_jobs_urgent: u64,
+    pub current_jobs_ready: usize,
+    pub current_jobs_reserved: u64,
+    pub current_jobs_delayed: usize,
+    pub current_jobs_buried: usize,
+    pub total_jobs: u64,
+    pub current_using: u32,
+    pub current_watching: u32,
+    pub current_waiting: usize,
+    pub cmd_delete: u64,
+    pub cmd_pause_tube: u64,
+    pub pause: u32,
+    pub pause_time_left: u64,
+}
+
+impl TubeStats<'_> {
+    /// The document.
+    pub fn document(&self) -> Vec<u8> {
+        let mut out = Document::new();
+        out.quoted("name", self.name);
+        out.pair("current-jobs-urgent", self.current_jobs_urgent);
+        out.pair("current-jobs-ready", self.current_jobs_ready);
+        out.pair("current-jobs-reserved", self.current_jobs_reserved);
+        out.pair("current-jobs-delayed", self.current_jobs_delayed);
+        out.pair("current-jobs-buried", self.current_jobs_buried);
+        out.pair("total-jobs", self.total_jobs);
+        out.pair("current-using", self.current_using);
+        out.pair("current-watching", self.current_watching);
+        out.pair("current-waiting", self.current_waiting);
+        out.pair("cmd-delete", self.cmd_delete);
+        out.pair("cmd-pause-tube", self.cmd_pause_tube);
+        out.pair("pause", self.pause);
+        out.pair("pause-time-left", self.pause_time_left);
+        out.end()
+    }
+}
+
+/// What `stats-job` tells. Times are in seconds.
+#[derive(Debug, Clone)]
+#[expect(
+    missing_docs,
+    reason = "the keys of the protocol; doc/protocol.md explains each"
+)]
+pub struct JobStats<'a> {
+    pub id: u64,
+    pub tube: &'a str,
+    pub state: &'a str,
+    pub pri: u32,
+    pub age: u64,
+    pub delay: u32,
+    pub ttr: u32,
+    pub time_left: u64,
+    pub file: u32,
+    pub reserves: u32,
+    pub timeouts: u32,
+    pub releases: u32,
+    pub buries: u32,
+    pub kicks: u32,
+}
+
+impl JobStats<'_> {
+    /// The document.
+    pub fn document(&self) -> Vec<u8> {
+        let mut out = Document::new();
+        out.pair("id", self.id);
+        out.quoted("tube", self.tube);
+        out.pair("state", self.state);
+        out.pair("pri", self.pri);
+        out.pair("age", self.age);
+        out.pair("delay", self.delay);
+        out.pair("ttr", self.ttr);
+        out.pair("time-left", self.time_left);
+        out.pair("file", self.file);
+        out.pair("reserves", self.reserves);
+        out.pair("timeouts", self.timeouts);
+        out.pair("releases", self.releases);
+        out.pair("buries", self.buries);
+        out.pair("kicks", self.kicks);
+        out.end()
+    }
+}
+
+/// A mapping in the making.
+struct Document(String);
+
+impl Document {
+    fn new() -> Self {
+        Self(String::from("---\n"))
+    }
+
+    fn pair(&mut self, key: impl Display, value: impl Display) {
+        writeln!(self.0, "{key}: {value}").expect("writing to memory does not fail");
+    }
+
+    /// Quotes without escaping, as the original does: neither names nor what `uname` tells
+    /// contains a quote.
+    fn quoted(&mut self, key: &str, value: &str) {
+        self.pair(key, format_args!("\"{value}\""));
+    }
+
+    fn end(self) -> Vec<u8> {
+        self.0.into_bytes()
+    }
+}
