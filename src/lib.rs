@@ -1,6 +1,7 @@
 //! A work queue.
 pub mod base;
 pub mod clock;
+pub mod conn;
 pub mod proto;
 pub mod queue;
 pub mod sys;

@@ -24,10 +24,7 @@ pub struct Key<T> {
 impl<T> Key<T> {
     fn from_slot(slot: usize) -> Self {
         let slot = u32::try_from(slot + 1).ok().and_then(NonZeroU32::new);
-        Self {
-            slot: slot.expect("an arena holds fewer than 2^32 items"),
-            of: PhantomData,
-        }
+        Self { slot: slot.expect("an arena holds fewer than 2^32 items"), of: PhantomData }
     }
 
     /// The slot as a number: for tokens, logs, and total orders where nothing else decides.
@@ -38,10 +35,7 @@ impl<T> Key<T> {
     /// The key of the item at the same index in another arena: for arenas that are filled and
     /// emptied in step, as connections, clients and sockets are.
     pub fn beside<U>(self) -> Key<U> {
-        Key {
-            slot: self.slot,
-            of: PhantomData,
-        }
+        Key { slot: self.slot, of: PhantomData }
     }
 
     /// Takes an `index` back to a key; the inverse of [`Key::index`].
@@ -129,9 +123,7 @@ impl<T> Arena<T> {
 
     /// Every item with its key, in slot order. O(capacity): for checks and closing down.
     pub fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
-        self.slots
-            .iter()
-            .map(|(slot, item)| (Key::from_slot(slot), item))
+        self.slots.iter().map(|(slot, item)| (Key::from_slot(slot), item))
     }
 }
 

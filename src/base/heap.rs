@@ -31,9 +31,7 @@ pub struct Heap<K, T> {
 
 impl<K, T> Default for Heap<K, T> {
     fn default() -> Self {
-        Self {
-            entries: Vec::new(),
-        }
+        Self { entries: Vec::new() }
     }
 }
 
@@ -127,11 +125,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
             let Some(mut child) = self.entries.get(left).map(|_| left) else {
                 break;
             };
-            if self
-                .entries
-                .get(left + 1)
-                .is_some_and(|right| right.key < self.entries[left].key)
-            {
+            if self.entries.get(left + 1).is_some_and(|right| right.key < self.entries[left].key) {
                 child = left + 1;
             }
             if entry.key <= self.entries[child].key {
@@ -145,10 +139,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
 
     fn place(&mut self, position: usize, entry: Entry<K, T>, moved: &mut impl FnMut(Key<T>, u32)) {
         self.entries[position] = entry;
-        moved(
-            entry.item,
-            u32::try_from(position).expect("an arena holds fewer than 2^32 items"),
-        );
+        moved(entry.item, u32::try_from(position).expect("an arena holds fewer than 2^32 items"));
     }
 }
 

@@ -15,10 +15,7 @@ pub struct Links<T> {
 
 impl<T> Default for Links<T> {
     fn default() -> Self {
-        Self {
-            before: None,
-            after: None,
-        }
+        Self { before: None, after: None }
     }
 }
 
@@ -40,11 +37,7 @@ pub struct List<T> {
 
 impl<T> Default for List<T> {
     fn default() -> Self {
-        Self {
-            head: None,
-            tail: None,
-            len: 0,
-        }
+        Self { head: None, tail: None, len: 0 }
     }
 }
 

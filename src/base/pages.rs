@@ -46,17 +46,12 @@ pub struct Pages<T> {
 
 impl<T> Default for Pages<T> {
     fn default() -> Self {
-        Self {
-            pages: HashMap::default(),
-        }
+        Self { pages: HashMap::default() }
     }
 }
 
 fn place(id: u64) -> (u64, usize) {
-    (
-        id / PAGE as u64,
-        usize::try_from(id % PAGE as u64).expect("a remainder below 256"),
-    )
+    (id / PAGE as u64, usize::try_from(id % PAGE as u64).expect("a remainder below 256"))
 }
 
 impl<T> Pages<T> {
@@ -69,12 +64,10 @@ impl<T> Pages<T> {
     /// Notes a key under an id that has none.
     pub fn insert(&mut self, id: u64, key: Key<T>) {
         let (number, slot) = place(id);
-        let page = self.pages.entry(number).or_insert_with(|| {
-            Box::new(Page {
-                used: 0,
-                keys: [None; PAGE],
-            })
-        });
+        let page = self
+            .pages
+            .entry(number)
+            .or_insert_with(|| Box::new(Page { used: 0, keys: [None; PAGE] }));
         let old = page.keys[slot].replace(key);
         assert!(old.is_none(), "an id is given out once");
         page.used += 1;

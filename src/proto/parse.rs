@@ -32,10 +32,7 @@ pub fn parse(line: &[u8], job_size_limit: u32) -> Parsed<'_> {
     // The order matters where one prefix begins another.
     for &(prefix, read) in COMMANDS {
         if let Some(rest) = line.strip_prefix(prefix.as_bytes()) {
-            return read(Arguments {
-                rest,
-                job_size_limit,
-            });
+            return read(Arguments { rest, job_size_limit });
         }
     }
     Err(Refusal::UnknownCommand)
@@ -46,9 +43,7 @@ type Read = for<'a> fn(Arguments<'a>) -> Parsed<'a>;
 const COMMANDS: &[(&str, Read)] = &[
     ("put ", put),
     ("reserve-with-timeout ", reserve_with_timeout),
-    ("reserve-job ", |a| {
-        a.only_id().map(|id| Command::ReserveJob { id })
-    }),
+    ("reserve-job ", |a| a.only_id().map(|id| Command::ReserveJob { id })),
     ("reserve", |a| a.nothing(Command::Reserve { timeout: None })),
     ("delete ", |a| a.only_id().map(|id| Command::Delete { id })),
     ("release ", release),
@@ -62,17 +57,11 @@ const COMMANDS: &[(&str, Read)] = &[
     ("peek-delayed", |a| a.nothing(Command::PeekDelayed)),
     ("peek-buried", |a| a.nothing(Command::PeekBuried)),
     ("kick ", kick),
-    ("kick-job ", |a| {
-        a.only_id().map(|id| Command::KickJob { id })
-    }),
-    ("stats-job ", |a| {
-        a.only_id().map(|id| Command::StatsJob { id })
-    }),
+    ("kick-job ", |a| a.only_id().map(|id| Command::KickJob { id })),
+    ("stats-job ", |a| a.only_id().map(|id| Command::StatsJob { id })),
     ("stats-tube ", |a| a.only_name().map(Command::StatsTube)),
     ("stats", |a| a.nothing(Command::Stats)),
-    ("list-tubes-watched", |a| {
-        a.nothing(Command::ListTubesWatched)
-    }),
+    ("list-tubes-watched", |a| a.nothing(Command::ListTubesWatched)),
     ("list-tube-used", |a| a.nothing(Command::ListTubeUsed)),
     ("list-tubes", |a| a.nothing(Command::ListTubes)),
     ("pause-tube", pause_tube),
@@ -88,15 +77,8 @@ fn put(mut arguments: Arguments<'_>) -> Parsed<'_> {
     if size > arguments.job_size_limit {
         return Err(Refusal::JobTooBig(size));
     }
-    let header = PutHeader {
-        pri,
-        delay,
-        ttr,
-        size,
-    };
-    arguments
-        .end()
-        .map_err(|_| Refusal::BadFormat(Some(Verb::Put)))?;
+    let header = PutHeader { pri, delay, ttr, size };
+    arguments.end().map_err(|_| Refusal::BadFormat(Some(Verb::Put)))?;
     Ok(Command::Put(header))
 }
 
@@ -106,9 +88,7 @@ fn reserve_with_timeout(mut arguments: Arguments<'_>) -> Parsed<'_> {
     if i32::try_from(timeout).is_err() {
         return Err(BAD_FORMAT);
     }
-    Ok(Command::Reserve {
-        timeout: Some(timeout),
-    })
+    Ok(Command::Reserve { timeout: Some(timeout) })
 }
 
 fn release(mut arguments: Arguments<'_>) -> Parsed<'_> {
@@ -130,10 +110,7 @@ fn bury(mut arguments: Arguments<'_>) -> Parsed<'_> {
 /// and a sign may precede it, anything may follow it, and `-1` kicks all there is.
 fn kick(arguments: Arguments<'_>) -> Parsed<'_> {
     let rest = arguments.rest;
-    let blank = rest
-        .iter()
-        .take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r'))
-        .count();
+    let blank = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r')).count();
     let (negative, rest) = match &rest[blank..] {
         [b'-', rest @ ..] => (true, rest),
         [b'+', rest @ ..] => (false, rest),
@@ -144,11 +121,7 @@ fn kick(arguments: Arguments<'_>) -> Parsed<'_> {
         return Err(BAD_FORMAT);
     }
     let number = arguments.u64()?;
-    let number = if negative {
-        number.wrapping_neg()
-    } else {
-        number
-    };
+    let number = if negative { number.wrapping_neg() } else { number };
     let bound = u32::try_from(number & u64::from(u32::MAX)).expect("masked to 32 bits");
     Ok(Command::Kick { bound })
 }
@@ -157,11 +130,7 @@ fn kick(arguments: Arguments<'_>) -> Parsed<'_> {
 /// it looks at the name as a whole.
 fn pause_tube(mut arguments: Arguments<'_>) -> Parsed<'_> {
     arguments.skip_spaces();
-    let end = arguments
-        .rest
-        .iter()
-        .take_while(|&&byte| is_name_byte(byte))
-        .count();
+    let end = arguments.rest.iter().take_while(|&&byte| is_name_byte(byte)).count();
     let (name, rest) = arguments.rest.split_at(end);
     if name.is_empty() {
         return Err(BAD_FORMAT);
@@ -213,11 +182,7 @@ impl<'a> Arguments<'a> {
             digits += 1;
         }
         self.rest = &self.rest[digits..];
-        if digits == 0 {
-            Err(BAD_FORMAT)
-        } else {
-            Ok(number)
-        }
+        if digits == 0 { Err(BAD_FORMAT) } else { Ok(number) }
     }
 
     fn skip_spaces(&mut self) {
@@ -226,11 +191,7 @@ impl<'a> Arguments<'a> {
     }
 
     fn end(&self) -> Result<(), Refusal> {
-        if self.rest.is_empty() {
-            Ok(())
-        } else {
-            Err(BAD_FORMAT)
-        }
+        if self.rest.is_empty() { Ok(()) } else { Err(BAD_FORMAT) }
     }
 }
 
@@ -239,11 +200,7 @@ fn tube_name(bytes: &[u8]) -> Option<&str> {
     let legal = (1..=NAME_LIMIT).contains(&bytes.len())
         && bytes[0] != b'-'
         && bytes.iter().all(|&byte| is_name_byte(byte));
-    if legal {
-        std::str::from_utf8(bytes).ok()
-    } else {
-        None
-    }
+    if legal { std::str::from_utf8(bytes).ok() } else { None }
 }
 
 fn is_name_byte(byte: u8) -> bool {
@@ -266,14 +223,7 @@ mod tests {
 
     #[test]
     fn every_command_is_read() {
-        let put = |pri, delay, ttr, size| {
-            Ok(Command::Put(PutHeader {
-                pri,
-                delay,
-                ttr,
-                size,
-            }))
-        };
+        let put = |pri, delay, ttr, size| Ok(Command::Put(PutHeader { pri, delay, ttr, size }));
         check(&[
             ("put 1 2 3 4", put(1, 2, 3, 4)),
             ("put  0  0  60  1", put(0, 0, 60, 1)),
@@ -283,33 +233,15 @@ mod tests {
             ),
             ("use a", Ok(Command::Use("a"))),
             ("reserve", Ok(Command::Reserve { timeout: None })),
-            (
-                "reserve-with-timeout 0",
-                Ok(Command::Reserve { timeout: Some(0) }),
-            ),
+            ("reserve-with-timeout 0", Ok(Command::Reserve { timeout: Some(0) })),
             (
                 "reserve-with-timeout 2147483647",
-                Ok(Command::Reserve {
-                    timeout: Some(0x7FFF_FFFF),
-                }),
+                Ok(Command::Reserve { timeout: Some(0x7FFF_FFFF) }),
             ),
-            (
-                "reserve-with-timeout 7 apples",
-                Ok(Command::Reserve { timeout: Some(7) }),
-            ),
+            ("reserve-with-timeout 7 apples", Ok(Command::Reserve { timeout: Some(7) })),
             ("reserve-job 5", Ok(Command::ReserveJob { id: 5 })),
-            (
-                "delete 18446744073709551615",
-                Ok(Command::Delete { id: u64::MAX }),
-            ),
-            (
-                "release 1 2 3",
-                Ok(Command::Release {
-                    id: 1,
-                    pri: 2,
-                    delay: 3,
-                }),
-            ),
+            ("delete 18446744073709551615", Ok(Command::Delete { id: u64::MAX })),
+            ("release 1 2 3", Ok(Command::Release { id: 1, pri: 2, delay: 3 })),
             ("bury 1 2", Ok(Command::Bury { id: 1, pri: 2 })),
             ("touch 9", Ok(Command::Touch { id: 9 })),
             ("watch 1.5", Ok(Command::Watch("1.5"))),
@@ -322,27 +254,12 @@ mod tests {
             ("kick-job 1", Ok(Command::KickJob { id: 1 })),
             ("stats", Ok(Command::Stats)),
             ("stats-job 1", Ok(Command::StatsJob { id: 1 })),
-            (
-                "stats-tube (a)+/;.$_-",
-                Ok(Command::StatsTube("(a)+/;.$_-")),
-            ),
+            ("stats-tube (a)+/;.$_-", Ok(Command::StatsTube("(a)+/;.$_-"))),
             ("list-tubes", Ok(Command::ListTubes)),
             ("list-tube-used", Ok(Command::ListTubeUsed)),
             ("list-tubes-watched", Ok(Command::ListTubesWatched)),
-            (
-                "pause-tube default 10",
-                Ok(Command::PauseTube {
-                    name: "default",
-                    delay: 10,
-                }),
-            ),
-            (
-                "pause-tubedefault 1",
-                Ok(Command::PauseTube {
-                    name: "default",
-                    delay: 1,
-                }),
-            ),
+            ("pause-tube default 10", Ok(Command::PauseTube { name: "default", delay: 10 })),
+            ("pause-tubedefault 1", Ok(Command::PauseTube { name: "default", delay: 1 })),
             ("quit", Ok(Command::Quit)),
             ("quit now", Ok(Command::Quit)),
             ("quitting", Ok(Command::Quit)),
@@ -352,10 +269,8 @@ mod tests {
     #[test]
     fn what_no_command_begins_is_unknown() {
         check(
-            &[
-                "", " ", " stats", "STATS", "put", "use", "delete", "kick", "kick-job", "peek",
-            ]
-            .map(|line| (line, UNKNOWN)),
+            &["", " ", " stats", "STATS", "put", "use", "delete", "kick", "kick-job", "peek"]
+                .map(|line| (line, UNKNOWN)),
         );
     }
 
@@ -444,10 +359,7 @@ mod tests {
         check(&[
             ("put 0 0 0 65536", Err(Refusal::JobTooBig(65_536))),
             ("put 0 0 0 65536 x", Err(Refusal::JobTooBig(65_536))),
-            (
-                "put 0 0 0 3000000000",
-                Err(Refusal::JobTooBig(3_000_000_000)),
-            ),
+            ("put 0 0 0 3000000000", Err(Refusal::JobTooBig(3_000_000_000))),
         ]);
     }
 

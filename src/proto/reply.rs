@@ -137,19 +137,10 @@ mod tests {
     #[test]
     fn each_reply_has_its_bytes() {
         let cases: &[(Reply<'_>, &str)] = &[
-            (
-                Reply::Inserted { id: u64::MAX },
-                "INSERTED 18446744073709551615\r\n",
-            ),
+            (Reply::Inserted { id: u64::MAX }, "INSERTED 18446744073709551615\r\n"),
             (Reply::Using("a"), "USING a\r\n"),
             (Reply::Reserved { id: 10, size: 0 }, "RESERVED 10 0\r\n"),
-            (
-                Reply::Found {
-                    id: 7,
-                    size: 65_535,
-                },
-                "FOUND 7 65535\r\n",
-            ),
+            (Reply::Found { id: 7, size: 65_535 }, "FOUND 7 65535\r\n"),
             (Reply::Deleted, "DELETED\r\n"),
             (Reply::Released, "RELEASED\r\n"),
             (Reply::Buried, "BURIED\r\n"),
@@ -159,17 +150,11 @@ mod tests {
             (Reply::KickedJobs(0), "KICKED 0\r\n"),
             (Reply::Kicked, "KICKED\r\n"),
             (Reply::Paused, "PAUSED\r\n"),
-            (
-                Reply::Ok(b"---\n- default\n"),
-                "OK 14\r\n---\n- default\n\r\n",
-            ),
+            (Reply::Ok(b"---\n- default\n"), "OK 14\r\n---\n- default\n\r\n"),
             (Reply::DeadlineSoon, "DEADLINE_SOON\r\n"),
             (Reply::TimedOut, "TIMED_OUT\r\n"),
             (Reply::NotFound, "NOT_FOUND\r\n"),
-            (
-                Reply::Refused(Refused::UnknownCommand),
-                "UNKNOWN_COMMAND\r\n",
-            ),
+            (Reply::Refused(Refused::UnknownCommand), "UNKNOWN_COMMAND\r\n"),
             (Reply::Refused(Refused::BadFormat), "BAD_FORMAT\r\n"),
             (Reply::Refused(Refused::ExpectedCrlf), "EXPECTED_CRLF\r\n"),
             (Reply::Refused(Refused::JobTooBig), "JOB_TOO_BIG\r\n"),

@@ -19,10 +19,7 @@ pub fn list<'a>(names: impl Iterator<Item = &'a str>) -> Vec<u8> {
 
 /// What `stats` tells. Times are in seconds.
 #[derive(Debug, Clone)]
-#[expect(
-    missing_docs,
-    reason = "the keys of the protocol; doc/protocol.md explains each"
-)]
+#[expect(missing_docs, reason = "the keys of the protocol; doc/protocol.md explains each")]
 pub struct ServerStats<'a> {
     pub current_jobs_urgent: u64,
     pub current_jobs_ready: u64,
@@ -102,10 +99,7 @@ impl ServerStats<'_> {
 
 /// What `stats-tube` tells. Times are in seconds.
 #[derive(Debug, Clone)]
-#[expect(
-    missing_docs,
-    reason = "the keys of the protocol; doc/protocol.md explains each"
-)]
+#[expect(missing_docs, reason = "the keys of the protocol; doc/protocol.md explains each")]
 pub struct TubeStats<'a> {
     pub name: &'a str,
     pub current_jobs_urgent: u64,
@@ -147,10 +141,7 @@ impl TubeStats<'_> {
 
 /// What `stats-job` tells. Times are in seconds.
 #[derive(Debug, Clone)]
-#[expect(
-    missing_docs,
-    reason = "the keys of the protocol; doc/protocol.md explains each"
-)]
+#[expect(missing_docs, reason = "the keys of the protocol; doc/protocol.md explains each")]
 pub struct JobStats<'a> {
     pub id: u64,
     pub tube: &'a str,

@@ -82,9 +82,7 @@ impl Client {
 
     /// Whether it holds a job that must be finished within the safety margin.
     pub(super) fn is_deadline_soon(&self, now: Time) -> bool {
-        self.deadlines
-            .peek()
-            .is_some_and(|(due, _)| due.at() - SAFETY_MARGIN <= now)
+        self.deadlines.peek().is_some_and(|(due, _)| due.at() - SAFETY_MARGIN <= now)
     }
 
     /// When something happens to it if it stays silent: the next end of a job's time (less the
@@ -93,18 +91,12 @@ impl Client {
         let job = self.deadlines.peek().map(|(due, _)| due.at());
         match self.waiting {
             None => job,
-            Some(Wait { until }) => job
-                .map(|at| at - SAFETY_MARGIN)
-                .into_iter()
-                .chain(until)
-                .min(),
+            Some(Wait { until }) => job.map(|at| at - SAFETY_MARGIN).into_iter().chain(until).min(),
         }
     }
 
     pub(super) fn watch_of(&self, tube: Key<Tube>) -> Option<usize> {
-        self.watching
-            .iter()
-            .position(|&(watched, _)| watched == tube)
+        self.watching.iter().position(|&(watched, _)| watched == tube)
     }
 
     /// Stands in line at every watched tube. O(tubes watched).

@@ -101,17 +101,11 @@ impl Linked for Job {
 
 impl Job {
     pub(super) fn ready_key(&self) -> ReadyKey {
-        ReadyKey {
-            pri: self.record.pri,
-            id: self.record.id.into(),
-        }
+        ReadyKey { pri: self.record.pri, id: self.record.id.into() }
     }
 
     pub(super) fn due_key(&self) -> DueKey {
-        DueKey {
-            at: self.record.deadline_at.as_nanoseconds().into(),
-            id: self.record.id.into(),
-        }
+        DueKey { at: self.record.deadline_at.as_nanoseconds().into(), id: self.record.id.into() }
     }
 
     /// Who holds it.
@@ -139,10 +133,7 @@ pub(super) struct Halves {
 impl From<u64> for Halves {
     fn from(number: u64) -> Self {
         let [a, b, c, d, e, f, g, h] = number.to_be_bytes();
-        Self {
-            high: u32::from_be_bytes([a, b, c, d]),
-            low: u32::from_be_bytes([e, f, g, h]),
-        }
+        Self { high: u32::from_be_bytes([a, b, c, d]), low: u32::from_be_bytes([e, f, g, h]) }
     }
 }
 

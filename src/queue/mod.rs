@@ -129,11 +129,7 @@ impl Queue {
         let using = self.clients[client].using;
         self.tubes.arena[using].users -= 1;
         self.drop_if_idle(using);
-        let Client {
-            is_producer,
-            is_worker,
-            ..
-        } = self.clients[client];
+        let Client { is_producer, is_worker, .. } = self.clients[client];
         self.counts.connections -= 1;
         self.counts.producers -= u32::from(is_producer);
         self.counts.workers -= u32::from(is_worker);
@@ -292,17 +288,12 @@ impl Queue {
 
     /// The job of this id if this client holds it.
     pub fn reserved_by(&self, client: Key<Client>, id: u64) -> Option<Key<Job>> {
-        self.find(id)
-            .filter(|&job| self.jobs.arena[job].reserver() == Some(client))
+        self.find(id).filter(|&job| self.jobs.arena[job].reserver() == Some(client))
     }
 
     /// The job of this id if this client may delete it: it holds it, or nobody does.
     pub fn deletable_by(&self, client: Key<Client>, id: u64) -> Option<Key<Job>> {
-        self.find(id).filter(|&job| {
-            self.jobs.arena[job]
-                .reserver()
-                .is_none_or(|by| by == client)
-        })
+        self.find(id).filter(|&job| self.jobs.arena[job].reserver().is_none_or(|by| by == client))
     }
 
     /// Forgets a job.
@@ -333,29 +324,20 @@ impl Queue {
         record.pri = pri;
         record.state = State::Buried;
         count(&mut record.buries);
-        self.tubes.arena[tube]
-            .buried
-            .push_back(&mut self.jobs.arena, job);
+        self.tubes.arena[tube].buried.push_back(&mut self.jobs.arena, job);
         self.counts.buried += 1;
     }
 
     /// Grants a reserved job its whole time to run once more.
     pub fn touch(&mut self, job: Key<Job>, now: Time) {
-        let Self {
-            jobs,
-            clients,
-            timers,
-            ..
-        } = self;
+        let Self { jobs, clients, timers, .. } = self;
         let record = &mut jobs.arena[job].record;
         record.deadline_at = now + seconds(record.ttr);
         let job = &jobs.arena[job];
         let client = job.reserver().expect("only a reserved job is touched");
         let (due, position) = (job.due_key(), job.position);
         let jobs = &mut jobs.arena;
-        clients[client]
-            .deadlines
-            .update(position, due, |job, at| jobs[job].position = at);
+        clients[client].deadlines.update(position, due, |job, at| jobs[job].position = at);
         timers.note_client(clients, client);
     }
 }
@@ -391,11 +373,7 @@ impl Queue {
     }
 
     fn add_watch(&mut self, client: Key<Client>, tube: Key<Tube>) {
-        let watch = self.watches.insert(Watch {
-            client,
-            tube,
-            links: Links::default(),
-        });
+        let watch = self.watches.insert(Watch { client, tube, links: Links::default() });
         self.clients[client].watching.push((tube, watch));
         self.tubes.arena[tube].watchers += 1;
     }
@@ -421,10 +399,7 @@ impl Queue {
     /// Makes a buried or delayed job ready; the tube answered is to hand out. `None` where the
     /// job is in another state.
     pub fn kick_job(&mut self, job: Key<Job>) -> Option<Key<Tube>> {
-        if !matches!(
-            self.jobs.arena[job].record.state,
-            State::Buried | State::Delayed
-        ) {
+        if !matches!(self.jobs.arena[job].record.state, State::Buried | State::Delayed) {
             return None;
         }
         let tube = self.pull(job);
@@ -437,12 +412,7 @@ impl Queue {
     /// delayed ones otherwise, and no more than there are now. The tube stays until
     /// [`Queue::end_kick`].
     pub fn begin_kick(&mut self, tube: Key<Tube>, bound: u32) -> Kick {
-        let Tube {
-            buried,
-            delayed,
-            pins,
-            ..
-        } = &mut self.tubes.arena[tube];
+        let Tube { buried, delayed, pins, .. } = &mut self.tubes.arena[tube];
         *pins += 1;
         let (from, available) = if buried.is_empty() {
             (State::Delayed, delayed.len())
@@ -450,12 +420,7 @@ impl Queue {
             (State::Buried, buried.len())
         };
         let left = bound.min(u32::try_from(available).unwrap_or(u32::MAX));
-        Kick {
-            tube,
-            from,
-            left,
-            moved: 0,
-        }
+        Kick { tube, from, left, moved: 0 }
     }
 
     /// Moves the next job of a kick; the tube answered is to hand out. `None` when all is done.
@@ -480,10 +445,8 @@ impl Queue {
     /// is to hand out.
     pub fn pause(&mut self, tube: Key<Tube>, length: u32, now: Time) {
         self.tubes.arena[tube].pauses += 1;
-        self.tubes.arena[tube].pause = (length > 0).then(|| Pause {
-            seconds: length,
-            until: now + seconds(length),
-        });
+        self.tubes.arena[tube].pause =
+            (length > 0).then(|| Pause { seconds: length, until: now + seconds(length) });
         self.timers.note_pause(&mut self.tubes.arena, tube);
     }
 }
@@ -496,9 +459,7 @@ impl Queue {
     pub fn expire(&mut self, now: Time) -> Option<Expired> {
         match self.timers.due(now)? {
             Alarm::Delay(tube) => {
-                let job = self
-                    .first_delayed(tube)
-                    .expect("its timer says that there is one");
+                let job = self.first_delayed(tube).expect("its timer says that there is one");
                 self.pull(job);
                 self.make_ready(job);
                 Some(Expired::Ready(tube))
@@ -525,10 +486,7 @@ impl Queue {
             }
             return Expired::TimedOut(client);
         }
-        let (_, job) = self.clients[client]
-            .deadlines
-            .peek()
-            .expect("its timer says so");
+        let (_, job) = self.clients[client].deadlines.peek().expect("its timer says so");
         let tube = self.unreserve(job);
         count(&mut self.jobs.arena[job].record.timeouts);
         self.counts.timeouts += 1;
@@ -571,10 +529,7 @@ impl Queue {
 
     /// The names of the tubes the client watches, in the order of `list-tubes-watched`.
     pub fn watched_names(&self, client: Key<Client>) -> impl Iterator<Item = &str> {
-        self.clients[client]
-            .watching
-            .iter()
-            .map(|&(tube, _)| &*self.tubes.arena[tube].name)
+        self.clients[client].watching.iter().map(|&(tube, _)| &*self.tubes.arena[tube].name)
     }
 
     /// The counters over all tubes.
@@ -596,8 +551,7 @@ impl Queue {
             State::Ready => {
                 let urgent = u64::from(jobs[key].is_urgent());
                 let tube = &mut self.tubes.arena[tube];
-                tube.ready
-                    .remove(position, |job, at| jobs[job].position = at);
+                tube.ready.remove(position, |job, at| jobs[job].position = at);
                 tube.urgent -= urgent;
                 self.counts.urgent -= urgent;
                 self.counts.ready -= 1;
@@ -617,21 +571,12 @@ impl Queue {
     }
 
     fn unreserve(&mut self, key: Key<Job>) -> Key<Tube> {
-        let Self {
-            jobs,
-            tubes,
-            clients,
-            timers,
-            counts,
-            ..
-        } = self;
+        let Self { jobs, tubes, clients, timers, counts, .. } = self;
         let jobs = &mut jobs.arena;
         let client = jobs[key].reserver().expect("a reserved job has a reserver");
         let Job { tube, position, .. } = jobs[key];
         clients[client].reserved.unlink(jobs, key);
-        clients[client]
-            .deadlines
-            .remove(position, |job, at| jobs[job].position = at);
+        clients[client].deadlines.remove(position, |job, at| jobs[job].position = at);
         timers.note_client(clients, client);
         tubes.arena[tube].reserved -= 1;
         counts.reserved -= 1;
@@ -640,14 +585,7 @@ impl Queue {
 
     /// Puts a job that is nowhere into its client's hands.
     fn assign(&mut self, key: Key<Job>, client: Key<Client>, now: Time) {
-        let Self {
-            jobs,
-            tubes,
-            clients,
-            timers,
-            counts,
-            ..
-        } = self;
+        let Self { jobs, tubes, clients, timers, counts, .. } = self;
         let jobs = &mut jobs.arena;
         let job = &mut jobs[key];
         job.record.state = State::Reserved(client);
@@ -657,9 +595,7 @@ impl Queue {
         counts.reserved += 1;
         let due = job.due_key();
         clients[client].reserved.push_back(jobs, key);
-        clients[client]
-            .deadlines
-            .push(due, key, |job, at| jobs[job].position = at);
+        clients[client].deadlines.push(due, key, |job, at| jobs[job].position = at);
         timers.note_client(clients, client);
     }
 
@@ -685,8 +621,7 @@ impl Queue {
         let urgent = u64::from(jobs[key].is_urgent());
         let order = jobs[key].ready_key();
         let tube = &mut self.tubes.arena[jobs[key].tube];
-        tube.ready
-            .push(order, key, |job, at| jobs[job].position = at);
+        tube.ready.push(order, key, |job, at| jobs[job].position = at);
         tube.urgent += urgent;
         self.counts.urgent += urgent;
         self.counts.ready += 1;
@@ -718,16 +653,8 @@ impl Queue {
         self.tubes.check();
         self.timers.check(&self.tubes.arena, &self.clients);
         let jobs = &self.jobs.arena;
-        let mut found = Counts {
-            ..self.counts.clone()
-        };
-        (
-            found.urgent,
-            found.ready,
-            found.reserved,
-            found.delayed,
-            found.buried,
-        ) = (0, 0, 0, 0, 0);
+        let mut found = Counts { ..self.counts.clone() };
+        (found.urgent, found.ready, found.reserved, found.delayed, found.buried) = (0, 0, 0, 0, 0);
         for (key, job) in jobs.iter() {
             assert_eq!(self.jobs.find(job.record.id), Some(key));
             found.urgent += u64::from(job.record.state == State::Ready && job.is_urgent());
@@ -746,31 +673,14 @@ impl Queue {
             client.deadlines.check(|job| jobs[job].position);
             client.reserved.check(jobs);
             assert_eq!(client.reserved.len(), client.deadlines.len());
-            assert!(
-                client
-                    .reserved
-                    .iter(jobs)
-                    .all(|job| jobs[job].reserver() == Some(key))
-            );
+            assert!(client.reserved.iter(jobs).all(|job| jobs[job].reserver() == Some(key)));
             waiting += u32::from(client.is_waiting());
         }
         assert_eq!(waiting, self.counts.waiting);
         let counts = &self.counts;
         assert_eq!(
-            (
-                found.urgent,
-                found.ready,
-                found.reserved,
-                found.delayed,
-                found.buried
-            ),
-            (
-                counts.urgent,
-                counts.ready,
-                counts.reserved,
-                counts.delayed,
-                counts.buried
-            ),
+            (found.urgent, found.ready, found.reserved, found.delayed, found.buried),
+            (counts.urgent, counts.ready, counts.reserved, counts.delayed, counts.buried),
         );
     }
 
@@ -781,14 +691,8 @@ impl Queue {
         tube.buried.check(jobs);
         tube.waiting.check(&self.watches);
         let places = [
-            (
-                State::Ready,
-                tube.ready.iter().map(|(_, job)| job).collect::<Vec<_>>(),
-            ),
-            (
-                State::Delayed,
-                tube.delayed.iter().map(|(_, job)| job).collect(),
-            ),
+            (State::Ready, tube.ready.iter().map(|(_, job)| job).collect::<Vec<_>>()),
+            (State::Delayed, tube.delayed.iter().map(|(_, job)| job).collect()),
             (State::Buried, tube.buried.iter(jobs).collect()),
         ];
         for (state, held) in &places {

@@ -55,38 +55,29 @@ impl Timers {
     pub(super) fn note_delay(&mut self, tubes: &mut Arena<Tube>, tube: Key<Tube>) {
         let soonest = tubes[tube].delayed.peek().map(|(due, _)| due);
         let position = tubes[tube].delay_timer;
-        set(&mut self.delays, position, soonest, tube, |key, at| {
-            tubes[key].delay_timer = at
-        });
+        set(&mut self.delays, position, soonest, tube, |key, at| tubes[key].delay_timer = at);
     }
 
     /// Call after any change to `tube.pause`. O(log paused tubes).
     pub(super) fn note_pause(&mut self, tubes: &mut Arena<Tube>, tube: Key<Tube>) {
         let until = tubes[tube].pause.map(|pause| (pause.until, tube));
         let position = tubes[tube].pause_timer;
-        set(&mut self.pauses, position, until, tube, |key, at| {
-            tubes[key].pause_timer = at
-        });
+        set(&mut self.pauses, position, until, tube, |key, at| tubes[key].pause_timer = at);
     }
 
     /// Call after any change to what `Client::due_at` answers. O(log clients).
     pub(super) fn note_client(&mut self, clients: &mut Arena<Client>, client: Key<Client>) {
         let at = clients[client].due_at().map(|at| (at, client));
         let position = clients[client].timer;
-        set(&mut self.clients, position, at, client, |key, at| {
-            clients[key].timer = at
-        });
+        set(&mut self.clients, position, at, client, |key, at| clients[key].timer = at);
     }
 
     /// Panics where a heap and its items disagree.
     pub(super) fn check(&self, tubes: &Arena<Tube>, clients: &Arena<Client>) {
         let none = u32::MAX;
-        self.delays
-            .check(|tube| tubes[tube].delay_timer.unwrap_or(none));
-        self.pauses
-            .check(|tube| tubes[tube].pause_timer.unwrap_or(none));
-        self.clients
-            .check(|client| clients[client].timer.unwrap_or(none));
+        self.delays.check(|tube| tubes[tube].delay_timer.unwrap_or(none));
+        self.pauses.check(|tube| tubes[tube].pause_timer.unwrap_or(none));
+        self.clients.check(|client| clients[client].timer.unwrap_or(none));
         for (_, tube) in tubes.iter() {
             assert_eq!(tube.delayed.is_empty(), tube.delay_timer.is_none());
             assert_eq!(tube.pause.is_none(), tube.pause_timer.is_none());
@@ -94,18 +85,11 @@ impl Timers {
         for (key, client) in clients.iter() {
             assert_eq!(client.due_at().is_none(), client.timer.is_none());
             if let Some(at) = client.due_at() {
-                assert!(
-                    self.clients
-                        .iter()
-                        .any(|(due, item)| item == key && due == (at, key))
-                );
+                assert!(self.clients.iter().any(|(due, item)| item == key && due == (at, key)));
             }
         }
         for (due, tube) in self.delays.iter() {
-            assert_eq!(
-                tubes[tube].delayed.peek().map(|(soonest, _)| soonest),
-                Some(due)
-            );
+            assert_eq!(tubes[tube].delayed.peek().map(|(soonest, _)| soonest), Some(due));
         }
     }
 }

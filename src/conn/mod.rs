@@ -1,0 +1,347 @@
+//! A connection's state machine: bytes in, steps out.
+//!
+//! [`Conn::step`] takes bytes from the front of what has arrived and says what they mean: a
+//! line, a whole body, the end of something skipped. It acts on nothing; the server does, and
+//! tells the connection how to go on. Between steps the phase owns all that is remembered of the
+//! input, so the caller may split the stream at any byte.
+//!
+//! | phase | ends with | then |
+//! |---|---|---|
+//! | `Line` | a CR LF within the limit | the server decides |
+//! | `SkipLine` | a CR LF | refusal, `Line` |
+//! | `Body` | as many bytes as promised | `Line` |
+//! | `Skip` | as many bytes as promised | refusal, `Line` |
+//! | `Waiting` | the server answers a reserve or a kick | `Line` |
+//! | `Closing` | all output sent | the shell closes |
+//!
+//! Sending is not a phase: [`Output`] is independent of input, and input pauses while there is
+//! too much of it.
+
+mod output;
+
+pub use output::Output;
+
+use crate::{
+    base::Body,
+    proto::{CRLF, LINE_LIMIT, Refused},
+    queue::Put,
+};
+
+/// Input pauses while this many bytes of replies wait to be sent.
+const OUTPUT_LIMIT: usize = 64 * 1024;
+
+/// The first buffer of a body that arrives in pieces; it doubles from there with what arrives.
+const BODY_START: usize = 16 * 1024;
+
+/// What a connection is in the middle of.
+#[derive(Debug)]
+enum Phase {
+    Line,
+    /// In a line that is too long; whether its last byte so far was a CR.
+    SkipLine {
+        after_cr: bool,
+    },
+    Body(Collecting),
+    /// The rest of a body that is not wanted, and what is answered after it.
+    Skip {
+        left: u64,
+        then: Refused,
+    },
+    /// A `reserve` or a long `kick` has not been answered yet; later commands wait.
+    Waiting,
+    Closing,
+}
+
+#[derive(Debug)]
+struct Collecting {
+    put: Put,
+    /// With its CR LF.
+    size: usize,
+    got: Vec<u8>,
+}
+
+/// What the next bytes mean.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// A command line, without its CR LF.
+    Line(&'a [u8]),
+    /// The whole body of a `put`, with the two bytes that should be CR LF.
+    Job(Put, Body),
+    /// Something was skipped that earns this answer.
+    Refuse(Refused),
+    /// Nothing more can be made of the bytes there are; what is left must come again, with more.
+    More,
+    /// The connection takes no input now.
+    Paused,
+}
+
+/// One connection's bytes.
+#[derive(Debug)]
+pub struct Conn {
+    phase: Phase,
+    /// Replies on their way.
+    pub output: Output,
+    /// The client has ended its side: it will not send more than has arrived.
+    pub(crate) is_half_closed: bool,
+    /// Noted for the shell since it last asked.
+    pub(crate) is_noted: bool,
+}
+
+impl Default for Conn {
+    fn default() -> Self {
+        Self {
+            phase: Phase::Line,
+            output: Output::default(),
+            is_half_closed: false,
+            is_noted: false,
+        }
+    }
+}
+
+impl Conn {
+    /// Takes the next meaning off the front of `rest`.
+    pub fn step<'a>(&mut self, rest: &mut &'a [u8]) -> Step<'a> {
+        if !self.takes_input() {
+            return Step::Paused;
+        }
+        match &mut self.phase {
+            Phase::Line => self.line(rest),
+            Phase::SkipLine { after_cr } => {
+                let skipped = end_of_line(rest, *after_cr);
+                *after_cr = rest.last().map_or(*after_cr, |&byte| byte == b'\r');
+                *rest = &rest[skipped.unwrap_or(rest.len())..];
+                if skipped.is_none() {
+                    return Step::More;
+                }
+                self.phase = Phase::Line;
+                Step::Refuse(Refused::BadFormat)
+            }
+            Phase::Body(body) => {
+                let Ok(taken) = body.take(rest) else {
+                    let left = (body.size - body.got.len()) as u64;
+                    self.phase = Phase::Skip { left, then: Refused::OutOfMemory };
+                    return self.step(rest);
+                };
+                *rest = &rest[taken..];
+                if body.got.len() < body.size {
+                    return Step::More;
+                }
+                let (put, got) = (body.put, std::mem::take(&mut body.got));
+                self.phase = Phase::Line;
+                Step::Job(put, got.into())
+            }
+            Phase::Skip { left, then } => {
+                let skipped = usize::try_from(*left).unwrap_or(usize::MAX).min(rest.len());
+                *left -= skipped as u64;
+                *rest = &rest[skipped..];
+                if *left > 0 {
+                    return Step::More;
+                }
+                let then = *then;
+                self.phase = Phase::Line;
+                Step::Refuse(then)
+            }
+            Phase::Waiting | Phase::Closing => Step::Paused,
+        }
+    }
+
+    fn line<'a>(&mut self, rest: &mut &'a [u8]) -> Step<'a> {
+        let within = &rest[..rest.len().min(LINE_LIMIT)];
+        if let Some(end) = end_of_line(within, false) {
+            let (line, behind) = rest.split_at(end);
+            *rest = behind;
+            return Step::Line(&line[..end - CRLF.len()]);
+        }
+        if rest.len() < LINE_LIMIT {
+            return Step::More;
+        }
+        self.phase = Phase::SkipLine { after_cr: false };
+        self.step(rest)
+    }
+
+    /// Goes on with the body of a put, of `size` bytes without its CR LF. A body that has arrived
+    /// whole is copied once; of any other, memory is taken as its bytes arrive.
+    pub fn expect_body<'a>(&mut self, put: Put, size: u32, rest: &mut &'a [u8]) -> Option<Body> {
+        let size = size as usize + CRLF.len();
+        if let Some((body, behind)) = rest.split_at_checked(size) {
+            *rest = behind;
+            return Some(body.into());
+        }
+        self.phase = Phase::Body(Collecting { put, size, got: Vec::new() });
+        None
+    }
+
+    /// Goes on by skipping the body of a refused put, of `size` bytes without its CR LF.
+    pub fn skip_body(&mut self, size: u32, then: Refused) {
+        self.phase = Phase::Skip { left: u64::from(size) + CRLF.len() as u64, then };
+    }
+
+    /// Takes no input until [`Conn::go_on`].
+    pub fn wait(&mut self) {
+        self.phase = Phase::Waiting;
+    }
+
+    /// Ends waiting.
+    pub fn go_on(&mut self) {
+        debug_assert!(matches!(self.phase, Phase::Waiting));
+        self.phase = Phase::Line;
+    }
+
+    /// Takes no more input at all.
+    pub fn close(&mut self) {
+        self.phase = Phase::Closing;
+    }
+
+    /// Whether it waits for the answer to a `reserve` or a `kick`.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.phase, Phase::Waiting)
+    }
+
+    /// Whether bytes would be looked at now.
+    pub fn takes_input(&self) -> bool {
+        !matches!(self.phase, Phase::Waiting | Phase::Closing) && self.output.len() < OUTPUT_LIMIT
+    }
+
+    /// Whether nothing is left to do for it but closing the socket.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.phase, Phase::Closing) && self.output.is_empty()
+    }
+}
+
+/// The place behind the first CR LF. `after_cr`: whether a CR has gone by just before.
+fn end_of_line(bytes: &[u8], after_cr: bool) -> Option<usize> {
+    let mut from = 0;
+    while let Some(found) = bytes[from..].iter().position(|&byte| byte == b'\n') {
+        let at = from + found;
+        let follows_cr = if at == 0 { after_cr } else { bytes[at - 1] == b'\r' };
+        if follows_cr {
+            return Some(at + 1);
+        }
+        from = at + 1;
+    }
+    None
+}
+
+impl Collecting {
+    /// Takes what belongs to the body off `bytes` and says how much that was; fails where there
+    /// is no memory for it.
+    fn take(&mut self, bytes: &[u8]) -> Result<usize, std::collections::TryReserveError> {
+        let taken = bytes.len().min(self.size - self.got.len());
+        let needed = self.got.len() + taken;
+        if needed > self.got.capacity() {
+            let capacity = needed.max(2 * self.got.capacity()).max(BODY_START).min(self.size);
+            self.got.try_reserve_exact(capacity - self.got.len())?;
+        }
+        self.got.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Time;
+
+    const PUT: Put = Put { id: 1, pri: 0, delay: 0, ttr: 1, created_at: Time::from_nanoseconds(0) };
+
+    /// What a stream means, step by step, as far as it goes.
+    fn steps(conn: &mut Conn, mut bytes: &[u8]) -> Vec<String> {
+        let mut seen = Vec::new();
+        loop {
+            match conn.step(&mut bytes) {
+                Step::Line(line) => seen.push(String::from_utf8_lossy(line).into_owned()),
+                Step::Job(_, body) => seen.push(format!("{} bytes", body.len())),
+                Step::Refuse(refused) => seen.push(format!("{refused:?}")),
+                Step::More => {
+                    seen.push(format!("{} left", bytes.len()));
+                    return seen;
+                }
+                Step::Paused => {
+                    seen.push("paused".into());
+                    return seen;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lines_end_in_cr_lf_and_nothing_else() {
+        let conn = &mut Conn::default();
+        assert_eq!(
+            steps(conn, b"a\r\n\r\nb\nc\r\nd\re\r\nf\r"),
+            ["a", "", "b\nc", "d\re", "2 left"]
+        );
+    }
+
+    #[test]
+    fn a_line_is_too_long_from_225_bytes_on_and_the_next_is_untouched() {
+        for (length, wanted) in [(222, None), (223, Some(())), (224, Some(())), (5000, Some(()))] {
+            let text = "x".repeat(length);
+            let first = wanted.map_or(text.clone(), |()| "BadFormat".into());
+            let stream = format!("{text}\r\nnext\r\n");
+            assert_eq!(steps(&mut Conn::default(), stream.as_bytes()), [&first, "next", "0 left"]);
+        }
+    }
+
+    #[test]
+    fn a_too_long_line_may_be_cut_between_cr_and_lf() {
+        let conn = &mut Conn::default();
+        assert_eq!(steps(conn, "y".repeat(300).as_bytes()), ["0 left"]);
+        assert_eq!(steps(conn, b"yy\r"), ["0 left"]);
+        assert_eq!(steps(conn, b""), ["0 left"]);
+        assert_eq!(steps(conn, b"\nnext\r\n"), ["BadFormat", "next", "0 left"]);
+    }
+
+    #[test]
+    fn a_body_is_collected_from_pieces_without_taking_memory_ahead() {
+        let conn = &mut Conn::default();
+        let mut rest: &[u8] = b"abc";
+        assert!(conn.expect_body(PUT, 1 << 30, &mut rest).is_none());
+        assert_eq!(steps(conn, rest), ["0 left"]);
+        let Phase::Body(body) = &conn.phase else { panic!("in the middle of a body") };
+        assert!(body.got.capacity() <= 2 * BODY_START);
+    }
+
+    #[test]
+    fn a_body_ends_where_it_said() {
+        let conn = &mut Conn::default();
+        let mut rest: &[u8] = b"abcd\r\nnext\r\n";
+        assert_eq!(conn.expect_body(PUT, 4, &mut rest).as_deref(), Some(&b"abcd\r\n"[..]));
+        assert_eq!(steps(conn, rest), ["next", "0 left"]);
+        let mut rest: &[u8] = b"";
+        assert!(conn.expect_body(PUT, 4, &mut rest).is_none());
+        for byte in b"abcd\r" {
+            assert_eq!(steps(conn, &[*byte]), ["0 left"]);
+        }
+        assert_eq!(steps(conn, b"\nnext\r\n"), ["6 bytes", "next", "0 left"]);
+    }
+
+    #[test]
+    fn an_unwanted_body_goes_by_before_it_is_refused() {
+        let conn = &mut Conn::default();
+        conn.skip_body(u32::MAX, Refused::JobTooBig);
+        // 2^32 - 1 is 65,537 times 65,535, so this is the body to its last byte.
+        for _ in 0..65_537 {
+            assert_eq!(steps(conn, &[0; 65_535]), ["0 left"]);
+        }
+        assert_eq!(steps(conn, b"\r\nnext\r\n"), ["JobTooBig", "next", "0 left"]);
+    }
+
+    #[test]
+    fn a_waiting_connection_takes_no_input() {
+        let conn = &mut Conn::default();
+        conn.wait();
+        assert_eq!(steps(conn, b"stats\r\n"), ["paused"]);
+        conn.go_on();
+        assert_eq!(steps(conn, b"stats\r\n"), ["stats", "0 left"]);
+    }
+
+    #[test]
+    fn a_connection_that_does_not_read_is_not_heard() {
+        let conn = &mut Conn::default();
+        conn.output.copy(&[0; OUTPUT_LIMIT]);
+        assert_eq!(steps(conn, b"stats\r\n"), ["paused"]);
+        conn.output.sent(1);
+        assert_eq!(steps(conn, b"stats\r\n"), ["stats", "0 left"]);
+    }
+}

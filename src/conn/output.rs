@@ -1,0 +1,156 @@
+//! Replies on their way to a client: small ones copied into one buffer, large bodies shared with
+//! their jobs, all of it handed to one `writev`.
+//!
+//! Invariant: `len` is the number of bytes not sent yet; an empty output owns no memory.
+
+use std::{collections::VecDeque, io::IoSlice};
+
+use crate::{
+    base::Body,
+    proto::{CRLF, Reply},
+};
+
+/// A body from this size on is shared rather than copied: below, a copy costs less than the
+/// bookkeeping and the longer `writev`.
+const SHARED_FROM: usize = 4 * 1024;
+
+/// How many slices one write hands to the system; more would only be looked at, not sent.
+const SLICES: usize = 16;
+
+#[derive(Debug)]
+enum Piece {
+    Copied(Vec<u8>),
+    Shared(Body),
+}
+
+impl Piece {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Copied(bytes) => bytes,
+            Self::Shared(body) => body,
+        }
+    }
+}
+
+/// Bytes to send, in order.
+#[derive(Debug, Default)]
+pub struct Output {
+    pieces: VecDeque<Piece>,
+    /// How much of the first piece has been sent.
+    sent: usize,
+    len: usize,
+}
+
+impl Output {
+    /// How many bytes wait.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether all has been sent.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends a reply.
+    pub fn reply(&mut self, reply: Reply<'_>) {
+        self.write(|buffer| reply.write(buffer));
+    }
+
+    /// Appends a reply that announces `body`, and the body, which ends in its own CR LF.
+    pub fn reply_with(&mut self, reply: Reply<'_>, body: &Body) {
+        debug_assert!(body.ends_with(CRLF));
+        self.reply(reply);
+        if body.len() < SHARED_FROM {
+            self.copy(body);
+        } else {
+            self.len += body.len();
+            self.pieces.push_back(Piece::Shared(body.clone()));
+        }
+    }
+
+    /// Appends bytes.
+    pub fn copy(&mut self, bytes: &[u8]) {
+        self.write(|buffer| buffer.extend_from_slice(bytes));
+    }
+
+    fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        if !matches!(self.pieces.back(), Some(Piece::Copied(_))) {
+            self.pieces.push_back(Piece::Copied(Vec::with_capacity(64)));
+        }
+        let Some(Piece::Copied(buffer)) = self.pieces.back_mut() else {
+            unreachable!("one was put there above");
+        };
+        let before = buffer.len();
+        write(buffer);
+        self.len += buffer.len() - before;
+    }
+
+    /// The first bytes to send, as slices for one `writev`, and how many of them there are.
+    pub fn slices(&self) -> ([IoSlice<'_>; SLICES], usize) {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let mut count = 0;
+        for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+            let sent = if count == 0 { self.sent } else { 0 };
+            *slice = IoSlice::new(&piece.bytes()[sent..]);
+            count += 1;
+        }
+        (slices, count)
+    }
+
+    /// Forgets the first `count` bytes.
+    pub fn sent(&mut self, count: usize) {
+        self.len -= count;
+        self.sent += count;
+        while let Some(piece) = self.pieces.front() {
+            if self.sent < piece.bytes().len() {
+                return;
+            }
+            self.sent -= piece.bytes().len();
+            self.pieces.pop_front();
+        }
+        self.pieces = VecDeque::new();
+    }
+
+    /// Forgets everything: nobody will read it.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever the kernel takes at a time, the client gets the same bytes in the same order.
+        #[test]
+        fn is_sent_whole_in_any_portions(
+            pieces in prop::collection::vec((any::<u8>(), prop_oneof![0..100usize, 4000..9000usize]), 0..40),
+            portions in prop::collection::vec(1..7000usize, 1..50),
+        ) {
+            let (mut output, mut wanted) = (Output::default(), Vec::new());
+            for (number, (byte, size)) in pieces.into_iter().enumerate() {
+                let mut body = vec![byte; size];
+                body.extend_from_slice(CRLF);
+                let reply = Reply::Reserved { id: number as u64, size };
+                output.reply_with(reply, &body.as_slice().into());
+                reply.write(&mut wanted);
+                wanted.extend(body);
+            }
+            let (mut got, mut portions) = (Vec::new(), portions.into_iter().cycle());
+            while !output.is_empty() {
+                prop_assert_eq!(output.len(), wanted.len() - got.len());
+                let (slices, count) = output.slices();
+                let offered: Vec<u8> = slices[..count].iter().flat_map(|s| s.iter().copied()).collect();
+                let taken = portions.next().expect("a cycle does not end").min(offered.len());
+                got.extend_from_slice(&offered[..taken]);
+                output.sent(taken);
+            }
+            prop_assert_eq!(got, wanted);
+            prop_assert!(output.pieces.capacity() == 0 && output.sent == 0);
+        }
+    }
+}
