@@ -4,4 +4,5 @@ pub mod clock;
 pub mod conn;
 pub mod proto;
 pub mod queue;
+pub mod server;
 pub mod sys;

@@ -1,0 +1,294 @@
+//! One short arm per command: ask the queue, change it, answer.
+
+use log::trace;
+
+use super::{LongKick, Server};
+use crate::{
+    base::Key,
+    clock::Time,
+    conn::Conn,
+    proto::{self, Command, JobStats, PutHeader, Refusal, Refused, Reply, ServerStats, TubeStats},
+    queue::{Job, Put, State, Tube},
+};
+
+impl Server {
+    /// Obeys one line. `rest` is what has arrived behind it: the body of a `put` may be there.
+    pub(super) fn dispatch(&mut self, key: Key<Conn>, line: &[u8], rest: &mut &[u8], now: Time) {
+        trace!("{key:?} > {}", line.escape_ascii());
+        let now = self.instant(now);
+        match proto::parse(line, self.settings.job_size_limit) {
+            Ok(command) => {
+                if let Some(verb) = command.verb() {
+                    self.commands[verb as usize] += 1;
+                }
+                if let Command::Put(header) = command {
+                    return self.put_header(key, header, rest, now);
+                }
+                if let Some(reply) = self.obey(key, command, now) {
+                    self.reply(key, reply);
+                }
+            }
+            Err(refusal) => self.refuse(key, refusal),
+        }
+    }
+
+    fn refuse(&mut self, key: Key<Conn>, refusal: Refusal) {
+        let refused = match refusal {
+            Refusal::UnknownCommand => Refused::UnknownCommand,
+            Refusal::BadFormat(counted) => {
+                if let Some(verb) = counted {
+                    self.commands[verb as usize] += 1;
+                }
+                Refused::BadFormat
+            }
+            Refusal::JobTooBig(size) => {
+                self.commands[proto::Verb::Put as usize] += 1;
+                return self.conns[key].skip_body(size, Refused::JobTooBig);
+            }
+        };
+        self.reply(key, Reply::Refused(refused));
+    }
+
+    /// The id is taken here, so a body that fails leaves a gap.
+    fn put_header(&mut self, key: Key<Conn>, header: PutHeader, rest: &mut &[u8], now: Time) {
+        let PutHeader { pri, delay, ttr, size } = header;
+        self.queue.mark_producer(key.beside());
+        let put = Put { id: self.queue.take_id(), pri, delay, ttr, created_at: now };
+        if let Some(body) = self.conns[key].expect_body(put, size, rest) {
+            self.put(key, put, body, now);
+        }
+    }
+
+    /// Obeys any command but `put`. `None`: the reply has been sent, or will be.
+    fn obey<'a>(&mut self, key: Key<Conn>, command: Command<'a>, now: Time) -> Option<Reply<'a>> {
+        let client = key.beside();
+        Some(match command {
+            Command::Put(_) => unreachable!("a put goes on with its body"),
+            Command::Use(name) => {
+                self.queue.use_tube(client, name);
+                Reply::Using(name)
+            }
+            Command::Reserve { timeout } => return self.reserve(key, timeout, now),
+            Command::ReserveJob { id } => {
+                let Some(job) = self.queue.find(id) else { return Some(Reply::NotFound) };
+                if matches!(self.queue.job(job).record.state, State::Reserved(_)) {
+                    return Some(Reply::NotFound);
+                }
+                self.queue.mark_worker(client);
+                self.queue.reserve_job(client, job, now);
+                self.send_reserved(key, job);
+                return None;
+            }
+            Command::Delete { id } => {
+                let Some(job) = self.queue.deletable_by(client, id) else {
+                    return Some(Reply::NotFound);
+                };
+                self.queue.delete(job);
+                Reply::Deleted
+            }
+            Command::Release { id, pri, delay } => {
+                let Some(job) = self.queue.reserved_by(client, id) else {
+                    return Some(Reply::NotFound);
+                };
+                let tube = self.queue.release(job, pri, delay, now);
+                self.hand_out(tube, now);
+                Reply::Released
+            }
+            Command::Bury { id, pri } => {
+                let Some(job) = self.queue.reserved_by(client, id) else {
+                    return Some(Reply::NotFound);
+                };
+                self.queue.bury(job, pri);
+                Reply::Buried
+            }
+            Command::Touch { id } => {
+                let Some(job) = self.queue.reserved_by(client, id) else {
+                    return Some(Reply::NotFound);
+                };
+                self.queue.touch(job, now);
+                Reply::Touched
+            }
+            Command::Watch(name) => Reply::Watching(self.queue.watch(client, name)),
+            Command::Ignore(name) => {
+                self.queue.ignore(client, name).map_or(Reply::NotIgnored, Reply::Watching)
+            }
+            Command::Peek { id } => return self.found(key, self.queue.find(id)),
+            Command::PeekReady => return self.found(key, self.queue.first_ready(self.used(key))),
+            Command::PeekDelayed => {
+                return self.found(key, self.queue.first_delayed(self.used(key)));
+            }
+            Command::PeekBuried => return self.found(key, self.queue.first_buried(self.used(key))),
+            Command::Kick { bound } => {
+                let kick = self.queue.begin_kick(self.used(key), bound);
+                self.kick(LongKick { by: Some(key), kick }, now);
+                return None;
+            }
+            Command::KickJob { id } => {
+                let kicked = self.queue.find(id).and_then(|job| self.queue.kick_job(job));
+                let Some(tube) = kicked else { return Some(Reply::NotFound) };
+                self.hand_out(tube, now);
+                Reply::Kicked
+            }
+            Command::Stats => return self.document(key, &self.stats(now)),
+            Command::StatsJob { id } => {
+                let Some(job) = self.queue.find(id) else { return Some(Reply::NotFound) };
+                return self.document(key, &self.stats_job(job, now));
+            }
+            Command::StatsTube(name) => {
+                let Some(tube) = self.queue.find_tube(name) else { return Some(Reply::NotFound) };
+                return self.document(key, &self.stats_tube(tube, now));
+            }
+            Command::ListTubes => {
+                return self.document(key, &proto::list(self.queue.tube_names()));
+            }
+            Command::ListTubeUsed => {
+                let reply = Reply::Using(&self.queue.tube(self.used(key)).name);
+                self.conns[key].output.reply(reply);
+                self.note(key);
+                return None;
+            }
+            Command::ListTubesWatched => {
+                return self.document(key, &proto::list(self.queue.watched_names(client)));
+            }
+            Command::PauseTube { name, delay } => {
+                let Some(tube) = self.queue.find_tube(name) else { return Some(Reply::NotFound) };
+                self.queue.pause(tube, delay, now);
+                self.hand_out(tube, now);
+                Reply::Paused
+            }
+            Command::Quit => {
+                self.conns[key].close();
+                self.note(key);
+                return None;
+            }
+        })
+    }
+
+    /// Answers with a job or with what forbids waiting for one; otherwise the client waits.
+    fn reserve(
+        &mut self,
+        key: Key<Conn>,
+        timeout: Option<u32>,
+        now: Time,
+    ) -> Option<Reply<'static>> {
+        let client = key.beside();
+        self.queue.mark_worker(client);
+        if let Some(job) = self.queue.reserve(client, now) {
+            self.send_reserved(key, job);
+            return None;
+        }
+        if self.queue.is_deadline_soon(client, now) {
+            return Some(Reply::DeadlineSoon);
+        }
+        if timeout == Some(0) || self.conns[key].is_half_closed {
+            return Some(Reply::TimedOut);
+        }
+        let until = timeout.map(|seconds| now + std::time::Duration::from_secs(seconds.into()));
+        self.queue.wait(client, until);
+        self.conns[key].wait();
+        None
+    }
+
+    fn used(&self, key: Key<Conn>) -> Key<Tube> {
+        self.queue.client(key.beside()).using
+    }
+
+    fn found<'a>(&mut self, key: Key<Conn>, job: Option<Key<Job>>) -> Option<Reply<'a>> {
+        let Some(job) = job else { return Some(Reply::NotFound) };
+        let Job { record, body, .. } = self.queue.job(job);
+        let reply = Reply::Found { id: record.id, size: body.len() - proto::CRLF.len() };
+        self.conns[key].output.reply_with(reply, body);
+        self.note(key);
+        None
+    }
+
+    fn document<'a>(&mut self, key: Key<Conn>, document: &[u8]) -> Option<Reply<'a>> {
+        self.conns[key].output.reply(Reply::Ok(document));
+        self.note(key);
+        None
+    }
+
+    fn stats(&self, now: Time) -> Vec<u8> {
+        let counts = self.queue.counts();
+        let rusage = (self.identity.rusage)();
+        ServerStats {
+            current_jobs_urgent: counts.urgent,
+            current_jobs_ready: counts.ready,
+            current_jobs_reserved: counts.reserved,
+            current_jobs_delayed: counts.delayed,
+            current_jobs_buried: counts.buried,
+            commands: &self.commands,
+            job_timeouts: counts.timeouts,
+            total_jobs: counts.total_jobs,
+            max_job_size: self.settings.job_size_limit,
+            current_tubes: self.queue.tubes(),
+            current_connections: counts.connections,
+            current_producers: counts.producers,
+            current_workers: counts.workers,
+            current_waiting: counts.waiting,
+            total_connections: counts.total_connections,
+            pid: self.identity.pid,
+            version: &self.identity.version,
+            rusage_utime: rusage.user,
+            rusage_stime: rusage.system,
+            uptime: self.started_at.seconds_until(now),
+            binlog_oldest_index: 0,
+            binlog_current_index: 0,
+            binlog_records_migrated: 0,
+            binlog_records_written: 0,
+            binlog_max_size: self.settings.binlog_size,
+            draining: self.is_draining,
+            id: &self.identity.id,
+            hostname: &self.identity.hostname,
+            os: &self.identity.os,
+            platform: &self.identity.platform,
+        }
+        .document()
+    }
+
+    fn stats_job(&self, job: Key<Job>, now: Time) -> Vec<u8> {
+        let Job { record, tube, .. } = self.queue.job(job);
+        let time_left = match record.state {
+            State::Reserved(_) | State::Delayed => now.seconds_until(record.deadline_at),
+            State::Ready | State::Buried => 0,
+        };
+        JobStats {
+            id: record.id,
+            tube: &self.queue.tube(*tube).name,
+            state: record.state.name(),
+            pri: record.pri,
+            age: record.created_at.seconds_until(now),
+            delay: record.delay,
+            ttr: record.ttr,
+            time_left,
+            file: 0,
+            reserves: record.reserves,
+            timeouts: record.timeouts,
+            releases: record.releases,
+            buries: record.buries,
+            kicks: record.kicks,
+        }
+        .document()
+    }
+
+    fn stats_tube(&self, tube: Key<Tube>, now: Time) -> Vec<u8> {
+        let tube = self.queue.tube(tube);
+        TubeStats {
+            name: &tube.name,
+            current_jobs_urgent: tube.urgent,
+            current_jobs_ready: tube.ready(),
+            current_jobs_reserved: tube.reserved,
+            current_jobs_delayed: tube.delayed(),
+            current_jobs_buried: tube.buried(),
+            total_jobs: tube.total_jobs,
+            current_using: tube.users,
+            current_watching: tube.watchers,
+            current_waiting: tube.waiting(),
+            cmd_delete: tube.deletes,
+            cmd_pause_tube: tube.pauses,
+            pause: tube.pause.map_or(0, |pause| pause.seconds),
+            pause_time_left: tube.pause.map_or(0, |pause| now.seconds_until(pause.until)),
+        }
+        .document()
+    }
+}

@@ -1,0 +1,381 @@
+//! The daemon without its sockets: bytes and the present in, bytes and the next deadline out.
+//!
+//! The only place where all parts meet. The shell calls it in turns:
+//!
+//! - bring the world in: [`Server::open`], [`Server::feed`], [`Server::half_close`],
+//!   [`Server::end_of_input`], [`Server::close`], [`Server::drain`], [`Server::tick`];
+//! - hand out: [`Server::next_noted`] names the connections whose output or appetite changed,
+//!   [`Server::output`] what to send, [`Server::next_deadline`] when to come back;
+//! - and [`Server::reclaim`] ends the turn: keys of closed connections may be reused.
+//!
+//! Work that one event makes large (a long `kick`, many jobs due at once, closing with many
+//! reserved jobs) is done in slices of [`SLICE`] jobs a turn; until its slice comes, a job is in
+//! its old state for everybody.
+//!
+//! Time is strictly increasing here: each command takes one nanosecond more than the one before,
+//! also where many of them share a turn. So equal delays keep their order, and a reservation
+//! looked at at once has less than its whole time left, as in the original.
+
+mod dispatch;
+
+use std::collections::VecDeque;
+
+use log::trace;
+
+use crate::{
+    base::{Arena, Body, Key},
+    clock::Time,
+    conn::{Conn, Output, Step},
+    proto::{CRLF, Refused, Reply, Verb},
+    queue::{Client, Expired, Job, Kick, Put, Queue, Tube},
+};
+
+/// How many jobs one kind of large work moves in a turn.
+pub const SLICE: u32 = 1000;
+
+/// How many commands of one connection are obeyed before others get their share of the turn.
+pub const SHARE: usize = 512;
+
+/// What `stats` tells of the process and its machine.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The process id.
+    pub pid: u32,
+    /// The daemon's version.
+    pub version: String,
+    /// Sixteen random hexadecimal digits that tell one run from another.
+    pub id: String,
+    /// The machine's name.
+    pub hostname: String,
+    /// The kernel's version.
+    pub os: String,
+    /// The processor's kind.
+    pub platform: String,
+    /// Asks for the CPU time used so far.
+    pub rusage: fn() -> Rusage,
+}
+
+/// CPU time, in seconds and microseconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Rusage {
+    /// In the process itself.
+    pub user: (u64, u32),
+    /// In the kernel on its behalf.
+    pub system: (u64, u32),
+}
+
+/// What the flags decide for the core.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// The largest job body in bytes: `-z`.
+    pub job_size_limit: u32,
+    /// The size of a binlog file in bytes: `-s`.
+    pub binlog_size: u64,
+}
+
+/// How a connection goes on after [`Server::feed`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Appetite {
+    /// What is left means nothing yet; it must come again with more behind it.
+    More,
+    /// Its share of the turn is used up; what is left wants to come again next turn.
+    Later,
+    /// It takes no input until it is noted.
+    Paused,
+}
+
+/// A `kick` that takes more than one turn.
+#[derive(Debug)]
+struct LongKick {
+    /// Who waits for the answer; `None` when it has gone, which does not stop the kick.
+    by: Option<Key<Conn>>,
+    kick: Kick,
+}
+
+/// The whole daemon but its sockets and clock.
+#[derive(Debug)]
+pub struct Server {
+    queue: Queue,
+    /// In step with the queue's clients: a connection and its client have the same index.
+    conns: Arena<Conn>,
+    identity: Identity,
+    settings: Settings,
+    commands: [u64; Verb::COUNT],
+    is_draining: bool,
+    started_at: Time,
+    /// The latest instant given to anything.
+    latest: Time,
+    kicks: VecDeque<LongKick>,
+    /// Jobs that kicks may still move this turn.
+    kicks_left: u32,
+    /// Closed connections that still hold jobs.
+    departing: VecDeque<Key<Conn>>,
+    /// Jobs that closed connections may still return this turn.
+    returns_left: u32,
+    /// Connections whose output or appetite changed.
+    noted: VecDeque<Key<Conn>>,
+    /// Closed connections that hold nothing any more.
+    gone: Vec<Key<Conn>>,
+}
+
+/// The world comes in.
+impl Server {
+    /// Makes a server without connections or jobs.
+    pub fn new(identity: Identity, settings: Settings, now: Time) -> Self {
+        Self {
+            queue: Queue::default(),
+            conns: Arena::default(),
+            identity,
+            settings,
+            commands: [0; Verb::COUNT],
+            is_draining: false,
+            started_at: now,
+            latest: now,
+            kicks: VecDeque::new(),
+            kicks_left: SLICE,
+            departing: VecDeque::new(),
+            returns_left: SLICE,
+            noted: VecDeque::new(),
+            gone: Vec::new(),
+        }
+    }
+
+    /// Adds a connection.
+    pub fn open(&mut self) -> Key<Conn> {
+        let key = self.conns.insert(Conn::default());
+        let client = self.queue.join();
+        assert_eq!(key.beside(), client, "connections and clients come and go in step");
+        key
+    }
+
+    /// Takes bytes that have arrived, does what they ask, and says how many it took; the rest
+    /// stays with the caller. Bounded by [`SHARE`] commands.
+    pub fn feed(&mut self, key: Key<Conn>, bytes: &[u8], now: Time) -> (usize, Appetite) {
+        let mut rest = bytes;
+        let mut appetite = Appetite::Later;
+        for _ in 0..SHARE {
+            match self.conns[key].step(&mut rest) {
+                Step::Line(line) => self.dispatch(key, line, &mut rest, now),
+                Step::Job(put, body) => self.put(key, put, body, now),
+                Step::Refuse(refused) => self.reply(key, Reply::Refused(refused)),
+                Step::More => {
+                    appetite = Appetite::More;
+                    break;
+                }
+                Step::Paused => {
+                    appetite = Appetite::Paused;
+                    break;
+                }
+            }
+        }
+        (bytes.len() - rest.len(), appetite)
+    }
+
+    /// The client will send nothing beyond what has arrived. One that waits for a job is told
+    /// that its time is up, for it may have closed altogether; what it sent before is still
+    /// obeyed.
+    pub fn half_close(&mut self, key: Key<Conn>) {
+        self.conns[key].is_half_closed = true;
+        let client = key.beside();
+        if self.queue.client(client).is_waiting() {
+            self.queue.stop_waiting(client);
+            self.answer_waiting(client, Reply::TimedOut);
+        }
+    }
+
+    /// All that the client ever sent has been fed; the connection ends when its replies are sent.
+    pub fn end_of_input(&mut self, key: Key<Conn>) {
+        self.conns[key].close();
+        self.note(key);
+    }
+
+    /// The connection is gone. Jobs it held return to their tubes, the first slice at once.
+    pub fn close(&mut self, key: Key<Conn>, now: Time) {
+        let conn = &mut self.conns[key];
+        if conn.is_waiting() && !self.queue.client(key.beside()).is_waiting() {
+            for long in &mut self.kicks {
+                if long.by == Some(key) {
+                    long.by = None;
+                }
+            }
+        }
+        conn.close();
+        conn.output.clear();
+        self.queue.leave(key.beside());
+        self.departing.push_back(key);
+        let now = self.instant(now);
+        self.return_jobs(now);
+    }
+
+    /// From now on every `put` is refused.
+    pub fn drain(&mut self, is_draining: bool) {
+        self.is_draining = is_draining;
+    }
+
+    /// Does what is due at `now`, then the next slices of what is large.
+    pub fn tick(&mut self, now: Time) {
+        let now = self.instant(now);
+        for _ in 0..SLICE {
+            match self.queue.expire(now) {
+                None => break,
+                Some(Expired::Ready(tube)) => self.hand_out(tube, now),
+                Some(Expired::DeadlineSoon(client)) => {
+                    self.answer_waiting(client, Reply::DeadlineSoon);
+                }
+                Some(Expired::TimedOut(client)) => self.answer_waiting(client, Reply::TimedOut),
+            }
+        }
+        self.returns_left = SLICE;
+        self.return_jobs(now);
+        self.kicks_left = SLICE;
+        for _ in 0..self.kicks.len() {
+            let Some(long) = self.kicks.pop_front() else { break };
+            self.kick(long, now);
+        }
+    }
+}
+
+/// The server answers.
+impl Server {
+    /// What waits to be sent; the shell takes away what it sent.
+    pub fn output(&mut self, key: Key<Conn>) -> &mut Output {
+        &mut self.conns[key].output
+    }
+
+    /// Whether [`Server::feed`] would look at bytes now.
+    pub fn takes_input(&self, key: Key<Conn>) -> bool {
+        self.conns[key].takes_input()
+    }
+
+    /// Whether nothing is left to do for the connection but closing its socket.
+    pub fn is_finished(&self, key: Key<Conn>) -> bool {
+        self.conns[key].is_finished()
+    }
+
+    /// The next connection whose output or appetite changed since it was last named here.
+    pub fn next_noted(&mut self) -> Option<Key<Conn>> {
+        let key = self.noted.pop_front()?;
+        self.conns[key].is_noted = false;
+        Some(key)
+    }
+
+    /// When [`Server::tick`] has something to do: in the past where it has now.
+    pub fn next_deadline(&self) -> Option<Time> {
+        if !self.kicks.is_empty() || !self.departing.is_empty() {
+            return Some(Time::default());
+        }
+        self.queue.next_deadline()
+    }
+
+    /// Ends a turn: the keys of connections that are gone may be used again. The shell must have
+    /// taken all notes and dropped all copies of those keys.
+    pub fn reclaim(&mut self) {
+        assert!(self.noted.is_empty(), "a note may name a connection that is gone");
+        for key in self.gone.drain(..) {
+            self.conns.remove(key);
+            self.queue.forget(key.beside());
+        }
+    }
+
+    /// The queue, to look at.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+}
+
+/// Steps behind the verbs.
+impl Server {
+    /// The present for one command: `now`, or one nanosecond after the command before.
+    fn instant(&mut self, now: Time) -> Time {
+        self.latest = now.max(self.latest.next());
+        self.latest
+    }
+
+    /// The body of a `put` is complete.
+    fn put(&mut self, key: Key<Conn>, put: Put, body: Body, now: Time) {
+        let now = self.instant(now);
+        if !body.ends_with(CRLF) {
+            return self.reply(key, Reply::Refused(Refused::ExpectedCrlf));
+        }
+        if self.is_draining {
+            return self.reply(key, Reply::Refused(Refused::Draining));
+        }
+        let job = self.queue.put(key.beside(), put, body, now);
+        let tube = self.queue.job(job).tube;
+        self.reply(key, Reply::Inserted { id: put.id });
+        self.hand_out(tube, now);
+    }
+
+    /// Restores the resting invariant of a tube: see [`Queue::hand_out`].
+    fn hand_out(&mut self, tube: Key<Tube>, now: Time) {
+        while let Some((client, job)) = self.queue.hand_out(tube, now) {
+            self.conns[client.beside()].go_on();
+            self.send_reserved(client.beside(), job);
+        }
+    }
+
+    fn send_reserved(&mut self, key: Key<Conn>, job: Key<Job>) {
+        let Job { record, body, .. } = self.queue.job(job);
+        let reply = Reply::Reserved { id: record.id, size: body.len() - CRLF.len() };
+        self.conns[key].output.reply_with(reply, body);
+        trace!("{key:?} < {reply:?}");
+        self.note(key);
+    }
+
+    /// Tells a client that it need not wait any longer.
+    fn answer_waiting(&mut self, client: Key<Client>, reply: Reply<'_>) {
+        self.conns[client.beside()].go_on();
+        self.reply(client.beside(), reply);
+    }
+
+    fn reply(&mut self, key: Key<Conn>, reply: Reply<'_>) {
+        trace!("{key:?} < {reply:?}");
+        self.conns[key].output.reply(reply);
+        self.note(key);
+    }
+
+    fn note(&mut self, key: Key<Conn>) {
+        let conn = &mut self.conns[key];
+        if !std::mem::replace(&mut conn.is_noted, true) {
+            self.noted.push_back(key);
+        }
+    }
+
+    /// Moves the jobs of a kick as far as this turn's allowance goes; answers it, or lines it up
+    /// for the next turn.
+    fn kick(&mut self, mut long: LongKick, now: Time) {
+        while self.kicks_left > 0 {
+            let Some(tube) = self.queue.kick_next(&mut long.kick) else {
+                self.queue.end_kick(long.kick);
+                if let Some(key) = long.by {
+                    if self.conns[key].is_waiting() {
+                        self.conns[key].go_on();
+                    }
+                    self.reply(key, Reply::KickedJobs(long.kick.moved));
+                }
+                return;
+            };
+            self.kicks_left -= 1;
+            self.hand_out(tube, now);
+        }
+        if let Some(key) = long.by {
+            self.conns[key].wait();
+        }
+        self.kicks.push_back(long);
+    }
+
+    /// Returns the jobs of closed connections as far as this turn's allowance goes.
+    fn return_jobs(&mut self, now: Time) {
+        while let Some(&key) = self.departing.front() {
+            while let Some(tube) = self.queue.give_back(key.beside()) {
+                self.hand_out(tube, now);
+                self.returns_left -= 1;
+                if self.returns_left == 0 {
+                    return;
+                }
+            }
+            self.departing.pop_front();
+            self.gone.push(key);
+        }
+    }
+}
