@@ -1,5 +1,352 @@
-//! sys
-/// mono
+//! Every call to libc that no safe library makes for us, and so every `unsafe` of the daemon.
+//!
+//! Each block holds one operation and says why it is sound. What comes out is safe: owned
+//! descriptors, plain numbers, `io::Error`. Nothing here knows what the daemon does with it.
+#![expect(unsafe_code, reason = "this is the one place for it")]
+
+use std::{
+    ffi::{CStr, CString, c_char, c_int, c_void},
+    io,
+    mem::MaybeUninit,
+    net::TcpListener,
+    os::{
+        fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd},
+        unix::net::UnixStream,
+    },
+    ptr,
+    sync::atomic::{AtomicI32, AtomicU32, Ordering},
+};
+
+/// Turns the system's -1 into the error it stands for.
+fn check(result: c_int) -> io::Result<c_int> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// The clock that counts on, also while the machine sleeps, and that nobody sets.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const CLOCK: libc::clockid_t = libc::CLOCK_BOOTTIME;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
+
+/// Reads the monotonic clock, in nanoseconds since some moment before this process began.
 pub fn monotonic_nanoseconds() -> u64 {
-    0
+    let mut time = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: the pointer is valid for one timespec.
+    let result = unsafe { libc::clock_gettime(CLOCK, time.as_mut_ptr()) };
+    check(result).expect("every supported system has this clock");
+    // SAFETY: the call succeeded, so it has filled the timespec.
+    let time = unsafe { time.assume_init() };
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
+    seconds * 1_000_000_000 + nanoseconds
+}
+
+/// Opens a TCP socket that listens on the first address of `host` and `service` (a name or a
+/// number each) that can be had. Connections inherit its options: no delay, keepalive.
+pub fn listen_tcp(host: &str, service: &str) -> io::Result<TcpListener> {
+    let addresses = Addresses::resolve(host, service)?;
+    let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in addresses.iter() {
+        match listen_on(address) {
+            Ok(listener) => return Ok(listener),
+            Err(failure) => error = failure,
+        }
+    }
+    Err(error)
+}
+
+fn listen_on(address: &libc::addrinfo) -> io::Result<TcpListener> {
+    // SAFETY: takes no pointers.
+    let fd = unsafe { libc::socket(address.ai_family, libc::SOCK_STREAM, address.ai_protocol) };
+    let fd = check(fd)?;
+    // SAFETY: the descriptor is new, so nobody else owns it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    set_close_on_exec(&fd)?;
+    set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    set_option(&fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+    shorten_keepalive(&fd)?;
+    // SAFETY: the address is one that getaddrinfo made, with its own length.
+    let bound = unsafe { libc::bind(fd.as_raw_fd(), address.ai_addr, address.ai_addrlen) };
+    check(bound)?;
+    // SAFETY: takes no pointers.
+    let listening = unsafe { libc::listen(fd.as_raw_fd(), 1024) };
+    check(listening)?;
+    let listener = TcpListener::from(fd);
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// A peer that vanished is found in about a quarter of an hour instead of over two hours.
+#[cfg(target_os = "linux")]
+fn shorten_keepalive(fd: &OwnedFd) -> io::Result<()> {
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 600)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 60)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 5)
+}
+#[cfg(not(target_os = "linux"))]
+#[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
+fn shorten_keepalive(_: &OwnedFd) -> io::Result<()> {
+    Ok(())
+}
+
+fn set_option(fd: &OwnedFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of::<c_int>()).expect("four");
+    let value: *const c_int = &raw const value;
+    // SAFETY: the pointer is valid for the length given, and the option takes an int.
+    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value.cast(), length) };
+    check(result).map(drop)
+}
+
+fn set_close_on_exec(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: takes no pointers.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
+    check(result).map(drop)
+}
+
+/// What getaddrinfo answered; freed when dropped.
+struct Addresses(*mut libc::addrinfo);
+
+impl Addresses {
+    fn resolve(host: &str, service: &str) -> io::Result<Self> {
+        let (host, service) = (CString::new(host)?, CString::new(service)?);
+        // SAFETY: an addrinfo of zeros is valid: numbers and null pointers.
+        let mut hints: libc::addrinfo = unsafe { MaybeUninit::zeroed().assume_init() };
+        hints.ai_family = libc::AF_UNSPEC;
+        hints.ai_socktype = libc::SOCK_STREAM;
+        hints.ai_flags = libc::AI_PASSIVE;
+        let mut list = ptr::null_mut();
+        // SAFETY: both strings end in NUL, and the other pointers are valid for the call.
+        let code = unsafe {
+            libc::getaddrinfo(host.as_ptr(), service.as_ptr(), &raw const hints, &raw mut list)
+        };
+        match code {
+            0 => Ok(Self(list)),
+            libc::EAI_SYSTEM => Err(io::Error::last_os_error()),
+            code => Err(io::Error::other(resolver_message(code))),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &libc::addrinfo> {
+        // SAFETY: a pointer in the list is null or valid until `self` is dropped.
+        let deref = |pointer: *mut libc::addrinfo| unsafe { pointer.as_ref() };
+        std::iter::successors(deref(self.0), move |address| deref(address.ai_next))
+    }
+}
+
+impl Drop for Addresses {
+    fn drop(&mut self) {
+        // SAFETY: the list came from getaddrinfo and is freed once.
+        unsafe { libc::freeaddrinfo(self.0) };
+    }
+}
+
+fn resolver_message(code: c_int) -> String {
+    // SAFETY: the call answers a valid pointer for any code.
+    let text = unsafe { libc::gai_strerror(code) };
+    // SAFETY: the text is static and ends in NUL.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_string_lossy().into_owned()
+}
+
+/// Why a user could not be taken on.
+#[derive(Debug)]
+pub enum UserError {
+    /// The user database could not be read.
+    Lookup(io::Error),
+    /// It has no such user.
+    Unknown,
+    /// The system did not allow the change; the operation and its error.
+    Denied(&'static str, io::Error),
+}
+
+/// Becomes `name` and its primary group, and lets go of all supplementary groups. A process that
+/// is that user already changes nothing.
+pub fn become_user(name: &str) -> Result<(), UserError> {
+    let (uid, gid) = find_user(name)?;
+    let denied = |operation| move |error| UserError::Denied(operation, error);
+    // SAFETY: takes nothing.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    if is_root {
+        // SAFETY: no groups, so the pointer is not read.
+        let result = unsafe { libc::setgroups(0, ptr::null()) };
+        check(result).map_err(denied("setgroups"))?;
+    }
+    // SAFETY: takes no pointers.
+    let result = unsafe { libc::setgid(gid) };
+    check(result).map_err(denied("setgid"))?;
+    // SAFETY: takes no pointers.
+    let result = unsafe { libc::setuid(uid) };
+    check(result).map_err(denied("setuid"))?;
+    Ok(())
+}
+
+fn find_user(name: &str) -> Result<(libc::uid_t, libc::gid_t), UserError> {
+    let name = CString::new(name).map_err(|_| UserError::Unknown)?;
+    let mut entry = MaybeUninit::<libc::passwd>::uninit();
+    let mut strings = vec![0 as c_char; 64 * 1024];
+    let mut found = ptr::null_mut();
+    // SAFETY: every pointer is valid for the length given or implied.
+    let code = unsafe {
+        libc::getpwnam_r(
+            name.as_ptr(),
+            entry.as_mut_ptr(),
+            strings.as_mut_ptr(),
+            strings.len(),
+            &raw mut found,
+        )
+    };
+    if code != 0 {
+        return Err(UserError::Lookup(io::Error::from_raw_os_error(code)));
+    }
+    // SAFETY: null where there is no such user; otherwise it points at `entry`, now filled.
+    let entry = unsafe { found.as_ref() }.ok_or(UserError::Unknown)?;
+    Ok((entry.pw_uid, entry.pw_gid))
+}
+
+/// Raises the limit on open descriptors as far as the process may, and answers what it is then.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is valid for one rlimit.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    check(result)?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the pointer is valid for one rlimit.
+    let result = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    check(result)?;
+    Ok(limit.rlim_cur)
+}
+
+/// What `uname` tells of the machine.
+#[derive(Debug, Clone)]
+pub struct Uname {
+    /// The machine's name.
+    pub nodename: String,
+    /// The kernel's version.
+    pub version: String,
+    /// The processor's kind.
+    pub machine: String,
+}
+
+/// Asks the kernel about itself.
+pub fn uname() -> io::Result<Uname> {
+    let mut names = MaybeUninit::<libc::utsname>::uninit();
+    // SAFETY: the pointer is valid for one utsname.
+    let result = unsafe { libc::uname(names.as_mut_ptr()) };
+    check(result)?;
+    // SAFETY: the call succeeded, so it has filled the utsname.
+    let names = unsafe { names.assume_init() };
+    Ok(Uname {
+        nodename: text(&names.nodename),
+        version: text(&names.version),
+        machine: text(&names.machine),
+    })
+}
+
+/// The text in a C array up to its NUL.
+fn text(array: &[c_char]) -> String {
+    let bytes: Vec<u8> = array.iter().map(|&c| c.cast_unsigned()).take_while(|&c| c != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// CPU time of this process, in seconds and microseconds: its own, and the kernel's for it.
+pub fn cpu_time() -> ((u64, u32), (u64, u32)) {
+    let mut usage = MaybeUninit::<libc::rusage>::uninit();
+    // SAFETY: the pointer is valid for one rusage.
+    let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    if result == -1 {
+        return Default::default();
+    }
+    // SAFETY: the call succeeded, so it has filled the rusage.
+    let usage = unsafe { usage.assume_init() };
+    let split = |time: libc::timeval| {
+        (u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_usec).unwrap_or(0))
+    };
+    (split(usage.ru_utime), split(usage.ru_stime))
+}
+
+/// Takes on the descriptor of the pair's end that signals write to, for the life of the process.
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+/// Which signals have come since they were last taken: bit `n` for signal `n`.
+static ARRIVED: AtomicU32 = AtomicU32::new(0);
+
+/// Signals that wake the event loop. There is one of these in a process: handlers can only reach
+/// what is static.
+#[derive(Debug)]
+pub struct Signals {
+    woken: UnixStream,
+}
+
+impl Signals {
+    /// Catches the signals given, and ignores SIGPIPE.
+    pub fn catch(signals: &[c_int]) -> io::Result<Self> {
+        let (woken, wake) = UnixStream::pair()?;
+        woken.set_nonblocking(true)?;
+        wake.set_nonblocking(true)?;
+        WAKE.store(wake.into_raw_fd(), Ordering::Relaxed);
+        let note: extern "C" fn(c_int) = note_signal;
+        for &signal in signals {
+            set_handler(signal, note as *const c_void as libc::sighandler_t)?;
+        }
+        set_handler(libc::SIGPIPE, libc::SIG_IGN)?;
+        Ok(Self { woken })
+    }
+
+    /// The signals that came since the last call, in ascending order.
+    pub fn take(&mut self) -> impl Iterator<Item = c_int> + use<> {
+        let mut bytes = [0; 64];
+        while matches!(io::Read::read(&mut self.woken, &mut bytes), Ok(count) if count > 0) {}
+        let arrived = ARRIVED.swap(0, Ordering::Relaxed);
+        (0..32).filter(move |signal| arrived & (1 << signal) != 0)
+    }
+}
+
+impl AsRawFd for Signals {
+    /// Becomes readable when a signal comes.
+    fn as_raw_fd(&self) -> RawFd {
+        self.woken.as_raw_fd()
+    }
+}
+
+fn set_handler(signal: c_int, handler: libc::sighandler_t) -> io::Result<()> {
+    // SAFETY: a sigaction of zeros is valid: no handler, no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    action.sa_sigaction = handler;
+    // SAFETY: the handler is SIG_IGN or `note_signal`, which does only what handlers may.
+    let result = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
+    check(result).map(drop)
+}
+
+/// Notes the signal and wakes the loop: an atomic operation and a write, both allowed in a
+/// handler. A full pair is as good as a write: the loop will wake.
+extern "C" fn note_signal(signal: c_int) {
+    ARRIVED.fetch_or(1 << signal, Ordering::Relaxed);
+    let byte = 0u8;
+    let pointer: *const u8 = &raw const byte;
+    let errno = io::Error::last_os_error().raw_os_error();
+    // SAFETY: the pointer is valid for one byte; the descriptor is open as long as the process.
+    unsafe { libc::write(WAKE.load(Ordering::Relaxed), pointer.cast(), 1) };
+    restore_errno(errno);
+}
+
+/// The interrupted code must find the errno it left.
+fn restore_errno(errno: Option<i32>) {
+    #[cfg(target_os = "linux")]
+    if let Some(errno) = errno {
+        // SAFETY: answers a pointer to this thread's errno.
+        let place = unsafe { libc::__errno_location() };
+        // SAFETY: that pointer is valid as long as the thread.
+        unsafe { *place = errno };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = errno;
+}
+
+/// Eight bytes that no other run of the daemon has.
+pub fn random_bytes() -> io::Result<[u8; 8]> {
+    let mut bytes = [0; 8];
+    // SAFETY: the pointer is valid for the length given, which is within getentropy's 256.
+    let result = unsafe { libc::getentropy(bytes.as_mut_ptr().cast(), bytes.len()) };
+    check(result)?;
+    Ok(bytes)
 }

@@ -1,0 +1,362 @@
+//! The command line: one table of flags, from which come the reading of arguments, the usage
+//! text, and by test the manual and the README.
+//!
+//! Flags, their joined and combined forms and their exit codes are the original's, so that a
+//! service file written for it starts this daemon. Of a repeated flag the last one wins.
+
+use std::{
+    ffi::OsStr,
+    fmt::{self, Write},
+    path::PathBuf,
+    time::Duration,
+};
+
+use getopts::{Fail, Matches, Options};
+
+use crate::proto::{JOB_SIZE_DEFAULT, JOB_SIZE_LIMIT};
+
+/// One flag of the command line.
+#[derive(Debug)]
+pub struct Flag {
+    /// Its letter.
+    pub letter: char,
+    /// The name of its argument, if it takes one.
+    pub argument: Option<&'static str>,
+    /// What it does, in lines as the usage shows them.
+    pub help: &'static [&'static str],
+}
+
+/// Every flag, in the order of the usage text.
+pub const FLAGS: &[Flag] = &[
+    flag('b', Some("DIR"), &["keep jobs in a binlog in this directory"]),
+    flag(
+        'f',
+        Some("MS"),
+        &[
+            "sync the binlog at most MS milliseconds after a write (default is 50);",
+            "-f0 syncs it before every reply",
+        ],
+    ),
+    flag('F', None, &["never sync the binlog"]),
+    flag(
+        'l',
+        Some("ADDR"),
+        &["listen on this address (default is 0.0.0.0),", "or on the UNIX socket unix:PATH"],
+    ),
+    flag('p', Some("PORT"), &["listen on this port or service (default is 11300)"]),
+    flag('u', Some("USER"), &["become this user and its group"]),
+    flag(
+        'z',
+        Some("BYTES"),
+        &["the largest job body in bytes (default is 65535);", "it can be at most 1073741824"],
+    ),
+    flag(
+        's',
+        Some("BYTES"),
+        &[
+            "the size of a binlog file in bytes (default is 10485760);",
+            "it is rounded up to a multiple of 4096",
+        ],
+    ),
+    flag('c', None, &["does nothing: a binlog is always compacted"]),
+    flag('n', None, &["does nothing: a binlog is always compacted"]),
+    flag('v', None, &["print the version and exit"]),
+    flag('V', None, &["say more on standard error; -VV and -VVV say still more"]),
+    flag('h', None, &["print this help and exit"]),
+];
+
+const fn flag(letter: char, argument: Option<&'static str>, help: &'static [&'static str]) -> Flag {
+    Flag { letter, argument, help }
+}
+
+/// What the process is asked to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Invocation {
+    /// Be a daemon.
+    Serve(Config),
+    /// Print the usage and exit.
+    Help,
+    /// Print the version and exit.
+    Version,
+}
+
+/// Where to listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// Names or numbers, resolved at start.
+    Tcp {
+        /// `-l`
+        host: String,
+        /// `-p`
+        service: String,
+    },
+    /// `-l unix:PATH`
+    Unix(PathBuf),
+}
+
+/// When the binlog is synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sync {
+    /// At most this long after a write; with zero, before any reply.
+    Within(Duration),
+    /// Never.
+    Never,
+}
+
+/// All that the flags decide.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// `-l` and `-p`.
+    pub address: Address,
+    /// `-u`.
+    pub user: Option<String>,
+    /// `-z`, in bytes.
+    pub job_size_limit: u32,
+    /// `-b`.
+    pub binlog: Option<PathBuf>,
+    /// `-f` and `-F`.
+    pub sync: Sync,
+    /// `-s`, in bytes.
+    pub binlog_size: u64,
+    /// How many `-V`.
+    pub verbosity: usize,
+    /// What the user should know about these flags, a line each.
+    pub warnings: Vec<String>,
+}
+
+/// Arguments that make no sense, and why. The process exits with 5.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageError(String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Reads the arguments, without the program's name.
+pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError> {
+    let matches = options().parse(arguments).map_err(|fail| UsageError(explain(&fail)))?;
+    let first = |letter: &str| matches.opt_positions(letter).first().copied();
+    match (first("h"), first("v")) {
+        (Some(help), version) if version.is_none_or(|version| help < version) => {
+            return Ok(Invocation::Help);
+        }
+        (_, Some(_)) => return Ok(Invocation::Version),
+        _ => {}
+    }
+    if let Some(argument) = matches.free.first() {
+        return Err(UsageError(format!("unknown argument: {argument}")));
+    }
+    config(&matches).map(Invocation::Serve)
+}
+
+fn options() -> Options {
+    let mut options = Options::new();
+    for flag in FLAGS {
+        let letter = flag.letter.to_string();
+        let long = if flag.letter == 'h' { "help" } else { "" };
+        match flag.argument {
+            Some(hint) => options.optmulti(&letter, long, "", hint),
+            None => options.optflagmulti(&letter, long, ""),
+        };
+    }
+    options
+}
+
+fn explain(fail: &Fail) -> String {
+    match fail {
+        Fail::ArgumentMissing(name) => format!("flag requires an argument: -{name}"),
+        Fail::UnrecognizedOption(name) if name.len() > 1 => format!("unknown flag: --{name}"),
+        Fail::UnrecognizedOption(name) => format!("unknown flag: -{name}"),
+        other => other.to_string(),
+    }
+}
+
+fn config(matches: &Matches) -> Result<Config, UsageError> {
+    let last = |letter: &str| matches.opt_strs(letter).pop();
+    let mut warnings = Vec::new();
+    for letter in ["c", "n"] {
+        if matches.opt_present(letter) {
+            warnings.push(format!("-{letter} does nothing: a binlog is always compacted"));
+        }
+    }
+    let job_size_limit = match last("z") {
+        None => JOB_SIZE_DEFAULT,
+        Some(text) => u32::try_from(size(&text)?)
+            .ok()
+            .filter(|&limit| limit <= JOB_SIZE_LIMIT)
+            .unwrap_or_else(|| {
+                warnings.push(format!("-z {text} is too large: using {JOB_SIZE_LIMIT}"));
+                JOB_SIZE_LIMIT
+            }),
+    };
+    Ok(Config {
+        address: address(last("l"), last("p")),
+        user: last("u"),
+        job_size_limit,
+        binlog: last("b").map(PathBuf::from),
+        sync: sync(matches)?,
+        binlog_size: last("s").map_or(Ok(10 << 20), |text| size(&text))?,
+        verbosity: matches.opt_count("V"),
+        warnings,
+    })
+}
+
+fn address(host: Option<String>, service: Option<String>) -> Address {
+    let host = host.unwrap_or_else(|| "0.0.0.0".into());
+    match host.strip_prefix("unix:") {
+        Some(path) => Address::Unix(path.into()),
+        None => Address::Tcp { host, service: service.unwrap_or_else(|| "11300".into()) },
+    }
+}
+
+/// `-f` and `-F` override each other: the last one wins.
+fn sync(matches: &Matches) -> Result<Sync, UsageError> {
+    let Some((at, text)) = matches.opt_strs_pos("f").pop() else {
+        return Ok(if matches.opt_present("F") {
+            Sync::Never
+        } else {
+            Sync::Within(Duration::from_millis(50))
+        });
+    };
+    let within = Sync::Within(Duration::from_millis(size(&text)?));
+    let is_overridden = matches.opt_positions("F").last().is_some_and(|&never| never > at);
+    Ok(if is_overridden { Sync::Never } else { within })
+}
+
+/// Reads a number as C's `%zu` does: white space and a sign may precede it, and a negative one
+/// wraps round, so that `-z -1` asks for the most there is.
+fn size(text: &str) -> Result<u64, UsageError> {
+    let invalid = || UsageError(format!("invalid size: {text}"));
+    let trimmed = text.trim_start();
+    let unsigned = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);
+    if !unsigned.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(invalid());
+    }
+    let number: u64 = unsigned.parse().map_err(|_| invalid())?;
+    Ok(if trimmed.starts_with('-') { number.wrapping_neg() } else { number })
+}
+
+/// The usage text, ending in a line end.
+pub fn usage() -> String {
+    let mut out = String::from("Use: beanstalkd [OPTIONS]\n\nOptions:\n");
+    for Flag { letter, argument, help } in FLAGS {
+        let head = format!("-{letter} {}", argument.unwrap_or_default());
+        for (number, line) in help.iter().enumerate() {
+            let head = if number == 0 { &*head } else { "" };
+            writeln!(out, " {head:<8} {line}").expect("writing to memory does not fail");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn serve(line: &str) -> Config {
+        match read(line) {
+            Ok(Invocation::Serve(config)) => config,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    fn read(line: &str) -> Result<Invocation, UsageError> {
+        parse(&line.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>())
+    }
+
+    fn tcp(host: &str, service: &str) -> Address {
+        Address::Tcp { host: host.into(), service: service.into() }
+    }
+
+    #[test]
+    fn nothing_given_means_the_originals_defaults() {
+        assert_eq!(
+            serve(""),
+            Config {
+                address: tcp("0.0.0.0", "11300"),
+                user: None,
+                job_size_limit: 65_535,
+                binlog: None,
+                sync: Sync::Within(Duration::from_millis(50)),
+                binlog_size: 10_485_760,
+                verbosity: 0,
+                warnings: vec![],
+            }
+        );
+    }
+
+    #[test]
+    fn flags_may_be_joined_combined_and_repeated() {
+        assert_eq!(serve("-VVV").verbosity, 3);
+        assert_eq!(serve("-V -VV").verbosity, 3);
+        assert_eq!(serve("-p11301").address, tcp("0.0.0.0", "11301"));
+        assert_eq!(serve("-l ::1 -p beanstalk -p 7 -l localhost").address, tcp("localhost", "7"));
+        assert_eq!(serve("-Vp11301").address, tcp("0.0.0.0", "11301"));
+        assert_eq!(serve("-b/dir -unobody").binlog, Some("/dir".into()));
+        assert_eq!(serve("-b/dir -unobody").user, Some("nobody".into()));
+        assert_eq!(serve("-l unix:/run/b.sock -p 7").address, Address::Unix("/run/b.sock".into()));
+        assert_eq!(serve("-l unix:///run/b").address, Address::Unix("///run/b".into()));
+    }
+
+    #[test]
+    fn the_last_word_on_syncing_wins() {
+        assert_eq!(serve("-f0").sync, Sync::Within(Duration::ZERO));
+        assert_eq!(serve("-F").sync, Sync::Never);
+        assert_eq!(serve("-F -f 10").sync, Sync::Within(Duration::from_millis(10)));
+        assert_eq!(serve("-f 10 -F").sync, Sync::Never);
+        assert_eq!(serve("-F -f 10 -f 20").sync, Sync::Within(Duration::from_millis(20)));
+    }
+
+    #[test]
+    fn sizes_are_capped_with_a_warning() {
+        assert_eq!(serve("-z 1073741824").job_size_limit, JOB_SIZE_LIMIT);
+        assert!(serve("-z 1073741824").warnings.is_empty());
+        for line in ["-z 1073741825", "-z 99999999999", "-z -1"] {
+            assert_eq!(serve(line).job_size_limit, JOB_SIZE_LIMIT, "{line}");
+            assert_eq!(serve(line).warnings.len(), 1, "{line}");
+        }
+        assert_eq!(serve("-s 0").binlog_size, 0);
+        assert_eq!(serve("-c -n").warnings.len(), 2);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let cases = [
+            ("-x", "unknown flag: -x"),
+            ("-Vx", "unknown flag: -x"),
+            ("--port 5", "unknown flag: --port"),
+            ("-p", "flag requires an argument: -p"),
+            ("-z", "flag requires an argument: -z"),
+            ("-z ten", "invalid size: ten"),
+            ("-z 10k", "invalid size: 10k"),
+            ("-f +-1", "invalid size: +-1"),
+            ("-s 99999999999999999999", "invalid size: 99999999999999999999"),
+            ("start", "unknown argument: start"),
+            ("-V -", "unknown argument: -"),
+        ];
+        for (line, wanted) in cases {
+            assert_eq!(read(line), Err(UsageError(wanted.into())), "{line}");
+        }
+        assert_eq!(parse(&["-z", ""]), Err(UsageError("invalid size: ".into())));
+    }
+
+    #[test]
+    fn help_and_version_go_before_serving() {
+        assert_eq!(read("-h"), Ok(Invocation::Help));
+        assert_eq!(read("--help"), Ok(Invocation::Help));
+        assert_eq!(read("-v"), Ok(Invocation::Version));
+        assert_eq!(read("-p 1 -v -h"), Ok(Invocation::Version));
+        assert_eq!(read("-h -v"), Ok(Invocation::Help));
+    }
+
+    #[test]
+    fn the_usage_has_the_originals_shape() {
+        let usage = usage();
+        assert!(usage.starts_with("Use: beanstalkd [OPTIONS]\n\nOptions:\n -b DIR   keep"));
+        assert!(usage.contains("\n -z BYTES the"));
+        assert!(usage.contains("\n          it can"));
+        assert!(usage.lines().all(|line| line.len() <= 80));
+    }
+}

@@ -1,0 +1,380 @@
+//! The shell around the pure server: one thread, one poll loop, sockets, the clock.
+//!
+//! It decides nothing about jobs. Each turn it collects readiness, lets the server act, and only
+//! then sends replies. Everything in a turn has a bound: a read, a share of commands, a write, a
+//! batch of new connections; whoever wants more is lined up for the next turn, which then does
+//! not sleep.
+//!
+//! Both interests of a socket are registered once. Readiness is latched here, and cleared by
+//! `WouldBlock` or a short read or write, so a quiet connection costs nothing and a busy one no
+//! call that only says "nothing". Invariant: a connection that could go on is in `runnable`, or
+//! waits for an event that will come.
+
+mod listen;
+mod socket;
+
+use std::{collections::VecDeque, io, os::fd::AsRawFd, time::Duration};
+
+use log::{debug, error, info, warn};
+use mio::{
+    Events, Interest, Poll, Registry, Token,
+    event::{Event, Source},
+    unix::SourceFd,
+};
+
+pub use self::listen::{ListenError, Listener};
+use self::socket::{Socket, Stream};
+use crate::{
+    base::Key,
+    clock::{Clock, Time},
+    conn::Conn,
+    proto::LINE_LIMIT,
+    server::{Appetite, Server},
+    sys::Signals,
+};
+
+const LISTENER: Token = Token(usize::MAX - 1);
+const SIGNALS: Token = Token(usize::MAX - 2);
+
+/// How many bytes one connection may bring in a turn.
+const READ_SHARE: usize = 64 * 1024;
+
+/// How many bytes one connection may take away in a turn, give or take one write.
+const WRITE_SHARE: usize = 1024 * 1024;
+
+/// How many connections are accepted in a turn.
+const ACCEPT_SHARE: usize = 256;
+
+/// How many events are taken from the system at once; more come at once in the next turn.
+const EVENTS: usize = 1024;
+
+/// How long the listener rests when the system has no descriptors to give, unless a connection
+/// closes before.
+const REST: Duration = Duration::from_secs(1);
+
+/// The listener's side of accepting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Acceptance {
+    /// Nobody knocks; an event will come.
+    Idle,
+    /// There may be somebody at the door.
+    Open,
+    /// Out of descriptors until then, or until one is given back.
+    Resting(Time),
+}
+
+/// The running daemon.
+#[derive(Debug)]
+pub struct Shell {
+    poll: Poll,
+    listener: Listener,
+    acceptance: Acceptance,
+    /// The shortage that made the listener rest has been reported and is not over.
+    is_short: bool,
+    signals: Signals,
+    clock: Clock,
+    server: Server,
+    /// By the index of the server's key.
+    sockets: Vec<Option<Socket>>,
+    /// Connections that can go on without a new event.
+    runnable: VecDeque<Key<Conn>>,
+    /// Connections that can take more of their output.
+    writable: Vec<Key<Conn>>,
+    /// Where bytes arrive; whatever is not consumed at once moves to its socket.
+    buffer: Box<[u8]>,
+    is_stopping: bool,
+}
+
+impl Shell {
+    /// Makes ready to serve.
+    pub fn new(
+        server: Server,
+        mut listener: Listener,
+        signals: Signals,
+        clock: Clock,
+    ) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        listener.register(poll.registry(), LISTENER, Interest::READABLE)?;
+        let fd = signals.as_raw_fd();
+        poll.registry().register(&mut SourceFd(&fd), SIGNALS, Interest::READABLE)?;
+        Ok(Self {
+            poll,
+            listener,
+            acceptance: Acceptance::Open,
+            is_short: false,
+            signals,
+            clock,
+            server,
+            sockets: Vec::new(),
+            runnable: VecDeque::new(),
+            writable: Vec::new(),
+            buffer: vec![0; READ_SHARE + LINE_LIMIT].into(),
+            is_stopping: false,
+        })
+    }
+
+    /// Serves until a signal says to stop.
+    pub fn run(&mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS);
+        let mut now = self.clock.now();
+        while !self.is_stopping {
+            self.wait(&mut events, now)?;
+            now = self.clock.now();
+            self.server.tick(now);
+            for event in &events {
+                self.note(event);
+            }
+            self.accept(now);
+            for _ in 0..self.runnable.len() {
+                self.advance(now);
+            }
+            self.flush(now);
+            self.server.reclaim();
+        }
+        Ok(())
+    }
+
+    /// Sleeps until something happens or is due; not at all while work is left.
+    fn wait(&mut self, events: &mut Events, now: Time) -> io::Result<()> {
+        let rest = match self.acceptance {
+            Acceptance::Idle => None,
+            Acceptance::Open => Some(now),
+            Acceptance::Resting(until) => Some(until),
+        };
+        let work = (!self.runnable.is_empty()).then_some(now);
+        let next = [self.server.next_deadline(), rest, work].into_iter().flatten().min();
+        match self.poll.poll(events, next.map(|at| now.until(at))) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                events.clear();
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    fn note(&mut self, event: &Event) {
+        match event.token() {
+            LISTENER => {
+                if self.acceptance == Acceptance::Idle {
+                    self.acceptance = Acceptance::Open;
+                }
+            }
+            SIGNALS => self.heed_signals(),
+            Token(index) => {
+                let Some(socket) = self.sockets.get_mut(index).and_then(Option::as_mut) else {
+                    return;
+                };
+                socket.latch(event);
+                let key = Key::from_index(index);
+                if event.is_read_closed() || event.is_error() {
+                    self.server.half_close(key);
+                }
+                self.line_up(key);
+            }
+        }
+    }
+
+    fn heed_signals(&mut self) {
+        for signal in self.signals.take() {
+            if signal == libc::SIGUSR1 {
+                info!("draining: new jobs are refused from now on");
+                self.server.drain(true);
+            } else {
+                info!("ending on signal {signal}");
+                self.is_stopping = true;
+            }
+        }
+    }
+
+    /// Lets a connection go on in this turn or the next.
+    fn line_up(&mut self, key: Key<Conn>) {
+        if let Some(socket) = &mut self.sockets[key.index()]
+            && !std::mem::replace(&mut socket.is_runnable, true)
+        {
+            self.runnable.push_back(key);
+        }
+    }
+}
+
+/// New connections.
+impl Shell {
+    fn accept(&mut self, now: Time) {
+        match self.acceptance {
+            Acceptance::Idle => return,
+            Acceptance::Resting(until) if until > now => return,
+            Acceptance::Open | Acceptance::Resting(_) => {}
+        }
+        self.acceptance = Acceptance::Open;
+        for _ in 0..ACCEPT_SHARE {
+            match self.listener.accept() {
+                Ok(stream) => {
+                    self.is_short = false;
+                    if let Err(error) = self.welcome(stream, now) {
+                        warn!("a new connection could not be registered: {error}");
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.acceptance = Acceptance::Idle;
+                    return;
+                }
+                Err(error) if is_shortage(&error) => return self.rest(&error, now),
+                // The client has gone before we came to the door; the next one may be there.
+                Err(error) => debug!("accept: {error}"),
+            }
+        }
+    }
+
+    fn rest(&mut self, error: &io::Error, now: Time) {
+        if !std::mem::replace(&mut self.is_short, true) {
+            warn!("no new connections until others close: {error}");
+        }
+        self.acceptance = Acceptance::Resting(now + REST);
+    }
+
+    fn welcome(&mut self, mut stream: Stream, now: Time) -> io::Result<()> {
+        let key = self.server.open();
+        let registered = register(self.poll.registry(), &mut stream, Token(key.index()));
+        if let Err(error) = registered {
+            self.server.close(key, now);
+            return Err(error);
+        }
+        if self.sockets.len() <= key.index() {
+            self.sockets.resize_with(key.index() + 1, || None);
+        }
+        debug!("{key:?} connected");
+        self.sockets[key.index()] = Some(Socket::new(stream));
+        Ok(())
+    }
+}
+
+fn register(registry: &Registry, stream: &mut Stream, token: Token) -> io::Result<()> {
+    let interests = Interest::READABLE | Interest::WRITABLE;
+    // A read stops at an urgent byte, and no other event tells that bytes follow it.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let interests = interests | Interest::PRIORITY;
+    stream.register(registry, token, interests)
+}
+
+/// Whether the system has no descriptor or no memory for another connection.
+fn is_shortage(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// Bytes in.
+impl Shell {
+    /// Gives the next runnable connection its share of the turn.
+    fn advance(&mut self, now: Time) {
+        let Some(key) = self.runnable.pop_front() else { return };
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        socket.is_runnable = false;
+        if socket.is_writable && !self.server.output(key).is_empty() {
+            self.writable.push(key);
+        }
+        if !self.server.takes_input(key) {
+            return;
+        }
+        if socket.appetite == Appetite::More {
+            if socket.is_readable {
+                self.read(key, now);
+            }
+        } else {
+            self.feed_left_over(key, now);
+        }
+    }
+
+    /// Reads once and feeds that, behind the part of a line that was left over.
+    fn read(&mut self, key: Key<Conn>, now: Time) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        let left = socket.left_over.len();
+        self.buffer[..left].copy_from_slice(&socket.left_over);
+        match socket.read(&mut self.buffer[left..]) {
+            Ok(0) => self.server.end_of_input(key),
+            Ok(count) => {
+                let bytes = &self.buffer[..left + count];
+                let (consumed, appetite) = self.server.feed(key, bytes, now);
+                socket.leave_over(&bytes[consumed..]);
+                self.go_on(key, appetite);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.line_up(key),
+            Err(error) => self.fail(key, &error, now),
+        }
+    }
+
+    /// Feeds what was left over when the connection's share was used up or its input paused.
+    fn feed_left_over(&mut self, key: Key<Conn>, now: Time) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        let (consumed, appetite) = self.server.feed(key, &socket.left_over, now);
+        socket.drop_left_over(consumed);
+        self.go_on(key, appetite);
+    }
+
+    fn go_on(&mut self, key: Key<Conn>, appetite: Appetite) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        socket.appetite = appetite;
+        match appetite {
+            Appetite::Later => self.line_up(key),
+            Appetite::More if socket.is_readable => self.line_up(key),
+            // An event, or a note of the server's, will come.
+            Appetite::More | Appetite::Paused => {}
+        }
+    }
+}
+
+/// Bytes out.
+impl Shell {
+    /// Sends the replies of this turn, and what earlier turns could not send.
+    fn flush(&mut self, now: Time) {
+        for key in std::mem::take(&mut self.writable) {
+            self.send(key, now);
+        }
+        while let Some(key) = self.server.next_noted() {
+            self.send(key, now);
+        }
+    }
+
+    fn send(&mut self, key: Key<Conn>, now: Time) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        let output = self.server.output(key);
+        let mut share = WRITE_SHARE;
+        while socket.is_writable && !output.is_empty() && share > 0 {
+            match socket.write(output) {
+                Ok(count) => share = share.saturating_sub(count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return self.fail(key, &error, now),
+            }
+        }
+        if self.server.is_finished(key) {
+            return self.close(key, now);
+        }
+        let can_send = socket.is_writable && !self.server.output(key).is_empty();
+        let can_feed = self.server.takes_input(key)
+            && (socket.is_readable || socket.appetite != Appetite::More);
+        if can_send || can_feed {
+            self.line_up(key);
+        }
+    }
+
+    fn fail(&mut self, key: Key<Conn>, error: &io::Error, now: Time) {
+        debug!("{key:?} failed: {error}");
+        self.close(key, now);
+    }
+
+    fn close(&mut self, key: Key<Conn>, now: Time) {
+        debug!("{key:?} closed");
+        self.sockets[key.index()] = None;
+        self.server.close(key, now);
+        if matches!(self.acceptance, Acceptance::Resting(_)) {
+            self.acceptance = Acceptance::Open;
+        }
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        if let Err(error) = self.listener.remove() {
+            error!("the socket file stays: {error}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! A connection's descriptor, what is known of its readiness, and the bytes that were read but
+//! not consumed.
+
+use std::io::{self, Read, Write};
+
+use mio::{
+    Interest, Registry, Token,
+    event::{Event, Source},
+    net::{TcpStream, UnixStream},
+};
+
+use crate::{conn::Output, server::Appetite};
+
+/// Either kind of stream.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Source for Stream {
+    fn register(&mut self, registry: &Registry, token: Token, i: Interest) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.register(registry, token, i),
+            Self::Unix(stream) => stream.register(registry, token, i),
+        }
+    }
+    fn reregister(&mut self, registry: &Registry, token: Token, i: Interest) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.reregister(registry, token, i),
+            Self::Unix(stream) => stream.reregister(registry, token, i),
+        }
+    }
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.deregister(registry),
+            Self::Unix(stream) => stream.deregister(registry),
+        }
+    }
+}
+
+/// One connection as the shell sees it.
+#[derive(Debug)]
+pub(super) struct Socket {
+    stream: Stream,
+    /// A read may bring something.
+    pub(super) is_readable: bool,
+    /// A write may be taken.
+    pub(super) is_writable: bool,
+    /// The system hinted at something that a read of any length may hide: an urgent byte, where
+    /// reads stop, or the end. Until it shows, a short read does not mean that all is read.
+    reads_on: bool,
+    /// Is lined up.
+    pub(super) is_runnable: bool,
+    /// What the server wanted when it was last fed.
+    pub(super) appetite: Appetite,
+    /// Bytes read and not consumed; at most one read's worth, none while idle.
+    pub(super) left_over: Vec<u8>,
+}
+
+impl Socket {
+    pub(super) fn new(stream: Stream) -> Self {
+        Self {
+            stream,
+            is_readable: false,
+            // A fresh socket takes a reply; if not, the first write will say so.
+            is_writable: true,
+            reads_on: false,
+            is_runnable: false,
+            appetite: Appetite::More,
+            left_over: Vec::new(),
+        }
+    }
+
+    /// Notes what an event says.
+    pub(super) fn latch(&mut self, event: &Event) {
+        let is_hint = event.is_priority() || event.is_read_closed() || event.is_error();
+        self.reads_on |= is_hint;
+        self.is_readable |= event.is_readable() || is_hint;
+        self.is_writable |= event.is_writable() || event.is_error();
+    }
+
+    /// Reads once.
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let result = match &mut self.stream {
+            Stream::Tcp(stream) => stream.read(buffer),
+            Stream::Unix(stream) => stream.read(buffer),
+        };
+        match &result {
+            Ok(count) if *count < buffer.len() && !self.reads_on => self.is_readable = false,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.is_readable = false;
+                self.reads_on = false;
+            }
+            _ => {}
+        }
+        result
+    }
+
+    /// Writes the front of `output` once and takes off it what was sent.
+    pub(super) fn write(&mut self, output: &mut Output) -> io::Result<usize> {
+        let (slices, count) = output.slices();
+        let slices = &slices[..count];
+        let offered: usize = slices.iter().map(|slice| slice.len()).sum();
+        let result = match (&mut self.stream, slices) {
+            (Stream::Tcp(stream), [only]) => stream.write(only),
+            (Stream::Tcp(stream), slices) => stream.write_vectored(slices),
+            (Stream::Unix(stream), slices) => stream.write_vectored(slices),
+        };
+        match &result {
+            Ok(sent) => {
+                self.is_writable = *sent == offered;
+                output.sent(*sent);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.is_writable = false,
+            Err(_) => {}
+        }
+        result
+    }
+
+    /// Keeps what was not consumed of a read.
+    pub(super) fn leave_over(&mut self, rest: &[u8]) {
+        if rest.is_empty() {
+            self.left_over = Vec::new();
+        } else {
+            self.left_over.clear();
+            self.left_over.extend_from_slice(rest);
+        }
+    }
+
+    /// Forgets what has been consumed meanwhile.
+    pub(super) fn drop_left_over(&mut self, consumed: usize) {
+        if consumed == self.left_over.len() {
+            self.left_over = Vec::new();
+        } else {
+            self.left_over.drain(..consumed);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! A world without sockets: the pure server, clients whose bytes arrive in pieces of any size,
+//! and a clock that jumps.
+
+use std::time::Duration;
+
+use beanstalkd::{
+    base::Key,
+    clock::Time,
+    conn::Conn,
+    server::{Appetite, Identity, Rusage, Server, Settings},
+};
+use ct::Prng;
+
+/// How the bytes of one send arrive.
+#[derive(Debug, Clone)]
+pub(crate) enum Arrival {
+    /// All at once.
+    Whole,
+    /// One by one.
+    SingleBytes,
+    /// In pieces of random length.
+    Pieces(Prng),
+}
+
+impl Arrival {
+    fn next_piece(&mut self, available: usize) -> usize {
+        match self {
+            Self::Whole => available,
+            Self::SingleBytes => 1,
+            Self::Pieces(prng) => {
+                1 + usize::try_from(prng.below(available as u64)).expect("below a usize")
+            }
+        }
+    }
+}
+
+/// One client's end of a connection.
+#[derive(Debug)]
+struct Peer {
+    key: Key<Conn>,
+    in_flight: Vec<u8>,
+    arrived: Vec<u8>,
+    received: Vec<u8>,
+    has_ended: bool,
+    is_open: bool,
+    appetite: Appetite,
+}
+
+/// The server and everybody around it.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) server: Server,
+    pub(crate) now: Time,
+    arrival: Arrival,
+    peers: Vec<Peer>,
+}
+
+/// Constants where the real daemon asks the machine.
+pub(crate) fn identity() -> Identity {
+    Identity {
+        pid: 4711,
+        version: env!("CARGO_PKG_VERSION").into(),
+        id: "0123456789abcdef".into(),
+        hostname: "host".into(),
+        os: "os 1".into(),
+        platform: "machine".into(),
+        rusage: Rusage::default,
+    }
+}
+
+impl World {
+    pub(crate) fn new(arrival: Arrival, job_size_limit: u32) -> Self {
+        let now = Time::from_nanoseconds(1_000_000_000_000);
+        let settings = Settings { job_size_limit, binlog_size: 10_485_760 };
+        let server = Server::new(identity(), settings, now);
+        Self { server, now, arrival, peers: Vec::new() }
+    }
+
+    /// Opens a connection and answers its number.
+    pub(crate) fn connect(&mut self) -> usize {
+        self.peers.push(Peer {
+            key: self.server.open(),
+            in_flight: Vec::new(),
+            arrived: Vec::new(),
+            received: Vec::new(),
+            has_ended: false,
+            is_open: true,
+            appetite: Appetite::More,
+        });
+        self.peers.len() - 1
+    }
+
+    pub(crate) fn send(&mut self, peer: usize, bytes: &[u8]) {
+        self.peers[peer].in_flight.extend_from_slice(bytes);
+        self.settle();
+    }
+
+    /// Ends the client's side; it still reads.
+    pub(crate) fn half_close(&mut self, peer: usize) {
+        self.peers[peer].has_ended = true;
+        if self.peers[peer].is_open {
+            self.server.half_close(self.peers[peer].key);
+        }
+        self.settle();
+    }
+
+    /// The client goes away altogether.
+    pub(crate) fn close(&mut self, peer: usize) {
+        self.close_here(peer);
+        self.settle();
+    }
+
+    /// What the client has received since it last looked.
+    pub(crate) fn receive(&mut self, peer: usize) -> Vec<u8> {
+        std::mem::take(&mut self.peers[peer].received)
+    }
+
+    pub(crate) fn is_open(&self, peer: usize) -> bool {
+        self.peers[peer].is_open
+    }
+
+    pub(crate) fn drain(&mut self) {
+        self.server.drain(true);
+    }
+
+    /// Lets time pass, from one deadline to the next.
+    pub(crate) fn advance(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(deadline) = self.server.next_deadline().filter(|&at| at <= end) {
+            self.now = self.now.max(deadline);
+            self.server.tick(self.now);
+            self.settle();
+        }
+        self.now = end;
+    }
+
+    /// Runs turns until nothing is left to do at this instant.
+    fn settle(&mut self) {
+        loop {
+            let mut is_busy = false;
+            if self.server.next_deadline().is_some_and(|at| at <= self.now) {
+                self.server.tick(self.now);
+                is_busy = true;
+            }
+            for peer in 0..self.peers.len() {
+                is_busy |= self.deliver(peer);
+            }
+            while let Some(key) = self.server.next_noted() {
+                is_busy = true;
+                self.flush(key);
+            }
+            self.server.reclaim();
+            if !is_busy {
+                return;
+            }
+        }
+    }
+
+    /// Feeds one share to the server; whether that got anywhere.
+    fn deliver(&mut self, number: usize) -> bool {
+        let peer = &mut self.peers[number];
+        if !peer.is_open || !self.server.takes_input(peer.key) {
+            return false;
+        }
+        if peer.appetite == Appetite::More {
+            if peer.in_flight.is_empty() {
+                if peer.has_ended {
+                    peer.has_ended = false;
+                    self.server.end_of_input(peer.key);
+                    return true;
+                }
+                return false;
+            }
+            let piece = self.arrival.next_piece(peer.in_flight.len());
+            peer.arrived.extend(peer.in_flight.drain(..piece));
+        }
+        let (consumed, appetite) = self.server.feed(peer.key, &peer.arrived, self.now);
+        peer.arrived.drain(..consumed);
+        peer.appetite = appetite;
+        true
+    }
+
+    fn flush(&mut self, key: Key<Conn>) {
+        let Some(number) = self.peers.iter().position(|peer| peer.is_open && peer.key == key)
+        else {
+            return;
+        };
+        let output = self.server.output(key);
+        while !output.is_empty() {
+            let (slices, count) = output.slices();
+            let mut sent = 0;
+            for slice in &slices[..count] {
+                self.peers[number].received.extend_from_slice(slice);
+                sent += slice.len();
+            }
+            output.sent(sent);
+        }
+        if self.server.is_finished(key) {
+            self.close_here(number);
+        }
+    }
+
+    fn close_here(&mut self, number: usize) {
+        let peer = &mut self.peers[number];
+        if std::mem::replace(&mut peer.is_open, false) {
+            self.server.close(peer.key, self.now);
+        }
+    }
+}
