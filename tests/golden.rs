@@ -1,7 +1,11 @@
 //! The golden scripts on their three stages: the pure server with a virtual clock, this binary,
 //! and the original. One text says what the protocol is; see ct/README.md for its language.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    time::Duration,
+};
 
 use ct::{Arrived, Dialect, Patience, Prng, Script, Stage};
 
@@ -107,4 +111,38 @@ fn in_memory_in_random_pieces() {
     for seed in 0..10 {
         run_in_memory(&Arrival::Pieces(Prng::new(seed)));
     }
+}
+
+/// Fails with all that went wrong on a daemon met through its socket.
+fn run_on(program: &Path, dialect: &str) -> BTreeSet<String> {
+    let dialect = Dialect::named(dialect).expect("a dialect of the table");
+    let reports = ct::check::check_all(&scripts(), &ct::Program::new(program), &dialect);
+    let failures: String = reports
+        .iter()
+        .filter_map(|report| match &report.result {
+            ct::Verdict::Failed(failure) => Some(format!("{}: {failure:?}\n", report.name)),
+            ct::Verdict::Passed | ct::Verdict::Skipped(_) => None,
+        })
+        .collect();
+    assert!(failures.is_empty(), "{failures}");
+    reports.into_iter().flat_map(|report| report.masks_used).collect()
+}
+
+#[test]
+fn on_our_daemon() {
+    let masks = run_on(Path::new(env!("CARGO_BIN_EXE_beanstalkd")), "ours");
+    assert_eq!(masks, BTreeSet::new(), "the text is ours; only others need masks");
+}
+
+/// The masks are the only allowance: a mask that the original does not need is a mistake.
+#[test]
+fn on_the_original() {
+    let original = Path::new("/usr/bin/beanstalkd");
+    if !original.exists() {
+        eprintln!("SKIPPED: the original is not installed (Debian's package beanstalkd)");
+        return;
+    }
+    let masks = run_on(original, "1.12");
+    let declared = Dialect::named("1.12").expect("a dialect of the table").masks;
+    assert_eq!(masks, declared, "each declared mask is used by some script");
 }

@@ -121,10 +121,9 @@ impl Queue {
     /// until [`Queue::give_back`] has returned each of them. O(tubes watched).
     pub fn leave(&mut self, client: Key<Client>) {
         self.stop_waiting(client);
-        for (tube, watch) in std::mem::take(&mut self.clients[client].watching) {
-            self.watches.remove(watch);
-            self.tubes.arena[tube].watchers -= 1;
-            self.drop_if_idle(tube);
+        // In the original's order, which the order of `list-tubes` shows.
+        while !self.clients[client].watching.is_empty() {
+            self.drop_watch(client, 0);
         }
         let using = self.clients[client].using;
         self.tubes.arena[using].users -= 1;
@@ -365,10 +364,7 @@ impl Queue {
         if watching == 1 {
             return None;
         }
-        let (tube, watch) = self.clients[client].watching.swap_remove(place);
-        self.watches.remove(watch);
-        self.tubes.arena[tube].watchers -= 1;
-        self.drop_if_idle(tube);
+        self.drop_watch(client, place);
         Some(watching - 1)
     }
 
@@ -376,6 +372,14 @@ impl Queue {
         let watch = self.watches.insert(Watch { client, tube, links: Links::default() });
         self.clients[client].watching.push((tube, watch));
         self.tubes.arena[tube].watchers += 1;
+    }
+
+    /// Ends the watch at `place`, whose client is not in line.
+    fn drop_watch(&mut self, client: Key<Client>, place: usize) {
+        let (tube, watch) = self.clients[client].watching.swap_remove(place);
+        self.watches.remove(watch);
+        self.tubes.arena[tube].watchers -= 1;
+        self.drop_if_idle(tube);
     }
 }
 

@@ -1,7 +1,7 @@
 //! A world without sockets: the pure server, clients whose bytes arrive in pieces of any size,
 //! and a clock that jumps.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use beanstalkd::{
     base::Key,
@@ -38,7 +38,7 @@ impl Arrival {
 #[derive(Debug)]
 struct Peer {
     key: Key<Conn>,
-    in_flight: Vec<u8>,
+    in_flight: VecDeque<u8>,
     arrived: Vec<u8>,
     received: Vec<u8>,
     has_ended: bool,
@@ -80,7 +80,7 @@ impl World {
     pub(crate) fn connect(&mut self) -> usize {
         self.peers.push(Peer {
             key: self.server.open(),
-            in_flight: Vec::new(),
+            in_flight: VecDeque::new(),
             arrived: Vec::new(),
             received: Vec::new(),
             has_ended: false,
@@ -91,7 +91,7 @@ impl World {
     }
 
     pub(crate) fn send(&mut self, peer: usize, bytes: &[u8]) {
-        self.peers[peer].in_flight.extend_from_slice(bytes);
+        self.peers[peer].in_flight.extend(bytes);
         self.settle();
     }
 

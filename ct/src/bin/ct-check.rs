@@ -1,0 +1,270 @@
+//! Plays the golden scripts against any beanstalkd and tells which rules it keeps.
+//!
+//! Only arguments and output are here; [`ct::check`] does the work.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use ct::check::{check_all, check_at};
+use ct::{Dialect, Program, Report, Script, Verdict};
+
+const USAGE: &str = "\
+Usage: ct-check [OPTIONS] ADDRESS...
+       ct-check [OPTIONS] --daemon 'PROGRAM FLAGS'
+
+ADDRESS is host:port or unix:/path of a daemon that holds no jobs and that nobody else uses: what is
+put there meanwhile is deleted. Scripts that need a daemon of their own are skipped. With --daemon
+each script gets a fresh one.
+
+ --scripts DIR      the scripts (tests/golden of this source tree)
+ --dialect NAME     which daemon it is: ours, 1.13 or 1.12 (ours)
+ --show SCRIPT      play one script only and print the conversation
+ --tap              report in the Test Anything Protocol
+ -h, --help         this help
+
+Exit status: 0 if nothing failed, 1 if something failed, 2 if ct-check could not begin.
+";
+
+/// What the command line asks for.
+struct Config {
+    scripts: PathBuf,
+    dialect: Dialect,
+    tap: bool,
+    show: Option<String>,
+    daemon: Option<Program>,
+    addresses: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "-h" || argument == "--help") {
+        print(USAGE);
+        return ExitCode::SUCCESS;
+    }
+    match check(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(message) => {
+            eprintln!("ct-check: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Does everything; true if nothing failed.
+fn check(arguments: &[String]) -> Result<bool, String> {
+    let config = Config::parse(arguments)?;
+    let (scripts, mut reports) = config.load()?;
+    reports.extend(config.play(&scripts)?);
+    let text = match (&config.show, config.tap) {
+        (Some(_), _) => conversation(&scripts, &reports),
+        (None, true) => tap(&reports),
+        (None, false) => plain(&reports) + &rules(&reports),
+    };
+    print(&text);
+    print(&format!("{}\n", totals(&reports)));
+    Ok(!reports.iter().any(Report::is_failure))
+}
+
+impl Config {
+    fn parse(arguments: &[String]) -> Result<Self, String> {
+        let mut config = Self {
+            scripts: Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden"),
+            dialect: dialect("ours")?,
+            tap: false,
+            show: None,
+            daemon: None,
+            addresses: Vec::new(),
+        };
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            let mut value = || {
+                let value = arguments.next().cloned();
+                value.ok_or_else(|| format!("{argument} needs a value\n\n{USAGE}"))
+            };
+            match argument.as_str() {
+                "--scripts" => config.scripts = value()?.into(),
+                "--dialect" => config.dialect = dialect(&value()?)?,
+                "--show" => config.show = Some(value()?),
+                "--daemon" => config.daemon = Some(program(&value()?)?),
+                "--tap" => config.tap = true,
+                flag if flag.starts_with('-') => return Err(format!("what is {flag}?\n\n{USAGE}")),
+                address => config.addresses.push(address.to_owned()),
+            }
+        }
+        if config.daemon.is_some() != config.addresses.is_empty() {
+            return Err(format!("give addresses or --daemon\n\n{USAGE}"));
+        }
+        Ok(config)
+    }
+
+    /// Reads the scripts; one that is wrong is a failure of its own and does not hide the others.
+    fn load(&self) -> Result<(Vec<Script>, Vec<Report>), String> {
+        let paths = match &self.show {
+            Some(name) => vec![self.scripts.join(name).with_extension("txt")],
+            None => Script::files(&self.scripts).map_err(|error| error.to_string())?,
+        };
+        let (mut scripts, mut reports) = (Vec::new(), Vec::new());
+        for path in &paths {
+            match Script::load(path) {
+                Ok(script) => scripts.push(script),
+                Err(error) if self.show.is_some() => return Err(error.to_string()),
+                Err(error) => reports.push(Report::unreadable(path, &error)),
+            }
+        }
+        if paths.is_empty() {
+            return Err(format!("no script in {}", self.scripts.display()));
+        }
+        Ok((scripts, reports))
+    }
+
+    fn play(&self, scripts: &[Script]) -> Result<Vec<Report>, String> {
+        if let Some(program) = &self.daemon {
+            return Ok(check_all(scripts, program, &self.dialect));
+        }
+        let mut reports = Vec::new();
+        for address in &self.addresses {
+            let some = check_at(scripts, address, &self.dialect);
+            let some = some.map_err(|error| format!("{address}: {error}"))?;
+            reports.extend(some);
+        }
+        Ok(reports)
+    }
+}
+
+fn dialect(name: &str) -> Result<Dialect, String> {
+    let names = Dialect::NAMES.join(", ");
+    Dialect::named(name).ok_or_else(|| format!("no dialect {name}; there are {names}"))
+}
+
+/// Splits a command line at blanks.
+fn program(command: &str) -> Result<Program, String> {
+    let mut words = command.split_whitespace().map(str::to_owned);
+    let path = words.next().ok_or("--daemon needs a program")?.into();
+    Ok(Program { path, flags: words.collect() })
+}
+
+/// Prints; a reader who has gone away is no fault of ours.
+fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+/// Returns message and conversation of a failure, each line behind `margin`.
+fn details(report: &Report, margin: &str) -> String {
+    let mut text = String::new();
+    if let Verdict::Failed(failure) = &report.result {
+        let place = match failure.line {
+            0 => String::new(),
+            line => format!("{}.txt:{line}: ", report.name),
+        };
+        let mut all = format!("{place}{}\n", failure.message);
+        if !report.transcript.is_empty() {
+            all += "The conversation so far:\n";
+        }
+        for line in all.lines().chain(report.transcript.lines()) {
+            put(&mut text, format_args!("{margin}{line}"));
+        }
+    }
+    text
+}
+
+fn plain(reports: &[Report]) -> String {
+    let mut text = String::new();
+    for report in reports {
+        let (name, seconds) = (&report.name, report.duration.as_secs_f64());
+        match &report.result {
+            Verdict::Passed => put(&mut text, format_args!("ok      {name} ({seconds:.1} s)")),
+            Verdict::Failed(_) => put(&mut text, format_args!("FAILED  {name} ({seconds:.1} s)")),
+            Verdict::Skipped(why) => put(&mut text, format_args!("skipped {name}: {why}")),
+        }
+        text.push_str(&details(report, "        "));
+    }
+    text
+}
+
+fn tap(reports: &[Report]) -> String {
+    let mut text = format!("1..{}\n", reports.len());
+    for (index, report) in reports.iter().enumerate() {
+        let (number, name) = (index + 1, &report.name);
+        match &report.result {
+            Verdict::Passed => put(&mut text, format_args!("ok {number} - {name}")),
+            Verdict::Failed(_) => put(&mut text, format_args!("not ok {number} - {name}")),
+            Verdict::Skipped(why) => {
+                put(&mut text, format_args!("ok {number} - {name} # SKIP {why}"));
+            }
+        }
+        text.push_str(&details(report, "# "));
+    }
+    text
+}
+
+fn conversation(scripts: &[Script], reports: &[Report]) -> String {
+    let mut text = String::new();
+    for (script, report) in scripts.iter().cycle().zip(reports) {
+        put(&mut text, format_args!("# {}", script.story));
+        if report.is_failure() {
+            text.push_str(&details(report, ""));
+        } else {
+            text.push_str(&report.transcript);
+        }
+    }
+    text
+}
+
+/// Tells for each rule how many scripts prove it, and whether they passed.
+fn rules(reports: &[Report]) -> String {
+    let mut counts: HashMap<&str, [usize; 3]> = HashMap::new();
+    for report in reports {
+        for rule in &report.proves {
+            counts.entry(rule).or_default()[kind(report)] += 1;
+        }
+    }
+    let mut counts: Vec<(&str, [usize; 3])> = counts.into_iter().collect();
+    counts.sort_by_key(|(rule, _)| natural(rule));
+    let mut text = "\nRules, and the scripts that prove them:\n".to_owned();
+    for (rule, [passed, failed, skipped]) in counts {
+        let verdict = match (passed, failed, skipped) {
+            (_, 0, 0) => "all ok".to_owned(),
+            (0, 0, _) => "skipped".to_owned(),
+            (_, 0, _) => format!("ok, {skipped} skipped"),
+            _ => format!("{failed} FAILED"),
+        };
+        let all = passed + failed + skipped;
+        put(&mut text, format_args!("{rule:<20} {all:>3}  {verdict}"));
+    }
+    text.push('\n');
+    text
+}
+
+/// Sorts `E2` before `E12`.
+fn natural(rule: &str) -> (&str, u64, &str) {
+    let digits = rule.find(|c: char| c.is_ascii_digit()).unwrap_or(rule.len());
+    let (letters, number) = rule.split_at(digits);
+    (letters, number.parse().unwrap_or(u64::MAX), number)
+}
+
+/// The place of a verdict in counts: passed, failed, skipped.
+fn kind(report: &Report) -> usize {
+    match report.result {
+        Verdict::Passed => 0,
+        Verdict::Failed(_) => 1,
+        Verdict::Skipped(_) => 2,
+    }
+}
+
+fn totals(reports: &[Report]) -> String {
+    let mut counts = [0; 3];
+    for report in reports {
+        counts[kind(report)] += 1;
+    }
+    let [passed, failed, skipped] = counts;
+    format!("{passed} passed, {failed} failed, {skipped} skipped")
+}
+
+/// Adds a line.
+fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
+    writeln!(text, "{line}").expect("a String takes everything");
+}

@@ -1,0 +1,299 @@
+//! Plays many scripts against real daemons and reports on each.
+//!
+//! [`check_all`] gives every script a daemon of its own and plays many at a time, since most of
+//! their time is sleep. [`check_at`] meets a daemon that somebody else started, one script after
+//! the other, and skips what would need another one.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::client::Client;
+use crate::daemon::Daemon;
+use crate::dialect::Dialect;
+use crate::run::{Failure, Outcome, run};
+use crate::script::{Script, ScriptError};
+use crate::socket::SocketStage;
+
+/// How many scripts play at a time.
+const PARALLEL: usize = 16;
+
+/// How to start a daemon: a binary, and flags beside those that a script asks for.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// The binary.
+    pub path: PathBuf,
+    /// Flags for every start.
+    pub flags: Vec<String>,
+}
+
+impl Program {
+    /// Takes a binary without further flags.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), flags: Vec::new() }
+    }
+
+    /// Starts it with the flags of a script.
+    pub fn start(&self, flags: &[String]) -> io::Result<Daemon> {
+        let flags: Vec<&str> = self.flags.iter().chain(flags).map(String::as_str).collect();
+        Daemon::start(&self.path, &flags)
+    }
+}
+
+/// How a script ended.
+#[derive(Debug, Clone)]
+pub enum Verdict {
+    /// Everything was as expected.
+    Passed,
+    /// Something was not.
+    Failed(Failure),
+    /// It was not played, for this reason.
+    Skipped(String),
+}
+
+/// What became of one script.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The script's name.
+    pub name: String,
+    /// How it ended.
+    pub result: Verdict,
+    /// The masks whose `when` part was taken.
+    pub masks_used: BTreeSet<String>,
+    /// The rules that the script proves.
+    pub proves: Vec<String>,
+    /// The conversation.
+    pub transcript: String,
+    /// How long it took, the start of its daemon included.
+    pub duration: Duration,
+}
+
+impl Report {
+    /// Reports a script that could not even be read.
+    pub fn unreadable(path: &Path, error: &ScriptError) -> Self {
+        let mut failure = failure(error.message.clone());
+        failure.line = error.line;
+        Self {
+            name: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+            result: Verdict::Failed(failure),
+            masks_used: BTreeSet::new(),
+            proves: Vec::new(),
+            transcript: String::new(),
+            duration: Duration::ZERO,
+        }
+    }
+
+    /// Tells whether the script failed.
+    pub fn is_failure(&self) -> bool {
+        matches!(self.result, Verdict::Failed(_))
+    }
+}
+
+/// Plays every script against a daemon of its own; reports in the order of the scripts.
+///
+/// Those that sleep longest begin first, so that all take about as long as the longest.
+pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) -> Vec<Report> {
+    let mut order: Vec<&Script> = scripts.iter().collect();
+    order.sort_by_key(|script| std::cmp::Reverse(script.passes()));
+    let next = AtomicUsize::new(0);
+    let reports = Mutex::new(Vec::new());
+    let work = || {
+        while let Some(script) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let report = check_one(script, how_to_start, dialect);
+            reports.lock().expect("no worker panics while it reports").push(report);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..PARALLEL.min(scripts.len()) {
+            scope.spawn(work);
+        }
+    });
+    let mut reports = reports.into_inner().expect("no worker panics while it reports");
+    let place = |report: &Report| scripts.iter().position(|script| script.name == report.name);
+    reports.sort_by_key(place);
+    reports
+}
+
+/// Plays one script against a daemon of its own.
+pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> Report {
+    let start = Instant::now();
+    let result = match how_to_start.start(&script.flags) {
+        Err(error) => Err(failure(format!("the daemon did not start: {error}"))),
+        Ok(mut daemon) => {
+            let mut stage = SocketStage::new(daemon.address(), Some(daemon.pid()));
+            let result = run(script, dialect, 0, &mut stage);
+            drop(stage);
+            told_by_daemon(result, &mut daemon)
+        }
+    };
+    report(script, result, start.elapsed())
+}
+
+/// Plays scripts one after the other against the daemon at `host:port` or `unix:/path`.
+///
+/// What a script leaves behind is deleted after it. An error if there is no daemon, or one that
+/// holds jobs: those could be disturbed, and could disturb.
+pub fn check_at(scripts: &[Script], address: &str, dialect: &Dialect) -> io::Result<Vec<Report>> {
+    let mut probe = Client::connect(address)?;
+    refuse_jobs(&probe.yaml("stats")?)?;
+    let mut reports = Vec::new();
+    for script in scripts {
+        let start = Instant::now();
+        if script.needs_own_daemon() {
+            reports.push(skipped(script, "needs a daemon of its own"));
+            continue;
+        }
+        let base = highest_id(&mut probe)?;
+        let mut stage = SocketStage::new(address, None);
+        let result = run(script, dialect, base, &mut stage);
+        drop(stage);
+        reports.push(report(script, result, start.elapsed()));
+        clean_up(&mut probe, base)?;
+    }
+    Ok(reports)
+}
+
+/// Makes a failure that belongs to no line.
+fn failure(message: String) -> Failure {
+    Failure { line: 0, message, transcript: String::new(), masks_used: BTreeSet::new() }
+}
+
+/// Adds to a failure what the daemon has to say; a daemon that has ended is a failure by itself.
+fn told_by_daemon(
+    result: Result<Outcome, Failure>,
+    daemon: &mut Daemon,
+) -> Result<Outcome, Failure> {
+    let ended = daemon.exit_status();
+    let mut failure = match (result, ended) {
+        (Ok(outcome), None) => return Ok(outcome),
+        (Ok(Outcome { masks_used, transcript }), Some(_)) => {
+            let message = "expected a living daemon".to_owned();
+            Failure { line: 0, message, transcript, masks_used }
+        }
+        (Err(failure), _) => failure,
+    };
+    if let Some(status) = ended {
+        add_line(&mut failure.message, format_args!("the daemon ended with {status}"));
+    }
+    let stderr = daemon.stderr();
+    if !stderr.is_empty() {
+        let first: String = stderr.chars().take(2000).collect();
+        add_line(&mut failure.message, format_args!("the daemon printed: {}", first.trim_end()));
+    }
+    Err(failure)
+}
+
+fn add_line(message: &mut String, line: std::fmt::Arguments<'_>) {
+    write!(message, "\n{line}").expect("a String takes everything");
+}
+
+fn report(script: &Script, result: Result<Outcome, Failure>, duration: Duration) -> Report {
+    let (result, masks_used, transcript) = match result {
+        Ok(Outcome { masks_used, transcript }) => (Verdict::Passed, masks_used, transcript),
+        Err(failure) => {
+            let (masks_used, transcript) = (failure.masks_used.clone(), failure.transcript.clone());
+            (Verdict::Failed(failure), masks_used, transcript)
+        }
+    };
+    let (name, proves) = (script.name.clone(), script.proves.clone());
+    Report { name, result, masks_used, proves, transcript, duration }
+}
+
+fn skipped(script: &Script, reason: &str) -> Report {
+    let result = Verdict::Skipped(reason.to_owned());
+    let (name, proves) = (script.name.clone(), script.proves.clone());
+    let (masks_used, transcript) = (BTreeSet::new(), String::new());
+    Report { name, result, masks_used, proves, transcript, duration: Duration::ZERO }
+}
+
+/// Refuses a daemon that holds jobs.
+fn refuse_jobs(stats: &str) -> io::Result<()> {
+    for line in stats.lines() {
+        let Some((key, count)) = line.split_once(": ") else {
+            continue;
+        };
+        let counts_jobs = key.starts_with("current-jobs-") && key != "current-jobs-urgent";
+        if counts_jobs && count != "0" {
+            return Err(io::Error::other(format!("the daemon holds jobs ({line})")));
+        }
+    }
+    Ok(())
+}
+
+/// Finds the highest job id so far by making one more.
+fn highest_id(probe: &mut Client) -> io::Result<u64> {
+    let reply = probe.put(u32::MAX, u32::MAX, 1, b"")?;
+    let id = reply.strip_prefix("INSERTED ").and_then(|id| id.parse().ok());
+    let id = id.ok_or_else(|| io::Error::other(format!("put answered {reply}")))?;
+    match probe.command(&format!("delete {id}"))?.as_str() {
+        "DELETED" => Ok(id),
+        other => Err(io::Error::other(format!("delete answered {other}"))),
+    }
+}
+
+/// Deletes the jobs that were made since `base`, and resumes the default tube.
+///
+/// A hang-up gives reserved jobs back, so all of them can be deleted, but the daemon may notice it
+/// a little later than we ask.
+fn clean_up(probe: &mut Client, base: u64) -> io::Result<()> {
+    let top = highest_id(probe)?;
+    for _ in 0..100 {
+        for id in base + 1..top {
+            probe.command(&format!("delete {id}"))?;
+        }
+        if refuse_jobs(&probe.yaml("stats")?).is_ok() {
+            probe.command("pause-tube default 0")?;
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    refuse_jobs(&probe.yaml("stats")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn script(name: &str) -> Script {
+        Script::parse(name, "# s\nproves Q1\na> x\na< y").unwrap()
+    }
+
+    #[test]
+    fn a_daemon_that_does_not_start_fails_each_script_in_their_order() {
+        let scripts: Vec<Script> = (0..40).map(|number| script(&format!("s{number}"))).collect();
+        let dialect = Dialect::named("ours").unwrap();
+        let reports = check_all(&scripts, &Program::new("/bin/false"), &dialect);
+        assert_eq!(reports.len(), 40);
+        for (report, script) in reports.iter().zip(&scripts) {
+            assert_eq!(report.name, script.name);
+            assert_eq!(report.proves, ["Q1"]);
+            let Verdict::Failed(failure) = &report.result else { panic!("{report:?}") };
+            assert!(failure.message.contains("did not start"), "{}", failure.message);
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_holds_jobs_is_left_alone() {
+        let stats = "---\ncurrent-jobs-urgent: 1\ncurrent-jobs-ready: 0\ncurrent-jobs-buried: 0\n";
+        assert!(refuse_jobs(stats).is_ok());
+        let error = refuse_jobs(&stats.replace("buried: 0", "buried: 3")).unwrap_err();
+        assert!(error.to_string().contains("current-jobs-buried: 3"), "{error}");
+    }
+
+    #[test]
+    fn a_daemon_that_dies_or_speaks_is_heard() {
+        let mut daemon = Daemon::spawn_raw("/bin/sh".as_ref(), &["-c", "echo ouch >&2; exit 3"]);
+        let daemon = daemon.as_mut().unwrap();
+        daemon.wait_exit(Duration::from_secs(20)).unwrap();
+        let outcome = Outcome { masks_used: BTreeSet::new(), transcript: "a> x\n".to_owned() };
+        let failure = told_by_daemon(Ok(outcome), daemon).unwrap_err();
+        assert!(failure.message.contains("exit status: 3"), "{}", failure.message);
+        assert!(failure.message.contains("printed: ouch"), "{}", failure.message);
+        assert_eq!(failure.transcript, "a> x\n");
+    }
+}

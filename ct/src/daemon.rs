@@ -1,0 +1,283 @@
+//! Starts a daemon for a test and sees to its end.
+//!
+//! Any beanstalkd will do. It listens on a free port of 127.0.0.1, what it prints goes to nameless
+//! files that can be read at any time, and dropping the [`Daemon`] kills exactly that process.
+//! There are no helper threads.
+//!
+//! Whether it listens is learnt from the system, not by connecting, because `stats` counts
+//! connections. Where the system does not tell (no `/proc`), one connection is made and counted.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::os;
+use crate::socket::Stream;
+
+/// How many ports are tried before the fault is sought elsewhere.
+const ATTEMPTS: u32 = 10;
+/// How long a daemon may take to listen.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often is looked whether something has happened.
+const POLL: Duration = Duration::from_millis(3);
+
+/// A running daemon, killed when dropped.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    address: String,
+    status: Option<ExitStatus>,
+    stdout: File,
+    stderr: File,
+}
+
+impl Daemon {
+    /// Starts `program -l 127.0.0.1 -p PORT` with further flags, on a free port, and returns when
+    /// it listens.
+    ///
+    /// Another process may take the port between finding and using it; then another one is tried.
+    pub fn start(program: &Path, flags: &[&str]) -> io::Result<Self> {
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            let port = free_port()?;
+            let port_text = port.to_string();
+            let mut arguments = vec!["-l", "127.0.0.1", "-p", &port_text];
+            arguments.extend(flags);
+            let mut daemon = Self::spawn_raw(program, &arguments)?;
+            daemon.address = format!("127.0.0.1:{port}");
+            match daemon.wait_until_listening(port) {
+                Ok(()) => return Ok(daemon),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| io::ErrorKind::AddrInUse.into()))
+    }
+
+    /// Starts a program with exactly these arguments and does not wait for anything.
+    ///
+    /// [`Daemon::address`] is empty then; [`Daemon::wait_until_accepts`] tells when it serves.
+    pub fn spawn_raw(program: &Path, arguments: &[&str]) -> io::Result<Self> {
+        let (stdout, stderr) = (nameless_file()?, nameless_file()?);
+        let child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(stdout.try_clone()?)
+            .stderr(stderr.try_clone()?)
+            .env_remove("LISTEN_FDS")
+            .env_remove("LISTEN_PID")
+            .spawn();
+        let child = child.map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", program.display()))
+        })?;
+        Ok(Self { child, address: String::new(), status: None, stdout, stderr })
+    }
+
+    /// Returns where it listens, as `127.0.0.1:PORT`; empty after [`Daemon::spawn_raw`].
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Returns its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Returns what it has printed to standard error so far.
+    pub fn stderr(&self) -> String {
+        contents(&self.stderr)
+    }
+
+    /// Returns what it has printed to standard output so far.
+    pub fn stdout(&self) -> String {
+        contents(&self.stdout)
+    }
+
+    /// Sends it a signal; an error if its end has been seen already.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        match self.status {
+            Some(_) => Err(io::Error::other("the daemon has ended")),
+            None => os::send_signal(self.pid(), signal), // Unreaped, so the pid is still its own.
+        }
+    }
+
+    /// Returns how it ended, if it has.
+    pub fn exit_status(&mut self) -> Option<ExitStatus> {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().ok().flatten();
+        }
+        self.status
+    }
+
+    /// Waits for its end; `None` if it still runs when time is up.
+    pub fn wait_exit(&mut self, timeout: Duration) -> Option<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            let status = self.exit_status();
+            if status.is_some() || start.elapsed() >= timeout {
+                return status;
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Connects to `host:port` or `unix:/path` again and again until it is accepted.
+    ///
+    /// An error if the daemon ends, or when time is up. The daemon counts one connection.
+    pub fn wait_until_accepts(&mut self, address: &str, timeout: Duration) -> io::Result<()> {
+        let accepted = |_: u32| Stream::connect(address).is_ok();
+        self.wait_until(timeout, accepted)
+    }
+
+    fn wait_until_listening(&mut self, port: u16) -> io::Result<()> {
+        let address = self.address.clone();
+        self.wait_until(START_TIMEOUT, |pid| match is_listening(pid, port) {
+            Some(answer) => answer,
+            None => Stream::connect(&address).is_ok(),
+        })
+    }
+
+    fn wait_until(&mut self, timeout: Duration, ready: impl Fn(u32) -> bool) -> io::Result<()> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.exit_status() {
+                let stderr = self.stderr();
+                let taken = status.code() == Some(111) || stderr.contains("in use");
+                let kind = if taken { io::ErrorKind::AddrInUse } else { io::ErrorKind::Other };
+                return Err(io::Error::new(kind, format!("it ended with {status}: {stderr}")));
+            }
+            if ready(self.pid()) {
+                return Ok(());
+            }
+            if start.elapsed() >= timeout {
+                let message = format!("it does not listen: {}", self.stderr());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+            }
+            thread::sleep(POLL);
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if self.exit_status().is_none() {
+            // Both fail only if it has just ended by itself.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Finds a port of 127.0.0.1 that nobody uses now.
+pub fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+/// Asks Linux whether the process listens on the port; `None` where it does not tell.
+fn is_listening(pid: u32, port: u16) -> Option<bool> {
+    let table = fs::read_to_string("/proc/net/tcp").ok()?;
+    let suffix = format!(":{port:04X}");
+    let inode = table.lines().skip(1).find_map(|line| {
+        // sl, local address, remote address, state (0A is listening), …, inode
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let listens = fields.get(1)?.ends_with(&suffix) && *fields.get(3)? == "0A";
+        if listens { fields.get(9).copied() } else { None }
+    });
+    let Some(inode) = inode else {
+        return Some(false);
+    };
+    let wanted = format!("socket:[{inode}]");
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    let mut targets = descriptors.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
+    Some(targets.any(|target| target.as_os_str() == wanted.as_str()))
+}
+
+/// Opens a file that has no name any more, so nothing is left behind.
+fn nameless_file() -> io::Result<File> {
+    static COUNTER: AtomicU32 = AtomicU32::new(0);
+    let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("ct-{}-{number}", std::process::id()));
+    let file = OpenOptions::new().read(true).append(true).create_new(true).open(&path)?;
+    fs::remove_file(&path)?;
+    Ok(file)
+}
+
+/// Reads a file from its beginning without moving the position its writer shares.
+fn contents(file: &File) -> String {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        match file.read_at(&mut buffer, bytes.len() as u64) {
+            Ok(0) | Err(_) => return String::from_utf8_lossy(&bytes).into_owned(),
+            Ok(length) => bytes.extend_from_slice(&buffer[..length]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    fn shell(script: &str) -> Daemon {
+        Daemon::spawn_raw(Path::new("/bin/sh"), &["-c", script]).unwrap()
+    }
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn what_a_daemon_prints_and_how_it_ends_can_be_read() {
+        let mut daemon = shell("echo out; echo error >&2; exit 5");
+        assert_eq!(daemon.wait_exit(LONG).unwrap().code(), Some(5));
+        assert_eq!((daemon.stdout(), daemon.stderr()), ("out\n".to_owned(), "error\n".to_owned()));
+        assert!(daemon.signal(0).is_err(), "its pid may belong to another by now");
+        assert_eq!(daemon.address(), "");
+    }
+
+    #[test]
+    fn a_signal_reaches_it_and_patience_ends() {
+        let mut daemon = shell("exec sleep 60");
+        assert_eq!(daemon.wait_exit(Duration::from_millis(20)), None);
+        daemon.signal(libc::SIGTERM).unwrap();
+        assert_eq!(daemon.wait_exit(LONG).unwrap().signal(), Some(libc::SIGTERM));
+    }
+
+    #[test]
+    fn nothing_is_left_behind_when_a_test_is_over() {
+        let daemon = shell("exec sleep 60");
+        let pid = daemon.pid();
+        drop(daemon);
+        assert!(os::send_signal(pid, 0).is_err());
+    }
+
+    #[test]
+    fn a_daemon_that_cannot_start_says_why() {
+        let error = Daemon::start(Path::new("/nonexistent/daemon"), &[]).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/daemon"), "{error}");
+        let error = Daemon::start(Path::new("/bin/false"), &[]).unwrap_err();
+        assert!(error.to_string().contains("it ended with"), "{error}");
+        let mut daemon = shell("exec sleep 60");
+        let error = daemon.wait_until_accepts("127.0.0.1:1", Duration::ZERO).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn listening_is_seen_without_connecting() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let Some(answer) = is_listening(std::process::id(), port) else {
+            return;
+        };
+        assert!(answer);
+        assert_ne!(is_listening(1, port), Some(true), "it is ours, not init's");
+        drop(listener);
+        assert_eq!(is_listening(std::process::id(), port), Some(false));
+    }
+}

@@ -1,0 +1,96 @@
+//! What each known daemon is known to do differently: one table of masks.
+//!
+//! A golden script says what ours does. Where the original is known to answer something else, the
+//! script holds a `when MASK` part, and this table says which releases show it. A new mask is one
+//! line here: its name, a sentence that tells the difference, and the releases that have it.
+//! A mask excuses nothing by itself: the `when` part states the other answer exactly.
+
+use std::collections::BTreeSet;
+
+/// One known difference from ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mask {
+    /// The name that scripts use in `when NAME`.
+    pub name: &'static str,
+    /// Tells what the daemons with this mask do.
+    pub sentence: &'static str,
+    /// Whether release 1.12 of the original does it.
+    pub in_1_12: bool,
+    /// Whether release 1.13 of the original does it.
+    pub in_1_13: bool,
+}
+
+/// All known differences: name, what the other daemon does, in 1.12, in 1.13.
+#[rustfmt::skip] // One line each.
+pub const MASKS: &[Mask] = &[
+    mask("unquoted-names", "Names in stats bodies are printed without quotes.", true, false),
+    mask("timeout-unchecked", "reserve-with-timeout takes text as 0 and wraps numbers.", true, false),
+    mask("lone-cr-mutes", "A CR inside a line makes the connection mute up to byte 224.", true, true),
+    mask("cr-at-224-eats", "A line whose CR is byte 224 swallows the next command.", true, true),
+    mask("upload-visible", "A job is found by its id while its body is still arriving.", true, true),
+    mask("waiters-swap", "Waiters are served out of order: four as 1, 2, 4, 3; two as 2, 1.", true, true),
+    mask("timer-lost", "A job's time to run may pass unnoticed until its worker speaks.", true, true),
+    mask("urgent-spins", "A byte of TCP urgent data makes it spin until more arrives.", true, true),
+    mask("half-close-spins", "A half-closed client with unread replies makes it spin.", true, true),
+];
+
+/// Writes one line of the table.
+const fn mask(name: &'static str, sentence: &'static str, in_1_12: bool, in_1_13: bool) -> Mask {
+    Mask { name, sentence, in_1_12, in_1_13 }
+}
+
+/// A daemon's name and the masks it shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dialect {
+    /// `ours`, `1.13` or `1.12`.
+    pub name: String,
+    /// The names of the masks that hold for this daemon.
+    pub masks: BTreeSet<String>,
+}
+
+impl Dialect {
+    /// The names that [`Dialect::named`] knows.
+    pub const NAMES: [&str; 3] = ["ours", "1.13", "1.12"];
+
+    /// Looks a dialect up: `ours` (no mask at all), `1.13` or `1.12`.
+    pub fn named(name: &str) -> Option<Self> {
+        let holds: fn(&Mask) -> bool = match name {
+            "ours" => |_| false,
+            "1.13" => |mask| mask.in_1_13,
+            "1.12" => |mask| mask.in_1_12,
+            _ => return None,
+        };
+        let masks = MASKS.iter().filter(|mask| holds(mask)).map(|mask| mask.name.to_owned());
+        Some(Self { name: name.to_owned(), masks: masks.collect() })
+    }
+
+    /// Names every mask of the table, whichever daemon shows it.
+    pub fn all_masks() -> BTreeSet<String> {
+        MASKS.iter().map(|mask| mask.name.to_owned()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mask_has_a_name_of_its_own_a_sentence_and_a_release() {
+        assert_eq!(Dialect::all_masks().len(), MASKS.len());
+        for mask in MASKS {
+            assert!(mask.sentence.ends_with('.'), "{}", mask.name);
+            assert!(mask.in_1_12 || mask.in_1_13, "{} holds nowhere", mask.name);
+            assert!(!mask.name.contains(char::is_whitespace), "{}", mask.name);
+        }
+    }
+
+    #[test]
+    fn ours_has_no_mask_and_strangers_have_no_dialect() {
+        assert!(Dialect::named("ours").unwrap().masks.is_empty());
+        for mask in MASKS {
+            let shows = |name| Dialect::named(name).unwrap().masks.contains(mask.name);
+            assert_eq!([shows("1.12"), shows("1.13")], [mask.in_1_12, mask.in_1_13]);
+        }
+        assert_eq!(Dialect::named("1.9"), None);
+    }
+}

@@ -1,0 +1,265 @@
+//! A stage over sockets: any daemon that listens somewhere, met as its clients meet it.
+//!
+//! Plain blocking sockets with time limits. Time steps are real sleeps.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+use crate::os;
+use crate::run::{Arrived, Patience, Stage};
+
+/// How long a reply that is due may take on a busy machine.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long silence is listened to: barriers have seen to it that nothing is on its way.
+const SILENCE_TIMEOUT: Duration = Duration::from_millis(80);
+/// How long the daemon may refuse to take what we send.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a signal may take to be noticed; nothing else tells.
+const SIGNAL_TIME: Duration = Duration::from_millis(50);
+
+/// One connection, over TCP or a UNIX socket.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Connects to `host:port` or `unix:/path`.
+    pub(crate) fn connect(address: &str) -> io::Result<Self> {
+        let stream = match address.strip_prefix("unix:") {
+            Some(path) => Self::Unix(UnixStream::connect(path)?),
+            None => Self::Tcp(TcpStream::connect(address)?),
+        };
+        match &stream {
+            Self::Tcp(tcp) => {
+                tcp.set_nodelay(true)?;
+                tcp.set_write_timeout(Some(SEND_TIMEOUT))?;
+            }
+            Self::Unix(unix) => unix.set_write_timeout(Some(SEND_TIMEOUT))?,
+        }
+        Ok(stream)
+    }
+
+    pub(crate) fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Self::Tcp(tcp) => tcp.set_read_timeout(Some(timeout)),
+            Self::Unix(unix) => unix.set_read_timeout(Some(timeout)),
+        }
+    }
+
+    pub(crate) fn shut_down_writing(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(tcp) => tcp.shutdown(Shutdown::Write),
+            Self::Unix(unix) => unix.shutdown(Shutdown::Write),
+        }
+    }
+}
+
+impl Drop for Stream {
+    /// Ends our direction before the descriptor is closed.
+    ///
+    /// Closing alone could be late: while another thread starts a daemon, the child holds a copy of
+    /// every descriptor between fork and exec, and the daemon at the other end sees no hang-up.
+    fn drop(&mut self) {
+        // Fails only where there is no connection any more.
+        let _ = self.shut_down_writing();
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(tcp) => tcp.read(buffer),
+            Self::Unix(unix) => unix.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(tcp) => tcp.write(bytes),
+            Self::Unix(unix) => unix.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(()) // Nothing is kept back.
+    }
+}
+
+/// Plays scripts against a daemon at an address.
+#[derive(Debug)]
+pub struct SocketStage {
+    address: String,
+    pid: Option<u32>,
+    streams: HashMap<String, Stream>,
+}
+
+impl SocketStage {
+    /// Prepares a stage for `host:port` or `unix:/path`; connects nowhere yet.
+    ///
+    /// With the daemon's pid scripts may drain it. The caller keeps the process unreaped as long.
+    pub fn new(address: &str, pid: Option<u32>) -> Self {
+        Self { address: address.to_owned(), pid, streams: HashMap::new() }
+    }
+
+    fn stream(&mut self, connection: &str) -> Result<&mut Stream, String> {
+        self.streams.get_mut(connection).ok_or_else(|| format!("{connection} is not connected"))
+    }
+}
+
+/// Turns an error into a sentence.
+fn told<'a>(doing: &'a str, connection: &'a str) -> impl Fn(io::Error) -> String + 'a {
+    move |error| format!("{connection} could not {doing}: {error}")
+}
+
+impl Stage for SocketStage {
+    fn connect(&mut self, connection: &str) -> Result<(), String> {
+        let stream = Stream::connect(&self.address).map_err(told("connect", connection))?;
+        self.streams.insert(connection.to_owned(), stream);
+        Ok(())
+    }
+
+    fn send(&mut self, connection: &str, bytes: &[u8]) -> Result<(), String> {
+        self.stream(connection)?.write_all(bytes).map_err(told("send", connection))
+    }
+
+    fn receive(&mut self, connection: &str, patience: Patience) -> Result<Arrived, String> {
+        let timeout = match patience {
+            Patience::Reply => REPLY_TIMEOUT,
+            Patience::Silence => SILENCE_TIMEOUT,
+        };
+        let stream = self.stream(connection)?;
+        stream.set_read_timeout(timeout).map_err(told("set a time limit", connection))?;
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            let error = match stream.read(&mut buffer) {
+                Ok(0) => return Ok(Arrived::Closed),
+                Ok(length) => {
+                    buffer.truncate(length);
+                    return Ok(Arrived::Bytes(buffer));
+                }
+                Err(error) => error,
+            };
+            match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Ok(Arrived::Nothing),
+                io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                    return Ok(Arrived::Closed);
+                }
+                _ => return Err(told("receive", connection)(error)),
+            }
+        }
+    }
+
+    fn half_close(&mut self, connection: &str) -> Result<(), String> {
+        self.stream(connection)?.shut_down_writing().map_err(told("half-close", connection))
+    }
+
+    fn close(&mut self, connection: &str) -> Result<(), String> {
+        match self.streams.remove(connection) {
+            Some(_) => Ok(()),
+            None => Err(format!("{connection} is not connected")),
+        }
+    }
+
+    fn urgent(&mut self, connection: &str, byte: u8) -> Result<(), String> {
+        match self.stream(connection)? {
+            Stream::Tcp(tcp) => {
+                os::send_urgent(tcp.as_fd(), byte).map_err(told("send", connection))
+            }
+            Stream::Unix(_) => Ok(()), // Urgent data is a matter of TCP.
+        }
+    }
+
+    fn drain(&mut self) -> Result<(), String> {
+        let pid = self.pid.ok_or("the daemon's pid is not known, so it cannot be signalled")?;
+        os::send_signal(pid, libc::SIGUSR1).map_err(|error| format!("no signal: {error}"))?;
+        thread::sleep(SIGNAL_TIME);
+        Ok(())
+    }
+
+    fn advance(&mut self, time: Duration) -> Result<(), String> {
+        thread::sleep(time);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Accepts one connection and lets `serve` have it while `test` plays on the stage.
+    fn with_peer(serve: impl FnOnce(TcpStream) + Send, test: impl FnOnce(&mut SocketStage)) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        thread::scope(|scope| {
+            scope.spawn(move || serve(listener.accept().unwrap().0));
+            test(&mut SocketStage::new(&address, None));
+        });
+    }
+
+    #[test]
+    fn bytes_silence_and_the_end_are_told_apart() {
+        let serve = |mut peer: TcpStream| {
+            let mut all = Vec::new();
+            peer.read_to_end(&mut all).unwrap();
+            peer.write_all(&all).unwrap();
+        };
+        with_peer(serve, |stage| {
+            stage.connect("a").unwrap();
+            stage.send("a", b"echo").unwrap();
+            assert_eq!(stage.receive("a", Patience::Silence), Ok(Arrived::Nothing));
+            stage.half_close("a").unwrap();
+            let echo = Arrived::Bytes(b"echo".to_vec());
+            assert_eq!(stage.receive("a", Patience::Reply), Ok(echo));
+            assert_eq!(stage.receive("a", Patience::Reply), Ok(Arrived::Closed));
+        });
+    }
+
+    #[test]
+    fn a_reset_is_an_end_and_not_a_fault() {
+        let serve = |mut peer: TcpStream| {
+            // Closing with unread bytes resets the connection.
+            peer.read_exact(&mut [0; 1]).unwrap();
+        };
+        with_peer(serve, |stage| {
+            stage.connect("a").unwrap();
+            stage.send("a", b"ignored").unwrap();
+            assert_eq!(stage.receive("a", Patience::Reply), Ok(Arrived::Closed));
+            stage.close("a").unwrap();
+            assert_eq!(stage.close("a"), Err("a is not connected".to_owned()));
+        });
+    }
+
+    #[test]
+    fn an_urgent_byte_is_no_part_of_the_stream() {
+        let serve = |mut peer: TcpStream| {
+            let mut all = Vec::new();
+            peer.read_to_end(&mut all).unwrap();
+            assert_eq!(all, b"beforeafter");
+        };
+        with_peer(serve, |stage| {
+            stage.connect("a").unwrap();
+            stage.send("a", b"before").unwrap();
+            stage.urgent("a", b'!').unwrap();
+            stage.send("a", b"after").unwrap();
+            stage.close("a").unwrap();
+        });
+    }
+
+    #[test]
+    fn without_a_pid_nothing_is_signalled() {
+        let error = SocketStage::new("127.0.0.1:1", None).drain().unwrap_err();
+        assert!(error.contains("pid is not known"), "{error}");
+    }
+}
