@@ -245,8 +245,8 @@ pub fn uname() -> io::Result<Uname> {
 
 /// The text in a C array up to its NUL.
 fn text(array: &[c_char]) -> String {
-    let bytes: Vec<u8> = array.iter().map(|&c| c.cast_unsigned()).take_while(|&c| c != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
+    let bytes = array.iter().map(|c| c.to_le_bytes()[0]).take_while(|&byte| byte != 0);
+    String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
 }
 
 /// CPU time of this process, in seconds and microseconds: its own, and the kernel's for it.

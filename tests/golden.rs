@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Write,
     path::Path,
     time::Duration,
 };
@@ -77,6 +78,7 @@ impl Stage for Memory {
 }
 
 /// Runs every script in memory and fails with all that went wrong.
+#[expect(clippy::unwrap_used, reason = "writing to memory does not fail")]
 fn run_in_memory(arrival: &Arrival) {
     let ours = Dialect::named("ours").expect("our own dialect is known");
     let scripts = scripts();
@@ -84,10 +86,8 @@ fn run_in_memory(arrival: &Arrival) {
     for script in &scripts {
         let mut stage = Memory::new(script, arrival.clone());
         if let Err(failure) = ct::run(script, &ours, 0, &mut stage) {
-            failures += &format!(
-                "{}:{}: {}\n{}\n",
-                script.name, failure.line, failure.message, failure.transcript
-            );
+            let ct::Failure { line, message, transcript, .. } = failure;
+            writeln!(failures, "{}:{line}: {message}\n{transcript}", script.name).unwrap();
         }
         stage.world.server.queue().check();
     }

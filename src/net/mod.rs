@@ -188,9 +188,8 @@ impl Shell {
 
     /// Lets a connection go on in this turn or the next.
     fn line_up(&mut self, key: Key<Conn>) {
-        if let Some(socket) = &mut self.sockets[key.index()]
-            && !std::mem::replace(&mut socket.is_runnable, true)
-        {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        if !std::mem::replace(&mut socket.is_runnable, true) {
             self.runnable.push_back(key);
         }
     }

@@ -41,6 +41,7 @@ impl Source for Stream {
 
 /// One connection as the shell sees it.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "four independent facts, not one state")]
 pub(super) struct Socket {
     stream: Stream,
     /// A read may bring something.

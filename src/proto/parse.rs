@@ -111,11 +111,9 @@ fn bury(mut arguments: Arguments<'_>) -> Parsed<'_> {
 fn kick(arguments: Arguments<'_>) -> Parsed<'_> {
     let rest = arguments.rest;
     let blank = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r')).count();
-    let (negative, rest) = match &rest[blank..] {
-        [b'-', rest @ ..] => (true, rest),
-        [b'+', rest @ ..] => (false, rest),
-        rest => (false, rest),
-    };
+    let rest = &rest[blank..];
+    let negative = rest.starts_with(b"-");
+    let rest = rest.strip_prefix(b"-").or(rest.strip_prefix(b"+")).unwrap_or(rest);
     let mut arguments = Arguments { rest, ..arguments };
     if !rest.first().is_some_and(u8::is_ascii_digit) {
         return Err(BAD_FORMAT);

@@ -132,8 +132,8 @@ pub(super) struct Halves {
 
 impl From<u64> for Halves {
     fn from(number: u64) -> Self {
-        let [a, b, c, d, e, f, g, h] = number.to_be_bytes();
-        Self { high: u32::from_be_bytes([a, b, c, d]), low: u32::from_be_bytes([e, f, g, h]) }
+        let half = |bits| u32::try_from(bits).expect("half as many bits");
+        Self { high: half(number >> 32), low: half(number & u64::from(u32::MAX)) }
     }
 }
 

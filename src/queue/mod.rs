@@ -285,6 +285,11 @@ impl Queue {
         self.jobs.find(id)
     }
 
+    /// The job of this id if nobody holds it.
+    pub fn find_unreserved(&self, id: u64) -> Option<Key<Job>> {
+        self.find(id).filter(|&job| self.jobs.arena[job].reserver().is_none())
+    }
+
     /// The job of this id if this client holds it.
     pub fn reserved_by(&self, client: Key<Client>, id: u64) -> Option<Key<Job>> {
         self.find(id).filter(|&job| self.jobs.arena[job].reserver() == Some(client))

@@ -1,5 +1,7 @@
 //! One short arm per command: ask the queue, change it, answer.
 
+use std::time::Duration;
+
 use log::trace;
 
 use super::{LongKick, Server};
@@ -21,11 +23,8 @@ impl Server {
                 if let Some(verb) = command.verb() {
                     self.commands[verb as usize] += 1;
                 }
-                if let Command::Put(header) = command {
-                    return self.put_header(key, header, rest, now);
-                }
-                if let Some(reply) = self.obey(key, command, now) {
-                    self.reply(key, reply);
+                if self.obey(key, command, rest, now).is_none() {
+                    self.reply(key, Reply::NotFound);
                 }
             }
             Err(refusal) => self.refuse(key, refusal),
@@ -59,153 +58,133 @@ impl Server {
         }
     }
 
-    /// Obeys any command but `put`. `None`: the reply has been sent, or will be.
-    fn obey<'a>(&mut self, key: Key<Conn>, command: Command<'a>, now: Time) -> Option<Reply<'a>> {
+    /// Obeys a command. `None`: what it names is not there, or not this client's to command.
+    fn obey(
+        &mut self,
+        key: Key<Conn>,
+        command: Command<'_>,
+        rest: &mut &[u8],
+        now: Time,
+    ) -> Option<()> {
         let client = key.beside();
-        Some(match command {
-            Command::Put(_) => unreachable!("a put goes on with its body"),
+        match command {
+            Command::Put(header) => self.put_header(key, header, rest, now),
             Command::Use(name) => {
                 self.queue.use_tube(client, name);
-                Reply::Using(name)
+                self.reply(key, Reply::Using(name));
             }
-            Command::Reserve { timeout } => return self.reserve(key, timeout, now),
+            Command::Reserve { timeout } => self.reserve(key, timeout, now),
             Command::ReserveJob { id } => {
-                let Some(job) = self.queue.find(id) else { return Some(Reply::NotFound) };
-                if matches!(self.queue.job(job).record.state, State::Reserved(_)) {
-                    return Some(Reply::NotFound);
-                }
+                let job = self.queue.find_unreserved(id)?;
                 self.queue.mark_worker(client);
                 self.queue.reserve_job(client, job, now);
                 self.send_reserved(key, job);
-                return None;
             }
             Command::Delete { id } => {
-                let Some(job) = self.queue.deletable_by(client, id) else {
-                    return Some(Reply::NotFound);
-                };
+                let job = self.queue.deletable_by(client, id)?;
                 self.queue.delete(job);
-                Reply::Deleted
+                self.reply(key, Reply::Deleted);
             }
             Command::Release { id, pri, delay } => {
-                let Some(job) = self.queue.reserved_by(client, id) else {
-                    return Some(Reply::NotFound);
-                };
+                let job = self.queue.reserved_by(client, id)?;
                 let tube = self.queue.release(job, pri, delay, now);
+                self.reply(key, Reply::Released);
                 self.hand_out(tube, now);
-                Reply::Released
             }
             Command::Bury { id, pri } => {
-                let Some(job) = self.queue.reserved_by(client, id) else {
-                    return Some(Reply::NotFound);
-                };
+                let job = self.queue.reserved_by(client, id)?;
                 self.queue.bury(job, pri);
-                Reply::Buried
+                self.reply(key, Reply::Buried);
             }
             Command::Touch { id } => {
-                let Some(job) = self.queue.reserved_by(client, id) else {
-                    return Some(Reply::NotFound);
-                };
+                let job = self.queue.reserved_by(client, id)?;
                 self.queue.touch(job, now);
-                Reply::Touched
+                self.reply(key, Reply::Touched);
             }
-            Command::Watch(name) => Reply::Watching(self.queue.watch(client, name)),
+            Command::Watch(name) => {
+                let count = self.queue.watch(client, name);
+                self.reply(key, Reply::Watching(count));
+            }
             Command::Ignore(name) => {
-                self.queue.ignore(client, name).map_or(Reply::NotIgnored, Reply::Watching)
+                let left = self.queue.ignore(client, name);
+                self.reply(key, left.map_or(Reply::NotIgnored, Reply::Watching));
             }
-            Command::Peek { id } => return self.found(key, self.queue.find(id)),
-            Command::PeekReady => return self.found(key, self.queue.first_ready(self.used(key))),
+            Command::Peek { id } => self.send_found(key, self.queue.find(id)?),
+            Command::PeekReady => self.send_found(key, self.queue.first_ready(self.used(key))?),
             Command::PeekDelayed => {
-                return self.found(key, self.queue.first_delayed(self.used(key)));
+                self.send_found(key, self.queue.first_delayed(self.used(key))?);
             }
-            Command::PeekBuried => return self.found(key, self.queue.first_buried(self.used(key))),
+            Command::PeekBuried => self.send_found(key, self.queue.first_buried(self.used(key))?),
             Command::Kick { bound } => {
                 let kick = self.queue.begin_kick(self.used(key), bound);
                 self.kick(LongKick { by: Some(key), kick }, now);
-                return None;
             }
             Command::KickJob { id } => {
-                let kicked = self.queue.find(id).and_then(|job| self.queue.kick_job(job));
-                let Some(tube) = kicked else { return Some(Reply::NotFound) };
+                let job = self.queue.find(id)?;
+                let tube = self.queue.kick_job(job)?;
+                self.reply(key, Reply::Kicked);
                 self.hand_out(tube, now);
-                Reply::Kicked
             }
-            Command::Stats => return self.document(key, &self.stats(now)),
+            Command::Stats => self.send_document(key, &self.stats(now)),
             Command::StatsJob { id } => {
-                let Some(job) = self.queue.find(id) else { return Some(Reply::NotFound) };
-                return self.document(key, &self.stats_job(job, now));
+                let job = self.queue.find(id)?;
+                self.send_document(key, &self.stats_job(job, now));
             }
             Command::StatsTube(name) => {
-                let Some(tube) = self.queue.find_tube(name) else { return Some(Reply::NotFound) };
-                return self.document(key, &self.stats_tube(tube, now));
+                let tube = self.queue.find_tube(name)?;
+                self.send_document(key, &self.stats_tube(tube, now));
             }
-            Command::ListTubes => {
-                return self.document(key, &proto::list(self.queue.tube_names()));
-            }
+            Command::ListTubes => self.send_document(key, &proto::list(self.queue.tube_names())),
             Command::ListTubeUsed => {
-                let reply = Reply::Using(&self.queue.tube(self.used(key)).name);
-                self.conns[key].output.reply(reply);
+                let tube = self.queue.tube(self.used(key));
+                self.conns[key].output.reply(Reply::Using(&tube.name));
                 self.note(key);
-                return None;
             }
             Command::ListTubesWatched => {
-                return self.document(key, &proto::list(self.queue.watched_names(client)));
+                self.send_document(key, &proto::list(self.queue.watched_names(client)));
             }
             Command::PauseTube { name, delay } => {
-                let Some(tube) = self.queue.find_tube(name) else { return Some(Reply::NotFound) };
+                let tube = self.queue.find_tube(name)?;
                 self.queue.pause(tube, delay, now);
+                self.reply(key, Reply::Paused);
                 self.hand_out(tube, now);
-                Reply::Paused
             }
-            Command::Quit => {
-                self.conns[key].close();
-                self.note(key);
-                return None;
-            }
-        })
+            Command::Quit => self.end_of_input(key),
+        }
+        Some(())
     }
 
     /// Answers with a job or with what forbids waiting for one; otherwise the client waits.
-    fn reserve(
-        &mut self,
-        key: Key<Conn>,
-        timeout: Option<u32>,
-        now: Time,
-    ) -> Option<Reply<'static>> {
+    fn reserve(&mut self, key: Key<Conn>, timeout: Option<u32>, now: Time) {
         let client = key.beside();
         self.queue.mark_worker(client);
         if let Some(job) = self.queue.reserve(client, now) {
             self.send_reserved(key, job);
-            return None;
+        } else if self.queue.is_deadline_soon(client, now) {
+            self.reply(key, Reply::DeadlineSoon);
+        } else if timeout == Some(0) || self.conns[key].is_half_closed {
+            self.reply(key, Reply::TimedOut);
+        } else {
+            let until = timeout.map(|seconds| now + Duration::from_secs(seconds.into()));
+            self.queue.wait(client, until);
+            self.conns[key].wait();
         }
-        if self.queue.is_deadline_soon(client, now) {
-            return Some(Reply::DeadlineSoon);
-        }
-        if timeout == Some(0) || self.conns[key].is_half_closed {
-            return Some(Reply::TimedOut);
-        }
-        let until = timeout.map(|seconds| now + std::time::Duration::from_secs(seconds.into()));
-        self.queue.wait(client, until);
-        self.conns[key].wait();
-        None
     }
 
     fn used(&self, key: Key<Conn>) -> Key<Tube> {
         self.queue.client(key.beside()).using
     }
 
-    fn found<'a>(&mut self, key: Key<Conn>, job: Option<Key<Job>>) -> Option<Reply<'a>> {
-        let Some(job) = job else { return Some(Reply::NotFound) };
+    fn send_found(&mut self, key: Key<Conn>, job: Key<Job>) {
         let Job { record, body, .. } = self.queue.job(job);
         let reply = Reply::Found { id: record.id, size: body.len() - proto::CRLF.len() };
         self.conns[key].output.reply_with(reply, body);
         self.note(key);
-        None
     }
 
-    fn document<'a>(&mut self, key: Key<Conn>, document: &[u8]) -> Option<Reply<'a>> {
+    fn send_document(&mut self, key: Key<Conn>, document: &[u8]) {
         self.conns[key].output.reply(Reply::Ok(document));
         self.note(key);
-        None
     }
 
     fn stats(&self, now: Time) -> Vec<u8> {

@@ -1,0 +1,66 @@
+# The original's verbs, thin over cargo.
+
+CARGO  ?= cargo
+PREFIX ?= /usr/local
+BINDIR ?= $(PREFIX)/bin
+MANDIR ?= $(PREFIX)/share/man
+
+DAEMON = target/release/beanstalkd
+
+.PHONY: all run check fmt clippy doc test sim clients install uninstall clean tools
+
+all: tools
+	$(CARGO) build --release --locked
+
+# Starts the daemon as the README's tour wants it: loopback, everything in memory.
+run: all
+	@echo
+	@echo 'Every job stays in memory. In another terminal, type:'
+	@echo
+	@echo '    nc 127.0.0.1 11300'
+	@echo '    put 0 0 60 5'
+	@echo '    hello'
+	@echo '    reserve'
+	@echo '    delete 1'
+	@echo '    quit'
+	@echo
+	@echo '(nc ends lines with LF alone: use "nc -C", "nc -c" or "telnet 127.0.0.1 11300".)'
+	@echo 'Ctrl-C here ends the daemon.'
+	@echo
+	@$(DAEMON) -V -l 127.0.0.1 -p 11300
+
+check: tools fmt clippy doc test
+
+fmt:
+	$(CARGO) fmt --all --check
+
+clippy:
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+doc:
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
+
+test:
+	$(CARGO) test --workspace --locked
+
+# More seeds than `make check` takes; SEED=n repeats one run, RUNS=n sets how many.
+sim: tools
+	SEED=$(SEED) RUNS=$(or $(RUNS),2000) $(CARGO) test --release --locked --test sim -- --nocapture
+
+install: all
+	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1
+	install -m 755 $(DAEMON) $(DESTDIR)$(BINDIR)/beanstalkd
+	install -m 644 beanstalkd.1 $(DESTDIR)$(MANDIR)/man1/beanstalkd.1
+
+uninstall:
+	rm -f $(DESTDIR)$(BINDIR)/beanstalkd $(DESTDIR)$(MANDIR)/man1/beanstalkd.1
+
+clean:
+	$(CARGO) clean
+
+# One clear line where something is missing.
+tools:
+	@command -v $(CARGO) >/dev/null || { \
+	    echo 'cargo is missing: install Rust 1.85 or later (https://rustup.rs, or: apt install cargo)' >&2; exit 1; }
+	@command -v cc >/dev/null || { \
+	    echo 'a linker is missing: install a C compiler (apt install gcc, or: dnf install gcc)' >&2; exit 1; }
