@@ -1,5 +1,6 @@
 //! A world without sockets: the pure server, clients whose bytes arrive in pieces of any size,
 //! and a clock that jumps.
+#![allow(dead_code, reason = "each test that includes this file uses its part of it")]
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -90,6 +91,11 @@ impl World {
         self.peers.len() - 1
     }
 
+    /// The server's index of a connection, which decides where instants are equal.
+    pub(crate) fn slot(&self, peer: usize) -> usize {
+        self.peers[peer].key.index()
+    }
+
     pub(crate) fn send(&mut self, peer: usize, bytes: &[u8]) {
         self.peers[peer].in_flight.extend(bytes);
         self.settle();
@@ -134,25 +140,23 @@ impl World {
         self.now = end;
     }
 
-    /// Runs turns until nothing is left to do at this instant.
+    /// Runs turns until nothing is left to do at this instant. Each client in turn gets as far as
+    /// it can, so that the order of events does not depend on how bytes arrive.
     fn settle(&mut self) {
-        loop {
-            let mut is_busy = false;
+        let mut is_busy = true;
+        while is_busy {
+            is_busy = self.flush();
             if self.server.next_deadline().is_some_and(|at| at <= self.now) {
                 self.server.tick(self.now);
                 is_busy = true;
             }
             for peer in 0..self.peers.len() {
-                is_busy |= self.deliver(peer);
-            }
-            while let Some(key) = self.server.next_noted() {
-                is_busy = true;
-                self.flush(key);
+                while self.deliver(peer) {
+                    is_busy = true;
+                    self.flush();
+                }
             }
             self.server.reclaim();
-            if !is_busy {
-                return;
-            }
         }
     }
 
@@ -180,22 +184,32 @@ impl World {
         true
     }
 
-    fn flush(&mut self, key: Key<Conn>) {
-        let Some(number) = self.peers.iter().position(|peer| peer.is_open && peer.key == key)
-        else {
-            return;
-        };
-        let output = self.server.output(key);
+    /// Sends all there is to send; whether there was anything.
+    fn flush(&mut self) -> bool {
+        let mut is_busy = false;
+        while let Some(key) = self.server.next_noted() {
+            is_busy = true;
+            let of_key = |peer: &Peer| peer.is_open && peer.key == key;
+            if let Some(number) = self.peers.iter().position(of_key) {
+                self.transmit(number);
+            }
+        }
+        is_busy
+    }
+
+    fn transmit(&mut self, number: usize) {
+        let Peer { key, received, .. } = &mut self.peers[number];
+        let output = self.server.output(*key);
         while !output.is_empty() {
             let (slices, count) = output.slices();
             let mut sent = 0;
             for slice in &slices[..count] {
-                self.peers[number].received.extend_from_slice(slice);
+                received.extend_from_slice(slice);
                 sent += slice.len();
             }
             output.sent(sent);
         }
-        if self.server.is_finished(key) {
+        if self.server.is_finished(*key) {
             self.close_here(number);
         }
     }

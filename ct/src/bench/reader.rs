@@ -1,0 +1,420 @@
+//! Cuts what a daemon sends into replies and understands each of them.
+//!
+//! Bytes come in pieces of any size; a [`Reader`] keeps what a reply has begun with and nothing
+//! more, so ten thousand connections cost next to nothing and a large body is never gathered.
+//! Every reply is checked: its words, its numbers, its CR LF, and a reserved body byte for byte. A
+//! load generator that skips this measures a daemon that may be answering nonsense.
+
+use std::fmt;
+
+/// The longest line a daemon sends, CR LF included.
+const LINE_LIMIT: usize = 224;
+/// How many bytes at the beginning of a body may hold the time it was sent.
+pub(crate) const STAMP_LENGTH: usize = 20;
+
+/// What a reply says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `INSERTED <id>`
+    Inserted,
+    /// `RESERVED <id> <bytes>` and the body.
+    Reserved,
+    /// `FOUND <id> <bytes>` and the body.
+    Found,
+    /// `OK <bytes>` and a body that is not looked into.
+    Ok,
+    /// `DELETED`
+    Deleted,
+    /// `RELEASED`
+    Released,
+    /// `BURIED`
+    Buried,
+    /// `TOUCHED`
+    Touched,
+    /// `KICKED`, with or without a count.
+    Kicked,
+    /// `PAUSED`
+    Paused,
+    /// `USING <tube>`
+    Using,
+    /// `WATCHING <count>`
+    Watching,
+    /// `TIMED_OUT`
+    TimedOut,
+}
+
+impl Kind {
+    /// Returns the fewest bytes such a reply can have, its body not counted.
+    pub fn least_bytes(self) -> usize {
+        match self {
+            Self::Reserved => "RESERVED 1 0\r\n\r\n".len(),
+            Self::Found => "FOUND 1 0\r\n\r\n".len(),
+            Self::Inserted => "INSERTED 1\r\n".len(),
+            Self::Ok => "OK 0\r\n\r\n".len(),
+            Self::Deleted | Self::Touched => "DELETED\r\n".len(),
+            Self::Released => "RELEASED\r\n".len(),
+            Self::Buried | Self::Kicked | Self::Paused => "BURIED\r\n".len(),
+            Self::Using => "USING a\r\n".len(),
+            Self::Watching => "WATCHING 1\r\n".len(),
+            Self::TimedOut => "TIMED_OUT\r\n".len(),
+        }
+    }
+
+    fn has_job_body(self) -> bool {
+        matches!(self, Self::Reserved | Self::Found)
+    }
+}
+
+/// One reply, complete with its body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reply {
+    /// Which reply it is.
+    pub kind: Kind,
+    /// The job id, or the count of `KICKED` and `WATCHING`; 0 where there is none.
+    pub number: u64,
+    /// The time the body was stamped with; 0 where it was not.
+    pub stamp: u64,
+}
+
+/// A reply that no daemon may give.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Bad {
+    /// A line nobody would understand, or an error.
+    Line(String),
+    /// A body of another length than was put.
+    Length {
+        /// The line that announced it.
+        line: String,
+        /// What was put.
+        expected: usize,
+    },
+    /// A body with other bytes than were put.
+    Body,
+    /// A body that CR LF does not follow.
+    End,
+}
+
+impl fmt::Display for Bad {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(line) => write!(out, "the daemon answered {line:?}"),
+            Self::Length { line, expected } => {
+                write!(out, "the daemon answered {line:?} for a body of {expected} bytes")
+            }
+            Self::Body => out.write_str("a body came back with other bytes than were put"),
+            Self::End => out.write_str("a body is not followed by CR LF"),
+        }
+    }
+}
+
+impl std::error::Error for Bad {}
+
+/// What jobs hold, so that what comes back can be compared.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Body {
+    /// The bytes as they are put, but for the stamp.
+    pub bytes: Vec<u8>,
+    /// Whether the first [`STAMP_LENGTH`] bytes tell when the job was sent.
+    pub stamped: bool,
+}
+
+impl Body {
+    /// Makes a body of so many equal bytes, which no line can be mistaken for.
+    pub fn plain(length: usize) -> Self {
+        Self { bytes: vec![b'.'; length], stamped: false }
+    }
+
+    /// Makes a body that begins with the time of its sending; it is at least as long as that.
+    pub fn stamped(length: usize) -> Self {
+        Self { bytes: vec![b'.'; length.max(STAMP_LENGTH)], stamped: true }
+    }
+
+    fn matches(&self, piece: &[u8], offset: usize) -> bool {
+        let free = if self.stamped { STAMP_LENGTH.saturating_sub(offset) } else { 0 };
+        let free = free.min(piece.len());
+        self.bytes[offset + free..offset + piece.len()] == piece[free..]
+    }
+}
+
+/// Where in the stream of replies a connection is.
+#[derive(Debug, Default)]
+pub struct Reader {
+    state: State,
+    /// The beginning of a line whose end has not come yet.
+    carry: Vec<u8>,
+    /// The beginning of a stamped body.
+    stamp: u64,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Line,
+    Body {
+        reply: Reply,
+        /// How long the body is, without its CR LF.
+        length: usize,
+        /// How much of body and CR LF has come.
+        got: usize,
+    },
+}
+
+impl Reader {
+    /// Takes the next reply from the front of `rest`; `None` if it is not complete yet, and then
+    /// everything is taken.
+    pub fn take(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Reply>, Bad> {
+        if matches!(self.state, State::Line) {
+            match self.take_line(rest, body)? {
+                Some(Begun::Complete(reply)) => return Ok(Some(reply)),
+                Some(Begun::Body(reply, length)) => {
+                    self.stamp = 0;
+                    self.state = State::Body { reply, length, got: 0 };
+                }
+                None => return Ok(None),
+            }
+        }
+        self.take_body(rest, body)
+    }
+
+    /// Says whether nothing of a reply has come.
+    pub fn is_between_replies(&self) -> bool {
+        matches!(self.state, State::Line) && self.carry.is_empty()
+    }
+
+    /// Returns how many bytes of the reply under way have come.
+    pub fn begun_bytes(&self) -> usize {
+        match self.state {
+            State::Line => self.carry.len(),
+            State::Body { got, .. } => "OK 0\r\n".len() + got,
+        }
+    }
+
+    fn take_line(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Begun>, Bad> {
+        let end = rest.iter().position(|&byte| byte == b'\n');
+        let (piece, after) = rest.split_at(end.map_or(rest.len(), |end| end + 1));
+        *rest = after;
+        if self.carry.len() + piece.len() > LINE_LIMIT {
+            return Err(bad(&[&self.carry, piece].concat()));
+        }
+        if end.is_none() {
+            self.carry.extend_from_slice(piece);
+            return Ok(None);
+        }
+        if self.carry.is_empty() {
+            return begin(piece, body).map(Some);
+        }
+        self.carry.extend_from_slice(piece);
+        let begun = begin(&self.carry, body);
+        self.carry.clear();
+        begun.map(Some)
+    }
+
+    fn take_body(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Reply>, Bad> {
+        let State::Body { reply, length, got } = &mut self.state else {
+            return Ok(None);
+        };
+        if *got < *length {
+            let (piece, after) = rest.split_at(rest.len().min(*length - *got));
+            if reply.kind.has_job_body() {
+                if !body.matches(piece, *got) {
+                    return Err(Bad::Body);
+                }
+                if body.stamped && *got < STAMP_LENGTH {
+                    let digits = &piece[..piece.len().min(STAMP_LENGTH - *got)];
+                    self.stamp = append_digits(self.stamp, digits).ok_or(Bad::Body)?;
+                }
+            }
+            *got += piece.len();
+            *rest = after;
+        }
+        while *got >= *length && *got < *length + 2 {
+            let Some((&byte, after)) = rest.split_first() else {
+                return Ok(None);
+            };
+            if byte != b"\r\n"[*got - *length] {
+                return Err(Bad::End);
+            }
+            *got += 1;
+            *rest = after;
+        }
+        if *got < *length + 2 {
+            return Ok(None);
+        }
+        let reply = Reply { stamp: self.stamp, ..*reply };
+        self.state = State::Line;
+        Ok(Some(reply))
+    }
+}
+
+/// What a line turned out to be.
+enum Begun {
+    Complete(Reply),
+    Body(Reply, usize),
+}
+
+/// Understands one line; the words are tried in the order of their frequency.
+fn begin(line: &[u8], body: &Body) -> Result<Begun, Bad> {
+    let text = line.strip_suffix(b"\r\n").ok_or_else(|| bad(line))?;
+    let word = text.iter().position(|&byte| byte == b' ').unwrap_or(text.len());
+    let (word, rest) = text.split_at(word);
+    let complete = |kind, number| Ok(Begun::Complete(Reply { kind, number, stamp: 0 }));
+    let bare = |kind| if rest.is_empty() { complete(kind, 0) } else { Err(bad(line)) };
+    let counted = |kind| match rest.split_first().and_then(|(_, digits)| number(digits)) {
+        Some(number) => complete(kind, number),
+        None => Err(bad(line)),
+    };
+    match word {
+        b"INSERTED" => counted(Kind::Inserted),
+        b"RESERVED" => job(Kind::Reserved, line, rest, body),
+        b"DELETED" => bare(Kind::Deleted),
+        b"RELEASED" => bare(Kind::Released),
+        b"TOUCHED" => bare(Kind::Touched),
+        b"BURIED" => bare(Kind::Buried),
+        b"KICKED" if rest.is_empty() => bare(Kind::Kicked),
+        b"KICKED" => counted(Kind::Kicked),
+        b"WATCHING" => counted(Kind::Watching),
+        b"USING" if rest.len() > 1 => complete(Kind::Using, 0),
+        b"PAUSED" => bare(Kind::Paused),
+        b"TIMED_OUT" => bare(Kind::TimedOut),
+        b"FOUND" => job(Kind::Found, line, rest, body),
+        b"OK" => {
+            let length = rest.split_first().and_then(|(_, digits)| number(digits));
+            let length = length.and_then(|length| usize::try_from(length).ok());
+            let reply = Reply { kind: Kind::Ok, number: 0, stamp: 0 };
+            length.map(|length| Begun::Body(reply, length)).ok_or_else(|| bad(line))
+        }
+        _ => Err(bad(line)),
+    }
+}
+
+/// Understands ` <id> <bytes>` of a reply that hands out a job.
+fn job(kind: Kind, line: &[u8], rest: &[u8], body: &Body) -> Result<Begun, Bad> {
+    let parts = rest.split_first().and_then(|(_, rest)| {
+        let space = rest.iter().position(|&byte| byte == b' ')?;
+        Some((number(&rest[..space])?, number(&rest[space + 1..])?))
+    });
+    let (id, length) = parts.ok_or_else(|| bad(line))?;
+    if length != body.bytes.len() as u64 {
+        let line = String::from_utf8_lossy(line).into_owned();
+        return Err(Bad::Length { line, expected: body.bytes.len() });
+    }
+    Ok(Begun::Body(Reply { kind, number: id, stamp: 0 }, body.bytes.len()))
+}
+
+fn bad(line: &[u8]) -> Bad {
+    Bad::Line(String::from_utf8_lossy(line).into_owned())
+}
+
+/// Reads decimal digits and nothing else.
+fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() { None } else { append_digits(0, digits) }
+}
+
+fn append_digits(mut number: u64, digits: &[u8]) -> Option<u64> {
+    for &digit in digits {
+        let value = digit.wrapping_sub(b'0');
+        if value > 9 {
+            return None;
+        }
+        number = number.checked_mul(10)?.checked_add(u64::from(value))?;
+    }
+    Some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(chunks: &[&[u8]], body: &Body) -> Result<Vec<Reply>, Bad> {
+        let mut reader = Reader::default();
+        let mut replies = Vec::new();
+        for chunk in chunks {
+            let mut rest = *chunk;
+            while let Some(reply) = reader.take(&mut rest, body)? {
+                replies.push(reply);
+            }
+            assert!(rest.is_empty(), "an incomplete reply takes everything");
+        }
+        Ok(replies)
+    }
+
+    fn one(text: &str) -> Result<Reply, Bad> {
+        read(&[text.as_bytes()], &Body::plain(3)).map(|replies| replies[0])
+    }
+
+    #[test]
+    fn every_reply_is_understood_however_it_is_cut() {
+        let stream: &[u8] = b"INSERTED 7\r\nRESERVED 18446744073709551615 3\r\n...\r\nDELETED\r\n\
+            RELEASED\r\nTOUCHED\r\nBURIED\r\nKICKED\r\nKICKED 12\r\nWATCHING 2\r\nUSING a\r\n\
+            PAUSED\r\nTIMED_OUT\r\nFOUND 5 3\r\n...\r\nOK 5\r\na\r\nb\n\r\n";
+        let body = Body::plain(3);
+        let whole = read(&[stream], &body).unwrap();
+        let numbers: Vec<u64> = whole.iter().map(|reply| reply.number).collect();
+        assert_eq!(numbers, [7, u64::MAX, 0, 0, 0, 0, 0, 12, 2, 0, 0, 0, 5, 0]);
+        assert_eq!(whole[13].kind, Kind::Ok);
+        let bytes: Vec<&[u8]> = stream.chunks(1).collect();
+        assert_eq!(read(&bytes, &body).unwrap(), whole);
+        for cut in 0..stream.len() {
+            let (front, back) = stream.split_at(cut);
+            assert_eq!(read(&[front, back], &body).unwrap(), whole, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn what_no_daemon_may_answer_ends_the_run() {
+        for line in [
+            "OUT_OF_MEMORY\r\n",
+            "NOT_FOUND\r\n",
+            "INSERTED\r\n",
+            "INSERTED \r\n",
+            "INSERTED x\r\n",
+            "INSERTED 18446744073709551616\r\n",
+            "INSERTED 1\n",
+            "DELETED 1\r\n",
+            "USING\r\n",
+            "USING \r\n",
+            "OK x\r\n",
+            "RESERVED 1\r\n",
+            "\r\n",
+        ] {
+            assert_eq!(one(line), Err(Bad::Line(line.to_owned())));
+        }
+        let endless = "x".repeat(LINE_LIMIT + 1);
+        assert_eq!(one(&endless), Err(Bad::Line(endless.clone())));
+        assert!(matches!(one("RESERVED 1 4\r\n"), Err(Bad::Length { expected: 3, .. })));
+        assert_eq!(one("RESERVED 1 3\r\n..x\r\n"), Err(Bad::Body));
+        assert_eq!(one("RESERVED 1 3\r\n...\n\r"), Err(Bad::End));
+        assert_eq!(one("RESERVED 1 3\r\n...\rx"), Err(Bad::End));
+    }
+
+    #[test]
+    fn a_stamp_is_read_back_and_the_rest_of_the_body_compared() {
+        let body = Body::stamped(24);
+        let stream = b"RESERVED 1 24\r\n00000000001234567890....\r\n";
+        for cut in 0..stream.len() {
+            let (front, back) = stream.split_at(cut);
+            let replies = read(&[front, back], &body).unwrap();
+            assert_eq!((replies[0].number, replies[0].stamp), (1, 1_234_567_890));
+        }
+        let wrong = b"RESERVED 1 24\r\n00000000001234567890...x\r\n";
+        assert_eq!(read(&[wrong], &body), Err(Bad::Body));
+        let no_stamp = b"RESERVED 1 24\r\n........................\r\n";
+        assert_eq!(read(&[no_stamp], &body), Err(Bad::Body));
+    }
+
+    #[test]
+    fn the_least_length_is_never_above_a_real_one() {
+        let body = Body::plain(0);
+        for (kind, line) in [
+            (Kind::Reserved, "RESERVED 1 0\r\n\r\n"),
+            (Kind::Inserted, "INSERTED 1\r\n"),
+            (Kind::Deleted, "DELETED\r\n"),
+            (Kind::Touched, "TOUCHED\r\n"),
+            (Kind::Kicked, "KICKED\r\n"),
+            (Kind::Paused, "PAUSED\r\n"),
+        ] {
+            assert_eq!(read(&[line.as_bytes()], &body).unwrap()[0].kind, kind);
+            assert!(kind.least_bytes() <= line.len(), "{line}");
+        }
+    }
+}

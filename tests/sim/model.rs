@@ -1,0 +1,895 @@
+//! The judge: a work queue simple enough to be seen correct. Jobs in one map, every question
+//! answered by looking at all of them, time as a plain number. It shares no code with the daemon.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+};
+
+/// Nanoseconds in a second.
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// A command, as a client means it.
+#[derive(Clone)]
+pub(crate) enum Command {
+    Put { pri: u32, delay: u32, ttr: u32, body: Vec<u8> },
+    Use(String),
+    Reserve(Option<u32>),
+    ReserveJob(u64),
+    Delete(u64),
+    Release { id: u64, pri: u32, delay: u32 },
+    Bury { id: u64, pri: u32 },
+    Touch(u64),
+    Watch(String),
+    Ignore(String),
+    Peek(u64),
+    PeekReady,
+    PeekDelayed,
+    PeekBuried,
+    Kick(u32),
+    KickJob(u64),
+    Stats,
+    StatsJob(u64),
+    StatsTube(String),
+    ListTubes,
+    ListTubeUsed,
+    ListTubesWatched,
+    PauseTube { name: String, delay: u32 },
+    Quit,
+}
+
+/// As it is sent, without the end of a long body.
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.bytes();
+        let line = bytes.strip_suffix(b"\r\n").unwrap_or(&bytes);
+        write!(f, "{}", line[..line.len().min(80)].escape_ascii())
+    }
+}
+
+impl Command {
+    /// The bytes a client would send.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let line = match self {
+            Self::Put { pri, delay, ttr, body } => {
+                let mut bytes = format!("put {pri} {delay} {ttr} {}\r\n", body.len()).into_bytes();
+                bytes.extend_from_slice(body);
+                bytes.extend_from_slice(b"\r\n");
+                return bytes;
+            }
+            Self::Use(name) => format!("use {name}"),
+            Self::Reserve(None) => "reserve".into(),
+            Self::Reserve(Some(timeout)) => format!("reserve-with-timeout {timeout}"),
+            Self::ReserveJob(id) => format!("reserve-job {id}"),
+            Self::Delete(id) => format!("delete {id}"),
+            Self::Release { id, pri, delay } => format!("release {id} {pri} {delay}"),
+            Self::Bury { id, pri } => format!("bury {id} {pri}"),
+            Self::Touch(id) => format!("touch {id}"),
+            Self::Watch(name) => format!("watch {name}"),
+            Self::Ignore(name) => format!("ignore {name}"),
+            Self::Peek(id) => format!("peek {id}"),
+            Self::PeekReady => "peek-ready".into(),
+            Self::PeekDelayed => "peek-delayed".into(),
+            Self::PeekBuried => "peek-buried".into(),
+            Self::Kick(bound) => format!("kick {bound}"),
+            Self::KickJob(id) => format!("kick-job {id}"),
+            Self::Stats => "stats".into(),
+            Self::StatsJob(id) => format!("stats-job {id}"),
+            Self::StatsTube(name) => format!("stats-tube {name}"),
+            Self::ListTubes => "list-tubes".into(),
+            Self::ListTubeUsed => "list-tube-used".into(),
+            Self::ListTubesWatched => "list-tubes-watched".into(),
+            Self::PauseTube { name, delay } => format!("pause-tube {name} {delay}"),
+            Self::Quit => "quit".into(),
+        };
+        format!("{line}\r\n").into_bytes()
+    }
+
+    /// The key of `stats` that counts it.
+    fn counter(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Put { .. } => "put",
+            Self::Use(_) => "use",
+            Self::Reserve(None) => "reserve",
+            Self::Reserve(Some(_)) => "reserve-with-timeout",
+            Self::Delete(_) => "delete",
+            Self::Release { .. } => "release",
+            Self::Bury { .. } => "bury",
+            Self::Touch(_) => "touch",
+            Self::Watch(_) => "watch",
+            Self::Ignore(_) => "ignore",
+            Self::Peek(_) => "peek",
+            Self::PeekReady => "peek-ready",
+            Self::PeekDelayed => "peek-delayed",
+            Self::PeekBuried => "peek-buried",
+            Self::Kick(_) => "kick",
+            Self::Stats => "stats",
+            Self::StatsJob(_) => "stats-job",
+            Self::StatsTube(_) => "stats-tube",
+            Self::ListTubes => "list-tubes",
+            Self::ListTubeUsed => "list-tube-used",
+            Self::ListTubesWatched => "list-tubes-watched",
+            Self::PauseTube { .. } => "pause-tube",
+            Self::ReserveJob(_) | Self::KickJob(_) | Self::Quit => return None,
+        })
+    }
+}
+
+const COUNTERS: [&str; 22] = [
+    "put",
+    "peek",
+    "peek-ready",
+    "peek-delayed",
+    "peek-buried",
+    "reserve",
+    "reserve-with-timeout",
+    "delete",
+    "release",
+    "use",
+    "watch",
+    "ignore",
+    "bury",
+    "kick",
+    "touch",
+    "stats",
+    "stats-job",
+    "stats-tube",
+    "list-tubes",
+    "list-tube-used",
+    "list-tubes-watched",
+    "pause-tube",
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Ready,
+    Delayed { until: u64 },
+    Reserved { by: usize, until: u64, turn: u64 },
+    Buried { turn: u64 },
+}
+
+#[derive(Debug, Clone)]
+struct Job {
+    tube: String,
+    pri: u32,
+    delay: u32,
+    ttr: u32,
+    body: Vec<u8>,
+    state: State,
+    created: u64,
+    reserves: u32,
+    timeouts: u32,
+    releases: u32,
+    buries: u32,
+    kicks: u32,
+}
+
+#[derive(Debug, Clone)]
+struct Tube {
+    name: String,
+    pause: Option<(u32, u64)>,
+    total: u64,
+    deletes: u64,
+    pauses: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    until: Option<u64>,
+    /// Who waited first is served first.
+    turn: u64,
+}
+
+#[derive(Debug)]
+struct Peer {
+    /// The server's own index, which decides where instants are equal.
+    slot: usize,
+    uses: String,
+    watches: Vec<String>,
+    wait: Option<Wait>,
+    queue: VecDeque<Command>,
+    replies: Vec<u8>,
+    has_ended: bool,
+    is_open: bool,
+    is_producer: bool,
+    is_worker: bool,
+}
+
+/// Something that time brings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Delay { at: u64, id: u64 },
+    Pause { at: u64, tube: usize },
+    Client { at: u64, slot: usize, peer: usize },
+}
+
+impl Due {
+    fn at(self) -> u64 {
+        match self {
+            Self::Delay { at, .. } | Self::Pause { at, .. } | Self::Client { at, .. } => at,
+        }
+    }
+}
+
+/// The whole queue, as it should be.
+#[derive(Debug)]
+pub(crate) struct Model {
+    now: u64,
+    latest: u64,
+    started: u64,
+    /// Counts everything that needs an order of its own.
+    turn: u64,
+    next_id: u64,
+    jobs: BTreeMap<u64, Job>,
+    tubes: Vec<Tube>,
+    peers: Vec<Peer>,
+    counters: BTreeMap<&'static str, u64>,
+    timeouts: u64,
+    total_jobs: u64,
+    pub(crate) is_draining: bool,
+}
+
+impl Model {
+    pub(crate) fn new(now: u64) -> Self {
+        let mut model = Self {
+            now,
+            latest: now,
+            started: now,
+            turn: 0,
+            next_id: 1,
+            jobs: BTreeMap::new(),
+            tubes: Vec::new(),
+            peers: Vec::new(),
+            counters: BTreeMap::new(),
+            timeouts: 0,
+            total_jobs: 0,
+            is_draining: false,
+        };
+        model.touch_tube("default");
+        model
+    }
+
+    pub(crate) fn connect(&mut self, slot: usize) {
+        self.peers.push(Peer {
+            slot,
+            uses: "default".into(),
+            watches: vec!["default".into()],
+            wait: None,
+            queue: VecDeque::new(),
+            replies: Vec::new(),
+            has_ended: false,
+            is_open: true,
+            is_producer: false,
+            is_worker: false,
+        });
+    }
+
+    pub(crate) fn send(&mut self, peer: usize, commands: &[Command]) {
+        self.peers[peer].queue.extend(commands.iter().cloned());
+        self.settle();
+    }
+
+    pub(crate) fn half_close(&mut self, peer: usize) {
+        self.peers[peer].has_ended = true;
+        if self.peers[peer].is_open && self.peers[peer].wait.take().is_some() {
+            self.reply(peer, "TIMED_OUT");
+        }
+        self.settle();
+    }
+
+    pub(crate) fn close(&mut self, peer: usize) {
+        self.leave(peer);
+        self.settle();
+    }
+
+    pub(crate) fn receive(&mut self, peer: usize) -> Vec<u8> {
+        std::mem::take(&mut self.peers[peer].replies)
+    }
+
+    pub(crate) fn is_open(&self, peer: usize) -> bool {
+        self.peers[peer].is_open
+    }
+
+    /// Ids that exist, for a generator that wants to hit them.
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        self.jobs.keys().copied().collect()
+    }
+
+    pub(crate) fn advance(&mut self, nanoseconds: u64) {
+        let end = self.now + nanoseconds;
+        while let Some(at) = self.dues().map(Due::at).min().filter(|&at| at <= end) {
+            self.now = self.now.max(at);
+            let now = self.instant();
+            while let Some(due) = self.dues().filter(|due| due.at() <= now).min() {
+                self.happen(due, now);
+            }
+            self.settle();
+        }
+        self.now = end;
+    }
+
+    fn instant(&mut self) -> u64 {
+        self.latest = self.now.max(self.latest + 1);
+        self.latest
+    }
+
+    fn next_turn(&mut self) -> u64 {
+        self.turn += 1;
+        self.turn
+    }
+
+    /// Everything that time will bring. The order of the variants is the order of a tick.
+    fn dues(&self) -> impl Iterator<Item = Due> + '_ {
+        let delays = self.jobs.iter().filter_map(|(&id, job)| match job.state {
+            State::Delayed { until } => Some(Due::Delay { at: until, id }),
+            _ => None,
+        });
+        let pauses = self
+            .tubes
+            .iter()
+            .enumerate()
+            .filter_map(|(tube, it)| it.pause.map(|(_, until)| Due::Pause { at: until, tube }));
+        let clients =
+            self.peers.iter().enumerate().filter(|(_, it)| it.is_open).filter_map(|(peer, it)| {
+                let held = self.soonest_deadline(peer);
+                let at = match it.wait {
+                    Some(wait) => held.map(|at| at - SECOND).into_iter().chain(wait.until).min(),
+                    None => held,
+                };
+                at.map(|at| Due::Client { at, slot: it.slot, peer })
+            });
+        delays.chain(pauses).chain(clients)
+    }
+
+    fn soonest_deadline(&self, peer: usize) -> Option<u64> {
+        let held = self.jobs.values().filter_map(|job| match job.state {
+            State::Reserved { by, until, .. } if by == peer => Some(until),
+            _ => None,
+        });
+        held.min()
+    }
+
+    fn happen(&mut self, due: Due, now: u64) {
+        match due {
+            Due::Delay { id, .. } => self.make_ready(id, now),
+            Due::Pause { tube, .. } => {
+                self.tubes[tube].pause = None;
+                self.serve(now);
+            }
+            Due::Client { peer, .. } => {
+                if self.peers[peer].wait.take().is_some() {
+                    let is_soon = self.is_deadline_soon(peer, now);
+                    self.reply(peer, if is_soon { "DEADLINE_SOON" } else { "TIMED_OUT" });
+                    return;
+                }
+                let expired = self.jobs.iter().filter_map(|(&id, job)| match job.state {
+                    State::Reserved { by, until, .. } if by == peer => Some((until, id)),
+                    _ => None,
+                });
+                let (_, id) = expired.min().expect("the peer holds a job that is due");
+                self.timeouts += 1;
+                self.job(id).timeouts += 1;
+                self.make_ready(id, now);
+            }
+        }
+    }
+
+    fn is_deadline_soon(&self, peer: usize, now: u64) -> bool {
+        self.soonest_deadline(peer).is_some_and(|at| at - SECOND <= now)
+    }
+
+    fn job(&mut self, id: u64) -> &mut Job {
+        self.jobs.get_mut(&id).expect("the model names only jobs it has")
+    }
+
+    fn reply(&mut self, peer: usize, line: &str) {
+        self.peers[peer].replies.extend_from_slice(line.as_bytes());
+        self.peers[peer].replies.extend_from_slice(b"\r\n");
+    }
+
+    fn reply_with(&mut self, peer: usize, word: &str, id: u64) {
+        let body = self.jobs[&id].body.clone();
+        self.reply(peer, &format!("{word} {id} {}", body.len()));
+        self.peers[peer].replies.extend_from_slice(&body);
+        self.peers[peer].replies.extend_from_slice(b"\r\n");
+    }
+
+    fn document(&mut self, peer: usize, text: &str) {
+        self.reply(peer, &format!("OK {}", text.len()));
+        self.reply(peer, text);
+    }
+}
+
+/// Turns: who may act, acts.
+impl Model {
+    /// Lets each peer in turn get as far as it can, until nobody gets any further.
+    fn settle(&mut self) {
+        let mut is_busy = true;
+        while is_busy {
+            is_busy = false;
+            for peer in 0..self.peers.len() {
+                is_busy |= self.step(peer);
+            }
+        }
+    }
+
+    fn step(&mut self, peer: usize) -> bool {
+        let mut is_busy = false;
+        while self.peers[peer].is_open && self.peers[peer].wait.is_none() {
+            let Some(command) = self.peers[peer].queue.pop_front() else { break };
+            is_busy = true;
+            self.obey(peer, command);
+        }
+        let Peer { is_open, has_ended, wait, .. } = self.peers[peer];
+        if is_open && has_ended && wait.is_none() {
+            self.leave(peer);
+            return true;
+        }
+        is_busy
+    }
+
+    fn leave(&mut self, peer: usize) {
+        if !std::mem::replace(&mut self.peers[peer].is_open, false) {
+            return;
+        }
+        self.peers[peer].wait = None;
+        // Watches end in the original's order: the first, then from the last on backwards.
+        let mut watches = std::mem::take(&mut self.peers[peer].watches);
+        while !watches.is_empty() {
+            watches.swap_remove(0);
+            self.peers[peer].watches.clone_from(&watches);
+            self.drop_idle_tubes();
+        }
+        self.peers[peer].uses.clear();
+        self.drop_idle_tubes();
+        let now = self.instant();
+        let mut held: Vec<_> = self
+            .jobs
+            .iter()
+            .filter_map(|(&id, job)| match job.state {
+                State::Reserved { by, turn, .. } if by == peer => Some((turn, id)),
+                _ => None,
+            })
+            .collect();
+        held.sort_unstable();
+        for (_, id) in held {
+            self.make_ready(id, now);
+        }
+    }
+}
+
+/// Tubes.
+impl Model {
+    fn touch_tube(&mut self, name: &str) {
+        if self.find_tube(name).is_none() {
+            let name = name.to_owned();
+            self.tubes.push(Tube { name, pause: None, total: 0, deletes: 0, pauses: 0 });
+        }
+    }
+
+    fn find_tube(&self, name: &str) -> Option<usize> {
+        self.tubes.iter().position(|tube| tube.name == name)
+    }
+
+    fn drop_idle_tubes(&mut self) {
+        let mut place = 0;
+        while place < self.tubes.len() {
+            let name = &self.tubes[place].name;
+            let is_needed = name == "default"
+                || self.jobs.values().any(|job| &job.tube == name)
+                || self.peers.iter().any(|peer| &peer.uses == name || peer.watches.contains(name));
+            if is_needed {
+                place += 1;
+            } else {
+                self.tubes.swap_remove(place);
+            }
+        }
+    }
+
+    fn is_paused(&self, name: &str) -> bool {
+        self.find_tube(name).is_some_and(|tube| self.tubes[tube].pause.is_some())
+    }
+}
+
+/// Jobs from state to state.
+impl Model {
+    fn make_ready(&mut self, id: u64, now: u64) {
+        self.job(id).state = State::Ready;
+        self.serve(now);
+    }
+
+    /// Gives ready jobs to waiting clients until no pair is left: the best job of all that
+    /// somebody waits for, to whoever has waited longest for its tube.
+    fn serve(&mut self, now: u64) {
+        loop {
+            let best = self
+                .jobs
+                .iter()
+                .filter(|(_, job)| job.state == State::Ready && !self.is_paused(&job.tube))
+                .filter_map(|(&id, job)| {
+                    let waiting = self.peers.iter().enumerate().filter_map(|(peer, it)| {
+                        let wait = it.wait.filter(|_| it.watches.contains(&job.tube))?;
+                        Some((wait.turn, peer))
+                    });
+                    waiting.min().map(|(_, peer)| (job.pri, id, peer))
+                })
+                .min();
+            let Some((_, id, peer)) = best else { return };
+            self.peers[peer].wait = None;
+            self.hand(id, peer, now);
+        }
+    }
+
+    fn hand(&mut self, id: u64, peer: usize, now: u64) {
+        let turn = self.next_turn();
+        let job = self.job(id);
+        job.reserves += 1;
+        job.state = State::Reserved { by: peer, until: now + u64::from(job.ttr) * SECOND, turn };
+        self.reply_with(peer, "RESERVED", id);
+    }
+
+    fn enqueue(&mut self, id: u64, delay: u32, now: u64) {
+        if delay == 0 {
+            self.make_ready(id, now);
+        } else {
+            self.job(id).state = State::Delayed { until: now + u64::from(delay) * SECOND };
+        }
+    }
+
+    fn best_ready(&self, tubes: &[String]) -> Option<u64> {
+        let ready = self.jobs.iter().filter(|(_, job)| {
+            job.state == State::Ready && tubes.contains(&job.tube) && !self.is_paused(&job.tube)
+        });
+        ready.map(|(&id, job)| (job.pri, id)).min().map(|(_, id)| id)
+    }
+
+    fn first_ready(&self, tube: &str) -> Option<u64> {
+        let ready = self.jobs.iter().filter(|(_, job)| job.tube == tube);
+        let ready = ready.filter(|(_, job)| job.state == State::Ready);
+        ready.map(|(&id, job)| (job.pri, id)).min().map(|(_, id)| id)
+    }
+
+    fn delayed(&self, tube: &str) -> Vec<u64> {
+        let mut found: Vec<_> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.tube == tube)
+            .filter_map(|(&id, job)| match job.state {
+                State::Delayed { until } => Some((until, id)),
+                _ => None,
+            })
+            .collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, id)| id).collect()
+    }
+
+    fn buried(&self, tube: &str) -> Vec<u64> {
+        let mut found: Vec<_> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.tube == tube)
+            .filter_map(|(&id, job)| match job.state {
+                State::Buried { turn } => Some((turn, id)),
+                _ => None,
+            })
+            .collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, id)| id).collect()
+    }
+
+    fn held_by(&self, peer: usize, id: u64) -> bool {
+        self.jobs.get(&id).is_some_and(|job| match job.state {
+            State::Reserved { by, .. } => by == peer,
+            _ => false,
+        })
+    }
+
+    fn is_reserved(&self, id: u64) -> bool {
+        self.jobs.get(&id).is_some_and(|job| matches!(job.state, State::Reserved { .. }))
+    }
+}
+
+/// Commands.
+impl Model {
+    fn obey(&mut self, peer: usize, command: Command) {
+        let now = self.instant();
+        if let Some(counter) = command.counter() {
+            *self.counters.entry(counter).or_default() += 1;
+        }
+        let uses = self.peers[peer].uses.clone();
+        match command {
+            Command::Put { pri, delay, ttr, body } => self.put(peer, now, pri, delay, ttr, body),
+            Command::Use(name) => {
+                self.touch_tube(&name);
+                self.peers[peer].uses.clone_from(&name);
+                self.drop_idle_tubes();
+                self.reply(peer, &format!("USING {name}"));
+            }
+            Command::Reserve(timeout) => self.reserve(peer, timeout, now),
+            Command::ReserveJob(id) => {
+                if !self.jobs.contains_key(&id) || self.is_reserved(id) {
+                    return self.reply(peer, "NOT_FOUND");
+                }
+                self.peers[peer].is_worker = true;
+                self.hand(id, peer, now);
+            }
+            Command::Delete(id) => {
+                if !self.jobs.contains_key(&id) || self.is_reserved(id) && !self.held_by(peer, id) {
+                    return self.reply(peer, "NOT_FOUND");
+                }
+                let job = self.jobs.remove(&id).expect("it was just found");
+                let tube = self.find_tube(&job.tube).expect("a job has a tube");
+                self.tubes[tube].deletes += 1;
+                self.drop_idle_tubes();
+                self.reply(peer, "DELETED");
+            }
+            Command::Release { id, pri, delay } => {
+                if !self.held_by(peer, id) {
+                    return self.reply(peer, "NOT_FOUND");
+                }
+                let job = self.job(id);
+                job.pri = pri;
+                job.delay = delay;
+                job.releases += 1;
+                self.reply(peer, "RELEASED");
+                self.enqueue(id, delay, now);
+            }
+            Command::Bury { id, pri } => {
+                if !self.held_by(peer, id) {
+                    return self.reply(peer, "NOT_FOUND");
+                }
+                let turn = self.next_turn();
+                let job = self.job(id);
+                job.pri = pri;
+                job.buries += 1;
+                job.state = State::Buried { turn };
+                self.reply(peer, "BURIED");
+            }
+            Command::Touch(id) => {
+                if !self.held_by(peer, id) {
+                    return self.reply(peer, "NOT_FOUND");
+                }
+                let job = self.job(id);
+                let whole = u64::from(job.ttr) * SECOND;
+                if let State::Reserved { until, .. } = &mut job.state {
+                    *until = now + whole;
+                }
+                self.reply(peer, "TOUCHED");
+            }
+            Command::Watch(name) => {
+                self.touch_tube(&name);
+                let watches = &mut self.peers[peer].watches;
+                if !watches.contains(&name) {
+                    watches.push(name);
+                }
+                let count = watches.len();
+                self.reply(peer, &format!("WATCHING {count}"));
+            }
+            Command::Ignore(name) => {
+                let watches = &mut self.peers[peer].watches;
+                if let Some(place) = watches.iter().position(|watched| *watched == name) {
+                    if watches.len() == 1 {
+                        return self.reply(peer, "NOT_IGNORED");
+                    }
+                    watches.swap_remove(place);
+                }
+                let count = watches.len();
+                self.drop_idle_tubes();
+                self.reply(peer, &format!("WATCHING {count}"));
+            }
+            Command::Peek(id) => self.found(peer, Some(id).filter(|id| self.jobs.contains_key(id))),
+            Command::PeekReady => self.found(peer, self.first_ready(&uses)),
+            Command::PeekDelayed => self.found(peer, self.delayed(&uses).first().copied()),
+            Command::PeekBuried => self.found(peer, self.buried(&uses).first().copied()),
+            Command::Kick(bound) => {
+                let mut chosen = self.buried(&uses);
+                if chosen.is_empty() {
+                    chosen = self.delayed(&uses);
+                }
+                chosen.truncate(bound as usize);
+                for &id in &chosen {
+                    self.job(id).kicks += 1;
+                    self.make_ready(id, now);
+                }
+                self.reply(peer, &format!("KICKED {}", chosen.len()));
+            }
+            Command::KickJob(id) => {
+                let is_kickable = self.jobs.get(&id).is_some_and(|job| {
+                    matches!(job.state, State::Buried { .. } | State::Delayed { .. })
+                });
+                if !is_kickable {
+                    return self.reply(peer, "NOT_FOUND");
+                }
+                self.reply(peer, "KICKED");
+                self.job(id).kicks += 1;
+                self.make_ready(id, now);
+            }
+            Command::Stats => {
+                let text = self.stats(now);
+                self.document(peer, &text);
+            }
+            Command::StatsJob(id) => match self.stats_job(id, now) {
+                Some(text) => self.document(peer, &text),
+                None => self.reply(peer, "NOT_FOUND"),
+            },
+            Command::StatsTube(name) => match self.stats_tube(&name, now) {
+                Some(text) => self.document(peer, &text),
+                None => self.reply(peer, "NOT_FOUND"),
+            },
+            Command::ListTubes => {
+                let names: Vec<_> = self.tubes.iter().map(|tube| tube.name.clone()).collect();
+                self.document(peer, &list(&names));
+            }
+            Command::ListTubeUsed => self.reply(peer, &format!("USING {uses}")),
+            Command::ListTubesWatched => {
+                let text = list(&self.peers[peer].watches);
+                self.document(peer, &text);
+            }
+            Command::PauseTube { name, delay } => {
+                let Some(tube) = self.find_tube(&name) else {
+                    return self.reply(peer, "NOT_FOUND");
+                };
+                self.tubes[tube].pauses += 1;
+                self.tubes[tube].pause =
+                    (delay > 0).then(|| (delay, now + u64::from(delay) * SECOND));
+                self.reply(peer, "PAUSED");
+                self.serve(now);
+            }
+            Command::Quit => self.leave(peer),
+        }
+    }
+
+    fn put(&mut self, peer: usize, created: u64, pri: u32, delay: u32, ttr: u32, body: Vec<u8>) {
+        let now = self.instant();
+        let id = self.next_id;
+        self.next_id += 1;
+        self.peers[peer].is_producer = true;
+        if self.is_draining {
+            return self.reply(peer, "DRAINING");
+        }
+        let tube = self.peers[peer].uses.clone();
+        let place = self.find_tube(&tube).expect("a used tube exists");
+        self.tubes[place].total += 1;
+        self.total_jobs += 1;
+        let job = Job {
+            tube,
+            pri,
+            delay,
+            ttr: ttr.max(1),
+            body,
+            state: State::Ready,
+            created,
+            reserves: 0,
+            timeouts: 0,
+            releases: 0,
+            buries: 0,
+            kicks: 0,
+        };
+        self.jobs.insert(id, job);
+        self.reply(peer, &format!("INSERTED {id}"));
+        self.enqueue(id, delay, now);
+    }
+
+    fn reserve(&mut self, peer: usize, timeout: Option<u32>, now: u64) {
+        self.peers[peer].is_worker = true;
+        if let Some(id) = self.best_ready(&self.peers[peer].watches) {
+            return self.hand(id, peer, now);
+        }
+        if self.is_deadline_soon(peer, now) {
+            return self.reply(peer, "DEADLINE_SOON");
+        }
+        if timeout == Some(0) || self.peers[peer].has_ended {
+            return self.reply(peer, "TIMED_OUT");
+        }
+        let until = timeout.map(|seconds| now + u64::from(seconds) * SECOND);
+        self.peers[peer].wait = Some(Wait { until, turn: self.next_turn() });
+    }
+
+    fn found(&mut self, peer: usize, id: Option<u64>) {
+        match id {
+            Some(id) => self.reply_with(peer, "FOUND", id),
+            None => self.reply(peer, "NOT_FOUND"),
+        }
+    }
+}
+
+fn list(names: &[String]) -> String {
+    names.iter().fold(String::from("---\n"), |text, name| text + "- " + name + "\n")
+}
+
+/// Statistics, counted when asked for.
+impl Model {
+    fn count(&self, tube: Option<&str>, test: impl Fn(&Job) -> bool) -> usize {
+        let jobs = self.jobs.values().filter(|job| tube.is_none_or(|tube| job.tube == tube));
+        jobs.filter(|job| test(job)).count()
+    }
+
+    fn counts(&self, tube: Option<&str>) -> String {
+        let is_ready = |job: &Job| job.state == State::Ready;
+        let urgent = self.count(tube, |job| is_ready(job) && job.pri < 1024);
+        let ready = self.count(tube, is_ready);
+        let reserved = self.count(tube, |job| matches!(job.state, State::Reserved { .. }));
+        let delayed = self.count(tube, |job| matches!(job.state, State::Delayed { .. }));
+        let buried = self.count(tube, |job| matches!(job.state, State::Buried { .. }));
+        format!(
+            "current-jobs-urgent: {urgent}\ncurrent-jobs-ready: {ready}\n\
+             current-jobs-reserved: {reserved}\ncurrent-jobs-delayed: {delayed}\n\
+             current-jobs-buried: {buried}\n"
+        )
+    }
+
+    fn stats(&self, now: u64) -> String {
+        let mut text = format!("---\n{}", self.counts(None));
+        for name in COUNTERS {
+            let count = self.counters.get(name).unwrap_or(&0);
+            text += &format!("cmd-{name}: {count}\n");
+        }
+        let open = || self.peers.iter().filter(|peer| peer.is_open);
+        text + &format!(
+            "job-timeouts: {}\ntotal-jobs: {}\nmax-job-size: 65535\ncurrent-tubes: {}\n\
+             current-connections: {}\ncurrent-producers: {}\ncurrent-workers: {}\n\
+             current-waiting: {}\ntotal-connections: {}\npid: 4711\nversion: \"{}\"\n\
+             rusage-utime: 0.000000\nrusage-stime: 0.000000\nuptime: {}\n\
+             binlog-oldest-index: 0\nbinlog-current-index: 0\nbinlog-records-migrated: 0\n\
+             binlog-records-written: 0\nbinlog-max-size: 10485760\ndraining: {}\n\
+             id: 0123456789abcdef\nhostname: \"host\"\nos: \"os 1\"\nplatform: \"machine\"\n",
+            self.timeouts,
+            self.total_jobs,
+            self.tubes.len(),
+            open().count(),
+            open().filter(|peer| peer.is_producer).count(),
+            open().filter(|peer| peer.is_worker).count(),
+            open().filter(|peer| peer.wait.is_some()).count(),
+            self.peers.len(),
+            env!("CARGO_PKG_VERSION"),
+            (now - self.started) / SECOND,
+            self.is_draining,
+        )
+    }
+
+    fn stats_job(&self, id: u64, now: u64) -> Option<String> {
+        let job = self.jobs.get(&id)?;
+        let (state, left) = match job.state {
+            State::Ready => ("ready", 0),
+            State::Delayed { until } => ("delayed", until - now),
+            State::Reserved { until, .. } => ("reserved", until - now),
+            State::Buried { .. } => ("buried", 0),
+        };
+        Some(format!(
+            "---\nid: {id}\ntube: \"{}\"\nstate: {state}\npri: {}\nage: {}\ndelay: {}\nttr: {}\n\
+             time-left: {}\nfile: 0\nreserves: {}\ntimeouts: {}\nreleases: {}\nburies: {}\n\
+             kicks: {}\n",
+            job.tube,
+            job.pri,
+            (now - job.created) / SECOND,
+            job.delay,
+            job.ttr,
+            left / SECOND,
+            job.reserves,
+            job.timeouts,
+            job.releases,
+            job.buries,
+            job.kicks,
+        ))
+    }
+
+    fn stats_tube(&self, name: &str, now: u64) -> Option<String> {
+        let tube = &self.tubes[self.find_tube(name)?];
+        let peers = || self.peers.iter().filter(|peer| peer.is_open);
+        let watching = || peers().filter(|peer| peer.watches.iter().any(|watched| watched == name));
+        let (pause, left) = tube.pause.map_or((0, 0), |(pause, until)| (pause, until - now));
+        Some(format!(
+            "---\nname: \"{name}\"\n{}total-jobs: {}\ncurrent-using: {}\ncurrent-watching: {}\n\
+             current-waiting: {}\ncmd-delete: {}\ncmd-pause-tube: {}\npause: {pause}\n\
+             pause-time-left: {}\n",
+            self.counts(Some(name)),
+            tube.total,
+            peers().filter(|peer| peer.uses == name).count(),
+            watching().count(),
+            watching().filter(|peer| peer.wait.is_some()).count(),
+            tube.deletes,
+            tube.pauses,
+            left / SECOND,
+        ))
+    }
+}
