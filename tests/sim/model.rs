@@ -181,6 +181,7 @@ struct Wait {
 }
 
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "plain facts, the plainer the better")]
 struct Peer {
     /// The server's own index, which decides where instants are equal.
     slot: usize,
@@ -591,6 +592,7 @@ impl Model {
 
 /// Commands.
 impl Model {
+    #[expect(clippy::too_many_lines, reason = "one arm per command, to be read from top to bottom")]
     fn obey(&mut self, peer: usize, command: Command) {
         let now = self.instant();
         if let Some(counter) = command.counter() {
@@ -822,7 +824,7 @@ impl Model {
         let mut text = format!("---\n{}", self.counts(None));
         for name in COUNTERS {
             let count = self.counters.get(name).unwrap_or(&0);
-            text += &format!("cmd-{name}: {count}\n");
+            text = text + "cmd-" + name + ": " + &count.to_string() + "\n";
         }
         let open = || self.peers.iter().filter(|peer| peer.is_open);
         text + &format!(
@@ -851,8 +853,8 @@ impl Model {
         let job = self.jobs.get(&id)?;
         let (state, left) = match job.state {
             State::Ready => ("ready", 0),
-            State::Delayed { until } => ("delayed", until - now),
-            State::Reserved { until, .. } => ("reserved", until - now),
+            State::Delayed { until } => ("delayed", until.saturating_sub(now)),
+            State::Reserved { until, .. } => ("reserved", until.saturating_sub(now)),
             State::Buried { .. } => ("buried", 0),
         };
         Some(format!(
@@ -877,7 +879,8 @@ impl Model {
         let tube = &self.tubes[self.find_tube(name)?];
         let peers = || self.peers.iter().filter(|peer| peer.is_open);
         let watching = || peers().filter(|peer| peer.watches.iter().any(|watched| watched == name));
-        let (pause, left) = tube.pause.map_or((0, 0), |(pause, until)| (pause, until - now));
+        let (pause, left) =
+            tube.pause.map_or((0, 0), |(pause, until)| (pause, until.saturating_sub(now)));
         Some(format!(
             "---\nname: \"{name}\"\n{}total-jobs: {}\ncurrent-using: {}\ncurrent-watching: {}\n\
              current-waiting: {}\ncmd-delete: {}\ncmd-pause-tube: {}\npause: {pause}\n\
