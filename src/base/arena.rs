@@ -82,11 +82,18 @@ impl<T> fmt::Debug for Key<T> {
 #[derive(Debug)]
 pub struct Arena<T> {
     slots: Slab<T>,
+    /// How often an item was looked up; see [`Arena::visits`].
+    #[cfg(debug_assertions)]
+    visits: std::cell::Cell<u64>,
 }
 
 impl<T> Default for Arena<T> {
     fn default() -> Self {
-        Self { slots: Slab::new() }
+        Self {
+            slots: Slab::new(),
+            #[cfg(debug_assertions)]
+            visits: std::cell::Cell::new(0),
+        }
     }
 }
 
@@ -103,11 +110,13 @@ impl<T> Arena<T> {
 
     /// The item, or `None` where the key has been given back.
     pub fn get(&self, key: Key<T>) -> Option<&T> {
+        self.count_visit();
         self.slots.get(key.index())
     }
 
     /// As [`Arena::get`], to change it.
     pub fn get_mut(&mut self, key: Key<T>) -> Option<&mut T> {
+        self.count_visit();
         self.slots.get_mut(key.index())
     }
 
@@ -121,6 +130,20 @@ impl<T> Arena<T> {
         self.slots.is_empty()
     }
 
+    /// How often an item was looked up by its key: what a command costs, counted rather than
+    /// timed, for tests of that. Always zero in a release build.
+    pub fn visits(&self) -> u64 {
+        #[cfg(debug_assertions)]
+        return self.visits.get();
+        #[cfg(not(debug_assertions))]
+        return 0;
+    }
+
+    fn count_visit(&self) {
+        #[cfg(debug_assertions)]
+        self.visits.set(self.visits.get() + 1);
+    }
+
     /// Every item with its key, in slot order. O(capacity): for checks and closing down.
     pub fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
         self.slots.iter().map(|(slot, item)| (Key::from_slot(slot), item))
@@ -130,12 +153,14 @@ impl<T> Arena<T> {
 impl<T> Index<Key<T>> for Arena<T> {
     type Output = T;
     fn index(&self, key: Key<T>) -> &T {
+        self.count_visit();
         &self.slots[key.index()]
     }
 }
 
 impl<T> IndexMut<Key<T>> for Arena<T> {
     fn index_mut(&mut self, key: Key<T>) -> &mut T {
+        self.count_visit();
         &mut self.slots[key.index()]
     }
 }

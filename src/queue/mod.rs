@@ -541,6 +541,13 @@ impl Queue {
         self.clients[client].watching.iter().map(|&(tube, _)| &*self.tubes.arena[tube].name)
     }
 
+    /// How many jobs, tubes, watches and clients have been looked at so far; see
+    /// [`Arena::visits`].
+    pub fn visits(&self) -> u64 {
+        let jobs = self.jobs.arena.visits();
+        jobs + self.tubes.arena.visits() + self.watches.visits() + self.clients.visits()
+    }
+
     /// The counters over all tubes.
     pub fn counts(&self) -> &Counts {
         &self.counts

@@ -54,6 +54,8 @@ pub(crate) struct World {
     pub(crate) now: Time,
     arrival: Arrival,
     peers: Vec<Peer>,
+    /// Nothing happens but in turns that the test asks for.
+    is_paused: bool,
 }
 
 /// Constants where the real daemon asks the machine.
@@ -74,7 +76,7 @@ impl World {
         let now = Time::from_nanoseconds(1_000_000_000_000);
         let settings = Settings { job_size_limit, binlog_size: 10_485_760 };
         let server = Server::new(identity(), settings, now);
-        Self { server, now, arrival, peers: Vec::new() }
+        Self { server, now, arrival, peers: Vec::new(), is_paused: false }
     }
 
     /// Opens a connection and answers its number.
@@ -132,7 +134,9 @@ impl World {
     /// Lets time pass, from one deadline to the next.
     pub(crate) fn advance(&mut self, time: Duration) {
         let end = self.now + time;
-        while let Some(deadline) = self.server.next_deadline().filter(|&at| at <= end) {
+        loop {
+            let next = self.server.next_deadline().filter(|&at| at <= end && !self.is_paused);
+            let Some(deadline) = next else { break };
             self.now = self.now.max(deadline);
             self.server.tick(self.now);
             self.settle();
@@ -140,10 +144,25 @@ impl World {
         self.now = end;
     }
 
+    /// From now on things happen only in [`World::turn`].
+    pub(crate) fn pause_turns(&mut self) {
+        self.is_paused = true;
+    }
+
+    /// One turn, as the shell takes it: what is due, then a share of everybody's bytes.
+    pub(crate) fn turn(&mut self) {
+        self.server.tick(self.now);
+        for peer in 0..self.peers.len() {
+            self.deliver(peer);
+        }
+        self.flush();
+        self.server.reclaim();
+    }
+
     /// Runs turns until nothing is left to do at this instant. Each client in turn gets as far as
     /// it can, so that the order of events does not depend on how bytes arrive.
     fn settle(&mut self) {
-        let mut is_busy = true;
+        let mut is_busy = !self.is_paused;
         while is_busy {
             is_busy = self.flush();
             if self.server.next_deadline().is_some_and(|at| at <= self.now) {

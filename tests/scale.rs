@@ -1,0 +1,173 @@
+//! What a command costs must not grow with what others have: counted in items looked at, not in
+//! seconds. And what one event makes large is done in slices.
+#![cfg(debug_assertions)]
+
+use std::time::Duration;
+
+use beanstalkd::server::SLICE;
+
+#[path = "sim/world.rs"]
+mod world;
+
+use world::{Arrival, World};
+
+/// A worker's round on a tube of its own.
+const ROUND: &[u8] =
+    b"use work\r\nwatch work\r\nignore default\r\nput 9 0 60 1\r\nx\r\nput 8 1 60 1\r\n\
+    y\r\nreserve\r\nstats-tube work\r\npause-tube work 1\r\npause-tube work 0\r\n";
+
+/// A world with `count` of everything that the original walks through: tubes with a delayed job,
+/// connections that wait in a reserve, ready jobs, jobs held by one connection.
+fn crowded(count: usize) -> World {
+    let mut world = World::new(Arrival::Whole, 65_535);
+    let producer = world.connect();
+    for number in 0..count {
+        let delayed = format!("use tube-{number}\r\nput 0 1000 60 1\r\nx\r\n");
+        world.send(producer, delayed.as_bytes());
+        world.send(producer, b"use backlog\r\nput 0 0 60 1\r\nx\r\n");
+    }
+    let holder = world.connect();
+    world.send(holder, b"watch backlog\r\n");
+    for _ in 0..count / 2 {
+        world.send(holder, b"reserve\r\n");
+    }
+    for _ in 0..count {
+        let waiter = world.connect();
+        world.send(waiter, b"watch waiters\r\nignore default\r\nreserve\r\n");
+    }
+    world
+}
+
+/// What one worker's commands, and the tick of its delayed job, look at.
+fn visits_of_a_round(world: &mut World) -> u64 {
+    let worker = world.connect();
+    world.send(worker, ROUND);
+    let before = world.server.queue().visits();
+    world.send(worker, ROUND);
+    world.advance(Duration::from_secs(2));
+    let visits = world.server.queue().visits() - before;
+    assert!(!world.receive(worker).is_empty());
+    visits
+}
+
+/// The original walked through all tubes on every put, reserve, use and watch and in every turn,
+/// and through all waiters on every wake-up: ten thousand tubes made it fifty times slower.
+///
+/// Proves: B23.
+#[test]
+fn a_command_costs_the_same_in_a_crowd() {
+    let few = visits_of_a_round(&mut crowded(10));
+    let many = visits_of_a_round(&mut crowded(2_000));
+    // Three heaps grow from 10 to 2,000 entries: eight levels more, for each of a few operations.
+    assert!(many <= few + 100, "{few} items looked at among few, {many} among many");
+}
+
+/// A worker that holds a thousand jobs could touch, release and delete but seventeen a second.
+///
+/// Proves: B23.
+#[test]
+fn a_held_job_costs_the_same_among_many() {
+    let visits = |held: usize| {
+        let mut world = World::new(Arrival::Whole, 65_535);
+        let worker = world.connect();
+        for _ in 0..held {
+            world.send(worker, b"put 0 0 1000 1\r\nx\r\nreserve\r\n");
+        }
+        let before = world.server.queue().visits();
+        world.send(worker, b"touch 1\r\nrelease 2 0 0\r\ndelete 3\r\nbury 4 0\r\n");
+        world.server.queue().visits() - before
+    };
+    let (few, many) = (visits(10), visits(5_000));
+    assert!(many <= few + 100, "{few} items looked at among few, {many} among many");
+}
+
+/// Whoever kicks a million jobs would freeze the queue for everybody else.
+#[test]
+fn a_long_kick_lets_others_in_between() {
+    let mut world = World::new(Arrival::Whole, 65_535);
+    let (operator, other) = (world.connect(), world.connect());
+    let count = 3 * SLICE + 1;
+    for _ in 0..count {
+        world.send(operator, b"put 0 1000 60 1\r\nx\r\n");
+    }
+    world.receive(operator);
+    world.pause_turns();
+    world.send(operator, b"kick 4294967295\r\nlist-tube-used\r\n");
+    world.send(other, b"stats-tube default\r\n");
+    for turn in 1..=4 {
+        world.turn();
+        let ready = world.server.queue().counts().ready;
+        assert_eq!(ready, u64::from(count.min(turn * SLICE)), "one slice a turn");
+        world.server.queue().check();
+    }
+    let reply = String::from_utf8(world.receive(other)).unwrap();
+    assert!(reply.contains("current-jobs-ready: 1000\n"), "served after one slice: {reply}");
+    world.turn();
+    let replies = String::from_utf8(world.receive(operator)).unwrap();
+    assert_eq!(
+        replies,
+        format!("KICKED {count}\r\nUSING default\r\n"),
+        "in order, when all is done"
+    );
+}
+
+/// A kick goes on when its client leaves: half a kick would be nobody's intention.
+#[test]
+fn a_long_kick_survives_its_client() {
+    let mut world = World::new(Arrival::Whole, 65_535);
+    let (operator, other) = (world.connect(), world.connect());
+    world.send(operator, b"use lane\r\n");
+    for _ in 0..2 * SLICE {
+        world.send(operator, b"put 0 1000 60 1\r\nx\r\n");
+    }
+    world.pause_turns();
+    world.send(operator, b"kick 4294967295\r\n");
+    world.turn();
+    world.close(operator);
+    world.send(other, b"list-tubes\r\n");
+    world.turn();
+    world.turn();
+    world.turn();
+    assert_eq!(world.server.queue().counts().ready, u64::from(2 * SLICE));
+    assert!(world.server.next_deadline().is_none(), "nothing is left to do");
+    world.server.queue().check();
+}
+
+/// A worker with a million jobs that crashes must not take the daemon's time with it.
+#[test]
+fn a_departed_client_returns_its_jobs_in_slices() {
+    let mut world = World::new(Arrival::Whole, 65_535);
+    let (worker, other) = (world.connect(), world.connect());
+    let count = 2 * SLICE + 1;
+    for _ in 0..count {
+        world.send(worker, b"put 0 0 1000 1\r\nx\r\nreserve\r\n");
+    }
+    world.pause_turns();
+    world.close(worker);
+    assert_eq!(world.server.queue().counts().ready, u64::from(SLICE), "the first slice at once");
+    world.send(other, b"delete 2001\r\n");
+    world.turn();
+    world.turn();
+    assert_eq!(world.receive(other), b"NOT_FOUND\r\n", "it is not back yet");
+    world.turn();
+    assert_eq!(world.server.queue().counts().ready, u64::from(count));
+    assert_eq!(world.server.queue().counts().reserved, 0);
+    world.server.queue().check();
+}
+
+/// Ten thousand jobs whose time ends at once are ten turns of work, not one long one.
+#[test]
+fn a_mass_expiry_is_done_in_slices() {
+    let mut world = World::new(Arrival::Whole, 65_535);
+    let worker = world.connect();
+    let count = 2 * SLICE + 1;
+    for _ in 0..count {
+        world.send(worker, b"put 0 0 1 1\r\nx\r\nreserve\r\n");
+    }
+    world.pause_turns();
+    world.advance(Duration::from_secs(5));
+    for turn in 1..=3 {
+        world.turn();
+        assert_eq!(world.server.queue().counts().timeouts, u64::from(count.min(turn * SLICE)));
+    }
+}
