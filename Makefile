@@ -15,16 +15,15 @@ all: tools
 # Starts the daemon as the README's tour wants it: loopback, everything in memory.
 run: all
 	@echo
-	@echo 'Every job stays in memory. In another terminal, type:'
+	@echo 'Every job stays in memory. In another terminal, see a job go through:'
 	@echo
-	@echo '    nc 127.0.0.1 11300'
+	@echo '    nc -C 127.0.0.1 11300      (or: telnet 127.0.0.1 11300)'
 	@echo '    put 0 0 60 5'
 	@echo '    hello'
 	@echo '    reserve'
 	@echo '    delete 1'
 	@echo '    quit'
 	@echo
-	@echo '(nc ends lines with LF alone: use "nc -C", "nc -c" or "telnet 127.0.0.1 11300".)'
 	@echo 'Ctrl-C here ends the daemon.'
 	@echo
 	@$(DAEMON) -V -l 127.0.0.1 -p 11300

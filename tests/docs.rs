@@ -1,0 +1,173 @@
+//! The documents and the code must not drift apart: every rule has its proof, every mask its line
+//! and its use, every flag its place in usage, README and manual.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use beanstalkd::cli;
+use ct::{Dialect, Script, dialect::MASKS};
+
+/// Rules that only a daemon with a binlog, or with socket activation, can prove.
+const DEFERRED: [&str; 18] = [
+    "B2", "B7", "B8", "B9", "B10", "B11", "B12", "B13", "B14", "B15", "B16", "Q20", "Q21", "Q24",
+    "Q25", "E26", "E27", "E29",
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Every `**[X1]**` of a document.
+fn marks(document: &str) -> BTreeSet<String> {
+    let after = document.split("**[").skip(1);
+    after.filter_map(|rest| rest.split_once("]**")).map(|(mark, _)| mark.to_owned()).collect()
+}
+
+fn numbered(letter: char, last: u32) -> BTreeSet<String> {
+    (1..=last).map(|number| format!("{letter}{number}")).collect()
+}
+
+fn scripts() -> Vec<Script> {
+    Script::load_dir(&root().join("tests/golden")).expect("the golden scripts are well formed")
+}
+
+fn rust_sources(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("the folder is there") {
+        let path = entry.expect("the folder can be read").path();
+        if path.is_dir() {
+            rust_sources(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+/// Which tests prove which rule: `proves` in scripts, `Proves:` above functions.
+fn proofs() -> BTreeMap<String, Vec<String>> {
+    let mut proofs: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for script in scripts() {
+        for rule in script.proves {
+            proofs.entry(rule).or_default().push(script.name.clone());
+        }
+    }
+    let mut sources = Vec::new();
+    rust_sources(&root().join("tests"), &mut sources);
+    rust_sources(&root().join("src"), &mut sources);
+    for source in sources {
+        let text = fs::read_to_string(&source).expect("a source can be read");
+        for line in text.lines() {
+            let Some(rules) = line.trim().strip_prefix("/// Proves: ") else { continue };
+            for rule in rules.trim_end_matches('.').split(", ") {
+                proofs.entry(rule.to_owned()).or_default().push(source.display().to_string());
+            }
+        }
+    }
+    proofs
+}
+
+/// A rule that nothing proves is a promise that nobody keeps.
+#[test]
+fn every_rule_has_a_proof() {
+    let mut rules = marks(&read("doc/protocol.md"));
+    rules.extend(marks(&read("doc/differences.md")));
+    let mut wanted = numbered('Q', 27);
+    wanted.extend(numbered('E', 29));
+    wanted.extend(numbered('B', 31));
+    assert_eq!(rules, wanted, "protocol.md and differences.md name each rule");
+
+    let proofs = proofs();
+    let deferred: BTreeSet<_> = DEFERRED.iter().map(|rule| (*rule).to_owned()).collect();
+    let unproved: Vec<_> =
+        rules.difference(&deferred).filter(|rule| !proofs.contains_key(*rule)).collect();
+    assert!(unproved.is_empty(), "no script and no test proves {unproved:?}");
+    let early: Vec<_> = deferred.iter().filter(|rule| proofs.contains_key(*rule)).collect();
+    assert!(early.is_empty(), "these are proved and need no deferring: {early:?}");
+    let unknown: Vec<_> = proofs
+        .keys()
+        .filter(|rule| rule.starts_with(|first: char| first.is_ascii_uppercase()))
+        .filter(|rule| !rules.contains(*rule))
+        .collect();
+    assert!(unknown.is_empty(), "no document has these rules: {unknown:?}");
+}
+
+/// Every command of the protocol is named by some script that proves it.
+#[test]
+fn every_command_has_a_script() {
+    let proofs = proofs();
+    let mut commands: Vec<_> = beanstalkd::proto::Verb::NAMES.to_vec();
+    commands.extend(["reserve-job", "kick-job", "quit"]);
+    let missing: Vec<_> = commands.iter().filter(|name| !proofs.contains_key(**name)).collect();
+    assert!(missing.is_empty(), "no script says `proves` for {missing:?}");
+}
+
+/// A mask hides a difference: it needs a line that says why, and a script that needs it. That a
+/// run takes it is checked in golden.rs.
+#[test]
+fn every_mask_is_explained_and_used() {
+    let differences = read("doc/differences.md");
+    let used: BTreeSet<_> = scripts().iter().flat_map(Script::masks).collect();
+    for mask in MASKS {
+        let line = format!("| `{}` |", mask.name);
+        assert!(differences.contains(&line), "differences.md lacks {}", mask.name);
+        assert!(used.contains(mask.name), "no script uses {}", mask.name);
+    }
+    assert_eq!(used, Dialect::all_masks());
+}
+
+/// Whoever reads `-h`, the README or the manual learns of the same flags.
+#[test]
+fn every_flag_is_in_usage_readme_and_manual() {
+    let (usage, readme, manual) = (cli::usage(), read("README.md"), read("beanstalkd.1"));
+    for cli::Flag { letter, argument, help } in cli::FLAGS {
+        let (synopsis, entry) = match argument {
+            Some(name) => (format!("-{letter} {name}"), format!(".BI \\-{letter} \" {name}\"\n")),
+            None => (format!("-{letter}"), format!("\\-{letter}")),
+        };
+        assert!(usage.contains(&format!("\n {synopsis} ")), "-h lacks {synopsis}");
+        assert!(readme.contains(&format!("| `{synopsis}` |")), "README lacks {synopsis}");
+        assert!(manual.contains(&entry), "the manual lacks {synopsis}");
+        for number in help.join(" ").split(|c: char| !c.is_ascii_digit()) {
+            assert!(readme.contains(number), "README lacks {number} of {synopsis}");
+            assert!(manual.contains(number), "the manual lacks {number} of {synopsis}");
+        }
+    }
+    let entries = readme.lines().filter(|line| line.starts_with("| `-")).count();
+    assert_eq!(entries, cli::FLAGS.len(), "README has no flags but these");
+}
+
+/// The version of the package is the version everywhere.
+#[test]
+fn versions_agree() {
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(read("CHANGELOG.md").contains(&format!("\n## {version} ")));
+    assert!(read("beanstalkd.1").lines().next().is_some_and(|head| head.contains(version)));
+}
+
+/// A link to a file that is not there sends the reader nowhere.
+#[test]
+fn links_lead_somewhere() {
+    let mut documents = vec!["README.md".to_owned(), "CHANGELOG.md".into(), "ct/README.md".into()];
+    for entry in fs::read_dir(root().join("doc")).expect("doc is there") {
+        let name = entry.expect("doc can be read").file_name();
+        documents.push(format!("doc/{}", name.to_string_lossy()));
+    }
+    for document in documents {
+        let text = read(&document);
+        let folder = root().join(&document);
+        let folder = folder.parent().expect("a file has a folder");
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+        for (target, _) in targets {
+            let (path, _) = target.split_once('#').unwrap_or((target, ""));
+            if !path.is_empty() && !path.contains("://") {
+                assert!(folder.join(path).exists(), "{document} links to {target}");
+            }
+        }
+    }
+}
