@@ -10,8 +10,10 @@
 //! waiting client. So a put looks at one tube, a reserve at the watched ones, and nobody scans
 //! the rest. [`Queue::check`] walks this and all other invariants.
 
+mod check;
 mod client;
 mod job;
+mod places;
 mod stats;
 mod timers;
 mod tube;
@@ -554,104 +556,6 @@ impl Queue {
     }
 }
 
-/// From place to place. Every change of a job's place goes through these.
-impl Queue {
-    /// Takes a job out of the place its state names. The state is stale until the caller puts
-    /// the job somewhere else.
-    fn pull(&mut self, key: Key<Job>) -> Key<Tube> {
-        let job = &self.jobs.arena[key];
-        let (tube, position) = (job.tube, job.position);
-        let jobs = &mut self.jobs.arena;
-        match jobs[key].record.state {
-            State::Reserved(_) => return self.unreserve(key),
-            State::Ready => {
-                let urgent = u64::from(jobs[key].is_urgent());
-                let tube = &mut self.tubes.arena[tube];
-                tube.ready.remove(position, |job, at| jobs[job].position = at);
-                tube.urgent -= urgent;
-                self.counts.urgent -= urgent;
-                self.counts.ready -= 1;
-            }
-            State::Delayed => {
-                let delayed = &mut self.tubes.arena[tube].delayed;
-                delayed.remove(position, |job, at| jobs[job].position = at);
-                self.timers.note_delay(&mut self.tubes.arena, tube);
-                self.counts.delayed -= 1;
-            }
-            State::Buried => {
-                self.tubes.arena[tube].buried.unlink(jobs, key);
-                self.counts.buried -= 1;
-            }
-        }
-        tube
-    }
-
-    fn unreserve(&mut self, key: Key<Job>) -> Key<Tube> {
-        let Self { jobs, tubes, clients, timers, counts, .. } = self;
-        let jobs = &mut jobs.arena;
-        let client = jobs[key].reserver().expect("a reserved job has a reserver");
-        let Job { tube, position, .. } = jobs[key];
-        clients[client].reserved.unlink(jobs, key);
-        clients[client].deadlines.remove(position, |job, at| jobs[job].position = at);
-        timers.note_client(clients, client);
-        tubes.arena[tube].reserved -= 1;
-        counts.reserved -= 1;
-        tube
-    }
-
-    /// Puts a job that is nowhere into its client's hands.
-    fn assign(&mut self, key: Key<Job>, client: Key<Client>, now: Time) {
-        let Self { jobs, tubes, clients, timers, counts, .. } = self;
-        let jobs = &mut jobs.arena;
-        let job = &mut jobs[key];
-        job.record.state = State::Reserved(client);
-        job.record.deadline_at = now + seconds(job.record.ttr);
-        count(&mut job.record.reserves);
-        tubes.arena[job.tube].reserved += 1;
-        counts.reserved += 1;
-        let due = job.due_key();
-        clients[client].reserved.push_back(jobs, key);
-        clients[client].deadlines.push(due, key, |job, at| jobs[job].position = at);
-        timers.note_client(clients, client);
-    }
-
-    /// Puts a job that is nowhere among the ready or, with a delay, the delayed ones.
-    fn enqueue(&mut self, key: Key<Job>, delay: u32, now: Time) {
-        if delay == 0 {
-            return self.make_ready(key);
-        }
-        let jobs = &mut self.jobs.arena;
-        let job = &mut jobs[key];
-        job.record.state = State::Delayed;
-        job.record.deadline_at = now + seconds(delay);
-        let (tube, due) = (job.tube, job.due_key());
-        let delayed = &mut self.tubes.arena[tube].delayed;
-        delayed.push(due, key, |job, at| jobs[job].position = at);
-        self.timers.note_delay(&mut self.tubes.arena, tube);
-        self.counts.delayed += 1;
-    }
-
-    fn make_ready(&mut self, key: Key<Job>) {
-        let jobs = &mut self.jobs.arena;
-        jobs[key].record.state = State::Ready;
-        let urgent = u64::from(jobs[key].is_urgent());
-        let order = jobs[key].ready_key();
-        let tube = &mut self.tubes.arena[jobs[key].tube];
-        tube.ready.push(order, key, |job, at| jobs[job].position = at);
-        tube.urgent += urgent;
-        self.counts.urgent += urgent;
-        self.counts.ready += 1;
-    }
-
-    fn drop_if_idle(&mut self, tube: Key<Tube>) {
-        if self.tubes.is_idle(tube) {
-            self.tubes.arena[tube].pause = None;
-            self.timers.note_pause(&mut self.tubes.arena, tube);
-            self.tubes.remove(tube);
-        }
-    }
-}
-
 /// Adds one to a counter of a job as the original does: a job that is reserved for the 2^32nd
 /// time starts again at zero, and the daemon lives on.
 fn count(counter: &mut u32) {
@@ -660,73 +564,4 @@ fn count(counter: &mut u32) {
 
 fn seconds(number: u32) -> Duration {
     Duration::from_secs(number.into())
-}
-
-/// Invariants.
-impl Queue {
-    /// Walks everything and panics where something does not hold. O(all): for tests.
-    pub fn check(&self) {
-        self.tubes.check();
-        self.timers.check(&self.tubes.arena, &self.clients);
-        let jobs = &self.jobs.arena;
-        let mut found = Counts { ..self.counts.clone() };
-        (found.urgent, found.ready, found.reserved, found.delayed, found.buried) = (0, 0, 0, 0, 0);
-        for (key, job) in jobs.iter() {
-            assert_eq!(self.jobs.find(job.record.id), Some(key));
-            found.urgent += u64::from(job.record.state == State::Ready && job.is_urgent());
-            match job.record.state {
-                State::Ready => found.ready += 1,
-                State::Reserved(_) => found.reserved += 1,
-                State::Delayed => found.delayed += 1,
-                State::Buried => found.buried += 1,
-            }
-        }
-        for (key, tube) in self.tubes.arena.iter() {
-            self.check_tube(key, tube);
-        }
-        let mut waiting = 0;
-        for (key, client) in self.clients.iter() {
-            client.deadlines.check(|job| jobs[job].position);
-            client.reserved.check(jobs);
-            assert_eq!(client.reserved.len(), client.deadlines.len());
-            assert!(client.reserved.iter(jobs).all(|job| jobs[job].reserver() == Some(key)));
-            waiting += u32::from(client.is_waiting());
-        }
-        assert_eq!(waiting, self.counts.waiting);
-        let counts = &self.counts;
-        assert_eq!(
-            (found.urgent, found.ready, found.reserved, found.delayed, found.buried),
-            (counts.urgent, counts.ready, counts.reserved, counts.delayed, counts.buried),
-        );
-    }
-
-    fn check_tube(&self, key: Key<Tube>, tube: &Tube) {
-        let jobs = &self.jobs.arena;
-        tube.ready.check(|job| jobs[job].position);
-        tube.delayed.check(|job| jobs[job].position);
-        tube.buried.check(jobs);
-        tube.waiting.check(&self.watches);
-        let places = [
-            (State::Ready, tube.ready.iter().map(|(_, job)| job).collect::<Vec<_>>()),
-            (State::Delayed, tube.delayed.iter().map(|(_, job)| job).collect()),
-            (State::Buried, tube.buried.iter(jobs).collect()),
-        ];
-        for (state, held) in &places {
-            for &job in held {
-                assert_eq!((jobs[job].record.state, jobs[job].tube), (*state, key));
-            }
-        }
-        let resting: usize = places.iter().map(|(_, held)| held.len()).sum();
-        assert_eq!(tube.jobs, resting as u64 + tube.reserved);
-        for watch in tube.waiting.iter(&self.watches) {
-            assert_eq!(self.watches[watch].tube, key);
-            assert!(self.clients[self.watches[watch].client].is_waiting());
-        }
-        assert!(
-            tube.pause.is_some() || tube.ready.is_empty() || tube.waiting.is_empty(),
-            "a ready job and a waiting client rest side by side in {}",
-            tube.name
-        );
-        assert!(!self.tubes.is_idle(key), "{} has nobody left", tube.name);
-    }
 }

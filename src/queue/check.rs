@@ -1,0 +1,71 @@
+//! All invariants of the queue, walked: for tests, which call it after every step.
+
+use super::{Counts, Queue, State, Tube};
+use crate::base::Key;
+
+impl Queue {
+    /// Walks everything and panics where something does not hold. O(all): for tests.
+    pub fn check(&self) {
+        self.tubes.check();
+        self.timers.check(&self.tubes.arena, &self.clients);
+        let jobs = &self.jobs.arena;
+        let mut found = Counts::default();
+        for (key, job) in jobs.iter() {
+            assert_eq!(self.jobs.find(job.record.id), Some(key));
+            found.urgent += u64::from(job.record.state == State::Ready && job.is_urgent());
+            match job.record.state {
+                State::Ready => found.ready += 1,
+                State::Reserved(_) => found.reserved += 1,
+                State::Delayed => found.delayed += 1,
+                State::Buried => found.buried += 1,
+            }
+        }
+        for (key, tube) in self.tubes.arena.iter() {
+            self.check_tube(key, tube);
+        }
+        let mut waiting = 0;
+        for (key, client) in self.clients.iter() {
+            client.deadlines.check(|job| jobs[job].position);
+            client.reserved.check(jobs);
+            assert_eq!(client.reserved.len(), client.deadlines.len());
+            assert!(client.reserved.iter(jobs).all(|job| jobs[job].reserver() == Some(key)));
+            waiting += u32::from(client.is_waiting());
+        }
+        assert_eq!(waiting, self.counts.waiting);
+        let counts = &self.counts;
+        assert_eq!(
+            (found.urgent, found.ready, found.reserved, found.delayed, found.buried),
+            (counts.urgent, counts.ready, counts.reserved, counts.delayed, counts.buried),
+        );
+    }
+
+    fn check_tube(&self, key: Key<Tube>, tube: &Tube) {
+        let jobs = &self.jobs.arena;
+        tube.ready.check(|job| jobs[job].position);
+        tube.delayed.check(|job| jobs[job].position);
+        tube.buried.check(jobs);
+        tube.waiting.check(&self.watches);
+        let places = [
+            (State::Ready, tube.ready.iter().map(|(_, job)| job).collect::<Vec<_>>()),
+            (State::Delayed, tube.delayed.iter().map(|(_, job)| job).collect()),
+            (State::Buried, tube.buried.iter(jobs).collect()),
+        ];
+        for (state, held) in &places {
+            for &job in held {
+                assert_eq!((jobs[job].record.state, jobs[job].tube), (*state, key));
+            }
+        }
+        let resting: usize = places.iter().map(|(_, held)| held.len()).sum();
+        assert_eq!(tube.jobs, resting as u64 + tube.reserved);
+        for watch in tube.waiting.iter(&self.watches) {
+            assert_eq!(self.watches[watch].tube, key);
+            assert!(self.clients[self.watches[watch].client].is_waiting());
+        }
+        assert!(
+            tube.pause.is_some() || tube.ready.is_empty() || tube.waiting.is_empty(),
+            "a ready job and a waiting client rest side by side in {}",
+            tube.name
+        );
+        assert!(!self.tubes.is_idle(key), "{} has nobody left", tube.name);
+    }
+}

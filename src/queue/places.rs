@@ -1,0 +1,111 @@
+//! From place to place: the steps that every verb is made of.
+//!
+//! A job is in one place, and only these functions move it: they keep heaps, lists, timers and
+//! counters in line. A job that was pulled is nowhere, and its state stale, until the caller puts
+//! it somewhere.
+
+use super::{Queue, State, count, seconds};
+use crate::{
+    base::Key,
+    clock::Time,
+    queue::{Client, Job, Tube},
+};
+
+impl Queue {
+    /// Takes a job out of the place its state names.
+    pub(super) fn pull(&mut self, key: Key<Job>) -> Key<Tube> {
+        let job = &self.jobs.arena[key];
+        let (tube, position) = (job.tube, job.position);
+        let jobs = &mut self.jobs.arena;
+        match jobs[key].record.state {
+            State::Reserved(_) => return self.unreserve(key),
+            State::Ready => {
+                let urgent = u64::from(jobs[key].is_urgent());
+                let tube = &mut self.tubes.arena[tube];
+                tube.ready.remove(position, |job, at| jobs[job].position = at);
+                tube.urgent -= urgent;
+                self.counts.urgent -= urgent;
+                self.counts.ready -= 1;
+            }
+            State::Delayed => {
+                let delayed = &mut self.tubes.arena[tube].delayed;
+                delayed.remove(position, |job, at| jobs[job].position = at);
+                self.timers.note_delay(&mut self.tubes.arena, tube);
+                self.counts.delayed -= 1;
+            }
+            State::Buried => {
+                self.tubes.arena[tube].buried.unlink(jobs, key);
+                self.counts.buried -= 1;
+            }
+        }
+        tube
+    }
+
+    /// Takes a job out of its client's hands.
+    pub(super) fn unreserve(&mut self, key: Key<Job>) -> Key<Tube> {
+        let Self { jobs, tubes, clients, timers, counts, .. } = self;
+        let jobs = &mut jobs.arena;
+        let client = jobs[key].reserver().expect("a reserved job has a reserver");
+        let Job { tube, position, .. } = jobs[key];
+        clients[client].reserved.unlink(jobs, key);
+        clients[client].deadlines.remove(position, |job, at| jobs[job].position = at);
+        timers.note_client(clients, client);
+        tubes.arena[tube].reserved -= 1;
+        counts.reserved -= 1;
+        tube
+    }
+
+    /// Puts a job that is nowhere into its client's hands.
+    pub(super) fn assign(&mut self, key: Key<Job>, client: Key<Client>, now: Time) {
+        let Self { jobs, tubes, clients, timers, counts, .. } = self;
+        let jobs = &mut jobs.arena;
+        let job = &mut jobs[key];
+        job.record.state = State::Reserved(client);
+        job.record.deadline_at = now + seconds(job.record.ttr);
+        count(&mut job.record.reserves);
+        tubes.arena[job.tube].reserved += 1;
+        counts.reserved += 1;
+        let due = job.due_key();
+        clients[client].reserved.push_back(jobs, key);
+        clients[client].deadlines.push(due, key, |job, at| jobs[job].position = at);
+        timers.note_client(clients, client);
+    }
+
+    /// Puts a job that is nowhere among the ready or, with a delay, the delayed ones.
+    pub(super) fn enqueue(&mut self, key: Key<Job>, delay: u32, now: Time) {
+        if delay == 0 {
+            return self.make_ready(key);
+        }
+        let jobs = &mut self.jobs.arena;
+        let job = &mut jobs[key];
+        job.record.state = State::Delayed;
+        job.record.deadline_at = now + seconds(delay);
+        let (tube, due) = (job.tube, job.due_key());
+        let delayed = &mut self.tubes.arena[tube].delayed;
+        delayed.push(due, key, |job, at| jobs[job].position = at);
+        self.timers.note_delay(&mut self.tubes.arena, tube);
+        self.counts.delayed += 1;
+    }
+
+    /// Puts a job that is nowhere among the ready ones; its tube is to hand out.
+    pub(super) fn make_ready(&mut self, key: Key<Job>) {
+        let jobs = &mut self.jobs.arena;
+        jobs[key].record.state = State::Ready;
+        let urgent = u64::from(jobs[key].is_urgent());
+        let order = jobs[key].ready_key();
+        let tube = &mut self.tubes.arena[jobs[key].tube];
+        tube.ready.push(order, key, |job, at| jobs[job].position = at);
+        tube.urgent += urgent;
+        self.counts.urgent += urgent;
+        self.counts.ready += 1;
+    }
+
+    /// Forgets a tube that has no jobs, users or watchers any more.
+    pub(super) fn drop_if_idle(&mut self, tube: Key<Tube>) {
+        if self.tubes.is_idle(tube) {
+            self.tubes.arena[tube].pause = None;
+            self.timers.note_pause(&mut self.tubes.arena, tube);
+            self.tubes.remove(tube);
+        }
+    }
+}
