@@ -3,14 +3,19 @@
 //! | status | meaning |
 //! |---|---|
 //! | 0 | ended by SIGTERM, SIGINT or SIGHUP; or printed the help or the version |
-//! | 1 | the event loop failed |
+//! | 1 | the event loop failed; or the help or the version could not be printed |
 //! | 5 | the arguments make no sense |
 //! | 10 | the binlog cannot be had |
 //! | 32, 33, 34 | the user database failed; no such user; becoming that user was not allowed |
 //! | 50 | the system would not tell what `stats` reports of it |
 //! | 111 | nothing could be listened on, or signals not be caught |
 
-use std::{env, fmt::Display, io::Write, process::ExitCode};
+use std::{
+    env,
+    fmt::Display,
+    io::{self, Write},
+    process::ExitCode,
+};
 
 use beanstalkd::{
     cli::{self, Config, Invocation},
@@ -26,22 +31,24 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 fn main() -> ExitCode {
     let arguments: Vec<_> = env::args_os().skip(1).collect();
     match cli::parse(&arguments) {
-        Ok(Invocation::Help) => {
-            print!("{}", cli::usage());
-            ExitCode::SUCCESS
-        }
-        Ok(Invocation::Version) => {
-            println!("beanstalkd {VERSION}");
-            ExitCode::SUCCESS
-        }
+        Ok(Invocation::Help) => print(&cli::usage()),
+        Ok(Invocation::Version) => print(&format!("beanstalkd {VERSION}\n")),
         Ok(Invocation::Serve(config)) => {
             start_log(config.verbosity);
             serve(&config).map_or_else(|status| status, |()| ExitCode::SUCCESS)
         }
         Err(mistake) => {
-            eprint!("beanstalkd: {mistake}\n{}", cli::usage());
+            // Where even this cannot be said, the status still says it.
+            let _ = write!(io::stderr(), "beanstalkd: {mistake}\n{}", cli::usage());
             ExitCode::from(5)
         }
+    }
+}
+
+fn print(text: &str) -> ExitCode {
+    match io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
     }
 }
 
@@ -85,8 +92,9 @@ fn serve(config: &Config) -> Result<(), ExitCode> {
     if let Some(user) = &config.user {
         become_user(user)?;
     }
-    let caught = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1];
-    let signals = Signals::catch(&caught).map_err(exit(111, "cannot catch signals: "))?;
+    let ends = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+    let signals =
+        Signals::catch(&ends, &[libc::SIGUSR1]).map_err(exit(111, "cannot catch signals: "))?;
     let clock = Clock;
     let settings =
         Settings { job_size_limit: config.job_size_limit, binlog_size: config.binlog_size };
@@ -106,7 +114,7 @@ fn become_user(user: &str) -> Result<(), ExitCode> {
     })
 }
 
-fn identify() -> std::io::Result<Identity> {
+fn identify() -> io::Result<Identity> {
     let sys::Uname { nodename, version, machine } = sys::uname()?;
     Ok(Identity {
         pid: std::process::id(),

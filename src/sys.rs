@@ -278,15 +278,22 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches the signals given, and ignores SIGPIPE.
-    pub fn catch(signals: &[c_int]) -> io::Result<Self> {
+    /// Catches the signals given, and ignores SIGPIPE. Of `ends`, those that whoever started the
+    /// process has had ignored (as `nohup` does) stay ignored.
+    pub fn catch(ends: &[c_int], others: &[c_int]) -> io::Result<Self> {
         let (woken, wake) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
         WAKE.store(wake.into_raw_fd(), Ordering::Relaxed);
         let note: extern "C" fn(c_int) = note_signal;
-        for &signal in signals {
-            set_handler(signal, note as *const c_void as libc::sighandler_t)?;
+        let note = note as *const c_void as libc::sighandler_t;
+        for &signal in ends {
+            if handler(signal)? != libc::SIG_IGN {
+                set_handler(signal, note)?;
+            }
+        }
+        for &signal in others {
+            set_handler(signal, note)?;
         }
         set_handler(libc::SIGPIPE, libc::SIG_IGN)?;
         Ok(Self { woken })
@@ -306,6 +313,16 @@ impl AsRawFd for Signals {
     fn as_raw_fd(&self) -> RawFd {
         self.woken.as_raw_fd()
     }
+}
+
+/// What a signal does at present.
+fn handler(signal: c_int) -> io::Result<libc::sighandler_t> {
+    let mut action = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: a null pointer changes nothing; the other is valid for one sigaction.
+    let result = unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) };
+    check(result)?;
+    // SAFETY: the call succeeded, so it has filled the sigaction.
+    Ok(unsafe { action.assume_init() }.sa_sigaction)
 }
 
 fn set_handler(signal: c_int, handler: libc::sighandler_t) -> io::Result<()> {

@@ -2,17 +2,14 @@
 
 use std::{
     fmt, fs, io,
-    os::unix::{
-        fs::{FileTypeExt, MetadataExt},
-        net::UnixStream,
-    },
+    os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
 use mio::{
     Interest, Registry, Token,
     event::Source,
-    net::{TcpListener, UnixListener},
+    net::{TcpListener, UnixListener, UnixStream},
 };
 
 use super::socket::Stream;
@@ -132,8 +129,8 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
         if !found.file_type().is_socket() {
             return Err(ListenError::NotASocket(path.into()));
         }
-        // A socket that refuses is left over from a process that is gone; one that does not, or
-        // whose backlog is full, has an owner.
+        // A socket that refuses is left over from a process that is gone; one that does not has
+        // an owner, who may be too busy to answer: this connects without waiting.
         match UnixStream::connect(path) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
             Ok(_) => return Err(ListenError::InUse(path.into())),

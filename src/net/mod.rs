@@ -69,7 +69,7 @@ pub struct Shell {
     poll: Poll,
     listener: Listener,
     acceptance: Acceptance,
-    /// The shortage that made the listener rest has been reported and is not over.
+    /// A shortage of descriptors has been reported, and somebody has been at the door ever since.
     is_short: bool,
     signals: Signals,
     clock: Clock,
@@ -207,12 +207,12 @@ impl Shell {
         for _ in 0..ACCEPT_SHARE {
             match self.listener.accept() {
                 Ok(stream) => {
-                    self.is_short = false;
                     if let Err(error) = self.welcome(stream, now) {
                         warn!("a new connection could not be registered: {error}");
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.is_short = false;
                     self.acceptance = Acceptance::Idle;
                     return;
                 }
