@@ -46,6 +46,11 @@ test:
 sim: tools
 	SEED=$(SEED) RUNS=$(or $(RUNS),2000) $(CARGO) test --release --locked --test sim -- --nocapture
 
+# What real client libraries do, unmodified from their registries, against this daemon and the
+# original: the transcripts must be equal.
+clients: all
+	ct/clients/run $(DAEMON)
+
 install: all
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1
 	install -m 755 $(DAEMON) $(DESTDIR)$(BINDIR)/beanstalkd
