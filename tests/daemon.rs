@@ -1061,16 +1061,9 @@ fn a_kick_of_very_many_jobs_lets_others_in_between() {
     kicker.put_many(50_000, 1000);
     freeze(&daemon);
     kicker.send("kick 4294967295\r\nlist-tube-used\r\n");
-    other.send("stats-tube default\r\n");
+    other.send(looks_in_each_of_three_turns());
     thaw(&daemon);
-    let mut look = other.document();
-    assert!(number_at(&look, "current-jobs-ready") <= 2 * SLICE as usize, "{look}");
-    while number_at(&look, "current-jobs-delayed") > 0 {
-        look = other.yaml("stats-tube default");
-        let [ready, delayed] =
-            ["ready", "delayed"].map(|state| number_at(&look, &format!("current-jobs-{state}")));
-        assert_eq!(ready + delayed, 50_000, "{look}");
-    }
+    see_it_go_on(&mut other, "delayed");
     assert_eq!([kicker.line(), kicker.line()], ["KICKED 50000", "USING default"]);
 }
 
@@ -1085,17 +1078,36 @@ fn a_worker_that_leaves_with_very_many_jobs_lets_others_in_between() {
     worker.reserve_many(50_000);
     freeze(&daemon);
     drop(worker);
-    other.send("stats-tube default\r\n");
+    other.send(looks_in_each_of_three_turns());
     thaw(&daemon);
-    let mut look = other.document();
-    assert!(number_at(&look, "current-jobs-ready") <= 2 * SLICE as usize, "{look}");
-    while number_at(&look, "current-jobs-reserved") > 0 {
-        look = other.yaml("stats-tube default");
-        let [ready, reserved] =
-            ["ready", "reserved"].map(|state| number_at(&look, &format!("current-jobs-{state}")));
-        assert_eq!(ready + reserved, 50_000, "{look}");
-    }
+    see_it_go_on(&mut other, "reserved");
     assert_eq!(other.reserve(), (1, b"x".to_vec()));
+}
+
+/// Three times as many commands as a connection is granted in a turn; the last one of each turn
+/// looks at the tube.
+fn looks_in_each_of_three_turns() -> String {
+    ("list-tube-used\r\n".repeat(SHARE - 1) + "stats-tube default\r\n").repeat(3)
+}
+
+/// Reads what [`looks_in_each_of_three_turns`] saw, and waits until 50,000 jobs have become
+/// ready, each of them in its old state until it is its turn.
+#[track_caller]
+fn see_it_go_on(other: &mut Peer, old_state: &str) {
+    let mut look = String::new();
+    for _ in 0..3 {
+        (1..SHARE).for_each(|_| assert_eq!(other.line(), "USING default"));
+        look = other.document();
+    }
+    let slice = usize::try_from(SLICE).expect("a small number");
+    let ready = number_at(&look, "current-jobs-ready");
+    assert!((slice..=4 * slice).contains(&ready), "{ready} of 50,000 after three turns");
+    while number_at(&look, &format!("current-jobs-{old_state}")) > 0 {
+        look = other.yaml("stats-tube default");
+        let [ready, old] =
+            ["ready", old_state].map(|state| number_at(&look, &format!("current-jobs-{state}")));
+        assert_eq!(ready + old, 50_000, "{look}");
+    }
 }
 
 // ---- A client of these tests ----
@@ -1523,12 +1535,12 @@ impl Siege {
         let mut inside = vec![Peer::at(&place)];
         inside[0].check();
         let at_peace = descriptors(&daemon) - 1;
+        assert_eq!(shortages(&daemon), 0, "{}", daemon.stderr());
         for _ in at_peace + 1..DESCRIPTORS {
             let mut client = Peer::at(&place);
             client.check();
             inside.push(client);
         }
-        assert_eq!(shortages(&daemon), 0, "{}", daemon.stderr());
         let knock = |_| {
             let mut client = Peer::at(&place);
             client.send("list-tube-used\r\n");

@@ -171,3 +171,63 @@ fn a_mass_expiry_is_done_in_slices() {
         assert_eq!(world.server.queue().counts().timeouts, u64::from(count.min(turn * SLICE)));
     }
 }
+
+/// Two workers that crash in the same turn, the first with a thousand jobs, must not take the
+/// daemon with them.
+#[test]
+fn several_departed_clients_share_a_slice() {
+    let mut world = World::new(Arrival::Whole, 65_535);
+    let workers = [world.connect(), world.connect(), world.connect()];
+    for worker in workers {
+        for _ in 0..SLICE {
+            world.send(worker, b"put 0 0 1000 1\r\nx\r\nreserve\r\n");
+        }
+    }
+    world.pause_turns();
+    for worker in workers {
+        world.close(worker);
+    }
+    for turn in 1..=3 {
+        assert_eq!(world.server.queue().counts().ready, u64::from(turn * SLICE));
+        world.turn();
+    }
+    assert!(world.server.next_deadline().is_none(), "nothing is left to do");
+}
+
+/// Behind somebody's kick of a million jobs, a kick of one would wait for all of them.
+#[test]
+fn a_short_kick_does_not_wait_for_a_long_one() {
+    let mut world = World::new(Arrival::Whole, 65_535);
+    let (operator, other) = (world.connect(), world.connect());
+    world.send(other, b"use other\r\nput 0 1000 60 1\r\nx\r\n");
+    for _ in 0..5 * SLICE {
+        world.send(operator, b"put 0 1000 60 1\r\nx\r\n");
+    }
+    world.receive(other);
+    world.pause_turns();
+    world.send(operator, b"kick 4294967295\r\n");
+    world.turn();
+    world.send(other, b"kick 1\r\n");
+    // It comes up behind one more slice of the other.
+    for _ in 0..3 {
+        world.turn();
+    }
+    assert_eq!(world.receive(other), b"KICKED 1\r\n");
+}
+
+/// A flood of delayed jobs must not keep others from being told that their time is up.
+#[test]
+fn a_flood_of_one_kind_leaves_room_for_the_others() {
+    let mut world = World::new(Arrival::Whole, 65_535);
+    let (producer, worker) = (world.connect(), world.connect());
+    for _ in 0..3 * SLICE {
+        world.send(producer, b"put 0 1 60 1\r\nx\r\n");
+    }
+    world.send(worker, b"watch quiet\r\nignore default\r\nreserve-with-timeout 1\r\n");
+    world.receive(worker);
+    world.pause_turns();
+    world.advance(Duration::from_secs(2));
+    world.turn();
+    assert_eq!(world.server.queue().counts().ready, u64::from(SLICE));
+    assert_eq!(world.receive(worker), b"TIMED_OUT\r\n");
+}

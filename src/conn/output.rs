@@ -14,6 +14,9 @@ use crate::{
 /// bookkeeping and the longer `writev`.
 const SHARED_FROM: usize = 4 * 1024;
 
+/// A buffer of this size takes no further reply; the next one begins another.
+const PIECE: usize = 16 * 1024;
+
 /// How many slices one write hands to the system; more would only be looked at, not sent.
 const SLICES: usize = 16;
 
@@ -75,7 +78,10 @@ impl Output {
     }
 
     fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        if !matches!(self.pieces.back(), Some(Piece::Copied(_))) {
+        // A piece is given back when all of it is sent; so it must not go on growing while a slow
+        // reader follows.
+        let has_room = |piece: &Piece| matches!(piece, Piece::Copied(it) if it.len() < PIECE);
+        if !self.pieces.back().is_some_and(has_room) {
             self.pieces.push_back(Piece::Copied(Vec::with_capacity(64)));
         }
         let Some(Piece::Copied(buffer)) = self.pieces.back_mut() else {
@@ -124,6 +130,20 @@ mod tests {
 
     use super::*;
 
+    /// A reader that is always a little behind would otherwise make the daemon keep every byte
+    /// it ever sent.
+    #[test]
+    fn what_is_sent_is_given_back_though_the_output_never_is_empty() {
+        let mut output = Output::default();
+        output.copy(&[0; 1000]);
+        for _ in 0..10_000 {
+            output.copy(&[0; 1000]);
+            output.sent(1000);
+            let held: usize = output.pieces.iter().map(|piece| piece.bytes().len()).sum();
+            assert!(held <= 2 * PIECE, "{held} bytes held for {} unsent", output.len());
+        }
+    }
+
     proptest! {
         /// Whatever the kernel takes at a time, the client gets the same bytes in the same order.
         #[test]
@@ -144,10 +164,14 @@ mod tests {
             while !output.is_empty() {
                 prop_assert_eq!(output.len(), wanted.len() - got.len());
                 let (slices, count) = output.slices();
-                let offered: Vec<u8> = slices[..count].iter().flat_map(|s| s.iter().copied()).collect();
-                let taken = portions.next().expect("a cycle does not end").min(offered.len());
-                got.extend_from_slice(&offered[..taken]);
-                output.sent(taken);
+                let mut portion = portions.next().expect("a cycle does not end");
+                let before = got.len();
+                for slice in &slices[..count] {
+                    let taken = portion.min(slice.len());
+                    got.extend_from_slice(&slice[..taken]);
+                    portion -= taken;
+                }
+                output.sent(got.len() - before);
             }
             prop_assert_eq!(got, wanted);
             prop_assert!(output.pieces.capacity() == 0 && output.sent == 0);

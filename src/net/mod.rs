@@ -116,10 +116,9 @@ impl Shell {
     /// Serves until a signal says to stop.
     pub fn run(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
-        let mut now = self.clock.now();
         while !self.is_stopping {
-            self.wait(&mut events, now)?;
-            now = self.clock.now();
+            self.wait(&mut events)?;
+            let now = self.clock.now();
             self.server.tick(now);
             for event in &events {
                 self.note(event);
@@ -135,15 +134,17 @@ impl Shell {
     }
 
     /// Sleeps until something happens or is due; not at all while work is left.
-    fn wait(&mut self, events: &mut Events, now: Time) -> io::Result<()> {
+    fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         let rest = match self.acceptance {
             Acceptance::Idle => None,
-            Acceptance::Open => Some(now),
+            Acceptance::Open => Some(Time::default()),
             Acceptance::Resting(until) => Some(until),
         };
-        let work = (!self.runnable.is_empty()).then_some(now);
+        let work = (!self.runnable.is_empty()).then(Time::default);
         let next = [self.server.next_deadline(), rest, work].into_iter().flatten().min();
-        match self.poll.poll(events, next.map(|at| now.until(at))) {
+        // The turn has taken time; what is due must not wait as long again.
+        let timeout = next.map(|at| self.clock.now().until(at));
+        match self.poll.poll(events, timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                 events.clear();
                 Ok(())

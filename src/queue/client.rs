@@ -75,7 +75,12 @@ impl Client {
         self.waiting.is_some()
     }
 
-    /// How many tubes it watches; at least one.
+    /// How many jobs it holds.
+    pub fn holds(&self) -> usize {
+        self.reserved.len()
+    }
+
+    /// How many tubes it watches; at least one until it has left.
     pub fn watching(&self) -> usize {
         self.watching.len()
     }

@@ -24,6 +24,7 @@ pub use self::{
     client::Client,
     job::{Job, Record, State, URGENT},
     stats::Counts,
+    timers::Timer,
     tube::{Pause, Tube},
 };
 use self::{
@@ -137,12 +138,12 @@ impl Queue {
     }
 
     /// Returns the job that a departed client has held longest to its tube, which is to hand
-    /// out; `None` when it holds no more. O(log n).
-    pub fn give_back(&mut self, client: Key<Client>) -> Option<Key<Tube>> {
-        let job = self.clients[client].reserved.front()?;
+    /// out. It must hold one. O(log n).
+    pub fn give_back(&mut self, client: Key<Client>) -> Key<Tube> {
+        let job = self.clients[client].reserved.front().expect("the client holds a job");
         let tube = self.unreserve(job);
         self.make_ready(job);
-        Some(tube)
+        tube
     }
 
     /// Forgets a client that has left and holds nothing; its key may be reused from now on.
@@ -464,11 +465,11 @@ impl Queue {
 
 /// Time.
 impl Queue {
-    /// Does the first thing that is due at `now`, in the order: delayed jobs, pauses, clients.
-    /// `None` when nothing is due any more. O(log n), and linear in the tubes that a client
-    /// concerned watches.
-    pub fn expire(&mut self, now: Time) -> Option<Expired> {
-        match self.timers.due(now)? {
+    /// Does the first thing of one kind that is due at `now`. `None` when nothing of this kind is
+    /// due any more. A tick asks for the kinds in the order of [`Timer::ALL`]. O(log n), and
+    /// linear in the tubes that a client concerned watches.
+    pub fn expire(&mut self, timer: Timer, now: Time) -> Option<Expired> {
+        match self.timers.due(timer, now)? {
             Alarm::Delay(tube) => {
                 let job = self.first_delayed(tube).expect("its timer says that there is one");
                 self.pull(job);

@@ -11,7 +11,23 @@ use crate::{
     queue::{client::Client, job::DueKey, tube::Tube},
 };
 
-/// A due event, in the order in which a tick serves them.
+/// The kinds of things that fall due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timer {
+    /// Delayed jobs.
+    Delays,
+    /// Paused tubes.
+    Pauses,
+    /// Clients that wait, or hold jobs.
+    Clients,
+}
+
+impl Timer {
+    /// All kinds, in the order in which a tick serves them: the original's.
+    pub const ALL: [Self; 3] = [Self::Delays, Self::Pauses, Self::Clients];
+}
+
+/// Something that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Alarm {
     /// The tube's soonest delayed job is due.
@@ -31,16 +47,18 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// The first of what is due at `now`.
-    pub(super) fn due(&self, now: Time) -> Option<Alarm> {
-        if let Some((_, tube)) = self.delays.peek().filter(|(due, _)| due.at() <= now) {
-            return Some(Alarm::Delay(tube));
-        }
-        if let Some((_, tube)) = self.pauses.peek().filter(|((at, _), _)| *at <= now) {
-            return Some(Alarm::Pause(tube));
-        }
-        let (_, client) = self.clients.peek().filter(|((at, _), _)| *at <= now)?;
-        Some(Alarm::Client(client))
+    /// The first of its kind, if it is due at `now`.
+    pub(super) fn due(&self, timer: Timer, now: Time) -> Option<Alarm> {
+        let (at, alarm) = match timer {
+            Timer::Delays => {
+                self.delays.peek().map(|(due, tube)| (due.at(), Alarm::Delay(tube)))?
+            }
+            Timer::Pauses => self.pauses.peek().map(|((at, _), tube)| (at, Alarm::Pause(tube)))?,
+            Timer::Clients => {
+                self.clients.peek().map(|((at, _), client)| (at, Alarm::Client(client)))?
+            }
+        };
+        (at <= now).then_some(alarm)
     }
 
     /// The least of the three tops.

@@ -27,14 +27,18 @@ use crate::{
     clock::Time,
     conn::{Conn, Output, Step},
     proto::{CRLF, Refused, Reply, Verb},
-    queue::{Client, Expired, Job, Kick, Put, Queue, Tube},
+    queue::{Client, Expired, Job, Kick, Put, Queue, Timer, Tube},
 };
 
-/// How many jobs one kind of large work moves in a turn.
+/// How many jobs one kind of large work moves in a turn, and how many alarms of one kind are
+/// heeded.
 pub const SLICE: u32 = 1000;
 
 /// How many commands of one connection are obeyed before others get their share of the turn.
 pub const SHARE: usize = 512;
+
+/// How many watched tubes make a command of a connection cost as much as another command.
+const WATCHES: usize = 64;
 
 /// What `stats` tells of the process and its machine.
 #[derive(Debug, Clone)]
@@ -153,7 +157,9 @@ impl Server {
     pub fn feed(&mut self, key: Key<Conn>, bytes: &[u8], now: Time) -> (usize, Appetite) {
         let mut rest = bytes;
         let mut appetite = Appetite::Later;
-        for _ in 0..SHARE {
+        // Reserving takes longer the more tubes are watched; so fewer commands make a share.
+        let watching = self.queue.client(key.beside()).watching();
+        for _ in 0..(SHARE / (1 + watching / WATCHES)).max(1) {
             match self.conns[key].step(&mut rest) {
                 Step::Line(line) => self.dispatch(key, line, &mut rest, now),
                 Step::Job(put, body) => self.put(key, put, body, now),
@@ -215,20 +221,25 @@ impl Server {
     /// Does what is due at `now`, then the next slices of what is large.
     pub fn tick(&mut self, now: Time) {
         let now = self.instant(now);
-        for _ in 0..SLICE {
-            match self.queue.expire(now) {
-                None => break,
-                Some(Expired::Ready(tube)) => self.hand_out(tube, now),
-                Some(Expired::DeadlineSoon(client)) => {
-                    self.answer_waiting(client, Reply::DeadlineSoon);
+        for timer in Timer::ALL {
+            for _ in 0..SLICE {
+                match self.queue.expire(timer, now) {
+                    None => break,
+                    Some(Expired::Ready(tube)) => self.hand_out(tube, now),
+                    Some(Expired::DeadlineSoon(client)) => {
+                        self.answer_waiting(client, Reply::DeadlineSoon);
+                    }
+                    Some(Expired::TimedOut(client)) => {
+                        self.answer_waiting(client, Reply::TimedOut);
+                    }
                 }
-                Some(Expired::TimedOut(client)) => self.answer_waiting(client, Reply::TimedOut),
             }
         }
         self.returns_left = SLICE;
         self.return_jobs(now);
         self.kicks_left = SLICE;
-        for _ in 0..self.kicks.len() {
+        // One that is not done lines up behind the others, so each gets its turn.
+        while self.kicks_left > 0 {
             let Some(long) = self.kicks.pop_front() else { break };
             self.kick(long, now);
         }
@@ -367,15 +378,17 @@ impl Server {
     /// Returns the jobs of closed connections as far as this turn's allowance goes.
     fn return_jobs(&mut self, now: Time) {
         while let Some(&key) = self.departing.front() {
-            while let Some(tube) = self.queue.give_back(key.beside()) {
-                self.hand_out(tube, now);
-                self.returns_left -= 1;
-                if self.returns_left == 0 {
-                    return;
-                }
+            if self.queue.client(key.beside()).holds() == 0 {
+                self.departing.pop_front();
+                self.gone.push(key);
+                continue;
             }
-            self.departing.pop_front();
-            self.gone.push(key);
+            if self.returns_left == 0 {
+                return;
+            }
+            self.returns_left -= 1;
+            let tube = self.queue.give_back(key.beside());
+            self.hand_out(tube, now);
         }
     }
 }
