@@ -8,8 +8,10 @@
 //! - [`mod@run`] plays it on a [`Stage`], and [`socket`] is the stage for real daemons;
 //! - [`dialect`] lists where a known daemon answers differently;
 //! - [`check`] plays many scripts at a time, for the tests and for the program `ct-check`;
-//! - [`daemon`], [`client`] and [`prng`] are tools for tests in Rust.
+//! - [`daemon`], [`client`] and [`prng`] are tools for tests in Rust;
+//! - [`bench`] measures and compares, for the program `ct-bench`.
 
+pub mod bench;
 pub mod check;
 pub mod client;
 pub mod daemon;

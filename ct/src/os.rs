@@ -1,7 +1,8 @@
-//! The two system calls that std does not offer, and every unsafe line of this crate.
+//! The system calls that std does not offer, and every unsafe line of this crate.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 /// Sends one byte as TCP urgent data.
 #[expect(unsafe_code, reason = "std has no call for urgent data")]
@@ -21,4 +22,115 @@ pub(crate) fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
     // SAFETY: kill reads no memory of ours.
     let result = unsafe { libc::kill(pid, signal) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Asks the kernel to call a socket readable only when so many bytes are there.
+#[expect(unsafe_code, reason = "std has no call for SO_RCVLOWAT")]
+pub(crate) fn set_receive_low_water(socket: &impl AsRawFd, bytes: usize) -> io::Result<()> {
+    let value = libc::c_int::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let length = libc::socklen_t::try_from(size_of_val(&value)).expect("four bytes");
+    // SAFETY: the pointer leads to a readable integer of the length given; a descriptor that is no
+    // socket is refused by the kernel.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT,
+            (&raw const value).cast(),
+            length,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Returns the cores this process may run on; none where there is no way to choose.
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "std only tells how many")]
+pub(crate) fn cores() -> io::Result<Vec<usize>> {
+    // SAFETY: all zeros is a valid, empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer leads to a writable set of the size given.
+    let result = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let limit = usize::try_from(libc::CPU_SETSIZE).expect("a small number");
+    // SAFETY: the index is below the size of the set.
+    Ok((0..limit).filter(|&core| unsafe { libc::CPU_ISSET(core, &set) }).collect())
+}
+
+/// Returns none: there is no way to choose a core here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn cores() -> io::Result<Vec<usize>> {
+    Ok(Vec::new())
+}
+
+/// Keeps the calling thread, and what it starts from now on, on one core.
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "std has no call for it")]
+pub(crate) fn stay_on(core: usize) -> io::Result<()> {
+    if core >= usize::try_from(libc::CPU_SETSIZE).expect("a small number") {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: all zeros is a valid, empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the index is below the size of the set.
+    unsafe { libc::CPU_SET(core, &mut set) };
+    // SAFETY: the pointer leads to a readable set of the size given.
+    let result = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Is never called, for no cores were offered.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn stay_on(_: usize) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Returns the CPU time that all threads of a process have used so far.
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "std knows no clocks of other processes")]
+pub(crate) fn cpu_time(pid: u32) -> io::Result<Duration> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut clock = 0;
+    // SAFETY: the pointer leads to a writable clock id.
+    let result = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+    if result != 0 {
+        return Err(io::Error::from_raw_os_error(result));
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer leads to a writable timespec.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let seconds = u64::try_from(time.tv_sec).expect("CPU time is positive");
+    Ok(Duration::new(seconds, u32::try_from(time.tv_nsec).expect("below a second")))
+}
+
+/// Cannot tell: there are no clocks of other processes here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn cpu_time(_: u32) -> io::Result<Duration> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// As many files as tests with ten thousand connections to each of several daemons need.
+const OPEN_FILES: u64 = 100_000;
+
+/// Raises the number of files this process may open as far as it may, and returns it. What it
+/// starts inherits the limit.
+#[expect(unsafe_code, reason = "std has no call for limits")]
+pub(crate) fn raise_open_files() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer leads to a writable limit.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    for most in [limit.rlim_max.max(OPEN_FILES), limit.rlim_max] {
+        limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+        // SAFETY: the pointer leads to a readable limit.
+        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0 {
+            return Ok(most);
+        }
+    }
+    Err(io::Error::last_os_error())
 }

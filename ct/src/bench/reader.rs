@@ -181,11 +181,11 @@ impl Reader {
         matches!(self.state, State::Line) && self.carry.is_empty()
     }
 
-    /// Returns how many bytes of the reply under way have come.
-    pub fn begun_bytes(&self) -> usize {
+    /// Returns how many bytes must still come, at the least, for a reply of at least so many.
+    pub fn still_to_come(&self, least: usize) -> usize {
         match self.state {
-            State::Line => self.carry.len(),
-            State::Body { got, .. } => "OK 0\r\n".len() + got,
+            State::Line => least.saturating_sub(self.carry.len()),
+            State::Body { length, got, .. } => length + 2 - got,
         }
     }
 

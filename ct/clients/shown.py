@@ -1,0 +1,55 @@
+"""Prints each call to a client library, with its result."""
+
+import hashlib
+import json
+
+
+class Shown:
+    """Wraps a client: each call through it prints one line, `name.call(arguments) -> JSON`.
+
+    A refusal, one of the given exceptions, becomes a result; anything else ends the tour.
+    """
+
+    def __init__(self, name, client, refusals):
+        self._name, self._client, self._refusals = name, client, refusals
+
+    def __getattr__(self, method):
+        def call(*arguments, **options):
+            line, result = self.ask(method, *arguments, **options)
+            print(line, flush=True)
+            return result
+
+        return call
+
+    def ask(self, method, *arguments, **options):
+        """Calls; returns the line without printing it, and the bare result."""
+        shown = [text(value) for value in arguments]
+        shown += [f"{name}={text(value)}" for name, value in options.items()]
+        try:
+            result = getattr(self._client, method)(*arguments, **options)
+            answer = plain(result)
+        except self._refusals as error:
+            result, answer = None, {type(error).__name__: plain(vars(error))}
+        line = f"{self._name}.{method}({', '.join(shown)}) -> {json.dumps(answer)}"
+        return line, result
+
+
+def text(value):
+    return json.dumps(plain(value), ensure_ascii=False)
+
+
+def plain(value):
+    """Turns a value into what JSON can say; long or binary ones into length and digest."""
+    if isinstance(value, str) and len(value) > 80:
+        value = value.encode()
+    if isinstance(value, bytes):
+        if value.isascii() and len(value) <= 80:
+            return value.decode()
+        return f"{len(value)} bytes, sha256 {hashlib.sha256(value).hexdigest()[:16]}"
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if hasattr(value, "__dict__"):
+        return plain(vars(value))
+    return value

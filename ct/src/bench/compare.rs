@@ -1,0 +1,378 @@
+//! Side by side: every scenario on every target, in turn, round after round.
+//!
+//! What one round measures on all targets lies within seconds, so the ratios of a round are fair
+//! even where the machine's speed drifts; their median is what counts, and their spread is shown.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::calls::Calls;
+use super::group::{Pacing, Until};
+use super::load::Load;
+use super::measure::{Cores, Figures, SATURATED};
+use super::scenario::{Effort, Phase, Scenario, Work};
+use super::special;
+use super::stats::{Spread, pairwise_ratios};
+use super::target::{Ground, Target};
+
+/// What one measurement gave, by the name of the figure; times are in microseconds.
+pub type Sample = BTreeMap<String, f64>;
+
+/// A line of the table: one thing that was done to all targets.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// The scenario's name, and the phase's.
+    pub name: String,
+    /// What was done.
+    pub about: String,
+    /// What varies along its curve, and its value.
+    pub curve: Option<(String, f64)>,
+    /// What each target gave, in the order of the command line.
+    pub results: Vec<Outcome>,
+}
+
+/// What one target gave in one row.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// The target.
+    pub label: String,
+    /// One for each round.
+    pub samples: Vec<Sample>,
+    /// Why there are none, or no more.
+    pub error: Option<String>,
+}
+
+impl Outcome {
+    /// Returns median and ends of a figure, if it was measured.
+    pub fn spread(&self, figure: &str) -> Option<Spread> {
+        let values: Vec<f64> =
+            self.samples.iter().filter_map(|sample| sample.get(figure).copied()).collect();
+        if values.is_empty() { None } else { Some(Spread::of(&values)) }
+    }
+
+    /// Returns the ratio of this target's figure to another's, round by round.
+    pub fn ratio_to(&self, other: &Self, figure: &str) -> Option<Spread> {
+        let pairs = self.samples.iter().zip(&other.samples).filter_map(|(own, others)| {
+            Some((others.get(figure).copied()?, own.get(figure).copied()?))
+        });
+        let ratios = pairwise_ratios(pairs);
+        if ratios.is_empty() { None } else { Some(Spread::of(&ratios)) }
+    }
+
+    /// Says which side had no time left: the daemon, the load, both or none.
+    ///
+    /// Time in which a side was ready to run but others had its core counts as busy.
+    pub fn saturated(&self) -> &'static str {
+        let share = |busy: &str, waited: &str| {
+            let median = |figure| self.spread(figure).map_or(0.0, |spread| spread.median);
+            median(busy) + median(waited) >= SATURATED
+        };
+        match (share("busy", "waited"), share("load_busy", "load_waited")) {
+            (true, true) => "both",
+            (true, false) => "daemon",
+            (false, true) => "load",
+            (false, false) => "none",
+        }
+    }
+}
+
+/// How a comparison is run.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// What is compared; the first against each of the others.
+    pub targets: Vec<Target>,
+    /// How much is measured.
+    pub effort: Effort,
+    /// Where binlogs may be kept.
+    pub scratch: PathBuf,
+    /// Where daemons and load run.
+    pub cores: Cores,
+}
+
+/// Runs scenarios one after the other and keeps daemons whose state fits the next one too.
+#[derive(Debug)]
+pub struct Comparison {
+    config: Config,
+    grounds: Vec<Option<Ground>>,
+}
+
+impl Comparison {
+    /// Prepares nothing yet.
+    pub fn new(config: Config) -> Self {
+        let grounds = config.targets.iter().map(|_| None).collect();
+        Self { config, grounds }
+    }
+
+    /// Runs one scenario; a target that fails says why in its rows and does not stop the others.
+    pub fn run(&mut self, scenario: &Scenario, progress: &mut dyn FnMut(&str)) -> Vec<Row> {
+        match &scenario.work {
+            Work::Phases(phases) => self.run_phases(scenario, phases, progress),
+            _ => self.run_special(scenario, progress),
+        }
+    }
+
+    fn run_phases(
+        &mut self,
+        scenario: &Scenario,
+        phases: &[Phase],
+        progress: &mut dyn FnMut(&str),
+    ) -> Vec<Row> {
+        let rows = phases.iter().map(|phase| self.row(scenario, scenario.row_name(phase.name)));
+        let mut turns = Turns { scenario, phases, rows: rows.collect(), loads: Vec::new() };
+        turns.loads.resize_with(self.config.targets.len(), || None);
+        // Where all connections together are too many, each target has them only in its own turn.
+        let alone = turns.open_files() * self.config.targets.len() > self.config.cores.open_files;
+        for round in 0..=self.config.effort.rounds {
+            progress(&format!("round {round} of {}", self.config.effort.rounds));
+            for index in 0..self.config.targets.len() {
+                let warms_up = round == 0;
+                if alone && !warms_up {
+                    self.turn(&mut turns, index, true, progress);
+                }
+                if !alone || !warms_up {
+                    self.turn(&mut turns, index, warms_up, progress);
+                }
+                if alone {
+                    (turns.loads[index], self.grounds[index]) = (None, None);
+                }
+            }
+        }
+        if scenario.counts_calls && !alone {
+            self.count_calls(&mut turns);
+        }
+        turns.rows
+    }
+
+    /// Lets each target run once more while its system calls are counted; that costs time, so the
+    /// other figures of this run are dropped.
+    fn count_calls(&mut self, turns: &mut Turns<'_>) {
+        for (index, slot) in turns.loads.iter_mut().enumerate() {
+            let (Some([load]), Some(ground)) = (slot.as_deref_mut(), &self.grounds[index]) else {
+                continue;
+            };
+            let Some(calls) = Calls::begin(ground.daemon.pid()) else { return };
+            let tally = load.run(Until::time(self.config.effort.window));
+            let (Ok(tally), Some(calls)) = (tally, calls.end()) else { return };
+            if let Some(sample) = turns.rows[0].results[index].samples.last_mut() {
+                sample.extend(named([("calls", ratio(calls, tally.commands))]));
+            }
+        }
+    }
+
+    /// Measures one target once, unless it has failed or has no part in this.
+    fn turn(
+        &mut self,
+        turns: &mut Turns<'_>,
+        index: usize,
+        warms_up: bool,
+        progress: &mut dyn FnMut(&str),
+    ) {
+        let target = &self.config.targets[index];
+        let has_failed = turns.rows[0].results[index].error.is_some();
+        if has_failed || (target.bare && !turns.scenario.bare) {
+            return;
+        }
+        if turns.loads[index].is_none() {
+            match self.open(index, turns.scenario, turns.phases, progress) {
+                Ok(loads) => turns.loads[index] = Some(loads),
+                Err(error) => return self.fail(turns, index, &error),
+            }
+        }
+        let (Some(loads), Some(ground)) = (&mut turns.loads[index], &self.grounds[index]) else {
+            return;
+        };
+        match measure(loads, ground, turns.phases, self.config.effort) {
+            Ok(_) if warms_up => {}
+            Ok(samples) => {
+                for (row, sample) in turns.rows.iter_mut().zip(samples) {
+                    row.results[index].samples.push(sample);
+                }
+            }
+            Err(error) => self.fail(turns, index, &error),
+        }
+    }
+
+    fn fail(&mut self, turns: &mut Turns<'_>, index: usize, error: &io::Error) {
+        (turns.loads[index], self.grounds[index]) = (None, None);
+        for row in &mut turns.rows {
+            row.results[index].error = Some(message(error));
+        }
+    }
+
+    /// Connects the loads of all phases to a daemon in the scenario's state.
+    fn open(
+        &mut self,
+        index: usize,
+        scenario: &Scenario,
+        phases: &[Phase],
+        progress: &mut dyn FnMut(&str),
+    ) -> io::Result<Vec<Load>> {
+        let target = &self.config.targets[index];
+        let holds = phases.iter().flat_map(|phase| &phase.groups).any(|group| group.hold > 0);
+        let ground = &mut self.grounds[index];
+        let fits = |ground: &Ground| ground.is_in(&scenario.state) && scenario.binlog.is_none();
+        if holds || !ground.as_ref().is_some_and(fits) {
+            *ground = None;
+            let binlog = scenario.binlog.map(|flag| (flag, self.config.scratch.as_path()));
+            let state = &scenario.state;
+            let mut report = |text: &str| progress(&format!("{}: {text}", target.label));
+            *ground = Some(Ground::prepare(target, self.config.cores, state, binlog, &mut report)?);
+        }
+        let address = ground.as_ref().map_or("", |ground| ground.daemon.address());
+        let connect = |phase: &Phase| Load::connect(address, &phase.groups, target.bare, 1);
+        phases.iter().map(connect).collect()
+    }
+
+    /// Runs what is no repeated load, on a fresh daemon for each target.
+    fn run_special(&mut self, scenario: &Scenario, progress: &mut dyn FnMut(&str)) -> Vec<Row> {
+        self.grounds.fill_with(|| None);
+        let mut row = self.row(scenario, scenario.name.clone());
+        for (result, target) in row.results.iter_mut().zip(&self.config.targets) {
+            if target.bare {
+                continue;
+            }
+            progress(&target.label);
+            match special::run(scenario, target, &self.config, progress) {
+                Ok(samples) => result.samples = samples,
+                Err(error) => result.error = Some(message(&error)),
+            }
+        }
+        vec![row]
+    }
+
+    fn row(&self, scenario: &Scenario, name: String) -> Row {
+        let outcome =
+            |target: &Target| Outcome { label: target.label.clone(), ..Outcome::default() };
+        let results = self.config.targets.iter().map(outcome).collect();
+        let curve = scenario.curve.map(|(what, value)| (what.to_owned(), value));
+        Row { name, about: scenario.about.clone(), curve, results }
+    }
+}
+
+/// A scenario while the targets take turns.
+struct Turns<'a> {
+    scenario: &'a Scenario,
+    phases: &'a [Phase],
+    rows: Vec<Row>,
+    /// For each target, the loads of all phases.
+    loads: Vec<Option<Vec<Load>>>,
+}
+
+impl Turns<'_> {
+    /// Returns how many files one target needs, and some to spare.
+    fn open_files(&self) -> usize {
+        let groups = self.phases.iter().flat_map(|phase| &phase.groups);
+        let connections: usize = groups.map(|group| group.connections).sum();
+        connections + self.scenario.state.blocked + self.scenario.state.idle + 100
+    }
+}
+
+/// Runs each phase once.
+fn measure(
+    loads: &mut [Load],
+    ground: &Ground,
+    phases: &[Phase],
+    effort: Effort,
+) -> io::Result<Vec<Sample>> {
+    let mut before = 0;
+    let mut samples = Vec::new();
+    for (load, phase) in loads.iter_mut().zip(phases) {
+        let until = match phase.cycles {
+            Some(cycles) => effort.until(cycles),
+            None => Until::cycles(before),
+        };
+        let figures = Figures::measure(load, &ground.daemon, until)?;
+        before = figures.tally.cycles;
+        let mut sample = sample(&figures);
+        if phase.groups.iter().any(|group| matches!(group.pacing, Pacing::Open(_))) {
+            // The load spins until the next intended time, which says nothing of what it could do.
+            sample.retain(|figure, _| !figure.starts_with("load_"));
+        }
+        samples.push(sample);
+    }
+    Ok(samples)
+}
+
+/// Returns what an error says, in one line.
+fn message(error: &io::Error) -> String {
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
+fn ratio(count: u64, commands: u64) -> f64 {
+    count as f64 / commands.max(1) as f64
+}
+
+/// Names the figures of a run.
+pub fn sample(figures: &Figures) -> Sample {
+    let mut sample = named([
+        ("rate", figures.rate()),
+        ("cpu", figures.daemon_cpu()),
+        ("system_share", figures.system_share),
+        ("busy", figures.daemon_busy()),
+        ("waited", figures.daemon_waited()),
+        ("load_cpu", figures.load_cpu()),
+        ("load_busy", figures.load_busy()),
+        ("load_waited", figures.load_waited()),
+    ]);
+    let latency = &figures.tally.latency;
+    if !latency.is_empty() {
+        sample.extend(named([
+            ("p50", microseconds(latency.value_at_quantile(0.5))),
+            ("p99", microseconds(latency.value_at_quantile(0.99))),
+            ("p99.9", microseconds(latency.value_at_quantile(0.999))),
+            ("max", microseconds(latency.max())),
+        ]));
+    }
+    let sojourn = &figures.tally.sojourn;
+    if !sojourn.is_empty() {
+        sample.extend(named([
+            ("sojourn_p50", microseconds(sojourn.value_at_quantile(0.5))),
+            ("sojourn_p99", microseconds(sojourn.value_at_quantile(0.99))),
+        ]));
+    }
+    sample
+}
+
+pub(crate) fn named<const N: usize>(figures: [(&str, f64); N]) -> Sample {
+    figures.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+pub(crate) fn microseconds(nanoseconds: u64) -> f64 {
+    Duration::from_nanos(nanoseconds).as_secs_f64() * 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(figure: &'static str, values: &[f64]) -> Outcome {
+        let samples = values.iter().map(|&value| named([(figure, value)])).collect();
+        Outcome { label: "x".to_owned(), samples, error: None }
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_round() {
+        // The machine became ten times slower in the second round; neither target did.
+        let (first, second) = (outcome("rate", &[30.0, 3.0]), outcome("rate", &[10.0, 1.0]));
+        let ratio = first.ratio_to(&second, "rate").unwrap();
+        assert!((ratio.least - 3.0).abs() < 1e-9 && (ratio.most - 3.0).abs() < 1e-9);
+        assert_eq!(first.ratio_to(&second, "cpu"), None);
+        assert_eq!(first.spread("cpu"), None);
+    }
+
+    #[test]
+    fn a_row_says_which_side_was_saturated() {
+        let busy = |daemon: f64, waited: f64, load: f64| {
+            let sample = named([("busy", daemon), ("waited", waited), ("load_busy", load)]);
+            Outcome { samples: vec![sample], ..Outcome::default() }.saturated()
+        };
+        assert_eq!(busy(0.95, 0.0, 0.5), "daemon");
+        assert_eq!(busy(0.70, 0.25, 0.5), "daemon");
+        assert_eq!(busy(0.70, 0.0, 0.95), "load");
+        assert_eq!(busy(0.90, 0.0, 0.95), "both");
+        assert_eq!(busy(0.5, 0.0, 0.5), "none");
+    }
+}

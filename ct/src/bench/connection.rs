@@ -1,0 +1,346 @@
+//! One connection of the load: sends a batch, checks its replies, goes on to the next.
+//!
+//! Everything a command needs is allotted when the connection is made; after that nothing is
+//! allocated, and a batch is one write.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+
+use super::group::{Group, Pacing, Until};
+use super::load::{LATENCY_LIMIT, Tally};
+use super::op::{Context, Op};
+use super::reader::{Body, Kind, Reader};
+use crate::{Prng, os};
+
+/// How many replies of a batch may be waited for before any of them is read.
+const REPLIES_AT_ONCE: usize = 8;
+/// Time to run of each job in seconds: nothing of a measurement depends on its end.
+const TTR: u32 = 1_000_000;
+/// A prime, so that all held jobs are met before one is met again.
+const HELD_STRIDE: usize = 7_919;
+
+/// A group as its connections need it: the steps of their cycle.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) group: Group,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug)]
+struct Step {
+    op: Op,
+    expected: Kind,
+    /// The fewest bytes of one reply.
+    least: usize,
+    /// The bytes of a whole batch; empty if it is another each time.
+    batch: Vec<u8>,
+}
+
+/// What is known of the run under way.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) tally: Tally,
+    pub(super) prng: Prng,
+    pub(super) stopping: bool,
+    /// Cycles that may still begin.
+    pub(super) cycles_left: u64,
+    /// Connections, workers apart, in the middle of a cycle.
+    pub(super) active: usize,
+    /// Cycles that workers have ended and no producer has answered yet.
+    pub(super) permits: u64,
+    /// When the last reply came.
+    pub(super) last: u64,
+}
+
+/// A socket and where in its cycle it is.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) socket: mio::net::TcpStream,
+    /// Which of the plans it follows.
+    pub(super) plan: usize,
+    step: usize,
+    /// Replies of this batch that have not come.
+    pub(super) awaited: usize,
+    /// When the batch was to be sent.
+    sent_at: u64,
+    ids: Vec<u64>,
+    held: Vec<u64>,
+    /// Which of the held jobs the next cycle begins with.
+    cursor: usize,
+    reader: Reader,
+    out: Vec<u8>,
+    /// How much of the batch is written.
+    written: usize,
+    /// How many bytes must be there before the kernel wakes the load.
+    low_water: usize,
+}
+
+impl Plan {
+    /// Works out each step; the bare responder answers all of them with `INSERTED 1`.
+    pub(super) fn new(group: Group, bare: bool) -> Self {
+        let steps = group.cycle.iter().map(|&op| Step::new(op, &group, bare)).collect();
+        Self { group, steps }
+    }
+}
+
+impl Step {
+    fn new(op: Op, group: &Group, bare: bool) -> Self {
+        let expected = if bare { Kind::Inserted } else { op.answer() };
+        let body = if expected == Kind::Reserved { group.body.bytes.len() } else { 0 };
+        let mut batch = Vec::new();
+        if op.is_constant(&group.body) {
+            encode(&mut batch, op, &mut vec![0; group.depth], &group.body, 0, &mut Prng::new(0));
+        }
+        Self { op, expected, least: expected.least_bytes() + body, batch }
+    }
+}
+
+/// Appends the bytes of a batch, a command for each id.
+fn encode(out: &mut Vec<u8>, op: Op, ids: &mut [u64], body: &Body, now: u64, prng: &mut Prng) {
+    let mut context = Context { body, ttr: TTR, now, prng };
+    for id in ids {
+        op.encode(out, id, &mut context);
+    }
+}
+
+impl Run {
+    /// Has counted nothing yet.
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            tally: Tally::new(),
+            prng: Prng::new(seed),
+            stopping: false,
+            cycles_left: 0,
+            active: 0,
+            permits: 0,
+            last: 0,
+        }
+    }
+
+    /// Begins anew, with the same sequence of random numbers.
+    pub(super) fn begin(&mut self, until: Until, now: u64) {
+        self.stopping = false;
+        self.cycles_left = until.cycles;
+        self.active = 0;
+        self.permits = 0;
+        self.last = now;
+    }
+}
+
+impl Connection {
+    /// Takes a connection of which nothing is awaited, and the jobs it holds.
+    pub(super) fn new(
+        stream: TcpStream,
+        plan: usize,
+        group: &Group,
+        held: Vec<u64>,
+    ) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            socket: mio::net::TcpStream::from_std(stream),
+            plan,
+            step: 0,
+            awaited: 0,
+            sent_at: 0,
+            ids: vec![0; group.depth],
+            held,
+            cursor: 0,
+            reader: Reader::default(),
+            out: Vec::new(),
+            written: 0,
+            low_water: 1,
+        })
+    }
+
+    /// Says whether it waits for a job, as workers do when there is nothing to do.
+    pub(super) fn is_waiting(&self, plan: &Plan) -> bool {
+        self.step == 0 && self.awaited == plan.group.depth
+    }
+
+    /// Sends the first batch of a cycle that was to begin at this time.
+    pub(super) fn begin_cycle(&mut self, plan: &Plan, run: &mut Run, now: u64) -> io::Result<()> {
+        self.step = 0;
+        if !plan.group.waits {
+            run.active += 1;
+            run.cycles_left = run.cycles_left.saturating_sub(plan.group.depth as u64);
+        }
+        self.pick_held();
+        self.begin_step(plan, run, now)
+    }
+
+    /// Sends the batch of this step.
+    fn begin_step(&mut self, plan: &Plan, run: &mut Run, now: u64) -> io::Result<()> {
+        let step = &plan.steps[self.step];
+        self.awaited = plan.group.depth;
+        self.sent_at = now;
+        self.written = 0;
+        if step.batch.is_empty() {
+            self.out.clear();
+            let body = &plan.group.body;
+            encode(&mut self.out, step.op, &mut self.ids, body, now, &mut run.prng);
+        }
+        self.raise_low_water(plan)?;
+        self.flush(plan)
+    }
+
+    /// Writes what is left of the batch, as far as the socket takes it.
+    pub(super) fn flush(&mut self, plan: &Plan) -> io::Result<()> {
+        let batch = &plan.steps[self.step].batch;
+        let output = if batch.is_empty() { &self.out } else { batch };
+        while self.written < output.len() {
+            match self.socket.write(&output[self.written..]) {
+                Ok(length) => self.written += length,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads until the socket is empty; true if a cycle ended and no other began.
+    pub(super) fn receive(
+        &mut self,
+        plan: &Plan,
+        run: &mut Run,
+        buffer: &mut [u8],
+        now: u64,
+    ) -> io::Result<bool> {
+        loop {
+            let length = match self.socket.read(buffer) {
+                Ok(0) => return Err(io::Error::other("the daemon closed a connection")),
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            run.last = now;
+            if self.take_replies(plan, run, &buffer[..length], now)? {
+                return Ok(true);
+            }
+            if length < buffer.len() {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn take_replies(
+        &mut self,
+        plan: &Plan,
+        run: &mut Run,
+        mut rest: &[u8],
+        now: u64,
+    ) -> io::Result<bool> {
+        let step = &plan.steps[self.step];
+        let before = self.awaited;
+        if before == 0 {
+            return Err(io::Error::other("the daemon spoke unasked"));
+        }
+        while let Some(reply) =
+            self.reader.take(&mut rest, &plan.group.body).map_err(io::Error::other)?
+        {
+            if reply.kind != step.expected || self.awaited == 0 {
+                let message = format!("{:?} was answered with {reply:?}", step.op);
+                return Err(io::Error::other(message));
+            }
+            if step.op.yields_id() {
+                let place = self.ids.len() - self.awaited;
+                self.ids[place] = reply.number;
+            }
+            if reply.stamp > 0 {
+                run.tally.sojourn.saturating_record(now.saturating_sub(reply.stamp));
+            }
+            self.awaited -= 1;
+        }
+        let count = (before - self.awaited) as u64;
+        run.tally.commands += count;
+        if plan.group.timed && !(plan.group.waits && self.step == 0) {
+            let latency = now.saturating_sub(self.sent_at).min(LATENCY_LIMIT);
+            run.tally.latency.record_n(latency, count).expect("below the limit");
+        }
+        if self.awaited > 0 {
+            self.raise_low_water(plan)?;
+            return Ok(false);
+        }
+        if !self.reader.is_between_replies() {
+            return Err(io::Error::other("the daemon gave more than it was asked for"));
+        }
+        self.next_step(plan, run, now)
+    }
+
+    fn next_step(&mut self, plan: &Plan, run: &mut Run, now: u64) -> io::Result<bool> {
+        self.step += 1;
+        if self.step < plan.steps.len() {
+            self.begin_step(plan, run, now)?;
+            return Ok(false);
+        }
+        run.tally.cycles += plan.group.depth as u64;
+        self.give_back_held();
+        if plan.group.waits {
+            run.permits += 1;
+        } else {
+            run.active -= 1;
+            if run.stopping || run.cycles_left == 0 || plan.group.pacing != Pacing::Closed {
+                self.step = 0;
+                return Ok(true);
+            }
+        }
+        self.begin_cycle(plan, run, now)?;
+        Ok(false)
+    }
+
+    /// Asks the kernel not to wake the load for each single reply of a batch.
+    ///
+    /// A daemon that writes every reply by itself would otherwise have the load saturated before
+    /// it is saturated itself, and pay for the wake-ups. More than a few replies must not be waited
+    /// for, though: until the load reads, the kernel sends no acknowledgement, and a connection may
+    /// have no more than ten small segments on their way without one.
+    fn raise_low_water(&mut self, plan: &Plan) -> io::Result<()> {
+        if plan.group.depth == 1 {
+            return Ok(());
+        }
+        let least = plan.steps[self.step].least;
+        let more = (self.awaited - 1).min(REPLIES_AT_ONCE - 1);
+        let bytes = (self.reader.still_to_come(least) + more * least).max(1);
+        if bytes != self.low_water {
+            self.low_water = bytes;
+            os::set_receive_low_water(&self.socket, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Loads the ids of the jobs that this cycle acts on.
+    fn pick_held(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        for slot in &mut self.ids {
+            *slot = self.held[self.cursor];
+            self.cursor = (self.cursor + HELD_STRIDE) % self.held.len();
+        }
+    }
+
+    /// Notes the ids of the jobs that the cycle has put in the place of those it acted on.
+    fn give_back_held(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let length = self.held.len();
+        let back = (HELD_STRIDE * self.ids.len()) % length;
+        let mut cursor = (self.cursor + length - back) % length;
+        for slot in &self.ids {
+            self.held[cursor] = *slot;
+            cursor = (cursor + HELD_STRIDE) % length;
+        }
+    }
+}
+
+#[cfg(test)]
+impl Connection {
+    /// Returns the ids of the jobs it holds between two cycles, in order.
+    pub(super) fn held_ids(&self) -> Vec<u64> {
+        let mut ids = self.held.clone();
+        ids.sort_unstable();
+        ids
+    }
+}

@@ -1,0 +1,190 @@
+//! Does a command cost more in a crowd? The same few connections work on an empty daemon, and on
+//! one with thousands of tubes, thousands of blocked workers and a million jobs beside them.
+
+use std::fmt::Write as _;
+use std::io;
+use std::time::Duration;
+
+use super::feeder::Feeder;
+use super::group::{Group, Until};
+use super::load::Load;
+use super::measure::{Cores, Figures, SATURATED};
+use super::op::{Op, Priority};
+use super::reader::Body;
+use super::state::State;
+use super::stats::{Spread, pairwise_ratios};
+use crate::{Daemon, Program};
+
+/// Pipeline depths that are tried until both daemons have enough to do.
+const DEPTHS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+
+/// How the comparison is run.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The daemon.
+    pub program: Program,
+    /// What stands around in the second one.
+    pub crowd: State,
+    /// How many connections work.
+    pub active: usize,
+    /// How often each of the two is measured.
+    pub rounds: usize,
+    /// For how long each time.
+    pub window: Duration,
+    /// Pipeline depth; found out where there is none.
+    pub depth: Option<usize>,
+}
+
+/// One daemon with its load and those who stand around.
+#[derive(Debug)]
+struct Place {
+    // Connections close before the daemon ends.
+    load: Load,
+    _bystanders: Vec<Feeder>,
+    daemon: Daemon,
+}
+
+/// Measures both daemons in turn and says in a few lines what came out.
+pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<String> {
+    let cores = Cores::take()?;
+    progress("starting the empty daemon");
+    let empty = cores.start(&config.program, &[])?;
+    progress("starting the crowded daemon");
+    let crowded = cores.start(&config.program, &[])?;
+    let bystanders = config.crowd.build(crowded.address(), progress)?;
+    let depth = match config.depth {
+        Some(depth) => depth,
+        None => find_depth(config, [&empty, &crowded], progress)?,
+    };
+    let load = |daemon: &Daemon, seed| {
+        let groups = [actives(config, depth)];
+        Load::connect(daemon.address(), &groups, false, seed)
+    };
+    let mut places = [
+        Place { load: load(&empty, 1)?, _bystanders: Vec::new(), daemon: empty },
+        Place { load: load(&crowded, 2)?, _bystanders: bystanders, daemon: crowded },
+    ];
+    let mut rounds = Vec::new();
+    for round in 0..=config.rounds {
+        progress(&format!("depth {depth}, round {round} of {}", config.rounds));
+        let [empty, crowded] = &mut places;
+        let window = Until::time(config.window);
+        let pair = [
+            Figures::measure(&mut empty.load, &empty.daemon, window)?,
+            Figures::measure(&mut crowded.load, &crowded.daemon, window)?,
+        ];
+        // The first round warms caches and memory.
+        if round > 0 {
+            rounds.push(pair);
+        }
+    }
+    Ok(report(config, depth, &rounds))
+}
+
+impl Config {
+    /// Makes the usual crowd: 10,000 tubes with a delayed job, 10,000 blocked connections and a
+    /// million ready jobs, half of them behind those that are worked on.
+    pub fn new(program: Program) -> Self {
+        let crowd = State {
+            tubes: 10_000,
+            blocked: 10_000,
+            apart: 500_000,
+            ready: 500_000,
+            priority: Priority::Fixed(1_000),
+            ..State::default()
+        };
+        let window = Duration::from_secs(1);
+        Self { program, crowd, active: 10, rounds: 7, window, depth: None }
+    }
+}
+
+fn actives(config: &Config, depth: usize) -> Group {
+    let put = Op::Put { priority: Priority::Fixed(10), delay: 0 };
+    let body = Body::plain(config.crowd.body);
+    Group::new(config.active, depth, &[put, Op::Reserve, Op::Delete], body)
+}
+
+/// Returns the smallest pipeline depth at which both daemons are saturated, or the best one.
+fn find_depth(
+    config: &Config,
+    daemons: [&Daemon; 2],
+    progress: &mut dyn FnMut(&str),
+) -> io::Result<usize> {
+    let mut best = (0.0, DEPTHS[0]);
+    for depth in DEPTHS {
+        let mut busy = f64::INFINITY;
+        for daemon in daemons {
+            let groups = [actives(config, depth)];
+            let mut load = Load::connect(daemon.address(), &groups, false, 3)?;
+            load.run(Until::time(Duration::from_millis(100)))?;
+            let figures =
+                Figures::measure(&mut load, daemon, Until::time(Duration::from_millis(300)))?;
+            progress(&format!("depth {depth}: {}", line(&figures)));
+            busy = figures.daemon_busy().min(busy);
+        }
+        if busy > best.0 {
+            best = (busy, depth);
+        }
+        if busy >= SATURATED + 0.03 {
+            return Ok(depth);
+        }
+    }
+    Ok(best.1)
+}
+
+fn line(figures: &Figures) -> String {
+    format!(
+        "{:8.0} commands/s, daemon {:6.3} µs/command, busy {:5.1} %, waited {:4.1} %; \
+         load {:6.3} µs/command, busy {:5.1} %",
+        figures.rate(),
+        figures.daemon_cpu(),
+        figures.daemon_busy() * 100.0,
+        figures.daemon_waited() * 100.0,
+        figures.load_cpu(),
+        figures.load_busy() * 100.0,
+    )
+}
+
+fn report(config: &Config, depth: usize, rounds: &[[Figures; 2]]) -> String {
+    let State { tubes, blocked, apart, ready, .. } = config.crowd;
+    let mut text = format!(
+        "{} active connections, depth {depth}, put, reserve, delete; the crowd: {tubes} tubes with \
+         a delayed job, {blocked} blocked connections, {apart} ready jobs elsewhere and {ready} behind \
+         theirs\n",
+        config.active
+    );
+    for (round, pair) in rounds.iter().enumerate() {
+        for (name, figures) in ["empty  ", "crowded"].iter().zip(pair) {
+            let _ = writeln!(text, "{:2} {name} {}", round + 1, line(figures));
+        }
+    }
+    for (side, name) in ["empty  ", "crowded"].iter().enumerate() {
+        let cpu: Vec<f64> = rounds.iter().map(|pair| pair[side].daemon_cpu()).collect();
+        let busy: Vec<f64> = rounds.iter().map(|pair| pair[side].daemon_busy()).collect();
+        let (cpu, busy) = (Spread::of(&cpu), Spread::of(&busy));
+        let _ = writeln!(
+            text,
+            "{name} {:.3} µs CPU a command ({:.3} to {:.3}), core busy {:.1} % ({:.1} to {:.1})",
+            cpu.median,
+            cpu.least,
+            cpu.most,
+            busy.median * 100.0,
+            busy.least * 100.0,
+            busy.most * 100.0
+        );
+        if busy.median < SATURATED {
+            let _ = writeln!(text, "{name} VOID: the daemon's core was not saturated");
+        }
+    }
+    let pairs = rounds.iter().map(|pair| (pair[0].daemon_cpu(), pair[1].daemon_cpu()));
+    let ratio = Spread::of(&pairwise_ratios(pairs));
+    let _ = writeln!(
+        text,
+        "ratio   {:.3} (median of {} pairs; {:.3} to {:.3})",
+        ratio.median,
+        rounds.len(),
+        ratio.least,
+        ratio.most
+    );
+    text
+}

@@ -1,0 +1,177 @@
+//! Brings a daemon into a state, fast and checked, over one blocking connection.
+//!
+//! What is built here is not measured: backlogs, tubes, blocked workers, held jobs.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use super::op::append_number;
+use super::reader::{Body, Kind, Reader, Reply};
+
+/// How many commands are on their way at a time.
+const WINDOW: u64 = 400;
+/// How long a window may take.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A blocking connection that sends windows of commands and checks every reply.
+#[derive(Debug)]
+pub struct Feeder {
+    stream: TcpStream,
+    reader: Reader,
+    out: Vec<u8>,
+    buffer: Vec<u8>,
+    body: Body,
+    deadline: Option<Instant>,
+}
+
+impl Feeder {
+    /// Connects to `host:port`; `body` is what the jobs hold that will be met.
+    pub fn connect(address: &str, body: Body) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
+        let (out, buffer) = (Vec::new(), vec![0; 64 * 1024]);
+        Ok(Self { stream, reader: Reader::default(), out, buffer, body, deadline: None })
+    }
+
+    /// Gives up with an error when this time has come.
+    pub fn set_deadline(&mut self, deadline: Instant) {
+        self.deadline = Some(deadline);
+    }
+
+    /// Changes what the jobs hold that will be met from now on.
+    pub fn set_body(&mut self, body: Body) {
+        self.body = body;
+    }
+
+    /// Gives the connection away; nothing is under way on it.
+    pub fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+
+    /// Sends `count` commands that `encode` appends to the buffer, each of which must be answered
+    /// with `kind`, and hands each reply to `met`.
+    pub fn send(
+        &mut self,
+        count: u64,
+        kind: Kind,
+        mut encode: impl FnMut(u64, &mut Vec<u8>),
+        mut met: impl FnMut(Reply),
+    ) -> io::Result<()> {
+        let mut sent = 0;
+        while sent < count {
+            let window = WINDOW.min(count - sent);
+            self.out.clear();
+            for index in sent..sent + window {
+                encode(index, &mut self.out);
+            }
+            if self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
+                let message = "the daemon takes too long to be brought into this state";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+            }
+            self.stream.write_all(&self.out)?;
+            self.read(window, kind, &mut met)?;
+            sent += window;
+        }
+        Ok(())
+    }
+
+    /// Sends lines without waiting for an answer, as a worker does that will be left blocked.
+    pub fn send_unanswered(&mut self, line: &str) -> io::Result<()> {
+        self.stream.write_all(line.as_bytes())
+    }
+
+    /// Sends one command line and checks the kind of its reply.
+    pub fn command(&mut self, line: &str, kind: Kind) -> io::Result<()> {
+        self.send(1, kind, |_, out| out.extend_from_slice(line.as_bytes()), |_| ())
+    }
+
+    /// Uses and watches a tube and nothing else.
+    pub fn enter(&mut self, tube: &str) -> io::Result<()> {
+        self.command(&format!("use {tube}\r\n"), Kind::Using)?;
+        self.command(&format!("watch {tube}\r\n"), Kind::Watching)?;
+        self.command("ignore default\r\n", Kind::Watching)
+    }
+
+    /// Puts `count` jobs into the used tube and returns their ids; `numbers` chooses priority and
+    /// delay of each.
+    pub fn put(
+        &mut self,
+        count: u64,
+        mut numbers: impl FnMut(u64) -> (u32, u32),
+    ) -> io::Result<Vec<u64>> {
+        let mut ids = Vec::new();
+        let bytes = self.body.bytes.clone();
+        let encode = |index, out: &mut Vec<u8>| {
+            let (priority, delay) = numbers(index);
+            out.extend_from_slice(b"put");
+            let length = bytes.len() as u64;
+            for number in [u64::from(priority), u64::from(delay), u64::from(u32::MAX), length] {
+                out.push(b' ');
+                append_number(out, number);
+            }
+            out.extend_from_slice(b"\r\n");
+            out.extend_from_slice(&bytes);
+            out.extend_from_slice(b"\r\n");
+        };
+        self.send(count, Kind::Inserted, encode, |reply| ids.push(reply.number))?;
+        Ok(ids)
+    }
+
+    /// Reserves `count` jobs and returns their ids.
+    pub fn reserve(&mut self, count: u64) -> io::Result<Vec<u64>> {
+        let mut ids = Vec::new();
+        let encode = |_, out: &mut Vec<u8>| out.extend_from_slice(b"reserve\r\n");
+        self.send(count, Kind::Reserved, encode, |reply| ids.push(reply.number))?;
+        Ok(ids)
+    }
+
+    /// Reserves `count` jobs and buries each, a window at a time.
+    pub fn bury(&mut self, count: u64) -> io::Result<()> {
+        let mut left = count;
+        while left > 0 {
+            let window = left.min(WINDOW);
+            let ids = self.reserve(window)?;
+            self.send_each(&ids, "bury", " 0", Kind::Buried)?;
+            left -= window;
+        }
+        Ok(())
+    }
+
+    /// Deletes jobs by id.
+    pub fn delete(&mut self, ids: &[u64]) -> io::Result<()> {
+        self.send_each(ids, "delete", "", Kind::Deleted)
+    }
+
+    fn send_each(&mut self, ids: &[u64], verb: &str, rest: &str, kind: Kind) -> io::Result<()> {
+        let encode = |index: u64, out: &mut Vec<u8>| {
+            let index = usize::try_from(index).expect("an index of a slice");
+            let _ = write!(out, "{verb} {}{rest}\r\n", ids[index]);
+        };
+        self.send(ids.len() as u64, kind, encode, |_| ())
+    }
+
+    fn read(&mut self, count: u64, kind: Kind, met: &mut impl FnMut(Reply)) -> io::Result<()> {
+        let mut got = 0;
+        while got < count {
+            let length = self.stream.read(&mut self.buffer)?;
+            if length == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let mut rest = &self.buffer[..length];
+            while let Some(reply) =
+                self.reader.take(&mut rest, &self.body).map_err(io::Error::other)?
+            {
+                if reply.kind != kind {
+                    let message = format!("expected {kind:?}, the daemon answered {reply:?}");
+                    return Err(io::Error::other(message));
+                }
+                got += 1;
+                met(reply);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,230 @@
+//! What a run costs the two sides: CPU time, waiting for a core, memory.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use super::group::Until;
+use super::load::{Load, Tally};
+use crate::{Daemon, Program, os};
+
+/// A share of a core from which a side counts as saturated.
+pub const SATURATED: f64 = 0.9;
+
+/// The two cores that daemon and load are kept on, if the machine has two.
+#[derive(Debug, Clone, Copy)]
+pub struct Cores {
+    /// How many this process may use.
+    pub count: usize,
+    /// How many files each process may open.
+    pub open_files: usize,
+    split: Option<(usize, usize)>,
+}
+
+impl Cores {
+    /// Takes the first two cores this process may use, and moves it to the second; also lets it,
+    /// and the daemons it will start, open as many files as the system allows.
+    pub fn take() -> io::Result<Self> {
+        let open_files = usize::try_from(os::raise_open_files()?).unwrap_or(usize::MAX);
+        let cores = os::cores()?;
+        let split = match cores[..] {
+            [daemon, load, ..] => Some((daemon, load)),
+            _ => None,
+        };
+        if let Some((_, load)) = split {
+            os::stay_on(load)?;
+        }
+        Ok(Self { count: cores.len(), open_files, split })
+    }
+
+    /// Says whether daemon and load have a core each.
+    pub fn are_split(self) -> bool {
+        self.split.is_some()
+    }
+
+    /// Starts a daemon on its core.
+    pub fn start(self, program: &Program, flags: &[String]) -> io::Result<Daemon> {
+        let Some((daemon, load)) = self.split else {
+            return program.start(flags);
+        };
+        os::stay_on(daemon)?;
+        let started = program.start(flags);
+        os::stay_on(load)?;
+        started
+    }
+}
+
+/// What one process has used of the machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time of all its threads.
+    pub cpu: Duration,
+    /// How long its threads were ready to run while others had the core.
+    pub waited: Duration,
+}
+
+impl Usage {
+    /// Reads what a process has used since it began.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        Ok(Self { cpu: os::cpu_time(pid)?, waited: waited(pid).unwrap_or_default() })
+    }
+
+    fn since(self, before: Self) -> Self {
+        let cpu = self.cpu.saturating_sub(before.cpu);
+        Self { cpu, waited: self.waited.saturating_sub(before.waited) }
+    }
+}
+
+/// What one run gave.
+#[derive(Debug)]
+pub struct Figures {
+    /// What the load counted.
+    pub tally: Tally,
+    /// What the daemon used.
+    pub daemon: Usage,
+    /// What the load used.
+    pub load: Usage,
+    /// Which share of the daemon's CPU time the kernel worked for it.
+    pub system_share: f64,
+}
+
+impl Figures {
+    /// Runs the load and looks at both processes before and after.
+    pub fn measure(load: &mut Load, daemon: &Daemon, until: Until) -> io::Result<Self> {
+        let (pid, own) = (daemon.pid(), std::process::id());
+        let (daemon_before, load_before) = (Usage::of(pid)?, Usage::of(own)?);
+        let ticks_before = ticks(pid).unwrap_or_default();
+        let tally = load.run(until)?;
+        let (daemon_after, load_after) = (Usage::of(pid)?, Usage::of(own)?);
+        let (daemon, load) = (daemon_after.since(daemon_before), load_after.since(load_before));
+        let (user, system) = ticks(pid).unwrap_or_default();
+        let (user, system) = (user - ticks_before.0, system - ticks_before.1);
+        let system_share = if user + system > 0.0 { system / (user + system) } else { 0.0 };
+        Ok(Self { tally, daemon, load, system_share })
+    }
+
+    /// Returns commands a second.
+    pub fn rate(&self) -> f64 {
+        ratio(self.tally.commands, self.tally.wall.as_secs_f64())
+    }
+
+    /// Returns the daemon's CPU time per command in microseconds.
+    pub fn daemon_cpu(&self) -> f64 {
+        per(self.daemon.cpu, self.tally.commands)
+    }
+
+    /// Returns the load's CPU time per command in microseconds.
+    pub fn load_cpu(&self) -> f64 {
+        per(self.load.cpu, self.tally.commands)
+    }
+
+    /// Returns which share of the time the daemon's core worked for it.
+    pub fn daemon_busy(&self) -> f64 {
+        share(self.daemon.cpu, self.tally.wall)
+    }
+
+    /// Returns which share of the time the load's core worked for it.
+    pub fn load_busy(&self) -> f64 {
+        share(self.load.cpu, self.tally.wall)
+    }
+
+    /// Returns which share of the time the daemon waited for its core because others had it.
+    pub fn daemon_waited(&self) -> f64 {
+        share(self.daemon.waited, self.tally.wall)
+    }
+
+    /// Returns which share of the time the load waited for its core because others had it.
+    pub fn load_waited(&self) -> f64 {
+        share(self.load.waited, self.tally.wall)
+    }
+}
+
+/// Returns a process's resident memory in bytes.
+pub fn resident_bytes(pid: u32) -> io::Result<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
+    let text = rollup.or_else(|_| fs::read_to_string(format!("/proc/{pid}/status")))?;
+    let kilobytes = field(&text, "Rss:").or_else(|| field(&text, "VmRSS:"));
+    let kilobytes = kilobytes.ok_or_else(|| io::Error::other("no Rss in /proc"))?;
+    Ok(kilobytes * 1024)
+}
+
+fn field(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+/// Adds up how long the threads of a process stood in line for a core.
+fn waited(pid: u32) -> Option<Duration> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let waits = tasks.flatten().filter_map(|task| wait_of(&task.path().join("schedstat")));
+    Some(waits.sum())
+}
+
+fn wait_of(path: &Path) -> Option<Duration> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(Duration::from_nanos(text.split_whitespace().nth(1)?.parse().ok()?))
+}
+
+/// Returns the ticks a process has spent in its own code and in the kernel.
+fn ticks(pid: u32) -> Option<(f64, f64)> {
+    parse_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse_ticks(stat: &str) -> Option<(f64, f64)> {
+    // The name in parentheses may hold anything; utime and stime are fields 14 and 15.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace().skip(11);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
+fn ratio(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
+fn per(time: Duration, count: u64) -> f64 {
+    if count > 0 { time.as_secs_f64() * 1e6 / count as f64 } else { 0.0 }
+}
+
+fn share(time: Duration, wall: Duration) -> f64 {
+    if wall.is_zero() { 0.0 } else { time.as_secs_f64() / wall.as_secs_f64() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_and_cpu_of_this_very_process_can_be_read() {
+        let own = std::process::id();
+        assert!(resident_bytes(own).unwrap() > 100_000);
+        assert!(Usage::of(own).unwrap().cpu > Duration::ZERO);
+        assert!(resident_bytes(u32::MAX).is_err());
+        assert!(Usage::of(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn a_field_is_found_by_its_whole_name() {
+        let text = "Rss:   12 kB\nVmRSS:\t 34 kB\n";
+        assert_eq!((field(text, "Rss:"), field(text, "VmRSS:")), (Some(12), Some(34)));
+        assert_eq!(field(text, "Pss:"), None);
+    }
+
+    #[test]
+    fn ticks_are_found_behind_any_name() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 90 0 0 0 12 34 0 0 20 0 1 0 5";
+        assert_eq!(parse_ticks(stat), Some((12.0, 34.0)));
+        assert_eq!(parse_ticks("7 (a) S 1"), None);
+        assert!(ticks(std::process::id()).is_some());
+    }
+
+    #[test]
+    fn nothing_divides_by_zero() {
+        assert!(ratio(1, 0.0).abs() < f64::EPSILON);
+        assert!(per(Duration::from_secs(1), 0).abs() < f64::EPSILON);
+        assert!(share(Duration::from_secs(1), Duration::ZERO).abs() < f64::EPSILON);
+        assert!((per(Duration::from_micros(6), 3) - 2.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,360 @@
+//! The results as a table for the terminal, as Markdown for a document, and as JSON to keep.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::compare::{Outcome, Row, Sample};
+use super::stats::Spread;
+
+/// Everything a comparison gave, and what is needed to repeat it.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// The command line.
+    pub command: String,
+    /// The machine, its kernel, and how daemon and load shared it.
+    pub machine: String,
+    /// What was compared: label and command of each.
+    pub targets: Vec<(String, String)>,
+    /// One for each thing that was done.
+    pub rows: Vec<Row>,
+}
+
+/// Figures that the columns of the table show; all others have lines of their own.
+const COLUMNS: [&str; 12] = [
+    "rate",
+    "cpu",
+    "p50",
+    "p99",
+    "p99.9",
+    "max",
+    "busy",
+    "waited",
+    "load_cpu",
+    "load_busy",
+    "load_waited",
+    "system_share",
+];
+
+impl Report {
+    /// Returns the head of the table and what its columns mean.
+    pub fn head() -> String {
+        let mut text = "\
+The first daemon is compared with each of the others: × is its figure divided by theirs, the median
+of pairwise ratios with the smallest and the largest. CPU is the daemon's per command, latencies are
+what the load saw; both in µs. The last column tells which side had no time left; sys is the kernel's
+share of the daemon's CPU time, and load is the load's own CPU per command.
+
+"
+        .to_owned();
+        let _ = writeln!(
+            text,
+            "{:22} {:>10} {:20} {:>8} {:16} {:>8} {:>8} {:>8} {:>9} {:>4} {:>6} saturated",
+            "", "commands/s", "×", "CPU", "×", "p50", "p99", "p99.9", "max", "sys", "load",
+        );
+        text
+    }
+
+    /// Returns the whole as JSON: every sample, and medians and ratios for those who only read.
+    pub fn to_json(&self) -> Value {
+        let targets: Vec<Value> = self
+            .targets
+            .iter()
+            .map(|(label, command)| json!({ "label": label, "command": command }))
+            .collect();
+        let rows: Vec<Value> = self.rows.iter().map(row_to_json).collect();
+        json!({ "command": self.command, "machine": self.machine, "targets": targets, "rows": rows })
+    }
+
+    /// Reads back what [`Report::to_json`] wrote; `None` if it is something else.
+    pub fn from_json(value: &Value) -> Option<Self> {
+        let text = |value: &Value, name: &str| Some(value.get(name)?.as_str()?.to_owned());
+        let targets = value.get("targets")?.as_array()?.iter();
+        let targets = targets.map(|one| Some((text(one, "label")?, text(one, "command")?)));
+        let rows = value.get("rows")?.as_array()?.iter().map(row_from_json);
+        Some(Self {
+            command: text(value, "command")?,
+            machine: text(value, "machine")?,
+            targets: targets.collect::<Option<_>>()?,
+            rows: rows.collect::<Option<_>>()?,
+        })
+    }
+
+    /// Returns the table in Markdown, a line for each row and target.
+    pub fn to_markdown(&self) -> String {
+        let mut text = format!("Machine: {}\n\n", self.machine);
+        for (label, command) in &self.targets {
+            let _ = writeln!(text, "- {label}: `{command}`");
+        }
+        let _ = writeln!(text, "\nTo repeat it: `{}`\n", self.command);
+        text += "| What | Daemon | Figure | × | CPU, µs | × | p50, µs | p99, µs | Saturated |\n";
+        text += "|---|---|---|---|---|---|---|---|---|\n";
+        for row in &self.rows {
+            for (index, result) in row.results.iter().enumerate() {
+                text += &markdown_line(row, index, result);
+            }
+        }
+        text
+    }
+}
+
+/// Returns the lines of one row of the table.
+pub fn table_row(row: &Row) -> String {
+    let mut text = format!("{}: {}\n", row.name, row.about);
+    for (index, result) in row.results.iter().enumerate() {
+        let subject = row.results.first().filter(|_| index > 0);
+        if let Some(error) = &result.error {
+            let _ = writeln!(text, "  {:20} ERROR: {error}", result.label);
+        }
+        if result.spread("rate").is_some() {
+            text += &load_line(result, subject);
+        }
+        text += &other_lines(result, subject);
+    }
+    text
+}
+
+/// Returns the line of a load: rate, CPU, latencies.
+fn load_line(result: &Outcome, subject: Option<&Outcome>) -> String {
+    let cell = |figure: &str| result.spread(figure).map(|spread| number(spread.median));
+    let cell = |figure: &str| cell(figure).unwrap_or_default();
+    let ratio = |figure: &str| subject.and_then(|subject| subject.ratio_to(result, figure));
+    let ratio = |figure: &str| ratio(figure).as_ref().map(ratio_text).unwrap_or_default();
+    let system = result.spread("system_share").map_or(0.0, |spread| spread.median * 100.0);
+    format!(
+        "  {:20} {:>10} {:20} {:>8} {:16} {:>8} {:>8} {:>8} {:>9} {:>3.0}% {:>6} {}\n",
+        result.label,
+        cell("rate"),
+        ratio("rate"),
+        cell("cpu"),
+        ratio("cpu"),
+        cell("p50"),
+        cell("p99"),
+        cell("p99.9"),
+        cell("max"),
+        system,
+        cell("load_cpu"),
+        result.saturated(),
+    )
+}
+
+/// Returns a line for each figure that has no column.
+fn other_lines(result: &Outcome, subject: Option<&Outcome>) -> String {
+    let mut text = String::new();
+    for figure in other_figures(result) {
+        let Some(spread) = result.spread(figure) else { continue };
+        let ratio = subject.and_then(|subject| subject.ratio_to(result, figure));
+        let ratio = ratio.as_ref().map(|ratio| format!("× {}", ratio_text(ratio)));
+        let (what, median) = (title(figure), number(spread.median));
+        let _ = writeln!(
+            text,
+            "  {:20} {median:>10} {what} ({} to {}) {}",
+            result.label,
+            number(spread.least),
+            number(spread.most),
+            ratio.unwrap_or_default()
+        );
+    }
+    text
+}
+
+fn other_figures(result: &Outcome) -> Vec<&str> {
+    // The last sample has what was measured only once.
+    let names = result.samples.last().into_iter().flat_map(Sample::keys).map(String::as_str);
+    names.filter(|name| !COLUMNS.contains(name)).collect()
+}
+
+/// Says in words what a figure without a column is.
+fn title(figure: &str) -> &str {
+    match figure {
+        "sojourn_p50" => "µs from put to RESERVED, half of the jobs",
+        "sojourn_p99" => "µs from put to RESERVED, 99 % of the jobs",
+        "calls" => "system calls a command",
+        "bytes_each" => "bytes of resident memory each",
+        "megabytes_left" => "MB of resident memory left",
+        "longest_wait" => "µs of the longest wait",
+        "seconds" => "s until it answers",
+        other => other,
+    }
+}
+
+fn markdown_line(row: &Row, index: usize, result: &Outcome) -> String {
+    let subject = row.results.first().filter(|_| index > 0);
+    let median = |figure: &str| result.spread(figure).map(|spread| number(spread.median));
+    let ratio = |figure: &str| {
+        let ratio = subject.and_then(|subject| subject.ratio_to(result, figure));
+        ratio.as_ref().map(ratio_text).unwrap_or_default()
+    };
+    let label = &result.label;
+    let name = if index == 0 { row.name.as_str() } else { "" };
+    if let Some(error) = &result.error {
+        return format!("| {name} | {label} | {error} | | | | | | |\n");
+    }
+    let mut text = String::new();
+    if let Some(rate) = median("rate") {
+        let cell = |figure| median(figure).unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "| {name} | {label} | {rate} commands/s | {} | {} | {} | {} | {} | {} |",
+            ratio("rate"),
+            cell("cpu"),
+            ratio("cpu"),
+            cell("p50"),
+            cell("p99"),
+            result.saturated(),
+        );
+    }
+    for figure in other_figures(result) {
+        let (value, what) = (median(figure).unwrap_or_default(), title(figure));
+        let _ =
+            writeln!(text, "| {name} | {label} | {value} {what} | {} | | | | | |", ratio(figure));
+    }
+    text
+}
+
+/// Writes a number with three digits that matter, and thousands apart.
+pub fn number(value: f64) -> String {
+    let decimals = match value.abs() {
+        size if size >= 100.0 => 0,
+        size if size >= 10.0 => 1,
+        size if size >= 1.0 => 2,
+        _ => 3,
+    };
+    let text = format!("{value:.decimals$}");
+    let (whole, fraction) = text.split_once('.').map_or((text.as_str(), ""), |parts| parts);
+    let mut grouped = String::new();
+    for (index, digit) in whole.chars().enumerate() {
+        if index > 0 && (whole.len() - index) % 3 == 0 && digit.is_ascii_digit() {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    if fraction.is_empty() { grouped } else { format!("{grouped}.{fraction}") }
+}
+
+fn ratio_text(ratio: &Spread) -> String {
+    format!("{:.2} ({:.2}–{:.2})", ratio.median, ratio.least, ratio.most)
+}
+
+fn row_to_json(row: &Row) -> Value {
+    let results: Vec<Value> = row
+        .results
+        .iter()
+        .map(|result| {
+            let subject = &row.results[0];
+            json!({
+                "label": result.label,
+                "error": result.error,
+                "saturated": result.spread("rate").map(|_| result.saturated()),
+                "medians": figures(result, |figure| result.spread(figure)),
+                "ratios": figures(result, |figure| subject.ratio_to(result, figure)),
+                "samples": result.samples,
+            })
+        })
+        .collect();
+    let curve = row.curve.as_ref().map(|(what, value)| json!({ "what": what, "value": value }));
+    json!({ "name": row.name, "about": row.about, "curve": curve, "results": results })
+}
+
+fn figures(result: &Outcome, spread: impl Fn(&str) -> Option<Spread>) -> Value {
+    let names = result.samples.last().into_iter().flat_map(Sample::keys);
+    let figure = |name: &String| {
+        let Spread { least, median, most } = spread(name)?;
+        Some((name.clone(), json!({ "median": median, "least": least, "most": most })))
+    };
+    Value::Object(names.filter_map(figure).collect())
+}
+
+fn row_from_json(value: &Value) -> Option<Row> {
+    let text = |value: &Value, name: &str| Some(value.get(name)?.as_str()?.to_owned());
+    let result = |value: &Value| {
+        let samples = value.get("samples")?.as_array()?.iter().map(|sample| {
+            let figure = |(name, value): (&String, &Value)| Some((name.clone(), value.as_f64()?));
+            sample.as_object()?.iter().map(figure).collect::<Option<Sample>>()
+        });
+        Some(Outcome {
+            label: text(value, "label")?,
+            samples: samples.collect::<Option<_>>()?,
+            error: text(value, "error"),
+        })
+    };
+    let curve = value
+        .get("curve")
+        .and_then(|curve| Some((text(curve, "what")?, curve.get("value")?.as_f64()?)));
+    let results = value.get("results")?.as_array()?.iter().map(result);
+    Some(Row {
+        name: text(value, "name")?,
+        about: text(value, "about")?,
+        curve,
+        results: results.collect::<Option<_>>()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::compare::named;
+    use super::*;
+
+    fn report() -> Report {
+        let outcome = |label: &str, rates: [f64; 2]| Outcome {
+            label: label.to_owned(),
+            samples: rates.map(|rate| named([("rate", rate), ("cpu", 1e5 / rate)])).into(),
+            error: None,
+        };
+        let failed = Outcome {
+            label: "c".to_owned(),
+            samples: Vec::new(),
+            error: Some("it | broke".to_owned()),
+        };
+        let results =
+            vec![outcome("a", [30_000.0, 34_000.0]), outcome("b", [20_000.0, 17_000.0]), failed];
+        let row = |name: &str, curve| Row {
+            name: name.to_owned(),
+            about: "something".to_owned(),
+            curve,
+            results: results.clone(),
+        };
+        Report {
+            command: "ct-bench compare a b".to_owned(),
+            machine: "one".to_owned(),
+            targets: vec![("a".to_owned(), "./a".to_owned())],
+            rows: vec![row("x/1", Some(("depth".to_owned(), 1.0))), row("y", None)],
+        }
+    }
+
+    #[test]
+    fn a_kept_report_can_be_read_back_and_shown_again() {
+        let report = report();
+        let text = serde_json::to_string_pretty(&report.to_json()).unwrap();
+        let back = Report::from_json(&serde_json::from_str(&text).unwrap()).unwrap();
+        assert_eq!(format!("{report:?}"), format!("{back:?}"));
+        assert_eq!(back.to_markdown(), report.to_markdown());
+        assert!(Report::from_json(&json!({ "rows": [] })).is_none());
+    }
+
+    #[test]
+    fn ratios_stand_with_those_the_first_is_compared_with() {
+        let text = table_row(&report().rows[0]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].contains("32,000") && !lines[1].contains('–'), "{text}");
+        assert!(lines[2].contains("1.75 (1.50–2.00)"), "{text}");
+        assert!(lines[2].contains("0.58 (0.50–0.67)"), "{text}");
+        assert!(lines[3].contains("ERROR: it | broke"), "{text}");
+    }
+
+    #[test]
+    fn numbers_are_short_and_grouped() {
+        let cases = [
+            (1_234_567.8, "1,234,568"),
+            (999.6, "1000"),
+            (12.34, "12.3"),
+            (1.234, "1.23"),
+            (0.1234, "0.123"),
+            (-1_234.0, "-1,234"),
+            (0.0, "0.000"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(number(value).replace("1,000", "1000"), text);
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! The named presets: what is done to a daemon, and in which state it is meanwhile.
+//!
+//! A name has its family before the slash and what varies behind it. Families with a curve are
+//! drawn; what varies is then a number.
+
+use std::time::Duration;
+
+use super::group::{Group, Pacing, Tubes, Until};
+use super::op::{Op, Priority};
+use super::reader::Body;
+use super::state::State;
+
+/// One preset.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// `family/variant`.
+    pub name: String,
+    /// What happens, for a reader of the table.
+    pub about: String,
+    /// What varies along the curve this is a point of, and its value.
+    pub curve: Option<(&'static str, f64)>,
+    /// Whether the quick comparison has it.
+    pub quick: bool,
+    /// Whether the bare responder can take part.
+    pub bare: bool,
+    /// Whether system calls are counted.
+    pub counts_calls: bool,
+    /// The flags for the binlog; none without one.
+    pub binlog: Option<&'static str>,
+    /// What is there beforehand.
+    pub state: State,
+    /// What is done.
+    pub work: Work,
+}
+
+/// What a scenario does to a daemon.
+#[derive(Debug, Clone)]
+pub enum Work {
+    /// Runs loads one after the other, again in each round.
+    Phases(Vec<Phase>),
+    /// Weighs so many jobs of so many bytes, and what is left when they are deleted.
+    Jobs {
+        /// How many.
+        jobs: u64,
+        /// Bytes of each.
+        body: usize,
+    },
+    /// Weighs so many idle connections.
+    Connections(usize),
+    /// Restarts a daemon that has so many jobs in its binlog.
+    Replay {
+        /// How many.
+        jobs: u64,
+        /// Bytes of each.
+        body: usize,
+    },
+    /// Kicks so many jobs with one command, and tells how long others wait meanwhile.
+    Kick(u64),
+}
+
+/// A load that is measured by itself.
+#[derive(Debug, Clone)]
+pub struct Phase {
+    /// Follows the scenario's name, if there are several.
+    pub name: &'static str,
+    /// Who does what.
+    pub groups: Vec<Group>,
+    /// How many cycles it has at the most; `None` for as many as the phase before had.
+    pub cycles: Option<u64>,
+}
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Rounds that count, after one that does not.
+    pub rounds: usize,
+    /// How long a phase goes on in each.
+    pub window: Duration,
+    /// Jobs in a large backlog.
+    pub backlog: u64,
+}
+
+impl Effort {
+    /// Takes about ten minutes for two daemons.
+    pub const FULL: Self =
+        Self { rounds: 5, window: Duration::from_millis(300), backlog: 1_000_000 };
+    /// Takes about a minute.
+    pub const QUICK: Self =
+        Self { rounds: 3, window: Duration::from_millis(200), backlog: 100_000 };
+
+    /// Returns when a phase ends that may have so many cycles.
+    pub fn until(self, cycles: u64) -> Until {
+        Until { time: self.window, cycles }
+    }
+}
+
+const PUT: Op = put(Priority::Fixed(10));
+/// Bytes of a job where nothing else is said.
+const BODY: usize = 64;
+/// How many jobs are put before they are reserved again, at the most.
+const BURST: u64 = 300_000;
+
+const fn put(priority: Priority) -> Op {
+    Op::Put { priority, delay: 0 }
+}
+
+/// Returns all presets, in the order of the table.
+pub fn presets(effort: Effort) -> Vec<Scenario> {
+    let mut all = Vec::new();
+    all.extend([1, 10, 100, 1_000, 10_000].map(connections));
+    all.extend([1, 4, 16, 64, 256, 512].map(pipeline));
+    all.extend([1, 64].map(burst));
+    all.extend([(10, 10), (100, 100), (10, 10_000)].map(workers));
+    all.extend([5_000, 15_000, 25_000, 35_000, 45_000].map(open));
+    all.extend([0, 10_000].map(idle));
+    all.extend([1, 1_000, 10_000, 100_000].map(tubes));
+    all.extend([1, 1_000].map(watching));
+    all.extend([10, 10_000, effort.backlog].map(held));
+    all.extend(backlogs(effort.backlog));
+    all.extend([0, 128, 1_024, 16_384, 65_535].map(body));
+    all.extend(binlogs());
+    all.extend([16, 128, 1_024].map(|body| memory(effort.backlog, body)));
+    all.extend([idle_connections(10_000), kick(effort.backlog), replay(effort.backlog)]);
+    all
+}
+
+impl Scenario {
+    fn new(name: String, about: String, work: Work) -> Self {
+        let state = State::default();
+        Self {
+            name,
+            about,
+            curve: None,
+            quick: false,
+            bare: false,
+            counts_calls: false,
+            binlog: None,
+            state,
+            work,
+        }
+    }
+
+    fn one(name: String, about: String, groups: Vec<Group>) -> Self {
+        let phase = Phase { name: "", groups, cycles: Some(u64::MAX) };
+        Self::new(name, about, Work::Phases(vec![phase]))
+    }
+
+    fn on_curve(self, what: &'static str, value: f64) -> Self {
+        Self { curve: Some((what, value)), ..self }
+    }
+
+    fn quick_if(self, quick: bool) -> Self {
+        Self { quick, ..self }
+    }
+
+    fn with_bare(self) -> Self {
+        Self { bare: true, ..self }
+    }
+
+    fn with_calls(self) -> Self {
+        Self { counts_calls: true, ..self }
+    }
+
+    fn with_state(self, state: State) -> Self {
+        Self { state, ..self }
+    }
+
+    /// Returns the name of the row of one of its phases.
+    pub fn row_name(&self, phase: &str) -> String {
+        if phase.is_empty() { self.name.clone() } else { format!("{} {phase}", self.name) }
+    }
+}
+
+impl Phase {
+    fn endless(name: &'static str, groups: Vec<Group>) -> Self {
+        Self { name, groups, cycles: Some(u64::MAX) }
+    }
+}
+
+/// Makes a group that puts, reserves and deletes.
+fn cycle(connections: usize, depth: usize, body: usize) -> Group {
+    Group::new(connections, depth, &[PUT, Op::Reserve, Op::Delete], Body::plain(body))
+}
+
+fn connections(connections: u32) -> Scenario {
+    let name = format!("connections/{connections}");
+    let about = format!("{connections} connections put, reserve, delete; nothing pipelined");
+    Scenario::one(name, about, vec![cycle(size(connections), 1, BODY)])
+        .on_curve("connections", f64::from(connections))
+        .quick_if(matches!(connections, 10 | 100 | 1_000))
+        .with_bare()
+        .with_calls()
+}
+
+fn pipeline(depth: u32) -> Scenario {
+    let name = format!("pipeline/{depth}");
+    let about = format!("10 connections put, reserve, delete; {depth} commands at a time each");
+    Scenario::one(name, about, vec![cycle(10, size(depth), BODY)])
+        .on_curve("pipeline depth", f64::from(depth))
+        .quick_if(matches!(depth, 16 | 64))
+        .with_bare()
+        .with_calls()
+}
+
+/// Puts first, then reserves and deletes what was put.
+fn burst(depth: u32) -> Scenario {
+    let name = format!("burst/{depth}");
+    let about =
+        format!("10 connections, {depth} commands at a time: put; then reserve and delete them");
+    let phases = burst_phases(10, size(depth), BODY);
+    Scenario::new(name, about, Work::Phases(phases)).quick_if(depth == 64)
+}
+
+fn burst_phases(connections: usize, depth: usize, body: usize) -> Vec<Phase> {
+    let group = |ops: &[Op]| vec![Group::new(connections, depth, ops, Body::plain(body))];
+    vec![
+        Phase { name: "put", groups: group(&[PUT]), cycles: Some(BURST) },
+        Phase { name: "reserve, delete", groups: group(&[Op::Reserve, Op::Delete]), cycles: None },
+    ]
+}
+
+fn workers((producers, workers): (u32, u32)) -> Scenario {
+    let body = Body::stamped(BODY);
+    let put = Group::new(size(producers), 1, &[PUT], body.clone());
+    let put = Group { pacing: Pacing::Paired, ..put };
+    let about = format!("{producers} producers; {workers} workers that wait; a job for each reply");
+    let groups = vec![Group::workers(size(workers), body), put];
+    Scenario::one(format!("workers/{producers}x{workers}"), about, groups)
+        .quick_if(matches!((producers, workers), (100, 100)))
+}
+
+/// Cycles that begin at fixed times, whatever the daemon does.
+fn open(rate: u32) -> Scenario {
+    let group = cycle(100, 1, BODY);
+    let group = Group { pacing: Pacing::Open(f64::from(rate)), ..group };
+    let about = format!("{rate} jobs a second put, reserved, deleted, on 100 connections");
+    Scenario::one(format!("open/{rate}"), about, vec![group])
+        .on_curve("jobs offered a second", f64::from(rate))
+        .quick_if(rate == 25_000)
+        .with_bare()
+}
+
+fn idle(idle: u32) -> Scenario {
+    let about = format!("10 connections put, reserve, delete beside {idle} idle ones");
+    Scenario::one(format!("idle/{idle}"), about, vec![cycle(10, 1, BODY)])
+        .with_state(State { idle: size(idle), ..State::default() })
+}
+
+fn tubes(tubes: u32) -> Scenario {
+    let group = |ops: &[Op]| vec![Group::new(10, 1, ops, Body::plain(BODY))];
+    let count = u64::from(tubes);
+    let phases = vec![
+        Phase::endless("cycle", vec![cycle(10, 1, BODY)]),
+        Phase::endless("use", group(&[Op::Use(count)])),
+        Phase::endless("watch, ignore", group(&[Op::Watch(count), Op::Ignore])),
+        Phase::endless("stats-tube", group(&[Op::StatsTube(count)])),
+    ];
+    let about = format!("10 connections beside {tubes} tubes with a delayed job each");
+    Scenario::new(format!("tubes/{tubes}"), about, Work::Phases(phases))
+        .on_curve("tubes with a delayed job", f64::from(tubes))
+        .with_state(State { tubes: count, ..State::default() })
+        .quick_if(tubes == 1_000)
+}
+
+fn watching(tubes: u32) -> Scenario {
+    let put = Group { pacing: Pacing::Paired, ..Group::new(10, 1, &[PUT], Body::plain(BODY)) };
+    let workers = Group::workers(10, Body::plain(BODY));
+    let workers = Group { tubes: Tubes::Many(u64::from(tubes) - 1), ..workers };
+    let about = format!("10 producers; 10 workers that watch {tubes} tubes");
+    Scenario::one(format!("watching/{tubes}"), about, vec![workers, put])
+}
+
+/// One connection that holds many reserved jobs and acts on one after the other.
+fn held(held: u64) -> Scenario {
+    let ops = [
+        Op::Touch,
+        Op::Release { priority: Priority::Fixed(10) },
+        Op::Reserve,
+        Op::Delete,
+        PUT,
+        Op::Reserve,
+    ];
+    let about = format!(
+        "one connection that holds {held} reserved jobs, 8 commands at a time: touch, release, \
+         reserve, delete, put, reserve"
+    );
+    let group = Group { hold: held, ..Group::new(1, 8, &ops, Body::plain(BODY)) };
+    Scenario::one(format!("held/{held}"), about, vec![group])
+        .with_state(State { ready: held, ..State::default() })
+        .quick_if(held == 10_000)
+}
+
+fn backlogs(backlog: u64) -> Vec<Scenario> {
+    let (equal, random) = (Priority::Fixed(10), Priority::Random);
+    let mut all = vec![backlog_of("none", 0, equal, State::default())];
+    for (order, priority) in [("equal", equal), ("random", random)] {
+        let states = [
+            ("ready", State { ready: backlog, priority, ..State::default() }),
+            ("delayed", State { delayed: backlog, priority, ..State::default() }),
+            ("buried", State { buried: backlog, priority, ..State::default() }),
+        ];
+        for (kind, state) in states {
+            all.push(backlog_of(&format!("{kind}-{order}"), backlog, priority, state));
+        }
+    }
+    all
+}
+
+fn backlog_of(variant: &str, backlog: u64, priority: Priority, state: State) -> Scenario {
+    let group = |ops: &[Op]| vec![Group::new(10, 1, ops, Body::plain(BODY))];
+    let put = put(priority);
+    let release = Op::Release { priority };
+    let each = [
+        put,
+        Op::Reserve,
+        Op::Touch,
+        release,
+        Op::Reserve,
+        Op::Bury,
+        Op::KickJob,
+        // Another connection may be faster: what is deleted is what is reserved.
+        Op::Reserve,
+        Op::Delete,
+    ];
+    let phases = vec![
+        Phase::endless("cycle", group(&[put, Op::Reserve, Op::Delete])),
+        Phase::endless("all verbs", group(&each)),
+        Phase::endless("delayed put, delete", group(&[delayed(priority), Op::Delete])),
+    ];
+    let about = format!("10 connections beside {backlog} jobs ({variant})");
+    Scenario::new(format!("backlog/{variant}"), about, Work::Phases(phases))
+        .with_state(state)
+        .quick_if(variant == "ready-random")
+}
+
+fn delayed(priority: Priority) -> Op {
+    Op::Put { priority, delay: 500_000 }
+}
+
+fn body(body: u32) -> Scenario {
+    let about = format!("10 connections put, reserve, delete jobs of {body} bytes");
+    Scenario::one(format!("body/{body}"), about, vec![cycle(10, 1, size(body))])
+        .on_curve("bytes of a body", f64::from(body))
+        .quick_if(body == 16_384)
+        .with_bare()
+}
+
+fn binlogs() -> Vec<Scenario> {
+    let rows = [
+        ("F", "-F", 10, 1, false),
+        ("F", "-F", 10, 64, true),
+        ("f50", "-f50", 10, 1, false),
+        ("f50", "-f50", 10, 64, false),
+        ("f0", "-f0", 1, 1, false),
+        ("f0", "-f0", 100, 1, true),
+        ("f0", "-f0", 10, 64, false),
+    ];
+    let scenario = |(name, flag, connections, depth, quick)| {
+        let about = format!("binlog {flag}: {connections} connections, depth {depth}");
+        let work = Work::Phases(burst_phases(connections, depth, BODY));
+        let name = format!("binlog/{name}-{connections}x{depth}");
+        Scenario { binlog: Some(flag), ..Scenario::new(name, about, work) }.quick_if(quick)
+    };
+    rows.map(scenario).into()
+}
+
+fn memory(jobs: u64, body: usize) -> Scenario {
+    let about = format!("memory of {jobs} jobs of {body} bytes, and when they are deleted");
+    Scenario::new(format!("memory/{body}"), about, Work::Jobs { jobs, body }).quick_if(body == 128)
+}
+
+fn idle_connections(connections: usize) -> Scenario {
+    let about = format!("memory of {connections} idle connections");
+    let work = Work::Connections(connections);
+    Scenario::new("memory/connections".to_owned(), about, work)
+}
+
+fn kick(jobs: u64) -> Scenario {
+    let about = format!("the longest others wait while one kick moves {jobs} jobs");
+    Scenario::new("kick".to_owned(), about, Work::Kick(jobs))
+        .with_state(State { delayed: jobs, ..State::default() })
+        .quick_if(true)
+}
+
+fn replay(jobs: u64) -> Scenario {
+    let about = format!("restart with {jobs} jobs of 128 bytes in the binlog");
+    let work = Work::Replay { jobs, body: 128 };
+    Scenario { binlog: Some("-F"), ..Scenario::new("replay".to_owned(), about, work) }
+}
+
+fn size(number: u32) -> usize {
+    usize::try_from(number).expect("at least 32 bits")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn a_preset_is_found_by_its_name_alone() {
+        for effort in [Effort::FULL, Effort::QUICK] {
+            let presets = presets(effort);
+            let names: HashSet<&str> = presets.iter().map(|one| one.name.as_str()).collect();
+            assert_eq!(names.len(), presets.len());
+            assert!(presets.iter().any(|one| one.quick));
+        }
+    }
+
+    #[test]
+    fn the_bare_responder_is_never_asked_to_keep_a_job() {
+        for scenario in presets(Effort::FULL).iter().filter(|one| one.bare) {
+            assert_eq!(scenario.state, State::default(), "{}", scenario.name);
+            let Work::Phases(phases) = &scenario.work else {
+                panic!("{} needs a daemon", scenario.name);
+            };
+            let groups = phases.iter().flat_map(|phase| &phase.groups);
+            assert!(groups.into_iter().all(|group| !group.waits && group.hold == 0));
+        }
+    }
+
+    #[test]
+    fn what_a_phase_leaves_the_next_one_takes() {
+        for scenario in presets(Effort::FULL) {
+            let Work::Phases(phases) = &scenario.work else { continue };
+            assert!(phases[0].cycles.is_some(), "{}", scenario.name);
+            for pair in phases.windows(2).filter(|pair| pair[1].cycles.is_none()) {
+                assert_eq!(pair[0].groups[0].depth, pair[1].groups[0].depth);
+                assert_eq!(pair[0].groups[0].connections, pair[1].groups[0].connections);
+            }
+        }
+    }
+}

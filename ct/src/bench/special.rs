@@ -1,0 +1,143 @@
+//! Scenarios that are no repeated load: memory, restart, one command that moves a million jobs.
+
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::compare::{Config, Sample, microseconds, named};
+use super::feeder::Feeder;
+use super::group::{Group, Tubes, Until};
+use super::load::Load;
+use super::measure::resident_bytes;
+use super::op::{Op, Priority};
+use super::reader::Body;
+use super::scenario::{Scenario, Work};
+use super::state::State;
+use super::target::{Ground, Scratch, Target};
+use crate::{Client, Daemon};
+
+/// How long a daemon may take to give memory back after its last job is gone.
+const SETTLING: Duration = Duration::from_millis(500);
+/// How often the jobs are kicked, each time on a fresh daemon.
+const KICKS: usize = 3;
+/// How often a restart is timed.
+const RESTARTS: usize = 3;
+/// How long a daemon may take to read its binlog.
+const REPLAY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Runs such a scenario on one target.
+pub(crate) fn run(
+    scenario: &Scenario,
+    target: &Target,
+    config: &Config,
+    progress: &mut dyn FnMut(&str),
+) -> io::Result<Vec<Sample>> {
+    let prepare = |progress: &mut dyn FnMut(&str)| {
+        Ground::prepare(target, config.cores, &scenario.state, None, progress)
+    };
+    match scenario.work {
+        Work::Phases(_) => Ok(Vec::new()),
+        Work::Jobs { jobs, body } => weigh_jobs(&prepare(progress)?, jobs, body),
+        Work::Connections(connections) => weigh_connections(&prepare(progress)?, connections),
+        Work::Kick(jobs) => {
+            let kick = |_| kick(&prepare(&mut *progress)?, jobs);
+            (0..KICKS).map(kick).collect()
+        }
+        Work::Replay { jobs, body } => {
+            let flag = scenario.binlog.unwrap_or("-F");
+            replay(target, config, flag, &State { ready: jobs, body, ..State::default() })
+        }
+    }
+}
+
+/// Weighs the daemon empty, with so many jobs, and when they are deleted.
+fn weigh_jobs(ground: &Ground, jobs: u64, body: usize) -> io::Result<Vec<Sample>> {
+    let pid = ground.daemon.pid();
+    let mut feeder = Feeder::connect(ground.daemon.address(), Body::plain(body))?;
+    let empty = resident_bytes(pid)?;
+    let ids = feeder.put(jobs, |_| (10, 0))?;
+    let full = resident_bytes(pid)?;
+    feeder.delete(&ids)?;
+    thread::sleep(SETTLING);
+    let left = resident_bytes(pid)?;
+    Ok(vec![named([
+        ("bytes_each", each(full.saturating_sub(empty), jobs)),
+        ("megabytes_left", each(left, 1 << 20)),
+    ])])
+}
+
+/// Weighs what a connection costs that has said something once.
+fn weigh_connections(ground: &Ground, connections: usize) -> io::Result<Vec<Sample>> {
+    let pid = ground.daemon.pid();
+    let state = State { idle: connections, ..State::default() };
+    let empty = resident_bytes(pid)?;
+    let connected = state.build(ground.daemon.address(), &mut |_| ())?;
+    let full = resident_bytes(pid)?;
+    drop(connected);
+    thread::sleep(SETTLING);
+    let left = resident_bytes(pid)?;
+    Ok(vec![named([
+        ("bytes_each", each(full.saturating_sub(empty), connections as u64)),
+        ("megabytes_left", each(left, 1 << 20)),
+    ])])
+}
+
+/// Sends one kick of all delayed jobs and finds the longest time anyone waits until it is done.
+fn kick(ground: &Ground, jobs: u64) -> io::Result<Sample> {
+    let address = ground.daemon.address();
+    let put = Op::Put { priority: Priority::Fixed(10), delay: 0 };
+    let others = Group {
+        tubes: Tubes::Named("others".to_owned()),
+        ..Group::new(1, 1, &[put, Op::Reserve, Op::Delete], Body::plain(64))
+    };
+    let mut load = Load::connect(address, &[others], false, 1)?;
+    load.run(Until::time(Duration::from_millis(100)))?;
+    let mut kicker = Client::connect(address)?;
+    kicker.set_timeout(Duration::from_secs(60))?;
+    kicker.send(format!("kick {jobs}\r\n"))?;
+    let tally = load.run(Until::time(Duration::from_millis(700)))?;
+    let line = kicker.line()?;
+    if line != format!("KICKED {jobs}") {
+        return Err(io::Error::other(format!("kick {jobs} was answered with {line:?}")));
+    }
+    Ok(named([("longest_wait", microseconds(tally.latency.max()))]))
+}
+
+/// Fills a binlog, kills the daemon, and times how long new ones take until they answer.
+fn replay(target: &Target, config: &Config, flag: &str, state: &State) -> io::Result<Vec<Sample>> {
+    let scratch = Scratch::new(Path::new(&config.scratch))?;
+    let flags = scratch.flags(flag);
+    let start = || config.cores.start(&target.program, &flags);
+    let daemon = start()?;
+    drop(state.build(daemon.address(), &mut |_| ())?);
+    end(daemon);
+    let mut samples = Vec::new();
+    for _ in 0..RESTARTS {
+        let begun = Instant::now();
+        let daemon = start()?;
+        let mut client = Client::connect(daemon.address())?;
+        client.set_timeout(REPLAY_TIMEOUT)?;
+        let answer = client.yaml("stats")?;
+        let time = begun.elapsed().as_secs_f64();
+        let expected = format!("current-jobs-ready: {}\n", state.ready);
+        if !answer.contains(&expected) {
+            return Err(io::Error::other(format!("no {expected:?} after the restart")));
+        }
+        samples.push(named([("seconds", time)]));
+        end(daemon);
+    }
+    Ok(samples)
+}
+
+/// Ends a daemon as an operator does, or kills it if it does not.
+fn end(mut daemon: Daemon) {
+    if daemon.signal(libc::SIGTERM).is_ok() {
+        let _ = daemon.wait_exit(Duration::from_secs(10));
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "bytes stay below 2^53")]
+fn each(bytes: u64, count: u64) -> f64 {
+    bytes as f64 / count as f64
+}

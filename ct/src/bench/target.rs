@@ -1,0 +1,172 @@
+//! The daemons that are compared, and each one's daemon of the moment.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::feeder::Feeder;
+use super::measure::Cores;
+use super::state::State;
+use crate::{Daemon, Program};
+
+/// One of the programs that are compared.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// What it is called in the table.
+    pub label: String,
+    /// How it is started.
+    pub program: Program,
+    /// Whether it is the bare responder.
+    pub bare: bool,
+}
+
+impl Target {
+    /// Takes a beanstalkd as given on the command line, `PROGRAM FLAGS`, and asks for its version.
+    pub fn daemon(command: &str) -> io::Result<Self> {
+        let mut words = command.split_whitespace().map(str::to_owned);
+        let path = words.next().ok_or_else(|| io::Error::other("no program is named"))?;
+        let program = Program { path: PathBuf::from(&path), flags: words.collect() };
+        let label = version(&program.path)?;
+        Ok(Self { label, program, bare: false })
+    }
+
+    /// Takes the bare responder beside this very program.
+    pub fn bare() -> io::Result<Self> {
+        let path = std::env::current_exe()?.with_file_name("ct-bare");
+        Ok(Self { label: version(&path)?, program: Program::new(path), bare: true })
+    }
+}
+
+/// Makes equal labels different, in the order of the command line.
+pub fn tell_apart(targets: &mut [Target]) {
+    for index in 1..targets.len() {
+        let (before, rest) = targets.split_at_mut(index);
+        let label = &mut rest[0].label;
+        let original = label.clone();
+        let mut number = 2;
+        while before.iter().any(|target| target.label == *label) {
+            *label = format!("{original} ({number})");
+            number += 1;
+        }
+    }
+}
+
+/// Asks a program for its version; the first line it prints to `-v`.
+fn version(path: &Path) -> io::Result<String> {
+    let output = Command::new(path).arg("-v").output();
+    let output = output
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let name = || path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let line = text.lines().next().map(str::trim).filter(|line| !line.is_empty());
+    Ok(line.map(str::to_owned).or_else(name).unwrap_or_default())
+}
+
+/// A daemon in a state, with the connections that belong to the state.
+#[derive(Debug)]
+pub struct Ground {
+    /// Closed before the daemon ends.
+    _bystanders: Vec<Feeder>,
+    /// The daemon itself.
+    pub daemon: Daemon,
+    state: State,
+    /// Removed after the daemon has ended.
+    binlog: Option<Scratch>,
+}
+
+impl Ground {
+    /// Starts a daemon, with a binlog in a new directory below `scratch` if there are flags for
+    /// one, and brings it into a state.
+    pub fn prepare(
+        target: &Target,
+        cores: Cores,
+        state: &State,
+        binlog: Option<(&str, &Path)>,
+        progress: &mut dyn FnMut(&str),
+    ) -> io::Result<Self> {
+        let (flags, scratch) = match binlog {
+            Some((flag, parent)) => {
+                let scratch = Scratch::new(parent)?;
+                (scratch.flags(flag), Some(scratch))
+            }
+            None => (Vec::new(), None),
+        };
+        let daemon = cores.start(&target.program, &flags)?;
+        let mut bystanders = Vec::new();
+        if !target.bare {
+            bystanders = state.build(daemon.address(), progress)?;
+        }
+        Ok(Self { _bystanders: bystanders, daemon, state: state.clone(), binlog: scratch })
+    }
+
+    /// Says whether it can serve a scenario that wants this state and no binlog.
+    pub fn is_in(&self, state: &State) -> bool {
+        self.state == *state && self.binlog.is_none()
+    }
+}
+
+/// A directory of our own that is removed in the end.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// Makes a new directory below `parent`.
+    pub fn new(parent: &Path) -> io::Result<Self> {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!("ct-bench-{}-{number}", std::process::id()));
+        fs::create_dir(&path)?;
+        Ok(Self { path })
+    }
+
+    /// Returns the flags that make a daemon keep its binlog here.
+    pub fn flags(&self, flag: &str) -> Vec<String> {
+        vec!["-b".to_owned(), self.path.to_string_lossy().into_owned(), flag.to_owned()]
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed is left to whoever cleans the temporary files.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_daemons_of_one_version_are_told_apart() {
+        let target = |label: &str| Target {
+            label: label.to_owned(),
+            program: Program::new("x"),
+            bare: false,
+        };
+        let mut targets = [target("a"), target("b"), target("a"), target("a")];
+        tell_apart(&mut targets);
+        let labels = targets.map(|target| target.label);
+        assert_eq!(labels, ["a", "b", "a (2)", "a (3)"]);
+    }
+
+    #[test]
+    fn a_scratch_directory_goes_with_its_owner() {
+        let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
+        let path = scratch.path.clone();
+        assert!(path.is_dir());
+        fs::write(path.join("binlog.1"), b"x").unwrap();
+        drop(scratch);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let error = Target::daemon("/nonexistent/daemon -f0").unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/daemon"), "{error}");
+        assert!(Target::daemon("  ").is_err());
+    }
+}

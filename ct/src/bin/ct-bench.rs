@@ -1,0 +1,300 @@
+//! Loads any beanstalkd and tells what it costs, side by side with others.
+//!
+//! Only arguments and output are here; [`ct::bench`] does the work.
+
+use std::fs;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use ct::Program;
+use ct::bench::compare::{self, Comparison, Row};
+use ct::bench::crowd;
+use ct::bench::machine;
+use ct::bench::measure::Cores;
+use ct::bench::plot;
+use ct::bench::report::{Report, table_row};
+use ct::bench::scenario::{Effort, Scenario, presets};
+use ct::bench::target::{Target, tell_apart};
+
+const USAGE: &str = "\
+Usage: ct-bench compare [OPTIONS] DAEMON [DAEMON...]
+       ct-bench crowd [OPTIONS] DAEMON
+       ct-bench list [--quick]
+       ct-bench table [--markdown] FILE
+       ct-bench plot FILE DIR
+
+DAEMON is 'PROGRAM FLAGS' of any beanstalkd. It is started on a free port of 127.0.0.1 and ended
+afterwards. Daemon and load get a core each where there are two. Every reply is checked: a wrong
+answer ends the row with an error, and the exit status is 1.
+
+compare: measures the first daemon side by side with each of the others, in turn
+ --quick            a minute instead of ten: fewer presets, shorter, smaller backlogs
+ --only PREFIX      only presets whose name begins so; may be repeated
+ --rounds N         rounds of each row
+ --window MS        how long a load runs in each round
+ --backlog N        jobs in a large backlog
+ --no-bare          without the bare responder, the yardstick of the possible
+ --scratch DIR      where binlogs may be kept meanwhile (the system's temporary directory)
+ --json FILE        keep every sample there
+ --plots DIR        draw the curves there
+
+crowd: does a command cost more where 10,000 tubes, 10,000 blocked workers and a million jobs stand
+by? Measures two daemons of the same program, one empty, one crowded, in turn
+ --depth N          pipeline depth; without it, the smallest that saturates both daemons
+ --rounds N         rounds (7)
+ --window MS        how long the load runs in each (1000)
+
+list: the presets and what they do
+table: shows a kept comparison again; --markdown for a document
+plot: draws the curves of a kept comparison
+
+On a machine that does other things too, ask the scheduler for precedence, or the ratios will spread:
+    setsid -w sh -c 'echo -20 >/proc/self/autogroup; exec nice -n -20 ct-bench compare …'
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let asks_help = |argument: &String| matches!(argument.as_str(), "-h" | "--help" | "help");
+    if arguments.is_empty() || arguments.iter().any(asks_help) {
+        print(USAGE);
+        return ExitCode::from(if arguments.is_empty() { 2 } else { 0 });
+    }
+    match run(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(message) => {
+            eprintln!("ct-bench: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Does everything; false if a measurement failed.
+fn run(arguments: &[String]) -> Result<bool, String> {
+    let options = Options::parse(&arguments[1..])?;
+    match (arguments[0].as_str(), &options.operands[..]) {
+        ("compare", [_, ..]) => compare(&options, arguments),
+        ("crowd", [daemon]) => crowd(&options, daemon),
+        ("list", []) => {
+            print(&list(&options));
+            Ok(true)
+        }
+        ("table", [file]) => {
+            print(&table(&load(file)?, options.markdown));
+            Ok(true)
+        }
+        ("plot", [file, directory]) => draw(&load(file)?, Path::new(directory)).map(|()| true),
+        _ => Err(format!("what is {:?}?\n\n{USAGE}", arguments.join(" "))),
+    }
+}
+
+/// What the command line asks for.
+#[derive(Debug, Default)]
+struct Options {
+    quick: bool,
+    markdown: bool,
+    no_bare: bool,
+    only: Vec<String>,
+    rounds: Option<usize>,
+    window: Option<Duration>,
+    backlog: Option<u64>,
+    depth: Option<usize>,
+    scratch: Option<PathBuf>,
+    json: Option<PathBuf>,
+    plots: Option<PathBuf>,
+    operands: Vec<String>,
+}
+
+impl Options {
+    fn parse(arguments: &[String]) -> Result<Self, String> {
+        let mut options = Self::default();
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            let mut value = || {
+                let value = arguments.next().cloned();
+                value.ok_or_else(|| format!("{argument} needs a value\n\n{USAGE}"))
+            };
+            match argument.as_str() {
+                "--quick" => options.quick = true,
+                "--markdown" => options.markdown = true,
+                "--no-bare" => options.no_bare = true,
+                "--only" => options.only.push(value()?),
+                "--rounds" => options.rounds = Some(number(&value()?)?),
+                "--window" => options.window = Some(Duration::from_millis(number(&value()?)?)),
+                "--backlog" => options.backlog = Some(number(&value()?)?),
+                "--depth" => options.depth = Some(number(&value()?)?),
+                "--scratch" => options.scratch = Some(value()?.into()),
+                "--json" => options.json = Some(value()?.into()),
+                "--plots" => options.plots = Some(value()?.into()),
+                flag if flag.starts_with('-') => return Err(format!("what is {flag}?\n\n{USAGE}")),
+                operand => options.operands.push(operand.to_owned()),
+            }
+        }
+        Ok(options)
+    }
+
+    fn effort(&self) -> Effort {
+        let usual = if self.quick { Effort::QUICK } else { Effort::FULL };
+        Effort {
+            rounds: self.rounds.unwrap_or(usual.rounds),
+            window: self.window.unwrap_or(usual.window),
+            backlog: self.backlog.unwrap_or(usual.backlog),
+        }
+    }
+
+    fn scenarios(&self) -> Vec<Scenario> {
+        let wanted = |scenario: &Scenario| match &self.only[..] {
+            [] => scenario.quick || !self.quick,
+            only => only.iter().any(|prefix| scenario.name.starts_with(prefix.as_str())),
+        };
+        presets(self.effort()).into_iter().filter(wanted).collect()
+    }
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{text:?} is no number that fits"))
+}
+
+fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
+    let cores = Cores::take().map_err(|error| error.to_string())?;
+    let mut targets = Vec::new();
+    for command in &options.operands {
+        targets.push(Target::daemon(command).map_err(|error| error.to_string())?);
+    }
+    if !options.no_bare {
+        targets.push(Target::bare().map_err(|error| error.to_string())?);
+    }
+    tell_apart(&mut targets);
+    let scenarios = options.scenarios();
+    if scenarios.is_empty() {
+        return Err("no preset has such a name; see ct-bench list".to_owned());
+    }
+    let mut report = Report {
+        command: format!("ct-bench {}", arguments.join(" ")),
+        machine: machine::describe(cores),
+        targets: targets.iter().map(named).collect(),
+        rows: Vec::new(),
+    };
+    let scratch = options.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    let config = compare::Config { targets, effort: options.effort(), scratch, cores };
+    print(&format!("{}\n\n{}", report.machine, Report::head()));
+    let mut progress = Progress::new(scenarios.len());
+    let mut comparison = Comparison::new(config);
+    for scenario in &scenarios {
+        progress.begin(&scenario.name);
+        let rows = comparison.run(scenario, &mut |text| progress.show(text));
+        progress.clear();
+        rows.iter().for_each(|row| print(&table_row(row)));
+        report.rows.extend(rows);
+    }
+    keep(options, &report)?;
+    Ok(!report.rows.iter().any(has_error))
+}
+
+fn named(target: &Target) -> (String, String) {
+    let path = target.program.path.display().to_string();
+    let words: Vec<String> = std::iter::once(path).chain(target.program.flags.clone()).collect();
+    (target.label.clone(), words.join(" "))
+}
+
+fn has_error(row: &Row) -> bool {
+    row.results.iter().any(|result| result.error.is_some())
+}
+
+fn keep(options: &Options, report: &Report) -> Result<(), String> {
+    if let Some(path) = &options.json {
+        let text = format!("{:#}\n", report.to_json());
+        fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    options.plots.as_ref().map_or(Ok(()), |directory| draw(report, directory))
+}
+
+fn draw(report: &Report, directory: &Path) -> Result<(), String> {
+    let paths = plot::draw(report, directory).map_err(|error| error.to_string())?;
+    paths.iter().for_each(|path| print(&format!("{}\n", path.display())));
+    Ok(())
+}
+
+fn load(path: &str) -> Result<Report, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+    let value = serde_json::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
+    Report::from_json(&value).ok_or_else(|| format!("{path}: no report of ct-bench"))
+}
+
+fn table(report: &Report, markdown: bool) -> String {
+    if markdown {
+        return report.to_markdown();
+    }
+    let rows: String = report.rows.iter().map(table_row).collect();
+    format!("{}\n\n{}{rows}", report.machine, Report::head())
+}
+
+fn list(options: &Options) -> String {
+    let line = |scenario: &Scenario| format!("{:24} {}\n", scenario.name, scenario.about);
+    options.scenarios().iter().map(line).collect()
+}
+
+fn crowd(options: &Options, daemon: &str) -> Result<bool, String> {
+    let mut words = daemon.split_whitespace().map(str::to_owned);
+    let path = words.next().ok_or("no program is named")?;
+    let program = Program { path: path.into(), flags: words.collect() };
+    let usual = crowd::Config::new(program);
+    let config = crowd::Config {
+        depth: options.depth,
+        rounds: options.rounds.unwrap_or(usual.rounds),
+        window: options.window.unwrap_or(usual.window),
+        ..usual
+    };
+    let mut progress = Progress::new(1);
+    progress.begin("crowd");
+    let text = crowd::compare(&config, &mut |text| progress.show(text));
+    progress.clear();
+    print(&text.map_err(|error| error.to_string())?);
+    Ok(true)
+}
+
+/// One line on a terminal that says how far the run is; nothing elsewhere.
+struct Progress {
+    start: Instant,
+    terminal: bool,
+    count: usize,
+    number: usize,
+    name: String,
+}
+
+impl Progress {
+    fn new(count: usize) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        Self { start: Instant::now(), terminal, count, number: 0, name: String::new() }
+    }
+
+    fn begin(&mut self, name: &str) {
+        self.number += 1;
+        name.clone_into(&mut self.name);
+        self.show("");
+    }
+
+    fn show(&self, text: &str) {
+        if self.terminal {
+            let (seconds, Self { number, count, name, .. }) =
+                (self.start.elapsed().as_secs(), self);
+            let time = format!("{}:{:02}", seconds / 60, seconds % 60);
+            eprint!("\r\x1b[K{time} [{number}/{count}] {name} {text}");
+            let _ = std::io::stderr().flush();
+        }
+    }
+
+    fn clear(&self) {
+        if self.terminal {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+/// Prints; whoever closed the pipe early does not want the rest.
+fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    let _ = std::io::stdout().flush();
+}
