@@ -6,8 +6,9 @@ BINDIR ?= $(PREFIX)/bin
 MANDIR ?= $(PREFIX)/share/man
 
 DAEMON = target/release/beanstalkd
+ORIGINAL ?= /usr/bin/beanstalkd
 
-.PHONY: all run check fmt clippy doc test sim clients install uninstall clean tools
+.PHONY: all run check fmt clippy doc test sim bench bench-quick crowd original clients install uninstall clean tools
 
 all: tools
 	$(CARGO) build --release --locked
@@ -45,6 +46,22 @@ test:
 # More seeds than `make check` takes; SEED=n repeats one run, RUNS=n sets how many.
 sim: tools
 	SEED=$(SEED) RUNS=$(or $(RUNS),2000) $(CARGO) test --release --locked --test sim -- --nocapture
+
+# Side by side with the original, interleaved, in about ten minutes; or in one.
+bench: all original
+	$(CARGO) run -q --release --locked -p ct --bin ct-bench -- \
+	    compare --json target/bench.json --plots target/plots $(DAEMON) $(ORIGINAL)
+
+bench-quick: all original
+	$(CARGO) run -q --release --locked -p ct --bin ct-bench -- compare --quick $(DAEMON) $(ORIGINAL)
+
+# Does a command cost more beside 10,000 tubes, 10,000 blocked workers and a million jobs?
+crowd: all
+	$(CARGO) run -q --release --locked -p ct --bin ct-bench -- crowd $(DAEMON)
+
+original:
+	@test -x $(ORIGINAL) || { \
+	    echo 'the original is not installed: apt install beanstalkd, or say ORIGINAL=path' >&2; exit 1; }
 
 # What real client libraries do, unmodified from their registries, against this daemon and the
 # original: the transcripts must be equal.
