@@ -73,7 +73,7 @@ fn exit<E: Display>(status: u8, what: &str) -> impl FnOnce(E) -> ExitCode {
     }
 }
 
-/// Listens before it lets go of privileges, for a port may need them.
+/// Listens before it lets go of privileges, for a port or a path may need them.
 fn serve(config: &Config) -> Result<(), ExitCode> {
     for warning in &config.warnings {
         warn!("{warning}");
@@ -87,14 +87,15 @@ fn serve(config: &Config) -> Result<(), ExitCode> {
         Err(error) => warn!("the limit on descriptors stays as it is: {error}"),
     }
     let identity = identify().map_err(exit(50, "cannot ask the system about itself: "))?;
+    // Before there is a socket file that a signal would leave behind.
+    let ends = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+    let signals =
+        Signals::catch(&ends, &[libc::SIGUSR1]).map_err(exit(111, "cannot catch signals: "))?;
     let listener = Listener::bind(&config.address).map_err(exit(111, ""))?;
     info!("process {} listens on {}", identity.pid, listener.place());
     if let Some(user) = &config.user {
         become_user(user)?;
     }
-    let ends = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
-    let signals =
-        Signals::catch(&ends, &[libc::SIGUSR1]).map_err(exit(111, "cannot catch signals: "))?;
     let clock = Clock;
     let settings =
         Settings { job_size_limit: config.job_size_limit, binlog_size: config.binlog_size };

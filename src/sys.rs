@@ -44,6 +44,10 @@ pub fn monotonic_nanoseconds() -> u64 {
 /// Opens a TCP socket that listens on the first address of `host` and `service` (a name or a
 /// number each) that can be had. Connections inherit its options: no delay, keepalive.
 pub fn listen_tcp(host: &str, service: &str) -> io::Result<TcpListener> {
+    // The resolver would take a port beyond 65535 for another one.
+    if service.parse::<u64>().is_ok_and(|port| port > u64::from(u16::MAX)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no such port"));
+    }
     let addresses = Addresses::resolve(host, service)?;
     let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in addresses.iter() {

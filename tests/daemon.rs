@@ -18,10 +18,10 @@ use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},
     os::{
-        fd::AsRawFd,
+        fd::{AsRawFd, OwnedFd},
         unix::{
             fs::{FileTypeExt, PermissionsExt},
-            net::UnixListener,
+            net::{UnixListener, UnixStream},
         },
     },
     path::Path,
@@ -38,8 +38,8 @@ use ct::{Arrived, Client, Daemon, Patience, Prng, SocketStage, Stage};
 
 const BEANSTALKD: &str = env!("CARGO_BIN_EXE_beanstalkd");
 
-/// What takes longer does not happen at all.
-const LONG: Duration = Duration::from_secs(20);
+/// What takes longer does not happen at all, however busy the machine.
+const LONG: Duration = Duration::from_secs(60);
 
 /// How long a daemon is watched that should have nothing to do.
 const WATCHED: Duration = Duration::from_millis(1500);
@@ -99,14 +99,12 @@ fn arguments_that_make_no_sense_end_it_with_status_5() {
 /// Proves: Q22.
 #[test]
 fn a_text_that_cannot_be_printed_is_no_reason_to_panic() {
-    for (script, wanted) in [
-        (r#""$0" -x 2>/dev/full"#, Some(5)),
-        (r#""$0" -h >/dev/full"#, None),
-        (r#""$0" -v >/dev/full"#, None),
-    ] {
+    for (script, wanted) in
+        [(r#""$0" -x 2>/dev/full"#, 5), (r#""$0" -h >/dev/full"#, 1), (r#""$0" -v >/dev/full"#, 1)]
+    {
         let Ended { code, stderr, .. } = run_to_its_end("/bin/sh", &["-c", script, BEANSTALKD]);
         assert!(!stderr.contains("panicked"), "{script}: {stderr}");
-        assert!(wanted.is_none_or(|wanted| wanted == code), "{script}: {code}");
+        assert_eq!(code, wanted, "{script}");
     }
 }
 
@@ -292,6 +290,42 @@ fn nobody_can_hold_up_the_end() {
     assert_eq!(end(&mut daemon, libc::SIGTERM), 0);
 }
 
+/// Stopped again right after its start, it would look like a crash and leave its socket file.
+///
+/// Proves: Q19.
+#[test]
+fn a_signal_while_it_starts_ends_it_in_order() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("socket");
+    let address = format!("unix:{}", path.display());
+    // It listens before it says so, and cannot say so until somebody reads: no other moment of a
+    // start can be held fast from outside.
+    let (mut reader, log) = UnixStream::pair().expect("a pair");
+    fill(&log);
+    let mut daemon = Command::new(BEANSTALKD)
+        .args(["-Vl", &address])
+        .stdin(Stdio::null())
+        .stderr(OwnedFd::from(log))
+        .spawn()
+        .map(Killed)
+        .expect("it starts");
+    eventually("it listens", || Client::connect(&address).is_ok());
+    signal_process(daemon.0.id(), "TERM");
+    let said = thread::spawn(move || {
+        let mut said = Vec::new();
+        reader.read_to_end(&mut said).map(|_| said)
+    });
+    let mut status = None;
+    eventually("it ends", || {
+        status = daemon.0.try_wait().expect("a child");
+        status.is_some()
+    });
+    assert_eq!(status.and_then(|status| status.code()), Some(0), "{status:?}");
+    assert!(!path.exists(), "the socket file stays");
+    let said = said.join().expect("a reader").expect("a log");
+    assert!(String::from_utf8_lossy(&said).contains(" listens on "));
+}
+
 /// In a container it is process 1, which the system treats otherwise: it could not be stopped.
 ///
 /// Proves: Q19, B29.
@@ -473,7 +507,7 @@ fn a_second_start_does_not_wait_for_a_busy_one() {
     let address = format!("unix:{}", path.display());
     let _first_in_line = Client::connect(&address).expect("room for one");
     let mut second = Daemon::spawn_raw(Path::new(BEANSTALKD), &["-l", &address]).expect("a start");
-    let status = second.wait_exit(Duration::from_secs(5)).expect("it ends");
+    let status = second.wait_exit(Duration::from_secs(10)).expect("it ends");
     assert_eq!(status.code(), Some(111));
     assert!(second.stderr().contains("another process does"), "{}", second.stderr());
     assert!(path.exists());
@@ -567,7 +601,7 @@ fn ipv6_works_and_is_logged_as_it_is_written() {
 
 /// A service file with a host's name would not start.
 ///
-/// Proves: B31.
+/// Proves: Q22.
 #[test]
 fn a_host_can_be_a_name() {
     let (_daemon, place) = start(BEANSTALKD, &["-Vl", "localhost", "-p", "0"]);
@@ -646,11 +680,17 @@ fn it_becomes_another_user_wholly_and_after_it_listens() {
     let passwords = fs::read_to_string("/etc/passwd").expect("a user database");
     let nobody = passwords.lines().find_map(|line| line.strip_prefix("nobody:"));
     let nobody: Vec<&str> = nobody.expect("the user nobody").split(':').collect();
-    let port = (600..1024).rev().find(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok());
-    let port = port.expect("a free port that only root may take").to_string();
-
-    let rest = [BEANSTALKD, "-u", "nobody", "-Vl127.0.0.1", "-p", &port];
-    let (mut daemon, place) = start("setpriv", &[&groups[..], &rest].concat());
+    // A port that only root may take.
+    let mut outcome = Err(String::new());
+    for port in (600..1024).rev() {
+        let port = port.to_string();
+        let rest = [BEANSTALKD, "-u", "nobody", "-Vl127.0.0.1", "-p", &port];
+        outcome = try_start("setpriv", &[&groups[..], &rest].concat());
+        if !matches!(&outcome, Err(stderr) if stderr.contains("in use")) {
+            break;
+        }
+    }
+    let (mut daemon, place) = outcome.expect("it starts");
     Peer::at(&place).check();
     let status = |key: &str| process_status(daemon.pid(), key);
     assert_eq!(status("Uid").split('\t').collect::<Vec<_>>(), [nobody[1]; 4]);
@@ -675,14 +715,16 @@ fn out_of_descriptors_it_serves_whom_it_has_and_rests() {
     for client in &mut inside {
         client.turns(3);
     }
-    let began = Instant::now();
+    // Without a word from those who leave, each of the others would wait for a second.
+    let mut at_once = 0;
     for mut waiting in waiting {
+        let began = Instant::now();
         drop(inside.remove(0));
         assert_eq!(waiting.line(), "USING default");
+        at_once += usize::from(began.elapsed() < Duration::from_millis(500));
         inside.push(waiting);
     }
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(5), "each of twelve waits for a second: {took:?}");
+    assert!(at_once > KNOCKING / 2, "{at_once} of {KNOCKING} came in at once");
     for client in &mut inside {
         client.turns(3);
     }
@@ -697,7 +739,7 @@ fn out_of_descriptors_it_serves_whom_it_has_and_rests() {
 #[test]
 fn a_shortage_is_reported_once_as_long_as_it_lasts() {
     let Siege { daemon, place, mut inside, mut waiting, at_peace } = Siege::begin();
-    let last = waiting.split_off(10);
+    let last = waiting.split_off(KNOCKING - 2);
     for mut waiting in waiting {
         drop(inside.remove(0));
         assert_eq!(waiting.line(), "USING default");
@@ -1120,7 +1162,9 @@ impl Peer {
     /// Connects to a place as the daemon's log writes it.
     #[track_caller]
     fn at(place: &str) -> Self {
-        Self(Client::connect(place).expect("a connection"))
+        let mut client = Client::connect(place).expect("a connection");
+        client.set_timeout(LONG).expect("a connection");
+        Self(client)
     }
 
     #[track_caller]
@@ -1258,10 +1302,11 @@ fn ordinary_day(address: &str) {
 /// Has as many lines come to a stage's connection, all alike, as commands were sent.
 #[track_caller]
 fn expect_lines(stage: &mut SocketStage, name: &str, count: usize) {
-    let mut text = String::new();
+    let (mut text, began) = (String::new(), Instant::now());
     while text.matches("\r\n").count() < count {
         match stage.receive(name, Patience::Reply) {
             Ok(Arrived::Bytes(bytes)) => text += &String::from_utf8_lossy(&bytes),
+            Ok(Arrived::Nothing) if began.elapsed() < LONG => {}
             other => panic!("{name}: {other:?} after {text:?}, not {count} replies"),
         }
     }
@@ -1305,6 +1350,16 @@ fn send_what_fits<'a>(mut socket: &TcpStream, bytes: &'a [u8], other: &mut Peer)
     }
     socket.set_nonblocking(false).expect("a socket");
     left
+}
+
+/// Fills a stream until it takes no byte more.
+#[track_caller]
+fn fill(mut stream: &UnixStream) {
+    stream.set_nonblocking(true).expect("a socket");
+    for length in [4096, 1] {
+        while stream.write(&vec![b'\n'; length]).is_ok() {}
+    }
+    stream.set_nonblocking(false).expect("a socket");
 }
 
 /// Lets only one connection wait to be accepted.
@@ -1513,6 +1568,9 @@ fn is_ignored(signal: i32) -> bool {
 /// How many descriptors a besieged daemon may have.
 const DESCRIPTORS: usize = 32;
 
+/// How many clients more than that want to come in.
+const KNOCKING: usize = 12;
+
 /// A daemon all of whose descriptors are in use, and more clients than that.
 #[derive(Debug)]
 struct Siege {
@@ -1546,7 +1604,7 @@ impl Siege {
             client.send("list-tube-used\r\n");
             client
         };
-        let waiting = (0..12).map(knock).collect();
+        let waiting = (0..KNOCKING).map(knock).collect();
         eventually("the shortage is reported", || shortages(&daemon) > 0);
         Self { daemon, place, inside, waiting, at_peace }
     }

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use log::warn;
 use mio::{
     Interest, Registry, Token,
     event::Source,
@@ -91,13 +92,22 @@ impl Listener {
     }
 
     /// Removes the file of a UNIX socket, unless somebody has put another in its place.
-    pub(super) fn remove(&self) -> io::Result<()> {
+    fn remove_file(&self) -> io::Result<()> {
         let Kind::Unix(_, file) = &self.0 else { return Ok(()) };
         match fs::symlink_metadata(&file.path) {
             Ok(found) if (found.dev(), found.ino()) == (file.device, file.inode) => {
                 fs::remove_file(&file.path)
             }
             _ => Ok(()),
+        }
+    }
+}
+
+/// However the process ends in order, also before it serves, the file goes with it.
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Err(error) = self.remove_file() {
+            warn!("the socket file stays: {error}");
         }
     }
 }

@@ -15,7 +15,7 @@ mod socket;
 
 use std::{collections::VecDeque, io, os::fd::AsRawFd, time::Duration};
 
-use log::{debug, error, info, warn};
+use log::{debug, info, warn};
 use mio::{
     Events, Interest, Poll, Registry, Token,
     event::{Event, Source},
@@ -367,14 +367,6 @@ impl Shell {
         self.server.close(key, now);
         if matches!(self.acceptance, Acceptance::Resting(_)) {
             self.acceptance = Acceptance::Open;
-        }
-    }
-}
-
-impl Drop for Shell {
-    fn drop(&mut self) {
-        if let Err(error) = self.listener.remove() {
-            error!("the socket file stays: {error}");
         }
     }
 }
