@@ -9,7 +9,7 @@
 //! - [`dialect`] lists where a known daemon answers differently;
 //! - [`check`] plays many scripts at a time, for the tests and for the program `ct-check`;
 //! - [`daemon`], [`client`] and [`prng`] are tools for tests in Rust;
-//! - [`bench`] measures and compares, for the program `ct-bench`.
+//! - [`mod@bench`] measures and compares, for the program `ct-bench`.
 
 pub mod bench;
 pub mod check;

@@ -36,8 +36,9 @@ use crate::{
 const LISTENER: Token = Token(usize::MAX - 1);
 const SIGNALS: Token = Token(usize::MAX - 2);
 
-/// How many bytes one connection may bring in a turn.
-const READ_SHARE: usize = 64 * 1024;
+/// How many bytes one connection may bring in a turn: enough for a job of the default limit to
+/// arrive whole, and so be copied once.
+const READ_SHARE: usize = 128 * 1024;
 
 /// How many bytes one connection may take away in a turn, give or take one write.
 const WRITE_SHARE: usize = 1024 * 1024;

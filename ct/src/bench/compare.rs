@@ -283,7 +283,7 @@ fn measure(
             Some(cycles) => effort.until(cycles),
             None => Until::cycles(before),
         };
-        let figures = Figures::measure(load, &ground.daemon, until)?;
+        let figures = Figures::measure(load, ground.daemon.pid(), until)?;
         before = figures.tally.cycles;
         let mut sample = sample(&figures);
         if phase.groups.iter().any(|group| matches!(group.pacing, Pacing::Open(_))) {

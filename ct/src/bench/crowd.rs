@@ -44,8 +44,17 @@ struct Place {
     daemon: Daemon,
 }
 
-/// Measures both daemons in turn and says in a few lines what came out.
-pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<String> {
+/// What came out.
+#[derive(Debug)]
+pub struct Outcome {
+    /// All figures, and the ratio, in a few lines.
+    pub text: String,
+    /// Whether a daemon was not saturated, so that the ratio says nothing.
+    pub is_void: bool,
+}
+
+/// Measures both daemons in turn.
+pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Outcome> {
     let cores = Cores::take()?;
     progress("starting the empty daemon");
     let empty = cores.start(&config.program, &[])?;
@@ -70,8 +79,8 @@ pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<St
         let [empty, crowded] = &mut places;
         let window = Until::time(config.window);
         let pair = [
-            Figures::measure(&mut empty.load, &empty.daemon, window)?,
-            Figures::measure(&mut crowded.load, &crowded.daemon, window)?,
+            Figures::measure(&mut empty.load, empty.daemon.pid(), window)?,
+            Figures::measure(&mut crowded.load, crowded.daemon.pid(), window)?,
         ];
         // The first round warms caches and memory.
         if round > 0 {
@@ -118,7 +127,7 @@ fn find_depth(
             let mut load = Load::connect(daemon.address(), &groups, false, 3)?;
             load.run(Until::time(Duration::from_millis(100)))?;
             let figures =
-                Figures::measure(&mut load, daemon, Until::time(Duration::from_millis(300)))?;
+                Figures::measure(&mut load, daemon.pid(), Until::time(Duration::from_millis(300)))?;
             progress(&format!("depth {depth}: {}", line(&figures)));
             busy = figures.daemon_busy().min(busy);
         }
@@ -145,7 +154,8 @@ fn line(figures: &Figures) -> String {
     )
 }
 
-fn report(config: &Config, depth: usize, rounds: &[[Figures; 2]]) -> String {
+fn report(config: &Config, depth: usize, rounds: &[[Figures; 2]]) -> Outcome {
+    let mut is_void = false;
     let State { tubes, blocked, apart, ready, .. } = config.crowd;
     let mut text = format!(
         "{} active connections, depth {depth}, put, reserve, delete; the crowd: {tubes} tubes with \
@@ -173,6 +183,7 @@ fn report(config: &Config, depth: usize, rounds: &[[Figures; 2]]) -> String {
             busy.most * 100.0
         );
         if busy.median < SATURATED {
+            is_void = true;
             let _ = writeln!(text, "{name} VOID: the daemon's core was not saturated");
         }
     }
@@ -186,5 +197,5 @@ fn report(config: &Config, depth: usize, rounds: &[[Figures; 2]]) -> String {
         ratio.least,
         ratio.most
     );
-    text
+    Outcome { text, is_void }
 }

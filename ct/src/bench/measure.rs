@@ -90,9 +90,9 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Runs the load and looks at both processes before and after.
-    pub fn measure(load: &mut Load, daemon: &Daemon, until: Until) -> io::Result<Self> {
-        let (pid, own) = (daemon.pid(), std::process::id());
+    /// Runs the load and looks at the daemon of this process id, and at itself, before and after.
+    pub fn measure(load: &mut Load, pid: u32, until: Until) -> io::Result<Self> {
+        let own = std::process::id();
         let (daemon_before, load_before) = (Usage::of(pid)?, Usage::of(own)?);
         let ticks_before = ticks(pid).unwrap_or_default();
         let tally = load.run(until)?;

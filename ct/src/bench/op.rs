@@ -83,6 +83,23 @@ pub(crate) struct Context<'a> {
 }
 
 impl Op {
+    /// Finds a command by its word, with the usual numbers; `None` if it has no place in a cycle.
+    pub fn named(word: &str) -> Option<Self> {
+        let priority = Priority::Fixed(10);
+        Some(match word {
+            "put" => Self::Put { priority, delay: 0 },
+            "reserve" => Self::Reserve,
+            "delete" => Self::Delete,
+            "release" => Self::Release { priority },
+            "bury" => Self::Bury,
+            "touch" => Self::Touch,
+            "kick" => Self::Kick,
+            "kick-job" => Self::KickJob,
+            "peek" => Self::Peek,
+            _ => return None,
+        })
+    }
+
     /// Says whether its bytes are the same each time, so that a batch can be made beforehand.
     pub(crate) fn is_constant(self, body: &Body) -> bool {
         match self {
@@ -206,6 +223,18 @@ mod tests {
         assert_eq!(bytes(Op::Use(1), 0, &body), "use t0\r\n");
         let stamped = bytes(put, 0, &Body::stamped(22));
         assert_eq!(stamped, "put 7 5 60 22\r\n00000000000000000123..\r\n");
+    }
+
+    #[test]
+    fn a_command_is_found_by_its_word() {
+        let body = Body::plain(0);
+        for word in
+            ["put", "reserve", "delete", "release", "bury", "touch", "kick", "kick-job", "peek"]
+        {
+            let line = bytes(Op::named(word).unwrap(), 1, &body);
+            assert_eq!(line.split_whitespace().next(), Some(word));
+        }
+        assert_eq!(Op::named("quit"), None);
     }
 
     #[test]

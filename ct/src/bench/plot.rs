@@ -47,7 +47,8 @@ pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, Box<dyn E
             let series = series(&rows, figure);
             if series.iter().any(|series| series.points.len() > 1) {
                 let path = directory.join(format!("{family}-{figure}.svg"));
-                fs::write(&path, picture(what, title, &series)?)?;
+                let caption = format!("{}: {title}", family.replace('-', " "));
+                fs::write(&path, picture(&caption, what, title, &series)?)?;
                 paths.push(path);
             }
         }
@@ -86,7 +87,12 @@ fn series(rows: &[&Row], figure: &str) -> Vec<Series> {
     all
 }
 
-fn picture(what: &str, title: &str, series: &[Series]) -> Result<String, Box<dyn Error>> {
+fn picture(
+    caption: &str,
+    what: &str,
+    title: &str,
+    series: &[Series],
+) -> Result<String, Box<dyn Error>> {
     let mut text = String::new();
     {
         let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
@@ -94,9 +100,11 @@ fn picture(what: &str, title: &str, series: &[Series]) -> Result<String, Box<dyn
         let points = || series.iter().flat_map(|series| &series.points);
         let across = range(points().map(|point| point.0), 1.05);
         let up = range(points().flat_map(|(_, spread)| [spread.least, spread.most]), 1.5);
+        // The names of the lines stand above them.
+        let up = up.start..up.end * 2.0;
         let mut chart = ChartBuilder::on(&area)
             .margin(14)
-            .caption(title, ("sans-serif", 18))
+            .caption(caption, ("sans-serif", 18))
             .x_label_area_size(44)
             .y_label_area_size(76)
             .build_cartesian_2d(across.log_scale(), up.log_scale())?;

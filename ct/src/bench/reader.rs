@@ -114,7 +114,7 @@ impl std::error::Error for Bad {}
 pub struct Body {
     /// The bytes as they are put, but for the stamp.
     pub bytes: Vec<u8>,
-    /// Whether the first [`STAMP_LENGTH`] bytes tell when the job was sent.
+    /// Whether the first 20 bytes tell when the job was sent.
     pub stamped: bool,
 }
 

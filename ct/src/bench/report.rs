@@ -55,6 +55,17 @@ share of the daemon's CPU time, and load is the load's own CPU per command.
         text
     }
 
+    /// Returns the whole as JSON, a row on each line.
+    pub fn to_text(&self) -> String {
+        let mut value = self.to_json();
+        let rows = value["rows"].take();
+        let rows: Vec<String> =
+            rows.as_array().into_iter().flatten().map(Value::to_string).collect();
+        let head = value.to_string().replace("\"rows\":null", "\"rows\":[\n");
+        let (before, after) = head.split_once("[\n").unwrap_or((&head, ""));
+        format!("{before}[\n{}\n]{after}\n", rows.join(",\n"))
+    }
+
     /// Returns the whole as JSON: every sample, and medians and ratios for those who only read.
     pub fn to_json(&self) -> Value {
         let targets: Vec<Value> = self
@@ -325,8 +336,11 @@ mod tests {
     #[test]
     fn a_kept_report_can_be_read_back_and_shown_again() {
         let report = report();
-        let text = serde_json::to_string_pretty(&report.to_json()).unwrap();
-        let back = Report::from_json(&serde_json::from_str(&text).unwrap()).unwrap();
+        let text = report.to_text();
+        assert_eq!(text.lines().count(), 2 + report.rows.len(), "{text}");
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value, report.to_json());
+        let back = Report::from_json(&value).unwrap();
         assert_eq!(format!("{report:?}"), format!("{back:?}"));
         assert_eq!(back.to_markdown(), report.to_markdown());
         assert!(Report::from_json(&json!({ "rows": [] })).is_none());

@@ -11,16 +11,21 @@ use std::time::{Duration, Instant};
 use ct::Program;
 use ct::bench::compare::{self, Comparison, Row};
 use ct::bench::crowd;
+use ct::bench::group::{Group, Pacing, Tubes, Until};
+use ct::bench::load::Load;
 use ct::bench::machine;
-use ct::bench::measure::Cores;
+use ct::bench::measure::{Cores, Figures};
+use ct::bench::op::Op;
 use ct::bench::plot;
-use ct::bench::report::{Report, table_row};
+use ct::bench::reader::Body;
+use ct::bench::report::{Report, number as decimal, table_row};
 use ct::bench::scenario::{Effort, Scenario, presets};
 use ct::bench::target::{Target, tell_apart};
 
 const USAGE: &str = "\
 Usage: ct-bench compare [OPTIONS] DAEMON [DAEMON...]
        ct-bench crowd [OPTIONS] DAEMON
+       ct-bench load [OPTIONS] ADDRESS
        ct-bench list [--quick]
        ct-bench table [--markdown] FILE
        ct-bench plot FILE DIR
@@ -41,10 +46,24 @@ compare: measures the first daemon side by side with each of the others, in turn
  --plots DIR        draw the curves there
 
 crowd: does a command cost more where 10,000 tubes, 10,000 blocked workers and a million jobs stand
-by? Measures two daemons of the same program, one empty, one crowded, in turn
+by? Measures two daemons of the same program, one empty, one crowded, in turn; a side whose daemon
+was not saturated is void, and the exit status is 1
  --depth N          pipeline depth; without it, the smallest that saturates both daemons
  --rounds N         rounds (7)
  --window MS        how long the load runs in each (1000)
+
+load: loads a daemon that runs already, at ADDRESS (host:port), with what you say
+ --cycle COMMANDS   what each connection repeats (put,reserve,delete): of put, reserve, delete,
+                    release, bury, touch, kick, kick-job and peek; ids come from the last put or
+                    reserve before. What it puts and does not delete stays there
+ --connections N    how many (10)
+ --depth N          commands at a time on each (1)
+ --body N           bytes of each job (64)
+ --tube NAME        the tube (default)
+ --rate N           begin so many cycles a second, at fixed times, however late the daemon is, and
+                    count latencies from these times; without it, as fast as replies come
+ --seconds N        for how long (5)
+ --pid N            the daemon's process id, to tell its CPU time too
 
 list: the presets and what they do
 table: shows a kept comparison again; --markdown for a document
@@ -77,15 +96,16 @@ fn run(arguments: &[String]) -> Result<bool, String> {
     match (arguments[0].as_str(), &options.operands[..]) {
         ("compare", [_, ..]) => compare(&options, arguments),
         ("crowd", [daemon]) => crowd(&options, daemon),
+        ("load", [address]) => load_one(&options, address).map(|()| true),
         ("list", []) => {
             print(&list(&options));
             Ok(true)
         }
         ("table", [file]) => {
-            print(&table(&load(file)?, options.markdown));
+            print(&table(&read(file)?, options.markdown));
             Ok(true)
         }
-        ("plot", [file, directory]) => draw(&load(file)?, Path::new(directory)).map(|()| true),
+        ("plot", [file, directory]) => draw(&read(file)?, Path::new(directory)).map(|()| true),
         _ => Err(format!("what is {:?}?\n\n{USAGE}", arguments.join(" "))),
     }
 }
@@ -101,6 +121,13 @@ struct Options {
     window: Option<Duration>,
     backlog: Option<u64>,
     depth: Option<usize>,
+    cycle: Option<String>,
+    connections: Option<usize>,
+    body: Option<usize>,
+    tube: Option<String>,
+    rate: Option<f64>,
+    seconds: Option<u64>,
+    pid: Option<u32>,
     scratch: Option<PathBuf>,
     json: Option<PathBuf>,
     plots: Option<PathBuf>,
@@ -125,6 +152,13 @@ impl Options {
                 "--window" => options.window = Some(Duration::from_millis(number(&value()?)?)),
                 "--backlog" => options.backlog = Some(number(&value()?)?),
                 "--depth" => options.depth = Some(number(&value()?)?),
+                "--cycle" => options.cycle = Some(value()?),
+                "--connections" => options.connections = Some(number(&value()?)?),
+                "--body" => options.body = Some(number(&value()?)?),
+                "--tube" => options.tube = Some(value()?),
+                "--rate" => options.rate = Some(number(&value()?)?),
+                "--seconds" => options.seconds = Some(number(&value()?)?),
+                "--pid" => options.pid = Some(number(&value()?)?),
                 "--scratch" => options.scratch = Some(value()?.into()),
                 "--json" => options.json = Some(value()?.into()),
                 "--plots" => options.plots = Some(value()?.into()),
@@ -142,6 +176,23 @@ impl Options {
             window: self.window.unwrap_or(usual.window),
             backlog: self.backlog.unwrap_or(usual.backlog),
         }
+    }
+
+    /// Returns what the connections of `load` do.
+    fn group(&self) -> Result<Group, String> {
+        let cycle = self.cycle.as_deref().unwrap_or("put,reserve,delete").split(',');
+        let named = |word| Op::named(word).ok_or_else(|| format!("no cycle can have {word:?}"));
+        let cycle = cycle.map(named).collect::<Result<Vec<Op>, String>>()?;
+        let (connections, depth) = (self.connections.unwrap_or(10), self.depth.unwrap_or(1));
+        let positive = self.rate.is_none_or(|rate| rate.is_finite() && rate > 0.0);
+        if connections == 0 || depth == 0 || !positive {
+            return Err("connections, depth and rate must be above zero".to_owned());
+        }
+        Ok(Group {
+            tubes: self.tube.clone().map_or(Tubes::Default, Tubes::Named),
+            pacing: self.rate.map_or(Pacing::Closed, Pacing::Open),
+            ..Group::new(connections, depth, &cycle, Body::plain(self.body.unwrap_or(64)))
+        })
     }
 
     fn scenarios(&self) -> Vec<Scenario> {
@@ -186,7 +237,9 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
         progress.begin(&scenario.name);
         let rows = comparison.run(scenario, &mut |text| progress.show(text));
         progress.clear();
-        rows.iter().for_each(|row| print(&table_row(row)));
+        for row in &rows {
+            print(&table_row(row));
+        }
         report.rows.extend(rows);
     }
     keep(options, &report)?;
@@ -205,19 +258,21 @@ fn has_error(row: &Row) -> bool {
 
 fn keep(options: &Options, report: &Report) -> Result<(), String> {
     if let Some(path) = &options.json {
-        let text = format!("{:#}\n", report.to_json());
-        fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        fs::write(path, report.to_text())
+            .map_err(|error| format!("{}: {error}", path.display()))?;
     }
     options.plots.as_ref().map_or(Ok(()), |directory| draw(report, directory))
 }
 
 fn draw(report: &Report, directory: &Path) -> Result<(), String> {
     let paths = plot::draw(report, directory).map_err(|error| error.to_string())?;
-    paths.iter().for_each(|path| print(&format!("{}\n", path.display())));
+    for path in paths {
+        print(&format!("{}\n", path.display()));
+    }
     Ok(())
 }
 
-fn load(path: &str) -> Result<Report, String> {
+fn read(path: &str) -> Result<Report, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     let value = serde_json::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
     Report::from_json(&value).ok_or_else(|| format!("{path}: no report of ct-bench"))
@@ -249,10 +304,41 @@ fn crowd(options: &Options, daemon: &str) -> Result<bool, String> {
     };
     let mut progress = Progress::new(1);
     progress.begin("crowd");
-    let text = crowd::compare(&config, &mut |text| progress.show(text));
+    let outcome = crowd::compare(&config, &mut |text| progress.show(text));
     progress.clear();
-    print(&text.map_err(|error| error.to_string())?);
-    Ok(true)
+    let outcome = outcome.map_err(|error| error.to_string())?;
+    print(&outcome.text);
+    Ok(!outcome.is_void)
+}
+
+/// Runs what the command line says against one address.
+fn load_one(options: &Options, address: &str) -> Result<(), String> {
+    Cores::take().map_err(|error| error.to_string())?;
+    let until = Until::time(Duration::from_secs(options.seconds.unwrap_or(5)));
+    let mut load = Load::connect(address, &[options.group()?], false, 1)
+        .map_err(|error| format!("{address}: {error}"))?;
+    // Without a process id only the load's own figures are shown.
+    let pid = options.pid.unwrap_or_else(std::process::id);
+    let figures = Figures::measure(&mut load, pid, until).map_err(|error| error.to_string())?;
+    let quantile = |share| {
+        let latency = Duration::from_nanos(figures.tally.latency.value_at_quantile(share));
+        decimal(latency.as_secs_f64() * 1e6)
+    };
+    let (rate, seconds) = (decimal(figures.rate()), figures.tally.wall.as_secs_f64());
+    print(&format!("{rate} commands/s for {seconds:.1} s\n"));
+    let shares = [(0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (1.0, "all")];
+    for (share, name) in shares {
+        print(&format!("{:>12} µs latency of {name}\n", quantile(share)));
+    }
+    let cpu = |who: &str, cpu: f64, busy: f64| {
+        let (cpu, busy) = (decimal(cpu), busy * 100.0);
+        print(&format!("{cpu:>12} µs CPU of the {who} a command, core busy {busy:.1} %\n"));
+    };
+    if options.pid.is_some() {
+        cpu("daemon", figures.daemon_cpu(), figures.daemon_busy());
+    }
+    cpu("load", figures.load_cpu(), figures.load_busy());
+    Ok(())
 }
 
 /// One line on a terminal that says how far the run is; nothing elsewhere.
