@@ -67,7 +67,9 @@ pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Ou
     };
     let load = |daemon: &Daemon, seed| {
         let groups = [actives(config, depth)];
-        Load::connect(daemon.address(), &groups, false, seed)
+        let mut load = Load::connect(daemon.address(), &groups, false, seed)?;
+        load.keep_awake();
+        Ok::<_, io::Error>(load)
     };
     let mut places = [
         Place { load: load(&empty, 1)?, _bystanders: Vec::new(), daemon: empty },
@@ -125,6 +127,7 @@ fn find_depth(
         for daemon in daemons {
             let groups = [actives(config, depth)];
             let mut load = Load::connect(daemon.address(), &groups, false, 3)?;
+            load.keep_awake();
             load.run(Until::time(Duration::from_millis(100)))?;
             let figures =
                 Figures::measure(&mut load, daemon.pid(), Until::time(Duration::from_millis(300)))?;

@@ -47,6 +47,8 @@ pub struct Load {
     buffer: Vec<u8>,
     epoch: Instant,
     run: Run,
+    /// See [`Load::keep_awake`].
+    is_kept_awake: bool,
 }
 
 /// What a run counted.
@@ -111,6 +113,7 @@ impl Load {
             buffer: vec![0; READ_BYTES],
             epoch: Instant::now(),
             run: Run::new(seed),
+            is_kept_awake: false,
         })
     }
 
@@ -145,9 +148,25 @@ impl Load {
         Ok(tally)
     }
 
+    /// From now on the load's core never sleeps while it waits for replies. On a machine that is
+    /// otherwise quiet a sleeping core is slow to wake, and a daemon cannot be kept busy by
+    /// somebody who is always late.
+    pub fn keep_awake(&mut self) {
+        self.is_kept_awake = true;
+    }
+
     /// Waits for readiness once and serves what is ready.
     fn turn(&mut self, now: u64) -> io::Result<()> {
         let next = self.time_to_next(now);
+        if self.is_kept_awake {
+            let asked = nanoseconds(self.epoch.elapsed());
+            while self.events.is_empty() && self.now() < asked + nanoseconds(PATIENCE) {
+                self.poll.poll(&mut self.events, Some(Duration::ZERO))?;
+            }
+            let served = self.serve();
+            self.events.clear();
+            return served;
+        }
         match self.poll.poll(&mut self.events, Some(next.unwrap_or(PATIENCE))) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
             result => result?,
