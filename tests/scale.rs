@@ -165,6 +165,8 @@ fn a_mass_expiry_is_done_in_slices() {
         world.send(worker, b"put 0 0 1 1\r\nx\r\nreserve\r\n");
     }
     world.pause_turns();
+    // The commands above were before this turn; they allow for no more alarms.
+    world.turn();
     world.advance(Duration::from_secs(5));
     for turn in 1..=3 {
         world.turn();
@@ -226,8 +228,28 @@ fn a_flood_of_one_kind_leaves_room_for_the_others() {
     world.send(worker, b"watch quiet\r\nignore default\r\nreserve-with-timeout 1\r\n");
     world.receive(worker);
     world.pause_turns();
+    world.turn();
     world.advance(Duration::from_secs(2));
     world.turn();
     assert_eq!(world.server.queue().counts().ready, u64::from(SLICE));
     assert_eq!(world.receive(worker), b"TIMED_OUT\r\n");
+}
+
+/// Producers of short delays would otherwise fill the queue faster than it comes due, and
+/// everybody's jobs would be late by ever more.
+#[test]
+fn as_many_alarms_are_heeded_as_a_turn_can_set() {
+    let mut world = World::new(Arrival::Whole, 65_535);
+    let producers: Vec<_> = (0..10).map(|_| world.connect()).collect();
+    world.pause_turns();
+    for _ in 0..20 {
+        for &producer in &producers {
+            world.send(producer, &b"put 0 1 60 1\r\nx\r\n".repeat(500));
+        }
+        world.turn();
+        world.advance(Duration::from_secs(1));
+    }
+    world.turn();
+    let late = world.server.queue().counts().delayed;
+    assert!(late <= 5_000, "{late} jobs are late, more than one turn puts");
 }

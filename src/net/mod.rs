@@ -29,12 +29,19 @@ use crate::{
     clock::{Clock, Time},
     conn::Conn,
     proto::LINE_LIMIT,
-    server::{Appetite, Server},
+    server::{Appetite, SHARE, Server},
     sys::Signals,
 };
 
 const LISTENER: Token = Token(usize::MAX - 1);
 const SIGNALS: Token = Token(usize::MAX - 2);
+
+/// How many commands a turn obeys, over all connections: a few milliseconds of them.
+const TURN: usize = 16 * 1024;
+
+/// How many commands one connection may always have obeyed when it is its turn: fewer would not be
+/// worth the system calls.
+const LEAST_SHARE: usize = 32;
 
 /// How many bytes one connection may bring in a turn: enough for a job of the default limit to
 /// arrive whole, and so be copied once.
@@ -125,9 +132,7 @@ impl Shell {
                 self.note(event);
             }
             self.accept(now);
-            for _ in 0..self.runnable.len() {
-                self.advance(now);
-            }
+            self.advance_all(now);
             self.flush(now);
             self.server.reclaim();
         }
@@ -180,7 +185,7 @@ impl Shell {
         for signal in self.signals.take() {
             if signal == libc::SIGUSR1 {
                 info!("draining: new jobs are refused from now on");
-                self.server.drain(true);
+                self.server.drain();
             } else {
                 info!("ending on signal {signal}");
                 self.is_stopping = true;
@@ -263,8 +268,18 @@ fn is_shortage(error: &io::Error) -> bool {
 
 /// Bytes in.
 impl Shell {
+    /// Shares the turn among the connections in line. Where they are very many, the rest of the
+    /// line comes first in the next turn, so that what is due need not wait for all of them.
+    fn advance_all(&mut self, now: Time) {
+        let line = self.runnable.len();
+        let share = (TURN / line.max(1)).clamp(LEAST_SHARE, SHARE);
+        for _ in 0..line.min(TURN / share) {
+            self.advance(share, now);
+        }
+    }
+
     /// Gives the next runnable connection its share of the turn.
-    fn advance(&mut self, now: Time) {
+    fn advance(&mut self, share: usize, now: Time) {
         let Some(key) = self.runnable.pop_front() else { return };
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         socket.is_runnable = false;
@@ -276,15 +291,15 @@ impl Shell {
         }
         if socket.appetite == Appetite::More {
             if socket.is_readable {
-                self.read(key, now);
+                self.read(key, share, now);
             }
         } else {
-            self.feed_left_over(key, now);
+            self.feed_left_over(key, share, now);
         }
     }
 
     /// Reads once and feeds that, behind the part of a line that was left over.
-    fn read(&mut self, key: Key<Conn>, now: Time) {
+    fn read(&mut self, key: Key<Conn>, share: usize, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let left = socket.left_over.len();
         self.buffer[..left].copy_from_slice(&socket.left_over);
@@ -292,7 +307,7 @@ impl Shell {
             Ok(0) => self.server.end_of_input(key),
             Ok(count) => {
                 let bytes = &self.buffer[..left + count];
-                let (consumed, appetite) = self.server.feed(key, bytes, now);
+                let (consumed, appetite) = self.server.feed(key, bytes, share, now);
                 socket.leave_over(&bytes[consumed..]);
                 self.go_on(key, appetite);
             }
@@ -303,9 +318,9 @@ impl Shell {
     }
 
     /// Feeds what was left over when the connection's share was used up or its input paused.
-    fn feed_left_over(&mut self, key: Key<Conn>, now: Time) {
+    fn feed_left_over(&mut self, key: Key<Conn>, share: usize, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
-        let (consumed, appetite) = self.server.feed(key, &socket.left_over, now);
+        let (consumed, appetite) = self.server.feed(key, &socket.left_over, share, now);
         socket.drop_left_over(consumed);
         self.go_on(key, appetite);
     }

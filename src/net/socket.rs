@@ -9,7 +9,7 @@ use mio::{
     net::{TcpStream, UnixStream},
 };
 
-use crate::{conn::Output, server::Appetite};
+use crate::{conn::Output, proto::LINE_LIMIT, server::Appetite};
 
 /// Either kind of stream.
 #[derive(Debug)]
@@ -131,8 +131,10 @@ impl Socket {
 
     /// Forgets what has been consumed meanwhile.
     pub(super) fn drop_left_over(&mut self, consumed: usize) {
-        if consumed == self.left_over.len() {
-            self.left_over = Vec::new();
+        let rest = &self.left_over[consumed..];
+        if rest.len() < LINE_LIMIT {
+            // The connection may rest now, and must not keep a large buffer meanwhile.
+            self.left_over = rest.to_vec();
         } else {
             self.left_over.drain(..consumed);
         }

@@ -119,11 +119,7 @@ fn job(out: &mut Vec<u8>, word: &str, id: u64, size: usize) {
     text(out, word);
     digits(out, id);
     text(out, " ");
-    number_and_end(out, size as u64);
-}
-
-fn number_and_end(out: &mut Vec<u8>, size: u64) {
-    number(out, "", size);
+    number(out, "", size as u64);
 }
 
 fn digits(out: &mut Vec<u8>, number: u64) {

@@ -31,10 +31,12 @@ use crate::{
 };
 
 /// How many jobs one kind of large work moves in a turn, and how many alarms of one kind are
-/// heeded.
+/// heeded: or, of alarms, twice as many as commands were obeyed since the last tick. A command
+/// sets at most one alarm, so a flood of them cannot fall behind without end.
 pub const SLICE: u32 = 1000;
 
-/// How many commands of one connection are obeyed before others get their share of the turn.
+/// How many commands of one connection are obeyed, at most, before others get their share of the
+/// turn.
 pub const SHARE: usize = 512;
 
 /// How many watched tubes make a command of a connection cost as much as another command.
@@ -109,6 +111,8 @@ pub struct Server {
     started_at: Time,
     /// The latest instant given to anything.
     latest: Time,
+    /// Commands obeyed since the last tick.
+    obeyed: u32,
     kicks: VecDeque<LongKick>,
     /// Jobs that kicks may still move this turn.
     kicks_left: u32,
@@ -135,6 +139,7 @@ impl Server {
             is_draining: false,
             started_at: now,
             latest: now,
+            obeyed: 0,
             kicks: VecDeque::new(),
             kicks_left: SLICE,
             departing: VecDeque::new(),
@@ -153,13 +158,20 @@ impl Server {
     }
 
     /// Takes bytes that have arrived, does what they ask, and says how many it took; the rest
-    /// stays with the caller. Bounded by [`SHARE`] commands.
-    pub fn feed(&mut self, key: Key<Conn>, bytes: &[u8], now: Time) -> (usize, Appetite) {
+    /// stays with the caller. Obeys at most `share` commands, which is at most [`SHARE`].
+    pub fn feed(
+        &mut self,
+        key: Key<Conn>,
+        bytes: &[u8],
+        share: usize,
+        now: Time,
+    ) -> (usize, Appetite) {
         let mut rest = bytes;
         let mut appetite = Appetite::Later;
         // Reserving takes longer the more tubes are watched; so fewer commands make a share.
         let watching = self.queue.client(key.beside()).watching();
-        for _ in 0..(SHARE / (1 + watching / WATCHES)).max(1) {
+        for _ in 0..(share / (1 + watching / WATCHES)).max(1) {
+            self.obeyed += 1;
             match self.conns[key].step(&mut rest) {
                 Step::Line(line) => self.dispatch(key, line, &mut rest, now),
                 Step::Job(put, body) => self.put(key, put, body, now),
@@ -214,15 +226,16 @@ impl Server {
     }
 
     /// From now on every `put` is refused.
-    pub fn drain(&mut self, is_draining: bool) {
-        self.is_draining = is_draining;
+    pub fn drain(&mut self) {
+        self.is_draining = true;
     }
 
     /// Does what is due at `now`, then the next slices of what is large.
     pub fn tick(&mut self, now: Time) {
         let now = self.instant(now);
+        let alarms = SLICE.max(2 * std::mem::take(&mut self.obeyed));
         for timer in Timer::ALL {
-            for _ in 0..SLICE {
+            for _ in 0..alarms {
                 match self.queue.expire(timer, now) {
                     None => break,
                     Some(Expired::Ready(tube)) => self.hand_out(tube, now),

@@ -8,7 +8,7 @@ use beanstalkd::{
     base::Key,
     clock::Time,
     conn::Conn,
-    server::{Appetite, Identity, Rusage, Server, Settings},
+    server::{Appetite, Identity, Rusage, SHARE, Server, Settings},
 };
 use ct::Prng;
 
@@ -128,7 +128,7 @@ impl World {
     }
 
     pub(crate) fn drain(&mut self) {
-        self.server.drain(true);
+        self.server.drain();
     }
 
     /// Lets time pass, from one deadline to the next.
@@ -197,7 +197,7 @@ impl World {
             let piece = self.arrival.next_piece(peer.in_flight.len());
             peer.arrived.extend(peer.in_flight.drain(..piece));
         }
-        let (consumed, appetite) = self.server.feed(peer.key, &peer.arrived, self.now);
+        let (consumed, appetite) = self.server.feed(peer.key, &peer.arrived, SHARE, self.now);
         peer.arrived.drain(..consumed);
         peer.appetite = appetite;
         true
