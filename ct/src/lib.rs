@@ -16,6 +16,7 @@ pub mod check;
 pub mod client;
 pub mod daemon;
 pub mod dialect;
+pub mod diff;
 mod os;
 pub mod prng;
 pub mod run;

@@ -1,0 +1,152 @@
+//! Sends the same seeded traffic to two daemons and makes a golden script of each difference.
+//!
+//! Only arguments and output are here; [`ct::diff`] does the work.
+
+use std::io::{IsTerminal, Write as _};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use ct::Dialect;
+use ct::diff::{Finding, Options, Summary, Target, compare};
+
+const USAGE: &str = "\
+Usage: ct-diff --left DAEMON --right DAEMON [OPTIONS]
+
+DAEMON is 'PROGRAM FLAGS', started afresh on a free port of 127.0.0.1 for every run, or host:port or
+unix:/path of one that holds no jobs and that nobody else uses; what is put there is deleted. The
+right one is the reference: scripts expect its answers.
+
+ --seed N           seed of the first run, the others follow (1)
+ --runs N           how many runs (100)
+ --steps N          acts of a run, at most 400, and 80 in runs that let time pass (200)
+ --garbage          send mostly garbage
+ --seconds N        begin no run later than this
+ --parallel N       runs at a time, where daemons are started (12)
+ --go-on            do not stop at the first difference
+ --left-dialect D   what is known about the left daemon: ours, 1.13 or 1.12 (its version tells)
+ --right-dialect D  the same for the right one
+ -h, --help         this help
+
+Every difference is made short and printed as a golden script. One that does not show again when
+its run is repeated is printed, too, but is no failure.
+
+Exit status: 0 if the two agree, 1 if they differ, 2 if ct-diff could not begin, or had to stop.
+";
+
+/// What the command line asks for.
+struct Config {
+    left: Target,
+    right: Target,
+    options: Options,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "-h" || argument == "--help") {
+        print(USAGE);
+        return ExitCode::SUCCESS;
+    }
+    match Config::parse(&arguments).and_then(|config| diff(&config)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(message) => {
+            eprintln!("ct-diff: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Does everything; true if the two agree.
+fn diff(config: &Config) -> Result<bool, String> {
+    let start = Instant::now();
+    let is_watched = std::io::stderr().is_terminal();
+    let progress = |summary: &Summary| {
+        if is_watched {
+            let (line, runs) = (totals(summary, start.elapsed()), config.options.runs);
+            eprint!("\r{line} (of {runs} runs)\x1b[K");
+        }
+    };
+    let summary = compare([&config.left, &config.right], &config.options, &progress);
+    if is_watched {
+        eprint!("\r\x1b[K");
+    }
+    let summary = summary.map_err(|error| error.to_string())?;
+    for finding in &summary.unrepeated {
+        print(&told("seen once only", finding));
+    }
+    for finding in &summary.findings {
+        print(&told("a difference", finding));
+    }
+    print(&format!("{}\n", totals(&summary, start.elapsed())));
+    if summary.agreed == 0 && summary.findings.is_empty() {
+        return Err("no run could be played to its end".to_owned());
+    }
+    Ok(summary.findings.is_empty())
+}
+
+impl Config {
+    fn parse(arguments: &[String]) -> Result<Self, String> {
+        let (mut left, mut right, mut options) = (None, None, Options::default());
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            let mut value = || {
+                let value = arguments.next().map(String::as_str);
+                value.ok_or_else(|| format!("{argument} needs a value\n\n{USAGE}"))
+            };
+            match argument.as_str() {
+                "--left" => left = Some(Target::parse(value()?)?),
+                "--right" => right = Some(Target::parse(value()?)?),
+                "--seed" => options.seed = number(argument, value()?)?,
+                "--runs" => options.runs = number(argument, value()?)?,
+                "--steps" => options.steps = number(argument, value()?)?,
+                "--parallel" => options.parallel = number(argument, value()?)?,
+                "--seconds" => {
+                    options.time = Some(Duration::from_secs(number(argument, value()?)?));
+                }
+                "--garbage" => options.garbage = true,
+                "--go-on" => options.goes_on = true,
+                "--left-dialect" => options.dialects[0] = Some(dialect(value()?)?),
+                "--right-dialect" => options.dialects[1] = Some(dialect(value()?)?),
+                other => return Err(format!("what is {other}?\n\n{USAGE}")),
+            }
+        }
+        match (left, right) {
+            (Some(left), Some(right)) => Ok(Self { left, right, options }),
+            _ => Err(format!("give --left and --right\n\n{USAGE}")),
+        }
+    }
+}
+
+fn number<T: FromStr>(flag: &str, text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{flag} needs a number, not {text}"))
+}
+
+fn dialect(name: &str) -> Result<Dialect, String> {
+    let names = Dialect::NAMES.join(", ");
+    Dialect::named(name).ok_or_else(|| format!("no dialect {name}; there are {names}"))
+}
+
+/// Prints; a reader who has gone away is no fault of ours.
+fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn told(what: &str, finding: &Finding) -> String {
+    let Finding { seed, message, script, shown: (times, played), check } = finding;
+    format!(
+        "Seed {seed}: {what}, shown {times} of {played} times. As a script: {check}.\n{message}\n\
+         ----\n{script}----\n"
+    )
+}
+
+fn totals(summary: &Summary, time: Duration) -> String {
+    let Summary { agreed, events, too_slow, findings, unrepeated } = summary;
+    format!(
+        "{agreed} runs agreed ({events} events), {} differed, {} differed once only, {too_slow} too \
+         slow, {:.1} s",
+        findings.len(),
+        unrepeated.len(),
+        time.as_secs_f64()
+    )
+}

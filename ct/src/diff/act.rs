@@ -1,0 +1,183 @@
+//! What a run does: a sequence of acts that says the same on any daemon.
+//!
+//! Acts name jobs by who put them, not by id, so that a sequence keeps its sense when acts are
+//! taken out of it: the job of the seventh `put` is that job, also if it is the first one left.
+
+use std::time::Duration;
+
+/// One connection of a run: `a` is 0, `b` is 1 and so on.
+pub(crate) type Peer = usize;
+
+/// The connection that looks at everything when a run is over.
+pub(crate) const INSPECTOR: Peer = 25;
+
+/// Returns the name that scripts give to a connection.
+pub(crate) fn name(peer: Peer) -> char {
+    let letter = u8::try_from(peer).ok().filter(|&letter| letter < 26);
+    char::from(b'a' + letter.expect("a run has at most 26 connections"))
+}
+
+/// A job that a command is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Job {
+    /// The one that the put with this number made.
+    Put(usize),
+    /// The one that this connection reserved last, or so many before that.
+    Held(usize),
+}
+
+/// A piece of what is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Part {
+    Bytes(Vec<u8>),
+    /// The job's id in decimal.
+    Id(Job),
+}
+
+/// One command, or something that nearly is one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Command {
+    pub(crate) parts: Vec<Part>,
+    /// Its number among the puts, by which [`Job::Put`] finds its job.
+    pub(crate) put: Option<usize>,
+}
+
+impl Command {
+    /// Makes a command of a line without its end.
+    pub(crate) fn line(line: impl Into<Vec<u8>>) -> Self {
+        let mut bytes = line.into();
+        bytes.extend_from_slice(b"\r\n");
+        Self::raw(bytes)
+    }
+
+    /// Makes a command of a word, the id of a job, and what follows, without the line's end.
+    pub(crate) fn on_job(word: &str, job: Job, rest: &str) -> Self {
+        let before = Part::Bytes(format!("{word} ").into_bytes());
+        let after = Part::Bytes(format!("{rest}\r\n").into_bytes());
+        Self { parts: vec![before, Part::Id(job), after], put: None }
+    }
+
+    /// Takes bytes as they are.
+    pub(crate) fn raw(bytes: Vec<u8>) -> Self {
+        Self { parts: vec![Part::Bytes(bytes)], put: None }
+    }
+}
+
+/// One step of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Act {
+    /// Sends commands in one go. With a cut only so many thousandths of the bytes leave now, and
+    /// the rest before this connection's next act.
+    Send { peer: Peer, commands: Vec<Command>, cut: Option<u16> },
+    /// Ends our direction of a connection.
+    HalfClose(Peer),
+    /// Closes a connection, with all that it holds.
+    Close(Peer),
+    /// Lets time pass.
+    Pass(Duration),
+    /// Sends the daemons SIGUSR1.
+    Drain,
+}
+
+impl Act {
+    /// Sends one command whole.
+    pub(crate) fn send(peer: Peer, command: Command) -> Self {
+        Self::Send { peer, commands: vec![command], cut: None }
+    }
+
+    fn peer_mut(&mut self) -> Option<&mut Peer> {
+        match self {
+            Self::Send { peer, .. } | Self::HalfClose(peer) | Self::Close(peer) => Some(peer),
+            Self::Pass(_) | Self::Drain => None,
+        }
+    }
+
+    /// Says the same with less: one command fewer, no cut, a shorter time.
+    fn simpler(&self) -> Vec<Self> {
+        let mut simpler = Vec::new();
+        match self {
+            Self::Send { peer, commands, cut } => {
+                let (peer, cut) = (*peer, *cut);
+                if cut.is_some() {
+                    simpler.push(Self::Send { peer, commands: commands.clone(), cut: None });
+                }
+                for index in 0..commands.len() {
+                    let mut commands = commands.clone();
+                    commands.remove(index);
+                    if !commands.is_empty() {
+                        simpler.push(Self::Send { peer, commands, cut });
+                    }
+                }
+            }
+            Self::Pass(time) => {
+                let second = Duration::from_secs(1);
+                simpler.extend(time.checked_sub(second).map(Self::Pass));
+            }
+            Self::HalfClose(_) | Self::Close(_) | Self::Drain => {}
+        }
+        simpler
+    }
+}
+
+/// Lists what is a little simpler than a sequence and as long, for [`shrink`](super::shrink()).
+pub(crate) fn simpler(acts: &[Act]) -> Vec<Vec<Act>> {
+    let mut candidates = Vec::new();
+    for (index, act) in acts.iter().enumerate() {
+        for simpler in act.simpler() {
+            let mut candidate = acts.to_vec();
+            candidate[index] = simpler;
+            candidates.push(candidate);
+        }
+    }
+    let mut peers: Vec<Peer> =
+        acts.iter().filter_map(|act| act.clone().peer_mut().copied()).collect();
+    peers.sort_unstable();
+    peers.dedup();
+    for (rank, &from) in peers.iter().enumerate() {
+        for &to in &peers[..rank] {
+            candidates.push(renamed(acts, from, to));
+        }
+        if from > rank {
+            candidates.push(renamed(acts, from, rank));
+        }
+    }
+    candidates
+}
+
+/// Lets one connection do what another did.
+fn renamed(acts: &[Act], from: Peer, to: Peer) -> Vec<Act> {
+    let mut acts = acts.to_vec();
+    for peer in acts.iter_mut().filter_map(Act::peer_mut).filter(|peer| **peer == from) {
+        *peer = to;
+    }
+    acts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_simpler_is_different_and_never_grows() {
+        let batch = ["stats", "quit"].map(Command::line).to_vec();
+        let acts = [
+            Act::Send { peer: 3, commands: batch, cut: Some(500) },
+            Act::Pass(Duration::from_millis(1200)),
+            Act::Close(1),
+        ];
+        let candidates = simpler(&acts);
+        assert_eq!(candidates.len(), 3 + 1 + 3, "{candidates:?}");
+        for candidate in &candidates {
+            assert_ne!(candidate[..], acts);
+            assert_eq!(candidate.len(), acts.len());
+        }
+        assert!(candidates.contains(&renamed(&acts, 3, 1)));
+        let least = [Act::send(0, Command::line("stats")), Act::Pass(Duration::from_millis(200))];
+        assert_eq!(simpler(&least), Vec::<Vec<Act>>::new());
+    }
+
+    #[test]
+    fn connections_are_named_as_scripts_name_them() {
+        assert_eq!((name(0), name(INSPECTOR)), ('a', 'z'));
+    }
+}

@@ -1,0 +1,444 @@
+//! Draws the acts of a run from its seed, with a bias to states where something can go wrong: few
+//! tubes, few priorities, short times, jobs that exist, commands that are nearly right.
+//!
+//! It never sees a reply, so a seed means the same acts for all daemons. What must not be done on
+//! some daemon is left out while the run is played.
+//!
+//! **Time.** All timers of the protocol run for whole seconds. So a run that lets time pass does it
+//! in steps of 0.2, 1.2 or 2.2 seconds: what is done after the n-th step happens 0.2·n seconds
+//! beside every timer that was set before, and both daemons agree on what is due, as long as each
+//! burst of acts is over in a fraction of 0.2 seconds. Hence at most four steps in a run.
+
+use std::time::Duration;
+
+use super::act::{Act, Command, Job, Part, Peer};
+use crate::prng::Prng;
+
+/// Bursts of acts in a run that lets time pass, and acts of a burst.
+const BURSTS: usize = 4;
+const BURST_ACTS: usize = 20;
+
+/// Acts of a run in which no second passes.
+const QUICK_ACTS: usize = 400;
+
+/// A job that no run makes.
+const NO_JOB: &str = "4000000000";
+
+/// What kind of runs are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Taste {
+    /// How many acts a run has, if its kind allows as many.
+    pub(crate) steps: usize,
+    /// Whether most of what is sent is garbage.
+    pub(crate) garbage: bool,
+    /// Whether the daemons may be told to drain.
+    pub(crate) can_drain: bool,
+}
+
+/// Draws a run.
+pub(crate) fn generate(seed: u64, taste: Taste) -> Vec<Act> {
+    let mut prng = Prng::new(seed);
+    let peers = 2 + at_most(&mut prng, 3);
+    let is_timed = prng.chance(2, 5);
+    let drains = taste.can_drain && prng.chance(1, 12);
+    let mut generator = Generator { prng, taste, peers, puts: 0 };
+    let mut acts = if is_timed { generator.timed() } else { generator.quick() };
+    if drains {
+        let last = acts.len() / 5;
+        let place = acts.len() - at_most(&mut generator.prng, last);
+        acts.insert(place, Act::Drain);
+    }
+    acts
+}
+
+/// Draws a number from 0 to `most`.
+fn at_most(prng: &mut Prng, most: usize) -> usize {
+    usize::try_from(prng.below(most as u64 + 1)).expect("not above a usize")
+}
+
+struct Generator {
+    prng: Prng,
+    taste: Taste,
+    peers: usize,
+    /// How many puts were drawn.
+    puts: usize,
+}
+
+impl Generator {
+    fn quick(&mut self) -> Vec<Act> {
+        (0..self.taste.steps.min(QUICK_ACTS)).map(|_| self.act()).collect()
+    }
+
+    fn timed(&mut self) -> Vec<Act> {
+        let each = self.taste.steps.div_ceil(BURSTS).min(BURST_ACTS);
+        let mut acts = Vec::new();
+        for _ in 0..BURSTS {
+            acts.extend((0..each).map(|_| self.act()));
+            acts.push(Act::Pass(Duration::from_millis(self.pick(&[200, 1200, 1200, 2200]))));
+        }
+        acts
+    }
+
+    fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[at_most(&mut self.prng, choices.len() - 1)]
+    }
+
+    fn act(&mut self) -> Act {
+        let peer = at_most(&mut self.prng, self.peers - 1);
+        match self.prng.below(100) {
+            0..=1 => Act::Close(peer),
+            2 => Act::HalfClose(peer),
+            3..=12 => {
+                let commands = (0..2 + at_most(&mut self.prng, 4)).map(|_| self.command());
+                Act::Send { peer, commands: commands.collect(), cut: None }
+            }
+            13..=15 => self.worker(peer),
+            16..=22 => {
+                let commands = (0..=at_most(&mut self.prng, 2)).map(|_| self.command()).collect();
+                let cut = u16::try_from(self.prng.below(1001)).expect("at most 1000");
+                Act::Send { peer, commands, cut: Some(cut) }
+            }
+            _ => Act::send(peer, self.command()),
+        }
+    }
+
+    /// Lets a connection wait for the jobs of one tube.
+    fn worker(&mut self, peer: Peer) -> Act {
+        let tube = self.tube();
+        let reserve = self.pick(&["reserve", "reserve-with-timeout 1", "reserve-with-timeout 2"]);
+        let lines = [&format!("watch {tube}"), "ignore default", "ignore a", reserve];
+        let lines = lines.into_iter().filter(|line| *line != format!("ignore {tube}"));
+        Act::Send { peer, commands: lines.map(Command::line).collect(), cut: None }
+    }
+
+    fn command(&mut self) -> Command {
+        match self.prng.below(100) {
+            _ if self.taste.garbage && self.prng.chance(2, 3) => self.garbage(),
+            0..=4 => {
+                let command = self.valid();
+                self.nearly(command)
+            }
+            5 => self.bad_put(),
+            _ => self.valid(),
+        }
+    }
+
+    fn valid(&mut self) -> Command {
+        let pri = self.pick(&[0, 1, 1, 1023, 1024, u32::MAX]);
+        let delay = self.pick(&[0, 0, 0, 1, 2, u32::MAX]);
+        match self.prng.below(44) {
+            0..=8 => self.put(pri, delay),
+            9..=10 => Command::line(format!("use {}", self.tube())),
+            11 => Command::line("reserve"),
+            12..=17 => {
+                let seconds = self.pick(&[0, 0, 0, 0, 1, 2, 0x7FFF_FFFF]);
+                Command::line(format!("reserve-with-timeout {seconds}"))
+            }
+            18..=19 => self.on_job("reserve-job", ""),
+            20..=22 => self.on_job("delete", ""),
+            23..=25 => self.on_job("release", &format!(" {pri} {delay}")),
+            26..=28 => self.on_job("bury", &format!(" {pri}")),
+            29 => self.on_job("touch", ""),
+            30..=31 => Command::line(format!("watch {}", self.tube())),
+            32..=33 => Command::line(format!("ignore {}", self.tube())),
+            34 => self.on_job("peek", ""),
+            35 => Command::line(self.pick(&["peek-ready", "peek-delayed", "peek-buried", "stats"])),
+            36..=37 => Command::line(format!("kick {}", self.pick(&[0, 1, 1, 2, 100, u32::MAX]))),
+            38 => self.on_job("kick-job", ""),
+            39 => self.on_job("stats-job", ""),
+            40 => Command::line(format!("stats-tube {}", self.tube())),
+            41 => Command::line(self.pick(&["list-tubes", "list-tube-used", "list-tubes-watched"])),
+            42 => {
+                let seconds = self.pick(&[0, 0, 1, 2, 100, u32::MAX]);
+                Command::line(format!("pause-tube {} {seconds}", self.tube()))
+            }
+            _ if self.prng.chance(1, 4) => Command::line("quit"),
+            _ => Command::line("stats"),
+        }
+    }
+
+    fn tube(&mut self) -> &'static str {
+        self.pick(&["default", "default", "a", "a", "b", "c", "long-name.with/all;kinds_(of)+$"])
+    }
+
+    fn on_job(&mut self, word: &str, rest: &str) -> Command {
+        let latest = self.puts.saturating_sub(1);
+        let recent = at_most(&mut self.prng, latest.min(6));
+        let job = match self.prng.below(10) {
+            0..=5 => Job::Held(self.pick(&[0, 0, 0, 1, 2])),
+            6..=8 => Job::Put(latest - recent),
+            _ => Job::Put(at_most(&mut self.prng, self.puts + 1)),
+        };
+        Command::on_job(word, job, rest)
+    }
+
+    fn put(&mut self, pri: u32, delay: u32) -> Command {
+        let ttr = self.pick(&[0, 1, 1, 2, 3, 120, u32::MAX]);
+        let size = self.pick(&[0, 1, 1, 5, 20, 300, 20_000]);
+        self.put_of(format!("put {pri} {delay} {ttr} {size}\r\n"), body(size), b"\r\n")
+    }
+
+    /// Announces one thing and sends another.
+    fn bad_put(&mut self) -> Command {
+        let (announced, sent) = self.pick(&[(3, 2), (3, 4), (5, 1), (0, 3), (20, 9), (2, 30)]);
+        let (announced, sent) = match self.prng.below(8) {
+            0 => (65_536, 65_536),
+            1 => (70_000, 69_990),
+            _ => (announced, sent),
+        };
+        let end: &[u8] = self.pick(&[b"\r\n", b"", b"\r", b"\n", b"\n\r", b"xx"]);
+        self.put_of(format!("put 1 0 120 {announced}\r\n"), body(sent), end)
+    }
+
+    fn put_of(&mut self, line: String, body: Vec<u8>, end: &[u8]) -> Command {
+        self.puts += 1;
+        let bytes = [line.into_bytes(), body, end.to_vec()].concat();
+        Command { put: Some(self.puts - 1), ..Command::raw(bytes) }
+    }
+
+    /// Changes a little of a command: a byte, a blank, a number, its end.
+    fn nearly(&mut self, mut command: Command) -> Command {
+        for _ in 0..=at_most(&mut self.prng, 1) {
+            let part = at_most(&mut self.prng, command.parts.len() - 1);
+            match &mut command.parts[part] {
+                Part::Bytes(bytes) => self.change(bytes),
+                id @ Part::Id(_) => *id = Part::Bytes(self.number().into()),
+            }
+        }
+        command
+    }
+
+    fn change(&mut self, bytes: &mut Vec<u8>) {
+        let line = bytes.windows(2).position(|pair| pair == b"\r\n").unwrap_or(bytes.len());
+        let place = at_most(&mut self.prng, line);
+        let odd = self.pick(b"  \t\0\n-+:;_09azAZ|%\x7f\x80\xff");
+        match self.prng.below(9) {
+            0 => bytes.insert(place, odd),
+            1 | 2 if place < line => {
+                bytes.remove(place);
+            }
+            3 if place < line => bytes[place] = odd,
+            4 if place < line => bytes[place] ^= 0x20,
+            5 => bytes.truncate(place),
+            6 => {
+                let word = [b" ", self.number().as_bytes()].concat();
+                bytes.splice(place..place, word);
+            }
+            7 => {
+                let filling = vec![self.pick(b"a 0\0"); self.pick(&[190, 200, 201, 215, 400, 900])];
+                bytes.splice(place..place, filling);
+            }
+            _ => {
+                let number = self.number();
+                replace_number(bytes, line, number);
+            }
+        }
+    }
+
+    fn number(&mut self) -> &'static str {
+        self.pick(&[
+            "0",
+            "1",
+            "007",
+            "-1",
+            "+1",
+            "",
+            " ",
+            "1x",
+            "1.5",
+            "2147483647",
+            "2147483648",
+            "4294967295",
+            "4294967296",
+            "18446744073709551615",
+            "18446744073709551616",
+            "99999999999999999999999999",
+            "0x10",
+            NO_JOB,
+        ])
+    }
+
+    /// Makes something of words and bytes that no client would send.
+    fn garbage(&mut self) -> Command {
+        let mut bytes = Vec::new();
+        for _ in 0..=at_most(&mut self.prng, 7) {
+            match self.prng.below(12) {
+                0..=3 => bytes.extend_from_slice(self.word().as_bytes()),
+                4 | 5 => bytes.extend_from_slice(self.number().as_bytes()),
+                6 => bytes.extend_from_slice(self.tube().as_bytes()),
+                7 => bytes.extend((0..at_most(&mut self.prng, 20)).map(|_| self.byte())),
+                8 => {
+                    let (byte, most) = (self.byte(), self.pick(&[3, 30, 300]));
+                    bytes.extend(vec![byte; at_most(&mut self.prng, most)]);
+                }
+                9 => bytes.extend_from_slice(b"\r\n"),
+                _ => bytes.push(b' '),
+            }
+            if self.prng.chance(1, 2) {
+                bytes.push(b' ');
+            }
+        }
+        if !self.prng.chance(1, 12) {
+            bytes.extend_from_slice(b"\r\n");
+        }
+        Command::raw(bytes)
+    }
+
+    fn byte(&mut self) -> u8 {
+        u8::try_from(self.prng.below(256)).expect("a byte")
+    }
+
+    fn word(&mut self) -> &'static str {
+        self.pick(&[
+            "put",
+            "put 0 0 120 1",
+            "put 1 0 1 3\r\nabc",
+            "use",
+            "reserve",
+            "reserve-with-timeout",
+            "reserve-with-timeout 0",
+            "reserve-job",
+            "delete",
+            "release",
+            "bury",
+            "touch",
+            "watch",
+            "ignore",
+            "peek",
+            "peek-ready",
+            "peek-delayed",
+            "peek-buried",
+            "kick",
+            "kick-job",
+            "stats",
+            "stats-job",
+            "stats-tube",
+            "list-tubes",
+            "list-tube-used",
+            "list-tubes-watched",
+            "pause-tube",
+            "qui",
+        ])
+    }
+}
+
+/// Makes a body that is easy to write down where it is long, and hard to read where it is short.
+fn body(size: usize) -> Vec<u8> {
+    match size {
+        0..=20 => (0..size).map(|at| b"\r\n\0put 0 stats"[at % 13]).collect(),
+        _ => vec![b'x'; size],
+    }
+}
+
+/// Puts other text in the place of the last number of a line.
+fn replace_number(bytes: &mut Vec<u8>, line: usize, number: &str) {
+    let Some(last) = bytes[..line].iter().rposition(u8::is_ascii_digit) else { return };
+    let before = bytes[..last].iter().rposition(|byte| !byte.is_ascii_digit());
+    bytes.splice(before.map_or(0, |at| at + 1)..=last, number.bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TASTE: Taste = Taste { steps: 120, garbage: false, can_drain: true };
+
+    #[test]
+    fn a_seed_means_the_same_acts_every_time() {
+        for seed in 0..50 {
+            for garbage in [false, true] {
+                let taste = Taste { garbage, ..TASTE };
+                assert_eq!(generate(seed, taste), generate(seed, taste));
+            }
+            assert_ne!(generate(seed, TASTE), generate(seed + 1, TASTE));
+        }
+    }
+
+    #[test]
+    fn no_two_bursts_stand_in_the_same_fifth_of_a_second() {
+        let mut timed = 0;
+        for seed in 0..200 {
+            let acts = generate(seed, TASTE);
+            let passes = acts.iter().filter_map(|act| match act {
+                Act::Pass(time) => Some(time.as_millis()),
+                _ => None,
+            });
+            let passes: Vec<u128> = passes.collect();
+            assert!(passes.iter().all(|time| time % 1000 == 200), "{passes:?}");
+            assert!(passes.is_empty() || passes.len() == BURSTS);
+            timed += usize::from(!passes.is_empty());
+        }
+        assert!((50..110).contains(&timed), "{timed} of 200 runs let time pass");
+    }
+
+    /// Words that never come up are commands that are never compared.
+    #[test]
+    fn every_command_and_every_act_comes_up() {
+        let mut told = String::new();
+        for seed in 0..60 {
+            for act in generate(seed, TASTE) {
+                match act {
+                    Act::Send { commands, cut, .. } => {
+                        told += if cut.is_some() { "Cut;" } else { "" };
+                        for command in commands {
+                            let Part::Bytes(bytes) = &command.parts[0] else { continue };
+                            told += &String::from_utf8_lossy(bytes);
+                            told.push(';');
+                        }
+                    }
+                    other => {
+                        let name = format!("{other:?}");
+                        told += &name;
+                        told.push(';');
+                    }
+                }
+            }
+        }
+        let words = [
+            "put ",
+            "use ",
+            "reserve\r",
+            "reserve-with-timeout ",
+            "reserve-job ",
+            "delete ",
+            "release ",
+            "bury ",
+            "touch ",
+            "watch ",
+            "ignore ",
+            "peek ",
+            "peek-ready",
+            "peek-delayed",
+            "peek-buried",
+            "kick ",
+            "kick-job ",
+            "stats\r",
+            "stats-job ",
+            "stats-tube ",
+            "list-tubes\r",
+            "list-tube-used",
+            "list-tubes-watched",
+            "pause-tube ",
+            "quit",
+            "HalfClose",
+            "Close",
+            "Pass",
+            "Drain",
+            "Cut",
+        ];
+        for word in words {
+            let found = told.contains(&format!(";{word}"));
+            assert!(found, "{word} never comes up");
+        }
+    }
+
+    #[test]
+    fn a_number_is_replaced_in_its_line() {
+        let mut bytes = b"put 1 20 300 4\r\n1234\r\n".to_vec();
+        replace_number(&mut bytes, 14, "-1");
+        assert_eq!(bytes, b"put 1 20 300 -1\r\n1234\r\n");
+        let mut bytes = b"stats\r\n".to_vec();
+        replace_number(&mut bytes, 5, "-1");
+        assert_eq!(bytes, b"stats\r\n");
+    }
+}

@@ -1,0 +1,186 @@
+//! What happened in a run, told as a golden script.
+//!
+//! The script expects what the right daemon answered, so it passes there and fails on the left one.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::act::{INSPECTOR, Peer, name};
+use super::reply::{Reply, trimmed, whole};
+use super::rig::Chunk;
+
+/// One thing that happened.
+#[derive(Debug, Clone)]
+pub(crate) enum Event {
+    Sent(Peer, Vec<Chunk>),
+    Answered(Peer, Reply),
+    /// Nothing came where the other daemon said something.
+    Silent(Peer),
+    /// The daemon closed it.
+    Closed(Peer),
+    HalfClose(Peer),
+    Close(Peer),
+    Passed(Duration),
+    Drained,
+}
+
+/// A run that showed a difference.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    pub(crate) events: Vec<Event>,
+    /// Tells the difference, which stands at the end of the events.
+    pub(crate) message: String,
+    /// The first word of the command whose answers differ.
+    pub(crate) word: String,
+}
+
+/// The longest story in a script.
+const STORY_MAX: usize = 300;
+
+impl Record {
+    /// Writes the golden script. `origin` tells how to find the difference again.
+    pub(crate) fn script(&self, origin: &str) -> String {
+        let story: String = self.message.chars().take(STORY_MAX).collect();
+        let word = if self.word.is_empty() { "connections" } else { &self.word };
+        let mut script = format!(
+            "# {}\n# Found by {origin}. What is expected here is what the right one answered.\n\
+             proves {word}\nfresh\n\n",
+            story.trim_end()
+        );
+        script.push_str(&self.opening());
+        for event in &self.events {
+            script.push_str(&event.statement());
+        }
+        script
+    }
+
+    /// Opens the barrier of the script at once where connections are counted: the run had one.
+    fn opening(&self) -> String {
+        let counts = |event: &Event| match event {
+            Event::Answered(_, Reply::Yaml(lines)) => {
+                lines.iter().any(|line| line.starts_with(b"current-connections"))
+            }
+            _ => false,
+        };
+        let first = self.events.iter().find_map(|event| match event {
+            Event::Sent(peer, _) => Some(*peer),
+            _ => None,
+        });
+        match first.filter(|_| self.events.iter().any(counts)) {
+            Some(peer) => format!("{}: connect\n+1ms\n", name(peer)),
+            None => String::new(),
+        }
+    }
+}
+
+impl Event {
+    /// Writes it as a statement of a script.
+    fn statement(&self) -> String {
+        match self {
+            Self::Sent(peer, chunks) => sent(*peer, chunks),
+            Self::Answered(peer, reply) => reply.expectation(name(*peer)),
+            Self::Silent(peer) => format!("{}: silent\n", name(*peer)),
+            Self::Closed(peer) => format!("{}: closed\n", name(*peer)),
+            Self::HalfClose(peer) => format!("{}: shutdown\n", name(*peer)),
+            Self::Close(peer) => format!("{}: close\n", name(*peer)),
+            Self::Passed(time) => format!("+{}ms\n", time.as_millis()),
+            Self::Drained => "drain\n".to_owned(),
+        }
+    }
+}
+
+fn sent(peer: Peer, chunks: &[Chunk]) -> String {
+    let mut chunks = chunks.to_vec();
+    let is_line = match chunks.last_mut() {
+        Some(Chunk::Bytes(bytes)) if bytes.ends_with(b"\r\n") => {
+            bytes.truncate(bytes.len() - 2);
+            true
+        }
+        _ => false,
+    };
+    let mut text = String::new();
+    for chunk in &chunks {
+        match chunk {
+            Chunk::Bytes(bytes) => text.push_str(&whole(bytes)),
+            Chunk::Id(id) => write!(text, "%{id}").expect("a String takes everything"),
+        }
+    }
+    let sign = if is_line { ">" } else { ">>" };
+    let text = trimmed(&text);
+    let space = if text.is_empty() { "" } else { " " };
+    format!("{}{sign}{space}{text}\n", name(peer))
+}
+
+/// Tells which connection a message is about.
+pub(crate) fn on_connection(peer: Peer, message: &str) -> String {
+    match peer {
+        INSPECTOR => format!("at the end: {message}"),
+        _ => format!("{}: {message}", name(peer)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::Script;
+
+    fn bytes(text: &str) -> Chunk {
+        Chunk::Bytes(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_record_becomes_a_script_that_can_be_read_and_dropped_into_the_tests() {
+        let line = |text: &str| Reply::Line(text.as_bytes().to_vec());
+        let stats = ["---", "current-jobs-urgent: 0", "current-connections: 2", "os: x"];
+        let stats = Reply::Yaml(stats.map(|line| line.as_bytes().to_vec()).to_vec());
+        let record = Record {
+            events: vec![
+                Event::Sent(0, vec![bytes("put 0 0 1 1\r\n%\r\n")]),
+                Event::Answered(0, line("INSERTED 1")),
+                Event::Sent(1, vec![bytes("use ")]),
+                Event::Sent(1, vec![bytes("\r\n")]),
+                Event::Answered(1, line("BAD_FORMAT")),
+                Event::Passed(Duration::from_millis(1200)),
+                Event::Sent(0, vec![bytes("release "), Chunk::Id(1), bytes(" 0 0\r\nstats\r\n")]),
+                Event::Answered(0, line("NOT_FOUND")),
+                Event::Answered(0, stats),
+                Event::HalfClose(1),
+                Event::Closed(1),
+                Event::Close(0),
+                Event::Drained,
+                Event::Silent(2),
+            ],
+            message: "c: left answered `x `".to_owned(),
+            word: "release".to_owned(),
+        };
+        let text = record.script("ct-diff --seed 1");
+        let expected = r"# c: left answered `x `
+# Found by ct-diff --seed 1. What is expected here is what the right one answered.
+proves release
+fresh
+
+a: connect
++1ms
+a> put 0 0 1 1|\%
+a< INSERTED %1
+b>> use\x20
+b>
+b< BAD_FORMAT
++1200ms
+a> release %1 0 0|stats
+a< NOT_FOUND
+a< OK
+  ---
+  current-jobs-urgent: 0
+  current-connections: 2
+  os: {any}
+b: shutdown
+b: closed
+a: close
+drain
+c: silent
+";
+        assert_eq!(text, expected);
+        Script::parse("found", &text).unwrap();
+    }
+}

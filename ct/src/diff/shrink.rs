@@ -1,0 +1,115 @@
+//! Delta debugging: from a long sequence that fails to a short one.
+//!
+//! It knows nothing about daemons. Whoever asks brings the judge, which gets several candidates at
+//! a time, so that it may try them side by side, and which may give up when its time is over.
+
+/// Returns a shorter sequence that still fails, or the same one.
+///
+/// `find_failing` returns the index of a candidate that fails, if it finds one. `simpler` lists
+/// sequences of the same length that are simpler; it must get to an end. The result is one from
+/// which no single item can be taken, unless the judge gave up before.
+pub(crate) fn shrink<T: Clone>(
+    mut items: Vec<T>,
+    simpler: impl Fn(&[T]) -> Vec<Vec<T>>,
+    mut find_failing: impl FnMut(&[Vec<T>]) -> Option<usize>,
+) -> Vec<T> {
+    loop {
+        let before = items.len();
+        let mut chunk = items.len().div_ceil(2);
+        while chunk > 0 {
+            sweep(&mut items, chunk, &mut find_failing);
+            chunk /= 2;
+        }
+        let candidates = simpler(&items);
+        match find_failing(&candidates) {
+            Some(index) => items.clone_from(&candidates[index]),
+            None if items.len() == before => return items,
+            None => {}
+        }
+    }
+}
+
+/// Goes once from the end to the beginning and takes out every chunk that is not needed.
+///
+/// What comes late is needed least often, so most of a run goes in the first steps.
+fn sweep<T: Clone>(
+    items: &mut Vec<T>,
+    chunk: usize,
+    find_failing: &mut impl FnMut(&[Vec<T>]) -> Option<usize>,
+) {
+    let mut upper = items.len();
+    while upper > 0 {
+        let ends: Vec<usize> = (1..=upper).rev().step_by(chunk).collect();
+        let without = |&end: &usize| [&items[..end.saturating_sub(chunk)], &items[end..]].concat();
+        let mut candidates: Vec<Vec<T>> = ends.iter().map(without).collect();
+        let Some(index) = find_failing(&candidates) else { return };
+        upper = ends[index].saturating_sub(chunk);
+        *items = candidates.swap_remove(index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prng::Prng;
+
+    /// Says which candidate holds all of `needed`, in this order, and counts the questions.
+    fn judge<'a>(
+        needed: &'a [u32],
+        asked: &'a mut usize,
+    ) -> impl FnMut(&[Vec<u32>]) -> Option<usize> + 'a {
+        move |candidates| {
+            *asked += candidates.len();
+            candidates.iter().position(|items| {
+                let mut rest = items.iter();
+                needed.iter().all(|wanted| rest.any(|item| item % 1000 == *wanted))
+            })
+        }
+    }
+
+    #[test]
+    fn only_what_is_needed_is_left_wherever_it_stood() {
+        let mut prng = Prng::new(1);
+        for _ in 0..50 {
+            let count = 1 + usize::try_from(prng.below(6)).unwrap();
+            let mut items: Vec<u32> = (100..400).collect();
+            let needed: Vec<u32> = (0..u32::try_from(count).unwrap()).collect();
+            let mut at = 0;
+            for &wanted in &needed {
+                at += 1 + usize::try_from(prng.below(50)).unwrap();
+                items.insert(at, wanted);
+            }
+            let mut asked = 0;
+            let short = shrink(items, |_| Vec::new(), judge(&needed, &mut asked));
+            assert_eq!(short, needed);
+            assert!(asked < 1000, "{asked} questions");
+        }
+    }
+
+    #[test]
+    fn items_become_simpler_and_then_fewer() {
+        let smaller = |items: &[u32]| -> Vec<Vec<u32>> {
+            let big = items.iter().position(|&item| item >= 1000);
+            big.map(|index| [&items[..index], &[items[index] - 1000], &items[index + 1..]].concat())
+                .into_iter()
+                .collect()
+        };
+        let mut asked = 0;
+        let short = shrink(vec![9, 3001, 8, 2002], smaller, judge(&[1, 2], &mut asked));
+        assert_eq!(short, [1, 2]);
+    }
+
+    #[test]
+    fn a_judge_that_gives_up_ends_it_at_once() {
+        let mut rounds = 0;
+        let short = shrink(
+            vec![1; 64],
+            |items| vec![items.to_vec()],
+            |_: &[Vec<u32>]| {
+                rounds += 1;
+                None
+            },
+        );
+        assert_eq!((short.len(), rounds), (64, 7));
+    }
+}

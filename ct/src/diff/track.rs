@@ -1,0 +1,363 @@
+//! What one connection has under way, learnt from the bytes sent on it and the replies.
+//!
+//! It follows the framing of the protocol and the few commands that matter to a run: who may be
+//! waiting and where, who holds which job, who is in the middle of a line or body. It does not
+//! judge replies. Where garbage leads it astray nothing worse follows than an act too few or a
+//! known difference too many.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::mem;
+
+/// The longest line, its end included.
+const LINE_MAX: usize = 224;
+
+/// What a command means to a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verb {
+    /// A put whose number is known makes the job that others name.
+    Put(Option<usize>),
+    Reserve {
+        may_wait: bool,
+    },
+    Watch(Vec<u8>),
+    Ignore(Vec<u8>),
+    /// Shows a job that may not be wholly there yet.
+    Look(u64),
+    /// Takes a job from its holder, if it works.
+    GiveUp(u64),
+    Other,
+}
+
+/// What some daemons are known to treat in their own way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Oddity {
+    /// A CR inside a line.
+    LoneCr,
+    /// A line's CR is byte 224, or a multiple of that.
+    CrAt224,
+    /// A timeout that is not a number within its range.
+    UncheckedTimeout,
+}
+
+/// A command on its way: its verb, and its first word for the reader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub(crate) verb: Verb,
+    pub(crate) word: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Input {
+    Line(Vec<u8>),
+    /// The rest of a body and its CR LF, or of one that is thrown away.
+    Body(u64),
+    /// After `quit`.
+    Ended,
+}
+
+/// What a reply changed, for whoever keeps the jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Nothing,
+    /// A job came into being, put by the put of this number.
+    Inserted {
+        put: Option<usize>,
+        id: u64,
+    },
+}
+
+/// One connection as far as its bytes tell.
+#[derive(Debug, Clone)]
+pub(crate) struct Track {
+    input: Input,
+    job_size_limit: u64,
+    pending: VecDeque<Sent>,
+    watched: BTreeSet<Vec<u8>>,
+    /// Jobs that were reserved and not given up, the last one at the end. A time to run may have
+    /// ended since.
+    held: Vec<u64>,
+    oddities: BTreeSet<Oddity>,
+}
+
+impl Track {
+    /// Follows a new connection.
+    pub(crate) fn new(job_size_limit: u64) -> Self {
+        Self {
+            input: Input::Line(Vec::new()),
+            job_size_limit,
+            pending: VecDeque::new(),
+            watched: BTreeSet::from([b"default".to_vec()]),
+            held: Vec::new(),
+            oddities: BTreeSet::new(),
+        }
+    }
+
+    /// Takes bytes that are sent. The first put line in them is the put of this number.
+    pub(crate) fn sent(&mut self, bytes: &[u8], mut put: Option<usize>) {
+        let mut rest = bytes;
+        while let Some(&byte) = rest.first() {
+            match &mut self.input {
+                Input::Line(line) => {
+                    rest = &rest[1..];
+                    line.push(byte);
+                    if line.ends_with(b"\r\n") {
+                        let line = mem::take(line);
+                        self.line(&line, &mut put);
+                    } else if line.len() > 1 && line[line.len() - 2] == b'\r' {
+                        self.oddities.insert(Oddity::LoneCr);
+                    }
+                }
+                Input::Body(left) => {
+                    let eaten = rest.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                    rest = &rest[eaten..];
+                    *left -= eaten as u64;
+                    if *left == 0 {
+                        self.input = Input::Line(Vec::new());
+                    }
+                }
+                Input::Ended => return,
+            }
+        }
+    }
+
+    /// Takes the next reply, which answers the oldest command.
+    pub(crate) fn replied(&mut self, line: &[u8]) -> Change {
+        let line = String::from_utf8_lossy(line);
+        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        let number = rest.split(' ').next().and_then(|number| number.parse().ok());
+        let verb = self.pending.pop_front().map_or(Verb::Other, |sent| sent.verb);
+        match (word, number, verb) {
+            ("INSERTED", Some(id), Verb::Put(put)) => return Change::Inserted { put, id },
+            ("RESERVED", Some(id), _) => self.held.push(id),
+            ("DELETED" | "RELEASED" | "BURIED", _, Verb::GiveUp(id)) => {
+                self.held.retain(|&held| held != id);
+            }
+            ("WATCHING", _, Verb::Watch(name)) => {
+                self.watched.insert(name);
+            }
+            ("WATCHING", _, Verb::Ignore(name)) => {
+                self.watched.remove(&name);
+            }
+            _ => {}
+        }
+        Change::Nothing
+    }
+
+    /// Returns what was sent since this and is not answered yet, oldest first.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = &Sent> {
+        self.pending.iter()
+    }
+
+    /// Tells whether a command that was answered neither here nor there may be waiting.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.pending.iter().any(|sent| sent.verb == Verb::Reserve { may_wait: true })
+    }
+
+    /// Tells whether commands stand behind one that may be waiting.
+    pub(crate) fn has_queue(&self) -> bool {
+        self.may_wait() && self.pending.len() > 1
+    }
+
+    /// Tells whether a client that waits on this connection could take a job that one on the other
+    /// could take, too.
+    pub(crate) fn waits_beside(&self, other: &Self) -> bool {
+        let (mine, others) = (self.may_watch(), other.may_watch());
+        self.may_wait() && other.may_wait() && mine.iter().any(|name| others.contains(name))
+    }
+
+    /// Returns the watched tubes and those that commands under way would add.
+    fn may_watch(&self) -> BTreeSet<&[u8]> {
+        let coming = self.pending.iter().filter_map(|sent| match &sent.verb {
+            Verb::Watch(name) => Some(&name[..]),
+            _ => None,
+        });
+        self.watched.iter().map(|name| &name[..]).chain(coming).collect()
+    }
+
+    /// Returns the id of the job that was reserved last, or so many before.
+    pub(crate) fn held(&self, back: usize) -> Option<u64> {
+        self.held.iter().rev().nth(back).copied()
+    }
+
+    /// Tells whether a body is arriving.
+    pub(crate) fn is_uploading(&self) -> bool {
+        matches!(self.input, Input::Body(_))
+    }
+
+    /// Tells whether the next byte begins a command that is read at once.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.pending.is_empty() && self.input == Input::Line(Vec::new())
+    }
+
+    /// Returns what was odd in the bytes so far.
+    pub(crate) fn oddities(&self) -> &BTreeSet<Oddity> {
+        &self.oddities
+    }
+
+    /// Takes one line with its end.
+    fn line(&mut self, whole: &[u8], put: &mut Option<usize>) {
+        let line = &whole[..whole.len() - 2];
+        let word = line.split(|byte| !byte.is_ascii_lowercase() && *byte != b'-').next();
+        let word = String::from_utf8_lossy(word.unwrap_or_default()).into_owned();
+        if (line.len() + 1) % LINE_MAX == 0 {
+            self.oddities.insert(Oddity::CrAt224);
+        }
+        let is_well_formed = whole.len() <= LINE_MAX && !line.iter().any(|b| b"\r\0".contains(b));
+        let verb = if !is_well_formed {
+            Verb::Other
+        } else if line.starts_with(b"quit") {
+            self.input = Input::Ended;
+            return;
+        } else if let Some(fields) = line.strip_prefix(b"put ") {
+            self.put(fields, put)
+        } else {
+            self.verb(line)
+        };
+        self.pending.push_back(Sent { verb, word });
+    }
+
+    /// Takes the fields of a put, after which a body may follow.
+    fn put(&mut self, fields: &[u8], put: &mut Option<usize>) -> Verb {
+        let mut rest = fields;
+        let mut bytes = 0;
+        for _ in 0..4 {
+            match number(rest).filter(|(number, _)| u32::try_from(*number).is_ok()) {
+                Some((number, after)) => (bytes, rest) = (number, after),
+                None => return Verb::Other,
+            }
+        }
+        if bytes > self.job_size_limit {
+            self.input = Input::Body(bytes + 2);
+            return Verb::Other;
+        }
+        if !rest.is_empty() {
+            return Verb::Other;
+        }
+        self.input = Input::Body(bytes + 2);
+        Verb::Put(put.take())
+    }
+
+    fn verb(&mut self, line: &[u8]) -> Verb {
+        let (word, rest) = match line.iter().position(|&byte| byte == b' ') {
+            Some(space) => (&line[..space], &line[space + 1..]),
+            None => (line, &b""[..]),
+        };
+        let id = || number(rest).map(|(number, _)| number);
+        match word {
+            b"reserve" if word == line => Verb::Reserve { may_wait: true },
+            b"reserve-with-timeout" if word != line => self.reserve_with_timeout(rest),
+            b"watch" => Verb::Watch(rest.to_vec()),
+            b"ignore" => Verb::Ignore(rest.to_vec()),
+            b"peek" | b"stats-job" => id().map_or(Verb::Other, Verb::Look),
+            b"delete" | b"release" | b"bury" => id().map_or(Verb::Other, Verb::GiveUp),
+            _ => Verb::Other,
+        }
+    }
+
+    fn reserve_with_timeout(&mut self, rest: &[u8]) -> Verb {
+        if let Some((seconds, _)) = number(rest).filter(|(seconds, _)| *seconds <= 0x7FFF_FFFF) {
+            Verb::Reserve { may_wait: seconds > 0 }
+        } else {
+            self.oddities.insert(Oddity::UncheckedTimeout);
+            Verb::Reserve { may_wait: true }
+        }
+    }
+}
+
+/// Reads a number after any spaces, and returns it with what follows.
+fn number(text: &[u8]) -> Option<(u64, &[u8])> {
+    let spaces = text.iter().take_while(|&&byte| byte == b' ').count();
+    let text = &text[spaces..];
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (digits, rest) = text.split_at(digits);
+    let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some((number, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(bytes: &[u8]) -> Track {
+        let mut track = Track::new(100);
+        track.sent(bytes, Some(7));
+        track
+    }
+
+    fn verbs(bytes: &[u8]) -> Vec<Verb> {
+        after(bytes).pending().map(|sent| sent.verb.clone()).collect()
+    }
+
+    #[test]
+    fn commands_are_told_from_bodies() {
+        let other = || Verb::Other;
+        let table: &[(&[u8], Vec<Verb>)] = &[
+            (b"put 0 0 1 6\r\nstats\n\r\nstats\r\n", vec![Verb::Put(Some(7)), other()]),
+            (b"put 0 0 1 3\r\ntoo long\r\n", vec![Verb::Put(Some(7)), other()]),
+            (b"put 0 0 1 -1\r\npeek 1\r\n", vec![other(), Verb::Look(1)]),
+            (b"put 0 0 1 4294967296\r\npeek 1\r\n", vec![other(), Verb::Look(1)]),
+            (b"put 0 0 1 1 \r\npeek 1\r\n", vec![other(), Verb::Look(1)]),
+            (b"put 0 0 1 101 x\r\npeek 1\r\n", vec![other()]),
+            (b"use a\0\r\nquit now\r\nstats\r\n", vec![other()]),
+            (
+                b"reserve\r\nreserve-with-timeout 0x\r\nreserve-with-timeout 1\r\nreserved\r\n",
+                vec![
+                    Verb::Reserve { may_wait: true },
+                    Verb::Reserve { may_wait: false },
+                    Verb::Reserve { may_wait: true },
+                    other(),
+                ],
+            ),
+            (
+                b"bury 5 1\r\nwatch x\r\nignore x\r\n",
+                vec![Verb::GiveUp(5), Verb::Watch(b"x".to_vec()), Verb::Ignore(b"x".to_vec())],
+            ),
+        ];
+        for (bytes, expected) in table {
+            assert_eq!(verbs(bytes), *expected, "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn what_known_daemons_treat_differently_is_noticed() {
+        let long = |length: usize| [&vec![b'x'; length][..], b"\r\n"].concat();
+        let table: &[(Vec<u8>, &[Oddity])] = &[
+            (b"use a\rb\r\n".to_vec(), &[Oddity::LoneCr]),
+            (b"put 0 0 1 4\r\na\rb\r\r\n".to_vec(), &[]),
+            (long(222), &[]),
+            (long(223), &[Oddity::CrAt224]),
+            (long(447), &[Oddity::CrAt224]),
+            (b"reserve-with-timeout -1\r\n".to_vec(), &[Oddity::UncheckedTimeout]),
+            (b"reserve-with-timeout\r\n".to_vec(), &[]),
+        ];
+        for (bytes, expected) in table {
+            let found: Vec<Oddity> = after(bytes).oddities().iter().copied().collect();
+            assert_eq!(found, *expected, "{}", bytes.escape_ascii());
+        }
+        let mut track = after(b"stats\r");
+        assert!(!track.is_at_rest());
+        track.sent(b"\n", None);
+        assert!(track.oddities().is_empty());
+    }
+
+    #[test]
+    fn replies_tell_who_holds_watches_and_waits() {
+        let mut track = after(b"put 0 0 1 1\r\nx\r\nwatch t\r\nreserve\r\nreserve\r\ndelete 9\r\n");
+        assert!(track.may_wait());
+        assert_eq!(track.replied(b"INSERTED 9"), Change::Inserted { put: Some(7), id: 9 });
+        track.replied(b"WATCHING 2");
+        for id in [b"RESERVED 4 1", b"RESERVED 9 1"] {
+            track.replied(id);
+        }
+        assert!(!track.may_wait());
+        assert_eq!((track.held(0), track.held(1), track.held(2)), (Some(9), Some(4), None));
+        track.replied(b"DELETED");
+        assert_eq!((track.held(0), track.is_at_rest()), (Some(4), true));
+        track.sent(b"ignore default\r\nreserve\r\n", None);
+        track.replied(b"WATCHING 1");
+        let mut other = after(b"reserve\r\n");
+        assert!(!other.waits_beside(&track), "they watch different tubes");
+        other.sent(b"watch t\r\n", None);
+        assert!(other.waits_beside(&track));
+    }
+}
