@@ -13,7 +13,10 @@ use std::{
 
 use getopts::{Fail, Matches, Options};
 
-use crate::proto::{JOB_SIZE_DEFAULT, JOB_SIZE_LIMIT};
+use crate::{
+    proto::{JOB_SIZE_DEFAULT, JOB_SIZE_LIMIT},
+    wal::Sync,
+};
 
 /// One flag of the command line.
 #[derive(Debug)]
@@ -92,15 +95,6 @@ pub enum Address {
     },
     /// `-l unix:PATH`
     Unix(PathBuf),
-}
-
-/// When the binlog is synced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sync {
-    /// At most this long after a write; with zero, before any reply.
-    Within(Duration),
-    /// Never.
-    Never,
 }
 
 /// All that the flags decide.

@@ -60,14 +60,49 @@ impl Sub<Duration> for Time {
     }
 }
 
-/// Reads the operating system's monotonic clock; one reading per turn of the event loop.
+/// Ties instants to the calendar, which the binlog needs and nothing else.
+#[derive(Debug, Clone, Copy)]
+pub struct Calendar {
+    /// Nanoseconds since 1970 less nanoseconds since the origin.
+    offset: i128,
+}
+
+impl Calendar {
+    /// The calendar in which it is `nanoseconds` since 1970 at `now`.
+    pub fn new(now: Time, nanoseconds: i64) -> Self {
+        Self { offset: i128::from(nanoseconds) - i128::from(now.0) }
+    }
+
+    /// Nanoseconds since 1970; saturates.
+    pub fn date(self, at: Time) -> i64 {
+        let date = i128::from(at.0) + self.offset;
+        i64::try_from(date).unwrap_or(if date < 0 { i64::MIN } else { i64::MAX })
+    }
+
+    /// The instant of a date in nanoseconds since 1970; saturates.
+    pub fn instant(self, date: i64) -> Time {
+        let at = i128::from(date) - self.offset;
+        Time(u64::try_from(at).unwrap_or(if at < 0 { 0 } else { u64::MAX }))
+    }
+}
+
+/// How long before the start of the machine the origin of [`Clock`] lies: a job that comes out of
+/// the binlog may be older than that start.
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+/// Reads the operating system's clocks; one reading per turn of the event loop.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Clock;
 
 impl Clock {
     /// The present. It counts the time the machine was suspended, where the system offers that.
     pub fn now(self) -> Time {
-        Time(sys::monotonic_nanoseconds())
+        Time(sys::monotonic_nanoseconds()) + CENTURY
+    }
+
+    /// The calendar as it is set at `now`.
+    pub fn calendar(self, now: Time) -> Calendar {
+        Calendar::new(now, i64::try_from(sys::wall_nanoseconds()).unwrap_or(i64::MAX))
     }
 }
 
@@ -86,6 +121,24 @@ mod tests {
     fn the_far_end_of_time_saturates() {
         assert_eq!(Time(5) + Duration::MAX, Time(u64::MAX));
         assert_eq!(Time(5) - Duration::from_secs(1), Time(0));
+    }
+
+    #[test]
+    fn dates_and_instants_saturate_at_both_ends() {
+        let calendar = Calendar::new(Time(1_000), 5_000);
+        assert_eq!((calendar.date(Time(1_001)), calendar.instant(5_001)), (5_001, Time(1_001)));
+        assert_eq!((calendar.instant(-1), calendar.instant(i64::MIN)), (Time(0), Time(0)));
+        assert_eq!(calendar.date(Time(u64::MAX)), i64::MAX);
+        let late = Calendar::new(Time(u64::MAX), 0);
+        assert_eq!((late.date(Time(0)), late.instant(i64::MAX)), (i64::MIN, Time(u64::MAX)));
+    }
+
+    #[test]
+    fn a_job_may_be_older_than_the_machines_start() {
+        let now = Clock.now();
+        let calendar = Clock.calendar(now);
+        let a_year_ago = calendar.date(now) - 31_536_000_000_000_000;
+        assert_eq!(calendar.instant(a_year_ago).seconds_until(now), 31_536_000);
     }
 
     #[test]

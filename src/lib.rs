@@ -40,3 +40,4 @@ pub mod proto;
 pub mod queue;
 pub mod server;
 pub mod sys;
+pub mod wal;

@@ -14,6 +14,7 @@ use std::{
     env,
     fmt::Display,
     io::{self, Write},
+    path::Path,
     process::ExitCode,
 };
 
@@ -21,8 +22,10 @@ use beanstalkd::{
     cli::{self, Config, Invocation},
     clock::Clock,
     net::{Listener, Shell},
+    queue::Queue,
     server::{Identity, Rusage, Server, Settings},
     sys::{self, Signals, UserError},
+    wal::{Directory, Name, Options, Wal},
 };
 use log::{LevelFilter, debug, error, info, warn};
 
@@ -78,10 +81,6 @@ fn serve(config: &Config) -> Result<(), ExitCode> {
     for warning in &config.warnings {
         warn!("{warning}");
     }
-    if config.binlog.is_some() {
-        let missing = "this version keeps jobs in memory only; start without it";
-        return Err(exit(10, "-b: there is no binlog yet: ")(missing));
-    }
     match sys::raise_descriptor_limit() {
         Ok(limit) => debug!("up to {limit} descriptors"),
         Err(error) => warn!("the limit on descriptors stays as it is: {error}"),
@@ -99,10 +98,70 @@ fn serve(config: &Config) -> Result<(), ExitCode> {
     let clock = Clock;
     let settings =
         Settings { job_size_limit: config.job_size_limit, binlog_size: config.binlog_size };
-    let server = Server::new(identity, settings, clock.now());
+    let server = match &config.binlog {
+        None => Server::new(identity, settings, clock.now()),
+        Some(path) => {
+            let mut queue = Queue::default();
+            let wal = open_log(path, config, clock, &mut queue)?;
+            Server::with_log(identity, settings, queue, wal, clock.now())
+        }
+    };
     let failed = "the event loop failed: ";
     let mut shell = Shell::new(server, listener, signals, clock).map_err(exit(1, failed))?;
     shell.run().map_err(exit(1, failed))
+}
+
+/// Reads the jobs of the last run, with a word on how far it is where that takes long.
+fn open_log(
+    path: &Path,
+    config: &Config,
+    clock: Clock,
+    queue: &mut Queue,
+) -> Result<Wal, ExitCode> {
+    let failed = format!("-b: {}: ", path.display());
+    let directory = Directory::lock(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::EACCES | libc::EAGAIN) if path.join("lock").exists() => {
+            exit(10, &failed)(format!("another process may have it locked: {error}"))
+        }
+        _ => exit(10, &failed)(error.to_string()),
+    })?;
+    let seed = sys::random_bytes().map_err(exit(50, "cannot get random bytes: "))?;
+    let options = Options {
+        segment_size: config.binlog_size,
+        sync: config.sync,
+        seed: u64::from_be_bytes(seed),
+    };
+    let now = clock.now();
+    let mut said_at = now;
+    let mut progress = |read: u64, all: u64| {
+        if said_at.seconds_until(clock.now()) >= 1 {
+            said_at = clock.now();
+            info!("the binlog is being read: {} of {} MiB", read >> 20, all >> 20);
+        }
+    };
+    let opened =
+        Wal::open(Box::new(directory), options, queue, clock.calendar(now), now, &mut progress);
+    let (wal, report) = opened.map_err(exit(10, &failed))?;
+    for segment in &report.segments {
+        let place = path.join(Name::Segment(segment.number).to_string());
+        for complaint in &segment.complaints {
+            warn!("{}: {complaint}", place.display());
+        }
+        let more = segment.complaints_in_all - segment.complaints.len() as u64;
+        if more > 0 {
+            warn!("{}: {more} more places like these", place.display());
+        }
+        if let Some(offset) = segment.torn {
+            info!("{}: ends within a record at {offset}: it was being written", place.display());
+        }
+    }
+    let took = now.until(clock.now());
+    info!(
+        "the binlog had {} jobs in {} files, read in {took:.1?}",
+        queue.jobs(),
+        report.segments.len()
+    );
+    Ok(wal)
 }
 
 fn become_user(user: &str) -> Result<(), ExitCode> {

@@ -5,7 +5,7 @@
 #![expect(unsafe_code, reason = "this is the one place for it")]
 
 use std::{
-    ffi::{CStr, CString, c_char, c_int, c_void},
+    ffi::{CStr, CString, c_char, c_int, c_short, c_void},
     io,
     mem::MaybeUninit,
     net::TcpListener,
@@ -30,9 +30,18 @@ const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
 /// Reads the monotonic clock, in nanoseconds since some moment before this process began.
 pub fn monotonic_nanoseconds() -> u64 {
+    nanoseconds(CLOCK)
+}
+
+/// Reads the clock on the wall, in nanoseconds since 1970.
+pub fn wall_nanoseconds() -> u64 {
+    nanoseconds(libc::CLOCK_REALTIME)
+}
+
+fn nanoseconds(clock: libc::clockid_t) -> u64 {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: the pointer is valid for one timespec.
-    let result = unsafe { libc::clock_gettime(CLOCK, time.as_mut_ptr()) };
+    let result = unsafe { libc::clock_gettime(clock, time.as_mut_ptr()) };
     check(result).expect("every supported system has this clock");
     // SAFETY: the call succeeded, so it has filled the timespec.
     let time = unsafe { time.assume_init() };
@@ -219,6 +228,18 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     let result = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     check(result)?;
     Ok(limit.rlim_cur)
+}
+
+/// Takes the POSIX lock on a whole file for this process, which keeps it until it ends or closes
+/// any descriptor of that file. Fails at once where another process has it.
+pub fn lock_file(file: &impl AsRawFd) -> io::Result<()> {
+    // SAFETY: a flock of zeros is valid: from the start to the end of the file.
+    let mut lock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
+    lock.l_type = c_short::try_from(libc::F_WRLCK).expect("a small constant");
+    lock.l_whence = c_short::try_from(libc::SEEK_SET).expect("a small constant");
+    // SAFETY: the pointer is valid for one flock.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock) };
+    check(result).map(drop)
 }
 
 /// What `uname` tells of the machine.

@@ -127,12 +127,16 @@ impl Shell {
         while !self.is_stopping {
             self.wait(&mut events)?;
             let now = self.clock.now();
+            if self.server.has_log() {
+                self.server.set_calendar(self.clock.calendar(now));
+            }
             self.server.tick(now);
             for event in &events {
                 self.note(event);
             }
             self.accept(now);
             self.advance_all(now);
+            self.server.commit(now);
             self.flush(now);
             self.server.reclaim();
         }

@@ -8,7 +8,7 @@ mod reply;
 mod yaml;
 
 pub use self::{
-    parse::{Refusal, parse},
+    parse::{Refusal, parse, tube_name},
     reply::{Refused, Reply},
     yaml::{JobStats, ServerStats, TubeStats, list},
 };

@@ -193,8 +193,8 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// A legal tube name: 1 to 200 letters, digits and `-+/;.$_()`, not starting with `-`.
-fn tube_name(bytes: &[u8]) -> Option<&str> {
+/// Bytes as a legal tube name: 1 to 200 letters, digits and `-+/;.$_()`, not starting with `-`.
+pub fn tube_name(bytes: &[u8]) -> Option<&str> {
     let legal = (1..=NAME_LIMIT).contains(&bytes.len())
         && bytes[0] != b'-'
         && bytes.iter().all(|&byte| is_name_byte(byte));

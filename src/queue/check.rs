@@ -62,7 +62,10 @@ impl Queue {
             assert!(self.clients[self.watches[watch].client].is_waiting());
         }
         assert!(
-            tube.pause.is_some() || tube.ready.is_empty() || tube.waiting.is_empty(),
+            self.is_frozen
+                || tube.pause.is_some()
+                || tube.ready.is_empty()
+                || tube.waiting.is_empty(),
             "a ready job and a waiting client rest side by side in {}",
             tube.name
         );

@@ -58,7 +58,8 @@ pub struct Record {
     pub ttr: u32,
     /// When the header of its `put` was read.
     pub created_at: Time,
-    /// End of the reservation or the delay; without meaning in other states.
+    /// End of the reservation or the delay; of a buried job, when it was buried; without meaning
+    /// while it is ready.
     pub deadline_at: Time,
     /// How often it was reserved.
     pub reserves: u32,

@@ -88,6 +88,7 @@ pub struct Queue {
     counts: Counts,
     default: Key<Tube>,
     next_id: u64,
+    is_frozen: bool,
 }
 
 impl Default for Queue {
@@ -104,6 +105,7 @@ impl Default for Queue {
             counts: Counts::default(),
             default,
             next_id: 1,
+            is_frozen: false,
         }
     }
 }
@@ -221,6 +223,9 @@ impl Queue {
     /// Hands the client the best ready job of the unpaused tubes it watches: the least priority,
     /// among equals the oldest. O(tubes watched + log n).
     pub fn reserve(&mut self, client: Key<Client>, now: Time) -> Option<Key<Job>> {
+        if self.is_frozen {
+            return None;
+        }
         let tubes = &self.tubes.arena;
         let best = self.clients[client]
             .watching
@@ -269,7 +274,7 @@ impl Queue {
     /// and linear in the tubes that this client watches.
     pub fn hand_out(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
         let tube = self.tubes.arena.get(tube)?;
-        if tube.pause.is_some() {
+        if tube.pause.is_some() || self.is_frozen {
             return None;
         }
         let client = self.watches[tube.waiting.front()?].client;
@@ -325,14 +330,14 @@ impl Queue {
     }
 
     /// Sets a reserved job aside with a new priority, behind the others buried in its tube.
-    pub fn bury(&mut self, job: Key<Job>, pri: u32) {
-        let tube = self.unreserve(job);
+    pub fn bury(&mut self, job: Key<Job>, pri: u32, now: Time) {
+        self.unreserve(job);
         let record = &mut self.jobs.arena[job].record;
         record.pri = pri;
         record.state = State::Buried;
+        record.deadline_at = now;
         count(&mut record.buries);
-        self.tubes.arena[tube].buried.push_back(&mut self.jobs.arena, job);
-        self.counts.buried += 1;
+        self.place(job);
     }
 
     /// Grants a reserved job its whole time to run once more.
@@ -435,16 +440,17 @@ impl Queue {
         Kick { tube, from, left, moved: 0 }
     }
 
-    /// Moves the next job of a kick; the tube answered is to hand out. `None` when all is done.
-    /// O(log n).
-    pub fn kick_next(&mut self, kick: &mut Kick) -> Option<Key<Tube>> {
+    /// Moves the next job of a kick and answers it; its tube is to hand out. `None` when all is
+    /// done. O(log n).
+    pub fn kick_next(&mut self, kick: &mut Kick) -> Option<Key<Job>> {
         kick.left = kick.left.checked_sub(1)?;
         let job = match kick.from {
             State::Buried => self.first_buried(kick.tube)?,
             _ => self.first_delayed(kick.tube)?,
         };
         kick.moved += 1;
-        self.kick_job(job)
+        self.kick_job(job)?;
+        Some(job)
     }
 
     /// Lets go of the kick's tube.
@@ -460,6 +466,72 @@ impl Queue {
         self.tubes.arena[tube].pause =
             (length > 0).then(|| Pause { seconds: length, until: now + seconds(length) });
         self.timers.note_pause(&mut self.tubes.arena, tube);
+    }
+}
+
+/// Coming back from a log, and holding still when a log fails.
+impl Queue {
+    /// Adds a job that was known before this process began, under its old id. Its state says
+    /// where it goes: nobody holds it. Nothing is handed out.
+    pub fn restore(&mut self, record: Record, tube: &str, body: Body) -> Key<Job> {
+        let tube = self.tubes.find_or_make(tube);
+        self.raise_id(record.id.saturating_add(1));
+        let job =
+            self.jobs.insert(Job { record, body, tube, position: 0, links: Links::default() });
+        self.tubes.arena[tube].jobs += 1;
+        self.place(job);
+        job
+    }
+
+    /// Replaces what is known of a restored job, which moves to where its new state says.
+    pub fn amend(&mut self, job: Key<Job>, record: Record) {
+        self.pull(job);
+        self.jobs.arena[job].record = record;
+        self.place(job);
+    }
+
+    /// Forgets a restored job: it was deleted before this process began.
+    pub fn discard(&mut self, job: Key<Job>) {
+        let tube = self.pull(job);
+        self.jobs.remove(job);
+        self.tubes.arena[tube].jobs -= 1;
+        self.drop_if_idle(tube);
+    }
+
+    /// No job will get an id below `next`.
+    pub fn raise_id(&mut self, next: u64) {
+        self.next_id = self.next_id.max(next);
+    }
+
+    /// The least id that no job has had.
+    pub fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    /// Brings the buried jobs of every tube into the order in which they were buried.
+    pub fn sort_buried(&mut self) {
+        let Self { jobs, tubes, .. } = self;
+        let jobs = &mut jobs.arena;
+        for &tube in &tubes.iter().collect::<Vec<_>>() {
+            let buried = &mut tubes.arena[tube].buried;
+            let mut order: Vec<_> = buried.iter(jobs).collect();
+            order.sort_by_key(|&job| jobs[job].due_key());
+            for job in order {
+                buried.unlink(jobs, job);
+                buried.push_back(jobs, job);
+            }
+        }
+    }
+
+    /// Hands out no job until [`Queue::thaw`]: what cannot be finished must not be begun.
+    pub fn freeze(&mut self) {
+        self.is_frozen = true;
+    }
+
+    /// Ends a freeze; all tubes it answers are to hand out.
+    pub fn thaw(&mut self) -> Vec<Key<Tube>> {
+        self.is_frozen = false;
+        self.tubes.iter().collect()
     }
 }
 
@@ -527,6 +599,11 @@ impl Queue {
     /// A tube by name.
     pub fn find_tube(&self, name: &str) -> Option<Key<Tube>> {
         self.tubes.find(name)
+    }
+
+    /// How many jobs there are.
+    pub fn jobs(&self) -> usize {
+        self.jobs.arena.len()
     }
 
     /// How many tubes there are.

@@ -71,16 +71,35 @@ impl Queue {
         timers.note_client(clients, client);
     }
 
+    /// Puts a job that is nowhere where its state says; nobody holds it.
+    pub(super) fn place(&mut self, key: Key<Job>) {
+        let Self { jobs, tubes, .. } = self;
+        let tube = jobs.arena[key].tube;
+        match jobs.arena[key].record.state {
+            State::Ready | State::Reserved(_) => self.make_ready(key),
+            State::Delayed => self.make_delayed(key),
+            State::Buried => {
+                tubes.arena[tube].buried.push_back(&mut jobs.arena, key);
+                self.counts.buried += 1;
+            }
+        }
+    }
+
     /// Puts a job that is nowhere among the ready or, with a delay, the delayed ones.
     pub(super) fn enqueue(&mut self, key: Key<Job>, delay: u32, now: Time) {
         if delay == 0 {
             return self.make_ready(key);
         }
+        let record = &mut self.jobs.arena[key].record;
+        record.state = State::Delayed;
+        record.deadline_at = now + seconds(delay);
+        self.make_delayed(key);
+    }
+
+    /// Puts a job that is nowhere among the delayed ones, until its deadline.
+    fn make_delayed(&mut self, key: Key<Job>) {
         let jobs = &mut self.jobs.arena;
-        let job = &mut jobs[key];
-        job.record.state = State::Delayed;
-        job.record.deadline_at = now + seconds(delay);
-        let (tube, due) = (job.tube, job.due_key());
+        let (tube, due) = (jobs[key].tube, jobs[key].due_key());
         let delayed = &mut self.tubes.arena[tube].delayed;
         delayed.push(due, key, |job, at| jobs[job].position = at);
         self.timers.note_delay(&mut self.tubes.arena, tube);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use log::trace;
+use ::log::trace;
 
-use super::{LongKick, Server};
+use super::{LongKick, Server, log};
 use crate::{
     base::Key,
     clock::Time,
@@ -12,6 +12,12 @@ use crate::{
     proto::{self, Command, JobStats, PutHeader, Refusal, Refused, Reply, ServerStats, TubeStats},
     queue::{Job, Put, State, Tube},
 };
+
+/// What obeying comes to: an error is the reply that says why it was not done.
+type Answer = Result<(), Reply<'static>>;
+
+const NOT_FOUND: Reply<'static> = Reply::NotFound;
+const INTERNAL_ERROR: Reply<'static> = Reply::Refused(Refused::InternalError);
 
 impl Server {
     /// Obeys one line. `rest` is what has arrived behind it: the body of a `put` may be there.
@@ -23,8 +29,8 @@ impl Server {
                 if let Some(verb) = command.verb() {
                     self.commands[verb as usize] += 1;
                 }
-                if self.obey(key, command, rest, now).is_none() {
-                    self.reply(key, Reply::NotFound);
+                if let Err(reply) = self.obey(key, command, rest, now) {
+                    self.reply(key, reply);
                 }
             }
             Err(refusal) => self.refuse(key, refusal),
@@ -58,14 +64,15 @@ impl Server {
         }
     }
 
-    /// Obeys a command. `None`: what it names is not there, or not this client's to command.
+    /// Obeys a command. Fails with the answer where it cannot be: what it names is not there, or
+    /// not this client's to command, or the log cannot take the change.
     fn obey(
         &mut self,
         key: Key<Conn>,
         command: Command<'_>,
         rest: &mut &[u8],
         now: Time,
-    ) -> Option<()> {
+    ) -> Answer {
         let client = key.beside();
         match command {
             Command::Put(header) => self.put_header(key, header, rest, now),
@@ -74,30 +81,12 @@ impl Server {
                 self.reply(key, Reply::Using(name));
             }
             Command::Reserve { timeout } => self.reserve(key, timeout, now),
-            Command::ReserveJob { id } => {
-                let job = self.queue.find_unreserved(id)?;
-                self.queue.mark_worker(client);
-                self.queue.reserve_job(client, job, now);
-                self.send_reserved(key, job);
-            }
-            Command::Delete { id } => {
-                let job = self.queue.deletable_by(client, id)?;
-                self.queue.delete(job);
-                self.reply(key, Reply::Deleted);
-            }
-            Command::Release { id, pri, delay } => {
-                let job = self.queue.reserved_by(client, id)?;
-                let tube = self.queue.release(job, pri, delay, now);
-                self.reply(key, Reply::Released);
-                self.hand_out(tube, now);
-            }
-            Command::Bury { id, pri } => {
-                let job = self.queue.reserved_by(client, id)?;
-                self.queue.bury(job, pri);
-                self.reply(key, Reply::Buried);
-            }
+            Command::ReserveJob { id } => return self.reserve_job(key, id, now),
+            Command::Delete { id } => return self.delete(key, id, now),
+            Command::Release { id, pri, delay } => return self.release(key, id, pri, delay, now),
+            Command::Bury { id, pri } => return self.bury(key, id, pri, now),
             Command::Touch { id } => {
-                let job = self.queue.reserved_by(client, id)?;
+                let job = self.queue.reserved_by(client, id).ok_or(NOT_FOUND)?;
                 self.queue.touch(job, now);
                 self.reply(key, Reply::Touched);
             }
@@ -109,29 +98,28 @@ impl Server {
                 let left = self.queue.ignore(client, name);
                 self.reply(key, left.map_or(Reply::NotIgnored, Reply::Watching));
             }
-            Command::Peek { id } => self.send_found(key, self.queue.find(id)?),
-            Command::PeekReady => self.send_found(key, self.queue.first_ready(self.used(key))?),
-            Command::PeekDelayed => {
-                self.send_found(key, self.queue.first_delayed(self.used(key))?);
+            Command::Peek { id } => self.send_found(key, self.queue.find(id).ok_or(NOT_FOUND)?),
+            Command::PeekReady => {
+                self.send_found(key, self.queue.first_ready(self.used(key)).ok_or(NOT_FOUND)?);
             }
-            Command::PeekBuried => self.send_found(key, self.queue.first_buried(self.used(key))?),
+            Command::PeekDelayed => {
+                self.send_found(key, self.queue.first_delayed(self.used(key)).ok_or(NOT_FOUND)?);
+            }
+            Command::PeekBuried => {
+                self.send_found(key, self.queue.first_buried(self.used(key)).ok_or(NOT_FOUND)?);
+            }
             Command::Kick { bound } => {
                 let kick = self.queue.begin_kick(self.used(key), bound);
                 self.kick(LongKick { by: Some(key), kick }, now);
             }
-            Command::KickJob { id } => {
-                let job = self.queue.find(id)?;
-                let tube = self.queue.kick_job(job)?;
-                self.reply(key, Reply::Kicked);
-                self.hand_out(tube, now);
-            }
+            Command::KickJob { id } => return self.kick_job(key, id, now),
             Command::Stats => self.send_document(key, &self.stats(now)),
             Command::StatsJob { id } => {
-                let job = self.queue.find(id)?;
+                let job = self.queue.find(id).ok_or(NOT_FOUND)?;
                 self.send_document(key, &self.stats_job(job, now));
             }
             Command::StatsTube(name) => {
-                let tube = self.queue.find_tube(name)?;
+                let tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
                 self.send_document(key, &self.stats_tube(tube, now));
             }
             Command::ListTubes => self.send_document(key, &proto::list(self.queue.tube_names())),
@@ -144,14 +132,14 @@ impl Server {
                 self.send_document(key, &proto::list(self.queue.watched_names(client)));
             }
             Command::PauseTube { name, delay } => {
-                let tube = self.queue.find_tube(name)?;
+                let tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
                 self.queue.pause(tube, delay, now);
                 self.reply(key, Reply::Paused);
                 self.hand_out(tube, now);
             }
             Command::Quit => self.end_of_input(key),
         }
-        Some(())
+        Ok(())
     }
 
     /// Answers with a job or with what forbids waiting for one; otherwise the client waits.
@@ -169,6 +157,63 @@ impl Server {
             self.queue.wait(client, until);
             self.conns[key].wait();
         }
+    }
+
+    fn reserve_job(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
+        let job = self.queue.find_unreserved(id).ok_or(NOT_FOUND)?;
+        self.may_change().map_err(Reply::Refused)?;
+        self.queue.mark_worker(key.beside());
+        let is_ready = self.queue.job(job).record.state == State::Ready;
+        self.queue.reserve_job(key.beside(), job, now);
+        if !is_ready {
+            self.log_change(job, now);
+        }
+        self.send_reserved(key, job);
+        Ok(())
+    }
+
+    fn delete(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
+        let job = self.queue.deletable_by(key.beside(), id).ok_or(NOT_FOUND)?;
+        self.may_delete(now).map_err(Reply::Refused)?;
+        self.log_delete(job);
+        self.queue.delete(job);
+        self.acknowledge(key, Reply::Deleted);
+        Ok(())
+    }
+
+    /// Without a delay it is done even where the log has no room for it: a worker that gives a
+    /// job back must be rid of it.
+    fn release(&mut self, key: Key<Conn>, id: u64, pri: u32, delay: u32, now: Time) -> Answer {
+        let job = self.queue.reserved_by(key.beside(), id).ok_or(NOT_FOUND)?;
+        match delay {
+            0 => self.may_change(),
+            _ => self.may_update(now).map_err(log::refused),
+        }
+        .map_err(Reply::Refused)?;
+        let tube = self.queue.release(job, pri, delay, now);
+        self.log_change(job, now);
+        self.acknowledge(key, Reply::Released);
+        self.hand_out(tube, now);
+        Ok(())
+    }
+
+    fn bury(&mut self, key: Key<Conn>, id: u64, pri: u32, now: Time) -> Answer {
+        let job = self.queue.reserved_by(key.beside(), id).ok_or(NOT_FOUND)?;
+        self.may_update(now).map_err(|_| INTERNAL_ERROR)?;
+        self.queue.bury(job, pri, now);
+        self.log_change(job, now);
+        self.acknowledge(key, Reply::Buried);
+        Ok(())
+    }
+
+    fn kick_job(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
+        let job = self.queue.find(id).ok_or(NOT_FOUND)?;
+        self.may_update(now).map_err(|_| INTERNAL_ERROR)?;
+        let tube = self.queue.kick_job(job).ok_or(NOT_FOUND)?;
+        self.log_change(job, now);
+        self.acknowledge(key, Reply::Kicked);
+        self.hand_out(tube, now);
+        Ok(())
     }
 
     fn used(&self, key: Key<Conn>) -> Key<Tube> {
@@ -190,6 +235,7 @@ impl Server {
     fn stats(&self, now: Time) -> Vec<u8> {
         let counts = self.queue.counts();
         let rusage = (self.identity.rusage)();
+        let log = self.log_counts();
         ServerStats {
             current_jobs_urgent: counts.urgent,
             current_jobs_ready: counts.ready,
@@ -211,10 +257,10 @@ impl Server {
             rusage_utime: rusage.user,
             rusage_stime: rusage.system,
             uptime: self.started_at.seconds_until(now),
-            binlog_oldest_index: 0,
-            binlog_current_index: 0,
-            binlog_records_migrated: 0,
-            binlog_records_written: 0,
+            binlog_oldest_index: log.oldest,
+            binlog_current_index: log.current,
+            binlog_records_migrated: log.migrated,
+            binlog_records_written: log.written,
             binlog_max_size: self.settings.binlog_size,
             draining: self.is_draining,
             id: &self.identity.id,
@@ -226,6 +272,7 @@ impl Server {
     }
 
     fn stats_job(&self, job: Key<Job>, now: Time) -> Vec<u8> {
+        let file = self.log().map_or(0, |log| log.segment_of(job));
         let Job { record, tube, .. } = self.queue.job(job);
         let time_left = match record.state {
             State::Reserved(_) | State::Delayed => now.seconds_until(record.deadline_at),
@@ -240,7 +287,7 @@ impl Server {
             delay: record.delay,
             ttr: record.ttr,
             time_left,
-            file: 0,
+            file,
             reserves: record.reserves,
             timeouts: record.timeouts,
             releases: record.releases,

@@ -4,6 +4,7 @@
 //!
 //! - bring the world in: [`Server::open`], [`Server::feed`], [`Server::half_close`],
 //!   [`Server::end_of_input`], [`Server::close`], [`Server::drain`], [`Server::tick`];
+//! - [`Server::commit`] makes sure of what was done, in the log;
 //! - hand out: [`Server::next_noted`] names the connections whose output or appetite changed,
 //!   [`Server::output`] what to send, [`Server::next_deadline`] when to come back;
 //! - and [`Server::reclaim`] ends the turn: keys of closed connections may be reused.
@@ -17,10 +18,11 @@
 //! looked at at once has less than its whole time left, as in the original.
 
 mod dispatch;
+mod log;
 
 use std::collections::VecDeque;
 
-use log::trace;
+use ::log::trace;
 
 use crate::{
     base::{Arena, Body, Key},
@@ -28,6 +30,7 @@ use crate::{
     conn::{Conn, Output, Step},
     proto::{CRLF, Refused, Reply, Verb},
     queue::{Client, Expired, Job, Kick, Put, Queue, Timer, Tube},
+    wal::{Refusal, Wal},
 };
 
 /// How many jobs one kind of large work moves in a turn, and how many alarms of one kind are
@@ -102,6 +105,9 @@ struct LongKick {
 #[derive(Debug)]
 pub struct Server {
     queue: Queue,
+    wal: Option<Wal>,
+    /// Connections with replies that must not leave before the next commit.
+    awaiting: Vec<Key<Conn>>,
     /// In step with the queue's clients: a connection and its client have the same index.
     conns: Arena<Conn>,
     identity: Identity,
@@ -128,10 +134,12 @@ pub struct Server {
 
 /// The world comes in.
 impl Server {
-    /// Makes a server without connections or jobs.
+    /// Makes a server without connections, jobs or log.
     pub fn new(identity: Identity, settings: Settings, now: Time) -> Self {
         Self {
             queue: Queue::default(),
+            wal: None,
+            awaiting: Vec::new(),
             conns: Arena::default(),
             identity,
             settings,
@@ -209,14 +217,8 @@ impl Server {
 
     /// The connection is gone. Jobs it held return to their tubes, the first slice at once.
     pub fn close(&mut self, key: Key<Conn>, now: Time) {
+        self.let_kicks_go(key);
         let conn = &mut self.conns[key];
-        if conn.is_waiting() && !self.queue.client(key.beside()).is_waiting() {
-            for long in &mut self.kicks {
-                if long.by == Some(key) {
-                    long.by = None;
-                }
-            }
-        }
         conn.close();
         conn.output.clear();
         self.queue.leave(key.beside());
@@ -283,12 +285,14 @@ impl Server {
         Some(key)
     }
 
-    /// When [`Server::tick`] has something to do: in the past where it has now.
+    /// When [`Server::tick`] or [`Server::commit`] has something to do: in the past where it has
+    /// now.
     pub fn next_deadline(&self) -> Option<Time> {
         if !self.kicks.is_empty() || !self.departing.is_empty() {
             return Some(Time::default());
         }
-        self.queue.next_deadline()
+        let log = self.wal.as_ref().and_then(Wal::next_deadline);
+        [self.queue.next_deadline(), log].into_iter().flatten().min()
     }
 
     /// Ends a turn: the keys of connections that are gone may be used again. The shell must have
@@ -324,9 +328,13 @@ impl Server {
         if self.is_draining {
             return self.reply(key, Reply::Refused(Refused::Draining));
         }
+        if let Err(refused) = self.may_put(key, &body, now) {
+            return self.reply(key, Reply::Refused(refused));
+        }
         let job = self.queue.put(key.beside(), put, body, now);
+        self.log_put(job);
         let tube = self.queue.job(job).tube;
-        self.reply(key, Reply::Inserted { id: put.id });
+        self.acknowledge(key, Reply::Inserted { id: put.id });
         self.hand_out(tube, now);
     }
 
@@ -369,23 +377,44 @@ impl Server {
     /// for the next turn.
     fn kick(&mut self, mut long: LongKick, now: Time) {
         while self.kicks_left > 0 {
-            let Some(tube) = self.queue.kick_next(&mut long.kick) else {
-                self.queue.end_kick(long.kick);
-                if let Some(key) = long.by {
-                    if self.conns[key].is_waiting() {
-                        self.conns[key].go_on();
-                    }
-                    self.reply(key, Reply::KickedJobs(long.kick.moved));
-                }
-                return;
+            let reply = match self.may_update(now) {
+                Ok(()) => None,
+                Err(Refusal::Full) => Some(Reply::KickedJobs(long.kick.moved)),
+                Err(Refusal::Failed) => Some(Reply::Refused(Refused::InternalError)),
             };
+            if let Some(reply) = reply {
+                return self.end_kick(&long, reply);
+            }
+            let Some(job) = self.queue.kick_next(&mut long.kick) else {
+                return self.end_kick(&long, Reply::KickedJobs(long.kick.moved));
+            };
+            self.log_change(job, now);
             self.kicks_left -= 1;
-            self.hand_out(tube, now);
+            self.hand_out(self.queue.job(job).tube, now);
         }
         if let Some(key) = long.by {
             self.conns[key].wait();
         }
         self.kicks.push_back(long);
+    }
+
+    fn end_kick(&mut self, long: &LongKick, reply: Reply<'_>) {
+        self.queue.end_kick(long.kick);
+        if let Some(key) = long.by {
+            if self.conns[key].is_waiting() {
+                self.conns[key].go_on();
+            }
+            self.acknowledge(key, reply);
+        }
+    }
+
+    /// Nobody waits for the answers to this connection's kicks any more.
+    fn let_kicks_go(&mut self, key: Key<Conn>) {
+        for long in &mut self.kicks {
+            if long.by == Some(key) {
+                long.by = None;
+            }
+        }
     }
 
     /// Returns the jobs of closed connections as far as this turn's allowance goes.

@@ -206,6 +206,7 @@ impl World {
     /// Sends all there is to send; whether there was anything.
     fn flush(&mut self) -> bool {
         let mut is_busy = false;
+        self.server.commit(self.now);
         while let Some(key) = self.server.next_noted() {
             is_busy = true;
             let of_key = |peer: &Peer| peer.is_open && peer.key == key;

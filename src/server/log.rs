@@ -1,0 +1,150 @@
+//! The server and its log: asking before a change, telling after it, and what follows when the
+//! turn's records are written, or are not. Without a log, all of it is nothing.
+
+use super::Server;
+use crate::{
+    base::Key,
+    clock::{Calendar, Time},
+    conn::Conn,
+    proto::{Refused, Reply},
+    queue::{Job, Queue},
+    server::{Identity, Settings},
+    wal::{self, Outcome, Refusal, Wal},
+};
+
+impl Server {
+    /// Makes a server that goes on with the jobs of a log.
+    pub fn with_log(
+        identity: Identity,
+        settings: Settings,
+        mut queue: Queue,
+        wal: Wal,
+        now: Time,
+    ) -> Self {
+        if !wal.is_sound() {
+            queue.freeze();
+        }
+        Self { queue, wal: Some(wal), ..Self::new(identity, settings, now) }
+    }
+
+    /// Ends the doings of a turn: call it before replies leave. They may leave after it, except
+    /// those that it has taken back because what they say could not be made sure of.
+    pub fn commit(&mut self, now: Time) {
+        let Some(wal) = &mut self.wal else { return };
+        match wal.commit(&self.queue, now) {
+            Outcome::Done => self.awaiting.clear(),
+            Outcome::Failed => {
+                self.queue.freeze();
+                while let Some(key) = self.awaiting.pop() {
+                    self.abort(key);
+                }
+            }
+            Outcome::Recovered => {
+                self.awaiting.clear();
+                let now = self.instant(now);
+                for tube in self.queue.thaw() {
+                    self.hand_out(tube, now);
+                }
+            }
+        }
+    }
+
+    /// Whether [`Server::commit`] does anything.
+    pub fn has_log(&self) -> bool {
+        self.wal.is_some()
+    }
+
+    /// Tells the log how the calendar is set.
+    pub fn set_calendar(&mut self, calendar: Calendar) {
+        if let Some(wal) = &mut self.wal {
+            wal.set_calendar(calendar);
+        }
+    }
+
+    /// The log, to look at.
+    pub fn log(&self) -> Option<&Wal> {
+        self.wal.as_ref()
+    }
+
+    /// Whether a job of this body may be put into the client's tube.
+    pub(super) fn may_put(
+        &mut self,
+        key: Key<Conn>,
+        body: &[u8],
+        now: Time,
+    ) -> Result<(), Refused> {
+        let Some(wal) = &mut self.wal else { return Ok(()) };
+        let tube = self.queue.client(key.beside()).using;
+        let length = Wal::full_length(&self.queue.tube(tube).name, body);
+        wal.may_put(length, now).map_err(refused)
+    }
+
+    /// Whether a job may change its state.
+    pub(super) fn may_update(&mut self, now: Time) -> Result<(), Refusal> {
+        self.wal.as_mut().map_or(Ok(()), |wal| wal.may_update(now))
+    }
+
+    /// Whether a job may change in a way that must not be refused for want of room.
+    pub(super) fn may_change(&mut self) -> Result<(), Refused> {
+        let is_sound = self.wal.as_ref().is_none_or(Wal::is_sound);
+        is_sound.then_some(()).ok_or(Refused::InternalError)
+    }
+
+    /// Whether a job may be deleted.
+    pub(super) fn may_delete(&mut self, now: Time) -> Result<(), Refused> {
+        let Some(wal) = &mut self.wal else { return Ok(()) };
+        wal.may_delete(now).map_err(|_| Refused::InternalError)
+    }
+
+    /// A job has been put.
+    pub(super) fn log_put(&mut self, job: Key<Job>) {
+        if let Some(wal) = &mut self.wal {
+            wal.put(&self.queue, job);
+        }
+    }
+
+    /// A job has changed in a way that a restart must know of.
+    pub(super) fn log_change(&mut self, job: Key<Job>, now: Time) {
+        if let Some(wal) = &mut self.wal {
+            wal.update(&self.queue, job, now);
+        }
+    }
+
+    /// A job is about to be deleted.
+    pub(super) fn log_delete(&mut self, job: Key<Job>) {
+        if let Some(wal) = &mut self.wal {
+            wal.delete(&self.queue, job);
+        }
+    }
+
+    /// A reply that says that a change is made: it must not leave unless that is in the log.
+    pub(super) fn acknowledge(&mut self, key: Key<Conn>, reply: Reply<'_>) {
+        self.reply(key, reply);
+        if self.wal.is_some() && self.awaiting.last() != Some(&key) {
+            self.awaiting.push(key);
+        }
+    }
+
+    /// What `stats` tells of the log.
+    pub(super) fn log_counts(&self) -> wal::Counts {
+        self.wal.as_ref().map(Wal::counts).unwrap_or_default()
+    }
+
+    /// Ends a connection without its replies: it must find out for itself what has become of its
+    /// commands.
+    fn abort(&mut self, key: Key<Conn>) {
+        self.let_kicks_go(key);
+        let conn = &mut self.conns[key];
+        conn.output.clear();
+        conn.close();
+        self.note(key);
+    }
+}
+
+/// What the client is told where a change is refused.
+pub(super) fn refused(refusal: Refusal) -> Refused {
+    match refusal {
+        Refusal::Full => Refused::OutOfMemory,
+        Refusal::Failed => Refused::InternalError,
+    }
+}

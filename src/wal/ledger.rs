@@ -1,0 +1,209 @@
+//! Which segment needs which job: what may be dropped, what must be written again.
+//!
+//! A job's *full* record stands in one segment; a later *short* one, in the same or a newer
+//! segment, may have brought its facts up to date. Both are live, all else is garbage. Segments
+//! go oldest first, so only the full record's segment is kept per job: before that one goes, the
+//! job is written in full once more, which makes its short record garbage too.
+//!
+//! Invariant: the places are in step with the queue's jobs, so a job and its place have the same
+//! index. `live` and `closed` are the sums that [`Ledger::check`] finds.
+
+use std::collections::VecDeque;
+
+use super::record::SHORT;
+use crate::{
+    base::{Arena, Key, Linked, Links, List},
+    queue::Job,
+};
+
+/// Where a job stands in the log.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// The segment of its full record.
+    segment: u32,
+    /// The length of that record, in bytes.
+    length: u32,
+    /// Whether a short record has followed.
+    is_updated: bool,
+    links: Links<Place>,
+}
+
+impl Linked for Place {
+    fn links(&self) -> &Links<Self> {
+        &self.links
+    }
+    fn links_mut(&mut self) -> &mut Links<Self> {
+        &mut self.links
+    }
+}
+
+/// A file of the log.
+#[derive(Debug)]
+pub(super) struct Segment {
+    /// The `N` of its name.
+    pub(super) number: u32,
+    /// Bytes in use, from the start.
+    pub(super) used: u64,
+    /// Bytes of the full records that jobs still need.
+    pub(super) live: u64,
+    /// Something in it could not be read; when it goes, a person may want to look at it.
+    pub(super) is_damaged: bool,
+    jobs: List<Place>,
+}
+
+/// Every job's place, and every segment, oldest first. The last segment is the current one.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    places: Arena<Place>,
+    segments: VecDeque<Segment>,
+    /// Bytes of all live records.
+    live: u64,
+    /// Bytes used in all segments but the current one.
+    closed: u64,
+}
+
+const SHORT_LENGTH: u64 = SHORT as u64;
+
+impl Ledger {
+    /// Begins a segment, which is the current one from now on.
+    pub(super) fn open(&mut self, number: u32) {
+        self.closed += self.segments.back().map_or(0, |segment| segment.used);
+        let jobs = List::default();
+        self.segments.push_back(Segment { number, used: 0, live: 0, is_damaged: false, jobs });
+    }
+
+    /// Bytes have been added to the current segment.
+    pub(super) fn grow(&mut self, bytes: u64) {
+        self.current_mut().used += bytes;
+    }
+
+    /// Something in the current segment could not be read.
+    pub(super) fn mark_damaged(&mut self) {
+        self.current_mut().is_damaged = true;
+    }
+
+    fn current_mut(&mut self) -> &mut Segment {
+        self.segments.back_mut().expect("a segment is open")
+    }
+
+    /// The full record of a new job stands in the current segment.
+    pub(super) fn insert(&mut self, job: Key<Job>, length: u32) {
+        let links = Links::default();
+        let place = self.places.insert(Place { segment: 0, length, is_updated: false, links });
+        assert_eq!(place.beside(), job, "jobs and places come and go in step");
+        self.link(place);
+    }
+
+    /// A job has been written in full once more, in the current segment.
+    pub(super) fn renew(&mut self, job: Key<Job>) {
+        self.unlink(job.beside());
+        self.link(job.beside());
+    }
+
+    /// A short record of the job follows its full one.
+    pub(super) fn update(&mut self, job: Key<Job>) {
+        let is_updated = &mut self.places[job.beside()].is_updated;
+        if !std::mem::replace(is_updated, true) {
+            self.live += SHORT_LENGTH;
+        }
+    }
+
+    /// The job is no more.
+    pub(super) fn remove(&mut self, job: Key<Job>) {
+        self.unlink(job.beside());
+        self.places.remove(job.beside());
+    }
+
+    fn link(&mut self, key: Key<Place>) {
+        let Self { places, segments, live, .. } = self;
+        let segment = segments.back_mut().expect("a segment is open");
+        places[key].segment = segment.number;
+        let length = u64::from(places[key].length);
+        segment.live += length;
+        *live += length;
+        segment.jobs.push_back(places, key);
+    }
+
+    fn unlink(&mut self, key: Key<Place>) {
+        let Place { segment, length, .. } = self.places[key];
+        let at = self.segments.partition_point(|other| other.number < segment);
+        let segment = &mut self.segments[at];
+        segment.jobs.unlink(&mut self.places, key);
+        let length = u64::from(length);
+        segment.live -= length;
+        self.live -= length;
+        if std::mem::take(&mut self.places[key].is_updated) {
+            self.live -= SHORT_LENGTH;
+        }
+    }
+
+    /// How many jobs are in the log.
+    pub(super) fn jobs(&self) -> u64 {
+        self.places.len() as u64
+    }
+
+    /// Bytes of all live records.
+    pub(super) fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// Bytes used in all segments but the current one.
+    pub(super) fn closed(&self) -> u64 {
+        self.closed
+    }
+
+    /// The segment of a job's full record.
+    pub(super) fn segment_of(&self, job: Key<Job>) -> u32 {
+        self.places[job.beside()].segment
+    }
+
+    /// The length of a job's full record, in bytes.
+    pub(super) fn length_of(&self, job: Key<Job>) -> u32 {
+        self.places[job.beside()].length
+    }
+
+    /// The current segment.
+    pub(super) fn current(&self) -> Option<&Segment> {
+        self.segments.back()
+    }
+
+    /// The oldest segment, which may be the current one.
+    pub(super) fn oldest(&self) -> Option<&Segment> {
+        self.segments.front()
+    }
+
+    /// The oldest segment if it is not the current one, and the job that has been in it longest.
+    pub(super) fn oldest_closed(&self) -> Option<(&Segment, Option<Key<Job>>)> {
+        let oldest = self.segments.front().filter(|_| self.segments.len() > 1)?;
+        Some((oldest, oldest.jobs.front().map(Key::beside)))
+    }
+
+    /// Forgets the oldest segment, which no job needs any more.
+    pub(super) fn drop_oldest(&mut self) {
+        let oldest = self.segments.pop_front().expect("there is a closed segment");
+        assert!(oldest.jobs.is_empty(), "a job still needs segment {}", oldest.number);
+        self.closed -= oldest.used;
+    }
+
+    /// Walks everything and panics where something does not hold. O(all): for tests.
+    pub(super) fn check(&self) {
+        let mut live = 0;
+        let mut jobs = 0;
+        for segment in &self.segments {
+            segment.jobs.check(&self.places);
+            jobs += segment.jobs.len();
+            let mut here = 0;
+            for key in segment.jobs.iter(&self.places) {
+                let place = &self.places[key];
+                assert_eq!(place.segment, segment.number);
+                here += u64::from(place.length);
+                live += if place.is_updated { SHORT_LENGTH } else { 0 };
+            }
+            assert_eq!(here, segment.live);
+            live += here;
+        }
+        assert_eq!((live, jobs), (self.live, self.places.len()));
+        let used = self.segments.iter().rev().skip(1).map(|segment| segment.used);
+        assert_eq!(used.sum::<u64>(), self.closed);
+    }
+}

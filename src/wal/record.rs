@@ -1,0 +1,511 @@
+//! Records of the binlog: version 7 both ways, version 5 read. Pure functions on slices.
+//!
+//! A record is a name length, a tube name, eighty bytes of facts, and a body. With a name it is
+//! *full* and brings the body; without, it is *short*: an update or the delete of a job whose
+//! full record came earlier. All numbers are little-endian by definition.
+//!
+//! The original never reads the four bytes behind `pri`. In a segment of ours they hold a
+//! checksum of the whole record that starts from the segment's salt and the record's place, so
+//! neither a job's body nor an old record elsewhere can pass for a record here.
+//!
+//! Nothing here trusts a byte: any slice decodes to a record, to the end, or to what is wrong.
+
+use std::fmt;
+
+use crate::proto::{self, CRLF, NAME_LIMIT};
+
+/// What the first four bytes of a segment say.
+pub(super) const VERSION: u32 = 7;
+
+/// The older format, of releases before 1.5.
+pub(super) const VERSION_5: u32 = 5;
+
+/// The facts of a version 7 record, in bytes.
+const FACTS: usize = 80;
+
+/// The facts of a version 5 record, in bytes: the same layout without the padding behind it.
+const FACTS_5: usize = 77;
+
+/// A short record, in bytes: what every delete needs.
+pub(super) const SHORT: usize = 4 + FACTS;
+
+/// The largest id a job can have: there are enough, and a damaged one must not use them up.
+const ID_LIMIT: u64 = u64::MAX / 2;
+
+/// The id of a mark: a job that never was, and so is never found.
+const MARK_ID: u64 = u64::MAX;
+
+/// What a mark has for `created_at`: "bnstlkRS", read as a number.
+const MAGIC: i64 = 0x5352_6B6C_7473_6E62;
+
+/// Where the checksum stands within the facts.
+const CHECKSUM_AT: usize = 12;
+
+/// The state of a record, as its number in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    /// The job is deleted.
+    Deleted = 0,
+    /// Ready; or reserved when the record was written.
+    Ready = 1,
+    /// The original writes this where it compacts a reserved job; it is read as ready.
+    Reserved = 2,
+    /// Buried.
+    Buried = 3,
+    /// Delayed.
+    Delayed = 4,
+}
+
+impl Kind {
+    fn from_number(number: u8) -> Option<Self> {
+        [Self::Deleted, Self::Ready, Self::Reserved, Self::Buried, Self::Delayed]
+            .into_iter()
+            .find(|kind| *kind as u8 == number)
+    }
+}
+
+/// The facts of a record. Times are nanoseconds; instants count from 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) id: u64,
+    pub(super) pri: u32,
+    pub(super) delay: i64,
+    pub(super) ttr: i64,
+    /// With the CR LF; also in a short record, since the original replaces all facts at once.
+    pub(super) body_size: i32,
+    pub(super) created_at: i64,
+    /// End of the delay; of a buried job, when it was buried.
+    pub(super) deadline_at: i64,
+    pub(super) reserves: u32,
+    pub(super) timeouts: u32,
+    pub(super) releases: u32,
+    pub(super) buries: u32,
+    pub(super) kicks: u32,
+    pub(super) kind: Kind,
+}
+
+/// One record, borrowed from the segment it was found in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Record<'a> {
+    /// What is known of the job.
+    pub(super) facts: Facts,
+    /// In a full record, the tube's name and the body with its CR LF.
+    pub(super) full: Option<(&'a str, &'a [u8])>,
+    /// Its length in the segment, in bytes.
+    pub(super) length: usize,
+}
+
+/// What stands at a place in a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found<'a> {
+    /// A record.
+    Record(Record<'a>),
+    /// No more records: zeros, or the end of the file.
+    End,
+}
+
+/// Why a place in a segment holds no record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Damage {
+    /// The segment ends within the record.
+    Torn,
+    /// The name's length is none: this number.
+    NameLength(i64),
+    /// The name has bytes that no tube has.
+    Name,
+    /// The body's size is none: this number.
+    BodySize(i32),
+    /// The body does not end as all bodies do.
+    Body,
+    /// The id is one that no job gets.
+    Id(u64),
+    /// The state is none: this number.
+    State(u8),
+    /// The checksum does not fit the bytes.
+    Checksum,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Torn => f.write_str("the file ends within a record"),
+            Self::NameLength(length) => write!(f, "a tube name of {length} bytes"),
+            Self::Name => f.write_str("a tube name with bytes that no name has"),
+            Self::BodySize(size) => write!(f, "a body of {size} bytes"),
+            Self::Body => f.write_str("a body without its line end"),
+            Self::Id(id) => write!(f, "the job id {id}"),
+            Self::State(number) => write!(f, "a job state numbered {number}"),
+            Self::Checksum => f.write_str("a checksum that does not fit"),
+        }
+    }
+}
+
+/// How the bytes of a segment are to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Version 7 as the original writes it: the padding means nothing.
+    Plain,
+    /// Version 7 as we write it: checksums that start from this salt.
+    Salted(u64),
+    /// Version 5.
+    Five,
+}
+
+impl Facts {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.id.to_le_bytes());
+        out.extend_from_slice(&self.pri.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.delay.to_le_bytes());
+        out.extend_from_slice(&self.ttr.to_le_bytes());
+        out.extend_from_slice(&self.body_size.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.created_at.to_le_bytes());
+        out.extend_from_slice(&self.deadline_at.to_le_bytes());
+        for count in [self.reserves, self.timeouts, self.releases, self.buries, self.kicks] {
+            out.extend_from_slice(&count.to_le_bytes());
+        }
+        out.extend_from_slice(&[self.kind as u8, 0, 0, 0]);
+    }
+
+    /// Reads the facts that both versions lay out alike; `unit` is the length of one unit of
+    /// time in nanoseconds.
+    fn read(bytes: &[u8; FACTS_5], unit: i64) -> Result<Self, Damage> {
+        let time = |at| i64::from_le_bytes(part(bytes, at)).saturating_mul(unit);
+        let number = |at| u32::from_le_bytes(part(bytes, at));
+        Ok(Self {
+            id: u64::from_le_bytes(part(bytes, 0)),
+            pri: number(8),
+            delay: time(16),
+            ttr: time(24),
+            body_size: i32::from_le_bytes(part(bytes, 32)),
+            created_at: time(40),
+            deadline_at: time(48),
+            reserves: number(56),
+            timeouts: number(60),
+            releases: number(64),
+            buries: number(68),
+            kicks: number(72),
+            kind: Kind::from_number(bytes[76]).ok_or(Damage::State(bytes[76]))?,
+        })
+    }
+}
+
+/// The `N` bytes at `at`, which the caller knows to be there.
+fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes[at..at + N].try_into().expect("N bytes were taken")
+}
+
+/// Appends a record to `out`; it will stand at `offset` in a segment of this salt. `full` makes it
+/// a full record: name, and body with its CR LF.
+pub(super) fn encode(
+    facts: &Facts,
+    full: Option<(&str, &[u8])>,
+    salt: u64,
+    offset: u64,
+    out: &mut Vec<u8>,
+) {
+    let start = out.len();
+    let (name, body) = full.unwrap_or(("", b""));
+    let length = i32::try_from(name.len()).expect("a tube's name has at most 200 bytes");
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(name.as_bytes());
+    facts.write(out);
+    out.extend_from_slice(body);
+    let sum = checksum(&[&out[start..]], salt, offset);
+    let at = start + 4 + name.len() + CHECKSUM_AT;
+    out[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// What says that a segment is ours, and how to read it: a short record that the original skips
+/// as the delete of a job it never saw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark {
+    /// Where the checksums of the segment start from.
+    pub(super) salt: u64,
+    /// No job had this id or a larger one when the mark was written.
+    pub(super) next_id: u64,
+}
+
+impl Mark {
+    /// Appends the mark, to stand at `offset`.
+    pub(super) fn encode(self, offset: u64, out: &mut Vec<u8>) {
+        let facts = Facts {
+            id: MARK_ID,
+            pri: 0,
+            delay: i64::try_from(self.next_id).unwrap_or(i64::MAX),
+            ttr: i64::from_le_bytes(self.salt.to_le_bytes()),
+            body_size: 0,
+            created_at: MAGIC,
+            deadline_at: 0,
+            reserves: 0,
+            timeouts: 0,
+            releases: 0,
+            buries: 0,
+            kicks: 0,
+            kind: Kind::Deleted,
+        };
+        encode(&facts, None, self.salt, offset, out);
+    }
+
+    /// Reads a record as a mark, if it is one.
+    pub(super) fn of(record: &Record<'_>) -> Option<Self> {
+        let Facts { id, delay, ttr, .. } = record.facts;
+        (id == MARK_ID).then(|| Self {
+            salt: u64::from_le_bytes(ttr.to_le_bytes()),
+            next_id: u64::try_from(delay).unwrap_or(0),
+        })
+    }
+
+    /// The mark at `offset`, if there is a sound one.
+    pub(super) fn at(segment: &[u8], offset: usize) -> Option<Self> {
+        let Ok(Found::Record(record)) = decode(segment, offset, Format::Plain) else { return None };
+        let mark = Self::of(&record)?;
+        let checked = decode(segment, offset, Format::Salted(mark.salt));
+        (checked == Ok(Found::Record(record))).then_some(mark)
+    }
+
+    /// Whether the record at `offset` looks like a mark, sound or not: one flipped bit must not
+    /// switch the checking off.
+    pub(super) fn is_likely_at(segment: &[u8], offset: usize) -> bool {
+        let Some(facts) = segment.get(offset + 4..offset + SHORT) else { return false };
+        part(facts, 0) == MARK_ID.to_le_bytes() || part(facts, 40) == MAGIC.to_le_bytes()
+    }
+}
+
+/// The checksum of a record at `place` whose own four bytes are zero.
+fn checksum(record: &[&[u8]], salt: u64, place: u64) -> u32 {
+    // 32 bits can start a checksum; so the salt's two halves take turns with the place.
+    let mixed = (salt ^ place).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let high = u32::try_from(mixed >> 32).expect("half as many bits");
+    let mut hasher = crc32fast::Hasher::new_with_initial(high);
+    for part in record {
+        hasher.update(part);
+    }
+    hasher.finalize()
+}
+
+/// Reads what stands at `offset` of a segment. A short record's length is right even where its
+/// facts make no sense to the caller; a damaged one says what is wrong, and no more.
+pub(super) fn decode(segment: &[u8], offset: usize, format: Format) -> Result<Found<'_>, Damage> {
+    let bytes = segment.get(offset..).unwrap_or_default();
+    let (name_length, head) = match format {
+        Format::Five => (read_length_5(bytes)?, 8),
+        Format::Plain | Format::Salted(_) => (read_length(bytes)?, 4),
+    };
+    let Some(name_length) = name_length else { return Ok(Found::End) };
+    let name = bytes.get(head..head + name_length).ok_or(Damage::Torn)?;
+    let at = head + name_length;
+    let size = if format == Format::Five { FACTS_5 } else { FACTS };
+    let Some(facts) = bytes.get(at..at + size) else {
+        // Fewer bytes than a record, all of them zero, are the end as well.
+        let is_end = name_length == 0 && bytes.iter().all(|&byte| byte == 0);
+        return if is_end { Ok(Found::End) } else { Err(Damage::Torn) };
+    };
+    if part::<8>(facts, 0) == [0; 8] {
+        return Ok(Found::End);
+    }
+    let unit = if format == Format::Five { 1000 } else { 1 };
+    let facts = Facts::read(&part(facts, 0), unit)?;
+    let at = at + size;
+    let body_size = if name_length > 0 { body_length(facts.body_size)? } else { 0 };
+    let body = bytes.get(at..at + body_size).ok_or(Damage::Torn)?;
+    let length = at + body_size;
+    if let Format::Salted(salt) = format {
+        let at = head + name_length + CHECKSUM_AT;
+        let around = [&bytes[..at], &[0; 4], &bytes[at + 4..length]];
+        if u32::from_le_bytes(part(bytes, at)) != checksum(&around, salt, offset as u64) {
+            return Err(Damage::Checksum);
+        }
+    }
+    let is_mark = facts.id == MARK_ID && facts.created_at == MAGIC && name_length == 0;
+    if facts.id > ID_LIMIT && !is_mark {
+        return Err(Damage::Id(facts.id));
+    }
+    let full = match name_length {
+        0 => None,
+        _ if !body.ends_with(CRLF) => return Err(Damage::Body),
+        _ => Some((proto::tube_name(name).ok_or(Damage::Name)?, body)),
+    };
+    Ok(Found::Record(Record { facts, full, length }))
+}
+
+/// The name's length of version 7; `None` where the segment ends.
+fn read_length(bytes: &[u8]) -> Result<Option<usize>, Damage> {
+    let Some(head) = bytes.first_chunk::<4>() else {
+        return if bytes.iter().all(|&byte| byte == 0) { Ok(None) } else { Err(Damage::Torn) };
+    };
+    let length = i32::from_le_bytes(*head);
+    name_length(length.into()).map(Some)
+}
+
+/// The name's length of version 5; `None` where the segment ends.
+fn read_length_5(bytes: &[u8]) -> Result<Option<usize>, Damage> {
+    let Some(head) = bytes.first_chunk::<8>() else {
+        return if bytes.iter().all(|&byte| byte == 0) { Ok(None) } else { Err(Damage::Torn) };
+    };
+    name_length(i64::from_le_bytes(*head)).map(Some)
+}
+
+fn name_length(length: i64) -> Result<usize, Damage> {
+    let legal = usize::try_from(length).ok().filter(|&length| length <= NAME_LIMIT);
+    legal.ok_or(Damage::NameLength(length))
+}
+
+/// A body ends in CR LF, so it has at least these two bytes.
+fn body_length(size: i32) -> Result<usize, Damage> {
+    usize::try_from(size).ok().filter(|&size| size >= 2).ok_or(Damage::BodySize(size))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SALT: u64 = 0x0123_4567_89AB_CDEF;
+
+    fn facts(kind: Kind) -> Facts {
+        Facts {
+            id: 0x1122_3344_5566_7788,
+            pri: 0x99AA_BBCC,
+            delay: 5_000_000_000,
+            ttr: 60_000_000_000,
+            body_size: 7,
+            created_at: 1_700_000_000_000_000_001,
+            deadline_at: 1_700_000_005_000_000_002,
+            reserves: 1,
+            timeouts: 2,
+            releases: 3,
+            buries: 4,
+            kicks: 5,
+            kind,
+        }
+    }
+
+    fn encoded(full: Option<(&str, &[u8])>) -> Vec<u8> {
+        let mut out = vec![0xFF; 9];
+        encode(&facts(Kind::Delayed), full, SALT, 9, &mut out);
+        out
+    }
+
+    /// The layout that the original has in its memory, and so in its files.
+    #[test]
+    fn every_field_stands_where_the_original_has_it() {
+        let bytes = encoded(Some(("ab", b"hello\r\n")));
+        let record = &bytes[9..];
+        assert_eq!(record[..6], *b"\x02\0\0\0ab");
+        let facts = &record[6..86];
+        assert_eq!(
+            facts[..12],
+            [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0xCC, 0xBB, 0xAA, 0x99]
+        );
+        assert_eq!(facts[16..24], 5_000_000_000i64.to_le_bytes());
+        assert_eq!(facts[24..32], 60_000_000_000i64.to_le_bytes());
+        assert_eq!(facts[32..40], [7, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(facts[40..48], 1_700_000_000_000_000_001i64.to_le_bytes());
+        assert_eq!(facts[48..56], 1_700_000_005_000_000_002i64.to_le_bytes());
+        assert_eq!(facts[56..76], [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0]);
+        assert_eq!(facts[76..], [4, 0, 0, 0]);
+        assert_eq!(record[86..], *b"hello\r\n");
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for full in [None, Some(("t", &b"1234 \r\n"[..]))] {
+            let bytes = encoded(full);
+            let record = Record { facts: facts(Kind::Delayed), full, length: bytes.len() - 9 };
+            for format in [Format::Plain, Format::Salted(SALT)] {
+                assert_eq!(decode(&bytes, 9, format), Ok(Found::Record(record)));
+            }
+            assert_eq!(decode(&bytes, bytes.len(), Format::Plain), Ok(Found::End));
+        }
+        assert_eq!(encoded(None).len(), 9 + SHORT);
+    }
+
+    /// A flipped bit in a name, a fact or a body would otherwise be somebody's job.
+    #[test]
+    fn no_flipped_bit_goes_unnoticed() {
+        let bytes = encoded(Some(("tube", b"12345\r\n")));
+        for bit in 9 * 8..bytes.len() * 8 {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let found = decode(&bytes, 9, Format::Salted(SALT));
+            assert!(!matches!(found, Ok(Found::Record(_))), "bit {bit}: {found:?}");
+        }
+    }
+
+    /// Old records, or bodies that look like records, must not come to life somewhere else.
+    #[test]
+    fn a_record_counts_only_in_its_place_and_segment() {
+        let bytes = encoded(None);
+        assert_eq!(decode(&bytes, 9, Format::Salted(SALT + 1)), Err(Damage::Checksum));
+        assert_eq!(decode(&bytes[1..], 8, Format::Salted(SALT)), Err(Damage::Checksum));
+    }
+
+    #[test]
+    fn zeros_and_the_end_of_the_file_are_the_end() {
+        for length in 0..200 {
+            for format in [Format::Plain, Format::Salted(SALT), Format::Five] {
+                assert_eq!(decode(&vec![0; length], 0, format), Ok(Found::End), "{length}");
+            }
+        }
+    }
+
+    #[test]
+    fn damage_is_named() {
+        let cut = |length: usize| encoded(Some(("tube", b"12345\r\n")))[9..9 + length].to_vec();
+        for length in [3, 5, 40, 87, 94] {
+            assert_eq!(decode(&cut(length), 0, Format::Plain), Err(Damage::Torn), "{length}");
+        }
+        let changed = |at: usize, byte| {
+            let mut bytes = encoded(Some(("tube", b"12345\r\n")))[9..].to_vec();
+            bytes[at] = byte;
+            decode(&bytes, 0, Format::Plain).unwrap_err()
+        };
+        assert_eq!(changed(0, 201), Damage::NameLength(201));
+        assert_eq!(changed(3, 0x80), Damage::NameLength(i64::from(i32::MIN) + 4));
+        assert_eq!(changed(4, 0xFF), Damage::Name);
+        assert_eq!(changed(8 + 32, 1), Damage::BodySize(1));
+        assert_eq!(changed(8 + 35, 0x80), Damage::BodySize(i32::MIN + 7));
+        assert_eq!(changed(8 + 76, 9), Damage::State(9));
+    }
+
+    #[test]
+    fn version_5_counts_in_microseconds() {
+        let mut bytes = 4u64.to_le_bytes().to_vec();
+        bytes.extend_from_slice(b"tube");
+        let mut body = Vec::new();
+        facts(Kind::Buried).write(&mut body);
+        bytes.extend_from_slice(&body[..FACTS_5]);
+        bytes.extend_from_slice(b"12345\r\n");
+        let Ok(Found::Record(record)) = decode(&bytes, 0, Format::Five) else {
+            panic!("a record");
+        };
+        assert_eq!(record.full, Some(("tube", &b"12345\r\n"[..])));
+        assert_eq!(record.facts.ttr, 60_000_000_000_000);
+        assert_eq!((record.facts.kind, record.length), (Kind::Buried, bytes.len()));
+    }
+
+    proptest! {
+        /// Bytes from the disk never reach a panic.
+        #[test]
+        fn any_bytes_are_read_or_refused(
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
+            offset in 0..310usize,
+            small in any::<bool>(),
+        ) {
+            let mut bytes = bytes;
+            if small && bytes.len() > 4 {
+                // A likely name length gets further.
+                bytes[0] %= 8;
+                bytes[1..4].fill(0);
+            }
+            for format in [Format::Plain, Format::Salted(SALT), Format::Five] {
+                let _ = decode(&bytes, offset, format);
+                let _ = decode(&bytes, 0, format);
+            }
+        }
+    }
+}
