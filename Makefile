@@ -45,7 +45,7 @@ test:
 
 # More seeds than `make check` takes; SEED=n repeats one run, RUNS=n sets how many.
 sim: tools
-	SEED=$(SEED) RUNS=$(or $(RUNS),2000) $(CARGO) test --release --locked --test sim -- --nocapture
+	SEED=$(SEED) RUNS=$(or $(RUNS),2000) $(CARGO) test --release --locked --test sim --test crash -- --nocapture
 
 # Side by side with the original, interleaved, in about ten minutes; or in one.
 bench: all original

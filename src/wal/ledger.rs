@@ -178,6 +178,12 @@ impl Ledger {
         Some((oldest, oldest.jobs.front().map(Key::beside)))
     }
 
+    /// The job that has been longest in a segment up to this number. Linear in those segments.
+    pub(super) fn first_job_through(&self, number: u32) -> Option<Key<Job>> {
+        let mut old = self.segments.iter().take_while(|segment| segment.number <= number);
+        old.find_map(|segment| segment.jobs.front()).map(Key::beside)
+    }
+
     /// Forgets the oldest segment, which no job needs any more.
     pub(super) fn drop_oldest(&mut self) {
         let oldest = self.segments.pop_front().expect("there is a closed segment");

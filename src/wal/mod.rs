@@ -11,10 +11,10 @@
 //! is refused in time, and every job has the room of its delete set aside.
 //!
 //! **Garbage.** Segments go oldest first; jobs that still need the oldest one are written again,
-//! a bounded number in a turn, when garbage outweighs what is live: see [`ledger`].
+//! a bounded number in a turn, when garbage outweighs what is live: see `ledger.rs`.
 //!
 //! **Failure.** After a failed write or sync, what the disk holds is unknown. Then nothing more is
-//! acknowledged, until all jobs have been written to fresh segments: see [`Health`].
+//! acknowledged, until all jobs have been written to fresh segments.
 
 mod disk;
 mod ledger;
@@ -252,10 +252,13 @@ impl Wal {
             if !segment.is_damaged() && segment.used < segment.size {
                 self.disk.cut(name, segment.used)?;
             }
-            if self.sync != Sync::Never && !segment.is_damaged() {
+            if self.sync != Sync::Never {
                 self.disk.sync(name)?;
             }
             self.disk.close(name);
+        }
+        if self.sync != Sync::Never {
+            self.disk.sync_names()?;
         }
         Ok(())
     }
@@ -398,6 +401,11 @@ impl Wal {
             migrated: self.migrated,
             written: self.written,
         }
+    }
+
+    /// Bytes of the records that are still needed; all others are garbage.
+    pub fn live(&self) -> u64 {
+        self.ledger.live()
     }
 
     /// The number of the segment that has a job's full record: `file` of `stats-job`.
@@ -726,9 +734,10 @@ impl Wal {
 
     /// The job that is written again next, if any should be.
     fn to_rewrite(&self) -> Option<Key<Job>> {
-        let (oldest, job) = self.ledger.oldest_closed()?;
-        let outweighed = self.ledger.closed() > 2 * self.ledger.live();
-        job.filter(|_| outweighed || oldest.number <= self.rewrite_through)
+        self.ledger.first_job_through(self.rewrite_through).or_else(|| {
+            let (_, job) = self.ledger.oldest_closed()?;
+            job.filter(|_| self.ledger.closed() > 2 * self.ledger.live())
+        })
     }
 
     /// Writes jobs of the oldest segment again: at most so many bytes, and one job.
@@ -751,14 +760,19 @@ impl Wal {
         }
     }
 
-    /// Whether the oldest segment is of no more use.
+    /// Whether the oldest segment is of no more use. After a failure that is known only when all
+    /// jobs have been written again, for the ledger may name records that never reached the disk.
     fn can_drop(&self) -> bool {
-        self.ledger.oldest_closed().is_some_and(|(_, job)| job.is_none())
+        let is_certain = self.health == Health::Sound
+            || self.ledger.first_job_through(self.rewrite_through).is_none();
+        is_certain && self.ledger.oldest_closed().is_some_and(|(_, job)| job.is_none())
     }
 
     /// Drops the oldest segment if no job needs it: what replaces its records has been synced.
     fn drop_oldest(&mut self) -> io::Result<()> {
-        let Some((oldest, None)) = self.ledger.oldest_closed() else { return Ok(()) };
+        let Some((oldest, _)) = self.ledger.oldest_closed().filter(|_| self.can_drop()) else {
+            return Ok(());
+        };
         let name = Name::Segment(oldest.number);
         let result = if oldest.is_damaged {
             let kept = Name::Damaged(oldest.number);

@@ -120,6 +120,8 @@ pub enum Damage {
     Body,
     /// The id is one that no job gets.
     Id(u64),
+    /// The job was made at no time: most of the record is zeros.
+    NoDate,
     /// The state is none: this number.
     State(u8),
     /// The checksum does not fit the bytes.
@@ -135,6 +137,7 @@ impl fmt::Display for Damage {
             Self::BodySize(size) => write!(f, "a body of {size} bytes"),
             Self::Body => f.write_str("a body without its line end"),
             Self::Id(id) => write!(f, "the job id {id}"),
+            Self::NoDate => f.write_str("a job without a date"),
             Self::State(number) => write!(f, "a job state numbered {number}"),
             Self::Checksum => f.write_str("a checksum that does not fit"),
         }
@@ -322,6 +325,11 @@ pub(super) fn decode(segment: &[u8], offset: usize, format: Format) -> Result<Fo
     let is_mark = facts.id == MARK_ID && facts.created_at == MAGIC && name_length == 0;
     if facts.id > ID_LIMIT && !is_mark {
         return Err(Damage::Id(facts.id));
+    }
+    // The start of a mark, cut off, would otherwise be the delete of some job, and the segment
+    // the original's.
+    if facts.created_at == 0 {
+        return Err(Damage::NoDate);
     }
     let full = match name_length {
         0 => None,

@@ -50,6 +50,8 @@ pub enum Wrong {
     Version(u32),
     /// There is not even a version.
     NoVersion,
+    /// It is one of ours, and nothing in it says where its checksums start from.
+    NoMark,
     /// There are bytes behind the end.
     BehindTheEnd,
     /// The file could not be read.
@@ -63,6 +65,7 @@ impl fmt::Display for Complaint {
             Wrong::Record(damage) => write!(f, "at {offset}: {damage}; {lost} bytes skipped"),
             Wrong::Version(number) => write!(f, "version {number}, which is not known"),
             Wrong::NoVersion => f.write_str("no version"),
+            Wrong::NoMark => f.write_str("its mark is damaged, so nothing in it can be checked"),
             Wrong::BehindTheEnd => write!(f, "at {offset}: {lost} bytes behind the end"),
             Wrong::Unreadable(error) => write!(f, "cannot be read: {error}"),
         }
@@ -215,16 +218,14 @@ impl<'a> Reader<'a> {
             }
             return;
         };
-        let format = format(bytes, version);
-        if version != VERSION && !(version == VERSION_5 && format == Some(Format::Five)) {
-            self.complain(
-                0,
-                Wrong::Version(version),
-                if format.is_some() { 0 } else { bytes.len() },
-            );
+        let format = match format(bytes, version) {
+            Ok(format) => format,
+            Err(wrong) => return self.complain(0, wrong, bytes.len()),
+        };
+        if version != if format == Format::Five { VERSION_5 } else { VERSION } {
+            self.complain(0, Wrong::Version(version), HEAD);
         }
-        self.report.format = format;
-        let Some(format) = format else { return };
+        self.report.format = Some(format);
         self.report.used = HEAD as u64;
         let mut search = Search { left: bytes.len().saturating_mul(PASSES) };
         let mut at = HEAD;
@@ -319,22 +320,25 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// How a segment is to be read; `None` where nothing says that it is one.
-fn format(bytes: &[u8], version: u32) -> Option<Format> {
+/// How a segment is to be read, or why it cannot be.
+fn format(bytes: &[u8], version: u32) -> Result<Format, Wrong> {
     if let Some(mark) = Mark::at(bytes, HEAD) {
-        return Some(Format::Salted(mark.salt));
+        return Ok(Format::Salted(mark.salt));
     }
-    let is_plain = version == VERSION && !Mark::is_likely_at(bytes, HEAD);
-    if is_plain && matches!(record::decode(bytes, HEAD, Format::Plain), Ok(Found::Record(_))) {
-        return Some(Format::Plain);
+    let is_ours = Mark::is_likely_at(bytes, HEAD);
+    let first = record::decode(bytes, HEAD, Format::Plain);
+    if version == VERSION && !is_ours && matches!(first, Ok(Found::Record(_))) {
+        return Ok(Format::Plain);
     }
-    // Its beginning is damaged, or the end. The mark is repeated.
-    let salted = (HEAD..bytes.len()).find_map(|at| Mark::at(bytes, at));
-    match salted {
-        Some(mark) => Some(Format::Salted(mark.salt)),
-        None if version == VERSION_5 => Some(Format::Five),
-        None if version == VERSION => Some(Format::Plain),
-        None => None,
+    // Its beginning is damaged, or its end. The mark is repeated.
+    if let Some(mark) = (HEAD..bytes.len()).find_map(|at| Mark::at(bytes, at)) {
+        return Ok(Format::Salted(mark.salt));
+    }
+    match version {
+        _ if is_ours => Err(Wrong::NoMark),
+        VERSION => Ok(Format::Plain),
+        VERSION_5 => Ok(Format::Five),
+        _ => Err(Wrong::Version(version)),
     }
 }
 

@@ -1,0 +1,398 @@
+//! A disk that can lose, tear, reorder and refuse: what a power cut or a kill leaves of it is
+//! decided by a seed.
+//!
+//! Every file has what would outlast a power cut for sure, and the writes that might; so has the
+//! directory. A sync moves the second into the first. Of unsynced writes, any set of sectors may
+//! have reached the disk, a sector may be torn, and of unsynced names any of the changes may have.
+
+#![expect(clippy::disallowed_types, reason = "the test and the daemon share the disk")]
+
+use std::{cell::RefCell, collections::BTreeMap, io, rc::Rc};
+
+use beanstalkd::wal::{Disk, Name};
+use ct::Prng;
+
+/// What a disk writes at once, if it is not torn.
+const SECTOR: usize = 512;
+
+/// How often the interesting things happened.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Met {
+    pub(crate) drops: u64,
+    pub(crate) torn: u64,
+    pub(crate) failed_syncs: u64,
+    pub(crate) failed_writes: u64,
+    pub(crate) full: u64,
+    pub(crate) between_remove_and_sync: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Change {
+    Write { offset: usize, bytes: Vec<u8> },
+    Size(usize),
+}
+
+impl Change {
+    fn apply(&self, content: &mut Vec<u8>) {
+        match self {
+            Self::Write { offset, bytes } => {
+                content.resize(content.len().max(offset + bytes.len()), 0);
+                content[*offset..offset + bytes.len()].copy_from_slice(bytes);
+            }
+            Self::Size(size) => content.resize(*size, 0),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct File {
+    /// As a reader sees it.
+    content: Vec<u8>,
+    /// As a power cut leaves it at worst.
+    durable: Vec<u8>,
+    /// Between the two.
+    changes: Vec<Change>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum NameChange {
+    Create(Name, usize),
+    Rename(Name, Name),
+    Remove(Name),
+}
+
+fn apply_name(change: NameChange, names: &mut BTreeMap<Name, usize>) {
+    match change {
+        NameChange::Create(name, file) => {
+            names.insert(name, file);
+        }
+        NameChange::Rename(from, to) => {
+            if let Some(file) = names.remove(&from) {
+                names.insert(to, file);
+            }
+        }
+        NameChange::Remove(name) => {
+            names.remove(&name);
+        }
+    }
+}
+
+/// What the judge must know of the moment of a crash.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Moment {
+    /// Nanoseconds.
+    pub(crate) now: u64,
+    /// Everything up to this step outlasts a kill.
+    pub(crate) kill_floor: usize,
+    /// Everything up to this step outlasts a power cut.
+    pub(crate) cut_floor: usize,
+    /// How many steps there have been.
+    pub(crate) steps: usize,
+}
+
+/// The disk as it was when something was about to be done to it.
+#[derive(Debug, Clone)]
+pub(crate) struct Snapshot {
+    pub(crate) moment: Moment,
+    files: Vec<File>,
+    names: BTreeMap<Name, usize>,
+    durable_names: BTreeMap<Name, usize>,
+    name_changes: Vec<NameChange>,
+    /// The write that was under way.
+    next: Option<(usize, Change)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    files: Vec<File>,
+    names: BTreeMap<Name, usize>,
+    durable_names: BTreeMap<Name, usize>,
+    name_changes: Vec<NameChange>,
+    prng: Prng,
+    pub(crate) moment: Moment,
+    pub(crate) snapshots: Vec<Snapshot>,
+    /// One call in so many is kept as a possible crash.
+    pub(crate) snapshot_every: u64,
+    /// One call in so many fails; zero for none.
+    pub(crate) fail_every: u64,
+    /// Bytes that fit.
+    pub(crate) capacity: usize,
+    pub(crate) met: Met,
+}
+
+/// The daemon's side of the disk.
+#[derive(Debug, Clone)]
+pub(crate) struct SimDisk(pub(crate) Rc<RefCell<State>>);
+
+impl SimDisk {
+    pub(crate) fn new(prng: Prng) -> Self {
+        Self::of(Snapshot::empty(), prng)
+    }
+
+    fn of(snapshot: Snapshot, prng: Prng) -> Self {
+        let Snapshot { files, names, durable_names, name_changes, .. } = snapshot;
+        Self(Rc::new(RefCell::new(State {
+            files,
+            names,
+            durable_names,
+            name_changes,
+            prng,
+            moment: Moment::default(),
+            snapshots: Vec::new(),
+            snapshot_every: 0,
+            fail_every: 0,
+            capacity: usize::MAX,
+            met: Met::default(),
+        })))
+    }
+
+    /// Bytes in all files.
+    pub(crate) fn size(&self) -> usize {
+        self.0.borrow().size()
+    }
+
+    /// The files' names and sizes.
+    pub(crate) fn files(&self) -> Vec<(Name, usize)> {
+        let state = self.0.borrow();
+        state.names.iter().map(|(&name, &file)| (name, state.files[file].content.len())).collect()
+    }
+}
+
+impl State {
+    fn size(&self) -> usize {
+        self.names.values().map(|&file| self.files[file].content.len()).sum()
+    }
+
+    fn file(&self, name: Name) -> io::Result<usize> {
+        self.names.get(&name).copied().ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    /// Something is about to be done: it may be the last.
+    fn about_to(&mut self, next: Option<(usize, Change)>) {
+        if self.snapshot_every > 0 && self.prng.chance(1, self.snapshot_every) {
+            let is_remove =
+                |change: &NameChange| matches!(change, NameChange::Remove(Name::Segment(_)));
+            if self.name_changes.iter().any(is_remove) {
+                self.met.between_remove_and_sync += 1;
+            }
+            self.snapshots.push(Snapshot {
+                moment: self.moment,
+                files: self.files.clone(),
+                names: self.names.clone(),
+                durable_names: self.durable_names.clone(),
+                name_changes: self.name_changes.clone(),
+                next,
+            });
+        }
+    }
+
+    fn fails(&mut self) -> bool {
+        self.fail_every > 0 && self.prng.chance(1, self.fail_every)
+    }
+
+    fn change_name(&mut self, change: NameChange) -> io::Result<()> {
+        self.about_to(None);
+        if self.fails() {
+            return Err(io::Error::other("a simulated fault"));
+        }
+        apply_name(change, &mut self.names);
+        self.name_changes.push(change);
+        Ok(())
+    }
+
+    fn change(&mut self, name: Name, change: Change) -> io::Result<()> {
+        let file = self.file(name)?;
+        self.about_to(Some((file, change.clone())));
+        let fails = self.fails();
+        if let Change::Write { offset, bytes } = &change {
+            let grows = (offset + bytes.len()).saturating_sub(self.files[file].content.len());
+            if self.size() + grows > self.capacity {
+                self.met.full += 1;
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            if fails {
+                // Some of it may have been written.
+                self.met.failed_writes += 1;
+                let part = usize::try_from(self.prng.below(bytes.len() as u64 + 1)).expect("small");
+                let part = Change::Write { offset: *offset, bytes: bytes[..part].to_vec() };
+                part.apply(&mut self.files[file].content);
+                self.files[file].changes.push(part);
+                return Err(io::Error::other("a simulated fault"));
+            }
+        }
+        change.apply(&mut self.files[file].content);
+        self.files[file].changes.push(change);
+        Ok(())
+    }
+}
+
+impl Disk for SimDisk {
+    fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {
+        Ok(self.files().into_iter().map(|(name, size)| (name, size as u64)).collect())
+    }
+
+    fn read(&mut self, name: Name) -> io::Result<Vec<u8>> {
+        let state = self.0.borrow();
+        Ok(state.files[state.file(name)?].content.clone())
+    }
+
+    fn create(&mut self, name: Name) -> io::Result<()> {
+        let mut state = self.0.borrow_mut();
+        state.files.push(File::default());
+        let file = state.files.len() - 1;
+        state.change_name(NameChange::Create(name, file))
+    }
+
+    fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let offset = usize::try_from(offset).expect("a small file");
+        self.0.borrow_mut().change(name, Change::Write { offset, bytes: bytes.into() })
+    }
+
+    fn cut(&mut self, name: Name, size: u64) -> io::Result<()> {
+        let size = usize::try_from(size).expect("a small file");
+        self.0.borrow_mut().change(name, Change::Size(size))
+    }
+
+    fn sync(&mut self, name: Name) -> io::Result<()> {
+        let state = &mut *self.0.borrow_mut();
+        let file = state.file(name)?;
+        state.about_to(None);
+        let fails = state.fails();
+        let file = &mut state.files[file];
+        if fails {
+            // As Linux does it: what could not be written counts as clean from now on, and is
+            // lost when the power goes.
+            state.met.failed_syncs += 1;
+            for change in std::mem::take(&mut file.changes) {
+                if state.prng.chance(1, 2) {
+                    change.apply(&mut file.durable);
+                }
+            }
+            return Err(io::Error::other("a simulated fault"));
+        }
+        for change in std::mem::take(&mut file.changes) {
+            change.apply(&mut file.durable);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, _: Name) {}
+
+    fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
+        let state = &mut *self.0.borrow_mut();
+        state.file(from)?;
+        state.change_name(NameChange::Rename(from, to))
+    }
+
+    fn remove(&mut self, name: Name) -> io::Result<()> {
+        let state = &mut *self.0.borrow_mut();
+        state.file(name)?;
+        state.change_name(NameChange::Remove(name))?;
+        state.met.drops += u64::from(matches!(name, Name::Segment(_)));
+        Ok(())
+    }
+
+    fn sync_names(&mut self) -> io::Result<()> {
+        let state = &mut *self.0.borrow_mut();
+        state.about_to(None);
+        if state.fails() {
+            state.met.failed_syncs += 1;
+            return Err(io::Error::other("a simulated fault"));
+        }
+        state.durable_names = state.names.clone();
+        state.name_changes.clear();
+        Ok(())
+    }
+}
+
+impl Snapshot {
+    fn empty() -> Self {
+        Self {
+            moment: Moment::default(),
+            files: Vec::new(),
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            name_changes: Vec::new(),
+            next: None,
+        }
+    }
+
+    /// The disk after the process was killed: all that it had done is there, and perhaps a part
+    /// of what it was doing.
+    pub(crate) fn after_kill(&self, mut prng: Prng) -> SimDisk {
+        let mut snapshot = self.clone();
+        if let Some((file, Change::Write { offset, bytes })) = snapshot.next.take() {
+            let part = usize::try_from(prng.below(bytes.len() as u64 + 1)).expect("small");
+            let part = Change::Write { offset, bytes: bytes[..part].to_vec() };
+            part.apply(&mut snapshot.files[file].content);
+            snapshot.files[file].changes.push(part);
+        }
+        SimDisk::of(snapshot, prng)
+    }
+
+    /// The disk after a power cut, and how many writes were torn by it.
+    pub(crate) fn after_power_cut(&self, mut prng: Prng) -> (SimDisk, u64) {
+        let mut torn = 0;
+        let mut names = self.durable_names.clone();
+        for &change in &self.name_changes {
+            if prng.chance(1, 2) {
+                apply_name(change, &mut names);
+            }
+        }
+        let mut files = self.files.clone();
+        for file in &mut files {
+            // How much of what was not synced got through: nothing, all, or any part.
+            let odds = prng.below(5);
+            for change in std::mem::take(&mut file.changes) {
+                torn += u64::from(apply_in_part(&change, odds, &mut file.durable, &mut prng));
+            }
+            file.content = file.durable.clone();
+        }
+        let snapshot = Self {
+            files,
+            durable_names: names.clone(),
+            names,
+            name_changes: Vec::new(),
+            next: None,
+            ..*self
+        };
+        (SimDisk::of(snapshot, prng), torn)
+    }
+}
+
+/// Applies each sector of a write with odds of so many in four; whether something went and
+/// something did not.
+fn apply_in_part(change: &Change, odds: u64, content: &mut Vec<u8>, prng: &mut Prng) -> bool {
+    let Change::Write { offset, bytes } = change else {
+        if prng.chance(odds.min(4), 4) {
+            change.apply(content);
+        }
+        return false;
+    };
+    let (mut went, mut lost) = (false, false);
+    let mut at = 0;
+    while at < bytes.len() {
+        let end = bytes.len().min(((offset + at) / SECTOR + 1) * SECTOR - offset);
+        let mut part = &bytes[at..end];
+        let mut start = offset + at;
+        if prng.chance(odds.min(4), 4) {
+            went = true;
+            if odds < 4 && prng.chance(1, 8) {
+                // Torn within the sector.
+                let cut = usize::try_from(prng.below(part.len() as u64)).expect("small");
+                if prng.chance(1, 2) {
+                    part = &part[..cut];
+                } else {
+                    start += cut;
+                    part = &part[cut..];
+                }
+                lost = true;
+            }
+            Change::Write { offset: start, bytes: part.into() }.apply(content);
+        } else {
+            lost = true;
+        }
+        at = end;
+    }
+    went && lost
+}
