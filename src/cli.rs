@@ -21,8 +21,8 @@ use crate::{
 /// One flag of the command line.
 #[derive(Debug)]
 pub struct Flag {
-    /// Its letter.
-    pub letter: char,
+    /// What is written for it: `-b`, or `--check-binlog`.
+    pub name: &'static str,
     /// The name of its argument, if it takes one.
     pub argument: Option<&'static str>,
     /// What it does, in lines as the usage shows them.
@@ -31,45 +31,57 @@ pub struct Flag {
 
 /// Every flag, in the order of the usage text.
 pub const FLAGS: &[Flag] = &[
-    flag('b', Some("DIR"), &["keep jobs in a binlog in this directory"]),
+    flag("-b", Some("DIR"), &["keep jobs in a binlog in this directory"]),
     flag(
-        'f',
+        "-f",
         Some("MS"),
         &[
             "sync the binlog at most MS milliseconds after a write (default is 50);",
             "-f0 syncs it before every reply",
         ],
     ),
-    flag('F', None, &["never sync the binlog"]),
+    flag("-F", None, &["never sync the binlog"]),
     flag(
-        'l',
+        "-l",
         Some("ADDR"),
         &["listen on this address (default is 0.0.0.0),", "or on the UNIX socket unix:PATH"],
     ),
-    flag('p', Some("PORT"), &["listen on this port or service (default is 11300)"]),
-    flag('u', Some("USER"), &["become this user and its group"]),
+    flag("-p", Some("PORT"), &["listen on this port or service (default is 11300)"]),
+    flag("-u", Some("USER"), &["become this user and its group"]),
     flag(
-        'z',
+        "-z",
         Some("BYTES"),
         &["the largest job body in bytes (default is 65535);", "it can be at most 1073741824"],
     ),
     flag(
-        's',
+        "-s",
         Some("BYTES"),
         &[
             "the size of a binlog file in bytes (default is 10485760);",
             "it is rounded up to a multiple of 4096",
         ],
     ),
-    flag('c', None, &["does nothing: a binlog is always compacted"]),
-    flag('n', None, &["does nothing: a binlog is always compacted"]),
-    flag('v', None, &["print the version and exit"]),
-    flag('V', None, &["say more on standard error; -VV and -VVV say still more"]),
-    flag('h', None, &["print this help and exit"]),
+    flag(
+        "--check-binlog",
+        Some("DIR"),
+        &[
+            "say what the binlog in this directory holds and exit, without changing",
+            "anything; the status is 1 if it is damaged",
+        ],
+    ),
+    flag("-c", None, &["does nothing: a binlog is always compacted"]),
+    flag("-n", None, &["does nothing: a binlog is always compacted"]),
+    flag("-v", None, &["print the version and exit"]),
+    flag("-V", None, &["say more on standard error; -VV and -VVV say still more"]),
+    flag("-h", None, &["print this help and exit"]),
 ];
 
-const fn flag(letter: char, argument: Option<&'static str>, help: &'static [&'static str]) -> Flag {
-    Flag { letter, argument, help }
+const fn flag(
+    name: &'static str,
+    argument: Option<&'static str>,
+    help: &'static [&'static str],
+) -> Flag {
+    Flag { name, argument, help }
 }
 
 /// What the process is asked to do.
@@ -81,6 +93,8 @@ pub enum Invocation {
     Help,
     /// Print the version and exit.
     Version,
+    /// Print what is in the binlog of this directory and exit.
+    CheckBinlog(PathBuf),
 }
 
 /// Where to listen.
@@ -142,17 +156,23 @@ pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError>
     if let Some(argument) = matches.free.first() {
         return Err(UsageError(format!("unknown argument: {argument}")));
     }
+    if let Some(path) = matches.opt_strs("check-binlog").pop() {
+        return Ok(Invocation::CheckBinlog(path.into()));
+    }
     config(&matches).map(Invocation::Serve)
 }
 
 fn options() -> Options {
     let mut options = Options::new();
     for flag in FLAGS {
-        let letter = flag.letter.to_string();
-        let long = if flag.letter == 'h' { "help" } else { "" };
+        let (letter, long) = match flag.name.strip_prefix("--") {
+            Some(long) => ("", long),
+            None if flag.name == "-h" => ("h", "help"),
+            None => (&flag.name[1..], ""),
+        };
         match flag.argument {
-            Some(hint) => options.optmulti(&letter, long, "", hint),
-            None => options.optflagmulti(&letter, long, ""),
+            Some(hint) => options.optmulti(letter, long, "", hint),
+            None => options.optflagmulti(letter, long, ""),
         };
     }
     options
@@ -160,6 +180,9 @@ fn options() -> Options {
 
 fn explain(fail: &Fail) -> String {
     match fail {
+        Fail::ArgumentMissing(name) if name.len() > 1 => {
+            format!("flag requires an argument: --{name}")
+        }
         Fail::ArgumentMissing(name) => format!("flag requires an argument: -{name}"),
         Fail::UnrecognizedOption(name) if name.len() > 1 => format!("unknown flag: --{name}"),
         Fail::UnrecognizedOption(name) => format!("unknown flag: -{name}"),
@@ -235,11 +258,15 @@ fn size(text: &str) -> Result<u64, UsageError> {
 /// The usage text, ending in a line end.
 pub fn usage() -> String {
     let mut out = String::from("Use: beanstalkd [OPTIONS]\n\nOptions:\n");
-    for Flag { letter, argument, help } in FLAGS {
-        let head = format!("-{letter} {}", argument.unwrap_or_default());
-        for (number, line) in help.iter().enumerate() {
-            let head = if number == 0 { &*head } else { "" };
+    for Flag { name, argument, help } in FLAGS {
+        let mut head = format!("{name} {}", argument.unwrap_or_default());
+        if head.len() > 8 {
+            writeln!(out, " {head}").expect("writing to memory does not fail");
+            head.clear();
+        }
+        for line in *help {
             writeln!(out, " {head:<8} {line}").expect("writing to memory does not fail");
+            head.clear();
         }
     }
     out

@@ -3,7 +3,7 @@
 //! | status | meaning |
 //! |---|---|
 //! | 0 | ended by SIGTERM, SIGINT or SIGHUP; or printed the help or the version |
-//! | 1 | the event loop failed; or the help or the version could not be printed |
+//! | 1 | the event loop failed; a checked binlog is damaged; or something could not be printed |
 //! | 5 | the arguments make no sense |
 //! | 10 | the binlog cannot be had |
 //! | 32, 33, 34 | the user database failed; no such user; becoming that user was not allowed |
@@ -25,7 +25,7 @@ use beanstalkd::{
     queue::Queue,
     server::{Identity, Rusage, Server, Settings},
     sys::{self, Signals, UserError},
-    wal::{Directory, Name, Options, Wal},
+    wal::{self, Directory, Name, Options, Wal},
 };
 use log::{LevelFilter, debug, error, info, warn};
 
@@ -36,6 +36,7 @@ fn main() -> ExitCode {
     match cli::parse(&arguments) {
         Ok(Invocation::Help) => print(&cli::usage()),
         Ok(Invocation::Version) => print(&format!("beanstalkd {VERSION}\n")),
+        Ok(Invocation::CheckBinlog(path)) => check_binlog(&path),
         Ok(Invocation::Serve(config)) => {
             start_log(config.verbosity);
             serve(&config).map_or_else(|status| status, |()| ExitCode::SUCCESS)
@@ -52,6 +53,23 @@ fn print(text: &str) -> ExitCode {
     match io::stdout().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn check_binlog(path: &Path) -> ExitCode {
+    let now = Clock.now();
+    let inspected = Directory::read_only(path)
+        .and_then(|mut disk| wal::inspect(&mut disk, Clock.calendar(now), now, &mut |_, _| ()));
+    match inspected {
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "beanstalkd: {}: {error}", path.display());
+            ExitCode::from(10)
+        }
+        Ok(inspection) if inspection.is_odd() => {
+            print(&inspection.to_string());
+            ExitCode::FAILURE
+        }
+        Ok(inspection) => print(&inspection.to_string()),
     }
 }
 

@@ -117,6 +117,8 @@ struct Run {
     moment: Moment,
     /// Steps, and when they were committed, that a power cut may still undo.
     unsynced: Vec<(usize, Time)>,
+    /// Writes to the log before this step.
+    writes: u64,
     recoveries: u64,
     jobs: BTreeMap<u64, History>,
     /// Every id, tube and body there ever were, also before the last restart.
@@ -193,6 +195,7 @@ impl Run {
             step: 0,
             moment: Moment::default(),
             unsynced: Vec::new(),
+            writes: 0,
             recoveries: 0,
             jobs,
             ever,
@@ -275,15 +278,15 @@ impl Run {
         self.now = self.now + Duration::from_nanos(pause);
         self.step += 1;
         self.story.push(format!("step {} at {:?}", self.step, START.until(self.now)));
+        self.moment.now = self.now.as_nanoseconds();
+        self.moment.steps = self.step;
+        self.disk.0.borrow_mut().moment = self.moment;
         self.server.tick(self.now);
         self.observe();
         for _ in 0..commands {
             self.command();
         }
         let was_sound = self.is_sound();
-        self.moment.now = self.now.as_nanoseconds();
-        self.moment.steps = self.step;
-        self.disk.0.borrow_mut().moment = self.moment;
         self.server.commit(self.now);
         let replies = self.replies();
         if was_sound && !self.is_sound() {
@@ -298,7 +301,7 @@ impl Run {
             return Err(format!("an error without a fault: {replies}"));
         }
         self.recoveries += u64::from(!was_sound && self.is_sound());
-        self.promise();
+        self.promise()?;
         if self.now.as_nanoseconds() % 7 == 0 {
             self.server.queue().check();
             self.server.log().expect("there is one").check();
@@ -332,21 +335,31 @@ impl Run {
     }
 
     /// What the flag promises after this turn.
-    fn promise(&mut self) {
+    fn promise(&mut self) -> Result<(), String> {
         if !self.is_sound() {
             self.unsynced.clear();
-            return;
+            return Ok(());
         }
         self.moment.kill_floor = self.step;
-        self.unsynced.push((self.step, self.now));
-        let Sync::Within(delay) = self.sync else { return };
+        let Sync::Within(delay) = self.sync else { return Ok(()) };
+        if delay.is_zero() {
+            self.moment.cut_floor = self.step;
+            return Ok(());
+        }
+        let state = self.disk.0.borrow();
+        if state.writes > std::mem::replace(&mut self.writes, state.writes) {
+            self.unsynced.push((self.step, self.now));
+        }
         while let Some(&(step, written_at)) = self.unsynced.first() {
-            if written_at + delay > self.now {
-                break;
+            if step > state.synced_step && !state.is_synced() {
+                let is_late = written_at + delay <= self.now && !state.is_syncing();
+                return if is_late { Err(format!("step {step} is not synced")) } else { Ok(()) };
             }
-            self.moment.cut_floor = step;
+            self.moment.cut_floor = self.moment.cut_floor.max(step);
             self.unsynced.remove(0);
         }
+        self.moment.cut_floor = self.step;
+        Ok(())
     }
 
     /// What a restart finds on a disk, against what it may find.

@@ -10,11 +10,9 @@ use std::{
 use beanstalkd::cli;
 use ct::{Dialect, Script, dialect::MASKS};
 
-/// Rules that only a daemon with a binlog, or with socket activation, can prove.
-const DEFERRED: [&str; 18] = [
-    "B2", "B7", "B8", "B9", "B10", "B11", "B12", "B13", "B14", "B15", "B16", "Q20", "Q21", "Q24",
-    "Q25", "E26", "E27", "E29",
-];
+/// Rules that only a daemon with socket activation can prove, and those of the binlog that are
+/// proved in a test to come.
+const DEFERRED: [&str; 8] = ["B2", "B14", "B15", "Q20", "Q21", "Q24", "Q25", "E27"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -125,12 +123,15 @@ fn every_mask_is_explained_and_used() {
 #[test]
 fn every_flag_is_in_usage_readme_and_manual() {
     let (usage, readme, manual) = (cli::usage(), read("README.md"), read("beanstalkd.1"));
-    for cli::Flag { letter, argument, help } in cli::FLAGS {
+    for cli::Flag { name, argument, help } in cli::FLAGS {
+        let roff = name.replace('-', "\\-");
         let (synopsis, entry) = match argument {
-            Some(name) => (format!("-{letter} {name}"), format!(".BI \\-{letter} \" {name}\"\n")),
-            None => (format!("-{letter}"), format!("\\-{letter}")),
+            Some(argument) => {
+                (format!("{name} {argument}"), format!(".BI {roff} \" {argument}\"\n"))
+            }
+            None => ((*name).to_owned(), roff),
         };
-        assert!(usage.contains(&format!("\n {synopsis} ")), "-h lacks {synopsis}");
+        assert!(usage.contains(&format!("\n {synopsis}")), "-h lacks {synopsis}");
         assert!(readme.contains(&format!("| `{synopsis}` |")), "README lacks {synopsis}");
         assert!(manual.contains(&entry), "the manual lacks {synopsis}");
         for number in help.join(" ").split(|c: char| !c.is_ascii_digit()) {

@@ -140,7 +140,7 @@ impl Shell {
             self.flush(now);
             self.server.reclaim();
         }
-        Ok(())
+        self.server.end()
     }
 
     /// Sleeps until something happens or is due; not at all while work is left.

@@ -1,6 +1,8 @@
 //! The server and its log: asking before a change, telling after it, and what follows when the
 //! turn's records are written, or are not. Without a log, all of it is nothing.
 
+use std::io;
+
 use super::Server;
 use crate::{
     base::Key,
@@ -47,6 +49,11 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// The daemon ends in order: call it after the last commit.
+    pub fn end(&mut self) -> io::Result<()> {
+        self.wal.as_mut().map_or(Ok(()), Wal::end)
     }
 
     /// Whether [`Server::commit`] does anything.

@@ -9,6 +9,11 @@ use std::{
     io::{self, Read},
     os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, Sender, TryRecvError},
+    },
+    thread,
 };
 
 use crate::sys;
@@ -70,6 +75,11 @@ pub trait Disk: fmt::Debug {
     fn cut(&mut self, name: Name, size: u64) -> io::Result<()>;
     /// Returns when what was written to a file, and its size, outlasts a power cut.
     fn sync(&mut self, name: Name) -> io::Result<()>;
+    /// Begins a sync of what has been written to a file so far, without waiting for it. No other is
+    /// begun before [`Disk::sync_result`] has told of this one.
+    fn begin_sync(&mut self, name: Name) -> io::Result<()>;
+    /// What a sync that was begun has come to, once it has.
+    fn sync_result(&mut self) -> Option<io::Result<()>>;
     /// Lets go of a file that will not be written again.
     fn close(&mut self, name: Name);
     /// Gives a file another name, in place of any that has it.
@@ -80,13 +90,38 @@ pub trait Disk: fmt::Debug {
     fn sync_names(&mut self) -> io::Result<()>;
 }
 
+/// A thread that waits for the disk so that the queue need not. It sees open files and nothing
+/// else.
+#[derive(Debug)]
+struct Syncer {
+    files: Sender<Arc<File>>,
+    results: Receiver<io::Result<()>>,
+}
+
+impl Syncer {
+    fn start() -> io::Result<Self> {
+        let (files, to_sync) = mpsc::channel::<Arc<File>>();
+        let (synced, results) = mpsc::channel();
+        let sync_each = move || {
+            for file in to_sync {
+                if synced.send(file.sync_data()).is_err() {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new().name("sync".into()).spawn(sync_each)?;
+        Ok(Self { files, results })
+    }
+}
+
 /// A directory on a file system.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
     handle: File,
     /// Files that are being written.
-    open: BTreeMap<Name, File>,
+    open: BTreeMap<Name, Arc<File>>,
+    syncer: Option<Syncer>,
     /// Keeps other daemons out; `None` where we only read.
     _lock: Option<File>,
 }
@@ -109,14 +144,14 @@ impl Directory {
         if !handle.metadata()?.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
-        Ok(Self { path: path.into(), handle, open: BTreeMap::new(), _lock: None })
+        Ok(Self { path: path.into(), handle, open: BTreeMap::new(), syncer: None, _lock: None })
     }
 
     fn path(&self, name: Name) -> PathBuf {
         self.path.join(name.to_string())
     }
 
-    fn file(&mut self, name: Name) -> io::Result<&File> {
+    fn file(&mut self, name: Name) -> io::Result<&Arc<File>> {
         if !self.open.contains_key(&name) {
             let path = self.path(name);
             let open = || OpenOptions::new().write(true).open(&path);
@@ -128,7 +163,7 @@ impl Directory {
                 }
                 result => result?,
             };
-            self.open.insert(name, file);
+            self.open.insert(name, file.into());
         }
         Ok(&self.open[&name])
     }
@@ -168,7 +203,7 @@ impl Disk for Directory {
             }
             result => result?,
         };
-        self.open.insert(name, file);
+        self.open.insert(name, file.into());
         Ok(())
     }
 
@@ -182,6 +217,23 @@ impl Disk for Directory {
 
     fn sync(&mut self, name: Name) -> io::Result<()> {
         self.file(name)?.sync_data()
+    }
+
+    fn begin_sync(&mut self, name: Name) -> io::Result<()> {
+        let file = Arc::clone(self.file(name)?);
+        let syncer = match self.syncer.take() {
+            Some(syncer) => syncer,
+            None => Syncer::start()?,
+        };
+        self.syncer.insert(syncer).files.send(file).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn sync_result(&mut self) -> Option<io::Result<()>> {
+        match self.syncer.as_ref()?.results.try_recv() {
+            Ok(result) => Some(result),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(io::ErrorKind::BrokenPipe.into())),
+        }
     }
 
     fn close(&mut self, name: Name) {

@@ -17,6 +17,7 @@
 //! acknowledged, until all jobs have been written to fresh segments.
 
 mod disk;
+mod inspect;
 mod ledger;
 mod record;
 mod replay;
@@ -31,6 +32,7 @@ use log::{debug, error, info, warn};
 
 pub use self::{
     disk::{Directory, Disk, Name},
+    inspect::{Inspection, inspect},
     record::{Damage, Format},
     replay::{Complaint, Progress, Report, SegmentReport, Wrong},
 };
@@ -66,6 +68,9 @@ const PENDING: usize = 1024 * 1024;
 const STEP: u64 = ZEROS.len() as u64;
 
 const ZEROS: &[u8] = &[0; 128 * 1024];
+
+/// How often to look whether a sync that is under way has ended.
+const GLANCE: Duration = Duration::from_millis(2);
 
 /// How long to wait before a disk that was full or failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -169,8 +174,10 @@ pub struct Wal {
     pending: Vec<u8>,
     /// Something has been written to the current segment in this turn.
     is_written: bool,
-    /// When the oldest write that has not been synced was made.
+    /// When the oldest write was made that no sync covers which is done or under way.
     unsynced_since: Option<Time>,
+    /// A sync is under way: look at its result then.
+    syncing_until: Option<Time>,
     /// The first is used first.
     spares: VecDeque<Spare>,
     filling: Option<Spare>,
@@ -223,6 +230,7 @@ impl Wal {
             pending: Vec::new(),
             is_written: false,
             unsynced_since: None,
+            syncing_until: None,
             spares: VecDeque::new(),
             filling: None,
             next_spare: 1,
@@ -663,6 +671,16 @@ impl Wal {
         Outcome::Done
     }
 
+    /// The daemon ends: syncs what has been written, unless that is never done.
+    pub fn end(&mut self) -> io::Result<()> {
+        match self.current {
+            Some(current) if self.unsynced_since.take().is_some() => {
+                self.disk.sync(Name::Segment(current.number))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// When [`Wal::commit`] has something to do: in the past where it has now.
     pub fn next_deadline(&self) -> Option<Time> {
         if let Health::Failed { retry_at } = self.health {
@@ -674,6 +692,9 @@ impl Wal {
         }
         if self.to_rewrite().is_some() || !self.owed.is_empty() || self.wants_spare() {
             return self.full_until.or(at_once);
+        }
+        if self.syncing_until.is_some() {
+            return self.syncing_until;
         }
         match self.sync {
             Sync::Within(delay) => self.unsynced_since.map(|since| since + delay),
@@ -709,16 +730,26 @@ impl Wal {
         if std::mem::take(&mut self.is_written) {
             self.unsynced_since.get_or_insert(now);
         }
-        let Some(since) = self.unsynced_since else { return Ok(()) };
-        match self.sync {
-            Sync::Within(delay) if since + delay <= now || self.can_drop() => {
-                let number = self.current.ok_or(io::ErrorKind::StorageFull)?.number;
-                self.disk.sync(Name::Segment(number))?;
-                self.unsynced_since = None;
-            }
-            Sync::Within(_) => {}
-            Sync::Never => self.unsynced_since = None,
+        if self.syncing_until.is_some() {
+            let result = self.disk.sync_result();
+            self.syncing_until = result.is_none().then_some(now + GLANCE);
+            result.unwrap_or(Ok(()))?;
         }
+        let Some(since) = self.unsynced_since else { return Ok(()) };
+        let name = Name::Segment(self.current.ok_or(io::ErrorKind::StorageFull)?.number);
+        match self.sync {
+            Sync::Within(Duration::ZERO) => self.disk.sync(name)?,
+            Sync::Within(delay) if since + delay <= now || self.is_unneeded() => {
+                if self.syncing_until.is_some() {
+                    return Ok(());
+                }
+                self.disk.begin_sync(name)?;
+                self.syncing_until = Some(now + GLANCE);
+            }
+            Sync::Within(_) => return Ok(()),
+            Sync::Never => {}
+        }
+        self.unsynced_since = None;
         Ok(())
     }
 
@@ -760,12 +791,17 @@ impl Wal {
         }
     }
 
-    /// Whether the oldest segment is of no more use. After a failure that is known only when all
-    /// jobs have been written again, for the ledger may name records that never reached the disk.
-    fn can_drop(&self) -> bool {
+    /// Whether no job needs the oldest segment. After a failure that is known only when all jobs
+    /// have been written again, for the ledger may name records that never reached the disk.
+    fn is_unneeded(&self) -> bool {
         let is_certain = self.health == Health::Sound
             || self.ledger.first_job_through(self.rewrite_through).is_none();
         is_certain && self.ledger.oldest_closed().is_some_and(|(_, job)| job.is_none())
+    }
+
+    /// Whether the oldest segment may go: what replaces its records has been synced as well.
+    fn can_drop(&self) -> bool {
+        self.is_unneeded() && self.unsynced_since.is_none() && self.syncing_until.is_none()
     }
 
     /// Drops the oldest segment if no job needs it: what replaces its records has been synced.
@@ -798,7 +834,7 @@ impl Wal {
     /// first, while there is time for that: it may be the room that is needed.
     fn prepare(&mut self, budget: u64, now: Time) {
         let is_early = self.free() > self.segment_size / 2;
-        let has_garbage = self.can_drop() || self.to_rewrite().is_some();
+        let has_garbage = self.is_unneeded() || self.to_rewrite().is_some();
         if (is_early && has_garbage) || self.full_until.is_some_and(|at| at > now) {
             return;
         }

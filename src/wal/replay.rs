@@ -231,12 +231,14 @@ impl<'a> Reader<'a> {
         let mut at = HEAD;
         loop {
             let damage = match record::decode(bytes, at, format) {
-                Ok(Found::Record(record)) => {
-                    self.apply(&record);
-                    at += record.length;
-                    self.report.used = at as u64;
-                    continue;
-                }
+                Ok(Found::Record(record)) => match self.apply(&record) {
+                    Ok(()) => {
+                        at += record.length;
+                        self.report.used = at as u64;
+                        continue;
+                    }
+                    Err(damage) => Some(damage),
+                },
                 Ok(Found::End) => match format {
                     Format::Salted(_) if bytes[at..].iter().any(|&byte| byte != 0) => None,
                     _ => return,
@@ -262,17 +264,23 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Does to the queue what a record says was done.
-    fn apply(&mut self, record: &record::Record<'_>) {
+    /// Does to the queue what a record says was done. A short record that tells another size than
+    /// the body has is refused: it would have the original read past that body.
+    fn apply(&mut self, record: &record::Record<'_>) -> Result<(), Damage> {
         if let Some(mark) = Mark::of(record) {
-            return self.queue.raise_id(mark.next_id);
+            self.queue.raise_id(mark.next_id);
+            return Ok(());
         }
         let facts = &record.facts;
         let known = self.queue.find(facts.id);
         if known.is_none() && (record.full.is_none() || facts.kind == Kind::Deleted) {
             self.report.skipped += 1;
             self.queue.raise_id(facts.id.saturating_add(1));
-            return;
+            return Ok(());
+        }
+        let size = known.map(|job| self.queue.job(job).body.len());
+        if record.full.is_none() && size != usize::try_from(facts.body_size).ok() {
+            return Err(Damage::BodySize(facts.body_size));
         }
         self.report.kept += 1;
         match (known, record.full) {
@@ -286,13 +294,14 @@ impl<'a> Reader<'a> {
                     self.ledger.remove(job);
                 }
                 let Some((tube, body)) = full.filter(|_| facts.kind != Kind::Deleted) else {
-                    return;
+                    return Ok(());
                 };
                 let job = self.queue.restore(self.known(facts), tube, body.into());
                 let length = u32::try_from(record.length).expect("a body and 300 bytes");
                 self.ledger.insert(job, length);
             }
         }
+        Ok(())
     }
 
     /// What the queue should know of the job.

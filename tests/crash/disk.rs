@@ -118,6 +118,12 @@ pub(crate) struct State {
     /// Bytes that fit.
     pub(crate) capacity: usize,
     pub(crate) met: Met,
+    /// The sync that was begun: its file, how many changes it covers, and the step.
+    syncing: Option<(usize, usize, usize)>,
+    /// The step of the last sync that has ended well.
+    pub(crate) synced_step: usize,
+    /// Writes to segments so far.
+    pub(crate) writes: u64,
 }
 
 /// The daemon's side of the disk.
@@ -143,6 +149,9 @@ impl SimDisk {
             fail_every: 0,
             capacity: usize::MAX,
             met: Met::default(),
+            syncing: None,
+            synced_step: 0,
+            writes: 0,
         })))
     }
 
@@ -159,6 +168,19 @@ impl SimDisk {
 }
 
 impl State {
+    /// Whether every byte of every segment outlasts a power cut.
+    pub(crate) fn is_synced(&self) -> bool {
+        let mut names = self.names.iter();
+        names.all(|(&name, &file)| {
+            !matches!(name, Name::Segment(_)) || self.files[file].changes.is_empty()
+        })
+    }
+
+    /// Whether a sync has been begun and not ended.
+    pub(crate) fn is_syncing(&self) -> bool {
+        self.syncing.is_some()
+    }
+
     fn size(&self) -> usize {
         self.names.values().map(|&file| self.files[file].content.len()).sum()
     }
@@ -202,6 +224,7 @@ impl State {
 
     fn change(&mut self, name: Name, change: Change) -> io::Result<()> {
         let file = self.file(name)?;
+        self.writes += u64::from(matches!(name, Name::Segment(_)));
         self.about_to(Some((file, change.clone())));
         let fails = self.fails();
         if let Change::Write { offset, bytes } = &change {
@@ -273,7 +296,42 @@ impl Disk for SimDisk {
         for change in std::mem::take(&mut file.changes) {
             change.apply(&mut file.durable);
         }
+        if let Name::Segment(_) = name {
+            state.synced_step = state.synced_step.max(state.moment.steps.saturating_sub(1));
+        }
         Ok(())
+    }
+
+    fn begin_sync(&mut self, name: Name) -> io::Result<()> {
+        let state = &mut *self.0.borrow_mut();
+        let file = state.file(name)?;
+        assert!(state.syncing.is_none(), "one sync at a time");
+        state.syncing = Some((file, state.files[file].changes.len(), state.moment.steps));
+        Ok(())
+    }
+
+    fn sync_result(&mut self) -> Option<io::Result<()>> {
+        let state = &mut *self.0.borrow_mut();
+        if state.prng.chance(1, 3) {
+            return None;
+        }
+        let (file, count, step) = state.syncing.take()?;
+        state.about_to(None);
+        let fails = state.fails();
+        let file = &mut state.files[file];
+        // A sync of the whole file may have come in between.
+        let covered: Vec<_> = file.changes.drain(..count.min(file.changes.len())).collect();
+        for change in covered {
+            if !fails || state.prng.chance(1, 2) {
+                change.apply(&mut file.durable);
+            }
+        }
+        if fails {
+            state.met.failed_syncs += 1;
+            return Some(Err(io::Error::other("a simulated fault")));
+        }
+        state.synced_step = state.synced_step.max(step);
+        Some(Ok(()))
     }
 
     fn close(&mut self, _: Name) {}

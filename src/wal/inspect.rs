@@ -1,0 +1,103 @@
+//! An offline look at a binlog, for people: what is there, what is odd. It changes nothing, so the
+//! daemon may run meanwhile.
+
+use std::{fmt, io};
+
+use super::{
+    disk::{Disk, Name},
+    ledger::Ledger,
+    record::Format,
+    replay::{self, Progress, Report, SegmentReport},
+};
+use crate::{
+    clock::{Calendar, Time},
+    queue::Queue,
+};
+
+/// What was found in a directory; it displays itself as a page of text.
+#[derive(Debug)]
+pub struct Inspection {
+    files: Vec<(Name, u64)>,
+    report: Report,
+    queue: Queue,
+    live: u64,
+}
+
+/// Reads all that a daemon would read when it starts.
+pub fn inspect(
+    disk: &mut dyn Disk,
+    calendar: Calendar,
+    now: Time,
+    progress: Progress<'_>,
+) -> io::Result<Inspection> {
+    let mut files = disk.list()?;
+    files.sort_unstable();
+    let (mut queue, mut ledger) = (Queue::default(), Ledger::default());
+    let report = replay::replay(disk, &files, &mut queue, &mut ledger, calendar, now, progress);
+    Ok(Inspection { files, report, queue, live: ledger.live() })
+}
+
+impl Inspection {
+    /// Whether there is damage, or was.
+    pub fn is_odd(&self) -> bool {
+        let was_damaged = |&(name, _): &(Name, u64)| matches!(name, Name::Damaged(_));
+        self.report.is_damaged() || self.files.iter().any(was_damaged)
+    }
+
+    fn segment(f: &mut fmt::Formatter<'_>, segment: &SegmentReport) -> fmt::Result {
+        let SegmentReport { number, size, used, format, kept, skipped, torn, .. } = segment;
+        let format = match format {
+            Some(Format::Salted(_)) => "checked",
+            Some(Format::Plain) => "the original's",
+            Some(Format::Five) => "version 5",
+            None => "not readable",
+        };
+        let name = Name::Segment(*number).to_string();
+        writeln!(f, "{name:<16} {used:>12} {size:>12} {:>10}  {format}", kept + skipped)?;
+        for complaint in &segment.complaints {
+            writeln!(f, "  damaged: {complaint}")?;
+        }
+        let more = segment.complaints_in_all - segment.complaints.len() as u64;
+        if more > 0 {
+            writeln!(f, "  damaged: {more} more places")?;
+        }
+        if let Some(offset) = torn {
+            writeln!(f, "  ends within a record at {offset}, which is normal after a crash")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [file, used, size, records] = ["file", "bytes used", "of", "records"];
+        writeln!(f, "{file:<16} {used:>12} {size:>12} {records:>10}")?;
+        for segment in &self.report.segments {
+            Self::segment(f, segment)?;
+        }
+        for (name, size) in &self.files {
+            match name {
+                Name::Segment(_) => {}
+                Name::Spare(_) => writeln!(f, "{:<16} {:>12} {size:>12}", name.to_string(), 0)?,
+                Name::Damaged(_) => {
+                    writeln!(f, "{:<16} {:>12} {size:>12}  set aside", name.to_string(), "")?;
+                }
+            }
+        }
+        let used: u64 = self.report.segments.iter().map(|segment| segment.used).sum();
+        let (live, jobs) = (self.live, self.queue.jobs());
+        writeln!(f, "\n{live} bytes are needed by {jobs} jobs, {} are not", used - live.min(used))?;
+        let [ready, delayed, buried] = ["ready", "delayed", "buried"];
+        writeln!(f, "\n{ready:>12} {delayed:>12} {buried:>12}  tube")?;
+        let mut names: Vec<&str> = self.queue.tube_names().collect();
+        names.sort_unstable();
+        for name in names {
+            let Some(tube) = self.queue.find_tube(name) else { continue };
+            let tube = self.queue.tube(tube);
+            let (ready, delayed, buried) = (tube.ready(), tube.delayed(), tube.buried());
+            writeln!(f, "{ready:>12} {delayed:>12} {buried:>12}  {name}")?;
+        }
+        let verdict = if self.is_odd() { "Something is damaged." } else { "Nothing is damaged." };
+        writeln!(f, "\n{verdict}")
+    }
+}
