@@ -240,7 +240,7 @@ impl<'a> Reader<'a> {
                     Err(damage) => Some(damage),
                 },
                 Ok(Found::End) => match format {
-                    Format::Salted(_) if bytes[at..].iter().any(|&byte| byte != 0) => None,
+                    Format::Salted(_) if !is_zero(&bytes[at..]) => None,
                     _ => return,
                 },
                 Err(damage) => Some(damage),
@@ -339,9 +339,11 @@ fn format(bytes: &[u8], version: u32) -> Result<Format, Wrong> {
     if version == VERSION && !is_ours && matches!(first, Ok(Found::Record(_))) {
         return Ok(Format::Plain);
     }
-    // Its beginning is damaged, or its end. The mark is repeated.
-    if let Some(mark) = (HEAD..bytes.len()).find_map(|at| Mark::at(bytes, at)) {
-        return Ok(Format::Salted(mark.salt));
+    // Its beginning is damaged, or it has none yet. The mark is repeated.
+    if !is_zero(&bytes[HEAD..]) {
+        if let Some(mark) = (HEAD..bytes.len()).find_map(|at| Mark::at(bytes, at)) {
+            return Ok(Format::Salted(mark.salt));
+        }
     }
     match version {
         _ if is_ours => Err(Wrong::NoMark),
@@ -349,6 +351,12 @@ fn format(bytes: &[u8], version: u32) -> Result<Format, Wrong> {
         VERSION_5 => Ok(Format::Five),
         _ => Err(Wrong::Version(version)),
     }
+}
+
+/// Whether there is nothing but zeros, at the speed of a comparison of memory.
+fn is_zero(bytes: &[u8]) -> bool {
+    const ZEROS: &[u8] = &[0; 4096];
+    bytes.chunks(ZEROS.len()).all(|part| *part == ZEROS[..part.len()])
 }
 
 /// The way from a damaged record to the next sound one.
