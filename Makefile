@@ -8,7 +8,7 @@ MANDIR ?= $(PREFIX)/share/man
 DAEMON = target/release/beanstalkd
 ORIGINAL ?= /usr/bin/beanstalkd
 
-.PHONY: all run check fmt clippy doc test sim bench bench-quick crowd original clients install uninstall clean tools
+.PHONY: all run check fmt clippy doc test sim fuzz bench bench-quick crowd original clients install uninstall clean tools
 
 all: tools
 	$(CARGO) build --release --locked
@@ -46,6 +46,10 @@ test:
 # More seeds than `make check` takes; SEED=n repeats one run, RUNS=n sets how many.
 sim: tools
 	SEED=$(SEED) RUNS=$(or $(RUNS),2000) $(CARGO) test --release --locked --test sim --test crash -- --nocapture
+
+# Any bytes, as long as you like: TARGET=replay, SECONDS=60. Needs cargo-fuzz and a nightly Rust.
+fuzz:
+	cd ct && $(CARGO) +nightly fuzz run $(or $(TARGET),replay) -- -max_total_time=$(or $(SECONDS),60)
 
 # Side by side with the original, interleaved, in about ten minutes; or in one.
 bench: all original
