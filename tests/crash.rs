@@ -367,6 +367,9 @@ impl Run {
         let seed = self.prng.next_u64();
         let (queue, _wal) = open(disk, self.sync, self.segment_size, seed, now)?;
         let mut found = 0;
+        if queue.next_id() > 100_000 {
+            return Err(format!("the next id would be {}", queue.next_id()));
+        }
         for id in 1..queue.next_id() {
             let Some(job) = queue.find(id) else { continue };
             let job = queue.job(job);

@@ -78,10 +78,19 @@ impl<T> fmt::Debug for Key<T> {
     }
 }
 
+/// How many items a chunk holds.
+const CHUNK: usize = 4096;
+
 /// Owns items and hands out keys to them.
+///
+/// They live in chunks, each a slab that never grows: so adding an item never copies the others,
+/// and a chunk that has become empty gives its memory back. Invariant: `open` names the chunks
+/// with room, each once.
 #[derive(Debug)]
 pub struct Arena<T> {
-    slots: Slab<T>,
+    chunks: Vec<Slab<T>>,
+    open: Vec<u32>,
+    len: usize,
     /// How often an item was looked up; see [`Arena::visits`].
     #[cfg(debug_assertions)]
     visits: std::cell::Cell<u64>,
@@ -90,7 +99,9 @@ pub struct Arena<T> {
 impl<T> Default for Arena<T> {
     fn default() -> Self {
         Self {
-            slots: Slab::new(),
+            chunks: Vec::new(),
+            open: Vec::new(),
+            len: 0,
             #[cfg(debug_assertions)]
             visits: std::cell::Cell::new(0),
         }
@@ -98,36 +109,63 @@ impl<T> Default for Arena<T> {
 }
 
 impl<T> Arena<T> {
-    /// Stores an item. Amortised O(1).
+    /// Stores an item. O(1), but for the list of chunks, which is a four-thousandth of the items.
     pub fn insert(&mut self, item: T) -> Key<T> {
-        Key::from_slot(self.slots.insert(item))
+        let number = match self.open.last() {
+            Some(&number) => number as usize,
+            None => {
+                self.open.push(u32::try_from(self.chunks.len()).expect("fewer than 2^20 chunks"));
+                self.chunks.push(Slab::new());
+                self.chunks.len() - 1
+            }
+        };
+        let chunk = &mut self.chunks[number];
+        if chunk.capacity() == 0 {
+            chunk.reserve_exact(CHUNK);
+        }
+        let slot = chunk.insert(item);
+        if chunk.len() == CHUNK {
+            self.open.pop();
+        }
+        self.len += 1;
+        Key::from_slot(number * CHUNK + slot)
     }
 
     /// Takes an item out; its key may name another item from now on.
     pub fn remove(&mut self, key: Key<T>) -> T {
-        self.slots.remove(key.index())
+        let (number, slot) = place(key);
+        let chunk = &mut self.chunks[number];
+        let was_full = chunk.len() == CHUNK;
+        let item = chunk.remove(slot);
+        if was_full {
+            self.open.push(u32::try_from(number).expect("fewer than 2^20 chunks"));
+        }
+        // The last one with room is kept, lest it come and go with each item; another one is used
+        // again after all others.
+        if chunk.is_empty() && self.open.len() > 1 {
+            *chunk = Slab::new();
+            let at = self.open.iter().rposition(|&open| open as usize == number);
+            self.open.swap(0, at.expect("it has room"));
+        }
+        self.len -= 1;
+        item
     }
 
     /// The item, or `None` where the key has been given back.
     pub fn get(&self, key: Key<T>) -> Option<&T> {
         self.count_visit();
-        self.slots.get(key.index())
-    }
-
-    /// As [`Arena::get`], to change it.
-    pub fn get_mut(&mut self, key: Key<T>) -> Option<&mut T> {
-        self.count_visit();
-        self.slots.get_mut(key.index())
+        let (number, slot) = place(key);
+        self.chunks.get(number)?.get(slot)
     }
 
     /// How many items there are.
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.len
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.len == 0
     }
 
     /// How often an item was looked up by its key: what a command costs, counted rather than
@@ -146,22 +184,31 @@ impl<T> Arena<T> {
 
     /// Every item with its key, in slot order. O(capacity): for checks and closing down.
     pub fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
-        self.slots.iter().map(|(slot, item)| (Key::from_slot(slot), item))
+        self.chunks.iter().enumerate().flat_map(|(number, chunk)| {
+            chunk.iter().map(move |(slot, item)| (Key::from_slot(number * CHUNK + slot), item))
+        })
     }
+}
+
+/// The chunk of an item, and its slot there.
+fn place<T>(key: Key<T>) -> (usize, usize) {
+    (key.index() / CHUNK, key.index() % CHUNK)
 }
 
 impl<T> Index<Key<T>> for Arena<T> {
     type Output = T;
     fn index(&self, key: Key<T>) -> &T {
         self.count_visit();
-        &self.slots[key.index()]
+        let (number, slot) = place(key);
+        &self.chunks[number][slot]
     }
 }
 
 impl<T> IndexMut<Key<T>> for Arena<T> {
     fn index_mut(&mut self, key: Key<T>) -> &mut T {
         self.count_visit();
-        &mut self.slots[key.index()]
+        let (number, slot) = place(key);
+        &mut self.chunks[number][slot]
     }
 }
 
