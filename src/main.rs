@@ -99,6 +99,7 @@ fn serve(config: &Config) -> Result<(), ExitCode> {
     for warning in &config.warnings {
         warn!("{warning}");
     }
+    sys::keep_large_blocks_apart();
     match sys::raise_descriptor_limit() {
         Ok(limit) => debug!("up to {limit} descriptors"),
         Err(error) => warn!("the limit on descriptors stays as it is: {error}"),

@@ -111,14 +111,11 @@ impl<T> Default for Arena<T> {
 impl<T> Arena<T> {
     /// Stores an item. O(1), but for the list of chunks, which is a four-thousandth of the items.
     pub fn insert(&mut self, item: T) -> Key<T> {
-        let number = match self.open.last() {
-            Some(&number) => number as usize,
-            None => {
-                self.open.push(u32::try_from(self.chunks.len()).expect("fewer than 2^20 chunks"));
-                self.chunks.push(Slab::new());
-                self.chunks.len() - 1
-            }
-        };
+        if self.open.is_empty() {
+            self.open.push(u32::try_from(self.chunks.len()).expect("fewer than 2^20 chunks"));
+            self.chunks.push(Slab::new());
+        }
+        let number = self.open[self.open.len() - 1] as usize;
         let chunk = &mut self.chunks[number];
         if chunk.capacity() == 0 {
             chunk.reserve_exact(CHUNK);
