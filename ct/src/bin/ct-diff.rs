@@ -19,10 +19,10 @@ right one is the reference: scripts expect its answers.
 
  --seed N           seed of the first run, the others follow (1)
  --runs N           how many runs (100)
- --steps N          acts of a run, at most 400, and 80 in runs that let time pass (200)
+ --steps N          acts of a run, at most 400, and 60 in runs that let time pass (200)
  --garbage          send mostly garbage
  --seconds N        begin no run later than this
- --parallel N       runs at a time, where daemons are started (12)
+ --parallel N       runs at a time, where daemons are started (24)
  --go-on            do not stop at the first difference
  --left-dialect D   what is known about the left daemon: ours, 1.13 or 1.12 (its version tells)
  --right-dialect D  the same for the right one
@@ -143,10 +143,12 @@ fn told(what: &str, finding: &Finding) -> String {
 fn totals(summary: &Summary, time: Duration) -> String {
     let Summary { agreed, events, too_slow, findings, unrepeated } = summary;
     format!(
-        "{agreed} runs agreed ({events} events), {} differed, {} differed once only, {too_slow} too \
-         slow, {:.1} s",
+        "{agreed} runs agreed ({events} events), {} differed, {} differed once only, {} too slow{}, \
+         {:.1} s",
         findings.len(),
         unrepeated.len(),
+        too_slow.len(),
+        too_slow.iter().map(|seed| format!(" (seed {seed})")).collect::<String>(),
         time.as_secs_f64()
     )
 }

@@ -5,9 +5,9 @@
 //! some daemon is left out while the run is played.
 //!
 //! **Time.** All timers of the protocol run for whole seconds. So a run that lets time pass does it
-//! in steps of 0.2, 1.2 or 2.2 seconds: what is done after the n-th step happens 0.2·n seconds
+//! in steps of 0.25, 1.25 or 2.25 seconds: what is done after the n-th step happens 0.25·n seconds
 //! beside every timer that was set before, and both daemons agree on what is due, as long as each
-//! burst of acts is over in a fraction of 0.2 seconds. Hence at most four steps in a run.
+//! burst of acts is over in a fraction of 0.25 seconds. Hence at most three steps in a run.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::act::{Act, Command, Job, Part, Peer};
 use crate::prng::Prng;
 
 /// Bursts of acts in a run that lets time pass, and acts of a burst.
-const BURSTS: usize = 4;
+const BURSTS: usize = 3;
 const BURST_ACTS: usize = 20;
 
 /// Acts of a run in which no second passes.
@@ -74,7 +74,7 @@ impl Generator {
         let mut acts = Vec::new();
         for _ in 0..BURSTS {
             acts.extend((0..each).map(|_| self.act()));
-            acts.push(Act::Pass(Duration::from_millis(self.pick(&[200, 1200, 1200, 2200]))));
+            acts.push(Act::Pass(Duration::from_millis(self.pick(&[250, 1250, 1250, 2250]))));
         }
         acts
     }
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_bursts_stand_in_the_same_fifth_of_a_second() {
+    fn no_two_bursts_stand_in_the_same_quarter_of_a_second() {
         let mut timed = 0;
         for seed in 0..200 {
             let acts = generate(seed, TASTE);
@@ -364,7 +364,7 @@ mod tests {
                 _ => None,
             });
             let passes: Vec<u128> = passes.collect();
-            assert!(passes.iter().all(|time| time % 1000 == 200), "{passes:?}");
+            assert!(passes.iter().all(|time| time % 1000 == 250), "{passes:?}");
             assert!(passes.is_empty() || passes.len() == BURSTS);
             timed += usize::from(!passes.is_empty());
         }

@@ -6,11 +6,6 @@
 //! Reading order: `act` is what a run is made of, `generate` draws it, `play` plays it on a `rig`
 //! of two daemons with a `track` of each connection, `reply` says what is the same, `shrink` makes
 //! a failing run short, and `record` writes it down.
-//!
-//! **Not finished.** A finding is a place to look, not yet a verdict: commands pipelined behind a
-//! reserve that waits may overtake those of another connection on one daemon and not on the
-//! other, and a line of several times 224 bytes makes the original lose the next command at more
-//! lengths than the mask knows. A run across a restart with a binlog is missing.
 
 mod act;
 mod generate;
@@ -80,7 +75,7 @@ pub struct Options {
     pub seed: u64,
     /// How many runs.
     pub runs: u64,
-    /// How many acts a run has; at most 400, and 80 where time passes.
+    /// How many acts a run has; at most 400, and 60 where time passes.
     pub steps: usize,
     /// Whether most of what is sent is garbage.
     pub garbage: bool,
@@ -105,7 +100,7 @@ impl Default for Options {
             garbage: false,
             time: None,
             shrink_time: Duration::from_secs(60),
-            parallel: 12,
+            parallel: 24,
             goes_on: false,
             dialects: [None, None],
         }
@@ -134,8 +129,8 @@ pub struct Summary {
     pub agreed: u64,
     /// How many things were done in them: bytes sent, answers compared, connections ended.
     pub events: u64,
-    /// How many runs were too slow for their time table, every time they were tried.
-    pub too_slow: u64,
+    /// The seeds of runs that were too slow for their time table, every time they were tried.
+    pub too_slow: Vec<u64>,
     /// Differences that show again.
     pub findings: Vec<Finding>,
     /// Differences that did not show again: a race in a daemon, or this machine was busy.
@@ -187,7 +182,7 @@ pub fn compare(
 /// How one run ended.
 enum RunEnd {
     Agreed(usize),
-    TooSlow,
+    TooSlow(u64),
     Finding(Finding),
     Unrepeated(Finding),
 }
@@ -199,7 +194,7 @@ impl Summary {
                 self.agreed += 1;
                 self.events += events as u64;
             }
-            RunEnd::TooSlow => self.too_slow += 1,
+            RunEnd::TooSlow(seed) => self.too_slow.push(seed),
             RunEnd::Finding(finding) => self.findings.push(finding),
             RunEnd::Unrepeated(finding) => self.unrepeated.push(finding),
         }
@@ -251,7 +246,7 @@ impl<'a> Contest<'a> {
         }
         let found = match verdict {
             Verdict::Agreed(events) => return Ok(RunEnd::Agreed(events)),
-            Verdict::TooSlow => return Ok(RunEnd::TooSlow),
+            Verdict::TooSlow => return Ok(RunEnd::TooSlow(seed)),
             Verdict::Differed(found) => *found,
         };
         acts.extend(found.looked.iter().cloned());

@@ -1,23 +1,31 @@
 //! Two daemons side by side, met in lock step.
 //!
 //! Everything is done to both, the left one first. Then [`Rig::settle`] waits until neither has
-//! anything more to say. How many replies will come it does not know: a reserve may wait, garbage
-//! may be anything. Instead it makes round trips on a connection of its own, the barrier, until
-//! several in a row brought nothing on any connection: with each of them the daemon has looked at
-//! every socket again. If the two do not agree by then, the slower one gets time to catch up.
+//! anything more to say. It is told how many replies are due, and waits for them. What else may come
+//! nobody knows: others that wait may be served, garbage may be anything. So it makes round trips on
+//! a connection of its own, the barrier, until some in a row brought nothing on any connection: with
+//! each of them the daemon has looked at every socket again. If the two do not agree by then, the
+//! slower one gets time to catch up.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
+use std::os::fd::BorrowedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::act::Peer;
 use super::reply::{Baseline, Judge, Reply};
 use crate::daemon::Daemon;
+use crate::os;
 use crate::socket::Stream;
 
-/// Round trips without news after which no news is coming.
+/// Round trips without news after which no news is coming, where all that is due has come: the
+/// daemon had seen the last command, so what it said to others is on its way before the barrier's.
+const QUIET_TRIPS_ANSWERED: usize = 1;
+/// Round trips without news after which no news is coming, where that is not certain.
 const QUIET_TRIPS: usize = 3;
+/// How long is waited for replies that are due; if the count was wrong, round trips tell.
+const DUE_TIME: Duration = Duration::from_millis(40);
 /// Bytes for each further quiet trip: some daemons take a large body in small bites, without a
 /// sign of life.
 const BYTES_PER_TRIP: usize = 256;
@@ -137,7 +145,14 @@ impl Wire {
         while !self.said.is_closed {
             match self.stream.read(&mut buffer) {
                 Ok(0) => self.said.is_closed = true,
-                Ok(length) => self.arrived.extend_from_slice(&buffer[..length]),
+                Ok(length) => {
+                    self.arrived.extend_from_slice(&buffer[..length]);
+                    // A short read took all there was; the next look sees what follows.
+                    if length < buffer.len() {
+                        has_news = true;
+                        break;
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => self.said.is_closed = true,
@@ -213,13 +228,26 @@ impl Side {
         }
     }
 
-    fn listen(&mut self) -> bool {
-        let mut has_news = false;
-        for wire in self.wires.values_mut() {
-            has_news |= wire.listen(&self.baseline);
-        }
-        has_news
+    /// Tells whether so many replies have come on a connection, or all that ever will.
+    fn has_said(&self, peer: Peer, replies: usize) -> bool {
+        self.failure.is_some()
+            || self.wires.get(&peer).is_none_or(|wire| {
+                wire.said.is_closed || wire.said.replies.len() >= replies
+            })
     }
+}
+
+/// What is to come after something was done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Due {
+    /// On this connection,
+    pub(crate) peer: Peer,
+    /// so many replies.
+    pub(crate) replies: usize,
+    /// Whether that is all there is to wait for on any connection whose commands are queued.
+    pub(crate) is_all: bool,
+    /// How many bytes were sent.
+    pub(crate) bytes: usize,
 }
 
 /// Both daemons.
@@ -287,12 +315,19 @@ impl Rig {
         }
     }
 
-    /// Waits until neither has more to say after so many bytes, and returns what both said.
+    /// Waits until neither has more to say, and returns what both said.
     ///
     /// A sentence comes with it if the two differ, or if one of them is gone.
-    pub(crate) fn settle(&mut self, bytes: usize) -> (Vec<News>, Option<String>) {
-        let needed = QUIET_TRIPS + bytes / BYTES_PER_TRIP;
+    pub(crate) fn settle(&mut self, due: Due) -> (Vec<News>, Option<String>) {
         let start = Instant::now();
+        let has_all = |rig: &Self| rig.sides.iter().all(|side| side.has_said(due.peer, due.replies));
+        while !has_all(self) && start.elapsed() < DUE_TIME {
+            self.listen(DUE_TIME);
+        }
+        let needed = match due.is_all && has_all(self) {
+            true => QUIET_TRIPS_ANSWERED,
+            false => QUIET_TRIPS + due.bytes / BYTES_PER_TRIP,
+        };
         let mut quiet = 0;
         loop {
             let has_news = self.trip();
@@ -319,7 +354,25 @@ impl Rig {
     fn trip(&mut self) -> bool {
         self.sides.iter_mut().for_each(Side::ask);
         self.sides.iter_mut().for_each(Side::await_answer);
-        self.sides.each_mut().map(Side::listen).contains(&true)
+        self.listen(Duration::ZERO)
+    }
+
+    /// Takes what has arrived anywhere, waits a while for the first of it, and says whether that is
+    /// anything.
+    fn listen(&mut self, timeout: Duration) -> bool {
+        let wires = || self.sides.iter().flat_map(|side| side.wires.values());
+        let open: Vec<BorrowedFd<'_>> =
+            wires().filter(|wire| !wire.said.is_closed).map(|wire| wire.stream.as_fd()).collect();
+        let mut ready = os::readable(&open, timeout).into_iter();
+        let mut has_news = false;
+        for side in &mut self.sides {
+            for wire in side.wires.values_mut().filter(|wire| !wire.said.is_closed) {
+                if ready.next().unwrap_or_default() {
+                    has_news |= wire.listen(&side.baseline);
+                }
+            }
+        }
+        has_news
     }
 
     fn news(&self) -> Vec<News> {
