@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use super::act::{Act, Command, INSPECTOR, Job, Part, Peer};
 use super::record::{Event, Record, on_connection};
 use super::reply::Reply;
-use super::rig::{Chunk, Due, News, Rig};
+use super::rig::{Chunk, Due, News, Rig, Settled};
 use super::track::{Change, Oddity, Track, Verb};
 
 /// How long a burst of acts may take in a run that lets time pass.
@@ -108,7 +108,6 @@ pub(crate) fn play(
     match stopped {
         Ok(()) => Verdict::Agreed(player.done),
         Err(Stop::TooSlow) => Verdict::TooSlow,
-        Err(Stop::Differed) if player.is_late() => Verdict::TooSlow,
         Err(Stop::Differed) => {
             let Player { record, looked, .. } = player;
             Verdict::Differed(Box::new(Found { record, looked }))
@@ -202,13 +201,13 @@ impl Player<'_> {
 
     /// Fails if this burst has taken longer than it may.
     fn keep_time(&self) -> Result<(), Stop> {
-        if self.is_late() { Err(Stop::TooSlow) } else { Ok(()) }
+        if self.is_late(Instant::now()) { Err(Stop::TooSlow) } else { Ok(()) }
     }
 
-    fn is_late(&self) -> bool {
+    fn is_late(&self, now: Instant) -> bool {
         let start = self.bursts.last().copied().unwrap_or_default();
         let most = if self.is_timed { self.burst_max } else { QUICK_MAX };
-        self.started.elapsed() > start + most
+        now > self.started + start + most
     }
 
     fn note(&mut self, event: Event) {
@@ -376,7 +375,7 @@ impl Player<'_> {
     fn settle(&mut self, first: Peer, bytes: usize, is_all: bool) -> Result<(), Stop> {
         let replies = self.tracks.get(&first).map_or(0, Track::due);
         let due = Due { peer: first, replies, is_all, bytes };
-        let (mut news, failure) = self.rig.settle(due);
+        let Settled { mut news, failure, at } = self.rig.settle(due);
         news.sort_by_key(|news| (news.peer != first, news.peer));
         let mut differing = None;
         for news in &news {
@@ -394,6 +393,9 @@ impl Player<'_> {
             }
         }
         if let Some((news, same, told)) = differing {
+            if self.is_late(at) {
+                return Err(Stop::TooSlow);
+            }
             self.differed(news, same, &told);
         }
         if let Some(failure) = failure {

@@ -237,6 +237,17 @@ impl Side {
     }
 }
 
+/// What came after something was done.
+#[derive(Debug)]
+pub(crate) struct Settled {
+    /// What both said.
+    pub(crate) news: Vec<News>,
+    /// Why one of them is gone.
+    pub(crate) failure: Option<String>,
+    /// When there was silence, before the slower one got more time.
+    pub(crate) at: Instant,
+}
+
 /// What is to come after something was done.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Due {
@@ -315,32 +326,33 @@ impl Rig {
         }
     }
 
-    /// Waits until neither has more to say, and returns what both said.
-    ///
-    /// A sentence comes with it if the two differ, or if one of them is gone.
-    pub(crate) fn settle(&mut self, due: Due) -> (Vec<News>, Option<String>) {
+    /// Waits until neither has more to say.
+    pub(crate) fn settle(&mut self, due: Due) -> Settled {
         let start = Instant::now();
-        let has_all = |rig: &Self| rig.sides.iter().all(|side| side.has_said(due.peer, due.replies));
+        let has_all = |rig: &Self| rig.sides.iter().all(|it| it.has_said(due.peer, due.replies));
         while !has_all(self) && start.elapsed() < DUE_TIME {
             self.listen(DUE_TIME);
         }
-        let needed = match due.is_all && has_all(self) {
-            true => QUIET_TRIPS_ANSWERED,
-            false => QUIET_TRIPS + due.bytes / BYTES_PER_TRIP,
+        let needed = if due.is_all && has_all(self) {
+            QUIET_TRIPS_ANSWERED
+        } else {
+            QUIET_TRIPS + due.bytes / BYTES_PER_TRIP
         };
         let mut quiet = 0;
+        let mut first = None;
         loop {
             let has_news = self.trip();
             quiet = if has_news { 0 } else { quiet + 1 };
             if quiet < needed {
                 continue;
             }
+            let at = *first.get_or_insert_with(Instant::now);
             let news = self.news();
             let differ = news.iter().any(|news| news.difference(&self.judge).1.is_some());
             let has_failed = self.sides.iter().any(|side| side.failure.is_some());
             if !differ || has_failed || start.elapsed() > PATIENCE {
                 self.forget();
-                return (news, self.failure());
+                return Settled { news, failure: self.failure(), at };
             }
             thread::sleep(POLL);
         }
