@@ -16,7 +16,7 @@
 //! | `waiters-swap` | a second client waiting for the same tube |
 //! | `lone-cr-mutes`, `cr-at-224-eats`, `timeout-unchecked` | lines that would show it |
 //! | `upload-visible` | looking at ids not known to be whole while a body is on its way |
-//! | `timer-lost` | added: after each moment when a time to run can end, its holder says something |
+//! | `timer-lost` | waiting for longer than a moment while others hold jobs; added: after each moment when a time to run can end, its holder says something |
 //!
 //! When the acts are over everything is looked at, and then taken apart job by job, so that orders
 //! show that no statistic tells.
@@ -45,6 +45,8 @@ const POKES: [Duration; 2] = [Duration::from_millis(150), Duration::from_millis(
 /// some ten small packets that were not acknowledged, and may take its time to acknowledge what
 /// nobody reads.
 const QUEUE_MAX: usize = 4;
+/// How long that may take.
+const POKE_MAX: Duration = Duration::from_millis(40);
 /// Ids above this are ids of no job.
 const ID_MAX: u64 = 1_000_000_000;
 /// What is sent for a job that is not there (any more).
@@ -205,9 +207,13 @@ impl Player<'_> {
     }
 
     fn is_late(&self, now: Instant) -> bool {
-        let start = self.bursts.last().copied().unwrap_or_default();
-        let most = if self.is_timed { self.burst_max } else { QUICK_MAX };
-        now > self.started + start + most
+        let is_burst = self.bursts.last() == Some(&self.at);
+        let most = match (self.is_timed, is_burst) {
+            (false, _) => QUICK_MAX,
+            (true, true) => self.burst_max,
+            (true, false) => POKE_MAX,
+        };
+        now > self.started + self.at + most
     }
 
     fn note(&mut self, event: Event) {
@@ -477,7 +483,8 @@ impl Player<'_> {
 
     /// Lets everybody who holds a job say something.
     fn poke(&mut self) -> Result<(), Stop> {
-        for (peer, _) in self.holders(Track::is_at_rest) {
+        let holders = self.tracks.iter().filter(|(_, it)| it.is_at_rest() && it.held(0).is_some());
+        for peer in holders.map(|(&peer, _)| peer).collect::<Vec<_>>() {
             if !self.tails.contains_key(&peer) && !self.half_closed.contains(&peer) {
                 self.send_now(peer, &[poke()])?;
             }
@@ -485,22 +492,23 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Brings to an end what would keep a holder of jobs from saying something.
+    /// Brings to an end what would keep a holder of jobs from saying something, and what would show
+    /// that a time to run was over before that.
     fn free_holders(&mut self) -> Result<(), Stop> {
-        for (peer, _) in self.holders(|_| true) {
-            let is_sent = self.send_tail(peer)?;
-            let is_stuck = |track: &Track| !track.is_at_rest() && !track.may_wait();
-            if !is_sent || self.tracks.get(&peer).is_some_and(is_stuck) {
-                // Not if commands are queued: then it has yet to be served anyway.
-                self.act(&Act::Close(peer))?;
+        for peer in self.tracks.keys().copied().collect::<Vec<_>>() {
+            let holds = |track: &Track| track.held(0).is_some();
+            let Some(track) = self.tracks.get(&peer) else { continue };
+            if track.may_wait() && self.others(peer).any(holds) {
+                self.act(&Act::HalfClose(peer))?;
+            } else if holds(track) {
+                let is_sent = self.send_tail(peer)?;
+                let is_stuck = |track: &Track| !track.is_at_rest() && !track.may_wait();
+                if !is_sent || self.tracks.get(&peer).is_some_and(is_stuck) {
+                    self.act(&Act::Close(peer))?;
+                }
             }
         }
         Ok(())
-    }
-
-    fn holders(&self, test: impl Fn(&Track) -> bool) -> Vec<(Peer, u64)> {
-        let holders = self.tracks.iter().filter(|(_, track)| test(track));
-        holders.filter_map(|(&peer, track)| Some((peer, track.held(0)?))).collect()
     }
 }
 
