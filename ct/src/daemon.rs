@@ -8,7 +8,7 @@
 //! connections. Where the system does not tell (no `/proc`), one connection is made and counted.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -181,14 +181,22 @@ pub fn free_port() -> io::Result<u16> {
 
 /// Asks Linux whether the process listens on the port; `None` where it does not tell.
 fn is_listening(pid: u32, port: u16) -> Option<bool> {
-    let table = fs::read_to_string("/proc/net/tcp").ok()?;
+    let table = BufReader::new(File::open("/proc/net/tcp").ok()?);
     let suffix = format!(":{port:04X}");
-    let inode = table.lines().skip(1).find_map(|line| {
+    let mut inode = None;
+    for line in table.lines().skip(1) {
         // sl, local address, remote address, state (0A is listening), …, inode
+        let line = line.ok()?;
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let listens = fields.get(1)?.ends_with(&suffix) && *fields.get(3)? == "0A";
-        if listens { fields.get(9).copied() } else { None }
-    });
+        // Those that listen come first. What follows can be thousands of dead connections.
+        if *fields.get(3)? != "0A" {
+            break;
+        }
+        if fields.get(1)?.ends_with(&suffix) {
+            inode = Some((*fields.get(9)?).to_owned());
+            break;
+        }
+    }
     let Some(inode) = inode else {
         return Some(false);
     };

@@ -41,6 +41,9 @@ const ATTEMPTS: usize = 4;
 /// How often a difference may fail to show again before it is taken for chance, and how often its
 /// short form is played to tell how surely it shows.
 const REPEATS: usize = 5;
+/// How long the slower daemon gets to catch up, and how long where the difference was seen before.
+const PATIENCE: Duration = Duration::from_millis(400);
+const PATIENCE_AGAIN: Duration = Duration::from_millis(100);
 /// How many candidates are tried at a time while shrinking.
 const SHRINK_PARALLEL: usize = 8;
 
@@ -264,8 +267,9 @@ impl<'a> Contest<'a> {
     fn play(&self, acts: &[Act], inspects: bool) -> io::Result<Verdict> {
         let judge = Judge::new(self.dialects.each_ref());
         let [left, right] = self.targets.map(side);
+        let patience = if inspects { PATIENCE } else { PATIENCE_AGAIN };
         let verdict = play(
-            Rig::new([left?, right?], judge),
+            Rig::new([left?, right?], judge, patience),
             acts,
             inspects,
             &self.masks,

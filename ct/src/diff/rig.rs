@@ -29,8 +29,6 @@ const DUE_TIME: Duration = Duration::from_millis(40);
 /// Bytes for each further quiet trip: some daemons take a large body in small bites, without a
 /// sign of life.
 const BYTES_PER_TRIP: usize = 256;
-/// How long the slower one gets to catch up.
-const PATIENCE: Duration = Duration::from_millis(400);
 /// How long a daemon may take for a barrier, or for taking what we send.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// How often is looked whether something has changed.
@@ -266,12 +264,14 @@ pub(crate) struct Due {
 pub(crate) struct Rig {
     sides: [Side; 2],
     judge: Judge,
+    /// How long the slower one gets to catch up.
+    patience: Duration,
 }
 
 impl Rig {
     /// Brings two daemons together.
-    pub(crate) fn new(sides: [Side; 2], judge: Judge) -> Self {
-        Self { sides, judge }
+    pub(crate) fn new(sides: [Side; 2], judge: Judge, patience: Duration) -> Self {
+        Self { sides, judge, patience }
     }
 
     /// Tells whether a connection is open.
@@ -350,7 +350,7 @@ impl Rig {
             let news = self.news();
             let differ = news.iter().any(|news| news.difference(&self.judge).1.is_some());
             let has_failed = self.sides.iter().any(|side| side.failure.is_some());
-            if !differ || has_failed || start.elapsed() > PATIENCE {
+            if !differ || has_failed || start.elapsed() > self.patience {
                 self.forget();
                 return Settled { news, failure: self.failure(), at };
             }
