@@ -76,10 +76,9 @@ fn the_originals_differences_are_found_where_they_are_not_declared() {
     if !has_original("the_originals_differences_are_found_where_they_are_not_declared") {
         return;
     }
-    for (mask, garbage, sign) in [
-        ("unquoted-names", false, ": {any}\n"),
-        ("lone-cr-mutes", true, "\\r"),
-    ] {
+    for (mask, garbage, sign) in
+        [("unquoted-names", false, ": {any}\n"), ("lone-cr-mutes", true, "\\r")]
+    {
         let options = Options { garbage, dialects: forgetful(mask), ..Options::default() };
         let script = find(OURS, ORIGINAL, options);
         assert!(script.contains(sign), "{mask}:\n{script}");

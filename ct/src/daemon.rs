@@ -79,6 +79,24 @@ impl Daemon {
         Ok(Self { child, address: String::new(), status: None, stdout, stderr })
     }
 
+    /// Ends it by SIGTERM and starts it again with the same flags at the same address.
+    ///
+    /// An error if it does not end within 20 seconds, or does not come back.
+    pub fn restart(&mut self, program: &Path, flags: &[&str]) -> io::Result<()> {
+        self.signal(libc::SIGTERM)?;
+        if self.wait_exit(START_TIMEOUT).is_none() {
+            return Err(io::Error::other("it does not end"));
+        }
+        let port = self.address.rsplit(':').next().unwrap_or_default().to_owned();
+        let number = port.parse().map_err(io::Error::other)?;
+        let mut arguments = vec!["-l", "127.0.0.1", "-p", &port];
+        arguments.extend(flags);
+        let mut again = Self::spawn_raw(program, &arguments)?;
+        again.address = self.address.clone();
+        *self = again;
+        self.wait_until_listening(number)
+    }
+
     /// Returns where it listens, as `127.0.0.1:PORT`; empty after [`Daemon::spawn_raw`].
     pub fn address(&self) -> &str {
         &self.address

@@ -28,11 +28,8 @@ pub(crate) fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
 /// which; none where a signal came between.
 #[expect(unsafe_code, reason = "std waits for one descriptor only")]
 pub(crate) fn readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Vec<bool> {
-    let asked = |fd: &BorrowedFd<'_>| libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
+    let asked =
+        |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut asked: Vec<libc::pollfd> = descriptors.iter().map(asked).collect();
     let count = libc::nfds_t::try_from(asked.len()).expect("a descriptor each");
     let timeout = libc::c_int::try_from(timeout.as_millis()).unwrap_or(libc::c_int::MAX);

@@ -21,6 +21,7 @@ right one is the reference: scripts expect its answers.
  --runs N           how many runs (100)
  --steps N          acts of a run, at most 400, and 60 in runs that let time pass (200)
  --garbage          send mostly garbage
+ --restart          give each a binlog (-b), end them by SIGTERM and start them again in the middle
  --seconds N        begin no run later than this
  --parallel N       runs at a time, where daemons are started (24)
  --go-on            do not stop at the first difference
@@ -104,6 +105,7 @@ impl Config {
                 "--seconds" => {
                     options.time = Some(Duration::from_secs(number(argument, value()?)?));
                 }
+                "--restart" => options.restart = true,
                 "--garbage" => options.garbage = true,
                 "--go-on" => options.goes_on = true,
                 "--left-dialect" => options.dialects[0] = Some(dialect(value()?)?),

@@ -33,6 +33,10 @@ pub(crate) struct Taste {
     pub(crate) garbage: bool,
     /// Whether the daemons may be told to drain.
     pub(crate) can_drain: bool,
+    /// Whether they are ended and started again. Then nothing is done that the original does not
+    /// log, or not well: `reserve-job` and releases without delay (B12), `bury` (B13), and a job
+    /// that stays makes the ids go on (B16).
+    pub(crate) restarts: bool,
 }
 
 /// Draws a run.
@@ -43,6 +47,14 @@ pub(crate) fn generate(seed: u64, taste: Taste) -> Vec<Act> {
     let drains = taste.can_drain && prng.chance(1, 12);
     let mut generator = Generator { prng, taste, peers, puts: 0 };
     let mut acts = if is_timed { generator.timed() } else { generator.quick() };
+    if taste.restarts {
+        for _ in 0..=at_most(&mut generator.prng, 2) {
+            let place = at_most(&mut generator.prng, acts.len());
+            acts.insert(place, Act::Restart);
+        }
+        // Of its own connection, so that nothing stands in its way.
+        acts.insert(0, Act::send(peers, generator.put(u32::MAX, u32::MAX)));
+    }
     if drains {
         let last = acts.len() / 5;
         let place = acts.len() - at_most(&mut generator.prng, last);
@@ -114,7 +126,8 @@ impl Generator {
     fn command(&mut self) -> Command {
         match self.prng.below(100) {
             _ if self.taste.garbage && self.prng.chance(2, 3) => self.garbage(),
-            0..=4 => {
+            // What is nearly right may be a release without delay.
+            0..=4 if !self.taste.restarts => {
                 let command = self.valid();
                 self.nearly(command)
             }
@@ -134,9 +147,13 @@ impl Generator {
                 let seconds = self.pick(&[0, 0, 0, 0, 1, 2, 0x7FFF_FFFF]);
                 Command::line(format!("reserve-with-timeout {seconds}"))
             }
+            18..=19 | 26..=28 if self.taste.restarts => self.on_job("kick-job", ""),
             18..=19 => self.on_job("reserve-job", ""),
             20..=22 => self.on_job("delete", ""),
-            23..=25 => self.on_job("release", &format!(" {pri} {delay}")),
+            23..=25 => {
+                let least = u32::from(self.taste.restarts);
+                self.on_job("release", &format!(" {pri} {}", delay.max(least)))
+            }
             26..=28 => self.on_job("bury", &format!(" {pri}")),
             29 => self.on_job("touch", ""),
             30..=31 => Command::line(format!("watch {}", self.tube())),
@@ -341,7 +358,7 @@ fn replace_number(bytes: &mut Vec<u8>, line: usize, number: &str) {
 mod tests {
     use super::*;
 
-    const TASTE: Taste = Taste { steps: 120, garbage: false, can_drain: true };
+    const TASTE: Taste = Taste { steps: 120, garbage: false, can_drain: true, restarts: false };
 
     #[test]
     fn a_seed_means_the_same_acts_every_time() {

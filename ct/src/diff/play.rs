@@ -193,6 +193,14 @@ impl Player<'_> {
                 self.forget(*peer);
                 self.settle(*peer, 0, false)
             }
+            Act::Restart => {
+                self.rig.restart();
+                self.note(Event::Restarted);
+                for peer in self.tracks.keys().copied().collect::<Vec<_>>() {
+                    self.forget(peer);
+                }
+                self.settle(INSPECTOR, 0, false)
+            }
             Act::Drain => {
                 self.rig.drain();
                 self.note(Event::Drained);
@@ -344,8 +352,7 @@ impl Player<'_> {
 
     /// Tells whether commands look at a job whose body may be on its way.
     fn sees_upload(&self, peer: Peer, track: &Track) -> bool {
-        let is_uploading =
-            track.is_uploading() || self.others(peer).any(Track::is_uploading);
+        let is_uploading = track.is_uploading() || self.others(peer).any(Track::is_uploading);
         is_uploading
             && track.pending().any(|sent| match sent.verb {
                 Verb::Look(id) => 0 < id && id < ID_MAX && !self.ids.contains_key(&id),

@@ -8,13 +8,17 @@
 //! slower one gets time to catch up.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::act::Peer;
 use super::reply::{Baseline, Judge, Reply};
+use crate::check::Program;
 use crate::daemon::Daemon;
 use crate::os;
 use crate::socket::Stream;
@@ -165,6 +169,46 @@ impl Wire {
     }
 }
 
+/// A folder for the binlog of one daemon in one run; it goes with the run.
+#[derive(Debug)]
+pub(crate) struct Binlog {
+    program: Program,
+    folder: PathBuf,
+}
+
+impl Binlog {
+    /// Makes an empty folder.
+    pub(crate) fn new(program: &Program) -> io::Result<Self> {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("ct-binlog-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder)?;
+        let mut program = program.clone();
+        // Small files are made quickly.
+        let flags = ["-b", &folder.to_string_lossy(), "-s", "262144"].map(str::to_owned);
+        program.flags.extend(flags);
+        Ok(Self { program, folder })
+    }
+
+    /// Starts the daemon for the first time.
+    pub(crate) fn start(&self) -> io::Result<Daemon> {
+        self.program.start(&[])
+    }
+
+    fn restart(&self, daemon: &mut Daemon) -> io::Result<()> {
+        let flags: Vec<&str> = self.program.flags.iter().map(String::as_str).collect();
+        daemon.restart(&self.program.path, &flags)
+    }
+}
+
+impl Drop for Binlog {
+    fn drop(&mut self) {
+        // Fails only where somebody else has taken it away.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
 /// One of the two daemons.
 #[derive(Debug)]
 pub(crate) struct Side {
@@ -172,6 +216,8 @@ pub(crate) struct Side {
     baseline: Baseline,
     /// If it was started for the run.
     daemon: Option<Daemon>,
+    /// How that is started again, if it keeps a binlog.
+    binlog: Option<Binlog>,
     barrier: Stream,
     wires: BTreeMap<Peer, Wire>,
     /// Why it cannot be met any more.
@@ -180,9 +226,22 @@ pub(crate) struct Side {
 
 impl Side {
     /// Opens the barrier to a daemon that was started for the run.
-    pub(crate) fn started(daemon: Daemon) -> io::Result<Self> {
+    pub(crate) fn started(daemon: Daemon, binlog: Option<Binlog>) -> io::Result<Self> {
         let address = daemon.address().to_owned();
-        Ok(Self { daemon: Some(daemon), ..Self::met(&address, Baseline::default())? })
+        let met = Self::met(&address, Baseline::default())?;
+        Ok(Self { daemon: Some(daemon), binlog, ..met })
+    }
+
+    /// Ends it and starts it again; all connections are gone.
+    fn restart(&mut self) -> io::Result<()> {
+        if let (Some(daemon), Some(binlog)) = (&mut self.daemon, &self.binlog) {
+            binlog.restart(daemon)?;
+            self.barrier = Stream::connect(&self.address)?;
+            self.barrier.set_read_timeout(TIMEOUT)?;
+        }
+        // Only now: a hang-up before the end would let it carry out what is queued.
+        self.wires.clear();
+        Ok(())
     }
 
     /// Opens the barrier to a daemon at an address.
@@ -190,8 +249,8 @@ impl Side {
         let barrier = Stream::connect(address)?;
         barrier.set_read_timeout(TIMEOUT)?;
         let address = address.to_owned();
-        let (daemon, wires, failure) = (None, BTreeMap::new(), None);
-        Ok(Self { address, baseline, daemon, barrier, wires, failure })
+        let (daemon, binlog, wires, failure) = (None, None, BTreeMap::new(), None);
+        Ok(Self { address, baseline, daemon, binlog, barrier, wires, failure })
     }
 
     /// Remembers why it cannot be met any more, and what its end was.
@@ -229,9 +288,10 @@ impl Side {
     /// Tells whether so many replies have come on a connection, or all that ever will.
     fn has_said(&self, peer: Peer, replies: usize) -> bool {
         self.failure.is_some()
-            || self.wires.get(&peer).is_none_or(|wire| {
-                wire.said.is_closed || wire.said.replies.len() >= replies
-            })
+            || self
+                .wires
+                .get(&peer)
+                .is_none_or(|wire| wire.said.is_closed || wire.said.replies.len() >= replies)
     }
 }
 
@@ -323,6 +383,15 @@ impl Rig {
                 let _ = daemon.signal(libc::SIGUSR1);
             }
             thread::sleep(SIGNAL_TIME);
+        }
+    }
+
+    /// Ends both and starts them again.
+    pub(crate) fn restart(&mut self) {
+        for side in &mut self.sides {
+            if let Err(error) = side.restart() {
+                side.fail(&error);
+            }
         }
     }
 
@@ -428,7 +497,7 @@ mod tests {
     #[test]
     fn the_first_difference_is_told_with_both_answers() {
         let ours = Dialect::named("ours").unwrap();
-        let judge = Judge::new([&ours, &ours]);
+        let judge = Judge::new([&ours, &ours], false);
         let table = [
             (said(&["A"], "", true), said(&["A"], "", true), 1, None),
             (

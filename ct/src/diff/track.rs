@@ -52,7 +52,9 @@ enum Input {
     /// The rest of a body and its CR LF, or of one that is thrown away.
     Body(u64),
     /// After `quit`, and whether anything was sent then.
-    Ended { has_more: bool },
+    Ended {
+        has_more: bool,
+    },
 }
 
 /// What a reply changed, for whoever keeps the jobs.
