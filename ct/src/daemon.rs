@@ -92,7 +92,7 @@ impl Daemon {
         let mut arguments = vec!["-l", "127.0.0.1", "-p", &port];
         arguments.extend(flags);
         let mut again = Self::spawn_raw(program, &arguments)?;
-        again.address = self.address.clone();
+        again.address.clone_from(&self.address);
         *self = again;
         self.wait_until_listening(number)
     }
