@@ -144,13 +144,15 @@ fn told(what: &str, finding: &Finding) -> String {
 
 fn totals(summary: &Summary, time: Duration) -> String {
     let Summary { agreed, events, too_slow, findings, unrepeated } = summary;
+    let slow: Vec<String> = too_slow.iter().map(u64::to_string).collect();
+    let slow = if slow.is_empty() { String::new() } else { format!(" ({})", slow.join(", ")) };
     format!(
         "{agreed} runs agreed ({events} events), {} differed, {} differed once only, {} too slow{}, \
          {:.1} s",
         findings.len(),
         unrepeated.len(),
         too_slow.len(),
-        too_slow.iter().map(|seed| format!(" (seed {seed})")).collect::<String>(),
+        slow,
         time.as_secs_f64()
     )
 }
