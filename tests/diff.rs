@@ -55,7 +55,7 @@ fn with_the_original() {
     if !has_original("with_the_original") {
         return;
     }
-    for (garbage, runs) in [(false, 48), (true, 24)] {
+    for (garbage, runs) in [(false, 40), (true, 20)] {
         let options = Options { garbage, runs, steps: 120, ..Options::default() };
         let summary = play(OURS, ORIGINAL, &options);
         let told = summary.findings.iter().map(|it| format!("{}\n{}", it.message, it.script));
