@@ -373,6 +373,30 @@ mod tests {
     }
 
     #[test]
+    fn what_is_due_ends_where_somebody_may_wait_and_where_a_body_arrives() {
+        let table: [(&[u8], usize); 6] = [
+            (b"stats\r\npeek 1\r\n", 2),
+            (b"stats\r\nreserve\r\nstats\r\n", 1),
+            (b"reserve-with-timeout 0\r\nstats\r\n", 2),
+            (b"stats\r\nput 0 0 1 3\r\nab", 1),
+            (b"put 0 0 1 3\r\nabc\r\nsta", 1),
+            (b"reserve\r\nput 0 0 1 3\r\nab", 0),
+        ];
+        for (bytes, due) in table {
+            assert_eq!(after(bytes).due(), due, "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn what_follows_quit_resets_and_what_only_concerns_its_sender_is_private() {
+        assert!(!after(b"quit\r\n").is_reset());
+        assert!(after(b"quit\r\n").is_ending());
+        assert!(after(b"quit\r\nstats\r\n").is_reset());
+        assert!(after(b"reserve\r\nwatch a\r\nuse b\r\n").is_queue_private());
+        assert!(!after(b"reserve\r\nwatch a\r\nreserve\r\n").is_queue_private());
+    }
+
+    #[test]
     fn replies_tell_who_holds_watches_and_waits() {
         let mut track = after(b"put 0 0 1 1\r\nx\r\nwatch t\r\nreserve\r\nreserve\r\ndelete 9\r\n");
         assert!(track.may_wait());
