@@ -8,7 +8,8 @@ MANDIR ?= $(PREFIX)/share/man
 DAEMON = target/release/beanstalkd
 ORIGINAL ?= /usr/bin/beanstalkd
 
-.PHONY: all run check fmt clippy doc test sim fuzz bench bench-quick crowd original clients install uninstall clean tools
+.PHONY: all run check fmt clippy doc test sim diff mutants fuzz bench bench-quick crowd original clients \
+    install uninstall clean tools
 
 all: tools
 	$(CARGO) build --release --locked
@@ -50,6 +51,18 @@ sim: tools
 # Any bytes, as long as you like: TARGET=replay, SECONDS=60. Needs cargo-fuzz and a nightly Rust.
 fuzz:
 	cd ct && $(CARGO) +nightly fuzz run $(or $(TARGET),replay) -- -max_total_time=$(or $(SECONDS),60)
+
+# Seeded traffic to this daemon and the original, as text and as garbage, for as many runs as you
+# like: SEED=n is the first, RUNS=n how many. And whether ct alone notices planted defects.
+diff: all original
+	$(CARGO) build -q --release --locked -p ct
+	target/release/ct-diff --left $(DAEMON) --right $(ORIGINAL) --go-on \
+	    --seed $(or $(SEED),1) --runs $(or $(RUNS),500)
+	target/release/ct-diff --left $(DAEMON) --right $(ORIGINAL) --go-on --garbage \
+	    --seed $(or $(SEED),1) --runs $(or $(RUNS),500)
+
+mutants: original
+	ORIGINAL=$(ORIGINAL) ct/mutants $(or $(SEED),1) $(or $(COUNT),50)
 
 # Side by side with the original, interleaved, in about ten minutes; or in one.
 bench: all original

@@ -8,7 +8,7 @@
 //! connections. Where the system does not tell (no `/proc`), one connection is made and counted.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -77,6 +77,24 @@ impl Daemon {
             io::Error::new(error.kind(), format!("{}: {error}", program.display()))
         })?;
         Ok(Self { child, address: String::new(), status: None, stdout, stderr })
+    }
+
+    /// Ends it by SIGTERM and starts it again with the same flags at the same address.
+    ///
+    /// An error if it does not end within 20 seconds, or does not come back.
+    pub fn restart(&mut self, program: &Path, flags: &[&str]) -> io::Result<()> {
+        self.signal(libc::SIGTERM)?;
+        if self.wait_exit(START_TIMEOUT).is_none() {
+            return Err(io::Error::other("it does not end"));
+        }
+        let port = self.address.rsplit(':').next().unwrap_or_default().to_owned();
+        let number = port.parse().map_err(io::Error::other)?;
+        let mut arguments = vec!["-l", "127.0.0.1", "-p", &port];
+        arguments.extend(flags);
+        let mut again = Self::spawn_raw(program, &arguments)?;
+        again.address.clone_from(&self.address);
+        *self = again;
+        self.wait_until_listening(number)
     }
 
     /// Returns where it listens, as `127.0.0.1:PORT`; empty after [`Daemon::spawn_raw`].
@@ -181,14 +199,22 @@ pub fn free_port() -> io::Result<u16> {
 
 /// Asks Linux whether the process listens on the port; `None` where it does not tell.
 fn is_listening(pid: u32, port: u16) -> Option<bool> {
-    let table = fs::read_to_string("/proc/net/tcp").ok()?;
+    let table = BufReader::new(File::open("/proc/net/tcp").ok()?);
     let suffix = format!(":{port:04X}");
-    let inode = table.lines().skip(1).find_map(|line| {
+    let mut inode = None;
+    for line in table.lines().skip(1) {
         // sl, local address, remote address, state (0A is listening), …, inode
+        let line = line.ok()?;
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let listens = fields.get(1)?.ends_with(&suffix) && *fields.get(3)? == "0A";
-        if listens { fields.get(9).copied() } else { None }
-    });
+        // Those that listen come first. What follows can be thousands of dead connections.
+        if *fields.get(3)? != "0A" {
+            break;
+        }
+        if fields.get(1)?.ends_with(&suffix) {
+            inode = Some((*fields.get(9)?).to_owned());
+            break;
+        }
+    }
     let Some(inode) = inode else {
         return Some(false);
     };

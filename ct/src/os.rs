@@ -24,6 +24,20 @@ pub(crate) fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Waits until one of the descriptors can be read, has ended or failed, or time is up, and tells
+/// which; none where a signal came between.
+#[expect(unsafe_code, reason = "std waits for one descriptor only")]
+pub(crate) fn readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Vec<bool> {
+    let asked =
+        |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut asked: Vec<libc::pollfd> = descriptors.iter().map(asked).collect();
+    let count = libc::nfds_t::try_from(asked.len()).expect("a descriptor each");
+    let timeout = libc::c_int::try_from(timeout.as_millis()).unwrap_or(libc::c_int::MAX);
+    // SAFETY: the pointer leads to as many writable records as the count says.
+    let result = unsafe { libc::poll(asked.as_mut_ptr(), count, timeout) };
+    asked.iter().map(|answer| result > 0 && answer.revents != 0).collect()
+}
+
 /// Asks the kernel to call a socket readable only when so many bytes are there.
 #[expect(unsafe_code, reason = "std has no call for SO_RCVLOWAT")]
 pub(crate) fn set_receive_low_water(socket: &impl AsRawFd, bytes: usize) -> io::Result<()> {

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
@@ -50,6 +50,13 @@ impl Stream {
         match self {
             Self::Tcp(tcp) => tcp.set_read_timeout(Some(timeout)),
             Self::Unix(unix) => unix.set_read_timeout(Some(timeout)),
+        }
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(tcp) => tcp.as_fd(),
+            Self::Unix(unix) => unix.as_fd(),
         }
     }
 

@@ -65,7 +65,9 @@ fn check(arguments: &[String]) -> Result<bool, String> {
         (None, false) => plain(&reports) + &rules(&reports),
     };
     print(&text);
-    print(&format!("{}\n", totals(&reports)));
+    // What is no line of the protocol is a comment in it.
+    let sign = if config.tap { "# " } else { "" };
+    print(&format!("{sign}{}\n", totals(&reports)));
     Ok(!reports.iter().any(Report::is_failure))
 }
 
@@ -214,7 +216,7 @@ fn conversation(scripts: &[Script], reports: &[Report]) -> String {
     text
 }
 
-/// Tells for each rule how many scripts prove it, and whether they passed.
+/// Tells for each command and each rule how many scripts prove it, and whether they passed.
 fn rules(reports: &[Report]) -> String {
     let mut counts: HashMap<&str, [usize; 3]> = HashMap::new();
     for report in reports {
@@ -224,8 +226,19 @@ fn rules(reports: &[Report]) -> String {
     }
     let mut counts: Vec<(&str, [usize; 3])> = counts.into_iter().collect();
     counts.sort_by_key(|(rule, _)| natural(rule));
-    let mut text = "\nRules, and the scripts that prove them:\n".to_owned();
-    for (rule, [passed, failed, skipped]) in counts {
+    // Commands are written small, the marks of rules begin with a capital.
+    let is_command = |rule: &str| rule.starts_with(|first: char| first.is_ascii_lowercase());
+    let (commands, rules): (Vec<_>, Vec<_>) =
+        counts.into_iter().partition(|(rule, _)| is_command(rule));
+    let tables = [("Commands", commands), ("Rules", rules)];
+    let text = tables.map(|(title, counts)| table(title, &counts)).concat();
+    text + "\n"
+}
+
+/// Writes one table: what is proved, by how many scripts, and what became of them.
+fn table(title: &str, counts: &[(&str, [usize; 3])]) -> String {
+    let mut text = format!("\n{title}, and the scripts that prove them:\n");
+    for &(rule, [passed, failed, skipped]) in counts {
         let verdict = match (passed, failed, skipped) {
             (_, 0, 0) => "all ok".to_owned(),
             (0, 0, _) => "skipped".to_owned(),
@@ -235,7 +248,6 @@ fn rules(reports: &[Report]) -> String {
         let all = passed + failed + skipped;
         put(&mut text, format_args!("{rule:<20} {all:>3}  {verdict}"));
     }
-    text.push('\n');
     text
 }
 

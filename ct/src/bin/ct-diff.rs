@@ -19,10 +19,11 @@ right one is the reference: scripts expect its answers.
 
  --seed N           seed of the first run, the others follow (1)
  --runs N           how many runs (100)
- --steps N          acts of a run, at most 400, and 80 in runs that let time pass (200)
+ --steps N          acts of a run, at most 400, and 60 in runs that let time pass (200)
  --garbage          send mostly garbage
+ --restart          give each a binlog (-b), end them by SIGTERM and start them again in the middle
  --seconds N        begin no run later than this
- --parallel N       runs at a time, where daemons are started (12)
+ --parallel N       runs at a time, where daemons are started (24)
  --go-on            do not stop at the first difference
  --left-dialect D   what is known about the left daemon: ours, 1.13 or 1.12 (its version tells)
  --right-dialect D  the same for the right one
@@ -104,6 +105,7 @@ impl Config {
                 "--seconds" => {
                     options.time = Some(Duration::from_secs(number(argument, value()?)?));
                 }
+                "--restart" => options.restart = true,
                 "--garbage" => options.garbage = true,
                 "--go-on" => options.goes_on = true,
                 "--left-dialect" => options.dialects[0] = Some(dialect(value()?)?),
@@ -142,11 +144,15 @@ fn told(what: &str, finding: &Finding) -> String {
 
 fn totals(summary: &Summary, time: Duration) -> String {
     let Summary { agreed, events, too_slow, findings, unrepeated } = summary;
+    let slow: Vec<String> = too_slow.iter().map(u64::to_string).collect();
+    let slow = if slow.is_empty() { String::new() } else { format!(" ({})", slow.join(", ")) };
     format!(
-        "{agreed} runs agreed ({events} events), {} differed, {} differed once only, {too_slow} too \
-         slow, {:.1} s",
+        "{agreed} runs agreed ({events} events), {} differed, {} differed once only, {} too slow{}, \
+         {:.1} s",
         findings.len(),
         unrepeated.len(),
+        too_slow.len(),
+        slow,
         time.as_secs_f64()
     )
 }

@@ -77,6 +77,8 @@ pub(crate) enum Act {
     Pass(Duration),
     /// Sends the daemons SIGUSR1.
     Drain,
+    /// Ends the daemons by SIGTERM and starts them again, with the same binlogs.
+    Restart,
 }
 
 impl Act {
@@ -88,7 +90,7 @@ impl Act {
     fn peer_mut(&mut self) -> Option<&mut Peer> {
         match self {
             Self::Send { peer, .. } | Self::HalfClose(peer) | Self::Close(peer) => Some(peer),
-            Self::Pass(_) | Self::Drain => None,
+            Self::Pass(_) | Self::Drain | Self::Restart => None,
         }
     }
 
@@ -113,7 +115,7 @@ impl Act {
                 let second = Duration::from_secs(1);
                 simpler.extend(time.checked_sub(second).map(Self::Pass));
             }
-            Self::HalfClose(_) | Self::Close(_) | Self::Drain => {}
+            Self::HalfClose(_) | Self::Close(_) | Self::Drain | Self::Restart => {}
         }
         simpler
     }

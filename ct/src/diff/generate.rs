@@ -5,9 +5,9 @@
 //! some daemon is left out while the run is played.
 //!
 //! **Time.** All timers of the protocol run for whole seconds. So a run that lets time pass does it
-//! in steps of 0.2, 1.2 or 2.2 seconds: what is done after the n-th step happens 0.2·n seconds
+//! in steps of 0.25, 1.25 or 2.25 seconds: what is done after the n-th step happens 0.25·n seconds
 //! beside every timer that was set before, and both daemons agree on what is due, as long as each
-//! burst of acts is over in a fraction of 0.2 seconds. Hence at most four steps in a run.
+//! burst of acts is over in a fraction of 0.25 seconds. Hence at most three steps in a run.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::act::{Act, Command, Job, Part, Peer};
 use crate::prng::Prng;
 
 /// Bursts of acts in a run that lets time pass, and acts of a burst.
-const BURSTS: usize = 4;
+const BURSTS: usize = 3;
 const BURST_ACTS: usize = 20;
 
 /// Acts of a run in which no second passes.
@@ -33,6 +33,10 @@ pub(crate) struct Taste {
     pub(crate) garbage: bool,
     /// Whether the daemons may be told to drain.
     pub(crate) can_drain: bool,
+    /// Whether they are ended and started again. Then nothing is done that the original does not
+    /// log, or not well: `reserve-job` and releases without delay (B12), `bury` (B13), and a job
+    /// that stays makes the ids go on (B16).
+    pub(crate) restarts: bool,
 }
 
 /// Draws a run.
@@ -43,6 +47,14 @@ pub(crate) fn generate(seed: u64, taste: Taste) -> Vec<Act> {
     let drains = taste.can_drain && prng.chance(1, 12);
     let mut generator = Generator { prng, taste, peers, puts: 0 };
     let mut acts = if is_timed { generator.timed() } else { generator.quick() };
+    if taste.restarts {
+        for _ in 0..=at_most(&mut generator.prng, 2) {
+            let place = at_most(&mut generator.prng, acts.len());
+            acts.insert(place, Act::Restart);
+        }
+        // Of its own connection, so that nothing stands in its way.
+        acts.insert(0, Act::send(peers, generator.put(u32::MAX, u32::MAX)));
+    }
     if drains {
         let last = acts.len() / 5;
         let place = acts.len() - at_most(&mut generator.prng, last);
@@ -74,7 +86,7 @@ impl Generator {
         let mut acts = Vec::new();
         for _ in 0..BURSTS {
             acts.extend((0..each).map(|_| self.act()));
-            acts.push(Act::Pass(Duration::from_millis(self.pick(&[200, 1200, 1200, 2200]))));
+            acts.push(Act::Pass(Duration::from_millis(self.pick(&[250, 1250, 1250, 2250]))));
         }
         acts
     }
@@ -114,7 +126,8 @@ impl Generator {
     fn command(&mut self) -> Command {
         match self.prng.below(100) {
             _ if self.taste.garbage && self.prng.chance(2, 3) => self.garbage(),
-            0..=4 => {
+            // What is nearly right may be a release without delay.
+            0..=4 if !self.taste.restarts => {
                 let command = self.valid();
                 self.nearly(command)
             }
@@ -134,9 +147,13 @@ impl Generator {
                 let seconds = self.pick(&[0, 0, 0, 0, 1, 2, 0x7FFF_FFFF]);
                 Command::line(format!("reserve-with-timeout {seconds}"))
             }
+            18..=19 | 26..=28 if self.taste.restarts => self.on_job("kick-job", ""),
             18..=19 => self.on_job("reserve-job", ""),
             20..=22 => self.on_job("delete", ""),
-            23..=25 => self.on_job("release", &format!(" {pri} {delay}")),
+            23..=25 => {
+                let least = u32::from(self.taste.restarts);
+                self.on_job("release", &format!(" {pri} {}", delay.max(least)))
+            }
             26..=28 => self.on_job("bury", &format!(" {pri}")),
             29 => self.on_job("touch", ""),
             30..=31 => Command::line(format!("watch {}", self.tube())),
@@ -341,7 +358,7 @@ fn replace_number(bytes: &mut Vec<u8>, line: usize, number: &str) {
 mod tests {
     use super::*;
 
-    const TASTE: Taste = Taste { steps: 120, garbage: false, can_drain: true };
+    const TASTE: Taste = Taste { steps: 120, garbage: false, can_drain: true, restarts: false };
 
     #[test]
     fn a_seed_means_the_same_acts_every_time() {
@@ -355,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_bursts_stand_in_the_same_fifth_of_a_second() {
+    fn no_two_bursts_stand_in_the_same_quarter_of_a_second() {
         let mut timed = 0;
         for seed in 0..200 {
             let acts = generate(seed, TASTE);
@@ -364,7 +381,7 @@ mod tests {
                 _ => None,
             });
             let passes: Vec<u128> = passes.collect();
-            assert!(passes.iter().all(|time| time % 1000 == 200), "{passes:?}");
+            assert!(passes.iter().all(|time| time % 1000 == 250), "{passes:?}");
             assert!(passes.is_empty() || passes.len() == BURSTS);
             timed += usize::from(!passes.is_empty());
         }

@@ -6,11 +6,6 @@
 //! Reading order: `act` is what a run is made of, `generate` draws it, `play` plays it on a `rig`
 //! of two daemons with a `track` of each connection, `reply` says what is the same, `shrink` makes
 //! a failing run short, and `record` writes it down.
-//!
-//! **Not finished.** A finding is a place to look, not yet a verdict: commands pipelined behind a
-//! reserve that waits may overtake those of another connection on one daemon and not on the
-//! other, and a line of several times 224 bytes makes the original lose the next command at more
-//! lengths than the mask knows. A run across a restart with a binlog is missing.
 
 mod act;
 mod generate;
@@ -32,7 +27,7 @@ use self::act::{Act, simpler};
 use self::generate::{Taste, generate};
 use self::play::{Found, Verdict, play};
 use self::reply::{Baseline, Judge};
-use self::rig::{Rig, SIDES, Side};
+use self::rig::{Binlog, Rig, SIDES, Side};
 use self::shrink::shrink;
 use crate::check::Program;
 use crate::client::Client;
@@ -46,6 +41,11 @@ const ATTEMPTS: usize = 4;
 /// How often a difference may fail to show again before it is taken for chance, and how often its
 /// short form is played to tell how surely it shows.
 const REPEATS: usize = 5;
+/// How long the slower daemon gets to catch up, and how long where the difference was seen before.
+const PATIENCE: Duration = Duration::from_millis(400);
+const PATIENCE_AGAIN: Duration = Duration::from_millis(100);
+/// How many runs with restarts go on at a time.
+const RESTART_PARALLEL: usize = 4;
 /// How many candidates are tried at a time while shrinking.
 const SHRINK_PARALLEL: usize = 8;
 
@@ -80,10 +80,12 @@ pub struct Options {
     pub seed: u64,
     /// How many runs.
     pub runs: u64,
-    /// How many acts a run has; at most 400, and 80 where time passes.
+    /// How many acts a run has; at most 400, and 60 where time passes.
     pub steps: usize,
     /// Whether most of what is sent is garbage.
     pub garbage: bool,
+    /// Whether the daemons keep binlogs and are ended and started again in the middle.
+    pub restart: bool,
     /// No run begins later than this after the start.
     pub time: Option<Duration>,
     /// How long the search for a shorter form of one failing run may take.
@@ -103,9 +105,10 @@ impl Default for Options {
             runs: 100,
             steps: 200,
             garbage: false,
+            restart: false,
             time: None,
             shrink_time: Duration::from_secs(60),
-            parallel: 12,
+            parallel: 24,
             goes_on: false,
             dialects: [None, None],
         }
@@ -134,8 +137,8 @@ pub struct Summary {
     pub agreed: u64,
     /// How many things were done in them: bytes sent, answers compared, connections ended.
     pub events: u64,
-    /// How many runs were too slow for their time table, every time they were tried.
-    pub too_slow: u64,
+    /// The seeds of runs that were too slow for their time table, every time they were tried.
+    pub too_slow: Vec<u64>,
     /// Differences that show again.
     pub findings: Vec<Finding>,
     /// Differences that did not show again: a race in a daemon, or this machine was busy.
@@ -187,7 +190,7 @@ pub fn compare(
 /// How one run ended.
 enum RunEnd {
     Agreed(usize),
-    TooSlow,
+    TooSlow(u64),
     Finding(Finding),
     Unrepeated(Finding),
 }
@@ -199,7 +202,7 @@ impl Summary {
                 self.agreed += 1;
                 self.events += events as u64;
             }
-            RunEnd::TooSlow => self.too_slow += 1,
+            RunEnd::TooSlow(seed) => self.too_slow.push(seed),
             RunEnd::Finding(finding) => self.findings.push(finding),
             RunEnd::Unrepeated(finding) => self.unrepeated.push(finding),
         }
@@ -224,6 +227,9 @@ impl<'a> Contest<'a> {
             let named = options.dialects[side].clone();
             named.unwrap_or_else(|| dialect_of(&known[side].version))
         };
+        if options.restart && targets.iter().any(|target| matches!(target, Target::Meet(_))) {
+            return Err(io::Error::other("only daemons that are started here can be restarted"));
+        }
         let dialects = [dialect(0), dialect(1)];
         let masks = dialects.iter().flat_map(|dialect| dialect.masks.clone()).collect();
         let job_size_limit = known[1].job_size_limit;
@@ -236,12 +242,18 @@ impl<'a> Contest<'a> {
 
     /// Returns how many runs may go on at a time: daemons at an address have room for one.
     fn parallel(&self, wanted: usize) -> usize {
-        if self.is_started() { wanted.max(1) } else { 1 }
+        match (self.is_started(), self.options.restart) {
+            (false, _) => 1,
+            // They wait for the disk, not for the clock.
+            (true, true) => wanted.clamp(1, RESTART_PARALLEL),
+            (true, false) => wanted.max(1),
+        }
     }
 
     fn run(&self, seed: u64) -> io::Result<RunEnd> {
-        let Options { steps, garbage, .. } = *self.options;
-        let mut acts = generate(seed, Taste { steps, garbage, can_drain: self.is_started() });
+        let Options { steps, garbage, restart, .. } = *self.options;
+        let can_drain = self.is_started() && !restart;
+        let mut acts = generate(seed, Taste { steps, garbage, can_drain, restarts: restart });
         let mut verdict = Verdict::TooSlow;
         for _ in 0..ATTEMPTS {
             verdict = self.play(&acts, true)?;
@@ -251,7 +263,7 @@ impl<'a> Contest<'a> {
         }
         let found = match verdict {
             Verdict::Agreed(events) => return Ok(RunEnd::Agreed(events)),
-            Verdict::TooSlow => return Ok(RunEnd::TooSlow),
+            Verdict::TooSlow => return Ok(RunEnd::TooSlow(seed)),
             Verdict::Differed(found) => *found,
         };
         acts.extend(found.looked.iter().cloned());
@@ -267,10 +279,11 @@ impl<'a> Contest<'a> {
 
     /// Plays acts on a fresh pair, or on the pair at hand.
     fn play(&self, acts: &[Act], inspects: bool) -> io::Result<Verdict> {
-        let judge = Judge::new(self.dialects.each_ref());
-        let [left, right] = self.targets.map(side);
+        let judge = Judge::new(self.dialects.each_ref(), self.options.restart);
+        let [left, right] = self.targets.map(|target| side(target, self.options.restart));
+        let patience = if inspects { PATIENCE } else { PATIENCE_AGAIN };
         let verdict = play(
-            Rig::new([left?, right?], judge),
+            Rig::new([left?, right?], judge, patience),
             acts,
             inspects,
             &self.masks,
@@ -295,7 +308,7 @@ impl<'a> Contest<'a> {
     fn shrink(&self, acts: Vec<Act>, found: Found) -> (Vec<Act>, Found) {
         let start = Instant::now();
         let mut last = found;
-        let width = if self.is_started() { SHRINK_PARALLEL } else { 1 };
+        let width = self.parallel(SHRINK_PARALLEL);
         let find_failing = |candidates: &[Vec<Act>]| {
             for (group, candidates) in candidates.chunks(width).enumerate() {
                 if start.elapsed() > self.options.shrink_time {
@@ -336,7 +349,8 @@ impl<'a> Contest<'a> {
     fn finding(&self, seed: u64, found: &Found, shown: (usize, usize)) -> Finding {
         let Options { steps, garbage, .. } = *self.options;
         let garbage = if garbage { " --garbage" } else { "" };
-        let origin = format!("ct-diff --seed {seed} --steps {steps}{garbage}");
+        let restart = if self.options.restart { " --restart" } else { "" };
+        let origin = format!("ct-diff --seed {seed} --steps {steps}{garbage}{restart}");
         let script = found.record.script(&origin);
         let check = self.check(&script);
         Finding { seed, message: found.record.message.clone(), script, shown, check }
@@ -404,9 +418,13 @@ fn dialect_of(version: &str) -> Dialect {
 }
 
 /// Makes ready to meet a daemon, a fresh one where it is started.
-fn side(target: &Target) -> io::Result<Side> {
+fn side(target: &Target, has_binlog: bool) -> io::Result<Side> {
     match target {
-        Target::Start(program) => Side::started(program.start(&[])?),
+        Target::Start(program) if has_binlog => {
+            let binlog = Binlog::new(program)?;
+            Side::started(binlog.start()?, Some(binlog))
+        }
+        Target::Start(program) => Side::started(program.start(&[])?, None),
         Target::Meet(address) => Side::met(address, baseline(address)?),
     }
 }

@@ -3,9 +3,11 @@
 //! It knows what each connection has under way, gives jobs their ids, keeps to the time table, and
 //! leaves out what may be answered in more than one way.
 //!
-//! The protocol itself leaves open how the commands of two connections mix. So while commands stand
-//! behind a waiting reserve, all others send one command at a time, and the connection is not
-//! closed: nobody knows how many of them would still be carried out.
+//! The protocol itself leaves open how the commands of two connections mix. So commands stand behind
+//! a waiting reserve on one connection at most. Meanwhile all others send one command at a time, and
+//! the connection is not closed: nobody knows how many of them would still be carried out. Before
+//! time passes, and at the end, it is half-closed, so that they are carried out now; what concerns
+//! nobody else may wait on.
 //!
 //! The rest is what one of the daemons is declared to do differently:
 //!
@@ -14,7 +16,7 @@
 //! | `waiters-swap` | a second client waiting for the same tube |
 //! | `lone-cr-mutes`, `cr-at-224-eats`, `timeout-unchecked` | lines that would show it |
 //! | `upload-visible` | looking at ids not known to be whole while a body is on its way |
-//! | `timer-lost` | added: after each moment when a time to run can end, its holder says something |
+//! | `timer-lost` | waiting for longer than a moment while others hold jobs; added: after each moment when a time to run can end, its holder says something |
 //!
 //! When the acts are over everything is looked at, and then taken apart job by job, so that orders
 //! show that no statistic tells.
@@ -26,19 +28,25 @@ use std::time::{Duration, Instant};
 use super::act::{Act, Command, INSPECTOR, Job, Part, Peer};
 use super::record::{Event, Record, on_connection};
 use super::reply::Reply;
-use super::rig::{Chunk, News, Rig};
+use super::rig::{Chunk, Due, News, Rig, Settled};
 use super::track::{Change, Oddity, Track, Verb};
 
 /// How long a burst of acts may take in a run that lets time pass.
-const BURST_MAX: Duration = Duration::from_millis(100);
+const BURST_MAX: Duration = Duration::from_millis(130);
 /// How long the looking at the end may take in such a run.
-const INSPECTION_MAX: Duration = Duration::from_millis(150);
+const INSPECTION_MAX: Duration = Duration::from_millis(220);
 /// How long a run may take that lets no time pass: no timer of the protocol ends before.
 const QUICK_MAX: Duration = Duration::from_millis(800);
 /// The pause between acts where time matters, so that timers are apart and their order is clear.
 const PACE: Duration = Duration::from_millis(2);
 /// How long after the beginning of a burst, whole seconds later, holders of jobs say something.
-const POKES: [Duration; 2] = [Duration::from_millis(110), Duration::from_millis(150)];
+const POKES: [Duration; 2] = [Duration::from_millis(150), Duration::from_millis(190)];
+/// How many commands may be under way on a connection that waits. The kernel holds back what follows
+/// some ten small packets that were not acknowledged, and may take its time to acknowledge what
+/// nobody reads.
+const QUEUE_MAX: usize = 4;
+/// How long that may take.
+const POKE_MAX: Duration = Duration::from_millis(40);
 /// Ids above this are ids of no job.
 const ID_MAX: u64 = 1_000_000_000;
 /// What is sent for a job that is not there (any more).
@@ -90,6 +98,7 @@ pub(crate) fn play(
         ids: BTreeMap::new(),
         is_timed,
         started: Instant::now(),
+        burst_max: BURST_MAX,
         bursts: vec![Duration::ZERO],
         at: Duration::ZERO,
         passed: Duration::ZERO,
@@ -135,6 +144,8 @@ struct Player<'a> {
     ids: BTreeMap<u64, Option<usize>>,
     is_timed: bool,
     started: Instant,
+    /// How long the present burst may take.
+    burst_max: Duration,
     /// When each burst of acts should have begun, after the start.
     bursts: Vec<Duration>,
     /// How far the time table has got, after the start.
@@ -149,15 +160,14 @@ struct Player<'a> {
 
 impl Player<'_> {
     fn acts(&mut self, acts: &[Act]) -> Result<(), Stop> {
-        let mut burst_max = BURST_MAX;
         for act in acts {
             if matches!(act, Act::Send { peer: INSPECTOR, .. }) {
-                burst_max = INSPECTION_MAX;
-            } else if self.is_timed && burst_max == BURST_MAX {
+                self.burst_max = INSPECTION_MAX;
+            } else if self.is_timed && self.burst_max == BURST_MAX {
                 thread::sleep(PACE);
             }
             self.act(act)?;
-            self.keep_time(burst_max)?;
+            self.keep_time()?;
         }
         Ok(())
     }
@@ -172,7 +182,7 @@ impl Player<'_> {
                 }
                 self.rig.half_close(*peer);
                 self.note(Event::HalfClose(*peer));
-                self.settle(*peer, 0)
+                self.settle(*peer, 0, false)
             }
             Act::Close(peer) => {
                 if self.tracks.get(peer).is_none_or(Track::has_queue) {
@@ -181,21 +191,37 @@ impl Player<'_> {
                 self.rig.close(*peer);
                 self.note(Event::Close(*peer));
                 self.forget(*peer);
-                self.settle(*peer, 0)
+                self.settle(*peer, 0, false)
+            }
+            Act::Restart => {
+                self.rig.restart();
+                self.note(Event::Restarted);
+                for peer in self.tracks.keys().copied().collect::<Vec<_>>() {
+                    self.forget(peer);
+                }
+                self.settle(INSPECTOR, 0, false)
             }
             Act::Drain => {
                 self.rig.drain();
                 self.note(Event::Drained);
-                self.settle(INSPECTOR, 0)
+                self.settle(INSPECTOR, 0, false)
             }
         }
     }
 
     /// Fails if this burst has taken longer than it may.
-    fn keep_time(&self, burst_max: Duration) -> Result<(), Stop> {
-        let start = self.bursts.last().copied().unwrap_or_default();
-        let most = if self.is_timed { burst_max } else { QUICK_MAX };
-        if self.started.elapsed() > start + most { Err(Stop::TooSlow) } else { Ok(()) }
+    fn keep_time(&self) -> Result<(), Stop> {
+        if self.is_late(Instant::now()) { Err(Stop::TooSlow) } else { Ok(()) }
+    }
+
+    fn is_late(&self, now: Instant) -> bool {
+        let is_burst = self.bursts.last() == Some(&self.at);
+        let most = match (self.is_timed, is_burst) {
+            (false, _) => QUICK_MAX,
+            (true, true) => self.burst_max,
+            (true, false) => POKE_MAX,
+        };
+        now > self.started + self.at + most
     }
 
     fn note(&mut self, event: Event) {
@@ -269,7 +295,8 @@ impl Player<'_> {
         }
         self.rig.send(peer, &chunks);
         self.note(Event::Sent(peer, chunks));
-        self.settle(peer, length)
+        let is_plain = self.tracks.get(&peer).is_some_and(|it| !it.may_wait() && !it.is_ending());
+        self.settle(peer, length, is_plain && !self.tracks.values().any(Track::has_queue))
     }
 
     /// Fills in the ids.
@@ -294,8 +321,17 @@ impl Player<'_> {
         }
         let fresh = || Track::new(self.job_size_limit);
         let mut track = self.tracks.get(&peer).cloned().unwrap_or_else(fresh);
+        let before = track.pending().count();
         for outgoing in outgoing {
             track.sent(&outgoing.bytes(), outgoing.put);
+        }
+        let after = track.pending().count();
+        let is_alone = after - before <= 1 && !track.has_queue();
+        if track.is_reset()
+            || track.has_queue() && after > QUEUE_MAX
+            || !is_alone && self.others(peer).any(Track::has_queue)
+        {
+            return false;
         }
         let is_odd = track.oddities().iter().any(|oddity| {
             self.has_mask(match oddity {
@@ -304,17 +340,19 @@ impl Player<'_> {
                 Oddity::UncheckedTimeout => "timeout-unchecked",
             })
         });
-        let mut others = self.tracks.iter().filter(|(other, _)| **other != peer);
-        let swaps = self.has_mask("waiters-swap") && others.any(|(_, it)| it.waits_beside(&track));
+        let swaps = self.has_mask("waiters-swap")
+            && self.others(peer).any(|other| other.waits_beside(&track));
         let shows = self.has_mask("upload-visible") && self.sees_upload(peer, &track);
         !(is_odd || swaps || shows)
     }
 
+    fn others(&self, peer: Peer) -> impl Iterator<Item = &Track> {
+        self.tracks.iter().filter(move |(other, _)| **other != peer).map(|(_, track)| track)
+    }
+
     /// Tells whether commands look at a job whose body may be on its way.
     fn sees_upload(&self, peer: Peer, track: &Track) -> bool {
-        let others = self.tracks.iter().filter(|(other, _)| **other != peer);
-        let is_uploading =
-            track.is_uploading() || others.map(|(_, it)| it).any(Track::is_uploading);
+        let is_uploading = track.is_uploading() || self.others(peer).any(Track::is_uploading);
         is_uploading
             && track.pending().any(|sent| match sent.verb {
                 Verb::Look(id) => 0 < id && id < ID_MAX && !self.ids.contains_key(&id),
@@ -345,9 +383,12 @@ fn split_off(outgoing: &mut Vec<Outgoing>, bytes: usize) -> Vec<Outgoing> {
 
 /// Listening.
 impl Player<'_> {
-    /// Waits until both have said everything, and takes it in; that of `first` first.
-    fn settle(&mut self, first: Peer, bytes: usize) -> Result<(), Stop> {
-        let (mut news, failure) = self.rig.settle(bytes);
+    /// Waits until both have said everything, and takes it in; that of `first` first. With `is_all`
+    /// the daemon has done everything when it has answered what is due there.
+    fn settle(&mut self, first: Peer, bytes: usize, is_all: bool) -> Result<(), Stop> {
+        let replies = self.tracks.get(&first).map_or(0, Track::due);
+        let due = Due { peer: first, replies, is_all, bytes };
+        let Settled { mut news, failure, at } = self.rig.settle(due);
         news.sort_by_key(|news| (news.peer != first, news.peer));
         let mut differing = None;
         for news in &news {
@@ -365,6 +406,9 @@ impl Player<'_> {
             }
         }
         if let Some((news, same, told)) = differing {
+            if self.is_late(at) {
+                return Err(Stop::TooSlow);
+            }
             self.differed(news, same, &told);
         }
         if let Some(failure) = failure {
@@ -403,6 +447,7 @@ impl Player<'_> {
 impl Player<'_> {
     fn pass(&mut self, time: Duration) -> Result<(), Stop> {
         let (from, to) = (self.at, self.at + time);
+        self.clear_queues(Track::is_queue_private)?;
         if self.has_mask("timer-lost") {
             self.free_holders()?;
             for moment in self.pokes(from, to) {
@@ -412,7 +457,16 @@ impl Player<'_> {
         }
         self.wait_until(to);
         self.bursts.push(to);
-        self.settle(INSPECTOR, 0)
+        self.settle(INSPECTOR, 0, false)
+    }
+
+    /// Lets what stands behind a waiting reserve be carried out now, unless it may stay.
+    fn clear_queues(&mut self, may_stay: impl Fn(&Track) -> bool) -> Result<(), Stop> {
+        let queues = self.tracks.iter().filter(|(_, it)| it.has_queue() && !may_stay(it));
+        for peer in queues.map(|(&peer, _)| peer).collect::<Vec<_>>() {
+            self.act(&Act::HalfClose(peer))?;
+        }
+        Ok(())
     }
 
     fn wait_until(&mut self, moment: Duration) {
@@ -436,7 +490,8 @@ impl Player<'_> {
 
     /// Lets everybody who holds a job say something.
     fn poke(&mut self) -> Result<(), Stop> {
-        for (peer, _) in self.holders(Track::is_at_rest) {
+        let holders = self.tracks.iter().filter(|(_, it)| it.is_at_rest() && it.held(0).is_some());
+        for peer in holders.map(|(&peer, _)| peer).collect::<Vec<_>>() {
             if !self.tails.contains_key(&peer) && !self.half_closed.contains(&peer) {
                 self.send_now(peer, &[poke()])?;
             }
@@ -444,22 +499,23 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Brings to an end what would keep a holder of jobs from saying something.
+    /// Brings to an end what would keep a holder of jobs from saying something, and what would show
+    /// that a time to run was over before that.
     fn free_holders(&mut self) -> Result<(), Stop> {
-        for (peer, _) in self.holders(|_| true) {
-            let is_sent = self.send_tail(peer)?;
-            let is_stuck = |track: &Track| !track.is_at_rest() && !track.may_wait();
-            if !is_sent || self.tracks.get(&peer).is_some_and(is_stuck) {
-                // Not if commands are queued: then it has yet to be served anyway.
-                self.act(&Act::Close(peer))?;
+        for peer in self.tracks.keys().copied().collect::<Vec<_>>() {
+            let holds = |track: &Track| track.held(0).is_some();
+            let Some(track) = self.tracks.get(&peer) else { continue };
+            if track.may_wait() && self.others(peer).any(holds) {
+                self.act(&Act::HalfClose(peer))?;
+            } else if holds(track) {
+                let is_sent = self.send_tail(peer)?;
+                let is_stuck = |track: &Track| !track.is_at_rest() && !track.may_wait();
+                if !is_sent || self.tracks.get(&peer).is_some_and(is_stuck) {
+                    self.act(&Act::Close(peer))?;
+                }
             }
         }
         Ok(())
-    }
-
-    fn holders(&self, test: impl Fn(&Track) -> bool) -> Vec<(Peer, u64)> {
-        let holders = self.tracks.iter().filter(|(_, track)| test(track));
-        holders.filter_map(|(&peer, track)| Some((peer, track.held(0)?))).collect()
     }
 }
 
@@ -471,27 +527,23 @@ fn poke() -> Outgoing {
 /// Looking at everything when the acts are over.
 impl Player<'_> {
     fn inspect(&mut self) -> Result<(), Stop> {
+        self.burst_max = INSPECTION_MAX;
+        let peers: Vec<Peer> = self.tracks.keys().copied().collect();
+        for &peer in &peers {
+            if self.tracks.get(&peer).is_some_and(Track::has_queue) {
+                self.carry_out(&Act::HalfClose(peer))?;
+            }
+        }
         let tubes = self.look_at_all()?;
         for tube in &tubes {
-            self.look(Command::line(format!("use {tube}")))?;
-            self.look(Command::line(format!("pause-tube {tube} 0")))?;
-            self.look(Command::line(format!("watch {tube}")))?;
-            self.look(Command::line("peek-ready"))?;
-            for _ in 0..TAKEN_APART_MAX {
-                self.look(Command::line("peek-buried"))?;
-                self.look(Command::line("peek-delayed"))?;
-                if self.look(Command::line("kick 1"))? != "KICKED 1" {
-                    break;
-                }
-            }
+            let first =
+                [format!("use {tube}"), format!("pause-tube {tube} 0"), format!("watch {tube}")];
+            let first = first.map(Command::line).into_iter();
+            self.look(first.chain([Command::line("peek-ready")]).collect())?;
+            self.look_until(&["peek-buried", "peek-delayed", "kick 1"], |last| last != "KICKED 1")?;
         }
-        for _ in 0..TAKEN_APART_MAX {
-            let answer = self.look(Command::line("reserve-with-timeout 0"))?;
-            if !answer.starts_with("RESERVED") {
-                break;
-            }
-        }
-        for peer in self.tracks.keys().copied().collect::<Vec<_>>() {
+        self.look_until(&["reserve-with-timeout 0"], |last| !last.starts_with("RESERVED"))?;
+        for &peer in &peers {
             self.carry_out(&Act::Close(peer))?;
         }
         self.look_at_all().map(drop)
@@ -499,33 +551,47 @@ impl Player<'_> {
 
     /// Looks at all statistics and jobs, and returns the tubes.
     fn look_at_all(&mut self) -> Result<Vec<String>, Stop> {
-        self.look(Command::line("stats"))?;
-        self.look(Command::line("list-tubes"))?;
-        let tubes = match self.record.events.last() {
+        self.look(["stats", "list-tubes"].map(Command::line).to_vec())?;
+        let tubes: Vec<String> = match self.record.events.last() {
             Some(Event::Answered(_, Reply::Yaml(lines))) => {
                 let names = lines.iter().filter_map(|line| line.strip_prefix(b"- "));
                 names.map(|name| String::from_utf8_lossy(name).into_owned()).collect()
             }
             _ => Vec::new(),
         };
-        for tube in &tubes {
-            self.look(Command::line(format!("stats-tube {tube}")))?;
-        }
+        let mut commands: Vec<Command> =
+            tubes.iter().map(|tube| Command::line(format!("stats-tube {tube}"))).collect();
         let top = self.ids.keys().next_back().copied().unwrap_or_default();
         for id in 1..=top + 1 {
             for word in ["stats-job", "peek"] {
-                self.look(match self.ids.get(&id) {
+                commands.push(match self.ids.get(&id) {
                     Some(Some(put)) => Command::on_job(word, Job::Put(*put), ""),
                     _ => Command::line(format!("{word} {id}")),
-                })?;
+                });
             }
         }
+        self.look(commands)?;
         Ok(tubes)
     }
 
-    /// Sends a command and returns what both answered.
-    fn look(&mut self, command: Command) -> Result<String, Stop> {
-        self.carry_out(&Act::send(INSPECTOR, command))?;
+    /// Sends the same again and again until the last answer tells to stop.
+    fn look_until(&mut self, lines: &[&str], is_last: fn(&str) -> bool) -> Result<(), Stop> {
+        for _ in 0..TAKEN_APART_MAX {
+            let round = lines.iter().map(|line| Command::line(*line));
+            let last = self.look(round.collect())?;
+            if is_last(&last) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends commands and returns what both answered to the last one.
+    fn look(&mut self, commands: Vec<Command>) -> Result<String, Stop> {
+        // One by one, so that each can be left out when the run is made short.
+        self.looked.extend(commands.iter().map(|it| Act::send(INSPECTOR, it.clone())));
+        self.act(&Act::Send { peer: INSPECTOR, commands, cut: None })?;
+        self.keep_time()?;
         Ok(match self.record.events.last() {
             Some(Event::Answered(INSPECTOR, reply)) => {
                 String::from_utf8_lossy(reply.head()).into_owned()
@@ -537,6 +603,6 @@ impl Player<'_> {
     fn carry_out(&mut self, act: &Act) -> Result<(), Stop> {
         self.looked.push(act.clone());
         self.act(act)?;
-        self.keep_time(INSPECTION_MAX)
+        self.keep_time()
     }
 }

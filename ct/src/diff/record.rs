@@ -22,6 +22,7 @@ pub(crate) enum Event {
     Close(Peer),
     Passed(Duration),
     Drained,
+    Restarted,
 }
 
 /// A run that showed a difference.
@@ -85,6 +86,8 @@ impl Event {
             Self::Close(peer) => format!("{}: close\n", name(*peer)),
             Self::Passed(time) => format!("+{}ms\n", time.as_millis()),
             Self::Drained => "drain\n".to_owned(),
+            // Scripts cannot say it; the reader can do it.
+            Self::Restarted => "# The daemon is ended by SIGTERM and started again.\n".to_owned(),
         }
     }
 }

@@ -1,28 +1,38 @@
 //! Two daemons side by side, met in lock step.
 //!
 //! Everything is done to both, the left one first. Then [`Rig::settle`] waits until neither has
-//! anything more to say. How many replies will come it does not know: a reserve may wait, garbage
-//! may be anything. Instead it makes round trips on a connection of its own, the barrier, until
-//! several in a row brought nothing on any connection: with each of them the daemon has looked at
-//! every socket again. If the two do not agree by then, the slower one gets time to catch up.
+//! anything more to say. It is told how many replies are due, and waits for them. What else may come
+//! nobody knows: others that wait may be served, garbage may be anything. So it makes round trips on
+//! a connection of its own, the barrier, until some in a row brought nothing on any connection: with
+//! each of them the daemon has looked at every socket again. If the two do not agree by then, the
+//! slower one gets time to catch up.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{self, Read, Write};
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::act::Peer;
 use super::reply::{Baseline, Judge, Reply};
+use crate::check::Program;
 use crate::daemon::Daemon;
+use crate::os;
 use crate::socket::Stream;
 
-/// Round trips without news after which no news is coming.
+/// Round trips without news after which no news is coming, where all that is due has come: the
+/// daemon had seen the last command, so what it said to others is on its way before the barrier's.
+const QUIET_TRIPS_ANSWERED: usize = 1;
+/// Round trips without news after which no news is coming, where that is not certain.
 const QUIET_TRIPS: usize = 3;
+/// How long is waited for replies that are due; if the count was wrong, round trips tell.
+const DUE_TIME: Duration = Duration::from_millis(40);
 /// Bytes for each further quiet trip: some daemons take a large body in small bites, without a
 /// sign of life.
 const BYTES_PER_TRIP: usize = 256;
-/// How long the slower one gets to catch up.
-const PATIENCE: Duration = Duration::from_millis(400);
 /// How long a daemon may take for a barrier, or for taking what we send.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// How often is looked whether something has changed.
@@ -137,7 +147,14 @@ impl Wire {
         while !self.said.is_closed {
             match self.stream.read(&mut buffer) {
                 Ok(0) => self.said.is_closed = true,
-                Ok(length) => self.arrived.extend_from_slice(&buffer[..length]),
+                Ok(length) => {
+                    self.arrived.extend_from_slice(&buffer[..length]);
+                    // A short read took all there was; the next look sees what follows.
+                    if length < buffer.len() {
+                        has_news = true;
+                        break;
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => self.said.is_closed = true,
@@ -152,6 +169,46 @@ impl Wire {
     }
 }
 
+/// A folder for the binlog of one daemon in one run; it goes with the run.
+#[derive(Debug)]
+pub(crate) struct Binlog {
+    program: Program,
+    folder: PathBuf,
+}
+
+impl Binlog {
+    /// Makes an empty folder.
+    pub(crate) fn new(program: &Program) -> io::Result<Self> {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("ct-binlog-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder)?;
+        let mut program = program.clone();
+        // Small files are made quickly.
+        let flags = ["-b", &folder.to_string_lossy(), "-s", "262144"].map(str::to_owned);
+        program.flags.extend(flags);
+        Ok(Self { program, folder })
+    }
+
+    /// Starts the daemon for the first time.
+    pub(crate) fn start(&self) -> io::Result<Daemon> {
+        self.program.start(&[])
+    }
+
+    fn restart(&self, daemon: &mut Daemon) -> io::Result<()> {
+        let flags: Vec<&str> = self.program.flags.iter().map(String::as_str).collect();
+        daemon.restart(&self.program.path, &flags)
+    }
+}
+
+impl Drop for Binlog {
+    fn drop(&mut self) {
+        // Fails only where somebody else has taken it away.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
 /// One of the two daemons.
 #[derive(Debug)]
 pub(crate) struct Side {
@@ -159,6 +216,8 @@ pub(crate) struct Side {
     baseline: Baseline,
     /// If it was started for the run.
     daemon: Option<Daemon>,
+    /// How that is started again, if it keeps a binlog.
+    binlog: Option<Binlog>,
     barrier: Stream,
     wires: BTreeMap<Peer, Wire>,
     /// Why it cannot be met any more.
@@ -167,9 +226,22 @@ pub(crate) struct Side {
 
 impl Side {
     /// Opens the barrier to a daemon that was started for the run.
-    pub(crate) fn started(daemon: Daemon) -> io::Result<Self> {
+    pub(crate) fn started(daemon: Daemon, binlog: Option<Binlog>) -> io::Result<Self> {
         let address = daemon.address().to_owned();
-        Ok(Self { daemon: Some(daemon), ..Self::met(&address, Baseline::default())? })
+        let met = Self::met(&address, Baseline::default())?;
+        Ok(Self { daemon: Some(daemon), binlog, ..met })
+    }
+
+    /// Ends it and starts it again; all connections are gone.
+    fn restart(&mut self) -> io::Result<()> {
+        if let (Some(daemon), Some(binlog)) = (&mut self.daemon, &self.binlog) {
+            binlog.restart(daemon)?;
+            self.barrier = Stream::connect(&self.address)?;
+            self.barrier.set_read_timeout(TIMEOUT)?;
+        }
+        // Only now: a hang-up before the end would let it carry out what is queued.
+        self.wires.clear();
+        Ok(())
     }
 
     /// Opens the barrier to a daemon at an address.
@@ -177,8 +249,8 @@ impl Side {
         let barrier = Stream::connect(address)?;
         barrier.set_read_timeout(TIMEOUT)?;
         let address = address.to_owned();
-        let (daemon, wires, failure) = (None, BTreeMap::new(), None);
-        Ok(Self { address, baseline, daemon, barrier, wires, failure })
+        let (daemon, binlog, wires, failure) = (None, None, BTreeMap::new(), None);
+        Ok(Self { address, baseline, daemon, binlog, barrier, wires, failure })
     }
 
     /// Remembers why it cannot be met any more, and what its end was.
@@ -213,13 +285,38 @@ impl Side {
         }
     }
 
-    fn listen(&mut self) -> bool {
-        let mut has_news = false;
-        for wire in self.wires.values_mut() {
-            has_news |= wire.listen(&self.baseline);
-        }
-        has_news
+    /// Tells whether so many replies have come on a connection, or all that ever will.
+    fn has_said(&self, peer: Peer, replies: usize) -> bool {
+        self.failure.is_some()
+            || self
+                .wires
+                .get(&peer)
+                .is_none_or(|wire| wire.said.is_closed || wire.said.replies.len() >= replies)
     }
+}
+
+/// What came after something was done.
+#[derive(Debug)]
+pub(crate) struct Settled {
+    /// What both said.
+    pub(crate) news: Vec<News>,
+    /// Why one of them is gone.
+    pub(crate) failure: Option<String>,
+    /// When there was silence, before the slower one got more time.
+    pub(crate) at: Instant,
+}
+
+/// What is to come after something was done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Due {
+    /// On this connection,
+    pub(crate) peer: Peer,
+    /// so many replies.
+    pub(crate) replies: usize,
+    /// Whether that is all there is to wait for on any connection whose commands are queued.
+    pub(crate) is_all: bool,
+    /// How many bytes were sent.
+    pub(crate) bytes: usize,
 }
 
 /// Both daemons.
@@ -227,12 +324,14 @@ impl Side {
 pub(crate) struct Rig {
     sides: [Side; 2],
     judge: Judge,
+    /// How long the slower one gets to catch up.
+    patience: Duration,
 }
 
 impl Rig {
     /// Brings two daemons together.
-    pub(crate) fn new(sides: [Side; 2], judge: Judge) -> Self {
-        Self { sides, judge }
+    pub(crate) fn new(sides: [Side; 2], judge: Judge, patience: Duration) -> Self {
+        Self { sides, judge, patience }
     }
 
     /// Tells whether a connection is open.
@@ -287,25 +386,42 @@ impl Rig {
         }
     }
 
-    /// Waits until neither has more to say after so many bytes, and returns what both said.
-    ///
-    /// A sentence comes with it if the two differ, or if one of them is gone.
-    pub(crate) fn settle(&mut self, bytes: usize) -> (Vec<News>, Option<String>) {
-        let needed = QUIET_TRIPS + bytes / BYTES_PER_TRIP;
+    /// Ends both and starts them again.
+    pub(crate) fn restart(&mut self) {
+        for side in &mut self.sides {
+            if let Err(error) = side.restart() {
+                side.fail(&error);
+            }
+        }
+    }
+
+    /// Waits until neither has more to say.
+    pub(crate) fn settle(&mut self, due: Due) -> Settled {
         let start = Instant::now();
+        let has_all = |rig: &Self| rig.sides.iter().all(|it| it.has_said(due.peer, due.replies));
+        while !has_all(self) && start.elapsed() < DUE_TIME {
+            self.listen(DUE_TIME);
+        }
+        let needed = if due.is_all && has_all(self) {
+            QUIET_TRIPS_ANSWERED
+        } else {
+            QUIET_TRIPS + due.bytes / BYTES_PER_TRIP
+        };
         let mut quiet = 0;
+        let mut first = None;
         loop {
             let has_news = self.trip();
             quiet = if has_news { 0 } else { quiet + 1 };
             if quiet < needed {
                 continue;
             }
+            let at = *first.get_or_insert_with(Instant::now);
             let news = self.news();
             let differ = news.iter().any(|news| news.difference(&self.judge).1.is_some());
             let has_failed = self.sides.iter().any(|side| side.failure.is_some());
-            if !differ || has_failed || start.elapsed() > PATIENCE {
+            if !differ || has_failed || start.elapsed() > self.patience {
                 self.forget();
-                return (news, self.failure());
+                return Settled { news, failure: self.failure(), at };
             }
             thread::sleep(POLL);
         }
@@ -319,7 +435,25 @@ impl Rig {
     fn trip(&mut self) -> bool {
         self.sides.iter_mut().for_each(Side::ask);
         self.sides.iter_mut().for_each(Side::await_answer);
-        self.sides.each_mut().map(Side::listen).contains(&true)
+        self.listen(Duration::ZERO)
+    }
+
+    /// Takes what has arrived anywhere, waits a while for the first of it, and says whether that is
+    /// anything.
+    fn listen(&mut self, timeout: Duration) -> bool {
+        let wires = || self.sides.iter().flat_map(|side| side.wires.values());
+        let open: Vec<BorrowedFd<'_>> =
+            wires().filter(|wire| !wire.said.is_closed).map(|wire| wire.stream.as_fd()).collect();
+        let mut ready = os::readable(&open, timeout).into_iter();
+        let mut has_news = false;
+        for side in &mut self.sides {
+            for wire in side.wires.values_mut().filter(|wire| !wire.said.is_closed) {
+                if ready.next().unwrap_or_default() {
+                    has_news |= wire.listen(&side.baseline);
+                }
+            }
+        }
+        has_news
     }
 
     fn news(&self) -> Vec<News> {
@@ -363,7 +497,7 @@ mod tests {
     #[test]
     fn the_first_difference_is_told_with_both_answers() {
         let ours = Dialect::named("ours").unwrap();
-        let judge = Judge::new([&ours, &ours]);
+        let judge = Judge::new([&ours, &ours], false);
         let table = [
             (said(&["A"], "", true), said(&["A"], "", true), 1, None),
             (

@@ -20,11 +20,15 @@ pub(crate) fn shrink<T: Clone>(
             sweep(&mut items, chunk, &mut find_failing);
             chunk /= 2;
         }
-        let candidates = simpler(&items);
-        match find_failing(&candidates) {
-            Some(index) => items.clone_from(&candidates[index]),
-            None if items.len() == before => return items,
-            None => {}
+        let mut is_simpler = false;
+        loop {
+            let mut candidates = simpler(&items);
+            let Some(index) = find_failing(&candidates) else { break };
+            items = candidates.swap_remove(index);
+            is_simpler = true;
+        }
+        if !is_simpler && items.len() == before {
+            return items;
         }
     }
 }

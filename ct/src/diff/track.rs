@@ -51,8 +51,10 @@ enum Input {
     Line(Vec<u8>),
     /// The rest of a body and its CR LF, or of one that is thrown away.
     Body(u64),
-    /// After `quit`.
-    Ended,
+    /// After `quit`, and whether anything was sent then.
+    Ended {
+        has_more: bool,
+    },
 }
 
 /// What a reply changed, for whoever keeps the jobs.
@@ -115,7 +117,10 @@ impl Track {
                         self.input = Input::Line(Vec::new());
                     }
                 }
-                Input::Ended => return,
+                Input::Ended { has_more } => {
+                    *has_more = true;
+                    return;
+                }
             }
         }
     }
@@ -151,6 +156,33 @@ impl Track {
     /// Tells whether a command that was answered neither here nor there may be waiting.
     pub(crate) fn may_wait(&self) -> bool {
         self.pending.iter().any(|sent| sent.verb == Verb::Reserve { may_wait: true })
+    }
+
+    /// Returns how many replies are certain to come: all up to the first that may have to wait, but
+    /// not that of a body that is still arriving.
+    pub(crate) fn due(&self) -> usize {
+        let waits = |sent: &Sent| sent.verb == Verb::Reserve { may_wait: true };
+        let is_arriving = usize::from(self.is_uploading());
+        let whole = self.pending.len().saturating_sub(is_arriving);
+        self.pending.iter().position(waits).map_or(whole, |wait| wait.min(whole))
+    }
+
+    /// Tells whether the connection ends when all is answered.
+    pub(crate) fn is_ending(&self) -> bool {
+        matches!(self.input, Input::Ended { .. })
+    }
+
+    /// Tells whether something was sent after `quit`. It is never read, so the connection is reset,
+    /// and with it replies may be lost.
+    pub(crate) fn is_reset(&self) -> bool {
+        self.input == Input::Ended { has_more: true }
+    }
+
+    /// Tells whether all that stands behind one that may be waiting is of no concern to others, so
+    /// that it may be carried out at any time.
+    pub(crate) fn is_queue_private(&self) -> bool {
+        let private = ["use", "watch", "ignore", "list-tube-used", "list-tubes-watched"];
+        self.pending.iter().skip(1).all(|sent| private.contains(&&*sent.word))
     }
 
     /// Tells whether commands stand behind one that may be waiting.
@@ -206,7 +238,7 @@ impl Track {
         let verb = if !is_well_formed {
             Verb::Other
         } else if line.starts_with(b"quit") {
-            self.input = Input::Ended;
+            self.input = Input::Ended { has_more: false };
             return;
         } else if let Some(fields) = line.strip_prefix(b"put ") {
             self.put(fields, put)
@@ -338,6 +370,30 @@ mod tests {
         assert!(!track.is_at_rest());
         track.sent(b"\n", None);
         assert!(track.oddities().is_empty());
+    }
+
+    #[test]
+    fn what_is_due_ends_where_somebody_may_wait_and_where_a_body_arrives() {
+        let table: [(&[u8], usize); 6] = [
+            (b"stats\r\npeek 1\r\n", 2),
+            (b"stats\r\nreserve\r\nstats\r\n", 1),
+            (b"reserve-with-timeout 0\r\nstats\r\n", 2),
+            (b"stats\r\nput 0 0 1 3\r\nab", 1),
+            (b"put 0 0 1 3\r\nabc\r\nsta", 1),
+            (b"reserve\r\nput 0 0 1 3\r\nab", 0),
+        ];
+        for (bytes, due) in table {
+            assert_eq!(after(bytes).due(), due, "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn what_follows_quit_resets_and_what_only_concerns_its_sender_is_private() {
+        assert!(!after(b"quit\r\n").is_reset());
+        assert!(after(b"quit\r\n").is_ending());
+        assert!(after(b"quit\r\nstats\r\n").is_reset());
+        assert!(after(b"reserve\r\nwatch a\r\nuse b\r\n").is_queue_private());
+        assert!(!after(b"reserve\r\nwatch a\r\nreserve\r\n").is_queue_private());
     }
 
     #[test]
