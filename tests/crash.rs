@@ -173,10 +173,11 @@ impl Run {
         let next_id = queue.next_id();
         for id in 1..next_id {
             let Some(job) = queue.find(id) else { continue };
+            let (body, _) = queue.body(job);
             let job = queue.job(job);
             let history = History {
                 tube: queue.tube(job.tube).name.to_string(),
-                body: job.body.to_vec(),
+                body: body.to_vec(),
                 versions: vec![(0, Version::of(&queue, id))],
             };
             jobs.insert(id, history);
@@ -224,8 +225,9 @@ impl Run {
         for id in self.next_id..queue.next_id() {
             // A put that was refused leaves a gap.
             let Some(job) = queue.find(id) else { continue };
+            let (body, _) = queue.body(job);
             let job = queue.job(job);
-            let (tube, body) = (queue.tube(job.tube).name.to_string(), job.body.to_vec());
+            let (tube, body) = (queue.tube(job.tube).name.to_string(), body.to_vec());
             self.ever.insert((id, tube.clone(), body.clone()));
             self.jobs.insert(id, History { tube, body, versions: vec![(0, None)] });
         }
@@ -372,9 +374,9 @@ impl Run {
         }
         for id in 1..queue.next_id() {
             let Some(job) = queue.find(id) else { continue };
+            let (body, _) = queue.body(job);
             let job = queue.job(job);
-            if !self.ever.contains(&(id, queue.tube(job.tube).name.to_string(), job.body.to_vec()))
-            {
+            if !self.ever.contains(&(id, queue.tube(job.tube).name.to_string(), body.to_vec())) {
                 return Err(format!("job {id} was never put with that tube and body"));
             }
         }
@@ -397,8 +399,9 @@ impl Run {
                 return Err(format!("job {id} is {version:?}, allowed: {allowed:?} at {now:?}"));
             }
             let is_same = |job| {
+                let (body, _) = queue.body(job);
                 let job = queue.job(job);
-                *queue.tube(job.tube).name == *history.tube && *job.body == history.body
+                *queue.tube(job.tube).name == *history.tube && *body == history.body
             };
             if floor.is_some() && !queue.find(*id).is_none_or(is_same) {
                 return Err(format!("job {id} has another tube or body"));

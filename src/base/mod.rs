@@ -11,7 +11,7 @@ mod list;
 mod pages;
 
 pub use arena::{Arena, Key};
-pub use body::Body;
+pub use body::{Bodies, Body, SMALL};
 pub use heap::Heap;
 pub use list::{Linked, Links, List};
 pub use pages::Pages;

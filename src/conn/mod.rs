@@ -22,7 +22,6 @@ mod output;
 pub use output::Output;
 
 use crate::{
-    base::Body,
     proto::{CRLF, LINE_LIMIT, Refused},
     queue::Put,
 };
@@ -66,7 +65,7 @@ pub enum Step<'a> {
     /// A command line, without its CR LF.
     Line(&'a [u8]),
     /// The whole body of a `put`, with the two bytes that should be CR LF.
-    Job(Put, Body),
+    Job(Put, Vec<u8>),
     /// Something was skipped that earns this answer.
     Refuse(Refused),
     /// Nothing more can be made of the bytes there are; what is left must come again, with more.
@@ -128,7 +127,7 @@ impl Conn {
                 }
                 let (put, got) = (body.put, std::mem::take(&mut body.got));
                 self.phase = Phase::Line;
-                Step::Job(put, got.into())
+                Step::Job(put, got)
             }
             Phase::Skip { left, then } => {
                 let skipped = usize::try_from(*left).unwrap_or(usize::MAX).min(rest.len());
@@ -161,11 +160,16 @@ impl Conn {
 
     /// Goes on with the body of a put, of `size` bytes without its CR LF. A body that has arrived
     /// whole is copied once; of any other, memory is taken as its bytes arrive.
-    pub fn expect_body(&mut self, put: Put, size: u32, rest: &mut &[u8]) -> Option<Body> {
+    pub fn expect_body<'a>(
+        &mut self,
+        put: Put,
+        size: u32,
+        rest: &mut &'a [u8],
+    ) -> Option<&'a [u8]> {
         let size = size as usize + CRLF.len();
         if let Some((body, behind)) = rest.split_at_checked(size) {
             *rest = behind;
-            return Some(body.into());
+            return Some(body);
         }
         self.phase = Phase::Body(Collecting { put, size, got: Vec::new() });
         None
@@ -306,7 +310,7 @@ mod tests {
     fn a_body_ends_where_it_said() {
         let conn = &mut Conn::default();
         let mut rest: &[u8] = b"abcd\r\nnext\r\n";
-        assert_eq!(conn.expect_body(PUT, 4, &mut rest).as_deref(), Some(&b"abcd\r\n"[..]));
+        assert_eq!(conn.expect_body(PUT, 4, &mut rest), Some(&b"abcd\r\n"[..]));
         assert_eq!(steps(conn, rest), ["next", "0 left"]);
         let mut rest: &[u8] = b"";
         assert!(conn.expect_body(PUT, 4, &mut rest).is_none());

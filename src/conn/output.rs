@@ -3,16 +3,9 @@
 //!
 //! Invariant: `len` is the number of bytes not sent yet; an empty output owns no memory.
 
-use std::{collections::VecDeque, io::IoSlice};
+use std::{collections::VecDeque, io::IoSlice, rc::Rc};
 
-use crate::{
-    base::Body,
-    proto::{CRLF, Reply},
-};
-
-/// A body from this size on is shared rather than copied: below, a copy costs less than the
-/// bookkeeping and the longer `writev`.
-const SHARED_FROM: usize = 4 * 1024;
+use crate::proto::{CRLF, Reply};
 
 /// A buffer of this size takes no further reply; the next one begins another.
 const PIECE: usize = 16 * 1024;
@@ -23,7 +16,7 @@ const SLICES: usize = 16;
 #[derive(Debug)]
 enum Piece {
     Copied(Vec<u8>),
-    Shared(Body),
+    Shared(Rc<Vec<u8>>),
 }
 
 impl Piece {
@@ -60,16 +53,14 @@ impl Output {
         self.write(|buffer| reply.write(buffer));
     }
 
-    /// Appends a reply that announces `body`, and the body, which ends in its own CR LF.
-    pub fn reply_with(&mut self, reply: Reply<'_>, body: &Body) {
-        debug_assert!(body.ends_with(CRLF));
+    /// Appends a reply that announces a body, and the body, which ends in its own CR LF: shared
+    /// if the job shares it, which pays for large ones, or else copied.
+    pub fn reply_with(&mut self, reply: Reply<'_>, bytes: &[u8], shared: Option<Rc<Vec<u8>>>) {
+        debug_assert!(bytes.ends_with(CRLF));
         self.reply(reply);
-        if body.len() < SHARED_FROM {
-            self.copy(body);
-        } else {
-            self.len += body.len();
-            self.pieces.push_back(Piece::Shared(body.clone()));
-        }
+        let Some(shared) = shared else { return self.copy(bytes) };
+        self.len += shared.len();
+        self.pieces.push_back(Piece::Shared(shared));
     }
 
     /// Appends bytes.
@@ -156,9 +147,10 @@ mod tests {
                 let mut body = vec![byte; size];
                 body.extend_from_slice(CRLF);
                 let reply = Reply::Reserved { id: number as u64, size };
-                output.reply_with(reply, &body.as_slice().into());
                 reply.write(&mut wanted);
-                wanted.extend(body);
+                wanted.extend(&body);
+                let shared = (size >= 4000).then(|| Rc::new(body.clone()));
+                output.reply_with(reply, &body, shared);
             }
             let (mut got, mut portions) = (Vec::new(), portions.into_iter().cycle());
             while !output.is_empty() {

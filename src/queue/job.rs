@@ -12,7 +12,7 @@
 //! So one position and one pair of links suffice, and a job fits 96 bytes beside its body.
 
 use crate::{
-    base::{Arena, Body, Key, Linked, Links, Pages},
+    base::{Arena, Bodies, Body, Key, Linked, Links, Pages},
     clock::Time,
     queue::{client::Client, tube::Tube},
 };
@@ -168,6 +168,7 @@ impl DueKey {
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     pub(super) arena: Arena<Job>,
+    pub(super) bodies: Bodies,
     ids: Pages<Job>,
 }
 
@@ -183,10 +184,10 @@ impl Jobs {
         self.ids.get(id)
     }
 
-    pub(super) fn remove(&mut self, key: Key<Job>) -> Job {
+    pub(super) fn remove(&mut self, key: Key<Job>) {
         let job = self.arena.remove(key);
         self.ids.remove(job.record.id);
-        job
+        self.bodies.remove(job.body);
     }
 }
 

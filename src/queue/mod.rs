@@ -18,7 +18,7 @@ mod stats;
 mod timers;
 mod tube;
 
-use std::time::Duration;
+use std::{borrow::Cow, collections::TryReserveError, rc::Rc, time::Duration};
 
 pub use self::{
     client::Client,
@@ -185,6 +185,11 @@ impl Queue {
         let before = std::mem::replace(&mut self.clients[client].using, tube);
         self.tubes.arena[before].users -= 1;
         self.drop_if_idle(before);
+    }
+
+    /// Takes a body in, for [`Queue::put`] or [`Queue::restore`]. Fails where there is no memory.
+    pub fn store(&mut self, body: Cow<'_, [u8]>) -> Result<Body, TryReserveError> {
+        self.jobs.bodies.insert(body)
     }
 
     /// Adds a job to the tube the client uses; without a delay, that tube is to hand out.
@@ -584,6 +589,13 @@ impl Queue {
     /// A job by key.
     pub fn job(&self, job: Key<Job>) -> &Job {
         &self.jobs.arena[job]
+    }
+
+    /// The bytes of a job's body, with the CR LF that ended them; and, of a large one, the body
+    /// to keep beside the job.
+    pub fn body(&self, job: Key<Job>) -> (&[u8], Option<Rc<Vec<u8>>>) {
+        let body = &self.jobs.arena[job].body;
+        (self.jobs.bodies.bytes(body), body.share())
     }
 
     /// A tube by key.

@@ -60,7 +60,7 @@ impl Server {
         self.queue.mark_producer(key.beside());
         let put = Put { id: self.queue.take_id(), pri, delay, ttr, created_at: now };
         if let Some(body) = self.conns[key].expect_body(put, size, rest) {
-            self.put(key, put, body, now);
+            self.put(key, put, body.into(), now);
         }
     }
 
@@ -221,9 +221,10 @@ impl Server {
     }
 
     fn send_found(&mut self, key: Key<Conn>, job: Key<Job>) {
-        let Job { record, body, .. } = self.queue.job(job);
-        let reply = Reply::Found { id: record.id, size: body.len() - proto::CRLF.len() };
-        self.conns[key].output.reply_with(reply, body);
+        let id = self.queue.job(job).record.id;
+        let (bytes, shared) = self.queue.body(job);
+        let reply = Reply::Found { id, size: bytes.len() - proto::CRLF.len() };
+        self.conns[key].output.reply_with(reply, bytes, shared);
         self.note(key);
     }
 

@@ -20,12 +20,12 @@
 mod dispatch;
 mod log;
 
-use std::collections::VecDeque;
+use std::{borrow::Cow, collections::VecDeque};
 
 use ::log::trace;
 
 use crate::{
-    base::{Arena, Body, Key},
+    base::{Arena, Key},
     clock::Time,
     conn::{Conn, Output, Step},
     proto::{CRLF, Refused, Reply, Verb},
@@ -182,7 +182,7 @@ impl Server {
             self.obeyed += 1;
             match self.conns[key].step(&mut rest) {
                 Step::Line(line) => self.dispatch(key, line, &mut rest, now),
-                Step::Job(put, body) => self.put(key, put, body, now),
+                Step::Job(put, body) => self.put(key, put, body.into(), now),
                 Step::Refuse(refused) => self.reply(key, Reply::Refused(refused)),
                 Step::More => {
                     appetite = Appetite::More;
@@ -320,7 +320,7 @@ impl Server {
     }
 
     /// The body of a `put` is complete.
-    fn put(&mut self, key: Key<Conn>, put: Put, body: Body, now: Time) {
+    fn put(&mut self, key: Key<Conn>, put: Put, body: Cow<'_, [u8]>, now: Time) {
         let now = self.instant(now);
         if !body.ends_with(CRLF) {
             return self.reply(key, Reply::Refused(Refused::ExpectedCrlf));
@@ -331,6 +331,9 @@ impl Server {
         if let Err(refused) = self.may_put(key, &body, now) {
             return self.reply(key, Reply::Refused(refused));
         }
+        let Ok(body) = self.queue.store(body) else {
+            return self.reply(key, Reply::Refused(Refused::OutOfMemory));
+        };
         let job = self.queue.put(key.beside(), put, body, now);
         self.log_put(job);
         let tube = self.queue.job(job).tube;
@@ -347,9 +350,10 @@ impl Server {
     }
 
     fn send_reserved(&mut self, key: Key<Conn>, job: Key<Job>) {
-        let Job { record, body, .. } = self.queue.job(job);
-        let reply = Reply::Reserved { id: record.id, size: body.len() - CRLF.len() };
-        self.conns[key].output.reply_with(reply, body);
+        let id = self.queue.job(job).record.id;
+        let (bytes, shared) = self.queue.body(job);
+        let reply = Reply::Reserved { id, size: bytes.len() - CRLF.len() };
+        self.conns[key].output.reply_with(reply, bytes, shared);
         trace!("{key:?} < {reply:?}");
         self.note(key);
     }

@@ -450,8 +450,9 @@ impl Wal {
     fn append_full(&mut self, queue: &Queue, key: Key<Job>) -> u32 {
         let job = queue.job(key);
         let name = &*queue.tube(job.tube).name;
-        self.append(&self.facts(queue, key), Some((name, &job.body)), queue);
-        u32::try_from(Self::full_length(name, &job.body)).expect("a gibibyte and 300 bytes")
+        let (body, _) = queue.body(key);
+        self.append(&self.facts(queue, key), Some((name, body)), queue);
+        u32::try_from(Self::full_length(name, body)).expect("a gibibyte and 300 bytes")
     }
 
     fn append_short(&mut self, queue: &Queue, job: Key<Job>) {

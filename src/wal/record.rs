@@ -120,6 +120,8 @@ pub enum Damage {
     Body,
     /// The id is one that no job gets.
     Id(u64),
+    /// There is no memory for the job.
+    Memory,
     /// The job was made at no time: most of the record is zeros.
     NoDate,
     /// The state is none: this number.
@@ -137,6 +139,7 @@ impl fmt::Display for Damage {
             Self::BodySize(size) => write!(f, "a body of {size} bytes"),
             Self::Body => f.write_str("a body without its line end"),
             Self::Id(id) => write!(f, "the job id {id}"),
+            Self::Memory => f.write_str("no memory for the job"),
             Self::NoDate => f.write_str("a job without a date"),
             Self::State(number) => write!(f, "a job state numbered {number}"),
             Self::Checksum => f.write_str("a checksum that does not fit"),

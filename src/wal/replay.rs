@@ -296,7 +296,8 @@ impl<'a> Reader<'a> {
                 let Some((tube, body)) = full.filter(|_| facts.kind != Kind::Deleted) else {
                     return Ok(());
                 };
-                let job = self.queue.restore(self.known(facts), tube, body.into());
+                let body = self.queue.store(body.into()).map_err(|_| Damage::Memory)?;
+                let job = self.queue.restore(self.known(facts), tube, body);
                 let length = u32::try_from(record.length).expect("a body and 300 bytes");
                 self.ledger.insert(job, length);
             }

@@ -97,7 +97,8 @@ fn sound() -> Memory {
         queue.use_tube(client, ["a", "default", "long-tube-name"][number as usize % 3]);
         let put = Put { id: queue.take_id(), pri: number, delay: number % 4, ttr: 9, created_at: START };
         let body = format!("{number}").repeat(number as usize) + "\r\n";
-        let job = queue.put(client, put, body.into_bytes().into(), START);
+        let body = queue.store(body.into_bytes().into()).expect("there is memory");
+        let job = queue.put(client, put, body, START);
         wal.put(&queue, job);
         if number % 5 == 0 {
             queue.reserve_job(client, job, START);
