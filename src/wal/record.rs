@@ -29,8 +29,9 @@ const FACTS_5: usize = 77;
 /// A short record, in bytes: what every delete needs.
 pub(super) const SHORT: usize = 4 + FACTS;
 
-/// The largest id a job can have: there are enough, and a damaged one must not use them up.
-const ID_LIMIT: u64 = u64::MAX / 2;
+/// The largest id a job can have: there are enough, a damaged one must not use them up, and a mark
+/// tells the next one in 63 bits.
+const ID_LIMIT: u64 = u64::MAX / 2 - 1;
 
 /// The id of a mark: a job that never was, and so is never found.
 const MARK_ID: u64 = u64::MAX;
