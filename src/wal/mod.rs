@@ -395,9 +395,12 @@ impl Wal {
         self.owed.remove(&job);
     }
 
-    /// The calendar as it is set now.
+    /// The calendar as it is set now. The one in use stays as long as it is right to the second:
+    /// a job's date must be the same whenever it is written, or jobs would change places.
     pub fn set_calendar(&mut self, calendar: Calendar) {
-        self.calendar = calendar;
+        if self.calendar.is_set_otherwise(calendar) {
+            self.calendar = calendar;
+        }
     }
 
     /// What `stats` tells.
