@@ -71,6 +71,8 @@ const ZEROS: &[u8] = &[0; 128 * 1024];
 
 /// How often to look whether a sync that is under way has ended.
 const GLANCE: Duration = Duration::from_millis(2);
+/// The largest number of a segment to go on from: more behind it than anybody can use up.
+const LAST: u32 = u32::MAX / 2;
 
 /// How long to wait before a disk that was full or failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -219,6 +221,10 @@ impl Wal {
             Name::Spare(_) => None,
         });
         let last = taken.max().unwrap_or(0);
+        if last > LAST {
+            let what = format!("no number is left behind {}", Name::Segment(last));
+            return Err(io::Error::other(what));
+        }
         let mut wal = Self {
             disk,
             sync: options.sync,
