@@ -142,7 +142,8 @@ mod tests {
     #[test]
     fn only_a_clock_that_was_set_is_another_calendar() {
         let calendar = Calendar::new(Time(1_000), 5_000_000_000);
-        for (date, expected) in [(5_000_000_000, false), (4_000_000_001, false), (6_000_000_000, true)]
+        for (date, expected) in
+            [(5_000_000_000, false), (4_000_000_001, false), (6_000_000_000, true)]
         {
             assert_eq!(calendar.is_set_otherwise(Calendar::new(Time(1_000), date)), expected);
             assert_eq!(Calendar::new(Time(1_000), date).is_set_otherwise(calendar), expected);

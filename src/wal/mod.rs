@@ -71,6 +71,7 @@ const ZEROS: &[u8] = &[0; 128 * 1024];
 
 /// How often to look whether a sync that is under way has ended.
 const GLANCE: Duration = Duration::from_millis(2);
+
 /// The largest number of a segment to go on from: more behind it than anybody can use up.
 const LAST: u32 = u32::MAX / 2;
 

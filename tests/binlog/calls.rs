@@ -4,7 +4,7 @@
 //! than it may be, stands in the order and the arguments of the calls.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -14,7 +14,7 @@ use ct::Daemon;
 use crate::stage::{Folder, LONG, OURS, Peer, can_run, eventually, skip, spawn};
 
 /// The calls that are looked at.
-const CALLS: &str = "trace=write,writev,pwrite64,sendto,sendmsg,fdatasync,fsync,sync_file_range,\
+const CALLS: &str = "trace=write,writev,pwrite64,sendto,sendmsg,fdatasync,fsync,\
                      rename,renameat,renameat2,unlink,unlinkat,openat,epoll_wait,epoll_pwait";
 
 /// One call.
@@ -24,7 +24,9 @@ enum Call {
     Send,
     /// A file of the log was written.
     Write(String),
-    /// A file of the log was synced.
+    /// A sync of a file of the log began: it covers what was written before.
+    BeginSync(String),
+    /// It is done.
     Sync(String),
     /// The directory was synced.
     SyncNames,
@@ -70,7 +72,25 @@ impl Traced {
         let trace = fs::read_to_string(&self.trace).expect("a trace");
         // The last line may be half there.
         let whole = trace.rsplit_once('\n').map_or("", |(whole, _)| whole);
-        whole.lines().filter_map(|line| call(line, &self.folder)).collect()
+        let mut calls = Vec::new();
+        let mut unfinished = BTreeMap::new();
+        for line in whole.lines() {
+            let Some((thread, line)) = line.trim_start().split_once(' ') else { continue };
+            let line = line.trim_start();
+            // Another thread's call may come between the two ends of one.
+            let line = if let Some((begin, _)) = line.split_once(" <unfinished ...>") {
+                calls.extend(beginning(begin, &self.folder));
+                unfinished.insert(thread, begin);
+                continue;
+            } else if let Some((_, end)) = line.split_once(" resumed>") {
+                unfinished.remove(thread).expect("its beginning").to_owned() + end
+            } else {
+                calls.extend(beginning(line, &self.folder));
+                line.to_owned()
+            };
+            calls.extend(call(&line, &self.folder));
+        }
+        calls
     }
 
     /// Ends it and returns all that it has done.
@@ -85,29 +105,44 @@ impl Traced {
     }
 }
 
-/// Reads a line of strace: `1234 fdatasync(7</path/binlog.1>) = 0`.
-fn call(line: &str, folder: &Path) -> Option<Call> {
-    let (_, line) = line.trim_start().split_once(' ')?;
-    let (name, arguments) = line.trim_start().split_once('(')?;
-    let (arguments, result) = arguments.rsplit_once(" = ")?;
-    let has_failed = result.starts_with('-');
-    let file = |text: &str| {
-        let path = Path::new(text.trim_matches(|c| "\"<>".contains(c)));
-        let name = path.strip_prefix(folder).ok()?.to_str()?.to_owned();
-        Some(name).filter(|name| name != "trace")
-    };
-    let descriptor = || arguments.split_once('<')?.1.split_once('>').map(|(text, _)| text);
-    let quoted = |number: usize| arguments.split('"').nth(2 * number + 1).and_then(file);
+/// A path's name within the folder; empty for the folder itself.
+fn file(path: &str, folder: &Path) -> Option<String> {
+    let name = Path::new(path).strip_prefix(folder).ok()?.to_str()?.to_owned();
+    Some(name).filter(|name| name != "trace")
+}
+
+/// What the descriptor is that a call is about: `7</path/binlog.1>`.
+fn descriptor(arguments: &str) -> Option<&str> {
+    arguments.split_once('<')?.1.split_once('>').map(|(text, _)| text)
+}
+
+/// What a call does from its beginning: a write may be seen, a sync covers what was written before.
+fn beginning(line: &str, folder: &Path) -> Option<Call> {
+    let (name, arguments) = line.split_once('(')?;
+    let target = descriptor(arguments);
     match name {
         "sendto" | "sendmsg" => Some(Call::Send),
-        "write" | "writev" | "pwrite64" => {
-            let target = descriptor()?;
-            // A reply of several pieces goes out by writev.
-            let is_client = name == "writev" && target.starts_with("socket:");
-            if is_client { Some(Call::Send) } else { file(target).map(Call::Write) }
+        // A reply of several pieces goes out by writev.
+        "writev" if target?.starts_with("socket:") => Some(Call::Send),
+        "write" | "writev" | "pwrite64" => file(target?, folder).map(Call::Write),
+        "fsync" | "fdatasync" => {
+            file(target?, folder).filter(|name| !name.is_empty()).map(Call::BeginSync)
         }
-        "fsync" | "fdatasync" | "sync_file_range" if !has_failed => {
-            let name = file(descriptor()?)?;
+        _ => None,
+    }
+}
+
+/// What a call has done at its end: `fdatasync(7</path/binlog.1>) = 0`.
+fn call(line: &str, folder: &Path) -> Option<Call> {
+    let (name, arguments) = line.split_once('(')?;
+    let (arguments, result) = arguments.rsplit_once(" = ")?;
+    let has_failed = result.starts_with('-');
+    let quoted = |number: usize| {
+        arguments.split('"').nth(2 * number + 1).and_then(|path| file(path, folder))
+    };
+    match name {
+        "fsync" | "fdatasync" if !has_failed => {
+            let name = file(descriptor(arguments)?, folder)?;
             Some(if name.is_empty() { Call::SyncNames } else { Call::Sync(name) })
         }
         "rename" | "renameat" | "renameat2" if !has_failed => {
@@ -154,32 +189,61 @@ fn work(place: &str) {
     one.tell("list-tube-used", "USING default");
 }
 
+/// Which files have writes that no sync covers.
+#[derive(Debug, Default)]
+struct Unsynced {
+    /// And those of them that were written before a sync that is under way.
+    files: BTreeMap<String, bool>,
+}
+
+impl Unsynced {
+    fn note(&mut self, call: &Call) {
+        match call {
+            Call::Write(name) => drop(self.files.insert(name.clone(), false)),
+            Call::BeginSync(name) => {
+                self.files.get_mut(name).into_iter().for_each(|is_covered| *is_covered = true);
+            }
+            Call::Sync(name) if self.files.get(name) == Some(&true) => {
+                drop(self.files.remove(name))
+            }
+            Call::Rename { from, to } => {
+                if let Some(is_covered) = self.files.remove(from) {
+                    self.files.insert(to.clone(), is_covered);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A segment with such writes. What a spare holds is not needed before it is a segment.
+    fn segment(&self) -> Option<&String> {
+        self.files.keys().find(|name| is_segment(name))
+    }
+}
+
 /// Whether all that a power cut could undo has been made sure of before every reply.
 fn assert_nothing_leaves_unsynced(calls: &[Call]) {
-    let mut unsynced = BTreeSet::new();
+    let mut unsynced = Unsynced::default();
     let mut names_changed = false;
     for (at, call) in calls.iter().enumerate() {
+        unsynced.note(call);
         match call {
-            // What a spare holds is not needed before it is a segment.
-            Call::Write(name) => drop(unsynced.insert(name.clone())),
-            Call::Sync(name) => drop(unsynced.remove(name)),
             Call::SyncNames => names_changed = false,
-            Call::Rename { from, to } => {
-                assert!(!unsynced.contains(from), "call {at}: {from} is renamed before its sync");
+            Call::Rename { to, .. } => {
+                assert_eq!(unsynced.segment(), None, "call {at}: a new name before its sync");
                 assert!(!names_changed, "call {at}: the name {to} before the last one is sure");
                 names_changed = true;
             }
             Call::Remove(name) if is_segment(name) => {
                 assert!(!names_changed, "call {at}: {name} goes before the last name is sure");
-                assert!(!unsynced.iter().any(|it| is_segment(it)), "call {at}: {name}: {unsynced:?}");
+                assert_eq!(unsynced.segment(), None, "call {at}: {name} goes before that");
                 names_changed = true;
             }
             Call::Send => {
-                let segment = unsynced.iter().find(|name| is_segment(name));
-                assert_eq!(segment, None, "call {at}: a reply before the sync");
+                assert_eq!(unsynced.segment(), None, "call {at}: a reply before the sync");
                 assert!(!names_changed, "call {at}: a reply before the directory's sync");
             }
-            Call::Remove(_) | Call::Wait { .. } => {}
+            _ => {}
         }
     }
 }
@@ -238,23 +302,24 @@ fn what_is_written_is_synced_soon_also_when_nothing_follows() {
     let folder = Folder::new();
     let Some(traced) = Traced::start(&folder, &["-f", "50"]) else { return };
     let mut client = Peer::at(&traced.place);
-    for _ in 0..3 {
+    for puts in 1..=3 {
         client.put(0, 0, b"x");
-        let is_synced = |calls: &[Call]| {
-            let written = calls.iter().rposition(|it| matches!(it, Call::Write(name) if is_segment(name)));
-            let synced = calls.iter().rposition(|it| matches!(it, Call::Sync(name) if is_segment(name)));
-            written < synced
-        };
-        eventually("it is synced, though nothing happens", || is_synced(&traced.calls()));
+        eventually("it is synced, though nothing happens", || {
+            let mut unsynced = Unsynced::default();
+            let calls = traced.calls();
+            calls.iter().for_each(|call| unsynced.note(call));
+            let is_write = |call: &&Call| matches!(call, Call::Write(name) if is_segment(name));
+            calls.iter().filter(is_write).count() >= puts && unsynced.segment().is_none()
+        });
     }
-    // Between a write and its sync, no wait is longer than it may be, and one that has run out
-    // ends in the sync.
+    // Between a write and the beginning of its sync, no wait is longer than it may be, and one
+    // that has run out ends in the sync.
     let calls = traced.end();
     let (mut is_dirty, mut has_run_out, mut waits) = (false, false, 0);
     for (at, call) in calls.iter().enumerate() {
         match call {
             Call::Write(name) if is_segment(name) => is_dirty = true,
-            Call::Sync(name) if is_segment(name) => {
+            Call::BeginSync(name) if is_segment(name) => {
                 (is_dirty, has_run_out) = (false, false);
             }
             Call::Wait { milliseconds, has_events } if is_dirty => {
@@ -283,14 +348,16 @@ fn a_late_sync_is_not_made_early() {
     for _ in 0..20 {
         client.put(0, 0, b"x");
     }
-    let calls = traced.end();
-    let syncs = count(&calls, |call| matches!(call, Call::Sync(name) if name == "binlog.1"));
-    assert_eq!(syncs, 0, "an hour has not passed");
+    let syncs = |calls: &[Call]| {
+        count(calls, |call| matches!(call, Call::Sync(name) if name == "binlog.1"))
+    };
+    let calls = traced.calls();
+    assert_eq!(syncs(&calls), 0, "an hour has not passed");
     assert!(count(&calls, |call| matches!(call, Call::Write(name) if name == "binlog.1")) >= 20);
+    assert_eq!(syncs(&traced.end()), 1, "but its end has come");
 }
 
-/// A file that is full would never be synced, since syncs go to the one that is being written;
-/// and a file could go before what replaces it is on the disk.
+/// A file that is full would never be synced, since syncs go to the one that is being written.
 ///
 /// Proves: B8.
 #[test]
@@ -299,23 +366,20 @@ fn a_full_file_is_synced_before_the_next_begins() {
     let Some(traced) = Traced::start(&folder, &["-f", "3600000", "-s", "4096"]) else { return };
     work(&traced.place);
     let calls = traced.end();
-    let mut unsynced = BTreeSet::new();
-    let mut ended = 0;
+    let mut unsynced = Unsynced::default();
+    let (mut ended, mut gone) = (0, 0);
     for (at, call) in calls.iter().enumerate() {
+        unsynced.note(call);
         match call {
-            Call::Write(name) => drop(unsynced.insert(name.clone())),
-            Call::Sync(name) => drop(unsynced.remove(name)),
             Call::Rename { to, .. } if is_segment(to) => {
-                assert!(!unsynced.iter().any(|name| is_segment(name)), "call {at}: {unsynced:?}");
+                assert_eq!(unsynced.segment(), None, "call {at}: {to} begins");
                 ended += 1;
             }
-            Call::Remove(name) if is_segment(name) => {
-                assert!(!unsynced.iter().any(|name| is_segment(name)), "call {at}: {unsynced:?}");
-            }
+            Call::Remove(name) if is_segment(name) => gone += 1,
             _ => {}
         }
     }
-    assert!(ended > 10, "{ended} files");
+    assert!(ended > 10 && gone > 5, "{ended} files ended, {gone} went");
 }
 
 /// Who asks for no syncs would get some, and wait for them.

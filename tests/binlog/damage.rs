@@ -7,8 +7,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
-    io,
+    fs, io,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -23,7 +22,7 @@ use ct::Prng;
 
 use crate::{
     format::{self, MARK},
-    stage::{Folder, OURS, Peer, end, fails_to_start, from_environment, original},
+    stage::{Folder, OURS, Peer, end, eventually, fails_to_start, from_environment, original},
 };
 
 /// Damaged logs of each kind of damage without `make kills`.
@@ -72,6 +71,12 @@ impl Disk for Memory {
     }
     fn sync(&mut self, name: Name) -> io::Result<()> {
         self.with(name, |_| ())
+    }
+    fn begin_sync(&mut self, name: Name) -> io::Result<()> {
+        self.sync(name)
+    }
+    fn sync_result(&mut self) -> Option<io::Result<()>> {
+        Some(Ok(()))
     }
     fn close(&mut self, _: Name) {}
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
@@ -247,8 +252,7 @@ fn apply(record: &format::Record<'_>, jobs: &mut Jobs) {
     match (record.full, state) {
         (_, 0) => drop(jobs.remove(&record.id)),
         (Some((tube, body)), _) => {
-            let known =
-                Known { tube: tube.into(), body: body.into(), state, since, pri, counts };
+            let known = Known { tube: tube.into(), body: body.into(), state, since, pri, counts };
             jobs.insert(record.id, known);
         }
         (None, _) => {
@@ -416,7 +420,8 @@ fn no_damage_to_the_originals_log_is_fatal() {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/binlog/fixtures/");
     for (name, runs) in [("1.12", 20), ("version-5", 200)] {
         let mut healthy = Files::new();
-        let mut disk = Directory::read_only((source.to_owned() + name).as_ref()).expect("a fixture");
+        let mut disk =
+            Directory::read_only((source.to_owned() + name).as_ref()).expect("a fixture");
         for (name, _) in disk.list().expect("a list") {
             healthy.insert(name, disk.read(name).expect("a file"));
         }
@@ -446,7 +451,8 @@ fn foreign_files_are_left_alone() {
     let count = folder.files().keys().filter(|name| name.starts_with("binlog.")).count();
     let wanted = jobs_of(&open(Box::new(Directory::lock(folder.path()).expect("ours")), 4096).0);
     let some_segment = fs::read(inside("binlog.1")).expect("a segment");
-    let foreign = ["binlog.x", "binlog.1.bak", "binlog.01", "binlog.", "binlog", "notes", ".hidden"];
+    let foreign =
+        ["binlog.x", "binlog.1.bak", "binlog.01", "binlog.", "binlog", "notes", ".hidden"];
     for name in foreign {
         fs::write(inside(name), &some_segment).expect("a file");
     }
@@ -467,6 +473,7 @@ fn foreign_files_are_left_alone() {
     for _ in 0..30 {
         client.put(0, 0, &[b'x'; 1000]);
     }
+    eventually("what is no log is set aside", || inside("binlog.1001.damaged").exists());
     end(daemon, libc::SIGTERM);
     for name in foreign {
         assert_eq!(fs::read(inside(name)).expect("it is left alone"), some_segment, "{name}");

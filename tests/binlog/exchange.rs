@@ -338,8 +338,7 @@ fn fixture(name: &str) -> PathBuf {
 fn listing(jobs: &Jobs) -> String {
     let mut text = String::new();
     for (id, job) in jobs {
-        let stats: Vec<_> =
-            job.stats.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let stats: Vec<_> = job.stats.iter().map(|(key, value)| format!("{key}={value}")).collect();
         writeln!(text, "{id}: {}", stats.join(" ")).expect("a string grows");
     }
     text

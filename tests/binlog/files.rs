@@ -7,9 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::stage::{
-    Folder, OURS, Peer, can_run, end, eventually, fails_to_start, original, skip,
-};
+use crate::stage::{Folder, OURS, Peer, can_run, end, eventually, fails_to_start, original, skip};
 
 /// A delay that ends in no test.
 const FAR: u32 = 100_000;

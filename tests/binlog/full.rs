@@ -175,7 +175,8 @@ fn on_a_full_disk_what_is_refused_changes_nothing() {
     assert_eq!(state(&mut client, 9).as_deref(), Some("buried"));
     client.tell("kick-job 5", "INTERNAL_ERROR");
     assert_eq!(state(&mut client, 5).as_deref(), Some("delayed"));
-    let buried = |client: &mut Peer| client.value::<u32>("stats-tube default", "current-jobs-buried");
+    let buried =
+        |client: &mut Peer| client.value::<u32>("stats-tube default", "current-jobs-buried");
     assert_eq!(buried(&mut client), 4);
     let moved = client.ask("kick 4294967295");
     let moved: u32 = moved.strip_prefix("KICKED ").expect("kicked").parse().expect("a number");

@@ -20,9 +20,22 @@ const SHORT: u64 = 84;
 /// Proves: B7.
 #[test]
 fn jobs_released_for_ever_take_no_more_room() {
+    grow(&[]);
+}
+
+/// The same where nothing is synced, so nothing waits for that.
+///
+/// Proves: B7.
+#[test]
+fn jobs_released_for_ever_take_no_more_room_without_syncs() {
+    grow(&["-F"]);
+}
+
+fn grow(flags: &[&str]) {
     let cycles = from_environment("CYCLES").unwrap_or(CYCLES);
     let folder = Folder::new();
-    let daemon = folder.serve(OURS, &["-F", "-s", &SEGMENT.to_string()]);
+    let segment = SEGMENT.to_string();
+    let daemon = folder.serve(OURS, &[&["-s", &segment], flags].concat());
     let mut client = Peer::of(&daemon);
     for id in 1..=JOBS {
         assert_eq!(client.put(0, 0, &[b'x'; BODY]), id);
@@ -46,5 +59,7 @@ fn jobs_released_for_ever_take_no_more_room() {
     }
     let segments: u64 = client.value("stats", "binlog-current-index");
     assert!(segments >= cycles * SHORT / SEGMENT, "all of it was written: {segments} segments");
-    println!("{cycles} cycles, {segments} segments: at most {largest} bytes, {bound} allowed");
+    println!(
+        "{flags:?}: {cycles} cycles, {segments} segments: at most {largest} bytes, {bound} allowed"
+    );
 }

@@ -348,7 +348,8 @@ impl Load {
             let version = seen.as_ref().map(Version::of);
             let allowed = job.allowed(self.answered);
             let it = allowed.iter().find(|&&(_, allowed)| allowed == version);
-            let it = it.unwrap_or_else(|| panic!("job {id} is {version:?}, not one of {allowed:?}"));
+            let it =
+                it.unwrap_or_else(|| panic!("job {id} is {version:?}, not one of {allowed:?}"));
             job.versions = vec![*it];
             job.is_held = false;
         }
