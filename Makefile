@@ -8,7 +8,7 @@ MANDIR ?= $(PREFIX)/share/man
 DAEMON = target/release/beanstalkd
 ORIGINAL ?= /usr/bin/beanstalkd
 
-.PHONY: all run check fmt clippy doc test sim diff mutants fuzz bench bench-quick crowd original clients \
+.PHONY: all run check fmt clippy doc test sim kills diff mutants fuzz bench bench-quick crowd original clients \
     install uninstall clean tools
 
 all: tools
@@ -51,6 +51,11 @@ sim: tools
 # Any bytes, as long as you like: TARGET=replay, SECONDS=60. Needs cargo-fuzz and a nightly Rust.
 fuzz:
 	cd ct && $(CARGO) +nightly fuzz run $(or $(TARGET),replay) -- -max_total_time=$(or $(SECONDS),60)
+# Kills the real daemon RUNS times under load with each way of syncing; and a million changes of a
+# few jobs, whose log stays small.
+kills: tools
+	RUNS=$(or $(RUNS),200) CYCLES=$(or $(CYCLES),1000000) $(CARGO) test --release --locked --test binlog \
+	    -- --nocapture kills:: growth::
 
 # Seeded traffic to this daemon and the original, as text and as garbage, for as many runs as you
 # like: SEED=n is the first, RUNS=n how many. And whether ct alone notices planted defects.

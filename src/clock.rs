@@ -73,6 +73,12 @@ impl Calendar {
         Self { offset: i128::from(nanoseconds) - i128::from(now.0) }
     }
 
+    /// Whether somebody has set the clock on the wall between the two, rather than that reading
+    /// two clocks took a moment: dates made from either then keep the order of their instants.
+    pub fn is_set_otherwise(self, other: Self) -> bool {
+        self.offset.abs_diff(other.offset) >= 1_000_000_000
+    }
+
     /// Nanoseconds since 1970; saturates.
     pub fn date(self, at: Time) -> i64 {
         let date = i128::from(at.0) + self.offset;
@@ -131,6 +137,17 @@ mod tests {
         assert_eq!(calendar.date(Time(u64::MAX)), i64::MAX);
         let late = Calendar::new(Time(u64::MAX), 0);
         assert_eq!((late.date(Time(0)), late.instant(i64::MAX)), (i64::MIN, Time(u64::MAX)));
+    }
+
+    #[test]
+    fn only_a_clock_that_was_set_is_another_calendar() {
+        let calendar = Calendar::new(Time(1_000), 5_000_000_000);
+        for (date, expected) in
+            [(5_000_000_000, false), (4_000_000_001, false), (6_000_000_000, true)]
+        {
+            assert_eq!(calendar.is_set_otherwise(Calendar::new(Time(1_000), date)), expected);
+            assert_eq!(Calendar::new(Time(1_000), date).is_set_otherwise(calendar), expected);
+        }
     }
 
     #[test]

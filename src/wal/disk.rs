@@ -63,7 +63,8 @@ impl fmt::Display for Name {
 /// What is done to the files of a binlog. Nothing written, created, renamed or removed is sure to
 /// outlast a power cut before the matching sync has returned.
 pub trait Disk: fmt::Debug {
-    /// The files there are, with their sizes in bytes, in no order worth relying on.
+    /// The files there are, with their sizes in bytes, in no order worth relying on. What has a
+    /// segment's name and is no file is listed as damaged: its number is taken.
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>>;
     /// All bytes of a file.
     fn read(&mut self, name: Name) -> io::Result<Vec<u8>>;
@@ -175,9 +176,17 @@ impl Disk for Directory {
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
             let Some(name) = entry.file_name().to_str().and_then(Name::parse) else { continue };
-            let metadata = fs::metadata(entry.path())?;
-            if metadata.is_file() {
-                files.push((name, metadata.len()));
+            let size = match fs::metadata(entry.path()) {
+                Ok(metadata) => metadata.is_file().then(|| metadata.len()),
+                // It leads nowhere.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            };
+            match (name, size) {
+                (name, Some(size)) => files.push((name, size)),
+                // Somebody's directory: not to be read, and no segment can have its name.
+                (Name::Segment(number), None) => files.push((Name::Damaged(number), 0)),
+                (Name::Spare(_) | Name::Damaged(_), None) => {}
             }
         }
         Ok(files)

@@ -48,6 +48,8 @@ pub(super) struct Segment {
     pub(super) live: u64,
     /// Something in it could not be read; when it goes, a person may want to look at it.
     pub(super) is_damaged: bool,
+    /// How long the log was when the last job left it: what replaced the job's records ends there.
+    pub(super) left_at: u64,
     jobs: List<Place>,
 }
 
@@ -60,6 +62,8 @@ pub(super) struct Ledger {
     live: u64,
     /// Bytes used in all segments but the current one.
     closed: u64,
+    /// Bytes ever added, to segments that are gone as well.
+    length: u64,
 }
 
 const SHORT_LENGTH: u64 = SHORT as u64;
@@ -69,12 +73,20 @@ impl Ledger {
     pub(super) fn open(&mut self, number: u32) {
         self.closed += self.segments.back().map_or(0, |segment| segment.used);
         let jobs = List::default();
-        self.segments.push_back(Segment { number, used: 0, live: 0, is_damaged: false, jobs });
+        self.segments.push_back(Segment {
+            number,
+            used: 0,
+            live: 0,
+            is_damaged: false,
+            left_at: 0,
+            jobs,
+        });
     }
 
     /// Bytes have been added to the current segment.
     pub(super) fn grow(&mut self, bytes: u64) {
         self.current_mut().used += bytes;
+        self.length += bytes;
     }
 
     /// Something in the current segment could not be read.
@@ -129,6 +141,7 @@ impl Ledger {
         let at = self.segments.partition_point(|other| other.number < segment);
         let segment = &mut self.segments[at];
         segment.jobs.unlink(&mut self.places, key);
+        segment.left_at = self.length;
         let length = u64::from(length);
         segment.live -= length;
         self.live -= length;
@@ -145,6 +158,11 @@ impl Ledger {
     /// Bytes of all live records.
     pub(super) fn live(&self) -> u64 {
         self.live
+    }
+
+    /// Bytes ever added: where the log ends, counted from its beginning.
+    pub(super) fn length(&self) -> u64 {
+        self.length
     }
 
     /// Bytes used in all segments but the current one.

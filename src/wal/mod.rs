@@ -72,6 +72,9 @@ const ZEROS: &[u8] = &[0; 128 * 1024];
 /// How often to look whether a sync that is under way has ended.
 const GLANCE: Duration = Duration::from_millis(2);
 
+/// The largest number of a segment to go on from: more behind it than anybody can use up.
+const LAST: u32 = u32::MAX / 2;
+
 /// How long to wait before a disk that was full or failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -178,6 +181,10 @@ pub struct Wal {
     unsynced_since: Option<Time>,
     /// A sync is under way: look at its result then.
     syncing_until: Option<Time>,
+    /// How much of the log that sync covers, by its length.
+    syncing: u64,
+    /// And how much those cover that are done.
+    synced: u64,
     /// The first is used first.
     spares: VecDeque<Spare>,
     filling: Option<Spare>,
@@ -219,6 +226,10 @@ impl Wal {
             Name::Spare(_) => None,
         });
         let last = taken.max().unwrap_or(0);
+        if last > LAST {
+            let what = format!("no number is left behind {}", Name::Segment(last));
+            return Err(io::Error::other(what));
+        }
         let mut wal = Self {
             disk,
             sync: options.sync,
@@ -231,6 +242,8 @@ impl Wal {
             is_written: false,
             unsynced_since: None,
             syncing_until: None,
+            syncing: 0,
+            synced: 0,
             spares: VecDeque::new(),
             filling: None,
             next_spare: 1,
@@ -268,6 +281,7 @@ impl Wal {
         if self.sync != Sync::Never {
             self.disk.sync_names()?;
         }
+        self.synced = self.ledger.length();
         Ok(())
     }
 
@@ -395,9 +409,12 @@ impl Wal {
         self.owed.remove(&job);
     }
 
-    /// The calendar as it is set now.
+    /// The calendar as it is set now. The one in use stays as long as it is right to the second:
+    /// a job's date must be the same whenever it is written, or jobs would change places.
     pub fn set_calendar(&mut self, calendar: Calendar) {
-        self.calendar = calendar;
+        if self.calendar.is_set_otherwise(calendar) {
+            self.calendar = calendar;
+        }
     }
 
     /// What `stats` tells.
@@ -518,6 +535,7 @@ impl Wal {
         }
         self.is_written = false;
         self.unsynced_since = None;
+        self.synced = self.ledger.length();
         self.disk.close(name);
         // Whoever appends has asked for room; so there is a spare, except after a full disk.
         let size = (HEADER + length + SHORT_LENGTH).next_multiple_of(BLOCK);
@@ -734,23 +752,30 @@ impl Wal {
         if self.syncing_until.is_some() {
             let result = self.disk.sync_result();
             self.syncing_until = result.is_none().then_some(now + GLANCE);
-            result.unwrap_or(Ok(()))?;
+            if let Some(result) = result {
+                result?;
+                self.synced = self.synced.max(self.syncing);
+            }
         }
         let Some(since) = self.unsynced_since else { return Ok(()) };
         let name = Name::Segment(self.current.ok_or(io::ErrorKind::StorageFull)?.number);
         match self.sync {
             Sync::Within(Duration::ZERO) => self.disk.sync(name)?,
-            Sync::Within(delay) if since + delay <= now || self.is_unneeded() => {
-                if self.syncing_until.is_some() {
+            Sync::Within(delay) => {
+                let is_time = since + delay <= now || (self.is_unneeded() && !self.can_drop());
+                if !is_time || self.syncing_until.is_some() {
                     return Ok(());
                 }
                 self.disk.begin_sync(name)?;
                 self.syncing_until = Some(now + GLANCE);
+                self.syncing = self.ledger.length();
+                self.unsynced_since = None;
+                return Ok(());
             }
-            Sync::Within(_) => return Ok(()),
             Sync::Never => {}
         }
         self.unsynced_since = None;
+        self.synced = self.ledger.length();
         Ok(())
     }
 
@@ -800,9 +825,18 @@ impl Wal {
         is_certain && self.ledger.oldest_closed().is_some_and(|(_, job)| job.is_none())
     }
 
-    /// Whether the oldest segment may go: what replaces its records has been synced as well.
+    /// Whether the oldest segment may go: what replaces its records has been synced as well. That
+    /// more is written all the time must not keep it; after a failure all jobs are replaced at
+    /// once, so all must be synced.
     fn can_drop(&self) -> bool {
-        self.is_unneeded() && self.unsynced_since.is_none() && self.syncing_until.is_none()
+        let is_synced = match self.health {
+            Health::Sound => {
+                let oldest = self.ledger.oldest();
+                oldest.is_none_or(|oldest| oldest.left_at <= self.synced)
+            }
+            _ => self.unsynced_since.is_none() && self.syncing_until.is_none(),
+        };
+        is_synced && self.is_unneeded()
     }
 
     /// Drops the oldest segment if no job needs it: what replaces its records has been synced.

@@ -1,0 +1,37 @@
+//! The binlog as its users meet it: the real daemon on real directories, beside the original, and
+//! under all that happens to disks and processes.
+//!
+//! | module | what it tells |
+//! |---|---|
+//! | `exchange` | a directory goes to the original and back; old ones from `fixtures` are read |
+//! | `kills` | killed at any instant under load, it has every change that was acknowledged |
+//! | `calls` | what is written is synced when the flags say, seen in its system calls |
+//! | `full` | a full disk refuses what must be refused and strands no job |
+//! | `damage` | of a damaged log, what is intact is kept and nothing is invented |
+//! | `files` | names, modes, sizes, the lock, and what else a restart must keep |
+//! | `growth` | the log of a few busy jobs stays small |
+//!
+//! Crashes that only a simulated disk can have are in `crash.rs`. What needs the original, strace
+//! or a file system of its own says so where these are missing. `make kills` runs the same for
+//! longer.
+#![cfg(target_os = "linux")]
+#![expect(clippy::disallowed_methods, reason = "a real daemon is met in real time")]
+
+#[path = "binlog/calls.rs"]
+mod calls;
+#[path = "binlog/damage.rs"]
+mod damage;
+#[path = "binlog/exchange.rs"]
+mod exchange;
+#[path = "binlog/files.rs"]
+mod files;
+#[path = "binlog/format.rs"]
+mod format;
+#[path = "binlog/full.rs"]
+mod full;
+#[path = "binlog/growth.rs"]
+mod growth;
+#[path = "binlog/kills.rs"]
+mod kills;
+#[path = "binlog/stage.rs"]
+mod stage;

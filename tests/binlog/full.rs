@@ -1,0 +1,300 @@
+//! A disk that is full, and one that takes nothing more at all; both come back.
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    {fs, io},
+};
+
+use ct::Daemon;
+
+use crate::stage::{Folder, OURS, Peer, Seen, can_run, end, eventually, skip, spawn};
+
+/// A small file system in memory that only its daemons see, so that it goes with them. Nobody
+/// need be root for it, where the system lets users have name spaces of their own.
+#[derive(Debug)]
+struct SmallDisk {
+    /// Keeps the file system until its standard input ends.
+    keeper: Child,
+    folder: Folder,
+}
+
+const UNSHARE: [&str; 2] = ["--map-root-user", "--mount"];
+
+impl SmallDisk {
+    /// Makes one of so many bytes; `None`, and a word on it, where that is not allowed.
+    fn new(size: u64) -> Option<Self> {
+        let folder = Folder::new();
+        let mount = format!("mount -t tmpfs -o size={size} tmpfs {}", folder.text());
+        if !can_run("unshare", &[&UNSHARE[..], &["sh", "-c", &mount]].concat()) {
+            skip("no file system can be mounted here, not even in a name space of its own");
+            return None;
+        }
+        let script = format!("{mount} && echo mounted && exec cat");
+        let keeper = Command::new("unshare")
+            .args(UNSHARE)
+            .args(["sh", "-c", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut keeper = keeper.expect("it has just been done");
+        let mut word = [0; 8];
+        let output = keeper.stdout.as_mut().expect("piped");
+        io::Read::read_exact(output, &mut word).expect("it has just been done");
+        assert_eq!(word, *b"mounted\n");
+        Some(Self { keeper, folder })
+    }
+
+    fn serve(&self, flags: &[&str]) -> (Daemon, String) {
+        let keeper = self.keeper.id().to_string();
+        let mut all = vec!["--target", &*keeper, "--user", "--mount", "--preserve-credentials"];
+        all.extend([OURS, "-V", "-l", "127.0.0.1", "-p", "0", "-b", self.folder.text()]);
+        all.extend(flags);
+        spawn("nsenter", &all)
+    }
+
+    /// A file that is no part of the log.
+    fn ballast(&self) -> PathBuf {
+        let root = format!("/proc/{}/root", self.keeper.id());
+        let inside = self.folder.path().strip_prefix("/").expect("an absolute path");
+        Path::new(&root).join(inside).join("ballast")
+    }
+
+    /// Takes all the room there is.
+    fn fill(&self) {
+        let open = fs::OpenOptions::new().append(true).create(true).open(self.ballast());
+        let mut ballast = open.expect("a file");
+        let full = (0..100_000).find_map(|_| ballast.write_all(&[1; 4096]).err());
+        assert_eq!(full.map(|error| error.kind()), Some(io::ErrorKind::StorageFull));
+    }
+
+    /// Gives it back.
+    fn empty(&self) {
+        fs::remove_file(self.ballast()).expect("it was filled");
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        // It ends with its input.
+        let _ = self.keeper.wait();
+    }
+}
+
+/// A delay that ends in no test.
+const FAR: u32 = 100_000;
+
+/// Puts jobs of a size until there is no room for another; answers how many it were.
+#[track_caller]
+fn put_until_full(client: &mut Peer, size: usize) -> u64 {
+    for count in 0..10_000 {
+        match &*client.0.put(9, 0, 60, &vec![b'x'; size]).expect("a reply") {
+            "OUT_OF_MEMORY" => return count,
+            reply => assert!(reply.starts_with("INSERTED "), "{reply}"),
+        }
+    }
+    panic!("the disk is not full");
+}
+
+/// Jobs 1 to 20 in all states, and more; then so full a disk that no change fits.
+struct FullDisk {
+    disk: SmallDisk,
+    daemon: Daemon,
+    place: String,
+    client: Peer,
+    /// Holds the jobs 13 to 20.
+    worker: Peer,
+    last: u64,
+}
+
+const FLAGS: [&str; 3] = ["-f0", "-s", "8192"];
+
+impl FullDisk {
+    #[track_caller]
+    fn new() -> Option<Self> {
+        let disk = SmallDisk::new(512 * 1024)?;
+        let (daemon, place) = disk.serve(&FLAGS);
+        let (mut client, mut worker) = (Peer::at(&place), Peer::at(&place));
+        for id in 1..=20 {
+            let delay = if (5..=8).contains(&id) { FAR } else { 0 };
+            assert_eq!(client.put(5, delay, &[b'x'; 200]), id);
+        }
+        (9..=20).for_each(|id| drop(worker.take(id)));
+        (9..=12).for_each(|id| worker.tell(&format!("bury {id} 5"), "BURIED"));
+        disk.fill();
+        let mut last = 20;
+        for size in [1000, 100, 10, 0] {
+            last += put_until_full(&mut client, size) + 1;
+        }
+        // There may be room for a last change of another job.
+        let mut is_full = false;
+        for id in 21..last {
+            if client.ask(&format!("reserve-job {id}")) == "NOT_FOUND" {
+                continue; // The id of a put that was refused.
+            }
+            client.0.line().expect("a body");
+            match &*client.ask(&format!("release {id} 6 {FAR}")) {
+                "RELEASED" => {}
+                "OUT_OF_MEMORY" => {
+                    is_full = true;
+                    break;
+                }
+                reply => panic!("{reply}"),
+            }
+        }
+        assert!(is_full, "the disk has room for every change");
+        Some(Self { disk, daemon, place, client, worker, last })
+    }
+}
+
+#[track_caller]
+fn state(client: &mut Peer, id: u64) -> Option<String> {
+    client.look(id).map(|seen| seen.text("state").to_owned())
+}
+
+/// On a full disk a worker would lose its job for ever, or a client believe what is not so.
+///
+/// Proves: B9, B11, E26.
+#[test]
+fn on_a_full_disk_what_is_refused_changes_nothing() {
+    let Some(FullDisk { disk, daemon, mut client, mut worker, last, .. }) = FullDisk::new() else {
+        return;
+    };
+    let warning = "no room for the binlog, jobs are refused when it is used up";
+    assert_eq!(daemon.stderr().matches(warning).count(), 1, "{}", daemon.stderr());
+
+    assert_eq!(client.0.put(0, 0, 60, b"x").expect("a reply"), "OUT_OF_MEMORY");
+    assert_eq!(client.look(last + 1), None, "a put that is refused leaves nothing");
+    worker.tell(&format!("release 13 1 {FAR}"), "OUT_OF_MEMORY");
+    worker.tell("touch 13", "TOUCHED");
+    worker.tell("bury 14 1", "INTERNAL_ERROR");
+    worker.tell("touch 14", "TOUCHED");
+    client.tell("kick-job 9", "INTERNAL_ERROR");
+    assert_eq!(state(&mut client, 9).as_deref(), Some("buried"));
+    client.tell("kick-job 5", "INTERNAL_ERROR");
+    assert_eq!(state(&mut client, 5).as_deref(), Some("delayed"));
+    let buried =
+        |client: &mut Peer| client.value::<u32>("stats-tube default", "current-jobs-buried");
+    assert_eq!(buried(&mut client), 4);
+    let moved = client.ask("kick 4294967295");
+    let moved: u32 = moved.strip_prefix("KICKED ").expect("kicked").parse().expect("a number");
+    assert_eq!(moved, 4 - buried(&mut client), "those that were counted have moved");
+    // A worker must be able to give a job back as it is.
+    worker.tell("release 15 3 0", "RELEASED");
+    let seen = client.look(15).expect("the job");
+    assert_eq!((seen.text("state"), seen.number("pri")), ("ready", 3));
+    for id in [1, 5, 12] {
+        client.tell(&format!("delete {id}"), "DELETED");
+    }
+    worker.tell("delete 16", "DELETED");
+    // Nothing is stranded: whoever holds a job can end it, anybody the others.
+    for id in [13, 14, 17, 18] {
+        worker.tell(&format!("delete {id}"), "DELETED");
+    }
+    for id in [2, 3, 4, 6, 7, 8, 9, 10, 11, 15] {
+        client.tell(&format!("delete {id}"), "DELETED");
+    }
+    // When there is room again, all works again without a restart.
+    disk.empty();
+    eventually("puts are taken again", || {
+        client.0.put(0, 0, 60, b"x").expect("a reply").starts_with("INSERTED ")
+    });
+    worker.tell("bury 19 0", "BURIED");
+    worker.tell(&format!("release 20 0 {FAR}"), "RELEASED");
+    client.tell("kick 1", "KICKED 1");
+    eventually("it says so", || daemon.stderr().contains("there is room for the binlog again"));
+}
+
+/// A full disk would be a trap: no start without room, and no room without a start.
+///
+/// Proves: E26, B9, B10.
+#[test]
+fn a_restart_on_a_full_disk_finds_every_job_and_lets_them_go() {
+    let Some(mut full) = FullDisk::new() else { return };
+    let before = full.client.look_through(1..full.last + 1);
+    full.worker.tell("release 15 3 0", "RELEASED");
+    end(full.daemon, libc::SIGKILL);
+
+    // What was freed by a start is not for long.
+    let (daemon, place) = full.disk.serve(&FLAGS);
+    let mut client = Peer::at(&place);
+    full.disk.fill();
+    put_until_full(&mut client, 0);
+    let after = client.look_through(1..full.last + 1);
+    assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
+    let state = |seen: &Seen| seen.text("state").to_owned();
+    for (id, job) in &before {
+        let expected = if state(job) == "reserved" { "ready".into() } else { state(job) };
+        assert_eq!(state(&after[id]), expected, "job {id}");
+        assert!(job.body == after[id].body, "job {id}");
+    }
+    for id in before.keys() {
+        client.tell(&format!("delete {id}"), "DELETED");
+    }
+    end(daemon, libc::SIGKILL);
+    let (_daemon, place) = full.disk.serve(&FLAGS);
+    let mut client = Peer::at(&place);
+    let left = client.look_through(1..full.last + 1);
+    assert!(left.is_empty(), "deleted jobs are back: {:?}", left.keys());
+    client.put(0, 0, b"x");
+    assert_ne!(place, full.place);
+}
+
+/// Starts a daemon whose files can be forbidden to grow, which a process meets as an error.
+fn start_limitable(folder: &Folder) -> Option<(Daemon, String)> {
+    if !can_run("prlimit", &["--fsize=1000000", "true"]) {
+        skip("prlimit is not installed (Debian's package util-linux)");
+        return None;
+    }
+    let script = r#"trap "" XFSZ; exec "$0" "$@""#;
+    let arguments = ["-c", script, OURS, "-V", "-l", "127.0.0.1", "-p", "0", "-b", folder.text()];
+    Some(spawn("/bin/sh", &arguments))
+}
+
+fn limit(daemon: &Daemon, size: &str) {
+    let pid = daemon.pid().to_string();
+    assert!(can_run("prlimit", &["--pid", &pid, &format!("--fsize={size}:unlimited")]));
+}
+
+/// After a write error a job would be in two places at once, or be told to be safe.
+///
+/// Proves: B2, E27.
+#[test]
+fn after_a_failed_write_nothing_is_acknowledged_until_it_works_again() {
+    let folder = Folder::new();
+    let Some((daemon, place)) = start_limitable(&folder) else { return };
+    let (mut client, mut worker) = (Peer::at(&place), Peer::at(&place));
+    for id in 1..=4 {
+        assert_eq!(client.put(0, 0, b"x"), id);
+    }
+    worker.take(1);
+    worker.take(2);
+    limit(&daemon, "0");
+    // Nobody knows what has become of it, so nobody is told.
+    client.0.send("put 0 0 60 1\r\nx\r\n").expect("it is taken");
+    assert_eq!(client.0.rest().expect("an end"), b"");
+    let mut client = Peer::at(&place);
+    assert_eq!(client.0.put(0, 0, 60, b"x").expect("a reply"), "INTERNAL_ERROR");
+    for refused in ["bury 1 0", "release 1 0 0", "release 1 0 10", "delete 1"] {
+        worker.tell(refused, "INTERNAL_ERROR");
+    }
+    worker.tell("touch 1", "TOUCHED");
+    client.tell("delete 3", "INTERNAL_ERROR");
+    client.tell("reserve-with-timeout 0", "TIMED_OUT");
+    assert_eq!(state(&mut client, 3).as_deref(), Some("ready"), "reads go on");
+    limit(&daemon, "unlimited");
+    eventually("it works again", || client.ask("delete 3") == "DELETED");
+    worker.tell("bury 1 7", "BURIED");
+    worker.tell("delete 2", "DELETED");
+    let id = client.put(0, 0, b"later");
+    end(daemon, libc::SIGKILL);
+    let daemon = folder.serve(OURS, &[]);
+    let mut client = Peer::of(&daemon);
+    let jobs = client.look_through(1..id + 1);
+    // The put whose outcome nobody was told may be there.
+    let states: Vec<_> = jobs.iter().filter(|&(&id, _)| id != 5).collect();
+    let states: Vec<_> = states.iter().map(|&(&id, seen)| (id, seen.text("state"))).collect();
+    assert_eq!(states, [(1, "buried"), (4, "ready"), (id, "ready")]);
+}
