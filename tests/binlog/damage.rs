@@ -193,6 +193,7 @@ fn jobs_of(queue: &Queue) -> Jobs {
     let mut jobs = Jobs::new();
     for id in 1..queue.next_id().min(10_000) {
         let Some(job) = queue.find(id) else { continue };
+        let (body, _) = queue.body(job);
         let job = queue.job(job);
         let record = &job.record;
         let since = calendar().date(record.deadline_at);
@@ -204,7 +205,7 @@ fn jobs_of(queue: &Queue) -> Jobs {
         };
         let known = Known {
             tube: queue.tube(job.tube).name.to_string(),
-            body: job.body.to_vec(),
+            body: body.to_vec(),
             state,
             since,
             pri: record.pri,
