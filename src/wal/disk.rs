@@ -177,7 +177,7 @@ impl Disk for Directory {
             let entry = entry?;
             let Some(name) = entry.file_name().to_str().and_then(Name::parse) else { continue };
             let size = match fs::metadata(entry.path()) {
-                Ok(metadata) => metadata.is_file().then(|| metadata.len()),
+                Ok(metadata) => metadata.is_file().then_some(metadata.len()),
                 // It leads nowhere.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 Err(error) => return Err(error),

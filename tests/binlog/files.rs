@@ -32,7 +32,7 @@ fn files_have_the_names_modes_and_sizes_of_the_originals() {
     let first = client.put(0, 0, b"x");
     assert_eq!(client.look(first).expect("a job").file, 1);
     // A job larger than a file gets a larger file, and its room is there before it is taken.
-    let id = client.put(0, 0, &[b'x'; 50_000]);
+    let id = client.put(0, 0, &vec![b'x'; 50_000]);
     let file = client.look(id).expect("a job").file;
     let size = folder.files()[&format!("binlog.{file}")];
     assert!(size > 50_000 && size % 4096 == 0, "{size}");
@@ -207,7 +207,7 @@ fn time_goes_on_while_the_daemon_is_down() {
     assert_eq!(after.text("state"), "delayed");
     let passed = before.time_left - after.time_left;
     assert!((1..=began.elapsed().as_secs() + 2).contains(&passed), "{before:?} {after:?}");
-    assert!(after.age >= before.age + 1);
+    assert!(after.age > before.age);
 }
 
 /// Users who remove a file by hand would lose the others as well.
