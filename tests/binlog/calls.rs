@@ -199,12 +199,14 @@ struct Unsynced {
 impl Unsynced {
     fn note(&mut self, call: &Call) {
         match call {
-            Call::Write(name) => drop(self.files.insert(name.clone(), false)),
+            Call::Write(name) => {
+                self.files.insert(name.clone(), false);
+            }
             Call::BeginSync(name) => {
                 self.files.get_mut(name).into_iter().for_each(|is_covered| *is_covered = true);
             }
             Call::Sync(name) if self.files.get(name) == Some(&true) => {
-                drop(self.files.remove(name))
+                self.files.remove(name);
             }
             Call::Rename { from, to } => {
                 if let Some(is_covered) = self.files.remove(from) {
@@ -307,34 +309,35 @@ fn what_is_written_is_synced_soon_also_when_nothing_follows() {
         eventually("it is synced, though nothing happens", || {
             let mut unsynced = Unsynced::default();
             let calls = traced.calls();
-            calls.iter().for_each(|call| unsynced.note(call));
+            for call in &calls {
+                unsynced.note(call);
+            }
             let is_write = |call: &&Call| matches!(call, Call::Write(name) if is_segment(name));
             calls.iter().filter(is_write).count() >= puts && unsynced.segment().is_none()
         });
     }
-    // Between a write and the beginning of its sync, no wait is longer than it may be, and one
-    // that has run out ends in the sync.
+    // Between a write and the beginning of its sync, all waits that ran out were no longer
+    // together than it may take.
     let calls = traced.end();
-    let (mut is_dirty, mut has_run_out, mut waits) = (false, false, 0);
+    let (mut is_dirty, mut waited, mut syncs) = (false, 0, 0);
     for (at, call) in calls.iter().enumerate() {
         match call {
             Call::Write(name) if is_segment(name) => is_dirty = true,
             Call::BeginSync(name) if is_segment(name) => {
-                (is_dirty, has_run_out) = (false, false);
+                syncs += usize::from(is_dirty && waited > 10);
+                (is_dirty, waited) = (false, 0);
             }
             Call::Wait { milliseconds, has_events } if is_dirty => {
-                assert!((0..=51).contains(milliseconds), "call {at}: waits {milliseconds} ms");
-                assert!(!has_run_out, "call {at}: waits on");
-                has_run_out = *milliseconds > 1 && !has_events;
-                waits += usize::from(has_run_out);
+                assert!(*milliseconds >= 0, "call {at}: waits without end");
+                waited += if *has_events { 0 } else { *milliseconds };
+                // A wait may end a moment early, and be followed by one for the rest.
+                assert!(waited <= 52, "call {at}: has waited {waited} ms");
             }
             _ => {}
         }
     }
-    assert!(waits >= 3, "it woke up for a sync {waits} times");
     assert!(!is_dirty, "all was synced before the end");
-    let syncs = count(&calls, |call| matches!(call, Call::Sync(name) if name == "binlog.1"));
-    assert!(syncs >= 3, "{syncs}");
+    assert!(syncs >= 3, "{syncs} syncs came by themselves");
 }
 
 /// Each change would wait for the disk though nobody asked for that.

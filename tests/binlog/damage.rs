@@ -291,7 +291,7 @@ const HARMS: [(&str, Harm); 7] = [
         file[at] ^= 1 << prng.below(8);
     }),
     ("several flipped bits", |prng, files| {
-        for _ in 0..1 + prng.below(20) {
+        for _ in 0..=prng.below(20) {
             let file = any_file(prng, files);
             let at = below(prng, file.len());
             file[at] ^= 1 << prng.below(8);

@@ -151,10 +151,15 @@ fn reopened(program: &Path, folder: &Folder) -> Jobs {
     jobs
 }
 
+fn add(job: &mut Seen, key: &str, change: i64) {
+    let count = i64::from(job.number(key)) + change;
+    job.set(key, &count.to_string());
+}
+
 /// What the original makes of these jobs at its start.
 fn as_the_original_counts(mut jobs: Jobs) -> Jobs {
     for job in jobs.values_mut().filter(|job| job.text("state") == "buried") {
-        job.set("buries", job.number("buries") + 1);
+        add(job, "buries", 1);
     }
     jobs
 }
@@ -164,7 +169,7 @@ fn after_our_restart(mut jobs: Jobs) -> Jobs {
     for job in jobs.values_mut().filter(|job| job.text("state") == "reserved") {
         job.set("state", "ready");
         // Counted since the job's last record, which was not about this.
-        job.set("reserves", job.number("reserves") - 1);
+        add(job, "reserves", -1);
     }
     jobs
 }
@@ -401,7 +406,7 @@ fn write_the_fixture_of_release_1_12() {
     let jobs = reopened(&original, &folder);
     let mut counted = jobs;
     for job in counted.values_mut().filter(|job| job.text("state") == "buried") {
-        job.set("buries", job.number("buries") - 1);
+        add(job, "buries", -1);
     }
     fs::write(target.join("jobs.txt"), listing(&counted)).expect("a listing");
 }

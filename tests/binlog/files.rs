@@ -32,7 +32,7 @@ fn files_have_the_names_modes_and_sizes_of_the_originals() {
     let first = client.put(0, 0, b"x");
     assert_eq!(client.look(first).expect("a job").file, 1);
     // A job larger than a file gets a larger file, and its room is there before it is taken.
-    let id = client.put(0, 0, &[b'x'; 50_000]);
+    let id = client.put(0, 0, &vec![b'x'; 50_000]);
     let file = client.look(id).expect("a job").file;
     let size = folder.files()[&format!("binlog.{file}")];
     assert!(size > 50_000 && size % 4096 == 0, "{size}");

@@ -52,7 +52,7 @@ fn record_at(segment: &[u8], at: usize) -> Option<Record<'_>> {
     let body_length = if name > 0 { number(facts_at + 32) as usize } else { 0 };
     let end = body_at + body_length;
     let full = (name > 0).then(|| {
-        let tube = str::from_utf8(&segment[at + 4..facts_at]).expect("a tube's name");
+        let tube = std::str::from_utf8(&segment[at + 4..facts_at]).expect("a tube's name");
         (tube, &segment[body_at..end])
     });
     Some(Record { at, bytes: &segment[at..end], id, state: facts[76], full, facts })

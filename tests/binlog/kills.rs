@@ -13,7 +13,7 @@ use std::{
     collections::BTreeMap,
     io,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    thread,
+    thread::{self, ScopedJoinHandle},
     time::Duration,
 };
 
@@ -332,7 +332,9 @@ impl Load {
             jobs = self.free("delayed");
         }
         jobs.truncate(bound);
-        jobs.iter().for_each(|&id| self.kicked(id));
+        for &id in &jobs {
+            self.kicked(id);
+        }
         (format!("kick {bound}"), Expected::Line(format!("KICKED {}", jobs.len())))
     }
 
@@ -414,7 +416,7 @@ fn kill_in_one_folder(flags: &[&str], kills: u64, prng: &mut Prng, met: &mut Met
             let (mut oldest, mut current, mut moved) = (0, 0, 0);
             let [oldest_at_first, at_first] = ["oldest", "current"]
                 .map(|which| control.value("stats", &format!("binlog-{which}-index")));
-            let has_failed = || threads.iter().any(|thread| thread.is_finished());
+            let has_failed = || threads.iter().any(ScopedJoinHandle::is_finished);
             while answered.load(Ordering::Relaxed) < wanted && !has_failed() {
                 oldest = control.value::<u64>("stats", "binlog-oldest-index");
                 current = control.value::<u64>("stats", "binlog-current-index");

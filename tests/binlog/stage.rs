@@ -164,9 +164,8 @@ impl Peer {
         let mut jobs = BTreeMap::new();
         for first in ids.clone().step_by(AT_ONCE) {
             let here = first..ids.end.min(first + AT_ONCE as u64);
-            let questions: String =
-                here.clone().map(|id| format!("stats-job {id}\r\npeek {id}\r\n")).collect();
-            self.0.send(questions).expect("the daemon takes it");
+            let questions = here.clone().map(|id| format!("stats-job {id}\r\npeek {id}\r\n"));
+            self.0.send(questions.collect::<Vec<_>>().concat()).expect("the daemon takes it");
             for id in here {
                 let answers = [self.answer(), self.answer()];
                 let [stats, body] = answers;
@@ -232,8 +231,8 @@ impl Seen {
         self.stats[key].parse().expect("a number")
     }
 
-    pub(crate) fn set(&mut self, key: &str, value: impl ToString) {
-        self.stats.insert(key.into(), value.to_string());
+    pub(crate) fn set(&mut self, key: &str, value: &str) {
+        self.stats.insert(key.into(), value.into());
     }
 }
 
