@@ -29,15 +29,12 @@ use crate::{
     clock::{Clock, Time},
     conn::Conn,
     proto::LINE_LIMIT,
-    server::{Appetite, SHARE, Server},
+    server::{Appetite, SHARE, Server, TURN},
     sys::Signals,
 };
 
 const LISTENER: Token = Token(usize::MAX - 1);
 const SIGNALS: Token = Token(usize::MAX - 2);
-
-/// How many commands a turn obeys, over all connections: a few milliseconds of them.
-const TURN: usize = 16 * 1024;
 
 /// How many commands one connection may always have obeyed when it is its turn: fewer would not be
 /// worth the system calls.
@@ -276,8 +273,11 @@ impl Shell {
     /// line comes first in the next turn, so that what is due need not wait for all of them.
     fn advance_all(&mut self, now: Time) {
         let line = self.runnable.len();
-        let share = (TURN / line.max(1)).clamp(LEAST_SHARE, SHARE);
-        for _ in 0..line.min(TURN / share) {
+        let share = (TURN as usize / line.max(1)).clamp(LEAST_SHARE, SHARE);
+        for _ in 0..line {
+            if self.server.is_turn_over() {
+                break;
+            }
             self.advance(share, now);
         }
     }

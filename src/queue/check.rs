@@ -67,8 +67,8 @@ impl Queue {
                 || tube.ready.is_empty()
                 || tube.waiting.is_empty(),
             "a ready job and a waiting client rest side by side in {}",
-            tube.name
+            tube.name()
         );
-        assert!(!self.tubes.is_idle(key), "{} has nobody left", tube.name);
+        assert!(!self.tubes.is_idle(key), "{} has nobody left", tube.name());
     }
 }

@@ -189,6 +189,14 @@ impl Jobs {
         self.ids.remove(job.record.id);
         self.bodies.remove(job.body);
     }
+
+    pub(super) fn free_spent(&mut self) -> bool {
+        self.bodies.free_spent() || self.arena.free_spent() || self.ids.free_spent()
+    }
+
+    pub(super) fn has_spent(&self) -> bool {
+        self.bodies.has_spent() || self.arena.has_spent() || self.ids.has_spent()
+    }
 }
 
 #[cfg(test)]

@@ -69,8 +69,10 @@ pub struct Kick {
 /// What [`Queue::expire`] has done; each is one small step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expired {
-    /// A job of this tube became ready, or its pause ended: hand out.
+    /// A job of this tube became ready: hand out.
     Ready(Key<Tube>),
+    /// This tube's pause is over: take the next step of [`Queue::end_pause`].
+    PauseOver(Key<Tube>),
     /// The client waits no longer, for a job it holds is close to its deadline.
     DeadlineSoon(Key<Client>),
     /// The client waits no longer: it waited as long as it wanted to.
@@ -278,10 +280,18 @@ impl Queue {
     /// and no pause is in force. Repeat until `None` to restore the resting invariant. O(log n),
     /// and linear in the tubes that this client watches.
     pub fn hand_out(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
-        let tube = self.tubes.arena.get(tube)?;
-        if tube.pause.is_some() || self.is_frozen {
+        if self.tubes.arena.get(tube)?.pause.is_some() {
             return None;
         }
+        self.bring_together(tube, now)
+    }
+
+    /// Gives the tube's best ready job to the client that has waited longest, pause or no pause.
+    fn bring_together(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
+        if self.is_frozen {
+            return None;
+        }
+        let tube = &self.tubes.arena[tube];
         let client = self.watches[tube.waiting.front()?].client;
         let (_, job) = tube.ready.peek()?;
         self.stop_waiting(client);
@@ -464,12 +474,25 @@ impl Queue {
         self.drop_if_idle(kick.tube);
     }
 
-    /// Holds back reserving from a tube for so many seconds; zero ends a pause, and then the tube
-    /// is to hand out.
+    /// Holds back reserving from a tube for so many seconds. Zero ends a pause: by
+    /// [`Queue::end_pause`], which the caller may repeat at once; if not, it is due.
     pub fn pause(&mut self, tube: Key<Tube>, length: u32, now: Time) {
         self.tubes.arena[tube].pauses += 1;
-        self.tubes.arena[tube].pause =
-            (length > 0).then(|| Pause { seconds: length, until: now + seconds(length) });
+        self.set_pause(tube, Some(Pause { seconds: length, until: now + seconds(length) }));
+    }
+
+    /// The next step of ending a tube's pause, which hands a ready job to a waiting client; the
+    /// last one, which answers `None`, lifts the pause. O(log n).
+    pub fn end_pause(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
+        let pair = self.bring_together(tube, now);
+        if pair.is_none() {
+            self.set_pause(tube, None);
+        }
+        pair
+    }
+
+    fn set_pause(&mut self, tube: Key<Tube>, pause: Option<Pause>) {
+        self.tubes.arena[tube].pause = pause;
         self.timers.note_pause(&mut self.tubes.arena, tube);
     }
 }
@@ -533,10 +556,19 @@ impl Queue {
         self.is_frozen = true;
     }
 
-    /// Ends a freeze; all tubes it answers are to hand out.
-    pub fn thaw(&mut self) -> Vec<Key<Tube>> {
+    /// Ends a freeze. Tubes that have jobs for waiting clients hand them out in time, as if a pause
+    /// of theirs ended now. O(tubes).
+    pub fn thaw(&mut self, now: Time) {
         self.is_frozen = false;
-        self.tubes.iter().collect()
+        let Self { tubes, timers, .. } = self;
+        for place in 0..tubes.len() {
+            let key = tubes.at(place);
+            let tube = &mut tubes.arena[key];
+            if !tube.ready.is_empty() && !tube.waiting.is_empty() && tube.pause.is_none() {
+                tube.pause = Some(Pause { seconds: 0, until: now });
+                timers.note_pause(&mut tubes.arena, key);
+            }
+        }
     }
 }
 
@@ -553,11 +585,7 @@ impl Queue {
                 self.make_ready(job);
                 Some(Expired::Ready(tube))
             }
-            Alarm::Pause(tube) => {
-                self.tubes.arena[tube].pause = None;
-                self.timers.note_pause(&mut self.tubes.arena, tube);
-                Some(Expired::Ready(tube))
-            }
+            Alarm::Pause(tube) => Some(Expired::PauseOver(tube)),
             Alarm::Client(client) => Some(self.expire_client(client, now)),
         }
     }
@@ -581,6 +609,26 @@ impl Queue {
         self.counts.timeouts += 1;
         self.make_ready(job);
         Expired::Ready(tube)
+    }
+}
+
+/// Memory.
+impl Queue {
+    /// Gives a piece of memory that jobs, tubes or clients have left back to the system; whether
+    /// there was one. See [`Arena::free_spent`].
+    pub fn free_spent(&mut self) -> bool {
+        self.jobs.free_spent()
+            || self.tubes.arena.free_spent()
+            || self.watches.free_spent()
+            || self.clients.free_spent()
+    }
+
+    /// Whether there is something to give back.
+    pub fn has_spent(&self) -> bool {
+        self.jobs.has_spent()
+            || self.tubes.arena.has_spent()
+            || self.watches.has_spent()
+            || self.clients.has_spent()
     }
 }
 
@@ -625,12 +673,12 @@ impl Queue {
 
     /// The names of all tubes, in the order of `list-tubes`.
     pub fn tube_names(&self) -> impl Iterator<Item = &str> {
-        self.tubes.iter().map(|tube| &*self.tubes.arena[tube].name)
+        self.tubes.iter().map(|tube| self.tubes.arena[tube].name())
     }
 
     /// The names of the tubes the client watches, in the order of `list-tubes-watched`.
     pub fn watched_names(&self, client: Key<Client>) -> impl Iterator<Item = &str> {
-        self.clients[client].watching.iter().map(|&(tube, _)| &*self.tubes.arena[tube].name)
+        self.clients[client].watching.iter().map(|&(tube, _)| self.tubes.arena[tube].name())
     }
 
     /// How many jobs, tubes, watches and clients have been looked at so far; see

@@ -122,8 +122,7 @@ impl Queue {
     /// Forgets a tube that has no jobs, users or watchers any more.
     pub(super) fn drop_if_idle(&mut self, tube: Key<Tube>) {
         if self.tubes.is_idle(tube) {
-            self.tubes.arena[tube].pause = None;
-            self.timers.note_pause(&mut self.tubes.arena, tube);
+            self.set_pause(tube, None);
             self.tubes.remove(tube);
         }
     }

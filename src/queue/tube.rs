@@ -2,10 +2,8 @@
 //!
 //! A tube lives while it has jobs, users or watchers; `default` lives always.
 
-use std::{collections::HashMap, rc::Rc};
-
 use crate::{
-    base::{Arena, Heap, Key, List},
+    base::{Arena, Entry, Heap, Key, List, Named, Names},
     clock::Time,
     queue::{
         client::Watch,
@@ -25,8 +23,8 @@ pub struct Pause {
 /// One tube.
 #[derive(Debug)]
 pub struct Tube {
-    /// Its name, 1 to 200 bytes; shared with the index of names.
-    pub name: Rc<str>,
+    /// Its name, 1 to 200 bytes.
+    entry: Entry<Tube>,
     pub(super) ready: Heap<ReadyKey, Job>,
     pub(super) delayed: Heap<DueKey, Job>,
     pub(super) buried: List<Job>,
@@ -60,7 +58,21 @@ pub struct Tube {
     place: usize,
 }
 
+impl Named for Tube {
+    fn entry(&self) -> &Entry<Self> {
+        &self.entry
+    }
+    fn entry_mut(&mut self) -> &mut Entry<Self> {
+        &mut self.entry
+    }
+}
+
 impl Tube {
+    /// Its name, 1 to 200 bytes.
+    pub fn name(&self) -> &str {
+        self.entry.name()
+    }
+
     /// How many jobs are ready.
     pub fn ready(&self) -> usize {
         self.ready.len()
@@ -90,23 +102,22 @@ impl Tube {
 #[derive(Debug, Default)]
 pub(super) struct Tubes {
     pub(super) arena: Arena<Tube>,
-    names: HashMap<Rc<str>, Key<Tube>>,
+    names: Names<Tube>,
     /// The original's order: newcomers at the end; whoever leaves is replaced by the last.
     order: Vec<Key<Tube>>,
 }
 
 impl Tubes {
     pub(super) fn find(&self, name: &str) -> Option<Key<Tube>> {
-        self.names.get(name).copied()
+        self.names.find(&self.arena, name)
     }
 
     pub(super) fn find_or_make(&mut self, name: &str) -> Key<Tube> {
         if let Some(tube) = self.find(name) {
             return tube;
         }
-        let name: Rc<str> = name.into();
         let tube = self.arena.insert(Tube {
-            name: Rc::clone(&name),
+            entry: self.names.entry(name),
             ready: Heap::default(),
             delayed: Heap::default(),
             buried: List::default(),
@@ -125,7 +136,7 @@ impl Tubes {
             pause_timer: None,
             place: self.order.len(),
         });
-        self.names.insert(name, tube);
+        self.names.insert(&mut self.arena, tube);
         self.order.push(tube);
         tube
     }
@@ -137,9 +148,9 @@ impl Tubes {
 
     /// Forgets an idle tube.
     pub(super) fn remove(&mut self, key: Key<Tube>) {
+        self.names.remove(&mut self.arena, key);
         let tube = self.arena.remove(key);
         assert!(tube.is_idle() && tube.delay_timer.is_none() && tube.pause_timer.is_none());
-        self.names.remove(&tube.name);
         self.order.swap_remove(tube.place);
         if let Some(&moved) = self.order.get(tube.place) {
             self.arena[moved].place = tube.place;
@@ -148,6 +159,11 @@ impl Tubes {
 
     pub(super) fn len(&self) -> usize {
         self.order.len()
+    }
+
+    /// The tube at this place of the list.
+    pub(super) fn at(&self, place: usize) -> Key<Tube> {
+        self.order[place]
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Key<Tube>> {
@@ -160,7 +176,7 @@ impl Tubes {
         assert_eq!(self.order.len(), self.names.len());
         for (place, &key) in self.order.iter().enumerate() {
             assert_eq!(self.arena[key].place, place);
-            assert_eq!(self.find(&self.arena[key].name), Some(key));
+            assert_eq!(self.find(self.arena[key].name()), Some(key));
         }
     }
 }

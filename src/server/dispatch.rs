@@ -125,7 +125,7 @@ impl Server {
             Command::ListTubes => self.send_document(key, &proto::list(self.queue.tube_names())),
             Command::ListTubeUsed => {
                 let tube = self.queue.tube(self.used(key));
-                self.conns[key].output.reply(Reply::Using(&tube.name));
+                self.conns[key].output.reply(Reply::Using(tube.name()));
                 self.note(key);
             }
             Command::ListTubesWatched => {
@@ -135,7 +135,9 @@ impl Server {
                 let tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
                 self.queue.pause(tube, delay, now);
                 self.reply(key, Reply::Paused);
-                self.hand_out(tube, now);
+                if delay == 0 {
+                    self.end_pause(tube, now);
+                }
             }
             Command::Quit => self.end_of_input(key),
         }
@@ -281,7 +283,7 @@ impl Server {
         };
         JobStats {
             id: record.id,
-            tube: &self.queue.tube(*tube).name,
+            tube: self.queue.tube(*tube).name(),
             state: record.state.name(),
             pri: record.pri,
             age: record.created_at.seconds_until(now),
@@ -301,7 +303,7 @@ impl Server {
     fn stats_tube(&self, tube: Key<Tube>, now: Time) -> Vec<u8> {
         let tube = self.queue.tube(tube);
         TubeStats {
-            name: &tube.name,
+            name: tube.name(),
             current_jobs_urgent: tube.urgent,
             current_jobs_ready: tube.ready(),
             current_jobs_reserved: tube.reserved,

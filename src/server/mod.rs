@@ -42,6 +42,14 @@ pub const SLICE: u32 = 1000;
 /// turn.
 pub const SHARE: usize = 512;
 
+/// How many commands a turn obeys, over all connections, give or take the share of one: a
+/// millisecond or two of them, for the others wait meanwhile.
+pub const TURN: u32 = 1024;
+
+/// How many pieces of memory a turn gives back to the system: each takes some tens of
+/// microseconds.
+const PIECES: u32 = 16;
+
 /// How many watched tubes make a command of a connection cost as much as another command.
 const WATCHES: usize = 64;
 
@@ -241,6 +249,11 @@ impl Server {
                 match self.queue.expire(timer, now) {
                     None => break,
                     Some(Expired::Ready(tube)) => self.hand_out(tube, now),
+                    Some(Expired::PauseOver(tube)) => {
+                        if let Some(pair) = self.queue.end_pause(tube, now) {
+                            self.deliver(pair);
+                        }
+                    }
                     Some(Expired::DeadlineSoon(client)) => {
                         self.answer_waiting(client, Reply::DeadlineSoon);
                     }
@@ -258,11 +271,28 @@ impl Server {
             let Some(long) = self.kicks.pop_front() else { break };
             self.kick(long, now);
         }
+        for _ in 0..PIECES {
+            if !self.free_spent() {
+                break;
+            }
+        }
+    }
+
+    /// Gives a piece of memory back to the system that nothing needs any more.
+    fn free_spent(&mut self) -> bool {
+        self.queue.free_spent()
+            || self.conns.free_spent()
+            || self.wal.as_mut().is_some_and(Wal::free_spent)
     }
 }
 
 /// The server answers.
 impl Server {
+    /// Whether this turn has obeyed as many commands as it should.
+    pub fn is_turn_over(&self) -> bool {
+        self.obeyed >= TURN
+    }
+
     /// What waits to be sent; the shell takes away what it sent.
     pub fn output(&mut self, key: Key<Conn>) -> &mut Output {
         &mut self.conns[key].output
@@ -288,7 +318,10 @@ impl Server {
     /// When [`Server::tick`] or [`Server::commit`] has something to do: in the past where it has
     /// now.
     pub fn next_deadline(&self) -> Option<Time> {
-        if !self.kicks.is_empty() || !self.departing.is_empty() {
+        let has_spent = self.queue.has_spent()
+            || self.conns.has_spent()
+            || self.wal.as_ref().is_some_and(Wal::has_spent);
+        if !self.kicks.is_empty() || !self.departing.is_empty() || has_spent {
             return Some(Time::default());
         }
         let log = self.wal.as_ref().and_then(Wal::next_deadline);
@@ -341,12 +374,25 @@ impl Server {
         self.hand_out(tube, now);
     }
 
+    /// Ends a tube's pause, at once if a slice of jobs is enough.
+    fn end_pause(&mut self, tube: Key<Tube>, now: Time) {
+        for _ in 0..SLICE {
+            let Some(pair) = self.queue.end_pause(tube, now) else { break };
+            self.deliver(pair);
+        }
+    }
+
     /// Restores the resting invariant of a tube: see [`Queue::hand_out`].
     fn hand_out(&mut self, tube: Key<Tube>, now: Time) {
-        while let Some((client, job)) = self.queue.hand_out(tube, now) {
-            self.conns[client.beside()].go_on();
-            self.send_reserved(client.beside(), job);
+        while let Some(pair) = self.queue.hand_out(tube, now) {
+            self.deliver(pair);
         }
+    }
+
+    /// Sends a client the job that it has waited for.
+    fn deliver(&mut self, (client, job): (Key<Client>, Key<Job>)) {
+        self.conns[client.beside()].go_on();
+        self.send_reserved(client.beside(), job);
     }
 
     fn send_reserved(&mut self, key: Key<Conn>, job: Key<Job>) {

@@ -466,7 +466,7 @@ impl Wal {
     /// Answers the record's length in bytes.
     fn append_full(&mut self, queue: &Queue, key: Key<Job>) -> u32 {
         let job = queue.job(key);
-        let name = &*queue.tube(job.tube).name;
+        let name = queue.tube(job.tube).name();
         let (body, _) = queue.body(key);
         self.append(&self.facts(queue, key), Some((name, body)), queue);
         u32::try_from(Self::full_length(name, body)).expect("a gibibyte and 300 bytes")
@@ -698,6 +698,17 @@ impl Wal {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Gives a piece of memory that jobs have left back to the system; whether there was one. See
+    /// [`Queue::free_spent`].
+    pub fn free_spent(&mut self) -> bool {
+        self.ledger.free_spent()
+    }
+
+    /// Whether there is something to give back.
+    pub fn has_spent(&self) -> bool {
+        self.ledger.has_spent()
     }
 
     /// When [`Wal::commit`] has something to do: in the past where it has now.
