@@ -81,6 +81,33 @@ fn a_held_job_costs_the_same_among_many() {
     assert!(many <= few + 100, "{few} items looked at among few, {many} among many");
 }
 
+/// A worker's place in the lines of its tubes outlives its waiting: it does not walk along all of
+/// them for each job.
+#[test]
+fn waiting_costs_the_same_for_a_worker_with_many_tubes() {
+    let visits = |tubes: usize| {
+        let mut world = World::new(Arrival::Whole, 65_535);
+        let (producer, worker) = (world.connect(), world.connect());
+        for number in 0..tubes {
+            world.send(worker, format!("watch tube-{number}\r\n").as_bytes());
+        }
+        let mut round = || {
+            world.send(worker, b"reserve\r\n");
+            world.send(producer, b"put 0 0 60 1\r\nx\r\n");
+        };
+        round();
+        round();
+        let before = world.server.queue().visits();
+        world.send(worker, b"reserve\r\n");
+        world.send(producer, b"put 0 0 60 1\r\nx\r\n");
+        let visits = world.server.queue().visits() - before;
+        world.server.queue().check();
+        visits
+    };
+    let (one, many) = (visits(1), visits(1_000));
+    assert!(many <= one + 10, "{one} items looked at with one tube, {many} with a thousand");
+}
+
 /// Whoever kicks a million jobs would freeze the queue for everybody else.
 #[test]
 fn a_long_kick_lets_others_in_between() {

@@ -15,7 +15,7 @@ use beanstalkd::{
 };
 
 /// So many connections with full buffers use up a turn.
-const CONNECTIONS: usize = TURN as usize / SHARE;
+const CONNECTIONS: u32 = TURN / SHARE;
 
 /// A server and the CPU time of its turns.
 struct Stage {

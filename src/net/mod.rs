@@ -38,7 +38,7 @@ const SIGNALS: Token = Token(usize::MAX - 2);
 
 /// How many commands one connection may always have obeyed when it is its turn: fewer would not be
 /// worth the system calls.
-const LEAST_SHARE: usize = 32;
+const LEAST_SHARE: u32 = 32;
 
 /// How many bytes one connection may bring in a turn: enough for a job of the default limit to
 /// arrive whole, and so be copied once.
@@ -272,8 +272,8 @@ impl Shell {
     /// Shares the turn among the connections in line. Where they are very many, the rest of the
     /// line comes first in the next turn, so that what is due need not wait for all of them.
     fn advance_all(&mut self, now: Time) {
-        let line = self.runnable.len();
-        let share = (TURN as usize / line.max(1)).clamp(LEAST_SHARE, SHARE);
+        let line = u32::try_from(self.runnable.len()).unwrap_or(u32::MAX);
+        let share = (TURN / line.max(1)).clamp(LEAST_SHARE, SHARE);
         for _ in 0..line {
             if self.server.is_turn_over() {
                 break;
@@ -283,7 +283,7 @@ impl Shell {
     }
 
     /// Gives the next runnable connection its share of the turn.
-    fn advance(&mut self, share: usize, now: Time) {
+    fn advance(&mut self, share: u32, now: Time) {
         let Some(key) = self.runnable.pop_front() else { return };
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         socket.is_runnable = false;
@@ -303,7 +303,7 @@ impl Shell {
     }
 
     /// Reads once and feeds that, behind the part of a line that was left over.
-    fn read(&mut self, key: Key<Conn>, share: usize, now: Time) {
+    fn read(&mut self, key: Key<Conn>, share: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let left = socket.left_over.len();
         self.buffer[..left].copy_from_slice(&socket.left_over);
@@ -322,7 +322,7 @@ impl Shell {
     }
 
     /// Feeds what was left over when the connection's share was used up or its input paused.
-    fn feed_left_over(&mut self, key: Key<Conn>, share: usize, now: Time) {
+    fn feed_left_over(&mut self, key: Key<Conn>, share: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let (consumed, appetite) = self.server.feed(key, &socket.left_over, share, now);
         socket.drop_left_over(consumed);

@@ -151,6 +151,12 @@ pub(super) struct ReadyKey {
     id: Halves,
 }
 
+impl ReadyKey {
+    /// Comes after every job.
+    pub(super) const NONE: Self =
+        Self { pri: u32::MAX, id: Halves { high: u32::MAX, low: u32::MAX } };
+}
+
 /// Order among jobs that wait for an instant: the instant, then age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DueKey {

@@ -13,6 +13,7 @@
 mod check;
 mod client;
 mod job;
+mod line;
 mod places;
 mod stats;
 mod timers;
@@ -28,8 +29,8 @@ pub use self::{
     tube::{Pause, Tube},
 };
 use self::{
-    client::{Wait, Watch},
-    job::Jobs,
+    client::Watch,
+    job::{Jobs, ReadyKey},
     timers::{Alarm, Timers},
     tube::Tubes,
 };
@@ -90,6 +91,8 @@ pub struct Queue {
     counts: Counts,
     default: Key<Tube>,
     next_id: u64,
+    /// How often a client has begun to wait.
+    waits: u64,
     is_frozen: bool,
 }
 
@@ -107,6 +110,7 @@ impl Default for Queue {
             counts: Counts::default(),
             default,
             next_id: 1,
+            waits: 0,
             is_frozen: false,
         }
     }
@@ -128,6 +132,7 @@ impl Queue {
     /// until [`Queue::give_back`] has returned each of them. O(tubes watched).
     pub fn leave(&mut self, client: Key<Client>) {
         self.stop_waiting(client);
+        self.clients[client].absent.clear();
         // In the original's order, which the order of `list-tubes` shows.
         while !self.clients[client].watching.is_empty() {
             self.drop_watch(client, 0);
@@ -233,15 +238,9 @@ impl Queue {
         if self.is_frozen {
             return None;
         }
-        let tubes = &self.tubes.arena;
-        let best = self.clients[client]
-            .watching
-            .iter()
-            .map(|&(tube, _)| &tubes[tube])
-            .filter(|tube| tube.pause.is_none())
-            .filter_map(|tube| tube.ready.peek())
-            .min_by_key(|&(key, _)| key);
-        let (_, job) = best?;
+        let watching = self.clients[client].watching.iter().map(|&(tube, _)| tube);
+        let tube = watching.min_by_key(|&tube| self.tubes.offer(tube))?;
+        let job = self.first_ready(tube).filter(|_| self.tubes.offer(tube) != ReadyKey::NONE)?;
         self.pull(job);
         self.assign(job, client, now);
         Some(job)
@@ -258,27 +257,8 @@ impl Queue {
         self.clients[client].is_deadline_soon(now)
     }
 
-    /// Puts the client in line at every tube it watches, until `until` if given. Its tubes must
-    /// have had nothing for it.
-    pub fn wait(&mut self, client: Key<Client>, until: Option<Time>) {
-        self.clients[client].waiting = Some(Wait { until });
-        self.clients[client].join_lines(&mut self.tubes.arena, &mut self.watches);
-        self.counts.waiting += 1;
-        self.timers.note_client(&mut self.clients, client);
-    }
-
-    /// Takes the client out of line, if it stood there.
-    pub fn stop_waiting(&mut self, client: Key<Client>) {
-        if self.clients[client].waiting.take().is_some() {
-            self.clients[client].leave_lines(&mut self.tubes.arena, &mut self.watches);
-            self.counts.waiting -= 1;
-            self.timers.note_client(&mut self.clients, client);
-        }
-    }
-
     /// Gives the tube's best ready job to the client that has waited longest, if there are both
-    /// and no pause is in force. Repeat until `None` to restore the resting invariant. O(log n),
-    /// and linear in the tubes that this client watches.
+    /// and no pause is in force. Repeat until `None` to restore the resting invariant. O(log n).
     pub fn hand_out(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
         if self.tubes.arena.get(tube)?.pause.is_some() {
             return None;
@@ -291,9 +271,8 @@ impl Queue {
         if self.is_frozen {
             return None;
         }
-        let tube = &self.tubes.arena[tube];
-        let client = self.watches[tube.waiting.front()?].client;
-        let (_, job) = tube.ready.peek()?;
+        let job = self.first_ready(tube)?;
+        let client = self.first_waiting(tube)?;
         self.stop_waiting(client);
         self.pull(job);
         self.assign(job, client, now);
@@ -397,15 +376,22 @@ impl Queue {
     }
 
     fn add_watch(&mut self, client: Key<Client>, tube: Key<Tube>) {
-        let watch = self.watches.insert(Watch { client, tube, links: Links::default() });
+        let watch = self.watches.insert(Watch { client, tube, place: None });
         self.clients[client].watching.push((tube, watch));
+        self.clients[client].absent.push(watch);
         self.tubes.arena[tube].watchers += 1;
     }
 
-    /// Ends the watch at `place`, whose client is not in line.
-    fn drop_watch(&mut self, client: Key<Client>, place: usize) {
-        let (tube, watch) = self.clients[client].watching.swap_remove(place);
-        self.watches.remove(watch);
+    /// Ends the watch at this index of those of the client, which does not wait.
+    fn drop_watch(&mut self, client: Key<Client>, index: usize) {
+        let (tube, watch) = self.clients[client].watching.swap_remove(index);
+        if let Some(place) = self.watches.remove(watch).place {
+            let Self { tubes, watches, .. } = self;
+            let line = &mut tubes.arena[tube].line;
+            line.remove(place, |watch, at| watches[watch].place = Some(at));
+        } else {
+            self.clients[client].absent.retain(|&absent| absent != watch);
+        }
         self.tubes.arena[tube].watchers -= 1;
         self.drop_if_idle(tube);
     }
@@ -493,6 +479,7 @@ impl Queue {
 
     fn set_pause(&mut self, tube: Key<Tube>, pause: Option<Pause>) {
         self.tubes.arena[tube].pause = pause;
+        self.tubes.note_offer(tube);
         self.timers.note_pause(&mut self.tubes.arena, tube);
     }
 }
@@ -560,13 +547,11 @@ impl Queue {
     /// of theirs ended now. O(tubes).
     pub fn thaw(&mut self, now: Time) {
         self.is_frozen = false;
-        let Self { tubes, timers, .. } = self;
-        for place in 0..tubes.len() {
-            let key = tubes.at(place);
-            let tube = &mut tubes.arena[key];
-            if !tube.ready.is_empty() && !tube.waiting.is_empty() && tube.pause.is_none() {
-                tube.pause = Some(Pause { seconds: 0, until: now });
-                timers.note_pause(&mut tubes.arena, key);
+        for place in 0..self.tubes.len() {
+            let key = self.tubes.at(place);
+            let tube = &self.tubes.arena[key];
+            if !tube.ready.is_empty() && !tube.line.is_empty() && tube.pause.is_none() {
+                self.set_pause(key, Some(Pause { seconds: 0, until: now }));
             }
         }
     }
@@ -575,8 +560,7 @@ impl Queue {
 /// Time.
 impl Queue {
     /// Does the first thing of one kind that is due at `now`. `None` when nothing of this kind is
-    /// due any more. A tick asks for the kinds in the order of [`Timer::ALL`]. O(log n), and
-    /// linear in the tubes that a client concerned watches.
+    /// due any more. A tick asks for the kinds in the order of [`Timer::ALL`]. O(log n).
     pub fn expire(&mut self, timer: Timer, now: Time) -> Option<Expired> {
         match self.timers.due(timer, now)? {
             Alarm::Delay(tube) => {

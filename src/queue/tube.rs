@@ -28,8 +28,8 @@ pub struct Tube {
     pub(super) ready: Heap<ReadyKey, Job>,
     pub(super) delayed: Heap<DueKey, Job>,
     pub(super) buried: List<Job>,
-    /// Watches of clients that wait for a job, the oldest first.
-    pub(super) waiting: List<Watch>,
+    /// Watches of clients that wait for a job, or did: see [`super::line`].
+    pub(super) line: Heap<u64, Watch>,
     /// In force or not; ended by the timers, not by looking at the clock.
     pub pause: Option<Pause>,
     /// Jobs in any state; the tube cannot go while there is one.
@@ -88,11 +88,6 @@ impl Tube {
         self.buried.len()
     }
 
-    /// How many clients wait for a job of this tube.
-    pub fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
     fn is_idle(&self) -> bool {
         self.jobs == 0 && self.users == 0 && self.watchers == 0 && self.pins == 0
     }
@@ -105,6 +100,8 @@ pub(super) struct Tubes {
     names: Names<Tube>,
     /// The original's order: newcomers at the end; whoever leaves is replaced by the last.
     order: Vec<Key<Tube>>,
+    /// By index: what each tube would give to a worker, close together for those who watch many.
+    offers: Vec<ReadyKey>,
 }
 
 impl Tubes {
@@ -121,7 +118,7 @@ impl Tubes {
             ready: Heap::default(),
             delayed: Heap::default(),
             buried: List::default(),
-            waiting: List::default(),
+            line: Heap::default(),
             pause: None,
             jobs: 0,
             users: 0,
@@ -136,6 +133,9 @@ impl Tubes {
             pause_timer: None,
             place: self.order.len(),
         });
+        if self.offers.len() <= tube.index() {
+            self.offers.resize(tube.index() + 1, ReadyKey::NONE);
+        }
         self.names.insert(&mut self.arena, tube);
         self.order.push(tube);
         tube
@@ -144,6 +144,18 @@ impl Tubes {
     /// Whether nothing needs the tube any more.
     pub(super) fn is_idle(&self, tube: Key<Tube>) -> bool {
         self.arena[tube].is_idle()
+    }
+
+    /// The order of the job that the tube would give to a worker; or [`ReadyKey::NONE`].
+    pub(super) fn offer(&self, tube: Key<Tube>) -> ReadyKey {
+        self.offers[tube.index()]
+    }
+
+    /// Call after any change to the top of `ready` or to `pause`.
+    pub(super) fn note_offer(&mut self, key: Key<Tube>) {
+        let tube = &self.arena[key];
+        let offer = tube.ready.peek().filter(|_| tube.pause.is_none());
+        self.offers[key.index()] = offer.map_or(ReadyKey::NONE, |(order, _)| order);
     }
 
     /// Forgets an idle tube.
@@ -177,6 +189,9 @@ impl Tubes {
         for (place, &key) in self.order.iter().enumerate() {
             assert_eq!(self.arena[key].place, place);
             assert_eq!(self.find(self.arena[key].name()), Some(key));
+            let Tube { ready, pause, .. } = &self.arena[key];
+            let offer = ready.peek().filter(|_| pause.is_none()).map(|(order, _)| order);
+            assert_eq!(self.offer(key), offer.unwrap_or(ReadyKey::NONE));
         }
     }
 }

@@ -40,7 +40,7 @@ pub const SLICE: u32 = 1000;
 
 /// How many commands of one connection are obeyed, at most, before others get their share of the
 /// turn.
-pub const SHARE: usize = 512;
+pub const SHARE: u32 = 512;
 
 /// How many commands a turn obeys, over all connections, give or take the share of one: a
 /// millisecond or two of them, for the others wait meanwhile.
@@ -50,8 +50,8 @@ pub const TURN: u32 = 1024;
 /// microseconds.
 const PIECES: u32 = 16;
 
-/// How many watched tubes make a command of a connection cost as much as another command.
-const WATCHES: usize = 64;
+/// How many steps of a walk through tubes or clients count as much as a command.
+const STEPS: u32 = 64;
 
 /// What `stats` tells of the process and its machine.
 #[derive(Debug, Clone)]
@@ -125,7 +125,7 @@ pub struct Server {
     started_at: Time,
     /// The latest instant given to anything.
     latest: Time,
-    /// Commands obeyed since the last tick.
+    /// Commands obeyed since the last tick; one that takes long counts as several.
     obeyed: u32,
     kicks: VecDeque<LongKick>,
     /// Jobs that kicks may still move this turn.
@@ -174,19 +174,19 @@ impl Server {
     }
 
     /// Takes bytes that have arrived, does what they ask, and says how many it took; the rest
-    /// stays with the caller. Obeys at most `share` commands, which is at most [`SHARE`].
+    /// stays with the caller. Obeys at most `share` commands, which is at most [`SHARE`]; fewer if
+    /// they take long.
     pub fn feed(
         &mut self,
         key: Key<Conn>,
         bytes: &[u8],
-        share: usize,
+        share: u32,
         now: Time,
     ) -> (usize, Appetite) {
         let mut rest = bytes;
         let mut appetite = Appetite::Later;
-        // Reserving takes longer the more tubes are watched; so fewer commands make a share.
-        let watching = self.queue.client(key.beside()).watching();
-        for _ in 0..(share / (1 + watching / WATCHES)).max(1) {
+        let end = self.obeyed.saturating_add(share);
+        while self.obeyed < end {
             self.obeyed += 1;
             match self.conns[key].step(&mut rest) {
                 Step::Line(line) => self.dispatch(key, line, &mut rest, now),
@@ -243,7 +243,7 @@ impl Server {
     /// Does what is due at `now`, then the next slices of what is large.
     pub fn tick(&mut self, now: Time) {
         let now = self.instant(now);
-        let alarms = SLICE.max(2 * std::mem::take(&mut self.obeyed));
+        let alarms = SLICE.max(std::mem::take(&mut self.obeyed).saturating_mul(2));
         for timer in Timer::ALL {
             for _ in 0..alarms {
                 match self.queue.expire(timer, now) {
@@ -350,6 +350,12 @@ impl Server {
     fn instant(&mut self, now: Time) -> Time {
         self.latest = now.max(self.latest.next());
         self.latest
+    }
+
+    /// Counts a walk of so many steps as the commands that would take as long.
+    fn charge(&mut self, steps: usize) {
+        let steps = u32::try_from(steps).unwrap_or(u32::MAX);
+        self.obeyed = self.obeyed.saturating_add(steps / STEPS);
     }
 
     /// The body of a `put` is complete.
