@@ -240,6 +240,11 @@ impl Server {
         self.is_draining = true;
     }
 
+    /// From now on jobs are taken again.
+    pub fn end_drain(&mut self) {
+        self.is_draining = false;
+    }
+
     /// Does what is due at `now`, then the next slices of what is large.
     pub fn tick(&mut self, now: Time) {
         let now = self.instant(now);
@@ -336,6 +341,11 @@ impl Server {
             self.conns.remove(key);
             self.queue.forget(key.beside());
         }
+    }
+
+    /// Whether every `put` is refused.
+    pub fn is_draining(&self) -> bool {
+        self.is_draining
     }
 
     /// The queue, to look at.

@@ -324,6 +324,11 @@ impl Wal {
         has_room.then_some(()).ok_or(Refusal::Full)
     }
 
+    /// Whether the disk had no room when it was last asked for some.
+    pub fn is_full(&self) -> bool {
+        self.full_until.is_some()
+    }
+
     /// Whether jobs may be handed out.
     pub fn is_sound(&self) -> bool {
         self.health == Health::Sound && self.failure.is_none()
