@@ -161,8 +161,8 @@ pub fn inherit(number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers, and only asks.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
     // One that came through exec lacks this mark, and all that this process opens have it.
-    if check(flags)? & libc::FD_CLOEXEC != 0 {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not an inherited one"));
+    if !check(flags).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0) {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "nothing is passed on there"));
     }
     // SAFETY: it is open and came through exec, so nobody in this process owns it; and the mark
     // that it gets now keeps it from being taken twice.

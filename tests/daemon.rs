@@ -349,7 +349,7 @@ fn a_signal_while_it_starts_ends_it_in_order() {
     let (mut reader, log) = UnixStream::pair().expect("a pair");
     fill(&log);
     let mut daemon = Command::new(BEANSTALKD)
-        .args(["-Vl", &address])
+        .args(["-l", &address])
         .stdin(Stdio::null())
         .stderr(OwnedFd::from(log))
         .spawn()

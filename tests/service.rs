@@ -154,8 +154,8 @@ fn what_is_no_listening_stream_socket_is_refused() {
         assert!(stderr.ends_with(wanted), "{stderr}");
     }
     let cases = [
-        ("LISTEN_PID=$$ LISTEN_FDS=9", "cannot listen on descriptor 4: Bad file descriptor"),
-        ("LISTEN_PID=$$ LISTEN_FDS=4294967295", "cannot listen on descriptor 4: Bad file"),
+        ("LISTEN_PID=$$ LISTEN_FDS=9", "cannot listen on descriptor 4: nothing is passed on there"),
+        ("LISTEN_PID=$$ LISTEN_FDS=4294967295", "cannot listen on descriptor 4: nothing"),
         ("LISTEN_PID=$$ LISTEN_FDS=all", "LISTEN_FDS is no number: all"),
         ("LISTEN_PID=mine LISTEN_FDS=1", "LISTEN_PID is no number: mine"),
     ];
