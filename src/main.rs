@@ -115,8 +115,11 @@ fn serve(config: &Config) -> Result<(), ExitCode> {
         become_user(user)?;
     }
     let clock = Clock;
-    let settings =
-        Settings { job_size_limit: config.job_size_limit, binlog_size: config.binlog_size };
+    let settings = Settings {
+        job_size_limit: config.job_size_limit,
+        binlog_size: config.binlog_size,
+        memory_limit: config.memory_limit,
+    };
     let server = match &config.binlog {
         None => Server::new(identity, settings, clock.now()),
         Some(path) => {
