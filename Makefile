@@ -79,6 +79,7 @@ mutants: original
 bench: all original
 	$(CARGO) run -q --release --locked -p ct --bin ct-bench -- \
 	    compare --json target/bench.json --plots target/plots $(DAEMON) $(ORIGINAL)
+	target/release/ct-bench goals target/bench.json ct/goals
 
 bench-quick: all original
 	$(CARGO) run -q --release --locked -p ct --bin ct-bench -- compare --quick $(DAEMON) $(ORIGINAL)

@@ -73,6 +73,13 @@ pub const FLAGS: &[Flag] = &[
     ),
     flag(
         None,
+        Some("max-memory"),
+        Some("BYTES"),
+        "refuse a job that would take all jobs beyond so many bytes, counting 128 for each and \
+         its body (default is no limit)",
+    ),
+    flag(
+        None,
         Some("check-binlog"),
         Some("DIR"),
         "say what the binlog in this directory holds and exit, without changing anything; the \
@@ -183,6 +190,8 @@ pub struct Config {
     pub sync: Sync,
     /// `-s`, in bytes.
     pub binlog_size: u64,
+    /// `--max-memory`, in bytes.
+    pub memory_limit: Option<u64>,
     /// How many `-V`.
     pub verbosity: usize,
     /// What the user should know about these flags, a line each.
@@ -278,6 +287,7 @@ fn config(matches: &Matches) -> Result<Config, UsageError> {
         binlog: last("b").map(PathBuf::from),
         sync: sync(matches)?,
         binlog_size: last("s").map_or(Ok(10 << 20), |text| size(&text))?,
+        memory_limit: last("max-memory").map(|text| size(&text)).transpose()?,
         verbosity: matches.opt_count("V"),
         warnings,
     })
@@ -395,6 +405,7 @@ mod tests {
                 binlog: None,
                 sync: Sync::Within(Duration::from_millis(50)),
                 binlog_size: 10_485_760,
+                memory_limit: None,
                 verbosity: 0,
                 warnings: vec![],
             }
@@ -475,6 +486,7 @@ mod tests {
             assert_eq!(serve(line).warnings.len(), 1, "{line}");
         }
         assert_eq!(serve("-s 0").binlog_size, 0);
+        assert_eq!(serve("--max-memory 1000000").memory_limit, Some(1_000_000));
         assert_eq!(serve("-c -n").warnings.len(), 2);
     }
 

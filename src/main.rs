@@ -124,8 +124,11 @@ fn serve(config: &Config, arguments: &[OsString]) -> Result<(), ExitCode> {
     let clock = Clock;
     let notifier = Notifier::new(|name| env::var_os(name), identity.pid, clock.now());
     let mut start = Start { config, clock, listeners, signals, notifier };
-    let settings =
-        Settings { job_size_limit: config.job_size_limit, binlog_size: config.binlog_size };
+    let settings = Settings {
+        job_size_limit: config.job_size_limit,
+        binlog_size: config.binlog_size,
+        memory_limit: config.memory_limit,
+    };
     let server = match &config.binlog {
         None => Server::new(identity, settings, clock.now()),
         Some(path) => {

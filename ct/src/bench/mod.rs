@@ -8,6 +8,7 @@
 //! - [`scenario`] lists the presets, and `special` runs those that are no repeated load;
 //! - [`target`] starts what is compared, [`compare`] takes turns, [`stats`] finds the middle;
 //! - [`report`] makes the table and the JSON, [`plot`] the curves, [`machine`] one line for both;
+//! - [`goals`] says whether that is enough;
 //! - [`crowd`] compares a daemon with itself, alone and in a crowd.
 
 mod calls;
@@ -15,6 +16,7 @@ pub mod compare;
 mod connection;
 pub mod crowd;
 pub mod feeder;
+pub mod goals;
 pub mod group;
 pub mod load;
 pub mod machine;

@@ -352,6 +352,7 @@ fn binlogs() -> Vec<Scenario> {
         ("f50", "-f50", 10, 1, false),
         ("f50", "-f50", 10, 64, false),
         ("f0", "-f0", 1, 1, false),
+        ("f0", "-f0", 64, 1, false),
         ("f0", "-f0", 100, 1, true),
         ("f0", "-f0", 10, 64, false),
     ];

@@ -9,8 +9,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use ct::Program;
-use ct::bench::compare::{self, Comparison, Row};
+use ct::bench::compare::{self, Comparison};
 use ct::bench::crowd;
+use ct::bench::goals;
 use ct::bench::group::{Group, Pacing, Tubes, Until};
 use ct::bench::load::Load;
 use ct::bench::machine;
@@ -29,10 +30,11 @@ Usage: ct-bench compare [OPTIONS] DAEMON [DAEMON...]
        ct-bench list [--quick]
        ct-bench table [--markdown] FILE
        ct-bench plot FILE DIR
+       ct-bench goals FILE GOALS
 
 DAEMON is 'PROGRAM FLAGS' of any beanstalkd. It is started on a free port of 127.0.0.1 and ended
 afterwards. Daemon and load get a core each where there are two. Every reply is checked: a wrong
-answer ends the row with an error, and the exit status is 1.
+answer ends the row with an error; if it is the first daemon's, the exit status is 1.
 
 compare: measures the first daemon side by side with each of the others, in turn
  --quick            a minute instead of ten: fewer presets, shorter, smaller backlogs
@@ -68,6 +70,8 @@ load: loads a daemon that runs already, at ADDRESS (host:port), with what you sa
 list: the presets and what they do
 table: shows a kept comparison again; --markdown for a document
 plot: draws the curves of a kept comparison
+goals: holds a kept comparison against a file of goals (ct/goals); the exit status is 1 where one is
+missed by more than 15 %
 
 On a machine that does other things too, ask the scheduler for precedence, or the ratios will spread:
     setsid -w sh -c 'echo -20 >/proc/self/autogroup; exec nice -n -20 ct-bench compare …'
@@ -106,6 +110,7 @@ fn run(arguments: &[String]) -> Result<bool, String> {
             Ok(true)
         }
         ("plot", [file, directory]) => draw(&read(file)?, Path::new(directory)).map(|()| true),
+        ("goals", [file, goals]) => judge(&read(file)?, goals),
         _ => Err(format!("what is {:?}?\n\n{USAGE}", arguments.join(" "))),
     }
 }
@@ -243,17 +248,14 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
         report.rows.extend(rows);
     }
     keep(options, &report)?;
-    Ok(!report.rows.iter().any(has_error))
+    // What the others cannot do is in the table, and no failure of the first.
+    Ok(!report.rows.iter().any(|row| row.results[0].error.is_some()))
 }
 
 fn named(target: &Target) -> (String, String) {
     let path = target.program.path.display().to_string();
     let words: Vec<String> = std::iter::once(path).chain(target.program.flags.clone()).collect();
     (target.label.clone(), words.join(" "))
-}
-
-fn has_error(row: &Row) -> bool {
-    row.results.iter().any(|result| result.error.is_some())
 }
 
 fn keep(options: &Options, report: &Report) -> Result<(), String> {
@@ -276,6 +278,13 @@ fn read(path: &str) -> Result<Report, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     let value = serde_json::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
     Report::from_json(&value).ok_or_else(|| format!("{path}: no report of ct-bench"))
+}
+
+fn judge(report: &Report, path: &str) -> Result<bool, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+    let goals::Verdict { text, far } = goals::judge(report, &text)?;
+    print(&text);
+    Ok(far == 0)
 }
 
 fn table(report: &Report, markdown: bool) -> String {

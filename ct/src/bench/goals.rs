@@ -1,0 +1,164 @@
+//! What a comparison should come to, and whether it did: a file of goals, a line each.
+//!
+//! ```text
+//! ROW | FIGURE | AGAINST | at least NUMBER      (or: at most NUMBER)
+//! ```
+//!
+//! ROW and FIGURE are names of the kept comparison. AGAINST is `other`, the second daemon; `bare`,
+//! the bare responder; `row NAME`, the first daemon's own figure in another row; or `-`, and then
+//! the figure itself counts. Empty lines and those that begin with `#` are left out.
+
+use std::fmt::Write as _;
+
+use super::compare::{Outcome, Row};
+use super::report::{Report, number};
+
+/// How far behind its goal a figure may fall before that is a failure: machines are noisy.
+const SLACK: f64 = 0.15;
+
+/// What a figure is set against.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Against {
+    Other,
+    Bare,
+    Row(String),
+    Nothing,
+}
+
+/// One line of the file.
+#[derive(Debug, Clone, PartialEq)]
+struct Goal {
+    row: String,
+    figure: String,
+    against: Against,
+    at_least: bool,
+    bound: f64,
+}
+
+/// How a comparison meets its goals.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// A line for each goal.
+    pub text: String,
+    /// How many goals were missed by more than the slack, or could not be looked at.
+    pub far: usize,
+}
+
+/// Judges a kept comparison by a file of goals.
+///
+/// # Errors
+///
+/// Fails where a line of the file makes no sense.
+pub fn judge(report: &Report, goals: &str) -> Result<Verdict, String> {
+    let mut verdict = Verdict { text: String::new(), far: 0 };
+    for line in goals.lines().map(str::trim) {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let goal = Goal::parse(line).ok_or_else(|| format!("no goal: {line}"))?;
+        let (word, value) = match goal.value(report) {
+            None => ("MISSING", String::new()),
+            Some(value) => (goal.word(value), number(value)),
+        };
+        verdict.far += usize::from(matches!(word, "MISSING" | "FAR"));
+        let _ = writeln!(verdict.text, "{word:8} {value:>10}  {line}");
+    }
+    Ok(verdict)
+}
+
+impl Goal {
+    fn parse(line: &str) -> Option<Self> {
+        let mut parts = line.split('|').map(str::trim);
+        let (row, figure, against, bound) =
+            (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let (least, most) = (bound.strip_prefix("at least "), bound.strip_prefix("at most "));
+        Some(Self {
+            row: row.to_owned(),
+            figure: figure.to_owned(),
+            against: match against {
+                "other" => Against::Other,
+                "bare" => Against::Bare,
+                "-" => Against::Nothing,
+                other => Against::Row(other.strip_prefix("row ")?.to_owned()),
+            },
+            at_least: least.is_some(),
+            bound: least.or(most)?.parse().ok()?,
+        })
+    }
+
+    fn value(&self, report: &Report) -> Option<f64> {
+        let find = |name: &str| report.rows.iter().find(|row| row.name == name);
+        let row = find(&self.row)?;
+        let own = row.results.first()?;
+        let ratio = |other: &Outcome| own.ratio_to(other, &self.figure).map(|ratio| ratio.median);
+        let median = |row: &Row| Some(row.results.first()?.spread(&self.figure)?.median);
+        match &self.against {
+            Against::Other => ratio(row.results.get(1)?),
+            Against::Bare => ratio(row.results.iter().find(|result| result.label == "bare")?),
+            Against::Row(name) => Some(median(row)? / median(find(name)?)?),
+            Against::Nothing => median(row),
+        }
+    }
+
+    fn word(&self, value: f64) -> &'static str {
+        let met = |bound: f64| if self.at_least { value >= bound } else { value <= bound };
+        let slack = if self.at_least { 1.0 / (1.0 + SLACK) } else { 1.0 + SLACK };
+        if met(self.bound) {
+            "met"
+        } else if met(self.bound * slack) {
+            "short"
+        } else {
+            "FAR"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::compare::named;
+    use super::*;
+
+    fn row(name: &str, rates: [f64; 3]) -> Row {
+        let outcome = |(label, rate): (&str, f64)| Outcome {
+            label: label.to_owned(),
+            samples: vec![named([("rate", rate)])],
+            error: None,
+        };
+        let results = ["ours", "theirs", "bare"].into_iter().zip(rates).map(outcome).collect();
+        Row { name: name.to_owned(), about: String::new(), curve: None, results }
+    }
+
+    fn words(goals: &str) -> (Vec<String>, usize) {
+        let rows = vec![row("a", [30.0, 20.0, 40.0]), row("b", [15.0, 1.0, 1.0])];
+        let report = Report { rows, ..Report::default() };
+        let verdict = judge(&report, goals).unwrap();
+        let word = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
+        (verdict.text.lines().map(word).collect(), verdict.far)
+    }
+
+    #[test]
+    fn a_figure_is_set_against_what_the_line_says() {
+        let goals = "\
+            # comment\n\na | rate | other | at least 1.5\na | rate | bare | at most 0.75\n\
+            a | rate | row b | at least 2\nb | rate | - | at most 15\n";
+        assert_eq!(words(goals), (vec!["met".to_owned(); 4], 0));
+    }
+
+    #[test]
+    fn a_goal_missed_by_far_or_not_measured_counts() {
+        let goals = "\
+            a | rate | other | at least 1.6\na | rate | other | at least 1.8\n\
+            b | rate | - | at most 14\nb | rate | - | at most 13\nc | rate | - | at most 1\n\
+            a | p99 | other | at most 1\n";
+        let (words, far) = words(goals);
+        assert_eq!(words, ["short", "FAR", "short", "FAR", "MISSING", "MISSING"]);
+        assert_eq!(far, 4);
+    }
+
+    #[test]
+    fn a_line_without_meaning_is_an_error() {
+        for line in ["a", "a | rate | other | 5", "a | rate | them | at least 5"] {
+            assert!(judge(&Report::default(), line).is_err(), "{line}");
+        }
+    }
+}
