@@ -5,6 +5,9 @@ PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
 MANDIR ?= $(PREFIX)/share/man
 UNITDIR ?= $(PREFIX)/lib/systemd/system
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
+FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 DAEMON = $(TARGET)/release/beanstalkd
@@ -101,6 +104,13 @@ install-daemon: all
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1
 	install -m 755 $(DAEMON) $(DESTDIR)$(BINDIR)/beanstalkd
 	install -m 644 beanstalkd.1 $(DESTDIR)$(MANDIR)/man1/beanstalkd.1
+	$(call completions,bash,$(BASHDIR),beanstalkd)
+	$(call completions,zsh,$(ZSHDIR),_beanstalkd)
+	$(call completions,fish,$(FISHDIR),beanstalkd.fish)
+
+# The daemon knows what completes its flags; one that was built for another machine cannot be asked.
+completions = words=$$($(DAEMON) --completions $(1)) || exit 0; \
+    install -d $(DESTDIR)$(2) && printf '%s\n' "$$words" > $(DESTDIR)$(2)/$(3)
 
 # They want a user: useradd --system --home-dir /var/lib/beanstalkd beanstalkd
 install-units:
@@ -111,6 +121,7 @@ install-units:
 
 uninstall:
 	rm -f $(DESTDIR)$(BINDIR)/beanstalkd $(DESTDIR)$(MANDIR)/man1/beanstalkd.1
+	rm -f $(DESTDIR)$(BASHDIR)/beanstalkd $(DESTDIR)$(ZSHDIR)/_beanstalkd $(DESTDIR)$(FISHDIR)/beanstalkd.fish
 	rm -f $(addprefix $(DESTDIR)$(UNITDIR)/,$(UNITS))
 
 # All sources but this folder's, as Cargo.lock has them. The last step that may need a network.
