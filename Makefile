@@ -16,7 +16,7 @@ DEB = target/deb/beanstalkd-$(VERSION)
 UNITS = beanstalkd.service beanstalkd@.service beanstalkd.socket
 ORIGINAL ?= /usr/bin/beanstalkd
 
-.PHONY: all run check fmt clippy doc test sim kills diff mutants fuzz bench bench-quick crowd original clients \
+.PHONY: all run check fmt clippy doc test sim turns kills diff mutants fuzz bench bench-quick crowd original clients \
     install install-daemon install-units uninstall vendor deb clean tools
 
 all: tools
@@ -59,6 +59,12 @@ sim: tools
 # Any bytes, as long as you like: TARGET=replay, SECONDS=60. Needs cargo-fuzz and a nightly Rust.
 fuzz:
 	cd ct && $(CARGO) +nightly fuzz run $(or $(TARGET),replay) -- -max_total_time=$(or $(SECONDS),60)
+
+# How long the longest turn is while the queue grows to ten million jobs (JOBS) and shrinks again:
+# a few minutes, and 2 GB of memory.
+turns: tools
+	$(CARGO) test --release --locked --test turns -- --ignored --nocapture
+
 # Kills the real daemon RUNS times under load with each way of syncing; and a million changes of a
 # few jobs, whose log stays small.
 kills: tools

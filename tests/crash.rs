@@ -176,7 +176,7 @@ impl Run {
             let (body, _) = queue.body(job);
             let job = queue.job(job);
             let history = History {
-                tube: queue.tube(job.tube).name.to_string(),
+                tube: queue.tube(job.tube).name().to_string(),
                 body: body.to_vec(),
                 versions: vec![(0, Version::of(&queue, id))],
             };
@@ -227,7 +227,7 @@ impl Run {
             let Some(job) = queue.find(id) else { continue };
             let (body, _) = queue.body(job);
             let job = queue.job(job);
-            let (tube, body) = (queue.tube(job.tube).name.to_string(), body.to_vec());
+            let (tube, body) = (queue.tube(job.tube).name().to_string(), body.to_vec());
             self.ever.insert((id, tube.clone(), body.clone()));
             self.jobs.insert(id, History { tube, body, versions: vec![(0, None)] });
         }
@@ -376,7 +376,7 @@ impl Run {
             let Some(job) = queue.find(id) else { continue };
             let (body, _) = queue.body(job);
             let job = queue.job(job);
-            if !self.ever.contains(&(id, queue.tube(job.tube).name.to_string(), body.to_vec())) {
+            if !self.ever.contains(&(id, queue.tube(job.tube).name().to_string(), body.to_vec())) {
                 return Err(format!("job {id} was never put with that tube and body"));
             }
         }
@@ -401,7 +401,7 @@ impl Run {
             let is_same = |job| {
                 let (body, _) = queue.body(job);
                 let job = queue.job(job);
-                *queue.tube(job.tube).name == *history.tube && *body == history.body
+                *queue.tube(job.tube).name() == *history.tube && *body == history.body
             };
             if floor.is_some() && !queue.find(*id).is_none_or(is_same) {
                 return Err(format!("job {id} has another tube or body"));

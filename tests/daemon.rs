@@ -1041,7 +1041,7 @@ fn busy_connections_do_not_starve_the_others() {
     other.send("stats\r\n");
     thaw(&daemon);
     let asked = number_at(&other.document(), "cmd-peek");
-    assert!(asked <= 2 * BUSY * SHARE, "{asked} commands of others went first");
+    assert!(asked <= 2 * BUSY * SHARE as usize, "{asked} commands of others went first");
     other.turns(20);
     for client in &mut busy {
         for _ in 0..ASKED {
@@ -1129,7 +1129,7 @@ fn a_worker_that_leaves_with_very_many_jobs_lets_others_in_between() {
 /// Three times as many commands as a connection is granted in a turn; the last one of each turn
 /// looks at the tube.
 fn looks_in_each_of_three_turns() -> String {
-    ("list-tube-used\r\n".repeat(SHARE - 1) + "stats-tube default\r\n").repeat(3)
+    ("list-tube-used\r\n".repeat(SHARE as usize - 1) + "stats-tube default\r\n").repeat(3)
 }
 
 /// Reads what [`looks_in_each_of_three_turns`] saw, and waits until 50,000 jobs have become

@@ -81,6 +81,33 @@ fn a_held_job_costs_the_same_among_many() {
     assert!(many <= few + 100, "{few} items looked at among few, {many} among many");
 }
 
+/// A worker's place in the lines of its tubes outlives its waiting: it does not walk along all of
+/// them for each job.
+#[test]
+fn waiting_costs_the_same_for_a_worker_with_many_tubes() {
+    let visits = |tubes: usize| {
+        let mut world = World::new(Arrival::Whole, 65_535);
+        let (producer, worker) = (world.connect(), world.connect());
+        for number in 0..tubes {
+            world.send(worker, format!("watch tube-{number}\r\n").as_bytes());
+        }
+        let mut round = || {
+            world.send(worker, b"reserve\r\n");
+            world.send(producer, b"put 0 0 60 1\r\nx\r\n");
+        };
+        round();
+        round();
+        let before = world.server.queue().visits();
+        world.send(worker, b"reserve\r\n");
+        world.send(producer, b"put 0 0 60 1\r\nx\r\n");
+        let visits = world.server.queue().visits() - before;
+        world.server.queue().check();
+        visits
+    };
+    let (one, many) = (visits(1), visits(1_000));
+    assert!(many <= one + 10, "{one} items looked at with one tube, {many} with a thousand");
+}
+
 /// Whoever kicks a million jobs would freeze the queue for everybody else.
 #[test]
 fn a_long_kick_lets_others_in_between() {
@@ -109,6 +136,46 @@ fn a_long_kick_lets_others_in_between() {
         format!("KICKED {count}\r\nUSING default\r\n"),
         "in order, when all is done"
     );
+}
+
+/// Twenty thousand workers behind a pause, and as many jobs: its end would freeze the queue.
+#[test]
+fn the_end_of_a_pause_lets_others_in_between() {
+    for by_command in [true, false] {
+        let mut world = World::new(Arrival::Whole, 65_535);
+        let (operator, other) = (world.connect(), world.connect());
+        let count = 2 * SLICE + 1;
+        let workers: Vec<_> = (0..count).map(|_| world.connect()).collect();
+        world.send(operator, b"pause-tube default 10\r\n");
+        for &worker in &workers {
+            world.send(worker, b"reserve\r\n");
+            world.send(operator, b"put 0 0 60 1\r\nx\r\n");
+        }
+        world.receive(operator);
+        world.pause_turns();
+        world.turn();
+        if by_command {
+            world.send(operator, b"pause-tube default 0\r\nreserve-with-timeout 0\r\n");
+        } else {
+            world.advance(Duration::from_secs(11));
+        }
+        world.send(other, b"stats-tube default\r\n");
+        world.turn();
+        let reply = String::from_utf8(world.receive(other)).unwrap();
+        assert!(reply.contains("current-jobs-reserved: 1000\n"), "after one slice: {reply}");
+        world.turn();
+        world.turn();
+        world.server.queue().check();
+        for worker in workers {
+            assert!(world.receive(worker).starts_with(b"RESERVED"), "{worker}");
+        }
+        let stats = world.server.queue().counts();
+        assert_eq!((stats.reserved, stats.waiting), (u64::from(count), 0));
+        if by_command {
+            world.turn();
+            assert_eq!(world.receive(operator), b"PAUSED\r\nTIMED_OUT\r\n");
+        }
+    }
 }
 
 /// A kick goes on when its client leaves: half a kick would be nobody's intention.

@@ -8,6 +8,7 @@ use std::{
     fmt,
     hash::{Hash, Hasher},
     marker::PhantomData,
+    mem,
     num::NonZeroU32,
     ops::{Index, IndexMut},
 };
@@ -84,12 +85,15 @@ const CHUNK: usize = 4096;
 /// Owns items and hands out keys to them.
 ///
 /// They live in chunks, each a slab that never grows: so adding an item never copies the others,
-/// and a chunk that has become empty gives its memory back. Invariant: `open` names the chunks
-/// with room, each once.
+/// and the memory of a chunk that has become empty goes back to the system, when the owner says so:
+/// see [`Arena::free_spent`]. Invariant: `open` names the chunks with room, each once; a chunk
+/// without items has no memory, but for the last of these, lest it come and go with each item.
 #[derive(Debug)]
 pub struct Arena<T> {
     chunks: Vec<Slab<T>>,
     open: Vec<u32>,
+    /// The memory of chunks that have become empty.
+    spent: Vec<Slab<T>>,
     len: usize,
     /// How often an item was looked up; see [`Arena::visits`].
     #[cfg(debug_assertions)]
@@ -101,6 +105,7 @@ impl<T> Default for Arena<T> {
         Self {
             chunks: Vec::new(),
             open: Vec::new(),
+            spent: Vec::new(),
             len: 0,
             #[cfg(debug_assertions)]
             visits: std::cell::Cell::new(0),
@@ -135,17 +140,33 @@ impl<T> Arena<T> {
         let was_full = chunk.len() == CHUNK;
         let item = chunk.remove(slot);
         if was_full {
+            self.leave_last();
             self.open.push(u32::try_from(number).expect("fewer than 2^20 chunks"));
-        }
-        // The last one with room is kept, lest it come and go with each item; another one is used
-        // again after all others.
-        if chunk.is_empty() && self.open.len() > 1 {
-            *chunk = Slab::new();
-            let at = self.open.iter().rposition(|&open| open as usize == number);
-            self.open.swap(0, at.expect("it has room"));
+        } else if chunk.is_empty() && self.open[self.open.len() - 1] as usize != number {
+            self.spent.push(mem::take(chunk));
         }
         self.len -= 1;
         item
+    }
+
+    /// Another chunk is filled next.
+    fn leave_last(&mut self) {
+        let Some(&number) = self.open.last() else { return };
+        let chunk = &mut self.chunks[number as usize];
+        if chunk.is_empty() {
+            self.spent.push(mem::take(chunk));
+        }
+    }
+
+    /// Gives the memory of one empty chunk back to the system; whether there was one. It is a
+    /// system call and takes its time, so nobody should do many of them in a row.
+    pub fn free_spent(&mut self) -> bool {
+        self.spent.pop().is_some()
+    }
+
+    /// Whether there is something to give back.
+    pub fn has_spent(&self) -> bool {
+        !self.spent.is_empty()
     }
 
     /// The item, or `None` where the key has been given back.
@@ -226,6 +247,28 @@ mod tests {
         assert_eq!(arena.remove(one), "one");
         assert_eq!(arena.get(one), None);
         assert_eq!(arena.insert("three"), one, "slots are reused");
+    }
+
+    #[test]
+    fn what_has_become_empty_goes_back() {
+        for oldest_first in [true, false] {
+            let mut arena = Arena::default();
+            let mut keys: Vec<_> = (0..5 * CHUNK).map(|n| arena.insert(n)).collect();
+            assert!(!arena.has_spent());
+            if oldest_first {
+                keys.reverse();
+            }
+            for key in keys {
+                arena.remove(key);
+            }
+            while arena.free_spent() {}
+            let held = arena.chunks.iter().filter(|chunk| chunk.capacity() > 0).count();
+            assert_eq!((held, arena.len()), (1, 0), "oldest first: {oldest_first}");
+            let key = arena.insert(7);
+            assert_eq!(arena[key], 7);
+            arena.remove(key);
+            assert!(!arena.has_spent(), "the last one stays");
+        }
     }
 
     #[test]

@@ -5,9 +5,11 @@
 //! memory goes back to the system, which the C library's heap would not promise. A large body is
 //! shared between its job and the replies that are on their way with it.
 //!
-//! Invariant: of each size, `open` names the blocks with room, each once.
+//! Invariant: of each size, `open` names the blocks with room, each once; a block without bodies has
+//! no memory, but for the one that is filled next if few of its bytes were ever used, lest it come
+//! and go with each body.
 
-use std::{borrow::Cow, collections::TryReserveError, fmt, rc::Rc};
+use std::{borrow::Cow, collections::TryReserveError, fmt, mem, rc::Rc};
 
 /// Up to this many bytes a body is kept in a block, and copied into replies; above, it is shared.
 pub const SMALL: usize = 4096;
@@ -18,7 +20,7 @@ const BLOCK: usize = 512 * 1024;
 /// Bodies start at multiples of this.
 const GRAIN: usize = 8;
 
-/// An empty block of at most this many touched bytes is kept for the next body.
+/// Up to this many used bytes an empty block is kept for the next body.
 const KEPT: usize = 64 * 1024;
 
 /// What a job has of its body; its bytes are in [`Bodies`].
@@ -72,8 +74,8 @@ pub struct Bodies {
     blocks: Vec<Block>,
     /// By length in grains: the blocks of that size with room.
     open: Vec<Vec<u32>>,
-    /// Blocks that have no size at present.
-    unused: Vec<u32>,
+    /// The memory of blocks that have become empty.
+    spent: Vec<Vec<u8>>,
 }
 
 /// The size of a slot for a body of `len` bytes, in grains.
@@ -132,10 +134,8 @@ impl Bodies {
             self.open.resize_with(grains + 1, Vec::new);
         }
         if self.open[grains].is_empty() {
-            let number = self.unused.pop().unwrap_or_else(|| {
-                self.blocks.push(Block::default());
-                u32::try_from(self.blocks.len() - 1).expect("fewer than 2^32 blocks")
-            });
+            let number = u32::try_from(self.blocks.len()).expect("fewer than 2^32 blocks");
+            self.blocks.push(Block::default());
             self.open[grains].push(number);
         }
         let number = self.open[grains][self.open[grains].len() - 1];
@@ -158,29 +158,47 @@ impl Bodies {
         }
     }
 
-    /// Gives a body's room back. O(blocks of its size) where a block becomes empty, else O(1).
+    /// Frees a body's room. O(1).
     #[expect(clippy::needless_pass_by_value, reason = "nobody may read it after this")]
     pub fn remove(&mut self, body: Body) {
         let Place::Small { block: number, slot, len } = body.0 else { return };
         let grains = grains(usize::from(len));
         let block = &mut self.blocks[number as usize];
-        if usize::from(block.used) == slots(grains) {
-            self.open[grains].push(number);
-        }
         let start = usize::from(slot) * grains * GRAIN;
         let next = block.free.map_or(0, |free| free + 1);
         block.bytes[start..start + 2].copy_from_slice(&next.to_le_bytes());
         block.free = Some(slot);
+        let was_full = usize::from(block.used) == slots(grains);
         block.used -= 1;
-        if block.used > 0 {
-            return;
-        }
         let open = &mut self.open[grains];
-        if open.len() > 1 || block.bytes.len() > KEPT {
-            *block = Block::default();
-            open.retain(|&other| other != number);
-            self.unused.push(number);
+        if was_full {
+            let before = open.last().copied();
+            open.push(number);
+            if let Some(before) = before {
+                self.spend(before);
+            }
+        } else if open.last() != Some(&number) || block.bytes.len() > KEPT {
+            self.spend(number);
         }
+    }
+
+    /// Sets the memory of a block aside if no body is in it.
+    fn spend(&mut self, number: u32) {
+        let block = &mut self.blocks[number as usize];
+        if block.used == 0 && block.bytes.capacity() > 0 {
+            self.spent.push(mem::take(block).bytes);
+        }
+    }
+
+    /// Gives the memory of one empty block back to the system; whether there was one. It is a
+    /// system call and takes its time, so nobody should do many of them in a row.
+    pub fn free_spent(&mut self) -> bool {
+        self.spent.pop().is_some()
+    }
+
+    /// Whether there is something to give back.
+    pub fn has_spent(&self) -> bool {
+        !self.spent.is_empty()
     }
 }
 
@@ -220,8 +238,10 @@ mod tests {
         for body in all {
             bodies.remove(body);
         }
+        while bodies.free_spent() {}
         assert!(bodies.blocks.iter().all(|block| block.bytes.len() <= KEPT));
-        assert!(bodies.open.iter().all(|open| open.len() <= 1));
+        let sizes = bodies.open.iter().filter(|open| !open.is_empty()).count();
+        assert!(capacity(&bodies) <= sizes * BLOCK, "at most one block of each size is left");
     }
 
     proptest! {

@@ -23,6 +23,9 @@ impl<K: Copy, T> Clone for Entry<K, T> {
 }
 impl<K: Copy, T> Copy for Entry<K, T> {}
 
+/// How many entries of memory are given back at once, at most: with 20 bytes each, a megabyte.
+const STEP: usize = 1 << 16;
+
 /// A min-heap of `T`s by `K`.
 #[derive(Debug)]
 pub struct Heap<K, T> {
@@ -88,12 +91,13 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         }
     }
 
-    /// Halves an array of which three quarters are unused; a small one is kept, so that a heap
-    /// which is now empty, now not, does not pay for it each time.
+    /// Makes an array of which three quarters are unused a little shorter, at its end; so a heap
+    /// that loses millions of items gives memory back in steps that nobody feels. A small one is
+    /// kept, so that a heap which is now empty, now not, does not pay for it each time.
     fn give_back(&mut self) {
         let capacity = self.entries.capacity();
         if capacity > 16 && self.entries.len() < capacity / 4 {
-            self.entries.shrink_to(capacity / 2);
+            self.entries.shrink_to((capacity / 2).max(capacity.saturating_sub(STEP)));
         }
     }
 

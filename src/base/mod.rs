@@ -1,5 +1,5 @@
 //! Containers that know nothing of queues: typed arenas, a heap whose items know their place, a
-//! list by key, pages from id to key, and shared bodies.
+//! list by key, pages from id to key, names, and bodies.
 //!
 //! None of them does IO, reads a clock or logs. Each has one invariant, stated at its head, and a
 //! model test at its foot.
@@ -8,10 +8,12 @@ mod arena;
 mod body;
 mod heap;
 mod list;
+mod names;
 mod pages;
 
 pub use arena::{Arena, Key};
 pub use body::{Bodies, Body, SMALL};
 pub use heap::Heap;
 pub use list::{Linked, Links, List};
+pub use names::{Entry, Named, Names};
 pub use pages::Pages;

@@ -11,7 +11,7 @@ use std::{
     hash::{BuildHasherDefault, Hasher},
 };
 
-use super::Key;
+use super::{Arena, Key};
 
 const PAGE: usize = 256;
 
@@ -41,12 +41,13 @@ impl Hasher for PageHasher {
 /// A map from `u64` ids, most of them close together, to keys.
 #[derive(Debug)]
 pub struct Pages<T> {
-    pages: HashMap<u64, Box<Page<T>>, BuildHasherDefault<PageHasher>>,
+    numbers: HashMap<u64, Key<Page<T>>, BuildHasherDefault<PageHasher>>,
+    pages: Arena<Page<T>>,
 }
 
 impl<T> Default for Pages<T> {
     fn default() -> Self {
-        Self { pages: HashMap::default() }
+        Self { numbers: HashMap::default(), pages: Arena::default() }
     }
 }
 
@@ -58,16 +59,17 @@ impl<T> Pages<T> {
     /// The key under `id`.
     pub fn get(&self, id: u64) -> Option<Key<T>> {
         let (number, slot) = place(id);
-        self.pages.get(&number)?.keys[slot]
+        self.pages[*self.numbers.get(&number)?].keys[slot]
     }
 
     /// Notes a key under an id that has none.
     pub fn insert(&mut self, id: u64, key: Key<T>) {
         let (number, slot) = place(id);
         let page = self
-            .pages
+            .numbers
             .entry(number)
-            .or_insert_with(|| Box::new(Page { used: 0, keys: [None; PAGE] }));
+            .or_insert_with(|| self.pages.insert(Page { used: 0, keys: [None; PAGE] }));
+        let page = &mut self.pages[*page];
         let old = page.keys[slot].replace(key);
         assert!(old.is_none(), "an id is given out once");
         page.used += 1;
@@ -76,13 +78,25 @@ impl<T> Pages<T> {
     /// Forgets an id, and its page with the last one.
     pub fn remove(&mut self, id: u64) -> Option<Key<T>> {
         let (number, slot) = place(id);
-        let page = self.pages.get_mut(&number)?;
+        let of_page = *self.numbers.get(&number)?;
+        let page = &mut self.pages[of_page];
         let key = page.keys[slot].take()?;
         page.used -= 1;
         if page.used == 0 {
-            self.pages.remove(&number);
+            self.pages.remove(of_page);
+            self.numbers.remove(&number);
         }
         Some(key)
+    }
+
+    /// See [`Arena::free_spent`].
+    pub fn free_spent(&mut self) -> bool {
+        self.pages.free_spent()
+    }
+
+    /// See [`Arena::has_spent`].
+    pub fn has_spent(&self) -> bool {
+        self.pages.has_spent()
     }
 
     /// How many pages are held.

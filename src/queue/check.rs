@@ -30,6 +30,13 @@ impl Queue {
             assert_eq!(client.reserved.len(), client.deadlines.len());
             assert!(client.reserved.iter(jobs).all(|job| jobs[job].reserver() == Some(key)));
             waiting += u32::from(client.is_waiting());
+            let absent = |(_, watch): &(_, Key<_>)| self.watches[*watch].place.is_none();
+            assert_eq!(
+                client.watching.iter().filter(|pair| absent(pair)).count(),
+                client.absent.len()
+            );
+            assert!(client.absent.iter().all(|&watch| self.watches[watch].client == key));
+            assert!(!client.is_waiting() || client.absent.is_empty());
         }
         assert_eq!(waiting, self.counts.waiting);
         let counts = &self.counts;
@@ -44,7 +51,7 @@ impl Queue {
         tube.ready.check(|job| jobs[job].position);
         tube.delayed.check(|job| jobs[job].position);
         tube.buried.check(jobs);
-        tube.waiting.check(&self.watches);
+        tube.line.check(|watch| self.watches[watch].place.unwrap_or(u32::MAX));
         let places = [
             (State::Ready, tube.ready.iter().map(|(_, job)| job).collect::<Vec<_>>()),
             (State::Delayed, tube.delayed.iter().map(|(_, job)| job).collect()),
@@ -57,18 +64,19 @@ impl Queue {
         }
         let resting: usize = places.iter().map(|(_, held)| held.len()).sum();
         assert_eq!(tube.jobs, resting as u64 + tube.reserved);
-        for watch in tube.waiting.iter(&self.watches) {
+        for (number, watch) in tube.line.iter() {
             assert_eq!(self.watches[watch].tube, key);
-            assert!(self.clients[self.watches[watch].client].is_waiting());
+            let wait = self.clients[self.watches[watch].client].waiting;
+            assert!(wait.is_none_or(|wait| wait.number >= number));
         }
         assert!(
             self.is_frozen
                 || tube.pause.is_some()
                 || tube.ready.is_empty()
-                || tube.waiting.is_empty(),
+                || self.waiting(key) == 0,
             "a ready job and a waiting client rest side by side in {}",
-            tube.name
+            tube.name()
         );
-        assert!(!self.tubes.is_idle(key), "{} has nobody left", tube.name);
+        assert!(!self.tubes.is_idle(key), "{} has nobody left", tube.name());
     }
 }

@@ -2,7 +2,7 @@
 //! and whether it waits for one. No bytes, no socket.
 
 use crate::{
-    base::{Arena, Heap, Key, Linked, Links, List},
+    base::{Heap, Key, List},
     clock::Time,
     queue::{
         SAFETY_MARGIN,
@@ -14,25 +14,19 @@ use crate::{
 /// A client that waits for a job.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wait {
+    /// Counts all waits of all clients: who has the smallest has waited longest.
+    pub(super) number: u64,
     /// When it has waited long enough; `None` waits for ever.
     pub(super) until: Option<Time>,
 }
 
-/// A client's interest in one tube, and its place among those that wait there.
+/// A client's interest in one tube.
 #[derive(Debug)]
 pub(super) struct Watch {
     pub(super) client: Key<Client>,
     pub(super) tube: Key<Tube>,
-    pub(super) links: Links<Watch>,
-}
-
-impl Linked for Watch {
-    fn links(&self) -> &Links<Self> {
-        &self.links
-    }
-    fn links_mut(&mut self) -> &mut Links<Self> {
-        &mut self.links
-    }
+    /// Its place in the tube's line; `None` where it has lost it.
+    pub(super) place: Option<u32>,
 }
 
 /// One client.
@@ -43,6 +37,8 @@ pub struct Client {
     /// The watched tubes in the original's order: newcomers at the end; one that is ignored is
     /// replaced by the last. The tube stands beside its watch so that a search stays in one array.
     pub(super) watching: Vec<(Key<Tube>, Key<Watch>)>,
+    /// Its watches without a place in line.
+    pub(super) absent: Vec<Key<Watch>>,
     /// Jobs it holds, in the order in which it got them.
     pub(super) reserved: List<Job>,
     /// The same jobs by the end of their time to run.
@@ -61,6 +57,7 @@ impl Client {
         Self {
             using,
             watching: Vec::new(),
+            absent: Vec::new(),
             reserved: List::default(),
             deadlines: Heap::default(),
             waiting: None,
@@ -96,25 +93,13 @@ impl Client {
         let job = self.deadlines.peek().map(|(due, _)| due.at());
         match self.waiting {
             None => job,
-            Some(Wait { until }) => job.map(|at| at - SAFETY_MARGIN).into_iter().chain(until).min(),
+            Some(Wait { until, .. }) => {
+                job.map(|at| at - SAFETY_MARGIN).into_iter().chain(until).min()
+            }
         }
     }
 
     pub(super) fn watch_of(&self, tube: Key<Tube>) -> Option<usize> {
         self.watching.iter().position(|&(watched, _)| watched == tube)
-    }
-
-    /// Stands in line at every watched tube. O(tubes watched).
-    pub(super) fn join_lines(&self, tubes: &mut Arena<Tube>, watches: &mut Arena<Watch>) {
-        for &(tube, watch) in &self.watching {
-            tubes[tube].waiting.push_back(watches, watch);
-        }
-    }
-
-    /// Leaves those lines again. O(tubes watched).
-    pub(super) fn leave_lines(&self, tubes: &mut Arena<Tube>, watches: &mut Arena<Watch>) {
-        for &(tube, watch) in &self.watching {
-            tubes[tube].waiting.unlink(watches, watch);
-        }
     }
 }

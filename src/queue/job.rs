@@ -151,6 +151,12 @@ pub(super) struct ReadyKey {
     id: Halves,
 }
 
+impl ReadyKey {
+    /// Comes after every job.
+    pub(super) const NONE: Self =
+        Self { pri: u32::MAX, id: Halves { high: u32::MAX, low: u32::MAX } };
+}
+
 /// Order among jobs that wait for an instant: the instant, then age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DueKey {
@@ -188,6 +194,14 @@ impl Jobs {
         let job = self.arena.remove(key);
         self.ids.remove(job.record.id);
         self.bodies.remove(job.body);
+    }
+
+    pub(super) fn free_spent(&mut self) -> bool {
+        self.bodies.free_spent() || self.arena.free_spent() || self.ids.free_spent()
+    }
+
+    pub(super) fn has_spent(&self) -> bool {
+        self.bodies.has_spent() || self.arena.has_spent() || self.ids.has_spent()
     }
 }
 

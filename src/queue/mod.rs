@@ -13,6 +13,7 @@
 mod check;
 mod client;
 mod job;
+mod line;
 mod places;
 mod stats;
 mod timers;
@@ -28,8 +29,8 @@ pub use self::{
     tube::{Pause, Tube},
 };
 use self::{
-    client::{Wait, Watch},
-    job::Jobs,
+    client::Watch,
+    job::{Jobs, ReadyKey},
     timers::{Alarm, Timers},
     tube::Tubes,
 };
@@ -69,8 +70,10 @@ pub struct Kick {
 /// What [`Queue::expire`] has done; each is one small step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expired {
-    /// A job of this tube became ready, or its pause ended: hand out.
+    /// A job of this tube became ready: hand out.
     Ready(Key<Tube>),
+    /// This tube's pause is over: take the next step of [`Queue::end_pause`].
+    PauseOver(Key<Tube>),
     /// The client waits no longer, for a job it holds is close to its deadline.
     DeadlineSoon(Key<Client>),
     /// The client waits no longer: it waited as long as it wanted to.
@@ -88,6 +91,8 @@ pub struct Queue {
     counts: Counts,
     default: Key<Tube>,
     next_id: u64,
+    /// How often a client has begun to wait.
+    waits: u64,
     is_frozen: bool,
 }
 
@@ -105,6 +110,7 @@ impl Default for Queue {
             counts: Counts::default(),
             default,
             next_id: 1,
+            waits: 0,
             is_frozen: false,
         }
     }
@@ -126,6 +132,7 @@ impl Queue {
     /// until [`Queue::give_back`] has returned each of them. O(tubes watched).
     pub fn leave(&mut self, client: Key<Client>) {
         self.stop_waiting(client);
+        self.clients[client].absent.clear();
         // In the original's order, which the order of `list-tubes` shows.
         while !self.clients[client].watching.is_empty() {
             self.drop_watch(client, 0);
@@ -231,15 +238,9 @@ impl Queue {
         if self.is_frozen {
             return None;
         }
-        let tubes = &self.tubes.arena;
-        let best = self.clients[client]
-            .watching
-            .iter()
-            .map(|&(tube, _)| &tubes[tube])
-            .filter(|tube| tube.pause.is_none())
-            .filter_map(|tube| tube.ready.peek())
-            .min_by_key(|&(key, _)| key);
-        let (_, job) = best?;
+        let watching = self.clients[client].watching.iter().map(|&(tube, _)| tube);
+        let tube = watching.min_by_key(|&tube| self.tubes.offer(tube))?;
+        let job = self.first_ready(tube).filter(|_| self.tubes.offer(tube) != ReadyKey::NONE)?;
         self.pull(job);
         self.assign(job, client, now);
         Some(job)
@@ -256,34 +257,22 @@ impl Queue {
         self.clients[client].is_deadline_soon(now)
     }
 
-    /// Puts the client in line at every tube it watches, until `until` if given. Its tubes must
-    /// have had nothing for it.
-    pub fn wait(&mut self, client: Key<Client>, until: Option<Time>) {
-        self.clients[client].waiting = Some(Wait { until });
-        self.clients[client].join_lines(&mut self.tubes.arena, &mut self.watches);
-        self.counts.waiting += 1;
-        self.timers.note_client(&mut self.clients, client);
-    }
-
-    /// Takes the client out of line, if it stood there.
-    pub fn stop_waiting(&mut self, client: Key<Client>) {
-        if self.clients[client].waiting.take().is_some() {
-            self.clients[client].leave_lines(&mut self.tubes.arena, &mut self.watches);
-            self.counts.waiting -= 1;
-            self.timers.note_client(&mut self.clients, client);
-        }
-    }
-
     /// Gives the tube's best ready job to the client that has waited longest, if there are both
-    /// and no pause is in force. Repeat until `None` to restore the resting invariant. O(log n),
-    /// and linear in the tubes that this client watches.
+    /// and no pause is in force. Repeat until `None` to restore the resting invariant. O(log n).
     pub fn hand_out(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
-        let tube = self.tubes.arena.get(tube)?;
-        if tube.pause.is_some() || self.is_frozen {
+        if self.tubes.arena.get(tube)?.pause.is_some() {
             return None;
         }
-        let client = self.watches[tube.waiting.front()?].client;
-        let (_, job) = tube.ready.peek()?;
+        self.bring_together(tube, now)
+    }
+
+    /// Gives the tube's best ready job to the client that has waited longest, pause or no pause.
+    fn bring_together(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
+        if self.is_frozen {
+            return None;
+        }
+        let job = self.first_ready(tube)?;
+        let client = self.first_waiting(tube)?;
         self.stop_waiting(client);
         self.pull(job);
         self.assign(job, client, now);
@@ -387,15 +376,22 @@ impl Queue {
     }
 
     fn add_watch(&mut self, client: Key<Client>, tube: Key<Tube>) {
-        let watch = self.watches.insert(Watch { client, tube, links: Links::default() });
+        let watch = self.watches.insert(Watch { client, tube, place: None });
         self.clients[client].watching.push((tube, watch));
+        self.clients[client].absent.push(watch);
         self.tubes.arena[tube].watchers += 1;
     }
 
-    /// Ends the watch at `place`, whose client is not in line.
-    fn drop_watch(&mut self, client: Key<Client>, place: usize) {
-        let (tube, watch) = self.clients[client].watching.swap_remove(place);
-        self.watches.remove(watch);
+    /// Ends the watch at this index of those of the client, which does not wait.
+    fn drop_watch(&mut self, client: Key<Client>, index: usize) {
+        let (tube, watch) = self.clients[client].watching.swap_remove(index);
+        if let Some(place) = self.watches.remove(watch).place {
+            let Self { tubes, watches, .. } = self;
+            let line = &mut tubes.arena[tube].line;
+            line.remove(place, |watch, at| watches[watch].place = Some(at));
+        } else {
+            self.clients[client].absent.retain(|&absent| absent != watch);
+        }
         self.tubes.arena[tube].watchers -= 1;
         self.drop_if_idle(tube);
     }
@@ -464,12 +460,26 @@ impl Queue {
         self.drop_if_idle(kick.tube);
     }
 
-    /// Holds back reserving from a tube for so many seconds; zero ends a pause, and then the tube
-    /// is to hand out.
+    /// Holds back reserving from a tube for so many seconds. Zero ends a pause: by
+    /// [`Queue::end_pause`], which the caller may repeat at once; if not, it is due.
     pub fn pause(&mut self, tube: Key<Tube>, length: u32, now: Time) {
         self.tubes.arena[tube].pauses += 1;
-        self.tubes.arena[tube].pause =
-            (length > 0).then(|| Pause { seconds: length, until: now + seconds(length) });
+        self.set_pause(tube, Some(Pause { seconds: length, until: now + seconds(length) }));
+    }
+
+    /// The next step of ending a tube's pause, which hands a ready job to a waiting client; the
+    /// last one, which answers `None`, lifts the pause. O(log n).
+    pub fn end_pause(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
+        let pair = self.bring_together(tube, now);
+        if pair.is_none() {
+            self.set_pause(tube, None);
+        }
+        pair
+    }
+
+    fn set_pause(&mut self, tube: Key<Tube>, pause: Option<Pause>) {
+        self.tubes.arena[tube].pause = pause;
+        self.tubes.note_offer(tube);
         self.timers.note_pause(&mut self.tubes.arena, tube);
     }
 }
@@ -533,18 +543,24 @@ impl Queue {
         self.is_frozen = true;
     }
 
-    /// Ends a freeze; all tubes it answers are to hand out.
-    pub fn thaw(&mut self) -> Vec<Key<Tube>> {
+    /// Ends a freeze. Tubes that have jobs for waiting clients hand them out in time, as if a pause
+    /// of theirs ended now. O(tubes).
+    pub fn thaw(&mut self, now: Time) {
         self.is_frozen = false;
-        self.tubes.iter().collect()
+        for place in 0..self.tubes.len() {
+            let key = self.tubes.at(place);
+            let tube = &self.tubes.arena[key];
+            if !tube.ready.is_empty() && !tube.line.is_empty() && tube.pause.is_none() {
+                self.set_pause(key, Some(Pause { seconds: 0, until: now }));
+            }
+        }
     }
 }
 
 /// Time.
 impl Queue {
     /// Does the first thing of one kind that is due at `now`. `None` when nothing of this kind is
-    /// due any more. A tick asks for the kinds in the order of [`Timer::ALL`]. O(log n), and
-    /// linear in the tubes that a client concerned watches.
+    /// due any more. A tick asks for the kinds in the order of [`Timer::ALL`]. O(log n).
     pub fn expire(&mut self, timer: Timer, now: Time) -> Option<Expired> {
         match self.timers.due(timer, now)? {
             Alarm::Delay(tube) => {
@@ -553,11 +569,7 @@ impl Queue {
                 self.make_ready(job);
                 Some(Expired::Ready(tube))
             }
-            Alarm::Pause(tube) => {
-                self.tubes.arena[tube].pause = None;
-                self.timers.note_pause(&mut self.tubes.arena, tube);
-                Some(Expired::Ready(tube))
-            }
+            Alarm::Pause(tube) => Some(Expired::PauseOver(tube)),
             Alarm::Client(client) => Some(self.expire_client(client, now)),
         }
     }
@@ -581,6 +593,26 @@ impl Queue {
         self.counts.timeouts += 1;
         self.make_ready(job);
         Expired::Ready(tube)
+    }
+}
+
+/// Memory.
+impl Queue {
+    /// Gives a piece of memory that jobs, tubes or clients have left back to the system; whether
+    /// there was one. See [`Arena::free_spent`].
+    pub fn free_spent(&mut self) -> bool {
+        self.jobs.free_spent()
+            || self.tubes.arena.free_spent()
+            || self.watches.free_spent()
+            || self.clients.free_spent()
+    }
+
+    /// Whether there is something to give back.
+    pub fn has_spent(&self) -> bool {
+        self.jobs.has_spent()
+            || self.tubes.arena.has_spent()
+            || self.watches.has_spent()
+            || self.clients.has_spent()
     }
 }
 
@@ -625,12 +657,12 @@ impl Queue {
 
     /// The names of all tubes, in the order of `list-tubes`.
     pub fn tube_names(&self) -> impl Iterator<Item = &str> {
-        self.tubes.iter().map(|tube| &*self.tubes.arena[tube].name)
+        self.tubes.iter().map(|tube| self.tubes.arena[tube].name())
     }
 
     /// The names of the tubes the client watches, in the order of `list-tubes-watched`.
     pub fn watched_names(&self, client: Key<Client>) -> impl Iterator<Item = &str> {
-        self.clients[client].watching.iter().map(|&(tube, _)| &*self.tubes.arena[tube].name)
+        self.clients[client].watching.iter().map(|&(tube, _)| self.tubes.arena[tube].name())
     }
 
     /// How many jobs, tubes, watches and clients have been looked at so far; see

@@ -21,9 +21,10 @@ impl Queue {
             State::Reserved(_) => return self.unreserve(key),
             State::Ready => {
                 let urgent = u64::from(jobs[key].is_urgent());
-                let tube = &mut self.tubes.arena[tube];
-                tube.ready.remove(position, |job, at| jobs[job].position = at);
-                tube.urgent -= urgent;
+                let Tube { ready, urgent: of_tube, .. } = &mut self.tubes.arena[tube];
+                ready.remove(position, |job, at| jobs[job].position = at);
+                *of_tube -= urgent;
+                self.tubes.note_offer(tube);
                 self.counts.urgent -= urgent;
                 self.counts.ready -= 1;
             }
@@ -112,9 +113,11 @@ impl Queue {
         jobs[key].record.state = State::Ready;
         let urgent = u64::from(jobs[key].is_urgent());
         let order = jobs[key].ready_key();
-        let tube = &mut self.tubes.arena[jobs[key].tube];
-        tube.ready.push(order, key, |job, at| jobs[job].position = at);
-        tube.urgent += urgent;
+        let tube = jobs[key].tube;
+        let Tube { ready, urgent: of_tube, .. } = &mut self.tubes.arena[tube];
+        ready.push(order, key, |job, at| jobs[job].position = at);
+        *of_tube += urgent;
+        self.tubes.note_offer(tube);
         self.counts.urgent += urgent;
         self.counts.ready += 1;
     }
@@ -122,8 +125,7 @@ impl Queue {
     /// Forgets a tube that has no jobs, users or watchers any more.
     pub(super) fn drop_if_idle(&mut self, tube: Key<Tube>) {
         if self.tubes.is_idle(tube) {
-            self.tubes.arena[tube].pause = None;
-            self.timers.note_pause(&mut self.tubes.arena, tube);
+            self.set_pause(tube, None);
             self.tubes.remove(tube);
         }
     }

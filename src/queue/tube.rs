@@ -2,10 +2,8 @@
 //!
 //! A tube lives while it has jobs, users or watchers; `default` lives always.
 
-use std::{collections::HashMap, rc::Rc};
-
 use crate::{
-    base::{Arena, Heap, Key, List},
+    base::{Arena, Entry, Heap, Key, List, Named, Names},
     clock::Time,
     queue::{
         client::Watch,
@@ -25,13 +23,13 @@ pub struct Pause {
 /// One tube.
 #[derive(Debug)]
 pub struct Tube {
-    /// Its name, 1 to 200 bytes; shared with the index of names.
-    pub name: Rc<str>,
+    /// Its name, 1 to 200 bytes.
+    entry: Entry<Tube>,
     pub(super) ready: Heap<ReadyKey, Job>,
     pub(super) delayed: Heap<DueKey, Job>,
     pub(super) buried: List<Job>,
-    /// Watches of clients that wait for a job, the oldest first.
-    pub(super) waiting: List<Watch>,
+    /// Watches of clients that wait for a job, or did: see [`super::line`].
+    pub(super) line: Heap<u64, Watch>,
     /// In force or not; ended by the timers, not by looking at the clock.
     pub pause: Option<Pause>,
     /// Jobs in any state; the tube cannot go while there is one.
@@ -60,7 +58,21 @@ pub struct Tube {
     place: usize,
 }
 
+impl Named for Tube {
+    fn entry(&self) -> &Entry<Self> {
+        &self.entry
+    }
+    fn entry_mut(&mut self) -> &mut Entry<Self> {
+        &mut self.entry
+    }
+}
+
 impl Tube {
+    /// Its name, 1 to 200 bytes.
+    pub fn name(&self) -> &str {
+        self.entry.name()
+    }
+
     /// How many jobs are ready.
     pub fn ready(&self) -> usize {
         self.ready.len()
@@ -76,11 +88,6 @@ impl Tube {
         self.buried.len()
     }
 
-    /// How many clients wait for a job of this tube.
-    pub fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
     fn is_idle(&self) -> bool {
         self.jobs == 0 && self.users == 0 && self.watchers == 0 && self.pins == 0
     }
@@ -90,27 +97,28 @@ impl Tube {
 #[derive(Debug, Default)]
 pub(super) struct Tubes {
     pub(super) arena: Arena<Tube>,
-    names: HashMap<Rc<str>, Key<Tube>>,
+    names: Names<Tube>,
     /// The original's order: newcomers at the end; whoever leaves is replaced by the last.
     order: Vec<Key<Tube>>,
+    /// By index: what each tube would give to a worker, close together for those who watch many.
+    offers: Vec<ReadyKey>,
 }
 
 impl Tubes {
     pub(super) fn find(&self, name: &str) -> Option<Key<Tube>> {
-        self.names.get(name).copied()
+        self.names.find(&self.arena, name)
     }
 
     pub(super) fn find_or_make(&mut self, name: &str) -> Key<Tube> {
         if let Some(tube) = self.find(name) {
             return tube;
         }
-        let name: Rc<str> = name.into();
         let tube = self.arena.insert(Tube {
-            name: Rc::clone(&name),
+            entry: self.names.entry(name),
             ready: Heap::default(),
             delayed: Heap::default(),
             buried: List::default(),
-            waiting: List::default(),
+            line: Heap::default(),
             pause: None,
             jobs: 0,
             users: 0,
@@ -125,7 +133,10 @@ impl Tubes {
             pause_timer: None,
             place: self.order.len(),
         });
-        self.names.insert(name, tube);
+        if self.offers.len() <= tube.index() {
+            self.offers.resize(tube.index() + 1, ReadyKey::NONE);
+        }
+        self.names.insert(&mut self.arena, tube);
         self.order.push(tube);
         tube
     }
@@ -135,11 +146,23 @@ impl Tubes {
         self.arena[tube].is_idle()
     }
 
+    /// The order of the job that the tube would give to a worker; or [`ReadyKey::NONE`].
+    pub(super) fn offer(&self, tube: Key<Tube>) -> ReadyKey {
+        self.offers[tube.index()]
+    }
+
+    /// Call after any change to the top of `ready` or to `pause`.
+    pub(super) fn note_offer(&mut self, key: Key<Tube>) {
+        let tube = &self.arena[key];
+        let offer = tube.ready.peek().filter(|_| tube.pause.is_none());
+        self.offers[key.index()] = offer.map_or(ReadyKey::NONE, |(order, _)| order);
+    }
+
     /// Forgets an idle tube.
     pub(super) fn remove(&mut self, key: Key<Tube>) {
+        self.names.remove(&mut self.arena, key);
         let tube = self.arena.remove(key);
         assert!(tube.is_idle() && tube.delay_timer.is_none() && tube.pause_timer.is_none());
-        self.names.remove(&tube.name);
         self.order.swap_remove(tube.place);
         if let Some(&moved) = self.order.get(tube.place) {
             self.arena[moved].place = tube.place;
@@ -148,6 +171,11 @@ impl Tubes {
 
     pub(super) fn len(&self) -> usize {
         self.order.len()
+    }
+
+    /// The tube at this place of the list.
+    pub(super) fn at(&self, place: usize) -> Key<Tube> {
+        self.order[place]
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Key<Tube>> {
@@ -160,7 +188,10 @@ impl Tubes {
         assert_eq!(self.order.len(), self.names.len());
         for (place, &key) in self.order.iter().enumerate() {
             assert_eq!(self.arena[key].place, place);
-            assert_eq!(self.find(&self.arena[key].name), Some(key));
+            assert_eq!(self.find(self.arena[key].name()), Some(key));
+            let Tube { ready, pause, .. } = &self.arena[key];
+            let offer = ready.peek().filter(|_| pause.is_none()).map(|(order, _)| order);
+            assert_eq!(self.offer(key), offer.unwrap_or(ReadyKey::NONE));
         }
     }
 }

@@ -92,9 +92,11 @@ impl Server {
             }
             Command::Watch(name) => {
                 let count = self.queue.watch(client, name);
+                self.charge(count);
                 self.reply(key, Reply::Watching(count));
             }
             Command::Ignore(name) => {
+                self.charge(self.queue.client(client).watching());
                 let left = self.queue.ignore(client, name);
                 self.reply(key, left.map_or(Reply::NotIgnored, Reply::Watching));
             }
@@ -120,12 +122,13 @@ impl Server {
             }
             Command::StatsTube(name) => {
                 let tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
+                self.charge(self.queue.line(tube));
                 self.send_document(key, &self.stats_tube(tube, now));
             }
             Command::ListTubes => self.send_document(key, &proto::list(self.queue.tube_names())),
             Command::ListTubeUsed => {
                 let tube = self.queue.tube(self.used(key));
-                self.conns[key].output.reply(Reply::Using(&tube.name));
+                self.conns[key].output.reply(Reply::Using(tube.name()));
                 self.note(key);
             }
             Command::ListTubesWatched => {
@@ -135,7 +138,9 @@ impl Server {
                 let tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
                 self.queue.pause(tube, delay, now);
                 self.reply(key, Reply::Paused);
-                self.hand_out(tube, now);
+                if delay == 0 {
+                    self.end_pause(tube, now);
+                }
             }
             Command::Quit => self.end_of_input(key),
         }
@@ -145,6 +150,7 @@ impl Server {
     /// Answers with a job or with what forbids waiting for one; otherwise the client waits.
     fn reserve(&mut self, key: Key<Conn>, timeout: Option<u32>, now: Time) {
         let client = key.beside();
+        self.charge(self.queue.client(client).watching());
         self.queue.mark_worker(client);
         if let Some(job) = self.queue.reserve(client, now) {
             self.send_reserved(key, job);
@@ -281,7 +287,7 @@ impl Server {
         };
         JobStats {
             id: record.id,
-            tube: &self.queue.tube(*tube).name,
+            tube: self.queue.tube(*tube).name(),
             state: record.state.name(),
             pri: record.pri,
             age: record.created_at.seconds_until(now),
@@ -298,10 +304,10 @@ impl Server {
         .document()
     }
 
-    fn stats_tube(&self, tube: Key<Tube>, now: Time) -> Vec<u8> {
-        let tube = self.queue.tube(tube);
+    fn stats_tube(&self, key: Key<Tube>, now: Time) -> Vec<u8> {
+        let tube = self.queue.tube(key);
         TubeStats {
-            name: &tube.name,
+            name: tube.name(),
             current_jobs_urgent: tube.urgent,
             current_jobs_ready: tube.ready(),
             current_jobs_reserved: tube.reserved,
@@ -310,7 +316,7 @@ impl Server {
             total_jobs: tube.total_jobs,
             current_using: tube.users,
             current_watching: tube.watchers,
-            current_waiting: tube.waiting(),
+            current_waiting: self.queue.waiting(key),
             cmd_delete: tube.deletes,
             cmd_pause_tube: tube.pauses,
             pause: tube.pause.map_or(0, |pause| pause.seconds),

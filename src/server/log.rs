@@ -44,9 +44,7 @@ impl Server {
             Outcome::Recovered => {
                 self.awaiting.clear();
                 let now = self.instant(now);
-                for tube in self.queue.thaw() {
-                    self.hand_out(tube, now);
-                }
+                self.queue.thaw(now);
             }
         }
     }
@@ -82,7 +80,7 @@ impl Server {
     ) -> Result<(), Refused> {
         let Some(wal) = &mut self.wal else { return Ok(()) };
         let tube = self.queue.client(key.beside()).using;
-        let length = Wal::full_length(&self.queue.tube(tube).name, body);
+        let length = Wal::full_length(self.queue.tube(tube).name(), body);
         wal.may_put(length, now).map_err(refused)
     }
 

@@ -40,10 +40,18 @@ pub const SLICE: u32 = 1000;
 
 /// How many commands of one connection are obeyed, at most, before others get their share of the
 /// turn.
-pub const SHARE: usize = 512;
+pub const SHARE: u32 = 512;
 
-/// How many watched tubes make a command of a connection cost as much as another command.
-const WATCHES: usize = 64;
+/// How many commands a turn obeys, over all connections, give or take the share of one: a
+/// millisecond or two of them, for the others wait meanwhile.
+pub const TURN: u32 = 1024;
+
+/// How many pieces of memory a turn gives back to the system: each takes some tens of
+/// microseconds.
+const PIECES: u32 = 16;
+
+/// How many steps of a walk through tubes or clients count as much as a command.
+const STEPS: u32 = 64;
 
 /// What `stats` tells of the process and its machine.
 #[derive(Debug, Clone)]
@@ -117,7 +125,7 @@ pub struct Server {
     started_at: Time,
     /// The latest instant given to anything.
     latest: Time,
-    /// Commands obeyed since the last tick.
+    /// Commands obeyed since the last tick; one that takes long counts as several.
     obeyed: u32,
     kicks: VecDeque<LongKick>,
     /// Jobs that kicks may still move this turn.
@@ -166,19 +174,19 @@ impl Server {
     }
 
     /// Takes bytes that have arrived, does what they ask, and says how many it took; the rest
-    /// stays with the caller. Obeys at most `share` commands, which is at most [`SHARE`].
+    /// stays with the caller. Obeys at most `share` commands, which is at most [`SHARE`]; fewer if
+    /// they take long.
     pub fn feed(
         &mut self,
         key: Key<Conn>,
         bytes: &[u8],
-        share: usize,
+        share: u32,
         now: Time,
     ) -> (usize, Appetite) {
         let mut rest = bytes;
         let mut appetite = Appetite::Later;
-        // Reserving takes longer the more tubes are watched; so fewer commands make a share.
-        let watching = self.queue.client(key.beside()).watching();
-        for _ in 0..(share / (1 + watching / WATCHES)).max(1) {
+        let end = self.obeyed.saturating_add(share);
+        while self.obeyed < end {
             self.obeyed += 1;
             match self.conns[key].step(&mut rest) {
                 Step::Line(line) => self.dispatch(key, line, &mut rest, now),
@@ -232,15 +240,25 @@ impl Server {
         self.is_draining = true;
     }
 
+    /// From now on jobs are taken again.
+    pub fn end_drain(&mut self) {
+        self.is_draining = false;
+    }
+
     /// Does what is due at `now`, then the next slices of what is large.
     pub fn tick(&mut self, now: Time) {
         let now = self.instant(now);
-        let alarms = SLICE.max(2 * std::mem::take(&mut self.obeyed));
+        let alarms = SLICE.max(std::mem::take(&mut self.obeyed).saturating_mul(2));
         for timer in Timer::ALL {
             for _ in 0..alarms {
                 match self.queue.expire(timer, now) {
                     None => break,
                     Some(Expired::Ready(tube)) => self.hand_out(tube, now),
+                    Some(Expired::PauseOver(tube)) => {
+                        if let Some(pair) = self.queue.end_pause(tube, now) {
+                            self.deliver(pair);
+                        }
+                    }
                     Some(Expired::DeadlineSoon(client)) => {
                         self.answer_waiting(client, Reply::DeadlineSoon);
                     }
@@ -258,11 +276,28 @@ impl Server {
             let Some(long) = self.kicks.pop_front() else { break };
             self.kick(long, now);
         }
+        for _ in 0..PIECES {
+            if !self.free_spent() {
+                break;
+            }
+        }
+    }
+
+    /// Gives a piece of memory back to the system that nothing needs any more.
+    fn free_spent(&mut self) -> bool {
+        self.queue.free_spent()
+            || self.conns.free_spent()
+            || self.wal.as_mut().is_some_and(Wal::free_spent)
     }
 }
 
 /// The server answers.
 impl Server {
+    /// Whether this turn has obeyed as many commands as it should.
+    pub fn is_turn_over(&self) -> bool {
+        self.obeyed >= TURN
+    }
+
     /// What waits to be sent; the shell takes away what it sent.
     pub fn output(&mut self, key: Key<Conn>) -> &mut Output {
         &mut self.conns[key].output
@@ -288,7 +323,10 @@ impl Server {
     /// When [`Server::tick`] or [`Server::commit`] has something to do: in the past where it has
     /// now.
     pub fn next_deadline(&self) -> Option<Time> {
-        if !self.kicks.is_empty() || !self.departing.is_empty() {
+        let has_spent = self.queue.has_spent()
+            || self.conns.has_spent()
+            || self.wal.as_ref().is_some_and(Wal::has_spent);
+        if !self.kicks.is_empty() || !self.departing.is_empty() || has_spent {
             return Some(Time::default());
         }
         let log = self.wal.as_ref().and_then(Wal::next_deadline);
@@ -305,6 +343,11 @@ impl Server {
         }
     }
 
+    /// Whether every `put` is refused.
+    pub fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
     /// The queue, to look at.
     pub fn queue(&self) -> &Queue {
         &self.queue
@@ -317,6 +360,12 @@ impl Server {
     fn instant(&mut self, now: Time) -> Time {
         self.latest = now.max(self.latest.next());
         self.latest
+    }
+
+    /// Counts a walk of so many steps as the commands that would take as long.
+    fn charge(&mut self, steps: usize) {
+        let steps = u32::try_from(steps).unwrap_or(u32::MAX);
+        self.obeyed = self.obeyed.saturating_add(steps / STEPS);
     }
 
     /// The body of a `put` is complete.
@@ -341,12 +390,25 @@ impl Server {
         self.hand_out(tube, now);
     }
 
+    /// Ends a tube's pause, at once if a slice of jobs is enough.
+    fn end_pause(&mut self, tube: Key<Tube>, now: Time) {
+        for _ in 0..SLICE {
+            let Some(pair) = self.queue.end_pause(tube, now) else { break };
+            self.deliver(pair);
+        }
+    }
+
     /// Restores the resting invariant of a tube: see [`Queue::hand_out`].
     fn hand_out(&mut self, tube: Key<Tube>, now: Time) {
-        while let Some((client, job)) = self.queue.hand_out(tube, now) {
-            self.conns[client.beside()].go_on();
-            self.send_reserved(client.beside(), job);
+        while let Some(pair) = self.queue.hand_out(tube, now) {
+            self.deliver(pair);
         }
+    }
+
+    /// Sends a client the job that it has waited for.
+    fn deliver(&mut self, (client, job): (Key<Client>, Key<Job>)) {
+        self.conns[client.beside()].go_on();
+        self.send_reserved(client.beside(), job);
     }
 
     fn send_reserved(&mut self, key: Key<Conn>, job: Key<Job>) {

@@ -209,6 +209,14 @@ impl Ledger {
         self.closed -= oldest.used;
     }
 
+    pub(super) fn free_spent(&mut self) -> bool {
+        self.places.free_spent()
+    }
+
+    pub(super) fn has_spent(&self) -> bool {
+        self.places.has_spent()
+    }
+
     /// Walks everything and panics where something does not hold. O(all): for tests.
     pub(super) fn check(&self) {
         let mut live = 0;

@@ -324,6 +324,11 @@ impl Wal {
         has_room.then_some(()).ok_or(Refusal::Full)
     }
 
+    /// Whether the disk had no room when it was last asked for some.
+    pub fn is_full(&self) -> bool {
+        self.full_until.is_some()
+    }
+
     /// Whether jobs may be handed out.
     pub fn is_sound(&self) -> bool {
         self.health == Health::Sound && self.failure.is_none()
@@ -466,7 +471,7 @@ impl Wal {
     /// Answers the record's length in bytes.
     fn append_full(&mut self, queue: &Queue, key: Key<Job>) -> u32 {
         let job = queue.job(key);
-        let name = &*queue.tube(job.tube).name;
+        let name = queue.tube(job.tube).name();
         let (body, _) = queue.body(key);
         self.append(&self.facts(queue, key), Some((name, body)), queue);
         u32::try_from(Self::full_length(name, body)).expect("a gibibyte and 300 bytes")
@@ -698,6 +703,17 @@ impl Wal {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Gives a piece of memory that jobs have left back to the system; whether there was one. See
+    /// [`Queue::free_spent`].
+    pub fn free_spent(&mut self) -> bool {
+        self.ledger.free_spent()
+    }
+
+    /// Whether there is something to give back.
+    pub fn has_spent(&self) -> bool {
+        self.ledger.has_spent()
     }
 
     /// When [`Wal::commit`] has something to do: in the past where it has now.

@@ -204,7 +204,7 @@ fn jobs_of(queue: &Queue) -> Jobs {
             State::Reserved(_) => panic!("job {id} is reserved by nobody"),
         };
         let known = Known {
-            tube: queue.tube(job.tube).name.to_string(),
+            tube: queue.tube(job.tube).name().to_string(),
             body: body.to_vec(),
             state,
             since,

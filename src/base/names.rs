@@ -1,0 +1,200 @@
+//! From name to key, in a hash table that never stops to grow: each new name adds one bucket and
+//! moves only the names that belong there (linear hashing, Litwin 1980).
+//!
+//! A table that doubles would hold everybody up for tens of milliseconds at a hundred thousand
+//! names. Clients choose the names, so the hash is keyed with random bytes. Names and chains live
+//! in the items; a bucket is four bytes.
+//!
+//! Invariant: there is a bucket for each name, and one more; an item is in the chain of the bucket
+//! that its hash belongs to.
+
+use std::hash::{BuildHasher, RandomState};
+
+use super::{Arena, Key};
+
+/// An item's part of the table.
+#[derive(Debug)]
+pub struct Entry<T> {
+    name: Box<str>,
+    hash: u64,
+    next: Option<Key<T>>,
+}
+
+impl<T> Entry<T> {
+    /// The item's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// An item that can be found by its name.
+pub trait Named: Sized {
+    /// The item's entry.
+    fn entry(&self) -> &Entry<Self>;
+    /// The item's entry, to change it; only the table does.
+    fn entry_mut(&mut self) -> &mut Entry<Self>;
+}
+
+/// A table of names.
+#[derive(Debug)]
+pub struct Names<T> {
+    hasher: RandomState,
+    /// The first item of each chain.
+    buckets: Vec<Option<Key<T>>>,
+}
+
+impl<T> Default for Names<T> {
+    fn default() -> Self {
+        Self { hasher: RandomState::new(), buckets: vec![None] }
+    }
+}
+
+impl<T: Named> Names<T> {
+    /// The item of this name. O(1) on average.
+    pub fn find(&self, items: &Arena<T>, name: &str) -> Option<Key<T>> {
+        let hash = self.hash(name);
+        let mut at = self.buckets[self.bucket_of(hash)];
+        while let Some(key) = at {
+            let entry = items[key].entry();
+            if entry.hash == hash && *entry.name == *name {
+                break;
+            }
+            at = entry.next;
+        }
+        at
+    }
+
+    /// The entry for an item that is about to be inserted.
+    pub fn entry(&self, name: &str) -> Entry<T> {
+        Entry { name: name.into(), hash: self.hash(name), next: None }
+    }
+
+    /// Adds an item whose name no other has. O(1) on average.
+    pub fn insert(&mut self, items: &mut Arena<T>, key: Key<T>) {
+        let added = self.buckets.len();
+        self.buckets.push(None);
+        let split = added - (1 << added.ilog2());
+        let mut chain = self.buckets[split].take();
+        while let Some(key) = chain {
+            chain = items[key].entry().next;
+            self.link(items, key);
+        }
+        self.link(items, key);
+    }
+
+    /// Takes out an item that is in the table. O(1) on average.
+    pub fn remove(&mut self, items: &mut Arena<T>, key: Key<T>) {
+        self.unlink(items, key);
+        let mut chain = self.buckets.pop().expect("there is a bucket for each name");
+        while let Some(key) = chain {
+            chain = items[key].entry().next;
+            self.link(items, key);
+        }
+    }
+
+    /// How many names there are.
+    pub fn len(&self) -> usize {
+        self.buckets.len() - 1
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn hash(&self, name: &str) -> u64 {
+        self.hasher.hash_one(name)
+    }
+
+    /// With 2^n buckets the last n bits of a hash decide. Between 2^n and 2^(n+1), the last n+1
+    /// decide if there is such a bucket already.
+    fn bucket_of(&self, hash: u64) -> usize {
+        let mask = self.buckets.len().next_power_of_two() - 1;
+        let hash = usize::try_from(hash & mask as u64).expect("no more than the mask");
+        if hash < self.buckets.len() { hash } else { hash & (mask >> 1) }
+    }
+
+    fn link(&mut self, items: &mut Arena<T>, key: Key<T>) {
+        let entry = items[key].entry_mut();
+        let bucket = self.bucket_of(entry.hash);
+        entry.next = self.buckets[bucket].replace(key);
+    }
+
+    fn unlink(&mut self, items: &mut Arena<T>, key: Key<T>) {
+        let Entry { hash, next, .. } = *items[key].entry();
+        let bucket = self.bucket_of(hash);
+        let mut at = self.buckets[bucket];
+        if at == Some(key) {
+            self.buckets[bucket] = next;
+            return;
+        }
+        loop {
+            let before = &mut items[at.expect("the item is in its chain")].entry_mut().next;
+            at = *before;
+            if at == Some(key) {
+                *before = next;
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Item(Entry<Item>);
+
+    impl Named for Item {
+        fn entry(&self) -> &Entry<Self> {
+            &self.0
+        }
+        fn entry_mut(&mut self) -> &mut Entry<Self> {
+            &mut self.0
+        }
+    }
+
+    proptest! {
+        /// A name that is not found again would be a tube that nobody can reach, or that is there
+        /// twice.
+        #[test]
+        fn agrees_with_a_map(acts in prop::collection::vec((any::<bool>(), 0..200u8), 0..600)) {
+            let (mut names, mut items) = (Names::default(), Arena::default());
+            let mut model: HashMap<String, Key<Item>> = HashMap::new();
+            for (insert, name) in acts {
+                let name = name.to_string();
+                prop_assert_eq!(names.find(&items, &name), model.get(&name).copied());
+                if insert && !model.contains_key(&name) {
+                    let key = items.insert(Item(names.entry(&name)));
+                    names.insert(&mut items, key);
+                    model.insert(name, key);
+                } else if let Some(key) = model.remove(&name) {
+                    names.remove(&mut items, key);
+                    let item = items.remove(key);
+                    prop_assert_eq!(item.0.name(), name);
+                }
+                prop_assert_eq!(names.len(), model.len());
+            }
+            for (name, key) in &model {
+                prop_assert_eq!(names.find(&items, name), Some(*key));
+            }
+        }
+    }
+
+    /// The reason for all this.
+    #[test]
+    fn no_name_moves_many_others() {
+        let (mut names, mut items) = (Names::default(), Arena::default());
+        for number in 0..20_000 {
+            let key = items.insert(Item(names.entry(&number.to_string())));
+            let before = items.visits();
+            names.insert(&mut items, key);
+            assert!(items.visits() - before < 50, "at name {number}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! How long a turn takes while the queue grows to millions of jobs and shrinks again: nobody else
+//! is served meanwhile. In CPU time of the process, not by the clock on the wall, and only on
+//! request (`make turns`), for a machine that is busy otherwise has slower caches.
+//!
+//! JOBS=10000000 sets how many jobs, MOST=2000 how many microseconds a turn may take.
+
+use std::{env, fmt::Write as _, time::Duration};
+
+use beanstalkd::{
+    base::Key,
+    clock::Time,
+    conn::Conn,
+    server::{Identity, Rusage, SHARE, Server, Settings, TURN},
+    sys,
+};
+
+/// So many connections with full buffers use up a turn.
+const CONNECTIONS: u32 = TURN / SHARE;
+
+/// A server and the CPU time of its turns.
+struct Stage {
+    server: Server,
+    conns: Vec<Key<Conn>>,
+    now: Time,
+    /// Microseconds of each turn of this act.
+    turns: Vec<u64>,
+    /// Acts and their worst turns.
+    report: String,
+    worst: u64,
+}
+
+fn cpu_microseconds() -> u64 {
+    let (user, system) = sys::cpu_time();
+    let whole = |(seconds, micros): (u64, u32)| seconds * 1_000_000 + u64::from(micros);
+    whole(user) + whole(system)
+}
+
+fn variable(name: &str, default: u64) -> u64 {
+    env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+impl Stage {
+    fn new() -> Self {
+        let identity = Identity {
+            pid: 1,
+            version: String::new(),
+            id: String::new(),
+            hostname: String::new(),
+            os: String::new(),
+            platform: String::new(),
+            rusage: Rusage::default,
+        };
+        let now = Time::from_nanoseconds(1_000_000_000_000);
+        let settings = Settings { job_size_limit: 65_535, binlog_size: 10_485_760 };
+        let mut server = Server::new(identity, settings, now);
+        let conns = (0..CONNECTIONS).map(|_| server.open()).collect();
+        Self { server, conns, now, turns: Vec::new(), report: String::new(), worst: 0 }
+    }
+
+    /// A turn as the shell takes it, with these bytes for each of the connections.
+    fn turn(&mut self, bytes: &[Vec<u8>]) {
+        let began = cpu_microseconds();
+        self.server.tick(self.now);
+        for (&key, bytes) in self.conns.iter().zip(bytes) {
+            let (consumed, _) = self.server.feed(key, bytes, SHARE, self.now);
+            assert_eq!(consumed, bytes.len());
+        }
+        self.server.commit(self.now);
+        while let Some(key) = self.server.next_noted() {
+            let output = self.server.output(key);
+            while !output.is_empty() {
+                let (slices, count) = output.slices();
+                let sent = slices[..count].iter().map(|slice| slice.len()).sum();
+                output.sent(sent);
+            }
+        }
+        self.server.reclaim();
+        self.turns.push(cpu_microseconds() - began);
+        self.now = self.now + Duration::from_micros(1);
+    }
+
+    /// Has `command` obeyed for each number below `count`, in full turns.
+    fn all(&mut self, act: &str, count: u64, mut command: impl FnMut(u64, &mut String)) {
+        let mut number = 0;
+        while number < count {
+            let bytes: Vec<_> = (0..CONNECTIONS)
+                .map(|_| {
+                    let mut text = String::new();
+                    for _ in 0..SHARE {
+                        if number < count {
+                            command(number, &mut text);
+                        }
+                        number += 1;
+                    }
+                    text.into_bytes()
+                })
+                .collect();
+            self.turn(&bytes);
+        }
+        self.end(act);
+    }
+
+    /// Sends this on the first connection, and takes turns until nothing is due any more.
+    fn once(&mut self, act: &str, text: &str) {
+        self.turn(&[text.into()]);
+        while self.server.next_deadline().is_some_and(|at| at <= self.now) {
+            self.turn(&[]);
+        }
+        self.end(act);
+    }
+
+    fn end(&mut self, act: &str) {
+        let mut turns = std::mem::take(&mut self.turns);
+        turns.sort_unstable();
+        let (count, worst) = (turns.len(), turns[turns.len() - 1]);
+        let above = turns.iter().rev().take(5).map(u64::to_string).collect::<Vec<_>>().join(" ");
+        let median = turns[count / 2];
+        let line = format!("{act:<36} {count:>6} turns, median {median:>5} us, worst {above}");
+        eprintln!("{line}");
+        self.report += &line;
+        self.report.push('\n');
+        self.worst = self.worst.max(worst);
+    }
+}
+
+/// Numbers in an order that no cache foresees: a multiplication by an odd number permutes them.
+fn scattered(number: u64, bits: u32) -> u64 {
+    number.wrapping_mul(0x9E37_79B9_7F4A_7C15 | 1) & ((1 << bits) - 1)
+}
+
+#[test]
+#[ignore = "takes minutes and gigabytes: make turns"]
+fn no_turn_is_long() {
+    let jobs = variable("JOBS", 10_000_000);
+    let some = jobs / 10;
+    // A machine that lends its memory out has to find it first; that is not what is measured.
+    drop(vec![1u8; usize::try_from(jobs).unwrap() * 250]);
+    let mut stage = Stage::new();
+    sys::keep_large_blocks_apart();
+
+    let put = |text: &mut String, pri: u64, delay: u32| {
+        write!(text, "put {pri} {delay} 60 16\r\n0123456789abcdef\r\n").unwrap();
+    };
+    stage.all("put, equal priorities", jobs, |_, text| put(text, 9, 0));
+    stage.all("reserve and delete, oldest first", jobs, |number, text| {
+        if number % 2 == 0 {
+            text.push_str("reserve\r\n");
+        } else {
+            write!(text, "delete {}\r\n", number / 2 + 1).unwrap();
+        }
+    });
+    stage.all("delete by id", jobs / 2, |number, text| {
+        write!(text, "delete {}\r\n", jobs / 2 + number + 1).unwrap();
+    });
+    assert_eq!(stage.server.queue().jobs(), 0);
+
+    let bits = jobs.next_power_of_two().trailing_zeros();
+    stage.all("put, random priorities", jobs, |number, text| put(text, scattered(number, 32), 0));
+    stage.all("delete in random order", 1 << bits, |number, text| {
+        write!(text, "delete {}\r\n", jobs + 1 + scattered(number, bits)).unwrap();
+    });
+    assert_eq!(stage.server.queue().jobs(), 0);
+
+    stage.all("put with delays", some, |number, text| {
+        put(text, 9, 1000 + u32::try_from(number % 1000).unwrap());
+    });
+    stage.once("kick of all delayed", "kick 4294967295\r\n");
+    let ids = 2 * jobs + 1..2 * jobs + some + 1;
+    stage.all("reserve", some, |_, text| text.push_str("reserve\r\n"));
+    for key in std::mem::take(&mut stage.conns) {
+        stage.server.close(key, stage.now);
+    }
+    stage.once("return of all reserved", "");
+    stage.conns = (0..CONNECTIONS).map(|_| stage.server.open()).collect();
+    stage.all("delete by id", some, |number, text| {
+        write!(text, "delete {}\r\n", ids.start + number).unwrap();
+    });
+    stage.all("put with equal delays", some, |_, text| put(text, 9, 1));
+    stage.now = stage.now + Duration::from_secs(2);
+    stage.once("all delays end", "");
+    stage.all("tubes come", some, |number, text| match number % 2 {
+        0 => write!(text, "use tube-{number}\r\n").unwrap(),
+        _ => put(text, 9, 0),
+    });
+
+    assert!(stage.worst <= variable("MOST", 2000), "a turn was too long:\n{}", stage.report);
+}
