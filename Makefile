@@ -36,7 +36,7 @@ run: all
 	@echo
 	@echo 'Ctrl-C here ends the daemon.'
 	@echo
-	@$(DAEMON) -V -l 127.0.0.1 -p 11300
+	@$(DAEMON) -l 127.0.0.1 -p 11300
 
 check: tools fmt clippy doc test
 

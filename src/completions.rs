@@ -63,7 +63,6 @@ fn gist(flag: &Flag) -> &str {
     flag.help[..end].trim_end()
 }
 
-/// Lines here end in commas or quotes of their own, so nothing of the table needs any.
 fn bash() -> String {
     let mut out = String::from("# Completions of beanstalkd for bash.\n\n_beanstalkd() {\n");
     out += "    local word=$2 before=$3 IFS=$'\\n'\n    COMPREPLY=()\n    case $before in\n";
@@ -150,10 +149,10 @@ mod tests {
                 assert!(Shell::Zsh.completions().contains(&format!("'*{name}")), "zsh: {name}");
             }
             let fish = Shell::Fish.completions();
-            for letter in flag.letter {
+            if let Some(letter) = flag.letter {
                 assert!(fish.contains(&format!(" -s {letter} ")), "fish: {letter}");
             }
-            for long in flag.long {
+            if let Some(long) = flag.long {
                 assert!(fish.contains(&format!(" -l {long} ")), "fish: {long}");
             }
         }

@@ -166,6 +166,8 @@ impl Start<'_> {
     /// Reads the jobs of the last run, with a word on how far it is where that takes long.
     fn open_log(&mut self, path: &Path, queue: &mut Queue) -> Result<Wal, ExitCode> {
         let failed = format!("-b: {}: ", path.display());
+        let clock = self.clock;
+        let mut said_at = clock.now();
         let directory = Directory::lock(path).map_err(|error| match error.raw_os_error() {
             Some(libc::EACCES | libc::EAGAIN) if path.join("lock").exists() => {
                 exit(10, &failed)(format!("another process may have it locked: {error}"))
@@ -178,9 +180,7 @@ impl Start<'_> {
             sync: self.config.sync,
             seed: u64::from_be_bytes(seed),
         };
-        let clock = self.clock;
         let now = clock.now();
-        let mut said_at = now;
         let mut progress = |read: u64, all: u64| {
             if self.signals.has_come(&ENDS) {
                 self.give_up();

@@ -227,7 +227,7 @@ impl Addresses {
         let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in self.iter() {
             match make(address) {
-                Ok(made) => return Ok(made),
+                Ok(thing) => return Ok(thing),
                 Err(failure) => error = failure,
             }
         }

@@ -268,6 +268,16 @@ pub(crate) fn spawn(program: &str, arguments: &[&str]) -> (Daemon, String) {
     (daemon, place.expect("it listens"))
 }
 
+/// What it has said that is not of an ordinary day.
+pub(crate) fn complaints(daemon: &Daemon) -> String {
+    let said = daemon.stderr();
+    let is_ordinary = |line: &&str| {
+        let told = line.split_once("Z beanstalkd: ").map(|(_, rest)| rest);
+        told.is_some_and(|it| !it.starts_with("warning: ") && !it.starts_with("error: "))
+    };
+    said.lines().filter(|line| !is_ordinary(line)).collect()
+}
+
 /// Whether a program can be run so, and well.
 pub(crate) fn can_run(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
