@@ -255,6 +255,40 @@ fn it_tells_when_it_drains() {
     assert_eq!(manager.hears(), "STATUS=serving");
 }
 
+/// Nor why nothing can be changed.
+///
+/// Proves: E27.
+#[test]
+fn it_tells_when_its_disk_fails_and_when_it_works_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let limit = |pid: u32, limit: &str| {
+        let arguments = ["--pid", &pid.to_string(), &format!("--fsize={limit}:unlimited")];
+        Command::new("prlimit").args(arguments).status()
+    };
+    if !limit(std::process::id(), "unlimited").is_ok_and(|status| status.success()) {
+        return skip("prlimit is not installed (Debian's package util-linux)");
+    }
+    let manager = Manager::abstracted();
+    let script = r#"trap "" XFSZ; exec "$0" -l127.0.0.1 -p0 -f0 -b "$@""#;
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", script, BEANSTALKD]).arg(folder.path()).stdin(Stdio::null());
+    let (daemon, places) = serve(command.env("NOTIFY_SOCKET", &manager.name));
+    assert_eq!(manager.hears(), "READY=1\nSTATUS=serving");
+    let mut client = connect(&places[0]);
+    assert_eq!(client.put(0, 0, 60, b"x").expect("a reply"), "INSERTED 1");
+    limit(daemon.pid(), "0").expect("it was there");
+    assert!(client.put(0, 0, 60, b"x").is_err(), "nobody knows what becomes of this job");
+    let failed = "STATUS=the binlog has failed: changes are refused until it works again";
+    assert_eq!(manager.hears(), failed);
+    limit(daemon.pid(), "unlimited").expect("it was there");
+    let mut heard = manager.hears();
+    // The disk may be taken for full before it is taken for sound.
+    while heard != "STATUS=serving" {
+        assert!(heard.starts_with("STATUS="), "{heard}");
+        heard = manager.hears();
+    }
+}
+
 /// A daemon that hangs would not be restarted, or one that has nothing to do taken for hung.
 #[test]
 fn a_watchdog_is_fed_while_nothing_else_happens() {
