@@ -3,12 +3,15 @@
 //!
 //! Invariant: `len` is the number of bytes not sent yet; an empty output owns no memory.
 
-use std::{collections::VecDeque, io::IoSlice, rc::Rc};
+use std::{collections::VecDeque, io::IoSlice, iter, rc::Rc};
 
 use crate::proto::{CRLF, Reply};
 
 /// A buffer of this size takes no further reply; the next one begins another.
 const PIECE: usize = 16 * 1024;
+
+/// What a buffer begins with: enough for most replies, and small enough for the quickest of malloc.
+const BEGINNING: usize = 96;
 
 /// How many slices one write hands to the system; more would only be looked at, not sent.
 const SLICES: usize = 16;
@@ -28,10 +31,18 @@ impl Piece {
     }
 }
 
+impl Default for Piece {
+    fn default() -> Self {
+        Self::Copied(Vec::new())
+    }
+}
+
 /// Bytes to send, in order.
 #[derive(Debug, Default)]
 pub struct Output {
-    pieces: VecDeque<Piece>,
+    /// Mostly all there is; so a reply that is sent at once costs one allocation.
+    first: Piece,
+    rest: VecDeque<Piece>,
     /// How much of the first piece has been sent.
     sent: usize,
     len: usize,
@@ -60,7 +71,7 @@ impl Output {
         self.reply(reply);
         let Some(shared) = shared else { return self.copy(bytes) };
         self.len += shared.len();
-        self.pieces.push_back(Piece::Shared(shared));
+        self.rest.push_back(Piece::Shared(shared));
     }
 
     /// Appends bytes.
@@ -72,12 +83,15 @@ impl Output {
         // A piece is given back when all of it is sent; so it must not go on growing while a slow
         // reader follows.
         let has_room = |piece: &Piece| matches!(piece, Piece::Copied(it) if it.len() < PIECE);
-        if !self.pieces.back().is_some_and(has_room) {
-            self.pieces.push_back(Piece::Copied(Vec::with_capacity(64)));
+        if !has_room(self.rest.back().unwrap_or(&self.first)) {
+            self.rest.push_back(Piece::default());
         }
-        let Some(Piece::Copied(buffer)) = self.pieces.back_mut() else {
-            unreachable!("one was put there above");
+        let Piece::Copied(buffer) = self.rest.back_mut().unwrap_or(&mut self.first) else {
+            unreachable!("it has room");
         };
+        if buffer.capacity() == 0 {
+            buffer.reserve(BEGINNING);
+        }
         let before = buffer.len();
         write(buffer);
         self.len += buffer.len() - before;
@@ -87,7 +101,7 @@ impl Output {
     pub fn slices(&self) -> ([IoSlice<'_>; SLICES], usize) {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let mut count = 0;
-        for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+        for (slice, piece) in slices.iter_mut().zip(iter::once(&self.first).chain(&self.rest)) {
             let sent = if count == 0 { self.sent } else { 0 };
             *slice = IoSlice::new(&piece.bytes()[sent..]);
             count += 1;
@@ -99,14 +113,13 @@ impl Output {
     pub fn sent(&mut self, count: usize) {
         self.len -= count;
         self.sent += count;
-        while let Some(piece) = self.pieces.front() {
-            if self.sent < piece.bytes().len() {
-                return;
+        while self.sent >= self.first.bytes().len() {
+            self.sent -= self.first.bytes().len();
+            match self.rest.pop_front() {
+                Some(piece) => self.first = piece,
+                None => return self.clear(),
             }
-            self.sent -= piece.bytes().len();
-            self.pieces.pop_front();
         }
-        self.pieces = VecDeque::new();
     }
 
     /// Forgets everything: nobody will read it.
@@ -130,7 +143,8 @@ mod tests {
         for _ in 0..10_000 {
             output.copy(&[0; 1000]);
             output.sent(1000);
-            let held: usize = output.pieces.iter().map(|piece| piece.bytes().len()).sum();
+            let pieces = iter::once(&output.first).chain(&output.rest);
+            let held: usize = pieces.map(|piece| piece.bytes().len()).sum();
             assert!(held <= 2 * PIECE, "{held} bytes held for {} unsent", output.len());
         }
     }
@@ -166,7 +180,7 @@ mod tests {
                 output.sent(got.len() - before);
             }
             prop_assert_eq!(got, wanted);
-            prop_assert!(output.pieces.capacity() == 0 && output.sent == 0);
+            prop_assert!(output.rest.capacity() == 0 && output.first.bytes().is_empty() && output.sent == 0);
         }
     }
 }

@@ -1,7 +1,5 @@
 //! From a reply to bytes.
 
-use std::io::Write;
-
 /// What the daemon answers. Each variant has exactly one form on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the protocol's own words")]
@@ -122,8 +120,18 @@ fn job(out: &mut Vec<u8>, word: &str, id: u64, size: usize) {
     number(out, "", size as u64);
 }
 
-fn digits(out: &mut Vec<u8>, number: u64) {
-    write!(out, "{number}").expect("writing to memory does not fail");
+/// What `write!` does, at a fifth of its instructions: nearly every reply has a number.
+fn digits(out: &mut Vec<u8>, mut number: u64) {
+    let mut text = [0; u64::MAX.ilog10() as usize + 1];
+    let mut start = text.len();
+    loop {
+        start -= 1;
+        text[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return out.extend_from_slice(&text[start..]);
+        }
+    }
 }
 
 #[cfg(test)]
