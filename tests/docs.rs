@@ -5,6 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use beanstalkd::cli;
@@ -152,6 +153,31 @@ fn manual_entry(flag: &cli::Flag) -> String {
     }
 }
 
+/// Whatever shows the manual has nothing to complain of.
+#[test]
+fn the_manual_is_sound() {
+    let page = root().join("beanstalkd.1");
+    let tools: [&[&str]; 2] =
+        [&["mandoc", "-Tlint"], &["man", "--warnings", "--local-file", "--ditroff"]];
+    for tool in tools {
+        let mut command = Command::new(tool[0]);
+        command.args(&tool[1..]).arg(&page).env("LC_ALL", "C.UTF-8").env("MANROFFSEQ", "");
+        let Ok(output) = command.output() else {
+            eprintln!("\n*** SKIPPED: {tool:?}: it is not installed\n");
+            continue;
+        };
+        let complaints = match tool[0] {
+            "mandoc" => output.stdout,
+            _ => output.stderr,
+        };
+        assert!(
+            output.status.success() && complaints.is_empty(),
+            "{tool:?}: {}",
+            String::from_utf8_lossy(&complaints)
+        );
+    }
+}
+
 /// The version of the package is the version everywhere.
 #[test]
 fn versions_agree() {
@@ -165,8 +191,10 @@ fn versions_agree() {
 fn links_lead_somewhere() {
     let mut documents = vec!["README.md".to_owned(), "CHANGELOG.md".into(), "ct/README.md".into()];
     for entry in fs::read_dir(root().join("doc")).expect("doc is there") {
-        let name = entry.expect("doc can be read").file_name();
-        documents.push(format!("doc/{}", name.to_string_lossy()));
+        let name = entry.expect("doc can be read").file_name().to_string_lossy().into_owned();
+        if name.ends_with(".md") {
+            documents.push(format!("doc/{name}"));
+        }
     }
     for document in documents {
         let text = read(&document);
