@@ -79,8 +79,8 @@ impl<T> fmt::Debug for Key<T> {
     }
 }
 
-/// How many items a chunk holds.
-const CHUNK: usize = 4096;
+/// How many items a chunk holds unless its owner says otherwise: of jobs, half a MiB.
+const ITEMS: usize = 4096;
 
 /// Owns items and hands out keys to them.
 ///
@@ -88,8 +88,10 @@ const CHUNK: usize = 4096;
 /// and the memory of a chunk that has become empty goes back to the system, when the owner says so:
 /// see [`Arena::free_spent`]. Invariant: `open` names the chunks with room, each once; a chunk
 /// without items has no memory, but for the last of these, lest it come and go with each item.
+///
+/// Arenas that are filled and emptied in step, with chunks of as many items, have the same indexes.
 #[derive(Debug)]
-pub struct Arena<T> {
+pub struct Arena<T, const CHUNK: usize = ITEMS> {
     chunks: Vec<Slab<T>>,
     open: Vec<u32>,
     /// The memory of chunks that have become empty.
@@ -100,7 +102,7 @@ pub struct Arena<T> {
     visits: std::cell::Cell<u64>,
 }
 
-impl<T> Default for Arena<T> {
+impl<T, const CHUNK: usize> Default for Arena<T, CHUNK> {
     fn default() -> Self {
         Self {
             chunks: Vec::new(),
@@ -113,11 +115,11 @@ impl<T> Default for Arena<T> {
     }
 }
 
-impl<T> Arena<T> {
-    /// Stores an item. O(1), but for the list of chunks, which is a four-thousandth of the items.
+impl<T, const CHUNK: usize> Arena<T, CHUNK> {
+    /// Stores an item. O(1), but for the list of chunks, which is a small fraction of the items.
     pub fn insert(&mut self, item: T) -> Key<T> {
         if self.open.is_empty() {
-            self.open.push(u32::try_from(self.chunks.len()).expect("fewer than 2^20 chunks"));
+            self.open.push(u32::try_from(self.chunks.len()).expect("fewer than 2^32 chunks"));
             self.chunks.push(Slab::new());
         }
         let number = self.open[self.open.len() - 1] as usize;
@@ -135,13 +137,13 @@ impl<T> Arena<T> {
 
     /// Takes an item out; its key may name another item from now on.
     pub fn remove(&mut self, key: Key<T>) -> T {
-        let (number, slot) = place(key);
+        let (number, slot) = place::<T, CHUNK>(key);
         let chunk = &mut self.chunks[number];
         let was_full = chunk.len() == CHUNK;
         let item = chunk.remove(slot);
         if was_full {
             self.leave_last();
-            self.open.push(u32::try_from(number).expect("fewer than 2^20 chunks"));
+            self.open.push(u32::try_from(number).expect("fewer than 2^32 chunks"));
         } else if chunk.is_empty() && self.open[self.open.len() - 1] as usize != number {
             self.spent.push(mem::take(chunk));
         }
@@ -172,7 +174,7 @@ impl<T> Arena<T> {
     /// The item, or `None` where the key has been given back.
     pub fn get(&self, key: Key<T>) -> Option<&T> {
         self.count_visit();
-        let (number, slot) = place(key);
+        let (number, slot) = place::<T, CHUNK>(key);
         self.chunks.get(number)?.get(slot)
     }
 
@@ -209,23 +211,23 @@ impl<T> Arena<T> {
 }
 
 /// The chunk of an item, and its slot there.
-fn place<T>(key: Key<T>) -> (usize, usize) {
+fn place<T, const CHUNK: usize>(key: Key<T>) -> (usize, usize) {
     (key.index() / CHUNK, key.index() % CHUNK)
 }
 
-impl<T> Index<Key<T>> for Arena<T> {
+impl<T, const CHUNK: usize> Index<Key<T>> for Arena<T, CHUNK> {
     type Output = T;
     fn index(&self, key: Key<T>) -> &T {
         self.count_visit();
-        let (number, slot) = place(key);
+        let (number, slot) = place::<T, CHUNK>(key);
         &self.chunks[number][slot]
     }
 }
 
-impl<T> IndexMut<Key<T>> for Arena<T> {
+impl<T, const CHUNK: usize> IndexMut<Key<T>> for Arena<T, CHUNK> {
     fn index_mut(&mut self, key: Key<T>) -> &mut T {
         self.count_visit();
-        let (number, slot) = place(key);
+        let (number, slot) = place::<T, CHUNK>(key);
         &mut self.chunks[number][slot]
     }
 }
@@ -241,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_key_finds_its_item_until_it_is_given_back() {
-        let mut arena = Arena::default();
+        let mut arena: Arena<_> = Arena::default();
         let (one, two) = (arena.insert("one"), arena.insert("two"));
         assert_eq!((arena[one], arena[two], arena.len()), ("one", "two", 2));
         assert_eq!(arena.remove(one), "one");
@@ -252,8 +254,8 @@ mod tests {
     #[test]
     fn what_has_become_empty_goes_back() {
         for oldest_first in [true, false] {
-            let mut arena = Arena::default();
-            let mut keys: Vec<_> = (0..5 * CHUNK).map(|n| arena.insert(n)).collect();
+            let mut arena: Arena<_> = Arena::default();
+            let mut keys: Vec<_> = (0..5 * ITEMS).map(|n| arena.insert(n)).collect();
             assert!(!arena.has_spent());
             if oldest_first {
                 keys.reverse();
@@ -273,7 +275,7 @@ mod tests {
 
     #[test]
     fn arenas_filled_in_step_share_their_indexes() {
-        let (mut left, mut right) = (Arena::default(), Arena::default());
+        let (mut left, mut right): (Arena<_>, Arena<_>) = (Arena::default(), Arena::default());
         for n in 0..5 {
             let key = left.insert(n);
             assert_eq!(key.beside(), right.insert(n.to_string()));

@@ -126,7 +126,7 @@ mod tests {
         /// A list that skipped an item would let somebody wait for ever.
         #[test]
         fn agrees_with_a_queue(acts in prop::collection::vec(any::<Option<prop::sample::Index>>(), 0..200)) {
-            let (mut items, mut list) = (Arena::default(), List::default());
+            let (mut items, mut list): (Arena<_>, _) = (Arena::default(), List::default());
             let mut model = VecDeque::new();
             for act in acts {
                 match act {

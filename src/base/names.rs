@@ -164,7 +164,7 @@ mod tests {
         /// twice.
         #[test]
         fn agrees_with_a_map(acts in prop::collection::vec((any::<bool>(), 0..200u8), 0..600)) {
-            let (mut names, mut items) = (Names::default(), Arena::default());
+            let (mut names, mut items): (_, Arena<_>) = (Names::default(), Arena::default());
             let mut model: HashMap<String, Key<Item>> = HashMap::new();
             for (insert, name) in acts {
                 let name = name.to_string();
@@ -189,7 +189,7 @@ mod tests {
     /// The reason for all this.
     #[test]
     fn no_name_moves_many_others() {
-        let (mut names, mut items) = (Names::default(), Arena::default());
+        let (mut names, mut items): (_, Arena<_>) = (Names::default(), Arena::default());
         for number in 0..20_000 {
             let key = items.insert(Item(names.entry(&number.to_string())));
             let before = items.visits();

@@ -1,19 +1,17 @@
 //! From job id to key, in pages of 256 ids.
 //!
-//! Ids are given out one after the other, so a page serves 256 neighbours: one map entry for all
-//! of them, four bytes each. The map of pages is 256 times smaller than a map of jobs, which
-//! makes its growth too short to be felt, and its hasher can be trivial, since nobody outside
-//! chooses ids. A page goes when its last id does. Invariant: `used` counts the keys in a page,
-//! and no page is empty.
+//! Ids are given out one after the other, so a page serves 256 neighbours, four bytes each, and a
+//! directory 1,024 neighbouring pages. What is left to search is a tree with an entry for each
+//! 262,144 ids. Nothing here is ever moved at once when it grows or shrinks, as a hash map would
+//! be. A page goes when its last id does, and a directory with its last page. Invariant: `used`
+//! counts what is in one, and none is empty.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasherDefault, Hasher},
-};
+use std::collections::BTreeMap;
 
 use super::{Arena, Key};
 
 const PAGE: usize = 256;
+const DIRECTORY: usize = 1024;
 
 #[derive(Debug)]
 struct Page<T> {
@@ -21,70 +19,73 @@ struct Page<T> {
     keys: [Option<Key<T>>; PAGE],
 }
 
-/// Spreads page numbers over a hash map: one multiplication by 2^64 divided by the golden ratio,
-/// and the well-mixed high half brought down to where the map looks.
-#[derive(Debug, Default)]
-struct PageHasher(u64);
-
-impl Hasher for PageHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("page numbers are hashed as u64");
-    }
-    fn write_u64(&mut self, number: u64) {
-        self.0 = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
-    }
+#[derive(Debug)]
+struct Directory<T> {
+    used: u16,
+    pages: [Option<Key<Page<T>>>; DIRECTORY],
 }
 
 /// A map from `u64` ids, most of them close together, to keys.
 #[derive(Debug)]
 pub struct Pages<T> {
-    numbers: HashMap<u64, Key<Page<T>>, BuildHasherDefault<PageHasher>>,
-    pages: Arena<Page<T>>,
+    directories: BTreeMap<u64, Box<Directory<T>>>,
+    /// A quarter of a MiB in each chunk.
+    pages: Arena<Page<T>, 256>,
 }
 
 impl<T> Default for Pages<T> {
     fn default() -> Self {
-        Self { numbers: HashMap::default(), pages: Arena::default() }
+        Self { directories: BTreeMap::new(), pages: Arena::default() }
     }
 }
 
-fn place(id: u64) -> (u64, usize) {
-    (id / PAGE as u64, usize::try_from(id % PAGE as u64).expect("a remainder below 256"))
+/// Of an id: its directory, its page there, its slot there.
+fn place(id: u64) -> (u64, usize, usize) {
+    let within = |id: u64, size: usize| {
+        usize::try_from(id % size as u64).expect("a remainder is below an usize")
+    };
+    let page = id / PAGE as u64;
+    (page / DIRECTORY as u64, within(page, DIRECTORY), within(id, PAGE))
 }
 
 impl<T> Pages<T> {
     /// The key under `id`.
     pub fn get(&self, id: u64) -> Option<Key<T>> {
-        let (number, slot) = place(id);
-        self.pages[*self.numbers.get(&number)?].keys[slot]
+        let (directory, page, slot) = place(id);
+        let page = self.directories.get(&directory)?.pages[page]?;
+        self.pages[page].keys[slot]
     }
 
     /// Notes a key under an id that has none.
     pub fn insert(&mut self, id: u64, key: Key<T>) {
-        let (number, slot) = place(id);
-        let page = self
-            .numbers
-            .entry(number)
-            .or_insert_with(|| self.pages.insert(Page { used: 0, keys: [None; PAGE] }));
+        let (directory, page, slot) = place(id);
+        let new = || Box::new(Directory { used: 0, pages: [None; DIRECTORY] });
+        let directory = self.directories.entry(directory).or_insert_with(new);
+        let page = directory.pages[page].get_or_insert_with(|| {
+            directory.used += 1;
+            self.pages.insert(Page { used: 0, keys: [None; PAGE] })
+        });
         let page = &mut self.pages[*page];
         let old = page.keys[slot].replace(key);
         assert!(old.is_none(), "an id is given out once");
         page.used += 1;
     }
 
-    /// Forgets an id, and its page with the last one.
+    /// Forgets an id, its page with the last one, and its directory with the last page.
     pub fn remove(&mut self, id: u64) -> Option<Key<T>> {
-        let (number, slot) = place(id);
-        let of_page = *self.numbers.get(&number)?;
+        let (number, at, slot) = place(id);
+        let directory = self.directories.get_mut(&number)?;
+        let of_page = directory.pages[at]?;
         let page = &mut self.pages[of_page];
         let key = page.keys[slot].take()?;
         page.used -= 1;
         if page.used == 0 {
             self.pages.remove(of_page);
-            self.numbers.remove(&number);
+            directory.pages[at] = None;
+            directory.used -= 1;
+            if directory.used == 0 {
+                self.directories.remove(&number);
+            }
         }
         Some(key)
     }
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     fn ids() -> impl Strategy<Value = u64> {
-        prop_oneof![0..1000u64, u64::MAX - 300..=u64::MAX, any::<u64>()]
+        prop_oneof![0..1000u64, 261_900..262_400u64, u64::MAX - 300..=u64::MAX, any::<u64>()]
     }
 
     proptest! {
@@ -139,6 +140,7 @@ mod tests {
                 pages.remove(id);
             }
             prop_assert_eq!(pages.pages(), 0, "an empty map holds no pages");
+            prop_assert!(pages.directories.is_empty());
         }
     }
 }
