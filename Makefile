@@ -4,12 +4,20 @@ CARGO  ?= cargo
 PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
 MANDIR ?= $(PREFIX)/share/man
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
+FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 
-DAEMON = target/release/beanstalkd
+TARGET = $(or $(CARGO_TARGET_DIR),target)
+DAEMON = $(TARGET)/release/beanstalkd
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+DEB = target/deb/beanstalkd-$(VERSION)
+UNITS = beanstalkd.service beanstalkd@.service beanstalkd.socket
 ORIGINAL ?= /usr/bin/beanstalkd
 
 .PHONY: all run check fmt clippy doc test sim turns kills diff mutants fuzz bench bench-quick crowd original clients \
-    install uninstall clean tools
+    install install-daemon install-units uninstall vendor deb clean tools
 
 all: tools
 	$(CARGO) build --release --locked
@@ -28,7 +36,7 @@ run: all
 	@echo
 	@echo 'Ctrl-C here ends the daemon.'
 	@echo
-	@$(DAEMON) -V -l 127.0.0.1 -p 11300
+	@$(DAEMON) -l 127.0.0.1 -p 11300
 
 check: tools fmt clippy doc test
 
@@ -67,9 +75,9 @@ kills: tools
 # like: SEED=n is the first, RUNS=n how many. And whether ct alone notices planted defects.
 diff: all original
 	$(CARGO) build -q --release --locked -p ct
-	target/release/ct-diff --left $(DAEMON) --right $(ORIGINAL) --go-on \
+	$(TARGET)/release/ct-diff --left $(DAEMON) --right $(ORIGINAL) --go-on \
 	    --seed $(or $(SEED),1) --runs $(or $(RUNS),500)
-	target/release/ct-diff --left $(DAEMON) --right $(ORIGINAL) --go-on --garbage \
+	$(TARGET)/release/ct-diff --left $(DAEMON) --right $(ORIGINAL) --go-on --garbage \
 	    --seed $(or $(SEED),1) --runs $(or $(RUNS),500)
 
 mutants: original
@@ -97,13 +105,52 @@ original:
 clients: all
 	ct/clients/run $(DAEMON)
 
-install: all
+install: install-daemon install-units
+
+install-daemon: all
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1
 	install -m 755 $(DAEMON) $(DESTDIR)$(BINDIR)/beanstalkd
 	install -m 644 beanstalkd.1 $(DESTDIR)$(MANDIR)/man1/beanstalkd.1
+	$(call completions,bash,$(BASHDIR),beanstalkd)
+	$(call completions,zsh,$(ZSHDIR),_beanstalkd)
+	$(call completions,fish,$(FISHDIR),beanstalkd.fish)
+
+# The daemon knows what completes its flags; one that was built for another machine cannot be asked.
+completions = words=$$($(DAEMON) --completions $(1)) || exit 0; \
+    install -d $(DESTDIR)$(2) && printf '%s\n' "$$words" > $(DESTDIR)$(2)/$(3)
+
+# They want a user: useradd --system --home-dir /var/lib/beanstalkd beanstalkd
+install-units:
+	install -d $(DESTDIR)$(UNITDIR)
+	for unit in $(UNITS); do \
+	    sed 's,/usr/bin/,$(BINDIR)/,' pkg/systemd/$$unit > $(DESTDIR)$(UNITDIR)/$$unit || exit 1; \
+	done
 
 uninstall:
 	rm -f $(DESTDIR)$(BINDIR)/beanstalkd $(DESTDIR)$(MANDIR)/man1/beanstalkd.1
+	rm -f $(DESTDIR)$(BASHDIR)/beanstalkd $(DESTDIR)$(ZSHDIR)/_beanstalkd $(DESTDIR)$(FISHDIR)/beanstalkd.fish
+	rm -f $(addprefix $(DESTDIR)$(UNITDIR)/,$(UNITS))
+
+# All sources but this folder's, as Cargo.lock has them. The last step that may need a network.
+vendor: tools
+	$(CARGO) vendor --quiet --locked target/vendor > /dev/null
+
+# A Debian package, built without a network: target/deb/*.deb. DEB_BUILD_OPTIONS=nocheck leaves out
+# its tests.
+deb: vendor
+	@command -v dh >/dev/null || { \
+	    echo 'debhelper is missing: apt install debhelper' >&2; exit 1; }
+	@test "$(VERSION)" = "$$(dpkg-parsechangelog -l pkg/debian/changelog -S Version)" || { \
+	    echo 'Cargo.toml and pkg/debian/changelog differ in the version' >&2; exit 1; }
+	rm -rf target/deb
+	mkdir -p $(DEB)/.cargo
+	tar -c --exclude-vcs --exclude=./target --exclude=./ct/fuzz/target . | tar -x -C $(DEB)
+	cp -r pkg/debian $(DEB)/debian
+	cp -rl target/vendor $(DEB)/vendor
+	printf '[source.crates-io]\nreplace-with = "vendor"\n[source.vendor]\ndirectory = "vendor"\n' \
+	    > $(DEB)/.cargo/config.toml
+	cd $(DEB) && dpkg-buildpackage -b -d --no-sign
+	@ls target/deb/*.deb
 
 clean:
 	$(CARGO) clean

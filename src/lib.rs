@@ -19,7 +19,7 @@
 //! 3. [`server`]: where they meet; `dispatch.rs` has one short arm per command;
 //! 4. [`net`]: the turn, sockets, readiness;
 //! 5. [`base`]: the containers, when their cost matters to you;
-//! 6. [`cli`], [`clock`], [`sys`] and `main.rs`: the edges.
+//! 6. [`cli`], [`clock`], [`sys`], [`logging`], [`notify`], [`ping`] and `main.rs`: the edges.
 //!
 //! # What must always hold
 //!
@@ -34,8 +34,12 @@
 pub mod base;
 pub mod cli;
 pub mod clock;
+pub mod completions;
 pub mod conn;
+pub mod logging;
 pub mod net;
+pub mod notify;
+pub mod ping;
 pub mod proto;
 pub mod queue;
 pub mod server;

@@ -2,34 +2,41 @@
 //!
 //! | status | meaning |
 //! |---|---|
-//! | 0 | ended by SIGTERM, SIGINT or SIGHUP; or printed the help or the version |
-//! | 1 | the event loop failed; a checked binlog is damaged; or something could not be printed |
+//! | 0 | ended by SIGTERM, SIGINT or SIGHUP; or did what else was asked for: help, version, ping |
+//! | 1 | the event loop failed; a checked binlog is damaged; no answer to a ping; or something could not be printed |
 //! | 5 | the arguments make no sense |
 //! | 10 | the binlog cannot be had |
 //! | 32, 33, 34 | the user database failed; no such user; becoming that user was not allowed |
 //! | 50 | the system would not tell what `stats` reports of it |
-//! | 111 | nothing could be listened on, or signals not be caught |
+//! | 111 | an address could not be listened on, or signals not be caught |
 
 use std::{
     env,
+    ffi::OsString,
     fmt::Display,
     io::{self, Write},
     path::Path,
-    process::ExitCode,
+    process::{self, ExitCode},
 };
 
 use beanstalkd::{
     cli::{self, Config, Invocation},
     clock::Clock,
-    net::{Listener, Shell},
+    logging,
+    net::{ListenError, Listener, Shell},
+    notify::Notifier,
+    ping,
     queue::Queue,
     server::{Identity, Rusage, Server, Settings},
     sys::{self, Signals, UserError},
-    wal::{self, Directory, Name, Options, Wal},
+    wal::{self, Directory, Name, Options, Report, Wal},
 };
-use log::{LevelFilter, debug, error, info, warn};
+use log::{debug, error, info, warn};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Signals on which the daemon ends.
+const ENDS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = env::args_os().skip(1).collect();
@@ -37,9 +44,17 @@ fn main() -> ExitCode {
         Ok(Invocation::Help) => print(&cli::usage()),
         Ok(Invocation::Version) => print(&format!("beanstalkd {VERSION}\n")),
         Ok(Invocation::CheckBinlog(path)) => check_binlog(&path),
+        Ok(Invocation::Ping(addresses)) => match ping::ping(&addresses) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                let _ = writeln!(io::stderr(), "beanstalkd: {error}");
+                ExitCode::FAILURE
+            }
+        },
+        Ok(Invocation::Completions(shell)) => print(&shell.completions()),
         Ok(Invocation::Serve(config)) => {
-            start_log(config.verbosity);
-            serve(&config).map_or_else(|status| status, |()| ExitCode::SUCCESS)
+            logging::start(config.verbosity);
+            serve(&config, &arguments).map_or_else(|status| status, |()| ExitCode::SUCCESS)
         }
         Err(mistake) => {
             // Where even this cannot be said, the status still says it.
@@ -73,19 +88,6 @@ fn check_binlog(path: &Path) -> ExitCode {
     }
 }
 
-fn start_log(verbosity: usize) {
-    let level = match verbosity {
-        0 => LevelFilter::Warn,
-        1 => LevelFilter::Info,
-        2 => LevelFilter::Debug,
-        _ => LevelFilter::Trace,
-    };
-    env_logger::Builder::new()
-        .filter_module("beanstalkd", level)
-        .format(|out, record| writeln!(out, "beanstalkd: {}", record.args()))
-        .init();
-}
-
 /// Says what went wrong and turns it into the status to exit with.
 fn exit<E: Display>(status: u8, what: &str) -> impl FnOnce(E) -> ExitCode {
     move |error| {
@@ -94,8 +96,9 @@ fn exit<E: Display>(status: u8, what: &str) -> impl FnOnce(E) -> ExitCode {
     }
 }
 
-/// Listens before it lets go of privileges, for a port or a path may need them.
-fn serve(config: &Config) -> Result<(), ExitCode> {
+/// Listens before it lets go of privileges, for a port or a path may need them; and before it
+/// reads the binlog, so that clients wait meanwhile and are not refused.
+fn serve(config: &Config, arguments: &[OsString]) -> Result<(), ExitCode> {
     for warning in &config.warnings {
         warn!("{warning}");
     }
@@ -106,61 +109,113 @@ fn serve(config: &Config) -> Result<(), ExitCode> {
     }
     let identity = identify().map_err(exit(50, "cannot ask the system about itself: "))?;
     // Before there is a socket file that a signal would leave behind.
-    let ends = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
-    let signals =
-        Signals::catch(&ends, &[libc::SIGUSR1]).map_err(exit(111, "cannot catch signals: "))?;
-    let listener = Listener::bind(&config.address).map_err(exit(111, ""))?;
-    info!("process {} listens on {}", identity.pid, listener.place());
+    let signals = Signals::catch(&ENDS, &[libc::SIGUSR1, libc::SIGUSR2])
+        .map_err(exit(111, "cannot catch signals: "))?;
+    let listeners = listen(config, identity.pid).map_err(exit(111, ""))?;
+    let flags: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
+    let flags = if flags.is_empty() { "no flags".into() } else { flags.join(" ") };
+    info!("version {VERSION}, process {}, started with {flags}", identity.pid);
+    for listener in &listeners {
+        info!("listens on {}", listener.place());
+    }
     if let Some(user) = &config.user {
         become_user(user)?;
     }
     let clock = Clock;
-    let settings =
-        Settings { job_size_limit: config.job_size_limit, binlog_size: config.binlog_size };
+    let notifier = Notifier::new(|name| env::var_os(name), identity.pid, clock.now());
+    let mut start = Start { config, clock, listeners, signals, notifier };
+    let settings = Settings {
+        job_size_limit: config.job_size_limit,
+        binlog_size: config.binlog_size,
+        memory_limit: config.memory_limit,
+    };
     let server = match &config.binlog {
         None => Server::new(identity, settings, clock.now()),
         Some(path) => {
             let mut queue = Queue::default();
-            let wal = open_log(path, config, clock, &mut queue)?;
+            let wal = start.open_log(path, &mut queue)?;
             Server::with_log(identity, settings, queue, wal, clock.now())
         }
     };
     let failed = "the event loop failed: ";
-    let mut shell = Shell::new(server, listener, signals, clock).map_err(exit(1, failed))?;
+    let Start { listeners, signals, notifier, .. } = start;
+    let mut shell =
+        Shell::new(server, listeners, signals, notifier, clock).map_err(exit(1, failed))?;
     shell.run().map_err(exit(1, failed))
 }
 
-/// Reads the jobs of the last run, with a word on how far it is where that takes long.
-fn open_log(
-    path: &Path,
-    config: &Config,
+/// Takes over the sockets of a service manager, or else opens those of the flags.
+fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
+    let inherited = Listener::inherited(pid)?;
+    if inherited.is_empty() {
+        return Listener::bind_all(&config.addresses);
+    }
+    if config.is_address_given {
+        warn!("-l and -p are ignored: whoever started this process has opened its sockets");
+    }
+    Ok(inherited)
+}
+
+/// A daemon that listens and does not serve yet.
+struct Start<'a> {
+    config: &'a Config,
     clock: Clock,
-    queue: &mut Queue,
-) -> Result<Wal, ExitCode> {
-    let failed = format!("-b: {}: ", path.display());
-    let directory = Directory::lock(path).map_err(|error| match error.raw_os_error() {
-        Some(libc::EACCES | libc::EAGAIN) if path.join("lock").exists() => {
-            exit(10, &failed)(format!("another process may have it locked: {error}"))
-        }
-        _ => exit(10, &failed)(error.to_string()),
-    })?;
-    let seed = sys::random_bytes().map_err(exit(50, "cannot get random bytes: "))?;
-    let options = Options {
-        segment_size: config.binlog_size,
-        sync: config.sync,
-        seed: u64::from_be_bytes(seed),
-    };
-    let now = clock.now();
-    let mut said_at = now;
-    let mut progress = |read: u64, all: u64| {
-        if said_at.seconds_until(clock.now()) >= 1 {
-            said_at = clock.now();
-            info!("the binlog is being read: {} of {} MiB", read >> 20, all >> 20);
-        }
-    };
-    let opened =
-        Wal::open(Box::new(directory), options, queue, clock.calendar(now), now, &mut progress);
-    let (wal, report) = opened.map_err(exit(10, &failed))?;
+    listeners: Vec<Listener>,
+    signals: Signals,
+    notifier: Notifier,
+}
+
+impl Start<'_> {
+    /// Reads the jobs of the last run, with a word on how far it is where that takes long.
+    fn open_log(&mut self, path: &Path, queue: &mut Queue) -> Result<Wal, ExitCode> {
+        let failed = format!("-b: {}: ", path.display());
+        let clock = self.clock;
+        let mut said_at = clock.now();
+        let directory = Directory::lock(path).map_err(|error| match error.raw_os_error() {
+            Some(libc::EACCES | libc::EAGAIN) if path.join("lock").exists() => {
+                exit(10, &failed)(format!("another process may have it locked: {error}"))
+            }
+            _ => exit(10, &failed)(error.to_string()),
+        })?;
+        let seed = sys::random_bytes().map_err(exit(50, "cannot get random bytes: "))?;
+        let options = Options {
+            segment_size: self.config.binlog_size,
+            sync: self.config.sync,
+            seed: u64::from_be_bytes(seed),
+        };
+        let now = clock.now();
+        let mut progress = |read: u64, all: u64| {
+            if self.signals.has_come(&ENDS) {
+                self.give_up();
+            }
+            if said_at.seconds_until(clock.now()) >= 1 {
+                said_at = clock.now();
+                let text = format!("the binlog is read: {} of {} MiB", read >> 20, all >> 20);
+                info!("{text}");
+                self.notifier.progress(&text);
+            }
+        };
+        let opened =
+            Wal::open(Box::new(directory), options, queue, clock.calendar(now), now, &mut progress);
+        let (wal, report) = opened.map_err(exit(10, &failed))?;
+        let damaged = tell_damage(path, &report);
+        let took = now.until(clock.now());
+        let (jobs, files) = (queue.jobs(), report.segments.len());
+        info!("the binlog had {jobs} jobs in {files} files, {damaged} damaged, read in {took:.1?}");
+        Ok(wal)
+    }
+
+    /// Ends in order before it has served: what was read is still in its files.
+    fn give_up(&mut self) {
+        info!("ending on a signal before the binlog is read");
+        self.notifier.stopping();
+        self.listeners.clear();
+        process::exit(0);
+    }
+}
+
+/// Says where the binlog could not be read, and returns in how many files.
+fn tell_damage(path: &Path, report: &Report) -> usize {
     for segment in &report.segments {
         let place = path.join(Name::Segment(segment.number).to_string());
         for complaint in &segment.complaints {
@@ -174,13 +229,7 @@ fn open_log(
             info!("{}: ends within a record at {offset}: it was being written", place.display());
         }
     }
-    let took = now.until(clock.now());
-    info!(
-        "the binlog had {} jobs in {} files, read in {took:.1?}",
-        queue.jobs(),
-        report.segments.len()
-    );
-    Ok(wal)
+    report.segments.iter().filter(|segment| segment.complaints_in_all > 0).count()
 }
 
 fn become_user(user: &str) -> Result<(), ExitCode> {

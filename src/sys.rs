@@ -8,9 +8,9 @@ use std::{
     ffi::{CStr, CString, c_char, c_int, c_short, c_void},
     io,
     mem::MaybeUninit,
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     os::{
-        fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd},
         unix::net::UnixStream,
     },
     ptr,
@@ -38,6 +38,18 @@ pub fn wall_nanoseconds() -> u64 {
     nanoseconds(libc::CLOCK_REALTIME)
 }
 
+/// A moment as the calendar of UTC writes it: year, month, day, hour, minute, second.
+pub fn utc(seconds: u64) -> [i32; 6] {
+    let seconds = libc::time_t::try_from(seconds).unwrap_or(0);
+    // SAFETY: a tm of zeros is valid: numbers, and a null pointer where it has one.
+    let mut date: libc::tm = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: both pointers are valid for the call. It fails for years beyond an int, and then
+    // leaves the date as it is.
+    unsafe { libc::gmtime_r(&raw const seconds, &raw mut date) };
+    let libc::tm { tm_year, tm_mon, tm_mday, tm_hour, tm_min, tm_sec, .. } = date;
+    [1900 + tm_year, 1 + tm_mon, tm_mday, tm_hour, tm_min, tm_sec]
+}
+
 fn nanoseconds(clock: libc::clockid_t) -> u64 {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: the pointer is valid for one timespec.
@@ -51,34 +63,32 @@ fn nanoseconds(clock: libc::clockid_t) -> u64 {
 }
 
 /// Opens a TCP socket that listens on the first address of `host` and `service` (a name or a
-/// number each) that can be had. Connections inherit its options: no delay, keepalive.
-pub fn listen_tcp(host: &str, service: &str) -> io::Result<TcpListener> {
-    // The resolver would take a port beyond 65535 for another one.
-    if service.parse::<u64>().is_ok_and(|port| port > u64::from(u16::MAX)) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no such port"));
-    }
-    let addresses = Addresses::resolve(host, service)?;
-    let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in addresses.iter() {
-        match listen_on(address) {
-            Ok(listener) => return Ok(listener),
-            Err(failure) => error = failure,
-        }
-    }
-    Err(error)
+/// number each) that can be had. Connections inherit its options: no delay, keepalive. Of an IPv6
+/// socket on all addresses, IPv4 is a part, unless it is `apart`.
+pub fn listen_tcp(host: &str, service: &str, apart: bool) -> io::Result<TcpListener> {
+    Addresses::resolve(host, service)?.first(|address| listen_on(address, apart))
 }
 
-fn listen_on(address: &libc::addrinfo) -> io::Result<TcpListener> {
-    // SAFETY: takes no pointers.
-    let fd = unsafe { libc::socket(address.ai_family, libc::SOCK_STREAM, address.ai_protocol) };
-    let fd = check(fd)?;
-    // SAFETY: the descriptor is new, so nobody else owns it.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    set_close_on_exec(&fd)?;
+/// Connects to the first address of `host` and `service` that answers. Waits as long as the
+/// system does.
+pub fn connect_tcp(host: &str, service: &str) -> io::Result<TcpStream> {
+    Addresses::resolve(host, service)?.first(|address| {
+        let fd = open_socket(address)?;
+        // SAFETY: the address is one that getaddrinfo made, with its own length.
+        let connected =
+            unsafe { libc::connect(fd.as_raw_fd(), address.ai_addr, address.ai_addrlen) };
+        check(connected)?;
+        Ok(TcpStream::from(fd))
+    })
+}
+
+fn listen_on(address: &libc::addrinfo, apart: bool) -> io::Result<TcpListener> {
+    let fd = open_socket(address)?;
     set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
-    set_option(&fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
-    set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
-    shorten_keepalive(&fd)?;
+    if address.ai_family == libc::AF_INET6 {
+        set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, c_int::from(apart))?;
+    }
+    set_tcp_options(&fd)?;
     // SAFETY: the address is one that getaddrinfo made, with its own length.
     let bound = unsafe { libc::bind(fd.as_raw_fd(), address.ai_addr, address.ai_addrlen) };
     check(bound)?;
@@ -90,25 +100,54 @@ fn listen_on(address: &libc::addrinfo) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
+fn open_socket(address: &libc::addrinfo) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointers.
+    let fd = unsafe { libc::socket(address.ai_family, libc::SOCK_STREAM, address.ai_protocol) };
+    let fd = check(fd)?;
+    // SAFETY: the descriptor is new, so nobody else owns it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    set_close_on_exec(&fd)?;
+    Ok(fd)
+}
+
+/// Sets what the connections of a TCP listener inherit from it: no delay, keepalive.
+pub fn set_tcp_options(fd: &impl AsFd) -> io::Result<()> {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+    shorten_keepalive(fd)
+}
+
 /// A peer that vanished is found in about a quarter of an hour instead of over two hours.
 #[cfg(target_os = "linux")]
-fn shorten_keepalive(fd: &OwnedFd) -> io::Result<()> {
+fn shorten_keepalive(fd: &impl AsFd) -> io::Result<()> {
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 600)?;
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 60)?;
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 5)
 }
 #[cfg(not(target_os = "linux"))]
 #[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
-fn shorten_keepalive(_: &OwnedFd) -> io::Result<()> {
+fn shorten_keepalive(_: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-fn set_option(fd: &OwnedFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+fn set_option(fd: &impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    let fd = fd.as_fd().as_raw_fd();
     let length = libc::socklen_t::try_from(size_of::<c_int>()).expect("four");
     let value: *const c_int = &raw const value;
     // SAFETY: the pointer is valid for the length given, and the option takes an int.
-    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value.cast(), length) };
+    let result = unsafe { libc::setsockopt(fd, level, name, value.cast(), length) };
     check(result).map(drop)
+}
+
+/// Asks for an option of the socket itself.
+fn option(fd: BorrowedFd<'_>, name: c_int) -> io::Result<c_int> {
+    let mut value: c_int = 0;
+    let mut length = libc::socklen_t::try_from(size_of::<c_int>()).expect("four");
+    let place: *mut c_int = &raw mut value;
+    let (fd, level) = (fd.as_raw_fd(), libc::SOL_SOCKET);
+    // SAFETY: both pointers are valid, the first for the length that the second points at.
+    let result = unsafe { libc::getsockopt(fd, level, name, place.cast(), &raw mut length) };
+    check(result).map(|_| value)
 }
 
 fn set_close_on_exec(fd: &OwnedFd) -> io::Result<()> {
@@ -117,11 +156,54 @@ fn set_close_on_exec(fd: &OwnedFd) -> io::Result<()> {
     check(result).map(drop)
 }
 
+/// Takes on a descriptor that whoever started this process has left open for it. Succeeds once.
+pub fn inherit(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointers, and only asks.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    // One that came through exec lacks this mark, and all that this process opens have it.
+    if !check(flags).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0) {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "nothing is passed on there"));
+    }
+    // SAFETY: it is open and came through exec, so nobody in this process owns it; and the mark
+    // that it gets now keeps it from being taken twice.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    set_close_on_exec(&fd)?;
+    Ok(fd)
+}
+
+/// Whether the descriptor is a stream socket that listens.
+pub fn is_listening_stream(fd: &impl AsFd) -> bool {
+    let is = |name, wanted| option(fd.as_fd(), name).is_ok_and(|value| value == wanted);
+    is(libc::SO_TYPE, libc::SOCK_STREAM) && is(libc::SO_ACCEPTCONN, 1)
+}
+
+/// Removes a variable from the environment. There must be no other thread yet.
+pub fn forget_variable(name: &str) {
+    // SAFETY: the daemon has one thread, and this is called at its start, where nothing of C is
+    // reading the environment.
+    unsafe { std::env::remove_var(name) };
+}
+
+/// The numbers of the device and the file behind a descriptor, with a colon between.
+pub fn device_and_inode(fd: &impl AsFd) -> io::Result<String> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the pointer is valid for one stat.
+    let result = unsafe { libc::fstat(fd.as_fd().as_raw_fd(), status.as_mut_ptr()) };
+    check(result)?;
+    // SAFETY: the call succeeded, so it has filled the stat.
+    let status = unsafe { status.assume_init() };
+    Ok(format!("{}:{}", status.st_dev, status.st_ino))
+}
+
 /// What getaddrinfo answered; freed when dropped.
 struct Addresses(*mut libc::addrinfo);
 
 impl Addresses {
     fn resolve(host: &str, service: &str) -> io::Result<Self> {
+        // The resolver would take a port beyond 65535 for another one.
+        if service.parse::<u64>().is_ok_and(|port| port > u64::from(u16::MAX)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no such port"));
+        }
         let (host, service) = (CString::new(host)?, CString::new(service)?);
         // SAFETY: an addrinfo of zeros is valid: numbers and null pointers.
         let mut hints: libc::addrinfo = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -138,6 +220,18 @@ impl Addresses {
             libc::EAI_SYSTEM => Err(io::Error::last_os_error()),
             code => Err(io::Error::other(resolver_message(code))),
         }
+    }
+
+    /// What can be made of the first address that serves; otherwise why the last one does not.
+    fn first<T>(&self, make: impl Fn(&libc::addrinfo) -> io::Result<T>) -> io::Result<T> {
+        let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in self.iter() {
+            match make(address) {
+                Ok(thing) => return Ok(thing),
+                Err(failure) => error = failure,
+            }
+        }
+        Err(error)
     }
 
     fn iter(&self) -> impl Iterator<Item = &libc::addrinfo> {
@@ -322,6 +416,12 @@ impl Signals {
         }
         set_handler(libc::SIGPIPE, libc::SIG_IGN)?;
         Ok(Self { woken })
+    }
+
+    /// Whether one of these has come and has not been taken.
+    pub fn has_come(&self, signals: &[c_int]) -> bool {
+        let arrived = ARRIVED.load(Ordering::Relaxed);
+        signals.iter().any(|signal| arrived & (1 << signal) != 0)
     }
 
     /// The signals that came since the last call, in ascending order.

@@ -182,7 +182,8 @@ impl Run {
             };
             jobs.insert(id, history);
         }
-        let settings = Settings { job_size_limit: 65_535, binlog_size: segment_size };
+        let settings =
+            Settings { job_size_limit: 65_535, binlog_size: segment_size, memory_limit: None };
         let mut server = Server::with_log(world::identity(), settings, queue, wal, now);
         let conns = std::array::from_fn(|_| server.open());
         let mut run = Self {
@@ -429,15 +430,16 @@ impl Run {
             self.server.commit(self.now);
             self.replies();
             let next = self.server.next_deadline();
-            if self.is_sound() && next.is_none_or(|at| at > self.now) {
+            // A sync that is under way is looked at again soon.
+            let soon = self.now + Duration::from_millis(100);
+            if self.is_sound() && next.is_none_or(|at| at > soon) {
                 break;
             }
             if round > 5000 {
                 return Err(format!("never comes to rest, next {next:?}"));
             }
-            if next.is_some_and(|at| at > self.now) {
-                self.now = self.now + Duration::from_millis(500);
-            }
+            self.now =
+                next.unwrap_or_default().clamp(self.now, self.now + Duration::from_millis(500));
         }
         let log = self.server.log().expect("there is one");
         log.check();

@@ -64,16 +64,27 @@ impl Daemon {
     ///
     /// [`Daemon::address`] is empty then; [`Daemon::wait_until_accepts`] tells when it serves.
     pub fn spawn_raw(program: &Path, arguments: &[&str]) -> io::Result<Self> {
-        let (stdout, stderr) = (nameless_file()?, nameless_file()?);
-        let child = Command::new(program)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(stdout.try_clone()?)
-            .stderr(stderr.try_clone()?)
-            .env_remove("LISTEN_FDS")
-            .env_remove("LISTEN_PID")
-            .spawn();
-        let child = child.map_err(|error| {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null());
+        for variable in ["LISTEN_FDS", "LISTEN_PID", "NOTIFY_SOCKET"] {
+            command.env_remove(variable);
+        }
+        let stdout = nameless_file()?;
+        command.stdout(stdout.try_clone()?);
+        Self::launch(&mut command, stdout)
+    }
+
+    /// Starts a command as it is, but for its standard error, and does not wait for anything;
+    /// [`Daemon::stdout`] is empty.
+    pub fn spawn_command(command: &mut Command) -> io::Result<Self> {
+        Self::launch(command, nameless_file()?)
+    }
+
+    fn launch(command: &mut Command, stdout: File) -> io::Result<Self> {
+        let stderr = nameless_file()?;
+        command.stderr(stderr.try_clone()?);
+        let child = command.spawn().map_err(|error| {
+            let program = Path::new(command.get_program());
             io::Error::new(error.kind(), format!("{}: {error}", program.display()))
         })?;
         Ok(Self { child, address: String::new(), status: None, stdout, stderr })

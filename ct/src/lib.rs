@@ -28,7 +28,7 @@ mod text;
 
 pub use check::{Program, Report, Verdict};
 pub use client::Client;
-pub use daemon::Daemon;
+pub use daemon::{Daemon, free_port};
 pub use dialect::Dialect;
 pub use prng::Prng;
 pub use run::{Arrived, Failure, Outcome, Patience, Stage, run};

@@ -21,8 +21,10 @@ mod output;
 
 pub use output::Output;
 
+use std::mem;
+
 use crate::{
-    proto::{CRLF, LINE_LIMIT, Refused},
+    proto::{self, CRLF, LINE_LIMIT, Refused},
     queue::Put,
 };
 
@@ -64,6 +66,8 @@ struct Collecting {
 pub enum Step<'a> {
     /// A command line, without its CR LF.
     Line(&'a [u8]),
+    /// The first line of an HTTP request, or its beginning: whoever sends that means somebody else.
+    Http(&'a [u8]),
     /// The whole body of a `put`, with the two bytes that should be CR LF.
     Job(Put, Vec<u8>),
     /// Something was skipped that earns this answer.
@@ -78,6 +82,8 @@ pub enum Step<'a> {
 #[derive(Debug)]
 pub struct Conn {
     phase: Phase,
+    /// Its first line has been seen.
+    has_spoken: bool,
     /// Replies on their way.
     pub output: Output,
     /// The client has ended its side: it will not send more than has arrived.
@@ -90,6 +96,7 @@ impl Default for Conn {
     fn default() -> Self {
         Self {
             phase: Phase::Line,
+            has_spoken: false,
             output: Output::default(),
             is_half_closed: false,
             is_noted: false,
@@ -125,7 +132,7 @@ impl Conn {
                 if body.got.len() < body.size {
                     return Step::More;
                 }
-                let (put, got) = (body.put, std::mem::take(&mut body.got));
+                let (put, got) = (body.put, mem::take(&mut body.got));
                 self.phase = Phase::Line;
                 Step::Job(put, got)
             }
@@ -149,13 +156,22 @@ impl Conn {
         if let Some(end) = end_of_line(within, false) {
             let (line, behind) = rest.split_at(end);
             *rest = behind;
-            return Step::Line(&line[..end - CRLF.len()]);
+            let line = &line[..end - CRLF.len()];
+            return if self.is_http(line, true) { Step::Http(line) } else { Step::Line(line) };
         }
         if rest.len() < LINE_LIMIT {
             return Step::More;
         }
+        if self.is_http(within, false) {
+            return Step::Http(within);
+        }
         self.phase = Phase::SkipLine { after_cr: false };
         self.step(rest)
+    }
+
+    /// Whether this is the first line, and that of an HTTP request.
+    fn is_http(&mut self, line: &[u8], is_whole: bool) -> bool {
+        !mem::replace(&mut self.has_spoken, true) && proto::is_http_request(line, is_whole)
     }
 
     /// Goes on with the body of a put, of `size` bytes without its CR LF. A body that has arrived
@@ -254,6 +270,7 @@ mod tests {
         loop {
             match conn.step(&mut bytes) {
                 Step::Line(line) => seen.push(String::from_utf8_lossy(line).into_owned()),
+                Step::Http(_) => seen.push("HTTP".into()),
                 Step::Job(_, body) => seen.push(format!("{} bytes", body.len())),
                 Step::Refuse(refused) => seen.push(format!("{refused:?}")),
                 Step::More => {
@@ -285,6 +302,17 @@ mod tests {
             let stream = format!("{text}\r\nnext\r\n");
             assert_eq!(steps(&mut Conn::default(), stream.as_bytes()), [&first, "next", "0 left"]);
         }
+    }
+
+    #[test]
+    fn only_the_first_line_may_be_http() {
+        let request = b"GET / HTTP/1.1\r\n";
+        assert_eq!(steps(&mut Conn::default(), request), ["HTTP", "0 left"]);
+        let conn = &mut Conn::default();
+        assert_eq!(steps(conn, b"stats\r\n"), ["stats", "0 left"]);
+        assert_eq!(steps(conn, request), ["GET / HTTP/1.1", "0 left"]);
+        let long = format!("POST /{}", "x".repeat(LINE_LIMIT));
+        assert_eq!(steps(&mut Conn::default(), long.as_bytes())[0], "HTTP");
     }
 
     #[test]

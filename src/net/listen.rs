@@ -1,8 +1,17 @@
-//! The listening socket: TCP on a host and port, or a UNIX socket at a path.
+//! The listening sockets: TCP on a host and port, UNIX sockets at a path, and those of either
+//! kind that a service manager has opened and passes on.
 
 use std::{
+    env,
+    ffi::OsString,
     fmt, fs, io,
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::{
+        fd::{OwnedFd, RawFd},
+        unix::{
+            self,
+            fs::{FileTypeExt, MetadataExt},
+        },
+    },
     path::{Path, PathBuf},
 };
 
@@ -52,34 +61,83 @@ struct SocketFile {
 #[derive(Debug)]
 enum Kind {
     Tcp(TcpListener),
-    Unix(UnixListener, SocketFile),
+    /// With its file, unless it is somebody else's.
+    Unix(UnixListener, Option<SocketFile>),
 }
+
+/// The number of the first descriptor that a service manager passes on.
+const FIRST_INHERITED: RawFd = 3;
 
 /// What clients connect to.
 #[derive(Debug)]
 pub struct Listener(Kind);
 
 impl Listener {
-    /// Starts to listen. Clients can connect from now on, and wait to be accepted.
-    pub fn bind(address: &Address) -> Result<Self, ListenError> {
+    /// Starts to listen at every address, or, if one cannot be had, at none. Clients can connect
+    /// from now on, and wait to be accepted. Beside other addresses an IPv6 one is only that;
+    /// alone, `::` is all of IPv4 as well.
+    pub fn bind_all(addresses: &[Address]) -> Result<Vec<Self>, ListenError> {
+        let apart = addresses.len() > 1;
+        addresses.iter().map(|address| Self::bind(address, apart)).collect()
+    }
+
+    fn bind(address: &Address, apart: bool) -> Result<Self, ListenError> {
         match address {
-            Address::Tcp { host, service } => {
-                let place = || format!("{host} port {service}");
-                sys::listen_tcp(host, service)
-                    .map(|listener| Self(Kind::Tcp(TcpListener::from_std(listener))))
-                    .map_err(|error| ListenError::Refused(place(), error))
-            }
+            Address::Tcp { host, service } => sys::listen_tcp(host, service, apart)
+                .map(|listener| Self(Kind::Tcp(TcpListener::from_std(listener))))
+                .map_err(|error| ListenError::Refused(address.to_string(), error)),
             Address::Unix(path) => bind_unix(path),
         }
     }
 
+    /// Takes over the sockets that a service manager has opened for the process `pid`, which is
+    /// this one: none where there is no such manager. Variables that tell of them are removed.
+    pub fn inherited(pid: u32) -> Result<Vec<Self>, ListenError> {
+        let [for_pid, count, _] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"].map(|name| {
+            let value = env::var_os(name);
+            if value.is_some() {
+                sys::forget_variable(name);
+            }
+            value
+        });
+        let refused = |place: String| move |error| ListenError::Refused(place, error);
+        let count =
+            inherited_count(for_pid, count, pid).map_err(refused("inherited sockets".into()))?;
+        (FIRST_INHERITED..FIRST_INHERITED.saturating_add(count))
+            .map(|number| Self::inherit(number).map_err(refused(format!("descriptor {number}"))))
+            .collect()
+    }
+
+    fn inherit(number: RawFd) -> io::Result<Self> {
+        let fd = sys::inherit(number)?;
+        if !sys::is_listening_stream(&fd) {
+            return Err(io::Error::other("it is not a stream socket that listens"));
+        }
+        let listener = unix::net::UnixListener::from(fd);
+        if listener.local_addr().is_ok() {
+            listener.set_nonblocking(true)?;
+            return Ok(Self(Kind::Unix(UnixListener::from_std(listener), None)));
+        }
+        let listener = std::net::TcpListener::from(OwnedFd::from(listener));
+        listener.local_addr()?;
+        sys::set_tcp_options(&listener)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self(Kind::Tcp(TcpListener::from_std(listener))))
+    }
+
     /// Where clients find it, as a person writes it.
     pub fn place(&self) -> String {
+        let unknown = || "an unknown address".into();
         match &self.0 {
-            Kind::Tcp(listener) => listener
-                .local_addr()
-                .map_or_else(|_| "an unknown address".into(), |address| address.to_string()),
-            Kind::Unix(_, file) => format!("unix:{}", file.path.display()),
+            Kind::Tcp(listener) => {
+                listener.local_addr().map_or_else(|_| unknown(), |address| address.to_string())
+            }
+            Kind::Unix(listener, file) => {
+                let address = listener.local_addr().ok();
+                let inherited = address.as_ref().and_then(|address| address.as_pathname());
+                let path = file.as_ref().map(|file| &*file.path).or(inherited);
+                path.map_or_else(unknown, |path| format!("unix:{}", path.display()))
+            }
         }
     }
 
@@ -91,9 +149,9 @@ impl Listener {
         }
     }
 
-    /// Removes the file of a UNIX socket, unless somebody has put another in its place.
+    /// Removes the file of its own UNIX socket, unless somebody has put another in its place.
     fn remove_file(&self) -> io::Result<()> {
-        let Kind::Unix(_, file) = &self.0 else { return Ok(()) };
+        let Kind::Unix(_, Some(file)) = &self.0 else { return Ok(()) };
         match fs::symlink_metadata(&file.path) {
             Ok(found) if (found.dev(), found.ino()) == (file.device, file.inode) => {
                 fs::remove_file(&file.path)
@@ -133,6 +191,27 @@ impl Source for Listener {
     }
 }
 
+/// How many sockets are passed on to the process `pid`, by what the variables say.
+fn inherited_count(
+    for_pid: Option<OsString>,
+    count: Option<OsString>,
+    pid: u32,
+) -> io::Result<RawFd> {
+    let (Some(for_pid), Some(count)) = (for_pid, count) else { return Ok(0) };
+    let number = |name: &str, text: &OsString| {
+        let number = text.to_str().and_then(|text| text.parse::<u32>().ok());
+        number.ok_or_else(|| {
+            let text = text.to_string_lossy();
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{name} is no number: {text}"))
+        })
+    };
+    if number("LISTEN_PID", &for_pid)? != pid {
+        return Ok(0);
+    }
+    let count = number("LISTEN_FDS", &count)?;
+    Ok(RawFd::try_from(count).unwrap_or(RawFd::MAX))
+}
+
 fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     let refused = |error| ListenError::Refused(format!("unix:{}", path.display()), error);
     if let Ok(found) = fs::symlink_metadata(path) {
@@ -154,5 +233,27 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     let listener = UnixListener::bind(path).map_err(refused)?;
     let made = fs::symlink_metadata(path).map_err(refused)?;
     let file = SocketFile { path: path.into(), device: made.dev(), inode: made.ino() };
-    Ok(Listener(Kind::Unix(listener, file)))
+    Ok(Listener(Kind::Unix(listener, Some(file))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_are_taken_over_only_by_whom_they_are_meant_for() {
+        let count = |pid: Option<&str>, fds: Option<&str>| {
+            inherited_count(pid.map(Into::into), fds.map(Into::into), 17)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(count(Some("17"), Some("2")), Ok(2));
+        assert_eq!(count(Some("18"), Some("2")), Ok(0));
+        assert_eq!(count(Some("18"), Some("two")), Ok(0));
+        assert_eq!(count(Some("17"), Some("0")), Ok(0));
+        assert_eq!(count(None, Some("2")), Ok(0));
+        assert_eq!(count(Some("17"), None), Ok(0));
+        assert_eq!(count(Some("me"), Some("2")), Err("LISTEN_PID is no number: me".into()));
+        assert_eq!(count(Some("17"), Some("-1")), Err("LISTEN_FDS is no number: -1".into()));
+        assert_eq!(count(Some("17"), Some("4294967295")), Ok(RawFd::MAX));
+    }
 }

@@ -13,7 +13,7 @@
 mod listen;
 mod socket;
 
-use std::{collections::VecDeque, io, os::fd::AsRawFd, time::Duration};
+use std::{borrow::Cow, collections::VecDeque, io, os::fd::AsRawFd, time::Duration};
 
 use log::{debug, info, warn};
 use mio::{
@@ -28,13 +28,17 @@ use crate::{
     base::Key,
     clock::{Clock, Time},
     conn::Conn,
+    notify::Notifier,
     proto::LINE_LIMIT,
     server::{Appetite, SHARE, Server, TURN},
     sys::Signals,
+    wal::Wal,
 };
 
-const LISTENER: Token = Token(usize::MAX - 1);
-const SIGNALS: Token = Token(usize::MAX - 2);
+const SIGNALS: Token = Token(usize::MAX - 1);
+
+/// The token of the first listener; those of connections lie far below.
+const DOORS: usize = usize::MAX / 2;
 
 /// How many commands one connection may always have obeyed when it is its turn: fewer would not be
 /// worth the system calls.
@@ -47,35 +51,38 @@ const READ_SHARE: usize = 128 * 1024;
 /// How many bytes one connection may take away in a turn, give or take one write.
 const WRITE_SHARE: usize = 1024 * 1024;
 
-/// How many connections are accepted in a turn.
+/// How many connections are accepted in a turn, over all listeners.
 const ACCEPT_SHARE: usize = 256;
 
 /// How many events are taken from the system at once; more come at once in the next turn.
 const EVENTS: usize = 1024;
 
-/// How long the listener rests when the system has no descriptors to give, unless a connection
+/// How long the listeners rest when the system has no descriptors to give, unless a connection
 /// closes before.
 const REST: Duration = Duration::from_secs(1);
 
-/// The listener's side of accepting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Acceptance {
-    /// Nobody knocks; an event will come.
-    Idle,
-    /// There may be somebody at the door.
-    Open,
-    /// Out of descriptors until then, or until one is given back.
-    Resting(Time),
+/// How long it is, at least, from one report of such a shortage to the next.
+const REPORT: Duration = Duration::from_secs(5);
+
+/// A listener, and whether somebody may be at it; otherwise an event will come.
+#[derive(Debug)]
+struct Door {
+    listener: Listener,
+    is_knocked_at: bool,
 }
 
 /// The running daemon.
 #[derive(Debug)]
 pub struct Shell {
     poll: Poll,
-    listener: Listener,
-    acceptance: Acceptance,
-    /// A shortage of descriptors has been reported, and somebody has been at the door ever since.
+    doors: Vec<Door>,
+    /// Out of descriptors: nobody is let in until then, or until one is given back.
+    rests_until: Option<Time>,
+    /// A shortage of descriptors has been reported, and somebody has been at a door ever since.
     is_short: bool,
+    /// No shortage is reported before.
+    reports_from: Time,
+    notifier: Notifier,
     signals: Signals,
     clock: Clock,
     server: Server,
@@ -94,19 +101,26 @@ impl Shell {
     /// Makes ready to serve.
     pub fn new(
         server: Server,
-        mut listener: Listener,
+        listeners: Vec<Listener>,
         signals: Signals,
+        notifier: Notifier,
         clock: Clock,
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
-        listener.register(poll.registry(), LISTENER, Interest::READABLE)?;
+        let mut doors = Vec::new();
+        for (index, mut listener) in listeners.into_iter().enumerate() {
+            listener.register(poll.registry(), Token(DOORS + index), Interest::READABLE)?;
+            doors.push(Door { listener, is_knocked_at: true });
+        }
         let fd = signals.as_raw_fd();
         poll.registry().register(&mut SourceFd(&fd), SIGNALS, Interest::READABLE)?;
         Ok(Self {
             poll,
-            listener,
-            acceptance: Acceptance::Open,
+            doors,
+            rests_until: None,
             is_short: false,
+            reports_from: Time::default(),
+            notifier,
             signals,
             clock,
             server,
@@ -118,9 +132,11 @@ impl Shell {
         })
     }
 
-    /// Serves until a signal says to stop.
+    /// Serves until a signal says to stop. Then the turn is done to its end, but nobody new is let
+    /// in: whoever waits at a socket that outlasts this process is served by the next one.
     pub fn run(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
+        self.notifier.ready(self.status());
         while !self.is_stopping {
             self.wait(&mut events)?;
             let now = self.clock.now();
@@ -136,19 +152,34 @@ impl Shell {
             self.server.commit(now);
             self.flush(now);
             self.server.reclaim();
+            self.notifier.status(self.status());
+            self.notifier.feed_watchdog(now);
         }
+        self.notifier.stopping();
         self.server.end()
+    }
+
+    /// What a service manager shows of the daemon.
+    fn status(&self) -> &'static str {
+        let log = self.server.log();
+        if log.is_some_and(|log| !log.is_sound()) {
+            "the binlog has failed: changes are refused until it works again"
+        } else if log.is_some_and(Wal::is_full) {
+            "no room for the binlog: jobs are refused when it is used up"
+        } else if self.server.is_draining() {
+            "draining: new jobs are refused"
+        } else {
+            "serving"
+        }
     }
 
     /// Sleeps until something happens or is due; not at all while work is left.
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
-        let rest = match self.acceptance {
-            Acceptance::Idle => None,
-            Acceptance::Open => Some(Time::default()),
-            Acceptance::Resting(until) => Some(until),
-        };
+        let is_knocked_at = self.doors.iter().any(|door| door.is_knocked_at);
+        let accept = is_knocked_at.then(|| self.rests_until.unwrap_or_default());
         let work = (!self.runnable.is_empty()).then(Time::default);
-        let next = [self.server.next_deadline(), rest, work].into_iter().flatten().min();
+        let due = [self.server.next_deadline(), self.notifier.next_deadline(), accept, work];
+        let next = due.into_iter().flatten().min();
         // The turn has taken time; what is due must not wait as long again.
         let timeout = next.map(|at| self.clock.now().until(at));
         match self.poll.poll(events, timeout) {
@@ -162,12 +193,8 @@ impl Shell {
 
     fn note(&mut self, event: &Event) {
         match event.token() {
-            LISTENER => {
-                if self.acceptance == Acceptance::Idle {
-                    self.acceptance = Acceptance::Open;
-                }
-            }
             SIGNALS => self.heed_signals(),
+            Token(index) if index >= DOORS => self.doors[index - DOORS].is_knocked_at = true,
             Token(index) => {
                 let Some(socket) = self.sockets.get_mut(index).and_then(Option::as_mut) else {
                     return;
@@ -184,14 +211,27 @@ impl Shell {
 
     fn heed_signals(&mut self) {
         for signal in self.signals.take() {
-            if signal == libc::SIGUSR1 {
-                info!("draining: new jobs are refused from now on");
-                self.server.drain();
-            } else {
-                info!("ending on signal {signal}");
-                self.is_stopping = true;
+            match signal {
+                libc::SIGUSR1 => {
+                    info!("draining: new jobs are refused from now on");
+                    self.server.drain();
+                }
+                libc::SIGUSR2 => {
+                    info!("no longer draining: new jobs are taken again");
+                    self.server.end_drain();
+                }
+                signal => {
+                    let (connections, jobs) = (self.connections(), self.server.queue().jobs());
+                    let name = signal_name(signal);
+                    info!("ending on {name}, with {connections} connections and {jobs} jobs");
+                    self.is_stopping = true;
+                }
             }
         }
+    }
+
+    fn connections(&self) -> usize {
+        self.sockets.iter().flatten().count()
     }
 
     /// Lets a connection go on in this turn or the next.
@@ -206,25 +246,37 @@ impl Shell {
 /// New connections.
 impl Shell {
     fn accept(&mut self, now: Time) {
-        match self.acceptance {
-            Acceptance::Idle => return,
-            Acceptance::Resting(until) if until > now => return,
-            Acceptance::Open | Acceptance::Resting(_) => {}
+        if self.is_stopping || self.rests_until.is_some_and(|until| until > now) {
+            return;
         }
-        self.acceptance = Acceptance::Open;
-        for _ in 0..ACCEPT_SHARE {
-            match self.listener.accept() {
+        self.rests_until = None;
+        let share = ACCEPT_SHARE.div_ceil(self.doors.len().max(1));
+        for index in 0..self.doors.len() {
+            self.accept_at(index, share, now);
+        }
+        let is_over = self.is_short && self.doors.iter().all(|door| !door.is_knocked_at);
+        if is_over {
+            info!("new connections are accepted again");
+            self.is_short = false;
+        }
+    }
+
+    fn accept_at(&mut self, index: usize, share: usize, now: Time) {
+        for _ in 0..share {
+            let door = &mut self.doors[index];
+            if !door.is_knocked_at || self.rests_until.is_some() {
+                return;
+            }
+            match door.listener.accept() {
                 Ok(stream) => {
                     if let Err(error) = self.welcome(stream, now) {
                         warn!("a new connection could not be registered: {error}");
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.is_short = false;
-                    self.acceptance = Acceptance::Idle;
-                    return;
+                    door.is_knocked_at = false;
                 }
-                Err(error) if is_shortage(&error) => return self.rest(&error, now),
+                Err(error) if is_shortage(&error) => self.rest(&error, now),
                 // The client has gone before we came to the door; the next one may be there.
                 Err(error) => debug!("accept: {error}"),
             }
@@ -232,10 +284,12 @@ impl Shell {
     }
 
     fn rest(&mut self, error: &io::Error, now: Time) {
-        if !std::mem::replace(&mut self.is_short, true) {
+        self.rests_until = Some(now + REST);
+        if !self.is_short && self.reports_from <= now {
             warn!("no new connections until others close: {error}");
+            self.is_short = true;
+            self.reports_from = now + REPORT;
         }
-        self.acceptance = Acceptance::Resting(now + REST);
     }
 
     fn welcome(&mut self, mut stream: Stream, now: Time) -> io::Result<()> {
@@ -260,6 +314,15 @@ fn register(registry: &Registry, stream: &mut Stream, token: Token) -> io::Resul
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let interests = interests | Interest::PRIORITY;
     stream.register(registry, token, interests)
+}
+
+fn signal_name(signal: i32) -> Cow<'static, str> {
+    match signal {
+        libc::SIGTERM => "SIGTERM".into(),
+        libc::SIGINT => "SIGINT".into(),
+        libc::SIGHUP => "SIGHUP".into(),
+        other => format!("signal {other}").into(),
+    }
 }
 
 /// Whether the system has no descriptor or no memory for another connection.
@@ -385,8 +448,6 @@ impl Shell {
         debug!("{key:?} closed");
         self.sockets[key.index()] = None;
         self.server.close(key, now);
-        if matches!(self.acceptance, Acceptance::Resting(_)) {
-            self.acceptance = Acceptance::Open;
-        }
+        self.rests_until = None;
     }
 }

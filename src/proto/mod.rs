@@ -3,11 +3,13 @@
 //!
 //! Facts: doc/protocol.md, which gives each statement an id that the golden scripts prove.
 
+mod http;
 mod parse;
 mod reply;
 mod yaml;
 
 pub use self::{
+    http::is_http_request,
     parse::{Refusal, parse, tube_name},
     reply::{Refused, Reply},
     yaml::{JobStats, ServerStats, TubeStats, list},

@@ -20,6 +20,9 @@ use crate::{
 /// Priorities below this count as urgent in statistics.
 pub const URGENT: u32 = 1024;
 
+/// What a job counts for beside its body where memory is limited, in bytes: close to what it takes.
+pub const JOB_COST: u64 = 128;
+
 /// Where a job stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -176,11 +179,14 @@ pub(super) struct Jobs {
     pub(super) arena: Arena<Job>,
     pub(super) bodies: Bodies,
     ids: Pages<Job>,
+    /// Bytes of all bodies.
+    bytes: u64,
 }
 
 impl Jobs {
     pub(super) fn insert(&mut self, job: Job) -> Key<Job> {
         let id = job.record.id;
+        self.bytes += job.body.len() as u64;
         let key = self.arena.insert(job);
         self.ids.insert(id, key);
         key
@@ -192,8 +198,13 @@ impl Jobs {
 
     pub(super) fn remove(&mut self, key: Key<Job>) {
         let job = self.arena.remove(key);
+        self.bytes -= job.body.len() as u64;
         self.ids.remove(job.record.id);
         self.bodies.remove(job.body);
+    }
+
+    pub(super) fn held(&self) -> u64 {
+        self.bytes + self.arena.len() as u64 * JOB_COST
     }
 
     pub(super) fn free_spent(&mut self) -> bool {

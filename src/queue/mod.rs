@@ -23,7 +23,7 @@ use std::{borrow::Cow, collections::TryReserveError, rc::Rc, time::Duration};
 
 pub use self::{
     client::Client,
-    job::{Job, Record, State, URGENT},
+    job::{JOB_COST, Job, Record, State, URGENT},
     stats::Counts,
     timers::Timer,
     tube::{Pause, Tube},
@@ -648,6 +648,11 @@ impl Queue {
     /// How many jobs there are.
     pub fn jobs(&self) -> usize {
         self.jobs.arena.len()
+    }
+
+    /// How many bytes the jobs hold: their bodies, and [`JOB_COST`] for each.
+    pub fn held(&self) -> u64 {
+        self.jobs.held()
     }
 
     /// How many tubes there are.

@@ -9,7 +9,9 @@ use crate::{
     base::Key,
     clock::Time,
     conn::Conn,
-    proto::{self, Command, JobStats, PutHeader, Refusal, Refused, Reply, ServerStats, TubeStats},
+    proto::{
+        self, CRLF, Command, JobStats, PutHeader, Refusal, Refused, Reply, ServerStats, TubeStats,
+    },
     queue::{Job, Put, State, Tube},
 };
 
@@ -58,6 +60,9 @@ impl Server {
     fn put_header(&mut self, key: Key<Conn>, header: PutHeader, rest: &mut &[u8], now: Time) {
         let PutHeader { pri, delay, ttr, size } = header;
         self.queue.mark_producer(key.beside());
+        if !self.has_memory(u64::from(size) + CRLF.len() as u64) {
+            return self.conns[key].skip_body(size, Refused::OutOfMemory);
+        }
         let put = Put { id: self.queue.take_id(), pri, delay, ttr, created_at: now };
         if let Some(body) = self.conns[key].expect_body(put, size, rest) {
             self.put(key, put, body.into(), now);

@@ -22,14 +22,14 @@ mod log;
 
 use std::{borrow::Cow, collections::VecDeque};
 
-use ::log::trace;
+use ::log::{info, trace};
 
 use crate::{
     base::{Arena, Key},
     clock::Time,
     conn::{Conn, Output, Step},
     proto::{CRLF, Refused, Reply, Verb},
-    queue::{Client, Expired, Job, Kick, Put, Queue, Timer, Tube},
+    queue::{Client, Expired, JOB_COST, Job, Kick, Put, Queue, Timer, Tube},
     wal::{Refusal, Wal},
 };
 
@@ -88,6 +88,8 @@ pub struct Settings {
     pub job_size_limit: u32,
     /// The size of a binlog file in bytes: `-s`.
     pub binlog_size: u64,
+    /// How many bytes jobs may hold, each its body and [`JOB_COST`].
+    pub memory_limit: Option<u64>,
 }
 
 /// How a connection goes on after [`Server::feed`].
@@ -190,6 +192,10 @@ impl Server {
             self.obeyed += 1;
             match self.conns[key].step(&mut rest) {
                 Step::Line(line) => self.dispatch(key, line, &mut rest, now),
+                Step::Http(line) => {
+                    info!("{key:?} sent HTTP and is closed: {}", line.escape_ascii());
+                    self.end_of_input(key);
+                }
                 Step::Job(put, body) => self.put(key, put, body.into(), now),
                 Step::Refuse(refused) => self.reply(key, Reply::Refused(refused)),
                 Step::More => {
@@ -238,6 +244,11 @@ impl Server {
     /// From now on every `put` is refused.
     pub fn drain(&mut self) {
         self.is_draining = true;
+    }
+
+    /// From now on jobs are taken again.
+    pub fn end_drain(&mut self) {
+        self.is_draining = false;
     }
 
     /// Does what is due at `now`, then the next slices of what is large.
@@ -338,6 +349,11 @@ impl Server {
         }
     }
 
+    /// Whether every `put` is refused.
+    pub fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
     /// The queue, to look at.
     pub fn queue(&self) -> &Queue {
         &self.queue
@@ -367,6 +383,9 @@ impl Server {
         if self.is_draining {
             return self.reply(key, Reply::Refused(Refused::Draining));
         }
+        if !self.has_memory(body.len() as u64) {
+            return self.reply(key, Reply::Refused(Refused::OutOfMemory));
+        }
         if let Err(refused) = self.may_put(key, &body, now) {
             return self.reply(key, Reply::Refused(refused));
         }
@@ -386,6 +405,11 @@ impl Server {
             let Some(pair) = self.queue.end_pause(tube, now) else { break };
             self.deliver(pair);
         }
+    }
+
+    /// Whether another job may be held, with a body of so many bytes.
+    fn has_memory(&self, size: u64) -> bool {
+        self.settings.memory_limit.is_none_or(|limit| self.queue.held() + size + JOB_COST <= limit)
     }
 
     /// Restores the resting invariant of a tube: see [`Queue::hand_out`].

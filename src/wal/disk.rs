@@ -81,6 +81,8 @@ pub trait Disk: fmt::Debug {
     fn begin_sync(&mut self, name: Name) -> io::Result<()>;
     /// What a sync that was begun has come to, once it has.
     fn sync_result(&mut self) -> Option<io::Result<()>>;
+    /// Waits for what a sync that was begun comes to.
+    fn end_sync(&mut self) -> io::Result<()>;
     /// Lets go of a file that will not be written again.
     fn close(&mut self, name: Name);
     /// Gives a file another name, in place of any that has it.
@@ -178,8 +180,12 @@ impl Disk for Directory {
             let Some(name) = entry.file_name().to_str().and_then(Name::parse) else { continue };
             let size = match fs::metadata(entry.path()) {
                 Ok(metadata) => metadata.is_file().then_some(metadata.len()),
-                // It leads nowhere.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    if fs::symlink_metadata(entry.path()).is_err() {
+                        continue; // It has gone since.
+                    }
+                    None // It is a link that leads nowhere.
+                }
                 Err(error) => return Err(error),
             };
             match (name, size) {
@@ -243,6 +249,11 @@ impl Disk for Directory {
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => Some(Err(io::ErrorKind::BrokenPipe.into())),
         }
+    }
+
+    fn end_sync(&mut self) -> io::Result<()> {
+        let syncer = self.syncer.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
+        syncer.results.recv().map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?
     }
 
     fn close(&mut self, name: Name) {

@@ -23,6 +23,9 @@ pub struct Inspection {
     live: u64,
 }
 
+/// How often to begin anew where the daemon opens and drops files meanwhile.
+const ATTEMPTS: usize = 20;
+
 /// Reads all that a daemon would read when it starts.
 pub fn inspect(
     disk: &mut dyn Disk,
@@ -30,11 +33,29 @@ pub fn inspect(
     now: Time,
     progress: Progress<'_>,
 ) -> io::Result<Inspection> {
+    for _ in 0..ATTEMPTS {
+        let files = segments_and_others(disk)?;
+        let (mut queue, mut ledger) = (Queue::default(), Ledger::default());
+        let report = replay::replay(disk, &files, &mut queue, &mut ledger, calendar, now, progress);
+        // What is read while files come and go may lack the jobs that moved from one to another.
+        if names(&files) != names(&segments_and_others(disk)?) {
+            continue;
+        }
+        return Ok(Inspection { files, report: report?, queue, live: ledger.live() });
+    }
+    Err(io::Error::other("the files change too fast to be read"))
+}
+
+fn segments_and_others(disk: &mut dyn Disk) -> io::Result<Vec<(Name, u64)>> {
     let mut files = disk.list()?;
     files.sort_unstable();
-    let (mut queue, mut ledger) = (Queue::default(), Ledger::default());
-    let report = replay::replay(disk, &files, &mut queue, &mut ledger, calendar, now, progress);
-    Ok(Inspection { files, report, queue, live: ledger.live() })
+    Ok(files)
+}
+
+/// The files that hold jobs.
+fn names(files: &[(Name, u64)]) -> Vec<Name> {
+    let names = files.iter().map(|&(name, _)| name);
+    names.filter(|name| !matches!(name, Name::Spare(_))).collect()
 }
 
 impl Inspection {

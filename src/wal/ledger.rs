@@ -8,7 +8,7 @@
 //! Invariant: the places are in step with the queue's jobs, so a job and its place have the same
 //! index. `live` and `closed` are the sums that [`Ledger::check`] finds.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, ops::RangeInclusive};
 
 use super::record::SHORT;
 use crate::{
@@ -196,10 +196,12 @@ impl Ledger {
         Some((oldest, oldest.jobs.front().map(Key::beside)))
     }
 
-    /// The job that has been longest in a segment up to this number. Linear in those segments.
-    pub(super) fn first_job_through(&self, number: u32) -> Option<Key<Job>> {
-        let mut old = self.segments.iter().take_while(|segment| segment.number <= number);
-        old.find_map(|segment| segment.jobs.front()).map(Key::beside)
+    /// The job that has been longest in the first of these segments that has one. Linear in the
+    /// segments up to the last of these.
+    pub(super) fn first_job_in(&self, numbers: RangeInclusive<u32>) -> Option<Key<Job>> {
+        let upto = self.segments.iter().take_while(|segment| segment.number <= *numbers.end());
+        let mut those = upto.skip_while(|segment| segment.number < *numbers.start());
+        those.find_map(|segment| segment.jobs.front()).map(Key::beside)
     }
 
     /// Forgets the oldest segment, which no job needs any more.

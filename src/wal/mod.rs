@@ -78,6 +78,9 @@ const LAST: u32 = u32::MAX / 2;
 /// How long to wait before a disk that was full or failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// The same where it has failed again and again: each attempt leaves a file behind.
+const RETRY_LATER: Duration = Duration::from_secs(60);
+
 /// When what is written is synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sync {
@@ -189,15 +192,22 @@ pub struct Wal {
     spares: VecDeque<Spare>,
     filling: Option<Spare>,
     next_spare: u32,
-    /// The disk was full: no spare is made until then.
+    /// How many short records fit into the spares.
+    spare_slots: u64,
+    /// There was no room for a spare of full size: none is made until then.
     full_until: Option<Time>,
     health: Health,
+    /// How long to wait after a failure.
+    patience: Duration,
     /// What went wrong in this turn; the rest of it is not written.
     failure: Option<io::Error>,
     /// Jobs that have changed without room to say so.
     owed: BTreeSet<Key<Job>>,
     /// Segments up to this number are not to be relied on: their jobs are written again.
     rewrite_through: u32,
+    /// Among them, those from this number on may lack records that the ledger counts on: they come
+    /// first.
+    doubted_from: u32,
     /// Bytes appended since the last commit.
     appended: u64,
     migrated: u64,
@@ -220,7 +230,7 @@ impl Wal {
         let files = disk.list()?;
         let mut ledger = Ledger::default();
         let report =
-            replay::replay(&mut *disk, &files, queue, &mut ledger, calendar, now, progress);
+            replay::replay(&mut *disk, &files, queue, &mut ledger, calendar, now, progress)?;
         let taken = files.iter().filter_map(|&(name, _)| match name {
             Name::Segment(number) | Name::Damaged(number) => Some(number),
             Name::Spare(_) => None,
@@ -247,11 +257,14 @@ impl Wal {
             spares: VecDeque::new(),
             filling: None,
             next_spare: 1,
+            spare_slots: 0,
             full_until: None,
             health: Health::Sound,
+            patience: RETRY,
             failure: None,
             owed: BTreeSet::new(),
             rewrite_through: if report.is_damaged() { last } else { 0 },
+            doubted_from: u32::MAX,
             appended: 0,
             migrated: 0,
             written: 0,
@@ -285,17 +298,12 @@ impl Wal {
         Ok(())
     }
 
-    /// Opens the first segment of this run. On a full disk it may be a small one: enough for each
-    /// job's delete.
+    /// Opens the first segment of this run. On a full disk it may be a small one.
     fn begin(&mut self, number: u32, queue: &Queue, now: Time) -> io::Result<()> {
-        let deletes = (self.ledger.jobs() + 1) * SHORT_LENGTH;
-        let enough = (HEADER + deletes + deletes / MARK_EVERY * SHORT_LENGTH + SHORT_LENGTH)
-            .next_multiple_of(BLOCK)
-            .min(self.segment_size);
-        let made = self.make_spare(self.segment_size, now) || self.make_spare(enough, now);
-        if made {
+        if self.make_spare(self.room_for_deletes(), now) {
             return self.open_segment(number, queue);
         }
+        error!("there is not even room for deletes: no job can be changed until there is");
         // Serve what is there, and try again: somebody may make room.
         self.ledger.open(number);
         self.health = Health::Failed { retry_at: now + RETRY };
@@ -315,13 +323,20 @@ impl Wal {
         self.may_append(SHORT_LENGTH, 0, now)
     }
 
-    /// Whether a job may be deleted: on a full disk as well, for which room is kept.
+    /// Whether a job may be deleted: on a full disk as well, for which room is kept; and while the
+    /// log recovers, which may need the room that this makes.
     pub fn may_delete(&mut self, now: Time) -> Result<(), Refusal> {
-        if !self.is_sound() {
+        if matches!(self.health, Health::Failed { .. }) || self.failure.is_some() {
             return Err(Refusal::Failed);
         }
-        let has_room = self.has_room(SHORT_LENGTH, 0) || self.make_spare(self.segment_size, now);
+        let has_room =
+            self.has_room(SHORT_LENGTH, 0) || self.make_spare(size_of(SHORT_LENGTH), now);
         has_room.then_some(()).ok_or(Refusal::Full)
+    }
+
+    /// Whether the disk had no room when it was last asked for some.
+    pub fn is_full(&self) -> bool {
+        self.full_until.is_some()
     }
 
     /// Whether jobs may be handed out.
@@ -341,16 +356,16 @@ impl Wal {
         }
         let jobs = self.ledger.jobs() + jobs;
         while !self.has_room(length, jobs + self.to_move()) {
-            if !self.make_spare(self.size_for(length), now) {
+            if !self.make_spare(size_of(length), now) {
                 return Err(Refusal::Full);
             }
         }
         Ok(())
     }
 
-    /// The size of a segment for a record of `length` bytes.
-    fn size_for(&self, length: u64) -> u64 {
-        self.segment_size.max((HEADER + length + SHORT_LENGTH).next_multiple_of(BLOCK))
+    /// The size of a segment for each job's delete, if one segment can have them all.
+    fn room_for_deletes(&self) -> u64 {
+        size_of((self.ledger.jobs() + 1) * SHORT_LENGTH).min(self.segment_size)
     }
 
     /// How many short records would take the room that the oldest segment's jobs need.
@@ -362,13 +377,12 @@ impl Wal {
     fn has_room(&self, length: u64, shorts: u64) -> bool {
         let length = length + SHORT_LENGTH; // A mark may precede it.
         let free = self.free();
-        let spares = || self.spares.iter().map(|spare| spare.size - HEADER);
         if length <= free {
-            return slots(free - length) + spares().map(slots).sum::<u64>() >= shorts;
+            return slots(free - length) + self.spare_slots >= shorts;
         }
         // The rest of the current segment is then not used.
-        let Some(first) = spares().next().filter(|&first| length <= first) else { return false };
-        slots(first - length) + spares().skip(1).map(slots).sum::<u64>() >= shorts
+        let first = self.spares.front().map_or(0, |spare| spare.size - HEADER);
+        length <= first && slots(first - length) + self.spare_slots - slots(first) >= shorts
     }
 
     /// Bytes left in the current segment.
@@ -381,6 +395,12 @@ impl Wal {
 /// How many short records fit, with their marks.
 fn slots(bytes: u64) -> u64 {
     bytes.saturating_sub((bytes / MARK_EVERY + 1) * SHORT_LENGTH) / SHORT_LENGTH
+}
+
+/// The size of a segment for so many bytes of records.
+fn size_of(records: u64) -> u64 {
+    let marks = (records / MARK_EVERY + 1) * SHORT_LENGTH;
+    (HEADER + records + marks).next_multiple_of(BLOCK)
 }
 
 /// The server tells what has changed. Nothing is written before the commit; where something goes
@@ -526,6 +546,7 @@ impl Wal {
         let Some(current) = self.current else { return Err(io::ErrorKind::StorageFull.into()) };
         let name = Name::Segment(current.number);
         self.write()?;
+        self.end_sync()?;
         let used = self.ledger.current().expect("it was opened").used;
         if used < current.size {
             self.disk.cut(name, used)?;
@@ -538,7 +559,7 @@ impl Wal {
         self.synced = self.ledger.length();
         self.disk.close(name);
         // Whoever appends has asked for room; so there is a spare, except after a full disk.
-        let size = (HEADER + length + SHORT_LENGTH).next_multiple_of(BLOCK);
+        let size = size_of(length);
         if self.spares.front().is_none_or(|spare| spare.size < size) {
             self.fill(self.segment_size.max(size))?;
         }
@@ -559,6 +580,7 @@ impl Wal {
         }
         self.disk.rename(from, to)?;
         self.spares.pop_front();
+        self.spare_slots -= slots(spare.size - HEADER);
         if self.sync != Sync::Never {
             self.disk.sync_names()?;
         }
@@ -579,23 +601,28 @@ impl Wal {
         mixed ^ (mixed >> 31)
     }
 
-    /// Makes a whole spare at once, in front of the others if it is larger. False where the disk
-    /// has no room, now or when it was last tried.
-    fn make_spare(&mut self, size: u64, now: Time) -> bool {
+    /// Makes a whole spare at once: of the usual size if the disk has room for that, else of the
+    /// half, or a quarter, and so on, but of `least` bytes. False where it has no room, now or when
+    /// it was last tried.
+    fn make_spare(&mut self, least: u64, now: Time) -> bool {
         if self.full_until.is_some_and(|until| until > now) {
             return false;
         }
-        match self.fill(size) {
-            Ok(()) => {
-                if self.full_until.take().is_some() {
-                    info!("there is room for the binlog again");
+        let whole = self.segment_size.max(least);
+        let mut size = whole;
+        loop {
+            match self.fill(size) {
+                Ok(()) if size == whole => {
+                    self.note_room();
+                    return true;
                 }
-                true
+                Ok(()) => return true,
+                Err(error) => self.note_full(&error, now),
             }
-            Err(error) => {
-                self.note_full(&error, now);
-                false
+            if size == least {
+                return false;
             }
+            size = (size / 2).next_multiple_of(BLOCK).max(least);
         }
     }
 
@@ -605,10 +632,19 @@ impl Wal {
         }
     }
 
+    fn note_room(&mut self) {
+        if self.full_until.take().is_some() {
+            info!("there is room for the binlog again");
+        }
+    }
+
     fn fill(&mut self, size: u64) -> io::Result<()> {
-        let started = self.filling.take().filter(|spare| spare.size == size);
-        let spare = started.map_or_else(|| self.begin_spare(size), Ok)?;
-        self.filling = Some(spare);
+        if let Some(other) = self.filling.take_if(|spare| spare.size != size) {
+            self.disk.remove(Name::Spare(other.number))?;
+        }
+        if self.filling.is_none() {
+            self.filling = Some(self.begin_spare(size)?);
+        }
         while self.filling.is_some() {
             self.fill_step()?;
         }
@@ -636,7 +672,11 @@ impl Wal {
         spare.filled += length;
         if spare.filled < spare.size {
             self.filling = Some(spare);
-        } else if spare.size > self.segment_size {
+            return Ok(());
+        }
+        self.spare_slots += slots(spare.size - HEADER);
+        // The first one is where the next record must fit.
+        if self.spares.front().is_some_and(|first| first.size < spare.size) {
             self.spares.push_front(spare);
         } else {
             self.spares.push_back(spare);
@@ -647,11 +687,18 @@ impl Wal {
     /// Whether another spare should be made ahead of need: one is always wanted, and room for the
     /// deletes of half as many jobs again.
     fn wants_spare(&self) -> bool {
-        let slots_of = |bytes: u64| slots(bytes.saturating_sub(HEADER));
         let jobs = self.ledger.jobs();
-        let ahead = 8 + (jobs / 2).min(slots_of(self.segment_size));
-        let spares: u64 = self.spares.iter().map(|spare| slots_of(spare.size)).sum();
-        self.spares.is_empty() || slots(self.free()) + spares < jobs + self.to_move() + ahead
+        let ahead = 8 + (jobs / 2).min(slots(self.segment_size - HEADER));
+        let slots = slots(self.free()) + self.spare_slots;
+        self.spares.is_empty() || slots < jobs + self.to_move() + ahead
+    }
+
+    /// Whether a spare is to be made now. Garbage goes first while there is time for that: it may
+    /// be the room that is needed.
+    fn is_to_prepare(&self) -> bool {
+        let is_early = self.free() > self.segment_size / 2;
+        let has_garbage = self.is_unneeded() || self.to_rewrite().is_some();
+        (self.filling.is_some() || self.wants_spare()) && !(is_early && has_garbage)
     }
 }
 
@@ -685,6 +732,8 @@ impl Wal {
         if self.health == Health::Recovering && is_relied_on {
             info!("the binlog works again, and holds every job");
             self.health = Health::Sound;
+            self.doubted_from = u32::MAX;
+            self.patience = RETRY;
             return Outcome::Recovered;
         }
         Outcome::Done
@@ -692,12 +741,22 @@ impl Wal {
 
     /// The daemon ends: syncs what has been written, unless that is never done.
     pub fn end(&mut self) -> io::Result<()> {
+        self.end_sync()?;
         match self.current {
             Some(current) if self.unsynced_since.take().is_some() => {
                 self.disk.sync(Name::Segment(current.number))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Waits for the sync that is under way, if one is.
+    fn end_sync(&mut self) -> io::Result<()> {
+        if self.syncing_until.take().is_some() {
+            self.disk.end_sync()?;
+            self.synced = self.synced.max(self.syncing);
+        }
+        Ok(())
     }
 
     /// Gives a piece of memory that jobs have left back to the system; whether there was one. See
@@ -716,20 +775,16 @@ impl Wal {
         if let Health::Failed { retry_at } = self.health {
             return Some(retry_at);
         }
-        let at_once = Some(Time::default());
         if self.can_drop() {
-            return at_once;
+            return Some(Time::default());
         }
-        if self.to_rewrite().is_some() || !self.owed.is_empty() || self.wants_spare() {
-            return self.full_until.or(at_once);
-        }
-        if self.syncing_until.is_some() {
-            return self.syncing_until;
-        }
-        match self.sync {
+        let has_work = self.to_rewrite().is_some() || self.is_to_pay() || self.is_to_prepare();
+        let work = has_work.then(|| self.full_until.unwrap_or_default());
+        let sync = self.syncing_until.or(match self.sync {
             Sync::Within(delay) => self.unsynced_since.map(|since| since + delay),
             Sync::Never => None,
-        }
+        });
+        [work, sync].into_iter().flatten().min()
     }
 
     /// Walks everything and panics where something does not hold. O(all): for tests.
@@ -790,19 +845,23 @@ impl Wal {
         Ok(())
     }
 
-    /// Writes what could not be written when it changed.
+    /// Whether something that could not be written when it changed can be now.
+    fn is_to_pay(&self) -> bool {
+        let shorts = self.ledger.jobs() + self.to_move();
+        !self.owed.is_empty() && self.has_room(SHORT_LENGTH, shorts)
+    }
+
     fn pay_debts(&mut self, queue: &Queue) {
-        while let Some(&job) = self.owed.first() {
-            if !self.has_room(SHORT_LENGTH, self.ledger.jobs() + self.to_move()) {
-                return;
-            }
+        while self.is_to_pay() {
+            let Some(&job) = self.owed.first() else { return };
             self.append_short(queue, job);
         }
     }
 
     /// The job that is written again next, if any should be.
     fn to_rewrite(&self) -> Option<Key<Job>> {
-        self.ledger.first_job_through(self.rewrite_through).or_else(|| {
+        let doubted = self.ledger.first_job_in(self.doubted_from..=self.rewrite_through);
+        doubted.or_else(|| self.ledger.first_job_in(0..=self.rewrite_through)).or_else(|| {
             let (_, job) = self.ledger.oldest_closed()?;
             job.filter(|_| self.ledger.closed() > 2 * self.ledger.live())
         })
@@ -816,7 +875,7 @@ impl Wal {
             let length = u64::from(self.ledger.length_of(job));
             // It may use the room kept for this, but not that of deletes.
             while !self.has_room(length, self.ledger.jobs()) {
-                if !self.make_spare(self.size_for(length), now) {
+                if !self.make_spare(size_of(length), now) {
                     return;
                 }
             }
@@ -828,12 +887,11 @@ impl Wal {
         }
     }
 
-    /// Whether no job needs the oldest segment. After a failure that is known only when all jobs
-    /// have been written again, for the ledger may name records that never reached the disk.
+    /// Whether no job needs the oldest segment. After a failure that is known only when no job's
+    /// record is in a segment that is doubted: if that never reached the disk, an older one counts.
     fn is_unneeded(&self) -> bool {
-        let is_certain = self.health == Health::Sound
-            || self.ledger.first_job_through(self.rewrite_through).is_none();
-        is_certain && self.ledger.oldest_closed().is_some_and(|(_, job)| job.is_none())
+        let doubted = self.ledger.first_job_in(self.doubted_from..=self.rewrite_through);
+        doubted.is_none() && self.ledger.oldest_closed().is_some_and(|(_, job)| job.is_none())
     }
 
     /// Whether the oldest segment may go: what replaces its records has been synced as well. That
@@ -876,25 +934,25 @@ impl Wal {
         Ok(())
     }
 
-    /// Goes on with the spare that is being made, or begins one that is wanted. Garbage goes
-    /// first, while there is time for that: it may be the room that is needed.
+    /// Goes on with the spare that is being made, or begins one that is wanted.
     fn prepare(&mut self, budget: u64, now: Time) {
-        let is_early = self.free() > self.segment_size / 2;
-        let has_garbage = self.is_unneeded() || self.to_rewrite().is_some();
-        if (is_early && has_garbage) || self.full_until.is_some_and(|at| at > now) {
+        if self.full_until.is_some_and(|at| at > now) {
             return;
         }
         let mut left = budget;
-        while left > 0 && (self.filling.is_some() || self.wants_spare()) {
+        while left > 0 && self.is_to_prepare() {
             let begun = match self.filling {
                 Some(_) => Ok(()),
                 None => self.begin_spare(self.segment_size).map(|it| self.filling = Some(it)),
             };
             match begun.and_then(|()| self.fill_step()) {
-                Ok(()) if self.filling.is_none() && self.full_until.take().is_some() => {
-                    info!("there is room for the binlog again");
-                }
+                Ok(()) if self.filling.is_none() => self.note_room(),
                 Ok(()) => {}
+                // There may be room for a smaller one, which is better than none.
+                Err(_) if self.spares.is_empty() => {
+                    self.make_spare(self.room_for_deletes(), now);
+                    return;
+                }
                 Err(error) => return self.note_full(&error, now),
             }
             left = left.saturating_sub(STEP);
@@ -906,23 +964,34 @@ impl Wal {
 impl Wal {
     fn fail(&mut self, now: Time) {
         if let Some(current) = self.current.take() {
-            self.disk.close(Name::Segment(current.number));
+            let name = Name::Segment(current.number);
+            let used = self.ledger.current().map_or(0, |segment| segment.used);
+            // Its zeros may be the room that is needed. If the disk refuses that too, so be it.
+            let _ = self.disk.cut(name, used.saturating_sub(self.pending.len() as u64));
+            self.disk.close(name);
+            self.doubted_from = self.doubted_from.min(current.number);
         }
         self.pending.clear();
         self.is_written = false;
         self.failure = None;
         self.unsynced_since = None;
-        self.health = Health::Failed { retry_at: now + RETRY };
+        self.patience = match self.health {
+            Health::Recovering => (2 * self.patience).min(RETRY_LATER),
+            _ => RETRY,
+        };
+        self.health = Health::Failed { retry_at: now + self.patience };
     }
 
     /// Opens a fresh segment; every job is to be written to it or its successors.
     fn try_again(&mut self, queue: &Queue, now: Time) -> io::Result<()> {
-        if self.spares.is_empty() && !self.make_spare(self.segment_size, now) {
+        if self.spares.is_empty() && !self.make_spare(self.room_for_deletes(), now) {
             return Err(io::ErrorKind::StorageFull.into());
         }
         let last = self.ledger.current().map_or(0, |current| current.number);
         self.open_segment(last + 1, queue)?;
-        self.rewrite_through = last;
+        if self.doubted_from <= last {
+            self.rewrite_through = last;
+        }
         self.health = Health::Recovering;
         Ok(())
     }

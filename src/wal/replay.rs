@@ -8,7 +8,7 @@
 //! place where a sound one begins. In one of the original's nothing tells a record from a body
 //! that looks like one; there, reading ends at the first that makes no sense.
 
-use std::fmt;
+use std::{fmt, io};
 
 use super::{
     disk::{Disk, Name},
@@ -126,7 +126,8 @@ impl Report {
 /// and the bytes there are.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// Reads all segments, oldest first, into the queue and the ledger.
+/// Reads all segments, oldest first, into the queue and the ledger. Fails where a file cannot be
+/// had at all, which may be mended; what the disk cannot read any more is damage.
 pub(super) fn replay(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
@@ -135,7 +136,7 @@ pub(super) fn replay(
     calendar: Calendar,
     now: Time,
     progress: Progress<'_>,
-) -> Report {
+) -> io::Result<Report> {
     let mut segments: Vec<(u32, u64)> = files
         .iter()
         .filter_map(|&(name, size)| match name {
@@ -153,14 +154,20 @@ pub(super) fn replay(
         let mut reader = Reader::new(number, size, queue, ledger, calendar, now);
         match disk.read(Name::Segment(number)) {
             Ok(bytes) => reader.read(&bytes, Some(number) == newest),
-            Err(error) => reader.complain(0, Wrong::Unreadable(error.to_string()), 0),
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                reader.complain(0, Wrong::Unreadable(error.to_string()), 0);
+            }
+            Err(error) => {
+                let name = Name::Segment(number);
+                return Err(io::Error::new(error.kind(), format!("{name}: {error}")));
+            }
         }
         report.segments.push(reader.finish());
         read += size;
         progress(read, all);
     }
     queue.sort_buried();
-    report
+    Ok(report)
 }
 
 /// Reads one segment.

@@ -78,6 +78,9 @@ impl Disk for Memory {
     fn sync_result(&mut self) -> Option<io::Result<()>> {
         Some(Ok(()))
     }
+    fn end_sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
     fn close(&mut self, _: Name) {}
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
         let mut files = self.0.lock().expect("nobody panics with it");
@@ -135,7 +138,7 @@ fn serve(queue: Queue, wal: Wal) -> Server {
         platform: String::new(),
         rusage: Rusage::default,
     };
-    let settings = Settings { job_size_limit: 65_535, binlog_size: 4096 };
+    let settings = Settings { job_size_limit: 65_535, binlog_size: 4096, memory_limit: None };
     Server::with_log(identity, settings, queue, wal, NOW)
 }
 

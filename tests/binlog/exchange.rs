@@ -17,7 +17,7 @@ use ct::Daemon;
 
 use crate::{
     format,
-    stage::{Folder, OURS, Peer, Seen, end, original},
+    stage::{Folder, OURS, Peer, Seen, complaints, end, original},
 };
 
 type Jobs = BTreeMap<u64, Seen>;
@@ -146,7 +146,7 @@ fn tell(daemon: &Daemon) -> Peer {
 fn reopened(program: &Path, folder: &Folder) -> Jobs {
     let daemon = folder.serve(program, &["-s", "4096"]);
     let jobs = Peer::of(&daemon).look_through(1..NEXT_ID + 100);
-    assert_eq!(daemon.stderr(), "", "{}", program.display());
+    assert_eq!(complaints(&daemon), "", "{}", program.display());
     end(daemon, libc::SIGTERM);
     jobs
 }
@@ -292,7 +292,7 @@ fn what_we_wrote_opens_in_the_original_and_comes_back() {
     let id = client.put(0, 0, b"there");
     client.tell("delete 2", "DELETED");
     client.tell("delete 9", "DELETED");
-    assert_eq!(daemon.stderr(), "");
+    assert_eq!(complaints(&daemon), "");
     end(daemon, libc::SIGKILL);
     let theirs = reopened(&original, &Folder::copy_of(folder.path()));
     let ours = reopened(OURS.as_ref(), &folder);

@@ -7,7 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::stage::{Folder, OURS, Peer, can_run, end, eventually, fails_to_start, original, skip};
+use crate::stage::{
+    Folder, OURS, Peer, can_run, complaints, end, eventually, fails_to_start, original, skip,
+};
 
 /// A delay that ends in no test.
 const FAR: u32 = 100_000;
@@ -130,7 +132,7 @@ fn a_smaller_job_limit_keeps_larger_jobs() {
         }
         assert_eq!(client.0.put(0, 0, 60, b"12345678901").expect("a reply"), "JOB_TOO_BIG");
         assert_eq!(client.take(ids[2]).len(), 60_000, "it can be worked off");
-        assert_eq!(daemon.stderr(), "");
+        assert_eq!(complaints(&daemon), "");
         end(daemon, libc::SIGKILL);
     }
 }
@@ -229,7 +231,7 @@ fn a_file_removed_by_hand_takes_only_its_own_jobs() {
     for &id in &ids[..10] {
         client.tell(&format!("delete {id}"), "DELETED");
     }
-    assert_eq!(daemon.stderr(), "");
+    assert_eq!(complaints(&daemon), "");
     end(daemon, libc::SIGKILL);
     // And while it does not.
     let removed = files[12];

@@ -242,6 +242,49 @@ fn a_restart_on_a_full_disk_finds_every_job_and_lets_them_go() {
     assert_ne!(place, full.place);
 }
 
+/// The room for a segment is there or not; the room for a delete must be there anyway.
+///
+/// Proves: B9, E26.
+#[test]
+fn where_no_whole_segment_fits_a_small_one_serves() {
+    let Some(disk) = SmallDisk::new(1024 * 1024) else { return };
+    let (daemon, place) = disk.serve(&["-f0", "-s", "65536"]);
+    let count = put_until_full(&mut Peer::at(&place), 20_000);
+    end(daemon, libc::SIGTERM);
+    // Now segments are larger than what is left.
+    let (daemon, place) = disk.serve(&["-f0", "-s", "524288"]);
+    let mut client = Peer::at(&place);
+    for id in 1..=count {
+        client.tell(&format!("delete {id}"), "DELETED");
+    }
+    let put = |client: &mut Peer| client.0.put(0, 0, 60, b"x").expect("a reply");
+    eventually("there is room", || put(&mut client).starts_with("INSERTED"));
+    drop(daemon);
+}
+
+/// A queue that is empty, on a disk that is full of what nobody needs.
+///
+/// Proves: B9.
+#[test]
+fn garbage_makes_room_where_no_whole_segment_fits() {
+    let Some(disk) = SmallDisk::new(768 * 1024) else { return };
+    let (_daemon, place) = disk.serve(&["-F", "-s", "524288"]);
+    let mut client = Peer::at(&place);
+    let mut put = |body: &[u8]| {
+        let reply = client.0.put(0, 0, 60, body).expect("a reply");
+        let id = reply.strip_prefix("INSERTED ");
+        if let Some(id) = id {
+            client.tell(&format!("delete {id}"), "DELETED");
+        }
+        id.is_some()
+    };
+    let body = vec![b'x'; 30_000];
+    // Ten times what the disk holds goes through it, whatever is refused on the way.
+    for _ in 0..10 * 768 / 30 {
+        eventually("there is room", || put(&body));
+    }
+}
+
 /// Starts a daemon whose files can be forbidden to grow, which a process meets as an error.
 fn start_limitable(folder: &Folder) -> Option<(Daemon, String)> {
     if !can_run("prlimit", &["--fsize=1000000", "true"]) {
@@ -285,8 +328,8 @@ fn after_a_failed_write_nothing_is_acknowledged_until_it_works_again() {
     client.tell("reserve-with-timeout 0", "TIMED_OUT");
     assert_eq!(state(&mut client, 3).as_deref(), Some("ready"), "reads go on");
     limit(&daemon, "unlimited");
-    eventually("it works again", || client.ask("delete 3") == "DELETED");
-    worker.tell("bury 1 7", "BURIED");
+    eventually("it works again", || worker.ask("bury 1 7") == "BURIED");
+    client.tell("delete 3", "DELETED");
     worker.tell("delete 2", "DELETED");
     let id = client.put(0, 0, b"later");
     end(daemon, libc::SIGKILL);

@@ -19,7 +19,7 @@ use std::{
 
 use ct::{Client, Prng};
 
-use crate::stage::{Folder, LONG, OURS, Peer, Seen, end, from_environment};
+use crate::stage::{Folder, LONG, OURS, Peer, Seen, complaints, end, from_environment};
 
 /// Kills per flag without `make kills`.
 const RUNS: u64 = 10;
@@ -443,7 +443,7 @@ fn judge(folder: &Folder, flags: &[&str], loads: &mut [Load], met: &mut Met) {
     let next = client.put(0, FAR, b"");
     client.tell(&format!("delete {next}"), "DELETED");
     let mut found = client.look_through(1..next);
-    assert_eq!(daemon.stderr(), "", "a torn tail is no error");
+    assert_eq!(complaints(&daemon), "", "a torn tail is no error");
     met.jobs += found.len();
     for load in loads {
         load.judge(&mut found);

@@ -243,14 +243,14 @@ pub(crate) fn end(mut daemon: Daemon, signal: i32) {
     daemon.wait_exit(LONG).expect("it ends");
 }
 
-/// A daemon that must not start: its exit code, and what it said.
+/// A daemon that must not start: its exit code, and what it complained of.
 #[track_caller]
 pub(crate) fn fails_to_start(program: impl AsRef<Path>, flags: &[&str]) -> (i32, String) {
     let mut all = vec!["-l", "127.0.0.1", "-p", "0"];
     all.extend(flags);
     let mut daemon = Daemon::spawn_raw(program.as_ref(), &all).expect("it starts");
     let status = daemon.wait_exit(LONG).expect("it ends by itself");
-    (status.code().expect("it ends by itself"), daemon.stderr())
+    (status.code().expect("it ends by itself"), complaints(&daemon))
 }
 
 /// Starts a program that becomes a daemon with `-V`, which tells where it listens.
@@ -266,6 +266,16 @@ pub(crate) fn spawn(program: &str, arguments: &[&str]) -> (Daemon, String) {
         place.is_some()
     });
     (daemon, place.expect("it listens"))
+}
+
+/// What it has said that is not of an ordinary day.
+pub(crate) fn complaints(daemon: &Daemon) -> String {
+    let said = daemon.stderr();
+    let is_ordinary = |line: &&str| {
+        let told = line.split_once("Z beanstalkd: ").map(|(_, rest)| rest);
+        told.is_some_and(|it| !it.starts_with("warning: ") && !it.starts_with("error: "))
+    };
+    said.lines().filter(|line| !is_ordinary(line)).collect::<Vec<_>>().join("\n")
 }
 
 /// Whether a program can be run so, and well.

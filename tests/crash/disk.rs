@@ -334,6 +334,14 @@ impl Disk for SimDisk {
         Some(Ok(()))
     }
 
+    fn end_sync(&mut self) -> io::Result<()> {
+        loop {
+            if let Some(result) = self.sync_result() {
+                return result;
+            }
+        }
+    }
+
     fn close(&mut self, _: Name) {}
 
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {

@@ -74,9 +74,16 @@ pub(crate) fn identity() -> Identity {
 impl World {
     pub(crate) fn new(arrival: Arrival, job_size_limit: u32) -> Self {
         let now = Time::from_nanoseconds(1_000_000_000_000);
-        let settings = Settings { job_size_limit, binlog_size: 10_485_760 };
+        let settings = Settings { job_size_limit, binlog_size: 10_485_760, memory_limit: None };
         let server = Server::new(identity(), settings, now);
         Self { server, now, arrival, peers: Vec::new(), is_paused: false }
+    }
+
+    /// Sets a ceiling on what jobs may hold, before any connects.
+    pub(crate) fn limit_memory(&mut self, bytes: u64) {
+        let settings =
+            Settings { job_size_limit: 65_535, binlog_size: 10_485_760, memory_limit: Some(bytes) };
+        self.server = Server::new(identity(), settings, self.now);
     }
 
     /// Opens a connection and answers its number.

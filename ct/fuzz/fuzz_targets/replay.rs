@@ -51,6 +51,9 @@ impl Disk for Memory {
     fn sync_result(&mut self) -> Option<io::Result<()>> {
         Some(Ok(()))
     }
+    fn end_sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
     fn close(&mut self, _: Name) {}
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
         let bytes = self.0.borrow_mut().remove(&from).ok_or(io::ErrorKind::NotFound)?;

@@ -1,0 +1,94 @@
+//! Log lines on standard error, in the form that whoever reads them expects.
+//!
+//! The journal of systemd gets a priority in front of each line and keeps the time itself;
+//! everybody else gets the time, in UTC. Warnings and errors say that they are some.
+
+use std::{
+    env,
+    io::{self, Write},
+};
+
+use log::{Level, LevelFilter};
+
+use crate::sys;
+
+/// How lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// `<4>the message`
+    Journal,
+    /// `2026-11-21T10:11:12.345Z beanstalkd: warning: the message`
+    Dated,
+}
+
+/// Begins to log: what an operator wants to know; connections with one `-V`, commands with more.
+pub fn start(verbosity: usize) {
+    let level = match verbosity {
+        0 => LevelFilter::Info,
+        1 => LevelFilter::Debug,
+        _ => LevelFilter::Trace,
+    };
+    let form = form();
+    env_logger::Builder::new()
+        .filter_module("beanstalkd", level)
+        .format(move |out, record| {
+            let head = match form {
+                Form::Journal => priority(record.level()).to_owned(),
+                Form::Dated => dated(sys::wall_nanoseconds(), record.level()),
+            };
+            writeln!(out, "{head}{}", record.args())
+        })
+        .init();
+}
+
+/// The journal says of which stream it reads by its device and inode, so that a process whose
+/// standard error has been sent elsewhere finds out.
+fn form() -> Form {
+    let journal = env::var("JOURNAL_STREAM").ok();
+    let is_journal =
+        journal.is_some_and(|it| sys::device_and_inode(&io::stderr()).is_ok_and(|own| own == it));
+    if is_journal { Form::Journal } else { Form::Dated }
+}
+
+/// The numbers are those of syslog.
+fn priority(level: Level) -> &'static str {
+    match level {
+        Level::Error => "<3>",
+        Level::Warn => "<4>",
+        Level::Info => "<6>",
+        Level::Debug | Level::Trace => "<7>",
+    }
+}
+
+fn dated(nanoseconds: u64, level: Level) -> String {
+    let [year, month, day, hour, minute, second] = sys::utc(nanoseconds / 1_000_000_000);
+    let milliseconds = nanoseconds / 1_000_000 % 1000;
+    let weight = match level {
+        Level::Error => "error: ",
+        Level::Warn => "warning: ",
+        Level::Info | Level::Debug | Level::Trace => "",
+    };
+    format!(
+        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z \
+         beanstalkd: {weight}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        let cases = [
+            (0, "1970-01-01T00:00:00.000Z beanstalkd: "),
+            (951_827_696_789_000_000, "2000-02-29T12:34:56.789Z beanstalkd: "),
+            (4_102_444_799_999_999_999, "2099-12-31T23:59:59.999Z beanstalkd: "),
+        ];
+        for (nanoseconds, wanted) in cases {
+            assert_eq!(dated(nanoseconds, Level::Info), wanted);
+        }
+        assert!(dated(0, Level::Error).ends_with(" beanstalkd: error: "));
+        assert!(dated(0, Level::Warn).ends_with(" beanstalkd: warning: "));
+    }
+}

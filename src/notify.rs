@@ -1,0 +1,202 @@
+//! A word to the service manager, as systemd wants it: datagrams of `KEY=value` lines to the
+//! socket that `NOTIFY_SOCKET` names. Without that variable, nothing here does anything.
+//!
+//! The manager learns when jobs can be served, how far a long start is, what state the daemon is
+//! in, and, where it wants to, that the event loop still turns.
+
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+    os::unix::net::{SocketAddr, UnixDatagram},
+    time::Duration,
+};
+
+use log::warn;
+
+use crate::clock::Time;
+
+/// How long a word may wait for a manager that does not listen, before jobs are served; after
+/// that it does not wait.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a start may take from each word on how far it is.
+const EXTENSION: Duration = Duration::from_secs(60);
+
+/// The way to the service manager, if there is one.
+#[derive(Debug, Default)]
+pub struct Notifier(Option<Manager>);
+
+#[derive(Debug)]
+struct Manager {
+    socket: UnixDatagram,
+    address: SocketAddr,
+    watchdog: Option<Watchdog>,
+    /// What it was told last.
+    status: &'static str,
+}
+
+/// The manager wants a word from time to time, or takes the process for hung.
+#[derive(Debug)]
+struct Watchdog {
+    every: Duration,
+    next: Time,
+}
+
+impl Notifier {
+    /// Finds out from the environment whom to tell what. A watchdog that is meant for another
+    /// process than `pid` is no matter.
+    pub fn new(variable: impl Fn(&str) -> Option<OsString>, pid: u32, now: Time) -> Self {
+        let Some(name) = variable("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
+            return Self(None);
+        };
+        let number = |key| variable(key).and_then(|text| text.to_str()?.parse::<u64>().ok());
+        let is_ours = match variable("WATCHDOG_PID") {
+            None => true,
+            Some(_) => number("WATCHDOG_PID") == Some(u64::from(pid)),
+        };
+        let limit = number("WATCHDOG_USEC").filter(|&limit| is_ours && limit > 0);
+        let watchdog = limit.map(|limit| {
+            // Two may be late or lost before the manager acts.
+            let every = Duration::from_micros(limit) / 3;
+            Watchdog { every, next: now }
+        });
+        match open(&name) {
+            Ok((socket, address)) => Self(Some(Manager { socket, address, watchdog, status: "" })),
+            Err(error) => {
+                warn!("nothing is told to NOTIFY_SOCKET={}: {error}", name.to_string_lossy());
+                Self(None)
+            }
+        }
+    }
+
+    /// The start takes long: how far it is, and that it should be given more time.
+    pub fn progress(&self, text: &str) {
+        let Some(manager) = &self.0 else { return };
+        let more = EXTENSION.as_micros();
+        manager.say(&format!("STATUS={text}\nEXTEND_TIMEOUT_USEC={more}"));
+    }
+
+    /// Jobs are served from now on. From here no word waits.
+    pub fn ready(&mut self, status: &'static str) {
+        let Some(manager) = &mut self.0 else { return };
+        manager.status = status;
+        manager.say(&format!("READY=1\nSTATUS={status}"));
+        if let Err(error) = manager.socket.set_nonblocking(true) {
+            warn!("nothing more is told to NOTIFY_SOCKET: {error}");
+            self.0 = None;
+        }
+    }
+
+    /// The state the daemon is in; told when it is another one than before.
+    pub fn status(&mut self, status: &'static str) {
+        let Some(manager) = &mut self.0 else { return };
+        if status != manager.status {
+            manager.status = status;
+            manager.say(&format!("STATUS={status}"));
+        }
+    }
+
+    /// The daemon is about to end.
+    pub fn stopping(&self) {
+        let Some(manager) = &self.0 else { return };
+        manager.say("STOPPING=1\nSTATUS=ending");
+    }
+
+    /// Tells the watchdog that the loop turns, if it is time to.
+    pub fn feed_watchdog(&mut self, now: Time) {
+        let Some(manager) = &mut self.0 else { return };
+        let Some(watchdog) = &mut manager.watchdog else { return };
+        if watchdog.next <= now {
+            watchdog.next = now + watchdog.every;
+            manager.say("WATCHDOG=1");
+        }
+    }
+
+    /// When the watchdog wants to be told next.
+    pub fn next_deadline(&self) -> Option<Time> {
+        Some(self.0.as_ref()?.watchdog.as_ref()?.next)
+    }
+}
+
+impl Manager {
+    /// A word that is lost is no reason to stop serving.
+    fn say(&self, lines: &str) {
+        let _ = self.socket.send_to_addr(lines.as_bytes(), &self.address);
+    }
+}
+
+fn open(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
+    let address = match name.as_encoded_bytes() {
+        [b'@', rest @ ..] => abstract_address(rest)?,
+        [b'/', ..] => SocketAddr::from_pathname(name)?,
+        _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no UNIX socket")),
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    Ok((socket, address))
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn abstract_address(name: &[u8]) -> io::Result<SocketAddr> {
+    #[cfg(target_os = "android")]
+    use std::os::android::net::SocketAddrExt;
+    #[cfg(target_os = "linux")]
+    use std::os::linux::net::SocketAddrExt;
+    SocketAddr::from_abstract_name(name)
+}
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn abstract_address(_: &[u8]) -> io::Result<SocketAddr> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deadline(variables: &[(&str, &str)], now: Time) -> Option<Time> {
+        let variable = |key: &str| {
+            variables.iter().find(|(name, _)| *name == key).map(|(_, value)| value.into())
+        };
+        Notifier::new(variable, 17, now).next_deadline()
+    }
+
+    #[test]
+    fn only_a_watchdog_of_this_process_wakes_it() {
+        let now = Time::from_nanoseconds(1_000);
+        let socket = ("NOTIFY_SOCKET", "/nobody/reads/this");
+        let limit = ("WATCHDOG_USEC", "3000000");
+        assert_eq!(deadline(&[socket, limit], now), Some(now));
+        assert_eq!(deadline(&[socket, limit, ("WATCHDOG_PID", "17")], now), Some(now));
+        for variables in [
+            &[][..],
+            &[limit],
+            &[socket],
+            &[("NOTIFY_SOCKET", ""), limit],
+            &[("NOTIFY_SOCKET", "vsock:2:1"), limit],
+            &[socket, limit, ("WATCHDOG_PID", "18")],
+            &[socket, limit, ("WATCHDOG_PID", "all")],
+            &[socket, ("WATCHDOG_USEC", "0")],
+            &[socket, ("WATCHDOG_USEC", "soon")],
+        ] {
+            assert_eq!(deadline(variables, now), None, "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn a_watchdog_is_told_three_times_within_its_limit() {
+        let variable = |key: &str| match key {
+            "NOTIFY_SOCKET" => Some("@nobody-reads-this".into()),
+            "WATCHDOG_USEC" => Some("3000000".into()),
+            _ => None,
+        };
+        let now = Time::from_nanoseconds(1_000);
+        let mut notifier = Notifier::new(variable, 17, now);
+        notifier.feed_watchdog(now);
+        assert_eq!(notifier.next_deadline(), Some(now + Duration::from_secs(1)));
+        notifier.feed_watchdog(now + Duration::from_millis(999));
+        assert_eq!(notifier.next_deadline(), Some(now + Duration::from_secs(1)));
+        let late = now + Duration::from_secs(9);
+        notifier.feed_watchdog(late);
+        assert_eq!(notifier.next_deadline(), Some(late + Duration::from_secs(1)));
+    }
+}

@@ -1,0 +1,54 @@
+//! Asks a running daemon for a sign of life, for whoever has only this binary: a container without
+//! a shell, say.
+
+use std::{
+    io::{self, Read, Write},
+    os::unix::net::UnixStream,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use crate::{cli::Address, sys};
+
+/// How long all of it may take, finding the address included.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const QUESTION: &[u8] = b"list-tube-used\r\n";
+const ANSWER: &[u8] = b"USING default\r\n";
+
+/// Whether a beanstalkd answers at each of the addresses; otherwise which does not, and why.
+pub fn ping(addresses: &[Address]) -> Result<(), String> {
+    addresses.iter().try_for_each(|address| {
+        let failed = |error| format!("{address}: {error}");
+        within(PATIENCE, address.clone()).map_err(failed)
+    })
+}
+
+/// The system may take minutes to give up a name or a connection: what waits for it is left
+/// behind, and ends with the process.
+fn within(patience: Duration, address: Address) -> io::Result<()> {
+    let (told, outcome) = mpsc::channel();
+    thread::Builder::new().spawn(move || told.send(ask(&address)))?;
+    let late = |_| Err(io::Error::new(io::ErrorKind::TimedOut, "no answer within 5 seconds"));
+    outcome.recv_timeout(patience).unwrap_or_else(late)
+}
+
+fn ask(address: &Address) -> io::Result<()> {
+    match address {
+        Address::Tcp { host, service } => converse(sys::connect_tcp(host, service)?),
+        Address::Unix(path) => converse(UnixStream::connect(path)?),
+    }
+}
+
+fn converse(mut stream: impl Read + Write) -> io::Result<()> {
+    stream.write_all(QUESTION)?;
+    let mut answer = [0; ANSWER.len()];
+    stream.read_exact(&mut answer)?;
+    if answer == ANSWER {
+        Ok(())
+    } else {
+        let answer = answer.escape_ascii().to_string();
+        Err(io::Error::other(format!("what answers is no beanstalkd: {answer}")))
+    }
+}
