@@ -10,8 +10,10 @@
 //! - [`check`] plays many scripts at a time, for the tests and for the program `ct-check`;
 //! - [`daemon`], [`client`] and [`prng`] are tools for tests in Rust;
 //! - [`mod@bench`] measures and compares, for the program `ct-bench`;
+//! - [`mod@abuse`] does harm and sees who suffers, for the program `ct-abuse`;
 //! - [`soak`] loads, kills and restarts for as long as one likes, for the program `ct-soak`.
 
+pub mod abuse;
 pub mod bench;
 pub mod check;
 pub mod client;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ct::bench::target::{Scratch, Target};
-use ct::soak::{self, Config};
+use ct::soak::{self, Config, Plant};
 
 const USAGE: &str = "\
 Usage: ct-soak [OPTIONS] DAEMON
@@ -18,6 +18,7 @@ DAEMON is 'PROGRAM FLAGS'; its binlog is in a directory of its own, removed in t
  --minutes N   how long (30)
  --seed N      what the clients' choices begin with (1)
  --dir PATH    where the binlog's directory is made (the directory for temporary files)
+ --plant WHAT  a defect that must be found: loss, leak or growth
  -h, --help    this help
 
 Exit status: 0 if all is well, 1 if something was lost, grew or failed, 2 if it could not begin.
@@ -40,7 +41,8 @@ fn main() -> ExitCode {
 }
 
 fn soak(arguments: &[String]) -> Result<bool, String> {
-    let (mut minutes, mut seed, mut parent, mut daemon) = (30, 1, std::env::temp_dir(), None);
+    let (mut minutes, mut seed, mut parent) = (30, 1, std::env::temp_dir());
+    let (mut plant, mut daemon) = (None, None);
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
@@ -51,6 +53,11 @@ fn soak(arguments: &[String]) -> Result<bool, String> {
             "--minutes" => minutes = number(value()?)?,
             "--seed" => seed = number(value()?)?,
             "--dir" => parent = value()?.into(),
+            "--plant" => {
+                let name = value()?;
+                let known = Plant::named(name).ok_or_else(|| format!("no such plant: {name}"))?;
+                plant = Some(known);
+            }
             flag if flag.starts_with("--") => return Err(format!("what is {flag}?\n\n{USAGE}")),
             command => daemon = Some(command.to_owned()),
         }
@@ -61,8 +68,8 @@ fn soak(arguments: &[String]) -> Result<bool, String> {
     let scratch = Scratch::new(&parent).map_err(told)?;
     soak::prepare().map_err(told)?;
     print(&format!("{}: {minutes} minutes, seed {seed}\n", target.label));
-    let config =
-        Config { program: target.program, time: Duration::from_secs(60 * minutes), seed };
+    let time = Duration::from_secs(60 * minutes);
+    let config = Config { program: target.program, time, seed, plant };
     let mut tell = |line: &str| print(&format!("{line}\n"));
     let outcome = soak::run(&config, scratch.path(), &mut tell).map_err(told)?;
     print(&outcome.report());

@@ -36,7 +36,7 @@ enum Sent {
     Reserve,
     Delete(u64),
     /// Gives a held job back, in one way or another.
-    Return(u64, &'static str),
+    Return(&'static str),
     Touch,
     Kick,
     Look(u64),
@@ -83,7 +83,10 @@ impl Ledger {
 
     /// Returns how many jobs must be there, and how many more may be.
     pub(super) fn count(&self) -> (usize, usize) {
-        (self.jobs.len() - self.maybe_deleted.len(), self.maybe_put.len() + self.maybe_deleted.len())
+        (
+            self.jobs.len() - self.maybe_deleted.len(),
+            self.maybe_put.len() + self.maybe_deleted.len(),
+        )
     }
 
     /// Returns how many bytes of the log are live for these jobs.
@@ -119,7 +122,8 @@ impl Ledger {
 
     fn think(&mut self, bytes: &mut Vec<u8>) -> Sent {
         let dice = self.prng.below(100);
-        let puts = if self.jobs.len() < BACKLOG { 60 } else { 25 };
+        // A full backlog shrinks slowly: some of the other dice below put as well.
+        let puts = if self.jobs.len() < BACKLOG { 60 } else { 10 };
         if dice < puts {
             return self.put(bytes);
         }
@@ -148,11 +152,11 @@ impl Ledger {
                     9 | 10 => {
                         let delay = self.prng.below(3);
                         let _ = write!(line, "release {id} {} {delay}", self.prng.below(5));
-                        Sent::Return(id, "RELEASED")
+                        Sent::Return("RELEASED")
                     }
                     11 => {
                         let _ = write!(line, "bury {id} 7");
-                        Sent::Return(id, "BURIED")
+                        Sent::Return("BURIED")
                     }
                     12 => {
                         self.held.push(id);
@@ -233,7 +237,7 @@ impl Ledger {
                 line == "DELETED"
             }
             // Its time may have run out.
-            Sent::Return(_, done) => line == done || line == "NOT_FOUND",
+            Sent::Return(done) => line == done || line == "NOT_FOUND",
             Sent::Touch => line == "TOUCHED" || line == "NOT_FOUND",
             Sent::Kick => line.starts_with("KICKED "),
             Sent::Look(id) if line.starts_with("FOUND ") => {

@@ -3,10 +3,15 @@
 //!
 //! A *life* is the time from a start to a kill. In each, several clients work ([`ledger`]) while
 //! strangers connect and vanish, and memory, descriptors and the log's size are looked at four
-//! times a second. Lives take turns between syncing within 50 ms and before every reply.
+//! times a second. Lives take turns between syncing within 50 ms and before every reply. The last
+//! one takes a third of all the time, for what grows slowly.
+//!
+//! A judge that has never said no is not to be trusted: a [`Plant`] is a defect on purpose, which
+//! has to be found.
 
 mod ledger;
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::net::TcpStream;
@@ -31,9 +36,13 @@ const REST: Duration = Duration::from_millis(2);
 const LOOK: Duration = Duration::from_millis(250);
 /// The log must be within its bound at least once in this time; a slow disk may be late.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Descriptors that are no connections: the binlog's, the poll's, the listener, the three standard
-/// ones.
-const OWN_FILES: usize = 24;
+/// How many more files of its binlog than at its start a daemon may have open when all clients have
+/// left: spares come and go. Of everything else it may have none more.
+const MORE_FILES: usize = 4;
+/// Memory may be so many bytes above a tenth more than what it was.
+const MORE_MEMORY: u64 = 2 << 20;
+/// The last life's share of all the time.
+const LAST: u32 = 3;
 
 /// What is asked for.
 #[derive(Debug, Clone)]
@@ -44,6 +53,31 @@ pub struct Config {
     pub time: Duration,
     /// What the clients' choices begin with.
     pub seed: u64,
+    /// A defect to be found, if any.
+    pub plant: Option<Plant>,
+}
+
+/// A defect on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plant {
+    /// A file of the binlog vanishes between two lives.
+    Loss,
+    /// Some connections are never closed.
+    Leak,
+    /// Somebody puts jobs that nobody takes.
+    Growth,
+}
+
+impl Plant {
+    /// Finds one by its name on the command line.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "loss" => Some(Self::Loss),
+            "leak" => Some(Self::Leak),
+            "growth" => Some(Self::Growth),
+            _ => None,
+        }
+    }
 }
 
 /// What was met.
@@ -65,8 +99,10 @@ pub struct Outcome {
     pub log: u64,
     /// The longest time that the log was beyond its bound.
     pub late: Duration,
-    /// Descriptors that were no connections, at most, when a life ended.
-    pub files: usize,
+    /// Descriptors at a start, and without clients at the end of a life, each at most.
+    pub files: (Descriptors, Descriptors),
+    /// Memory in the second and in the last quarter of the last life, in bytes.
+    pub last_life: (u64, u64),
     /// Strangers who came and went.
     pub strangers: u64,
 }
@@ -91,31 +127,56 @@ impl Shared {
     }
 }
 
-/// Runs it; `tell` gets a line each minute.
+/// Runs it; `tell` gets a line each minute. Fails only if the daemon cannot be started at all.
 pub fn run(config: &Config, folder: &Path, tell: &mut dyn FnMut(&str)) -> io::Result<Outcome> {
-    let began = Instant::now();
+    drop(start(config, folder, "-f50")?);
     let mut outcome = Outcome::default();
     let mut ledgers: Vec<_> =
         (0..CLIENTS).map(|number| Ledger::new(number, config.seed + number as u64)).collect();
+    if let Err(error) = lives(config, folder, &mut ledgers, &mut outcome, tell) {
+        outcome.faults.push(format!("the daemon could not be worked with: {error}"));
+    }
+    for ledger in ledgers {
+        outcome.lost += ledger.lost;
+        outcome.commands += ledger.commands;
+        outcome.faults.extend(ledger.faults);
+    }
+    Ok(outcome)
+}
+
+/// Life after life, until the time is up; then all jobs are taken out.
+fn lives(
+    config: &Config,
+    folder: &Path,
+    ledgers: &mut [Ledger],
+    outcome: &mut Outcome,
+    tell: &mut dyn FnMut(&str),
+) -> io::Result<()> {
+    let began = Instant::now();
     let mut next_line = Duration::from_secs(60);
     for (life, &seconds) in LIVES.iter().cycle().enumerate() {
         let left = config.time.saturating_sub(began.elapsed());
-        if left.is_zero() {
-            break;
-        }
+        let last = config.time / LAST;
+        let is_last = left <= last;
+        let time = if is_last { left } else { Duration::from_secs(seconds).min(left - last) };
         let flag = ["-f50", "-f0"][life % 2];
         let mut daemon = start(config, folder, flag)?;
         outcome.lives += 1;
-        verify(&mut ledgers, &daemon, &mut outcome)?;
-        let time = left.min(Duration::from_secs(seconds));
-        let mut progress = |at: Instant, figures: &Look, commands: u64, outcome: &Outcome| {
+        verify(ledgers, &daemon, outcome)?;
+        // By now it has opened all it needs, and seen that the clients above have left.
+        thread::sleep(LOOK);
+        let files = descriptors(daemon.pid());
+        outcome.files.0.raise(files);
+        let answered: u64 = ledgers.iter().map(|ledger| ledger.commands).sum();
+        let mut progress = |at: Instant, look: &Look, commands: u64, outcome: &Outcome| {
             if at - began >= next_line {
                 let minute = next_line.as_secs() / 60;
                 next_line += Duration::from_secs(60);
-                tell(&line(minute, life, flag, figures, commands, outcome));
+                tell(&line(minute, life, flag, look, answered + commands, outcome));
             }
         };
-        live(&mut ledgers, &mut daemon, folder, time, &mut outcome, &mut progress)?;
+        let memory =
+            live(config, ledgers, &mut daemon, folder, (time, files), outcome, &mut progress)?;
         // Every fifth is asked to go, the others are not asked.
         let is_kill = life % 5 != 4;
         outcome.kills += u64::from(is_kill);
@@ -127,12 +188,19 @@ pub fn run(config: &Config, folder: &Path, tell: &mut dyn FnMut(&str)) -> io::Re
         if daemon.wait_exit(Duration::from_secs(30)).is_none() {
             outcome.faults.push("the daemon does not end".to_owned());
         }
-        for ledger in &mut ledgers {
+        for ledger in &mut *ledgers {
             ledger.interrupted();
+        }
+        if config.plant == Some(Plant::Loss) && life == 1 {
+            remove_a_file(folder)?;
+        }
+        if is_last {
+            outcome.last_life = memory;
+            break;
         }
     }
     let daemon = start(config, folder, "-f50")?;
-    verify(&mut ledgers, &daemon, &mut outcome)?;
+    verify(ledgers, &daemon, outcome)?;
     let address = daemon.address();
     thread::scope(|scope| {
         let drains = ledgers.iter_mut().map(|ledger| {
@@ -145,12 +213,7 @@ pub fn run(config: &Config, folder: &Path, tell: &mut dyn FnMut(&str)) -> io::Re
     if left > 0 {
         outcome.faults.push(format!("{left} jobs are left that nobody put"));
     }
-    for ledger in ledgers {
-        outcome.lost += ledger.lost;
-        outcome.commands += ledger.commands;
-        outcome.faults.extend(ledger.faults);
-    }
-    Ok(outcome)
+    Ok(())
 }
 
 fn start(config: &Config, folder: &Path, flag: &str) -> io::Result<Daemon> {
@@ -196,26 +259,35 @@ fn jobs(client: &mut Client) -> io::Result<usize> {
 #[derive(Debug, Default, Clone, Copy)]
 struct Look {
     memory: u64,
-    files: usize,
+    files: Descriptors,
     log: u64,
     bound: u64,
 }
 
-/// Lets the clients work, and looks at the daemon meanwhile.
+/// Lets the clients work for some time on a daemon that had so many files open at its start, and
+/// looks at it meanwhile. Returns its memory in the second and in the last quarter.
 fn live(
+    config: &Config,
     ledgers: &mut [Ledger],
     daemon: &mut Daemon,
     folder: &Path,
-    time: Duration,
+    (time, before): (Duration, Descriptors),
     outcome: &mut Outcome,
     progress: &mut dyn FnMut(Instant, &Look, u64, &Outcome),
-) -> io::Result<()> {
+) -> io::Result<(u64, u64)> {
     let shared = Shared::default();
     let (address, pid) = (daemon.address().to_owned(), daemon.pid());
-    thread::scope(|scope| {
+    let leaked = match config.plant {
+        Some(Plant::Leak) => (0..10).map(|_| TcpStream::connect(&address)).collect(),
+        _ => Vec::new(),
+    };
+    let memory = thread::scope(|scope| {
         for (number, ledger) in ledgers.iter_mut().enumerate() {
             let (shared, address) = (&shared, &address);
             scope.spawn(move || work(number, ledger, address, shared));
+        }
+        if config.plant == Some(Plant::Growth) {
+            scope.spawn(|| hoard(&address, &shared));
         }
         let strangers = scope.spawn(|| strangers(&address, &shared));
         let looked = look_on(daemon, folder, time, &shared, outcome, progress);
@@ -226,13 +298,30 @@ fn live(
     })?;
     // All clients have gone, so what is open now is the daemon's own.
     thread::sleep(LOOK);
-    if let Some(files) = open_files(pid) {
-        outcome.files = outcome.files.max(files);
-        if files > OWN_FILES {
-            outcome.faults.push(format!("{files} descriptors are open though all clients left"));
-        }
+    let files = descriptors(pid);
+    outcome.files.1.raise(files);
+    if files.others > before.others || files.binlog > before.binlog + MORE_FILES {
+        let text = format!("descriptors without clients: {files}; at the start: {before}");
+        outcome.faults.push(text);
     }
-    Ok(())
+    drop(leaked);
+    Ok(memory)
+}
+
+/// Puts jobs that nobody takes: the planted growth.
+fn hoard(address: &str, shared: &Shared) {
+    let Ok(mut client) = Client::connect(address) else { return };
+    while !shared.is_over() && client.put(0, 3600, 60, &[b'x'; 10_000]).is_ok() {
+        thread::sleep(LOOK / 25);
+    }
+}
+
+/// Removes the oldest file of the binlog: the planted loss.
+fn remove_a_file(folder: &Path) -> io::Result<()> {
+    let number = |path: &Path| path.to_str()?.rsplit_once("binlog.")?.1.parse::<u64>().ok();
+    let paths = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
+    let oldest = paths.filter_map(|path| Some((number(&path)?, path))).min();
+    oldest.map_or(Ok(()), |(_, path)| fs::remove_file(path))
 }
 
 fn work(number: usize, ledger: &mut Ledger, address: &str, shared: &Shared) {
@@ -278,10 +367,10 @@ fn look_on(
     shared: &Shared,
     outcome: &mut Outcome,
     progress: &mut dyn FnMut(Instant, &Look, u64, &Outcome),
-) -> io::Result<()> {
+) -> io::Result<(u64, u64)> {
     let began = Instant::now();
     let mut within_at = began;
-    let (mut settled, mut last) = (None, 0);
+    let mut quarters = [0; 4];
     let mut recent_live = [0; 8];
     for count in 0.. {
         let now = Instant::now();
@@ -292,7 +381,7 @@ fn look_on(
         let live = recent_live.iter().max().copied().unwrap_or_default();
         let look = Look {
             memory: resident_bytes(daemon.pid())?,
-            files: open_files(daemon.pid()).unwrap_or_default(),
+            files: descriptors(daemon.pid()),
             log: log_size(folder)?,
             bound: 2 * SEGMENT + 2 * live,
         };
@@ -307,19 +396,19 @@ fn look_on(
             outcome.faults.push(format!("the log has {log} bytes, {bound} are allowed"));
             within_at = now;
         }
-        if settled.is_none() && now - began > time / 3 {
-            settled = Some(look.memory);
-        }
-        last = look.memory;
-        let commands = outcome.commands + shared.commands.load(Ordering::Relaxed);
-        progress(now, &look, commands, outcome);
+        let quarter = (4 * (now - began).as_millis()) / time.as_millis().max(1);
+        let quarter = &mut quarters[usize::try_from(quarter).map_or(3, |it| it.min(3))];
+        *quarter = look.memory.max(*quarter);
+        progress(now, &look, shared.commands.load(Ordering::Relaxed), outcome);
         thread::sleep(LOOK);
     }
-    let allowed = settled.map_or(u64::MAX, |settled| settled + settled / 4 + (4 << 20));
+    // The first quarter is left out: jobs and memory have to come first.
+    let [_, settled, _, last] = quarters;
+    let allowed = settled + settled / 10 + MORE_MEMORY;
     if last > allowed {
         outcome.faults.push(format!("memory grew to {last} bytes, beyond {allowed}"));
     }
-    Ok(())
+    Ok((settled, last))
 }
 
 fn log_size(folder: &Path) -> io::Result<u64> {
@@ -328,8 +417,40 @@ fn log_size(folder: &Path) -> io::Result<u64> {
     Ok(sizes.map(|metadata| metadata.len()).sum())
 }
 
-fn open_files(pid: u32) -> Option<usize> {
-    Some(fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count())
+/// What a daemon has open.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Descriptors {
+    /// Files of its binlog.
+    pub binlog: usize,
+    /// Connections, listeners, standard streams and the rest.
+    pub others: usize,
+}
+
+impl Descriptors {
+    fn raise(&mut self, other: Self) {
+        self.binlog = self.binlog.max(other.binlog);
+        self.others = self.others.max(other.others);
+    }
+}
+
+impl fmt::Display for Descriptors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of the binlog and {} others", self.binlog, self.others)
+    }
+}
+
+/// Looks at what a process has open; nothing where the system does not tell.
+fn descriptors(pid: u32) -> Descriptors {
+    let mut found = Descriptors::default();
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    for target in entries.filter_map(|entry| fs::read_link(entry.path()).ok()) {
+        let name = target.file_name().unwrap_or_default().to_string_lossy();
+        match name.starts_with("binlog.") || name.starts_with("spare.") {
+            true => found.binlog += 1,
+            false => found.others += 1,
+        }
+    }
+    found
 }
 
 #[expect(clippy::cast_precision_loss, reason = "megabytes for the eye")]
@@ -346,7 +467,7 @@ fn line(
     outcome: &Outcome,
 ) -> String {
     format!(
-        "minute {minute:3}: life {} ({flag}), {commands} commands in it, memory {:.1} MB, {} descriptors, \
+        "minute {minute:3}: life {} ({flag}), {commands} commands, memory {:.1} MB, descriptors: {}, \
          log {:.1} MB of {:.1} allowed, {} faults",
         life + 1,
         megabytes(look.memory),
@@ -363,17 +484,22 @@ impl Outcome {
         let mut text = format!(
             "{} lives, {} kills, {} commands, {} strangers\n\
              jobs lost: {}\n\
-             memory at most {:.1} MB, log at most {:.1} MB and beyond its bound for {:.1} s at most, \
-             {} descriptors without clients\n",
+             memory at most {:.1} MB; in the last life {:.1} MB in its second quarter, {:.1} MB in \
+             its last\n\
+             log at most {:.1} MB, beyond its bound for {:.1} s at most\n\
+             descriptors at most: {} at a start; {} without clients at the end of a life\n",
             self.lives,
             self.kills,
             self.commands,
             self.strangers,
             self.lost,
             megabytes(self.memory),
+            megabytes(self.last_life.0),
+            megabytes(self.last_life.1),
             megabytes(self.log),
             self.late.as_secs_f64(),
-            self.files
+            self.files.0,
+            self.files.1
         );
         for fault in self.faults.iter().take(20) {
             text = text + "FAULT " + fault + "\n";
