@@ -114,17 +114,22 @@ fn never_reading(place: &Place) -> io::Result<Held> {
 }
 
 fn byte_at_a_time(place: &Place) -> io::Result<Held> {
+    const RATE: usize = 25_000;
     let mut mob = place.mob(place.crowd, b"")?;
-    // The body does not end where it should, so that no job is left.
-    for byte in b"put 0 0 60 5\r\nhello, world\r\nlist-tube-used\r\n" {
-        for stream in &mut mob {
-            stream.write_all(&[*byte])?;
+    for byte in b"use abuse\r\n" {
+        // Evenly, for all at once would be load, of which there are other tests.
+        for streams in mob.chunks_mut(RATE / 200) {
+            let began = Instant::now();
+            for stream in streams {
+                stream.write_all(&[*byte])?;
+            }
+            thread::sleep(Duration::from_millis(5).saturating_sub(began.elapsed()));
         }
         if place.is_late() {
             return Err(late("some of the bytes"));
         }
     }
-    Ok(crowd(mob, "that sent a byte at a time"))
+    Ok(crowd(mob, "that sent a line, a byte at a time, 25,000 bytes a second"))
 }
 
 fn half_closed_unread(place: &Place) -> io::Result<Held> {
@@ -245,11 +250,18 @@ fn deleting(mut line: Line, ids: Vec<u64>) -> Leave {
     })
 }
 
-/// More uploads at a time than there is memory for.
+/// More uploads at a time than there is memory for: as many as are let in.
 fn memory_uploads(place: &Place) -> io::Result<Held> {
     limit_memory(place)?;
     let words = [b"put 0 0 60 60000\r\n".as_slice(), &[b'x'; 20_000]].concat();
-    Ok(crowd(place.mob(place.crowd, &words)?, "with 20,000 of 60,000 bytes, in 64 MB"))
+    let mut mob = Vec::new();
+    while mob.len() < place.crowd {
+        // Where nobody is let in any more, the next ones knock in vain.
+        let Ok(mut stream) = place.connect_quickly(mob.len()) else { break };
+        stream.write_all(&words)?;
+        mob.push(stream);
+    }
+    Ok(crowd(mob, "let in, or at the door, each with 20,000 of 60,000 bytes, in 64 MB"))
 }
 
 fn tubes_with_jobs(place: &Place) -> io::Result<Held> {

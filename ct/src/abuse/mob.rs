@@ -31,13 +31,23 @@ impl Place {
 
     /// Connects, from the address whose turn it is.
     pub(super) fn connect(&self, number: usize) -> io::Result<TcpStream> {
-        self.connect_with(number, None)
+        self.connect_with(number, None, STALL)
     }
 
-    fn connect_with(&self, number: usize, buffer: Option<usize>) -> io::Result<TcpStream> {
+    /// Connects, or gives up soon, now and whenever the daemon does not read.
+    pub(super) fn connect_quickly(&self, number: usize) -> io::Result<TcpStream> {
+        self.connect_with(number, None, STALL / 10)
+    }
+
+    fn connect_with(
+        &self,
+        number: usize,
+        buffer: Option<usize>,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
         let source = u8::try_from(number % usize::from(SOURCES)).expect("a small number");
         let source = Ipv4Addr::new(127, 0, 0, 1 + source);
-        let stream = os::connect_from(source, self.address, buffer, STALL)?;
+        let stream = os::connect_from(source, self.address, buffer, timeout)?;
         stream.set_read_timeout(Some(STALL))?;
         Ok(stream)
     }
@@ -60,7 +70,7 @@ impl Place {
     ) -> io::Result<Vec<TcpStream>> {
         let mut mob = Vec::with_capacity(count);
         for number in 0..count {
-            let mut stream = self.connect_with(number, buffer)?;
+            let mut stream = self.connect_with(number, buffer, STALL)?;
             stream.write_all(words)?;
             mob.push(stream);
             if self.is_late() {

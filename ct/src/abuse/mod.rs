@@ -38,7 +38,7 @@ const ATTACK: Duration = Duration::from_secs(30);
 const ALONE: Duration = Duration::from_secs(2);
 /// For how long the abuser holds what it has.
 const HOLD: Duration = Duration::from_millis(1500);
-/// How long a daemon may take to give memory back.
+/// How long a daemon may take to give memory back, and to work off what was asked.
 const SETTLE: Duration = Duration::from_secs(8);
 /// The goal for the 99th percentile, in milliseconds, unless three times the one alone is more.
 const GOAL: f64 = 5.0;
@@ -244,8 +244,16 @@ impl Victim {
     /// Returns which share of a core the daemon uses, in percent.
     fn idle(&self) -> io::Result<f64> {
         let pid = self.daemon.pid();
-        // What the gentle client asked last is answered.
-        thread::sleep(Duration::from_millis(100));
+        // What has been asked may be worked off; one that spins never comes to rest.
+        let patience = Instant::now() + SETTLE;
+        loop {
+            let before = os::cpu_time(pid)?;
+            thread::sleep(Duration::from_millis(100));
+            let used = os::cpu_time(pid)?.saturating_sub(before);
+            if used < Duration::from_millis(10) || Instant::now() > patience {
+                break;
+            }
+        }
         let (began, before) = (Instant::now(), os::cpu_time(pid)?);
         thread::sleep(HOLD);
         let used = os::cpu_time(pid)?.saturating_sub(before);
