@@ -16,7 +16,7 @@ DEB = target/deb/beanstalkd-$(VERSION)
 UNITS = beanstalkd.service beanstalkd@.service beanstalkd.socket
 ORIGINAL ?= /usr/bin/beanstalkd
 
-.PHONY: all run check fmt clippy doc test sim turns kills diff mutants fuzz bench bench-quick crowd original clients \
+.PHONY: all run check fmt clippy doc test sim turns kills abuse soak diff mutants fuzz bench bench-quick crowd original clients \
     install install-daemon install-units uninstall vendor deb clean tools
 
 all: tools
@@ -70,6 +70,19 @@ turns: tools
 kills: tools
 	RUNS=$(or $(RUNS),200) CYCLES=$(or $(CYCLES),1000000) $(CARGO) test --release --locked --test binlog \
 	    -- --nocapture kills:: growth::
+
+# Whatever harm a connection can do, to this daemon and to the original, and what a well-behaved
+# client has of it: some twenty minutes. ONLY=idle,blocked chooses.
+abuse: all original
+	$(CARGO) build -q --release --locked -p ct
+	$(TARGET)/release/ct-abuse $(if $(ONLY),--only $(ONLY)) --rounds $(or $(ROUNDS),3) $(DAEMON) $(ORIGINAL)
+
+# Mixed load with a binlog, kills and restarts for MINUTES; nothing lost, nothing grown. PLANT=loss,
+# leak or growth is a defect that must be found.
+soak: all
+	$(CARGO) build -q --release --locked -p ct
+	$(TARGET)/release/ct-soak --minutes $(or $(MINUTES),30) --seed $(or $(SEED),1) \
+	    $(if $(PLANT),--plant $(PLANT)) $(DAEMON)
 
 # Seeded traffic to this daemon and the original, as text and as garbage, for as many runs as you
 # like: SEED=n is the first, RUNS=n how many. And whether ct alone notices planted defects.

@@ -9,8 +9,11 @@
 //! - [`dialect`] lists where a known daemon answers differently;
 //! - [`check`] plays many scripts at a time, for the tests and for the program `ct-check`;
 //! - [`daemon`], [`client`] and [`prng`] are tools for tests in Rust;
-//! - [`mod@bench`] measures and compares, for the program `ct-bench`.
+//! - [`mod@bench`] measures and compares, for the program `ct-bench`;
+//! - [`mod@abuse`] does harm and sees who suffers, for the program `ct-abuse`;
+//! - [`soak`] loads, kills and restarts for as long as one likes, for the program `ct-soak`.
 
+pub mod abuse;
 pub mod bench;
 pub mod check;
 pub mod client;
@@ -21,6 +24,7 @@ mod os;
 pub mod prng;
 pub mod run;
 pub mod script;
+pub mod soak;
 pub mod socket;
 mod text;
 

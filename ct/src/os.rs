@@ -1,7 +1,8 @@
 //! The system calls that std does not offer, and every unsafe line of this crate.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 /// Sends one byte as TCP urgent data.
@@ -39,22 +40,123 @@ pub(crate) fn readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Vec
 }
 
 /// Asks the kernel to call a socket readable only when so many bytes are there.
-#[expect(unsafe_code, reason = "std has no call for SO_RCVLOWAT")]
 pub(crate) fn set_receive_low_water(socket: &impl AsRawFd, bytes: usize) -> io::Result<()> {
     let value = libc::c_int::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let length = libc::socklen_t::try_from(size_of_val(&value)).expect("four bytes");
-    // SAFETY: the pointer leads to a readable integer of the length given; a descriptor that is no
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &value)
+}
+
+/// Has closing a socket reset the connection, as the end of a process with unread replies does.
+pub(crate) fn reset_on_close(socket: &impl AsRawFd) -> io::Result<()> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 })
+}
+
+#[expect(unsafe_code, reason = "std has few options of sockets")]
+fn set_option<T>(
+    socket: &impl AsRawFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of::<T>()).expect("a few bytes");
+    let value = std::ptr::from_ref(value).cast();
+    // SAFETY: the pointer leads to a readable value of the length given; a descriptor that is no
     // socket is refused by the kernel.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVLOWAT,
-            (&raw const value).cast(),
-            length,
-        )
-    };
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, length) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Connects from an address of our own choice, with a receive buffer of so many bytes if that is
+/// given; each try to send, and this one, ends after `timeout`.
+#[expect(unsafe_code, reason = "std connects from where the system likes")]
+pub(crate) fn connect_from(
+    source: Ipv4Addr,
+    to: SocketAddrV4,
+    receive_buffer: Option<usize>,
+    timeout: Duration,
+) -> io::Result<TcpStream> {
+    // SAFETY: takes no pointers.
+    let number = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) };
+    if number < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, so nobody else owns it.
+    let socket = unsafe { OwnedFd::from_raw_fd(number) };
+    // SAFETY: takes no pointers. What is started from here on does not inherit it.
+    unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+    let stream = TcpStream::from(socket);
+    if let Some(bytes) = receive_buffer {
+        let value = libc::c_int::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+        set_option(&stream, libc::SOL_SOCKET, libc::SO_RCVBUF, &value)?;
+    }
+    // Binding would take a port from all destinations, and those of closed connections for a minute.
+    #[cfg(target_os = "linux")]
+    set_option(&stream, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1_i32)?;
+    stream.set_write_timeout(Some(timeout))?;
+    let address = internet_address(SocketAddrV4::new(source, 0));
+    let length = libc::socklen_t::try_from(size_of_val(&address)).expect("a few bytes");
+    // SAFETY: the pointer leads to a readable address of the length given.
+    if unsafe { libc::bind(number, (&raw const address).cast(), length) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let address = internet_address(to);
+    // SAFETY: the pointer leads to a readable address of the length given.
+    if unsafe { libc::connect(number, (&raw const address).cast(), length) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(stream)
+}
+
+#[expect(unsafe_code, reason = "an address has fields that differ by system")]
+fn internet_address(address: SocketAddrV4) -> libc::sockaddr_in {
+    // SAFETY: all zeros is a valid address.
+    let mut raw: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+    raw.sin_family = libc::sa_family_t::try_from(libc::AF_INET).expect("a small number");
+    raw.sin_port = address.port().to_be();
+    raw.sin_addr.s_addr = u32::from(*address.ip()).to_be();
+    raw
+}
+
+/// What a process can be held to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Limit {
+    /// One more than the largest descriptor.
+    Files,
+    /// Bytes of address space, as `ulimit -v` sets it.
+    Memory,
+}
+
+/// Sets a limit of a running process; what it has beyond that it keeps.
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "std has no call for limits")]
+pub(crate) fn set_limit(pid: u32, what: Limit, value: u64) -> io::Result<()> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let resource = match what {
+        Limit::Files => libc::RLIMIT_NOFILE,
+        Limit::Memory => libc::RLIMIT_AS,
+    };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the last pointer leads to a writable limit, and no new one is given.
+    if unsafe { libc::prlimit(pid, resource, std::ptr::null(), &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    limit.rlim_cur = value.min(limit.rlim_max);
+    // SAFETY: the first pointer leads to a readable limit, and the old one is not asked for.
+    let result = unsafe { libc::prlimit(pid, resource, &raw const limit, std::ptr::null_mut()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Cannot: only Linux lets one process limit another.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn set_limit(_: u32, _: Limit, _: u64) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Lets all others go first: on Linux for the calling thread alone. Whether it worked does not
+/// matter.
+#[expect(unsafe_code, reason = "std has no call for priorities")]
+pub(crate) fn be_nice() {
+    // SAFETY: takes no pointers.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
 }
 
 /// Returns the cores this process may run on; none where there is no way to choose.

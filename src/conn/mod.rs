@@ -24,6 +24,7 @@ pub use output::Output;
 use std::mem;
 
 use crate::{
+    base::is_there,
     proto::{self, CRLF, LINE_LIMIT, Refused},
     queue::Put,
 };
@@ -242,15 +243,22 @@ fn end_of_line(bytes: &[u8], after_cr: bool) -> Option<usize> {
     None
 }
 
+/// There is no memory for a body.
+struct NoRoom;
+
 impl Collecting {
     /// Takes what belongs to the body off `bytes` and says how much that was; fails where there
     /// is no memory for it.
-    fn take(&mut self, bytes: &[u8]) -> Result<usize, std::collections::TryReserveError> {
+    fn take(&mut self, bytes: &[u8]) -> Result<usize, NoRoom> {
         let taken = bytes.len().min(self.size - self.got.len());
         let needed = self.got.len() + taken;
         if needed > self.got.capacity() {
             let capacity = needed.max(2 * self.got.capacity()).max(BODY_START).min(self.size);
-            self.got.try_reserve_exact(capacity - self.got.len())?;
+            let more = capacity - self.got.len();
+            if !is_there(more) {
+                return Err(NoRoom);
+            }
+            self.got.try_reserve_exact(more).map_err(|_| NoRoom)?;
         }
         self.got.extend_from_slice(&bytes[..taken]);
         Ok(taken)

@@ -2,8 +2,9 @@
 //!
 //! It decides nothing about jobs. Each turn it collects readiness, lets the server act, and only
 //! then sends replies. Everything in a turn has a bound: a read, a share of commands, a write, a
-//! batch of new connections; whoever wants more is lined up for the next turn, which then does
-//! not sleep.
+//! batch of new connections and of ended ones; whoever wants more is lined up for the next turn,
+//! which then does not sleep. Who was quiet goes before those who always have more to do, so that
+//! a thousand busy clients do not stand between a client and its answer.
 //!
 //! Both interests of a socket are registered once. Readiness is latched here, and cleared by
 //! `WouldBlock` or a short read or write, so a quiet connection costs nothing and a busy one no
@@ -25,7 +26,7 @@ use mio::{
 pub use self::listen::{ListenError, Listener};
 use self::socket::{Socket, Stream};
 use crate::{
-    base::Key,
+    base::{Key, is_there},
     clock::{Clock, Time},
     conn::Conn,
     notify::Notifier,
@@ -51,8 +52,16 @@ const READ_SHARE: usize = 128 * 1024;
 /// How many bytes one connection may take away in a turn, give or take one write.
 const WRITE_SHARE: usize = 1024 * 1024;
 
-/// How many connections are accepted in a turn, over all listeners.
-const ACCEPT_SHARE: usize = 256;
+/// How many connections are accepted in a turn, over all listeners: a millisecond's worth.
+const ACCEPT_SHARE: usize = 64;
+
+/// How many connections may read and be answered in a turn: the system takes some microseconds for
+/// each, however little they want.
+const VISITS: usize = 256;
+
+/// For how long connections are closed in a turn, give or take one: with much that was not read,
+/// the system may take a millisecond for a single one.
+const CLOSE_TIME: Duration = Duration::from_micros(500);
 
 /// How many events are taken from the system at once; more come at once in the next turn.
 const EVENTS: usize = 1024;
@@ -88,8 +97,13 @@ pub struct Shell {
     server: Server,
     /// By the index of the server's key.
     sockets: Vec<Option<Socket>>,
-    /// Connections that can go on without a new event.
+    /// Connections that can go on since something happened to them.
     runnable: VecDeque<Key<Conn>>,
+    /// Those that can go on without that, for they had more to do than their share of a turn; and
+    /// those that leave.
+    busy: VecDeque<Key<Conn>>,
+    /// Those that have ended and are not closed yet.
+    ended: VecDeque<Key<Conn>>,
     /// Connections that can take more of their output.
     writable: Vec<Key<Conn>>,
     /// Where bytes arrive; whatever is not consumed at once moves to its socket.
@@ -126,6 +140,8 @@ impl Shell {
             server,
             sockets: Vec::new(),
             runnable: VecDeque::new(),
+            busy: VecDeque::new(),
+            ended: VecDeque::new(),
             writable: Vec::new(),
             buffer: vec![0; READ_SHARE + LINE_LIMIT].into(),
             is_stopping: false,
@@ -150,7 +166,8 @@ impl Shell {
             self.accept(now);
             self.advance_all(now);
             self.server.commit(now);
-            self.flush(now);
+            self.flush();
+            self.close_ended(now);
             self.server.reclaim();
             self.notifier.status(self.status());
             self.notifier.feed_watchdog(now);
@@ -177,7 +194,8 @@ impl Shell {
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         let is_knocked_at = self.doors.iter().any(|door| door.is_knocked_at);
         let accept = is_knocked_at.then(|| self.rests_until.unwrap_or_default());
-        let work = (!self.runnable.is_empty()).then(Time::default);
+        let lines = [&self.runnable, &self.busy, &self.ended];
+        let work = lines.iter().any(|line| !line.is_empty()).then(Time::default);
         let due = [self.server.next_deadline(), self.notifier.next_deadline(), accept, work];
         let next = due.into_iter().flatten().min();
         // The turn has taken time; what is due must not wait as long again.
@@ -202,9 +220,12 @@ impl Shell {
                 socket.latch(event);
                 let key = Key::from_index(index);
                 if event.is_read_closed() || event.is_error() {
+                    // Thousands that leave at once must not stand before those who stay.
                     self.server.half_close(key);
+                    self.line_up_busy(key);
+                } else {
+                    self.line_up(key);
                 }
-                self.line_up(key);
             }
         }
     }
@@ -234,11 +255,19 @@ impl Shell {
         self.sockets.iter().flatten().count()
     }
 
-    /// Lets a connection go on in this turn or the next.
+    /// Lets a connection go on, in this turn or soon after, since something happened to it.
     fn line_up(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if !std::mem::replace(&mut socket.is_runnable, true) {
             self.runnable.push_back(key);
+        }
+    }
+
+    /// Lets a connection go on that has had its share.
+    fn line_up_busy(&mut self, key: Key<Conn>) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        if !std::mem::replace(&mut socket.is_runnable, true) {
+            self.busy.push_back(key);
         }
     }
 }
@@ -248,6 +277,11 @@ impl Shell {
     fn accept(&mut self, now: Time) {
         if self.is_stopping || self.rests_until.is_some_and(|until| until > now) {
             return;
+        }
+        // What a connection needs beside its descriptor cannot be refused later.
+        let is_knocked_at = self.doors.iter().any(|door| door.is_knocked_at);
+        if is_knocked_at && !is_there(0) {
+            return self.rest(&io::ErrorKind::OutOfMemory.into(), now);
         }
         self.rests_until = None;
         let share = ACCEPT_SHARE.div_ceil(self.doors.len().max(1));
@@ -332,24 +366,38 @@ fn is_shortage(error: &io::Error) -> bool {
 
 /// Bytes in.
 impl Shell {
-    /// Shares the turn among the connections in line. Where they are very many, the rest of the
-    /// line comes first in the next turn, so that what is due need not wait for all of them.
+    /// Shares the turn among the connections in line: first those that something happened to, but
+    /// for a part that is kept for busy ones. Where they are very many, the rest of a line comes
+    /// first in the next turn, so that what is due need not wait for all of them.
     fn advance_all(&mut self, now: Time) {
-        let line = u32::try_from(self.runnable.len()).unwrap_or(u32::MAX);
-        let share = (TURN / line.max(1)).clamp(LEAST_SHARE, SHARE);
-        for _ in 0..line {
+        let (fresh, busy) = (self.runnable.len(), self.busy.len());
+        let all = u32::try_from(fresh + busy).unwrap_or(u32::MAX);
+        let share = (TURN / all.max(1)).clamp(LEAST_SHARE, SHARE);
+        let kept = busy.min(VISITS / 4);
+        for _ in 0..fresh.min(VISITS - kept) {
+            let Some(key) = self.runnable.pop_front() else { break };
+            self.advance(key, share, now);
             if self.server.is_turn_over() {
                 break;
             }
-            self.advance(share, now);
+        }
+        // One of them at least, even where others have used the turn up.
+        for _ in 0..busy.min(VISITS - fresh.min(VISITS - kept)) {
+            let Some(key) = self.busy.pop_front() else { break };
+            self.advance(key, share, now);
+            if self.server.is_turn_over() {
+                break;
+            }
         }
     }
 
-    /// Gives the next runnable connection its share of the turn.
-    fn advance(&mut self, share: u32, now: Time) {
-        let Some(key) = self.runnable.pop_front() else { return };
+    /// Gives a connection its share of the turn.
+    fn advance(&mut self, key: Key<Conn>, share: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         socket.is_runnable = false;
+        if socket.has_ended {
+            return;
+        }
         if socket.is_writable && !self.server.output(key).is_empty() {
             self.writable.push(key);
         }
@@ -380,7 +428,7 @@ impl Shell {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => self.line_up(key),
-            Err(error) => self.fail(key, &error, now),
+            Err(error) => self.fail(key, &error),
         }
     }
 
@@ -396,8 +444,8 @@ impl Shell {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         socket.appetite = appetite;
         match appetite {
-            Appetite::Later => self.line_up(key),
-            Appetite::More if socket.is_readable => self.line_up(key),
+            Appetite::Later => self.line_up_busy(key),
+            Appetite::More if socket.is_readable => self.line_up_busy(key),
             // An event, or a note of the server's, will come.
             Appetite::More | Appetite::Paused => {}
         }
@@ -407,17 +455,20 @@ impl Shell {
 /// Bytes out.
 impl Shell {
     /// Sends the replies of this turn, and what earlier turns could not send.
-    fn flush(&mut self, now: Time) {
+    fn flush(&mut self) {
         for key in std::mem::take(&mut self.writable) {
-            self.send(key, now);
+            self.send(key);
         }
         while let Some(key) = self.server.next_noted() {
-            self.send(key, now);
+            self.send(key);
         }
     }
 
-    fn send(&mut self, key: Key<Conn>, now: Time) {
+    fn send(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
+        if socket.has_ended {
+            return;
+        }
         let output = self.server.output(key);
         let mut share = WRITE_SHARE;
         while socket.is_writable && !output.is_empty() && share > 0 {
@@ -425,23 +476,47 @@ impl Shell {
                 Ok(count) => share = share.saturating_sub(count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return self.fail(key, &error, now),
+                Err(error) => return self.fail(key, &error),
             }
         }
         if self.server.is_finished(key) {
-            return self.close(key, now);
+            return self.end(key);
         }
         let can_send = socket.is_writable && !self.server.output(key).is_empty();
         let can_feed = self.server.takes_input(key)
             && (socket.is_readable || socket.appetite != Appetite::More);
         if can_send || can_feed {
-            self.line_up(key);
+            self.line_up_busy(key);
         }
     }
 
-    fn fail(&mut self, key: Key<Conn>, error: &io::Error, now: Time) {
+    fn fail(&mut self, key: Key<Conn>, error: &io::Error) {
         debug!("{key:?} failed: {error}");
-        self.close(key, now);
+        self.end(key);
+    }
+
+    /// Lets a connection come to its end, in this turn or soon after.
+    fn end(&mut self, key: Key<Conn>) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        if !std::mem::replace(&mut socket.has_ended, true) {
+            self.ended.push_back(key);
+        }
+    }
+
+    /// Closes connections that have ended, as many as there is time for.
+    fn close_ended(&mut self, now: Time) {
+        if self.ended.is_empty() {
+            return;
+        }
+        let until = self.clock.now() + CLOSE_TIME;
+        while let Some(key) = self.ended.pop_front() {
+            self.close(key, now);
+            if self.clock.now() >= until {
+                break;
+            }
+        }
+        // The jobs they held may have gone to others, who hear of it now.
+        self.flush();
     }
 
     fn close(&mut self, key: Key<Conn>, now: Time) {

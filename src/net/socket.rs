@@ -41,7 +41,7 @@ impl Source for Stream {
 
 /// One connection as the shell sees it.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "four independent facts, not one state")]
+#[expect(clippy::struct_excessive_bools, reason = "five independent facts, not one state")]
 pub(super) struct Socket {
     stream: Stream,
     /// A read may bring something.
@@ -53,6 +53,8 @@ pub(super) struct Socket {
     reads_on: bool,
     /// Is lined up.
     pub(super) is_runnable: bool,
+    /// Nothing is done for it any more but closing it.
+    pub(super) has_ended: bool,
     /// What the server wanted when it was last fed.
     pub(super) appetite: Appetite,
     /// Bytes read and not consumed; at most one read's worth, none while idle.
@@ -68,6 +70,7 @@ impl Socket {
             is_writable: true,
             reads_on: false,
             is_runnable: false,
+            has_ended: false,
             appetite: Appetite::More,
             left_over: Vec::new(),
         }

@@ -25,7 +25,7 @@ use std::{borrow::Cow, collections::VecDeque};
 use ::log::{info, trace};
 
 use crate::{
-    base::{Arena, Key},
+    base::{Arena, Key, Room},
     clock::Time,
     conn::{Conn, Output, Step},
     proto::{CRLF, Refused, Reply, Verb},
@@ -129,6 +129,8 @@ pub struct Server {
     latest: Time,
     /// Commands obeyed since the last tick; one that takes long counts as several.
     obeyed: u32,
+    /// Memory for the next jobs.
+    room: Room,
     kicks: VecDeque<LongKick>,
     /// Jobs that kicks may still move this turn.
     kicks_left: u32,
@@ -158,6 +160,7 @@ impl Server {
             started_at: now,
             latest: now,
             obeyed: 0,
+            room: Room::default(),
             kicks: VecDeque::new(),
             kicks_left: SLICE,
             departing: VecDeque::new(),
@@ -388,6 +391,11 @@ impl Server {
         }
         if let Err(refused) = self.may_put(key, &body, now) {
             return self.reply(key, Reply::Refused(refused));
+        }
+        let (jobs, held) =
+            (self.queue.jobs() + 1, self.queue.held() + JOB_COST + body.len() as u64);
+        if !self.room.covers(jobs, held, body.len()) {
+            return self.reply(key, Reply::Refused(Refused::OutOfMemory));
         }
         let Ok(body) = self.queue.store(body) else {
             return self.reply(key, Reply::Refused(Refused::OutOfMemory));

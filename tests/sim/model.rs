@@ -36,6 +36,23 @@ pub(crate) enum Command {
     ListTubesWatched,
     PauseTube { name: String, delay: u32 },
     Quit,
+    /// What bytes come to that no generator sends; read from bytes, and never made into any.
+    Part(Part),
+}
+
+/// Half a command, or none.
+#[derive(Debug, Clone)]
+#[allow(dead_code, reason = "the simulator sends whole commands; only the fuzzer reads bytes")]
+pub(crate) enum Part {
+    /// The line of a `put`.
+    Header { pri: u32, delay: u32, ttr: u32 },
+    /// The body of the `put` before it, with the two bytes that should be CR LF.
+    Body(Vec<u8>),
+    /// A line that is refused, and what `stats` counts it as all the same. There is no reply yet
+    /// where a body follows that is skipped.
+    BadLine { reply: Option<&'static str>, counted: Option<&'static str> },
+    /// The end of something that was skipped.
+    Skipped(&'static str),
 }
 
 /// As it is sent, without the end of a long body.
@@ -81,6 +98,7 @@ impl Command {
             Self::ListTubesWatched => "list-tubes-watched".into(),
             Self::PauseTube { name, delay } => format!("pause-tube {name} {delay}"),
             Self::Quit => "quit".into(),
+            Self::Part(part) => return format!("{part:?}").into_bytes(),
         };
         format!("{line}\r\n").into_bytes()
     }
@@ -88,7 +106,7 @@ impl Command {
     /// The key of `stats` that counts it.
     fn counter(&self) -> Option<&'static str> {
         Some(match self {
-            Self::Put { .. } => "put",
+            Self::Put { .. } | Self::Part(Part::Header { .. }) => "put",
             Self::Use(_) => "use",
             Self::Reserve(None) => "reserve",
             Self::Reserve(Some(_)) => "reserve-with-timeout",
@@ -110,7 +128,8 @@ impl Command {
             Self::ListTubeUsed => "list-tube-used",
             Self::ListTubesWatched => "list-tubes-watched",
             Self::PauseTube { .. } => "pause-tube",
-            Self::ReserveJob(_) | Self::KickJob(_) | Self::Quit => return None,
+            Self::Part(Part::BadLine { counted, .. }) => return *counted,
+            Self::ReserveJob(_) | Self::KickJob(_) | Self::Quit | Self::Part(_) => return None,
         })
     }
 }
@@ -173,6 +192,16 @@ struct Tube {
     pauses: u64,
 }
 
+/// What is known of a job before its body.
+#[derive(Debug, Clone, Copy)]
+struct Put {
+    id: u64,
+    pri: u32,
+    delay: u32,
+    ttr: u32,
+    created: u64,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Wait {
     until: Option<u64>,
@@ -188,6 +217,8 @@ struct Peer {
     uses: String,
     watches: Vec<String>,
     wait: Option<Wait>,
+    /// A `put` whose body has not come yet.
+    put: Option<Put>,
     queue: VecDeque<Command>,
     replies: Vec<u8>,
     has_ended: bool,
@@ -256,6 +287,7 @@ impl Model {
             uses: "default".into(),
             watches: vec!["default".into()],
             wait: None,
+            put: None,
             queue: VecDeque::new(),
             replies: Vec::new(),
             has_ended: false,
@@ -594,13 +626,32 @@ impl Model {
 impl Model {
     #[expect(clippy::too_many_lines, reason = "one arm per command, to be read from top to bottom")]
     fn obey(&mut self, peer: usize, command: Command) {
+        // The end of what is skipped is not a command, and takes no time.
+        if let Command::Part(Part::Skipped(reply)) = command {
+            return self.reply(peer, reply);
+        }
         let now = self.instant();
         if let Some(counter) = command.counter() {
             *self.counters.entry(counter).or_default() += 1;
         }
         let uses = self.peers[peer].uses.clone();
         match command {
-            Command::Put { pri, delay, ttr, body } => self.put(peer, now, pri, delay, ttr, body),
+            Command::Put { pri, delay, ttr, mut body } => {
+                self.header(peer, now, pri, delay, ttr);
+                body.extend_from_slice(b"\r\n");
+                let now = self.instant();
+                self.body(peer, now, body);
+            }
+            Command::Part(Part::Header { pri, delay, ttr }) => {
+                self.header(peer, now, pri, delay, ttr);
+            }
+            Command::Part(Part::Body(body)) => self.body(peer, now, body),
+            Command::Part(Part::BadLine { reply, .. }) => {
+                if let Some(reply) = reply {
+                    self.reply(peer, reply);
+                }
+            }
+            Command::Part(Part::Skipped(_)) => {}
             Command::Use(name) => {
                 self.touch_tube(&name);
                 self.peers[peer].uses.clone_from(&name);
@@ -741,11 +792,20 @@ impl Model {
         }
     }
 
-    fn put(&mut self, peer: usize, created: u64, pri: u32, delay: u32, ttr: u32, body: Vec<u8>) {
-        let now = self.instant();
+    fn header(&mut self, peer: usize, created: u64, pri: u32, delay: u32, ttr: u32) {
         let id = self.next_id;
         self.next_id += 1;
         self.peers[peer].is_producer = true;
+        self.peers[peer].put = Some(Put { id, pri, delay, ttr, created });
+    }
+
+    fn body(&mut self, peer: usize, now: u64, mut body: Vec<u8>) {
+        let put = self.peers[peer].put.take().expect("a line comes before its body");
+        let Put { id, pri, delay, ttr, created } = put;
+        if !body.ends_with(b"\r\n") {
+            return self.reply(peer, "EXPECTED_CRLF");
+        }
+        body.truncate(body.len() - 2);
         if self.is_draining {
             return self.reply(peer, "DRAINING");
         }

@@ -123,6 +123,11 @@ impl Scratch {
         Ok(Self { path })
     }
 
+    /// Returns where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Returns the flags that make a daemon keep its binlog here.
     pub fn flags(&self, flag: &str) -> Vec<String> {
         vec!["-b".to_owned(), self.path.to_string_lossy().into_owned(), flag.to_owned()]

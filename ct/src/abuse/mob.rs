@@ -1,0 +1,203 @@
+//! Many connections, from several addresses of this machine; and one that says very much.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::STALL;
+use crate::os;
+
+/// How many addresses connections come from: each has ports for some 28,000.
+const SOURCES: u8 = 8;
+
+/// Where the daemon is, and how much is done to it.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) address: SocketAddrV4,
+    pub(super) pid: u32,
+    /// How many connections a mob has.
+    pub(super) crowd: usize,
+    /// How many jobs, tubes or commands are many.
+    pub(super) many: usize,
+    /// When an attack has to be over.
+    pub(super) until: Instant,
+}
+
+impl Place {
+    pub(super) fn is_late(&self) -> bool {
+        Instant::now() > self.until
+    }
+
+    /// Connects, from the address whose turn it is.
+    pub(super) fn connect(&self, number: usize) -> io::Result<TcpStream> {
+        self.connect_with(number, None, STALL)
+    }
+
+    /// Connects, or gives up soon, now and whenever the daemon does not read.
+    pub(super) fn connect_quickly(&self, number: usize) -> io::Result<TcpStream> {
+        self.connect_with(number, None, STALL / 10)
+    }
+
+    fn connect_with(
+        &self,
+        number: usize,
+        buffer: Option<usize>,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
+        let source = u8::try_from(number % usize::from(SOURCES)).expect("a small number");
+        let source = Ipv4Addr::new(127, 0, 0, 1 + source);
+        let stream = os::connect_from(source, self.address, buffer, timeout)?;
+        stream.set_read_timeout(Some(STALL))?;
+        Ok(stream)
+    }
+
+    /// Connects `count` times and says the same on each.
+    pub(super) fn mob(&self, count: usize, words: &[u8]) -> io::Result<Vec<TcpStream>> {
+        self.mob_with(count, words, None)
+    }
+
+    /// The same for connections that take few bytes when nobody reads.
+    pub(super) fn deaf_mob(&self, count: usize, words: &[u8]) -> io::Result<Vec<TcpStream>> {
+        self.mob_with(count, words, Some(4096))
+    }
+
+    fn mob_with(
+        &self,
+        count: usize,
+        words: &[u8],
+        buffer: Option<usize>,
+    ) -> io::Result<Vec<TcpStream>> {
+        let mut mob = Vec::with_capacity(count);
+        for number in 0..count {
+            let mut stream = self.connect_with(number, buffer, STALL)?;
+            stream.write_all(words)?;
+            mob.push(stream);
+            if self.is_late() {
+                return Err(late(&format!("{} of {count} connections", mob.len())));
+            }
+        }
+        Ok(mob)
+    }
+
+    /// Opens a connection for [`Line::exchange`].
+    pub(super) fn line(&self) -> io::Result<Line> {
+        let stream = self.connect(0)?;
+        stream.set_nodelay(true)?;
+        Ok(Line { reader: BufReader::with_capacity(1 << 16, stream), until: self.until })
+    }
+}
+
+pub(super) fn late(done: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("given up after {done}"))
+}
+
+/// One connection that pipelines.
+#[derive(Debug)]
+pub(super) struct Line {
+    reader: BufReader<TcpStream>,
+    pub(super) until: Instant,
+}
+
+/// What came back.
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    /// Jobs that were put or reserved.
+    pub(super) ids: Vec<u64>,
+    /// `OUT_OF_MEMORY`.
+    pub(super) refused: usize,
+    /// `NOT_FOUND`, `TIMED_OUT` and other words, but for those of success.
+    pub(super) others: usize,
+}
+
+impl Line {
+    /// Sends all of it while reading, and takes so many replies.
+    pub(super) fn exchange(&mut self, bytes: &[u8], replies: usize) -> io::Result<Replies> {
+        let mut writer = self.reader.get_ref().try_clone()?;
+        thread::scope(|scope| {
+            let writing = scope.spawn(move || {
+                os::be_nice();
+                writer.write_all(bytes)
+            });
+            let found = self.take(replies);
+            if found.is_err() {
+                // Or the writer would wait for a daemon that does not read.
+                let _ = self.reader.get_ref().shutdown(std::net::Shutdown::Both);
+            }
+            let written = writing.join().expect("the writer does not panic");
+            found.and_then(|found| written.map(|()| found))
+        })
+    }
+
+    fn take(&mut self, replies: usize) -> io::Result<Replies> {
+        let mut found = Replies::default();
+        let mut line = Vec::new();
+        for count in 0..replies {
+            if count % 64 == 0 && Instant::now() > self.until {
+                return Err(late(&format!("{count} of {replies} replies")));
+            }
+            line.clear();
+            if self.reader.read_until(b'\n', &mut line)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let text = String::from_utf8_lossy(&line);
+            let words: Vec<&str> = text.split_ascii_whitespace().collect();
+            let number = |index: usize| words.get(index).and_then(|word| word.parse::<u64>().ok());
+            let body = match (words.first().copied(), words.len()) {
+                (Some("INSERTED"), _) => {
+                    found.ids.extend(number(1));
+                    None
+                }
+                (Some("RESERVED"), _) => {
+                    found.ids.extend(number(1));
+                    number(2)
+                }
+                (Some("OK"), _) => number(1),
+                (Some("OUT_OF_MEMORY"), _) => {
+                    found.refused += 1;
+                    None
+                }
+                (Some("DELETED" | "WATCHING" | "USING"), _) => None,
+                _ => {
+                    found.others += 1;
+                    None
+                }
+            };
+            if let Some(length) = body {
+                let body = (&mut self.reader).take(length + 2);
+                io::copy(&mut { body }, &mut io::sink())?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Deletes jobs, many at a time.
+    pub(super) fn delete(&mut self, ids: &[u64]) -> io::Result<usize> {
+        let mut missing = 0;
+        for ids in ids.chunks(1000) {
+            let text: String = ids.iter().map(|id| format!("delete {id}\r\n")).collect();
+            missing += self.exchange(text.as_bytes(), ids.len())?.others;
+        }
+        Ok(missing)
+    }
+
+    /// Reads one number of a list of statistics.
+    pub(super) fn statistic(&mut self, command: &str, name: &str) -> io::Result<u64> {
+        self.reader.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
+        let mut line = String::new();
+        self.reader.read_line(&mut line)?;
+        let length = line.strip_prefix("OK ").and_then(|rest| rest.trim_end().parse().ok());
+        let length: usize = length.ok_or_else(|| io::Error::other(line.trim_end().to_owned()))?;
+        let mut body = vec![0; length + 2];
+        self.reader.read_exact(&mut body)?;
+        let body = String::from_utf8_lossy(&body);
+        let head = format!("{name}: ");
+        let value = body.lines().find_map(|line| line.strip_prefix(&head)?.parse().ok());
+        value.ok_or_else(|| io::Error::other(format!("no {name}")))
+    }
+
+    /// Allows more time.
+    pub(super) fn allow(&mut self, time: Duration) {
+        self.until = Instant::now() + time;
+    }
+}

@@ -1,0 +1,62 @@
+//! The table, in Markdown.
+
+use std::fmt::Write as _;
+
+use super::{Round, Row};
+
+/// Makes the table, with what it means.
+pub fn table(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "| abuse | daemon | p50 ms, alone → meanwhile | p99 ms, alone → meanwhile | longest ms \
+         | CPU at rest | memory MB, before → held → after | |\n\
+         |---|---|---|---|---|---|---|---|\n",
+    );
+    for row in rows {
+        let _ = writeln!(text, "{}", line(row));
+    }
+    text += "\nThe three figures of p50 and p99 are those of put, reserve and delete of a client \
+             with 200 rounds a second; each is the median of the rounds. The longest wait is that of \
+             all rounds. CPU at rest is what the daemon uses while abuser and client are silent.\n";
+    for row in rows {
+        if let Some(round) = row.rounds.last() {
+            let _ = writeln!(text, "- {}, {}: {}", row.kind, row.daemon, round.note);
+        }
+    }
+    text
+}
+
+fn line(row: &Row) -> String {
+    let head = format!("| {} | {} |", row.kind, row.daemon);
+    let judgement = row.judge();
+    let verdict = if judgement.is_empty() { "survived".to_owned() } else { judgement.join("; ") };
+    if row.rounds.is_empty() {
+        return format!("{head} – | – | – | – | – | {verdict} |");
+    }
+    let alone = |share| milliseconds(row.latency(|round| &round.alone, share));
+    let during = |share| milliseconds(row.latency(|round| &round.during, share));
+    let memory = [0, 1, 2].map(|at| {
+        let round = if at == 2 { row.rounds.last() } else { row.rounds.first() };
+        round.map_or(0.0, |round| megabytes(round, at))
+    });
+    format!(
+        "{head} {} → {} | {} → {} | {:.1} | {:.1} % | {:.1} → {:.1} → {:.1} | {verdict} |",
+        alone(0.5),
+        during(0.5),
+        alone(0.99),
+        during(0.99),
+        row.longest(),
+        row.median(|round| round.idle),
+        memory[0],
+        memory[1],
+        memory[2],
+    )
+}
+
+fn milliseconds(values: [f64; 3]) -> String {
+    values.map(|value| format!("{value:.2}")).join(" ")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "megabytes for the eye")]
+fn megabytes(round: &Round, at: usize) -> f64 {
+    round.memory[at] as f64 / 1e6
+}

@@ -1,0 +1,96 @@
+//! Does to daemons, side by side, whatever harm a connection can do, and says what a well-behaved
+//! client had of it.
+//!
+//! Only arguments and output are here; [`ct::abuse`] does the work.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use ct::abuse::{self, Config};
+use ct::bench::target::{self, Target};
+
+const USAGE: &str = "\
+Usage: ct-abuse [OPTIONS] DAEMON…
+
+DAEMON is 'PROGRAM FLAGS'. The goals are those of the first; the others are there to compare.
+
+ --only NAMES      some abuses, with commas between; --list tells their names
+ --connections N   how many connections a mob has (20000, or what the limit on files allows)
+ --many N          how many jobs, tubes or commands are many (100000)
+ --rounds N        how often each abuse is done to one process (3)
+ --list            the names of the abuses
+ -h, --help        this help
+
+Exit status: 0 if the first daemon met every goal, 1 if it did not, 2 if it could not begin.
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "-h" || argument == "--help") {
+        print(USAGE);
+        return ExitCode::SUCCESS;
+    }
+    if arguments.iter().any(|argument| argument == "--list") {
+        print(&(abuse::names().join("\n") + "\n"));
+        return ExitCode::SUCCESS;
+    }
+    match run(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(message) => {
+            eprintln!("ct-abuse: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<bool, String> {
+    let config = config(arguments)?;
+    let mut tell = |line: &str| eprintln!("{line}");
+    let rows = abuse::run(&config, &mut tell).map_err(|error| error.to_string())?;
+    print(&abuse::report::table(&rows));
+    Ok(abuse::is_good(&config, &rows))
+}
+
+fn config(arguments: &[String]) -> Result<Config, String> {
+    let mut config = Config {
+        targets: Vec::new(),
+        only: Vec::new(),
+        connections: 20_000,
+        many: 100_000,
+        rounds: 3,
+    };
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
+        let number = |text: &String| match text.parse::<usize>() {
+            Ok(number) if number > 0 => Ok(number),
+            _ => Err(format!("{argument} needs a number, not {text}")),
+        };
+        match argument.as_str() {
+            "--only" => config.only = value()?.split(',').map(str::to_owned).collect(),
+            "--connections" => config.connections = number(value()?)?,
+            "--many" => config.many = number(value()?)?,
+            "--rounds" => config.rounds = number(value()?)?,
+            flag if flag.starts_with("--") => return Err(format!("what is {flag}?\n\n{USAGE}")),
+            command => {
+                config.targets.push(Target::daemon(command).map_err(|error| error.to_string())?);
+            }
+        }
+    }
+    if let Some(name) = config.only.iter().find(|name| !abuse::names().contains(&name.as_str())) {
+        return Err(format!("no abuse is called {name}; --list tells their names"));
+    }
+    if config.targets.is_empty() {
+        return Err(format!("give a daemon\n\n{USAGE}"));
+    }
+    target::tell_apart(&mut config.targets);
+    Ok(config)
+}
+
+/// Prints at once; a reader who has gone away is no fault of ours.
+fn print(text: &str) {
+    let mut out = std::io::stdout();
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
+}

@@ -1,0 +1,84 @@
+//! Keeps a daemon with a binlog under load, kills it again and again, and says whether everything
+//! that it acknowledged is there.
+//!
+//! Only arguments and output are here; [`ct::soak`] does the work.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ct::bench::target::{Scratch, Target};
+use ct::soak::{self, Config, Plant};
+
+const USAGE: &str = "\
+Usage: ct-soak [OPTIONS] DAEMON
+
+DAEMON is 'PROGRAM FLAGS'; its binlog is in a directory of its own, removed in the end.
+
+ --minutes N   how long (30)
+ --seed N      what the clients' choices begin with (1)
+ --dir PATH    where the binlog's directory is made (the directory for temporary files)
+ --plant WHAT  a defect that must be found: loss, leak or growth
+ -h, --help    this help
+
+Exit status: 0 if all is well, 1 if something was lost, grew or failed, 2 if it could not begin.
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "-h" || argument == "--help") {
+        print(USAGE);
+        return ExitCode::SUCCESS;
+    }
+    match soak(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(message) => {
+            eprintln!("ct-soak: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn soak(arguments: &[String]) -> Result<bool, String> {
+    let (mut minutes, mut seed, mut parent) = (30, 1, std::env::temp_dir());
+    let (mut plant, mut daemon) = (None, None);
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
+        let number = |text: &String| {
+            text.parse::<u64>().map_err(|_| format!("{argument} needs a number, not {text}"))
+        };
+        match argument.as_str() {
+            "--minutes" => minutes = number(value()?)?,
+            "--seed" => seed = number(value()?)?,
+            "--dir" => parent = value()?.into(),
+            "--plant" => {
+                let name = value()?;
+                let known = Plant::named(name).ok_or_else(|| format!("no such plant: {name}"))?;
+                plant = Some(known);
+            }
+            flag if flag.starts_with("--") => return Err(format!("what is {flag}?\n\n{USAGE}")),
+            command => daemon = Some(command.to_owned()),
+        }
+    }
+    let daemon = daemon.ok_or_else(|| format!("give a daemon\n\n{USAGE}"))?;
+    let told = |error: std::io::Error| error.to_string();
+    let target = Target::daemon(&daemon).map_err(told)?;
+    let scratch = Scratch::new(&parent).map_err(told)?;
+    soak::prepare().map_err(told)?;
+    print(&format!("{}: {minutes} minutes, seed {seed}\n", target.label));
+    let time = Duration::from_secs(60 * minutes);
+    let config = Config { program: target.program, time, seed, plant };
+    let mut tell = |line: &str| print(&format!("{line}\n"));
+    let outcome = soak::run(&config, scratch.path(), &mut tell).map_err(told)?;
+    print(&outcome.report());
+    Ok(outcome.faults.is_empty() && outcome.lost == 0)
+}
+
+/// Prints at once; a reader who has gone away is no fault of ours.
+fn print(text: &str) {
+    let mut out = std::io::stdout();
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
+}

@@ -1,0 +1,408 @@
+//! What one client of the soak has been told, and whether the daemon still stands by it.
+//!
+//! Every client has a tube of its own, so nobody else touches its jobs. A job whose `put` was
+//! acknowledged must be there, with its body, until its `delete` was; then it must be gone for
+//! good. What was on its way when the daemon was killed may have been done or not.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::Write as _;
+use std::io;
+
+use crate::{Client, Prng};
+
+/// How many jobs a client keeps about.
+const BACKLOG: usize = 1500;
+/// How many commands a batch has at most.
+const BATCH: u64 = 30;
+/// How many deleted jobs are asked for again after a restart.
+const REMEMBERED: usize = 5000;
+/// How many questions are on their way at a time.
+const WINDOW: usize = 200;
+/// What the log keeps for a job beside its tube and body: two records, and a CR LF.
+const RECORDS: u64 = 84 + 84 + 2;
+
+/// A job that is there, or may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Job {
+    /// Which put of its client it was; its body tells.
+    serial: u64,
+    size: usize,
+}
+
+/// A command on its way.
+#[derive(Debug, Clone, Copy)]
+enum Sent {
+    Put(Job),
+    Reserve,
+    Delete(u64),
+    /// Gives a held job back, in one way or another.
+    Return(&'static str),
+    Touch,
+    Kick,
+    Look(u64),
+}
+
+/// One client's knowledge.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    prng: Prng,
+    tube: String,
+    serial: u64,
+    jobs: BTreeMap<u64, Job>,
+    held: Vec<u64>,
+    deleted: VecDeque<u64>,
+    sent: VecDeque<Sent>,
+    /// Puts and deletes that a kill left unanswered.
+    maybe_put: BTreeSet<u64>,
+    maybe_deleted: BTreeSet<u64>,
+    /// How many commands were answered.
+    pub(super) commands: u64,
+    /// What should not have happened.
+    pub(super) faults: Vec<String>,
+    /// Jobs that are not there any more and should be.
+    pub(super) lost: u64,
+}
+
+impl Ledger {
+    pub(super) fn new(number: usize, seed: u64) -> Self {
+        Self {
+            prng: Prng::new(seed),
+            tube: format!("soak-{number}"),
+            serial: 0,
+            jobs: BTreeMap::new(),
+            held: Vec::new(),
+            deleted: VecDeque::new(),
+            sent: VecDeque::new(),
+            maybe_put: BTreeSet::new(),
+            maybe_deleted: BTreeSet::new(),
+            commands: 0,
+            faults: Vec::new(),
+            lost: 0,
+        }
+    }
+
+    /// Returns how many jobs must be there, and how many more may be.
+    pub(super) fn count(&self) -> (usize, usize) {
+        (
+            self.jobs.len() - self.maybe_deleted.len(),
+            self.maybe_put.len() + self.maybe_deleted.len(),
+        )
+    }
+
+    /// Returns how many bytes of the log are live for these jobs.
+    pub(super) fn live_bytes(&self) -> u64 {
+        let tube = self.tube.len() as u64;
+        self.jobs.values().map(|job| RECORDS + tube + job.size as u64).sum()
+    }
+
+    /// Connects to the client's tube.
+    pub(super) fn connect(&self, address: &str) -> io::Result<Client> {
+        let mut client = Client::connect(address)?;
+        client.command(&format!("use {}", self.tube))?;
+        client.command(&format!("watch {}", self.tube))?;
+        client.command("ignore default")?;
+        Ok(client)
+    }
+
+    /// Sends a batch and takes its replies; an error when the daemon is gone.
+    pub(super) fn batch(&mut self, client: &mut Client) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        for _ in 0..=self.prng.below(BATCH) {
+            let sent = self.think(&mut bytes);
+            self.sent.push_back(sent);
+        }
+        client.send(&bytes)?;
+        while let Some(&sent) = self.sent.front() {
+            self.receive(client, sent)?;
+            self.sent.pop_front();
+            self.commands += 1;
+        }
+        Ok(())
+    }
+
+    fn think(&mut self, bytes: &mut Vec<u8>) -> Sent {
+        let dice = self.prng.below(100);
+        // A full backlog shrinks slowly: some of the other dice below put as well.
+        let puts = if self.jobs.len() < BACKLOG { 60 } else { 10 };
+        if dice < puts {
+            return self.put(bytes);
+        }
+        let mut line = String::new();
+        let sent = match (dice % 20, self.held.is_empty()) {
+            (0, _) => {
+                line.push_str("kick 5");
+                Sent::Kick
+            }
+            (1, _) => match self.any() {
+                Some(id) => {
+                    let _ = write!(line, "peek {id}");
+                    Sent::Look(id)
+                }
+                None => return self.put(bytes),
+            },
+            (2..=8, _) | (_, true) => {
+                line.push_str("reserve-with-timeout 0");
+                Sent::Reserve
+            }
+            (what, false) => {
+                let index = self.prng.below(self.held.len() as u64);
+                let index = usize::try_from(index).expect("an index");
+                let id = self.held.swap_remove(index);
+                match what {
+                    9 | 10 => {
+                        let delay = self.prng.below(3);
+                        let _ = write!(line, "release {id} {} {delay}", self.prng.below(5));
+                        Sent::Return("RELEASED")
+                    }
+                    11 => {
+                        let _ = write!(line, "bury {id} 7");
+                        Sent::Return("BURIED")
+                    }
+                    12 => {
+                        self.held.push(id);
+                        let _ = write!(line, "touch {id}");
+                        Sent::Touch
+                    }
+                    // It is forgotten, and its time runs out.
+                    13 => return self.put(bytes),
+                    _ => {
+                        let _ = write!(line, "delete {id}");
+                        Sent::Delete(id)
+                    }
+                }
+            }
+        };
+        bytes.extend_from_slice(line.as_bytes());
+        bytes.extend_from_slice(b"\r\n");
+        sent
+    }
+
+    /// A job that is there for sure and that no command on its way deletes.
+    fn any(&mut self) -> Option<u64> {
+        let (&last, _) = self.jobs.last_key_value()?;
+        let from = self.prng.below(last + 1);
+        let (&id, _) = self.jobs.range(from..).next()?;
+        let is_going = |sent: &Sent| matches!(sent, Sent::Delete(other) if *other == id);
+        let is_sure = !self.maybe_deleted.contains(&id) && !self.sent.iter().any(is_going);
+        is_sure.then_some(id)
+    }
+
+    fn put(&mut self, bytes: &mut Vec<u8>) -> Sent {
+        let sizes = [10, 100, 100, 300, 1000, 5000];
+        let size = sizes[usize::try_from(self.prng.below(6)).expect("an index")];
+        let job = Job { serial: self.serial, size };
+        self.serial += 1;
+        let (pri, delay) = (self.prng.below(5), self.prng.below(10) / 8);
+        let ttr = 1 + self.prng.below(3);
+        let body = self.body(job);
+        let line = format!("put {pri} {delay} {ttr} {}\r\n", body.len());
+        bytes.extend_from_slice(line.as_bytes());
+        bytes.extend_from_slice(&body);
+        bytes.extend_from_slice(b"\r\n");
+        Sent::Put(Job { size: body.len(), ..job })
+    }
+
+    /// The body tells its client and its serial, and the rest of it depends on both.
+    fn body(&self, job: Job) -> Vec<u8> {
+        let mut body = format!("{} {} ", self.tube, job.serial).into_bytes();
+        let mut prng = Prng::new(job.serial);
+        while body.len() < job.size {
+            body.extend_from_slice(&prng.next_u64().to_le_bytes());
+        }
+        body.truncate(job.size.max(24));
+        body
+    }
+
+    fn receive(&mut self, client: &mut Client, sent: Sent) -> io::Result<()> {
+        let line = client.line()?;
+        let is_right = match sent {
+            Sent::Put(job) => match line.strip_prefix("INSERTED ").map(str::parse) {
+                Some(Ok(id)) => self.jobs.insert(id, job).is_none(),
+                _ => false,
+            },
+            Sent::Reserve if line.starts_with("RESERVED ") => {
+                let (id, body) = body_of(client, &line)?;
+                self.meet(id, &body);
+                self.held.push(id);
+                true
+            }
+            Sent::Reserve => line == "TIMED_OUT" || line == "DEADLINE_SOON",
+            Sent::Delete(id) => {
+                self.jobs.remove(&id);
+                self.maybe_deleted.remove(&id);
+                self.deleted.push_back(id);
+                if self.deleted.len() > REMEMBERED {
+                    self.deleted.pop_front();
+                }
+                line == "DELETED"
+            }
+            // Its time may have run out.
+            Sent::Return(done) => line == done || line == "NOT_FOUND",
+            Sent::Touch => line == "TOUCHED" || line == "NOT_FOUND",
+            Sent::Kick => line.starts_with("KICKED "),
+            Sent::Look(id) if line.starts_with("FOUND ") => {
+                let (found, body) = body_of(client, &line)?;
+                self.meet(found, &body);
+                found == id
+            }
+            Sent::Look(_) => false,
+        };
+        if !is_right {
+            self.fault(format!("{sent:?} was answered {line}"));
+        }
+        Ok(())
+    }
+
+    /// A job has been seen: it must be one of ours, as it was put.
+    fn meet(&mut self, id: u64, body: &[u8]) {
+        let known = self.jobs.get(&id).copied();
+        let serial = serial_of(body);
+        let job = match (known, serial) {
+            (Some(job), _) => job,
+            // Its put was on its way when the daemon was killed.
+            (None, Some(serial)) if self.maybe_put.remove(&serial) => {
+                let job = Job { serial, size: body.len() };
+                self.jobs.insert(id, job);
+                job
+            }
+            _ => return self.fault(format!("job {id} is not one that should be there")),
+        };
+        if self.body(job) != body {
+            self.fault(format!("job {id} has another body"));
+        }
+    }
+
+    fn fault(&mut self, text: String) {
+        self.faults.push(format!("{}: {text}", self.tube));
+    }
+
+    /// The daemon was killed: what was on its way may have been done.
+    pub(super) fn interrupted(&mut self) {
+        for sent in std::mem::take(&mut self.sent) {
+            match sent {
+                Sent::Put(job) => drop(self.maybe_put.insert(job.serial)),
+                Sent::Delete(id) if self.jobs.contains_key(&id) => {
+                    self.maybe_deleted.insert(id);
+                }
+                _ => {}
+            }
+        }
+        self.held.clear();
+    }
+
+    /// Asks a daemon that has just started for every job there should be, and for some that should
+    /// not.
+    pub(super) fn verify(&mut self, client: &mut Client) -> io::Result<()> {
+        let ids: Vec<u64> = self.jobs.keys().copied().collect();
+        for ids in ids.chunks(WINDOW) {
+            client.send(peeks(ids))?;
+            for &id in ids {
+                let line = client.line()?;
+                let was_unsure = self.maybe_deleted.remove(&id);
+                if line.starts_with("FOUND ") {
+                    let (id, body) = body_of(client, &line)?;
+                    self.meet(id, &body);
+                } else {
+                    self.jobs.remove(&id);
+                    if !was_unsure {
+                        self.lost += 1;
+                        self.fault(format!("job {id} is lost: {line}"));
+                    }
+                }
+            }
+        }
+        let gone: Vec<u64> = self.deleted.drain(..).collect();
+        for ids in gone.chunks(WINDOW) {
+            client.send(peeks(ids))?;
+            for &id in ids {
+                let line = client.line()?;
+                if line != "NOT_FOUND" {
+                    body_of(client, &line)?;
+                    self.fault(format!("job {id} was deleted and is back"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes every job out; what remains in the ledger then is lost.
+    pub(super) fn drain(&mut self, client: &mut Client) -> io::Result<()> {
+        client.command("kick 1000000")?;
+        loop {
+            // Longer than any delay and any time to run.
+            let line = client.command("reserve-with-timeout 4")?;
+            if !line.starts_with("RESERVED ") {
+                break;
+            }
+            let (id, body) = body_of(client, &line)?;
+            self.meet(id, &body);
+            let line = client.command(&format!("delete {id}"))?;
+            if line != "DELETED" {
+                self.fault(format!("job {id}: {line} instead of DELETED"));
+            }
+            self.jobs.remove(&id);
+        }
+        self.lost += self.jobs.len() as u64;
+        if !self.jobs.is_empty() {
+            self.fault(format!("{} jobs never came out", self.jobs.len()));
+        }
+        Ok(())
+    }
+}
+
+fn peeks(ids: &[u64]) -> String {
+    ids.iter().fold(String::new(), |mut all, id| {
+        let _ = write!(all, "peek {id}\r\n");
+        all
+    })
+}
+
+/// Reads the body behind `RESERVED <id> <bytes>` or `FOUND <id> <bytes>`.
+fn body_of(client: &mut Client, line: &str) -> io::Result<(u64, Vec<u8>)> {
+    let mut words = line.split(' ').skip(1).map(str::parse::<u64>);
+    let (Some(Ok(id)), Some(Ok(size))) = (words.next(), words.next()) else {
+        return Err(io::Error::other(format!("no job: {line}")));
+    };
+    let size = usize::try_from(size).map_err(io::Error::other)?;
+    let mut body = client.bytes(size + 2)?;
+    body.truncate(size);
+    Ok((id, body))
+}
+
+fn serial_of(body: &[u8]) -> Option<u64> {
+    let text = body.split(|&byte| byte == b' ').nth(1)?;
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_tells_whose_it_is_and_nothing_else_passes_for_it() {
+        let mut ledger = Ledger::new(3, 1);
+        let job = Job { serial: 12, size: 100 };
+        let body = ledger.body(job);
+        assert_eq!((body.len(), serial_of(&body)), (100, Some(12)));
+        ledger.jobs.insert(7, job);
+        ledger.meet(7, &body);
+        assert!(ledger.faults.is_empty());
+        ledger.meet(7, &body[..99]);
+        ledger.meet(8, &body);
+        assert_eq!(ledger.faults.len(), 2, "{:?}", ledger.faults);
+    }
+
+    #[test]
+    fn what_a_kill_interrupts_may_have_been_done() {
+        let mut ledger = Ledger::new(0, 1);
+        let job = Job { serial: 0, size: 30 };
+        ledger.jobs.insert(1, job);
+        ledger.sent.extend([Sent::Delete(1), Sent::Put(Job { serial: 1, size: 30 })]);
+        ledger.interrupted();
+        assert_eq!(ledger.count(), (0, 2));
+        let body = ledger.body(Job { serial: 1, size: 30 });
+        ledger.meet(2, &body);
+        assert!(ledger.faults.is_empty(), "{:?}", ledger.faults);
+        assert_eq!(ledger.count(), (1, 1));
+    }
+}

@@ -1,0 +1,514 @@
+//! Half an hour in the life of a daemon with a binlog: mixed load, kills, restarts, strangers who
+//! come and go. Nothing that was acknowledged may be lost, and nothing may grow.
+//!
+//! A *life* is the time from a start to a kill. In each, several clients work ([`ledger`]) while
+//! strangers connect and vanish, and memory, descriptors and the log's size are looked at four
+//! times a second. Lives take turns between syncing within 50 ms and before every reply. The last
+//! one takes a third of all the time, for what grows slowly.
+//!
+//! A judge that has never said no is not to be trusted: a [`Plant`] is a defect on purpose, which
+//! has to be found.
+
+mod ledger;
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use self::ledger::Ledger;
+use crate::bench::measure::resident_bytes;
+use crate::{Client, Daemon, Program, os};
+
+/// How long lives are, in seconds, one after the other.
+const LIVES: [u64; 5] = [20, 45, 90, 30, 150];
+/// Small, so that files end, and garbage is collected, all the time.
+const SEGMENT: u64 = 1 << 20;
+/// Clients at work.
+const CLIENTS: usize = 4;
+/// A client's rest between two batches.
+const REST: Duration = Duration::from_millis(2);
+/// Between two looks at the daemon.
+const LOOK: Duration = Duration::from_millis(250);
+/// The log must be within its bound at least once in this time; a slow disk may be late.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How many more files of its binlog than at its start a daemon may have open when all clients have
+/// left: spares come and go. Of everything else it may have none more.
+const MORE_FILES: usize = 4;
+/// Memory may be so many bytes above a tenth more than what it was.
+const MORE_MEMORY: u64 = 2 << 20;
+/// The last life's share of all the time.
+const LAST: u32 = 3;
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The daemon; flags for its binlog are added.
+    pub program: Program,
+    /// How long, in all.
+    pub time: Duration,
+    /// What the clients' choices begin with.
+    pub seed: u64,
+    /// A defect to be found, if any.
+    pub plant: Option<Plant>,
+}
+
+/// A defect on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plant {
+    /// A file of the binlog vanishes between two lives.
+    Loss,
+    /// Some connections are never closed.
+    Leak,
+    /// Somebody puts jobs that nobody takes.
+    Growth,
+}
+
+impl Plant {
+    /// Finds one by its name on the command line.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "loss" => Some(Self::Loss),
+            "leak" => Some(Self::Leak),
+            "growth" => Some(Self::Growth),
+            _ => None,
+        }
+    }
+}
+
+/// What was met.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Starts of the daemon.
+    pub lives: u64,
+    /// Ends by SIGKILL; the others were by SIGTERM.
+    pub kills: u64,
+    /// Commands answered.
+    pub commands: u64,
+    /// Jobs acknowledged and gone.
+    pub lost: u64,
+    /// What should not have happened, lost jobs among it.
+    pub faults: Vec<String>,
+    /// The largest resident memory in bytes.
+    pub memory: u64,
+    /// The largest log in bytes.
+    pub log: u64,
+    /// The longest time that the log was beyond its bound.
+    pub late: Duration,
+    /// Descriptors at a start, and without clients at the end of a life, each at most.
+    pub files: (Descriptors, Descriptors),
+    /// Memory in the second and in the last quarter of the last life, in bytes.
+    pub last_life: (u64, u64),
+    /// Strangers who came and went.
+    pub strangers: u64,
+}
+
+/// What the threads of one life share.
+#[derive(Debug, Default)]
+struct Shared {
+    is_over: AtomicBool,
+    /// Live bytes of the log, by client.
+    live: [AtomicU64; CLIENTS],
+    commands: AtomicU64,
+    strangers: AtomicU64,
+}
+
+impl Shared {
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    fn live(&self) -> u64 {
+        self.live.iter().map(|live| live.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// Runs it; `tell` gets a line each minute. Fails only if the daemon cannot be started at all.
+pub fn run(config: &Config, folder: &Path, tell: &mut dyn FnMut(&str)) -> io::Result<Outcome> {
+    drop(start(config, folder, "-f50")?);
+    let mut outcome = Outcome::default();
+    let mut ledgers: Vec<_> =
+        (0..CLIENTS).map(|number| Ledger::new(number, config.seed + number as u64)).collect();
+    if let Err(error) = lives(config, folder, &mut ledgers, &mut outcome, tell) {
+        outcome.faults.push(format!("the daemon could not be worked with: {error}"));
+    }
+    for ledger in ledgers {
+        outcome.lost += ledger.lost;
+        outcome.commands += ledger.commands;
+        outcome.faults.extend(ledger.faults);
+    }
+    Ok(outcome)
+}
+
+/// Life after life, until the time is up; then all jobs are taken out.
+fn lives(
+    config: &Config,
+    folder: &Path,
+    ledgers: &mut [Ledger],
+    outcome: &mut Outcome,
+    tell: &mut dyn FnMut(&str),
+) -> io::Result<()> {
+    let began = Instant::now();
+    let mut next_line = Duration::from_secs(60);
+    for (life, &seconds) in LIVES.iter().cycle().enumerate() {
+        let left = config.time.saturating_sub(began.elapsed());
+        let last = config.time / LAST;
+        let is_last = left <= last;
+        let time = if is_last { left } else { Duration::from_secs(seconds).min(left - last) };
+        let flag = ["-f50", "-f0"][life % 2];
+        let mut daemon = start(config, folder, flag)?;
+        outcome.lives += 1;
+        verify(ledgers, &daemon, outcome)?;
+        // By now it has opened all it needs, and seen that the clients above have left.
+        thread::sleep(LOOK);
+        let files = descriptors(daemon.pid());
+        outcome.files.0.raise(files);
+        let answered: u64 = ledgers.iter().map(|ledger| ledger.commands).sum();
+        let mut progress = |at: Instant, look: &Look, commands: u64, outcome: &Outcome| {
+            if at - began >= next_line {
+                let minute = next_line.as_secs() / 60;
+                next_line += Duration::from_secs(60);
+                tell(&line(minute, life, flag, look, answered + commands, outcome));
+            }
+        };
+        let memory =
+            live(config, ledgers, &mut daemon, folder, (time, files), outcome, &mut progress)?;
+        // Every fifth is asked to go, the others are not asked.
+        let is_kill = life % 5 != 4;
+        outcome.kills += u64::from(is_kill);
+        if daemon.exit_status().is_some() {
+            outcome.faults.push(format!("the daemon died by itself: {}", daemon.stderr()));
+        } else {
+            daemon.signal(if is_kill { libc::SIGKILL } else { libc::SIGTERM })?;
+        }
+        if daemon.wait_exit(Duration::from_secs(30)).is_none() {
+            outcome.faults.push("the daemon does not end".to_owned());
+        }
+        for ledger in &mut *ledgers {
+            ledger.interrupted();
+        }
+        if config.plant == Some(Plant::Loss) && life == 1 {
+            remove_a_file(folder)?;
+        }
+        if is_last {
+            outcome.last_life = memory;
+            break;
+        }
+    }
+    let daemon = start(config, folder, "-f50")?;
+    verify(ledgers, &daemon, outcome)?;
+    let address = daemon.address();
+    thread::scope(|scope| {
+        let drains = ledgers.iter_mut().map(|ledger| {
+            scope.spawn(move || ledger.connect(address).and_then(|mut it| ledger.drain(&mut it)))
+        });
+        let drains: Vec<_> = drains.collect();
+        drains.into_iter().try_for_each(|it| it.join().expect("a drain does not panic"))
+    })?;
+    let left = jobs(&mut Client::connect(address)?)?;
+    if left > 0 {
+        outcome.faults.push(format!("{left} jobs are left that nobody put"));
+    }
+    Ok(())
+}
+
+fn start(config: &Config, folder: &Path, flag: &str) -> io::Result<Daemon> {
+    let size = SEGMENT.to_string();
+    let folder = folder.to_string_lossy();
+    let flags = ["-b", &folder, flag, "-s", &size].map(str::to_owned);
+    config.program.start(&flags)
+}
+
+/// Holds every client's ledger against a daemon that has just started.
+fn verify(ledgers: &mut [Ledger], daemon: &Daemon, outcome: &mut Outcome) -> io::Result<()> {
+    let address = daemon.address();
+    let found = jobs(&mut Client::connect(address)?)?;
+    let (sure, unsure) = ledgers.iter().map(Ledger::count).fold((0, 0), add);
+    if found < sure || found > sure + unsure {
+        let text = format!("{found} jobs after a restart, not {sure} to {}", sure + unsure);
+        outcome.faults.push(text);
+    }
+    for ledger in ledgers {
+        let mut client = ledger.connect(address)?;
+        ledger.verify(&mut client)?;
+    }
+    Ok(())
+}
+
+fn add((a, b): (usize, usize), (c, d): (usize, usize)) -> (usize, usize) {
+    (a + c, b + d)
+}
+
+/// Counts the jobs of a daemon.
+fn jobs(client: &mut Client) -> io::Result<usize> {
+    let text = client.yaml("stats")?;
+    let states = ["ready", "reserved", "delayed", "buried"];
+    let count = |state: &str| {
+        let key = format!("current-jobs-{state}: ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&key));
+        line.and_then(|line| line.parse::<usize>().ok()).unwrap_or_default()
+    };
+    Ok(states.iter().map(|state| count(state)).sum())
+}
+
+/// What one look finds.
+#[derive(Debug, Default, Clone, Copy)]
+struct Look {
+    memory: u64,
+    files: Descriptors,
+    log: u64,
+    bound: u64,
+}
+
+/// Lets the clients work for some time on a daemon that had so many files open at its start, and
+/// looks at it meanwhile. Returns its memory in the second and in the last quarter.
+fn live(
+    config: &Config,
+    ledgers: &mut [Ledger],
+    daemon: &mut Daemon,
+    folder: &Path,
+    (time, before): (Duration, Descriptors),
+    outcome: &mut Outcome,
+    progress: &mut dyn FnMut(Instant, &Look, u64, &Outcome),
+) -> io::Result<(u64, u64)> {
+    let shared = Shared::default();
+    let (address, pid) = (daemon.address().to_owned(), daemon.pid());
+    let leaked = match config.plant {
+        Some(Plant::Leak) => (0..10).map(|_| TcpStream::connect(&address)).collect(),
+        _ => Vec::new(),
+    };
+    let memory = thread::scope(|scope| {
+        for (number, ledger) in ledgers.iter_mut().enumerate() {
+            let (shared, address) = (&shared, &address);
+            scope.spawn(move || work(number, ledger, address, shared));
+        }
+        if config.plant == Some(Plant::Growth) {
+            scope.spawn(|| hoard(&address, &shared));
+        }
+        let strangers = scope.spawn(|| strangers(&address, &shared));
+        let looked = look_on(daemon, folder, time, &shared, outcome, progress);
+        shared.is_over.store(true, Ordering::Relaxed);
+        let _ = strangers.join();
+        outcome.strangers += shared.strangers.load(Ordering::Relaxed);
+        looked
+    })?;
+    // All clients have gone, so what is open now is the daemon's own.
+    thread::sleep(LOOK);
+    let files = descriptors(pid);
+    outcome.files.1.raise(files);
+    if files.others > before.others || files.binlog > before.binlog + MORE_FILES {
+        let text = format!("descriptors without clients: {files}; at the start: {before}");
+        outcome.faults.push(text);
+    }
+    drop(leaked);
+    Ok(memory)
+}
+
+/// Puts jobs that nobody takes: the planted growth.
+fn hoard(address: &str, shared: &Shared) {
+    let Ok(mut client) = Client::connect(address) else { return };
+    while !shared.is_over() && client.put(0, 3600, 60, &[b'x'; 10_000]).is_ok() {
+        thread::sleep(LOOK / 25);
+    }
+}
+
+/// Removes the oldest file of the binlog: the planted loss.
+fn remove_a_file(folder: &Path) -> io::Result<()> {
+    let number = |path: &Path| path.to_str()?.rsplit_once("binlog.")?.1.parse::<u64>().ok();
+    let paths = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
+    let oldest = paths.filter_map(|path| Some((number(&path)?, path))).min();
+    oldest.map_or(Ok(()), |(_, path)| fs::remove_file(path))
+}
+
+fn work(number: usize, ledger: &mut Ledger, address: &str, shared: &Shared) {
+    let before = ledger.commands;
+    let mut worked = || -> io::Result<()> {
+        let mut client = ledger.connect(address)?;
+        while !shared.is_over() {
+            let done = ledger.commands;
+            ledger.batch(&mut client)?;
+            shared.live[number].store(ledger.live_bytes(), Ordering::Relaxed);
+            shared.commands.fetch_add(ledger.commands - done, Ordering::Relaxed);
+            thread::sleep(REST);
+        }
+        Ok(())
+    };
+    if let Err(error) = worked() {
+        let after = ledger.commands - before;
+        ledger.faults.push(format!("client {number} failed after {after} commands: {error}"));
+    }
+}
+
+/// Connects, says something or nothing, often only half of it, and goes.
+fn strangers(address: &str, shared: &Shared) {
+    let words: [&[u8]; 4] =
+        [b"", b"put 0 0 1 500\r\nhalf a bo", b"watch away\r\nreserve\r\n", b"stats\r\nsta"];
+    for word in words.iter().cycle() {
+        if shared.is_over() {
+            return;
+        }
+        if let Ok(mut stream) = TcpStream::connect(address) {
+            // The daemon may be gone, which the clients notice.
+            let _ = io::Write::write_all(&mut stream, word);
+            shared.strangers.fetch_add(1, Ordering::Relaxed);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn look_on(
+    daemon: &mut Daemon,
+    folder: &Path,
+    time: Duration,
+    shared: &Shared,
+    outcome: &mut Outcome,
+    progress: &mut dyn FnMut(Instant, &Look, u64, &Outcome),
+) -> io::Result<(u64, u64)> {
+    let began = Instant::now();
+    let mut within_at = began;
+    let mut quarters = [0; 4];
+    let mut recent_live = [0; 8];
+    for count in 0.. {
+        let now = Instant::now();
+        if now - began >= time || daemon.exit_status().is_some() {
+            break;
+        }
+        recent_live[count % recent_live.len()] = shared.live();
+        let live = recent_live.iter().max().copied().unwrap_or_default();
+        let look = Look {
+            memory: resident_bytes(daemon.pid())?,
+            files: descriptors(daemon.pid()),
+            log: log_size(folder)?,
+            bound: 2 * SEGMENT + 2 * live,
+        };
+        outcome.memory = outcome.memory.max(look.memory);
+        outcome.log = outcome.log.max(look.log);
+        if look.log <= look.bound || live == 0 {
+            within_at = now;
+        }
+        outcome.late = outcome.late.max(now - within_at);
+        if now - within_at > PATIENCE {
+            let (log, bound) = (look.log, look.bound);
+            outcome.faults.push(format!("the log has {log} bytes, {bound} are allowed"));
+            within_at = now;
+        }
+        let quarter = (4 * (now - began).as_millis()) / time.as_millis().max(1);
+        let quarter = &mut quarters[usize::try_from(quarter).map_or(3, |it| it.min(3))];
+        *quarter = look.memory.max(*quarter);
+        progress(now, &look, shared.commands.load(Ordering::Relaxed), outcome);
+        thread::sleep(LOOK);
+    }
+    // The first quarter is left out: jobs and memory have to come first.
+    let [_, settled, _, last] = quarters;
+    let allowed = settled + settled / 10 + MORE_MEMORY;
+    if last > allowed {
+        outcome.faults.push(format!("memory grew to {last} bytes, beyond {allowed}"));
+    }
+    Ok((settled, last))
+}
+
+fn log_size(folder: &Path) -> io::Result<u64> {
+    // A file may go between its name and its size.
+    let sizes = fs::read_dir(folder)?.flatten().filter_map(|entry| entry.metadata().ok());
+    Ok(sizes.map(|metadata| metadata.len()).sum())
+}
+
+/// What a daemon has open.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Descriptors {
+    /// Files of its binlog.
+    pub binlog: usize,
+    /// Connections, listeners, standard streams and the rest.
+    pub others: usize,
+}
+
+impl Descriptors {
+    fn raise(&mut self, other: Self) {
+        self.binlog = self.binlog.max(other.binlog);
+        self.others = self.others.max(other.others);
+    }
+}
+
+impl fmt::Display for Descriptors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of the binlog and {} others", self.binlog, self.others)
+    }
+}
+
+/// Looks at what a process has open; nothing where the system does not tell.
+fn descriptors(pid: u32) -> Descriptors {
+    let mut found = Descriptors::default();
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    for target in entries.filter_map(|entry| fs::read_link(entry.path()).ok()) {
+        let name = target.file_name().unwrap_or_default().to_string_lossy();
+        match name.starts_with("binlog.") || name.starts_with("spare.") {
+            true => found.binlog += 1,
+            false => found.others += 1,
+        }
+    }
+    found
+}
+
+#[expect(clippy::cast_precision_loss, reason = "megabytes for the eye")]
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+fn line(
+    minute: u64,
+    life: usize,
+    flag: &str,
+    look: &Look,
+    commands: u64,
+    outcome: &Outcome,
+) -> String {
+    format!(
+        "minute {minute:3}: life {} ({flag}), {commands} commands, memory {:.1} MB, descriptors: {}, \
+         log {:.1} MB of {:.1} allowed, {} faults",
+        life + 1,
+        megabytes(look.memory),
+        look.files,
+        megabytes(look.log),
+        megabytes(look.bound),
+        outcome.faults.len()
+    )
+}
+
+impl Outcome {
+    /// Says all of it in a few lines.
+    pub fn report(&self) -> String {
+        let mut text = format!(
+            "{} lives, {} kills, {} commands, {} strangers\n\
+             jobs lost: {}\n\
+             memory at most {:.1} MB; in the last life {:.1} MB in its second quarter, {:.1} MB in \
+             its last\n\
+             log at most {:.1} MB, beyond its bound for {:.1} s at most\n\
+             descriptors at most: {} at a start; {} without clients at the end of a life\n",
+            self.lives,
+            self.kills,
+            self.commands,
+            self.strangers,
+            self.lost,
+            megabytes(self.memory),
+            megabytes(self.last_life.0),
+            megabytes(self.last_life.1),
+            megabytes(self.log),
+            self.late.as_secs_f64(),
+            self.files.0,
+            self.files.1
+        );
+        for fault in self.faults.iter().take(20) {
+            text = text + "FAULT " + fault + "\n";
+        }
+        text + if self.faults.is_empty() { "all is well\n" } else { "not all is well\n" }
+    }
+}
+
+/// Lets the daemons that are started here open as many files as the system allows.
+pub fn prepare() -> io::Result<()> {
+    os::raise_open_files().map(drop)
+}
