@@ -1059,6 +1059,63 @@ fn without_memory_for_a_job_it_says_so_and_goes_on() {
     assert_eq!(client.put(b"x"), 4);
 }
 
+/// The smallest jobs would end it where large ones do not: what is missing then is not memory for
+/// a job, but for the lists of all of them.
+///
+/// Proves: B22.
+#[test]
+fn without_memory_for_many_small_jobs_it_says_so_and_goes_on() {
+    let (_daemon, place) = start_with_memory(100_000_000);
+    let (mut client, mut other) = (Peer::at(&place), Peer::at(&place));
+    let (mut inserted, mut refused) = (0_u64, 0);
+    while refused == 0 {
+        client.pipeline("put 0 0 60 1\r\nx\r\n", 2000, |client| match client.line().as_str() {
+            "OUT_OF_MEMORY" => refused += 1,
+            line => inserted += u64::from(line.starts_with("INSERTED ")),
+        });
+        assert!(inserted < 5_000_000, "is there no limit on memory here?");
+    }
+    // Whoever has jobs can work them off.
+    other.check();
+    for _ in 0..inserted / 2 {
+        other.send("reserve\r\n");
+        let line = other.line();
+        assert_eq!(other.line(), "x");
+        let id = line.split(' ').nth(1).expect("an id").to_owned();
+        assert_eq!(other.ask(&format!("delete {id}")), "DELETED");
+    }
+    client.put(b"x");
+}
+
+/// Uploads that nobody ends would take its last memory, and then it would die of the next line.
+///
+/// Proves: B22.
+#[test]
+fn without_memory_for_many_uploads_it_lets_no_more_in_and_goes_on() {
+    ct::soak::prepare().expect("more files");
+    let (_daemon, place) = start_with_memory(60_000_000);
+    let mut other = Peer::at(&place);
+    let upload = [b"put 0 0 60 60000\r\n".as_slice(), &[b'x'; 40_000]].concat();
+    let address = place.parse().expect("an address");
+    let mut uploads = Vec::new();
+    while uploads.len() < 3000 {
+        // Nobody waits at the door when there is no more room before it.
+        let Ok(socket) = TcpStream::connect_timeout(&address, Duration::from_millis(500)) else {
+            break;
+        };
+        send_all(&socket, &upload);
+        uploads.push(socket);
+    }
+    for _ in 0..100 {
+        other.check();
+    }
+    drop(uploads);
+    eventually("there is memory again", || {
+        other.0.put(0, 0, 60, b"x").is_ok_and(|it| it != "OUT_OF_MEMORY")
+    });
+    Peer::at(&place).check();
+}
+
 /// A large job would come back with a byte changed, lost or doubled.
 ///
 /// Proves: Q22.
@@ -1104,6 +1161,49 @@ fn busy_connections_do_not_starve_the_others() {
             assert_eq!(client.line(), "NOT_FOUND");
         }
     }
+}
+
+/// Hundreds of clients that always have more to say would each go before one with a single word.
+#[test]
+fn a_crowd_of_busy_connections_does_not_stand_before_a_quiet_one() {
+    const BUSY: usize = 300;
+    const ASKED: usize = 4000;
+    let daemon = daemon(&[]);
+    let mut other = peer(&daemon);
+    let mut busy: Vec<Peer> = (0..BUSY).map(|_| peer(&daemon)).collect();
+    busy.iter_mut().for_each(Peer::check);
+    freeze(&daemon);
+    for client in &mut busy {
+        client.send("peek 9\r\n".repeat(ASKED));
+    }
+    thaw(&daemon);
+    // The best of a few, for nobody knows when this process is given a processor.
+    let least = (0..10)
+        .map(|_| {
+            let [before, after] = [0, 1].map(|_| other.count("stats", "cmd-peek"));
+            if after < BUSY * ASKED { after - before } else { usize::MAX }
+        })
+        .min();
+    let least = least.expect("ten of them");
+    assert!(least < 5000, "{least} commands of others go before one of a quiet client");
+}
+
+/// Thousands that leave at once would make those who stay wait until all are gone.
+#[test]
+fn a_crowd_that_leaves_does_not_stand_before_those_who_stay() {
+    const LEAVING: usize = 2000;
+    ct::soak::prepare().expect("more files");
+    let daemon = daemon(&[]);
+    let mut other = peer(&daemon);
+    let mut crowd: Vec<Peer> = (0..LEAVING).map(|_| peer(&daemon)).collect();
+    crowd.iter_mut().for_each(Peer::check);
+    freeze(&daemon);
+    drop(crowd);
+    other.send("stats\r\n");
+    thaw(&daemon);
+    let left = number_at(&other.document(), "current-connections");
+    assert!(left > LEAVING / 2, "all but {left} were closed before it was answered");
+    eventually("all are gone", || other.count("stats", "current-connections") == 1);
 }
 
 /// A client behind a slow line, which brings commands in pieces, would be misunderstood.
@@ -1483,6 +1583,12 @@ struct Ended {
 }
 
 #[track_caller]
+/// Starts a daemon that may have so many bytes of address space.
+fn start_with_memory(bytes: usize) -> (Daemon, String) {
+    let script = format!("ulimit -v {}{THEN_BECOME}", bytes / 1024);
+    start("/bin/sh", &["-c", &script, BEANSTALKD, "-Vl127.0.0.1", "-p0"])
+}
+
 fn run_to_its_end(program: &str, arguments: &[&str]) -> Ended {
     let mut process = Daemon::spawn_raw(Path::new(program), arguments).expect("it starts");
     let status = process.wait_exit(LONG);

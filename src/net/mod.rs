@@ -63,8 +63,9 @@ const VISITS: usize = 256;
 /// the system may take a millisecond for a single one.
 const CLOSE_TIME: Duration = Duration::from_micros(500);
 
-/// How many events are taken from the system at once; more come at once in the next turn.
-const EVENTS: usize = 1024;
+/// How many events are taken from the system at once; more come at once in the next turn. Each may
+/// take an answer, like a visit.
+const EVENTS: usize = VISITS;
 
 /// How long the listeners rest when the system has no descriptors to give, unless a connection
 /// closes before.
