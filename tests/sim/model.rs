@@ -12,13 +12,25 @@ pub(crate) const SECOND: u64 = 1_000_000_000;
 /// A command, as a client means it.
 #[derive(Clone)]
 pub(crate) enum Command {
-    Put { pri: u32, delay: u32, ttr: u32, body: Vec<u8> },
+    Put {
+        pri: u32,
+        delay: u32,
+        ttr: u32,
+        body: Vec<u8>,
+    },
     Use(String),
     Reserve(Option<u32>),
     ReserveJob(u64),
     Delete(u64),
-    Release { id: u64, pri: u32, delay: u32 },
-    Bury { id: u64, pri: u32 },
+    Release {
+        id: u64,
+        pri: u32,
+        delay: u32,
+    },
+    Bury {
+        id: u64,
+        pri: u32,
+    },
     Touch(u64),
     Watch(String),
     Ignore(String),
@@ -34,9 +46,13 @@ pub(crate) enum Command {
     ListTubes,
     ListTubeUsed,
     ListTubesWatched,
-    PauseTube { name: String, delay: u32 },
+    PauseTube {
+        name: String,
+        delay: u32,
+    },
     Quit,
     /// What bytes come to that no generator sends; read from bytes, and never made into any.
+    #[allow(dead_code, reason = "the simulator sends whole commands; only the fuzzer reads bytes")]
     Part(Part),
 }
 

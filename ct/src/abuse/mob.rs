@@ -175,7 +175,7 @@ impl Line {
     pub(super) fn delete(&mut self, ids: &[u64]) -> io::Result<usize> {
         let mut missing = 0;
         for ids in ids.chunks(1000) {
-            let text: String = ids.iter().map(|id| format!("delete {id}\r\n")).collect();
+            let text = ids.iter().map(|id| format!("delete {id}\r\n")).collect::<Vec<_>>().concat();
             missing += self.exchange(text.as_bytes(), ids.len())?.others;
         }
         Ok(missing)

@@ -1,8 +1,8 @@
 //! Abuse: what a daemon is to a well-behaved client while somebody else does it every harm that a
 //! connection can do.
 //!
-//! For each abuse ([`kinds`]) and each daemon, a fresh process is started. A gentle client
-//! ([`gentle`]) works all the time: first alone, then while the abuser ([`mob`]) attacks, holds
+//! For each abuse (`kinds`) and each daemon, a fresh process is started. A gentle client
+//! (`gentle`) works all the time: first alone, then while the abuser (`mob`) attacks, holds
 //! what it has, and leaves. While the abuser holds still, the gentle client rests, and the daemon
 //! should too. All of it is repeated on the same process, so that what grows is seen to grow.
 //!

@@ -1,7 +1,7 @@
 //! Half an hour in the life of a daemon with a binlog: mixed load, kills, restarts, strangers who
 //! come and go. Nothing that was acknowledged may be lost, and nothing may grow.
 //!
-//! A *life* is the time from a start to a kill. In each, several clients work ([`ledger`]) while
+//! A *life* is the time from a start to a kill. In each, several clients work (`ledger`) while
 //! strangers connect and vanish, and memory, descriptors and the log's size are looked at four
 //! times a second. Lives take turns between syncing within 50 ms and before every reply. The last
 //! one takes a third of all the time, for what grows slowly.
@@ -158,7 +158,11 @@ fn lives(
         let left = config.time.saturating_sub(began.elapsed());
         let last = config.time / LAST;
         let is_last = left <= last;
-        let time = if is_last { left } else { Duration::from_secs(seconds).min(left - last) };
+        let time = if is_last {
+            left
+        } else {
+            Duration::from_secs(seconds).min(left.saturating_sub(last))
+        };
         let flag = ["-f50", "-f0"][life % 2];
         let mut daemon = start(config, folder, flag)?;
         outcome.lives += 1;
@@ -445,9 +449,10 @@ fn descriptors(pid: u32) -> Descriptors {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     for target in entries.filter_map(|entry| fs::read_link(entry.path()).ok()) {
         let name = target.file_name().unwrap_or_default().to_string_lossy();
-        match name.starts_with("binlog.") || name.starts_with("spare.") {
-            true => found.binlog += 1,
-            false => found.others += 1,
+        if name.starts_with("binlog.") || name.starts_with("spare.") {
+            found.binlog += 1;
+        } else {
+            found.others += 1;
         }
     }
     found
