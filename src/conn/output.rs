@@ -10,7 +10,7 @@ use crate::proto::{CRLF, Reply};
 /// A buffer of this size takes no further reply; the next one begins another.
 const PIECE: usize = 16 * 1024;
 
-/// What a buffer begins with: enough for most replies, and small enough for the quickest of malloc.
+/// What a buffer begins with: enough for most replies, so that it seldom grows.
 const BEGINNING: usize = 96;
 
 /// How many slices one write hands to the system; more would only be looked at, not sent.
