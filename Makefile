@@ -52,9 +52,11 @@ doc:
 test:
 	$(CARGO) test --workspace --locked
 
-# More seeds than `make check` takes; SEED=n repeats one run, RUNS=n sets how many.
+# More seeds than `make check` takes: SEED=n repeats one run, RUNS=n sets how many, MINUTES=n how
+# long it takes, from SEED on.
 sim: tools
-	SEED=$(SEED) RUNS=$(or $(RUNS),2000) $(CARGO) test --release --locked --test sim --test crash -- --nocapture
+	SEED=$(SEED) RUNS=$(or $(RUNS),2000) MINUTES=$(MINUTES) \
+	    $(CARGO) test --release --locked --test sim --test crash -- --nocapture
 
 # Any bytes, as long as you like: TARGET=replay, SECONDS=60. Needs cargo-fuzz and a nightly Rust.
 fuzz:
