@@ -16,7 +16,8 @@ DEB = target/deb/beanstalkd-$(VERSION)
 UNITS = beanstalkd.service beanstalkd@.service beanstalkd.socket
 ORIGINAL ?= /usr/bin/beanstalkd
 
-.PHONY: all run check fmt clippy doc test sim turns kills abuse soak diff mutants fuzz bench bench-quick crowd original clients \
+.PHONY: all run check fmt clippy doc test sim turns kills abuse soak diff mutants fuzz corpus bench bench-quick crowd \
+    original clients \
     install install-daemon install-units uninstall vendor deb clean tools
 
 all: tools
@@ -52,13 +53,20 @@ doc:
 test:
 	$(CARGO) test --workspace --locked
 
-# More seeds than `make check` takes; SEED=n repeats one run, RUNS=n sets how many.
+# More seeds than `make check` takes: SEED=n repeats one run, RUNS=n sets how many, MINUTES=n how
+# long it takes, from SEED on.
 sim: tools
-	SEED=$(SEED) RUNS=$(or $(RUNS),2000) $(CARGO) test --release --locked --test sim --test crash -- --nocapture
+	SEED=$(SEED) RUNS=$(or $(RUNS),2000) MINUTES=$(MINUTES) \
+	    $(CARGO) test --release --locked --test sim --test crash -- --nocapture
 
-# Any bytes, as long as you like: TARGET=replay, SECONDS=60. Needs cargo-fuzz and a nightly Rust.
-fuzz:
-	cd ct && $(CARGO) +nightly fuzz run $(or $(TARGET),replay) -- -max_total_time=$(or $(SECONDS),60)
+# Any bytes, as long as you like: TARGET=server, parse, replay or flags, SECONDS=60. It needs
+# cargo-fuzz, and no nightly Rust.
+fuzz: tools
+	ct/fuzz/run $(or $(TARGET),server) $(or $(SECONDS),60)
+
+# Keeps what fuzzing has found so far, no more files than it takes; `make check` judges them.
+corpus: tools
+	ct/fuzz/keep
 
 # How long the longest turn is while the queue grows to ten million jobs (JOBS) and shrinks again:
 # a few minutes, and 2 GB of memory.

@@ -1,25 +1,42 @@
-//! The simulator: seeded clients, commands, clock jumps and lost connections on the pure server,
-//! with a simple model as the judge. Replies must be equal byte by byte, and every invariant must
-//! hold after each step. A failing run names its seed; `make sim SEED=…` repeats it.
+//! The simulator: seeded clients, commands, clock jumps, lost connections, and kills and restarts with
+//! a log, on the pure server, with a simple model as the judge. After each step replies must be equal byte by byte, so must all
+//! counters and the bytes that jobs hold, and every invariant must hold. A failing run is made short,
+//! and names its seed; `make sim SEED=…` repeats it.
 
-use std::{env, fmt::Write, time::Duration};
+use std::time::Duration;
 
-use beanstalkd::clock::Time;
-use ct::Prng;
+use beanstalkd::{
+    clock::{Calendar, Time},
+    queue::Queue,
+    server::{Server, Settings},
+    wal::{Options, Sync, Wal},
+};
+use ct::{Prng, diff::shrink};
 
+#[path = "crash/disk.rs"]
+mod disk;
 #[path = "sim/model.rs"]
 mod model;
+#[path = "sim/seeds.rs"]
+mod seeds;
 #[path = "sim/world.rs"]
 mod world;
 
-use model::{Command, Model, SECOND};
+use disk::SimDisk;
+use model::{Command, Found, Model, OUTPUT_BOUND, SECOND};
+use seeds::Seeds;
 use world::{Arrival, World};
 
 /// Steps of one run.
 const STEPS: usize = 300;
 
+const JOB_SIZE_LIMIT: u32 = 65_535;
+
 /// Runs without `make sim`.
 const RUNS: u64 = 300;
+
+/// When a run begins, by the calendar; its clock begins with zero.
+const DATE: i64 = 1_700_000_000_000_000_000;
 
 /// What happens next.
 #[derive(Debug, Clone)]
@@ -30,13 +47,24 @@ enum Act {
     Close(usize),
     Advance(u64),
     Drain,
+    EndDrain,
+    Restart,
+}
+
+impl Act {
+    /// Whose it is.
+    fn peer(&mut self) -> Option<&mut usize> {
+        match self {
+            Self::Send(peer, _) | Self::HalfClose(peer) | Self::Close(peer) => Some(peer),
+            Self::Connect | Self::Advance(_) | Self::Drain | Self::EndDrain | Self::Restart => None,
+        }
+    }
 }
 
 /// Draws acts with a bias to states where something can go wrong: few tubes, few priorities,
 /// short times, ids that exist.
 struct Generator {
     prng: Prng,
-    peers: usize,
 }
 
 impl Generator {
@@ -60,10 +88,11 @@ impl Generator {
         ids[self.below(ids.len())]
     }
 
-    fn next(&mut self, model: &Model) -> Act {
-        let open: Vec<usize> = (0..self.peers).filter(|&peer| model.is_open(peer)).collect();
+    fn next(&mut self, run: &Run) -> Act {
+        let model = &run.model;
+        let is_client = |&peer: &usize| peer != run.auditor && model.is_open(peer);
+        let open: Vec<usize> = (0..run.peers).filter(is_client).collect();
         if open.is_empty() || open.len() < 8 && self.prng.chance(1, 20) {
-            self.peers += 1;
             return Act::Connect;
         }
         let peer = open[self.below(open.len())];
@@ -72,6 +101,8 @@ impl Generator {
             1 => Act::HalfClose(peer),
             2..=14 => Act::Advance(self.prng.below(SECOND * 3 / 2)),
             15 if self.prng.chance(1, 50) => Act::Drain,
+            15 if self.prng.chance(1, 3) => Act::EndDrain,
+            15 if run.setting.options.is_some() => Act::Restart,
             16..=22 => {
                 let count = 1 + self.below(5);
                 Act::Send(peer, (0..count).map(|_| self.command(model)).collect())
@@ -121,56 +152,196 @@ impl Generator {
     }
 }
 
-fn apply(act: &Act, world: &mut World, model: &mut Model) {
-    match act {
-        Act::Connect => {
-            let peer = world.connect();
-            model.connect(world.slot(peer));
-        }
-        Act::Send(peer, commands) => {
-            let bytes: Vec<u8> = commands.iter().flat_map(Command::bytes).collect();
-            world.send(*peer, &bytes);
-            model.send(*peer, commands);
-        }
-        Act::HalfClose(peer) => {
-            world.half_close(*peer);
-            model.half_close(*peer);
-        }
-        Act::Close(peer) => {
-            world.close(*peer);
-            model.close(*peer);
-        }
-        Act::Advance(nanoseconds) => {
-            world.advance(Duration::from_nanos(*nanoseconds));
-            model.advance(*nanoseconds);
-        }
-        Act::Drain => {
-            world.drain();
-            model.is_draining = true;
-        }
+/// What a run begins with.
+#[derive(Debug, Clone)]
+struct Setting {
+    arrival: Arrival,
+    memory_limit: Option<u64>,
+    /// Of the log, if there is one.
+    options: Option<Options>,
+}
+
+impl Setting {
+    fn draw(prng: &mut Prng) -> Self {
+        let arrival = match prng.below(4) {
+            0 => Arrival::Pieces(prng.clone()),
+            1 => Arrival::SingleBytes,
+            _ => Arrival::Whole,
+        };
+        // Into the least of them six jobs of a usual size fit to the byte.
+        let memory_limit = match prng.below(12) {
+            0 => Some(6 * (20 + 130)),
+            1 => Some(10_000),
+            2 => Some(50_000),
+            _ => None,
+        };
+        let sync = match prng.below(3) {
+            0 => Sync::Within(Duration::ZERO),
+            1 => Sync::Within(Duration::from_millis(50)),
+            _ => Sync::Never,
+        };
+        let segment_size = 4096 << prng.below(4);
+        let options = Options { segment_size, sync, seed: prng.next_u64() };
+        Self { arrival, memory_limit, options: Some(options).filter(|_| prng.chance(1, 2)) }
+    }
+
+    /// A server with the jobs of its log.
+    fn start(&self, options: Options, disk: &SimDisk, now: Time) -> Server {
+        let mut queue = Queue::default();
+        let calendar = Calendar::new(Time::default(), DATE);
+        let disk = Box::new(disk.clone());
+        let (wal, report) = Wal::open(disk, options, &mut queue, calendar, now, &mut |_, _| ())
+            .expect("this disk does not fail");
+        assert!(!report.is_damaged(), "{report:?}");
+        wal.check();
+        let settings = Settings {
+            job_size_limit: JOB_SIZE_LIMIT,
+            binlog_size: options.segment_size,
+            memory_limit: self.memory_limit,
+        };
+        Server::with_log(world::identity(), settings, queue, wal, now)
     }
 }
 
-/// Plays one seed. The error tells the story up to the first difference.
-fn play(seed: u64) -> Result<(), String> {
-    let mut prng = Prng::new(seed);
-    let arrival = match prng.below(4) {
-        0 => Arrival::Pieces(Prng::new(seed)),
-        1 => Arrival::SingleBytes,
-        _ => Arrival::Whole,
-    };
-    let mut world = World::new(arrival, 65_535);
-    let mut model = Model::new(world.now.as_nanoseconds());
-    let mut generator = Generator { prng, peers: 0 };
-    let mut story = format!("seed {seed}\n");
-    for _ in 0..STEPS {
-        let act = generator.next(&model);
-        writeln!(story, "{act:?}").map_err(|error| error.to_string())?;
-        apply(&act, &mut world, &mut model);
-        world.server.queue().check();
-        for peer in 0..generator.peers {
-            let (got, wanted) = (world.receive(peer), model.receive(peer));
-            let (is_open, should_be) = (world.is_open(peer), model.is_open(peer));
+/// What a daemon that was just started has found, where the model leaves it a choice.
+fn found(queue: &Queue) -> Found {
+    let record = |id| queue.find(id).map(|job| (id, &queue.job(job).record));
+    Found {
+        tubes: queue.tube_names().map(Into::into).collect(),
+        jobs: (1..queue.next_id())
+            .filter_map(record)
+            .map(|(id, record)| (id, (record.reserves, record.timeouts)))
+            .collect(),
+        next_id: queue.next_id(),
+    }
+}
+
+/// Replies without what the model does not know of a log: which file has a job, and the counts of
+/// files and records. They may have any number of digits, so documents may have any length.
+fn masked(replies: &[u8]) -> Vec<u8> {
+    let lines = replies.split_inclusive(|&byte| byte == b'\n');
+    lines.fold(Vec::new(), |mut masked, line| {
+        let is_masked = |start: &&[u8]| line.starts_with(start);
+        let starts: [&[u8]; 3] = [b"OK ", b"file: ", b"binlog-"];
+        masked.extend_from_slice(starts.into_iter().find(is_masked).unwrap_or(line));
+        masked
+    })
+}
+
+/// The server and the model, side by side.
+struct Run {
+    setting: Setting,
+    disk: SimDisk,
+    world: World,
+    model: Model,
+    peers: usize,
+    /// Who asks for all counters after each step, and does nothing else.
+    auditor: usize,
+}
+
+impl Run {
+    fn begin(setting: &Setting) -> Self {
+        let mut world = World::new(setting.arrival.clone(), JOB_SIZE_LIMIT);
+        if let Some(bytes) = setting.memory_limit {
+            world.limit_memory(bytes);
+        }
+        let disk = SimDisk::new(Prng::new(0));
+        if let Some(options) = setting.options {
+            world.replace(setting.start(options, &disk, world.now));
+        }
+        let now = world.now.as_nanoseconds();
+        let model = Model::new(now, JOB_SIZE_LIMIT, setting.memory_limit);
+        let setting = setting.clone();
+        let mut run = Self { setting, disk, world, model, peers: 0, auditor: 0 };
+        run.connect();
+        run
+    }
+
+    fn advance(&mut self, nanoseconds: u64) {
+        self.world.advance(Duration::from_nanos(nanoseconds));
+        self.model.advance(nanoseconds);
+    }
+
+    /// The daemon is killed, and started again a moment later.
+    fn restart(&mut self) {
+        let Some(options) = self.setting.options else { return };
+        self.advance(SECOND / 1000);
+        self.world.replace(self.setting.start(options, &self.disk, self.world.now));
+        self.model.restart(&found(self.world.server.queue()));
+        self.auditor = self.peers;
+        self.connect();
+    }
+
+    fn connect(&mut self) {
+        let peer = self.world.connect();
+        self.model.connect(self.world.slot(peer));
+        self.peers += 1;
+    }
+
+    fn send(&mut self, peer: usize, commands: &[Command]) {
+        let bytes: Vec<u8> = commands.iter().flat_map(Command::bytes).collect();
+        self.world.send(peer, &bytes);
+        self.model.send(peer, commands);
+    }
+
+    /// Does a thing, unless it is a thing of somebody who has gone or was never there: a story that
+    /// was made shorter has such.
+    fn apply(&mut self, act: &Act) {
+        match *act {
+            Act::Connect => self.connect(),
+            Act::Restart => self.restart(),
+            Act::Advance(nanoseconds) => self.advance(nanoseconds),
+            Act::Drain => {
+                self.world.drain();
+                self.model.is_draining = true;
+            }
+            Act::EndDrain => {
+                self.world.end_drain();
+                self.model.is_draining = false;
+            }
+            Act::Send(peer, _) | Act::HalfClose(peer) | Act::Close(peer)
+                if peer >= self.peers || !self.model.is_open(peer) => {}
+            Act::Send(peer, ref commands) => self.send(peer, commands),
+            Act::HalfClose(peer) => {
+                self.world.half_close(peer);
+                self.model.half_close(peer);
+            }
+            Act::Close(peer) => {
+                self.world.close(peer);
+                self.model.close(peer);
+            }
+        }
+    }
+
+    /// One step, and everything there is to compare after it.
+    fn step(&mut self, act: &Act) -> Result<(), String> {
+        self.apply(act);
+        self.compare()?;
+        let questions = self.model.questions();
+        self.send(self.auditor, &questions);
+        self.compare()
+    }
+
+    fn compare(&mut self) -> Result<(), String> {
+        let queue = self.world.server.queue();
+        queue.check();
+        let (held, wanted) = (queue.held(), self.model.held());
+        let limit = self.setting.memory_limit.unwrap_or(u64::MAX);
+        if held != wanted || held > limit {
+            return Err(format!("{held} bytes are held, should be {wanted}, up to {limit}"));
+        }
+        if let Some(log) = self.world.server.log() {
+            log.check();
+        }
+        if self.world.most_waiting > OUTPUT_BOUND {
+            return Err(format!("{} bytes of replies have waited", self.world.most_waiting));
+        }
+        for peer in 0..self.peers {
+            let (mut got, mut wanted) = (self.world.receive(peer), self.model.receive(peer));
+            if self.setting.options.is_some() {
+                (got, wanted) = (masked(&got), masked(&wanted));
+            }
+            let (is_open, should_be) = (self.world.is_open(peer), self.model.is_open(peer));
             if got != wanted || is_open != should_be {
                 let same =
                     got.iter().zip(&wanted).take_while(|(got, wanted)| got == wanted).count();
@@ -179,17 +350,71 @@ fn play(seed: u64) -> Result<(), String> {
                     |all: &[u8]| all[from..all.len().min(same + 200)].escape_ascii().to_string();
                 let (got, wanted) = (part(&got), part(&wanted));
                 return Err(format!(
-                    "{story}peer {peer} got (open: {is_open})\n{got}\n\
+                    "peer {peer} got (open: {is_open})\n{got}\n\
                      and should have got (open: {should_be})\n{wanted}"
                 ));
             }
+        }
+        Ok(())
+    }
+}
+
+/// Draws and plays one seed. Fails with what was done up to the first difference.
+fn play(seed: u64) -> Result<(), (Setting, Vec<Act>)> {
+    let mut prng = Prng::new(seed);
+    let setting = Setting::draw(&mut prng);
+    let mut run = Run::begin(&setting);
+    let mut generator = Generator { prng };
+    let mut acts = Vec::new();
+    for _ in 0..STEPS {
+        let act = generator.next(&run);
+        acts.push(act.clone());
+        if seeds::outcome(|| run.step(&act)).is_err() {
+            return Err((setting, acts));
         }
     }
     Ok(())
 }
 
-fn from_environment(name: &str) -> Option<u64> {
-    env::var(name).ok().and_then(|text| text.parse().ok())
+/// Plays a story; how it fails, if it does.
+fn failure(setting: &Setting, acts: &[Act]) -> Option<String> {
+    seeds::outcome(|| {
+        let mut run = Run::begin(setting);
+        acts.iter().try_for_each(|act| run.step(act))
+    })
+    .err()
+}
+
+/// Stories in which somebody does not come who does nothing, and stories in which one client sends
+/// one command less.
+fn simpler(acts: &[Act]) -> Vec<Vec<Act>> {
+    let without = |place: usize| [&acts[..place], &acts[place + 1..]].concat();
+    let mut stories = Vec::new();
+    for (place, act) in acts.iter().enumerate() {
+        match act {
+            Act::Connect => {
+                let comes = |act: &&Act| matches!(act, Act::Connect | Act::Restart);
+                let number = 1 + acts[..place].iter().filter(comes).count();
+                let mut story = without(place);
+                if story.iter_mut().filter_map(Act::peer).all(|peer| *peer != number) {
+                    let later = story.iter_mut().filter_map(Act::peer);
+                    later.filter(|peer| **peer > number).for_each(|peer| *peer -= 1);
+                    stories.push(story);
+                }
+            }
+            Act::Send(peer, commands) if commands.len() > 1 => {
+                for nth in 0..commands.len() {
+                    let mut fewer = commands.clone();
+                    fewer.remove(nth);
+                    let mut story = acts.to_vec();
+                    story[place] = Act::Send(*peer, fewer);
+                    stories.push(story);
+                }
+            }
+            _ => {}
+        }
+    }
+    stories
 }
 
 /// A queue that is wrong once in a million commands loses somebody's job every hour.
@@ -197,15 +422,23 @@ fn from_environment(name: &str) -> Option<u64> {
 /// Proves: Q4, Q5, Q7, Q8, Q9, Q10, Q11, Q13, Q14, Q15, Q16, Q17, Q18, Q26, B1, B21.
 #[test]
 fn agrees_with_the_model() {
-    let seeds = match from_environment("SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..from_environment("RUNS").unwrap_or(RUNS),
-    };
-    let count = seeds.end - seeds.start;
-    for seed in seeds {
-        if let Err(story) = play(seed) {
-            panic!("{story}\n\nrepeat with: make sim SEED={seed}");
+    let mut count = 0;
+    for seed in Seeds::new(RUNS) {
+        if let Err((setting, acts)) = play(seed) {
+            let steps = acts.len();
+            let is_failing = |acts: &Vec<Act>| failure(&setting, acts).is_some();
+            let acts = seeds::quietly(|| {
+                shrink(acts, simpler, |stories| stories.iter().position(is_failing))
+            });
+            let what = failure(&setting, &acts).unwrap_or_else(|| "it does not fail again".into());
+            let story = acts.iter().fold(String::new(), |story, act| story + &format!("{act:?}\n"));
+            panic!(
+                "seed {seed}, {setting:?}: {} of {steps} steps are enough\n{story}{what}\n\n\
+                 repeat with: make sim SEED={seed}",
+                acts.len()
+            );
         }
+        count += 1;
     }
     println!("{count} runs of {STEPS} steps agree with the model");
 }

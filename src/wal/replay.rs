@@ -30,6 +30,10 @@ const COMPLAINTS: usize = 20;
 /// records: a body full of records that look right must not keep a start waiting for hours.
 const PASSES: usize = 64;
 
+/// The largest id that is believed where no checksum vouches for it: a damaged one must not use up
+/// those of later jobs.
+const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
+
 /// What was wrong at one place of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Complaint {
@@ -274,11 +278,17 @@ impl<'a> Reader<'a> {
     /// Does to the queue what a record says was done. A short record that tells another size than
     /// the body has is refused: it would have the original read past that body.
     fn apply(&mut self, record: &record::Record<'_>) -> Result<(), Damage> {
-        if let Some(mark) = Mark::of(record) {
+        let facts = &record.facts;
+        let mark = Mark::of(record);
+        let id = mark.map_or(facts.id, |mark| mark.next_id);
+        let is_checked = matches!(self.report.format, Some(Format::Salted(_)));
+        if id > UNCHECKED_ID_LIMIT && !is_checked {
+            return Err(Damage::Id(id));
+        }
+        if let Some(mark) = mark {
             self.queue.raise_id(mark.next_id);
             return Ok(());
         }
-        let facts = &record.facts;
         let known = self.queue.find(facts.id);
         if known.is_none() && (record.full.is_none() || facts.kind == Kind::Deleted) {
             self.report.skipped += 1;

@@ -445,6 +445,29 @@ fn no_damage_to_the_originals_log_is_fatal() {
     }
 }
 
+/// One damaged id, in a file without checksums, would use up all ids there are: the next job would
+/// get one that the next start refuses, and be lost.
+///
+/// Proves: B15.
+#[test]
+fn a_damaged_id_leaves_enough_for_later_jobs() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/binlog/fixtures/1.12");
+    let mut source = Directory::read_only(source.as_ref()).expect("a fixture");
+    let mut bytes = source.read(Name::Segment(1)).expect("a file");
+    // It stands behind the version, the length of the tube's name, and the name.
+    let at = 8 + usize::from(bytes[4]);
+    bytes[at..at + 8].copy_from_slice(&(u64::MAX / 2 - 1).to_le_bytes());
+    let disk = Memory(Arc::new(Mutex::new([(Name::Segment(1), bytes)].into())));
+    let (queue, wal, _) = open(Box::new(disk.clone()), 4096);
+    let mut server = serve(queue, wal);
+    let client = server.open();
+    server.feed(client, b"put 0 0 60 1\r\nx\r\n", SHARE, NOW);
+    settle(&mut server);
+    let (queue, _, report) = open(Box::new(disk), 4096);
+    assert!(!report.is_damaged(), "{report:?}");
+    assert_eq!(queue.jobs(), server.queue().jobs());
+}
+
 /// What else lies in the directory would be read as jobs, or stop the daemon.
 ///
 /// Proves: Q24, B14.

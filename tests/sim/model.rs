@@ -1,5 +1,6 @@
 //! The judge: a work queue simple enough to be seen correct. Jobs in one map, every question
 //! answered by looking at all of them, time as a plain number. It shares no code with the daemon.
+#![allow(dead_code, reason = "each test that includes this file uses its part of it")]
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -8,6 +9,10 @@ use std::{
 
 /// Nanoseconds in a second.
 pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// How many bytes of replies wait at most, where documents are short: input pauses at 64 KiB, and
+/// one reply may cross that line, with the largest job.
+pub(crate) const OUTPUT_BOUND: usize = 64 * 1024 + 65_535 + 64;
 
 /// A command, as a client means it.
 #[derive(Clone)]
@@ -58,10 +63,9 @@ pub(crate) enum Command {
 
 /// Half a command, or none.
 #[derive(Debug, Clone)]
-#[allow(dead_code, reason = "the simulator sends whole commands; only the fuzzer reads bytes")]
 pub(crate) enum Part {
     /// The line of a `put`.
-    Header { pri: u32, delay: u32, ttr: u32 },
+    Header { pri: u32, delay: u32, ttr: u32, size: u64 },
     /// The body of the `put` before it, with the two bytes that should be CR LF.
     Body(Vec<u8>),
     /// A line that is refused, and what `stats` counts it as all the same. There is no reply yet
@@ -69,6 +73,8 @@ pub(crate) enum Part {
     BadLine { reply: Option<&'static str>, counted: Option<&'static str> },
     /// The end of something that was skipped.
     Skipped(&'static str),
+    /// A first line that is HTTP.
+    Http,
 }
 
 /// As it is sent, without the end of a long body.
@@ -243,6 +249,35 @@ struct Peer {
     is_worker: bool,
 }
 
+impl Peer {
+    fn new(slot: usize) -> Self {
+        Self {
+            slot,
+            uses: "default".into(),
+            watches: vec!["default".into()],
+            wait: None,
+            put: None,
+            queue: VecDeque::new(),
+            replies: Vec::new(),
+            has_ended: false,
+            is_open: true,
+            is_producer: false,
+            is_worker: false,
+        }
+    }
+}
+
+/// What a daemon found when it started, where the model leaves it a choice.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// In the order of `list-tubes`.
+    pub(crate) tubes: Vec<String>,
+    /// How often each job was reserved, and ran out of time.
+    pub(crate) jobs: BTreeMap<u64, (u32, u32)>,
+    /// What the next job is to be called.
+    pub(crate) next_id: u64,
+}
+
 /// Something that time brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
@@ -268,29 +303,46 @@ pub(crate) struct Model {
     /// Counts everything that needs an order of its own.
     turn: u64,
     next_id: u64,
+    /// The last id that a job has had.
+    last_id: u64,
     jobs: BTreeMap<u64, Job>,
+    /// What a log says of each job: what it was after the last change that is written down.
+    log: BTreeMap<u64, Job>,
     tubes: Vec<Tube>,
     peers: Vec<Peer>,
+    /// How many of the peers met an earlier run of the daemon.
+    peers_before: usize,
     counters: BTreeMap<&'static str, u64>,
     timeouts: u64,
     total_jobs: u64,
+    job_size_limit: u32,
+    /// How many bytes jobs may hold.
+    memory_limit: Option<u64>,
     pub(crate) is_draining: bool,
 }
 
+/// What a job holds beside its body and its CR LF, as the manual has it.
+const JOB_COST: u64 = 128;
+
 impl Model {
-    pub(crate) fn new(now: u64) -> Self {
+    pub(crate) fn new(now: u64, job_size_limit: u32, memory_limit: Option<u64>) -> Self {
         let mut model = Self {
             now,
             latest: now,
             started: now,
             turn: 0,
             next_id: 1,
+            last_id: 0,
             jobs: BTreeMap::new(),
+            log: BTreeMap::new(),
             tubes: Vec::new(),
             peers: Vec::new(),
+            peers_before: 0,
             counters: BTreeMap::new(),
             timeouts: 0,
             total_jobs: 0,
+            job_size_limit,
+            memory_limit,
             is_draining: false,
         };
         model.touch_tube("default");
@@ -298,19 +350,7 @@ impl Model {
     }
 
     pub(crate) fn connect(&mut self, slot: usize) {
-        self.peers.push(Peer {
-            slot,
-            uses: "default".into(),
-            watches: vec!["default".into()],
-            wait: None,
-            put: None,
-            queue: VecDeque::new(),
-            replies: Vec::new(),
-            has_ended: false,
-            is_open: true,
-            is_producer: false,
-            is_worker: false,
-        });
+        self.peers.push(Peer::new(slot));
     }
 
     pub(crate) fn send(&mut self, peer: usize, commands: &[Command]) {
@@ -342,6 +382,64 @@ impl Model {
     /// Ids that exist, for a generator that wants to hit them.
     pub(crate) fn ids(&self) -> Vec<u64> {
         self.jobs.keys().copied().collect()
+    }
+
+    /// The daemon is killed and started again with its log: nobody is connected, nothing has been
+    /// counted, and every job is what the log says. Tubes come in whatever order they are found;
+    /// of how often a job was reserved and ran out of time the log may say less than is true.
+    pub(crate) fn restart(&mut self, found: &Found) {
+        for peer in &mut self.peers {
+            *peer = Peer { is_open: false, ..Peer::new(peer.slot) };
+            peer.uses.clear();
+            peer.watches.clear();
+        }
+        for (id, mut job) in self.log.clone() {
+            let is_over = match job.state {
+                State::Delayed { until } => until <= self.now,
+                State::Reserved { .. } => true,
+                State::Ready | State::Buried { .. } => false,
+            };
+            if is_over {
+                job.state = State::Ready;
+            }
+            let &(reserves, timeouts) = found.jobs.get(&id).expect("the job was acknowledged");
+            let before = &self.jobs[&id];
+            assert!((job.reserves..=before.reserves).contains(&reserves), "reserves of {id}");
+            assert!((job.timeouts..=before.timeouts).contains(&timeouts), "timeouts of {id}");
+            (job.reserves, job.timeouts) = (reserves, timeouts);
+            self.jobs.insert(id, job);
+        }
+        assert_eq!(found.jobs.len(), self.jobs.len(), "jobs that nobody put");
+        self.log = self.jobs.clone();
+        let mut names: Vec<&str> = self.jobs.values().map(|job| &*job.tube).collect();
+        names.push("default");
+        names.sort_unstable();
+        names.dedup();
+        let mut tubes = found.tubes.clone();
+        tubes.sort_unstable();
+        assert_eq!(names, tubes);
+        self.tubes.clear();
+        for name in &found.tubes {
+            self.touch_tube(name);
+        }
+        assert!((self.last_id + 1..=self.next_id).contains(&found.next_id), "{}", found.next_id);
+        self.next_id = found.next_id;
+        self.peers_before = self.peers.len();
+        self.counters.clear();
+        (self.timeouts, self.total_jobs, self.is_draining) = (0, 0, false);
+        (self.started, self.latest) = (self.now, self.now);
+    }
+
+    /// How many bytes all jobs hold.
+    pub(crate) fn held(&self) -> u64 {
+        self.jobs.values().map(|job| job.body.len() as u64 + 2 + JOB_COST).sum()
+    }
+
+    /// Everything there is to ask of counters.
+    pub(crate) fn questions(&self) -> Vec<Command> {
+        let tubes = self.tubes.iter().map(|tube| Command::StatsTube(tube.name.clone()));
+        let jobs = self.jobs.keys().map(|&id| Command::StatsJob(id));
+        [Command::Stats, Command::ListTubes].into_iter().chain(tubes).chain(jobs).collect()
     }
 
     pub(crate) fn advance(&mut self, nanoseconds: u64) {
@@ -578,11 +676,25 @@ impl Model {
     }
 
     fn enqueue(&mut self, id: u64, delay: u32, now: u64) {
-        if delay == 0 {
-            self.make_ready(id, now);
-        } else {
-            self.job(id).state = State::Delayed { until: now + u64::from(delay) * SECOND };
-        }
+        self.job(id).state = match delay {
+            0 => State::Ready,
+            _ => State::Delayed { until: now + u64::from(delay) * SECOND },
+        };
+        self.write_down(id);
+        self.serve(now);
+    }
+
+    fn kick(&mut self, id: u64, now: u64) {
+        let job = self.job(id);
+        job.kicks += 1;
+        job.state = State::Ready;
+        self.write_down(id);
+        self.serve(now);
+    }
+
+    /// The job has changed in a way that a restart must know of.
+    fn write_down(&mut self, id: u64) {
+        self.log.insert(id, self.jobs[&id].clone());
     }
 
     fn best_ready(&self, tubes: &[String]) -> Option<u64> {
@@ -642,9 +754,14 @@ impl Model {
 impl Model {
     #[expect(clippy::too_many_lines, reason = "one arm per command, to be read from top to bottom")]
     fn obey(&mut self, peer: usize, command: Command) {
-        // The end of what is skipped is not a command, and takes no time.
-        if let Command::Part(Part::Skipped(reply)) = command {
-            return self.reply(peer, reply);
+        // The end of what is skipped is not a command, and takes no time; nor is HTTP.
+        match command {
+            Command::Part(Part::Skipped(reply)) => return self.reply(peer, reply),
+            Command::Part(Part::Body(_)) if self.peers[peer].put.is_none() => {
+                return self.reply(peer, "OUT_OF_MEMORY");
+            }
+            Command::Part(Part::Http) => return self.leave(peer),
+            _ => {}
         }
         let now = self.instant();
         if let Some(counter) = command.counter() {
@@ -653,13 +770,15 @@ impl Model {
         let uses = self.peers[peer].uses.clone();
         match command {
             Command::Put { pri, delay, ttr, mut body } => {
-                self.header(peer, now, pri, delay, ttr);
+                if !self.header(peer, now, pri, delay, ttr, body.len() as u64) {
+                    return self.reply(peer, "OUT_OF_MEMORY");
+                }
                 body.extend_from_slice(b"\r\n");
                 let now = self.instant();
                 self.body(peer, now, body);
             }
-            Command::Part(Part::Header { pri, delay, ttr }) => {
-                self.header(peer, now, pri, delay, ttr);
+            Command::Part(Part::Header { pri, delay, ttr, size }) => {
+                self.header(peer, now, pri, delay, ttr, size);
             }
             Command::Part(Part::Body(body)) => self.body(peer, now, body),
             Command::Part(Part::BadLine { reply, .. }) => {
@@ -667,7 +786,7 @@ impl Model {
                     self.reply(peer, reply);
                 }
             }
-            Command::Part(Part::Skipped(_)) => {}
+            Command::Part(Part::Skipped(_) | Part::Http) => {}
             Command::Use(name) => {
                 self.touch_tube(&name);
                 self.peers[peer].uses.clone_from(&name);
@@ -680,13 +799,18 @@ impl Model {
                     return self.reply(peer, "NOT_FOUND");
                 }
                 self.peers[peer].is_worker = true;
+                let is_ready = self.jobs[&id].state == State::Ready;
                 self.hand(id, peer, now);
+                if !is_ready {
+                    self.write_down(id);
+                }
             }
             Command::Delete(id) => {
                 if !self.jobs.contains_key(&id) || self.is_reserved(id) && !self.held_by(peer, id) {
                     return self.reply(peer, "NOT_FOUND");
                 }
                 let job = self.jobs.remove(&id).expect("it was just found");
+                self.log.remove(&id);
                 let tube = self.find_tube(&job.tube).expect("a job has a tube");
                 self.tubes[tube].deletes += 1;
                 self.drop_idle_tubes();
@@ -712,6 +836,7 @@ impl Model {
                 job.pri = pri;
                 job.buries += 1;
                 job.state = State::Buried { turn };
+                self.write_down(id);
                 self.reply(peer, "BURIED");
             }
             Command::Touch(id) => {
@@ -757,8 +882,7 @@ impl Model {
                 }
                 chosen.truncate(bound as usize);
                 for &id in &chosen {
-                    self.job(id).kicks += 1;
-                    self.make_ready(id, now);
+                    self.kick(id, now);
                 }
                 self.reply(peer, &format!("KICKED {}", chosen.len()));
             }
@@ -770,8 +894,7 @@ impl Model {
                     return self.reply(peer, "NOT_FOUND");
                 }
                 self.reply(peer, "KICKED");
-                self.job(id).kicks += 1;
-                self.make_ready(id, now);
+                self.kick(id, now);
             }
             Command::Stats => {
                 let text = self.stats(now);
@@ -808,11 +931,29 @@ impl Model {
         }
     }
 
-    fn header(&mut self, peer: usize, created: u64, pri: u32, delay: u32, ttr: u32) {
+    /// Whether another job of this size may be held.
+    fn has_memory(&self, size: u64) -> bool {
+        self.memory_limit.is_none_or(|limit| self.held() + size + 2 + JOB_COST <= limit)
+    }
+
+    /// Whether the body is wanted; if not, it is skipped, and takes no id.
+    fn header(
+        &mut self,
+        peer: usize,
+        created: u64,
+        pri: u32,
+        delay: u32,
+        ttr: u32,
+        size: u64,
+    ) -> bool {
+        self.peers[peer].is_producer = true;
+        if !self.has_memory(size) {
+            return false;
+        }
         let id = self.next_id;
         self.next_id += 1;
-        self.peers[peer].is_producer = true;
         self.peers[peer].put = Some(Put { id, pri, delay, ttr, created });
+        true
     }
 
     fn body(&mut self, peer: usize, now: u64, mut body: Vec<u8>) {
@@ -824,6 +965,10 @@ impl Model {
         body.truncate(body.len() - 2);
         if self.is_draining {
             return self.reply(peer, "DRAINING");
+        }
+        // Others may have used up what there was when the line was read.
+        if !self.has_memory(body.len() as u64) {
+            return self.reply(peer, "OUT_OF_MEMORY");
         }
         let tube = self.peers[peer].uses.clone();
         let place = self.find_tube(&tube).expect("a used tube exists");
@@ -844,6 +989,7 @@ impl Model {
             kicks: 0,
         };
         self.jobs.insert(id, job);
+        self.last_id = self.last_id.max(id);
         self.reply(peer, &format!("INSERTED {id}"));
         self.enqueue(id, delay, now);
     }
@@ -904,7 +1050,7 @@ impl Model {
         }
         let open = || self.peers.iter().filter(|peer| peer.is_open);
         text + &format!(
-            "job-timeouts: {}\ntotal-jobs: {}\nmax-job-size: 65535\ncurrent-tubes: {}\n\
+            "job-timeouts: {}\ntotal-jobs: {}\nmax-job-size: {}\ncurrent-tubes: {}\n\
              current-connections: {}\ncurrent-producers: {}\ncurrent-workers: {}\n\
              current-waiting: {}\ntotal-connections: {}\npid: 4711\nversion: \"{}\"\n\
              rusage-utime: 0.000000\nrusage-stime: 0.000000\nuptime: {}\n\
@@ -913,12 +1059,13 @@ impl Model {
              id: 0123456789abcdef\nhostname: \"host\"\nos: \"os 1\"\nplatform: \"machine\"\n",
             self.timeouts,
             self.total_jobs,
+            self.job_size_limit,
             self.tubes.len(),
             open().count(),
             open().filter(|peer| peer.is_producer).count(),
             open().filter(|peer| peer.is_worker).count(),
             open().filter(|peer| peer.wait.is_some()).count(),
-            self.peers.len(),
+            self.peers.len() - self.peers_before,
             env!("CARGO_PKG_VERSION"),
             (now - self.started) / SECOND,
             self.is_draining,

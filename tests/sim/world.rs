@@ -9,6 +9,7 @@ use beanstalkd::{
     clock::Time,
     conn::Conn,
     server::{Appetite, Identity, Rusage, SHARE, Server, Settings},
+    wal::Wal,
 };
 use ct::Prng;
 
@@ -52,10 +53,13 @@ struct Peer {
 pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) now: Time,
+    settings: Settings,
     arrival: Arrival,
     peers: Vec<Peer>,
     /// Nothing happens but in turns that the test asks for.
     is_paused: bool,
+    /// How many bytes of replies have ever waited for one client.
+    pub(crate) most_waiting: usize,
 }
 
 /// Constants where the real daemon asks the machine.
@@ -76,14 +80,22 @@ impl World {
         let now = Time::from_nanoseconds(1_000_000_000_000);
         let settings = Settings { job_size_limit, binlog_size: 10_485_760, memory_limit: None };
         let server = Server::new(identity(), settings, now);
-        Self { server, now, arrival, peers: Vec::new(), is_paused: false }
+        let peers = Vec::new();
+        Self { server, now, settings, arrival, peers, is_paused: false, most_waiting: 0 }
     }
 
     /// Sets a ceiling on what jobs may hold, before any connects.
     pub(crate) fn limit_memory(&mut self, bytes: u64) {
-        let settings =
-            Settings { job_size_limit: 65_535, binlog_size: 10_485_760, memory_limit: Some(bytes) };
+        let settings = Settings { memory_limit: Some(bytes), ..self.settings };
         self.server = Server::new(identity(), settings, self.now);
+    }
+
+    /// Puts another server in the place of this one; nobody is connected to it.
+    pub(crate) fn replace(&mut self, server: Server) {
+        for peer in &mut self.peers {
+            peer.is_open = false;
+        }
+        self.server = server;
     }
 
     /// Opens a connection and answers its number.
@@ -138,6 +150,10 @@ impl World {
         self.server.drain();
     }
 
+    pub(crate) fn end_drain(&mut self) {
+        self.server.end_drain();
+    }
+
     /// Lets time pass, from one deadline to the next.
     pub(crate) fn advance(&mut self, time: Duration) {
         let end = self.now + time;
@@ -145,7 +161,7 @@ impl World {
             let next = self.server.next_deadline().filter(|&at| at <= end && !self.is_paused);
             let Some(deadline) = next else { break };
             self.now = self.now.max(deadline);
-            self.server.tick(self.now);
+            self.tick();
             self.settle();
         }
         self.now = end;
@@ -173,7 +189,7 @@ impl World {
         while is_busy {
             is_busy = self.flush();
             if self.server.next_deadline().is_some_and(|at| at <= self.now) {
-                self.server.tick(self.now);
+                self.tick();
                 is_busy = true;
             }
             for peer in 0..self.peers.len() {
@@ -183,6 +199,16 @@ impl World {
                 }
             }
             self.server.reclaim();
+        }
+    }
+
+    /// Does what is due, unless that is the log's alone: it asks for a commit, and a tick would take
+    /// a nanosecond that no log is known to take.
+    fn tick(&mut self) {
+        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= self.now);
+        let is_of_log = is_due(self.server.log().and_then(Wal::next_deadline));
+        if !is_of_log || is_due(self.server.queue().next_deadline()) {
+            self.server.tick(self.now);
         }
     }
 
@@ -225,8 +251,10 @@ impl World {
     }
 
     fn transmit(&mut self, number: usize) {
-        let Peer { key, received, .. } = &mut self.peers[number];
+        let Self { peers, most_waiting, .. } = self;
+        let Peer { key, received, .. } = &mut peers[number];
         let output = self.server.output(*key);
+        *most_waiting = output.len().max(*most_waiting);
         while !output.is_empty() {
             let (slices, count) = output.slices();
             let mut sent = 0;

@@ -28,7 +28,7 @@ use self::generate::{Taste, generate};
 use self::play::{Found, Verdict, play};
 use self::reply::{Baseline, Judge};
 use self::rig::{Binlog, Rig, SIDES, Side};
-use self::shrink::shrink;
+pub use self::shrink::shrink;
 use crate::check::Program;
 use crate::client::Client;
 use crate::dialect::Dialect;

@@ -8,7 +8,7 @@
 /// `find_failing` returns the index of a candidate that fails, if it finds one. `simpler` lists
 /// sequences of the same length that are simpler; it must get to an end. The result is one from
 /// which no single item can be taken, unless the judge gave up before.
-pub(crate) fn shrink<T: Clone>(
+pub fn shrink<T: Clone>(
     mut items: Vec<T>,
     simpler: impl Fn(&[T]) -> Vec<Vec<T>>,
     mut find_failing: impl FnMut(&[Vec<T>]) -> Option<usize>,

@@ -6,7 +6,7 @@ use beanstalkd::proto::{Command, PutHeader, Refusal, Verb};
 const BAD: Refusal = Refusal::BadFormat(None);
 
 /// Reads a line, given without its CR LF.
-pub fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Refusal> {
+pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Refusal> {
     if line.contains(&0) || line.contains(&b'\r') {
         return Err(BAD);
     }
@@ -94,10 +94,30 @@ pub fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Refusal> {
     }
 }
 
+/// Whether the first line of a connection is HTTP: three words of which the last names it. Of a line
+/// that is too long only the beginning is there, and the second word must look like an address.
+pub(crate) fn is_http(line: &[u8], is_whole: bool) -> bool {
+    let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+    if words.len() < 2 {
+        return false;
+    }
+    if is_whole {
+        return words.len() > 2 && words[2].starts_with(b"HTTP/");
+    }
+    words[1].starts_with(b"/") || words[1].windows(3).any(|three| three == b"://")
+}
+
 /// What takes no arguments is known by its beginning, and malformed with anything behind it.
 fn unread(line: &[u8]) -> Refusal {
-    let known =
-        ["reserve", "peek-ready", "peek-delayed", "peek-buried", "stats", "list-tubes", "list-tube-used"];
+    let known = [
+        "reserve",
+        "peek-ready",
+        "peek-delayed",
+        "peek-buried",
+        "stats",
+        "list-tubes",
+        "list-tube-used",
+    ];
     if known.iter().any(|known| line.starts_with(known.as_bytes())) {
         BAD
     } else {

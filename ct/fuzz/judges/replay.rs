@@ -1,0 +1,296 @@
+//! Any bytes as a binlog, or any damage to a sound one: a start must not panic nor hang, and every
+//! job it found must be there again at the next one, when all that was damaged has been written
+//! anew, but for those that were deleted meanwhile. What was damaged must be kept as it was. Whoever
+//! only looks at the binlog must find the same.
+#![expect(clippy::disallowed_types, reason = "the judge and the daemon share the disk")]
+
+use std::{cell::RefCell, collections::BTreeMap, io, rc::Rc, sync::OnceLock, time::Duration};
+
+use beanstalkd::{
+    base::Key,
+    clock::{Calendar, Time},
+    queue::{Job, Put, Queue, Record, State, Tube},
+    wal::{self, Disk, Name, Options, Outcome, Report, Sync, Wal},
+};
+
+/// The system's number of the error with which a disk refuses to read what it once wrote.
+const EIO: i32 = 5;
+
+type Files = BTreeMap<Name, Vec<u8>>;
+
+/// Files in memory; nothing is ever lost, but a file may be unreadable.
+#[derive(Debug, Default, Clone)]
+struct Memory {
+    files: Rc<RefCell<Files>>,
+    unreadable: Option<(Name, i32)>,
+}
+
+impl Memory {
+    fn with<T>(&mut self, name: Name, act: impl FnOnce(&mut Vec<u8>) -> T) -> io::Result<T> {
+        self.files.borrow_mut().get_mut(&name).map(act).ok_or(io::ErrorKind::NotFound.into())
+    }
+}
+
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("a small file")
+}
+
+impl Disk for Memory {
+    fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {
+        Ok(self.files.borrow().iter().map(|(&name, bytes)| (name, bytes.len() as u64)).collect())
+    }
+    fn read(&mut self, name: Name) -> io::Result<Vec<u8>> {
+        match self.unreadable {
+            Some((of, error)) if of == name => Err(io::Error::from_raw_os_error(error)),
+            _ => self.with(name, |bytes| bytes.clone()),
+        }
+    }
+    fn create(&mut self, name: Name) -> io::Result<()> {
+        self.files.borrow_mut().insert(name, Vec::new());
+        Ok(())
+    }
+    fn write(&mut self, name: Name, offset: u64, new: &[u8]) -> io::Result<()> {
+        let start = index(offset);
+        self.with(name, |bytes| {
+            bytes.resize(bytes.len().max(start + new.len()), 0);
+            bytes[start..start + new.len()].copy_from_slice(new);
+        })
+    }
+    fn cut(&mut self, name: Name, size: u64) -> io::Result<()> {
+        self.with(name, |bytes| bytes.resize(index(size), 0))
+    }
+    fn sync(&mut self, _: Name) -> io::Result<()> {
+        Ok(())
+    }
+    fn begin_sync(&mut self, _: Name) -> io::Result<()> {
+        Ok(())
+    }
+    fn sync_result(&mut self) -> Option<io::Result<()>> {
+        Some(Ok(()))
+    }
+    fn end_sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+    fn close(&mut self, _: Name) {}
+    fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
+        let bytes = self.files.borrow_mut().remove(&from).ok_or(io::ErrorKind::NotFound)?;
+        self.files.borrow_mut().insert(to, bytes);
+        Ok(())
+    }
+    fn remove(&mut self, name: Name) -> io::Result<()> {
+        self.files.borrow_mut().remove(&name).map(drop).ok_or(io::ErrorKind::NotFound.into())
+    }
+    fn sync_names(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+const START: Time = Time::from_nanoseconds(3_000_000_000_000_000_000);
+
+fn calendar() -> Calendar {
+    Calendar::new(START, 1_700_000_000_000_000_000)
+}
+
+/// What is known of a job, its tube and its body. Where it is ready its deadline has passed, and says
+/// nothing any more.
+type Found = (u64, String, Vec<u8>, String);
+
+/// All jobs, each in its place, taken out of the queue one by one.
+fn drain(queue: &mut Queue) -> Vec<Found> {
+    let mut found = Vec::new();
+    let names: Vec<String> = queue.tube_names().map(str::to_owned).collect();
+    for name in names {
+        while let Some(tube) = queue.find_tube(&name) {
+            let Some(job) = first(queue, tube) else { break };
+            let mut record: Record = queue.job(job).record.clone();
+            if record.state == State::Ready {
+                record.deadline_at = Time::default();
+            }
+            let (body, _) = queue.body(job);
+            found.push((record.id, name.clone(), body.to_vec(), format!("{record:?}")));
+            queue.discard(job);
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+fn open(disk: &Memory) -> io::Result<(Queue, Wal, Report)> {
+    open_with(disk, 4096)
+}
+
+fn open_with(disk: &Memory, segment_size: u64) -> io::Result<(Queue, Wal, Report)> {
+    let options = Options { segment_size, sync: Sync::Within(Duration::ZERO), seed: 1 };
+    let mut queue = Queue::default();
+    let disk = Box::new(disk.clone());
+    let (wal, report) = Wal::open(disk, options, &mut queue, calendar(), START, &mut |_, _| ())?;
+    queue.check();
+    wal.check();
+    Ok((queue, wal, report))
+}
+
+/// Lets the log do all it still has to do: whatever was damaged is written again, a piece in a turn.
+fn settle(queue: &Queue, wal: &mut Wal) {
+    let mut turns = 0;
+    while wal.next_deadline().is_some_and(|at| at <= START) {
+        let outcome = wal.commit(queue, START);
+        assert!(outcome == Outcome::Done && turns < 10_000);
+        turns += 1;
+    }
+    wal.check();
+}
+
+/// The next job of a tube, whatever its state.
+fn first(queue: &Queue, tube: Key<Tube>) -> Option<Key<Job>> {
+    let first = queue.first_ready(tube).or_else(|| queue.first_delayed(tube));
+    first.or_else(|| queue.first_buried(tube))
+}
+
+/// Life goes on: of each tube one job is deleted, and one is put into a new one and buried.
+fn go_on(queue: &mut Queue, wal: &mut Wal) {
+    let names: Vec<String> = queue.tube_names().map(str::to_owned).collect();
+    for tube in names.iter().filter_map(|name| queue.find_tube(name)).collect::<Vec<_>>() {
+        let Some(job) = first(queue, tube) else { continue };
+        wal.may_delete(START).expect("there is always room for a delete");
+        wal.delete(queue, job);
+        queue.delete(job);
+    }
+    let client = queue.join();
+    queue.use_tube(client, "new");
+    let put = Put { id: queue.take_id(), pri: 1, delay: 2, ttr: 3, created_at: START };
+    let body = queue.store(b"body\r\n"[..].into()).expect("there is memory");
+    wal.may_put(Wal::full_length("new", b"body\r\n"), START).expect("there is room");
+    let job = queue.put(client, put, body, START);
+    wal.put(queue, job);
+    queue.reserve_job(client, job, START);
+    queue.bury(job, 7, START);
+    wal.update(queue, job, START);
+    assert_eq!(wal.commit(queue, START), Outcome::Done);
+    wal.check();
+}
+
+/// A sound binlog of a few jobs in all states: in several small segments, or mostly in one that is so
+/// large that its mark is repeated.
+fn sound(is_large: bool) -> &'static Files {
+    static SMALL: OnceLock<Files> = OnceLock::new();
+    static LARGE: OnceLock<Files> = OnceLock::new();
+    if is_large {
+        LARGE.get_or_init(|| make_sound(24 * 1024, 12))
+    } else {
+        SMALL.get_or_init(|| make_sound(4096, 1))
+    }
+}
+
+fn make_sound(segment_size: u64, length: usize) -> Files {
+    let disk = Memory::default();
+    let (mut queue, mut wal, _) = open_with(&disk, segment_size).expect("it does not fail");
+    let client = queue.join();
+    for number in 0..40u32 {
+        queue.use_tube(client, ["a", "default", "long-tube-name"][number as usize % 3]);
+        let (id, created_at) = (queue.take_id(), START);
+        let put = Put { id, pri: number, delay: number % 4, ttr: 9, created_at };
+        let body = format!("{number}").repeat(number as usize * length) + "\r\n";
+        let body = queue.store(body.into_bytes().into()).expect("there is memory");
+        let job = queue.put(client, put, body, START);
+        wal.put(&queue, job);
+        if number % 5 == 0 {
+            queue.reserve_job(client, job, START);
+            queue.bury(job, 7, START);
+            wal.update(&queue, job, START);
+        } else if number % 7 == 0 {
+            wal.delete(&queue, job);
+            queue.delete(job);
+        }
+        assert_eq!(wal.commit(&queue, START), Outcome::Done);
+    }
+    drop(wal);
+    disk.files.take()
+}
+
+/// The fuzzer's bytes as files: each two bytes of length, then so much of what is left.
+fn any_files(mut input: &[u8]) -> Files {
+    let mut files = Files::new();
+    while let Some((length, rest)) = input.split_first_chunk() {
+        let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());
+        let (bytes, rest) = rest.split_at(length);
+        let number = 1 + u32::try_from(files.len()).expect("few");
+        files.insert(Name::Segment(number), bytes.into());
+        input = rest;
+    }
+    files
+}
+
+/// The fuzzer's bytes as things that are done to sound files.
+fn damaged_files(is_large: bool, input: &[u8]) -> Files {
+    let mut files = sound(is_large).clone();
+    for edit in input.chunks_exact(6) {
+        let nth = usize::from(edit[1]) % files.len();
+        let (&name, bytes) = files.iter_mut().nth(nth).expect("one of them");
+        let at = usize::from(u16::from_le_bytes([edit[2], edit[3]])) % (bytes.len() + 1);
+        let length = usize::from(edit[4]);
+        let end = (at + length).min(bytes.len());
+        match edit[0] % 8 {
+            0..=2 if at < end => bytes[at] ^= edit[5],
+            3 => bytes[at..end].fill(edit[5]),
+            4 => bytes.truncate(at),
+            5 => {
+                // A piece of it once more, where it does not belong.
+                let piece = bytes[at..end].to_vec();
+                let to = usize::from(edit[5]) * 16 % (bytes.len() + 1);
+                bytes.splice(to..to, piece);
+            }
+            6 => drop(bytes.drain(at..end)),
+            7 if files.len() > 1 => {
+                let bytes = files.remove(&name).unwrap_or_default();
+                if length % 2 == 0 {
+                    files.insert(Name::Segment(100 + u32::from(edit[5])), bytes);
+                }
+            }
+            _ => {}
+        }
+    }
+    files
+}
+
+/// Judges a binlog made of any bytes.
+pub(crate) fn judge(input: &[u8]) {
+    let Some((&mode, input)) = input.split_first() else { return };
+    let files = match mode & 1 {
+        0 => any_files(input),
+        _ => damaged_files(mode & 128 > 0, input),
+    };
+    let unreadable = match mode >> 1 & 7 {
+        0 => Some(EIO),
+        1 => Some(EIO + 1),
+        _ => None,
+    };
+    let unreadable = unreadable.and_then(|error| {
+        let nth = usize::from(mode >> 4 & 7) % files.len().max(1);
+        files.keys().nth(nth).map(|&name| (name, error))
+    });
+    let mut disk = Memory { files: Rc::new(RefCell::new(files)), unreadable };
+    let inspected = wal::inspect(&mut disk, calendar(), START, &mut |_, _| ());
+    let Ok((mut queue, mut wal, report)) = open(&disk) else {
+        assert!(inspected.is_err() && unreadable.is_some_and(|(_, error)| error != EIO));
+        return;
+    };
+    let jobs = format!("are needed by {} jobs", queue.jobs());
+    let text = inspected.expect("what can be opened can be looked at").to_string();
+    assert!(text.contains(&jobs), "{text}");
+    let damaged = report.segments.iter().filter(|segment| segment.is_damaged());
+    let damaged: Vec<u32> = damaged.map(|segment| segment.number).collect();
+    let before = disk.files.borrow().clone();
+    go_on(&mut queue, &mut wal);
+    settle(&queue, &mut wal);
+    drop(wal);
+    let next_id = queue.next_id();
+    let found = drain(&mut queue);
+    for number in damaged {
+        let (was, kept) = (Name::Segment(number), Name::Damaged(number));
+        assert_eq!(disk.files.borrow().get(&kept), before.get(&was));
+    }
+    let (mut queue, _wal, report) = open(&disk).expect("what cannot be read is set aside");
+    assert!(!report.is_damaged());
+    assert_eq!(queue.next_id(), next_id);
+    assert_eq!(drain(&mut queue), found);
+}

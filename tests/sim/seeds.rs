@@ -1,0 +1,71 @@
+//! Which seeds the simulators play, and what comes of a run that panics.
+
+#![allow(dead_code, reason = "each test that includes this file uses its part of it")]
+#![expect(clippy::disallowed_methods, reason = "whoever says MINUTES means real ones")]
+
+use std::{
+    any::Any,
+    env, panic,
+    panic::AssertUnwindSafe,
+    time::{Duration, Instant},
+};
+
+/// From the environment: `SEED` alone is that one; `RUNS` is how many; `MINUTES` is how long, from
+/// `SEED` on. The two simulators share the minutes.
+#[derive(Debug)]
+pub(crate) struct Seeds {
+    next: u64,
+    end: u64,
+    until: Option<Instant>,
+}
+
+impl Seeds {
+    /// So many seeds where the environment says nothing.
+    pub(crate) fn new(usual: u64) -> Self {
+        let number = |name| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+        let (seed, runs, minutes) = (number("SEED"), number("RUNS"), number("MINUTES"));
+        let next = seed.unwrap_or(0);
+        let end = match (minutes, seed, runs) {
+            (Some(_), ..) => u64::MAX,
+            (None, Some(seed), _) => seed + 1,
+            (None, None, runs) => runs.unwrap_or(usual),
+        };
+        let until = minutes.map(|minutes| Instant::now() + Duration::from_secs(minutes * 30));
+        Self { next, end, until }
+    }
+
+    /// Whether there is a single one.
+    pub(crate) fn is_one(&self) -> bool {
+        self.end == self.next + 1
+    }
+}
+
+impl Iterator for Seeds {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        let is_over = self.until.is_some_and(|until| Instant::now() >= until);
+        let seed = Some(self.next).filter(|&seed| seed < self.end && !is_over)?;
+        self.next += 1;
+        Some(seed)
+    }
+}
+
+/// What comes of a run, with a panic as a failure: an invariant that is broken is made short like
+/// any other.
+pub(crate) fn outcome(run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    let text = |panic: Box<dyn Any + Send>| match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => panic.downcast::<&str>().map_or_else(|_| "a panic".into(), |it| (*it).into()),
+    };
+    panic::catch_unwind(AssertUnwindSafe(run)).map_err(text)?
+}
+
+/// Does something of which it is known that it panics, many times over, without a word of that.
+pub(crate) fn quietly<T>(act: impl FnOnce() -> T) -> T {
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| ()));
+    let result = act();
+    panic::set_hook(hook);
+    result
+}
