@@ -1,7 +1,13 @@
 //! The well-behaved client: a job put, reserved and deleted two hundred times a second, and how
 //! long each answer took.
+//!
+//! Others work on this machine too. So the time in which the daemon or the client was ready to run
+//! and somebody else had its core is taken off, where the system tells (Linux does): what is left
+//! is what it would have been on quiet cores.
 
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -66,14 +72,17 @@ pub(super) struct Gentle {
 
 impl Gentle {
     /// Connects, and begins to work.
-    pub(super) fn start(address: &str) -> io::Result<Self> {
+    pub(super) fn start(address: &str, pid: u32) -> io::Result<Self> {
         let mut client = Client::connect(address)?;
         client.set_timeout(STALL)?;
         for command in ["use gentle", "watch gentle", "ignore default"] {
             client.command(command)?;
         }
         let (asks, receiver) = channel();
-        let thread = thread::Builder::new().spawn(move || work(&mut client, &receiver))?;
+        let thread = thread::Builder::new().spawn(move || {
+            let mut client = Timed { client, waits: Waits::of(pid), window: Window::new(None) };
+            work(&mut client, &receiver);
+        })?;
         Ok(Self { asks: Some(asks), thread: Some(thread) })
     }
 
@@ -111,20 +120,90 @@ impl Drop for Gentle {
     }
 }
 
-fn work(client: &mut Client, asks: &Receiver<Ask>) {
-    let mut window = Window::new(None);
+/// How long the daemon and this thread have been ready to run and were not let.
+#[derive(Debug)]
+struct Waits {
+    of: Vec<File>,
+}
+
+impl Waits {
+    /// Those of a process's first thread and of the calling one; none where they are not told.
+    fn of(pid: u32) -> Self {
+        let paths =
+            [format!("/proc/{pid}/task/{pid}/schedstat"), "/proc/thread-self/schedstat".into()];
+        Self { of: paths.iter().filter_map(|path| File::open(path).ok()).collect() }
+    }
+
+    fn total(&self) -> Duration {
+        let wait = |file: &File| {
+            let mut bytes = [0; 100];
+            let count = file.read_at(&mut bytes, 0).ok()?;
+            let text = str::from_utf8(&bytes[..count]).ok()?;
+            Some(Duration::from_nanos(text.split_whitespace().nth(1)?.parse().ok()?))
+        };
+        self.of.iter().filter_map(wait).sum()
+    }
+}
+
+/// A client and what it has met so far.
+#[derive(Debug)]
+struct Timed {
+    client: Client,
+    waits: Waits,
+    window: Window,
+}
+
+impl Timed {
+    /// Puts, reserves and deletes a job.
+    fn round(&mut self) -> io::Result<()> {
+        let put = self.time(0, |client| client.put(0, 0, 60, &[b'x'; BODY]))?;
+        if put == "OUT_OF_MEMORY" {
+            self.window.refused += 1;
+            return Ok(());
+        }
+        let id = put.strip_prefix("INSERTED ").ok_or_else(|| wrong("put", &put))?;
+        let reserved = self.time(1, |client| {
+            let line = client.command("reserve-with-timeout 5")?;
+            if line.starts_with("RESERVED ") {
+                client.bytes(BODY + 2)?;
+            }
+            Ok(line)
+        })?;
+        if reserved != format!("RESERVED {id} {BODY}") {
+            return Err(wrong("reserve", &reserved));
+        }
+        let deleted = self.time(2, |client| client.command(&format!("delete {id}")))?;
+        if deleted == "DELETED" { Ok(()) } else { Err(wrong("delete", &deleted)) }
+    }
+
+    fn time(
+        &mut self,
+        command: usize,
+        ask: impl FnOnce(&mut Client) -> io::Result<String>,
+    ) -> io::Result<String> {
+        let waits = self.waits.total();
+        let began = Instant::now();
+        let answer = ask(&mut self.client);
+        let took = began.elapsed();
+        let waited = self.waits.total().saturating_sub(waits);
+        self.window.record(command, took.saturating_sub(waited));
+        answer
+    }
+}
+
+fn work(client: &mut Timed, asks: &Receiver<Ask>) {
     let mut is_resting = false;
     let mut next = Instant::now();
     loop {
-        let ask = if is_resting || window.broken.is_some() {
+        let broken = client.window.broken.clone();
+        let ask = if is_resting || broken.is_some() {
             asks.recv().map_err(|_| TryRecvError::Disconnected)
         } else {
             asks.try_recv()
         };
         match ask {
             Ok(Ask::Cut(to)) => {
-                let broken = window.broken.clone();
-                let _ = to.send(std::mem::replace(&mut window, Window::new(broken)));
+                let _ = to.send(std::mem::replace(&mut client.window, Window::new(broken)));
                 continue;
             }
             Ok(Ask::Rest) => is_resting = true,
@@ -132,13 +211,13 @@ fn work(client: &mut Client, asks: &Receiver<Ask>) {
             Err(TryRecvError::Disconnected) => return,
             Err(TryRecvError::Empty) => {}
         }
-        if is_resting || window.broken.is_some() {
+        if is_resting || broken.is_some() {
             continue;
         }
         thread::sleep(next.saturating_duration_since(Instant::now()));
         next = (next + INTERVAL).max(Instant::now());
-        if let Err(error) = round(client, &mut window) {
-            window.broken = Some(match error.kind() {
+        if let Err(error) = client.round() {
+            client.window.broken = Some(match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                     format!("stalled: no answer in {} s", STALL.as_secs())
                 }
@@ -146,38 +225,6 @@ fn work(client: &mut Client, asks: &Receiver<Ask>) {
             });
         }
     }
-}
-
-fn round(client: &mut Client, window: &mut Window) -> io::Result<()> {
-    let put = timed(window, 0, || client.put(0, 0, 60, &[b'x'; BODY]))?;
-    if put == "OUT_OF_MEMORY" {
-        window.refused += 1;
-        return Ok(());
-    }
-    let id = put.strip_prefix("INSERTED ").ok_or_else(|| wrong("put", &put))?;
-    let reserved = timed(window, 1, || {
-        let line = client.command("reserve-with-timeout 5")?;
-        if line.starts_with("RESERVED ") {
-            client.bytes(BODY + 2)?;
-        }
-        Ok(line)
-    })?;
-    if reserved != format!("RESERVED {id} {BODY}") {
-        return Err(wrong("reserve", &reserved));
-    }
-    let deleted = timed(window, 2, || client.command(&format!("delete {id}")))?;
-    if deleted == "DELETED" { Ok(()) } else { Err(wrong("delete", &deleted)) }
-}
-
-fn timed(
-    window: &mut Window,
-    command: usize,
-    ask: impl FnOnce() -> io::Result<String>,
-) -> io::Result<String> {
-    let began = Instant::now();
-    let answer = ask();
-    window.record(command, began.elapsed());
-    answer
 }
 
 fn wrong(command: &str, answer: &str) -> io::Error {

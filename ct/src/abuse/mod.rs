@@ -35,7 +35,7 @@ const STALL: Duration = Duration::from_secs(10);
 /// How long an attack may take.
 const ATTACK: Duration = Duration::from_secs(30);
 /// For how long the gentle client is alone at first.
-const ALONE: Duration = Duration::from_secs(2);
+const ALONE: Duration = Duration::from_secs(1);
 /// For how long the abuser holds what it has.
 const HOLD: Duration = Duration::from_millis(1500);
 /// How long a daemon may take to give memory back, and to work off what was asked.
@@ -44,7 +44,7 @@ const SETTLE: Duration = Duration::from_secs(8);
 const GOAL: f64 = 5.0;
 /// The goal for the share of a core that a daemon uses while the abuser holds still, in percent.
 const IDLE_GOAL: f64 = 1.0;
-/// Memory after the last time may be so many bytes above a tenth more than after the first.
+/// Memory may differ by so many bytes without having grown.
 const MORE_MEMORY: u64 = 4 << 20;
 /// Files this program needs beside those of its mob.
 const OWN_FILES: usize = 100;
@@ -163,7 +163,8 @@ fn abuse(
             (daemon, address, Some(folder))
         }
     };
-    let mut victim = Victim { daemon, gentle: Gentle::start(&address)?, address, crowd };
+    let gentle = Gentle::start(&address, daemon.pid())?;
+    let mut victim = Victim { daemon, gentle, address, crowd };
     for _ in 0..config.rounds {
         match victim.round(kind, config.many) {
             Ok(round) => row.rounds.push(round),
@@ -342,13 +343,22 @@ impl Row {
         if idle >= IDLE_GOAL {
             missed.push(format!("uses {idle:.0} % of a core while nobody asks"));
         }
-        if let [first, .., last] = &self.rounds[..] {
-            let (first, last) = (first.memory[2], last.memory[2]);
-            if last > first + first / 10 + MORE_MEMORY {
-                missed.push("memory grows".to_owned());
-            }
+        let after: Vec<u64> = self.rounds.iter().map(|round| round.memory[2]).collect();
+        if grows(&after) {
+            missed.push("memory grows".to_owned());
         }
         missed
+    }
+}
+
+/// Says whether what is left in memory after each of several equal abuses grows without end. What a
+/// first one leaves behind serves the next, so the steps become smaller; those of a leak do not.
+fn grows(after: &[u64]) -> bool {
+    let steps: Vec<u64> = after.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
+    match steps[..] {
+        [] => false,
+        [only] => only > after[0] / 10 + MORE_MEMORY,
+        [first, .., last] => last > first / 2 + MORE_MEMORY,
     }
 }
 
@@ -356,4 +366,27 @@ impl Row {
 pub fn is_good(config: &Config, rows: &[Row]) -> bool {
     let first = config.targets.first().map(|target| &target.label);
     rows.iter().filter(|row| Some(&row.daemon) == first).all(|row| row.judge().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_crowd_leaves_behind_is_no_leak_and_a_leak_is_one() {
+        let megabytes = |sizes: &[u64]| sizes.iter().map(|size| size << 20).collect::<Vec<_>>();
+        for kept in [&[3][..], &[3, 5], &[150, 160], &[150, 290, 320], &[3, 3, 3], &[90, 20, 20]] {
+            assert!(!grows(&megabytes(kept)), "{kept:?}");
+        }
+        for leak in [&[3, 10][..], &[150, 290], &[3, 23, 43], &[100, 120, 140, 160]] {
+            assert!(grows(&megabytes(leak)), "{leak:?}");
+        }
+    }
+
+    #[test]
+    fn each_abuse_has_a_name_of_its_own() {
+        let names = names();
+        let distinct: std::collections::BTreeSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len());
+    }
 }

@@ -228,13 +228,17 @@ impl Ledger {
             }
             Sent::Reserve => line == "TIMED_OUT" || line == "DEADLINE_SOON",
             Sent::Delete(id) => {
-                self.jobs.remove(&id);
+                // A job whose time ran out may have been reserved once more, and deleted before.
+                let was_there = self.jobs.remove(&id).is_some();
                 self.maybe_deleted.remove(&id);
                 self.deleted.push_back(id);
                 if self.deleted.len() > REMEMBERED {
                     self.deleted.pop_front();
                 }
-                line == "DELETED"
+                if was_there && line == "NOT_FOUND" {
+                    self.lost += 1;
+                }
+                line == if was_there { "DELETED" } else { "NOT_FOUND" }
             }
             // Its time may have run out.
             Sent::Return(done) => line == done || line == "NOT_FOUND",

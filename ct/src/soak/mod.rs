@@ -114,6 +114,7 @@ struct Shared {
     /// Live bytes of the log, by client.
     live: [AtomicU64; CLIENTS],
     commands: AtomicU64,
+    faults: AtomicU64,
     strangers: AtomicU64,
 }
 
@@ -172,11 +173,13 @@ fn lives(
         let files = descriptors(daemon.pid());
         outcome.files.0.raise(files);
         let answered: u64 = ledgers.iter().map(|ledger| ledger.commands).sum();
+        let faulty: usize = ledgers.iter().map(|ledger| ledger.faults.len()).sum();
         let mut progress = |at: Instant, look: &Look, commands: u64, outcome: &Outcome| {
             if at - began >= next_line {
                 let minute = next_line.as_secs() / 60;
                 next_line += Duration::from_secs(60);
-                tell(&line(minute, life, flag, look, answered + commands, outcome));
+                let faults = faulty as u64 + look.faults + outcome.faults.len() as u64;
+                tell(&line(minute, life, flag, look, answered + commands, faults));
             }
         };
         let memory =
@@ -266,6 +269,8 @@ struct Look {
     files: Descriptors,
     log: u64,
     bound: u64,
+    /// What clients have met in this life and should not have.
+    faults: u64,
 }
 
 /// Lets the clients work for some time on a daemon that had so many files open at its start, and
@@ -334,7 +339,9 @@ fn work(number: usize, ledger: &mut Ledger, address: &str, shared: &Shared) {
         let mut client = ledger.connect(address)?;
         while !shared.is_over() {
             let done = ledger.commands;
+            let faulty = ledger.faults.len();
             ledger.batch(&mut client)?;
+            shared.faults.fetch_add((ledger.faults.len() - faulty) as u64, Ordering::Relaxed);
             shared.live[number].store(ledger.live_bytes(), Ordering::Relaxed);
             shared.commands.fetch_add(ledger.commands - done, Ordering::Relaxed);
             thread::sleep(REST);
@@ -388,6 +395,7 @@ fn look_on(
             files: descriptors(daemon.pid()),
             log: log_size(folder)?,
             bound: 2 * SEGMENT + 2 * live,
+            faults: shared.faults.load(Ordering::Relaxed),
         };
         outcome.memory = outcome.memory.max(look.memory);
         outcome.log = outcome.log.max(look.log);
@@ -463,14 +471,7 @@ fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }
 
-fn line(
-    minute: u64,
-    life: usize,
-    flag: &str,
-    look: &Look,
-    commands: u64,
-    outcome: &Outcome,
-) -> String {
+fn line(minute: u64, life: usize, flag: &str, look: &Look, commands: u64, faults: u64) -> String {
     format!(
         "minute {minute:3}: life {} ({flag}), {commands} commands, memory {:.1} MB, descriptors: {}, \
          log {:.1} MB of {:.1} allowed, {} faults",
@@ -479,7 +480,7 @@ fn line(
         look.files,
         megabytes(look.log),
         megabytes(look.bound),
-        outcome.faults.len()
+        faults
     )
 }
 
