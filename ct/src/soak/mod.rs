@@ -173,12 +173,12 @@ fn lives(
         let files = descriptors(daemon.pid());
         outcome.files.0.raise(files);
         let answered: u64 = ledgers.iter().map(|ledger| ledger.commands).sum();
-        let faulty: usize = ledgers.iter().map(|ledger| ledger.faults.len()).sum();
+        let known: usize = ledgers.iter().map(|ledger| ledger.faults.len()).sum();
         let mut progress = |at: Instant, look: &Look, commands: u64, outcome: &Outcome| {
             if at - began >= next_line {
                 let minute = next_line.as_secs() / 60;
                 next_line += Duration::from_secs(60);
-                let faults = faulty as u64 + look.faults + outcome.faults.len() as u64;
+                let faults = known as u64 + look.faults + outcome.faults.len() as u64;
                 tell(&line(minute, life, flag, look, answered + commands, faults));
             }
         };
