@@ -1095,7 +1095,7 @@ fn without_memory_for_many_uploads_it_lets_no_more_in_and_goes_on() {
     ct::soak::prepare().expect("more files");
     let (_daemon, place) = start_with_memory(60_000_000);
     let mut other = Peer::at(&place);
-    let upload = [b"put 0 0 60 60000\r\n".as_slice(), &[b'x'; 40_000]].concat();
+    let upload = [b"put 0 0 60 60000\r\n".as_slice(), &b"x".repeat(40_000)].concat();
     let address = place.parse().expect("an address");
     let mut uploads = Vec::new();
     while uploads.len() < 3000 {

@@ -138,7 +138,7 @@ impl Waits {
         let wait = |file: &File| {
             let mut bytes = [0; 100];
             let count = file.read_at(&mut bytes, 0).ok()?;
-            let text = str::from_utf8(&bytes[..count]).ok()?;
+            let text = std::str::from_utf8(&bytes[..count]).ok()?;
             Some(Duration::from_nanos(text.split_whitespace().nth(1)?.parse().ok()?))
         };
         self.of.iter().filter_map(wait).sum()

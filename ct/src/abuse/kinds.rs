@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::mob::{Line, Place, late};
+use super::mob::{Line, Place, deletes, late};
 use crate::os::{self, Limit};
 
 /// A way of leaving.
@@ -253,7 +253,7 @@ fn deleting(mut line: Line, ids: Vec<u64>) -> Leave {
 /// More uploads at a time than there is memory for: as many as are let in.
 fn memory_uploads(place: &Place) -> io::Result<Held> {
     limit_memory(place)?;
-    let words = [b"put 0 0 60 60000\r\n".as_slice(), &[b'x'; 20_000]].concat();
+    let words = [b"put 0 0 60 60000\r\n".as_slice(), &b"x".repeat(20_000)].concat();
     let mut mob = Vec::new();
     while mob.len() < place.crowd {
         // Where nobody is let in any more, the next ones knock in vain.
@@ -302,8 +302,7 @@ fn pipeline(place: &Place) -> io::Result<Held> {
     let put = format!("put 0 0 600 100\r\n{}\r\n", "x".repeat(100));
     let ids = line.exchange(put.repeat(count).as_bytes(), count)?.ids;
     line.exchange(b"reserve\r\n".repeat(count).as_slice(), count)?;
-    let deletes: String = ids.iter().map(|id| format!("delete {id}\r\n")).collect();
-    line.exchange(deletes.as_bytes(), ids.len())?;
+    line.exchange(&deletes(&ids), ids.len())?;
     let lists = place.many;
     line.exchange(b"stats\r\n".repeat(lists).as_slice(), lists)?;
     let note = format!("{count} puts, as many reserves and deletes, {lists} stats, each in one go");
@@ -402,9 +401,9 @@ fn clock_stepped(place: &Place) -> io::Result<Held> {
     thread::sleep(Duration::from_secs(1));
     counts(&mut line, "after a step ahead", 1, 1)?;
     fs::write(&file, "-3600\n")?;
-    thread::sleep(Duration::from_millis(3000));
+    thread::sleep(Duration::from_secs(3));
     counts(&mut line, "after a step back", 0, 1)?;
-    thread::sleep(Duration::from_millis(2000));
+    thread::sleep(Duration::from_secs(2));
     counts(&mut line, "when all was due", 0, 0)?;
     fs::write(&file, "+0\n")?;
     let leave = deleting(line, ids.into_iter().take(2).collect());

@@ -164,7 +164,7 @@ fn abuse(
         }
     };
     let gentle = Gentle::start(&address, daemon.pid())?;
-    let mut victim = Victim { daemon, gentle, address, crowd };
+    let mut victim = Victim { gentle, daemon, address, crowd };
     for _ in 0..config.rounds {
         match victim.round(kind, config.many) {
             Ok(round) => row.rounds.push(round),

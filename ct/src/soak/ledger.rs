@@ -252,7 +252,7 @@ impl Ledger {
             Sent::Look(_) => false,
         };
         if !is_right {
-            self.fault(format!("{sent:?} was answered {line}"));
+            self.fault(&format!("{sent:?} was answered {line}"));
         }
         Ok(())
     }
@@ -269,14 +269,14 @@ impl Ledger {
                 self.jobs.insert(id, job);
                 job
             }
-            _ => return self.fault(format!("job {id} is not one that should be there")),
+            _ => return self.fault(&format!("job {id} is not one that should be there")),
         };
         if self.body(job) != body {
-            self.fault(format!("job {id} has another body"));
+            self.fault(&format!("job {id} has another body"));
         }
     }
 
-    fn fault(&mut self, text: String) {
+    fn fault(&mut self, text: &str) {
         self.faults.push(format!("{}: {text}", self.tube));
     }
 
@@ -310,7 +310,7 @@ impl Ledger {
                     self.jobs.remove(&id);
                     if !was_unsure {
                         self.lost += 1;
-                        self.fault(format!("job {id} is lost: {line}"));
+                        self.fault(&format!("job {id} is lost: {line}"));
                     }
                 }
             }
@@ -322,7 +322,7 @@ impl Ledger {
                 let line = client.line()?;
                 if line != "NOT_FOUND" {
                     body_of(client, &line)?;
-                    self.fault(format!("job {id} was deleted and is back"));
+                    self.fault(&format!("job {id} was deleted and is back"));
                 }
             }
         }
@@ -342,13 +342,13 @@ impl Ledger {
             self.meet(id, &body);
             let line = client.command(&format!("delete {id}"))?;
             if line != "DELETED" {
-                self.fault(format!("job {id}: {line} instead of DELETED"));
+                self.fault(&format!("job {id}: {line} instead of DELETED"));
             }
             self.jobs.remove(&id);
         }
         self.lost += self.jobs.len() as u64;
         if !self.jobs.is_empty() {
-            self.fault(format!("{} jobs never came out", self.jobs.len()));
+            self.fault(&format!("{} jobs never came out", self.jobs.len()));
         }
         Ok(())
     }
