@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::mob::{Line, Place, late};
+use super::mob::{Line, Place, deletes, late};
 use crate::os::{self, Limit};
 
 /// A way of leaving.
@@ -302,8 +302,7 @@ fn pipeline(place: &Place) -> io::Result<Held> {
     let put = format!("put 0 0 600 100\r\n{}\r\n", "x".repeat(100));
     let ids = line.exchange(put.repeat(count).as_bytes(), count)?.ids;
     line.exchange(b"reserve\r\n".repeat(count).as_slice(), count)?;
-    let deletes = ids.iter().map(|id| format!("delete {id}\r\n")).collect::<Vec<_>>().concat();
-    line.exchange(deletes.as_bytes(), ids.len())?;
+    line.exchange(&deletes(&ids), ids.len())?;
     let lists = place.many;
     line.exchange(b"stats\r\n".repeat(lists).as_slice(), lists)?;
     let note = format!("{count} puts, as many reserves and deletes, {lists} stats, each in one go");

@@ -92,6 +92,11 @@ pub(super) fn late(done: &str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("given up after {done}"))
 }
 
+/// The commands that delete some jobs.
+pub(super) fn deletes(ids: &[u64]) -> Vec<u8> {
+    ids.iter().flat_map(|id| format!("delete {id}\r\n").into_bytes()).collect()
+}
+
 /// One connection that pipelines.
 #[derive(Debug)]
 pub(super) struct Line {
@@ -175,8 +180,7 @@ impl Line {
     pub(super) fn delete(&mut self, ids: &[u64]) -> io::Result<usize> {
         let mut missing = 0;
         for ids in ids.chunks(1000) {
-            let text = ids.iter().map(|id| format!("delete {id}\r\n")).collect::<Vec<_>>().concat();
-            missing += self.exchange(text.as_bytes(), ids.len())?.others;
+            missing += self.exchange(&deletes(ids), ids.len())?.others;
         }
         Ok(missing)
     }

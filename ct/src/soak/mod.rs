@@ -173,12 +173,12 @@ fn lives(
         let files = descriptors(daemon.pid());
         outcome.files.0.raise(files);
         let answered: u64 = ledgers.iter().map(|ledger| ledger.commands).sum();
-        let known: usize = ledgers.iter().map(|ledger| ledger.faults.len()).sum();
+        let earlier: usize = ledgers.iter().map(|ledger| ledger.faults.len()).sum();
         let mut progress = |at: Instant, look: &Look, commands: u64, outcome: &Outcome| {
             if at - began >= next_line {
                 let minute = next_line.as_secs() / 60;
                 next_line += Duration::from_secs(60);
-                let faults = known as u64 + look.faults + outcome.faults.len() as u64;
+                let faults = earlier as u64 + look.faults + outcome.faults.len() as u64;
                 tell(&line(minute, life, flag, look, answered + commands, faults));
             }
         };
@@ -339,9 +339,9 @@ fn work(number: usize, ledger: &mut Ledger, address: &str, shared: &Shared) {
         let mut client = ledger.connect(address)?;
         while !shared.is_over() {
             let done = ledger.commands;
-            let faulty = ledger.faults.len();
+            let earlier = ledger.faults.len();
             ledger.batch(&mut client)?;
-            shared.faults.fetch_add((ledger.faults.len() - faulty) as u64, Ordering::Relaxed);
+            shared.faults.fetch_add((ledger.faults.len() - earlier) as u64, Ordering::Relaxed);
             shared.live[number].store(ledger.live_bytes(), Ordering::Relaxed);
             shared.commands.fetch_add(ledger.commands - done, Ordering::Relaxed);
             thread::sleep(REST);
@@ -457,11 +457,8 @@ fn descriptors(pid: u32) -> Descriptors {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     for target in entries.filter_map(|entry| fs::read_link(entry.path()).ok()) {
         let name = target.file_name().unwrap_or_default().to_string_lossy();
-        if name.starts_with("binlog.") || name.starts_with("spare.") {
-            found.binlog += 1;
-        } else {
-            found.others += 1;
-        }
+        let is_binlog = name.starts_with("binlog.") || name.starts_with("spare.");
+        *(if is_binlog { &mut found.binlog } else { &mut found.others }) += 1;
     }
     found
 }
