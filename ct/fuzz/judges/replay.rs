@@ -1,6 +1,7 @@
 //! Any bytes as a binlog, or any damage to a sound one: a start must not panic nor hang, and every
 //! job it found must be there again at the next one, when all that was damaged has been written
-//! anew, but for those that were deleted meanwhile. Whoever only looks at the binlog must find the same.
+//! anew, but for those that were deleted meanwhile. What was damaged must be kept as it was. Whoever
+//! only looks at the binlog must find the same.
 #![expect(clippy::disallowed_types, reason = "the judge and the daemon share the disk")]
 
 use std::{cell::RefCell, collections::BTreeMap, io, rc::Rc, sync::OnceLock, time::Duration};
@@ -9,7 +10,7 @@ use beanstalkd::{
     base::Key,
     clock::{Calendar, Time},
     queue::{Job, Put, Queue, Record, State, Tube},
-    wal::{self, Disk, Name, Options, Outcome, Sync, Wal},
+    wal::{self, Disk, Name, Options, Outcome, Report, Sync, Wal},
 };
 
 /// The system's number of the error with which a disk refuses to read what it once wrote.
@@ -114,18 +115,18 @@ fn drain(queue: &mut Queue) -> Vec<Found> {
     found
 }
 
-fn open(disk: &Memory) -> io::Result<(Queue, Wal)> {
+fn open(disk: &Memory) -> io::Result<(Queue, Wal, Report)> {
     open_with(disk, 4096)
 }
 
-fn open_with(disk: &Memory, segment_size: u64) -> io::Result<(Queue, Wal)> {
+fn open_with(disk: &Memory, segment_size: u64) -> io::Result<(Queue, Wal, Report)> {
     let options = Options { segment_size, sync: Sync::Within(Duration::ZERO), seed: 1 };
     let mut queue = Queue::default();
     let disk = Box::new(disk.clone());
-    let (wal, _) = Wal::open(disk, options, &mut queue, calendar(), START, &mut |_, _| ())?;
+    let (wal, report) = Wal::open(disk, options, &mut queue, calendar(), START, &mut |_, _| ())?;
     queue.check();
     wal.check();
-    Ok((queue, wal))
+    Ok((queue, wal, report))
 }
 
 /// Lets the log do all it still has to do: whatever was damaged is written again, a piece in a turn.
@@ -182,7 +183,7 @@ fn sound(is_large: bool) -> &'static Files {
 
 fn make_sound(segment_size: u64, length: usize) -> Files {
     let disk = Memory::default();
-    let (mut queue, mut wal) = open_with(&disk, segment_size).expect("it does not fail");
+    let (mut queue, mut wal, _) = open_with(&disk, segment_size).expect("it does not fail");
     let client = queue.join();
     for number in 0..40u32 {
         queue.use_tube(client, ["a", "default", "long-tube-name"][number as usize % 3]);
@@ -269,20 +270,27 @@ pub(crate) fn judge(input: &[u8]) {
     });
     let mut disk = Memory { files: Rc::new(RefCell::new(files)), unreadable };
     let inspected = wal::inspect(&mut disk, calendar(), START, &mut |_, _| ());
-    let Ok((mut queue, mut wal)) = open(&disk) else {
+    let Ok((mut queue, mut wal, report)) = open(&disk) else {
         assert!(inspected.is_err() && unreadable.is_some_and(|(_, error)| error != EIO));
         return;
     };
     let jobs = format!("are needed by {} jobs", queue.jobs());
     let text = inspected.expect("what can be opened can be looked at").to_string();
     assert!(text.contains(&jobs), "{text}");
+    let damaged = report.segments.iter().filter(|segment| segment.is_damaged());
+    let damaged: Vec<u32> = damaged.map(|segment| segment.number).collect();
+    let before = disk.files.borrow().clone();
     go_on(&mut queue, &mut wal);
     settle(&queue, &mut wal);
     drop(wal);
     let next_id = queue.next_id();
     let found = drain(&mut queue);
-    // What could not be read has been set aside, and is not missed.
-    let (mut queue, _wal) = open(&disk).expect("every job has been written anew");
+    for number in damaged {
+        let (was, kept) = (Name::Segment(number), Name::Damaged(number));
+        assert_eq!(disk.files.borrow().get(&kept), before.get(&was));
+    }
+    let (mut queue, _wal, report) = open(&disk).expect("what cannot be read is set aside");
+    assert!(!report.is_damaged());
     assert_eq!(queue.next_id(), next_id);
     assert_eq!(drain(&mut queue), found);
 }

@@ -18,6 +18,9 @@ use crate::{
 const JOB_SIZE_LIMIT: u32 = 8000;
 const PEERS: usize = 6;
 
+/// The longest line, with its CR LF, as the protocol's description has it.
+const LINE_LIMIT: usize = 224;
+
 /// The bytes of one client, as the model is to take them: a plain second reading of lines and
 /// bodies, which sees all that was ever sent and forgets what it has read.
 #[derive(Debug, Default)]
@@ -54,11 +57,11 @@ impl Reading {
         }
         let end = self.bytes.windows(2).position(|two| two == b"\r\n");
         if !self.has_spoken {
-            let is_whole = end.is_some_and(|end| end + 2 <= proto::LINE_LIMIT);
+            let is_whole = end.is_some_and(|end| end + 2 <= LINE_LIMIT);
             let length = match end {
                 Some(end) if is_whole => end,
-                _ if self.bytes.len() < proto::LINE_LIMIT => return None,
-                _ => proto::LINE_LIMIT,
+                _ if self.bytes.len() < LINE_LIMIT => return None,
+                _ => LINE_LIMIT,
             };
             self.has_spoken = true;
             if reference::is_http(&self.bytes[..length], is_whole) {
@@ -67,7 +70,7 @@ impl Reading {
         }
         let end = end?;
         let line: Vec<u8> = self.bytes.drain(..end + 2).take(end).collect();
-        if end + 2 > proto::LINE_LIMIT {
+        if end + 2 > LINE_LIMIT {
             return Some(Command::Part(Part::Skipped("BAD_FORMAT")));
         }
         Some(self.line(&line))
@@ -172,7 +175,16 @@ impl Choices<'_> {
             22 => format!("stats-tube {name}"),
             23 => self.among(&["list-tubes", "list-tube-used", "list-tubes-watched"]).into(),
             24 => format!("pause-tube {name} {delay}"),
-            _ => self.among(&["quit", "", "nonsense", "put 0 0 0"]).into(),
+            _ => match self.byte() % 4 {
+                0 => "quit".into(),
+                1 => String::new(),
+                // About as long as a line and a name may be.
+                2 => {
+                    let start = self.among(&["", "use ", "GET /"]);
+                    format!("{start}{}", "x".repeat(194 + 2 * usize::from(id)))
+                }
+                _ => "put 0 0 0".into(),
+            },
         };
         format!("{line}\r\n").into_bytes()
     }
@@ -299,7 +311,9 @@ pub(crate) fn judge(input: &[u8]) {
         1 => Arrival::Pieces(Prng::new(choices.byte().into())),
         _ => Arrival::Whole,
     };
-    let memory_limit = choices.among(&[None, None, None, Some(1000), Some(10_000), Some(50_000)]);
+    // Into the least of them two jobs of a usual size fit to the byte.
+    let memory_limit =
+        choices.among(&[None, None, None, Some(2 * (20 + 130)), Some(1000), Some(50_000)]);
     let mut world = World::new(arrival, JOB_SIZE_LIMIT);
     if let Some(bytes) = memory_limit {
         world.limit_memory(bytes);
