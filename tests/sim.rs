@@ -168,9 +168,9 @@ impl Setting {
             1 => Arrival::SingleBytes,
             _ => Arrival::Whole,
         };
-        // Into the least of them six jobs of a usual size fit to the byte.
+        // Into the least of them two jobs of a usual size fit to the byte.
         let memory_limit = match prng.below(12) {
-            0 => Some(6 * (20 + 130)),
+            0 => Some(2 * (20 + 130)),
             1 => Some(10_000),
             2 => Some(50_000),
             _ => None,
