@@ -33,7 +33,7 @@ const STEPS: usize = 300;
 const JOB_SIZE_LIMIT: u32 = 65_535;
 
 /// Runs without `make sim`.
-const RUNS: u64 = 300;
+const RUNS: u64 = 200;
 
 /// When a run begins, by the calendar; its clock begins with zero.
 const DATE: i64 = 1_700_000_000_000_000_000;
@@ -168,9 +168,9 @@ impl Setting {
             1 => Arrival::SingleBytes,
             _ => Arrival::Whole,
         };
-        // Into the least of them six jobs of a usual size fit to the byte.
+        // Into the least of them two jobs of a usual size fit to the byte.
         let memory_limit = match prng.below(12) {
-            0 => Some(6 * (20 + 130)),
+            0 => Some(2 * (20 + 130)),
             1 => Some(10_000),
             2 => Some(50_000),
             _ => None,

@@ -57,7 +57,6 @@ pub(crate) enum Command {
     },
     Quit,
     /// What bytes come to that no generator sends; read from bytes, and never made into any.
-    #[allow(dead_code, reason = "the simulator sends whole commands; only the fuzzer reads bytes")]
     Part(Part),
 }
 
