@@ -121,7 +121,7 @@ fn internet_address(address: SocketAddrV4) -> libc::sockaddr_in {
 pub(crate) enum Limit {
     /// One more than the largest descriptor.
     Files,
-    /// Bytes of address space, as `ulimit -v` sets it.
+    /// Bytes of address space, as `ulimit -v` sets it; where they are limited already, that stays.
     Memory,
 }
 
@@ -138,6 +138,9 @@ pub(crate) fn set_limit(pid: u32, what: Limit, value: u64) -> io::Result<()> {
     // SAFETY: the last pointer leads to a writable limit, and no new one is given.
     if unsafe { libc::prlimit(pid, resource, std::ptr::null(), &raw mut limit) } != 0 {
         return Err(io::Error::last_os_error());
+    }
+    if matches!(what, Limit::Memory) && limit.rlim_cur != libc::RLIM_INFINITY {
+        return Ok(());
     }
     limit.rlim_cur = value.min(limit.rlim_max);
     // SAFETY: the first pointer leads to a readable limit, and the old one is not asked for.

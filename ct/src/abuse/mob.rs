@@ -142,8 +142,15 @@ impl Line {
                 return Err(late(&format!("{count} of {replies} replies")));
             }
             line.clear();
-            if self.reader.read_until(b'\n', &mut line)? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+            match self.reader.read_until(b'\n', &mut line) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let silence = STALL.as_secs();
+                    return Err(late(&format!(
+                        "{count} of {replies} replies and {silence} s of silence"
+                    )));
+                }
+                result => drop(result?),
             }
             let text = String::from_utf8_lossy(&line);
             let words: Vec<&str> = text.split_ascii_whitespace().collect();

@@ -80,6 +80,8 @@ struct Round {
     memory: [u64; 3],
     note: String,
     faults: Vec<String>,
+    /// The attack came to nothing within its time.
+    gave_up: bool,
 }
 
 /// What one abuse came to for one daemon.
@@ -177,7 +179,7 @@ fn abuse(
         } else if let Some(broken) = broken {
             row.end = Some(broken);
         }
-        if row.end.is_some() {
+        if row.end.is_some() || row.rounds.last().is_some_and(|round| round.gave_up) {
             break;
         }
     }
@@ -212,7 +214,7 @@ struct Victim {
 }
 
 impl Victim {
-    /// Attacks, holds, leaves. Fails if the attack could not be carried out.
+    /// Attacks, holds, leaves. Fails if the daemon is not there any more.
     fn round(&mut self, kind: &Kind, many: usize) -> io::Result<Round> {
         let pid = self.daemon.pid();
         let address: SocketAddrV4 = self.address.parse().map_err(io::Error::other)?;
@@ -221,7 +223,13 @@ impl Victim {
         let alone = self.gentle.cut();
         let before = resident_bytes(pid)?;
         let place = Place { address, pid, crowd: self.crowd, many, until: Instant::now() + ATTACK };
-        let mut held = in_background(|| (kind.attack)(&place))?;
+        let attacked = in_background(|| (kind.attack)(&place));
+        let gave_up = attacked.is_err();
+        let mut held = attacked.unwrap_or_else(|error| Held {
+            note: format!("the attack was {error}"),
+            faults: vec![error.to_string()],
+            ..Held::default()
+        });
         thread::sleep(HOLD);
         let peak = resident_bytes(pid)?;
         self.gentle.rest();
@@ -239,7 +247,7 @@ impl Victim {
         }
         let after = settled_memory(pid)?;
         let memory = [before, peak, after];
-        Ok(Round { alone, during, idle, memory, note, faults })
+        Ok(Round { alone, during, idle, memory, note, faults, gave_up })
     }
 
     /// Returns which share of a core the daemon uses, in percent.
