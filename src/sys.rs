@@ -485,17 +485,13 @@ fn restore_errno(errno: Option<i32>) {
 }
 
 /// Has large blocks of memory come from the system one by one, so that each goes back to it when
-/// it is freed. The C library would otherwise change its mind at the first one that is freed. And
-/// has small ones joined with their neighbours when they are freed: those of a crowd that has left
-/// would otherwise keep all the memory between them from the system.
+/// it is freed. The C library would otherwise change its mind at the first one that is freed.
 pub fn keep_large_blocks_apart() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    {
-        // SAFETY: takes no pointers. It can only refuse, and then memory is kept longer.
-        unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 128 * 1024) };
-        // SAFETY: likewise.
-        unsafe { libc::mallopt(libc::M_MXFAST, 0) };
-    }
+    // SAFETY: takes no pointers. It can only refuse, and then memory is kept longer.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 * 1024)
+    };
 }
 
 /// Eight bytes that no other run of the daemon has.

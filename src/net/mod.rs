@@ -59,9 +59,6 @@ const ACCEPT_SHARE: usize = 64;
 /// each, however little they want.
 const VISITS: usize = 256;
 
-/// An empty line with room for more connections is given back.
-const LINE: usize = 2 * VISITS;
-
 /// For how long connections are closed in a turn, give or take one: with much that was not read,
 /// the system may take a millisecond for a single one.
 const CLOSE_TIME: Duration = Duration::from_micros(500);
@@ -173,7 +170,6 @@ impl Shell {
             self.flush();
             self.close_ended(now);
             self.server.reclaim();
-            self.shrink();
             self.notifier.status(self.status());
             self.notifier.feed_watchdog(now);
         }
@@ -252,16 +248,6 @@ impl Shell {
                     info!("ending on {name}, with {connections} connections and {jobs} jobs");
                     self.is_stopping = true;
                 }
-            }
-        }
-    }
-
-    /// Gives back the lines that a crowd stood in. They are small, but they lie behind all that the
-    /// crowd had, and would keep the C library from giving that back to the system.
-    fn shrink(&mut self) {
-        for line in [&mut self.runnable, &mut self.busy, &mut self.ended] {
-            if line.is_empty() && line.capacity() > LINE {
-                *line = VecDeque::new();
             }
         }
     }

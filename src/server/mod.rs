@@ -46,9 +46,6 @@ pub const SHARE: u32 = 512;
 /// millisecond or two of them, for the others wait meanwhile.
 pub const TURN: u32 = 1024;
 
-/// An empty line with room for more connections is given back.
-const LINE: usize = 512;
-
 /// How many pieces of memory a turn gives back to the system: each takes some tens of
 /// microseconds.
 const PIECES: u32 = 16;
@@ -349,15 +346,9 @@ impl Server {
     /// taken all notes and dropped all copies of those keys.
     pub fn reclaim(&mut self) {
         assert!(self.noted.is_empty(), "a note may name a connection that is gone");
-        for key in std::mem::take(&mut self.gone) {
+        for key in self.gone.drain(..) {
             self.conns.remove(key);
             self.queue.forget(key.beside());
-        }
-        // A crowd that stood in line here must not leave its room behind: see `Shell::shrink`.
-        for line in [&mut self.noted, &mut self.departing] {
-            if line.is_empty() && line.capacity() > LINE {
-                *line = VecDeque::new();
-            }
         }
     }
 
