@@ -177,7 +177,7 @@ impl Run {
         let next_id = queue.next_id();
         for id in 1..next_id {
             let Some(job) = queue.find(id) else { continue };
-            let (body, _) = queue.body(job);
+            let body = queue.body(job);
             let job = queue.job(job);
             let history = History {
                 tube: queue.tube(job.tube).name().to_string(),
@@ -231,7 +231,7 @@ impl Run {
         for id in self.next_id..queue.next_id() {
             // A put that was refused leaves a gap.
             let Some(job) = queue.find(id) else { continue };
-            let (body, _) = queue.body(job);
+            let body = queue.body(job);
             let job = queue.job(job);
             let (tube, body) = (queue.tube(job.tube).name().to_string(), body.to_vec());
             self.ever.insert((id, tube.clone(), body.clone()));
@@ -342,7 +342,7 @@ impl Run {
         self.promise()?;
         self.count()?;
         if self.now.as_nanoseconds() % 7 == 0 {
-            self.server.queue().check();
+            self.server.check();
             self.server.log().expect("there is one").check();
         }
         Ok(())
@@ -352,11 +352,10 @@ impl Run {
     fn replies(&mut self) -> String {
         let (mut all, mut gone) = (Vec::new(), Vec::new());
         while let Some(key) = self.server.next_noted() {
-            let output = self.server.output(key);
-            while !output.is_empty() {
-                let (slices, count) = output.slices();
+            while self.server.unsent(key) > 0 {
+                let (slices, count) = self.server.output(key);
                 let bytes: Vec<u8> = slices[..count].iter().flat_map(|it| it.to_vec()).collect();
-                output.sent(bytes.len());
+                self.server.sent(key, bytes.len());
                 all.extend(bytes);
             }
             if self.server.is_finished(key) {
@@ -411,7 +410,7 @@ impl Run {
         }
         for id in 1..queue.next_id() {
             let Some(job) = queue.find(id) else { continue };
-            let (body, _) = queue.body(job);
+            let body = queue.body(job);
             let job = queue.job(job);
             if !self.ever.contains(&(id, queue.tube(job.tube).name().to_string(), body.to_vec())) {
                 return Err(format!("job {id} was never put with that tube and body"));
@@ -436,7 +435,7 @@ impl Run {
                 return Err(format!("job {id} is {version:?}, allowed: {allowed:?} at {now:?}"));
             }
             let is_same = |job| {
-                let (body, _) = queue.body(job);
+                let body = queue.body(job);
                 let job = queue.job(job);
                 *queue.tube(job.tube).name() == *history.tube && *body == history.body
             };

@@ -89,7 +89,7 @@ fn run_in_memory(arrival: &Arrival) {
             let ct::Failure { line, message, transcript, .. } = failure;
             writeln!(failures, "{}:{line}: {message}\n{transcript}", script.name).unwrap();
         }
-        stage.world.server.queue().check();
+        stage.world.server.check();
     }
     assert!(failures.is_empty(), "{failures}");
     assert!(!scripts.is_empty());

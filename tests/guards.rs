@@ -52,5 +52,5 @@ fn above_the_ceiling_jobs_are_refused_and_deletes_make_room() {
         "OUT_OF_MEMORY\r\nUSING default\r\nDELETED\r\nOUT_OF_MEMORY\r\nINSERTED 4\r\n"
     );
     assert_eq!(world.server.queue().held(), 2 * (JOB_COST + 102));
-    world.server.queue().check();
+    world.server.check();
 }

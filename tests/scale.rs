@@ -101,7 +101,7 @@ fn waiting_costs_the_same_for_a_worker_with_many_tubes() {
         world.send(worker, b"reserve\r\n");
         world.send(producer, b"put 0 0 60 1\r\nx\r\n");
         let visits = world.server.queue().visits() - before;
-        world.server.queue().check();
+        world.server.check();
         visits
     };
     let (one, many) = (visits(1), visits(1_000));
@@ -125,7 +125,7 @@ fn a_long_kick_lets_others_in_between() {
         world.turn();
         let ready = world.server.queue().counts().ready;
         assert_eq!(ready, u64::from(count.min(turn * SLICE)), "one slice a turn");
-        world.server.queue().check();
+        world.server.check();
     }
     let reply = String::from_utf8(world.receive(other)).unwrap();
     assert!(reply.contains("current-jobs-ready: 1000\n"), "served after one slice: {reply}");
@@ -165,7 +165,7 @@ fn the_end_of_a_pause_lets_others_in_between() {
         assert!(reply.contains("current-jobs-reserved: 1000\n"), "after one slice: {reply}");
         world.turn();
         world.turn();
-        world.server.queue().check();
+        world.server.check();
         for worker in workers {
             assert!(world.receive(worker).starts_with(b"RESERVED"), "{worker}");
         }
@@ -197,7 +197,7 @@ fn a_long_kick_survives_its_client() {
     world.turn();
     assert_eq!(world.server.queue().counts().ready, u64::from(2 * SLICE));
     assert!(world.server.next_deadline().is_none(), "nothing is left to do");
-    world.server.queue().check();
+    world.server.check();
 }
 
 /// A worker with a million jobs that crashes must not take the daemon's time with it.
@@ -219,7 +219,7 @@ fn a_departed_client_returns_its_jobs_in_slices() {
     world.turn();
     assert_eq!(world.server.queue().counts().ready, u64::from(count));
     assert_eq!(world.server.queue().counts().reserved, 0);
-    world.server.queue().check();
+    world.server.check();
 }
 
 /// Ten thousand jobs whose time ends at once are ten turns of work, not one long one.

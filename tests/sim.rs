@@ -324,7 +324,7 @@ impl Run {
 
     fn compare(&mut self) -> Result<(), String> {
         let queue = self.world.server.queue();
-        queue.check();
+        self.world.server.check();
         let (held, wanted) = (queue.held(), self.model.held());
         let limit = self.setting.memory_limit.unwrap_or(u64::MAX);
         if held != wanted || held > limit {

@@ -98,11 +98,10 @@ impl Stage {
         }
         self.server.commit(self.now);
         while let Some(key) = self.server.next_noted() {
-            let output = self.server.output(key);
-            while !output.is_empty() {
-                let (slices, count) = output.slices();
+            while self.server.unsent(key) > 0 {
+                let (slices, count) = self.server.output(key);
                 let sent = slices[..count].iter().map(|slice| slice.len()).sum();
-                output.sent(sent);
+                self.server.sent(key, sent);
             }
         }
         self.server.reclaim();

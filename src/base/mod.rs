@@ -18,4 +18,4 @@ pub use heap::Heap;
 pub use list::{Linked, Links, List};
 pub use names::{Entry, Named, Names};
 pub use pages::Pages;
-pub use room::{Room, is_there};
+pub use room::{NoRoom, Room, is_there};

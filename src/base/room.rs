@@ -5,6 +5,10 @@
 
 use std::hint::black_box;
 
+/// There is no memory for a body.
+#[derive(Debug)]
+pub struct NoRoom;
+
 /// What must be left beside anything that is tried: for replies, lines, and the lists of what is
 /// rare.
 const SPARE: usize = 4 << 20;
@@ -30,16 +34,16 @@ impl Room {
     /// How far a try reaches. Less than what is spared, which it may use up.
     const STEP: u64 = 512 << 10;
 
-    /// Whether one more of `jobs` jobs, which then hold `held` bytes, its own `size` bytes among
-    /// them, will find memory. O(1), and seldom a call to the system.
-    pub fn covers(&mut self, jobs: usize, held: u64, size: usize) -> bool {
+    /// Whether one more of `jobs` jobs, which then hold `held` bytes, will find memory beside that
+    /// of its body. O(1), and seldom a call to the system.
+    pub fn covers(&mut self, jobs: usize, held: u64) -> bool {
         // Memory that jobs gave back may have gone elsewhere.
         if held <= self.covered && held + 2 * Self::STEP > self.covered {
             return true;
         }
         // A list of jobs doubles when it is full, and there are a few of them.
         let lists = jobs.saturating_mul(64);
-        let is_covered = is_there(lists.saturating_add(size));
+        let is_covered = is_there(lists);
         self.covered = if is_covered { held + Self::STEP } else { 0 };
         is_covered
     }
@@ -59,16 +63,16 @@ mod tests {
     #[test]
     fn a_try_covers_a_step_and_no_more() {
         let mut room = Room::default();
-        assert!(room.covers(1, 200, 72));
+        assert!(room.covers(1, 200));
         let covered = room.covered;
-        assert!(room.covers(2, 400, 72));
+        assert!(room.covers(2, 400));
         assert_eq!(room.covered, covered, "not tried again");
-        assert!(room.covers(3, covered + 1, 72));
+        assert!(room.covers(3, covered + 1));
         assert!(room.covered > covered);
         // Jobs have gone, and others may have their memory now.
-        assert!(room.covers(1, 200, 72));
+        assert!(room.covers(1, 200));
         assert_eq!(room.covered, covered);
-        assert!(!room.covers(1, u64::MAX / 2, 1 << 62));
+        assert!(!room.covers(usize::MAX / 64, u64::MAX / 2));
         assert_eq!(room.covered, 0);
     }
 }

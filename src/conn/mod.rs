@@ -19,12 +19,12 @@
 
 mod output;
 
-pub use output::Output;
+pub use output::{Output, SLICES};
 
 use std::mem;
 
 use crate::{
-    base::is_there,
+    base::{Bodies, Body, NoRoom},
     proto::{self, CRLF, LINE_LIMIT, Refused},
     queue::Put,
 };
@@ -59,7 +59,8 @@ struct Collecting {
     put: Put,
     /// With its CR LF.
     size: usize,
-    got: Vec<u8>,
+    /// What has arrived, if anything has.
+    got: Option<Body>,
 }
 
 /// What the next bytes mean.
@@ -70,7 +71,7 @@ pub enum Step<'a> {
     /// The first line of an HTTP request, or its beginning: whoever sends that means somebody else.
     Http(&'a [u8]),
     /// The whole body of a `put`, with the two bytes that should be CR LF.
-    Job(Put, Vec<u8>),
+    Job(Put, Body),
     /// Something was skipped that earns this answer.
     Refuse(Refused),
     /// Nothing more can be made of the bytes there are; what is left must come again, with more.
@@ -106,13 +107,13 @@ impl Default for Conn {
 }
 
 impl Conn {
-    /// Takes the next meaning off the front of `rest`.
-    pub fn step<'a>(&mut self, rest: &mut &'a [u8]) -> Step<'a> {
+    /// Takes the next meaning off the front of `rest`. What arrives of a body goes to `bodies`.
+    pub fn step<'a>(&mut self, rest: &mut &'a [u8], bodies: &mut Bodies) -> Step<'a> {
         if !self.takes_input() {
             return Step::Paused;
         }
         match &mut self.phase {
-            Phase::Line => self.line(rest),
+            Phase::Line => self.line(rest, bodies),
             Phase::SkipLine { after_cr } => {
                 let skipped = end_of_line(rest, *after_cr);
                 *after_cr = rest.last().map_or(*after_cr, |&byte| byte == b'\r');
@@ -124,18 +125,18 @@ impl Conn {
                 Step::Refuse(Refused::BadFormat)
             }
             Phase::Body(body) => {
-                let Ok(taken) = body.take(rest) else {
-                    let left = (body.size - body.got.len()) as u64;
+                if let Err(NoRoom) = body.take(rest, bodies) {
+                    let left = body.left() as u64;
+                    self.drop_body(bodies);
                     self.phase = Phase::Skip { left, then: Refused::OutOfMemory };
-                    return self.step(rest);
-                };
-                *rest = &rest[taken..];
-                if body.got.len() < body.size {
+                    return self.step(rest, bodies);
+                }
+                if body.left() > 0 {
                     return Step::More;
                 }
-                let (put, got) = (body.put, mem::take(&mut body.got));
+                let (put, got) = (body.put, body.got.take());
                 self.phase = Phase::Line;
-                Step::Job(put, got)
+                Step::Job(put, got.expect("a body has at least its CR LF"))
             }
             Phase::Skip { left, then } => {
                 let skipped = usize::try_from(*left).unwrap_or(usize::MAX).min(rest.len());
@@ -152,7 +153,7 @@ impl Conn {
         }
     }
 
-    fn line<'a>(&mut self, rest: &mut &'a [u8]) -> Step<'a> {
+    fn line<'a>(&mut self, rest: &mut &'a [u8], bodies: &mut Bodies) -> Step<'a> {
         let within = &rest[..rest.len().min(LINE_LIMIT)];
         if let Some(end) = end_of_line(within, false) {
             let (line, behind) = rest.split_at(end);
@@ -167,7 +168,7 @@ impl Conn {
             return Step::Http(within);
         }
         self.phase = Phase::SkipLine { after_cr: false };
-        self.step(rest)
+        self.step(rest, bodies)
     }
 
     /// Whether this is the first line, and that of an HTTP request.
@@ -188,7 +189,7 @@ impl Conn {
             *rest = behind;
             return Some(body);
         }
-        self.phase = Phase::Body(Collecting { put, size, got: Vec::new() });
+        self.phase = Phase::Body(Collecting { put, size, got: None });
         None
     }
 
@@ -208,9 +209,29 @@ impl Conn {
         self.phase = Phase::Line;
     }
 
-    /// Takes no more input at all.
-    pub fn close(&mut self) {
+    /// Takes no more input at all; an unfinished body goes.
+    pub fn close(&mut self, bodies: &mut Bodies) {
+        self.drop_body(bodies);
         self.phase = Phase::Closing;
+    }
+
+    /// The same, and forgets what has not been sent.
+    pub fn forget(&mut self, bodies: &mut Bodies) {
+        self.close(bodies);
+        self.output.clear(bodies);
+    }
+
+    fn drop_body(&mut self, bodies: &mut Bodies) {
+        let Phase::Body(body) = &mut self.phase else { return };
+        if let Some(got) = body.got.take() {
+            bodies.remove(got);
+        }
+    }
+
+    /// How many bodies are on their way, in or out: for checks.
+    pub fn bodies(&self) -> usize {
+        let is_coming = matches!(&self.phase, Phase::Body(body) if body.got.is_some());
+        usize::from(is_coming) + self.output.bodies()
     }
 
     /// Whether it waits for the answer to a `reserve` or a `kick`.
@@ -243,25 +264,24 @@ fn end_of_line(bytes: &[u8], after_cr: bool) -> Option<usize> {
     None
 }
 
-/// There is no memory for a body.
-struct NoRoom;
-
 impl Collecting {
-    /// Takes what belongs to the body off `bytes` and says how much that was; fails where there
-    /// is no memory for it.
-    fn take(&mut self, bytes: &[u8]) -> Result<usize, NoRoom> {
-        let taken = bytes.len().min(self.size - self.got.len());
-        let needed = self.got.len() + taken;
-        if needed > self.got.capacity() {
-            let capacity = needed.max(2 * self.got.capacity()).max(BODY_START).min(self.size);
-            let more = capacity - self.got.len();
-            if !is_there(more) {
-                return Err(NoRoom);
-            }
-            self.got.try_reserve_exact(more).map_err(|_| NoRoom)?;
+    fn left(&self) -> usize {
+        self.size - self.got.as_ref().map_or(0, Body::len)
+    }
+
+    /// Takes what belongs to the body off `rest`, or nothing where there is no memory for it.
+    fn take(&mut self, rest: &mut &[u8], bodies: &mut Bodies) -> Result<(), NoRoom> {
+        let (bytes, behind) = rest.split_at(rest.len().min(self.left()));
+        if bytes.is_empty() {
+            return Ok(());
         }
-        self.got.extend_from_slice(&bytes[..taken]);
-        Ok(taken)
+        let got = match &mut self.got {
+            Some(got) => got,
+            None => self.got.insert(bodies.begin(bytes.len().max(BODY_START).min(self.size))?),
+        };
+        bodies.append(got, bytes, self.size)?;
+        *rest = behind;
+        Ok(())
     }
 }
 
@@ -273,13 +293,20 @@ mod tests {
     const PUT: Put = Put { id: 1, pri: 0, delay: 0, ttr: 1, created_at: Time::from_nanoseconds(0) };
 
     /// What a stream means, step by step, as far as it goes.
-    fn steps(conn: &mut Conn, mut bytes: &[u8]) -> Vec<String> {
+    fn steps(conn: &mut Conn, bytes: &[u8]) -> Vec<String> {
+        steps_in(&mut Bodies::default(), conn, bytes)
+    }
+
+    fn steps_in(bodies: &mut Bodies, conn: &mut Conn, mut bytes: &[u8]) -> Vec<String> {
         let mut seen = Vec::new();
         loop {
-            match conn.step(&mut bytes) {
+            match conn.step(&mut bytes, bodies) {
                 Step::Line(line) => seen.push(String::from_utf8_lossy(line).into_owned()),
                 Step::Http(_) => seen.push("HTTP".into()),
-                Step::Job(_, body) => seen.push(format!("{} bytes", body.len())),
+                Step::Job(_, body) => {
+                    seen.push(format!("{} bytes", body.len()));
+                    bodies.remove(body);
+                }
                 Step::Refuse(refused) => seen.push(format!("{refused:?}")),
                 Step::More => {
                     seen.push(format!("{} left", bytes.len()));
@@ -334,12 +361,16 @@ mod tests {
 
     #[test]
     fn a_body_is_collected_from_pieces_without_taking_memory_ahead() {
-        let conn = &mut Conn::default();
+        let (bodies, conn) = (&mut Bodies::default(), &mut Conn::default());
         let mut rest: &[u8] = b"abc";
         assert!(conn.expect_body(PUT, 1 << 30, &mut rest).is_none());
-        assert_eq!(steps(conn, rest), ["0 left"]);
+        assert_eq!(bodies.rights(), 0);
+        assert_eq!(steps_in(bodies, conn, rest), ["0 left"]);
         let Phase::Body(body) = &conn.phase else { panic!("in the middle of a body") };
-        assert!(body.got.capacity() <= 2 * BODY_START);
+        let got = body.got.as_ref().expect("three bytes");
+        assert!(bodies.capacity(got) <= 2 * BODY_START);
+        conn.close(bodies);
+        assert_eq!(bodies.rights(), 0, "an unfinished body goes with its connection");
     }
 
     #[test]
@@ -348,12 +379,12 @@ mod tests {
         let mut rest: &[u8] = b"abcd\r\nnext\r\n";
         assert_eq!(conn.expect_body(PUT, 4, &mut rest), Some(&b"abcd\r\n"[..]));
         assert_eq!(steps(conn, rest), ["next", "0 left"]);
-        let mut rest: &[u8] = b"";
+        let (bodies, mut rest) = (&mut Bodies::default(), &b""[..]);
         assert!(conn.expect_body(PUT, 4, &mut rest).is_none());
         for byte in b"abcd\r" {
-            assert_eq!(steps(conn, &[*byte]), ["0 left"]);
+            assert_eq!(steps_in(bodies, conn, &[*byte]), ["0 left"]);
         }
-        assert_eq!(steps(conn, b"\nnext\r\n"), ["6 bytes", "next", "0 left"]);
+        assert_eq!(steps_in(bodies, conn, b"\nnext\r\n"), ["6 bytes", "next", "0 left"]);
     }
 
     #[test]
@@ -382,7 +413,7 @@ mod tests {
         let conn = &mut Conn::default();
         conn.output.copy(&vec![0; OUTPUT_LIMIT]);
         assert_eq!(steps(conn, b"stats\r\n"), ["paused"]);
-        conn.output.sent(1);
+        conn.output.sent(1, &mut Bodies::default());
         assert_eq!(steps(conn, b"stats\r\n"), ["stats", "0 left"]);
     }
 }

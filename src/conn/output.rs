@@ -3,9 +3,12 @@
 //!
 //! Invariant: `len` is the number of bytes not sent yet; an empty output owns no memory.
 
-use std::{collections::VecDeque, io::IoSlice, iter, rc::Rc};
+use std::{collections::VecDeque, io::IoSlice, iter, mem};
 
-use crate::proto::{CRLF, Reply};
+use crate::{
+    base::{Bodies, Body},
+    proto::{CRLF, Reply},
+};
 
 /// A buffer of this size takes no further reply; the next one begins another.
 const PIECE: usize = 16 * 1024;
@@ -14,19 +17,33 @@ const PIECE: usize = 16 * 1024;
 const BEGINNING: usize = 96;
 
 /// How many slices one write hands to the system; more would only be looked at, not sent.
-const SLICES: usize = 16;
+pub const SLICES: usize = 16;
 
 #[derive(Debug)]
 enum Piece {
     Copied(Vec<u8>),
-    Shared(Rc<Vec<u8>>),
+    Shared(Body),
 }
 
 impl Piece {
-    fn bytes(&self) -> &[u8] {
+    fn bytes<'a>(&'a self, bodies: &'a Bodies) -> &'a [u8] {
         match self {
             Self::Copied(bytes) => bytes,
-            Self::Shared(body) => body,
+            Self::Shared(body) => bodies.bytes(body),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Copied(bytes) => bytes.len(),
+            Self::Shared(body) => body.len(),
+        }
+    }
+
+    fn forget(self, bodies: &mut Bodies) {
+        match self {
+            Self::Copied(_) => {}
+            Self::Shared(body) => bodies.remove(body),
         }
     }
 }
@@ -66,7 +83,7 @@ impl Output {
 
     /// Appends a reply that announces a body, and the body, which ends in its own CR LF: shared
     /// if the job shares it, which pays for large ones, or else copied.
-    pub fn reply_with(&mut self, reply: Reply<'_>, bytes: &[u8], shared: Option<Rc<Vec<u8>>>) {
+    pub fn reply_with(&mut self, reply: Reply<'_>, bytes: &[u8], shared: Option<Body>) {
         debug_assert!(bytes.ends_with(CRLF));
         self.reply(reply);
         let Some(shared) = shared else { return self.copy(bytes) };
@@ -98,33 +115,42 @@ impl Output {
     }
 
     /// The first bytes to send, as slices for one `writev`, and how many of them there are.
-    pub fn slices(&self) -> ([IoSlice<'_>; SLICES], usize) {
+    pub fn slices<'a>(&'a self, bodies: &'a Bodies) -> ([IoSlice<'a>; SLICES], usize) {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let mut count = 0;
         for (slice, piece) in slices.iter_mut().zip(iter::once(&self.first).chain(&self.rest)) {
             let sent = if count == 0 { self.sent } else { 0 };
-            *slice = IoSlice::new(&piece.bytes()[sent..]);
+            *slice = IoSlice::new(&piece.bytes(bodies)[sent..]);
             count += 1;
         }
         (slices, count)
     }
 
     /// Forgets the first `count` bytes.
-    pub fn sent(&mut self, count: usize) {
+    pub fn sent(&mut self, count: usize, bodies: &mut Bodies) {
         self.len -= count;
         self.sent += count;
-        while self.sent >= self.first.bytes().len() {
-            self.sent -= self.first.bytes().len();
+        while self.sent >= self.first.len() {
+            self.sent -= self.first.len();
             match self.rest.pop_front() {
-                Some(piece) => self.first = piece,
-                None => return self.clear(),
+                Some(piece) => mem::replace(&mut self.first, piece).forget(bodies),
+                None => return self.clear(bodies),
             }
         }
     }
 
     /// Forgets everything: nobody will read it.
-    pub fn clear(&mut self) {
-        *self = Self::default();
+    pub fn clear(&mut self, bodies: &mut Bodies) {
+        let Self { first, rest, .. } = mem::take(self);
+        for piece in iter::once(first).chain(rest) {
+            piece.forget(bodies);
+        }
+    }
+
+    /// How many bodies it shares.
+    pub fn bodies(&self) -> usize {
+        let pieces = iter::once(&self.first).chain(&self.rest);
+        pieces.filter(|piece| matches!(piece, Piece::Shared(_))).count()
     }
 }
 
@@ -142,9 +168,9 @@ mod tests {
         output.copy(&[0; 1000]);
         for _ in 0..10_000 {
             output.copy(&[0; 1000]);
-            output.sent(1000);
+            output.sent(1000, &mut Bodies::default());
             let pieces = iter::once(&output.first).chain(&output.rest);
-            let held: usize = pieces.map(|piece| piece.bytes().len()).sum();
+            let held: usize = pieces.map(Piece::len).sum();
             assert!(held <= 2 * PIECE, "{held} bytes held for {} unsent", output.len());
         }
     }
@@ -156,6 +182,7 @@ mod tests {
             pieces in prop::collection::vec((any::<u8>(), prop_oneof![0..100usize, 4000..9000usize]), 0..40),
             portions in prop::collection::vec(1..7000usize, 1..50),
         ) {
+            let mut bodies = Bodies::default();
             let (mut output, mut wanted) = (Output::default(), Vec::new());
             for (number, (byte, size)) in pieces.into_iter().enumerate() {
                 let mut body = vec![byte; size];
@@ -163,13 +190,13 @@ mod tests {
                 let reply = Reply::Reserved { id: number as u64, size };
                 reply.write(&mut wanted);
                 wanted.extend(&body);
-                let shared = (size >= 4000).then(|| Rc::new(body.clone()));
+                let shared = (size >= 4000).then(|| bodies.store(&body).expect("there is memory"));
                 output.reply_with(reply, &body, shared);
             }
             let (mut got, mut portions) = (Vec::new(), portions.into_iter().cycle());
             while !output.is_empty() {
                 prop_assert_eq!(output.len(), wanted.len() - got.len());
-                let (slices, count) = output.slices();
+                let (slices, count) = output.slices(&bodies);
                 let mut portion = portions.next().expect("a cycle does not end");
                 let before = got.len();
                 for slice in &slices[..count] {
@@ -177,10 +204,11 @@ mod tests {
                     got.extend_from_slice(&slice[..taken]);
                     portion -= taken;
                 }
-                output.sent(got.len() - before);
+                output.sent(got.len() - before, &mut bodies);
             }
             prop_assert_eq!(got, wanted);
-            prop_assert!(output.rest.capacity() == 0 && output.first.bytes().is_empty() && output.sent == 0);
+            prop_assert!(output.rest.capacity() == 0 && output.first.len() == 0 && output.sent == 0);
+            prop_assert_eq!(bodies.rights(), 0);
         }
     }
 }

@@ -399,7 +399,7 @@ impl Shell {
         if socket.has_ended {
             return;
         }
-        if socket.is_writable && !self.server.output(key).is_empty() {
+        if socket.is_writable && self.server.unsent(key) > 0 {
             self.writable.push(key);
         }
         if !self.server.takes_input(key) {
@@ -470,11 +470,14 @@ impl Shell {
         if socket.has_ended {
             return;
         }
-        let output = self.server.output(key);
         let mut share = WRITE_SHARE;
-        while socket.is_writable && !output.is_empty() && share > 0 {
-            match socket.write(output) {
-                Ok(count) => share = share.saturating_sub(count),
+        while socket.is_writable && self.server.unsent(key) > 0 && share > 0 {
+            let (slices, count) = self.server.output(key);
+            match socket.write(&slices[..count]) {
+                Ok(sent) => {
+                    self.server.sent(key, sent);
+                    share = share.saturating_sub(sent);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return self.fail(key, &error),
@@ -483,7 +486,7 @@ impl Shell {
         if self.server.is_finished(key) {
             return self.end(key);
         }
-        let can_send = socket.is_writable && !self.server.output(key).is_empty();
+        let can_send = socket.is_writable && self.server.unsent(key) > 0;
         let can_feed = self.server.takes_input(key)
             && (socket.is_readable || socket.appetite != Appetite::More);
         if can_send || can_feed {

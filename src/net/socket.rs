@@ -1,7 +1,7 @@
 //! A connection's descriptor, what is known of its readiness, and the bytes that were read but
 //! not consumed.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 
 use mio::{
     Interest, Registry, Token,
@@ -9,7 +9,7 @@ use mio::{
     net::{TcpStream, UnixStream},
 };
 
-use crate::{conn::Output, proto::LINE_LIMIT, server::Appetite};
+use crate::{proto::LINE_LIMIT, server::Appetite};
 
 /// Either kind of stream.
 #[derive(Debug)]
@@ -101,10 +101,8 @@ impl Socket {
         result
     }
 
-    /// Writes the front of `output` once and takes off it what was sent.
-    pub(super) fn write(&mut self, output: &mut Output) -> io::Result<usize> {
-        let (slices, count) = output.slices();
-        let slices = &slices[..count];
+    /// Writes once, and says how many bytes were taken.
+    pub(super) fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let offered: usize = slices.iter().map(|slice| slice.len()).sum();
         let result = match (&mut self.stream, slices) {
             (Stream::Tcp(stream), [only]) => stream.write(only),
@@ -112,10 +110,7 @@ impl Socket {
             (Stream::Unix(stream), slices) => stream.write_vectored(slices),
         };
         match &result {
-            Ok(sent) => {
-                self.is_writable = *sent == offered;
-                output.sent(*sent);
-            }
+            Ok(sent) => self.is_writable = *sent == offered,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.is_writable = false,
             Err(_) => {}
         }

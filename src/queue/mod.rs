@@ -19,7 +19,7 @@ mod stats;
 mod timers;
 mod tube;
 
-use std::{borrow::Cow, collections::TryReserveError, rc::Rc, time::Duration};
+use std::time::Duration;
 
 pub use self::{
     client::Client,
@@ -35,7 +35,7 @@ use self::{
     tube::Tubes,
 };
 use crate::{
-    base::{Arena, Body, Key, Links},
+    base::{Arena, Bodies, Body, Key, Links},
     clock::Time,
 };
 
@@ -194,9 +194,9 @@ impl Queue {
         self.drop_if_idle(before);
     }
 
-    /// Takes a body in, for [`Queue::put`] or [`Queue::restore`]. Fails where there is no memory.
-    pub fn store(&mut self, body: Cow<'_, [u8]>) -> Result<Body, TryReserveError> {
-        self.jobs.bodies.insert(body)
+    /// Where bodies are stored, for [`Queue::put`] or [`Queue::restore`], and shared by replies.
+    pub fn bodies(&mut self) -> &mut Bodies {
+        &mut self.jobs.bodies
     }
 
     /// Adds a job to the tube the client uses; without a delay, that tube is to hand out.
@@ -623,11 +623,25 @@ impl Queue {
         &self.jobs.arena[job]
     }
 
-    /// The bytes of a job's body, with the CR LF that ended them; and, of a large one, the body
-    /// to keep beside the job.
-    pub fn body(&self, job: Key<Job>) -> (&[u8], Option<Rc<Vec<u8>>>) {
+    /// The bytes of a job's body, with the CR LF that ended them.
+    pub fn body(&self, job: Key<Job>) -> &[u8] {
+        self.bytes(&self.jobs.arena[job].body)
+    }
+
+    /// The bytes of a body that may still become a job's.
+    pub fn bytes(&self, body: &Body) -> &[u8] {
+        self.jobs.bodies.bytes(body)
+    }
+
+    /// How many rights there are to bodies.
+    pub fn rights(&self) -> usize {
+        self.jobs.bodies.rights()
+    }
+
+    /// Another right to a job's body if it is large; see [`Bodies::share`].
+    pub fn share(&mut self, job: Key<Job>) -> Option<Body> {
         let body = &self.jobs.arena[job].body;
-        (self.jobs.bodies.bytes(body), body.share())
+        body.is_large().then(|| self.jobs.bodies.share(body))
     }
 
     /// A tube by key.

@@ -6,7 +6,7 @@ use ::log::trace;
 
 use super::{LongKick, Server, log};
 use crate::{
-    base::Key,
+    base::{Key, NoRoom},
     clock::Time,
     conn::Conn,
     proto::{
@@ -64,8 +64,10 @@ impl Server {
             return self.conns[key].skip_body(size, Refused::OutOfMemory);
         }
         let put = Put { id: self.queue.take_id(), pri, delay, ttr, created_at: now };
-        if let Some(body) = self.conns[key].expect_body(put, size, rest) {
-            self.put(key, put, body.into(), now);
+        let Some(body) = self.conns[key].expect_body(put, size, rest) else { return };
+        match self.queue.bodies().store(body) {
+            Ok(body) => self.put(key, put, body, now),
+            Err(NoRoom) => self.reply(key, Reply::Refused(Refused::OutOfMemory)),
         }
     }
 
@@ -232,11 +234,9 @@ impl Server {
     }
 
     fn send_found(&mut self, key: Key<Conn>, job: Key<Job>) {
-        let id = self.queue.job(job).record.id;
-        let (bytes, shared) = self.queue.body(job);
-        let reply = Reply::Found { id, size: bytes.len() - proto::CRLF.len() };
-        self.conns[key].output.reply_with(reply, bytes, shared);
-        self.note(key);
+        let Job { record, body, .. } = self.queue.job(job);
+        let reply = Reply::Found { id: record.id, size: body.len() - CRLF.len() };
+        self.send_body(key, reply, job);
     }
 
     fn send_document(&mut self, key: Key<Conn>, document: &[u8]) {

@@ -5,7 +5,7 @@ use std::io;
 
 use super::Server;
 use crate::{
-    base::Key,
+    base::{Body, Key},
     clock::{Calendar, Time},
     conn::Conn,
     proto::{Refused, Reply},
@@ -75,12 +75,12 @@ impl Server {
     pub(super) fn may_put(
         &mut self,
         key: Key<Conn>,
-        body: &[u8],
+        body: &Body,
         now: Time,
     ) -> Result<(), Refused> {
         let Some(wal) = &mut self.wal else { return Ok(()) };
         let tube = self.queue.client(key.beside()).using;
-        let length = Wal::full_length(self.queue.tube(tube).name(), body);
+        let length = Wal::full_length(self.queue.tube(tube).name(), self.queue.bytes(body));
         wal.may_put(length, now).map_err(refused)
     }
 
@@ -139,9 +139,7 @@ impl Server {
     /// commands.
     fn abort(&mut self, key: Key<Conn>) {
         self.let_kicks_go(key);
-        let conn = &mut self.conns[key];
-        conn.output.clear();
-        conn.close();
+        self.conns[key].forget(self.queue.bodies());
         self.note(key);
     }
 }

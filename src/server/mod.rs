@@ -20,14 +20,14 @@
 mod dispatch;
 mod log;
 
-use std::{borrow::Cow, collections::VecDeque};
+use std::{collections::VecDeque, io::IoSlice};
 
 use ::log::{info, trace};
 
 use crate::{
-    base::{Arena, Key, Room},
+    base::{Arena, Body, Key, Room},
     clock::Time,
-    conn::{Conn, Output, Step},
+    conn::{Conn, SLICES, Step},
     proto::{CRLF, Refused, Reply, Verb},
     queue::{Client, Expired, JOB_COST, Job, Kick, Put, Queue, Timer, Tube},
     wal::{Refusal, Wal},
@@ -193,13 +193,13 @@ impl Server {
         let end = self.obeyed.saturating_add(share);
         while self.obeyed < end {
             self.obeyed += 1;
-            match self.conns[key].step(&mut rest) {
+            match self.conns[key].step(&mut rest, self.queue.bodies()) {
                 Step::Line(line) => self.dispatch(key, line, &mut rest, now),
                 Step::Http(line) => {
                     info!("{key:?} sent HTTP and is closed: {}", line.escape_ascii());
                     self.end_of_input(key);
                 }
-                Step::Job(put, body) => self.put(key, put, body.into(), now),
+                Step::Job(put, body) => self.put(key, put, body, now),
                 Step::Refuse(refused) => self.reply(key, Reply::Refused(refused)),
                 Step::More => {
                     appetite = Appetite::More;
@@ -228,16 +228,14 @@ impl Server {
 
     /// All that the client ever sent has been fed; the connection ends when its replies are sent.
     pub fn end_of_input(&mut self, key: Key<Conn>) {
-        self.conns[key].close();
+        self.conns[key].close(self.queue.bodies());
         self.note(key);
     }
 
     /// The connection is gone. Jobs it held return to their tubes, the first slice at once.
     pub fn close(&mut self, key: Key<Conn>, now: Time) {
         self.let_kicks_go(key);
-        let conn = &mut self.conns[key];
-        conn.close();
-        conn.output.clear();
+        self.conns[key].forget(self.queue.bodies());
         self.queue.leave(key.beside());
         self.departing.push_back(key);
         let now = self.instant(now);
@@ -307,9 +305,19 @@ impl Server {
         self.obeyed >= TURN
     }
 
-    /// What waits to be sent; the shell takes away what it sent.
-    pub fn output(&mut self, key: Key<Conn>) -> &mut Output {
-        &mut self.conns[key].output
+    /// How many bytes wait to be sent.
+    pub fn unsent(&self, key: Key<Conn>) -> usize {
+        self.conns[key].output.len()
+    }
+
+    /// The first bytes to send, as slices for one `writev`, and how many of these there are.
+    pub fn output(&mut self, key: Key<Conn>) -> ([IoSlice<'_>; SLICES], usize) {
+        self.conns[key].output.slices(self.queue.bodies())
+    }
+
+    /// So many bytes of the output have been sent.
+    pub fn sent(&mut self, key: Key<Conn>, count: usize) {
+        self.conns[key].output.sent(count, self.queue.bodies());
     }
 
     /// Whether [`Server::feed`] would look at bytes now.
@@ -361,6 +369,13 @@ impl Server {
     pub fn queue(&self) -> &Queue {
         &self.queue
     }
+
+    /// Walks everything but the log and panics where something does not hold. O(all): for tests.
+    pub fn check(&self) {
+        self.queue.check();
+        let on_their_way: usize = self.conns.iter().map(|(_, conn)| conn.bodies()).sum();
+        assert_eq!(self.queue.rights(), self.queue.jobs() + on_their_way, "no body is forgotten");
+    }
 }
 
 /// Steps behind the verbs.
@@ -378,33 +393,37 @@ impl Server {
     }
 
     /// The body of a `put` is complete.
-    fn put(&mut self, key: Key<Conn>, put: Put, body: Cow<'_, [u8]>, now: Time) {
+    fn put(&mut self, key: Key<Conn>, put: Put, body: Body, now: Time) {
         let now = self.instant(now);
-        if !body.ends_with(CRLF) {
-            return self.reply(key, Reply::Refused(Refused::ExpectedCrlf));
-        }
-        if self.is_draining {
-            return self.reply(key, Reply::Refused(Refused::Draining));
-        }
-        if !self.has_memory(body.len() as u64) {
-            return self.reply(key, Reply::Refused(Refused::OutOfMemory));
-        }
-        if let Err(refused) = self.may_put(key, &body, now) {
+        if let Err(refused) = self.may_keep(key, &body, now) {
+            self.queue.bodies().remove(body);
             return self.reply(key, Reply::Refused(refused));
         }
-        let (jobs, held) =
-            (self.queue.jobs() + 1, self.queue.held() + JOB_COST + body.len() as u64);
-        if !self.room.covers(jobs, held, body.len()) {
-            return self.reply(key, Reply::Refused(Refused::OutOfMemory));
-        }
-        let Ok(body) = self.queue.store(body) else {
-            return self.reply(key, Reply::Refused(Refused::OutOfMemory));
-        };
         let job = self.queue.put(key.beside(), put, body, now);
         self.log_put(job);
         let tube = self.queue.job(job).tube;
         self.acknowledge(key, Reply::Inserted { id: put.id });
         self.hand_out(tube, now);
+    }
+
+    /// Whether a job of this body may be put.
+    fn may_keep(&mut self, key: Key<Conn>, body: &Body, now: Time) -> Result<(), Refused> {
+        if !self.queue.bytes(body).ends_with(CRLF) {
+            return Err(Refused::ExpectedCrlf);
+        }
+        if self.is_draining {
+            return Err(Refused::Draining);
+        }
+        let size = body.len() as u64;
+        if !self.has_memory(size) {
+            return Err(Refused::OutOfMemory);
+        }
+        self.may_put(key, body, now)?;
+        let (jobs, held) = (self.queue.jobs() + 1, self.queue.held() + JOB_COST + size);
+        if !self.room.covers(jobs, held) {
+            return Err(Refused::OutOfMemory);
+        }
+        Ok(())
     }
 
     /// Ends a tube's pause, at once if a slice of jobs is enough.
@@ -434,10 +453,15 @@ impl Server {
     }
 
     fn send_reserved(&mut self, key: Key<Conn>, job: Key<Job>) {
-        let id = self.queue.job(job).record.id;
-        let (bytes, shared) = self.queue.body(job);
-        let reply = Reply::Reserved { id, size: bytes.len() - CRLF.len() };
-        self.conns[key].output.reply_with(reply, bytes, shared);
+        let Job { record, body, .. } = self.queue.job(job);
+        let reply = Reply::Reserved { id: record.id, size: body.len() - CRLF.len() };
+        self.send_body(key, reply, job);
+    }
+
+    /// Sends a reply that announces a job's body, and the body.
+    fn send_body(&mut self, key: Key<Conn>, reply: Reply<'_>, job: Key<Job>) {
+        let shared = self.queue.share(job);
+        self.conns[key].output.reply_with(reply, self.queue.body(job), shared);
         trace!("{key:?} < {reply:?}");
         self.note(key);
     }

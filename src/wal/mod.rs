@@ -487,7 +487,7 @@ impl Wal {
     fn append_full(&mut self, queue: &Queue, key: Key<Job>) -> u32 {
         let job = queue.job(key);
         let name = queue.tube(job.tube).name();
-        let (body, _) = queue.body(key);
+        let body = queue.body(key);
         self.append(&self.facts(queue, key), Some((name, body)), queue);
         u32::try_from(Self::full_length(name, body)).expect("a gibibyte and 300 bytes")
     }

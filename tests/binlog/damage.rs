@@ -185,7 +185,7 @@ fn healthy(segment_size: u64) -> Files {
         let (consumed, _) = server.feed(client, &bytes, SHARE, NOW);
         assert_eq!(consumed, bytes.len());
         server.commit(NOW);
-        server.output(client).clear();
+        server.sent(client, server.unsent(client));
     }
     // No time to tidy up: that is the kill.
     disk.files()
@@ -196,7 +196,7 @@ fn jobs_of(queue: &Queue) -> Jobs {
     let mut jobs = Jobs::new();
     for id in 1..queue.next_id().min(10_000) {
         let Some(job) = queue.find(id) else { continue };
-        let (body, _) = queue.body(job);
+        let body = queue.body(job);
         let job = queue.job(job);
         let record = &job.record;
         let since = calendar().date(record.deadline_at);

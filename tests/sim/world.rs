@@ -253,16 +253,15 @@ impl World {
     fn transmit(&mut self, number: usize) {
         let Self { peers, most_waiting, .. } = self;
         let Peer { key, received, .. } = &mut peers[number];
-        let output = self.server.output(*key);
-        *most_waiting = output.len().max(*most_waiting);
-        while !output.is_empty() {
-            let (slices, count) = output.slices();
+        *most_waiting = self.server.unsent(*key).max(*most_waiting);
+        while self.server.unsent(*key) > 0 {
+            let (slices, count) = self.server.output(*key);
             let mut sent = 0;
             for slice in &slices[..count] {
                 received.extend_from_slice(slice);
                 sent += slice.len();
             }
-            output.sent(sent);
+            self.server.sent(*key, sent);
         }
         if self.server.is_finished(*key) {
             self.close_here(number);

@@ -225,7 +225,7 @@ impl Both {
 
     fn compare(&mut self) {
         let queue = self.world.server.queue();
-        queue.check();
+        self.world.server.check();
         assert_eq!(queue.held(), self.model.held());
         assert!(queue.held() <= self.memory_limit);
         assert!(self.world.most_waiting <= OUTPUT_BOUND);
