@@ -222,6 +222,41 @@ fn a_departed_client_returns_its_jobs_in_slices() {
     world.server.check();
 }
 
+/// A worker that watches a hundred thousand tubes must not hold everybody up by leaving.
+#[test]
+fn a_departed_client_leaves_its_tubes_in_slices() {
+    for waits in [false, true] {
+        let mut world = World::new(Arrival::Whole, 65_535);
+        let (worker, other) = (world.connect(), world.connect());
+        for number in 0..2 * SLICE {
+            world.send(worker, format!("watch tube-{number}\r\n").as_bytes());
+        }
+        if waits {
+            world.send(worker, b"reserve\r\n");
+            world.send(other, b"use tube-7\r\n");
+        }
+        world.pause_turns();
+        world.close(worker);
+        let tubes = |world: &World| world.server.queue().tubes();
+        // `default` stays; it was the first of the thousand that were left.
+        assert_eq!(tubes(&world), 1 + SLICE as usize + 1, "the first slice at once");
+        assert_eq!(world.server.queue().counts().connections, 1);
+        world.server.check();
+        if waits {
+            world.send(other, b"put 0 0 60 1\r\nx\r\n");
+        }
+        world.turn();
+        world.server.check();
+        let used = usize::from(waits);
+        assert_eq!(tubes(&world), 1 + 1 + used);
+        world.turn();
+        assert_eq!(tubes(&world), 1 + used);
+        world.turn();
+        assert!(world.server.next_deadline().is_none(), "nothing is left to do");
+        world.server.check();
+    }
+}
+
 /// Ten thousand jobs whose time ends at once are ten turns of work, not one long one.
 #[test]
 fn a_mass_expiry_is_done_in_slices() {

@@ -37,7 +37,7 @@ pub struct Client {
     /// The watched tubes in the original's order: newcomers at the end; one that is ignored is
     /// replaced by the last. The tube stands beside its watch so that a search stays in one array.
     pub(super) watching: Vec<(Key<Tube>, Key<Watch>)>,
-    /// Its watches without a place in line.
+    /// Its watches without a place in line; of no meaning once it has left.
     pub(super) absent: Vec<Key<Watch>>,
     /// Jobs it holds, in the order in which it got them.
     pub(super) reserved: List<Job>,
@@ -48,6 +48,8 @@ pub struct Client {
     pub(super) is_producer: bool,
     /// Has ever sent a `reserve`.
     pub(super) is_worker: bool,
+    /// Its connection is gone; what it still has it gives back step by step.
+    pub(super) has_left: bool,
     /// Place in the timers' heap of clients.
     pub(super) timer: Option<u32>,
 }
@@ -63,6 +65,7 @@ impl Client {
             waiting: None,
             is_producer: false,
             is_worker: false,
+            has_left: false,
             timer: None,
         }
     }

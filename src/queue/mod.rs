@@ -128,22 +128,29 @@ impl Queue {
         client
     }
 
-    /// Takes a client out of every line, tube and count. The jobs it holds stay in its hands
-    /// until [`Queue::give_back`] has returned each of them. O(tubes watched).
+    /// Takes a client out of the counts; it waits no longer. Its tubes remain until
+    /// [`Queue::let_go`] has left them, and its jobs until [`Queue::give_back`] has returned them.
     pub fn leave(&mut self, client: Key<Client>) {
         self.stop_waiting(client);
-        self.clients[client].absent.clear();
-        // In the original's order, which the order of `list-tubes` shows.
-        while !self.clients[client].watching.is_empty() {
-            self.drop_watch(client, 0);
-        }
-        let using = self.clients[client].using;
-        self.tubes.arena[using].users -= 1;
-        self.drop_if_idle(using);
-        let Client { is_producer, is_worker, .. } = self.clients[client];
+        let Client { is_producer, is_worker, has_left, .. } = &mut self.clients[client];
+        *has_left = true;
         self.counts.connections -= 1;
-        self.counts.producers -= u32::from(is_producer);
-        self.counts.workers -= u32::from(is_worker);
+        self.counts.producers -= u32::from(*is_producer);
+        self.counts.workers -= u32::from(*is_worker);
+    }
+
+    /// Lets a departed client leave so many of the tubes it watches, of which there must be one, and
+    /// with the last of them the one it uses. O(`most` log n).
+    pub fn let_go(&mut self, client: Key<Client>, most: u32) {
+        // In the original's order, which the order of `list-tubes` shows.
+        for _ in 0..most {
+            self.drop_watch(client, 0);
+            if self.clients[client].watching.is_empty() {
+                let using = self.clients[client].using;
+                self.tubes.arena[using].users -= 1;
+                return self.drop_if_idle(using);
+            }
+        }
     }
 
     /// Returns the job that a departed client has held longest to its tube, which is to hand
@@ -389,7 +396,7 @@ impl Queue {
             let Self { tubes, watches, .. } = self;
             let line = &mut tubes.arena[tube].line;
             line.remove(place, |watch, at| watches[watch].place = Some(at));
-        } else {
+        } else if !self.clients[client].has_left {
             self.clients[client].absent.retain(|&absent| absent != watch);
         }
         self.tubes.arena[tube].watchers -= 1;

@@ -134,9 +134,9 @@ pub struct Server {
     kicks: VecDeque<LongKick>,
     /// Jobs that kicks may still move this turn.
     kicks_left: u32,
-    /// Closed connections that still hold jobs.
+    /// Closed connections that still hold jobs, or watch tubes.
     departing: VecDeque<Key<Conn>>,
-    /// Jobs that closed connections may still return this turn.
+    /// Jobs that closed connections may still return this turn, or tubes they may leave.
     returns_left: u32,
     /// Connections whose output or appetite changed.
     noted: VecDeque<Key<Conn>>,
@@ -232,14 +232,18 @@ impl Server {
         self.note(key);
     }
 
-    /// The connection is gone. Jobs it held return to their tubes, the first slice at once.
+    /// The connection is gone. It leaves the tubes it watched, and jobs it held return to theirs: the
+    /// first slice at once.
     pub fn close(&mut self, key: Key<Conn>, now: Time) {
         self.let_kicks_go(key);
         self.conns[key].forget(self.queue.bodies());
         self.queue.leave(key.beside());
+        self.queue.let_go(key.beside(), SLICE);
         self.departing.push_back(key);
         let now = self.instant(now);
-        self.return_jobs(now);
+        if self.queue.client(key.beside()).watching() == 0 {
+            self.return_jobs(now);
+        }
     }
 
     /// From now on every `put` is refused.
@@ -529,10 +533,13 @@ impl Server {
         }
     }
 
-    /// Returns the jobs of closed connections as far as this turn's allowance goes.
+    /// Returns the jobs of closed connections, and leaves their tubes, as far as this turn's
+    /// allowance goes.
     fn return_jobs(&mut self, now: Time) {
         while let Some(&key) = self.departing.front() {
-            if self.queue.client(key.beside()).holds() == 0 {
+            let client = self.queue.client(key.beside());
+            let (has_jobs, has_tubes) = (client.holds() > 0, client.watching() > 0);
+            if !has_jobs && !has_tubes {
                 self.departing.pop_front();
                 self.gone.push(key);
                 continue;
@@ -541,8 +548,12 @@ impl Server {
                 return;
             }
             self.returns_left -= 1;
-            let tube = self.queue.give_back(key.beside());
-            self.hand_out(tube, now);
+            if has_tubes {
+                self.queue.let_go(key.beside(), 1);
+            } else {
+                let tube = self.queue.give_back(key.beside());
+                self.hand_out(tube, now);
+            }
         }
     }
 }

@@ -31,6 +31,16 @@ pub struct Row {
     pub curve: Option<(String, f64)>,
     /// What each target gave, in the order of the command line.
     pub results: Vec<Outcome>,
+    /// What the first target gave in turn with these without the crowd; it is called after the row
+    /// that has that for all targets.
+    pub base: Option<Outcome>,
+}
+
+impl Row {
+    /// Returns what one side gave: a target, or behind the last of them the base.
+    fn side(&mut self, index: usize) -> Option<&mut Outcome> {
+        self.results.get_mut(index).or(self.base.as_mut())
+    }
 }
 
 /// What one target gave in one row.
@@ -101,7 +111,7 @@ pub struct Comparison {
 impl Comparison {
     /// Prepares nothing yet.
     pub fn new(config: Config) -> Self {
-        let grounds = config.targets.iter().map(|_| None).collect();
+        let grounds = (0..=config.targets.len()).map(|_| None).collect();
         Self { config, grounds }
     }
 
@@ -119,116 +129,43 @@ impl Comparison {
         phases: &[Phase],
         progress: &mut dyn FnMut(&str),
     ) -> Vec<Row> {
-        let rows = phases.iter().map(|phase| self.row(scenario, scenario.row_name(phase.name)));
-        let mut turns = Turns { scenario, phases, rows: rows.collect(), loads: Vec::new() };
-        turns.loads.resize_with(self.config.targets.len(), || None);
+        let rows = phases.iter().map(|phase| self.row(scenario, phase.name)).collect();
+        let Self { config, grounds } = self;
+        let targets = config.targets.iter();
+        let mut sides: Vec<Side<'_>> =
+            targets.map(|target| Side { target, scenario, phases, load: None }).collect();
+        if let Some(base) = &scenario.base {
+            let Work::Phases(phases) = &base.work else { unreachable!("a base is a load") };
+            sides.push(Side { target: sides[0].target, scenario: base, phases, load: None });
+        }
+        let mut turns = Turns { config, grounds, sides, rows };
         // Where all connections together are too many, each target has them only in its own turn.
-        let alone = turns.open_files() * self.config.targets.len() > self.config.cores.open_files;
-        for round in 0..=self.config.effort.rounds {
-            progress(&format!("round {round} of {}", self.config.effort.rounds));
-            for index in 0..self.config.targets.len() {
+        let alone = turns.open_files() > config.cores.open_files;
+        for round in 0..=config.effort.rounds {
+            progress(&format!("round {round} of {}", config.effort.rounds));
+            for index in 0..turns.sides.len() {
                 let warms_up = round == 0;
                 if alone && !warms_up {
-                    self.turn(&mut turns, index, true, progress);
+                    turns.take(index, true, progress);
                 }
                 if !alone || !warms_up {
-                    self.turn(&mut turns, index, warms_up, progress);
+                    turns.take(index, warms_up, progress);
                 }
                 if alone {
-                    (turns.loads[index], self.grounds[index]) = (None, None);
+                    (turns.sides[index].load, turns.grounds[index]) = (None, None);
                 }
             }
         }
         if scenario.counts_calls && !alone {
-            self.count_calls(&mut turns);
+            turns.count_calls();
         }
         turns.rows
-    }
-
-    /// Lets each target run once more while its system calls are counted; that costs time, so the
-    /// other figures of this run are dropped.
-    fn count_calls(&mut self, turns: &mut Turns<'_>) {
-        for (index, slot) in turns.loads.iter_mut().enumerate() {
-            let (Some([load]), Some(ground)) = (slot.as_deref_mut(), &self.grounds[index]) else {
-                continue;
-            };
-            let Some(calls) = Calls::begin(ground.daemon.pid()) else { return };
-            let tally = load.run(Until::time(self.config.effort.window));
-            let (Ok(tally), Some(calls)) = (tally, calls.end()) else { return };
-            if let Some(sample) = turns.rows[0].results[index].samples.last_mut() {
-                sample.extend(named([("calls", ratio(calls, tally.commands))]));
-            }
-        }
-    }
-
-    /// Measures one target once, unless it has failed or has no part in this.
-    fn turn(
-        &mut self,
-        turns: &mut Turns<'_>,
-        index: usize,
-        warms_up: bool,
-        progress: &mut dyn FnMut(&str),
-    ) {
-        let target = &self.config.targets[index];
-        let has_failed = turns.rows[0].results[index].error.is_some();
-        if has_failed || (target.bare && !turns.scenario.bare) {
-            return;
-        }
-        if turns.loads[index].is_none() {
-            match self.open(index, turns.scenario, turns.phases, progress) {
-                Ok(loads) => turns.loads[index] = Some(loads),
-                Err(error) => return self.fail(turns, index, &error),
-            }
-        }
-        let (Some(loads), Some(ground)) = (&mut turns.loads[index], &self.grounds[index]) else {
-            return;
-        };
-        match measure(loads, ground, turns.phases, self.config.effort) {
-            Ok(_) if warms_up => {}
-            Ok(samples) => {
-                for (row, sample) in turns.rows.iter_mut().zip(samples) {
-                    row.results[index].samples.push(sample);
-                }
-            }
-            Err(error) => self.fail(turns, index, &error),
-        }
-    }
-
-    fn fail(&mut self, turns: &mut Turns<'_>, index: usize, error: &io::Error) {
-        (turns.loads[index], self.grounds[index]) = (None, None);
-        for row in &mut turns.rows {
-            row.results[index].error = Some(message(error));
-        }
-    }
-
-    /// Connects the loads of all phases to a daemon in the scenario's state.
-    fn open(
-        &mut self,
-        index: usize,
-        scenario: &Scenario,
-        phases: &[Phase],
-        progress: &mut dyn FnMut(&str),
-    ) -> io::Result<Vec<Load>> {
-        let target = &self.config.targets[index];
-        let holds = phases.iter().flat_map(|phase| &phase.groups).any(|group| group.hold > 0);
-        let ground = &mut self.grounds[index];
-        let fits = |ground: &Ground| ground.is_in(&scenario.state) && scenario.binlog.is_none();
-        if holds || !ground.as_ref().is_some_and(fits) {
-            *ground = None;
-            let binlog = scenario.binlog.map(|flag| (flag, self.config.scratch.as_path()));
-            let state = &scenario.state;
-            let mut report = |text: &str| progress(&format!("{}: {text}", target.label));
-            *ground = Some(Ground::prepare(target, self.config.cores, state, binlog, &mut report)?);
-        }
-        let address = ground.as_ref().map_or("", |ground| ground.daemon.address());
-        let connect = |phase: &Phase| Load::connect(address, &phase.groups, target.bare, 1);
-        phases.iter().map(connect).collect()
     }
 
     /// Runs what is no repeated load, on a fresh daemon for each target.
     fn run_special(&mut self, scenario: &Scenario, progress: &mut dyn FnMut(&str)) -> Vec<Row> {
         self.grounds.fill_with(|| None);
-        let mut row = self.row(scenario, scenario.name.clone());
+        let mut row = self.row(scenario, "");
         for (result, target) in row.results.iter_mut().zip(&self.config.targets) {
             if target.bare {
                 continue;
@@ -242,57 +179,147 @@ impl Comparison {
         vec![row]
     }
 
-    fn row(&self, scenario: &Scenario, name: String) -> Row {
-        let outcome =
-            |target: &Target| Outcome { label: target.label.clone(), ..Outcome::default() };
-        let results = self.config.targets.iter().map(outcome).collect();
+    fn row(&self, scenario: &Scenario, phase: &str) -> Row {
+        let outcome = |label: String| Outcome { label, ..Outcome::default() };
+        let results = self.config.targets.iter().map(|target| outcome(target.label.clone()));
+        let base = scenario.base.as_ref().map(|base| outcome(base.row_name(phase)));
         let curve = scenario.curve.map(|(what, value)| (what.to_owned(), value));
-        Row { name, about: scenario.about.clone(), curve, results }
+        let (name, about) = (scenario.row_name(phase), scenario.about.clone());
+        Row { name, about, curve, results: results.collect(), base }
     }
 }
 
-/// A scenario while the targets take turns.
+/// A scenario while those who take part take turns.
 struct Turns<'a> {
-    scenario: &'a Scenario,
-    phases: &'a [Phase],
+    config: &'a Config,
+    /// Of each side.
+    grounds: &'a mut [Option<Ground>],
+    /// The targets, and behind them the first of them with the base.
+    sides: Vec<Side<'a>>,
     rows: Vec<Row>,
-    /// For each target, the loads of all phases.
-    loads: Vec<Option<Vec<Load>>>,
 }
 
 impl Turns<'_> {
-    /// Returns how many files one target needs, and some to spare.
+    /// Lets each target run once more while its system calls are counted; that costs time, so the
+    /// other figures of this run are dropped.
+    fn count_calls(&mut self) {
+        for (index, side) in self.sides.iter_mut().enumerate() {
+            let (Some([load]), Some(ground)) = (side.load.as_deref_mut(), &self.grounds[index])
+            else {
+                continue;
+            };
+            let Some(calls) = Calls::begin(ground.daemon.pid()) else { return };
+            let tally = load.run(Until::time(self.config.effort.window));
+            let (Ok(tally), Some(calls)) = (tally, calls.end()) else { return };
+            let outcome = self.rows[0].side(index);
+            if let Some(sample) = outcome.and_then(|outcome| outcome.samples.last_mut()) {
+                sample.extend(named([("calls", ratio(calls, tally.commands))]));
+            }
+        }
+    }
+
+    /// Measures one target once, unless it has failed or has no part in this.
+    fn take(&mut self, index: usize, warms_up: bool, progress: &mut dyn FnMut(&str)) {
+        let side = &mut self.sides[index];
+        let has_failed = self.rows[0].side(index).is_none_or(|outcome| outcome.error.is_some());
+        if has_failed || (side.target.bare && !side.scenario.bare) {
+            return;
+        }
+        let ground = &mut self.grounds[index];
+        match side.measure(self.config, ground, progress) {
+            Ok(_) if warms_up => {}
+            Ok(samples) => {
+                for (row, sample) in self.rows.iter_mut().zip(samples) {
+                    if let Some(outcome) = row.side(index) {
+                        outcome.samples.push(sample);
+                    }
+                }
+            }
+            Err(error) => {
+                (side.load, *ground) = (None, None);
+                for outcome in self.rows.iter_mut().filter_map(|row| row.side(index)) {
+                    outcome.error = Some(message(&error));
+                }
+            }
+        }
+    }
+
+    /// Returns how many files all sides need, and some to spare.
+    fn open_files(&self) -> usize {
+        self.sides.iter().map(Side::open_files).sum()
+    }
+}
+
+/// Who takes part, and in what.
+struct Side<'a> {
+    target: &'a Target,
+    scenario: &'a Scenario,
+    phases: &'a [Phase],
+    /// Those of all phases, connected.
+    load: Option<Vec<Load>>,
+}
+
+impl Side<'_> {
     fn open_files(&self) -> usize {
         let groups = self.phases.iter().flat_map(|phase| &phase.groups);
         let connections: usize = groups.map(|group| group.connections).sum();
         connections + self.scenario.state.blocked + self.scenario.state.idle + 100
     }
-}
 
-/// Runs each phase once.
-fn measure(
-    loads: &mut [Load],
-    ground: &Ground,
-    phases: &[Phase],
-    effort: Effort,
-) -> io::Result<Vec<Sample>> {
-    let mut before = 0;
-    let mut samples = Vec::new();
-    for (load, phase) in loads.iter_mut().zip(phases) {
-        let until = match phase.cycles {
-            Some(cycles) => effort.until(cycles),
-            None => Until::cycles(before),
-        };
-        let figures = Figures::measure(load, ground.daemon.pid(), until)?;
-        before = figures.tally.cycles;
-        let mut sample = sample(&figures);
-        if phase.groups.iter().any(|group| matches!(group.pacing, Pacing::Open(_))) {
-            // The load spins until the next intended time, which says nothing of what it could do.
-            sample.retain(|figure, _| !figure.starts_with("load_"));
+    /// Runs each phase once, on a daemon in the scenario's state: the one there is, if it fits.
+    fn measure(
+        &mut self,
+        config: &Config,
+        ground: &mut Option<Ground>,
+        progress: &mut dyn FnMut(&str),
+    ) -> io::Result<Vec<Sample>> {
+        if self.load.is_none() {
+            self.load = Some(self.connect(config, ground, progress)?);
         }
-        samples.push(sample);
+        let (Some(loads), Some(ground)) = (&mut self.load, &*ground) else {
+            unreachable!("both were made by now");
+        };
+        let mut before = 0;
+        let mut samples = Vec::new();
+        for (load, phase) in loads.iter_mut().zip(self.phases) {
+            let until = match phase.cycles {
+                Some(cycles) => config.effort.until(cycles),
+                None => Until::cycles(before),
+            };
+            let figures = Figures::measure(load, ground.daemon.pid(), until)?;
+            before = figures.tally.cycles;
+            let mut sample = sample(&figures);
+            if phase.groups.iter().any(|group| matches!(group.pacing, Pacing::Open(_))) {
+                // The load spins until the next intended time, which says nothing of what it could
+                // do.
+                sample.retain(|figure, _| !figure.starts_with("load_"));
+            }
+            samples.push(sample);
+        }
+        Ok(samples)
     }
-    Ok(samples)
+
+    /// Connects the loads of all phases.
+    fn connect(
+        &self,
+        config: &Config,
+        ground: &mut Option<Ground>,
+        progress: &mut dyn FnMut(&str),
+    ) -> io::Result<Vec<Load>> {
+        let Self { target, scenario, phases, .. } = self;
+        let holds = phases.iter().flat_map(|phase| &phase.groups).any(|group| group.hold > 0);
+        let fits = |ground: &Ground| ground.is_in(&scenario.state) && scenario.binlog.is_none();
+        if holds || !ground.as_ref().is_some_and(fits) {
+            *ground = None;
+            let binlog = scenario.binlog.map(|flag| (flag, config.scratch.as_path()));
+            let state = &scenario.state;
+            let mut report = |text: &str| progress(&format!("{}: {text}", target.label));
+            *ground = Some(Ground::prepare(target, config.cores, state, binlog, &mut report)?);
+        }
+        let address = ground.as_ref().map_or("", |ground| ground.daemon.address());
+        let connect = |phase: &Phase| Load::connect(address, &phase.groups, target.bare, 1);
+        phases.iter().map(connect).collect()
+    }
 }
 
 /// Returns what an error says, in one line.

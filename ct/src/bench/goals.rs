@@ -5,8 +5,8 @@
 //! ```
 //!
 //! ROW and FIGURE are names of the kept comparison. AGAINST is `other`, the second daemon; `bare`,
-//! the bare responder; `row NAME`, the first daemon's own figure in another row; or `-`, and then
-//! the figure itself counts. Empty lines and those that begin with `#` are left out.
+//! the bare responder; `row NAME`, the first daemon's own figure in that row, measured in turn with
+//! this one; or `-`, and then the figure itself counts. Empty lines and those that begin with `#` are left out.
 
 use std::fmt::Write as _;
 
@@ -95,7 +95,7 @@ impl Goal {
         match &self.against {
             Against::Other => ratio(row.results.get(1)?),
             Against::Bare => ratio(row.results.iter().find(|result| result.label == "bare")?),
-            Against::Row(name) => Some(median(row)? / median(find(name)?)?),
+            Against::Row(name) => ratio(row.base.as_ref().filter(|base| base.label == *name)?),
             Against::Nothing => median(row),
         }
     }
@@ -125,7 +125,8 @@ mod tests {
             error: None,
         };
         let results = ["ours", "theirs", "bare"].into_iter().zip(rates).map(outcome).collect();
-        Row { name: name.to_owned(), about: String::new(), curve: None, results }
+        let base = Some(outcome(("b", rates[0] / 2.0)));
+        Row { name: name.to_owned(), about: String::new(), curve: None, results, base }
     }
 
     fn words(goals: &str) -> (Vec<String>, usize) {

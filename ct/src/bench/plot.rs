@@ -169,6 +169,7 @@ mod tests {
             about: String::new(),
             curve: Some(("tubes".to_owned(), value)),
             results: vec![Outcome { label: "a".to_owned(), samples, error: None }],
+            base: None,
         }
     }
 

@@ -122,6 +122,10 @@ pub fn table_row(row: &Row) -> String {
         }
         text += &other_lines(result, subject);
     }
+    if let Some(base) = &row.base {
+        let label = format!("as {}", base.label);
+        text += &load_line(&Outcome { label, ..base.clone() }, row.results.first());
+    }
     text
 }
 
@@ -248,23 +252,22 @@ fn ratio_text(ratio: &Spread) -> String {
 }
 
 fn row_to_json(row: &Row) -> Value {
-    let results: Vec<Value> = row
-        .results
-        .iter()
-        .map(|result| {
-            let subject = &row.results[0];
-            json!({
-                "label": result.label,
-                "error": result.error,
-                "saturated": result.spread("rate").map(|_| result.saturated()),
-                "medians": figures(result, |figure| result.spread(figure)),
-                "ratios": figures(result, |figure| subject.ratio_to(result, figure)),
-                "samples": result.samples,
-            })
+    let to_json = |result: &Outcome| {
+        let subject = &row.results[0];
+        json!({
+            "label": result.label,
+            "error": result.error,
+            "saturated": result.spread("rate").map(|_| result.saturated()),
+            "medians": figures(result, |figure| result.spread(figure)),
+            "ratios": figures(result, |figure| subject.ratio_to(result, figure)),
+            "samples": result.samples,
         })
-        .collect();
+    };
+    let results: Vec<Value> = row.results.iter().map(to_json).collect();
+    let base = row.base.as_ref().map(to_json);
     let curve = row.curve.as_ref().map(|(what, value)| json!({ "what": what, "value": value }));
-    json!({ "name": row.name, "about": row.about, "curve": curve, "results": results })
+    let (name, about) = (&row.name, &row.about);
+    json!({ "name": name, "about": about, "curve": curve, "results": results, "base": base })
 }
 
 fn figures(result: &Outcome, spread: impl Fn(&str) -> Option<Spread>) -> Value {
@@ -298,6 +301,7 @@ fn row_from_json(value: &Value) -> Option<Row> {
         about: text(value, "about")?,
         curve,
         results: results.collect::<Option<_>>()?,
+        base: value.get("base").and_then(result),
     })
 }
 
@@ -324,6 +328,7 @@ mod tests {
             about: "something".to_owned(),
             curve,
             results: results.clone(),
+            base: None,
         };
         Report {
             command: "ct-bench compare a b".to_owned(),

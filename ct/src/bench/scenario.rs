@@ -31,6 +31,8 @@ pub struct Scenario {
     pub state: State,
     /// What is done.
     pub work: Work,
+    /// What the first daemon does in turn with this, to be set against it: the same without a crowd.
+    pub base: Option<Box<Scenario>>,
 }
 
 /// What a scenario does to a daemon.
@@ -137,6 +139,7 @@ impl Scenario {
             binlog: None,
             state,
             work,
+            base: None,
         }
     }
 
@@ -163,6 +166,10 @@ impl Scenario {
 
     fn with_state(self, state: State) -> Self {
         Self { state, ..self }
+    }
+
+    fn beside(self, base: Option<Self>) -> Self {
+        Self { base: base.map(Box::new), ..self }
     }
 
     /// Returns the name of the row of one of its phases.
@@ -225,8 +232,10 @@ fn workers((producers, workers): (u32, u32)) -> Scenario {
     let put = Group { pacing: Pacing::Paired, ..put };
     let about = format!("{producers} producers; {workers} workers that wait; a job for each reply");
     let groups = vec![Group::workers(size(workers), body), put];
+    let base = (workers == 10_000).then(|| self::workers((10, 10)));
     Scenario::one(format!("workers/{producers}x{workers}"), about, groups)
         .quick_if(matches!((producers, workers), (100, 100)))
+        .beside(base)
 }
 
 /// Cycles that begin at fixed times, whatever the daemon does.
@@ -260,6 +269,7 @@ fn tubes(tubes: u32) -> Scenario {
         .on_curve("tubes with a delayed job", f64::from(tubes))
         .with_state(State { tubes: count, ..State::default() })
         .quick_if(tubes == 1_000)
+        .beside((tubes > 1).then(|| self::tubes(1)))
 }
 
 fn watching(tubes: u32) -> Scenario {
@@ -268,6 +278,7 @@ fn watching(tubes: u32) -> Scenario {
     let workers = Group { tubes: Tubes::Many(u64::from(tubes) - 1), ..workers };
     let about = format!("10 producers; 10 workers that watch {tubes} tubes");
     Scenario::one(format!("watching/{tubes}"), about, vec![workers, put])
+        .beside((tubes > 1).then(|| watching(1)))
 }
 
 /// One connection that holds many reserved jobs and acts on one after the other.
@@ -288,11 +299,13 @@ fn held(held: u64) -> Scenario {
     Scenario::one(format!("held/{held}"), about, vec![group])
         .with_state(State { ready: held, ..State::default() })
         .quick_if(held == 10_000)
+        .beside((held > 10).then(|| self::held(10)))
 }
 
 fn backlogs(backlog: u64) -> Vec<Scenario> {
     let (equal, random) = (Priority::Fixed(10), Priority::Random);
-    let mut all = vec![backlog_of("none", 0, equal, State::default())];
+    let none = backlog_of("none", 0, equal, State::default());
+    let mut all = vec![none.clone()];
     for (order, priority) in [("equal", equal), ("random", random)] {
         let states = [
             ("ready", State { ready: backlog, priority, ..State::default() }),
@@ -300,7 +313,8 @@ fn backlogs(backlog: u64) -> Vec<Scenario> {
             ("buried", State { buried: backlog, priority, ..State::default() }),
         ];
         for (kind, state) in states {
-            all.push(backlog_of(&format!("{kind}-{order}"), backlog, priority, state));
+            let one = backlog_of(&format!("{kind}-{order}"), backlog, priority, state);
+            all.push(one.beside(Some(none.clone())));
         }
     }
     all
@@ -418,6 +432,19 @@ mod tests {
             };
             let groups = phases.iter().flat_map(|phase| &phase.groups);
             assert!(groups.into_iter().all(|group| !group.waits && group.hold == 0));
+        }
+    }
+
+    #[test]
+    fn a_base_has_the_same_phases() {
+        for scenario in presets(Effort::FULL) {
+            let Some(base) = &scenario.base else { continue };
+            let (Work::Phases(own), Work::Phases(others)) = (&scenario.work, &base.work) else {
+                panic!("{} is no load", scenario.name);
+            };
+            let names = |phases: &[Phase]| phases.iter().map(|one| one.name).collect::<Vec<_>>();
+            assert_eq!(names(own), names(others));
+            assert!(base.base.is_none());
         }
     }
 
