@@ -242,7 +242,7 @@ impl Queue {
     /// Hands the client the best ready job of the unpaused tubes it watches: the least priority,
     /// among equals the oldest. O(tubes watched + log n).
     pub fn reserve(&mut self, client: Key<Client>, now: Time) -> Option<Key<Job>> {
-        if self.is_frozen {
+        if self.is_frozen || !self.tubes.is_any_offering() {
             return None;
         }
         let watching = self.clients[client].watching.iter().map(|&(tube, _)| tube);

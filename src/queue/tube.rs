@@ -102,6 +102,8 @@ pub(super) struct Tubes {
     order: Vec<Key<Tube>>,
     /// By index: what each tube would give to a worker, close together for those who watch many.
     offers: Vec<ReadyKey>,
+    /// How many of these are not [`ReadyKey::NONE`]: often none, and then nobody need look.
+    offering: usize,
 }
 
 impl Tubes {
@@ -155,7 +157,15 @@ impl Tubes {
     pub(super) fn note_offer(&mut self, key: Key<Tube>) {
         let tube = &self.arena[key];
         let offer = tube.ready.peek().filter(|_| tube.pause.is_none());
-        self.offers[key.index()] = offer.map_or(ReadyKey::NONE, |(order, _)| order);
+        let offer = offer.map_or(ReadyKey::NONE, |(order, _)| order);
+        let before = std::mem::replace(&mut self.offers[key.index()], offer);
+        self.offering -= usize::from(before != ReadyKey::NONE);
+        self.offering += usize::from(offer != ReadyKey::NONE);
+    }
+
+    /// Whether any tube has something for a worker.
+    pub(super) fn is_any_offering(&self) -> bool {
+        self.offering > 0
     }
 
     /// Forgets an idle tube.
@@ -193,5 +203,7 @@ impl Tubes {
             let offer = ready.peek().filter(|_| pause.is_none()).map(|(order, _)| order);
             assert_eq!(self.offer(key), offer.unwrap_or(ReadyKey::NONE));
         }
+        let offering = self.offers.iter().filter(|&&offer| offer != ReadyKey::NONE).count();
+        assert_eq!(self.offering, offering);
     }
 }
