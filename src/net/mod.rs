@@ -59,13 +59,17 @@ const ACCEPT_SHARE: usize = 64;
 /// each, however little they want.
 const VISITS: usize = 256;
 
+/// How many of them may be busy ones, who would use up any turn.
+const BUSY_VISITS: usize = VISITS / 4;
+
 /// For how long connections are closed in a turn, give or take one: with much that was not read,
 /// the system may take a millisecond for a single one.
 const CLOSE_TIME: Duration = Duration::from_micros(500);
 
-/// How many events are taken from the system at once; more come at once in the next turn. Each may
-/// take an answer, like a visit.
-const EVENTS: usize = VISITS;
+/// How many events are taken from the system at once. It tells them in the order they came, so a
+/// client behind a crowd is seen only when the crowd has been; and seeing takes far less time than
+/// a visit.
+const EVENTS: usize = 4096;
 
 /// How long the listeners rest when the system has no descriptors to give, unless a connection
 /// closes before.
@@ -220,9 +224,8 @@ impl Shell {
                 };
                 socket.latch(event);
                 let key = Key::from_index(index);
-                if event.is_read_closed() || event.is_error() {
+                if socket.has_hung_up {
                     // Thousands that leave at once must not stand before those who stay.
-                    self.server.half_close(key);
                     self.line_up_busy(key);
                 } else {
                     self.line_up(key);
@@ -374,7 +377,7 @@ impl Shell {
         let (fresh, busy) = (self.runnable.len(), self.busy.len());
         let all = u32::try_from(fresh + busy).unwrap_or(u32::MAX);
         let share = (TURN / all.max(1)).clamp(LEAST_SHARE, SHARE);
-        let kept = busy.min(VISITS / 4);
+        let kept = busy.min(BUSY_VISITS);
         for _ in 0..fresh.min(VISITS - kept) {
             let Some(key) = self.runnable.pop_front() else { break };
             self.advance(key, share, now);
@@ -383,7 +386,7 @@ impl Shell {
             }
         }
         // One of them at least, even where others have used the turn up.
-        for _ in 0..busy.min(VISITS - fresh.min(VISITS - kept)) {
+        for _ in 0..kept {
             let Some(key) = self.busy.pop_front() else { break };
             self.advance(key, share, now);
             if self.server.is_turn_over() {
@@ -398,6 +401,9 @@ impl Shell {
         socket.is_runnable = false;
         if socket.has_ended {
             return;
+        }
+        if std::mem::take(&mut socket.has_hung_up) {
+            self.server.half_close(key);
         }
         if socket.is_writable && self.server.unsent(key) > 0 {
             self.writable.push(key);

@@ -41,7 +41,7 @@ impl Source for Stream {
 
 /// One connection as the shell sees it.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "five independent facts, not one state")]
+#[expect(clippy::struct_excessive_bools, reason = "six independent facts, not one state")]
 pub(super) struct Socket {
     stream: Stream,
     /// A read may bring something.
@@ -51,6 +51,8 @@ pub(super) struct Socket {
     /// The system hinted at something that a read of any length may hide: an urgent byte, where
     /// reads stop, or the end. Until it shows, a short read does not mean that all is read.
     reads_on: bool,
+    /// The client has ended its side, or all of it, and the server has not been told.
+    pub(super) has_hung_up: bool,
     /// Is lined up.
     pub(super) is_runnable: bool,
     /// Nothing is done for it any more but closing it.
@@ -69,6 +71,7 @@ impl Socket {
             // A fresh socket takes a reply; if not, the first write will say so.
             is_writable: true,
             reads_on: false,
+            has_hung_up: false,
             is_runnable: false,
             has_ended: false,
             appetite: Appetite::More,
@@ -80,6 +83,7 @@ impl Socket {
     pub(super) fn latch(&mut self, event: &Event) {
         let is_hint = event.is_priority() || event.is_read_closed() || event.is_error();
         self.reads_on |= is_hint;
+        self.has_hung_up |= event.is_read_closed() || event.is_error();
         self.is_readable |= event.is_readable() || is_hint;
         self.is_writable |= event.is_writable() || event.is_error();
     }
