@@ -1188,6 +1188,21 @@ fn a_crowd_of_busy_connections_does_not_stand_before_a_quiet_one() {
     assert!(least < 5000, "{least} commands of others go before one of a quiet client");
 }
 
+/// A job for a worker that has gone would be back only when that is noticed, and count as reserved.
+#[test]
+fn a_worker_that_has_gone_gets_no_job() {
+    let daemon = daemon(&[]);
+    let (mut worker, mut producer) = (peer(&daemon), peer(&daemon));
+    worker.send("reserve\r\n");
+    eventually("it waits", || producer.count("stats", "current-waiting") == 1);
+    freeze(&daemon);
+    drop(worker);
+    producer.send("put 0 0 60 1\r\nx\r\nstats-job 1\r\n");
+    thaw(&daemon);
+    assert_eq!(producer.line(), "INSERTED 1");
+    assert_eq!(number_at(&producer.document(), "reserves"), 0);
+}
+
 /// Thousands that leave at once would make those who stay wait until all are gone.
 #[test]
 fn a_crowd_that_leaves_does_not_stand_before_those_who_stay() {

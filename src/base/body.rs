@@ -1,8 +1,8 @@
 //! Jobs' bodies: on their way in, kept, and on their way out.
 //!
-//! A body takes a slot in a block of slots of one size, and nothing else: no header of an
-//! allocator, no counter. When all bodies of a block have gone, its memory goes back to the system,
-//! which the C library's heap does not promise: a few bytes in use at its end keep all of it.
+//! A body takes a slot in a block of slots of one size, without an allocator's header. When all
+//! bodies of a block have gone, its memory goes back to the system, which the C library's heap does
+//! not promise: a few bytes in use at its end keep all of it.
 //!
 //! Up to [`SMALL`] bytes, sizes are eight bytes apart; above, at most an eighth. A body beyond
 //! [`LARGEST`] has a block for itself, which may grow. Large bodies can be shared, between their
@@ -10,24 +10,25 @@
 //! has a [`Body`] must give it back with [`Bodies::remove`]: nothing else would.
 //!
 //! Invariant: of each size, `open` names the blocks with room, each once; a block without bodies has
-//! no memory, but for the one that is filled next if few of its bytes were ever used, lest it come
+//! no memory, but for the one that is filled next if few bytes of that were ever used, lest it come
 //! and go with each body.
 
-use std::{fmt, mem};
+use std::{collections::VecDeque, fmt, mem};
 
 use super::room::{NoRoom, is_there};
 
-/// Up to this many bytes a body is copied into replies; above, it is shared.
-pub const SMALL: usize = 4096;
+/// Bodies start at multiples of this.
+const GRAIN: usize = 8;
 
-/// The size of a block in bytes: large enough for the system to be asked for it alone.
-const BLOCK: usize = 512 * 1024;
+/// Up to this many bytes a body is copied into replies; above, it is shared. Here and below, a body
+/// may be a round number of bytes with its CR LF, as many are: hence the grain.
+pub const SMALL: usize = 4096 + GRAIN;
 
 /// The largest body, in bytes, that shares a block with others.
-const LARGEST: usize = 128 * 1024;
+const LARGEST: usize = 128 * 1024 + GRAIN;
 
-/// Small bodies start at multiples of this.
-const GRAIN: usize = 8;
+/// The size of a block in bytes: large enough for the system to be asked for it alone.
+const BLOCK: usize = 512 * 1024 + 128 * GRAIN;
 
 /// How many sizes of large bodies lie between one power of two and the next.
 const STEPS: usize = 8;
@@ -81,6 +82,8 @@ struct Block {
     slots: u16,
     /// How many slots have been used since the block got its memory: the first ones.
     touched: u16,
+    /// How many bytes of this memory were in use before that.
+    worn: usize,
     /// The slot that was freed last; its first two bytes name the one freed before, plus one.
     free: Option<u16>,
     used: u16,
@@ -95,6 +98,11 @@ impl Block {
 
     fn capacity(&self) -> usize {
         if self.size == 0 { self.bytes.capacity() } else { self.size }
+    }
+
+    /// How many bytes of its memory were ever in use, and so are the system's to give back.
+    fn used_bytes(&self) -> usize {
+        self.worn.max(usize::from(self.touched) * self.size)
     }
 
     fn is_full(&self) -> bool {
@@ -141,8 +149,9 @@ pub struct Bodies {
     open: Vec<Vec<u32>>,
     /// The numbers of blocks that had a single body, which has gone.
     vacant: Vec<u32>,
-    /// The memory of blocks that have become empty.
-    spent: Vec<Vec<u8>>,
+    /// The memory of blocks that have become empty, the latest at the end; and how many bytes of it
+    /// were ever in use.
+    spent: VecDeque<(Vec<u8>, usize)>,
     /// How many [`Body`]s there are, shares among them.
     rights: usize,
 }
@@ -153,11 +162,12 @@ fn class(len: usize) -> (usize, usize) {
         let grains = len.div_ceil(GRAIN).max(1);
         return (grains, grains * GRAIN);
     }
-    let power = (len - 1).ilog2();
+    let round = len - GRAIN;
+    let power = (round - 1).ilog2();
     let step = (1 << power) / STEPS;
-    let steps = len.div_ceil(step);
+    let steps = round.div_ceil(step);
     let octave = (power - SMALL.ilog2()) as usize;
-    (SMALL / GRAIN + octave * STEPS + steps - STEPS, steps * step)
+    (SMALL / GRAIN + octave * STEPS + steps - STEPS, steps * step + GRAIN)
 }
 
 impl Bodies {
@@ -225,9 +235,9 @@ impl Bodies {
         };
         let block = &mut self.blocks[number as usize];
         if block.bytes.is_empty() {
-            block.bytes = match self.spent.pop() {
-                Some(bytes) => bytes,
-                None if is_there(BLOCK) => vec![0; BLOCK],
+            (block.bytes, block.worn) = match self.spent.pop_back() {
+                Some(spent) => spent,
+                None if is_there(BLOCK) => (vec![0; BLOCK], 0),
                 None => return Err(NoRoom),
             };
         }
@@ -309,7 +319,7 @@ impl Bodies {
         }
         let was_full = block.is_full();
         block.free_slot(body.slot);
-        let is_small = usize::from(block.touched) * block.size <= KEPT;
+        let is_small = block.used_bytes() <= KEPT;
         let open = &mut self.open[class(block.size).0];
         if was_full {
             let before = open.last().copied();
@@ -326,7 +336,8 @@ impl Bodies {
     fn spend(&mut self, number: u32) {
         let block = &mut self.blocks[number as usize];
         if block.used == 0 && !block.bytes.is_empty() {
-            self.spent.push(mem::take(&mut block.bytes));
+            let worn = block.used_bytes();
+            self.spent.push_back((mem::take(&mut block.bytes), worn));
             (block.touched, block.free) = (0, None);
         }
     }
@@ -334,12 +345,8 @@ impl Bodies {
     /// Gives the memory of one empty block back to the system; whether there was one. It is a
     /// system call and takes its time, so nobody should do many of them in a row.
     pub fn free_spent(&mut self) -> bool {
-        let has_spent = self.has_spent();
-        if has_spent {
-            // The one that was left longest ago.
-            self.spent.swap_remove(0);
-        }
-        has_spent
+        // The one that was left longest ago.
+        self.has_spent() && self.spent.pop_front().is_some()
     }
 
     /// Whether there is something to give back.
@@ -369,6 +376,7 @@ mod tests {
         for len in 1..=LARGEST {
             let (class, size) = class(len);
             assert!(size >= len && size - len < GRAIN.max(len / STEPS), "{len} in {size}");
+            assert!(BLOCK / size >= 4);
             assert_eq!(super::class(size), (class, size));
             assert_eq!(class == before.0, size == before.1, "a class has one size");
             assert!(class == before.0 || class == before.0 + 1);
@@ -426,7 +434,8 @@ mod tests {
             })
             .collect();
         let held = |bodies: &Bodies| -> usize {
-            let memory = bodies.blocks.iter().map(|block| &block.bytes).chain(&bodies.spent);
+            let spent = bodies.spent.iter().map(|(bytes, _)| bytes);
+            let memory = bodies.blocks.iter().map(|block| &block.bytes).chain(spent);
             memory.map(Vec::capacity).sum()
         };
         assert!(held(&bodies) > 30_000 * 1800);
@@ -434,13 +443,33 @@ mod tests {
             bodies.remove(body);
         }
         while bodies.free_spent() {}
-        let touched = |block: &Block| usize::from(block.touched) * block.size;
-        assert!(bodies.blocks.iter().all(|block| block.bytes.is_empty() || touched(block) <= KEPT));
+        let is_worn = |block: &Block| !block.bytes.is_empty() && block.used_bytes() > KEPT;
+        assert!(!bodies.blocks.iter().any(is_worn));
         let sizes = bodies.open.iter().filter(|open| !open.is_empty()).count();
         assert!(
             held(&bodies) <= (sizes + SPARES) * BLOCK,
             "at most one block of each size is left"
         );
+    }
+
+    /// Memory that was all in use stays so, whatever it is used for next.
+    #[test]
+    fn a_worn_block_is_not_kept_for_small_bodies() {
+        let mut bodies = Bodies::default();
+        let large: Vec<Body> =
+            (0..40).map(|_| bodies.store(&filled(60_000, 1)).expect("there is memory")).collect();
+        for body in large {
+            bodies.remove(body);
+        }
+        while bodies.free_spent() {}
+        for len in 1..500 {
+            let body = bodies.store(&filled(len * GRAIN, 1)).expect("there is memory");
+            bodies.remove(body);
+        }
+        while bodies.free_spent() {}
+        let kept = bodies.blocks.iter().filter(|block| !block.bytes.is_empty());
+        assert_eq!(kept.map(Block::used_bytes).filter(|&used| used > KEPT).count(), 0);
+        assert_eq!(bodies.spent.len(), SPARES);
     }
 
     #[test]

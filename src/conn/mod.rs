@@ -12,6 +12,7 @@
 //! | `Body` | as many bytes as promised | `Line` |
 //! | `Skip` | as many bytes as promised | refusal, `Line` |
 //! | `Waiting` | the server answers a reserve or a kick | `Line` |
+//! | `GivenUp` | the server answers a reserve of a client that may be gone | `Line` |
 //! | `Closing` | all output sent | the shell closes |
 //!
 //! Sending is not a phase: [`Output`] is independent of input, and input pauses while there is
@@ -51,6 +52,8 @@ enum Phase {
     },
     /// A `reserve` or a long `kick` has not been answered yet; later commands wait.
     Waiting,
+    /// A `reserve` waits no longer, for the client may be gone, and has not been answered yet.
+    GivenUp,
     Closing,
 }
 
@@ -149,7 +152,7 @@ impl Conn {
                 self.phase = Phase::Line;
                 Step::Refuse(then)
             }
-            Phase::Waiting | Phase::Closing => Step::Paused,
+            Phase::Waiting | Phase::GivenUp | Phase::Closing => Step::Paused,
         }
     }
 
@@ -203,9 +206,20 @@ impl Conn {
         self.phase = Phase::Waiting;
     }
 
+    /// Ends waiting, but for the answer.
+    pub fn give_up(&mut self) {
+        debug_assert!(self.is_waiting());
+        self.phase = Phase::GivenUp;
+    }
+
+    /// Whether it waits no longer, and has not been told.
+    pub fn has_given_up(&self) -> bool {
+        matches!(self.phase, Phase::GivenUp)
+    }
+
     /// Ends waiting.
     pub fn go_on(&mut self) {
-        debug_assert!(matches!(self.phase, Phase::Waiting));
+        debug_assert!(self.is_waiting() || self.has_given_up());
         self.phase = Phase::Line;
     }
 
@@ -228,10 +242,10 @@ impl Conn {
         }
     }
 
-    /// How many bodies are on their way, in or out: for checks.
-    pub fn bodies(&self) -> usize {
+    /// How many rights to bodies it has, for those on their way in or out: for checks.
+    pub fn rights(&self) -> usize {
         let is_coming = matches!(&self.phase, Phase::Body(body) if body.got.is_some());
-        usize::from(is_coming) + self.output.bodies()
+        usize::from(is_coming) + self.output.rights()
     }
 
     /// Whether it waits for the answer to a `reserve` or a `kick`.
@@ -241,7 +255,8 @@ impl Conn {
 
     /// Whether bytes would be looked at now.
     pub fn takes_input(&self) -> bool {
-        !matches!(self.phase, Phase::Waiting | Phase::Closing) && self.output.len() < OUTPUT_LIMIT
+        let is_paused = matches!(self.phase, Phase::Waiting | Phase::GivenUp | Phase::Closing);
+        !is_paused && self.output.len() < OUTPUT_LIMIT
     }
 
     /// Whether nothing is left to do for it but closing the socket.

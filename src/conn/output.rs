@@ -147,8 +147,8 @@ impl Output {
         }
     }
 
-    /// How many bodies it shares.
-    pub fn bodies(&self) -> usize {
+    /// How many rights to bodies it has: for checks.
+    pub fn rights(&self) -> usize {
         let pieces = iter::once(&self.first).chain(&self.rest);
         pieces.filter(|piece| matches!(piece, Piece::Shared(_))).count()
     }

@@ -225,7 +225,9 @@ impl Shell {
                 socket.latch(event);
                 let key = Key::from_index(index);
                 if socket.has_hung_up {
-                    // Thousands that leave at once must not stand before those who stay.
+                    // It gets no more jobs; but thousands that leave at once must not stand before
+                    // those who stay.
+                    self.server.hang_up(key);
                     self.line_up_busy(key);
                 } else {
                     self.line_up(key);
@@ -519,8 +521,14 @@ impl Shell {
             return;
         }
         let until = self.clock.now() + CLOSE_TIME;
-        while let Some(key) = self.ended.pop_front() {
-            self.close(key, now);
+        for _ in 0..self.ended.len() {
+            let Some(key) = self.ended.pop_front() else { break };
+            if self.sockets[key.index()].as_ref().is_some_and(|socket| socket.is_runnable) {
+                // Its key is in a line still, and must not name another connection there.
+                self.ended.push_back(key);
+            } else {
+                self.close(key, now);
+            }
             if self.clock.now() >= until {
                 break;
             }

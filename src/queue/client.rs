@@ -75,6 +75,11 @@ impl Client {
         self.waiting.is_some()
     }
 
+    /// How many places in line it must take to wait.
+    pub fn places_to_take(&self) -> usize {
+        self.absent.len()
+    }
+
     /// How many jobs it holds.
     pub fn holds(&self) -> usize {
         self.reserved.len()

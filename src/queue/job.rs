@@ -20,7 +20,8 @@ use crate::{
 /// Priorities below this count as urgent in statistics.
 pub const URGENT: u32 = 1024;
 
-/// What a job counts for beside its body where memory is limited, in bytes: close to what it takes.
+/// What a job counts for beside its body where memory is limited, in bytes: close to what it takes,
+/// but for the rounding up of large bodies.
 pub const JOB_COST: u64 = 128;
 
 /// Where a job stands.

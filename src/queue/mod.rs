@@ -128,8 +128,9 @@ impl Queue {
         client
     }
 
-    /// Takes a client out of the counts; it waits no longer. Its tubes remain until
-    /// [`Queue::let_go`] has left them, and its jobs until [`Queue::give_back`] has returned them.
+    /// Takes a client out of the counts; it waits no longer. Its jobs remain until
+    /// [`Queue::give_back`] has returned them, and its tubes until [`Queue::let_go`] has left them;
+    /// then comes [`Queue::forget`].
     pub fn leave(&mut self, client: Key<Client>) {
         self.stop_waiting(client);
         let Client { is_producer, is_worker, has_left, .. } = &mut self.clients[client];
@@ -139,17 +140,15 @@ impl Queue {
         self.counts.workers -= u32::from(*is_worker);
     }
 
-    /// Lets a departed client leave so many of the tubes it watches, of which there must be one, and
-    /// with the last of them the one it uses. O(`most` log n).
-    pub fn let_go(&mut self, client: Key<Client>, most: u32) {
+    /// Lets a departed client leave one of the tubes it watches, and with the last of them the one it
+    /// uses. It must watch one. O(log n).
+    pub fn let_go(&mut self, client: Key<Client>) {
         // In the original's order, which the order of `list-tubes` shows.
-        for _ in 0..most {
-            self.drop_watch(client, 0);
-            if self.clients[client].watching.is_empty() {
-                let using = self.clients[client].using;
-                self.tubes.arena[using].users -= 1;
-                return self.drop_if_idle(using);
-            }
+        self.drop_watch(client, 0);
+        if self.clients[client].watching.is_empty() {
+            let using = self.clients[client].using;
+            self.tubes.arena[using].users -= 1;
+            self.drop_if_idle(using);
         }
     }
 
@@ -162,7 +161,7 @@ impl Queue {
         tube
     }
 
-    /// Forgets a client that has left and holds nothing; its key may be reused from now on.
+    /// Forgets a client that has left, and holds and watches nothing; its key may be reused from now on.
     pub fn forget(&mut self, client: Key<Client>) {
         let client = self.clients.remove(client);
         assert!(client.reserved.is_empty() && client.watching.is_empty());
@@ -202,7 +201,12 @@ impl Queue {
     }
 
     /// Where bodies are stored, for [`Queue::put`] or [`Queue::restore`], and shared by replies.
-    pub fn bodies(&mut self) -> &mut Bodies {
+    pub fn bodies(&self) -> &Bodies {
+        &self.jobs.bodies
+    }
+
+    /// The same, to change them.
+    pub fn bodies_mut(&mut self) -> &mut Bodies {
         &mut self.jobs.bodies
     }
 
@@ -242,7 +246,7 @@ impl Queue {
     /// Hands the client the best ready job of the unpaused tubes it watches: the least priority,
     /// among equals the oldest. O(tubes watched + log n).
     pub fn reserve(&mut self, client: Key<Client>, now: Time) -> Option<Key<Job>> {
-        if self.is_frozen || !self.tubes.is_any_offering() {
+        if self.is_frozen || self.prospects(client) == 0 {
             return None;
         }
         let watching = self.clients[client].watching.iter().map(|&(tube, _)| tube);
@@ -257,6 +261,11 @@ impl Queue {
     pub fn reserve_job(&mut self, client: Key<Client>, job: Key<Job>, now: Time) {
         self.pull(job);
         self.assign(job, client, now);
+    }
+
+    /// How many tubes [`Queue::reserve`] would look at: none where none has a job to offer.
+    pub fn prospects(&self, client: Key<Client>) -> usize {
+        if self.tubes.is_any_offering() { self.clients[client].watching() } else { 0 }
     }
 
     /// Whether a job the client holds ends within the safety margin.
@@ -632,17 +641,7 @@ impl Queue {
 
     /// The bytes of a job's body, with the CR LF that ended them.
     pub fn body(&self, job: Key<Job>) -> &[u8] {
-        self.bytes(&self.jobs.arena[job].body)
-    }
-
-    /// The bytes of a body that may still become a job's.
-    pub fn bytes(&self, body: &Body) -> &[u8] {
-        self.jobs.bodies.bytes(body)
-    }
-
-    /// How many rights there are to bodies.
-    pub fn rights(&self) -> usize {
-        self.jobs.bodies.rights()
+        self.jobs.bodies.bytes(&self.jobs.arena[job].body)
     }
 
     /// Another right to a job's body if it is large; see [`Bodies::share`].

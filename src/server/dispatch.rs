@@ -6,7 +6,7 @@ use ::log::trace;
 
 use super::{LongKick, Server, log};
 use crate::{
-    base::{Key, NoRoom},
+    base::Key,
     clock::Time,
     conn::Conn,
     proto::{
@@ -64,10 +64,8 @@ impl Server {
             return self.conns[key].skip_body(size, Refused::OutOfMemory);
         }
         let put = Put { id: self.queue.take_id(), pri, delay, ttr, created_at: now };
-        let Some(body) = self.conns[key].expect_body(put, size, rest) else { return };
-        match self.queue.bodies().store(body) {
-            Ok(body) => self.put(key, put, body, now),
-            Err(NoRoom) => self.reply(key, Reply::Refused(Refused::OutOfMemory)),
+        if let Some(body) = self.conns[key].expect_body(put, size, rest) {
+            self.put_whole(key, put, body, now);
         }
     }
 
@@ -157,7 +155,7 @@ impl Server {
     /// Answers with a job or with what forbids waiting for one; otherwise the client waits.
     fn reserve(&mut self, key: Key<Conn>, timeout: Option<u32>, now: Time) {
         let client = key.beside();
-        self.charge(self.queue.client(client).watching());
+        self.charge(self.queue.prospects(client));
         self.queue.mark_worker(client);
         if let Some(job) = self.queue.reserve(client, now) {
             self.send_reserved(key, job);
@@ -167,6 +165,7 @@ impl Server {
             self.reply(key, Reply::TimedOut);
         } else {
             let until = timeout.map(|seconds| now + Duration::from_secs(seconds.into()));
+            self.charge(self.queue.client(client).places_to_take());
             self.queue.wait(client, until);
             self.conns[key].wait();
         }

@@ -5,7 +5,7 @@ use std::io;
 
 use super::Server;
 use crate::{
-    base::{Body, Key},
+    base::Key,
     clock::{Calendar, Time},
     conn::Conn,
     proto::{Refused, Reply},
@@ -71,16 +71,16 @@ impl Server {
         self.wal.as_ref()
     }
 
-    /// Whether a job of this body may be put into the client's tube.
+    /// Whether a job with a body of so many bytes may be put into the client's tube.
     pub(super) fn may_put(
         &mut self,
         key: Key<Conn>,
-        body: &Body,
+        size: usize,
         now: Time,
     ) -> Result<(), Refused> {
         let Some(wal) = &mut self.wal else { return Ok(()) };
         let tube = self.queue.client(key.beside()).using;
-        let length = Wal::full_length(self.queue.tube(tube).name(), self.queue.bytes(body));
+        let length = Wal::full_length(self.queue.tube(tube).name(), size);
         wal.may_put(length, now).map_err(refused)
     }
 
@@ -139,7 +139,8 @@ impl Server {
     /// commands.
     fn abort(&mut self, key: Key<Conn>) {
         self.let_kicks_go(key);
-        self.conns[key].forget(self.queue.bodies());
+        self.queue.stop_waiting(key.beside());
+        self.conns[key].forget(self.queue.bodies_mut());
         self.note(key);
     }
 }

@@ -10,7 +10,7 @@
 //! - and [`Server::reclaim`] ends the turn: keys of closed connections may be reused.
 //!
 //! Work that one event makes large (a long `kick`, many jobs due at once, closing with many
-//! reserved jobs) is done in slices of [`SLICE`] jobs a turn; until its slice comes, a job is in
+//! reserved jobs or watched tubes) is done in slices of [`SLICE`] jobs a turn; until its slice comes, a job is in
 //! its old state for everybody.
 //!
 //! Time is strictly increasing here: each command takes one nanosecond more than the one before,
@@ -25,7 +25,7 @@ use std::{collections::VecDeque, io::IoSlice};
 use ::log::{info, trace};
 
 use crate::{
-    base::{Arena, Body, Key, Room},
+    base::{Arena, Body, Key, NoRoom, Room},
     clock::Time,
     conn::{Conn, SLICES, Step},
     proto::{CRLF, Refused, Reply, Verb},
@@ -45,6 +45,9 @@ pub const SHARE: u32 = 512;
 /// How many commands a turn obeys, over all connections, give or take the share of one: a
 /// millisecond or two of them, for the others wait meanwhile.
 pub const TURN: u32 = 1024;
+
+/// How many jobs or tubes a departed client gives up before another one's turn comes.
+const PORTION: u32 = 100;
 
 /// How many pieces of memory a turn gives back to the system: each takes some tens of
 /// microseconds.
@@ -137,7 +140,7 @@ pub struct Server {
     /// Closed connections that still hold jobs, or watch tubes.
     departing: VecDeque<Key<Conn>>,
     /// Jobs that closed connections may still return this turn, or tubes they may leave.
-    returns_left: u32,
+    departures_left: u32,
     /// Connections whose output or appetite changed.
     noted: VecDeque<Key<Conn>>,
     /// Closed connections that hold nothing any more.
@@ -164,7 +167,7 @@ impl Server {
             kicks: VecDeque::new(),
             kicks_left: SLICE,
             departing: VecDeque::new(),
-            returns_left: SLICE,
+            departures_left: SLICE,
             noted: VecDeque::new(),
             gone: Vec::new(),
         }
@@ -193,13 +196,13 @@ impl Server {
         let end = self.obeyed.saturating_add(share);
         while self.obeyed < end {
             self.obeyed += 1;
-            match self.conns[key].step(&mut rest, self.queue.bodies()) {
+            match self.conns[key].step(&mut rest, self.queue.bodies_mut()) {
                 Step::Line(line) => self.dispatch(key, line, &mut rest, now),
                 Step::Http(line) => {
                     info!("{key:?} sent HTTP and is closed: {}", line.escape_ascii());
                     self.end_of_input(key);
                 }
-                Step::Job(put, body) => self.put(key, put, body, now),
+                Step::Job(put, body) => self.put_stored(key, put, body, now),
                 Step::Refuse(refused) => self.reply(key, Reply::Refused(refused)),
                 Step::More => {
                     appetite = Appetite::More;
@@ -214,36 +217,41 @@ impl Server {
         (bytes.len() - rest.len(), appetite)
     }
 
+    /// The client will send nothing beyond what has arrived, and may have closed altogether. From now
+    /// on it gets no job that it waits for; [`Server::half_close`] tells it so.
+    pub fn hang_up(&mut self, key: Key<Conn>) {
+        self.conns[key].is_half_closed = true;
+        if self.queue.client(key.beside()).is_waiting() {
+            self.queue.stop_waiting(key.beside());
+            self.conns[key].give_up();
+        }
+    }
+
     /// The client will send nothing beyond what has arrived. One that waits for a job is told
     /// that its time is up, for it may have closed altogether; what it sent before is still
     /// obeyed.
     pub fn half_close(&mut self, key: Key<Conn>) {
-        self.conns[key].is_half_closed = true;
-        let client = key.beside();
-        if self.queue.client(client).is_waiting() {
-            self.queue.stop_waiting(client);
-            self.answer_waiting(client, Reply::TimedOut);
+        self.hang_up(key);
+        if self.conns[key].has_given_up() {
+            self.answer_waiting(key.beside(), Reply::TimedOut);
         }
     }
 
     /// All that the client ever sent has been fed; the connection ends when its replies are sent.
     pub fn end_of_input(&mut self, key: Key<Conn>) {
-        self.conns[key].close(self.queue.bodies());
+        self.conns[key].close(self.queue.bodies_mut());
         self.note(key);
     }
 
-    /// The connection is gone. It leaves the tubes it watched, and jobs it held return to theirs: the
+    /// The connection is gone. Jobs it held return to their tubes, and it leaves those it watched: a
     /// first slice at once.
     pub fn close(&mut self, key: Key<Conn>, now: Time) {
         self.let_kicks_go(key);
-        self.conns[key].forget(self.queue.bodies());
+        self.conns[key].forget(self.queue.bodies_mut());
         self.queue.leave(key.beside());
-        self.queue.let_go(key.beside(), SLICE);
         self.departing.push_back(key);
         let now = self.instant(now);
-        if self.queue.client(key.beside()).watching() == 0 {
-            self.return_jobs(now);
-        }
+        self.see_off(now);
     }
 
     /// From now on every `put` is refused.
@@ -279,8 +287,8 @@ impl Server {
                 }
             }
         }
-        self.returns_left = SLICE;
-        self.return_jobs(now);
+        self.departures_left = SLICE;
+        self.see_off(now);
         self.kicks_left = SLICE;
         // One that is not done lines up behind the others, so each gets its turn.
         while self.kicks_left > 0 {
@@ -315,13 +323,13 @@ impl Server {
     }
 
     /// The first bytes to send, as slices for one `writev`, and how many of these there are.
-    pub fn output(&mut self, key: Key<Conn>) -> ([IoSlice<'_>; SLICES], usize) {
+    pub fn output(&self, key: Key<Conn>) -> ([IoSlice<'_>; SLICES], usize) {
         self.conns[key].output.slices(self.queue.bodies())
     }
 
     /// So many bytes of the output have been sent.
     pub fn sent(&mut self, key: Key<Conn>, count: usize) {
-        self.conns[key].output.sent(count, self.queue.bodies());
+        self.conns[key].output.sent(count, self.queue.bodies_mut());
     }
 
     /// Whether [`Server::feed`] would look at bytes now.
@@ -377,8 +385,9 @@ impl Server {
     /// Walks everything but the log and panics where something does not hold. O(all): for tests.
     pub fn check(&self) {
         self.queue.check();
-        let on_their_way: usize = self.conns.iter().map(|(_, conn)| conn.bodies()).sum();
-        assert_eq!(self.queue.rights(), self.queue.jobs() + on_their_way, "no body is forgotten");
+        let rights: usize = self.conns.iter().map(|(_, conn)| conn.rights()).sum();
+        let jobs = self.queue.jobs();
+        assert_eq!(self.queue.bodies().rights(), jobs + rights, "no body is forgotten");
     }
 }
 
@@ -396,13 +405,33 @@ impl Server {
         self.obeyed = self.obeyed.saturating_add(steps / STEPS);
     }
 
-    /// The body of a `put` is complete.
-    fn put(&mut self, key: Key<Conn>, put: Put, body: Body, now: Time) {
+    /// The body of a `put` has arrived with its command.
+    fn put_whole(&mut self, key: Key<Conn>, put: Put, bytes: &[u8], now: Time) {
         let now = self.instant(now);
-        if let Err(refused) = self.may_keep(key, &body, now) {
-            self.queue.bodies().remove(body);
-            return self.reply(key, Reply::Refused(refused));
+        let may_keep = self.may_keep(key, bytes.len(), bytes.ends_with(CRLF), now);
+        let body = may_keep.and_then(|()| {
+            self.queue.bodies_mut().store(bytes).map_err(|NoRoom| Refused::OutOfMemory)
+        });
+        match body {
+            Ok(body) => self.put(key, put, body, now),
+            Err(refused) => self.reply(key, Reply::Refused(refused)),
         }
+    }
+
+    /// The body of a `put` has arrived in pieces.
+    fn put_stored(&mut self, key: Key<Conn>, put: Put, body: Body, now: Time) {
+        let now = self.instant(now);
+        let has_end = self.queue.bodies().bytes(&body).ends_with(CRLF);
+        match self.may_keep(key, body.len(), has_end, now) {
+            Ok(()) => self.put(key, put, body, now),
+            Err(refused) => {
+                self.queue.bodies_mut().remove(body);
+                self.reply(key, Reply::Refused(refused));
+            }
+        }
+    }
+
+    fn put(&mut self, key: Key<Conn>, put: Put, body: Body, now: Time) {
         let job = self.queue.put(key.beside(), put, body, now);
         self.log_put(job);
         let tube = self.queue.job(job).tube;
@@ -410,20 +439,25 @@ impl Server {
         self.hand_out(tube, now);
     }
 
-    /// Whether a job of this body may be put.
-    fn may_keep(&mut self, key: Key<Conn>, body: &Body, now: Time) -> Result<(), Refused> {
-        if !self.queue.bytes(body).ends_with(CRLF) {
+    /// Whether a job may be put: with a body of so many bytes, which ends as it should or not.
+    fn may_keep(
+        &mut self,
+        key: Key<Conn>,
+        size: usize,
+        has_end: bool,
+        now: Time,
+    ) -> Result<(), Refused> {
+        if !has_end {
             return Err(Refused::ExpectedCrlf);
         }
         if self.is_draining {
             return Err(Refused::Draining);
         }
-        let size = body.len() as u64;
-        if !self.has_memory(size) {
+        if !self.has_memory(size as u64) {
             return Err(Refused::OutOfMemory);
         }
-        self.may_put(key, body, now)?;
-        let (jobs, held) = (self.queue.jobs() + 1, self.queue.held() + JOB_COST + size);
+        self.may_put(key, size, now)?;
+        let (jobs, held) = (self.queue.jobs() + 1, self.queue.held() + JOB_COST + size as u64);
         if !self.room.covers(jobs, held) {
             return Err(Refused::OutOfMemory);
         }
@@ -533,27 +567,34 @@ impl Server {
         }
     }
 
-    /// Returns the jobs of closed connections, and leaves their tubes, as far as this turn's
-    /// allowance goes.
-    fn return_jobs(&mut self, now: Time) {
-        while let Some(&key) = self.departing.front() {
-            let client = self.queue.client(key.beside());
-            let (has_jobs, has_tubes) = (client.holds() > 0, client.watching() > 0);
-            if !has_jobs && !has_tubes {
-                self.departing.pop_front();
+    /// Returns the jobs of closed connections and leaves their tubes, as far as this turn's allowance
+    /// goes.
+    fn see_off(&mut self, now: Time) {
+        while self.departures_left > 0 {
+            let Some(key) = self.departing.pop_front() else { return };
+            if self.see_one_off(key, now) {
                 self.gone.push(key);
-                continue;
-            }
-            if self.returns_left == 0 {
-                return;
-            }
-            self.returns_left -= 1;
-            if has_tubes {
-                self.queue.let_go(key.beside(), 1);
             } else {
-                let tube = self.queue.give_back(key.beside());
-                self.hand_out(tube, now);
+                // Behind the others, who may have less to leave.
+                self.departing.push_back(key);
             }
         }
+    }
+
+    /// Takes some steps with one of them; whether it holds and watches nothing any more.
+    fn see_one_off(&mut self, key: Key<Conn>, now: Time) -> bool {
+        for _ in 0..PORTION.min(self.departures_left) {
+            let client = self.queue.client(key.beside());
+            if client.holds() > 0 {
+                let tube = self.queue.give_back(key.beside());
+                self.hand_out(tube, now);
+            } else if client.watching() > 0 {
+                self.queue.let_go(key.beside());
+            } else {
+                return true;
+            }
+            self.departures_left -= 1;
+        }
+        false
     }
 }

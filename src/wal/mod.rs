@@ -345,8 +345,8 @@ impl Wal {
     }
 
     /// How many bytes the full record of a job takes.
-    pub fn full_length(name: &str, body: &[u8]) -> u64 {
-        (SHORT + name.len() + body.len()) as u64
+    pub fn full_length(name: &str, size: usize) -> u64 {
+        (SHORT + name.len() + size) as u64
     }
 
     /// Room for the record, for all deletes, and to move the jobs of the oldest segment.
@@ -489,7 +489,7 @@ impl Wal {
         let name = queue.tube(job.tube).name();
         let body = queue.body(key);
         self.append(&self.facts(queue, key), Some((name, body)), queue);
-        u32::try_from(Self::full_length(name, body)).expect("a gibibyte and 300 bytes")
+        u32::try_from(Self::full_length(name, body.len())).expect("a gibibyte and 300 bytes")
     }
 
     fn append_short(&mut self, queue: &Queue, job: Key<Job>) {
@@ -499,7 +499,7 @@ impl Wal {
     }
 
     fn append(&mut self, facts: &Facts, full: Option<(&str, &[u8])>, queue: &Queue) {
-        let length = full.map_or(SHORT_LENGTH, |(name, body)| Self::full_length(name, body));
+        let length = full.map_or(SHORT_LENGTH, |(name, body)| Self::full_length(name, body.len()));
         if self.failure.is_some() {
             return;
         }

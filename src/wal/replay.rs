@@ -313,7 +313,7 @@ impl<'a> Reader<'a> {
                 let Some((tube, body)) = full.filter(|_| facts.kind != Kind::Deleted) else {
                     return Ok(());
                 };
-                let body = self.queue.bodies().store(body).map_err(|_| Damage::Memory)?;
+                let body = self.queue.bodies_mut().store(body).map_err(|_| Damage::Memory)?;
                 let job = self.queue.restore(self.known(facts), tube, body);
                 let length = u32::try_from(record.length).expect("a body and 300 bytes");
                 self.ledger.insert(job, length);

@@ -1,6 +1,6 @@
 //! How much room a log takes.
 
-use std::{collections::VecDeque, fmt::Write};
+use std::{collections::VecDeque, fmt::Write, thread, time::Duration};
 
 use ct::Daemon;
 
@@ -15,6 +15,9 @@ const CYCLES: usize = 20_000;
 
 /// How many commands are sent at once.
 const AT_ONCE: usize = 100;
+
+/// How often too large a log is looked at again.
+const LOOKS: u64 = 10;
 
 /// A short record: a name's length and eighty bytes.
 const SHORT: u64 = 84;
@@ -113,11 +116,18 @@ impl Load {
     }
 
     /// How many bytes all files of the log have now. A listing is no snapshot: one file may go
-    /// after it was listed, and another come before the listing is done. So the least of a few
-    /// counts; the daemon has soon done what it was sent.
+    /// after it was listed, and another come before the listing is done; or the daemon was stopped
+    /// by the system between the two. So too much counts only if it is still there a little later;
+    /// the daemon has soon done what it was sent.
     fn size(&mut self) -> u64 {
-        let looks = (0..3).map(|_| self.folder.files().values().sum());
-        let size = looks.min().expect("there are three");
+        let mut size = u64::MAX;
+        for look in 0..LOOKS {
+            size = size.min(self.folder.files().values().sum());
+            if size <= BOUND {
+                break;
+            }
+            thread::sleep(Duration::from_millis(look));
+        }
         self.largest = self.largest.max(size);
         size
     }

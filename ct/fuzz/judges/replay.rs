@@ -158,8 +158,8 @@ fn go_on(queue: &mut Queue, wal: &mut Wal) {
     let client = queue.join();
     queue.use_tube(client, "new");
     let put = Put { id: queue.take_id(), pri: 1, delay: 2, ttr: 3, created_at: START };
-    let body = queue.bodies().store(b"body\r\n").expect("there is memory");
-    wal.may_put(Wal::full_length("new", b"body\r\n"), START).expect("there is room");
+    let body = queue.bodies_mut().store(b"body\r\n").expect("there is memory");
+    wal.may_put(Wal::full_length("new", 6), START).expect("there is room");
     let job = queue.put(client, put, body, START);
     wal.put(queue, job);
     queue.reserve_job(client, job, START);
@@ -190,7 +190,7 @@ fn make_sound(segment_size: u64, length: usize) -> Files {
         let (id, created_at) = (queue.take_id(), START);
         let put = Put { id, pri: number, delay: number % 4, ttr: 9, created_at };
         let body = format!("{number}").repeat(number as usize * length) + "\r\n";
-        let body = queue.bodies().store(body.as_bytes()).expect("there is memory");
+        let body = queue.bodies_mut().store(body.as_bytes()).expect("there is memory");
         let job = queue.put(client, put, body, START);
         wal.put(&queue, job);
         if number % 5 == 0 {

@@ -104,6 +104,10 @@ share of the daemon's CPU time, and load is the load's own CPU per command.
             for (index, result) in row.results.iter().enumerate() {
                 text += &markdown_line(row, index, result);
             }
+            if let Some(base) = &row.base {
+                let label = format!("the first, as {}", base.label);
+                text += &markdown_line(row, row.results.len(), &Outcome { label, ..base.clone() });
+            }
         }
         text
     }
@@ -124,6 +128,9 @@ pub fn table_row(row: &Row) -> String {
     }
     if let Some(base) = &row.base {
         let label = format!("as {}", base.label);
+        if let Some(error) = &base.error {
+            let _ = writeln!(text, "  {label} ERROR: {error}");
+        }
         text += &load_line(&Outcome { label, ..base.clone() }, row.results.first());
     }
     text

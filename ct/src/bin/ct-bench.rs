@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use ct::Program;
-use ct::bench::compare::{self, Comparison};
+use ct::bench::compare::{self, Comparison, Row};
 use ct::bench::crowd;
 use ct::bench::goals;
 use ct::bench::group::{Group, Pacing, Tubes, Until};
@@ -249,7 +249,11 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
     }
     keep(options, &report)?;
     // What the others cannot do is in the table, and no failure of the first.
-    Ok(!report.rows.iter().any(|row| row.results[0].error.is_some()))
+    let has_failed = |row: &Row| {
+        let mut own = row.results.first().into_iter().chain(&row.base);
+        own.any(|outcome| outcome.error.is_some())
+    };
+    Ok(!report.rows.iter().any(has_failed))
 }
 
 fn named(target: &Target) -> (String, String) {
