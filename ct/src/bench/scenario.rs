@@ -83,7 +83,7 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// Takes about ten minutes for two daemons.
+    /// Takes about twelve minutes for two daemons.
     pub const FULL: Self =
         Self { rounds: 5, window: Duration::from_millis(300), backlog: 1_000_000 };
     /// Takes about a minute.
