@@ -46,6 +46,8 @@ const GOAL: f64 = 5.0;
 const IDLE_GOAL: f64 = 1.0;
 /// Memory may differ by so many bytes without having grown.
 const MORE_MEMORY: u64 = 4 << 20;
+/// Up to so many times as many rounds show whether memory that seems to grow goes on to.
+const PATIENCE: usize = 3;
 /// Files this program needs beside those of its mob.
 const OWN_FILES: usize = 100;
 
@@ -167,7 +169,7 @@ fn abuse(
     };
     let gentle = Gentle::start(&address, daemon.pid())?;
     let mut victim = Victim { gentle, daemon, address, crowd };
-    for _ in 0..config.rounds {
+    while row.wants_more(config.rounds) {
         match victim.round(kind, config.many) {
             Ok(round) => row.rounds.push(round),
             Err(error) => row.end = Some(error.to_string()),
@@ -351,11 +353,22 @@ impl Row {
         if idle >= IDLE_GOAL {
             missed.push(format!("uses {idle:.0} % of a core while nobody asks"));
         }
-        let after: Vec<u64> = self.rounds.iter().map(|round| round.memory[2]).collect();
-        if grows(&after) {
+        if self.seems_to_grow() {
             missed.push("memory grows".to_owned());
         }
         missed
+    }
+
+    /// Says whether another round is needed: all that were asked for, and more where memory seems to
+    /// grow, for what is left goes up and down.
+    fn wants_more(&self, rounds: usize) -> bool {
+        let most = if self.seems_to_grow() { PATIENCE * rounds } else { rounds };
+        self.rounds.len() < most
+    }
+
+    fn seems_to_grow(&self) -> bool {
+        let after: Vec<u64> = self.rounds.iter().map(|round| round.memory[2]).collect();
+        grows(&after)
     }
 }
 
