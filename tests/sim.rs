@@ -265,7 +265,6 @@ impl Run {
     /// The daemon is killed, and started again a moment later.
     fn restart(&mut self) {
         let Some(options) = self.setting.options else { return };
-        self.advance(SECOND / 1000);
         self.world.replace(self.setting.start(options, &self.disk, self.world.now));
         self.model.restart(&found(self.world.server.queue()));
         self.auditor = self.peers;
@@ -315,6 +314,11 @@ impl Run {
 
     /// One step, and everything there is to compare after it.
     fn step(&mut self, act: &Act) -> Result<(), String> {
+        if matches!(act, Act::Restart) {
+            // Whatever is due until then is received by clients who are about to be cut off.
+            self.advance(SECOND / 1000);
+            self.compare()?;
+        }
         self.apply(act);
         self.compare()?;
         let questions = self.model.questions();
