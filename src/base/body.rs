@@ -9,9 +9,9 @@
 //! job and the replies that are on their way with them; the last to let go frees the slot. Whoever
 //! has a [`Body`] must give it back with [`Bodies::remove`]: nothing else would.
 //!
-//! Invariant: of each size, `open` names the blocks with room, each once; a block without bodies has
-//! no memory, but for the one that is filled next if few bytes of that were ever used, lest it come
-//! and go with each body.
+//! Invariant: of each size, `open` names the blocks with room, each once; a block without bodies
+//! has no memory, but for the one that is filled next if few bytes of that were ever used, lest it
+//! come and go with each body.
 
 use std::{collections::VecDeque, fmt, mem};
 

@@ -140,8 +140,8 @@ impl Queue {
         self.counts.workers -= u32::from(*is_worker);
     }
 
-    /// Lets a departed client leave one of the tubes it watches, and with the last of them the one it
-    /// uses. It must watch one. O(log n).
+    /// Lets a departed client leave one of the tubes it watches, and with the last of them the one
+    /// it uses. It must watch one. O(log n).
     pub fn let_go(&mut self, client: Key<Client>) {
         // In the original's order, which the order of `list-tubes` shows.
         self.drop_watch(client, 0);
@@ -161,7 +161,8 @@ impl Queue {
         tube
     }
 
-    /// Forgets a client that has left, and holds and watches nothing; its key may be reused from now on.
+    /// Forgets a client that has left, and holds and watches nothing; its key may be reused from
+    /// now on.
     pub fn forget(&mut self, client: Key<Client>) {
         let client = self.clients.remove(client);
         assert!(client.reserved.is_empty() && client.watching.is_empty());

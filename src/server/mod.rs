@@ -10,8 +10,8 @@
 //! - and [`Server::reclaim`] ends the turn: keys of closed connections may be reused.
 //!
 //! Work that one event makes large (a long `kick`, many jobs due at once, closing with many
-//! reserved jobs or watched tubes) is done in slices of [`SLICE`] jobs a turn; until its slice comes, a job is in
-//! its old state for everybody.
+//! reserved jobs or watched tubes) is done in slices of [`SLICE`] steps a turn; until its slice
+//! comes, a job is in its old state for everybody, and so is a tube.
 //!
 //! Time is strictly increasing here: each command takes one nanosecond more than the one before,
 //! also where many of them share a turn. So equal delays keep their order, and a reservation
@@ -217,8 +217,8 @@ impl Server {
         (bytes.len() - rest.len(), appetite)
     }
 
-    /// The client will send nothing beyond what has arrived, and may have closed altogether. From now
-    /// on it gets no job that it waits for; [`Server::half_close`] tells it so.
+    /// The client will send nothing beyond what has arrived, and may have closed altogether. From
+    /// now on it gets no job that it waits for; [`Server::half_close`] tells it so.
     pub fn hang_up(&mut self, key: Key<Conn>) {
         self.conns[key].is_half_closed = true;
         if self.queue.client(key.beside()).is_waiting() {

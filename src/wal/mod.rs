@@ -344,7 +344,7 @@ impl Wal {
         self.health == Health::Sound && self.failure.is_none()
     }
 
-    /// How many bytes the full record of a job takes.
+    /// How many bytes the full record of a job takes, with a body of `size` bytes.
     pub fn full_length(name: &str, size: usize) -> u64 {
         (SHORT + name.len() + size) as u64
     }
