@@ -3,7 +3,9 @@
 //!
 //! Flags of one letter, their joined and combined forms and their exit codes are the original's,
 //! so that a service file written for it starts this daemon; beside them each flag has a long
-//! name. Of a repeated flag the last one wins.
+//! name. Arguments are read from left to right: the first that makes no sense is the one that is
+//! told, help or the version is answered whatever stands behind, and of a repeated flag the last
+//! one wins.
 
 use std::{
     ffi::OsStr,
@@ -12,13 +14,17 @@ use std::{
     time::Duration,
 };
 
-use getopts::{Fail, Matches, Options};
+use getopts::{Fail, Options};
 
 use crate::{
     completions::Shell,
     proto::{JOB_SIZE_DEFAULT, JOB_SIZE_LIMIT},
     wal::Sync,
 };
+
+/// The largest size of a binlog file, in bytes: the largest that the original can take, rounded up
+/// to blocks. What is beyond that is a slip, and would only fill the disk.
+const BINLOG_SIZE_LIMIT: u64 = 1 << 31;
 
 /// One flag of the command line.
 #[derive(Debug)]
@@ -69,14 +75,14 @@ pub const FLAGS: &[Flag] = &[
         Some("binlog-size"),
         Some("BYTES"),
         "the size of a binlog file in bytes (default is 10485760); it is rounded up to a \
-         multiple of 4096",
+         multiple of 4096; it can be at most 2147483648",
     ),
     flag(
         None,
         Some("max-memory"),
         Some("BYTES"),
-        "refuse a job that would take all jobs beyond so many bytes, counting 128 for each and \
-         its body (default is no limit)",
+        "refuse a job that would take all bodies beyond so many bytes, counting 128 more for \
+         each, uploads and unsent replies included (default is no limit)",
     ),
     flag(
         None,
@@ -209,31 +215,50 @@ impl fmt::Display for UsageError {
 }
 
 /// Reads the arguments, without the program's name.
+///
+/// getopts would look at all of them before it says anything. So it is given the shortest prefix
+/// of what is left that can be a flag, which is a letter or a word, and the argument behind it if
+/// it asks for one.
 pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError> {
-    let matches = options().parse(arguments).map_err(|fail| UsageError(explain(&fail)))?;
-    let first = |letter: &str| matches.opt_positions(letter).first().copied();
-    match (first("h"), first("v")) {
-        (Some(help), version) if version.is_none_or(|version| help < version) => {
-            return Ok(Invocation::Help);
+    let options = options();
+    let mut draft = Draft::default();
+    let mut words = arguments.iter().map(|word| plain(word.as_ref()));
+    // What is left of a word of letters.
+    let mut letters = "";
+    loop {
+        let flag = if let Some(letter) = letters.chars().next() {
+            letters = &letters[letter.len_utf8()..];
+            format!("-{letter}")
+        } else {
+            let Some(word) = words.next().transpose()? else { return Ok(draft.finish()) };
+            if word.len() > 1 && word.starts_with('-') && !word.starts_with("--") {
+                letters = &word[1..];
+                continue;
+            }
+            word.into()
+        };
+        let written = flag.split_once('=').map_or(&*flag, |(name, _)| name);
+        // getopts would take -- for the end of the flags, and --p for -p.
+        if written.strip_prefix("--").is_some_and(|name| name.chars().count() < 2) {
+            return Err(UsageError(format!("unknown flag: {written}")));
         }
-        (_, Some(_)) => return Ok(Invocation::Version),
-        _ => {}
+        let mut read = options.parse([&flag]);
+        if let Err(Fail::ArgumentMissing(_)) = read {
+            let argument = match std::mem::take(&mut letters) {
+                "" => words.next().transpose()?,
+                joined => Some(joined),
+            };
+            read = options.parse([Some(&*flag), argument].into_iter().flatten());
+        }
+        let matches = read.map_err(|fail| explain(&fail))?;
+        let mut names = FLAGS.iter().filter_map(|flag| flag.long.or(flag.letter));
+        match names.find(|name| matches.opt_present(name)) {
+            None => return Err(UsageError(format!("unknown argument: {flag}"))),
+            Some("help") => return Ok(Invocation::Help),
+            Some("version") => return Ok(Invocation::Version),
+            Some(name) => draft.set(name, &matches.opt_str(name).unwrap_or_default(), written)?,
+        }
     }
-    if let Some(argument) = matches.free.first() {
-        return Err(UsageError(format!("unknown argument: {argument}")));
-    }
-    if let Some(path) = matches.opt_strs("check-binlog").pop() {
-        return Ok(Invocation::CheckBinlog(path.into()));
-    }
-    if let Some(name) = matches.opt_strs("completions").pop() {
-        let shell = Shell::named(&name);
-        let unknown = || UsageError(format!("completions are for bash, zsh or fish: {name}"));
-        return shell.map(Invocation::Completions).ok_or_else(unknown);
-    }
-    if matches.opt_present("ping") {
-        return addresses(&matches).map(Invocation::Ping);
-    }
-    config(&matches).map(Invocation::Serve)
 }
 
 fn options() -> Options {
@@ -241,97 +266,143 @@ fn options() -> Options {
     for Flag { letter, long, argument, .. } in FLAGS {
         let (letter, long) = (letter.unwrap_or_default(), long.unwrap_or_default());
         match argument {
-            Some(hint) => options.optmulti(letter, long, "", hint),
-            None => options.optflagmulti(letter, long, ""),
+            Some(hint) => options.optopt(letter, long, "", hint),
+            None => options.optflag(letter, long, ""),
         };
     }
     options
 }
 
-fn explain(fail: &Fail) -> String {
-    match fail {
-        Fail::ArgumentMissing(name) if name.len() > 1 => {
-            format!("flag requires an argument: --{name}")
-        }
-        Fail::ArgumentMissing(name) => format!("flag requires an argument: -{name}"),
-        Fail::UnrecognizedOption(name) if name.len() > 1 => format!("unknown flag: --{name}"),
-        Fail::UnrecognizedOption(name) => format!("unknown flag: -{name}"),
-        Fail::UnexpectedArgument(name) => format!("flag takes no argument: --{name}"),
-        other => other.to_string(),
+fn explain(fail: &Fail) -> UsageError {
+    let (mistake, name) = match fail {
+        Fail::ArgumentMissing(name) => ("flag requires an argument", name),
+        Fail::UnrecognizedOption(name) => ("unknown flag", name),
+        Fail::UnexpectedArgument(name) => ("flag takes no argument", name),
+        other => return UsageError(other.to_string()),
+    };
+    let dashes = if name.chars().count() > 1 { "--" } else { "-" };
+    UsageError(format!("{mistake}: {dashes}{name}"))
+}
+
+fn plain(word: &OsStr) -> Result<&str, UsageError> {
+    let foreign = || UsageError(format!("not UTF-8: {}", word.to_string_lossy()));
+    word.to_str().ok_or_else(foreign)
+}
+
+/// What the arguments so far ask for.
+#[derive(Debug)]
+struct Draft {
+    /// Something else than to serve; addresses of a ping are known in the end.
+    instead: Option<Invocation>,
+    list: Option<String>,
+    service: Option<String>,
+    /// Without its addresses.
+    config: Config,
+}
+
+impl Default for Draft {
+    fn default() -> Self {
+        let config = Config {
+            addresses: Vec::new(),
+            is_address_given: false,
+            user: None,
+            job_size_limit: JOB_SIZE_DEFAULT,
+            binlog: None,
+            sync: Sync::Within(Duration::from_millis(50)),
+            binlog_size: 10 << 20,
+            memory_limit: None,
+            verbosity: 0,
+            warnings: Vec::new(),
+        };
+        Self { instead: None, list: None, service: None, config }
     }
 }
 
-fn config(matches: &Matches) -> Result<Config, UsageError> {
-    let last = |letter: &str| matches.opt_strs(letter).pop();
-    let mut warnings = Vec::new();
-    for letter in ["c", "n"] {
-        if matches.opt_present(letter) {
-            warnings.push(format!("-{letter} does nothing: a binlog is always compacted"));
+impl Draft {
+    fn set(&mut self, name: &str, argument: &str, written: &str) -> Result<(), UsageError> {
+        let Self { instead, list, service, config } = self;
+        match name {
+            "binlog" => config.binlog = Some(argument.into()),
+            "sync" => config.sync = Sync::Within(Duration::from_millis(size(argument)?)),
+            "no-sync" => config.sync = Sync::Never,
+            "listen" => {
+                if argument.contains(',') && argument.split(',').any(str::is_empty) {
+                    return Err(UsageError(format!("an address is missing: {argument}")));
+                }
+                *list = Some(argument.into());
+            }
+            "port" => *service = Some(argument.into()),
+            "user" => config.user = Some(argument.into()),
+            "max-job-size" => {
+                let limit = u64::from(JOB_SIZE_LIMIT);
+                let limit = self.capped(argument, written, limit)?;
+                self.config.job_size_limit = u32::try_from(limit).unwrap_or(JOB_SIZE_LIMIT);
+            }
+            "binlog-size" => {
+                self.config.binlog_size = self.capped(argument, written, BINLOG_SIZE_LIMIT)?;
+            }
+            "max-memory" => config.memory_limit = Some(size(argument)?),
+            "check-binlog" => *instead = Some(Invocation::CheckBinlog(argument.into())),
+            "ping" => *instead = Some(Invocation::Ping(Vec::new())),
+            "completions" => {
+                let unknown = || format!("completions are for bash, zsh or fish: {argument}");
+                let shell = Shell::named(argument).ok_or_else(|| UsageError(unknown()))?;
+                *instead = Some(Invocation::Completions(shell));
+            }
+            "verbose" => config.verbosity += 1,
+            "c" | "n" => {
+                let warning = format!("{written} does nothing: a binlog is always compacted");
+                config.warnings.push(warning);
+            }
+            _ => unreachable!("the table has no other flags"),
+        }
+        Ok(())
+    }
+
+    /// Reads a size that is cut down to a limit, with a word on that.
+    fn capped(&mut self, text: &str, written: &str, limit: u64) -> Result<u64, UsageError> {
+        let size = size(text)?;
+        if size > limit {
+            self.config.warnings.push(format!("{written} {text} is too large: using {limit}"));
+        }
+        Ok(size.min(limit))
+    }
+
+    fn finish(mut self) -> Invocation {
+        self.config.is_address_given = self.list.is_some() || self.service.is_some();
+        let list = self.list.as_deref().unwrap_or("0.0.0.0");
+        let addresses = addresses(list, self.service.as_deref().unwrap_or("11300"));
+        match self.instead {
+            None => Invocation::Serve(Config { addresses, ..self.config }),
+            Some(Invocation::Ping(_)) => Invocation::Ping(addresses),
+            Some(other) => other,
         }
     }
-    let job_size_limit = match last("z") {
-        None => JOB_SIZE_DEFAULT,
-        Some(text) => u32::try_from(size(&text)?)
-            .ok()
-            .filter(|&limit| limit <= JOB_SIZE_LIMIT)
-            .unwrap_or_else(|| {
-                warnings.push(format!("-z {text} is too large: using {JOB_SIZE_LIMIT}"));
-                JOB_SIZE_LIMIT
-            }),
-    };
-    Ok(Config {
-        addresses: addresses(matches)?,
-        is_address_given: ["l", "p"].iter().any(|letter| matches.opt_present(letter)),
-        user: last("u"),
-        job_size_limit,
-        binlog: last("b").map(PathBuf::from),
-        sync: sync(matches)?,
-        binlog_size: last("s").map_or(Ok(10 << 20), |text| size(&text))?,
-        memory_limit: last("max-memory").map(|text| size(&text)).transpose()?,
-        verbosity: matches.opt_count("V"),
-        warnings,
-    })
 }
 
 /// Reads the list of `-l`. A UNIX socket's path ends at a comma like everything else.
-fn addresses(matches: &Matches) -> Result<Vec<Address>, UsageError> {
-    let list = matches.opt_strs("l").pop().unwrap_or_else(|| "0.0.0.0".into());
-    let service = matches.opt_strs("p").pop().unwrap_or_else(|| "11300".into());
-    if list.contains(',') && list.split(',').any(str::is_empty) {
-        return Err(UsageError(format!("an address is missing: {list}")));
-    }
+fn addresses(list: &str, service: &str) -> Vec<Address> {
     let address = |host: &str| match host.strip_prefix("unix:") {
         Some(path) => Address::Unix(path.into()),
-        None => Address::Tcp { host: host.into(), service: service.clone() },
+        None => Address::Tcp { host: host.into(), service: service.into() },
     };
-    Ok(list.split(',').map(address).collect())
+    list.split(',').map(address).collect()
 }
 
-/// `-f` and `-F` override each other: the last one wins.
-fn sync(matches: &Matches) -> Result<Sync, UsageError> {
-    let Some((at, text)) = matches.opt_strs_pos("f").pop() else {
-        return Ok(if matches.opt_present("F") {
-            Sync::Never
-        } else {
-            Sync::Within(Duration::from_millis(50))
-        });
-    };
-    let within = Sync::Within(Duration::from_millis(size(&text)?));
-    let is_overridden = matches.opt_positions("F").last().is_some_and(|&never| never > at);
-    Ok(if is_overridden { Sync::Never } else { within })
-}
-
-/// Reads a number as C's `%zu` does: white space and a sign may precede it, and a negative one
-/// wraps round, so that `-z -1` asks for the most there is.
+/// Reads a number as C's `%zu` does: white space and a sign may precede it, a negative one wraps
+/// round, so that `-z -1` asks for the most there is, and what is beyond all numbers is the most.
 fn size(text: &str) -> Result<u64, UsageError> {
-    let invalid = || UsageError(format!("invalid size: {text}"));
     let trimmed = text.trim_start();
-    let unsigned = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);
-    if !unsigned.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(invalid());
+    let digits = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(UsageError(format!("invalid size: {text}")));
     }
-    let number: u64 = unsigned.parse().map_err(|_| invalid())?;
-    Ok(if trimmed.starts_with('-') { number.wrapping_neg() } else { number })
+    // Of digits alone, only too many are no number.
+    Ok(match digits.parse::<u64>() {
+        Ok(number) if trimmed.starts_with('-') => number.wrapping_neg(),
+        Ok(number) => number,
+        Err(_) => u64::MAX,
+    })
 }
 
 /// Where the texts of the flags begin in a line of the usage, and how wide they are.
@@ -372,6 +443,8 @@ fn wrap(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     fn serve(line: &str) -> Config {
@@ -474,6 +547,7 @@ mod tests {
         assert_eq!(serve("-F").sync, Sync::Never);
         assert_eq!(serve("-F -f 10").sync, Sync::Within(Duration::from_millis(10)));
         assert_eq!(serve("-f 10 -F").sync, Sync::Never);
+        assert_eq!(serve("-f -1").sync, Sync::Within(Duration::from_millis(u64::MAX)));
         assert_eq!(serve("-F -f 10 -f 20").sync, Sync::Within(Duration::from_millis(20)));
     }
 
@@ -485,7 +559,18 @@ mod tests {
             assert_eq!(serve(line).job_size_limit, JOB_SIZE_LIMIT, "{line}");
             assert_eq!(serve(line).warnings.len(), 1, "{line}");
         }
+        for line in ["-z 18446744073709551616", "-z -99999999999999999999"] {
+            assert_eq!(serve(line).job_size_limit, JOB_SIZE_LIMIT, "{line}");
+        }
         assert_eq!(serve("-s 0").binlog_size, 0);
+        assert_eq!(serve("-s 2147483648").binlog_size, BINLOG_SIZE_LIMIT);
+        assert!(serve("-s 2147483648").warnings.is_empty());
+        for text in ["2147483649", "4294967296", "-1", "99999999999999999999"] {
+            let Config { binlog_size, warnings, .. } = serve(&format!("-s {text}"));
+            assert_eq!(binlog_size, BINLOG_SIZE_LIMIT, "{text}");
+            assert_eq!(warnings, [format!("-s {text} is too large: using 2147483648")]);
+        }
+        assert_eq!(serve("--binlog-size=-1 -s 5").binlog_size, 5);
         assert_eq!(serve("--max-memory 1000000").memory_limit, Some(1_000_000));
         assert_eq!(serve("-c -n").warnings.len(), 2);
     }
@@ -504,7 +589,19 @@ mod tests {
             ("-z ten", "invalid size: ten"),
             ("-z 10k", "invalid size: 10k"),
             ("-f +-1", "invalid size: +-1"),
-            ("-s 99999999999999999999", "invalid size: 99999999999999999999"),
+            ("-s 1 -s 10k -s 1", "invalid size: 10k"),
+            ("-z ten -z 10 -x", "invalid size: ten"),
+            ("-l ,a -x", "an address is missing: ,a"),
+            ("--completions csh -v", "completions are for bash, zsh or fish: csh"),
+            ("--", "unknown flag: --"),
+            ("-V -- x", "unknown flag: --"),
+            ("--p 5", "unknown flag: --p"),
+            ("--p=5", "unknown flag: --p"),
+            ("-V-x", "unknown flag: --"),
+            ("-V=", "unknown flag: -="),
+            ("-Vé", "unknown flag: -é"),
+            ("--é", "unknown flag: --é"),
+            ("start -v", "unknown argument: start"),
             ("start", "unknown argument: start"),
             ("-V -", "unknown argument: -"),
         ];
@@ -512,6 +609,12 @@ mod tests {
             assert_eq!(read(line), Err(UsageError(wanted.into())), "{line}");
         }
         assert_eq!(parse(&["-z", ""]), Err(UsageError("invalid size: ".into())));
+        let foreign = UsageError("not UTF-8: \u{fffd}".into());
+        for words in
+            [&[OsStr::from_bytes(b"\xff")][..], &["-b".as_ref(), OsStr::from_bytes(b"\xff")]]
+        {
+            assert_eq!(parse(words), Err(foreign.clone()));
+        }
     }
 
     #[test]
@@ -521,6 +624,22 @@ mod tests {
         assert_eq!(read("-v"), Ok(Invocation::Version));
         assert_eq!(read("-p 1 -v -h"), Ok(Invocation::Version));
         assert_eq!(read("-h -v"), Ok(Invocation::Help));
+        assert_eq!(read("-hx"), Ok(Invocation::Help));
+        assert_eq!(read("-V --help --porter start"), Ok(Invocation::Help));
+        assert_eq!(read("-Vv -p"), Ok(Invocation::Version));
+        assert_eq!(read("--ping -v"), Ok(Invocation::Version));
+    }
+
+    #[test]
+    fn every_flag_of_the_table_is_read() {
+        for Flag { letter, long, argument, .. } in FLAGS {
+            let argument = argument.map(|name| if name == "SHELL" { "fish" } else { "7" });
+            let letter = letter.map(|letter| format!("-{letter}"));
+            for name in letter.into_iter().chain(long.map(|long| format!("--{long}"))) {
+                let words = [Some(&*name), argument];
+                assert!(parse(&words.into_iter().flatten().collect::<Vec<_>>()).is_ok(), "{name}");
+            }
+        }
     }
 
     #[test]

@@ -92,9 +92,10 @@ impl Calendar {
     }
 }
 
-/// How long before the start of the machine the origin of [`Clock`] lies: a job that comes out of
-/// the binlog may be older than that start.
-const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+/// How long before the start of the machine the origin of [`Clock`] lies: half of what can be
+/// counted. A job that comes out of the binlog may be older than that start, and while the wall
+/// clock is wrong its dates may seem to lie centuries before or behind.
+const ORIGIN_BEFORE_START: Duration = Duration::from_secs(290 * 365 * 24 * 60 * 60);
 
 /// Reads the operating system's clocks; one reading per turn of the event loop.
 #[derive(Debug, Clone, Copy, Default)]
@@ -103,7 +104,7 @@ pub struct Clock;
 impl Clock {
     /// The present. It counts the time the machine was suspended, where the system offers that.
     pub fn now(self) -> Time {
-        Time(sys::monotonic_nanoseconds()) + CENTURY
+        Time(sys::monotonic_nanoseconds()) + ORIGIN_BEFORE_START
     }
 
     /// The calendar as it is set at `now`.

@@ -27,6 +27,7 @@
 //! - A job is in exactly one place, and its state says which.
 //! - Every order is total: ties end at an id or a key. Time is strictly increasing.
 //! - A command costs O(log n); what one event makes large is done in slices.
+//! - What grows has its memory before anything changes, or the change is refused.
 //! - Bytes from outside meet a reply or a refusal before they could meet an assertion.
 //!
 //! doc/architecture.md says more, and what is absent on purpose.

@@ -41,8 +41,8 @@ const ENDS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 fn main() -> ExitCode {
     let arguments: Vec<_> = env::args_os().skip(1).collect();
     match cli::parse(&arguments) {
-        Ok(Invocation::Help) => print(&cli::usage()),
-        Ok(Invocation::Version) => print(&format!("beanstalkd {VERSION}\n")),
+        Ok(Invocation::Help) => print(cli::usage()),
+        Ok(Invocation::Version) => print(format_args!("beanstalkd {VERSION}\n")),
         Ok(Invocation::CheckBinlog(path)) => check_binlog(&path),
         Ok(Invocation::Ping(addresses)) => match ping::ping(&addresses) {
             Ok(()) => ExitCode::SUCCESS,
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        Ok(Invocation::Completions(shell)) => print(&shell.completions()),
+        Ok(Invocation::Completions(shell)) => print(shell.completions()),
         Ok(Invocation::Serve(config)) => {
             logging::start(config.verbosity);
             serve(&config, &arguments).map_or_else(|status| status, |()| ExitCode::SUCCESS)
@@ -64,8 +64,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn print(text: &str) -> ExitCode {
-    match io::stdout().write_all(text.as_bytes()) {
+/// Prints what may be long as it comes, and never keeps the whole of it.
+fn print(text: impl Display) -> ExitCode {
+    let mut out = io::stdout().lock();
+    match write!(out, "{text}").and_then(|()| out.flush()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
@@ -81,10 +83,10 @@ fn check_binlog(path: &Path) -> ExitCode {
             ExitCode::from(10)
         }
         Ok(inspection) if inspection.is_odd() => {
-            print(&inspection.to_string());
+            print(inspection);
             ExitCode::FAILURE
         }
-        Ok(inspection) => print(&inspection.to_string()),
+        Ok(inspection) => print(inspection),
     }
 }
 
@@ -103,6 +105,7 @@ fn serve(config: &Config, arguments: &[OsString]) -> Result<(), ExitCode> {
         warn!("{warning}");
     }
     sys::keep_large_blocks_apart();
+    sys::share_small_blocks();
     match sys::raise_descriptor_limit() {
         Ok(limit) => debug!("up to {limit} descriptors"),
         Err(error) => warn!("the limit on descriptors stays as it is: {error}"),

@@ -14,7 +14,7 @@ use std::{
         unix::net::UnixStream,
     },
     ptr,
-    sync::atomic::{AtomicI32, AtomicU32, Ordering},
+    sync::atomic::{AtomicI32, Ordering},
 };
 
 /// Turns the system's -1 into the error it stands for.
@@ -200,8 +200,11 @@ struct Addresses(*mut libc::addrinfo);
 
 impl Addresses {
     fn resolve(host: &str, service: &str) -> io::Result<Self> {
-        // The resolver would take a port beyond 65535 for another one.
-        if service.parse::<u64>().is_ok_and(|port| port > u64::from(u16::MAX)) {
+        // The resolver would take a number that is no port for another one.
+        let number = service.trim_start();
+        let digits = number.strip_prefix(['+', '-']).unwrap_or(number);
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        if is_number && number.parse::<i64>().map_or(true, |port| u16::try_from(port).is_err()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no such port"));
         }
         let (host, service) = (CString::new(host)?, CString::new(service)?);
@@ -324,6 +327,14 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
+/// Whether the process may have only so much address space.
+pub fn is_memory_limited() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is valid for one rlimit.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
+    check(result).is_err() || limit.rlim_cur != libc::RLIM_INFINITY
+}
+
 /// Takes the POSIX lock on a whole file for this process, which keeps it until it ends or closes
 /// any descriptor of that file. Fails at once where another process has it.
 pub fn lock_file(file: &impl AsRawFd) -> io::Result<()> {
@@ -334,6 +345,65 @@ pub fn lock_file(file: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: the pointer is valid for one flock.
     let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock) };
     check(result).map(drop)
+}
+
+/// The first offset of a file, from this one on, at which a byte may stand that is not zero; `None`
+/// if there are only zeros up to its end. A system or a file system that does not tell holes from
+/// data answers the offset itself.
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+pub fn next_data(file: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
+    let Ok(from) = libc::off_t::try_from(offset) else { return Ok(None) };
+    // SAFETY: takes no pointers.
+    let found = unsafe { libc::lseek(file.as_raw_fd(), from, libc::SEEK_DATA) };
+    if let Ok(found) = u64::try_from(found) {
+        return Ok(Some(found.max(offset)));
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::ENXIO) => Ok(None),
+        Some(libc::EINVAL | libc::ENOTSUP | libc::ENOSYS | libc::ESPIPE) => Ok(Some(offset)),
+        _ => Err(error),
+    }
+}
+/// The same where holes cannot be asked for.
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+#[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
+pub fn next_data(_: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
+    Ok(Some(offset))
+}
+
+/// What some file systems answer, though the number is the kernel's own.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const ENOTSUPP: c_int = 524;
+
+/// Makes a file `size` bytes long and has the file system set their space aside. False if it does
+/// not offer that; then nothing has changed.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub fn reserve_space(file: &impl AsRawFd, size: u64) -> io::Result<bool> {
+    let size = libc::off_t::try_from(size).map_err(|_| io::ErrorKind::StorageFull)?;
+    loop {
+        // SAFETY: takes no pointers.
+        let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size) };
+        let Err(error) = check(result) else { return Ok(true) };
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(
+                libc::EOPNOTSUPP
+                | libc::ENOSYS
+                | libc::EINVAL
+                | libc::ENODEV
+                | libc::EPERM
+                | ENOTSUPP,
+            ) => return Ok(false),
+            _ => return Err(error),
+        }
+    }
+}
+/// The same where no system call does it without writing.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
+pub fn reserve_space(_: &impl AsRawFd, _: u64) -> io::Result<bool> {
+    Ok(false)
 }
 
 /// What `uname` tells of the machine.
@@ -386,8 +456,30 @@ pub fn cpu_time() -> ((u64, u32), (u64, u32)) {
 
 /// Takes on the descriptor of the pair's end that signals write to, for the life of the process.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
-/// Which signals have come since they were last taken: bit `n` for signal `n`.
-static ARRIVED: AtomicU32 = AtomicU32::new(0);
+/// Which signals have come since they were last taken, in the order in which each came last: the
+/// first in the lowest [`PLACE`].
+static ARRIVED: AtomicI32 = AtomicI32::new(0);
+
+/// The bits of one signal's number: those of 1 to 31 fit.
+const PLACE: usize = 5;
+/// How many different signals have a place.
+const PLACES: usize = 31 / PLACE;
+
+/// The numbers in a row of places, from the first on.
+fn numbers(mut row: c_int) -> impl Iterator<Item = c_int> {
+    std::iter::from_fn(move || {
+        let first = row & ((1 << PLACE) - 1);
+        row >>= PLACE;
+        (first != 0).then_some(first)
+    })
+}
+
+/// A row of places with a signal at its end, and nowhere else.
+fn with_last(row: c_int, signal: c_int) -> c_int {
+    let others = numbers(row).filter(|&number| number != signal);
+    let places = others.chain([signal]).zip((0..).step_by(PLACE)).take(PLACES);
+    places.fold(0, |row, (number, at)| row | number << at)
+}
 
 /// Signals that wake the event loop. There is one of these in a process: handlers can only reach
 /// what is static.
@@ -397,9 +489,11 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches the signals given, and ignores SIGPIPE. Of `ends`, those that whoever started the
-    /// process has had ignored (as `nohup` does) stay ignored.
+    /// Catches the signals given, at most six with numbers below 32, and ignores SIGPIPE and
+    /// SIGXFSZ, for what they say is also said by the call that failed. Of `ends`, those that whoever started the process has had ignored (as `nohup` does) stay
+    /// ignored.
     pub fn catch(ends: &[c_int], others: &[c_int]) -> io::Result<Self> {
+        assert!(ends.len() + others.len() <= PLACES, "each has its place");
         let (woken, wake) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
@@ -414,22 +508,24 @@ impl Signals {
         for &signal in others {
             set_handler(signal, note)?;
         }
-        set_handler(libc::SIGPIPE, libc::SIG_IGN)?;
+        for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
+            set_handler(signal, libc::SIG_IGN)?;
+        }
         Ok(Self { woken })
     }
 
     /// Whether one of these has come and has not been taken.
     pub fn has_come(&self, signals: &[c_int]) -> bool {
-        let arrived = ARRIVED.load(Ordering::Relaxed);
-        signals.iter().any(|signal| arrived & (1 << signal) != 0)
+        numbers(ARRIVED.load(Ordering::Relaxed)).any(|number| signals.contains(&number))
     }
 
-    /// The signals that came since the last call, in ascending order.
+    /// The signals that came since the last call, each once, in the order in which each came last.
+    /// Of two that came before the process could run, the system does not tell the order; Linux
+    /// lets the handler of the higher number interrupt the other, and so finish first.
     pub fn take(&mut self) -> impl Iterator<Item = c_int> + use<> {
         let mut bytes = [0; 64];
         while matches!(io::Read::read(&mut self.woken, &mut bytes), Ok(count) if count > 0) {}
-        let arrived = ARRIVED.swap(0, Ordering::Relaxed);
-        (0..32).filter(move |signal| arrived & (1 << signal) != 0)
+        numbers(ARRIVED.swap(0, Ordering::Relaxed))
     }
 }
 
@@ -459,10 +555,12 @@ fn set_handler(signal: c_int, handler: libc::sighandler_t) -> io::Result<()> {
     check(result).map(drop)
 }
 
-/// Notes the signal and wakes the loop: an atomic operation and a write, both allowed in a
-/// handler. A full pair is as good as a write: the loop will wake.
+/// Notes the signal and wakes the loop: atomic operations and a write, all allowed in a handler,
+/// also in one that has interrupted another. A full pair is as good as a write: the loop will wake.
 extern "C" fn note_signal(signal: c_int) {
-    ARRIVED.fetch_or(1 << signal, Ordering::Relaxed);
+    let note = |row| Some(with_last(row, signal));
+    let noted = ARRIVED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, note);
+    debug_assert!(noted.is_ok(), "there is always a new row");
     let byte = 0u8;
     let pointer: *const u8 = &raw const byte;
     let errno = io::Error::last_os_error().raw_os_error();
@@ -494,6 +592,25 @@ pub fn keep_large_blocks_apart() {
     };
 }
 
+/// Looks at what has arrived at a socket, up to the length of the buffer, and leaves it there.
+pub fn peek(socket: &impl AsRawFd, buffer: &mut [u8]) -> io::Result<usize> {
+    let (start, length) = (buffer.as_mut_ptr(), buffer.len());
+    // SAFETY: the pointer is valid for the length given.
+    let count = unsafe { libc::recv(socket.as_raw_fd(), start.cast(), length, libc::MSG_PEEK) };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+/// Has all threads share one place that small blocks of memory come from. The C library would
+/// otherwise take 64 MiB of address space for each thread, however little it allocates, and a
+/// limit on address space counts that.
+pub fn share_small_blocks() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: takes no pointers. It can only refuse, and then address space is used up.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1)
+    };
+}
+
 /// Eight bytes that no other run of the daemon has.
 pub fn random_bytes() -> io::Result<[u8; 8]> {
     let mut bytes = [0; 8];
@@ -501,4 +618,23 @@ pub fn random_bytes() -> io::Result<[u8; 8]> {
     let result = unsafe { libc::getentropy(bytes.as_mut_ptr().cast(), bytes.len()) };
     check(result)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_stay_in_the_order_of_their_last_coming() {
+        let after = |came: &[c_int]| {
+            let row = came.iter().fold(0, |row, &signal| with_last(row, signal));
+            numbers(row).collect::<Vec<_>>()
+        };
+        assert_eq!(after(&[]), [0; 0]);
+        assert_eq!(after(&[12, 10]), [12, 10]);
+        assert_eq!(after(&[10, 12, 12]), [10, 12]);
+        assert_eq!(after(&[12, 10, 12]), [10, 12]);
+        assert_eq!(after(&[1, 2, 15, 10, 12, 31]), [1, 2, 15, 10, 12, 31]);
+        assert_eq!(after(&[1, 2, 15, 10, 12, 31, 15, 1]), [2, 10, 12, 31, 15, 1]);
+    }
 }

@@ -9,6 +9,8 @@
 //! | `full` | a full disk refuses what must be refused and strands no job |
 //! | `damage` | of a damaged log, what is intact is kept and nothing is invented |
 //! | `files` | names, modes, sizes, the lock, and what else a restart must keep |
+//! | `starts` | a start never cuts or retires what it did not understand |
+//! | `shortage` | short of memory, descriptors, threads or room, it keeps what was acknowledged |
 //! | `growth` | the log of a few busy jobs stays small |
 //!
 //! Crashes that only a simulated disk can have are in `crash.rs`. What needs the original, strace
@@ -33,5 +35,9 @@ mod full;
 mod growth;
 #[path = "binlog/kills.rs"]
 mod kills;
+#[path = "binlog/shortage.rs"]
+mod shortage;
 #[path = "binlog/stage.rs"]
 mod stage;
+#[path = "binlog/starts.rs"]
+mod starts;

@@ -13,14 +13,15 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     time::Duration,
 };
 
 use beanstalkd::{
-    base::Key,
+    base::{Key, Memory},
     clock::{Calendar, Time},
     conn::Conn,
-    queue::{JOB_COST, Queue, State},
+    queue::{JOB_COST, Job, Queue, State},
     server::{SHARE, Server, Settings},
     wal::{Name, Options, Sync, Wal},
 };
@@ -47,17 +48,20 @@ const TURNS: usize = 40;
 
 const SYNC_DELAY: Duration = Duration::from_millis(50);
 
+/// How far the wall clock may be wrong, in seconds.
+const WRONG_BY: [i64; 6] = [0, 0, 2, -4000, 1_600_000_000, -1_600_000_000];
+
 /// The instant zero of a history, and its date.
-const START: Time = Time::from_nanoseconds(3_000_000_000_000_000_000);
+const START: Time = Time::from_nanoseconds(9_000_000_000_000_000_000);
 const DATE: i64 = 1_700_000_000_000_000_000;
 
 /// What of a job's state must outlast a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// Ready or reserved, or delayed until an instant that has passed.
+    /// Ready or reserved, or delayed until a date that has passed.
     Ready,
-    Delayed(Time),
-    Buried(Time),
+    Delayed(i64),
+    Buried(i64),
 }
 
 /// What is known of a job between two changes.
@@ -72,12 +76,15 @@ struct Version {
 }
 
 impl Version {
-    fn of(queue: &Queue, id: u64) -> Option<Self> {
-        let record = &queue.job(queue.find(id)?).record;
+    fn of(queue: &Queue, id: u64, calendar: Calendar) -> Option<Self> {
+        let Job { record, dated, .. } = queue.job(queue.find(id)?);
+        let date = calendar.date(record.deadline_at);
         let place = match record.state {
+            // Only because the wall clock says that it is over.
+            State::Ready if dated.is_deadline => Place::Delayed(date),
             State::Ready | State::Reserved(_) => Place::Ready,
-            State::Delayed => Place::Delayed(record.deadline_at),
-            State::Buried => Place::Buried(record.deadline_at),
+            State::Delayed => Place::Delayed(date),
+            State::Buried => Place::Buried(date),
         };
         Some(Self {
             place,
@@ -89,8 +96,8 @@ impl Version {
         })
     }
 
-    /// The same job at a later instant, if nobody touches it.
-    fn at(mut self, now: Time) -> Self {
+    /// The same job at a later date, if nobody touches it.
+    fn at(mut self, now: i64) -> Self {
         if matches!(self.place, Place::Delayed(until) if until <= now) {
             self.place = Place::Ready;
         }
@@ -113,6 +120,11 @@ struct Run {
     disk: SimDisk,
     sync: Sync,
     segment_size: u64,
+    /// How far the wall clock is wrong, in seconds; and whether it is ever set.
+    wrong_by: i64,
+    is_clock_set: bool,
+    /// How far it was wrong from which step on.
+    clocks: Vec<(usize, i64)>,
     conns: [Key<Conn>; 3],
     now: Time,
     step: usize,
@@ -132,8 +144,8 @@ struct Run {
     story: Vec<String>,
 }
 
-fn calendar() -> Calendar {
-    Calendar::new(START, DATE)
+fn calendar(wrong_by: i64) -> Calendar {
+    Calendar::new(START, DATE + wrong_by * 1_000_000_000)
 }
 
 fn open(
@@ -141,16 +153,42 @@ fn open(
     sync: Sync,
     segment_size: u64,
     seed: u64,
+    wrong_by: i64,
     now: Time,
 ) -> Result<(Queue, Wal), String> {
-    let mut queue = Queue::default();
+    let queue = Queue::default();
+    let opened = open_into(queue, disk, sync, segment_size, seed, wrong_by, now);
+    opened.map_err(|error| format!("cannot be opened: {error}"))
+}
+
+fn open_into(
+    mut queue: Queue,
+    disk: &SimDisk,
+    sync: Sync,
+    segment_size: u64,
+    seed: u64,
+    wrong_by: i64,
+    now: Time,
+) -> io::Result<(Queue, Wal)> {
     let options = Options { segment_size, sync, seed };
-    let opened =
-        Wal::open(Box::new(disk.clone()), options, &mut queue, calendar(), now, &mut |_, _| ());
-    let (wal, _) = opened.map_err(|error| format!("cannot be opened: {error}"))?;
+    let (disk, calendar) = (Box::new(disk.clone()), calendar(wrong_by));
+    let (wal, _) = Wal::open(disk, options, &mut queue, calendar, now, &mut |_, _| ())?;
     queue.check();
     wal.check();
     Ok((queue, wal))
+}
+
+/// Memory that is refused from some try on.
+#[derive(Debug)]
+struct Scarce {
+    tries: u64,
+}
+
+impl Memory for Scarce {
+    fn is_there(&mut self, _: usize) -> bool {
+        self.tries = self.tries.saturating_sub(1);
+        self.tries > 0
+    }
 }
 
 impl Run {
@@ -172,7 +210,10 @@ impl Run {
         ever: BTreeSet<(u64, String, Vec<u8>)>,
     ) -> Result<Self, String> {
         let seed = prng.next_u64();
-        let (queue, wal) = open(&disk, sync, segment_size, seed, now)?;
+        let is_clock_set = prng.chance(1, 3);
+        let nth = usize::try_from(prng.below(WRONG_BY.len() as u64)).expect("small");
+        let wrong_by = if is_clock_set { WRONG_BY[nth] } else { 0 };
+        let (queue, wal) = open(&disk, sync, segment_size, seed, wrong_by, now)?;
         let mut jobs = BTreeMap::new();
         let next_id = queue.next_id();
         for id in 1..next_id {
@@ -182,7 +223,7 @@ impl Run {
             let history = History {
                 tube: queue.tube(job.tube).name().to_string(),
                 body: body.to_vec(),
-                versions: vec![(0, Version::of(&queue, id))],
+                versions: vec![(0, Version::of(&queue, id, calendar(wrong_by)))],
             };
             jobs.insert(id, history);
         }
@@ -196,6 +237,9 @@ impl Run {
             disk,
             sync,
             segment_size,
+            wrong_by,
+            is_clock_set,
+            clocks: vec![(0, wrong_by)],
             conns,
             now,
             step: 0,
@@ -239,7 +283,7 @@ impl Run {
         }
         self.next_id = queue.next_id();
         for (&id, history) in &mut self.jobs {
-            let version = Version::of(queue, id);
+            let version = Version::of(queue, id, calendar(self.wrong_by));
             if history.versions.last().is_none_or(|&(_, last)| last != version) {
                 history.versions.push((self.step, version));
             }
@@ -318,6 +362,12 @@ impl Run {
         self.moment.now = self.now.as_nanoseconds();
         self.moment.steps = self.step;
         self.disk.0.borrow_mut().moment = self.moment;
+        if self.is_clock_set && self.prng.chance(1, 12) {
+            self.wrong_by = self.pick(&WRONG_BY);
+            self.clocks.push((self.step, self.wrong_by));
+            self.story.push(format!("  the wall clock is wrong by {} s", self.wrong_by));
+        }
+        self.server.set_calendar(calendar(self.wrong_by));
         self.server.tick(self.now);
         self.observe();
         for _ in 0..commands {
@@ -403,7 +453,17 @@ impl Run {
     /// What a restart finds on a disk, against what it may find.
     fn judge(&mut self, disk: &SimDisk, floor: Option<usize>, now: Time) -> Result<(), String> {
         let seed = self.prng.next_u64();
-        let (queue, _wal) = open(disk, self.sync, self.segment_size, seed, now)?;
+        let wrong_by = self.wrong_by;
+        let (queue, _wal) = open(disk, self.sync, self.segment_size, seed, wrong_by, now)?;
+        // The dates of the last changes may have been written before the wall clock was set.
+        let since = |&(step, _): &(usize, i64)| floor.is_none_or(|floor| step <= floor);
+        let first = self.clocks.iter().rposition(since).filter(|_| !self.has_trouble);
+        let clocks = self.clocks[first.unwrap_or(0)..].iter();
+        let todays: Vec<i64> = clocks.map(|&(_, wrong_by)| calendar(wrong_by).date(now)).collect();
+        let are_same = |one: Option<Version>, other: Option<Version>| {
+            let at = |it: Option<Version>, today| it.map(|it| it.at(today));
+            todays.iter().any(|&today| at(one, today) == at(other, today))
+        };
         let mut found = 0;
         if queue.next_id() > 100_000 {
             return Err(format!("the next id would be {}", queue.next_id()));
@@ -417,19 +477,17 @@ impl Run {
             }
         }
         for (id, history) in &self.jobs {
-            let version = Version::of(&queue, *id);
+            let version = Version::of(&queue, *id, calendar(wrong_by));
             found += usize::from(version.is_some());
             // Without a promise, whatever it has ever been, also before the last restart.
             let at_floor = |&(step, _): &(usize, _)| floor.is_some_and(|floor| step <= floor);
             let allowed =
                 &history.versions[history.versions.iter().rposition(at_floor).unwrap_or(0)..];
-            let mut is_allowed = floor.is_none()
-                || allowed.iter().any(|&(_, it)| it.map(|it| it.at(now)) == version);
+            let mut is_allowed =
+                floor.is_none() || allowed.iter().any(|&(_, it)| are_same(it, version));
             if self.has_trouble && version.is_some() && allowed[0].1.is_some() {
                 // Without room, a release without delay and a reserve-job are not in the log yet.
-                let of_id =
-                    |&(_, it): &(usize, Option<Version>)| it.map(|it| it.at(now)) == version;
-                is_allowed |= history.versions.iter().any(of_id);
+                is_allowed |= history.versions.iter().any(|&(_, it)| are_same(it, version));
             }
             if !is_allowed {
                 return Err(format!("job {id} is {version:?}, allowed: {allowed:?} at {now:?}"));
@@ -456,6 +514,62 @@ impl Run {
         Ok(())
     }
 
+    /// A start that is refused something: memory from some try on, or a call of the disk that finds
+    /// no descriptor, no memory, or cannot do what it should. It may go on all the same; but it
+    /// must find all there is or leave the disk as it was, and the next start must find the same.
+    fn judge_refused(
+        &mut self,
+        disk: &SimDisk,
+        now: Time,
+        total: &mut Total,
+    ) -> Result<(), String> {
+        let seed = self.prng.next_u64();
+        let start = |disk: &SimDisk, queue| {
+            open_into(queue, disk, self.sync, self.segment_size, seed, self.wrong_by, now)
+        };
+        let whole = disk.copy();
+        let known = |queue: &Queue| {
+            let all = 1..queue.next_id().min(100_000);
+            let all = all.map(|id| (queue.find(id).map(|job| queue.body(job).to_vec()), id));
+            let versions = all.map(|(body, id)| (body, Version::of(queue, id, calendar(0))));
+            versions.collect::<Vec<_>>()
+        };
+        let (wanted, _) = start(&whole, Queue::default()).map_err(|error| error.to_string())?;
+        let wanted = known(&wanted);
+        let before = disk.segments();
+        let mut queue = Queue::default();
+        let what = if self.prng.chance(1, 2) {
+            let tries = self.prng.below(60);
+            queue.room_mut().change_memory(Box::new(Scarce { tries }), 0);
+            format!("memory after {tries} tries")
+        } else {
+            let call = self.prng.below(40);
+            let errors = [libc::EMFILE, libc::ENOMEM, libc::EACCES, libc::EROFS];
+            let error = errors[usize::try_from(self.prng.below(4)).expect("small")];
+            disk.0.borrow_mut().fault = Some((call, error));
+            format!("call {call} with {}", io::Error::from_raw_os_error(error))
+        };
+        let result = start(disk, queue);
+        let is_refused = result.is_err();
+        disk.0.borrow_mut().fault = None;
+        match result {
+            Ok((queue, _)) if known(&queue) != wanted => {
+                return Err(format!("refused {what}, and it started with other jobs"));
+            }
+            Ok(_) => {}
+            Err(_) => {
+                total.refused_starts += 1;
+                disk.judge_untouched(&before).map_err(|it| format!("refused {what}: {it}"))?;
+            }
+        }
+        let (queue, _) = start(disk, Queue::default())
+            .map_err(|error| format!("refused {what}, and the next start: {error}"))?;
+        if known(&queue) != wanted {
+            return Err(format!("refused {what} ({is_refused}), and the next start lacks jobs"));
+        }
+        Ok(())
+    }
+
     /// Lets the log do all it still has to do, and judges how much room it takes then.
     fn settle(&mut self) -> Result<(), String> {
         self.now = self.now + Duration::from_secs(3);
@@ -475,6 +589,18 @@ impl Run {
             }
             self.now =
                 next.unwrap_or_default().clamp(self.now, self.now + Duration::from_millis(500));
+        }
+        // What is on the disk is what there is, to the date.
+        let (seed, wrong_by) = (self.prng.next_u64(), self.wrong_by);
+        let copy = self.disk.copy();
+        let (queue, _wal) = open(&copy, self.sync, self.segment_size, seed, wrong_by, self.now)?;
+        let today = calendar(wrong_by).date(self.now);
+        for &id in self.jobs.keys() {
+            let of = |queue| Version::of(queue, id, calendar(wrong_by)).map(|it| it.at(today));
+            let (is, found) = (of(self.server.queue()), of(&queue));
+            if is != found {
+                return Err(format!("job {id} is {is:?}, and on the disk {found:?}"));
+            }
         }
         let log = self.server.log().expect("there is one");
         log.check();
@@ -500,6 +626,7 @@ struct Total {
     rotations: u64,
     compactions: u64,
     recoveries: u64,
+    refused_starts: u64,
     met: Met,
 }
 
@@ -526,12 +653,14 @@ fn play(seed: u64, told: &mut Told, total: &mut Total) -> Result<(), String> {
     let segment_size = [4096, 4096, 8192, 20_000][usize::try_from(prng.below(4)).expect("small")];
     let trouble = prng.below(4);
     let mut disk = SimDisk::new(Prng::new(prng.next_u64()));
+    let can_reserve = prng.chance(2, 3);
     let mut now = START;
     let mut ever = BTreeSet::new();
     for generation in 0..GENERATIONS {
         {
             let mut state = disk.0.borrow_mut();
             state.snapshot_every = 12;
+            state.can_reserve = can_reserve;
             state.moment = Moment { now: now.as_nanoseconds(), ..Moment::default() };
         }
         let own = Prng::new(prng.next_u64());
@@ -603,6 +732,10 @@ fn judge_all(
         let floor = is_promised.then_some(moment.cut_floor);
         run.judge(&cut, floor, at)
             .map_err(|what| format!("power cut in step {}: {what}", moment.steps))?;
+        if prng.chance(1, 4) {
+            run.judge_refused(&killed(), at, total)
+                .map_err(|what| format!("a start after step {}: {what}", moment.steps))?;
+        }
         total.crashes += 2;
         total.met.torn += torn;
         // After a failed sync and a kill, what a reader sees may not be on the disk, and nobody can
@@ -649,7 +782,8 @@ fn no_acknowledged_change_is_lost() {
         count += 1;
     }
     println!("{count} histories: {total:?}");
-    let Total { rotations, compactions, recoveries, met, .. } = total;
+    let Total { rotations, compactions, recoveries, met, .. } = &total;
+    let (rotations, compactions, recoveries) = (*rotations, *compactions, *recoveries);
     let often = [
         ("rotation", rotations),
         ("compaction", compactions),
@@ -659,6 +793,7 @@ fn no_acknowledged_change_is_lost() {
         ("a failed write", met.failed_writes),
         ("a recovery", recoveries),
         ("a full disk", met.full),
+        ("a refused start", total.refused_starts),
         ("a crash between remove and sync", met.between_remove_and_sync),
     ];
     for (what, times) in often {

@@ -3,9 +3,16 @@
 //! counters and the bytes that jobs hold, and every invariant must hold. A failing run is made short,
 //! and names its seed; `make sim SEED=…` repeats it.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use beanstalkd::{
+    base::Memory,
     clock::{Calendar, Time},
     queue::Queue,
     server::{Server, Settings},
@@ -103,7 +110,7 @@ impl Generator {
             15 if self.prng.chance(1, 50) => Act::Drain,
             15 if self.prng.chance(1, 3) => Act::EndDrain,
             15 if run.setting.options.is_some() => Act::Restart,
-            16..=22 => {
+            16..=22 if run.setting.fickle.is_none() => {
                 let count = 1 + self.below(5);
                 Act::Send(peer, (0..count).map(|_| self.command(model)).collect())
             }
@@ -159,6 +166,21 @@ struct Setting {
     memory_limit: Option<u64>,
     /// Of the log, if there is one.
     options: Option<Options>,
+    /// Memory that refuses now and then, drawn from this.
+    fickle: Option<u64>,
+}
+
+/// Memory that is there or not, as it likes, unless it is asked to be.
+#[derive(Debug)]
+struct Fickle {
+    prng: Prng,
+    is_reliable: Arc<AtomicBool>,
+}
+
+impl Memory for Fickle {
+    fn is_there(&mut self, _: usize) -> bool {
+        self.is_reliable.load(Relaxed) || self.prng.chance(4, 5)
+    }
 }
 
 impl Setting {
@@ -182,7 +204,8 @@ impl Setting {
         };
         let segment_size = 4096 << prng.below(4);
         let options = Options { segment_size, sync, seed: prng.next_u64() };
-        Self { arrival, memory_limit, options: Some(options).filter(|_| prng.chance(1, 2)) }
+        let options = Some(options).filter(|_| prng.chance(1, 2));
+        Self { arrival, memory_limit, options, fickle: None }
     }
 
     /// A server with the jobs of its log.
@@ -237,6 +260,8 @@ struct Run {
     peers: usize,
     /// Who asks for all counters after each step, and does nothing else.
     auditor: usize,
+    /// There is memory for anything now.
+    is_reliable: Arc<AtomicBool>,
 }
 
 impl Run {
@@ -252,9 +277,18 @@ impl Run {
         let now = world.now.as_nanoseconds();
         let model = Model::new(now, JOB_SIZE_LIMIT, setting.memory_limit);
         let setting = setting.clone();
-        let mut run = Self { setting, disk, world, model, peers: 0, auditor: 0 };
+        let is_reliable = Arc::default();
+        let mut run = Self { setting, disk, world, model, peers: 0, auditor: 0, is_reliable };
         run.connect();
+        run.make_fickle();
         run
+    }
+
+    fn make_fickle(&mut self) {
+        if let Some(seed) = self.setting.fickle {
+            let (prng, is_reliable) = (Prng::new(seed), self.is_reliable.clone());
+            self.world.change_memory(Box::new(Fickle { prng, is_reliable }));
+        }
     }
 
     fn advance(&mut self, nanoseconds: u64) {
@@ -269,6 +303,7 @@ impl Run {
         self.model.restart(&found(self.world.server.queue()));
         self.auditor = self.peers;
         self.connect();
+        self.make_fickle();
     }
 
     fn connect(&mut self) {
@@ -300,7 +335,19 @@ impl Run {
             }
             Act::Send(peer, _) | Act::HalfClose(peer) | Act::Close(peer)
                 if peer >= self.peers || !self.model.is_open(peer) => {}
-            Act::Send(peer, ref commands) => self.send(peer, commands),
+            // What waits behind another command might be refused at any time.
+            Act::Send(peer, _) if self.setting.fickle.is_some() && self.model.is_waiting(peer) => {}
+            Act::Send(peer, ref commands) => {
+                let before = self.setting.fickle.map(|_| self.model.clone());
+                self.send(peer, commands);
+                let is_refused = |replies: &[u8]| replies.ends_with(b"OUT_OF_MEMORY\r\n");
+                let is_only_here =
+                    is_refused(self.world.received(peer)) && !is_refused(self.model.replies(peer));
+                if let Some(before) = before.filter(|_| is_only_here) {
+                    self.model = before;
+                    self.model.refuse(peer, commands);
+                }
+            }
             Act::HalfClose(peer) => {
                 self.world.half_close(peer);
                 self.model.half_close(peer);
@@ -322,7 +369,9 @@ impl Run {
         self.apply(act);
         self.compare()?;
         let questions = self.model.questions();
+        self.is_reliable.store(true, Relaxed);
         self.send(self.auditor, &questions);
+        self.is_reliable.store(false, Relaxed);
         self.compare()
     }
 
@@ -364,9 +413,10 @@ impl Run {
 }
 
 /// Draws and plays one seed. Fails with what was done up to the first difference.
-fn play(seed: u64) -> Result<(), (Setting, Vec<Act>)> {
+fn play(seed: u64, is_fickle: bool) -> Result<(), (Setting, Vec<Act>)> {
     let mut prng = Prng::new(seed);
-    let setting = Setting::draw(&mut prng);
+    let mut setting = Setting::draw(&mut prng);
+    setting.fickle = is_fickle.then_some(seed);
     let mut run = Run::begin(&setting);
     let mut generator = Generator { prng };
     let mut acts = Vec::new();
@@ -426,9 +476,21 @@ fn simpler(acts: &[Act]) -> Vec<Vec<Act>> {
 /// Proves: Q4, Q5, Q7, Q8, Q9, Q10, Q11, Q13, Q14, Q15, Q16, Q17, Q18, Q26, B1, B21.
 #[test]
 fn agrees_with_the_model() {
+    simulate(RUNS, false);
+}
+
+/// Without memory, half a command would be done, or a job be lost that was on its way to a worker:
+/// any memory may be refused at any time, and what is refused has not happened, and what is not is
+/// done a moment later.
+#[test]
+fn agrees_with_the_model_where_memory_is_refused() {
+    simulate(RUNS / 2, true);
+}
+
+fn simulate(runs: u64, is_fickle: bool) {
     let mut count = 0;
-    for seed in Seeds::new(RUNS) {
-        if let Err((setting, acts)) = play(seed) {
+    for seed in Seeds::new(runs) {
+        if let Err((setting, acts)) = play(seed, is_fickle) {
             let steps = acts.len();
             let is_failing = |acts: &Vec<Act>| failure(&setting, acts).is_some();
             let acts = seeds::quietly(|| {

@@ -22,8 +22,8 @@ use crate::socket::Stream;
 
 /// How many ports are tried before the fault is sought elsewhere.
 const ATTEMPTS: u32 = 10;
-/// How long a daemon may take to listen.
-const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a daemon may take to listen, or to end, however busy the machine.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often is looked whether something has happened.
 const POLL: Duration = Duration::from_millis(3);
 
@@ -92,7 +92,7 @@ impl Daemon {
 
     /// Ends it by SIGTERM and starts it again with the same flags at the same address.
     ///
-    /// An error if it does not end within 20 seconds, or does not come back.
+    /// An error if it does not end within a minute, or does not come back.
     pub fn restart(&mut self, program: &Path, flags: &[&str]) -> io::Result<()> {
         self.signal(libc::SIGTERM)?;
         if self.wait_exit(START_TIMEOUT).is_none() {

@@ -8,7 +8,8 @@
 //! - [`mod@run`] plays it on a [`Stage`], and [`socket`] is the stage for real daemons;
 //! - [`dialect`] lists where a known daemon answers differently;
 //! - [`check`] plays many scripts at a time, for the tests and for the program `ct-check`;
-//! - [`daemon`], [`client`] and [`prng`] are tools for tests in Rust;
+//! - [`daemon`], [`client`] and [`prng`] are tools for tests in Rust; [`original`] finds what they
+//!   compare with, and [`mod@skip`] says what they could not do;
 //! - [`mod@bench`] measures and compares, for the program `ct-bench`;
 //! - [`mod@abuse`] does harm and sees who suffers, for the program `ct-abuse`;
 //! - [`soak`] loads, kills and restarts for as long as one likes, for the program `ct-soak`.
@@ -20,10 +21,12 @@ pub mod client;
 pub mod daemon;
 pub mod dialect;
 pub mod diff;
+pub mod original;
 mod os;
 pub mod prng;
 pub mod run;
 pub mod script;
+pub mod skip;
 pub mod soak;
 pub mod socket;
 mod text;
@@ -32,7 +35,9 @@ pub use check::{Program, Report, Verdict};
 pub use client::Client;
 pub use daemon::{Daemon, free_port};
 pub use dialect::Dialect;
+pub use original::Original;
 pub use prng::Prng;
 pub use run::{Arrived, Failure, Outcome, Patience, Stage, run};
 pub use script::{Script, ScriptError};
+pub use skip::skip;
 pub use socket::SocketStage;

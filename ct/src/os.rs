@@ -1,9 +1,11 @@
 //! The system calls that std does not offer, and every unsafe line of this crate.
 
+use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Sends one byte as TCP urgent data.
 #[expect(unsafe_code, reason = "std has no call for urgent data")]
@@ -23,6 +25,31 @@ pub(crate) fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
     // SAFETY: kill reads no memory of ours.
     let result = unsafe { libc::kill(pid, signal) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// How long a signal that was taken may need to have its effect; nothing else tells.
+const SIGNAL_TIME: Duration = Duration::from_millis(20);
+/// How often is looked whether a signal has been taken.
+const SIGNAL_POLL: Duration = Duration::from_millis(1);
+
+/// Waits until a process has taken a signal, or time is up.
+///
+/// A busy system may let a process wait for the processor, and until then the signal is pending.
+/// Where the system does not tell (no `/proc`), only [`SIGNAL_TIME`] passes.
+pub(crate) fn wait_until_taken(pid: u32, signal: i32, timeout: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < timeout && is_pending(pid, signal) {
+        thread::sleep(SIGNAL_POLL);
+    }
+    thread::sleep(SIGNAL_TIME);
+}
+
+/// Tells whether a signal waits for the process to take it.
+fn is_pending(pid: u32, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
 }
 
 /// Waits until one of the descriptors can be read, has ended or failed, or time is up, and tells

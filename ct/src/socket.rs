@@ -8,19 +8,17 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::os;
 use crate::run::{Arrived, Patience, Stage};
 
 /// How long a reply that is due may take on a busy machine.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long silence is listened to: barriers have seen to it that nothing is on its way.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(80);
 /// How long the daemon may refuse to take what we send.
-const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a signal may take to be noticed; nothing else tells.
-const SIGNAL_TIME: Duration = Duration::from_millis(50);
+const SEND_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One connection, over TCP or a UNIX socket.
 #[derive(Debug)]
@@ -107,6 +105,9 @@ pub struct SocketStage {
     address: String,
     pid: Option<u32>,
     streams: HashMap<String, Stream>,
+    began: Instant,
+    /// What was spent so far on waiting that the script asks for.
+    waited: Duration,
 }
 
 impl SocketStage {
@@ -114,7 +115,14 @@ impl SocketStage {
     ///
     /// With the daemon's pid scripts may drain it. The caller keeps the process unreaped as long.
     pub fn new(address: &str, pid: Option<u32>) -> Self {
-        Self { address: address.to_owned(), pid, streams: HashMap::new() }
+        let (streams, began, waited) = (HashMap::new(), Instant::now(), Duration::ZERO);
+        Self { address: address.to_owned(), pid, streams, began, waited }
+    }
+
+    /// Returns how far the daemon's clock is ahead of the script's: what all the sending and
+    /// receiving took so far, and what sleeps took beyond their time.
+    pub fn lateness(&self) -> Duration {
+        self.began.elapsed().saturating_sub(self.waited)
     }
 
     fn stream(&mut self, connection: &str) -> Result<&mut Stream, String> {
@@ -157,7 +165,10 @@ impl Stage for SocketStage {
             };
             match error.kind() {
                 io::ErrorKind::Interrupted => {}
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Ok(Arrived::Nothing),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                    self.waited += timeout;
+                    return Ok(Arrived::Nothing);
+                }
                 io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
                     return Ok(Arrived::Closed);
                 }
@@ -189,12 +200,13 @@ impl Stage for SocketStage {
     fn drain(&mut self) -> Result<(), String> {
         let pid = self.pid.ok_or("the daemon's pid is not known, so it cannot be signalled")?;
         os::send_signal(pid, libc::SIGUSR1).map_err(|error| format!("no signal: {error}"))?;
-        thread::sleep(SIGNAL_TIME);
+        os::wait_until_taken(pid, libc::SIGUSR1, REPLY_TIMEOUT);
         Ok(())
     }
 
     fn advance(&mut self, time: Duration) -> Result<(), String> {
         thread::sleep(time);
+        self.waited += time;
         Ok(())
     }
 }

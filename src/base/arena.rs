@@ -15,6 +15,8 @@ use std::{
 
 use slab::Slab;
 
+use super::room::{Need, NoRoom, Room};
+
 /// Names one item of an `Arena<T>`. `Option<Key<T>>` is four bytes too.
 pub struct Key<T> {
     /// The slot plus one, so that zero is free for `None`.
@@ -116,8 +118,27 @@ impl<T, const CHUNK: usize> Default for Arena<T, CHUNK> {
 }
 
 impl<T, const CHUNK: usize> Arena<T, CHUNK> {
-    /// Stores an item. O(1), but for the list of chunks, which is a small fraction of the items.
-    pub fn insert(&mut self, item: T) -> Key<T> {
+    /// Makes sure that the next item finds memory. Fails where there is none. O(1).
+    pub fn make_room(&mut self, need: Need, room: &mut Room) -> Result<(), NoRoom> {
+        let next = self.open.last().map(|&number| number as usize);
+        if next.is_some_and(|number| self.chunks[number].capacity() > 0) {
+            return Ok(());
+        }
+        // A slab keeps a word beside each item, at most two with the gap before it.
+        room.take(need, CHUNK * (size_of::<T>() + 2 * size_of::<usize>()))?;
+        if next.is_none() {
+            // Each of them may be open one day, or spent, when nothing can be refused any more.
+            let chunks = self.chunks.len() + 1;
+            room.grow(need, &mut self.chunks, chunks)?;
+            room.grow(need, &mut self.open, chunks)?;
+            room.grow(need, &mut self.spent, chunks)?;
+        }
+        self.chunk_to_fill();
+        Ok(())
+    }
+
+    /// The chunk that the next item goes to; it has memory from now on.
+    fn chunk_to_fill(&mut self) -> usize {
         if self.open.is_empty() {
             self.open.push(u32::try_from(self.chunks.len()).expect("fewer than 2^32 chunks"));
             self.chunks.push(Slab::new());
@@ -127,6 +148,13 @@ impl<T, const CHUNK: usize> Arena<T, CHUNK> {
         if chunk.capacity() == 0 {
             chunk.reserve_exact(CHUNK);
         }
+        number
+    }
+
+    /// Stores an item. O(1), but for the list of chunks, which is a small fraction of the items.
+    pub fn insert(&mut self, item: T) -> Key<T> {
+        let number = self.chunk_to_fill();
+        let chunk = &mut self.chunks[number];
         let slot = chunk.insert(item);
         if chunk.len() == CHUNK {
             self.open.pop();
@@ -181,6 +209,11 @@ impl<T, const CHUNK: usize> Arena<T, CHUNK> {
     /// How many items there are.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// How many places there are for items: every index is below.
+    pub fn places(&self) -> usize {
+        self.chunks.len() * CHUNK
     }
 
     /// Whether there is none.

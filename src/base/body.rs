@@ -9,13 +9,24 @@
 //! job and the replies that are on their way with them; the last to let go frees the slot. Whoever
 //! has a [`Body`] must give it back with [`Bodies::remove`]: nothing else would.
 //!
-//! Invariant: of each size, `open` names the blocks with room, each once; a block without bodies
-//! has no memory, but for the one that is filled next if few bytes of that were ever used, lest it
-//! come and go with each body.
+//! Every body counts, from its first byte until the last right to it is given back, whoever has
+//! that: a job, an upload that has not ended, a reply that is not sent. Copies in replies count
+//! likewise. There may be a ceiling on what all of them count for.
+//!
+//! Invariant: of each size, `open` names the blocks with room, each once; none is without bodies,
+//! but for the one that is filled next if few bytes of that were ever used, lest it come and go with
+//! each body.
 
-use std::{collections::VecDeque, fmt, mem};
+use std::{
+    collections::VecDeque,
+    fmt,
+    hint::black_box,
+    mem,
+    sync::mpsc::{self, Receiver, SyncSender},
+    thread,
+};
 
-use super::room::{NoRoom, is_there};
+use super::room::{Need, NoRoom, Room};
 
 /// Bodies start at multiples of this.
 const GRAIN: usize = 8;
@@ -38,6 +49,10 @@ const KEPT: usize = 64 * 1024;
 
 /// So many empty blocks are kept for whatever size comes next.
 const SPARES: usize = 4;
+
+/// What a body counts for beside its bytes: about what its job takes, but for the rounding up of
+/// large bodies.
+pub const BODY_COST: u64 = 128;
 
 /// The right to a body's bytes, which are in [`Bodies`].
 #[must_use = "its bytes are kept until it is given back"]
@@ -87,6 +102,8 @@ struct Block {
     /// The slot that was freed last; its first two bytes name the one freed before, plus one.
     free: Option<u16>,
     used: u16,
+    /// Where it stands among the open ones of its size, if it is.
+    place: usize,
     /// By slot, where bodies can be shared: how many have a right to it beside the first.
     shares: Vec<u32>,
 }
@@ -141,17 +158,47 @@ impl Block {
     }
 }
 
-/// Owns all bodies.
+/// How many blocks a start has ready ahead of its jobs.
+const BLOCKS_AHEAD: usize = 8;
+
+/// A page of memory in bytes, or a part of one.
+const PAGE_BYTES: usize = 4096;
+
+/// Makes blocks whose pages are all there, for as long as they are taken. Ends if there is no
+/// memory for another.
+fn make_blocks(blocks: &SyncSender<Vec<u8>>) {
+    loop {
+        // Tried first, for the next line would end the process.
+        let mut probe: Vec<u8> = Vec::new();
+        if black_box(&mut probe).try_reserve_exact(BLOCK).is_err() {
+            return;
+        }
+        drop(probe);
+        let mut bytes = vec![0; BLOCK];
+        // Mostly no body reaches the last page.
+        for page in bytes.chunks_exact_mut(PAGE_BYTES) {
+            *black_box(&mut page[0]) = 0;
+        }
+        if blocks.send(bytes).is_err() {
+            return;
+        }
+    }
+}
+
+/// Owns all bodies, and the memory that they and everything else may take.
 #[derive(Debug, Default)]
 pub struct Bodies {
+    room: Room,
     blocks: Vec<Block>,
-    /// By class: the blocks of that size with room.
+    /// By class: the blocks of that size with room; the last is filled next.
     open: Vec<Vec<u32>>,
-    /// The numbers of blocks that had a single body, which has gone.
+    /// The numbers of blocks that are not in use.
     vacant: Vec<u32>,
     /// The memory of blocks that have become empty, the latest at the end; and how many bytes of it
     /// were ever in use.
     spent: VecDeque<(Vec<u8>, usize)>,
+    /// Blocks that another thread makes ready, while a start takes many.
+    ahead: Option<Receiver<Vec<u8>>>,
     /// How many [`Body`]s there are, shares among them.
     rights: usize,
 }
@@ -171,17 +218,68 @@ fn class(len: usize) -> (usize, usize) {
 }
 
 impl Bodies {
-    /// Takes a body in. Fails where there is no memory for it. O(length).
+    /// Whether the ceiling allows another body of so many bytes.
+    pub fn may_hold(&self, bytes: u64) -> bool {
+        self.room.may_hold(bytes.saturating_add(BODY_COST))
+    }
+
+    /// The memory that there is, for bodies and for everything else.
+    pub fn room(&self) -> &Room {
+        &self.room
+    }
+
+    /// The same, to take from it.
+    pub fn room_mut(&mut self) -> &mut Room {
+        &mut self.room
+    }
+
+    /// Has a thread of its own make memory ready, at most four MiB ahead of the bodies: for a start,
+    /// which would wait for the system half of its time. Without a thread it goes on as always.
+    pub fn begin_bulk(&mut self) {
+        let (blocks, ahead) = mpsc::sync_channel(BLOCKS_AHEAD);
+        let thread = thread::Builder::new().name("memory".into());
+        if thread.spawn(move || make_blocks(&blocks)).is_ok() {
+            self.ahead = Some(ahead);
+        }
+    }
+
+    /// Ends that thread, and gives back what it has made ready.
+    pub fn end_bulk(&mut self) {
+        self.ahead = None;
+    }
+
+    /// Takes a body in. Fails where there is no memory for it, or the ceiling forbids it. O(length).
     pub fn store(&mut self, bytes: &[u8]) -> Result<Body, NoRoom> {
-        let mut body = self.begin(bytes.len())?;
+        if !self.may_hold(bytes.len() as u64) {
+            return Err(NoRoom);
+        }
+        let mut body = self.take_slot(bytes.len())?;
         self.blocks[body.block as usize].write(body.slot, 0, bytes);
         body.len = u32::try_from(bytes.len()).expect("a body is at most a gibibyte");
+        self.room.hold(BODY_COST + bytes.len() as u64);
         Ok(body)
     }
 
-    /// Begins a body of which so many bytes are expected for now. Fails where there is no memory
-    /// for them.
-    pub fn begin(&mut self, capacity: usize) -> Result<Body, NoRoom> {
+    /// Begins a body of which so many bytes are expected for now, and at most `limit`. Fails where
+    /// there is no memory for them, or where the ceiling forbids another body. They do not count
+    /// before they come.
+    pub fn begin(&mut self, capacity: usize, limit: usize) -> Result<Body, NoRoom> {
+        if !self.may_hold(0) {
+            return Err(NoRoom);
+        }
+        let body = self.take_slot(self.roomier(capacity, limit))?;
+        self.room.hold(BODY_COST);
+        Ok(body)
+    }
+
+    /// The limit, where a slot for all of that is there already and costs nothing: then the body
+    /// need not move, and none of the sizes between must find memory. Otherwise the capacity.
+    fn roomier(&self, capacity: usize, limit: usize) -> usize {
+        let is_open = || self.open.get(class(limit).0).is_some_and(|blocks| !blocks.is_empty());
+        if limit <= LARGEST && is_open() { limit } else { capacity }
+    }
+
+    fn take_slot(&mut self, capacity: usize) -> Result<Body, NoRoom> {
         let (block, slot) = if capacity > LARGEST {
             (self.single_block(capacity)?, 0)
         } else {
@@ -198,23 +296,38 @@ impl Bodies {
         Ok(Body { block, len: 0, slot })
     }
 
+    /// Takes memory, if need be with what empty blocks give back.
+    fn take(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        let taken = self.room.take(Need::More, bytes);
+        if taken.is_ok() || !self.free_all_spent() {
+            return taken;
+        }
+        self.room.renew();
+        self.room.take(Need::More, bytes)
+    }
+
+    /// Gives the memory of all empty blocks back to the system; whether there was any. For a
+    /// shortage: it takes some 20 microseconds a block.
+    pub fn free_all_spent(&mut self) -> bool {
+        let has_spent = !self.spent.is_empty();
+        self.spent.clear();
+        has_spent
+    }
+
     /// A block for one large body.
     fn single_block(&mut self, capacity: usize) -> Result<u32, NoRoom> {
-        if !is_there(capacity) {
-            return Err(NoRoom);
-        }
+        self.take(capacity)?;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(capacity).map_err(|_| NoRoom)?;
         let block = Block { bytes, shares: vec![0], ..Block::default() };
-        Ok(if let Some(number) = self.vacant.pop() {
-            self.blocks[number as usize] = block;
-            number
-        } else {
-            self.push(block)
-        })
+        Ok(self.add(block))
     }
 
-    fn push(&mut self, block: Block) -> u32 {
+    fn add(&mut self, block: Block) -> u32 {
+        if let Some(number) = self.vacant.pop() {
+            self.blocks[number as usize] = block;
+            return number;
+        }
         self.blocks.push(block);
         u32::try_from(self.blocks.len() - 1).expect("fewer than 2^32 blocks")
     }
@@ -224,37 +337,39 @@ impl Bodies {
         if self.open.len() <= class {
             self.open.resize_with(class + 1, Vec::new);
         }
-        let number = if let Some(&number) = self.open[class].last() {
-            number
-        } else {
-            let slots = u16::try_from(BLOCK / size).unwrap_or(u16::MAX);
-            let shares = if size > SMALL { vec![0; slots.into()] } else { Vec::new() };
-            let number = self.push(Block { size, slots, shares, ..Block::default() });
-            self.open[class].push(number);
-            number
-        };
-        let block = &mut self.blocks[number as usize];
-        if block.bytes.is_empty() {
-            (block.bytes, block.worn) = match self.spent.pop_back() {
-                Some(spent) => spent,
-                None if is_there(BLOCK) => (vec![0; BLOCK], 0),
-                None => return Err(NoRoom),
-            };
+        if let Some(&number) = self.open[class].last() {
+            return Ok(number);
         }
+        let (bytes, worn) = if let Some(spent) = self.spent.pop_back() {
+            spent
+        } else {
+            self.take(BLOCK)?;
+            let ready = self.ahead.as_ref().and_then(|blocks| blocks.recv().ok());
+            (ready.unwrap_or_else(|| vec![0; BLOCK]), 0)
+        };
+        let slots = u16::try_from(BLOCK / size).unwrap_or(u16::MAX);
+        let shares = if size > SMALL { vec![0; slots.into()] } else { Vec::new() };
+        let number = self.add(Block { bytes, size, slots, worn, shares, ..Block::default() });
+        self.open[class].push(number);
         Ok(number)
     }
 
     /// Appends to a body, which nobody shares yet. Where it outgrows its room it gets twice as
     /// much, but at most `limit` bytes, which it will not exceed. Fails, and changes nothing, where
-    /// there is no memory.
+    /// there is no memory, or the ceiling forbids it.
     pub fn append(&mut self, body: &mut Body, bytes: &[u8], limit: usize) -> Result<(), NoRoom> {
+        if !self.room.may_hold(bytes.len() as u64) {
+            return Err(NoRoom);
+        }
         let (len, needed) = (body.len(), body.len() + bytes.len());
         let capacity = self.capacity(body);
         if needed > capacity {
-            self.grow(body, needed.max(2 * capacity).min(limit))?;
+            let capacity = needed.max(2 * capacity).min(limit);
+            self.grow(body, self.roomier(capacity, limit))?;
         }
         self.blocks[body.block as usize].write(body.slot, len, bytes);
         body.len = u32::try_from(needed).expect("a body is at most a gibibyte");
+        self.room.hold(bytes.len() as u64);
         Ok(())
     }
 
@@ -266,22 +381,20 @@ impl Bodies {
     /// Gives a body more room, perhaps elsewhere.
     fn grow(&mut self, body: &mut Body, capacity: usize) -> Result<(), NoRoom> {
         let len = body.len();
-        let block = &mut self.blocks[body.block as usize];
-        if block.size == 0 {
+        if self.blocks[body.block as usize].size == 0 {
             let more = capacity - len;
-            if !is_there(more) {
-                return Err(NoRoom);
-            }
-            return block.bytes.try_reserve_exact(more).map_err(|_| NoRoom);
+            self.take(more)?;
+            let bytes = &mut self.blocks[body.block as usize].bytes;
+            return bytes.try_reserve_exact(more).map_err(|_| NoRoom);
         }
-        let mut new = self.begin(capacity)?;
+        let mut new = self.take_slot(capacity)?;
         // Both blocks are in one list, so one lends its memory for the copy.
         let block = &mut self.blocks[body.block as usize];
         let (start, bytes) = (block.start(body.slot), mem::take(&mut block.bytes));
         self.blocks[new.block as usize].write(new.slot, 0, &bytes[start..start + len]);
         self.blocks[body.block as usize].bytes = bytes;
         new.len = body.len;
-        self.remove(mem::replace(body, new));
+        self.give_up(mem::replace(body, new));
         Ok(())
     }
 
@@ -290,6 +403,13 @@ impl Bodies {
         let block = &self.blocks[body.block as usize];
         let start = block.start(body.slot);
         &block.bytes[start..start + body.len()]
+    }
+
+    /// The bytes of a body, and the memory that there is for a copy of them.
+    pub fn bytes_and_room(&mut self, body: &Body) -> (&[u8], &mut Room) {
+        let block = &self.blocks[body.block as usize];
+        let start = block.start(body.slot);
+        (&block.bytes[start..start + body.len()], &mut self.room)
     }
 
     /// Another right to a large body.
@@ -301,44 +421,62 @@ impl Bodies {
     }
 
     /// Gives back the right to a body; with the last one, its room is free. O(1).
-    #[expect(clippy::needless_pass_by_value, reason = "nobody may read it after this")]
     pub fn remove(&mut self, body: Body) {
+        let length = body.len() as u64;
+        if self.give_up(body) {
+            self.room.let_go(BODY_COST + length);
+        }
+    }
+
+    /// Gives back a right; whether it was the last one.
+    #[expect(clippy::needless_pass_by_value, reason = "nobody may read it after this")]
+    fn give_up(&mut self, body: Body) -> bool {
         self.rights -= 1;
         let block = &mut self.blocks[body.block as usize];
         match block.shares.get_mut(usize::from(body.slot)) {
             Some(shares) if *shares > 0 => {
                 *shares -= 1;
-                return;
+                return false;
             }
             _ => {}
         }
         if block.size == 0 {
+            self.room.give(block.bytes.capacity());
             *block = Block::default();
             self.vacant.push(body.block);
-            return;
+            return true;
         }
         let was_full = block.is_full();
         block.free_slot(body.slot);
         let is_small = block.used_bytes() <= KEPT;
         let open = &mut self.open[class(block.size).0];
+        let last = open.last().copied();
         if was_full {
-            let before = open.last().copied();
+            block.place = open.len();
             open.push(body.block);
-            if let Some(before) = before {
-                self.spend(before);
-            }
-        } else if open.last() != Some(&body.block) || !is_small {
+            last.into_iter().for_each(|last| self.spend(last));
+        } else if last != Some(body.block) || !is_small {
             self.spend(body.block);
         }
+        true
     }
 
-    /// Sets the memory of a block aside if no body is in it.
+    /// Sets the memory of an open block aside if no body is in it, and forgets the block.
     fn spend(&mut self, number: u32) {
         let block = &mut self.blocks[number as usize];
-        if block.used == 0 && !block.bytes.is_empty() {
-            let worn = block.used_bytes();
-            self.spent.push_back((mem::take(&mut block.bytes), worn));
-            (block.touched, block.free) = (0, None);
+        if block.used > 0 {
+            return;
+        }
+        let worn = block.used_bytes();
+        let Block { bytes, place, size, .. } = mem::take(block);
+        self.spent.push_back((bytes, worn));
+        self.vacant.push(number);
+        let open = &mut self.open[class(size).0];
+        open.swap_remove(place);
+        if let Some(&moved) = open.get(place) {
+            self.blocks[moved as usize].place = place;
+            // Only the last one may be empty.
+            self.spend(moved);
         }
     }
 
@@ -391,7 +529,7 @@ mod tests {
             let wanted: Vec<u8> = (0..=250).cycle().take(len).collect();
             let whole = bodies.store(&wanted).expect("there is memory");
             assert_eq!((bodies.bytes(&whole), whole.len()), (&wanted[..], len));
-            let mut grown = bodies.begin(1).expect("there is memory");
+            let mut grown = bodies.begin(1, len).expect("there is memory");
             for piece in wanted.chunks(777) {
                 bodies.append(&mut grown, piece, len).expect("there is memory");
             }
@@ -507,7 +645,7 @@ mod tests {
                         held.push(share);
                     }
                     3 => {
-                        let mut body = bodies.begin(len / 5).expect("there is memory");
+                        let mut body = bodies.begin(len / 5, len).expect("there is memory");
                         for piece in filled(len, byte).chunks(len / 3 + 1) {
                             bodies.append(&mut body, piece, len).expect("there is memory");
                         }
@@ -519,6 +657,10 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(bodies.rights(), held.len());
+                let distinct: std::collections::BTreeMap<_, _> =
+                    held.iter().map(|(it, _)| ((it.block, it.slot), it.len() as u64)).collect();
+                let counted: u64 = distinct.values().map(|len| len + BODY_COST).sum();
+                prop_assert_eq!(bodies.room().held(), counted);
             }
             for (body, wanted) in &held {
                 prop_assert_eq!(bodies.bytes(body), wanted);

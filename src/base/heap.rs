@@ -7,7 +7,7 @@
 //!
 //! Keys must be distinct for a total order; every caller ends its key in something unique.
 
-use super::Key;
+use super::{Key, Need, NoRoom, Room};
 
 #[derive(Debug)]
 struct Entry<K, T> {
@@ -30,11 +30,13 @@ const STEP: usize = 1 << 16;
 #[derive(Debug)]
 pub struct Heap<K, T> {
     entries: Vec<Entry<K, T>>,
+    /// Memory is kept for so many items, be they in or not.
+    kept: usize,
 }
 
 impl<K, T> Default for Heap<K, T> {
     fn default() -> Self {
-        Self { entries: Vec::new() }
+        Self { entries: Vec::new(), kept: 0 }
     }
 }
 
@@ -52,6 +54,23 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Makes sure that one more item than are in, or are kept room for, finds memory. Fails where
+    /// there is none. O(1), unless the heap must move.
+    pub fn make_room(&mut self, need: Need, room: &mut Room) -> Result<(), NoRoom> {
+        let count = self.kept.max(self.entries.len()) + 1;
+        room.grow(need, &mut self.entries, count)
+    }
+
+    /// Keeps room for so many items from now on: whoever may come in when nobody can refuse it any
+    /// more. Costs nothing where [`Heap::make_room`] was asked before.
+    pub fn keep(&mut self, count: usize) {
+        self.kept = count;
+        if self.entries.capacity() < count {
+            self.entries.reserve(count - self.entries.len());
+        }
+        self.give_back();
     }
 
     /// Adds an item. `moved` learns the position of each entry that moved, the new one included.
@@ -89,6 +108,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
             assert!(position == 0 || self.entries[(position - 1) / 2].key <= entry.key);
             assert_eq!(position_of(entry.item) as usize, position);
         }
+        assert!(self.entries.capacity() >= self.kept, "room is kept");
     }
 
     /// Makes an array of which three quarters are unused a little shorter, at its end; so a heap
@@ -96,7 +116,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     /// kept, so that a heap which is now empty, now not, does not pay for it each time.
     fn give_back(&mut self) {
         let capacity = self.entries.capacity();
-        if capacity > 16 && self.entries.len() < capacity / 4 {
+        if capacity > 16 && self.entries.len().max(self.kept) < capacity / 4 {
             self.entries.shrink_to((capacity / 2).max(capacity.saturating_sub(STEP)));
         }
     }

@@ -13,9 +13,9 @@ mod pages;
 mod room;
 
 pub use arena::{Arena, Key};
-pub use body::{Bodies, Body, SMALL};
+pub use body::{BODY_COST, Bodies, Body, SMALL};
 pub use heap::Heap;
 pub use list::{Linked, Links, List};
 pub use names::{Entry, Named, Names};
 pub use pages::Pages;
-pub use room::{NoRoom, Room, is_there};
+pub use room::{Memory, Need, NoRoom, Room};

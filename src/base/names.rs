@@ -10,7 +10,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use super::{Arena, Key};
+use super::{Arena, Key, Need, NoRoom, Room};
 
 /// An item's part of the table.
 #[derive(Debug)]
@@ -62,6 +62,15 @@ impl<T: Named> Names<T> {
             at = entry.next;
         }
         at
+    }
+
+    /// Makes sure that one more item of this name finds memory. Fails where there is none. O(1),
+    /// unless the buckets must move.
+    pub fn make_room(&mut self, name: &str, room: &mut Room) -> Result<(), NoRoom> {
+        let count = self.buckets.len() + 1;
+        room.grow(Need::More, &mut self.buckets, count)?;
+        // With what the allocator keeps beside it.
+        room.take(Need::More, name.len() + 4 * size_of::<usize>())
     }
 
     /// The entry for an item that is about to be inserted.

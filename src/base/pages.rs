@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Arena, Key};
+use super::{Arena, Key, Need, NoRoom, Room};
 
 const PAGE: usize = 256;
 const DIRECTORY: usize = 1024;
@@ -54,6 +54,16 @@ impl<T> Pages<T> {
         let (directory, page, slot) = place(id);
         let page = self.directories.get(&directory)?.pages[page]?;
         self.pages[page].keys[slot]
+    }
+
+    /// Makes sure that the next key finds memory. Fails where there is none. O(1).
+    pub fn make_room(&mut self, room: &mut Room) -> Result<(), NoRoom> {
+        // A directory serves a quarter of a million ids: it is not counted, but must be there. Where
+        // there is little, jobs that find a place among others must not be refused for its sake.
+        if !room.has(Need::Least, 4 * size_of::<Directory<T>>()) {
+            return Err(NoRoom);
+        }
+        self.pages.make_room(Need::More, room)
     }
 
     /// Notes a key under an id that has none.

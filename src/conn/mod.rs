@@ -22,8 +22,6 @@ mod output;
 
 pub use output::{Output, SLICES};
 
-use std::mem;
-
 use crate::{
     base::{Bodies, Body, NoRoom},
     proto::{self, CRLF, LINE_LIMIT, Refused},
@@ -87,7 +85,7 @@ pub enum Step<'a> {
 #[derive(Debug)]
 pub struct Conn {
     phase: Phase,
-    /// Its first line has been seen.
+    /// A line with anything in it has been seen.
     has_spoken: bool,
     /// Replies on their way.
     pub output: Output,
@@ -174,9 +172,11 @@ impl Conn {
         self.step(rest, bodies)
     }
 
-    /// Whether this is the first line, and that of an HTTP request.
+    /// Whether this is the first line with anything in it, and that of an HTTP request.
     fn is_http(&mut self, line: &[u8], is_whole: bool) -> bool {
-        !mem::replace(&mut self.has_spoken, true) && proto::is_http_request(line, is_whole)
+        let is_first = !self.has_spoken;
+        self.has_spoken |= !line.trim_ascii().is_empty();
+        is_first && proto::is_http_request(line, is_whole)
     }
 
     /// Goes on with the body of a put, of `size` bytes without its CR LF. A body that has arrived
@@ -292,7 +292,9 @@ impl Collecting {
         }
         let got = match &mut self.got {
             Some(got) => got,
-            None => self.got.insert(bodies.begin(bytes.len().max(BODY_START).min(self.size))?),
+            None => self
+                .got
+                .insert(bodies.begin(bytes.len().max(BODY_START).min(self.size), self.size)?),
         };
         bodies.append(got, bytes, self.size)?;
         *rest = behind;
@@ -361,6 +363,7 @@ mod tests {
         let conn = &mut Conn::default();
         assert_eq!(steps(conn, b"stats\r\n"), ["stats", "0 left"]);
         assert_eq!(steps(conn, request), ["GET / HTTP/1.1", "0 left"]);
+        assert_eq!(steps(&mut Conn::default(), b"\r\n \r\nGET /\r\n"), ["", " ", "HTTP", "0 left"]);
         let long = format!("POST /{}", "x".repeat(LINE_LIMIT));
         assert_eq!(steps(&mut Conn::default(), long.as_bytes())[0], "HTTP");
     }
@@ -426,9 +429,10 @@ mod tests {
     #[test]
     fn a_connection_that_does_not_read_is_not_heard() {
         let conn = &mut Conn::default();
-        conn.output.copy(&vec![0; OUTPUT_LIMIT]);
+        let bodies = &mut Bodies::default();
+        conn.output.copy(&vec![0; OUTPUT_LIMIT], bodies.room_mut());
         assert_eq!(steps(conn, b"stats\r\n"), ["paused"]);
-        conn.output.sent(1, &mut Bodies::default());
+        conn.output.sent(1, bodies);
         assert_eq!(steps(conn, b"stats\r\n"), ["stats", "0 left"]);
     }
 }

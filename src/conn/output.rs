@@ -1,12 +1,13 @@
 //! Replies on their way to a client: small ones copied into one buffer, large bodies shared with
 //! their jobs, all of it handed to one `writev`.
 //!
-//! Invariant: `len` is the number of bytes not sent yet; an empty output owns no memory.
+//! Invariant: `len` is the number of bytes not sent yet; an empty output owns no memory. What it
+//! owns beside bodies is taken from the room that bodies are in, and given back there.
 
 use std::{collections::VecDeque, io::IoSlice, iter, mem};
 
 use crate::{
-    base::{Bodies, Body},
+    base::{Bodies, Body, Room, SMALL},
     proto::{CRLF, Reply},
 };
 
@@ -16,33 +17,40 @@ const PIECE: usize = 16 * 1024;
 /// What a buffer begins with: enough for most replies, so that it seldom grows.
 const BEGINNING: usize = 96;
 
+/// As much as a buffer mostly comes to that takes bodies until it takes no further reply.
+const WHOLE: usize = PIECE + SMALL + BEGINNING;
+
 /// How many slices one write hands to the system; more would only be looked at, not sent.
 pub const SLICES: usize = 16;
 
 #[derive(Debug)]
 enum Piece {
-    Copied(Vec<u8>),
+    /// Replies, and how many of their bytes are those of bodies.
+    Copied(Vec<u8>, u64),
     Shared(Body),
 }
 
 impl Piece {
     fn bytes<'a>(&'a self, bodies: &'a Bodies) -> &'a [u8] {
         match self {
-            Self::Copied(bytes) => bytes,
+            Self::Copied(bytes, _) => bytes,
             Self::Shared(body) => bodies.bytes(body),
         }
     }
 
     fn len(&self) -> usize {
         match self {
-            Self::Copied(bytes) => bytes.len(),
+            Self::Copied(bytes, _) => bytes.len(),
             Self::Shared(body) => body.len(),
         }
     }
 
     fn forget(self, bodies: &mut Bodies) {
         match self {
-            Self::Copied(_) => {}
+            Self::Copied(bytes, of_bodies) => {
+                bodies.room_mut().give(bytes.capacity());
+                bodies.room_mut().let_go(of_bodies);
+            }
             Self::Shared(body) => bodies.remove(body),
         }
     }
@@ -50,7 +58,7 @@ impl Piece {
 
 impl Default for Piece {
     fn default() -> Self {
-        Self::Copied(Vec::new())
+        Self::Copied(Vec::new(), 0)
     }
 }
 
@@ -77,41 +85,67 @@ impl Output {
     }
 
     /// Appends a reply.
-    pub fn reply(&mut self, reply: Reply<'_>) {
-        self.write(|buffer| reply.write(buffer));
+    pub fn reply(&mut self, reply: Reply<'_>, room: &mut Room) {
+        self.write(room, |buffer| reply.write(buffer));
     }
 
     /// Appends a reply that announces a body, and the body, which ends in its own CR LF: shared
     /// if the job shares it, which pays for large ones, or else copied.
-    pub fn reply_with(&mut self, reply: Reply<'_>, bytes: &[u8], shared: Option<Body>) {
+    pub fn reply_with(
+        &mut self,
+        reply: Reply<'_>,
+        bytes: &[u8],
+        shared: Option<Body>,
+        room: &mut Room,
+    ) {
         debug_assert!(bytes.ends_with(CRLF));
-        self.reply(reply);
-        let Some(shared) = shared else { return self.copy(bytes) };
+        self.reply(reply, room);
+        let Some(shared) = shared else { return self.copy(bytes, room) };
         self.len += shared.len();
-        self.rest.push_back(Piece::Shared(shared));
+        self.push(Piece::Shared(shared), room);
     }
 
-    /// Appends bytes.
-    pub fn copy(&mut self, bytes: &[u8]) {
-        self.write(|buffer| buffer.extend_from_slice(bytes));
+    /// Appends the bytes of a body.
+    pub fn copy(&mut self, bytes: &[u8], room: &mut Room) {
+        self.write(room, |buffer| {
+            // Where one body follows another, more will follow, and each move would copy them all.
+            let is_short = buffer.capacity() - buffer.len() < bytes.len();
+            if is_short && buffer.len() > BEGINNING {
+                buffer.reserve_exact(bytes.len().max(WHOLE.saturating_sub(buffer.len())));
+            }
+            buffer.extend_from_slice(bytes);
+        });
+        if let Piece::Copied(_, of_bodies) = self.rest.back_mut().unwrap_or(&mut self.first) {
+            *of_bodies += bytes.len() as u64;
+            room.hold(bytes.len() as u64);
+        }
     }
 
-    fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+    fn push(&mut self, piece: Piece, room: &mut Room) {
+        let before = self.rest.capacity();
+        self.rest.push_back(piece);
+        room.follow(before * size_of::<Piece>(), self.rest.capacity() * size_of::<Piece>());
+    }
+
+    /// Appends what `write` appends to a buffer.
+    pub fn write(&mut self, room: &mut Room, write: impl FnOnce(&mut Vec<u8>)) {
         // A piece is given back when all of it is sent; so it must not go on growing while a slow
         // reader follows.
-        let has_room = |piece: &Piece| matches!(piece, Piece::Copied(it) if it.len() < PIECE);
+        let has_room = |piece: &Piece| matches!(piece, Piece::Copied(it, _) if it.len() < PIECE);
         if !has_room(self.rest.back().unwrap_or(&self.first)) {
-            self.rest.push_back(Piece::default());
+            self.push(Piece::default(), room);
         }
-        let Piece::Copied(buffer) = self.rest.back_mut().unwrap_or(&mut self.first) else {
+        let Piece::Copied(buffer, _) = self.rest.back_mut().unwrap_or(&mut self.first) else {
             unreachable!("it has room");
         };
-        if buffer.capacity() == 0 {
+        let capacity = buffer.capacity();
+        if capacity == 0 {
             buffer.reserve(BEGINNING);
         }
         let before = buffer.len();
         write(buffer);
         self.len += buffer.len() - before;
+        room.follow(capacity, buffer.capacity());
     }
 
     /// The first bytes to send, as slices for one `writev`, and how many of them there are.
@@ -142,9 +176,20 @@ impl Output {
     /// Forgets everything: nobody will read it.
     pub fn clear(&mut self, bodies: &mut Bodies) {
         let Self { first, rest, .. } = mem::take(self);
+        bodies.room_mut().give(rest.capacity() * size_of::<Piece>());
         for piece in iter::once(first).chain(rest) {
             piece.forget(bodies);
         }
+    }
+
+    /// How many bytes it has copied of bodies, and not given back: for checks.
+    pub fn copied(&self) -> u64 {
+        let pieces = iter::once(&self.first).chain(&self.rest);
+        let copied = pieces.map(|piece| match piece {
+            Piece::Copied(_, of_bodies) => *of_bodies,
+            Piece::Shared(_) => 0,
+        });
+        copied.sum()
     }
 
     /// How many rights to bodies it has: for checks.
@@ -164,11 +209,11 @@ mod tests {
     /// it ever sent.
     #[test]
     fn what_is_sent_is_given_back_though_the_output_never_is_empty() {
-        let mut output = Output::default();
-        output.copy(&[0; 1000]);
+        let (mut output, mut bodies) = (Output::default(), Bodies::default());
+        output.copy(&[0; 1000], bodies.room_mut());
         for _ in 0..10_000 {
-            output.copy(&[0; 1000]);
-            output.sent(1000, &mut Bodies::default());
+            output.copy(&[0; 1000], bodies.room_mut());
+            output.sent(1000, &mut bodies);
             let pieces = iter::once(&output.first).chain(&output.rest);
             let held: usize = pieces.map(Piece::len).sum();
             assert!(held <= 2 * PIECE, "{held} bytes held for {} unsent", output.len());
@@ -191,7 +236,7 @@ mod tests {
                 reply.write(&mut wanted);
                 wanted.extend(&body);
                 let shared = (size >= 4000).then(|| bodies.store(&body).expect("there is memory"));
-                output.reply_with(reply, &body, shared);
+                output.reply_with(reply, &body, shared, bodies.room_mut());
             }
             let (mut got, mut portions) = (Vec::new(), portions.into_iter().cycle());
             while !output.is_empty() {
@@ -208,7 +253,7 @@ mod tests {
             }
             prop_assert_eq!(got, wanted);
             prop_assert!(output.rest.capacity() == 0 && output.first.len() == 0 && output.sent == 0);
-            prop_assert_eq!(bodies.rights(), 0);
+            prop_assert_eq!((bodies.rights(), bodies.room().held()), (0, 0));
         }
     }
 }

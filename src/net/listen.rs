@@ -9,7 +9,7 @@ use std::{
         fd::{OwnedFd, RawFd},
         unix::{
             self,
-            fs::{FileTypeExt, MetadataExt},
+            fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
         },
     },
     path::{Path, PathBuf},
@@ -32,6 +32,8 @@ pub enum ListenError {
     Refused(String, io::Error),
     /// Another process listens on this path.
     InUse(PathBuf),
+    /// Another process is just beginning to listen on this path.
+    InUseSoon(PathBuf),
     /// Something at this path is not a socket, so it is not ours to remove.
     NotASocket(PathBuf),
 }
@@ -42,6 +44,9 @@ impl fmt::Display for ListenError {
             Self::Refused(place, error) => write!(f, "cannot listen on {place}: {error}"),
             Self::InUse(path) => {
                 write!(f, "cannot listen on {}: another process does", path.display())
+            }
+            Self::InUseSoon(path) => {
+                write!(f, "cannot listen on {}: another process is about to", path.display())
             }
             Self::NotASocket(path) => {
                 write!(f, "cannot listen on {}: a file is in the way", path.display())
@@ -209,31 +214,106 @@ fn inherited_count(
         return Ok(0);
     }
     let count = number("LISTEN_FDS", &count)?;
+    if count == 0 {
+        // Rather than to listen where it was not meant to.
+        let error = "LISTEN_FDS is 0: no socket is passed on";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+    }
     Ok(RawFd::try_from(count).unwrap_or(RawFd::MAX))
 }
 
 fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     let refused = |error| ListenError::Refused(format!("unix:{}", path.display()), error);
-    if let Ok(found) = fs::symlink_metadata(path) {
-        if !found.file_type().is_socket() {
-            return Err(ListenError::NotASocket(path.into()));
-        }
-        // A socket that refuses is left over from a process that is gone; one that does not has
-        // an owner, who may be too busy to answer: this connects without waiting.
-        match UnixStream::connect(path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-            Ok(_) => return Err(ListenError::InUse(path.into())),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(ListenError::InUse(path.into()));
-            }
-            Err(error) => return Err(refused(error)),
-        }
+    unix::net::SocketAddr::from_pathname(path).map_err(refused)?;
+    // What cannot be had at all is said before anything is changed.
+    is_left_over(path)?;
+    let _claim = Claim::on(path)?;
+    if is_left_over(path)? {
         fs::remove_file(path).map_err(refused)?;
     }
     let listener = UnixListener::bind(path).map_err(refused)?;
     let made = fs::symlink_metadata(path).map_err(refused)?;
     let file = SocketFile { path: path.into(), device: made.dev(), inode: made.ino() };
     Ok(Listener(Kind::Unix(listener, Some(file))))
+}
+
+/// Whether there is a socket whose owner is gone; not if there is nothing.
+fn is_left_over(path: &Path) -> Result<bool, ListenError> {
+    let Ok(found) = fs::symlink_metadata(path) else { return Ok(false) };
+    if !found.file_type().is_socket() {
+        return Err(ListenError::NotASocket(path.into()));
+    }
+    // A socket that refuses is left over from a process that is gone; one that does not has an
+    // owner, who may be too busy to answer: this connects without waiting.
+    match UnixStream::connect(path) {
+        Ok(_) => Err(ListenError::InUse(path.into())),
+        Err(error) => match error.kind() {
+            io::ErrorKind::ConnectionRefused => Ok(true),
+            // It has just been removed.
+            io::ErrorKind::NotFound => Ok(false),
+            io::ErrorKind::WouldBlock => Err(ListenError::InUse(path.into())),
+            _ => Err(ListenError::Refused(format!("unix:{}", path.display()), error)),
+        },
+    }
+}
+
+/// The right to set a socket up at a path: a lock on a file beside it, which is there no longer
+/// than that takes. Without it, of two processes that start at once each may take the other's new
+/// socket, which does not listen yet, for one that was left over.
+#[derive(Debug)]
+struct Claim {
+    lock: PathBuf,
+    /// Keeps the lock.
+    _file: OwnedFd,
+}
+
+impl Claim {
+    /// Takes it, or fails at once where another process has it. Whatever file of that name was
+    /// left behind by a process that was killed meanwhile is as good as a new one.
+    fn on(path: &Path) -> Result<Self, ListenError> {
+        let refused = |error| ListenError::Refused(format!("unix:{}", path.display()), error);
+        let Some(own_name) = path.file_name() else {
+            return Err(refused(io::Error::new(io::ErrorKind::InvalidInput, "it names no file")));
+        };
+        let mut name = OsString::from(".");
+        name.push(own_name);
+        name.push(".beanstalkd-start");
+        let lock = path.with_file_name(name);
+        // Neither a link nor a pipe that somebody has put there leads astray or holds up.
+        let file = fs::OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(&lock)
+            .map_err(refused)?;
+        match sys::lock_file(&file) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) => {
+                return Err(ListenError::InUseSoon(path.into()));
+            }
+            // Where there are no locks, it goes without.
+            Ok(()) | Err(_) => {}
+        }
+        // Its last owner may have removed it between opening and locking, and another process may
+        // have a new one by now.
+        let own = file.metadata().map_err(refused)?;
+        let is_there = fs::symlink_metadata(&lock)
+            .is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()));
+        if !is_there {
+            return Err(ListenError::InUseSoon(path.into()));
+        }
+        Ok(Self { lock, _file: file.into() })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // While it is still locked, so that it cannot be another process's.
+        if let Err(error) = fs::remove_file(&self.lock) {
+            warn!("{} stays: {error}", self.lock.display());
+        }
+    }
 }
 
 #[cfg(test)]
@@ -249,7 +329,9 @@ mod tests {
         assert_eq!(count(Some("17"), Some("2")), Ok(2));
         assert_eq!(count(Some("18"), Some("2")), Ok(0));
         assert_eq!(count(Some("18"), Some("two")), Ok(0));
-        assert_eq!(count(Some("17"), Some("0")), Ok(0));
+        assert_eq!(count(Some("18"), Some("0")), Ok(0));
+        let none = "LISTEN_FDS is 0: no socket is passed on";
+        assert_eq!(count(Some("17"), Some("0")), Err(none.into()));
         assert_eq!(count(None, Some("2")), Ok(0));
         assert_eq!(count(Some("17"), None), Ok(0));
         assert_eq!(count(Some("me"), Some("2")), Err("LISTEN_PID is no number: me".into()));

@@ -26,12 +26,13 @@ use mio::{
 pub use self::listen::{ListenError, Listener};
 use self::socket::{Socket, Stream};
 use crate::{
-    base::{Key, is_there},
+    base::{Key, Need, NoRoom},
     clock::{Clock, Time},
     conn::Conn,
+    logging::Seldom,
     notify::Notifier,
     proto::LINE_LIMIT,
-    server::{Appetite, SHARE, Server, TURN},
+    server::{Appetite, PATIENCE, SHARE, Server, TURN},
     sys::Signals,
     wal::Wal,
 };
@@ -72,17 +73,90 @@ const CLOSE_TIME: Duration = Duration::from_micros(500);
 const EVENTS: usize = 4096;
 
 /// How long the listeners rest when the system has no descriptors to give, unless a connection
-/// closes before.
+/// closes before; and how long one rests that can accept nothing.
 const REST: Duration = Duration::from_secs(1);
 
-/// How long it is, at least, from one report of such a shortage to the next.
+/// How long it is, at least, from one report of such a trouble to the next.
 const REPORT: Duration = Duration::from_secs(5);
+
+/// How often an idle daemon looks at the clock on the wall, which may be set, while that moves
+/// deadlines.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// How long nothing is served for want of memory until those are closed who keep the most of it.
+const STARVATION: Duration = Duration::from_secs(1);
+
+/// How often in a row a listener may fail to accept: one that fails for a reason of the client's
+/// has rid itself of that client, and one that goes on failing has a reason of its own.
+const FAILURES: u32 = 16;
+
+/// Something that may last long and come often: it is reported when it begins and when it is
+/// over, and what begins soon after the last report is not reported.
+#[derive(Debug, Default)]
+struct Trouble {
+    is_reported: bool,
+    /// None is reported before.
+    reports_from: Time,
+}
+
+impl Trouble {
+    /// It is there, maybe for long already; whether that is to be reported.
+    fn is_there(&mut self, now: Time) -> bool {
+        let is_new = !self.is_reported && self.reports_from <= now;
+        if is_new {
+            self.is_reported = true;
+            self.reports_from = now + REPORT;
+        }
+        is_new
+    }
+
+    /// It is there no more; whether that is to be reported.
+    fn is_over(&mut self) -> bool {
+        std::mem::take(&mut self.is_reported)
+    }
+}
 
 /// A listener, and whether somebody may be at it; otherwise an event will come.
 #[derive(Debug)]
 struct Door {
     listener: Listener,
     is_knocked_at: bool,
+    /// How often in a row it has failed to accept.
+    failures: u32,
+    /// It has failed too often, and is not tried before.
+    rests_until: Option<Time>,
+    trouble: Trouble,
+}
+
+impl Door {
+    fn new(listener: Listener) -> Self {
+        let trouble = Trouble::default();
+        Self { listener, is_knocked_at: true, failures: 0, rests_until: None, trouble }
+    }
+
+    /// Whether to try it now.
+    fn is_open(&self, now: Time) -> bool {
+        self.is_knocked_at && self.rests_until.is_none_or(|until| until <= now)
+    }
+
+    fn has_failed(&mut self, error: &io::Error, now: Time) {
+        self.failures = self.failures.saturating_add(1);
+        if self.failures < FAILURES {
+            return;
+        }
+        self.rests_until = Some(now + REST);
+        if self.trouble.is_there(now) {
+            warn!("{} accepts no connections: {error}", self.listener.place());
+        }
+    }
+
+    fn has_worked(&mut self) {
+        self.failures = 0;
+        self.rests_until = None;
+        if self.trouble.is_over() {
+            info!("{} accepts connections again", self.listener.place());
+        }
+    }
 }
 
 /// The running daemon.
@@ -92,10 +166,8 @@ pub struct Shell {
     doors: Vec<Door>,
     /// Out of descriptors: nobody is let in until then, or until one is given back.
     rests_until: Option<Time>,
-    /// A shortage of descriptors has been reported, and somebody has been at a door ever since.
-    is_short: bool,
-    /// No shortage is reported before.
-    reports_from: Time,
+    /// Somebody has been at a door ever since it was reported.
+    shortage: Trouble,
     notifier: Notifier,
     signals: Signals,
     clock: Clock,
@@ -109,6 +181,13 @@ pub struct Shell {
     busy: VecDeque<Key<Conn>>,
     /// Those that have ended and are not closed yet.
     ended: VecDeque<Key<Conn>>,
+    /// Those that could go on if there were memory; and when they try again.
+    put_off: VecDeque<Key<Conn>>,
+    try_again_at: Option<Time>,
+    /// Nothing can be served for want of memory; from then on connections are closed for it.
+    relief_at: Option<Time>,
+    /// Connections that were closed for it.
+    relieved: Seldom,
     /// Connections that can take more of their output.
     writable: Vec<Key<Conn>>,
     /// Where bytes arrive; whatever is not consumed at once moves to its socket.
@@ -129,7 +208,7 @@ impl Shell {
         let mut doors = Vec::new();
         for (index, mut listener) in listeners.into_iter().enumerate() {
             listener.register(poll.registry(), Token(DOORS + index), Interest::READABLE)?;
-            doors.push(Door { listener, is_knocked_at: true });
+            doors.push(Door::new(listener));
         }
         let fd = signals.as_raw_fd();
         poll.registry().register(&mut SourceFd(&fd), SIGNALS, Interest::READABLE)?;
@@ -137,8 +216,7 @@ impl Shell {
             poll,
             doors,
             rests_until: None,
-            is_short: false,
-            reports_from: Time::default(),
+            shortage: Trouble::default(),
             notifier,
             signals,
             clock,
@@ -147,6 +225,10 @@ impl Shell {
             runnable: VecDeque::new(),
             busy: VecDeque::new(),
             ended: VecDeque::new(),
+            put_off: VecDeque::new(),
+            try_again_at: None,
+            relief_at: None,
+            relieved: Seldom::default(),
             writable: Vec::new(),
             buffer: vec![0; READ_SHARE + LINE_LIMIT].into(),
             is_stopping: false,
@@ -169,9 +251,11 @@ impl Shell {
                 self.note(event);
             }
             self.accept(now);
+            self.try_again(now);
             self.advance_all(now);
             self.server.commit(now);
             self.flush();
+            self.relieve(now);
             self.close_ended(now);
             self.server.reclaim();
             self.notifier.status(self.status());
@@ -197,14 +281,21 @@ impl Shell {
 
     /// Sleeps until something happens or is due; not at all while work is left.
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
-        let is_knocked_at = self.doors.iter().any(|door| door.is_knocked_at);
-        let accept = is_knocked_at.then(|| self.rests_until.unwrap_or_default());
+        let knocked_at = self.doors.iter().filter(|door| door.is_knocked_at);
+        let accept =
+            knocked_at.map(|door| door.rests_until.max(self.rests_until).unwrap_or_default()).min();
         let lines = [&self.runnable, &self.busy, &self.ended];
         let work = lines.iter().any(|line| !line.is_empty()).then(Time::default);
-        let due = [self.server.next_deadline(), self.notifier.next_deadline(), accept, work];
+        let (again, relief) = (self.try_again_at, self.relief_at);
+        let (server, notifier) = (self.server.next_deadline(), self.notifier.next_deadline());
+        let due = [server, notifier, accept, work, again, relief];
         let next = due.into_iter().flatten().min();
         // The turn has taken time; what is due must not wait as long again.
         let timeout = next.map(|at| self.clock.now().until(at));
+        // The log dates delayed jobs, and no event tells that the clock on the wall was set.
+        let is_dated = self.server.has_log() && self.server.queue().counts().delayed > 0;
+        let look = is_dated.then_some(LOOK);
+        let timeout = [timeout, look].into_iter().flatten().min();
         match self.poll.poll(events, timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                 events.clear();
@@ -269,6 +360,29 @@ impl Shell {
         }
     }
 
+    /// Lets a connection go on when there may be memory for it.
+    fn put_off(&mut self, key: Key<Conn>, now: Time) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        if !std::mem::replace(&mut socket.is_put_off, true) {
+            self.put_off.push_back(key);
+        }
+        self.try_again_at.get_or_insert(now + PATIENCE);
+    }
+
+    /// Lets those go on that there was no memory for, if it is time.
+    fn try_again(&mut self, now: Time) {
+        if self.try_again_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.try_again_at = None;
+        while let Some(key) = self.put_off.pop_front() {
+            if let Some(socket) = &mut self.sockets[key.index()] {
+                socket.is_put_off = false;
+            }
+            self.line_up_busy(key);
+        }
+    }
+
     /// Lets a connection go on that has had its share.
     fn line_up_busy(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
@@ -284,51 +398,68 @@ impl Shell {
         if self.is_stopping || self.rests_until.is_some_and(|until| until > now) {
             return;
         }
-        // What a connection needs beside its descriptor cannot be refused later.
-        let is_knocked_at = self.doors.iter().any(|door| door.is_knocked_at);
-        if is_knocked_at && !is_there(0) {
-            return self.rest(&io::ErrorKind::OutOfMemory.into(), now);
-        }
         self.rests_until = None;
         let share = ACCEPT_SHARE.div_ceil(self.doors.len().max(1));
         for index in 0..self.doors.len() {
             self.accept_at(index, share, now);
         }
-        let is_over = self.is_short && self.doors.iter().all(|door| !door.is_knocked_at);
-        if is_over {
+        if self.doors.iter().all(|door| !door.is_open(now)) && self.shortage.is_over() {
             info!("new connections are accepted again");
-            self.is_short = false;
         }
     }
 
     fn accept_at(&mut self, index: usize, share: usize, now: Time) {
         for _ in 0..share {
             let door = &mut self.doors[index];
-            if !door.is_knocked_at || self.rests_until.is_some() {
+            if !door.is_open(now) || self.rests_until.is_some() {
                 return;
             }
+            // What a connection needs beside its descriptor cannot be refused later.
+            if let Err(NoRoom) = self.make_room() {
+                return self.rest(&io::ErrorKind::OutOfMemory.into(), now);
+            }
+            let door = &mut self.doors[index];
             match door.listener.accept() {
                 Ok(stream) => {
+                    door.has_worked();
                     if let Err(error) = self.welcome(stream, now) {
-                        warn!("a new connection could not be registered: {error}");
+                        debug!("a new connection could not be registered: {error}");
+                        self.rest(&error, now);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     door.is_knocked_at = false;
+                    door.has_worked();
                 }
                 Err(error) if is_shortage(&error) => self.rest(&error, now),
                 // The client has gone before we came to the door; the next one may be there.
-                Err(error) => debug!("accept: {error}"),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {
+                    debug!("accept: {error}");
+                }
+                Err(error) => {
+                    debug!("accept: {error}");
+                    door.has_failed(&error, now);
+                }
             }
         }
     }
 
+    /// Makes sure that another connection finds memory, here and in the server.
+    fn make_room(&mut self) -> Result<(), NoRoom> {
+        self.server.make_room_to_open()?;
+        let room = self.server.room_mut();
+        let count = self.sockets.len() + 1;
+        room.grow(Need::Connection, &mut self.sockets, count)?;
+        for line in [&mut self.runnable, &mut self.busy, &mut self.ended, &mut self.put_off] {
+            room.grow_line(Need::Connection, line, count)?;
+        }
+        Ok(())
+    }
+
     fn rest(&mut self, error: &io::Error, now: Time) {
         self.rests_until = Some(now + REST);
-        if !self.is_short && self.reports_from <= now {
+        if self.shortage.is_there(now) {
             warn!("no new connections until others close: {error}");
-            self.is_short = true;
-            self.reports_from = now + REPORT;
         }
     }
 
@@ -404,7 +535,15 @@ impl Shell {
         if socket.has_ended {
             return;
         }
-        if std::mem::take(&mut socket.has_hung_up) {
+        let has_hung_up = socket.has_hung_up || self.server.has_hung_up(key);
+        if has_hung_up && !self.server.has_room() {
+            // It cannot be answered, and those who leave must not wait for the memory they have.
+            debug!("{key:?} hung up, and there is no memory to answer it");
+            return self.end(key);
+        }
+        if socket.has_hung_up {
+            // It may be told that it waits no longer.
+            socket.has_hung_up = false;
             self.server.half_close(key);
         }
         if socket.is_writable && self.server.unsent(key) > 0 {
@@ -414,8 +553,10 @@ impl Shell {
             return;
         }
         if socket.appetite == Appetite::More {
-            if socket.is_readable {
+            if socket.is_readable && self.server.room_mut().has(Need::More, self.buffer.len()) {
                 self.read(key, share, now);
+            } else if socket.is_readable {
+                self.look(key, share, now);
             }
         } else {
             self.feed_left_over(key, share, now);
@@ -432,8 +573,40 @@ impl Shell {
             Ok(count) => {
                 let bytes = &self.buffer[..left + count];
                 let (consumed, appetite) = self.server.feed(key, bytes, share, now);
+                let before = socket.left_over.capacity();
                 socket.leave_over(&bytes[consumed..]);
-                self.go_on(key, appetite);
+                self.server.room_mut().follow(before, socket.left_over.capacity());
+                self.go_on(key, appetite, now);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.line_up(key),
+            Err(error) => self.fail(key, &error),
+        }
+    }
+
+    /// Does what [`Shell::read`] does where there is no memory to keep what cannot be consumed at
+    /// once: that stays in the system, for one call more.
+    fn look(&mut self, key: Key<Conn>, share: u32, now: Time) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        let left = socket.left_over.len();
+        self.buffer[..left].copy_from_slice(&socket.left_over);
+        match socket.peek(&mut self.buffer[left..]) {
+            Ok(0) => self.server.end_of_input(key),
+            Ok(count) => {
+                let bytes = &self.buffer[..left + count];
+                let (consumed, appetite) = self.server.feed(key, bytes, share, now);
+                // A part of a line stays there too, until more comes; unless no event may tell that.
+                let is_part = appetite == Appetite::More && socket.reads_on();
+                let taken = if is_part { left + count } else { consumed.max(left) };
+                let has_more = appetite != Appetite::More && taken < left + count;
+                let (before, is_readable) = (socket.left_over.capacity(), socket.is_readable);
+                socket.leave_over(&bytes[consumed..taken]);
+                self.server.room_mut().follow(before, socket.left_over.capacity());
+                if let Err(error) = socket.drop_seen(&mut self.buffer[..taken - left]) {
+                    return self.fail(key, &error);
+                }
+                socket.is_readable = is_readable || has_more;
+                self.go_on(key, appetite, now);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => self.line_up(key),
@@ -445,11 +618,13 @@ impl Shell {
     fn feed_left_over(&mut self, key: Key<Conn>, share: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let (consumed, appetite) = self.server.feed(key, &socket.left_over, share, now);
+        let before = socket.left_over.capacity();
         socket.drop_left_over(consumed);
-        self.go_on(key, appetite);
+        self.server.room_mut().follow(before, socket.left_over.capacity());
+        self.go_on(key, appetite, now);
     }
 
-    fn go_on(&mut self, key: Key<Conn>, appetite: Appetite) {
+    fn go_on(&mut self, key: Key<Conn>, appetite: Appetite, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         socket.appetite = appetite;
         match appetite {
@@ -457,6 +632,7 @@ impl Shell {
             Appetite::More if socket.is_readable => self.line_up_busy(key),
             // An event, or a note of the server's, will come.
             Appetite::More | Appetite::Paused => {}
+            Appetite::Short => self.put_off(key, now),
         }
     }
 }
@@ -478,6 +654,7 @@ impl Shell {
         if socket.has_ended {
             return;
         }
+        let before = self.server.unsent(key);
         let mut share = WRITE_SHARE;
         while socket.is_writable && self.server.unsent(key) > 0 && share > 0 {
             let (slices, count) = self.server.output(key);
@@ -495,7 +672,10 @@ impl Shell {
             return self.end(key);
         }
         let can_send = socket.is_writable && self.server.unsent(key) > 0;
+        // One that there was no memory for has better prospects now that it has less to read.
+        let has_prospects = !socket.is_put_off || self.server.unsent(key) < before;
         let can_feed = self.server.takes_input(key)
+            && has_prospects
             && (socket.is_readable || socket.appetite != Appetite::More);
         if can_send || can_feed {
             self.line_up_busy(key);
@@ -513,6 +693,42 @@ impl Shell {
         if !std::mem::replace(&mut socket.has_ended, true) {
             self.ended.push_back(key);
         }
+        if socket.is_put_off {
+            // It leaves that line, and gives its memory to the others.
+            self.try_again_at = Some(Time::default());
+        }
+    }
+
+    /// Where nothing has been served for a while for want of memory, closes the connection that has
+    /// the most to read and does not: one in a turn, until there is memory. Called when all was
+    /// sent that the clients take. O(connections) then, and O(1) otherwise.
+    fn relieve(&mut self, now: Time) {
+        if self.relief_at.is_none() && !self.server.lacks_room() {
+            return;
+        }
+        if self.server.has_room() {
+            self.relief_at = None;
+            return;
+        }
+        let is_due = *self.relief_at.get_or_insert(now + STARVATION) <= now;
+        // Those who are about to be closed may be enough.
+        if !is_due || !self.ended.is_empty() {
+            return;
+        }
+        let sockets = self.sockets.iter().enumerate().filter(|(_, socket)| socket.is_some());
+        let unsent = sockets.map(|(index, _)| Key::from_index(index));
+        let unsent = unsent.map(|key| (self.server.unsent(key), key));
+        let most = unsent.max_by_key(|&(unsent, _)| unsent).filter(|&(unsent, _)| unsent > 0);
+        let Some((unsent, key)) = most else {
+            // It is others who have the memory: jobs, for one.
+            self.relief_at = Some(now + STARVATION);
+            return;
+        };
+        debug!("{key:?} does not read {unsent} bytes, and there is no memory");
+        if let Some(count) = self.relieved.again(now) {
+            warn!("connections closed that did not read, for want of memory: {count}");
+        }
+        self.end(key);
     }
 
     /// Closes connections that have ended, as many as there is time for.
@@ -523,7 +739,8 @@ impl Shell {
         let until = self.clock.now() + CLOSE_TIME;
         for _ in 0..self.ended.len() {
             let Some(key) = self.ended.pop_front() else { break };
-            if self.sockets[key.index()].as_ref().is_some_and(|socket| socket.is_runnable) {
+            let socket = self.sockets[key.index()].as_ref();
+            if socket.is_some_and(|socket| socket.is_runnable || socket.is_put_off) {
                 // Its key is in a line still, and must not name another connection there.
                 self.ended.push_back(key);
             } else {
@@ -542,5 +759,7 @@ impl Shell {
         self.sockets[key.index()] = None;
         self.server.close(key, now);
         self.rests_until = None;
+        // There may be memory for others now.
+        self.try_again_at = self.try_again_at.map(|_| Time::default());
     }
 }

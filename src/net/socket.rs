@@ -9,7 +9,7 @@ use mio::{
     net::{TcpStream, UnixStream},
 };
 
-use crate::{proto::LINE_LIMIT, server::Appetite};
+use crate::{proto::LINE_LIMIT, server::Appetite, sys};
 
 /// Either kind of stream.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Source for Stream {
 
 /// One connection as the shell sees it.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "six independent facts, not one state")]
+#[expect(clippy::struct_excessive_bools, reason = "seven independent facts, not one state")]
 pub(super) struct Socket {
     stream: Stream,
     /// A read may bring something.
@@ -55,6 +55,8 @@ pub(super) struct Socket {
     pub(super) has_hung_up: bool,
     /// Is lined up.
     pub(super) is_runnable: bool,
+    /// Is among those that there is no memory for.
+    pub(super) is_put_off: bool,
     /// Nothing is done for it any more but closing it.
     pub(super) has_ended: bool,
     /// What the server wanted when it was last fed.
@@ -73,6 +75,7 @@ impl Socket {
             reads_on: false,
             has_hung_up: false,
             is_runnable: false,
+            is_put_off: false,
             has_ended: false,
             appetite: Appetite::More,
             left_over: Vec::new(),
@@ -94,15 +97,47 @@ impl Socket {
             Stream::Tcp(stream) => stream.read(buffer),
             Stream::Unix(stream) => stream.read(buffer),
         };
-        match &result {
-            Ok(count) if *count < buffer.len() && !self.reads_on => self.is_readable = false,
+        self.note_read(&result, buffer.len());
+        result
+    }
+
+    /// Looks at what a read would bring, and leaves it in the system.
+    pub(super) fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let result = match &self.stream {
+            Stream::Tcp(stream) => sys::peek(stream, buffer),
+            Stream::Unix(stream) => sys::peek(stream, buffer),
+        };
+        self.note_read(&result, buffer.len());
+        result
+    }
+
+    /// Reads away what a look has shown: the whole buffer.
+    pub(super) fn drop_seen(&mut self, mut buffer: &mut [u8]) -> io::Result<()> {
+        while !buffer.is_empty() {
+            match self.read(buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => buffer = &mut buffer[count..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn note_read(&mut self, result: &io::Result<usize>, wanted: usize) {
+        match result {
+            Ok(count) if *count < wanted && !self.reads_on => self.is_readable = false,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.is_readable = false;
                 self.reads_on = false;
             }
             _ => {}
         }
-        result
+    }
+
+    /// Whether no event tells that something more has come.
+    pub(super) fn reads_on(&self) -> bool {
+        self.reads_on
     }
 
     /// Writes once, and says how many bytes were taken.

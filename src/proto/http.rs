@@ -3,15 +3,21 @@
 //! A browser can be tricked into sending a request to any port. Its lines would be answered one by
 //! one, each unknown, until those of its body, which the page that tricks it has written.
 
-/// Whether the first line of a connection is that of an HTTP request. Where the line is longer
-/// than any of ours, only its beginning is there.
+/// Whether the first line of a connection is that of an HTTP request, however sloppy: with or
+/// without a version, and with any white space between its words or before them. Where the line is
+/// longer than any of ours, only its beginning is there.
+///
+/// An upper-case word and something with the looks of an address suffice, for no command of ours is
+/// upper case.
 pub fn is_http_request(line: &[u8], is_whole: bool) -> bool {
-    let mut words = line.splitn(3, |&byte| byte == b' ');
-    let (Some(_method), Some(target)) = (words.next(), words.next()) else { return false };
-    if is_whole {
-        return words.next().is_some_and(|version| version.starts_with(b"HTTP/"));
+    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let (Some(method), Some(target)) = (words.next(), words.next()) else { return false };
+    let has_version = words.next().is_some_and(|version| version.starts_with(b"HTTP/"));
+    if method.iter().all(|&byte| byte.is_ascii_uppercase() || byte == b'-') {
+        let is_address = target.iter().any(|byte| b"/*:.".contains(byte));
+        return is_address || has_version || method == b"CONNECT";
     }
-    target.starts_with(b"/") || target.windows(3).any(|part| part == b"://")
+    is_whole && has_version
 }
 
 #[cfg(test)]
@@ -20,15 +26,47 @@ mod tests {
 
     #[test]
     fn requests_are_told_from_commands() {
-        for line in ["GET / HTTP/1.1", "POST /x?y HTTP/1.0", "OPTIONS * HTTP/1.1", "x / HTTP/9"] {
+        let requests = [
+            "GET / HTTP/1.1",
+            "POST /x?y HTTP/1.0",
+            "OPTIONS * HTTP/1.1",
+            "x / HTTP/9",
+            "GET /",
+            "GET  /  HTTP/1.1",
+            "\n\tGET\t/\nHost: h",
+            "CONNECT h:80",
+            "CONNECT localhost",
+            "GET host.name",
+            "GET http://h",
+            "GET [::1]:80",
+            "VERSION-CONTROL x HTTP/1.1",
+        ];
+        for line in requests {
             assert!(is_http_request(line.as_bytes(), true), "{line}");
         }
-        for line in ["", "GET", "GET /", "stats", "use HTTP/1.1", "put 0 0 60 5", "put 0 0 HTTP/"] {
+        let commands = [
+            "",
+            " ",
+            "GET",
+            "GET ",
+            "get /",
+            "stats",
+            "use /",
+            "use HTTP/1.1",
+            "put 0 0 60 5",
+            "put 0 0 HTTP/",
+            "PUT 0 0 60 5",
+            "USE default",
+        ];
+        for line in commands {
             assert!(!is_http_request(line.as_bytes(), true), "{line}");
         }
-        assert!(is_http_request(format!("POST /{}", "a".repeat(300)).as_bytes(), false));
-        assert!(is_http_request(format!("GET http://{}", "a".repeat(300)).as_bytes(), false));
-        assert!(!is_http_request(format!("use {}", "a".repeat(300)).as_bytes(), false));
-        assert!(!is_http_request("a".repeat(300).as_bytes(), false));
+        let long = "a".repeat(300);
+        for start in ["POST /", "GET http://", "GET /?x HTTP/1.1\n"] {
+            assert!(is_http_request(format!("{start}{long}").as_bytes(), false), "{start}");
+        }
+        for start in ["use /", "use ", "watch http://", "", "GET "] {
+            assert!(!is_http_request(format!("{start}{long}").as_bytes(), false), "{start}");
+        }
     }
 }

@@ -11,8 +11,8 @@ mod yaml;
 pub use self::{
     http::is_http_request,
     parse::{Refusal, parse, tube_name},
-    reply::{Refused, Reply},
-    yaml::{JobStats, ServerStats, TubeStats, list},
+    reply::{List, Refused, Reply},
+    yaml::{JobStats, ServerStats, TubeStats},
 };
 
 /// The longest command line, its CR LF included.

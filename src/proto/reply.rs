@@ -1,5 +1,7 @@
 //! From a reply to bytes.
 
+use super::{CRLF, yaml};
+
 /// What the daemon answers. Each variant has exactly one form on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the protocol's own words")]
@@ -93,6 +95,37 @@ impl Reply<'_> {
             Self::NotFound => text(out, "NOT_FOUND\r\n"),
             Self::Refused(refused) => text(out, refused.text()),
         }
+    }
+}
+
+/// A reply with the names of tubes, which may be very many: written where it is to be, at once.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct List {
+    /// How many names there are.
+    pub count: usize,
+    /// How many bytes they have.
+    pub bytes: usize,
+}
+
+impl List {
+    /// The list with one more name.
+    #[must_use]
+    pub fn with(self, name: &str) -> Self {
+        Self { count: self.count + 1, bytes: self.bytes + name.len() }
+    }
+
+    /// How many bytes the reply has, or a few less.
+    pub fn size(self) -> usize {
+        let line = "OK \r\n\r\n".len() + usize::MAX.ilog10() as usize + 1;
+        line + yaml::list_length(self.count, self.bytes)
+    }
+
+    /// Appends the reply to `out`.
+    pub fn write<'a>(self, out: &mut Vec<u8>, names: impl Iterator<Item = &'a str>) {
+        out.reserve(self.size());
+        number(out, "OK ", yaml::list_length(self.count, self.bytes) as u64);
+        yaml::write_list(out, names);
+        out.extend_from_slice(CRLF);
     }
 }
 

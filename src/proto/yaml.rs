@@ -6,15 +6,21 @@ use std::fmt::{Display, Write};
 
 use super::Verb;
 
-/// A list document.
-pub fn list<'a>(names: impl Iterator<Item = &'a str>) -> Vec<u8> {
-    let mut out = String::from("---\n");
+const HEAD: &str = "---\n";
+
+/// How long the list document of so many names is, which have so many bytes, in bytes.
+pub(super) fn list_length(names: usize, bytes: usize) -> usize {
+    HEAD.len() + "- \n".len() * names + bytes
+}
+
+/// Writes a list document.
+pub(super) fn write_list<'a>(out: &mut Vec<u8>, names: impl Iterator<Item = &'a str>) {
+    out.extend_from_slice(HEAD.as_bytes());
     for name in names {
-        out.push_str("- ");
-        out.push_str(name);
-        out.push('\n');
+        out.extend_from_slice(b"- ");
+        out.extend_from_slice(name.as_bytes());
+        out.push(b'\n');
     }
-    out.into_bytes()
 }
 
 /// What `stats` tells. Times are in seconds.
@@ -186,7 +192,7 @@ struct Document(String);
 
 impl Document {
     fn new() -> Self {
-        Self(String::from("---\n"))
+        Self(String::from(HEAD))
     }
 
     fn pair(&mut self, key: impl Display, value: impl Display) {

@@ -12,7 +12,7 @@
 //! So one position and one pair of links suffice, and a job fits 96 bytes beside its body.
 
 use crate::{
-    base::{Arena, Bodies, Body, Key, Linked, Links, Pages},
+    base::{Arena, BODY_COST, Bodies, Body, Key, Linked, Links, Need, NoRoom, Pages},
     clock::Time,
     queue::{client::Client, tube::Tube},
 };
@@ -20,9 +20,8 @@ use crate::{
 /// Priorities below this count as urgent in statistics.
 pub const URGENT: u32 = 1024;
 
-/// What a job counts for beside its body where memory is limited, in bytes: close to what it takes,
-/// but for the rounding up of large bodies.
-pub const JOB_COST: u64 = 128;
+/// What a job counts for beside its body where memory is limited, in bytes.
+pub const JOB_COST: u64 = BODY_COST;
 
 /// Where a job stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +78,17 @@ pub struct Record {
     pub state: State,
 }
 
+/// Which instants of a job come from dates that a binlog told, rather than from this process's own
+/// clock. They move when the wall clock is set: see [`crate::queue::Queue::shift_dates`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dated {
+    /// `created_at` does.
+    pub is_created: bool,
+    /// `deadline_at` does: the end of a delay, which may have passed, or the instant of a bury. A
+    /// ready job of which this is true is delayed by what the binlog says.
+    pub is_deadline: bool,
+}
+
 /// A job in its place.
 #[derive(Debug)]
 pub struct Job {
@@ -88,6 +98,8 @@ pub struct Job {
     pub body: Body,
     /// The tube it was put into.
     pub tube: Key<Tube>,
+    /// Which of its instants were read as dates.
+    pub dated: Dated,
     pub(super) position: u32,
     pub(super) links: Links<Job>,
 }
@@ -185,6 +197,13 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
+    /// Makes sure that the next job finds memory, but for its body. O(1).
+    pub(super) fn make_room(&mut self) -> Result<(), NoRoom> {
+        let room = self.bodies.room_mut();
+        self.arena.make_room(Need::More, room)?;
+        self.ids.make_room(room)
+    }
+
     pub(super) fn insert(&mut self, job: Job) -> Key<Job> {
         let id = job.record.id;
         self.bytes += job.body.len() as u64;

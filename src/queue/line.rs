@@ -10,9 +10,24 @@
 //! nobody more than taking all places anew each time would.
 
 use super::{Client, Queue, Tube, client::Wait};
-use crate::{base::Key, clock::Time};
+use crate::{
+    base::{Key, Need, NoRoom},
+    clock::Time,
+};
 
 impl Queue {
+    /// Makes sure that [`Queue::wait`] finds memory, and later the job that the client waits for.
+    /// O(places it has lost since it waited last).
+    pub fn make_room_to_wait(&mut self, client: Key<Client>) -> Result<(), NoRoom> {
+        let Self { jobs, tubes, clients, watches, .. } = self;
+        let room = jobs.bodies.room_mut();
+        let client = &mut clients[client];
+        for &watch in &client.absent {
+            tubes.arena[watches[watch].tube].line.make_room(Need::Least, room)?;
+        }
+        client.deadlines.make_room(Need::Least, room)
+    }
+
     /// Puts the client in line at every tube it watches, until `until` if given. Its tubes must
     /// have had nothing for it. O(log n) for each place it has lost since it waited last.
     pub fn wait(&mut self, client: Key<Client>, until: Option<Time>) {

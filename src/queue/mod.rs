@@ -23,7 +23,7 @@ use std::time::Duration;
 
 pub use self::{
     client::Client,
-    job::{JOB_COST, Job, Record, State, URGENT},
+    job::{Dated, JOB_COST, Job, Record, State, URGENT},
     stats::Counts,
     timers::Timer,
     tube::{Pause, Tube},
@@ -35,12 +35,18 @@ use self::{
     tube::Tubes,
 };
 use crate::{
-    base::{Arena, Bodies, Body, Key, Links},
+    base::{Arena, Bodies, Body, Key, Links, Need, NoRoom, Room},
     clock::Time,
 };
 
 /// A client that waits is warned this long before a job it holds runs out of time.
 pub const SAFETY_MARGIN: Duration = Duration::from_secs(1);
+
+/// What the first lists of a client take, in bytes, with what the allocator keeps beside them.
+const CLIENT_LISTS: usize = 256;
+
+/// How many empty places are passed in the time that one job takes, at least.
+const PLACES_PER_JOB: usize = 16;
 
 /// What a producer says of a job it puts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,14 +105,16 @@ pub struct Queue {
 impl Default for Queue {
     fn default() -> Self {
         let mut tubes = Tubes::default();
-        let default = tubes.find_or_make("default");
+        let default = tubes.make("default");
         tubes.arena[default].pins = 1;
+        let mut timers = Timers::default();
+        timers.keep_tubes(1);
         Self {
             jobs: Jobs::default(),
             tubes,
             clients: Arena::default(),
             watches: Arena::default(),
-            timers: Timers::default(),
+            timers,
             counts: Counts::default(),
             default,
             next_id: 1,
@@ -118,9 +126,20 @@ impl Default for Queue {
 
 /// Clients come and go.
 impl Queue {
+    /// Makes sure that [`Queue::join`] finds memory. O(1), unless a list must move.
+    pub fn make_room_to_join(&mut self) -> Result<(), NoRoom> {
+        let Self { jobs, clients, watches, timers, .. } = self;
+        let room = jobs.bodies.room_mut();
+        clients.make_room(Need::Connection, room)?;
+        watches.make_room(Need::Connection, room)?;
+        timers.make_room_for_client(room)?;
+        room.take(Need::Connection, CLIENT_LISTS)
+    }
+
     /// Adds a client that uses and watches `default`.
     pub fn join(&mut self) -> Key<Client> {
         let client = self.clients.insert(Client::new(self.default));
+        self.timers.keep_clients(self.clients.len());
         self.tubes.arena[self.default].users += 1;
         self.add_watch(client, self.default);
         self.counts.connections += 1;
@@ -166,6 +185,7 @@ impl Queue {
     pub fn forget(&mut self, client: Key<Client>) {
         let client = self.clients.remove(client);
         assert!(client.reserved.is_empty() && client.watching.is_empty());
+        self.timers.keep_clients(self.clients.len());
     }
 
     /// Counts the client among the producers.
@@ -192,13 +212,32 @@ impl Queue {
         id
     }
 
-    /// Makes the client use a tube, which comes to life if need be.
-    pub fn use_tube(&mut self, client: Key<Client>, name: &str) {
-        let tube = self.tubes.find_or_make(name);
+    /// Makes the client use a tube, which comes to life if need be. Fails, and changes nothing,
+    /// where there is no memory for that.
+    pub fn use_tube(&mut self, client: Key<Client>, name: &str) -> Result<(), NoRoom> {
+        let tube = match self.tubes.find(name) {
+            Some(tube) => tube,
+            None => self.try_make_tube(name)?,
+        };
         self.tubes.arena[tube].users += 1;
         let before = std::mem::replace(&mut self.clients[client].using, tube);
         self.tubes.arena[before].users -= 1;
         self.drop_if_idle(before);
+        Ok(())
+    }
+
+    /// Adds a tube whose name no other has. Fails where there is no memory for it.
+    fn try_make_tube(&mut self, name: &str) -> Result<Key<Tube>, NoRoom> {
+        let room = self.jobs.bodies.room_mut();
+        self.tubes.make_room(name, room)?;
+        self.timers.make_room_for_tube(room)?;
+        Ok(self.make_tube(name))
+    }
+
+    fn make_tube(&mut self, name: &str) -> Key<Tube> {
+        let tube = self.tubes.make(name);
+        self.timers.keep_tubes(self.tubes.len());
+        tube
     }
 
     /// Where bodies are stored, for [`Queue::put`] or [`Queue::restore`], and shared by replies.
@@ -209,6 +248,30 @@ impl Queue {
     /// The same, to change them.
     pub fn bodies_mut(&mut self) -> &mut Bodies {
         &mut self.jobs.bodies
+    }
+
+    /// The memory that there is for anything.
+    pub fn room_mut(&mut self) -> &mut Room {
+        self.jobs.bodies.room_mut()
+    }
+
+    /// Makes sure that the client's next [`Queue::put`] finds memory. O(1), unless a list must
+    /// move.
+    pub fn make_room_to_put(&mut self, client: Key<Client>, delay: u32) -> Result<(), NoRoom> {
+        let tube = self.clients[client].using;
+        self.jobs.make_room()?;
+        let room = self.jobs.bodies.room_mut();
+        self.tubes.arena[tube].ready.make_room(Need::More, room)?;
+        self.make_room_to_delay(tube, delay)
+    }
+
+    /// Makes sure that another delayed job of the tube finds memory, unless it has no delay.
+    fn make_room_to_delay(&mut self, tube: Key<Tube>, delay: u32) -> Result<(), NoRoom> {
+        let room = self.jobs.bodies.room_mut();
+        match delay {
+            0 => Ok(()),
+            _ => self.tubes.arena[tube].delayed.make_room(Need::Least, room),
+        }
     }
 
     /// Adds a job to the tube the client uses; without a delay, that tube is to hand out.
@@ -231,10 +294,11 @@ impl Queue {
             },
             body,
             tube,
+            dated: Dated::default(),
             position: 0,
             links: Links::default(),
         });
-        self.tubes.arena[tube].jobs += 1;
+        self.tubes.arena[tube].gain_job();
         self.tubes.arena[tube].total_jobs += 1;
         self.counts.total_jobs += 1;
         self.enqueue(job, put.delay, now);
@@ -244,6 +308,11 @@ impl Queue {
 
 /// Reserving and waiting.
 impl Queue {
+    /// Makes sure that the client can hold another job. O(1), unless its list must move.
+    pub fn make_room_to_hold(&mut self, client: Key<Client>) -> Result<(), NoRoom> {
+        self.clients[client].deadlines.make_room(Need::Least, self.jobs.bodies.room_mut())
+    }
+
     /// Hands the client the best ready job of the unpaused tubes it watches: the least priority,
     /// among equals the oldest. O(tubes watched + log n).
     pub fn reserve(&mut self, client: Key<Client>, now: Time) -> Option<Key<Job>> {
@@ -324,8 +393,13 @@ impl Queue {
         let tube = self.pull(job);
         self.jobs.remove(job);
         self.tubes.arena[tube].deletes += 1;
-        self.tubes.arena[tube].jobs -= 1;
+        self.tubes.arena[tube].lose_job();
         self.drop_if_idle(tube);
+    }
+
+    /// Makes sure that [`Queue::release`] finds memory; without a delay it does.
+    pub fn make_room_to_release(&mut self, job: Key<Job>, delay: u32) -> Result<(), NoRoom> {
+        self.make_room_to_delay(self.jobs.arena[job].tube, delay)
     }
 
     /// Returns a reserved job with a new priority; without a delay, the tube answered is to hand
@@ -368,13 +442,29 @@ impl Queue {
 /// Watching.
 impl Queue {
     /// Adds a tube to those the client watches and answers how many they are. The tube comes to
-    /// life if need be; watching twice counts once. O(tubes watched).
-    pub fn watch(&mut self, client: Key<Client>, name: &str) -> usize {
-        let tube = self.tubes.find_or_make(name);
-        if self.clients[client].watch_of(tube).is_none() {
+    /// life if need be; watching twice counts once. Fails, and changes nothing, where there is no
+    /// memory for that. O(tubes watched).
+    pub fn watch(&mut self, client: Key<Client>, name: &str) -> Result<usize, NoRoom> {
+        let found = self.tubes.find(name);
+        if found.is_none_or(|tube| self.clients[client].watch_of(tube).is_none()) {
+            self.make_room_to_watch(client)?;
+            let tube = match found {
+                Some(tube) => tube,
+                None => self.try_make_tube(name)?,
+            };
             self.add_watch(client, tube);
         }
-        self.clients[client].watching()
+        Ok(self.clients[client].watching())
+    }
+
+    fn make_room_to_watch(&mut self, client: Key<Client>) -> Result<(), NoRoom> {
+        let room = self.jobs.bodies.room_mut();
+        self.watches.make_room(Need::More, room)?;
+        let Client { watching, absent, .. } = &mut self.clients[client];
+        let count = watching.len() + 1;
+        room.grow(Need::More, watching, count)?;
+        // Each of them may lose its place one day, when nothing can be refused.
+        room.grow(Need::More, absent, count)
     }
 
     /// Takes a tube from those the client watches and answers how many are left, or `None` where
@@ -438,7 +528,9 @@ impl Queue {
             return None;
         }
         let tube = self.pull(job);
-        count(&mut self.jobs.arena[job].record.kicks);
+        let Job { record, dated, .. } = &mut self.jobs.arena[job];
+        dated.is_deadline = false;
+        count(&mut record.kicks);
         self.make_ready(job);
         Some(tube)
     }
@@ -503,22 +595,36 @@ impl Queue {
 
 /// Coming back from a log, and holding still when a log fails.
 impl Queue {
+    /// Makes sure of the memory that [`Queue::restore`] takes beside that of the body.
+    pub fn make_room_to_restore(&mut self, tube: &str) -> Result<(), NoRoom> {
+        self.jobs.make_room()?;
+        let room = self.jobs.bodies.room_mut();
+        if let Some(tube) = self.tubes.find(tube) {
+            let tube = &mut self.tubes.arena[tube];
+            tube.ready.make_room(Need::More, room)?;
+            return tube.delayed.make_room(Need::More, room);
+        }
+        self.tubes.make_room(tube, room)?;
+        self.timers.make_room_for_tube(room)
+    }
+
     /// Adds a job that was known before this process began, under its old id. Its state says
     /// where it goes: nobody holds it. Nothing is handed out.
-    pub fn restore(&mut self, record: Record, tube: &str, body: Body) -> Key<Job> {
-        let tube = self.tubes.find_or_make(tube);
+    pub fn restore(&mut self, record: Record, dated: Dated, tube: &str, body: Body) -> Key<Job> {
+        let tube = self.tubes.find(tube).unwrap_or_else(|| self.make_tube(tube));
         self.raise_id(record.id.saturating_add(1));
-        let job =
-            self.jobs.insert(Job { record, body, tube, position: 0, links: Links::default() });
-        self.tubes.arena[tube].jobs += 1;
+        let links = Links::default();
+        let job = self.jobs.insert(Job { record, body, tube, dated, position: 0, links });
+        self.tubes.arena[tube].gain_job();
         self.place(job);
         job
     }
 
     /// Replaces what is known of a restored job, which moves to where its new state says.
-    pub fn amend(&mut self, job: Key<Job>, record: Record) {
+    pub fn amend(&mut self, job: Key<Job>, record: Record, dated: Dated) {
         self.pull(job);
         self.jobs.arena[job].record = record;
+        self.jobs.arena[job].dated = dated;
         self.place(job);
     }
 
@@ -526,7 +632,7 @@ impl Queue {
     pub fn discard(&mut self, job: Key<Job>) {
         let tube = self.pull(job);
         self.jobs.remove(job);
-        self.tubes.arena[tube].jobs -= 1;
+        self.tubes.arena[tube].lose_job();
         self.drop_if_idle(tube);
     }
 
@@ -540,18 +646,13 @@ impl Queue {
         self.next_id
     }
 
-    /// Brings the buried jobs of every tube into the order in which they were buried.
+    /// Brings the buried jobs of every tube into the order in which they were buried. It takes no
+    /// memory. O(jobs), if they are mostly in that order.
     pub fn sort_buried(&mut self) {
-        let Self { jobs, tubes, .. } = self;
-        let jobs = &mut jobs.arena;
-        for &tube in &tubes.iter().collect::<Vec<_>>() {
-            let buried = &mut tubes.arena[tube].buried;
-            let mut order: Vec<_> = buried.iter(jobs).collect();
-            order.sort_by_key(|&job| jobs[job].due_key());
-            for job in order {
-                buried.unlink(jobs, job);
-                buried.push_back(jobs, job);
-            }
+        for place in 0..self.tubes.len() {
+            let tube = self.tubes.at(place);
+            let buried = &mut self.tubes.arena[tube].buried;
+            buried.sort_by_key(&mut self.jobs.arena, Job::due_key);
         }
     }
 
@@ -571,6 +672,58 @@ impl Queue {
                 self.set_pause(key, Some(Pause { seconds: 0, until: now }));
             }
         }
+    }
+}
+
+/// The calendar.
+impl Queue {
+    /// The wall clock has been set: moves the dated instants of `count` jobs, or of fewer if there
+    /// are many empty places among them, from the place `from` on. Answers the place to go on from,
+    /// or `None` at the end. A restored delay that
+    /// has ended too early goes on, unless a client has had the job since; one that should have
+    /// ended does so with the next tick. `to_log` gets the jobs whose dates the binlog may have by the
+    /// old calendar: those that are buried, and all that have had a delay, for of one that has ended
+    /// no record tells. Each job must be shifted once. O(count · log n).
+    pub fn shift_dates(
+        &mut self,
+        from: usize,
+        count: usize,
+        shift: impl Fn(Time) -> Time,
+        now: Time,
+        to_log: &mut Vec<Key<Job>>,
+    ) -> Option<usize> {
+        let (mut left, places) = (count, self.jobs.arena.places());
+        let end = places.min(from.saturating_add(count.saturating_mul(PLACES_PER_JOB)));
+        for index in from..end {
+            let key = Key::from_index(index);
+            let Some(job) = self.jobs.arena.get(key) else { continue };
+            if left == 0 {
+                return Some(index);
+            }
+            left -= 1;
+            let (dated, state) = (job.dated, job.record.state);
+            let Record { mut created_at, mut deadline_at, .. } = job.record;
+            if dated.is_created {
+                created_at = shift(created_at);
+            }
+            if dated.is_deadline {
+                deadline_at = shift(deadline_at);
+            } else if job.record.delay > 0 || state == State::Buried {
+                to_log.push(key);
+            }
+            let moves = dated.is_deadline && matches!(state, State::Ready | State::Delayed);
+            if moves {
+                self.pull(key);
+            }
+            let record = &mut self.jobs.arena[key].record;
+            (record.created_at, record.deadline_at) = (created_at, deadline_at);
+            if moves {
+                let is_over = state == State::Ready && deadline_at <= now;
+                record.state = if is_over { State::Ready } else { State::Delayed };
+                self.place(key);
+            }
+        }
+        (end < places).then_some(end)
     }
 }
 
@@ -645,6 +798,11 @@ impl Queue {
         self.jobs.bodies.bytes(&self.jobs.arena[job].body)
     }
 
+    /// The bytes of a job's body, and the memory that there is for a copy of them.
+    pub fn body_and_room(&mut self, job: Key<Job>) -> (&[u8], &mut Room) {
+        self.jobs.bodies.bytes_and_room(&self.jobs.arena[job].body)
+    }
+
     /// Another right to a job's body if it is large; see [`Bodies::share`].
     pub fn share(&mut self, job: Key<Job>) -> Option<Body> {
         let body = &self.jobs.arena[job].body;
@@ -681,14 +839,43 @@ impl Queue {
         self.tubes.len()
     }
 
+    /// How many bytes the names of all tubes have.
+    pub fn tube_name_bytes(&self) -> usize {
+        self.tubes.name_bytes()
+    }
+
     /// The names of all tubes, in the order of `list-tubes`.
     pub fn tube_names(&self) -> impl Iterator<Item = &str> {
         self.tubes.iter().map(|tube| self.tubes.arena[tube].name())
     }
 
+    /// The same, and the memory that there is for a copy of them.
+    pub fn tube_names_and_room(&mut self) -> (impl Iterator<Item = &str>, &mut Room) {
+        let Self { tubes, jobs, .. } = self;
+        let tubes = &*tubes;
+        (tubes.iter().map(|tube| tubes.arena[tube].name()), jobs.bodies.room_mut())
+    }
+
     /// The names of the tubes the client watches, in the order of `list-tubes-watched`.
     pub fn watched_names(&self, client: Key<Client>) -> impl Iterator<Item = &str> {
         self.clients[client].watching.iter().map(|&(tube, _)| self.tubes.arena[tube].name())
+    }
+
+    /// The same, and the memory that there is for a copy of them.
+    pub fn watched_names_and_room(
+        &mut self,
+        client: Key<Client>,
+    ) -> (impl Iterator<Item = &str>, &mut Room) {
+        let Self { tubes, clients, jobs, .. } = self;
+        let tubes = &*tubes;
+        let names = clients[client].watching.iter().map(|&(tube, _)| tubes.arena[tube].name());
+        (names, jobs.bodies.room_mut())
+    }
+
+    /// The name of the tube the client uses, and the memory that there is for a copy of it.
+    pub fn used_name_and_room(&mut self, client: Key<Client>) -> (&str, &mut Room) {
+        let tube = self.clients[client].using;
+        (self.tubes.arena[tube].name(), self.jobs.bodies.room_mut())
     }
 
     /// How many jobs, tubes, watches and clients have been looked at so far; see

@@ -63,6 +63,7 @@ impl Queue {
         let job = &mut jobs[key];
         job.record.state = State::Reserved(client);
         job.record.deadline_at = now + seconds(job.record.ttr);
+        job.dated.is_deadline = false;
         count(&mut job.record.reserves);
         tubes.arena[job.tube].reserved += 1;
         counts.reserved += 1;
@@ -127,6 +128,7 @@ impl Queue {
         if self.tubes.is_idle(tube) {
             self.set_pause(tube, None);
             self.tubes.remove(tube);
+            self.timers.keep_tubes(self.tubes.len());
         }
     }
 }

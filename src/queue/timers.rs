@@ -6,7 +6,7 @@
 //! under that instant.
 
 use crate::{
-    base::{Arena, Heap, Key},
+    base::{Arena, Heap, Key, Need, NoRoom, Room},
     clock::Time,
     queue::{client::Client, job::DueKey, tube::Tube},
 };
@@ -47,6 +47,28 @@ pub(super) struct Timers {
 }
 
 impl Timers {
+    /// Makes sure that one more tube finds memory, whatever may fall due there.
+    pub(super) fn make_room_for_tube(&mut self, room: &mut Room) -> Result<(), NoRoom> {
+        self.delays.make_room(Need::More, room)?;
+        self.pauses.make_room(Need::More, room)
+    }
+
+    /// Keeps room for so many tubes from now on.
+    pub(super) fn keep_tubes(&mut self, count: usize) {
+        self.delays.keep(count);
+        self.pauses.keep(count);
+    }
+
+    /// Makes sure that one more client finds memory.
+    pub(super) fn make_room_for_client(&mut self, room: &mut Room) -> Result<(), NoRoom> {
+        self.clients.make_room(Need::Connection, room)
+    }
+
+    /// Keeps room for so many clients from now on.
+    pub(super) fn keep_clients(&mut self, count: usize) {
+        self.clients.keep(count);
+    }
+
     /// The first of its kind, if it is due at `now`.
     pub(super) fn due(&self, timer: Timer, now: Time) -> Option<Alarm> {
         let (at, alarm) = match timer {

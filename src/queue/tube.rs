@@ -3,7 +3,7 @@
 //! A tube lives while it has jobs, users or watchers; `default` lives always.
 
 use crate::{
-    base::{Arena, Entry, Heap, Key, List, Named, Names},
+    base::{Arena, Entry, Heap, Key, List, Named, Names, Need, NoRoom, Room},
     clock::Time,
     queue::{
         client::Watch,
@@ -25,6 +25,7 @@ pub struct Pause {
 pub struct Tube {
     /// Its name, 1 to 200 bytes.
     entry: Entry<Tube>,
+    /// Has room for all jobs of the tube: any may become ready when nothing can be refused.
     pub(super) ready: Heap<ReadyKey, Job>,
     pub(super) delayed: Heap<DueKey, Job>,
     pub(super) buried: List<Job>,
@@ -33,7 +34,7 @@ pub struct Tube {
     /// In force or not; ended by the timers, not by looking at the clock.
     pub pause: Option<Pause>,
     /// Jobs in any state; the tube cannot go while there is one.
-    pub(super) jobs: u64,
+    jobs: usize,
     /// Connections that put into it.
     pub users: u32,
     /// Connections that reserve from it.
@@ -73,6 +74,23 @@ impl Tube {
         self.entry.name()
     }
 
+    /// How many jobs there are in any state.
+    pub(super) fn jobs(&self) -> usize {
+        self.jobs
+    }
+
+    /// A job more; [`Heap::make_room`] of the ready ones makes sure of its memory.
+    pub(super) fn gain_job(&mut self) {
+        self.jobs += 1;
+        self.ready.keep(self.jobs);
+    }
+
+    /// A job less.
+    pub(super) fn lose_job(&mut self) {
+        self.jobs -= 1;
+        self.ready.keep(self.jobs);
+    }
+
     /// How many jobs are ready.
     pub fn ready(&self) -> usize {
         self.ready.len()
@@ -100,6 +118,8 @@ pub(super) struct Tubes {
     names: Names<Tube>,
     /// The original's order: newcomers at the end; whoever leaves is replaced by the last.
     order: Vec<Key<Tube>>,
+    /// Bytes of all names.
+    name_bytes: usize,
     /// By index: what each tube would give to a worker, close together for those who watch many.
     offers: Vec<ReadyKey>,
     /// How many of these are not [`ReadyKey::NONE`]: often none, and then nobody need look.
@@ -111,10 +131,17 @@ impl Tubes {
         self.names.find(&self.arena, name)
     }
 
-    pub(super) fn find_or_make(&mut self, name: &str) -> Key<Tube> {
-        if let Some(tube) = self.find(name) {
-            return tube;
-        }
+    /// Makes sure that a tube of this name finds memory. O(1), unless a list must move.
+    pub(super) fn make_room(&mut self, name: &str, room: &mut Room) -> Result<(), NoRoom> {
+        self.arena.make_room(Need::More, room)?;
+        self.names.make_room(name, room)?;
+        let (tubes, offers) = (self.order.len() + 1, self.offers.len() + 1);
+        room.grow(Need::More, &mut self.order, tubes)?;
+        room.grow(Need::More, &mut self.offers, offers)
+    }
+
+    /// Adds a tube whose name no other has.
+    pub(super) fn make(&mut self, name: &str) -> Key<Tube> {
         let tube = self.arena.insert(Tube {
             entry: self.names.entry(name),
             ready: Heap::default(),
@@ -140,6 +167,7 @@ impl Tubes {
         }
         self.names.insert(&mut self.arena, tube);
         self.order.push(tube);
+        self.name_bytes += name.len();
         tube
     }
 
@@ -174,6 +202,7 @@ impl Tubes {
         let tube = self.arena.remove(key);
         assert!(tube.is_idle() && tube.delay_timer.is_none() && tube.pause_timer.is_none());
         self.order.swap_remove(tube.place);
+        self.name_bytes -= tube.name().len();
         if let Some(&moved) = self.order.get(tube.place) {
             self.arena[moved].place = tube.place;
         }
@@ -181,6 +210,11 @@ impl Tubes {
 
     pub(super) fn len(&self) -> usize {
         self.order.len()
+    }
+
+    /// Bytes of all names.
+    pub(super) fn name_bytes(&self) -> usize {
+        self.name_bytes
     }
 
     /// The tube at this place of the list.
@@ -203,6 +237,8 @@ impl Tubes {
             let offer = ready.peek().filter(|_| pause.is_none()).map(|(order, _)| order);
             assert_eq!(self.offer(key), offer.unwrap_or(ReadyKey::NONE));
         }
+        let names = self.order.iter().map(|&key| self.arena[key].name().len());
+        assert_eq!(self.name_bytes, names.sum());
         let offering = self.offers.iter().filter(|&&offer| offer != ReadyKey::NONE).count();
         assert_eq!(self.offering, offering);
     }

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use ::log::trace;
 
-use super::{LongKick, Server, log};
+use super::{LongKick, Server, log, out_of_memory};
 use crate::{
-    base::Key,
+    base::{Key, Need, NoRoom},
     clock::Time,
     conn::Conn,
     proto::{
-        self, CRLF, Command, JobStats, PutHeader, Refusal, Refused, Reply, ServerStats, TubeStats,
+        self, CRLF, Command, JobStats, List, PutHeader, Refusal, Refused, Reply, ServerStats,
+        TubeStats,
     },
     queue::{Job, Put, State, Tube},
 };
@@ -20,6 +21,14 @@ type Answer = Result<(), Reply<'static>>;
 
 const NOT_FOUND: Reply<'static> = Reply::NotFound;
 const INTERNAL_ERROR: Reply<'static> = Reply::Refused(Refused::InternalError);
+
+/// A list of more bytes than this is not sent where memory is scarce.
+const SMALL_LIST: usize = 4096;
+
+/// Where there is no memory.
+fn refuse(no_room: NoRoom) -> Reply<'static> {
+    Reply::Refused(out_of_memory(no_room))
+}
 
 impl Server {
     /// Obeys one line. `rest` is what has arrived behind it: the body of a `put` may be there.
@@ -60,7 +69,7 @@ impl Server {
     fn put_header(&mut self, key: Key<Conn>, header: PutHeader, rest: &mut &[u8], now: Time) {
         let PutHeader { pri, delay, ttr, size } = header;
         self.queue.mark_producer(key.beside());
-        if !self.has_memory(u64::from(size) + CRLF.len() as u64) {
+        if !self.queue.bodies().may_hold(u64::from(size) + CRLF.len() as u64) {
             return self.conns[key].skip_body(size, Refused::OutOfMemory);
         }
         let put = Put { id: self.queue.take_id(), pri, delay, ttr, created_at: now };
@@ -82,10 +91,10 @@ impl Server {
         match command {
             Command::Put(header) => self.put_header(key, header, rest, now),
             Command::Use(name) => {
-                self.queue.use_tube(client, name);
+                self.queue.use_tube(client, name).map_err(refuse)?;
                 self.reply(key, Reply::Using(name));
             }
-            Command::Reserve { timeout } => self.reserve(key, timeout, now),
+            Command::Reserve { timeout } => return self.reserve(key, timeout, now),
             Command::ReserveJob { id } => return self.reserve_job(key, id, now),
             Command::Delete { id } => return self.delete(key, id, now),
             Command::Release { id, pri, delay } => return self.release(key, id, pri, delay, now),
@@ -96,7 +105,7 @@ impl Server {
                 self.reply(key, Reply::Touched);
             }
             Command::Watch(name) => {
-                let count = self.queue.watch(client, name);
+                let count = self.queue.watch(client, name).map_err(refuse)?;
                 self.charge(count);
                 self.reply(key, Reply::Watching(count));
             }
@@ -116,6 +125,9 @@ impl Server {
                 self.send_found(key, self.queue.first_buried(self.used(key)).ok_or(NOT_FOUND)?);
             }
             Command::Kick { bound } => {
+                let count = self.kicks.len() + 1;
+                let room = self.queue.room_mut();
+                room.grow_line(Need::More, &mut self.kicks, count).map_err(refuse)?;
                 let kick = self.queue.begin_kick(self.used(key), bound);
                 self.kick(LongKick { by: Some(key), kick }, now);
             }
@@ -130,15 +142,13 @@ impl Server {
                 self.charge(self.queue.line(tube));
                 self.send_document(key, &self.stats_tube(tube, now));
             }
-            Command::ListTubes => self.send_document(key, &proto::list(self.queue.tube_names())),
+            Command::ListTubes => return self.list_tubes(key),
             Command::ListTubeUsed => {
-                let tube = self.queue.tube(self.used(key));
-                self.conns[key].output.reply(Reply::Using(tube.name()));
+                let (name, room) = self.queue.used_name_and_room(client);
+                self.conns[key].output.reply(Reply::Using(name), room);
                 self.note(key);
             }
-            Command::ListTubesWatched => {
-                self.send_document(key, &proto::list(self.queue.watched_names(client)));
-            }
+            Command::ListTubesWatched => return self.list_tubes_watched(key),
             Command::PauseTube { name, delay } => {
                 let tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
                 self.queue.pause(tube, delay, now);
@@ -153,10 +163,11 @@ impl Server {
     }
 
     /// Answers with a job or with what forbids waiting for one; otherwise the client waits.
-    fn reserve(&mut self, key: Key<Conn>, timeout: Option<u32>, now: Time) {
+    fn reserve(&mut self, key: Key<Conn>, timeout: Option<u32>, now: Time) -> Answer {
         let client = key.beside();
         self.charge(self.queue.prospects(client));
         self.queue.mark_worker(client);
+        self.queue.make_room_to_hold(client).map_err(refuse)?;
         if let Some(job) = self.queue.reserve(client, now) {
             self.send_reserved(key, job);
         } else if self.queue.is_deadline_soon(client, now) {
@@ -166,15 +177,18 @@ impl Server {
         } else {
             let until = timeout.map(|seconds| now + Duration::from_secs(seconds.into()));
             self.charge(self.queue.client(client).places_to_take());
+            self.queue.make_room_to_wait(client).map_err(refuse)?;
             self.queue.wait(client, until);
             self.conns[key].wait();
         }
+        Ok(())
     }
 
     fn reserve_job(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
         let job = self.queue.find_unreserved(id).ok_or(NOT_FOUND)?;
         self.may_change().map_err(Reply::Refused)?;
         self.queue.mark_worker(key.beside());
+        self.queue.make_room_to_hold(key.beside()).map_err(refuse)?;
         let is_ready = self.queue.job(job).record.state == State::Ready;
         self.queue.reserve_job(key.beside(), job, now);
         if !is_ready {
@@ -197,6 +211,7 @@ impl Server {
     /// job back must be rid of it.
     fn release(&mut self, key: Key<Conn>, id: u64, pri: u32, delay: u32, now: Time) -> Answer {
         let job = self.queue.reserved_by(key.beside(), id).ok_or(NOT_FOUND)?;
+        self.queue.make_room_to_release(job, delay).map_err(refuse)?;
         match delay {
             0 => self.may_change(),
             _ => self.may_update(now).map_err(log::refused),
@@ -241,8 +256,35 @@ impl Server {
     fn send_document(&mut self, key: Key<Conn>, document: &[u8]) {
         // Written name by name and number by number: `stats` takes as long as ten other commands.
         self.charge(document.len() / 2);
-        self.conns[key].output.reply(Reply::Ok(document));
+        self.conns[key].output.reply(Reply::Ok(document), self.queue.room_mut());
         self.note(key);
+    }
+
+    fn list_tubes(&mut self, key: Key<Conn>) -> Answer {
+        let list = List { count: self.queue.tubes(), bytes: self.queue.tube_name_bytes() };
+        self.make_room_to_list(list)?;
+        let (names, room) = self.queue.tube_names_and_room();
+        self.conns[key].output.write(room, |out| list.write(out, names));
+        self.note(key);
+        Ok(())
+    }
+
+    fn list_tubes_watched(&mut self, key: Key<Conn>) -> Answer {
+        let names = self.queue.watched_names(key.beside());
+        let list = names.fold(List::default(), List::with);
+        self.make_room_to_list(list)?;
+        let (names, room) = self.queue.watched_names_and_room(key.beside());
+        self.conns[key].output.write(room, |out| list.write(out, names));
+        self.note(key);
+        Ok(())
+    }
+
+    /// Fails where there is no memory for a list of tubes.
+    fn make_room_to_list(&mut self, list: List) -> Answer {
+        self.charge(list.size() / 2);
+        let need = if list.size() > SMALL_LIST { Need::More } else { Need::Least };
+        let has_room = self.queue.room_mut().has(need, list.size());
+        has_room.then_some(()).ok_or(Reply::Refused(Refused::OutOfMemory))
     }
 
     fn stats(&self, now: Time) -> Vec<u8> {

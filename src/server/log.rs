@@ -5,7 +5,7 @@ use std::io;
 
 use super::Server;
 use crate::{
-    base::Key,
+    base::{Key, NoRoom},
     clock::{Calendar, Time},
     conn::Conn,
     proto::{Refused, Reply},
@@ -26,6 +26,8 @@ impl Server {
         if !wal.is_sound() {
             queue.freeze();
         }
+        // What the log has brought stays, whatever the ceiling is now.
+        queue.room_mut().set_ceiling(settings.memory_limit.unwrap_or(u64::MAX));
         Self { queue, wal: Some(wal), ..Self::new(identity, settings, now) }
     }
 
@@ -66,6 +68,13 @@ impl Server {
         }
     }
 
+    /// Goes on with what a wall clock that has been set has brought, for so many jobs.
+    pub(super) fn shift_dates(&mut self, jobs: u32, now: Time) {
+        if let Some(wal) = &mut self.wal {
+            wal.shift_dates(&mut self.queue, jobs as usize, now);
+        }
+    }
+
     /// The log, to look at.
     pub fn log(&self) -> Option<&Wal> {
         self.wal.as_ref()
@@ -81,6 +90,7 @@ impl Server {
         let Some(wal) = &mut self.wal else { return Ok(()) };
         let tube = self.queue.client(key.beside()).using;
         let length = Wal::full_length(self.queue.tube(tube).name(), size);
+        wal.make_room_to_put(self.queue.room_mut()).map_err(|NoRoom| Refused::OutOfMemory)?;
         wal.may_put(length, now).map_err(refused)
     }
 

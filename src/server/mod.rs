@@ -20,16 +20,17 @@
 mod dispatch;
 mod log;
 
-use std::{collections::VecDeque, io::IoSlice};
+use std::{collections::VecDeque, io::IoSlice, time::Duration};
 
-use ::log::{info, trace};
+use ::log::{debug, info, trace};
 
 use crate::{
-    base::{Arena, Body, Key, NoRoom, Room},
+    base::{Arena, Body, Key, Memory, Need, NoRoom, Room},
     clock::Time,
     conn::{Conn, SLICES, Step},
+    logging::Seldom,
     proto::{CRLF, Refused, Reply, Verb},
-    queue::{Client, Expired, JOB_COST, Job, Kick, Put, Queue, Timer, Tube},
+    queue::{Client, Expired, Job, Kick, Put, Queue, Timer, Tube},
     wal::{Refusal, Wal},
 };
 
@@ -55,6 +56,16 @@ const PIECES: u32 = 16;
 
 /// How many steps of a walk through tubes or clients count as much as a command.
 const STEPS: u32 = 64;
+
+/// What one step may take, in bytes, beside what is tried for it alone: replies to two clients, the
+/// buffers of which may have to move.
+const STEP_ROOM: usize = 128 * 1024;
+
+/// How long it is until what there was no memory for is tried again.
+pub const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How many bytes of an HTTP request the log shows.
+const HTTP_TOLD: usize = 20;
 
 /// What `stats` tells of the process and its machine.
 #[derive(Debug, Clone)]
@@ -91,7 +102,8 @@ pub struct Settings {
     pub job_size_limit: u32,
     /// The size of a binlog file in bytes: `-s`.
     pub binlog_size: u64,
-    /// How many bytes jobs may hold, each its body and [`JOB_COST`].
+    /// How many bytes all bodies may hold, with [`crate::queue::JOB_COST`] for each: those of jobs,
+    /// those that arrive, and those that are on their way out.
     pub memory_limit: Option<u64>,
 }
 
@@ -104,6 +116,9 @@ pub enum Appetite {
     Later,
     /// It takes no input until it is noted.
     Paused,
+    /// There is no memory to go on with it; what is left wants to come again when there may be, at
+    /// the latest after [`PATIENCE`].
+    Short,
 }
 
 /// A `kick` that takes more than one turn.
@@ -132,8 +147,9 @@ pub struct Server {
     latest: Time,
     /// Commands obeyed since the last tick; one that takes long counts as several.
     obeyed: u32,
-    /// Memory for the next jobs.
-    room: Room,
+    /// There was no memory for something that is due: it is tried again then.
+    put_off_until: Option<Time>,
+    patience: Duration,
     kicks: VecDeque<LongKick>,
     /// Jobs that kicks may still move this turn.
     kicks_left: u32,
@@ -145,14 +161,18 @@ pub struct Server {
     noted: VecDeque<Key<Conn>>,
     /// Closed connections that hold nothing any more.
     gone: Vec<Key<Conn>>,
+    /// Connections closed because they sent HTTP.
+    refused_http: Seldom,
 }
 
 /// The world comes in.
 impl Server {
     /// Makes a server without connections, jobs or log.
     pub fn new(identity: Identity, settings: Settings, now: Time) -> Self {
+        let mut queue = Queue::default();
+        queue.room_mut().set_ceiling(settings.memory_limit.unwrap_or(u64::MAX));
         Self {
-            queue: Queue::default(),
+            queue,
             wal: None,
             awaiting: Vec::new(),
             conns: Arena::default(),
@@ -163,14 +183,51 @@ impl Server {
             started_at: now,
             latest: now,
             obeyed: 0,
-            room: Room::default(),
+            put_off_until: None,
+            patience: PATIENCE,
             kicks: VecDeque::new(),
             kicks_left: SLICE,
             departing: VecDeque::new(),
             departures_left: SLICE,
             noted: VecDeque::new(),
             gone: Vec::new(),
+            refused_http: Seldom::default(),
         }
+    }
+
+    /// Takes memory from somewhere else from now on, a step of so many bytes ahead; and tries again
+    /// after so long what there was none for.
+    pub fn set_memory(&mut self, memory: Box<dyn Memory>, step: usize, patience: Duration) {
+        self.queue.room_mut().change_memory(memory, step);
+        self.patience = patience;
+    }
+
+    /// Makes sure that [`Server::open`] finds memory. Fails where there is none. O(1), unless a list
+    /// must move.
+    pub fn make_room_to_open(&mut self) -> Result<(), NoRoom> {
+        self.queue.make_room_to_join()?;
+        let room = self.queue.room_mut();
+        self.conns.make_room(Need::Connection, room)?;
+        let count = self.conns.len() + 1;
+        for line in [&mut self.noted, &mut self.departing] {
+            room.grow_line(Need::Connection, line, count)?;
+        }
+        room.grow(Need::Connection, &mut self.gone, count)
+    }
+
+    /// The memory that there is.
+    pub fn room_mut(&mut self) -> &mut Room {
+        self.queue.room_mut()
+    }
+
+    /// Whether there is memory for a small step that something makes necessary.
+    pub fn has_room(&mut self) -> bool {
+        self.queue.room_mut().has(Need::Least, STEP_ROOM)
+    }
+
+    /// Whether something was refused that [`Server::has_room`] asks for, since the last tick.
+    pub fn lacks_room(&self) -> bool {
+        self.queue.bodies().room().is_refused(Need::Least)
     }
 
     /// Adds a connection.
@@ -194,12 +251,24 @@ impl Server {
         let mut rest = bytes;
         let mut appetite = Appetite::Later;
         let end = self.obeyed.saturating_add(share);
+        // Where memory is scarce, those who have read all their replies come first.
+        let has_unsent = !self.conns[key].output.is_empty();
+        let mut need = if has_unsent { Need::Reply } else { Need::Least };
         while self.obeyed < end {
+            if !self.queue.room_mut().has(need, STEP_ROOM) {
+                appetite = Appetite::Short;
+                break;
+            }
+            need = Need::Reply;
             self.obeyed += 1;
             match self.conns[key].step(&mut rest, self.queue.bodies_mut()) {
                 Step::Line(line) => self.dispatch(key, line, &mut rest, now),
                 Step::Http(line) => {
-                    info!("{key:?} sent HTTP and is closed: {}", line.escape_ascii());
+                    debug!("{key:?} sent HTTP and is closed");
+                    if let Some(count) = self.refused_http.again(now) {
+                        let start = line[..line.len().min(HTTP_TOLD)].escape_ascii();
+                        info!("connections closed for HTTP: {count}, the last for {start}");
+                    }
                     self.end_of_input(key);
                 }
                 Step::Job(put, body) => self.put_stored(key, put, body, now),
@@ -225,6 +294,11 @@ impl Server {
             self.queue.stop_waiting(key.beside());
             self.conns[key].give_up();
         }
+    }
+
+    /// Whether [`Server::hang_up`] was called for it.
+    pub fn has_hung_up(&self, key: Key<Conn>) -> bool {
+        self.conns[key].is_half_closed
     }
 
     /// The client will send nothing beyond what has arrived. One that waits for a job is told
@@ -267,9 +341,33 @@ impl Server {
     /// Does what is due at `now`, then the next slices of what is large.
     pub fn tick(&mut self, now: Time) {
         let now = self.instant(now);
+        self.queue.room_mut().renew();
+        self.put_off_until = None;
+        self.shift_dates(SLICE, now);
+        self.alarm(now);
+        self.departures_left = SLICE;
+        self.see_off(now);
+        self.kicks_left = SLICE;
+        // One that is not done lines up behind the others, so each gets its turn.
+        while self.kicks_left > 0 {
+            let Some(long) = self.kicks.pop_front() else { break };
+            self.kick(long, now);
+        }
+        for _ in 0..PIECES {
+            if !self.free_spent() {
+                break;
+            }
+        }
+    }
+
+    /// Does what is due at `now`.
+    fn alarm(&mut self, now: Time) {
         let alarms = SLICE.max(std::mem::take(&mut self.obeyed).saturating_mul(2));
         for timer in Timer::ALL {
             for _ in 0..alarms {
+                if !self.may_go_on(now) {
+                    return;
+                }
                 match self.queue.expire(timer, now) {
                     None => break,
                     Some(Expired::Ready(tube)) => self.hand_out(tube, now),
@@ -285,19 +383,6 @@ impl Server {
                         self.answer_waiting(client, Reply::TimedOut);
                     }
                 }
-            }
-        }
-        self.departures_left = SLICE;
-        self.see_off(now);
-        self.kicks_left = SLICE;
-        // One that is not done lines up behind the others, so each gets its turn.
-        while self.kicks_left > 0 {
-            let Some(long) = self.kicks.pop_front() else { break };
-            self.kick(long, now);
-        }
-        for _ in 0..PIECES {
-            if !self.free_spent() {
-                break;
             }
         }
     }
@@ -355,11 +440,15 @@ impl Server {
         let has_spent = self.queue.has_spent()
             || self.conns.has_spent()
             || self.wal.as_ref().is_some_and(Wal::has_spent);
-        if !self.kicks.is_empty() || !self.departing.is_empty() || has_spent {
+        if has_spent {
             return Some(Time::default());
         }
         let log = self.wal.as_ref().and_then(Wal::next_deadline);
-        [self.queue.next_deadline(), log].into_iter().flatten().min()
+        let has_work = !self.kicks.is_empty() || !self.departing.is_empty();
+        let work = has_work.then(Time::default);
+        let due = [self.queue.next_deadline(), work].into_iter().flatten().min();
+        let due = due.map(|at| at.max(self.put_off_until.unwrap_or_default()));
+        [due, log].into_iter().flatten().min()
     }
 
     /// Ends a turn: the keys of connections that are gone may be used again. The shell must have
@@ -388,6 +477,9 @@ impl Server {
         let rights: usize = self.conns.iter().map(|(_, conn)| conn.rights()).sum();
         let jobs = self.queue.jobs();
         assert_eq!(self.queue.bodies().rights(), jobs + rights, "no body is forgotten");
+        let (all, of_jobs) = (self.queue.bodies().room().held(), self.queue.held());
+        let copied: u64 = self.conns.iter().map(|(_, conn)| conn.output.copied()).sum();
+        assert!(all >= of_jobs + copied && (rights > 0 || all == of_jobs + copied));
     }
 }
 
@@ -399,6 +491,15 @@ impl Server {
         self.latest
     }
 
+    /// Whether there is memory for the next step of what is due, or large; if not, all of it waits.
+    fn may_go_on(&mut self, now: Time) -> bool {
+        let has_room = self.has_room();
+        if !has_room {
+            self.put_off_until = Some(now + self.patience);
+        }
+        has_room
+    }
+
     /// Counts a walk of so many steps as the commands that would take as long.
     fn charge(&mut self, steps: usize) {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
@@ -408,10 +509,10 @@ impl Server {
     /// The body of a `put` has arrived with its command.
     fn put_whole(&mut self, key: Key<Conn>, put: Put, bytes: &[u8], now: Time) {
         let now = self.instant(now);
-        let may_keep = self.may_keep(key, bytes.len(), bytes.ends_with(CRLF), now);
-        let body = may_keep.and_then(|()| {
-            self.queue.bodies_mut().store(bytes).map_err(|NoRoom| Refused::OutOfMemory)
-        });
+        let has_end = bytes.ends_with(CRLF);
+        let may_keep = self.may_keep(key, bytes.len(), put.delay, has_end, now);
+        let body =
+            may_keep.and_then(|()| self.queue.bodies_mut().store(bytes).map_err(out_of_memory));
         match body {
             Ok(body) => self.put(key, put, body, now),
             Err(refused) => self.reply(key, Reply::Refused(refused)),
@@ -422,7 +523,7 @@ impl Server {
     fn put_stored(&mut self, key: Key<Conn>, put: Put, body: Body, now: Time) {
         let now = self.instant(now);
         let has_end = self.queue.bodies().bytes(&body).ends_with(CRLF);
-        match self.may_keep(key, body.len(), has_end, now) {
+        match self.may_keep(key, body.len(), put.delay, has_end, now) {
             Ok(()) => self.put(key, put, body, now),
             Err(refused) => {
                 self.queue.bodies_mut().remove(body);
@@ -444,6 +545,7 @@ impl Server {
         &mut self,
         key: Key<Conn>,
         size: usize,
+        delay: u32,
         has_end: bool,
         now: Time,
     ) -> Result<(), Refused> {
@@ -453,28 +555,19 @@ impl Server {
         if self.is_draining {
             return Err(Refused::Draining);
         }
-        if !self.has_memory(size as u64) {
-            return Err(Refused::OutOfMemory);
-        }
-        self.may_put(key, size, now)?;
-        let (jobs, held) = (self.queue.jobs() + 1, self.queue.held() + JOB_COST + size as u64);
-        if !self.room.covers(jobs, held) {
-            return Err(Refused::OutOfMemory);
-        }
-        Ok(())
+        self.queue.make_room_to_put(key.beside(), delay).map_err(out_of_memory)?;
+        self.may_put(key, size, now)
     }
 
     /// Ends a tube's pause, at once if a slice of jobs is enough.
     fn end_pause(&mut self, tube: Key<Tube>, now: Time) {
         for _ in 0..SLICE {
+            if !self.may_go_on(now) {
+                break;
+            }
             let Some(pair) = self.queue.end_pause(tube, now) else { break };
             self.deliver(pair);
         }
-    }
-
-    /// Whether another job may be held, with a body of so many bytes.
-    fn has_memory(&self, size: u64) -> bool {
-        self.settings.memory_limit.is_none_or(|limit| self.queue.held() + size + JOB_COST <= limit)
     }
 
     /// Restores the resting invariant of a tube: see [`Queue::hand_out`].
@@ -499,7 +592,8 @@ impl Server {
     /// Sends a reply that announces a job's body, and the body.
     fn send_body(&mut self, key: Key<Conn>, reply: Reply<'_>, job: Key<Job>) {
         let shared = self.queue.share(job);
-        self.conns[key].output.reply_with(reply, self.queue.body(job), shared);
+        let (body, room) = self.queue.body_and_room(job);
+        self.conns[key].output.reply_with(reply, body, shared, room);
         trace!("{key:?} < {reply:?}");
         self.note(key);
     }
@@ -512,7 +606,7 @@ impl Server {
 
     fn reply(&mut self, key: Key<Conn>, reply: Reply<'_>) {
         trace!("{key:?} < {reply:?}");
-        self.conns[key].output.reply(reply);
+        self.conns[key].output.reply(reply, self.queue.room_mut());
         self.note(key);
     }
 
@@ -527,6 +621,11 @@ impl Server {
     /// for the next turn.
     fn kick(&mut self, mut long: LongKick, now: Time) {
         while self.kicks_left > 0 {
+            if !self.may_go_on(now) {
+                // Nor is there for the other ones.
+                self.kicks_left = 0;
+                break;
+            }
             let reply = match self.may_update(now) {
                 Ok(()) => None,
                 Err(Refusal::Full) => Some(Reply::KickedJobs(long.kick.moved)),
@@ -572,6 +671,9 @@ impl Server {
     fn see_off(&mut self, now: Time) {
         while self.departures_left > 0 {
             let Some(key) = self.departing.pop_front() else { return };
+            if !self.may_go_on(now) {
+                return self.departing.push_front(key);
+            }
             if self.see_one_off(key, now) {
                 self.gone.push(key);
             } else {
@@ -586,6 +688,9 @@ impl Server {
         for _ in 0..PORTION.min(self.departures_left) {
             let client = self.queue.client(key.beside());
             if client.holds() > 0 {
+                if !self.may_go_on(now) {
+                    return false;
+                }
                 let tube = self.queue.give_back(key.beside());
                 self.hand_out(tube, now);
             } else if client.watching() > 0 {
@@ -597,4 +702,9 @@ impl Server {
         }
         false
     }
+}
+
+/// What a client is told where there is no memory.
+fn out_of_memory(_: NoRoom) -> Refused {
+    Refused::OutOfMemory
 }

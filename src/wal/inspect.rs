@@ -14,7 +14,7 @@ use crate::{
     queue::Queue,
 };
 
-/// What was found in a directory; it displays itself as a page of text.
+/// What was found in a directory; it displays itself as a page of text, line by line.
 #[derive(Debug)]
 pub struct Inspection {
     files: Vec<(Name, u64)>,
@@ -87,6 +87,13 @@ impl Inspection {
         }
         Ok(())
     }
+
+    fn tube(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+        let Some(tube) = self.queue.find_tube(name) else { return Ok(()) };
+        let tube = self.queue.tube(tube);
+        let (ready, delayed, buried) = (tube.ready(), tube.delayed(), tube.buried());
+        writeln!(f, "{ready:>12} {delayed:>12} {buried:>12}  {name}")
+    }
 }
 
 impl fmt::Display for Inspection {
@@ -110,13 +117,14 @@ impl fmt::Display for Inspection {
         writeln!(f, "\n{live} bytes are needed by {jobs} jobs, {} are not", used - live.min(used))?;
         let [ready, delayed, buried] = ["ready", "delayed", "buried"];
         writeln!(f, "\n{ready:>12} {delayed:>12} {buried:>12}  tube")?;
-        let mut names: Vec<&str> = self.queue.tube_names().collect();
-        names.sort_unstable();
-        for name in names {
-            let Some(tube) = self.queue.find_tube(name) else { continue };
-            let tube = self.queue.tube(tube);
-            let (ready, delayed, buried) = (tube.ready(), tube.delayed(), tube.buried());
-            writeln!(f, "{ready:>12} {delayed:>12} {buried:>12}  {name}")?;
+        let mut names: Vec<&str> = Vec::new();
+        if names.try_reserve_exact(self.queue.tube_names().count()).is_ok() {
+            names.extend(self.queue.tube_names());
+            names.sort_unstable();
+            names.iter().try_for_each(|name| self.tube(f, name))?;
+        } else {
+            // There is no memory to sort them.
+            self.queue.tube_names().try_for_each(|name| self.tube(f, name))?;
         }
         let verdict = if self.is_odd() { "Something is damaged." } else { "Nothing is damaged." };
         writeln!(f, "\n{verdict}")

@@ -12,7 +12,7 @@ use std::{collections::VecDeque, ops::RangeInclusive};
 
 use super::record::SHORT;
 use crate::{
-    base::{Arena, Key, Linked, Links, List},
+    base::{Arena, Key, Linked, Links, List, Need, NoRoom, Room},
     queue::Job,
 };
 
@@ -25,6 +25,8 @@ pub(super) struct Place {
     length: u32,
     /// Whether a short record has followed.
     is_updated: bool,
+    /// The job has changed, and there was no room to say so.
+    is_deferred: bool,
     links: Links<Place>,
 }
 
@@ -64,7 +66,14 @@ pub(super) struct Ledger {
     closed: u64,
     /// Bytes ever added, to segments that are gone as well.
     length: u64,
+    /// How many jobs have a record to come.
+    deferred: u64,
+    /// Where the search for the next of them goes on.
+    cursor: usize,
 }
+
+/// How many places a search for a deferred record passes at most.
+const PLACES_PER_SEARCH: usize = 64 * 1024;
 
 const SHORT_LENGTH: u64 = SHORT as u64;
 
@@ -98,22 +107,63 @@ impl Ledger {
         self.segments.back_mut().expect("a segment is open")
     }
 
+    /// Makes sure of the memory that [`Ledger::insert`] takes.
+    pub(super) fn make_room(&mut self, room: &mut Room) -> Result<(), NoRoom> {
+        self.places.make_room(Need::More, room)
+    }
+
     /// The full record of a new job stands in the current segment.
     pub(super) fn insert(&mut self, job: Key<Job>, length: u32) {
         let links = Links::default();
-        let place = self.places.insert(Place { segment: 0, length, is_updated: false, links });
+        let place = Place { segment: 0, length, is_updated: false, is_deferred: false, links };
+        let place = self.places.insert(place);
         assert_eq!(place.beside(), job, "jobs and places come and go in step");
         self.link(place);
     }
 
+    /// The job has changed, and has a record to come.
+    pub(super) fn defer(&mut self, job: Key<Job>) {
+        let is_deferred = &mut self.places[job.beside()].is_deferred;
+        self.deferred += u64::from(!std::mem::replace(is_deferred, true));
+    }
+
+    /// The job's last record says what it is.
+    fn end_deferral(&mut self, job: Key<Job>) {
+        let is_deferred = &mut self.places[job.beside()].is_deferred;
+        self.deferred -= u64::from(std::mem::take(is_deferred));
+    }
+
+    /// Whether any job has a record to come.
+    pub(super) fn has_deferred(&self) -> bool {
+        self.deferred > 0
+    }
+
+    /// A job that has a record to come. `None` if there is none, or none was found yet: then call
+    /// it again. It passes a bounded number of places.
+    pub(super) fn next_deferred(&mut self) -> Option<Key<Job>> {
+        let places = self.places.places();
+        for _ in 0..places.min(PLACES_PER_SEARCH) {
+            self.cursor = if self.cursor + 1 < places { self.cursor + 1 } else { 0 };
+            let key: Key<Place> = Key::from_index(self.cursor);
+            if self.places.get(key).is_some_and(|place| place.is_deferred) {
+                // It is named again until its record has come.
+                self.cursor = self.cursor.checked_sub(1).unwrap_or(places - 1);
+                return Some(key.beside());
+            }
+        }
+        None
+    }
+
     /// A job has been written in full once more, in the current segment.
     pub(super) fn renew(&mut self, job: Key<Job>) {
+        self.end_deferral(job);
         self.unlink(job.beside());
         self.link(job.beside());
     }
 
     /// A short record of the job follows its full one.
     pub(super) fn update(&mut self, job: Key<Job>) {
+        self.end_deferral(job);
         let is_updated = &mut self.places[job.beside()].is_updated;
         if !std::mem::replace(is_updated, true) {
             self.live += SHORT_LENGTH;
@@ -122,6 +172,7 @@ impl Ledger {
 
     /// The job is no more.
     pub(super) fn remove(&mut self, job: Key<Job>) {
+        self.end_deferral(job);
         self.unlink(job.beside());
         self.places.remove(job.beside());
     }
@@ -199,6 +250,9 @@ impl Ledger {
     /// The job that has been longest in the first of these segments that has one. Linear in the
     /// segments up to the last of these.
     pub(super) fn first_job_in(&self, numbers: RangeInclusive<u32>) -> Option<Key<Job>> {
+        if numbers.is_empty() {
+            return None;
+        }
         let upto = self.segments.iter().take_while(|segment| segment.number <= *numbers.end());
         let mut those = upto.skip_while(|segment| segment.number < *numbers.start());
         those.find_map(|segment| segment.jobs.front()).map(Key::beside)
@@ -236,6 +290,8 @@ impl Ledger {
             assert_eq!(here, segment.live);
             live += here;
         }
+        let deferred = self.places.iter().filter(|(_, place)| place.is_deferred).count();
+        assert_eq!(deferred as u64, self.deferred);
         assert_eq!((live, jobs), (self.live, self.places.len()));
         let used = self.segments.iter().rev().skip(1).map(|segment| segment.used);
         assert_eq!(used.sum::<u64>(), self.closed);

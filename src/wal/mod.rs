@@ -19,14 +19,13 @@
 mod disk;
 mod inspect;
 mod ledger;
+mod preallocate;
 mod record;
 mod replay;
+mod search;
+mod window;
 
-use std::{
-    collections::{BTreeSet, VecDeque},
-    io,
-    time::Duration,
-};
+use std::{collections::VecDeque, io, time::Duration};
 
 use log::{debug, error, info, warn};
 
@@ -38,48 +37,52 @@ pub use self::{
 };
 use self::{
     ledger::Ledger,
-    record::{Facts, Kind, Mark, SHORT, VERSION},
+    preallocate::{Spare, is_full, size_of},
+    record::{Facts, HEAD_MAX_BYTES as RECORD_HEAD_MAX_BYTES, Kind, Mark, SHORT, VERSION},
     replay::HEAD,
 };
 use crate::{
-    base::Key,
+    base::{Key, NoRoom, Room},
     clock::{Calendar, Time},
     queue::{Job, Queue, State},
 };
 
 /// Segments are multiples of this many bytes, and at least one.
-const BLOCK: u64 = 4096;
+const SEGMENT_ALIGN_BYTES: u64 = 4096;
 
 /// A mark is repeated after this many bytes, so that damage to the start of a segment does not
 /// take the rest with it: half a hundredth of the log.
-const MARK_EVERY: u64 = 16 * 1024;
+const MARK_EVERY_BYTES: u64 = 16 * 1024;
 
 /// What a segment begins with: the version and a mark.
-const HEADER: u64 = (HEAD + SHORT) as u64;
+const HEADER_BYTES: u64 = (HEAD + SHORT) as u64;
 
 /// A short record, in bytes.
-const SHORT_LENGTH: u64 = SHORT as u64;
+const SHORT_BYTES: u64 = SHORT as u64;
 
-/// Records are written before the turn ends where this many bytes of them have come together.
-const PENDING: usize = 1024 * 1024;
+/// Records are written before the turn ends if more than this many bytes of them come together.
+const PENDING_MAX_BYTES: usize = 1024 * 1024;
 
-/// How many bytes of zeros are written to a spare, and of jobs to the current segment again, in
-/// one turn at least. Where a turn appends more, twice that.
-const STEP: u64 = ZEROS.len() as u64;
+/// A body of more bytes is written from where it is, rather than copied behind other records.
+const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
+
+/// How many bytes of zeros are written ahead, and of jobs to the current segment again, in one turn
+/// at least. If a turn appends more, twice that.
+const STEP_BYTES: u64 = ZEROS.len() as u64;
 
 const ZEROS: &[u8] = &[0; 128 * 1024];
 
 /// How often to look whether a sync that is under way has ended.
-const GLANCE: Duration = Duration::from_millis(2);
+const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The largest number of a segment to go on from: more behind it than anybody can use up.
-const LAST: u32 = u32::MAX / 2;
+/// The largest number of a segment: the original reads no larger one.
+const NUMBER_MAX: u32 = u32::MAX / 2;
 
 /// How long to wait before a disk that was full or failed is tried again.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The same where it has failed again and again: each attempt leaves a file behind.
-const RETRY_LATER: Duration = Duration::from_secs(60);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// When what is written is synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,15 +136,6 @@ enum Health {
     Recovering,
 }
 
-/// Room for a segment to come.
-#[derive(Debug, Clone, Copy)]
-struct Spare {
-    number: u32,
-    size: u64,
-    /// How much of it has been filled with zeros.
-    filled: u64,
-}
-
 /// The segment that records are appended to.
 #[derive(Debug, Clone, Copy)]
 struct Current {
@@ -150,6 +144,25 @@ struct Current {
     salt: u64,
     /// From here on, a mark precedes the next record.
     next_mark: u64,
+    /// Up to here zeros have been written, or records.
+    zeroed: u64,
+}
+
+/// By which calendar the instants of restored jobs stand for their dates.
+#[derive(Debug, Clone, Copy)]
+struct Dates {
+    calendar: Calendar,
+    /// The wall clock has been set: those of jobs below this index follow this calendar already.
+    shift: Option<(Calendar, usize)>,
+}
+
+impl Dates {
+    fn of(&self, job: Key<Job>) -> Calendar {
+        match self.shift {
+            Some((calendar, next)) if job.index() < next => calendar,
+            _ => self.calendar,
+        }
+    }
 }
 
 /// What `stats` tells of the log.
@@ -174,6 +187,7 @@ pub struct Wal {
     /// Draws salts.
     seed: u64,
     calendar: Calendar,
+    dates: Dates,
     ledger: Ledger,
     current: Option<Current>,
     /// Records of the current segment that have not been written yet: its last bytes.
@@ -194,15 +208,19 @@ pub struct Wal {
     next_spare: u32,
     /// How many short records fit into the spares.
     spare_slots: u64,
+    /// A stretch of the current segment is being filled with zeros, a piece in each turn.
+    is_zeroing: bool,
     /// There was no room for a spare of full size: none is made until then.
     full_until: Option<Time>,
+    /// The oldest segment, which no job needs, could not be removed: not tried again before. And
+    /// how long to wait after the next failure.
+    drop_retry_at: Option<Time>,
+    drop_retry_delay: Duration,
     health: Health,
     /// How long to wait after a failure.
     patience: Duration,
     /// What went wrong in this turn; the rest of it is not written.
     failure: Option<io::Error>,
-    /// Jobs that have changed without room to say so.
-    owed: BTreeSet<Key<Job>>,
     /// Segments up to this number are not to be relied on: their jobs are written again.
     rewrite_through: u32,
     /// Among them, those from this number on may lack records that the ledger counts on: they come
@@ -217,8 +235,9 @@ pub struct Wal {
 /// Opening.
 impl Wal {
     /// Reads what the disk has into the queue, which must be empty, and goes on in a new segment.
-    /// Damage is no error: it is in the report. Fails where the files cannot be listed or a new
-    /// one not be made; a full disk is not a failure.
+    /// Damage is no error: it is in the report; nor is a full disk. Fails if the files cannot be
+    /// listed or read or a new one not be made, or if memory or descriptors are short. Then every
+    /// record is where it was: at most zeros behind the records, and an unfinished record, are gone.
     pub fn open(
         mut disk: Box<dyn Disk>,
         options: Options,
@@ -227,6 +246,9 @@ impl Wal {
         now: Time,
         progress: Progress<'_>,
     ) -> io::Result<(Self, Report)> {
+        let syncs_in_background =
+            matches!(options.sync, Sync::Within(delay) if delay > Duration::ZERO);
+        disk.prepare(syncs_in_background)?;
         let files = disk.list()?;
         let mut ledger = Ledger::default();
         let report =
@@ -236,16 +258,22 @@ impl Wal {
             Name::Spare(_) => None,
         });
         let last = taken.max().unwrap_or(0);
-        if last > LAST {
-            let what = format!("no number is left behind {}", Name::Segment(last));
-            return Err(io::Error::other(what));
+        if last >= NUMBER_MAX {
+            return Err(no_number_left(last));
         }
+        let spares = files.iter().filter_map(|&(name, _)| match name {
+            Name::Spare(number) => Some(number),
+            Name::Segment(_) | Name::Damaged(_) => None,
+        });
+        let next_spare = spares.max().unwrap_or(0).checked_add(1).unwrap_or(1);
+        let size = options.segment_size.clamp(1, u64::MAX / 4);
         let mut wal = Self {
             disk,
             sync: options.sync,
-            segment_size: options.segment_size.clamp(1, u64::MAX / 2).next_multiple_of(BLOCK),
+            segment_size: size.next_multiple_of(SEGMENT_ALIGN_BYTES),
             seed: options.seed,
             calendar,
+            dates: Dates { calendar, shift: None },
             ledger,
             current: None,
             pending: Vec::new(),
@@ -256,59 +284,150 @@ impl Wal {
             synced: 0,
             spares: VecDeque::new(),
             filling: None,
-            next_spare: 1,
+            next_spare,
             spare_slots: 0,
+            is_zeroing: false,
             full_until: None,
+            drop_retry_at: None,
+            drop_retry_delay: RETRY_DELAY,
             health: Health::Sound,
-            patience: RETRY,
+            patience: RETRY_DELAY,
             failure: None,
-            owed: BTreeSet::new(),
             rewrite_through: if report.is_damaged() { last } else { 0 },
             doubted_from: u32::MAX,
             appended: 0,
             migrated: 0,
             written: 0,
         };
-        wal.tidy(&files, &report)?;
-        wal.begin(last + 1, queue, now)?;
+        wal.pending.try_reserve_exact(PENDING_MAX_BYTES).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        wal.begin(last + 1, &files, &report, queue, now)?;
         Ok((wal, report))
     }
 
-    /// Gives back what the last run had set aside, and makes sure of what it wrote last.
-    fn tidy(&mut self, files: &[(Name, u64)], report: &Report) -> io::Result<()> {
-        for &(name, _) in files {
-            if let Name::Spare(_) = name {
-                self.disk.remove(name)?;
+    /// Opens the first segment of this run. What may fail for want of something goes first, while
+    /// nothing has been changed.
+    fn begin(
+        &mut self,
+        number: u32,
+        files: &[(Name, u64)],
+        report: &Report,
+        queue: &Queue,
+        now: Time,
+    ) -> io::Result<()> {
+        let least = self.room_for_deletes();
+        let mut made = self.try_make_spare(least);
+        let mut is_tidy = false;
+        if made.as_ref().is_err_and(is_full) {
+            // What the last run had set aside is room as well.
+            self.tidy(files, report);
+            is_tidy = true;
+            made = self.try_make_spare(least);
+        }
+        match made {
+            Err(error) if is_full(&error) => self.note_full(&error, now),
+            Err(error) => return Err(error),
+            Ok(_) => {}
+        }
+        let has_spare = !self.spares.is_empty();
+        let opened = self.secure(report).and_then(|()| {
+            if has_spare { self.open_segment(number, queue).map(|()| true) } else { Ok(false) }
+        });
+        match opened {
+            Ok(true) => {}
+            Ok(false) => {
+                error!("there is not even room for deletes: no job can be changed until there is");
+                // Serve what is there, and try again: somebody may make room.
+                self.ledger.open(number);
+                self.health = Health::Failed { retry_at: now + RETRY_DELAY };
+            }
+            Err(error) => {
+                self.unmake();
+                return Err(error);
             }
         }
-        for segment in &report.segments {
-            let name = Name::Segment(segment.number);
-            if !segment.is_damaged() && segment.used < segment.size {
-                self.disk.cut(name, segment.used)?;
-            }
-            if self.sync != Sync::Never {
-                self.disk.sync(name)?;
-            }
-            self.disk.close(name);
+        // From now on the ids of unfinished records are known without them.
+        self.cut_unfinished(report);
+        if !is_tidy {
+            self.tidy(files, report);
         }
+        // The room of all deletes at once: the first put must not wait for it.
+        while !self.has_room(0, self.ledger.jobs() + self.to_move()) {
+            if !self.make_spare(size_of(SHORT_BYTES), now) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure of what the last run wrote.
+    fn secure(&mut self, report: &Report) -> io::Result<()> {
         if self.sync != Sync::Never {
+            for segment in &report.segments {
+                let name = Name::Segment(segment.number);
+                self.disk.sync(name)?;
+                self.disk.close(name);
+            }
             self.disk.sync_names()?;
         }
         self.synced = self.ledger.length();
         Ok(())
     }
 
-    /// Opens the first segment of this run. On a full disk it may be a small one.
-    fn begin(&mut self, number: u32, queue: &Queue, now: Time) -> io::Result<()> {
-        if self.make_spare(self.room_for_deletes(), now) {
-            return self.open_segment(number, queue);
+    /// Takes off what the last run did not write to its end: behind other records it would count
+    /// as damage, and does at the next start if this fails.
+    fn cut_unfinished(&mut self, report: &Report) {
+        for segment in &report.segments {
+            if segment.torn.is_none() || segment.is_damaged() {
+                continue;
+            }
+            let name = Name::Segment(segment.number);
+            let cut = self.disk.cut(name, segment.used);
+            let is_synced = self.sync != Sync::Never;
+            let result = cut.and_then(|()| if is_synced { self.disk.sync(name) } else { Ok(()) });
+            if let Err(error) = result {
+                warn!("an unfinished record stays, and will be taken for damage: {error}");
+            }
+            self.disk.close(name);
         }
-        error!("there is not even room for deletes: no job can be changed until there is");
-        // Serve what is there, and try again: somebody may make room.
-        self.ledger.open(number);
-        self.health = Health::Failed { retry_at: now + RETRY };
-        Ok(())
     }
+
+    /// Removes what a start that fails has made, but for a segment without records: that may be
+    /// what tells the next id.
+    fn unmake(&mut self) {
+        while let Some(spare) = self.take_spare(0) {
+            let _ = self.disk.remove(Name::Spare(spare.number));
+        }
+    }
+
+    /// Gives back what the last run had set aside: its spares, and the zeros behind its records. If
+    /// that fails they stay, and take room until the next start.
+    fn tidy(&mut self, files: &[(Name, u64)], report: &Report) {
+        for &(name, _) in files {
+            if let Name::Spare(_) = name {
+                if let Err(error) = self.disk.remove(name) {
+                    warn!("a file of the last run stays: {error}");
+                }
+            }
+        }
+        for segment in &report.segments {
+            let name = Name::Segment(segment.number);
+            if segment.is_damaged() || segment.torn.is_some() || segment.used >= segment.size {
+                continue;
+            }
+            if let Err(error) = self.disk.cut(name, segment.used) {
+                warn!("the unused end of a file of the last run stays: {error}");
+            }
+            self.disk.close(name);
+        }
+    }
+}
+
+fn no_segment() -> io::Error {
+    io::Error::other("no segment is open")
+}
+
+fn no_number_left(last: u32) -> io::Error {
+    io::Error::other(format!("no number is left behind {}", Name::Segment(last)))
 }
 
 /// The server asks before it changes anything.
@@ -318,9 +437,14 @@ impl Wal {
         self.may_append(length, 1, now)
     }
 
+    /// Makes sure of the memory that [`Wal::put`] takes.
+    pub fn make_room_to_put(&mut self, room: &mut Room) -> Result<(), NoRoom> {
+        self.ledger.make_room(room)
+    }
+
     /// Whether a job may change its state or priority.
     pub fn may_update(&mut self, now: Time) -> Result<(), Refusal> {
-        self.may_append(SHORT_LENGTH, 0, now)
+        self.may_append(SHORT_BYTES, 0, now)
     }
 
     /// Whether a job may be deleted: on a full disk as well, for which room is kept; and while the
@@ -329,8 +453,7 @@ impl Wal {
         if matches!(self.health, Health::Failed { .. }) || self.failure.is_some() {
             return Err(Refusal::Failed);
         }
-        let has_room =
-            self.has_room(SHORT_LENGTH, 0) || self.make_spare(size_of(SHORT_LENGTH), now);
+        let has_room = self.has_room(SHORT_BYTES, 0) || self.make_spare(size_of(SHORT_BYTES), now);
         has_room.then_some(()).ok_or(Refusal::Full)
     }
 
@@ -362,45 +485,6 @@ impl Wal {
         }
         Ok(())
     }
-
-    /// The size of a segment for each job's delete, if one segment can have them all.
-    fn room_for_deletes(&self) -> u64 {
-        size_of((self.ledger.jobs() + 1) * SHORT_LENGTH).min(self.segment_size)
-    }
-
-    /// How many short records would take the room that the oldest segment's jobs need.
-    fn to_move(&self) -> u64 {
-        self.ledger.oldest().map_or(0, |oldest| oldest.live.div_ceil(SHORT_LENGTH))
-    }
-
-    /// Whether a record of `length` bytes can be appended so that `shorts` short ones still can.
-    fn has_room(&self, length: u64, shorts: u64) -> bool {
-        let length = length + SHORT_LENGTH; // A mark may precede it.
-        let free = self.free();
-        if length <= free {
-            return slots(free - length) + self.spare_slots >= shorts;
-        }
-        // The rest of the current segment is then not used.
-        let first = self.spares.front().map_or(0, |spare| spare.size - HEADER);
-        length <= first && slots(first - length) + self.spare_slots - slots(first) >= shorts
-    }
-
-    /// Bytes left in the current segment.
-    fn free(&self) -> u64 {
-        let used = self.ledger.current().map_or(0, |current| current.used);
-        self.current.map_or(0, |current| current.size.saturating_sub(used))
-    }
-}
-
-/// How many short records fit, with their marks.
-fn slots(bytes: u64) -> u64 {
-    bytes.saturating_sub((bytes / MARK_EVERY + 1) * SHORT_LENGTH) / SHORT_LENGTH
-}
-
-/// The size of a segment for so many bytes of records.
-fn size_of(records: u64) -> u64 {
-    let marks = (records / MARK_EVERY + 1) * SHORT_LENGTH;
-    (HEADER + records + marks).next_multiple_of(BLOCK)
 }
 
 /// The server tells what has changed. Nothing is written before the commit; where something goes
@@ -412,12 +496,12 @@ impl Wal {
         self.ledger.insert(job, length);
     }
 
-    /// A job has another state, priority or delay than the log says. Where the change had to be
-    /// made though there is no room, it is written when there is.
+    /// A job has another state, priority or delay than the log says. If the change had to be made
+    /// though there is no room, it is written when there is.
     pub fn update(&mut self, queue: &Queue, job: Key<Job>, now: Time) {
         match self.may_update(now) {
             Ok(()) => self.append_short(queue, job),
-            Err(_) => drop(self.owed.insert(job)),
+            Err(_) => self.ledger.defer(job),
         }
     }
 
@@ -426,15 +510,40 @@ impl Wal {
         let facts = Facts { kind: Kind::Deleted, ..self.facts(queue, job) };
         self.append(&facts, None, queue);
         self.ledger.remove(job);
-        self.owed.remove(&job);
     }
 
     /// The calendar as it is set now. The one in use stays as long as it is right to the second:
-    /// a job's date must be the same whenever it is written, or jobs would change places.
+    /// a job's date must be the same whenever it is written, or jobs would change places. If it is
+    /// not, the wall clock has been set: [`Wal::shift_dates`] has something to do. Until that is
+    /// done, another step is not heeded.
     pub fn set_calendar(&mut self, calendar: Calendar) {
-        if self.calendar.is_set_otherwise(calendar) {
+        if self.dates.shift.is_none() && self.calendar.is_set_otherwise(calendar) {
+            info!("the wall clock has been set: restored delays end at their dates");
             self.calendar = calendar;
+            self.dates.shift = Some((calendar, 0));
         }
+    }
+
+    /// Moves the instants of so many restored jobs to where their dates lie by the calendar that is
+    /// set now, and has the dates written anew of other delayed jobs. Nothing is written for
+    /// restored jobs: their dates stay what they are.
+    pub fn shift_dates(&mut self, queue: &mut Queue, count: usize, now: Time) {
+        let Some((new, from)) = self.dates.shift else { return };
+        let old = self.dates.calendar;
+        let mut to_log = Vec::new();
+        let shift = |at| new.instant(old.date(at));
+        match queue.shift_dates(from, count, shift, now, &mut to_log) {
+            Some(next) => self.dates.shift = Some((new, next)),
+            None => self.dates = Dates { calendar: new, shift: None },
+        }
+        for job in to_log {
+            self.update(queue, job, now);
+        }
+    }
+
+    /// Whether [`Wal::shift_dates`] has something to do.
+    pub fn is_shifting_dates(&self) -> bool {
+        self.dates.shift.is_some()
     }
 
     /// What `stats` tells.
@@ -459,7 +568,8 @@ impl Wal {
     }
 
     fn facts(&self, queue: &Queue, job: Key<Job>) -> Facts {
-        let Job { record, body, .. } = queue.job(job);
+        let Job { record, body, dated, .. } = queue.job(job);
+        let calendar = |is_dated| if is_dated { self.dates.of(job) } else { self.calendar };
         let nanoseconds = |seconds: u32| i64::from(seconds) * 1_000_000_000;
         Facts {
             id: record.id,
@@ -467,14 +577,16 @@ impl Wal {
             delay: nanoseconds(record.delay),
             ttr: nanoseconds(record.ttr),
             body_size: i32::try_from(body.len()).expect("a body is at most a gibibyte"),
-            created_at: self.calendar.date(record.created_at),
-            deadline_at: self.calendar.date(record.deadline_at),
+            created_at: calendar(dated.is_created).date(record.created_at),
+            deadline_at: calendar(dated.is_deadline).date(record.deadline_at),
             reserves: record.reserves,
             timeouts: record.timeouts,
             releases: record.releases,
             buries: record.buries,
             kicks: record.kicks,
             kind: match record.state {
+                // Its delay has ended, if the wall clock is right; a restart finds out anew.
+                State::Ready if dated.is_deadline => Kind::Delayed,
                 // A restart makes it ready again.
                 State::Ready | State::Reserved(_) => Kind::Ready,
                 State::Delayed => Kind::Delayed,
@@ -495,11 +607,10 @@ impl Wal {
     fn append_short(&mut self, queue: &Queue, job: Key<Job>) {
         self.append(&self.facts(queue, job), None, queue);
         self.ledger.update(job);
-        self.owed.remove(&job);
     }
 
     fn append(&mut self, facts: &Facts, full: Option<(&str, &[u8])>, queue: &Queue) {
-        let length = full.map_or(SHORT_LENGTH, |(name, body)| Self::full_length(name, body.len()));
+        let length = full.map_or(SHORT_BYTES, |(name, body)| Self::full_length(name, body.len()));
         if self.failure.is_some() {
             return;
         }
@@ -515,25 +626,38 @@ impl Wal {
         length: u64,
         queue: &Queue,
     ) -> io::Result<()> {
-        if length + SHORT_LENGTH > self.free() {
+        if length + SHORT_BYTES > self.free() {
             self.rotate(length, queue)?;
         }
-        let current = self.current.as_mut().ok_or(io::ErrorKind::StorageFull)?;
+        // So that the buffer never grows: at a memory limit that would end the process.
+        let copied = full.map_or(0, |(_, body)| body.len()).min(COPIED_BODY_MAX_BYTES);
+        if self.pending.len() + copied + 2 * RECORD_HEAD_MAX_BYTES > PENDING_MAX_BYTES {
+            self.write()?;
+        }
+        let current = self.current.as_mut().ok_or_else(no_segment)?;
         let segment = self.ledger.current().expect("it was opened");
         let mut at = segment.used;
         if at >= current.next_mark {
             let mark = Mark { salt: current.salt, next_id: queue.next_id() };
             mark.encode(at, &mut self.pending);
-            at += SHORT_LENGTH;
-            current.next_mark = at + MARK_EVERY;
+            at += SHORT_BYTES;
+            current.next_mark = at + MARK_EVERY_BYTES;
         }
         record::encode(facts, full, current.salt, at, &mut self.pending);
-        let grown = at + length - segment.used;
+        at += length;
+        let grown = at - segment.used;
         self.ledger.grow(grown);
         self.appended += grown;
         self.written += 1;
-        if self.pending.len() >= PENDING {
-            self.write()?;
+        match full {
+            Some((_, body)) if body.len() > COPIED_BODY_MAX_BYTES => {
+                let number = current.number;
+                self.write_through(at - body.len() as u64)?;
+                self.disk.write(Name::Segment(number), at - body.len() as u64, body)?;
+                self.is_written = true;
+            }
+            Some((_, body)) => self.pending.extend_from_slice(body),
+            None => {}
         }
         Ok(())
     }
@@ -543,7 +667,10 @@ impl Wal {
 impl Wal {
     /// Ends the current segment and begins the next, which has room for `length` bytes.
     fn rotate(&mut self, length: u64, queue: &Queue) -> io::Result<()> {
-        let Some(current) = self.current else { return Err(io::ErrorKind::StorageFull.into()) };
+        let current = self.current.ok_or_else(no_segment)?;
+        if !self.can_rotate() {
+            return Err(no_number_left(current.number));
+        }
         let name = Name::Segment(current.number);
         self.write()?;
         self.end_sync()?;
@@ -558,18 +685,37 @@ impl Wal {
         self.unsynced_since = None;
         self.synced = self.ledger.length();
         self.disk.close(name);
-        // Whoever appends has asked for room; so there is a spare, except after a full disk.
-        let size = size_of(length);
-        if self.spares.front().is_none_or(|spare| spare.size < size) {
-            self.fill(self.segment_size.max(size))?;
+        // All of it is on the disk: whatever fails from here on does not cast doubt on it.
+        self.current = None;
+        self.open_next(size_of(length), queue)
+    }
+
+    /// Opens the next segment in a spare of at least `size` bytes. Files that are gone are made
+    /// again.
+    fn open_next(&mut self, size: u64, queue: &Queue) -> io::Result<()> {
+        let last = self.ledger.current().map_or(0, |current| current.number);
+        loop {
+            // The caller has asked for room; so there is a spare, except after a full disk.
+            if self.spares.front().is_none_or(|spare| spare.size < size) {
+                self.fill(self.segment_size.max(size))?;
+            }
+            match self.open_segment(last + 1, queue) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    warn!("a file that the daemon has made is gone: {error}");
+                    self.take_spare(0);
+                }
+                result => return result,
+            }
         }
-        self.open_segment(current.number + 1, queue)
     }
 
     /// Makes the first spare the current segment. Its name is changed when its header outlasts a
     /// power cut, so no segment is ever without.
     fn open_segment(&mut self, number: u32, queue: &Queue) -> io::Result<()> {
         let &spare = self.spares.front().ok_or(io::ErrorKind::StorageFull)?;
+        if number > NUMBER_MAX {
+            return Err(no_number_left(number - 1));
+        }
         let (from, to) = (Name::Spare(spare.number), Name::Segment(number));
         let salt = self.draw_salt();
         let mut header = VERSION.to_le_bytes().to_vec();
@@ -579,16 +725,16 @@ impl Wal {
             self.disk.sync(from)?;
         }
         self.disk.rename(from, to)?;
-        self.spares.pop_front();
-        self.spare_slots -= slots(spare.size - HEADER);
+        self.take_spare(0);
         if self.sync != Sync::Never {
             self.disk.sync_names()?;
         }
         debug!("{to} is open");
         self.ledger.open(number);
-        self.ledger.grow(HEADER);
-        self.current =
-            Some(Current { number, size: spare.size, salt, next_mark: HEADER + MARK_EVERY });
+        self.ledger.grow(HEADER_BYTES);
+        let next_mark = HEADER_BYTES + MARK_EVERY_BYTES;
+        let Spare { size, filled, .. } = spare;
+        self.current = Some(Current { number, size, salt, next_mark, zeroed: filled });
         Ok(())
     }
 
@@ -599,106 +745,6 @@ impl Wal {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         mixed ^ (mixed >> 31)
-    }
-
-    /// Makes a whole spare at once: of the usual size if the disk has room for that, else of the
-    /// half, or a quarter, and so on, but of `least` bytes. False where it has no room, now or when
-    /// it was last tried.
-    fn make_spare(&mut self, least: u64, now: Time) -> bool {
-        if self.full_until.is_some_and(|until| until > now) {
-            return false;
-        }
-        let whole = self.segment_size.max(least);
-        let mut size = whole;
-        loop {
-            match self.fill(size) {
-                Ok(()) if size == whole => {
-                    self.note_room();
-                    return true;
-                }
-                Ok(()) => return true,
-                Err(error) => self.note_full(&error, now),
-            }
-            if size == least {
-                return false;
-            }
-            size = (size / 2).next_multiple_of(BLOCK).max(least);
-        }
-    }
-
-    fn note_full(&mut self, error: &io::Error, now: Time) {
-        if self.full_until.replace(now + RETRY).is_none() {
-            warn!("no room for the binlog, jobs are refused when it is used up: {error}");
-        }
-    }
-
-    fn note_room(&mut self) {
-        if self.full_until.take().is_some() {
-            info!("there is room for the binlog again");
-        }
-    }
-
-    fn fill(&mut self, size: u64) -> io::Result<()> {
-        if let Some(other) = self.filling.take_if(|spare| spare.size != size) {
-            self.disk.remove(Name::Spare(other.number))?;
-        }
-        if self.filling.is_none() {
-            self.filling = Some(self.begin_spare(size)?);
-        }
-        while self.filling.is_some() {
-            self.fill_step()?;
-        }
-        Ok(())
-    }
-
-    fn begin_spare(&mut self, size: u64) -> io::Result<Spare> {
-        let number = self.next_spare;
-        self.next_spare += 1;
-        self.disk.create(Name::Spare(number))?;
-        Ok(Spare { number, size, filled: 0 })
-    }
-
-    /// Fills a piece of the spare that is being made. Where that fails, the spare is given up.
-    fn fill_step(&mut self) -> io::Result<()> {
-        let Some(mut spare) = self.filling.take() else { return Ok(()) };
-        let name = Name::Spare(spare.number);
-        let length = STEP.min(spare.size - spare.filled);
-        let zeros = &ZEROS[..usize::try_from(length).expect("at most a step")];
-        if let Err(error) = self.disk.write(name, spare.filled, zeros) {
-            // What is left of it would only take room from others; the next start removes it.
-            let _ = self.disk.remove(name);
-            return Err(error);
-        }
-        spare.filled += length;
-        if spare.filled < spare.size {
-            self.filling = Some(spare);
-            return Ok(());
-        }
-        self.spare_slots += slots(spare.size - HEADER);
-        // The first one is where the next record must fit.
-        if self.spares.front().is_some_and(|first| first.size < spare.size) {
-            self.spares.push_front(spare);
-        } else {
-            self.spares.push_back(spare);
-        }
-        Ok(())
-    }
-
-    /// Whether another spare should be made ahead of need: one is always wanted, and room for the
-    /// deletes of half as many jobs again.
-    fn wants_spare(&self) -> bool {
-        let jobs = self.ledger.jobs();
-        let ahead = 8 + (jobs / 2).min(slots(self.segment_size - HEADER));
-        let slots = slots(self.free()) + self.spare_slots;
-        self.spares.is_empty() || slots < jobs + self.to_move() + ahead
-    }
-
-    /// Whether a spare is to be made now. Garbage goes first while there is time for that: it may
-    /// be the room that is needed.
-    fn is_to_prepare(&self) -> bool {
-        let is_early = self.free() > self.segment_size / 2;
-        let has_garbage = self.is_unneeded() || self.to_rewrite().is_some();
-        (self.filling.is_some() || self.wants_spare()) && !(is_early && has_garbage)
     }
 }
 
@@ -713,14 +759,16 @@ impl Wal {
             }
             if let Err(error) = self.try_again(queue, now) {
                 debug!("the binlog cannot be written yet: {error}");
-                self.fail(now);
+                self.give_up_segment();
+                self.retry_later(now);
                 return Outcome::Done;
             }
         }
-        let budget = STEP.max(2 * std::mem::take(&mut self.appended));
+        let budget = STEP_BYTES.max(2 * std::mem::take(&mut self.appended));
         self.pay_debts(queue);
+        self.leave_garbage(queue);
         self.compact(queue, budget, now);
-        if let Err(error) = self.write_and_sync(now).and_then(|()| self.drop_oldest()) {
+        if let Err(error) = self.write_and_sync(now).and_then(|()| self.drop_oldest(now)) {
             if self.health == Health::Sound {
                 error!("the binlog has failed, nothing is acknowledged until it works: {error}");
             }
@@ -728,12 +776,13 @@ impl Wal {
             return Outcome::Failed;
         }
         self.prepare(budget, now);
-        let is_relied_on = self.ledger.oldest().is_some_and(|it| it.number > self.rewrite_through);
+        let is_relied_on = self.ledger.oldest().is_some_and(|it| it.number > self.rewrite_through)
+            || (self.drop_retry_at.is_some() && self.is_rewritten());
         if self.health == Health::Recovering && is_relied_on {
             info!("the binlog works again, and holds every job");
             self.health = Health::Sound;
             self.doubted_from = u32::MAX;
-            self.patience = RETRY;
+            self.patience = RETRY_DELAY;
             return Outcome::Recovered;
         }
         Outcome::Done
@@ -772,19 +821,25 @@ impl Wal {
 
     /// When [`Wal::commit`] has something to do: in the past where it has now.
     pub fn next_deadline(&self) -> Option<Time> {
+        if self.is_shifting_dates() {
+            return Some(Time::default());
+        }
         if let Health::Failed { retry_at } = self.health {
             return Some(retry_at);
         }
-        if self.can_drop() {
+        if self.can_drop() && self.drop_retry_at.is_none() {
             return Some(Time::default());
         }
-        let has_work = self.to_rewrite().is_some() || self.is_to_pay() || self.is_to_prepare();
+        let has_work = (self.to_rewrite().is_some() && self.can_rotate())
+            || self.is_to_pay()
+            || self.is_to_leave()
+            || self.is_to_prepare();
         let work = has_work.then(|| self.full_until.unwrap_or_default());
         let sync = self.syncing_until.or(match self.sync {
             Sync::Within(delay) => self.unsynced_since.map(|since| since + delay),
             Sync::Never => None,
         });
-        [work, sync].into_iter().flatten().min()
+        [work, sync, self.drop_retry_at].into_iter().flatten().min()
     }
 
     /// Walks everything and panics where something does not hold. O(all): for tests.
@@ -794,16 +849,20 @@ impl Wal {
 
     /// Writes what is pending to the current segment.
     fn write(&mut self) -> io::Result<()> {
+        let end = self.ledger.current().map_or(0, |segment| segment.used);
+        self.write_through(end)
+    }
+
+    /// Writes what is pending, which ends at this offset of the current segment.
+    fn write_through(&mut self, end: u64) -> io::Result<()> {
         if self.pending.is_empty() {
             return Ok(());
         }
-        let number = self.current.ok_or(io::ErrorKind::StorageFull)?.number;
-        let end = self.ledger.current().expect("it was opened").used;
+        let number = self.current.ok_or_else(no_segment)?.number;
         let start = end - self.pending.len() as u64;
         self.disk.write(Name::Segment(number), start, &self.pending)?;
         self.is_written = true;
         self.pending.clear();
-        self.pending.shrink_to(PENDING);
         Ok(())
     }
 
@@ -817,14 +876,14 @@ impl Wal {
         }
         if self.syncing_until.is_some() {
             let result = self.disk.sync_result();
-            self.syncing_until = result.is_none().then_some(now + GLANCE);
+            self.syncing_until = result.is_none().then_some(now + SYNC_POLL_INTERVAL);
             if let Some(result) = result {
                 result?;
                 self.synced = self.synced.max(self.syncing);
             }
         }
         let Some(since) = self.unsynced_since else { return Ok(()) };
-        let name = Name::Segment(self.current.ok_or(io::ErrorKind::StorageFull)?.number);
+        let name = Name::Segment(self.current.ok_or_else(no_segment)?.number);
         match self.sync {
             Sync::Within(Duration::ZERO) => self.disk.sync(name)?,
             Sync::Within(delay) => {
@@ -833,7 +892,7 @@ impl Wal {
                     return Ok(());
                 }
                 self.disk.begin_sync(name)?;
-                self.syncing_until = Some(now + GLANCE);
+                self.syncing_until = Some(now + SYNC_POLL_INTERVAL);
                 self.syncing = self.ledger.length();
                 self.unsynced_since = None;
                 return Ok(());
@@ -848,12 +907,12 @@ impl Wal {
     /// Whether something that could not be written when it changed can be now.
     fn is_to_pay(&self) -> bool {
         let shorts = self.ledger.jobs() + self.to_move();
-        !self.owed.is_empty() && self.has_room(SHORT_LENGTH, shorts)
+        self.ledger.has_deferred() && self.has_room(SHORT_BYTES, shorts)
     }
 
     fn pay_debts(&mut self, queue: &Queue) {
         while self.is_to_pay() {
-            let Some(&job) = self.owed.first() else { return };
+            let Some(job) = self.ledger.next_deferred() else { return };
             self.append_short(queue, job);
         }
     }
@@ -881,10 +940,15 @@ impl Wal {
             }
             self.append_full(queue, job);
             self.ledger.renew(job);
-            self.owed.remove(&job);
             self.migrated += 1;
             left = left.saturating_sub(length);
         }
+    }
+
+    /// Whether every job is in segments that can be relied on, and these are synced.
+    fn is_rewritten(&self) -> bool {
+        let is_synced = self.unsynced_since.is_none() && self.syncing_until.is_none();
+        is_synced && self.ledger.first_job_in(0..=self.rewrite_through).is_none()
     }
 
     /// Whether no job needs the oldest segment. After a failure that is known only when no job's
@@ -908,25 +972,39 @@ impl Wal {
         is_synced && self.is_unneeded()
     }
 
-    /// Drops the oldest segment if no job needs it: what replaces its records has been synced.
-    fn drop_oldest(&mut self) -> io::Result<()> {
+    /// Drops the oldest segment if no job needs it: what replaces its records has been synced. A
+    /// file that cannot be removed is no failure of the log: it is tried again, less and less often.
+    fn drop_oldest(&mut self, now: Time) -> io::Result<()> {
+        if self.drop_retry_at.is_some_and(|at| at > now) {
+            return Ok(());
+        }
+        self.drop_retry_at = None;
         let Some((oldest, _)) = self.ledger.oldest_closed().filter(|_| self.can_drop()) else {
             return Ok(());
         };
         let name = Name::Segment(oldest.number);
         let result = if oldest.is_damaged {
             let kept = Name::Damaged(oldest.number);
-            warn!("every job of {name} is in newer files; what was damaged stays in {kept}");
-            self.disk.rename(name, kept)
+            self.disk.rename(name, kept).inspect(|()| {
+                warn!("every job of {name} is in newer files; what was damaged stays in {kept}");
+            })
         } else {
             debug!("{name} is of no more use");
-            self.disk.remove(name)
+            self.disk.remove(name).or_else(|error| self.empty(name, error))
         };
         match result {
             // Somebody has removed it by hand.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            result => result?,
+            Err(error) => {
+                let delay = self.drop_retry_delay;
+                warn!("a file of the binlog stays that no job needs, and all behind it: {error}");
+                self.drop_retry_at = Some(now + delay);
+                self.drop_retry_delay = (2 * delay).min(RETRY_DELAY_MAX);
+                return Ok(());
+            }
+            Ok(()) => {}
         }
+        self.drop_retry_delay = RETRY_DELAY;
         if self.sync != Sync::Never {
             self.disk.sync_names()?;
         }
@@ -934,35 +1012,49 @@ impl Wal {
         Ok(())
     }
 
-    /// Goes on with the spare that is being made, or begins one that is wanted.
-    fn prepare(&mut self, budget: u64, now: Time) {
-        if self.full_until.is_some_and(|at| at > now) {
-            return;
+    /// Takes the records out of a file that cannot be removed: without them it is of no harm.
+    fn empty(&mut self, name: Name, error: io::Error) -> io::Result<()> {
+        if error.kind() == io::ErrorKind::NotFound || self.disk.cut(name, HEAD as u64).is_err() {
+            return Err(error);
         }
-        let mut left = budget;
-        while left > 0 && self.is_to_prepare() {
-            let begun = match self.filling {
-                Some(_) => Ok(()),
-                None => self.begin_spare(self.segment_size).map(|it| self.filling = Some(it)),
-            };
-            match begun.and_then(|()| self.fill_step()) {
-                Ok(()) if self.filling.is_none() => self.note_room(),
-                Ok(()) => {}
-                // There may be room for a smaller one, which is better than none.
-                Err(_) if self.spares.is_empty() => {
-                    self.make_spare(self.room_for_deletes(), now);
-                    return;
-                }
-                Err(error) => return self.note_full(&error, now),
+        if self.sync != Sync::Never {
+            self.disk.sync(name)?;
+        }
+        self.disk.close(name);
+        warn!("an empty file of the binlog stays: {error}");
+        Ok(())
+    }
+
+    /// Whether the current segment was made for a large job that has gone: most of it is garbage,
+    /// which only a closed segment gives back.
+    fn is_to_leave(&self) -> bool {
+        let is_large = |segment: &&ledger::Segment| segment.used > self.segment_size;
+        let current = self.ledger.current().filter(is_large);
+        current.is_some_and(|current| 2 * current.live < current.used)
+            && self.current.is_some()
+            && self.can_leave()
+    }
+
+    fn leave_garbage(&mut self, queue: &Queue) {
+        if self.failure.is_none() && self.is_to_leave() {
+            if let Err(error) = self.rotate(0, queue) {
+                self.failure = Some(error);
             }
-            left = left.saturating_sub(STEP);
         }
     }
 }
 
 /// Failure.
 impl Wal {
+    /// Some records of this turn may not be on the disk, though the ledger counts on them.
     fn fail(&mut self, now: Time) {
+        self.give_up_segment();
+        let last = self.ledger.current().map_or(0, |segment| segment.number);
+        self.doubted_from = self.doubted_from.min(last);
+        self.retry_later(now);
+    }
+
+    fn give_up_segment(&mut self) {
         if let Some(current) = self.current.take() {
             let name = Name::Segment(current.number);
             let used = self.ledger.current().map_or(0, |segment| segment.used);
@@ -973,11 +1065,15 @@ impl Wal {
         }
         self.pending.clear();
         self.is_written = false;
+        self.is_zeroing = false;
         self.failure = None;
         self.unsynced_since = None;
+    }
+
+    fn retry_later(&mut self, now: Time) {
         self.patience = match self.health {
-            Health::Recovering => (2 * self.patience).min(RETRY_LATER),
-            _ => RETRY,
+            Health::Recovering => (2 * self.patience).min(RETRY_DELAY_MAX),
+            _ => RETRY_DELAY,
         };
         self.health = Health::Failed { retry_at: now + self.patience };
     }
@@ -988,7 +1084,7 @@ impl Wal {
             return Err(io::ErrorKind::StorageFull.into());
         }
         let last = self.ledger.current().map_or(0, |current| current.number);
-        self.open_segment(last + 1, queue)?;
+        self.open_next(0, queue)?;
         if self.doubted_from <= last {
             self.rewrite_through = last;
         }

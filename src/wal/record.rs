@@ -12,6 +12,8 @@
 
 use std::fmt;
 
+use crc32fast::Hasher;
+
 use crate::proto::{self, CRLF, NAME_LIMIT};
 
 /// What the first four bytes of a segment say.
@@ -41,6 +43,9 @@ const MAGIC: i64 = 0x5352_6B6C_7473_6E62;
 
 /// Where the checksum stands within the facts.
 const CHECKSUM_AT: usize = 12;
+
+/// Where the salt stands within a mark.
+pub(super) const SALT_AT: usize = 4 + 24;
 
 /// The state of a record, as its number in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,8 +126,6 @@ pub enum Damage {
     Body,
     /// The id is one that no job gets.
     Id(u64),
-    /// There is no memory for the job.
-    Memory,
     /// The job was made at no time: most of the record is zeros.
     NoDate,
     /// The state is none: this number.
@@ -140,7 +143,6 @@ impl fmt::Display for Damage {
             Self::BodySize(size) => write!(f, "a body of {size} bytes"),
             Self::Body => f.write_str("a body without its line end"),
             Self::Id(id) => write!(f, "the job id {id}"),
-            Self::Memory => f.write_str("no memory for the job"),
             Self::NoDate => f.write_str("a job without a date"),
             Self::State(number) => write!(f, "a job state numbered {number}"),
             Self::Checksum => f.write_str("a checksum that does not fit"),
@@ -177,11 +179,11 @@ impl Facts {
     }
 
     /// Reads the facts that both versions lay out alike; `unit` is the length of one unit of
-    /// time in nanoseconds.
-    fn read(bytes: &[u8; FACTS_5], unit: i64) -> Result<Self, Damage> {
+    /// time in nanoseconds. A number that names no state reads as `Deleted`: see [`Frame::decode`].
+    fn read(bytes: &[u8; FACTS_5], unit: i64) -> Self {
         let time = |at| i64::from_le_bytes(part(bytes, at)).saturating_mul(unit);
         let number = |at| u32::from_le_bytes(part(bytes, at));
-        Ok(Self {
+        Self {
             id: u64::from_le_bytes(part(bytes, 0)),
             pri: number(8),
             delay: time(16),
@@ -194,8 +196,8 @@ impl Facts {
             releases: number(64),
             buries: number(68),
             kicks: number(72),
-            kind: Kind::from_number(bytes[76]).ok_or(Damage::State(bytes[76]))?,
-        })
+            kind: Kind::from_number(bytes[76]).unwrap_or(Kind::Deleted),
+        }
     }
 }
 
@@ -204,8 +206,9 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("N bytes were taken")
 }
 
-/// Appends a record to `out`; it will stand at `offset` in a segment of this salt. `full` makes it
-/// a full record: name, and body with its CR LF.
+/// Appends a record to `out`, all but its body; it will stand at `offset` in a segment of this
+/// salt. `full` makes it a full record: the tube's name, and the body with its CR LF, whose bytes
+/// the checksum covers and the caller writes behind.
 pub(super) fn encode(
     facts: &Facts,
     full: Option<(&str, &[u8])>,
@@ -219,10 +222,11 @@ pub(super) fn encode(
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(name.as_bytes());
     facts.write(out);
-    out.extend_from_slice(body);
-    let sum = checksum(&[&out[start..]], salt, offset);
+    let mut hasher = checksum(salt, offset);
+    hasher.update(&out[start..]);
+    hasher.update(body);
     let at = start + 4 + name.len() + CHECKSUM_AT;
-    out[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+    out[at..at + 4].copy_from_slice(&hasher.finalize().to_le_bytes());
 }
 
 /// What says that a segment is ours, and how to read it: a short record that the original skips
@@ -256,91 +260,169 @@ impl Mark {
         encode(&facts, None, self.salt, offset, out);
     }
 
-    /// Reads a record as a mark, if it is one.
-    pub(super) fn of(record: &Record<'_>) -> Option<Self> {
-        let Facts { id, delay, ttr, .. } = record.facts;
+    /// Reads the facts of a record as a mark, if it is one.
+    pub(super) fn of(facts: &Facts) -> Option<Self> {
+        let Facts { id, delay, ttr, .. } = *facts;
         (id == MARK_ID).then(|| Self {
             salt: u64::from_le_bytes(ttr.to_le_bytes()),
             next_id: u64::try_from(delay).unwrap_or(0),
         })
     }
 
-    /// The mark at `offset`, if there is a sound one.
-    pub(super) fn at(segment: &[u8], offset: usize) -> Option<Self> {
-        let Ok(Found::Record(record)) = decode(segment, offset, Format::Plain) else { return None };
-        let mark = Self::of(&record)?;
-        let checked = decode(segment, offset, Format::Salted(mark.salt));
+    /// The mark that `bytes` begin with, which stand at `position`, if there is a sound one.
+    pub(super) fn at(bytes: &[u8], position: u64) -> Option<Self> {
+        let bytes = bytes.get(..SHORT)?;
+        // Most places are no mark, which the id tells at once.
+        if bytes[..4] != [0; 4] || bytes[4..12] != MARK_ID.to_le_bytes() {
+            return None;
+        }
+        let Ok(Found::Record(record)) = decode(bytes, position, Format::Plain) else { return None };
+        let mark = Self::of(&record.facts)?;
+        let checked = decode(bytes, position, Format::Salted(mark.salt));
         (checked == Ok(Found::Record(record))).then_some(mark)
     }
 
-    /// Whether the record at `offset` looks like a mark, sound or not: one flipped bit must not
-    /// switch the checking off.
-    pub(super) fn is_likely_at(segment: &[u8], offset: usize) -> bool {
-        let Some(facts) = segment.get(offset + 4..offset + SHORT) else { return false };
-        part(facts, 0) == MARK_ID.to_le_bytes() || part(facts, 40) == MAGIC.to_le_bytes()
+    /// The salt that the mark at the start of `bytes` tells, sound or not, if it is likely to be
+    /// one: two of the three things that every mark has are enough, so that one damaged byte does
+    /// not switch the checking off. A tube's name can have the magic, and nothing else of it.
+    pub(super) fn likely_salt(bytes: &[u8]) -> Option<u64> {
+        let facts = bytes.get(4..SHORT)?;
+        let signs = [
+            bytes[..4] == [0; 4],
+            part(facts, 0) == MARK_ID.to_le_bytes(),
+            part(facts, 40) == MAGIC.to_le_bytes(),
+        ];
+        let count = signs.into_iter().filter(|&sign| sign).count();
+        (count >= 2).then(|| u64::from_le_bytes(part(facts, 24)))
     }
 }
 
-/// The checksum of a record at `place` whose own four bytes are zero.
-fn checksum(record: &[&[u8]], salt: u64, place: u64) -> u32 {
-    // 32 bits can start a checksum; so the salt's two halves take turns with the place.
-    let mixed = (salt ^ place).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+/// The checksum of a record at `position`, before any of its bytes.
+fn checksum(salt: u64, position: u64) -> Hasher {
+    // 32 bits can start a checksum; so the salt's two halves take turns with the position.
+    let mixed = (salt ^ position).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let high = u32::try_from(mixed >> 32).expect("half as many bits");
-    let mut hasher = crc32fast::Hasher::new_with_initial(high);
-    for part in record {
-        hasher.update(part);
-    }
-    hasher.finalize()
+    Hasher::new_with_initial(high)
 }
 
-/// Reads what stands at `offset` of a segment. A short record's length is right even where its
-/// facts make no sense to the caller; a damaged one says what is wrong, and no more.
-pub(super) fn decode(segment: &[u8], offset: usize, format: Format) -> Result<Found<'_>, Damage> {
-    let bytes = segment.get(offset..).unwrap_or_default();
-    let (name_length, head) = match format {
-        Format::Five => (read_length_5(bytes)?, 8),
-        Format::Plain | Format::Salted(_) => (read_length(bytes)?, 4),
-    };
-    let Some(name_length) = name_length else { return Ok(Found::End) };
-    let name = bytes.get(head..head + name_length).ok_or(Damage::Torn)?;
-    let at = head + name_length;
-    let size = if format == Format::Five { FACTS_5 } else { FACTS };
-    let Some(facts) = bytes.get(at..at + size) else {
-        // Fewer bytes than a record, all of them zero, are the end as well.
-        let is_end = name_length == 0 && bytes.iter().all(|&byte| byte == 0);
-        return if is_end { Ok(Found::End) } else { Err(Damage::Torn) };
-    };
-    if part::<8>(facts, 0) == [0; 8] {
-        return Ok(Found::End);
+/// The largest number of bytes of a record before its body.
+pub(super) const HEAD_MAX_BYTES: usize = 8 + NAME_LIMIT + FACTS;
+
+/// All of a record but its body: how long it is, and what it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Frame {
+    /// What is known of the job; without meaning if there is a flaw.
+    pub(super) facts: Facts,
+    /// Bytes before the tube's name.
+    name_at: usize,
+    /// Bytes of the tube's name; zero in a short record.
+    name_length: usize,
+    /// Bytes before the body.
+    pub(super) head_length: usize,
+    /// Bytes of the body with its CR LF; zero in a short record.
+    pub(super) body_length: usize,
+    /// What is wrong though the length is known.
+    flaw: Option<Damage>,
+}
+
+impl Frame {
+    /// Reads the frame that `bytes` begin with: at least [`HEAD_MAX_BYTES`] of them, or all there
+    /// are up to the end of the file. `None` where the segment ends; an error where the length of
+    /// what stands there cannot be known.
+    pub(super) fn decode(bytes: &[u8], format: Format) -> Result<Option<Self>, Damage> {
+        let (name_length, name_at) = match format {
+            Format::Five => (read_length_5(bytes)?, 8),
+            Format::Plain | Format::Salted(_) => (read_length(bytes)?, 4),
+        };
+        let Some(name_length) = name_length else { return Ok(None) };
+        let at = name_at + name_length;
+        let name = bytes.get(name_at..at).ok_or(Damage::Torn)?;
+        let size = if format == Format::Five { FACTS_5 } else { FACTS };
+        let Some(facts) = bytes.get(at..at + size) else {
+            // Fewer bytes than a record, all of them zero, are the end as well.
+            let is_end = name_length == 0 && bytes.iter().all(|&byte| byte == 0);
+            return if is_end { Ok(None) } else { Err(Damage::Torn) };
+        };
+        if part::<8>(facts, 0) == [0; 8] {
+            return Ok(None);
+        }
+        let unit = if format == Format::Five { 1000 } else { 1 };
+        let state = facts[76];
+        let facts = Facts::read(&part(facts, 0), unit);
+        let body_length = if name_length > 0 { body_length(facts.body_size)? } else { 0 };
+        let is_mark = facts.id == MARK_ID && facts.created_at == MAGIC && name_length == 0;
+        let flaw = if Kind::from_number(state).is_none() {
+            Some(Damage::State(state))
+        } else if facts.id > ID_LIMIT && !is_mark {
+            Some(Damage::Id(facts.id))
+        } else if facts.created_at == 0 {
+            // The start of a mark, cut off, would otherwise be the delete of some job, and the
+            // segment the original's.
+            Some(Damage::NoDate)
+        } else if name_length > 0 && proto::tube_name(name).is_none() {
+            Some(Damage::Name)
+        } else {
+            None
+        };
+        let head_length = at + size;
+        Ok(Some(Self { facts, name_at, name_length, head_length, body_length, flaw }))
     }
-    let unit = if format == Format::Five { 1000 } else { 1 };
-    let facts = Facts::read(&part(facts, 0), unit)?;
-    let at = at + size;
-    let body_size = if name_length > 0 { body_length(facts.body_size)? } else { 0 };
-    let body = bytes.get(at..at + body_size).ok_or(Damage::Torn)?;
-    let length = at + body_size;
+
+    /// How long the whole record is, in bytes.
+    pub(super) fn length(&self) -> u64 {
+        (self.head_length + self.body_length) as u64
+    }
+
+    /// Whether it brings a body.
+    pub(super) fn is_full(&self) -> bool {
+        self.name_length > 0
+    }
+
+    /// The tube's name; `bytes` begin with this record.
+    pub(super) fn name<'a>(&self, bytes: &'a [u8]) -> Option<&'a str> {
+        proto::tube_name(bytes.get(self.name_at..self.name_at + self.name_length)?)
+    }
+
+    /// The checksum of the record at `position` up to its body, its own four bytes taken as zero,
+    /// and what the whole record's should be; `bytes` begin with this record, which is of version 7.
+    pub(super) fn begin_checksum(&self, bytes: &[u8], salt: u64, position: u64) -> (Hasher, u32) {
+        let at = self.name_at + self.name_length + CHECKSUM_AT;
+        let mut hasher = checksum(salt, position);
+        hasher.update(&bytes[..at]);
+        hasher.update(&[0; 4]);
+        hasher.update(&bytes[at + 4..self.head_length]);
+        (hasher, u32::from_le_bytes(part(bytes, at)))
+    }
+
+    /// What is wrong with a record of this frame, all of whose other bytes are as they should be,
+    /// by the last two bytes of its body.
+    pub(super) fn judge(&self, body_end: &[u8]) -> Result<(), Damage> {
+        if let Some(flaw) = self.flaw {
+            return Err(flaw);
+        }
+        if self.is_full() && body_end != CRLF {
+            return Err(Damage::Body);
+        }
+        Ok(())
+    }
+}
+
+/// Reads what `bytes` begin with, which stand at `position` of a segment. They must hold all of the
+/// record, or reach to the end of the file.
+pub(super) fn decode(bytes: &[u8], position: u64, format: Format) -> Result<Found<'_>, Damage> {
+    let Some(frame) = Frame::decode(bytes, format)? else { return Ok(Found::End) };
+    let length = frame.head_length + frame.body_length;
+    let body = bytes.get(frame.head_length..length).ok_or(Damage::Torn)?;
     if let Format::Salted(salt) = format {
-        let at = head + name_length + CHECKSUM_AT;
-        let around = [&bytes[..at], &[0; 4], &bytes[at + 4..length]];
-        if u32::from_le_bytes(part(bytes, at)) != checksum(&around, salt, offset as u64) {
+        let (mut hasher, wanted) = frame.begin_checksum(bytes, salt, position);
+        hasher.update(body);
+        if hasher.finalize() != wanted {
             return Err(Damage::Checksum);
         }
     }
-    let is_mark = facts.id == MARK_ID && facts.created_at == MAGIC && name_length == 0;
-    if facts.id > ID_LIMIT && !is_mark {
-        return Err(Damage::Id(facts.id));
-    }
-    // The start of a mark, cut off, would otherwise be the delete of some job, and the segment
-    // the original's.
-    if facts.created_at == 0 {
-        return Err(Damage::NoDate);
-    }
-    let full = match name_length {
-        0 => None,
-        _ if !body.ends_with(CRLF) => return Err(Damage::Body),
-        _ => Some((proto::tube_name(name).ok_or(Damage::Name)?, body)),
-    };
-    Ok(Found::Record(Record { facts, full, length }))
+    frame.judge(body.last_chunk::<2>().map_or(&[], |end| end))?;
+    let name = frame.is_full().then(|| frame.name(bytes)).flatten();
+    Ok(Found::Record(Record { facts: frame.facts, full: name.map(|name| (name, body)), length }))
 }
 
 /// The name's length of version 7; `None` where the segment ends.
@@ -399,6 +481,7 @@ mod tests {
     fn encoded(full: Option<(&str, &[u8])>) -> Vec<u8> {
         let mut out = vec![0xFF; 9];
         encode(&facts(Kind::Delayed), full, SALT, 9, &mut out);
+        out.extend_from_slice(full.map_or(b"", |(_, body)| body));
         out
     }
 
@@ -429,9 +512,9 @@ mod tests {
             let bytes = encoded(full);
             let record = Record { facts: facts(Kind::Delayed), full, length: bytes.len() - 9 };
             for format in [Format::Plain, Format::Salted(SALT)] {
-                assert_eq!(decode(&bytes, 9, format), Ok(Found::Record(record)));
+                assert_eq!(decode(&bytes[9..], 9, format), Ok(Found::Record(record)));
             }
-            assert_eq!(decode(&bytes, bytes.len(), Format::Plain), Ok(Found::End));
+            assert_eq!(decode(&[], 9, Format::Plain), Ok(Found::End));
         }
         assert_eq!(encoded(None).len(), 9 + SHORT);
     }
@@ -443,7 +526,7 @@ mod tests {
         for bit in 9 * 8..bytes.len() * 8 {
             let mut bytes = bytes.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            let found = decode(&bytes, 9, Format::Salted(SALT));
+            let found = decode(&bytes[9..], 9, Format::Salted(SALT));
             assert!(!matches!(found, Ok(Found::Record(_))), "bit {bit}: {found:?}");
         }
     }
@@ -452,8 +535,8 @@ mod tests {
     #[test]
     fn a_record_counts_only_in_its_place_and_segment() {
         let bytes = encoded(None);
-        assert_eq!(decode(&bytes, 9, Format::Salted(SALT + 1)), Err(Damage::Checksum));
-        assert_eq!(decode(&bytes[1..], 8, Format::Salted(SALT)), Err(Damage::Checksum));
+        assert_eq!(decode(&bytes[9..], 9, Format::Salted(SALT + 1)), Err(Damage::Checksum));
+        assert_eq!(decode(&bytes[9..], 8, Format::Salted(SALT)), Err(Damage::Checksum));
     }
 
     #[test]
@@ -500,6 +583,28 @@ mod tests {
         assert_eq!((record.facts.kind, record.length), (Kind::Buried, bytes.len()));
     }
 
+    /// A producer that names its tube so would otherwise have one of the original's files taken for
+    /// one of ours, of which nothing could be read.
+    #[test]
+    fn a_name_that_looks_like_a_mark_is_none() {
+        let mut mark = Vec::new();
+        Mark { salt: SALT, next_id: 7 }.encode(0, &mut mark);
+        assert_eq!(Mark::likely_salt(&mark), Some(SALT));
+        assert_eq!(Mark::at(&mark, 0), Some(Mark { salt: SALT, next_id: 7 }));
+        let name = "x".repeat(40) + "bnstlkRS" + &"x".repeat(60);
+        let mut bytes = Vec::new();
+        encode(&facts(Kind::Ready), Some((&name, b"\r\n")), SALT, 0, &mut bytes);
+        assert_eq!(bytes[44..52], MAGIC.to_le_bytes());
+        assert_eq!(Mark::likely_salt(&bytes), None);
+        for byte in 0..mark.len() {
+            let mut mark = mark.clone();
+            mark[byte] ^= 1;
+            assert_eq!(Mark::at(&mark, 0), None);
+            let is_salt = (4 + 24..4 + 32).contains(&byte);
+            assert_eq!(Mark::likely_salt(&mark) == Some(SALT), !is_salt, "byte {byte}");
+        }
+    }
+
     proptest! {
         /// Bytes from the disk never reach a panic.
         #[test]
@@ -515,7 +620,7 @@ mod tests {
                 bytes[1..4].fill(0);
             }
             for format in [Format::Plain, Format::Salted(SALT), Format::Five] {
-                let _ = decode(&bytes, offset, format);
+                let _ = decode(bytes.get(offset..).unwrap_or_default(), offset as u64, format);
                 let _ = decode(&bytes, 0, format);
             }
         }

@@ -5,44 +5,70 @@
 //! record of an unknown job is normal: the job was deleted, or its full record stands later.
 //!
 //! In a segment of ours every record is checked, so one that fails is stepped over, to the next
-//! place where a sound one begins. In one of the original's nothing tells a record from a body
-//! that looks like one; there, reading ends at the first that makes no sense.
+//! offset at which a sound one begins. In one of the original's nothing tells a record from a body
+//! that looks like one. There a record that makes no sense is stepped over only if its length is
+//! known and the next one begins right behind it; otherwise reading ends.
+//!
+//! A file is read through a [`Window`], and a large body straight into its place. So a replay takes
+//! the memory of the jobs and a small constant. Memory is taken for records that have been proven,
+//! and where there is none the replay fails: a shortage is never taken for damage.
 
 use std::{fmt, io};
 
 use super::{
+    HEADER_BYTES,
     disk::{Disk, Name},
     ledger::Ledger,
-    record::{self, Damage, Facts, Format, Found, Kind, Mark, VERSION, VERSION_5},
+    record::{Damage, Facts, Format, Frame, HEAD_MAX_BYTES, Kind, Mark, SHORT, VERSION, VERSION_5},
+    search::{Beginning, PrefixSums, find_salt},
+    window::Window,
 };
 use crate::{
+    base::{Body, NoRoom},
     clock::{Calendar, Time},
-    queue::{Queue, Record, State},
+    proto::{CRLF, NAME_LIMIT},
+    queue::{Dated, Queue, Record, State},
+    sys,
 };
 
 /// The length of the version at the start of a segment, in bytes.
 pub(super) const HEAD: usize = 4;
 
+/// How many bytes of memory a replay spares: for lists that are small beside the jobs.
+const SPARE_BYTES: usize = 1 << 20;
+
+/// With so many bytes of files or more, memory is made ready by another thread, unless it is
+/// limited.
+const BULK_MIN_BYTES: u64 = 64 << 20;
+
 /// How many complaints about one segment are kept; the rest are only counted.
 const COMPLAINTS: usize = 20;
-
-/// How often, at most, the bytes of a segment are run through a checksum in search of sound
-/// records: a body full of records that look right must not keep a start waiting for hours.
-const PASSES: usize = 64;
 
 /// The largest id that is believed where no checksum vouches for it: a damaged one must not use up
 /// those of later jobs.
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
-/// What was wrong at one place of a segment.
+/// The largest id that is believed even if a checksum vouches for it: enough are left for later
+/// jobs, whose records must be believed as well.
+const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
+
+/// How far beyond all ids that are known the id of an unfinished record may lie: as many jobs as may
+/// be put before a sync. What lies further is no id, but bytes of something else.
+const TORN_ID_REACH: u64 = 1 << 16;
+
+/// An unfinished end of the newest segment has at most as many bytes as the record that it begins
+/// with announces, or so many if that cannot be read: more is damage.
+const TORN_TAIL_MAX_BYTES: u64 = 1 << 20;
+
+/// What was wrong at one offset of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Complaint {
     /// Where, in bytes from the start.
-    pub offset: usize,
+    pub offset: u64,
     /// What was wrong there.
     pub what: Wrong,
     /// How many bytes could not be read.
-    pub lost: usize,
+    pub lost: u64,
 }
 
 /// What can be wrong with a part of a segment.
@@ -58,7 +84,7 @@ pub enum Wrong {
     NoMark,
     /// There are bytes behind the end.
     BehindTheEnd,
-    /// The file could not be read.
+    /// The disk could not read a part of it.
     Unreadable(String),
 }
 
@@ -71,7 +97,9 @@ impl fmt::Display for Complaint {
             Wrong::NoVersion => f.write_str("no version"),
             Wrong::NoMark => f.write_str("its mark is damaged, so nothing in it can be checked"),
             Wrong::BehindTheEnd => write!(f, "at {offset}: {lost} bytes behind the end"),
-            Wrong::Unreadable(error) => write!(f, "cannot be read: {error}"),
+            Wrong::Unreadable(error) => {
+                write!(f, "at {offset}: {lost} bytes cannot be read: {error}")
+            }
         }
     }
 }
@@ -97,7 +125,7 @@ pub struct SegmentReport {
     pub complaints_in_all: u64,
     /// The last record was not written to its end, which is normal where the daemon was killed
     /// or the power failed: the bytes from here on.
-    pub torn: Option<usize>,
+    pub torn: Option<u64>,
 }
 
 impl SegmentReport {
@@ -126,12 +154,13 @@ impl Report {
     }
 }
 
-/// Who wants to know how far a replay is: called after each segment with the bytes read so far
-/// and the bytes there are.
+/// Is told how far a replay is, every few hundred KiB: the bytes read so far, and the bytes there
+/// are.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Reads all segments, oldest first, into the queue and the ledger. Fails where a file cannot be
-/// had at all, which may be mended; what the disk cannot read any more is damage.
+/// had at all, or there is not enough memory: both may be mended, and nothing has been changed. What
+/// the disk cannot read any more is damage.
 pub(super) fn replay(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
@@ -141,6 +170,12 @@ pub(super) fn replay(
     now: Time,
     progress: Progress<'_>,
 ) -> io::Result<Report> {
+    // What fitted while clients were served must fit now.
+    queue.room_mut().set_spare(Some(SPARE_BYTES));
+    let size: u64 = files.iter().map(|&(_, size)| size).sum();
+    if size >= BULK_MIN_BYTES && !sys::is_memory_limited() {
+        queue.bodies_mut().begin_bulk();
+    }
     let mut segments: Vec<(u32, u64)> = files
         .iter()
         .filter_map(|&(name, size)| match name {
@@ -149,49 +184,93 @@ pub(super) fn replay(
         })
         .collect();
     segments.sort_unstable();
-    let newest = segments.last().map(|&(number, _)| number);
+    let newest = last_written(disk, &segments)?;
     let all = segments.iter().map(|&(_, size)| size).sum();
-    let mut read = 0;
+    let mut before = 0;
     let mut report = Report::default();
     for (number, size) in segments {
+        let name = Name::Segment(number);
         ledger.open(number);
-        let mut reader = Reader::new(number, size, queue, ledger, calendar, now);
-        match disk.read(Name::Segment(number)) {
-            Ok(bytes) => reader.read(&bytes, Some(number) == newest),
-            Err(error) if error.raw_os_error() == Some(libc::EIO) => {
-                reader.complain(0, Wrong::Unreadable(error.to_string()), 0);
-            }
-            Err(error) => {
-                let name = Name::Segment(number);
-                return Err(io::Error::new(error.kind(), format!("{name}: {error}")));
-            }
-        }
+        let mut tell = |read: u64| progress(before + read, all);
+        let window = Window::new(disk, name, size, &mut tell)?;
+        let mut reader = Reader::new(number, size, window, Sink { queue, ledger, calendar, now });
+        let result = reader.read(Some(number) == newest);
+        result.map_err(|error| explain(&error, name, reader.sink.queue, all))?;
         report.segments.push(reader.finish());
-        read += size;
-        progress(read, all);
+        disk.close(name);
+        before += size;
+        progress(before, all);
     }
     queue.sort_buried();
+    queue.bodies_mut().end_bulk();
+    queue.room_mut().set_spare(None);
     Ok(report)
 }
 
-/// Reads one segment.
-struct Reader<'a> {
-    report: SegmentReport,
+/// The number of the segment in which writing may have been cut short: the newest, or an older one
+/// if those behind it were only begun.
+fn last_written(disk: &mut dyn Disk, segments: &[(u32, u64)]) -> io::Result<Option<u32>> {
+    for &(number, size) in segments.iter().rev() {
+        let name = Name::Segment(number);
+        let mut tell = |_| ();
+        let is_written = Window::new(disk, name, size, &mut tell)
+            .and_then(|mut window| window.first_data(HEADER_BYTES))
+            .map_err(|error| of_file(name, &error))?
+            .is_some();
+        disk.close(name);
+        if is_written {
+            return Ok(Some(number));
+        }
+    }
+    Ok(None)
+}
+
+/// Adds to an error on which file it came.
+fn of_file(name: Name, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{name}: {error}"))
+}
+
+/// Says what ended a replay, and if it was memory, how much was needed.
+fn explain(error: &io::Error, name: Name, queue: &Queue, all: u64) -> io::Error {
+    if error.kind() != io::ErrorKind::OutOfMemory {
+        return of_file(name, error);
+    }
+    let (jobs, held) = (queue.jobs(), queue.held());
+    let what = format!(
+        "not enough memory: beside the {held} bytes of {jobs} jobs, the next one in {name} does \
+         not fit; all files have {all} bytes. Nothing has been changed"
+    );
+    io::Error::new(io::ErrorKind::OutOfMemory, what)
+}
+
+/// Where records go.
+struct Sink<'a> {
     queue: &'a mut Queue,
     ledger: &'a mut Ledger,
     calendar: Calendar,
     now: Time,
 }
 
+/// Reads one segment.
+struct Reader<'a> {
+    report: SegmentReport,
+    window: Window<'a>,
+    sink: Sink<'a>,
+}
+
+/// What stands at an offset.
+enum Seen {
+    /// A record of so many bytes, which has been applied.
+    Record(u64),
+    /// No more records: zeros, or the end of the file.
+    End,
+}
+
+/// What the reader makes of an offset, unless the disk or the memory fails.
+type Judgement<T> = io::Result<Result<T, Damage>>;
+
 impl<'a> Reader<'a> {
-    fn new(
-        number: u32,
-        size: u64,
-        queue: &'a mut Queue,
-        ledger: &'a mut Ledger,
-        calendar: Calendar,
-        now: Time,
-    ) -> Self {
+    fn new(number: u32, size: u64, window: Window<'a>, sink: Sink<'a>) -> Self {
         let report = SegmentReport {
             number,
             size,
@@ -203,125 +282,377 @@ impl<'a> Reader<'a> {
             complaints_in_all: 0,
             torn: None,
         };
-        Self { report, queue, ledger, calendar, now }
+        Self { report, window, sink }
     }
 
-    fn finish(self) -> SegmentReport {
-        self.ledger.grow(self.report.used);
+    fn finish(mut self) -> SegmentReport {
+        if let Some((offset, lost, error)) = self.window.unreadable() {
+            self.complain(offset, Wrong::Unreadable(error), lost);
+        }
+        self.sink.ledger.grow(self.report.used);
         if self.report.is_damaged() {
-            self.ledger.mark_damaged();
+            self.sink.ledger.mark_damaged();
         }
         self.report
     }
 
-    fn complain(&mut self, offset: usize, what: Wrong, lost: usize) {
+    fn complain(&mut self, offset: u64, what: Wrong, lost: u64) {
         self.report.complaints_in_all += 1;
         if self.report.complaints.len() < COMPLAINTS {
             self.report.complaints.push(Complaint { offset, what, lost });
         }
     }
 
-    fn read(&mut self, bytes: &[u8], is_newest: bool) {
-        let Some(version) = bytes.first_chunk().copied().map(u32::from_le_bytes) else {
+    fn read(&mut self, is_newest: bool) -> io::Result<()> {
+        let size = self.window.size();
+        let Some(version) = self.window.at(0, HEAD)?.first_chunk().copied() else {
             // A file that was made and not yet written when the power failed.
-            if !bytes.is_empty() {
-                self.complain(0, Wrong::NoVersion, bytes.len());
+            if size > 0 {
+                self.complain(0, Wrong::NoVersion, size);
             }
-            return;
+            return Ok(());
         };
-        let format = match format(bytes, version) {
+        let version = u32::from_le_bytes(version);
+        let format = match format(&mut self.window, version)? {
             Ok(format) => format,
-            Err(wrong) => return self.complain(0, wrong, bytes.len()),
+            Err(wrong) => {
+                self.complain(0, wrong, size);
+                return Ok(());
+            }
         };
         if version != if format == Format::Five { VERSION_5 } else { VERSION } {
-            self.complain(0, Wrong::Version(version), HEAD);
+            self.complain(0, Wrong::Version(version), HEAD as u64);
         }
         self.report.format = Some(format);
         self.report.used = HEAD as u64;
-        let mut search = Search { left: bytes.len().saturating_mul(PASSES) };
-        let mut at = HEAD;
+        match format {
+            Format::Salted(salt) => self.read_checked(salt, is_newest),
+            Format::Plain | Format::Five => self.read_unchecked(format),
+        }
+    }
+
+    /// Applies sound records from an offset on, which moves to where they end; what is wrong there,
+    /// or `None` if it looks like the end.
+    fn read_sound(&mut self, at: &mut u64, format: Format) -> io::Result<Option<Damage>> {
         loop {
-            let damage = match record::decode(bytes, at, format) {
-                Ok(Found::Record(record)) => match self.apply(&record) {
-                    Ok(()) => {
-                        at += record.length;
-                        self.report.used = at as u64;
-                        continue;
-                    }
-                    Err(damage) => Some(damage),
-                },
-                Ok(Found::End) => match format {
-                    Format::Salted(_) if !is_zero(&bytes[at..]) => None,
-                    _ => return,
-                },
-                Err(damage) => Some(damage),
-            };
-            let next = match format {
-                Format::Salted(_) => search.next(bytes, at, format),
-                Format::Plain | Format::Five => None,
-            };
-            let lost = next.unwrap_or(bytes.len()) - at;
-            // Only in the newest segment can writing have been cut short; and only in one of ours
-            // is it certain that nothing sound follows.
-            if next.is_none() && is_newest && matches!(format, Format::Salted(_)) {
-                self.report.torn = Some(at);
-                return;
-            }
-            self.complain(at, damage.map_or(Wrong::BehindTheEnd, Wrong::Record), lost);
-            match next {
-                Some(next) => at = next,
-                None => return,
+            match self.step(*at, format)? {
+                Ok(Seen::Record(length)) => {
+                    *at += length;
+                    self.report.used = *at;
+                }
+                Ok(Seen::End) => return Ok(None),
+                Err(damage) => return Ok(Some(damage)),
             }
         }
     }
 
-    /// Does to the queue what a record says was done. A short record that tells another size than
-    /// the body has is refused: it would have the original read past that body.
-    fn apply(&mut self, record: &record::Record<'_>) -> Result<(), Damage> {
-        let facts = &record.facts;
-        let mark = Mark::of(record);
-        let id = mark.map_or(facts.id, |mark| mark.next_id);
-        let is_checked = matches!(self.report.format, Some(Format::Salted(_)));
-        if id > UNCHECKED_ID_LIMIT && !is_checked {
-            return Err(Damage::Id(id));
-        }
-        if let Some(mark) = mark {
-            self.queue.raise_id(mark.next_id);
-            return Ok(());
-        }
-        let known = self.queue.find(facts.id);
-        if known.is_none() && (record.full.is_none() || facts.kind == Kind::Deleted) {
-            self.report.skipped += 1;
-            self.queue.raise_id(facts.id.saturating_add(1));
-            return Ok(());
-        }
-        let size = known.map(|job| self.queue.job(job).body.len());
-        if record.full.is_none() && size != usize::try_from(facts.body_size).ok() {
-            return Err(Damage::BodySize(facts.body_size));
-        }
-        self.report.kept += 1;
-        match (known, record.full) {
-            (Some(job), None) if facts.kind != Kind::Deleted => {
-                self.queue.amend(job, self.known(facts));
-                self.ledger.update(job);
-            }
-            (known, full) => {
-                if let Some(job) = known {
-                    self.queue.discard(job);
-                    self.ledger.remove(job);
+    /// Reads a segment of ours.
+    fn read_checked(&mut self, salt: u64, is_newest: bool) -> io::Result<()> {
+        let format = Format::Salted(salt);
+        let mut at = HEAD as u64;
+        let mut sums = None;
+        loop {
+            let damage = self.read_sound(&mut at, format)?;
+            let Some(last) = self.window.last_data(at)? else {
+                if damage.is_some() {
+                    // What is announced and was not written is zeros: the end, after a crash.
+                    self.report.torn = Some(at);
                 }
-                let Some((tube, body)) = full.filter(|_| facts.kind != Kind::Deleted) else {
-                    return Ok(());
-                };
-                let body = self.queue.bodies_mut().store(body).map_err(|_| Damage::Memory)?;
-                let job = self.queue.restore(self.known(facts), tube, body);
-                let length = u32::try_from(record.length).expect("a body and 300 bytes");
-                self.ledger.insert(job, length);
+                return Ok(());
+            };
+            if sums.is_none() {
+                let size = self.window.size().min(last + SHORT as u64);
+                sums = Some(PrefixSums::new(&mut self.window, size)?);
             }
+            let sums = sums.as_ref().expect("it was made above");
+            let next = sums.next_record(&mut self.window, at + 1, salt)?;
+            let end = next.unwrap_or(last + 1);
+            self.note_torn_ids(at, end, format)?;
+            // Only in the newest segment can writing have been cut short; and a record of which no
+            // more than the name is there reads as the end.
+            let is_begun = damage.is_some() || end - at <= (4 + NAME_LIMIT) as u64;
+            let may_be_torn = next.is_none() && is_newest && is_begun;
+            if may_be_torn && self.is_unfinished(at, end - at, salt)? {
+                self.report.torn = Some(at);
+                return Ok(());
+            }
+            self.complain(at, damage.map_or(Wrong::BehindTheEnd, Wrong::Record), end - at);
+            match next {
+                Some(next) => at = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Reads a segment of the original's.
+    fn read_unchecked(&mut self, format: Format) -> io::Result<()> {
+        let mut at = HEAD as u64;
+        loop {
+            let damage = self.read_sound(&mut at, format)?;
+            if let (Some(damage), Some(next)) = (damage, self.behind_flaw(at, format)?) {
+                self.note_torn_ids(at, next, format)?;
+                self.complain(at, Wrong::Record(damage), next - at);
+                at = next;
+                continue;
+            }
+            let last = self.window.last_data(at)?;
+            if let Some(damage) = damage {
+                let end = last.map_or(self.window.size(), |last| last + 1);
+                self.note_torn_ids(at, end, format)?;
+                self.complain(at, Wrong::Record(damage), end - at);
+            } else if let Some(last) = last {
+                self.complain(at, Wrong::BehindTheEnd, last + 1 - at);
+            }
+            return Ok(());
+        }
+    }
+
+    /// Where the record behind a flawed one begins, if the flawed one's length can be trusted and a
+    /// sound record or the end of all follows it.
+    fn behind_flaw(&mut self, at: u64, format: Format) -> io::Result<Option<u64>> {
+        let Ok(Some(frame)) = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) else {
+            return Ok(None);
+        };
+        // What a file of ours begins with is short, and may be damaged beyond knowing.
+        let is_perhaps_ours = at == HEAD as u64 && !frame.is_full();
+        if is_perhaps_ours || !self.ends_soundly(at, frame.length(), &frame, 1, format)? {
+            return Ok(None);
+        }
+        if frame.is_full() && !self.ends_soundly(at, frame.length(), &frame, 0, format)? {
+            // Either a bit of its line end is wrong, or one of its length: then what stands there is
+            // a body, and may be made to look like this.
+            for bit in 0..31 {
+                let body_length = frame.body_length ^ (1 << bit);
+                let length = (frame.head_length + body_length) as u64;
+                if body_length >= 2 && self.ends_soundly(at, length, &frame, 0, format)? {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(at + frame.length()))
+    }
+
+    /// Whether a record of this length at an offset would have a line end, but for so many bits, and
+    /// a sound record or the end of all behind it.
+    fn ends_soundly(
+        &mut self,
+        at: u64,
+        length: u64,
+        frame: &Frame,
+        flips: u32,
+        format: Format,
+    ) -> io::Result<bool> {
+        let next = at.saturating_add(length);
+        if next > self.window.size() {
+            return Ok(false);
+        }
+        if frame.is_full() {
+            let mut end = [0; CRLF.len()];
+            self.window.peek(next - CRLF.len() as u64, &mut end)?;
+            let wrong: u32 = end.iter().zip(CRLF).map(|(is, be)| (is ^ be).count_ones()).sum();
+            if wrong > flips {
+                return Ok(false);
+            }
+        }
+        match Frame::decode(self.window.at(next, HEAD_MAX_BYTES)?, format) {
+            Ok(None) => Ok(self.window.last_data(next)?.is_none()),
+            Ok(Some(frame)) => Ok(verify(&mut self.window, next, &frame, format)?.is_ok()),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Whether so many bytes from an offset on are what a crash may have left of one record: no more
+    /// than it announces, and not all of it.
+    fn is_unfinished(&mut self, at: u64, length: u64, salt: u64) -> io::Result<bool> {
+        let frame = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, Format::Plain);
+        let Ok(Some(frame)) = frame else { return Ok(length <= TORN_TAIL_MAX_BYTES) };
+        let is_whole = frame.length() <= self.window.size().saturating_sub(at)
+            && checked_end(&mut self.window, at, &frame, salt)?.is_some();
+        Ok(!is_whole && length <= frame.length())
+    }
+
+    /// Sees to it that the ids of unfinished or damaged records between two offsets are not given
+    /// out again, of those of which all is there but the body.
+    fn note_torn_ids(&mut self, from: u64, end: u64, format: Format) -> io::Result<()> {
+        let mut at = from;
+        while at < end {
+            let Some(data) = self.window.first_data(at)? else { return Ok(()) };
+            // A short record begins with four zeros; behind more of them one may begin anywhere.
+            at = at.max(data.saturating_sub(4));
+            let Ok(Some(frame)) = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) else {
+                return Ok(());
+            };
+            let (id, next) = (frame.facts.id, self.sink.queue.next_id());
+            if frame.judge(CRLF).is_ok() && id < next.saturating_add(TORN_ID_REACH) {
+                self.sink.queue.raise_id(id + 1);
+            }
+            at += frame.length();
         }
         Ok(())
     }
 
+    /// Applies the record at an offset, if there is one.
+    fn step(&mut self, at: u64, format: Format) -> Judgement<Seen> {
+        let frame = match Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Ok(Ok(Seen::End)),
+            Err(damage) => return Ok(Err(damage)),
+        };
+        if let Err(damage) = verify(&mut self.window, at, &frame, format)? {
+            return Ok(Err(damage));
+        }
+        let is_checked = matches!(format, Format::Salted(_));
+        let applied = self.apply(at, &frame, is_checked)?;
+        Ok(applied.map(|()| Seen::Record(frame.length())))
+    }
+
+    /// Does to the queue what a record says was done, which has been verified. A short record that
+    /// tells another size than the body has is refused: it would have the original read past that
+    /// body.
+    fn apply(&mut self, at: u64, frame: &Frame, is_checked: bool) -> Judgement<()> {
+        let Self { window, sink: Sink { queue, ledger, .. }, report, .. } = self;
+        let facts = &frame.facts;
+        let mark = Mark::of(facts);
+        let id = mark.map_or(facts.id, |mark| mark.next_id);
+        let limit = if is_checked { CHECKED_ID_LIMIT } else { UNCHECKED_ID_LIMIT };
+        if id > limit {
+            return Ok(Err(Damage::Id(id)));
+        }
+        if let Some(mark) = mark {
+            queue.raise_id(mark.next_id);
+            return Ok(Ok(()));
+        }
+        let known = queue.find(facts.id);
+        if known.is_none() && (!frame.is_full() || facts.kind == Kind::Deleted) {
+            report.skipped += 1;
+            queue.raise_id(facts.id.saturating_add(1));
+            return Ok(Ok(()));
+        }
+        let size = known.map(|job| queue.job(job).body.len());
+        if !frame.is_full() && size != usize::try_from(facts.body_size).ok() {
+            return Ok(Err(Damage::BodySize(facts.body_size)));
+        }
+        report.kept += 1;
+        if let (Some(job), false, true) = (known, frame.is_full(), facts.kind != Kind::Deleted) {
+            let record = self.sink.known(facts);
+            self.sink.queue.amend(job, record, dated(facts));
+            self.sink.ledger.update(job);
+            return Ok(Ok(()));
+        }
+        if let Some(job) = known {
+            queue.discard(job);
+            ledger.remove(job);
+        }
+        if !frame.is_full() || facts.kind == Kind::Deleted {
+            return Ok(Ok(()));
+        }
+        let head = window.at(at, frame.head_length)?;
+        let tube = frame.name(head).expect("it has been verified");
+        make_room(queue, ledger, tube).map_err(no_memory)?;
+        let body = store_body(window, queue, at, frame)?;
+        let record = self.sink.known(facts);
+        let head = self.window.at(at, frame.head_length)?;
+        let tube = frame.name(head).expect("it has been verified");
+        let job = self.sink.queue.restore(record, dated(facts), tube, body);
+        let length = u32::try_from(frame.length()).expect("a body and 300 bytes");
+        self.sink.ledger.insert(job, length);
+        Ok(Ok(()))
+    }
+}
+
+/// Whether a record is all there, and is what it was when it was written.
+fn verify(window: &mut Window<'_>, at: u64, frame: &Frame, format: Format) -> Judgement<()> {
+    if frame.length() > window.size().saturating_sub(at) {
+        return Ok(Err(Damage::Torn));
+    }
+    let end = if let Format::Salted(salt) = format {
+        match checked_end(window, at, frame, salt)? {
+            Some(end) => end,
+            None => return Ok(Err(Damage::Checksum)),
+        }
+    } else {
+        let mut end = [0; CRLF.len()];
+        window.peek(at + frame.length() - CRLF.len() as u64, &mut end)?;
+        end
+    };
+    Ok(frame.judge(&end))
+}
+
+/// The last two bytes of the record at an offset, if its checksum fits.
+pub(super) fn checked_end(
+    window: &mut Window<'_>,
+    at: u64,
+    frame: &Frame,
+    salt: u64,
+) -> io::Result<Option<[u8; CRLF.len()]>> {
+    let mut end = [0; CRLF.len()];
+    let length = frame.head_length + frame.body_length;
+    let is_right = if length <= Window::BYTES {
+        let Some(bytes) = window.at(at, length)?.get(..length) else { return Ok(None) };
+        let (mut hasher, wanted) = frame.begin_checksum(bytes, salt, at);
+        hasher.update(&bytes[frame.head_length..]);
+        end.copy_from_slice(&bytes[length - CRLF.len()..]);
+        hasher.finalize() == wanted
+    } else {
+        let (mut hasher, wanted) =
+            frame.begin_checksum(window.at(at, frame.head_length)?, salt, at);
+        window.each(at + frame.head_length as u64, frame.body_length, |part| {
+            hasher.update(part);
+            Ok(())
+        })?;
+        window.peek(at + frame.length() - CRLF.len() as u64, &mut end)?;
+        hasher.finalize() == wanted
+    };
+    Ok(is_right.then_some(end))
+}
+
+/// Makes sure of the memory for one more job in this tube, beside that of its body.
+fn make_room(queue: &mut Queue, ledger: &mut Ledger, tube: &str) -> Result<(), NoRoom> {
+    let mut make_room = |queue: &mut Queue| {
+        queue.make_room_to_restore(tube)?;
+        ledger.make_room(queue.room_mut())
+    };
+    let made = make_room(queue);
+    if made.is_ok() || !queue.bodies_mut().free_all_spent() {
+        return made;
+    }
+    // What was in the blocks given back has been deleted since.
+    queue.room_mut().renew();
+    make_room(queue)
+}
+
+fn no_memory(_: NoRoom) -> io::Error {
+    io::ErrorKind::OutOfMemory.into()
+}
+
+/// Takes in the body of the record at an offset: by way of the window if it fits there, or else
+/// piece by piece. Fails if there is no memory for it.
+fn store_body(
+    window: &mut Window<'_>,
+    queue: &mut Queue,
+    at: u64,
+    frame: &Frame,
+) -> io::Result<Body> {
+    let length = frame.head_length + frame.body_length;
+    if length <= Window::BYTES {
+        let bytes = window.at(at, length)?;
+        return queue.bodies_mut().store(&bytes[frame.head_length..length]).map_err(no_memory);
+    }
+    let mut body =
+        queue.bodies_mut().begin(frame.body_length, frame.body_length).map_err(no_memory)?;
+    let result = window.each(at + frame.head_length as u64, frame.body_length, |part| {
+        queue.bodies_mut().append(&mut body, part, frame.body_length).map_err(no_memory)
+    });
+    match result {
+        Ok(()) => Ok(body),
+        Err(error) => {
+            queue.bodies_mut().remove(body);
+            Err(error)
+        }
+    }
+}
+
+impl Sink<'_> {
     /// What the queue should know of the job.
     fn known(&self, facts: &Facts) -> Record {
         let deadline_at = self.calendar.instant(facts.deadline_at);
@@ -335,7 +666,7 @@ impl<'a> Reader<'a> {
             pri: facts.pri,
             delay: seconds(facts.delay),
             ttr: seconds(facts.ttr).max(1),
-            created_at: self.calendar.instant(facts.created_at).min(self.now),
+            created_at: self.calendar.instant(facts.created_at),
             deadline_at,
             reserves: facts.reserves,
             timeouts: facts.timeouts,
@@ -347,55 +678,46 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Which of the job's instants are dates that mean something.
+fn dated(facts: &Facts) -> Dated {
+    let is_deadline = matches!(facts.kind, Kind::Delayed | Kind::Buried);
+    Dated { is_created: true, is_deadline }
+}
+
 /// How a segment is to be read, or why it cannot be.
-fn format(bytes: &[u8], version: u32) -> Result<Format, Wrong> {
-    if let Some(mark) = Mark::at(bytes, HEAD) {
-        return Ok(Format::Salted(mark.salt));
+fn format(window: &mut Window<'_>, version: u32) -> io::Result<Result<Format, Wrong>> {
+    let start = HEAD as u64;
+    if let Some(mark) = Mark::at(window.at(start, SHORT)?, start) {
+        return Ok(Ok(Format::Salted(mark.salt)));
     }
-    let is_ours = Mark::is_likely_at(bytes, HEAD);
-    let first = record::decode(bytes, HEAD, Format::Plain);
-    if version == VERSION && !is_ours && matches!(first, Ok(Found::Record(_))) {
-        return Ok(Format::Plain);
-    }
-    // Its beginning is damaged, or it has none yet. The mark is repeated.
-    if !is_zero(&bytes[HEAD..]) {
-        if let Some(mark) = (HEAD..bytes.len()).find_map(|at| Mark::at(bytes, at)) {
-            return Ok(Format::Salted(mark.salt));
-        }
-    }
-    match version {
-        _ if is_ours => Err(Wrong::NoMark),
-        VERSION => Ok(Format::Plain),
-        VERSION_5 => Ok(Format::Five),
-        _ => Err(Wrong::Version(version)),
-    }
-}
-
-/// Whether there is nothing but zeros, at the speed of a comparison of memory.
-fn is_zero(bytes: &[u8]) -> bool {
-    const ZEROS: &[u8] = &[0; 4096];
-    bytes.chunks(ZEROS.len()).all(|part| *part == ZEROS[..part.len()])
-}
-
-/// The way from a damaged record to the next sound one.
-struct Search {
-    /// How many bytes may still be run through a checksum.
-    left: usize,
-}
-
-impl Search {
-    fn next(&mut self, bytes: &[u8], damaged: usize, format: Format) -> Option<usize> {
-        for at in damaged + 1..bytes.len() {
-            // Cheap things are looked at first; so this costs little where no record begins.
-            if let Ok(Found::Record(record)) = record::decode(bytes, at, Format::Plain) {
-                self.left = self.left.checked_sub(record.length)?;
-                if matches!(record::decode(bytes, at, format), Ok(Found::Record(_))) {
-                    return Some(at);
-                }
+    let likely = Mark::likely_salt(window.at(start, SHORT)?);
+    let theirs = match version {
+        VERSION => Some(Format::Plain),
+        VERSION_5 => Some(Format::Five),
+        _ => None,
+    };
+    if let (None, Some(format)) = (likely, theirs) {
+        let frame = Frame::decode(window.at(start, HEAD_MAX_BYTES)?, format);
+        if let Ok(Some(frame)) = frame {
+            if verify(window, start, &frame, format)?.is_ok() {
+                return Ok(Ok(format));
             }
         }
-        None
     }
+    // Its beginning is damaged, or it has none yet. The mark is repeated.
+    let beginning = match (likely, theirs) {
+        (Some(salt), _) => Beginning::Mark(salt),
+        (None, Some(_)) => Beginning::Version,
+        (None, None) => Beginning::Nothing,
+    };
+    if let Some(salt) = find_salt(window, start, beginning)? {
+        return Ok(Ok(Format::Salted(salt)));
+    }
+    Ok(match theirs {
+        _ if likely.is_some() => Err(Wrong::NoMark),
+        Some(format) => Ok(format),
+        None => Err(Wrong::Version(version)),
+    })
 }
 
 /// Nanoseconds as the protocol's whole seconds.

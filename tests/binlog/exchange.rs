@@ -191,6 +191,22 @@ fn assert_same(earlier: &Jobs, later: &Jobs) {
     }
 }
 
+/// All jobs that we find in a directory, after the original has found the same in a copy of it:
+/// later, so that no job is younger there.
+#[track_caller]
+fn read_by_both(original: &Path, folder: &Folder) -> Jobs {
+    let copy = Folder::copy_of(folder.path());
+    let ours = reopened(OURS.as_ref(), folder);
+    assert_same(&as_the_original_counts(ours.clone()), &reopened(original, &copy));
+    ours
+}
+
+/// Waits until what was a second's delay has ended: two looks, one after the other, see the same of
+/// it then, whatever comes between them.
+fn wait_for_the_short_delay() {
+    thread::sleep(Duration::from_millis(1100));
+}
+
 /// Takes out all jobs of a tube in the order in which they come: ready ones by a worker, then
 /// buried ones by a kick each.
 #[track_caller]
@@ -226,13 +242,11 @@ fn what_the_original_wrote_opens_here_and_goes_back() {
     let client = tell(&daemon);
     end(daemon, libc::SIGKILL);
     drop(client);
+    wait_for_the_short_delay();
     let segments = folder.files().len();
     assert!(segments >= 3, "{:?}", folder.files());
 
-    let theirs = reopened(&original, &Folder::copy_of(folder.path()));
-    let ours = reopened(OURS.as_ref(), &folder);
-    assert_same(&as_the_original_counts(ours.clone()), &theirs);
-    assert_bodies(&ours);
+    assert_bodies(&read_by_both(&original, &folder));
 
     // Some life here, then back.
     let daemon = folder.serve(OURS, &["-s", "4096"]);
@@ -261,8 +275,7 @@ fn what_the_original_wrote_opens_here_and_goes_back() {
     client.take(9);
     client.tell("bury 9 80", "BURIED");
     end(daemon, libc::SIGKILL);
-    let theirs = reopened(&original, &Folder::copy_of(folder.path()));
-    assert_same(&as_the_original_counts(reopened(OURS.as_ref(), &folder)), &theirs);
+    read_by_both(&original, &folder);
 }
 
 /// Whoever tries this daemon could not go back.
@@ -277,13 +290,11 @@ fn what_we_wrote_opens_in_the_original_and_comes_back() {
     let before = after_our_restart(client.look_through(1..NEXT_ID));
     end(daemon, libc::SIGKILL);
     assert_bodies(&before);
-    let theirs = reopened(&original, &Folder::copy_of(folder.path()));
-    // What was a second's delay has ended here or there.
-    let mut ours = reopened(OURS.as_ref(), &folder);
-    ours.insert(6, theirs[&6].clone());
-    assert_same(&as_the_original_counts(ours.clone()), &theirs);
+    wait_for_the_short_delay();
+    let ours = read_by_both(&original, &folder);
+    // It had not ended when it was looked at before.
     let mut before = before;
-    before.insert(6, theirs[&6].clone());
+    before.insert(6, ours[&6].clone());
     assert_same(&before, &ours);
 
     // The original goes on with it, and so do we with what it leaves.
@@ -294,10 +305,8 @@ fn what_we_wrote_opens_in_the_original_and_comes_back() {
     client.tell("delete 9", "DELETED");
     assert_eq!(complaints(&daemon), "");
     end(daemon, libc::SIGKILL);
-    let theirs = reopened(&original, &Folder::copy_of(folder.path()));
-    let ours = reopened(OURS.as_ref(), &folder);
+    let ours = read_by_both(&original, &folder);
     assert!(ours.contains_key(&id) && !ours.contains_key(&2) && !ours.contains_key(&9));
-    assert_same(&as_the_original_counts(ours), &theirs);
 }
 
 /// Jobs would be worked off in another order after a restart than before.
@@ -314,7 +323,7 @@ fn order_outlasts_a_restart() {
     worker.take(20);
     worker.tell("bury 20 0", "BURIED");
     end(daemon, libc::SIGKILL);
-    thread::sleep(Duration::from_secs(1));
+    wait_for_the_short_delay();
     let daemon = folder.serve(OURS, &["-s", "4096"]);
     let mut client = Peer::of(&daemon);
     assert_eq!(drain(&mut client, "first"), [4, 2, 1, 3]);

@@ -1,6 +1,6 @@
 //! How much room a log takes.
 
-use std::{collections::VecDeque, fmt::Write, thread, time::Duration};
+use std::{collections::VecDeque, fmt::Write};
 
 use ct::Daemon;
 
@@ -17,7 +17,7 @@ const CYCLES: usize = 20_000;
 const AT_ONCE: usize = 100;
 
 /// How often too large a log is looked at again.
-const LOOKS: u64 = 10;
+const LOOKS: u32 = 10;
 
 /// A short record: a name's length and eighty bytes.
 const SHORT: u64 = 84;
@@ -65,6 +65,8 @@ const BOUND: u64 = 2 * SEGMENT + 2 * LIVE;
 struct Load {
     folder: Folder,
     client: Peer,
+    /// Asks for nothing but a turn.
+    other: Peer,
     _daemon: Daemon,
     cycles: usize,
     done: usize,
@@ -77,13 +79,14 @@ impl Load {
         let folder = Folder::new();
         let segment = SEGMENT.to_string();
         let daemon = folder.serve(OURS, &[&["-s", &segment], flags].concat());
-        let mut client = Peer::of(&daemon);
+        let (mut client, other) = (Peer::of(&daemon), Peer::of(&daemon));
         for id in 1..=JOBS {
             assert_eq!(client.put(0, 0, &[b'x'; BODY]), id);
         }
         let cycles = from_environment("CYCLES").unwrap_or(CYCLES);
         let sent = VecDeque::new();
-        let mut load = Self { folder, client, _daemon: daemon, cycles, done: 0, sent, largest: 0 };
+        let mut load =
+            Self { folder, client, other, _daemon: daemon, cycles, done: 0, sent, largest: 0 };
         load.send();
         load
     }
@@ -117,16 +120,19 @@ impl Load {
 
     /// How many bytes all files of the log have now. A listing is no snapshot: one file may go
     /// after it was listed, and another come before the listing is done; or the daemon was stopped
-    /// by the system between the two. So too much counts only if it is still there a little later;
-    /// the daemon has soon done what it was sent.
+    /// by the system between the two. So too much counts only if it is still there some turns of the
+    /// daemon later; it has soon done what it was sent.
     fn size(&mut self) -> u64 {
         let mut size = u64::MAX;
-        for look in 0..LOOKS {
+        for _ in 0..LOOKS {
             size = size.min(self.folder.files().values().sum());
             if size <= BOUND {
                 break;
             }
-            thread::sleep(Duration::from_millis(look));
+            // The second is answered in a turn after the first one's.
+            for _ in 0..2 {
+                self.other.tell("list-tube-used", "USING default");
+            }
         }
         self.largest = self.largest.max(size);
         size

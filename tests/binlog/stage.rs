@@ -10,26 +10,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ct::{Client, Daemon};
+use ct::{Client, Daemon, Original};
 
 pub(crate) const OURS: &str = env!("CARGO_BIN_EXE_beanstalkd");
 
 /// What takes longer does not happen at all, however busy the machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// Where the original is; `None`, and a word on it, where it is not. `ORIGINAL=path` names another.
+/// Where the original is; `None`, and a word on it, where it is not.
 pub(crate) fn original() -> Option<PathBuf> {
-    let path = env::var_os("ORIGINAL").map_or("/usr/bin/beanstalkd".into(), PathBuf::from);
-    if path.exists() {
-        return Some(path);
-    }
-    skip("the original is not installed (Debian's package beanstalkd)");
-    None
-}
-
-/// Says that a test proves nothing here, and why.
-pub(crate) fn skip(reason: &str) {
-    eprintln!("SKIPPED: {reason}");
+    Original::find().map(|original| original.path)
 }
 
 /// A number that a longer run sets.

@@ -16,6 +16,9 @@ use ct::Prng;
 /// What a disk writes at once, if it is not torn.
 const SECTOR: usize = 512;
 
+/// What a file system has or has not, where a file has holes.
+const PAGE_BYTES: usize = 4096;
+
 /// How often the interesting things happened.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Met {
@@ -34,6 +37,11 @@ enum Change {
 }
 
 impl Change {
+    /// Whether it brings something that a reader would miss.
+    fn is_record(&self) -> bool {
+        matches!(self, Self::Write { bytes, .. } if bytes.iter().any(|&byte| byte != 0))
+    }
+
     fn apply(&self, content: &mut Vec<u8>) {
         match self {
             Self::Write { offset, bytes } => {
@@ -116,8 +124,12 @@ pub(crate) struct State {
     pub(crate) snapshot_every: u64,
     /// One call in so many fails; zero for none.
     pub(crate) fail_every: u64,
+    /// After so many more calls, one fails with this error.
+    pub(crate) fault: Option<(u64, i32)>,
     /// Bytes that fit.
     pub(crate) capacity: usize,
+    /// Space can be set aside without writing.
+    pub(crate) can_reserve: bool,
     pub(crate) met: Met,
     /// The sync that was begun: its file, how many changes it covers, and the step.
     syncing: Option<(usize, usize, usize)>,
@@ -148,7 +160,9 @@ impl SimDisk {
             snapshots: Vec::new(),
             snapshot_every: 0,
             fail_every: 0,
+            fault: None,
             capacity: usize::MAX,
+            can_reserve: true,
             met: Met::default(),
             syncing: None,
             synced_step: 0,
@@ -159,6 +173,43 @@ impl SimDisk {
     /// Bytes in all files.
     pub(crate) fn size(&self) -> usize {
         self.0.borrow().size()
+    }
+
+    /// Another disk with the same on it, as a reader sees it.
+    pub(crate) fn copy(&self) -> Self {
+        let state = self.0.borrow();
+        let file = |content: &Vec<u8>| File {
+            content: content.clone(),
+            durable: content.clone(),
+            changes: Vec::new(),
+        };
+        let files = state.files.iter().map(|it| file(&it.content)).collect();
+        let (names, durable_names) = (state.names.clone(), state.names.clone());
+        let snapshot = Snapshot { files, names, durable_names, ..Snapshot::empty() };
+        Self::of(snapshot, Prng::new(1))
+    }
+
+    /// What is in the segments.
+    pub(crate) fn segments(&self) -> BTreeMap<Name, Vec<u8>> {
+        let state = self.0.borrow();
+        let segments = state.names.iter().filter(|(name, _)| matches!(name, Name::Segment(_)));
+        segments.map(|(&name, &file)| (name, state.files[file].content.clone())).collect()
+    }
+
+    /// Whether these segments are all still there with all their bytes: zeros may have been cut off
+    /// behind the last record, and of the newest an end that the daemon did not write to its end.
+    pub(crate) fn judge_untouched(&self, before: &BTreeMap<Name, Vec<u8>>) -> Result<(), String> {
+        let after = self.segments();
+        let newest = before.keys().max();
+        for (name, bytes) in before {
+            let Some(left) = after.get(name) else { return Err(format!("{name} is gone")) };
+            let is_zero = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
+            let cut = bytes.strip_prefix(&left[..]).ok_or(format!("{name} has other bytes"))?;
+            if !is_zero(cut) && Some(name) != newest {
+                return Err(format!("{name} has lost {} bytes", cut.len()));
+            }
+        }
+        Ok(())
     }
 
     /// The files' names and sizes.
@@ -173,7 +224,8 @@ impl State {
     pub(crate) fn is_synced(&self) -> bool {
         let mut names = self.names.iter();
         names.all(|(&name, &file)| {
-            !matches!(name, Name::Segment(_)) || self.files[file].changes.is_empty()
+            let mut changes = self.files[file].changes.iter();
+            !matches!(name, Name::Segment(_)) || !changes.any(Change::is_record)
         })
     }
 
@@ -209,6 +261,22 @@ impl State {
         }
     }
 
+    /// Fails if it is this call's turn.
+    fn call(&mut self) -> io::Result<()> {
+        match &mut self.fault {
+            Some((0, error)) => {
+                let error = io::Error::from_raw_os_error(*error);
+                self.fault = None;
+                Err(error)
+            }
+            Some((calls, _)) => {
+                *calls -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
     fn fails(&mut self) -> bool {
         self.fail_every > 0 && self.prng.chance(1, self.fail_every)
     }
@@ -225,15 +293,22 @@ impl State {
 
     fn change(&mut self, name: Name, change: Change) -> io::Result<()> {
         let file = self.file(name)?;
-        self.writes += u64::from(matches!(name, Name::Segment(_)));
+        self.writes += u64::from(matches!(name, Name::Segment(_)) && change.is_record());
         self.about_to(Some((file, change.clone())));
         let fails = self.fails();
+        let end = match &change {
+            Change::Write { offset, bytes } => offset + bytes.len(),
+            Change::Size(size) => *size,
+        };
+        let grows = end.saturating_sub(self.files[file].content.len());
+        if self.size() + grows > self.capacity && grows > 0 {
+            self.met.full += 1;
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        if fails && grows > 0 && matches!(change, Change::Size(_)) {
+            return Err(io::Error::other("a simulated fault"));
+        }
         if let Change::Write { offset, bytes } = &change {
-            let grows = (offset + bytes.len()).saturating_sub(self.files[file].content.len());
-            if self.size() + grows > self.capacity {
-                self.met.full += 1;
-                return Err(io::ErrorKind::StorageFull.into());
-            }
             if fails {
                 // Some of it may have been written.
                 self.met.failed_writes += 1;
@@ -252,32 +327,74 @@ impl State {
 
 impl Disk for SimDisk {
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {
+        self.0.borrow_mut().call()?;
         Ok(self.files().into_iter().map(|(name, size)| (name, size as u64)).collect())
     }
 
-    fn read(&mut self, name: Name) -> io::Result<Vec<u8>> {
+    fn prepare(&mut self, _: bool) -> io::Result<()> {
+        self.0.borrow_mut().call()?;
+        Ok(())
+    }
+
+    fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.borrow_mut().call()?;
         let state = self.0.borrow();
-        Ok(state.files[state.file(name)?].content.clone())
+        let content = &state.files[state.file(name)?].content;
+        let at = usize::try_from(offset).expect("a small file");
+        let bytes = content.get(at..).unwrap_or_default();
+        let count = bytes.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn next_data(&mut self, name: Name, offset: u64) -> io::Result<Option<u64>> {
+        self.0.borrow_mut().call()?;
+        let state = self.0.borrow();
+        let content = &state.files[state.file(name)?].content;
+        let at = usize::try_from(offset).expect("a small file");
+        // Holes are told in whole pages.
+        let at = at - at % PAGE_BYTES;
+        let data = content.get(at..).unwrap_or_default().iter().position(|&byte| byte != 0);
+        let data = data.map(|data| (at + data - data % PAGE_BYTES) as u64);
+        Ok(data.map(|data| data.max(offset)))
     }
 
     fn create(&mut self, name: Name) -> io::Result<()> {
+        self.0.borrow_mut().call()?;
         let mut state = self.0.borrow_mut();
+        if state.names.contains_key(&name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
         state.files.push(File::default());
         let file = state.files.len() - 1;
         state.change_name(NameChange::Create(name, file))
     }
 
+    fn reserve(&mut self, name: Name, size: u64) -> io::Result<bool> {
+        self.0.borrow_mut().call()?;
+        let mut state = self.0.borrow_mut();
+        if !state.can_reserve {
+            return Ok(false);
+        }
+        state
+            .change(name, Change::Size(usize::try_from(size).expect("a small file")))
+            .map(|()| true)
+    }
+
     fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.borrow_mut().call()?;
         let offset = usize::try_from(offset).expect("a small file");
         self.0.borrow_mut().change(name, Change::Write { offset, bytes: bytes.into() })
     }
 
     fn cut(&mut self, name: Name, size: u64) -> io::Result<()> {
+        self.0.borrow_mut().call()?;
         let size = usize::try_from(size).expect("a small file");
         self.0.borrow_mut().change(name, Change::Size(size))
     }
 
     fn sync(&mut self, name: Name) -> io::Result<()> {
+        self.0.borrow_mut().call()?;
         let state = &mut *self.0.borrow_mut();
         let file = state.file(name)?;
         state.about_to(None);
@@ -297,7 +414,9 @@ impl Disk for SimDisk {
         for change in std::mem::take(&mut file.changes) {
             change.apply(&mut file.durable);
         }
-        if let Name::Segment(_) = name {
+        // A sync of the segment that is being written covers all that came before this step.
+        let newest = state.names.keys().filter(|name| matches!(name, Name::Segment(_))).max();
+        if newest == Some(&name) {
             state.synced_step = state.synced_step.max(state.moment.steps.saturating_sub(1));
         }
         Ok(())
@@ -346,12 +465,14 @@ impl Disk for SimDisk {
     fn close(&mut self, _: Name) {}
 
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
+        self.0.borrow_mut().call()?;
         let state = &mut *self.0.borrow_mut();
         state.file(from)?;
         state.change_name(NameChange::Rename(from, to))
     }
 
     fn remove(&mut self, name: Name) -> io::Result<()> {
+        self.0.borrow_mut().call()?;
         let state = &mut *self.0.borrow_mut();
         state.file(name)?;
         state.change_name(NameChange::Remove(name))?;
@@ -360,6 +481,7 @@ impl Disk for SimDisk {
     }
 
     fn sync_names(&mut self) -> io::Result<()> {
+        self.0.borrow_mut().call()?;
         let state = &mut *self.0.borrow_mut();
         state.about_to(None);
         if state.fails() {

@@ -65,6 +65,8 @@ pub(crate) enum Command {
 pub(crate) enum Part {
     /// The line of a `put`.
     Header { pri: u32, delay: u32, ttr: u32, size: u64 },
+    /// So much of the body of the `put` before it has come.
+    Arrived(u64),
     /// The body of the `put` before it, with the two bytes that should be CR LF.
     Body(Vec<u8>),
     /// A line that is refused, and what `stats` counts it as all the same. There is no reply yet
@@ -230,7 +232,7 @@ struct Wait {
     turn: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "plain facts, the plainer the better")]
 struct Peer {
     /// The server's own index, which decides where instants are equal.
@@ -240,6 +242,8 @@ struct Peer {
     wait: Option<Wait>,
     /// A `put` whose body has not come yet.
     put: Option<Put>,
+    /// What has come of that body counts for so many bytes.
+    upload: u64,
     queue: VecDeque<Command>,
     replies: Vec<u8>,
     has_ended: bool,
@@ -256,6 +260,7 @@ impl Peer {
             watches: vec!["default".into()],
             wait: None,
             put: None,
+            upload: 0,
             queue: VecDeque::new(),
             replies: Vec::new(),
             has_ended: false,
@@ -294,7 +299,7 @@ impl Due {
 }
 
 /// The whole queue, as it should be.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Model {
     now: u64,
     latest: u64,
@@ -315,8 +320,10 @@ pub(crate) struct Model {
     timeouts: u64,
     total_jobs: u64,
     job_size_limit: u32,
-    /// How many bytes jobs may hold.
+    /// How many bytes bodies may hold.
     memory_limit: Option<u64>,
+    /// There is no memory: the next command is refused, if it is one that may be.
+    is_refusing: bool,
     pub(crate) is_draining: bool,
 }
 
@@ -342,6 +349,7 @@ impl Model {
             total_jobs: 0,
             job_size_limit,
             memory_limit,
+            is_refusing: false,
             is_draining: false,
         };
         model.touch_tube("default");
@@ -355,6 +363,23 @@ impl Model {
     pub(crate) fn send(&mut self, peer: usize, commands: &[Command]) {
         self.peers[peer].queue.extend(commands.iter().cloned());
         self.settle();
+    }
+
+    /// The same for a command that there is no memory for.
+    pub(crate) fn refuse(&mut self, peer: usize, commands: &[Command]) {
+        self.is_refusing = true;
+        self.send(peer, commands);
+        self.is_refusing = false;
+    }
+
+    /// Whether the peer has an answer to wait for.
+    pub(crate) fn is_waiting(&self, peer: usize) -> bool {
+        self.peers[peer].wait.is_some()
+    }
+
+    /// What the peer has not looked at yet.
+    pub(crate) fn replies(&self, peer: usize) -> &[u8] {
+        &self.peers[peer].replies
     }
 
     pub(crate) fn half_close(&mut self, peer: usize) {
@@ -579,6 +604,7 @@ impl Model {
             return;
         }
         self.peers[peer].wait = None;
+        self.peers[peer].upload = 0;
         // Watches end in the original's order: the first, then from the last on backwards.
         let mut watches = std::mem::take(&mut self.peers[peer].watches);
         while !watches.is_empty() {
@@ -760,6 +786,7 @@ impl Model {
                 return self.reply(peer, "OUT_OF_MEMORY");
             }
             Command::Part(Part::Http) => return self.leave(peer),
+            Command::Part(Part::Arrived(bytes)) => return self.arrived(peer, bytes),
             _ => {}
         }
         let now = self.instant();
@@ -767,6 +794,9 @@ impl Model {
             *self.counters.entry(counter).or_default() += 1;
         }
         let uses = self.peers[peer].uses.clone();
+        if self.is_refusing {
+            return self.refuse_for_memory(peer, now, &command);
+        }
         match command {
             Command::Put { pri, delay, ttr, mut body } => {
                 if !self.header(peer, now, pri, delay, ttr, body.len() as u64) {
@@ -785,7 +815,7 @@ impl Model {
                     self.reply(peer, reply);
                 }
             }
-            Command::Part(Part::Skipped(_) | Part::Http) => {}
+            Command::Part(Part::Skipped(_) | Part::Http | Part::Arrived(_)) => {}
             Command::Use(name) => {
                 self.touch_tube(&name);
                 self.peers[peer].uses.clone_from(&name);
@@ -932,7 +962,47 @@ impl Model {
 
     /// Whether another job of this size may be held.
     fn has_memory(&self, size: u64) -> bool {
-        self.memory_limit.is_none_or(|limit| self.held() + size + 2 + JOB_COST <= limit)
+        self.may_hold(size + 2)
+    }
+
+    /// Whether so many bytes of another body may be held.
+    fn may_hold(&self, bytes: u64) -> bool {
+        let uploads: u64 = self.peers.iter().map(|peer| peer.upload).sum();
+        self.memory_limit.is_none_or(|limit| self.held() + uploads + bytes + JOB_COST <= limit)
+    }
+
+    /// A part of a body counts; without room, it goes, and the rest of the body goes by.
+    fn arrived(&mut self, peer: usize, bytes: u64) {
+        self.peers[peer].upload = 0;
+        if self.peers[peer].put.is_none() {
+            return;
+        }
+        if self.may_hold(bytes) {
+            self.peers[peer].upload = bytes + JOB_COST;
+        } else {
+            self.peers[peer].put = None;
+        }
+    }
+
+    /// What a client is told, and all that happens, where there is no memory for a command.
+    fn refuse_for_memory(&mut self, peer: usize, now: u64, command: &Command) {
+        match *command {
+            Command::Put { pri, delay, ttr, ref body } => {
+                assert!(self.header(peer, now, pri, delay, ttr, body.len() as u64));
+                self.peers[peer].put = None;
+            }
+            Command::Reserve(_) => self.peers[peer].is_worker = true,
+            Command::ReserveJob(id) => {
+                assert!(self.jobs.contains_key(&id) && !self.is_reserved(id));
+                self.peers[peer].is_worker = true;
+            }
+            Command::Release { id, delay, .. } => assert!(self.held_by(peer, id) && delay > 0),
+            Command::Use(ref name) => assert_eq!(self.find_tube(name), None),
+            Command::Watch(ref name) => assert!(!self.peers[peer].watches.contains(name)),
+            Command::Kick(_) | Command::ListTubes | Command::ListTubesWatched => {}
+            _ => panic!("{command:?} needs no memory"),
+        }
+        self.reply(peer, "OUT_OF_MEMORY");
     }
 
     /// Whether the body is wanted; if not, it is skipped, and takes no id.
@@ -958,16 +1028,17 @@ impl Model {
     fn body(&mut self, peer: usize, now: u64, mut body: Vec<u8>) {
         let put = self.peers[peer].put.take().expect("a line comes before its body");
         let Put { id, pri, delay, ttr, created } = put;
+        self.peers[peer].upload = 0;
+        // Others may have used up what there was when the line was read.
+        if !self.has_memory(body.len() as u64 - 2) {
+            return self.reply(peer, "OUT_OF_MEMORY");
+        }
         if !body.ends_with(b"\r\n") {
             return self.reply(peer, "EXPECTED_CRLF");
         }
         body.truncate(body.len() - 2);
         if self.is_draining {
             return self.reply(peer, "DRAINING");
-        }
-        // Others may have used up what there was when the line was read.
-        if !self.has_memory(body.len() as u64) {
-            return self.reply(peer, "OUT_OF_MEMORY");
         }
         let tube = self.peers[peer].uses.clone();
         let place = self.find_tube(&tube).expect("a used tube exists");

@@ -5,7 +5,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use beanstalkd::{
-    base::Key,
+    base::{Key, Memory},
     clock::Time,
     conn::Conn,
     server::{Appetite, Identity, Rusage, SHARE, Server, Settings},
@@ -56,8 +56,13 @@ pub(crate) struct World {
     settings: Settings,
     arrival: Arrival,
     peers: Vec<Peer>,
+    /// What was put off for want of memory is due a few commands later than it was asked for, and
+    /// that is at once.
+    slack: Duration,
     /// Nothing happens but in turns that the test asks for.
     is_paused: bool,
+    /// How many commands of one client are obeyed before the replies to them are sent.
+    share: u32,
     /// How many bytes of replies have ever waited for one client.
     pub(crate) most_waiting: usize,
 }
@@ -81,13 +86,32 @@ impl World {
         let settings = Settings { job_size_limit, binlog_size: 10_485_760, memory_limit: None };
         let server = Server::new(identity(), settings, now);
         let peers = Vec::new();
-        Self { server, now, settings, arrival, peers, is_paused: false, most_waiting: 0 }
+        Self {
+            server,
+            now,
+            settings,
+            arrival,
+            peers,
+            slack: Duration::ZERO,
+            is_paused: false,
+            share: SHARE,
+            most_waiting: 0,
+        }
     }
 
-    /// Sets a ceiling on what jobs may hold, before any connects.
+    /// Sets a ceiling on what bodies may hold, before any connects. Replies are sent one by one from
+    /// now on, for those that are not sent count too.
     pub(crate) fn limit_memory(&mut self, bytes: u64) {
+        self.share = 1;
         let settings = Settings { memory_limit: Some(bytes), ..self.settings };
         self.server = Server::new(identity(), settings, self.now);
+    }
+
+    /// Takes memory from somewhere else, which may refuse at any call; what was refused and must be
+    /// done is tried again at once.
+    pub(crate) fn change_memory(&mut self, memory: Box<dyn Memory>) {
+        self.server.set_memory(memory, 0, Duration::ZERO);
+        self.slack = Duration::from_micros(1);
     }
 
     /// Puts another server in the place of this one; nobody is connected to it.
@@ -142,6 +166,11 @@ impl World {
         std::mem::take(&mut self.peers[peer].received)
     }
 
+    /// What the client has received and not looked at yet.
+    pub(crate) fn received(&self, peer: usize) -> &[u8] {
+        &self.peers[peer].received
+    }
+
     pub(crate) fn is_open(&self, peer: usize) -> bool {
         self.peers[peer].is_open
     }
@@ -182,13 +211,18 @@ impl World {
         self.server.reclaim();
     }
 
+    /// One share of a client's bytes, and nothing is sent.
+    pub(crate) fn feed(&mut self, peer: usize) {
+        self.deliver(peer);
+    }
+
     /// Runs turns until nothing is left to do at this instant. Each client in turn gets as far as
     /// it can, so that the order of events does not depend on how bytes arrive.
     fn settle(&mut self) {
         let mut is_busy = !self.is_paused;
         while is_busy {
             is_busy = self.flush();
-            if self.server.next_deadline().is_some_and(|at| at <= self.now) {
+            if self.server.next_deadline().is_some_and(|at| at <= self.now + self.slack) {
                 self.tick();
                 is_busy = true;
             }
@@ -205,7 +239,7 @@ impl World {
     /// Does what is due, unless that is the log's alone: it asks for a commit, and a tick would take
     /// a nanosecond that no log is known to take.
     fn tick(&mut self) {
-        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= self.now);
+        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= self.now + self.slack);
         let is_of_log = is_due(self.server.log().and_then(Wal::next_deadline));
         if !is_of_log || is_due(self.server.queue().next_deadline()) {
             self.server.tick(self.now);
@@ -230,7 +264,7 @@ impl World {
             let piece = self.arrival.next_piece(peer.in_flight.len());
             peer.arrived.extend(peer.in_flight.drain(..piece));
         }
-        let (consumed, appetite) = self.server.feed(peer.key, &peer.arrived, SHARE, self.now);
+        let (consumed, appetite) = self.server.feed(peer.key, &peer.arrived, self.share, self.now);
         peer.arrived.drain(..consumed);
         peer.appetite = appetite;
         true

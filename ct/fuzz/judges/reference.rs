@@ -94,17 +94,17 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Refu
     }
 }
 
-/// Whether the first line of a connection is HTTP: three words of which the last names it. Of a line
-/// that is too long only the beginning is there, and the second word must look like an address.
+/// Whether the first line of a connection is HTTP: a word in upper case and an address, or three
+/// words of which the last names it. Of a line that is too long only the beginning is there.
 pub(crate) fn is_http(line: &[u8], is_whole: bool) -> bool {
-    let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
-    if words.len() < 2 {
-        return false;
+    let text = String::from_utf8_lossy(line);
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+    let [method, target, ..] = words[..] else { return false };
+    let names_it = words.get(2).is_some_and(|third| third.starts_with("HTTP/"));
+    if method.chars().any(|c| !c.is_ascii_uppercase() && c != '-') {
+        return is_whole && names_it;
     }
-    if is_whole {
-        return words.len() > 2 && words[2].starts_with(b"HTTP/");
-    }
-    words[1].starts_with(b"/") || words[1].windows(3).any(|three| three == b"://")
+    names_it || method == "CONNECT" || target.contains(['/', '*', ':', '.'])
 }
 
 /// What takes no arguments is known by its beginning, and malformed with anything behind it.

@@ -39,15 +39,29 @@ impl Disk for Memory {
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {
         Ok(self.files.borrow().iter().map(|(&name, bytes)| (name, bytes.len() as u64)).collect())
     }
-    fn read(&mut self, name: Name) -> io::Result<Vec<u8>> {
+    fn prepare(&mut self, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+    fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         match self.unreadable {
             Some((of, error)) if of == name => Err(io::Error::from_raw_os_error(error)),
-            _ => self.with(name, |bytes| bytes.clone()),
+            _ => self.with(name, |bytes| {
+                let bytes = bytes.get(index(offset)..).unwrap_or_default();
+                let count = bytes.len().min(buffer.len());
+                buffer[..count].copy_from_slice(&bytes[..count]);
+                count
+            }),
         }
+    }
+    fn next_data(&mut self, _: Name, offset: u64) -> io::Result<Option<u64>> {
+        Ok(Some(offset))
     }
     fn create(&mut self, name: Name) -> io::Result<()> {
         self.files.borrow_mut().insert(name, Vec::new());
         Ok(())
+    }
+    fn reserve(&mut self, name: Name, size: u64) -> io::Result<bool> {
+        self.with(name, |bytes| bytes.resize(index(size), 0)).map(|()| true)
     }
     fn write(&mut self, name: Name, offset: u64, new: &[u8]) -> io::Result<()> {
         let start = index(offset);
@@ -156,7 +170,7 @@ fn go_on(queue: &mut Queue, wal: &mut Wal) {
         queue.delete(job);
     }
     let client = queue.join();
-    queue.use_tube(client, "new");
+    queue.use_tube(client, "new").expect("there is memory");
     let put = Put { id: queue.take_id(), pri: 1, delay: 2, ttr: 3, created_at: START };
     let body = queue.bodies_mut().store(b"body\r\n").expect("there is memory");
     wal.may_put(Wal::full_length("new", 6), START).expect("there is room");
@@ -186,7 +200,8 @@ fn make_sound(segment_size: u64, length: usize) -> Files {
     let (mut queue, mut wal, _) = open_with(&disk, segment_size).expect("it does not fail");
     let client = queue.join();
     for number in 0..40u32 {
-        queue.use_tube(client, ["a", "default", "long-tube-name"][number as usize % 3]);
+        let name = ["a", "default", "long-tube-name"][number as usize % 3];
+        queue.use_tube(client, name).expect("there is memory");
         let (id, created_at) = (queue.take_id(), START);
         let put = Put { id, pri: number, delay: number % 4, ttr: 9, created_at };
         let body = format!("{number}").repeat(number as usize * length) + "\r\n";

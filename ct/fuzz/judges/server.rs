@@ -40,6 +40,9 @@ impl Reading {
         while let Some(command) = self.next() {
             commands.push(command);
         }
+        if self.body.is_some_and(|(_, skipped)| skipped.is_none()) && !self.bytes.is_empty() {
+            commands.push(Command::Part(Part::Arrived(self.bytes.len() as u64)));
+        }
         commands
     }
 
@@ -63,7 +66,7 @@ impl Reading {
                 _ if self.bytes.len() < LINE_LIMIT => return None,
                 _ => LINE_LIMIT,
             };
-            self.has_spoken = true;
+            self.has_spoken = !self.bytes[..length].trim_ascii().is_empty();
             if reference::is_http(&self.bytes[..length], is_whole) {
                 return Some(Command::Part(Part::Http));
             }

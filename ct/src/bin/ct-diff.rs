@@ -135,7 +135,7 @@ fn print(text: &str) {
 }
 
 fn told(what: &str, finding: &Finding) -> String {
-    let Finding { seed, message, script, shown: (times, played), check } = finding;
+    let Finding { seed, message, script, shown: (times, played), check, .. } = finding;
     format!(
         "Seed {seed}: {what}, shown {times} of {played} times. As a script: {check}.\n{message}\n\
          ----\n{script}----\n"

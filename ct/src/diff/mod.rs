@@ -124,6 +124,9 @@ pub struct Finding {
     pub message: String,
     /// A golden script of it, expecting the right one's answers.
     pub script: String,
+    /// Whether the search for a shorter form came to its end: time was left, and nothing that was
+    /// tried was too slow every time.
+    pub is_shortest: bool,
     /// How often it showed, and how often it was played.
     pub shown: (usize, usize),
     /// What became of the script on each of the two.
@@ -254,24 +257,18 @@ impl<'a> Contest<'a> {
         let Options { steps, garbage, restart, .. } = *self.options;
         let can_drain = self.is_started() && !restart;
         let mut acts = generate(seed, Taste { steps, garbage, can_drain, restarts: restart });
-        let mut verdict = Verdict::TooSlow;
-        for _ in 0..ATTEMPTS {
-            verdict = self.play(&acts, true)?;
-            if !matches!(verdict, Verdict::TooSlow) {
-                break;
-            }
-        }
-        let found = match verdict {
+        let found = match self.play_in_time(&acts, true)? {
             Verdict::Agreed(events) => return Ok(RunEnd::Agreed(events)),
             Verdict::TooSlow => return Ok(RunEnd::TooSlow(seed)),
             Verdict::Differed(found) => *found,
         };
         acts.extend(found.looked.iter().cloned());
         for _ in 0..REPEATS {
-            if let Some(again) = self.play_for_difference(&acts)? {
-                let (shorter, found) = self.shrink(acts, again);
+            if let Some(again) = self.play_for_difference(&acts)?.found() {
+                let (shorter, found, is_shortest) = self.shrink(acts, again);
                 let shown = self.count_shows(&shorter)?;
-                return Ok(RunEnd::Finding(self.finding(seed, &found, shown)));
+                let finding = self.finding(seed, &found, shown);
+                return Ok(RunEnd::Finding(Finding { is_shortest, ..finding }));
             }
         }
         Ok(RunEnd::Unrepeated(self.finding(seed, &found, (0, REPEATS))))
@@ -297,24 +294,37 @@ impl<'a> Contest<'a> {
         Ok(verdict)
     }
 
-    fn play_for_difference(&self, acts: &[Act]) -> io::Result<Option<Found>> {
-        Ok(match self.play(acts, false)? {
-            Verdict::Differed(found) => Some(*found),
-            Verdict::Agreed(_) | Verdict::TooSlow => None,
-        })
+    /// The same, again where it was too slow.
+    fn play_in_time(&self, acts: &[Act], inspects: bool) -> io::Result<Verdict> {
+        for _ in 1..ATTEMPTS {
+            let verdict = self.play(acts, inspects)?;
+            if !matches!(verdict, Verdict::TooSlow) {
+                return Ok(verdict);
+            }
+        }
+        self.play(acts, inspects)
     }
 
-    /// Looks for a shorter run that fails, with many daemons at a time.
-    fn shrink(&self, acts: Vec<Act>, found: Found) -> (Vec<Act>, Found) {
+    fn play_for_difference(&self, acts: &[Act]) -> io::Result<Verdict> {
+        self.play_in_time(acts, false)
+    }
+
+    /// Looks for a shorter run that fails, with many daemons at a time; says whether it could look
+    /// to the end.
+    fn shrink(&self, acts: Vec<Act>, found: Found) -> (Vec<Act>, Found, bool) {
         let start = Instant::now();
         let mut last = found;
+        let mut is_shortest = true;
         let width = self.parallel(SHRINK_PARALLEL);
         let find_failing = |candidates: &[Vec<Act>]| {
             for (group, candidates) in candidates.chunks(width).enumerate() {
                 if start.elapsed() > self.options.shrink_time {
+                    is_shortest = false;
                     return None;
                 }
-                if let Some((index, found)) = self.first_failing(candidates) {
+                let (failing, is_sure) = self.first_failing(candidates);
+                is_shortest &= is_sure;
+                if let Some((index, found)) = failing {
                     last = found;
                     return Some(group * width + index);
                 }
@@ -322,26 +332,34 @@ impl<'a> Contest<'a> {
             None
         };
         let acts = shrink(acts, simpler, find_failing);
-        (acts, last)
+        (acts, last, is_shortest)
     }
 
-    /// Plays some runs at the same time.
-    fn first_failing(&self, candidates: &[Vec<Act>]) -> Option<(usize, Found)> {
-        let results: Vec<Option<Found>> = thread::scope(|scope| {
+    /// Plays some runs at the same time. Says whether those before the one that fails are sure not
+    /// to: one that is too slow, or whose daemon does not start, shows nothing.
+    fn first_failing(&self, candidates: &[Vec<Act>]) -> (Option<(usize, Found)>, bool) {
+        let verdicts: Vec<Option<Verdict>> = thread::scope(|scope| {
             let threads: Vec<_> = candidates
                 .iter()
-                // A daemon that did not start shows no difference.
-                .map(|acts| scope.spawn(|| self.play_for_difference(acts).ok().flatten()))
+                .map(|acts| scope.spawn(|| self.play_for_difference(acts).ok()))
                 .collect();
             threads.into_iter().map(|thread| thread.join().ok().flatten()).collect()
         });
-        results.into_iter().enumerate().find_map(|(index, found)| Some((index, found?)))
+        let mut is_sure = true;
+        for (index, verdict) in verdicts.into_iter().enumerate() {
+            match verdict {
+                Some(Verdict::Differed(found)) => return (Some((index, *found)), is_sure),
+                Some(Verdict::Agreed(_)) => {}
+                Some(Verdict::TooSlow) | None => is_sure = false,
+            }
+        }
+        (None, is_sure)
     }
 
     fn count_shows(&self, acts: &[Act]) -> io::Result<(usize, usize)> {
         let mut shown = 0;
         for _ in 0..REPEATS {
-            shown += usize::from(self.play_for_difference(acts)?.is_some());
+            shown += usize::from(self.play_for_difference(acts)?.found().is_some());
         }
         Ok((shown, REPEATS))
     }
@@ -353,7 +371,8 @@ impl<'a> Contest<'a> {
         let origin = format!("ct-diff --seed {seed} --steps {steps}{garbage}{restart}");
         let script = found.record.script(&origin);
         let check = self.check(&script);
-        Finding { seed, message: found.record.message.clone(), script, shown, check }
+        let message = found.record.message.clone();
+        Finding { seed, message, script, is_shortest: false, shown, check }
     }
 
     /// Plays the script itself on both.

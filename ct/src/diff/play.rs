@@ -65,6 +65,16 @@ pub(crate) enum Verdict {
     Differed(Box<Found>),
 }
 
+impl Verdict {
+    /// Returns the difference, if there is one for sure.
+    pub(crate) fn found(self) -> Option<Found> {
+        match self {
+            Self::Differed(found) => Some(*found),
+            Self::Agreed(_) | Self::TooSlow => None,
+        }
+    }
+}
+
 /// A difference, and how it was come by.
 #[derive(Debug)]
 pub(crate) struct Found {

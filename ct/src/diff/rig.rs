@@ -33,12 +33,10 @@ const DUE_TIME: Duration = Duration::from_millis(40);
 /// Bytes for each further quiet trip: some daemons take a large body in small bites, without a
 /// sign of life.
 const BYTES_PER_TRIP: usize = 256;
-/// How long a daemon may take for a barrier, or for taking what we send.
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a daemon may take for a barrier, or for taking what we send, before it hangs.
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// How often is looked whether something has changed.
 const POLL: Duration = Duration::from_millis(1);
-/// How long a signal may take to be noticed; nothing else tells.
-const SIGNAL_TIME: Duration = Duration::from_millis(20);
 
 /// The two sides, in the order in which everything is done.
 pub(crate) const SIDES: [&str; 2] = ["left", "right"];
@@ -382,7 +380,9 @@ impl Rig {
                 // Fails only if it has ended; the barrier will tell.
                 let _ = daemon.signal(libc::SIGUSR1);
             }
-            thread::sleep(SIGNAL_TIME);
+            for daemon in [left, right] {
+                os::wait_until_taken(daemon.pid(), libc::SIGUSR1, TIMEOUT);
+            }
         }
     }
 

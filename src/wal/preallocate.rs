@@ -1,0 +1,357 @@
+//! Space before it is needed: files for the segments to come, the *spares*, and zeros ahead of the
+//! records in the one that is written.
+//!
+//! The file system sets the space of a spare aside, which takes it no time, and so a start and a
+//! large job need not wait. A sync is quickest where zeros have been written before, so a short
+//! stretch ahead of the records is filled with them, a piece in each turn. A file system that does
+//! not set space aside has the whole spare filled; there spares are smaller.
+
+use std::io;
+
+use log::{info, warn};
+
+use super::{
+    HEADER_BYTES, MARK_EVERY_BYTES, NUMBER_MAX, RETRY_DELAY, SEGMENT_ALIGN_BYTES, SHORT_BYTES,
+    STEP_BYTES, Wal, ZEROS, disk::Name,
+};
+use crate::clock::Time;
+
+/// Zeros are written so far ahead of the records.
+const ZEROS_AHEAD_BYTES: u64 = 1 << 20;
+
+/// The largest spare where all of it must be filled with zeros, unless one record needs more.
+const FILLED_SPARE_MAX_BYTES: u64 = 64 << 20;
+
+/// How many names are tried for a new spare: other files may have some.
+const NAMES_TRIED_MAX: u32 = 1000;
+
+/// Room for a segment to come.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spare {
+    pub(super) number: u32,
+    /// In bytes.
+    pub(super) size: u64,
+    /// How much of it has been filled with zeros.
+    pub(super) filled: u64,
+    /// Whether the file system has set its space aside.
+    is_reserved: bool,
+}
+
+impl Spare {
+    /// How far it must be filled before it may be used.
+    fn fill_end(&self) -> u64 {
+        if self.is_reserved { self.size.min(STEP_BYTES) } else { self.size }
+    }
+}
+
+/// How many short records fit, with their marks.
+pub(super) fn slots(bytes: u64) -> u64 {
+    bytes.saturating_sub((bytes / MARK_EVERY_BYTES + 1) * SHORT_BYTES) / SHORT_BYTES
+}
+
+/// The size of a segment for so many bytes of records.
+pub(super) fn size_of(records: u64) -> u64 {
+    let marks = (records / MARK_EVERY_BYTES + 1) * SHORT_BYTES;
+    (HEADER_BYTES + records + marks).next_multiple_of(SEGMENT_ALIGN_BYTES)
+}
+
+/// How much room there is.
+impl Wal {
+    /// Whether another segment can follow the current one: numbers end where the original's do.
+    pub(super) fn can_rotate(&self) -> bool {
+        self.ledger.current().is_none_or(|current| current.number < NUMBER_MAX)
+    }
+
+    /// How many short records fit into the spares.
+    fn spare_slots(&self) -> u64 {
+        if self.can_rotate() { self.spare_slots } else { 0 }
+    }
+
+    /// Whether a record of `length` bytes can be appended so that `shorts` short ones still can.
+    pub(super) fn has_room(&self, length: u64, shorts: u64) -> bool {
+        let length = length + SHORT_BYTES; // A mark may precede it.
+        let (free, spare_slots) = (self.free(), self.spare_slots());
+        if length <= free {
+            return slots(free - length) + spare_slots >= shorts;
+        }
+        // The rest of the current segment is then not used.
+        let first = self.spares.front().filter(|_| self.can_rotate());
+        let first = first.map_or(0, |spare| spare.size - HEADER_BYTES);
+        length <= first && slots(first - length) + spare_slots - slots(first) >= shorts
+    }
+
+    /// Whether all that needs room has it without the current segment.
+    pub(super) fn can_leave(&self) -> bool {
+        !self.spares.is_empty() && self.spare_slots() >= self.needed_slots()
+    }
+
+    /// Bytes left in the current segment.
+    pub(super) fn free(&self) -> u64 {
+        let used = self.ledger.current().map_or(0, |current| current.used);
+        self.current.map_or(0, |current| current.size.saturating_sub(used))
+    }
+
+    /// How many short records would take the room that the oldest segment's jobs need.
+    pub(super) fn to_move(&self) -> u64 {
+        self.ledger.oldest().map_or(0, |oldest| oldest.live.div_ceil(SHORT_BYTES))
+    }
+
+    /// The size of a segment for each job's delete, if one segment can have them all.
+    pub(super) fn room_for_deletes(&self) -> u64 {
+        size_of((self.ledger.jobs() + 1) * SHORT_BYTES).min(self.segment_size)
+    }
+
+    /// How many short records must fit: for the delete of each job, and to move the jobs of the
+    /// oldest segment.
+    fn needed_slots(&self) -> u64 {
+        self.ledger.jobs() + self.to_move()
+    }
+
+    /// How many more should fit ahead of need: for the deletes of half as many jobs again, or as
+    /// many as a segment takes.
+    fn ahead_slots(&self) -> u64 {
+        8 + (self.ledger.jobs() / 2).min(slots(self.segment_size - HEADER_BYTES))
+    }
+
+    /// Whether another spare should be made ahead of need: one is always wanted.
+    fn wants_spare(&self) -> bool {
+        let slots = slots(self.free()) + self.spare_slots();
+        let needed = self.needed_slots() + self.ahead_slots();
+        self.can_rotate() && (self.spares.is_empty() || slots < needed)
+    }
+
+    /// Whether a spare is to be made now. Garbage goes first while there is time for that: it may
+    /// be the room that is needed.
+    fn is_to_make(&self) -> bool {
+        let is_early = self.free() > self.segment_size / 2;
+        let has_garbage = self.is_unneeded() || self.to_rewrite().is_some();
+        (self.filling.is_some() || self.wants_spare()) && !(is_early && has_garbage)
+    }
+
+    /// The index of a spare that is to be given back: a large job or many small ones wanted it, and
+    /// have gone. Another segment's worth is kept, so that none is made and given back in turns.
+    fn surplus(&self) -> Option<usize> {
+        let largest = (0..self.spares.len()).max_by_key(|&index| self.spares[index].size)?;
+        let size = self.spares[largest].size;
+        let is_larger = size > self.segment_size;
+        if self.spares.len() == 1 && !is_larger {
+            return None;
+        }
+        let left = slots(self.free()) + self.spare_slots - slots(size - HEADER_BYTES);
+        let kept = self.needed_slots() + 2 * self.ahead_slots();
+        let margin = if is_larger { 0 } else { slots(self.segment_size - HEADER_BYTES) };
+        (left >= kept + margin).then_some(largest)
+    }
+
+    /// How far the current segment is to be filled with zeros now, if it is.
+    fn zeros_end(&self) -> Option<u64> {
+        let (current, used) = (self.current?, self.ledger.current()?.used);
+        let end = current.size.min(used + ZEROS_AHEAD_BYTES);
+        // One piece follows another until all of the stretch is filled.
+        let is_due = current.zeroed < current.size.min(used + ZEROS_AHEAD_BYTES / 2);
+        (is_due || (self.is_zeroing && current.zeroed < end)).then_some(end)
+    }
+
+    /// Whether [`Wal::prepare`] has something to do, were there room for it.
+    pub(super) fn is_to_prepare(&self) -> bool {
+        self.is_to_make() || self.zeros_end().is_some() || self.surplus().is_some()
+    }
+}
+
+/// Making spares.
+impl Wal {
+    /// Makes a spare at once: of the usual size if the disk has room for that, else of the half, or
+    /// a quarter, and so on, but of `least` bytes. A large record gets a segment in which others
+    /// can follow it. False if the disk has no room, now or when it was last tried.
+    pub(super) fn make_spare(&mut self, least: u64, now: Time) -> bool {
+        if self.full_until.is_some_and(|until| until > now) || !self.can_rotate() {
+            return false;
+        }
+        match self.try_make_spare(least) {
+            Ok(is_whole) => {
+                if is_whole {
+                    self.note_room();
+                }
+                true
+            }
+            Err(error) => {
+                self.note_full(&error, now);
+                false
+            }
+        }
+    }
+
+    /// Does the same whatever has been tried before; says whether the spare has the usual size, or
+    /// why there is none. `least` is a size by [`size_of`].
+    pub(super) fn try_make_spare(&mut self, least: u64) -> io::Result<bool> {
+        let least = least.next_multiple_of(SEGMENT_ALIGN_BYTES);
+        let whole =
+            if least > self.segment_size { least + self.segment_size } else { self.segment_size };
+        let mut size = whole;
+        loop {
+            match self.fill(size) {
+                Ok(()) => return Ok(size == whole),
+                Err(error) if size <= least || !is_full(&error) => return Err(error),
+                Err(_) => size = (size / 2).next_multiple_of(SEGMENT_ALIGN_BYTES).max(least),
+            }
+        }
+    }
+
+    pub(super) fn note_full(&mut self, error: &io::Error, now: Time) {
+        if self.full_until.replace(now + RETRY_DELAY).is_none() {
+            warn!("no room for the binlog, jobs are refused when it is used up: {error}");
+        }
+    }
+
+    fn note_room(&mut self) {
+        if self.full_until.take().is_some() {
+            info!("there is room for the binlog again");
+        }
+    }
+
+    /// Makes a spare of this size and fills it as far as it must be.
+    pub(super) fn fill(&mut self, size: u64) -> io::Result<()> {
+        if let Some(other) = self.filling.take_if(|spare| spare.size != size) {
+            self.disk.remove(Name::Spare(other.number))?;
+        }
+        if self.filling.is_none() {
+            self.filling = Some(self.begin_spare(size)?);
+        }
+        while self.filling.is_some() {
+            self.fill_step()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the file of a spare. If that fails there is none.
+    fn begin_spare(&mut self, size: u64) -> io::Result<Spare> {
+        let number = self.create_spare()?;
+        let name = Name::Spare(number);
+        match self.disk.reserve(name, size) {
+            Ok(true) => Ok(Spare { number, size, filled: 0, is_reserved: true }),
+            Ok(false) => {
+                self.segment_size = self.segment_size.min(FILLED_SPARE_MAX_BYTES);
+                Ok(Spare { number, size, filled: 0, is_reserved: false })
+            }
+            Err(error) => {
+                // What is left of it would only take room from others; the next start removes it.
+                let _ = self.disk.remove(name);
+                Err(error)
+            }
+        }
+    }
+
+    /// Creates an empty file under the next free name.
+    fn create_spare(&mut self) -> io::Result<u32> {
+        let mut result = Err(io::ErrorKind::AlreadyExists.into());
+        for _ in 0..NAMES_TRIED_MAX {
+            let number = self.next_spare;
+            self.next_spare = number.checked_add(1).unwrap_or(1);
+            result = self.disk.create(Name::Spare(number)).map(|()| number);
+            match &result {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                _ => break,
+            }
+        }
+        result
+    }
+
+    /// Fills a piece of the spare that is being made. Where that fails, the spare is given up.
+    fn fill_step(&mut self) -> io::Result<()> {
+        let Some(mut spare) = self.filling.take() else { return Ok(()) };
+        let name = Name::Spare(spare.number);
+        let length = STEP_BYTES.min(spare.fill_end() - spare.filled);
+        let zeros = &ZEROS[..usize::try_from(length).expect("at most a step")];
+        if let Err(error) = self.disk.write(name, spare.filled, zeros) {
+            let _ = self.disk.remove(name);
+            return Err(error);
+        }
+        spare.filled += length;
+        if spare.filled < spare.fill_end() {
+            self.filling = Some(spare);
+            return Ok(());
+        }
+        // It is opened again when it is needed: spares take no descriptors.
+        self.disk.close(name);
+        self.spare_slots += slots(spare.size - HEADER_BYTES);
+        // The first one is where the next record must fit.
+        if self.spares.front().is_some_and(|first| first.size < spare.size) {
+            self.spares.push_front(spare);
+        } else {
+            self.spares.push_back(spare);
+        }
+        Ok(())
+    }
+
+    /// Takes a spare out of the list.
+    pub(super) fn take_spare(&mut self, index: usize) -> Option<Spare> {
+        let spare = self.spares.remove(index)?;
+        self.spare_slots -= slots(spare.size - HEADER_BYTES);
+        Some(spare)
+    }
+
+    /// Removes a spare that is not needed.
+    fn give_back(&mut self, index: usize) {
+        let Some(spare) = self.take_spare(index) else { return };
+        if let Err(error) = self.disk.remove(Name::Spare(spare.number)) {
+            warn!("a file of the binlog that is not needed stays until the next start: {error}");
+        }
+        // The largest one is to be the first.
+        let by_size = |index: &usize| self.spares[*index].size;
+        if let Some(largest) = (0..self.spares.len()).max_by_key(by_size) {
+            self.spares.swap(0, largest);
+        }
+    }
+
+    /// The end of a turn: goes on with the spare that is being made, or begins one that is wanted;
+    /// fills the next piece of zeros; gives back a spare that is not wanted any more.
+    pub(super) fn prepare(&mut self, budget: u64, now: Time) {
+        self.write_zeros();
+        if let Some(index) = self.surplus() {
+            self.give_back(index);
+        }
+        if self.full_until.is_some_and(|at| at > now) {
+            return;
+        }
+        let mut left = budget;
+        while left > 0 && self.is_to_make() {
+            let begun = match self.filling {
+                Some(_) => Ok(()),
+                None => self.begin_spare(self.segment_size).map(|it| self.filling = Some(it)),
+            };
+            match begun.and_then(|()| self.fill_step()) {
+                Ok(()) if self.filling.is_none() => self.note_room(),
+                Ok(()) => {}
+                // There may be room for a smaller one, which is better than none.
+                Err(_) if self.spares.is_empty() => {
+                    self.make_spare(self.room_for_deletes(), now);
+                    return;
+                }
+                Err(error) => return self.note_full(&error, now),
+            }
+            left = left.saturating_sub(STEP_BYTES);
+        }
+    }
+
+    /// Writes a piece of zeros ahead of the records. If that fails, so will a record, which is when
+    /// it matters.
+    fn write_zeros(&mut self) {
+        let end = self.zeros_end();
+        self.is_zeroing = end.is_some();
+        let (Some(end), Some(current)) = (end, &mut self.current) else { return };
+        let used = self.ledger.current().map_or(0, |segment| segment.used);
+        let start = current.zeroed.max(used);
+        let length = STEP_BYTES.min(end.saturating_sub(start));
+        let zeros = &ZEROS[..usize::try_from(length).expect("at most a step")];
+        current.zeroed = match self.disk.write(Name::Segment(current.number), start, zeros) {
+            Ok(()) => start + length,
+            Err(_) => current.size,
+        };
+    }
+}
+
+/// Whether an error says that the disk is full, or the user's part of it.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}

@@ -1,0 +1,259 @@
+//! The way from damage to the next sound record of a segment of ours, and to the salt of one whose
+//! beginning is damaged.
+//!
+//! A job's body may be full of bytes that look like records or marks: each has to be tried, and no
+//! number of them may keep a start waiting, or have it give up what stands behind. So checksums of
+//! the file's beginnings are made once, from which that of any part follows in a few steps, and a
+//! search takes time linear in the file, whatever is in it. What looks like a mark inside a body is
+//! told from a real one by what follows: only from a real one do sound records go on to the end.
+
+use std::io;
+
+use crc32fast::Hasher;
+
+use super::{
+    record::{Format, Frame, HEAD_MAX_BYTES, Mark, SALT_AT, SHORT},
+    replay::{HEAD, checked_end},
+    window::Window,
+};
+use crate::proto::CRLF;
+
+/// A checksum is kept for each so many bytes, or for more in a very large file.
+const STEP_MIN_BYTES: u64 = 4096;
+
+/// How many checksums are kept at most: a MiB of them.
+const SUMS_MAX: u64 = 256 * 1024;
+
+/// How many salts that marks tell are compared, if the beginning tells nothing.
+const SALTS_MAX: usize = 64;
+
+/// In how many bits the salt of a damaged mark may differ from that of a later one: of two that have
+/// nothing to do with each other, about 32 differ.
+const SALT_FLIPS_MAX: u32 = 8;
+
+/// CRC-32 of the first bytes of a file: `sums[n]` is that of the first `n * step`.
+pub(super) struct PrefixSums {
+    step: u64,
+    sums: Vec<u32>,
+}
+
+/// The CRC-32 of bytes whose own is `sum` with `length` more, whose own is `behind`.
+fn join(sum: u32, behind: u32, length: u64) -> u32 {
+    let mut hasher = Hasher::new_with_initial(sum);
+    hasher.combine(&Hasher::new_with_initial_len(behind, length));
+    hasher.finalize()
+}
+
+impl PrefixSums {
+    /// Reads the first `size` bytes of the file. Fails if there is no memory for the sums, at most a
+    /// MiB.
+    pub(super) fn new(window: &mut Window<'_>, size: u64) -> io::Result<Self> {
+        let step = size.div_ceil(SUMS_MAX).next_multiple_of(STEP_MIN_BYTES).max(STEP_MIN_BYTES);
+        let count = usize::try_from(size / step + 1).expect("at most SUMS_MAX");
+        let mut sums = Vec::new();
+        sums.try_reserve_exact(count).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let mut hasher = Hasher::new();
+        sums.push(0);
+        let length = usize::try_from(step).expect("a small part of a file");
+        for number in 1..count as u64 {
+            window.each((number - 1) * step, length, |part| {
+                hasher.update(part);
+                Ok(())
+            })?;
+            sums.push(hasher.clone().finalize());
+        }
+        Ok(Self { step, sums })
+    }
+
+    /// The CRC-32 of the first `end` bytes of the file.
+    fn of_first(&self, window: &mut Window<'_>, end: u64) -> io::Result<u32> {
+        let number = (end / self.step).min(self.sums.len() as u64 - 1);
+        let sum = self.sums[usize::try_from(number).expect("there are as many")];
+        let mut hasher = Hasher::new_with_initial(sum);
+        let mut at = number * self.step;
+        let mut buffer = [0; 4096];
+        while at < end {
+            let length = usize::try_from((end - at).min(buffer.len() as u64)).expect("a page");
+            window.peek(at, &mut buffer[..length])?;
+            hasher.update(&buffer[..length]);
+            at += length as u64;
+        }
+        Ok(hasher.finalize())
+    }
+
+    /// The CRC-32 of `length` bytes from an offset on.
+    fn of_part(&self, window: &mut Window<'_>, offset: u64, length: u64) -> io::Result<u32> {
+        let before = self.of_first(window, offset)?;
+        let all = self.of_first(window, offset + length)?;
+        Ok(all ^ join(before, 0, length))
+    }
+
+    /// Where the next sound record begins, at an offset or behind it.
+    pub(super) fn next_record(
+        &self,
+        window: &mut Window<'_>,
+        offset: u64,
+        salt: u64,
+    ) -> io::Result<Option<u64>> {
+        let mut at = offset;
+        while at + (SHORT as u64) <= window.size() {
+            let bytes = window.at(at, HEAD_MAX_BYTES)?;
+            let Ok(Some(frame)) = Frame::decode(bytes, Format::Plain) else {
+                at = match window.at(at, HEAD_MAX_BYTES)?.first_chunk::<16>() {
+                    Some([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]) => {
+                        // A record begins with no more than eleven zeros.
+                        let Some(data) = window.first_data(at)? else { return Ok(None) };
+                        (at + 1).max(data.saturating_sub(11))
+                    }
+                    _ => at + 1,
+                };
+                continue;
+            };
+            if self.is_sound(window, at, &frame, salt)? {
+                return Ok(Some(at));
+            }
+            at += 1;
+        }
+        Ok(None)
+    }
+
+    /// Whether a record of this frame, and of this salt, stands at an offset.
+    fn is_sound(
+        &self,
+        window: &mut Window<'_>,
+        at: u64,
+        frame: &Frame,
+        salt: u64,
+    ) -> io::Result<bool> {
+        if frame.length() > window.size() - at {
+            return Ok(false);
+        }
+        let mut end = [0; CRLF.len()];
+        if frame.is_full() {
+            window.peek(at + frame.length() - CRLF.len() as u64, &mut end)?;
+        }
+        // Cheap things are looked at first.
+        if frame.judge(&end).is_err() {
+            return Ok(false);
+        }
+        let head = window.at(at, frame.head_length)?;
+        let (hasher, wanted) = frame.begin_checksum(head, salt, at);
+        let length = frame.body_length as u64;
+        if length == 0 {
+            return Ok(hasher.finalize() == wanted);
+        }
+        let body = self.of_part(window, at + frame.head_length as u64, length)?;
+        Ok(join(hasher.finalize(), body, length) == wanted)
+    }
+}
+
+/// What the damaged beginning of a segment tells of its salt.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Beginning {
+    /// It looks like a mark with this salt.
+    Mark(u64),
+    /// The version can be read, and what follows does not look like a mark.
+    Version,
+    /// Not even the version can be read.
+    Nothing,
+}
+
+/// The salt of a segment whose first mark, at `start`, is damaged: the one it tells, if that is
+/// right or nearly so, or else that of later marks. `None` if nothing in it is one of ours.
+///
+/// A body may hold whole segments of some other salt, so a mark alone proves nothing. A salt is
+/// believed if it is nearly what the damaged mark tells; or if it stands where the records of the
+/// original's would have one, which bodies cannot reach; or if it explains most of the file.
+pub(super) fn find_salt(
+    window: &mut Window<'_>,
+    start: u64,
+    beginning: Beginning,
+) -> io::Result<Option<u64>> {
+    if let Beginning::Mark(told) = beginning {
+        let behind = start + SHORT as u64;
+        if follow(window, behind, told)? > behind {
+            return Ok(Some(told));
+        }
+        if let Some(salt) = correct(window.at(start, SHORT)?, start) {
+            return Ok(Some(salt));
+        }
+    }
+    // By salt: how many bytes it explains.
+    let mut salts: Vec<(u64, u64)> = Vec::new();
+    let mut first_mark = None;
+    let mut at = HEAD as u64;
+    while at + (SHORT as u64) <= window.size() {
+        let Some(data) = window.first_data(at)? else { break };
+        // A mark begins with four zeros.
+        at = at.max(data.saturating_sub(4));
+        let Some(mark) = Mark::at(window.at(at, SHORT)?, at) else {
+            at += 1;
+            continue;
+        };
+        first_mark.get_or_insert(at);
+        let is_believed = match beginning {
+            Beginning::Mark(told) => (told ^ mark.salt).count_ones() <= SALT_FLIPS_MAX,
+            Beginning::Version => is_boundary(window, at)?,
+            Beginning::Nothing => false,
+        };
+        if is_believed {
+            return Ok(Some(mark.salt));
+        }
+        let end = follow(window, at, mark.salt)?;
+        let is_full = salts.len() == SALTS_MAX;
+        match salts.iter_mut().find(|(salt, _)| *salt == mark.salt) {
+            Some((_, explained)) => *explained += end - at,
+            None if is_full => {}
+            None => salts.push((mark.salt, end - at)),
+        }
+        at = end.max(at + 1);
+    }
+    let (Beginning::Nothing, Some(first)) = (beginning, first_mark) else { return Ok(None) };
+    let written = window.last_data(first)?.map_or(0, |last| last + 1 - first);
+    let most = salts.into_iter().max_by_key(|&(_, explained)| explained);
+    Ok(most.filter(|&(_, explained)| 2 * explained > written).map(|(salt, _)| salt))
+}
+
+/// The salt of a mark in which one bit of the salt is wrong.
+fn correct(mark: &[u8], position: u64) -> Option<u64> {
+    let mut bytes: [u8; SHORT] = mark.get(..SHORT)?.try_into().ok()?;
+    for bit in 0..64 {
+        let flip = |bytes: &mut [u8; SHORT]| bytes[SALT_AT + bit / 8] ^= 1 << (bit % 8);
+        flip(&mut bytes);
+        if let Some(mark) = Mark::at(&bytes, position) {
+            return Some(mark.salt);
+        }
+        flip(&mut bytes);
+    }
+    None
+}
+
+/// Whether a record begins at an offset of a file without a sound beginning, by the lengths of
+/// those before it: if it lies within one, or if these cannot be known, it does not.
+fn is_boundary(window: &mut Window<'_>, offset: u64) -> io::Result<bool> {
+    let mut at = HEAD as u64;
+    while at < offset {
+        match Frame::decode(window.at(at, HEAD_MAX_BYTES)?, Format::Plain) {
+            Ok(Some(frame)) => at += frame.length(),
+            Ok(None) | Err(_) => return Ok(false),
+        }
+    }
+    Ok(at == offset)
+}
+
+/// How far sound records of this salt follow one another from an offset on.
+fn follow(window: &mut Window<'_>, from: u64, salt: u64) -> io::Result<u64> {
+    let mut at = from;
+    loop {
+        let bytes = window.at(at, HEAD_MAX_BYTES)?;
+        let Ok(Some(frame)) = Frame::decode(bytes, Format::Salted(salt)) else { return Ok(at) };
+        if frame.length() > window.size().saturating_sub(at) {
+            return Ok(at);
+        }
+        let end = checked_end(window, at, &frame, salt)?;
+        if end.is_none_or(|end| frame.judge(&end).is_err()) {
+            return Ok(at);
+        }
+        at += frame.length();
+    }
+}

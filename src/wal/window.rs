@@ -1,0 +1,271 @@
+//! A piece of a segment in memory that moves over the file, so that reading a file takes the same
+//! memory however large it is.
+
+use std::io;
+
+use super::disk::{Disk, Name};
+
+/// What a disk could not read any more is read as zeros, a page of so many bytes at a time.
+const PAGE_BYTES: u64 = 4096;
+
+/// A view of one file, which is not written meanwhile, or only behind what is looked at.
+pub(super) struct Window<'a> {
+    disk: &'a mut dyn Disk,
+    name: Name,
+    /// The length of the file in bytes.
+    size: u64,
+    /// The offset of the first byte in memory.
+    start: u64,
+    bytes: Vec<u8>,
+    /// What the disk could not read: the first offset, how many bytes in all, and the first error.
+    unreadable: Option<(u64, u64, String)>,
+    /// What was found of the last byte that is not zero, looking from this offset on.
+    last: Option<(u64, Option<u64>)>,
+    /// Is told the offset up to which the file has been read.
+    tell: &'a mut dyn FnMut(u64),
+}
+
+impl<'a> Window<'a> {
+    /// How many bytes can be looked at in one piece.
+    pub(super) const BYTES: usize = 256 * 1024;
+
+    /// Opens a view of a file of so many bytes. Fails if there is no memory for it.
+    pub(super) fn new(
+        disk: &'a mut dyn Disk,
+        name: Name,
+        size: u64,
+        tell: &'a mut dyn FnMut(u64),
+    ) -> io::Result<Self> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(Self::BYTES).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let mut window =
+            Self { disk, name, size, start: 0, bytes, unreadable: None, last: None, tell };
+        // A file that cannot be opened ends the start even if nothing of it would be read.
+        window.load(0)?;
+        Ok(window)
+    }
+
+    /// The length of the file in bytes.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// What could not be read and was taken for zeros: the first offset, the number of bytes, and
+    /// the error.
+    pub(super) fn unreadable(&mut self) -> Option<(u64, u64, String)> {
+        self.unreadable.take()
+    }
+
+    /// The bytes from an offset on: at least `wanted`, which is at most [`Window::BYTES`], or all
+    /// up to the end of the file.
+    pub(super) fn at(&mut self, offset: u64, wanted: usize) -> io::Result<&[u8]> {
+        debug_assert!(wanted <= Self::BYTES);
+        let end = self.start + self.bytes.len() as u64;
+        let is_there = offset >= self.start
+            && (offset + wanted as u64 <= end || (end >= self.size && offset <= end));
+        if !is_there {
+            self.load(offset)?;
+        }
+        let from = usize::try_from(offset - self.start).expect("within the window");
+        Ok(self.bytes.get(from..).unwrap_or_default())
+    }
+
+    /// Moves the window so that it begins at an offset.
+    fn load(&mut self, offset: u64) -> io::Result<()> {
+        let end = self.start + self.bytes.len() as u64;
+        if (self.start..end).contains(&offset) {
+            let from = usize::try_from(offset - self.start).expect("within the window");
+            self.bytes.drain(..from);
+        } else {
+            self.bytes.clear();
+        }
+        self.start = offset;
+        let kept = self.bytes.len();
+        self.bytes.resize(Self::BYTES, 0);
+        let mut bytes = std::mem::take(&mut self.bytes);
+        let count = self.fill(offset + kept as u64, &mut bytes[kept..]);
+        self.bytes = bytes;
+        self.bytes.truncate(kept + count?);
+        (self.tell)((self.start + self.bytes.len() as u64).min(self.size));
+        Ok(())
+    }
+
+    /// Reads as many bytes as there are up to the end of the file.
+    fn fill(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut count = 0;
+        while count < buffer.len() && offset + (count as u64) < self.size {
+            let at = offset + count as u64;
+            let left = (self.size - at).min((buffer.len() - count) as u64);
+            let end = count + usize::try_from(left).expect("at most the buffer");
+            match self.disk.read(self.name, at, &mut buffer[count..end]) {
+                Ok(0) => {
+                    // It is shorter than it was when it was listed.
+                    self.size = at;
+                    break;
+                }
+                Ok(read) => count += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                    count += self.skip_unreadable(at, &mut buffer[count..end], &error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(count)
+    }
+
+    /// Reads to the end of the page at an offset if the disk can, and takes it for zeros if not.
+    fn skip_unreadable(&mut self, at: u64, buffer: &mut [u8], error: &io::Error) -> usize {
+        let page = PAGE_BYTES - at % PAGE_BYTES;
+        let length = buffer.len().min(usize::try_from(page).expect("a page"));
+        let page = &mut buffer[..length];
+        if let Ok(read @ 1..) = self.disk.read(self.name, at, page) {
+            return read;
+        }
+        page.fill(0);
+        let (_, lost, _) = self.unreadable.get_or_insert_with(|| (at, 0, error.to_string()));
+        *lost += length as u64;
+        length
+    }
+
+    /// Reads bytes at an offset without moving the window; they must be within the file.
+    pub(super) fn peek(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let from = offset.checked_sub(self.start).and_then(|from| usize::try_from(from).ok());
+        let here = from.and_then(|from| self.bytes.get(from..from + buffer.len()));
+        if let Some(here) = here {
+            buffer.copy_from_slice(here);
+            return Ok(());
+        }
+        let count = self.fill(offset, buffer)?;
+        // Only a file that is being shortened lacks them; zeros are no record.
+        buffer[count..].fill(0);
+        Ok(())
+    }
+
+    /// Goes through `length` bytes from an offset on, piece by piece.
+    pub(super) fn each(
+        &mut self,
+        offset: u64,
+        length: usize,
+        mut act: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (mut at, mut left) = (offset, length);
+        while left > 0 {
+            let bytes = self.at(at, left.min(Self::BYTES))?;
+            let count = bytes.len().min(left);
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            act(&bytes[..count])?;
+            (at, left) = (at + count as u64, left - count);
+        }
+        Ok(())
+    }
+
+    /// The first byte from an offset on that is not zero. Holes are not read, if the file system
+    /// tells where they are.
+    pub(super) fn first_data(&mut self, offset: u64) -> io::Result<Option<u64>> {
+        let mut at = offset;
+        while at < self.size {
+            let bytes = self.at(at, 1)?;
+            if let Some(found) = first_nonzero(bytes) {
+                return Ok(Some(at + found as u64));
+            }
+            at += bytes.len() as u64;
+            if at < self.size {
+                let Some(data) = self.disk.next_data(self.name, at)? else { return Ok(None) };
+                at = data;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The last byte from an offset on that is not zero.
+    /// The file is read for this only once: many may ask, each at another offset.
+    pub(super) fn last_data(&mut self, offset: u64) -> io::Result<Option<u64>> {
+        if let Some((from, last)) = self.last.filter(|&(from, _)| from <= offset) {
+            debug_assert!(from <= offset);
+            return Ok(last.filter(|&last| last >= offset));
+        }
+        let mut last = None;
+        let mut from = offset;
+        while let Some(at) = self.first_data(from)? {
+            let bytes = self.at(at, 1)?;
+            let end = bytes.iter().rposition(|&byte| byte != 0).expect("the first is none");
+            last = Some(at + end as u64);
+            from = at + bytes.len() as u64;
+        }
+        self.last = Some((offset, last));
+        Ok(last)
+    }
+}
+
+/// Where the first byte is that is not zero, at the speed of a comparison of memory.
+fn first_nonzero(bytes: &[u8]) -> Option<usize> {
+    const ZEROS: &[u8] = &[0; 4096];
+    let mut parts = bytes.chunks(ZEROS.len()).enumerate();
+    let (number, part) = parts.find(|(_, part)| **part != ZEROS[..part.len()])?;
+    let within = part.iter().position(|&byte| byte != 0)?;
+    Some(number * ZEROS.len() + within)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wal::disk::Directory;
+
+    fn with_file(bytes: &[u8], act: impl FnOnce(&mut Window<'_>)) {
+        let root = tempfile::tempdir().expect("a directory");
+        let mut disk = Directory::lock(root.path()).expect("nobody else has it");
+        let name = Name::Segment(1);
+        disk.create(name).expect("created");
+        disk.write(name, 0, bytes).expect("written");
+        let mut tell = |_| ();
+        let window = Window::new(&mut disk, name, bytes.len() as u64, &mut tell);
+        act(&mut window.expect("it can be read"));
+    }
+
+    #[test]
+    fn a_window_shows_every_part_of_a_file_larger_than_itself() {
+        let bytes: Vec<u8> = (0..=250).cycle().take(3 * Window::BYTES + 77).collect();
+        with_file(&bytes, |window| {
+            for offset in [0, 1, Window::BYTES - 1, Window::BYTES, 5, 2 * Window::BYTES + 9] {
+                for wanted in [1, 100, Window::BYTES] {
+                    let seen = window.at(offset as u64, wanted).expect("read").to_vec();
+                    assert!(seen.len() >= wanted.min(bytes.len() - offset), "{offset} {wanted}");
+                    assert!(bytes[offset..].starts_with(&seen), "{offset} {wanted}");
+                }
+            }
+            assert_eq!(window.at(bytes.len() as u64, 10).expect("the end"), b"");
+            let mut two = [0; 2];
+            window.peek(Window::BYTES as u64 + 3, &mut two).expect("read");
+            assert_eq!(two, bytes[Window::BYTES + 3..][..2]);
+            let mut all = Vec::new();
+            let each = window.each(7, 2 * Window::BYTES, |part| {
+                all.extend_from_slice(part);
+                Ok(())
+            });
+            each.expect("read");
+            assert!(all == bytes[7..][..2 * Window::BYTES]);
+        });
+    }
+
+    #[test]
+    fn data_is_found_between_zeros() {
+        let mut bytes = vec![0; 2 * Window::BYTES + 5000];
+        with_file(&bytes, |window| {
+            assert_eq!(window.first_data(0).expect("read"), None);
+            assert_eq!(window.last_data(0).expect("read"), None);
+        });
+        let (first, last) = (Window::BYTES + 4097, 2 * Window::BYTES + 3);
+        (bytes[first], bytes[last]) = (1, 2);
+        with_file(&bytes, |window| {
+            for from in [0, 5000, first] {
+                assert_eq!(window.first_data(from as u64).expect("read"), Some(first as u64));
+                assert_eq!(window.last_data(from as u64).expect("read"), Some(last as u64));
+            }
+            assert_eq!(window.first_data(first as u64 + 1).expect("read"), Some(last as u64));
+            assert_eq!(window.last_data(last as u64 + 1).expect("read"), None);
+        });
+    }
+}

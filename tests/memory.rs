@@ -1,0 +1,415 @@
+//! What clients can make the daemon keep, until there is no memory for it: one kind after the
+//! other, at a limit of address space. It may refuse, or let them wait; it must not end, nor lose a
+//! job, nor forget those who do no harm; and when the load goes away it must take everything again.
+#![cfg(target_os = "linux")]
+#![expect(clippy::disallowed_methods, reason = "a real daemon is met in real time")]
+
+use std::{
+    io::{ErrorKind, Write},
+    net::{SocketAddr, TcpStream},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use ct::{Client, Daemon};
+
+const BEANSTALKD: &str = env!("CARGO_BIN_EXE_beanstalkd");
+
+/// What takes longer does not happen at all, however busy the machine.
+const LONG: Duration = Duration::from_secs(60);
+
+/// How many connections besiege it, at most.
+const CROWD: usize = 3000;
+
+/// How much address space it has, in bytes.
+const LIMIT: usize = 64_000_000;
+
+/// A daemon with little memory, and somebody who only wants to work.
+struct Siege {
+    daemon: Daemon,
+    place: SocketAddr,
+    steady: Client,
+    /// Jobs that were there before.
+    early: Vec<Vec<u8>>,
+}
+
+impl Siege {
+    fn begin(flags: &[&str]) -> Self {
+        ct::soak::prepare().expect("more files");
+        let script = format!(r#"ulimit -v {}; exec "$0" "$@""#, LIMIT / 1024);
+        let arguments = [&["-c", &script, BEANSTALKD, "-Vl127.0.0.1", "-p0"], flags].concat();
+        let daemon = Daemon::spawn_raw(Path::new("/bin/sh"), &arguments).expect("it starts");
+        let mut place = None;
+        eventually("it listens", || {
+            let said = daemon.stderr();
+            let told = said.split_once(" listens on ").and_then(|(_, rest)| rest.split_once('\n'));
+            place = told.and_then(|(place, _)| place.parse().ok());
+            place.is_some()
+        });
+        let place: SocketAddr = place.expect("it listens");
+        let mut steady = Client::connect(&place.to_string()).expect("a connection");
+        steady.set_timeout(LONG).expect("a connection");
+        let mut early = Vec::new();
+        for (id, size) in [(1, 10), (2, 4000), (3, 5000), (4, 60_000)] {
+            early.push(vec![b'a' + id; size]);
+            let reply = steady.put(0, 0, 600, &early[early.len() - 1]).expect("a reply");
+            assert_eq!(reply, format!("INSERTED {id}"));
+        }
+        Self { daemon, place, steady, early }
+    }
+
+    fn ask(&mut self, command: &str) -> String {
+        let reply = self.steady.command(command);
+        reply.unwrap_or_else(|error| panic!("{command}: {error}\n{}", self.daemon.stderr()))
+    }
+
+    /// Another client, if there is room for one.
+    fn connect(&self) -> Option<TcpStream> {
+        let stream = TcpStream::connect_timeout(&self.place, Duration::from_millis(300)).ok()?;
+        stream.set_nonblocking(true).expect("a socket");
+        Some(stream)
+    }
+
+    /// A crowd, each of whom sends this, or what the daemon takes of it, and never reads.
+    fn crowd(&self, bytes: &[u8]) -> Vec<TcpStream> {
+        let mut crowd = Vec::new();
+        while crowd.len() < CROWD {
+            let Some(mut stream) = self.connect() else { break };
+            send_what_fits(&mut stream, bytes);
+            crowd.push(stream);
+        }
+        crowd
+    }
+
+    /// Who does no harm is served, and every job that was there is as it was.
+    fn stands(&mut self) {
+        for _ in 0..50 {
+            assert_eq!(self.ask("list-tube-used"), "USING default");
+        }
+        for id in 1..=self.early.len() {
+            let (line, body) = self.steady.with_body(&format!("peek {id}")).expect("a job");
+            assert_eq!(line, format!("FOUND {id} {}", body.len()));
+            assert!(body == self.early[id - 1], "another body");
+        }
+    }
+
+    /// The load is gone: everything is taken again.
+    fn recovers(&mut self) {
+        self.stands();
+        eventually("there is memory again", || {
+            let name = "n".repeat(200);
+            let is_watched = self.ask(&format!("watch {name}")) == "WATCHING 2";
+            assert_eq!(self.ask(&format!("ignore {name}")), "WATCHING 1");
+            let put = self.steady.put(0, 0, 60, &vec![b'x'; 60_000]).expect("a reply");
+            let id = put.strip_prefix("INSERTED ").map(str::to_owned);
+            if let Some(id) = &id {
+                assert_eq!(self.ask(&format!("delete {id}")), "DELETED");
+            }
+            let other = Client::connect(&self.place.to_string()).and_then(|mut other| {
+                other.set_timeout(Duration::from_secs(1))?;
+                other.command("list-tube-used")
+            });
+            is_watched && id.is_some() && other.is_ok()
+        });
+        self.stands();
+    }
+}
+
+/// Sends on a socket that does not block. Who does not read may have been closed meanwhile; that the
+/// daemon is there, others find out.
+fn send_what_fits(stream: &mut TcpStream, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(error) => {
+                use ErrorKind::{BrokenPipe, ConnectionReset, WouldBlock};
+                let is_known = matches!(error.kind(), WouldBlock | BrokenPipe | ConnectionReset);
+                assert!(is_known, "{error}");
+                return;
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < LONG, "in vain: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Sends commands in batches until one is refused; how many were not.
+fn until_refused(client: &mut Client, mut command: impl FnMut(usize) -> String) -> usize {
+    let mut taken = 0;
+    for batch in 0..1000 {
+        let batch = batch * 1000..(batch + 1) * 1000;
+        let commands: String = batch.clone().map(&mut command).collect();
+        let replies = commands.matches("\r\n").count() - commands.matches("\r\nx\r\n").count();
+        client.send(commands).expect("it is taken");
+        let replies: Vec<_> = (0..replies).map(|_| client.line().expect("a reply")).collect();
+        let refused = replies.iter().filter(|reply| *reply == "OUT_OF_MEMORY").count();
+        taken += replies.len() - refused;
+        if refused > 0 {
+            return taken;
+        }
+    }
+    panic!("is there no limit on memory here? {taken} were taken");
+}
+
+fn long_name(number: usize) -> String {
+    format!("{number:0200}")
+}
+
+/// One client that watches ever more tubes would end it, and with it everybody's jobs.
+#[test]
+fn watching_tubes() {
+    let mut siege = Siege::begin(&[]);
+    let mut client = Client::connect(&siege.place.to_string()).expect("a connection");
+    client.set_timeout(LONG).expect("a connection");
+    let taken = until_refused(&mut client, |number| format!("watch {}\r\n", long_name(number)));
+    assert!(taken > 1000, "{taken} are not many");
+    // Nothing is half done.
+    assert_eq!(client.command(&format!("watch {}", long_name(0))).expect("a reply").len(), {
+        "WATCHING ".len() + (taken + 1).to_string().len()
+    });
+    let tubes = siege.steady.yaml("stats").expect("a document");
+    assert!(tubes.contains(&format!("\ncurrent-tubes: {}\n", taken + 1)), "{tubes}");
+    // What is there can be used, paused, and let go.
+    assert_eq!(siege.ask(&format!("use {}", long_name(1))), format!("USING {}", long_name(1)));
+    assert_eq!(siege.ask(&format!("use {}", long_name(usize::MAX))), "OUT_OF_MEMORY");
+    assert_eq!(siege.ask("use default"), "USING default");
+    assert_eq!(siege.ask(&format!("pause-tube {} 1000", long_name(1))), "PAUSED");
+    for _ in 0..3 {
+        let reply = client.command("reserve-with-timeout 0").expect("a reply");
+        assert!(reply.starts_with("RESERVED ") || reply == "OUT_OF_MEMORY", "{reply}");
+        if let Some(size) = reply.strip_prefix("RESERVED ").and_then(|it| it.split_once(' ')) {
+            client.bytes(size.1.parse::<usize>().expect("a size") + 2).expect("a body");
+        }
+    }
+    siege.stands();
+    drop(client);
+    siege.recovers();
+}
+
+/// A tube for each job, all of them delayed: tubes, jobs, and alarms.
+#[test]
+fn a_tube_for_each_job() {
+    let mut siege = Siege::begin(&[]);
+    let mut client = Client::connect(&siege.place.to_string()).expect("a connection");
+    client.set_timeout(LONG).expect("a connection");
+    let taken = until_refused(&mut client, |number| {
+        format!("use {number}\r\nput 0 1000 60 1\r\nx\r\npause-tube {number} 1000\r\n")
+    });
+    assert!(taken > 1000, "{taken} are not many");
+    siege.stands();
+    // They can be worked off.
+    for id in 5..2000 {
+        let reply = siege.ask(&format!("delete {id}"));
+        assert!(reply == "DELETED" || reply == "NOT_FOUND", "{reply}");
+    }
+    siege.stands();
+}
+
+/// What comes behind a `reserve` that waits would be kept for every client that sends it.
+#[test]
+fn commands_behind_a_waiting_reserve() {
+    let mut siege = Siege::begin(&[]);
+    let bytes =
+        "watch a\r\nignore default\r\nreserve\r\n".to_owned() + &"list-tubes\r\n".repeat(9000);
+    let crowd = siege.crowd(bytes.as_bytes());
+    assert!(crowd.len() > 100);
+    siege.stands();
+    drop(crowd);
+    siege.recovers();
+}
+
+/// Replies that nobody reads would be kept for every client that asks for them.
+#[test]
+fn replies_that_nobody_reads() {
+    for command in ["stats\r\n", "peek 1\r\n", "peek 2\r\n", "peek 4\r\n", "list-tube-used\r\n"] {
+        let mut siege = Siege::begin(&[]);
+        let mut crowd = siege.crowd(command.repeat(200_000 / command.len()).as_bytes());
+        assert!(crowd.len() > 100);
+        for _ in 0..3 {
+            for stream in &mut crowd {
+                send_what_fits(stream, command.repeat(300_000 / command.len()).as_bytes());
+            }
+            siege.stands();
+        }
+        drop(crowd);
+        siege.recovers();
+    }
+}
+
+/// A list of very many tubes is larger than anything else that a short command asks for.
+#[test]
+fn lists_that_nobody_reads() {
+    let mut siege = Siege::begin(&[]);
+    let mut client = Client::connect(&siege.place.to_string()).expect("a connection");
+    client.set_timeout(LONG).expect("a connection");
+    for number in 0..20_000 {
+        client.send(format!("watch {}\r\n", long_name(number))).expect("it is taken");
+        assert_eq!(client.line().expect("a reply"), format!("WATCHING {}", number + 2));
+    }
+    let crowd = siege.crowd(b"list-tubes\r\nlist-tubes\r\n");
+    siege.stands();
+    client.send("list-tubes-watched\r\n").expect("it is taken");
+    assert_eq!(client.line().expect("a reply"), "OUT_OF_MEMORY");
+    drop(crowd);
+    eventually("there is memory again", || {
+        client.send("list-tubes-watched\r\n").expect("it is taken");
+        let line = client.line().expect("a reply");
+        let size = line.strip_prefix("OK ").map(|size| size.parse::<usize>().expect("a size"));
+        size.is_some_and(|size| client.bytes(size + 2).is_ok())
+    });
+    drop(client);
+    siege.recovers();
+}
+
+/// Every client in every line: places, watches, and those who wait.
+#[test]
+fn waiting_at_many_tubes() {
+    let mut siege = Siege::begin(&[]);
+    let names: Vec<_> = (0..2000).map(|number| format!("watch {number}\r\n")).collect();
+    let crowd = siege.crowd((names.concat() + "ignore default\r\nreserve\r\n").as_bytes());
+    siege.stands();
+    drop(crowd);
+    siege.recovers();
+}
+
+/// Uploads, small and large, fill what a worker's jobs need when they come back all at once.
+#[test]
+fn jobs_that_come_back_when_all_memory_is_taken() {
+    const JOBS: usize = 100_000;
+    let mut siege = Siege::begin(&["-z1000000"]);
+    let mut worker = Client::connect(&siege.place.to_string()).expect("a connection");
+    worker.set_timeout(LONG).expect("a connection");
+    worker.send("use many\r\nwatch many\r\nignore default\r\n").expect("it is taken");
+    (0..3).for_each(|_| drop(worker.line().expect("a reply")));
+    for _ in 0..JOBS / 1000 {
+        worker.send("put 0 0 600 1\r\nx\r\nreserve\r\n".repeat(1000)).expect("it is taken");
+        for _ in 0..1000 {
+            let lines = [(); 3].map(|()| worker.line().expect("a reply"));
+            assert!(lines[0].starts_with("INSERTED ") && lines[1].starts_with("RESERVED "));
+        }
+    }
+    let mut crowd =
+        siege.crowd(&[b"put 0 0 60 900000\r\n".as_slice(), &*vec![b'x'; 200_000]].concat());
+    for _ in 0..4 {
+        for stream in &mut crowd {
+            send_what_fits(stream, &vec![b'x'; 150_000]);
+        }
+        siege.stands();
+    }
+    drop(worker);
+    eventually("they are ready again", || {
+        let stats = siege.steady.yaml("stats-tube many").expect("a document");
+        stats.contains(&format!("\ncurrent-jobs-ready: {JOBS}\n"))
+    });
+    siege.stands();
+    drop(crowd);
+    siege.recovers();
+}
+
+/// Kicks go on when their clients have gone, so anybody can have any number of them.
+#[test]
+fn kicks_of_clients_that_have_gone() {
+    let mut siege = Siege::begin(&[]);
+    siege.steady.send("put 0 1000 60 1\r\nx\r\n".repeat(20_000)).expect("it is taken");
+    for id in 5..20_005 {
+        assert_eq!(siege.steady.line().expect("a reply"), format!("INSERTED {id}"));
+    }
+    for _ in 0..5 {
+        let crowd = siege.crowd(b"kick 1000000\r\n");
+        drop(crowd);
+        siege.stands();
+    }
+    siege.recovers();
+}
+
+/// More connections than there is memory for: those who come later wait at the door.
+#[test]
+fn connections_that_do_nothing() {
+    let mut siege = Siege::begin(&[]);
+    let crowds: Vec<_> = (0..5).map(|_| siege.crowd(b"watch a\r\nuse a\r\n")).collect();
+    siege.stands();
+    drop(crowds);
+    siege.recovers();
+}
+
+/// How much memory the process has in use, in bytes.
+fn resident(daemon: &Daemon) -> usize {
+    let path = format!("/proc/{}/status", daemon.pid());
+    let status = std::fs::read_to_string(path).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    let number = line.trim().strip_suffix(" kB").expect("kilobytes");
+    1024 * number.parse::<usize>().expect("a number")
+}
+
+/// Uploads that nobody ends, and jobs that are deleted while somebody does not read them, would take
+/// any memory, whatever the ceiling on it.
+#[test]
+fn a_ceiling_is_one_for_all_bodies() {
+    const CEILING: usize = 10_000_000;
+    const BODY: usize = 7_900_000;
+    let ceiling = format!("--max-memory={CEILING}");
+    let daemon = Daemon::start(Path::new(BEANSTALKD), &["-z8000000", &ceiling]);
+    let daemon = daemon.expect("it starts");
+    let mut client = Client::connect(daemon.address()).expect("a connection");
+    client.set_timeout(LONG).expect("a connection");
+    assert_eq!(client.put(0, 0, 60, b"x").expect("a reply"), "INSERTED 1");
+    let before = resident(&daemon);
+    let body = vec![b'x'; BODY];
+    let upload = [format!("put 0 0 60 {BODY}\r\n").as_bytes(), &body[1..]].concat();
+    let connect = |_| {
+        let stream = TcpStream::connect(daemon.address()).expect("a connection");
+        stream.set_nonblocking(true).expect("a socket");
+        (stream, 0)
+    };
+    // Each goes on where it stopped, a little at a time, and none sends its last byte.
+    let mut crowd: Vec<_> = (0..60).map(connect).collect();
+    for _ in 0..60 {
+        for (stream, sent) in &mut crowd {
+            let part = &upload[*sent..upload.len().min(*sent + 200_000)];
+            match stream.write(part) {
+                Ok(count) => *sent += count,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+            }
+        }
+        assert_eq!(client.command("list-tube-used").expect("a reply"), "USING default");
+        let grown = resident(&daemon).saturating_sub(before);
+        assert!(grown < 3 * CEILING, "{grown} bytes of unfinished uploads");
+    }
+    drop(crowd);
+    let mut workers = Vec::new();
+    for _ in 0..20 {
+        let mut reply = String::from("OUT_OF_MEMORY");
+        if workers.is_empty() {
+            eventually("there is memory again", || {
+                reply = client.put(0, 0, 60, &body).expect("a reply");
+                reply.starts_with("INSERTED ")
+            });
+        } else {
+            reply = client.put(0, 0, 60, &body).unwrap_or(reply);
+        }
+        let Some(id) = reply.strip_prefix("INSERTED ") else {
+            assert!(!workers.is_empty(), "{reply}");
+            continue;
+        };
+        let mut worker = Client::connect(daemon.address()).expect("a connection");
+        worker.send(format!("peek {id}\r\n")).expect("it is taken");
+        assert!(worker.line().expect("a reply").starts_with("FOUND "));
+        assert_eq!(client.command(&format!("delete {id}")).expect("a reply"), "DELETED");
+        workers.push(worker);
+        let grown = resident(&daemon).saturating_sub(before);
+        assert!(grown < 3 * CEILING, "{grown} bytes of deleted jobs");
+    }
+    assert!(workers.len() < 20, "all of them were deleted and not read");
+    drop(workers);
+    eventually("there is memory again", || {
+        client.put(0, 0, 60, &body).expect("a reply").starts_with("INSERTED ")
+    });
+}
