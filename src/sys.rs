@@ -327,12 +327,24 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// Whether the process may have only so much address space.
-pub fn is_memory_limited() -> bool {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the pointer is valid for one rlimit.
-    let result = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
-    check(result).is_err() || limit.rlim_cur != libc::RLIM_INFINITY
+/// Has the kernel make the pages of some memory ready in one call, but for a last one that is not all
+/// of it; false if it cannot, and then each is made ready as it is touched.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub fn populate(bytes: &mut [u8]) -> bool {
+    // SAFETY: takes no pointers.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let before = bytes.as_ptr().addr() % page;
+    let start = bytes.as_mut_ptr().wrapping_sub(before);
+    let length = (before + bytes.len()) / page * page;
+    // SAFETY: no byte of any page changes, and pages that are not there fail the call.
+    let result = unsafe { libc::madvise(start.cast(), length, libc::MADV_POPULATE_WRITE) };
+    check(result).is_ok()
+}
+
+/// The same where no system call does it.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub fn populate(_: &mut [u8]) -> bool {
+    false
 }
 
 /// Takes the POSIX lock on a whole file for this process, which keeps it until it ends or closes

@@ -17,14 +17,7 @@
 //! but for the one that is filled next if few bytes of that were ever used, lest it come and go with
 //! each body.
 
-use std::{
-    collections::VecDeque,
-    fmt,
-    hint::black_box,
-    mem,
-    sync::mpsc::{self, Receiver, SyncSender},
-    thread,
-};
+use std::{collections::VecDeque, fmt, mem};
 
 use super::room::{Need, NoRoom, Room};
 
@@ -99,6 +92,8 @@ struct Block {
     touched: u16,
     /// How many bytes of this memory were in use before that.
     worn: usize,
+    /// How many were made ready ahead.
+    populated: usize,
     /// The slot that was freed last; its first two bytes name the one freed before, plus one.
     free: Option<u16>,
     used: u16,
@@ -149,6 +144,17 @@ impl Block {
         }
     }
 
+    /// Makes memory ready a piece further than slots have been used.
+    fn populate(&mut self, populate: Populate) {
+        let used = self.used_bytes();
+        if self.populated < used {
+            let end = (used + POPULATED_BYTES).min(self.bytes.len());
+            // Where it fails, the pages are made ready as they are touched.
+            let _ = populate(&mut self.bytes[self.populated..end]);
+            self.populated = end;
+        }
+    }
+
     fn free_slot(&mut self, slot: u16) {
         self.used -= 1;
         let start = self.start(slot);
@@ -158,32 +164,13 @@ impl Block {
     }
 }
 
-/// How many blocks a start has ready ahead of its jobs.
-const BLOCKS_AHEAD: usize = 8;
+/// Has the system make the pages of some memory ready at once; false if it cannot, and then they are
+/// made ready one by one, as they are touched.
+type Populate = fn(&mut [u8]) -> bool;
 
-/// A page of memory in bytes, or a part of one.
-const PAGE_BYTES: usize = 4096;
-
-/// Makes blocks whose pages are all there, for as long as they are taken. Ends if there is no
-/// memory for another.
-fn make_blocks(blocks: &SyncSender<Vec<u8>>) {
-    loop {
-        // Tried first, for the next line would end the process.
-        let mut probe: Vec<u8> = Vec::new();
-        if black_box(&mut probe).try_reserve_exact(BLOCK).is_err() {
-            return;
-        }
-        drop(probe);
-        let mut bytes = vec![0; BLOCK];
-        // Mostly no body reaches the last page.
-        for page in bytes.chunks_exact_mut(PAGE_BYTES) {
-            *black_box(&mut page[0]) = 0;
-        }
-        if blocks.send(bytes).is_err() {
-            return;
-        }
-    }
-}
+/// So many bytes are made ready at once: few enough to be in a processor's cache still when bodies
+/// are copied there, and not to count where they stay unused.
+const POPULATED_BYTES: usize = 32 * 1024;
 
 /// Owns all bodies, and the memory that they and everything else may take.
 #[derive(Debug, Default)]
@@ -197,8 +184,8 @@ pub struct Bodies {
     /// The memory of blocks that have become empty, the latest at the end; and how many bytes of it
     /// were ever in use.
     spent: VecDeque<(Vec<u8>, usize)>,
-    /// Blocks that another thread makes ready, while a start takes many.
-    ahead: Option<Receiver<Vec<u8>>>,
+    /// While a start takes many blocks in: makes their memory ready.
+    populate: Option<Populate>,
     /// How many [`Body`]s there are, shares among them.
     rights: usize,
 }
@@ -233,19 +220,15 @@ impl Bodies {
         &mut self.room
     }
 
-    /// Has a thread of its own make memory ready, at most four MiB ahead of the bodies: for a start,
-    /// which would wait for the system half of its time. Without a thread it goes on as always.
-    pub fn begin_bulk(&mut self) {
-        let (blocks, ahead) = mpsc::sync_channel(BLOCKS_AHEAD);
-        let thread = thread::Builder::new().name("memory".into());
-        if thread.spawn(move || make_blocks(&blocks)).is_ok() {
-            self.ahead = Some(ahead);
-        }
+    /// Has memory for bodies made ready a piece at a time from now on, which costs less than page by
+    /// page where many are taken in: for a start.
+    pub fn begin_bulk(&mut self, populate: Populate) {
+        self.populate = Some(populate);
     }
 
-    /// Ends that thread, and gives back what it has made ready.
+    /// Ends that.
     pub fn end_bulk(&mut self) {
-        self.ahead = None;
+        self.populate = None;
     }
 
     /// Takes a body in. Fails where there is no memory for it, or the ceiling forbids it. O(length).
@@ -287,6 +270,9 @@ impl Bodies {
             let number = self.open_block(class, size)?;
             let block = &mut self.blocks[number as usize];
             let slot = block.take_slot();
+            if let Some(populate) = self.populate {
+                block.populate(populate);
+            }
             if block.is_full() {
                 self.open[class].pop();
             }
@@ -344,8 +330,7 @@ impl Bodies {
             spent
         } else {
             self.take(BLOCK)?;
-            let ready = self.ahead.as_ref().and_then(|blocks| blocks.recv().ok());
-            (ready.unwrap_or_else(|| vec![0; BLOCK]), 0)
+            (vec![0; BLOCK], 0)
         };
         let slots = u16::try_from(BLOCK / size).unwrap_or(u16::MAX);
         let shares = if size > SMALL { vec![0; slots.into()] } else { Vec::new() };

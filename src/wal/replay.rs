@@ -37,10 +37,6 @@ pub(super) const HEAD: usize = 4;
 /// How many bytes of memory a replay spares: for lists that are small beside the jobs.
 const SPARE_BYTES: usize = 1 << 20;
 
-/// With so many bytes of files or more, memory is made ready by another thread, unless it is
-/// limited.
-const BULK_MIN_BYTES: u64 = 64 << 20;
-
 /// How many complaints about one segment are kept; the rest are only counted.
 const COMPLAINTS: usize = 20;
 
@@ -172,10 +168,7 @@ pub(super) fn replay(
 ) -> io::Result<Report> {
     // What fitted while clients were served must fit now.
     queue.room_mut().set_spare(Some(SPARE_BYTES));
-    let size: u64 = files.iter().map(|&(_, size)| size).sum();
-    if size >= BULK_MIN_BYTES && !sys::is_memory_limited() {
-        queue.bodies_mut().begin_bulk();
-    }
+    queue.bodies_mut().begin_bulk(sys::populate);
     let mut segments: Vec<(u32, u64)> = files
         .iter()
         .filter_map(|&(name, size)| match name {
@@ -184,7 +177,9 @@ pub(super) fn replay(
         })
         .collect();
     segments.sort_unstable();
-    let newest = last_written(disk, &segments)?;
+    let mut buffer = Window::buffer()
+        .map_err(|error| io::Error::new(error.kind(), "not enough memory to read the binlog"))?;
+    let newest = last_written(disk, &segments, &mut buffer)?;
     let all = segments.iter().map(|&(_, size)| size).sum();
     let mut before = 0;
     let mut report = Report::default();
@@ -192,7 +187,7 @@ pub(super) fn replay(
         let name = Name::Segment(number);
         ledger.open(number);
         let mut tell = |read: u64| progress(before + read, all);
-        let window = Window::new(disk, name, size, &mut tell)?;
+        let window = Window::new(disk, name, size, &mut buffer, &mut tell)?;
         let mut reader = Reader::new(number, size, window, Sink { queue, ledger, calendar, now });
         let result = reader.read(Some(number) == newest);
         result.map_err(|error| explain(&error, name, reader.sink.queue, all))?;
@@ -209,11 +204,15 @@ pub(super) fn replay(
 
 /// The number of the segment in which writing may have been cut short: the newest, or an older one
 /// if those behind it were only begun.
-fn last_written(disk: &mut dyn Disk, segments: &[(u32, u64)]) -> io::Result<Option<u32>> {
+fn last_written(
+    disk: &mut dyn Disk,
+    segments: &[(u32, u64)],
+    buffer: &mut [u8],
+) -> io::Result<Option<u32>> {
     for &(number, size) in segments.iter().rev() {
         let name = Name::Segment(number);
         let mut tell = |_| ();
-        let is_written = Window::new(disk, name, size, &mut tell)
+        let is_written = Window::new(disk, name, size, buffer, &mut tell)
             .and_then(|mut window| window.first_data(HEADER_BYTES))
             .map_err(|error| of_file(name, &error))?
             .is_some();

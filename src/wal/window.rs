@@ -1,7 +1,7 @@
 //! A piece of a segment in memory that moves over the file, so that reading a file takes the same
 //! memory however large it is.
 
-use std::io;
+use std::{io, mem};
 
 use super::disk::{Disk, Name};
 
@@ -16,7 +16,9 @@ pub(super) struct Window<'a> {
     size: u64,
     /// The offset of the first byte in memory.
     start: u64,
-    bytes: Vec<u8>,
+    buffer: &'a mut [u8],
+    /// So many bytes of the buffer are the file's.
+    length: usize,
     /// What the disk could not read: the first offset, how many bytes in all, and the first error.
     unreadable: Option<(u64, u64, String)>,
     /// What was found of the last byte that is not zero, looking from this offset on.
@@ -29,17 +31,34 @@ impl<'a> Window<'a> {
     /// How many bytes can be looked at in one piece.
     pub(super) const BYTES: usize = 256 * 1024;
 
-    /// Opens a view of a file of so many bytes. Fails if there is no memory for it.
+    /// The memory for a window, which one file after the other can be looked at through. Fails if
+    /// there is none.
+    pub(super) fn buffer() -> io::Result<Vec<u8>> {
+        let mut buffer = Vec::new();
+        buffer.try_reserve_exact(Self::BYTES).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        buffer.resize(Self::BYTES, 0);
+        Ok(buffer)
+    }
+
+    /// Opens a view of a file of so many bytes, in a [`Window::buffer`].
     pub(super) fn new(
         disk: &'a mut dyn Disk,
         name: Name,
         size: u64,
+        buffer: &'a mut [u8],
         tell: &'a mut dyn FnMut(u64),
     ) -> io::Result<Self> {
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(Self::BYTES).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let mut window =
-            Self { disk, name, size, start: 0, bytes, unreadable: None, last: None, tell };
+        let mut window = Self {
+            disk,
+            name,
+            size,
+            start: 0,
+            buffer,
+            length: 0,
+            unreadable: None,
+            last: None,
+            tell,
+        };
         // A file that cannot be opened ends the start even if nothing of it would be read.
         window.load(0)?;
         Ok(window)
@@ -60,33 +79,31 @@ impl<'a> Window<'a> {
     /// up to the end of the file.
     pub(super) fn at(&mut self, offset: u64, wanted: usize) -> io::Result<&[u8]> {
         debug_assert!(wanted <= Self::BYTES);
-        let end = self.start + self.bytes.len() as u64;
+        let end = self.start + self.length as u64;
         let is_there = offset >= self.start
             && (offset + wanted as u64 <= end || (end >= self.size && offset <= end));
         if !is_there {
             self.load(offset)?;
         }
         let from = usize::try_from(offset - self.start).expect("within the window");
-        Ok(self.bytes.get(from..).unwrap_or_default())
+        Ok(self.buffer[..self.length].get(from..).unwrap_or_default())
     }
 
     /// Moves the window so that it begins at an offset.
     fn load(&mut self, offset: u64) -> io::Result<()> {
-        let end = self.start + self.bytes.len() as u64;
+        let end = self.start + self.length as u64;
+        let mut kept = 0;
         if (self.start..end).contains(&offset) {
             let from = usize::try_from(offset - self.start).expect("within the window");
-            self.bytes.drain(..from);
-        } else {
-            self.bytes.clear();
+            self.buffer.copy_within(from..self.length, 0);
+            kept = self.length - from;
         }
-        self.start = offset;
-        let kept = self.bytes.len();
-        self.bytes.resize(Self::BYTES, 0);
-        let mut bytes = std::mem::take(&mut self.bytes);
-        let count = self.fill(offset + kept as u64, &mut bytes[kept..]);
-        self.bytes = bytes;
-        self.bytes.truncate(kept + count?);
-        (self.tell)((self.start + self.bytes.len() as u64).min(self.size));
+        (self.start, self.length) = (offset, kept);
+        let buffer = mem::take(&mut self.buffer);
+        let count = self.fill(offset + kept as u64, &mut buffer[kept..]);
+        self.buffer = buffer;
+        self.length += count?;
+        (self.tell)((self.start + self.length as u64).min(self.size));
         Ok(())
     }
 
@@ -131,7 +148,7 @@ impl<'a> Window<'a> {
     /// Reads bytes at an offset without moving the window; they must be within the file.
     pub(super) fn peek(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let from = offset.checked_sub(self.start).and_then(|from| usize::try_from(from).ok());
-        let here = from.and_then(|from| self.bytes.get(from..from + buffer.len()));
+        let here = from.and_then(|from| self.buffer[..self.length].get(from..from + buffer.len()));
         if let Some(here) = here {
             buffer.copy_from_slice(here);
             return Ok(());
@@ -220,8 +237,8 @@ mod tests {
         let name = Name::Segment(1);
         disk.create(name).expect("created");
         disk.write(name, 0, bytes).expect("written");
-        let mut tell = |_| ();
-        let window = Window::new(&mut disk, name, bytes.len() as u64, &mut tell);
+        let (mut buffer, mut tell) = (Window::buffer().expect("there is memory"), |_| ());
+        let window = Window::new(&mut disk, name, bytes.len() as u64, &mut buffer, &mut tell);
         act(&mut window.expect("it can be read"));
     }
 
