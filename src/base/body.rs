@@ -439,7 +439,9 @@ impl Bodies {
         if was_full {
             block.place = open.len();
             open.push(body.block);
-            last.into_iter().for_each(|last| self.spend(last));
+            if let Some(last) = last {
+                self.spend(last);
+            }
         } else if last != Some(body.block) || !is_small {
             self.spend(body.block);
         }

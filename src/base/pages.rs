@@ -33,12 +33,12 @@ pub struct Pages<T> {
     /// The number of the directory that was entered last.
     entered: u64,
     /// A quarter of a MiB in each chunk.
-    pages: Arena<Page<T>, 256>,
+    held: Arena<Page<T>, 256>,
 }
 
 impl<T> Default for Pages<T> {
     fn default() -> Self {
-        Self { directories: BTreeMap::new(), entered: 0, pages: Arena::default() }
+        Self { directories: BTreeMap::new(), entered: 0, held: Arena::default() }
     }
 }
 
@@ -56,7 +56,7 @@ impl<T> Pages<T> {
     pub fn get(&self, id: u64) -> Option<Key<T>> {
         let (directory, page, slot) = place(id);
         let page = self.directories.get(&directory)?.pages[page]?;
-        self.pages[page].keys[slot]
+        self.held[page].keys[slot]
     }
 
     /// Makes sure that the next key finds memory. Fails where there is none. O(1).
@@ -66,7 +66,7 @@ impl<T> Pages<T> {
         if !room.has(Need::Least, 4 * size_of::<Directory<T>>()) {
             return Err(NoRoom);
         }
-        self.pages.make_room(Need::More, room)
+        self.held.make_room(Need::More, room)
     }
 
     /// Notes a key under an id that has none.
@@ -82,9 +82,9 @@ impl<T> Pages<T> {
         let directory = self.directories.entry(number).or_insert_with(new);
         let page = directory.pages[page].get_or_insert_with(|| {
             directory.used += 1;
-            self.pages.insert(Page { used: 0, keys: [None; PAGE] })
+            self.held.insert(Page { used: 0, keys: [None; PAGE] })
         });
-        let page = &mut self.pages[*page];
+        let page = &mut self.held[*page];
         let old = page.keys[slot].replace(key);
         assert!(old.is_none(), "an id is given out once");
         page.used += 1;
@@ -95,11 +95,11 @@ impl<T> Pages<T> {
         let (number, at, slot) = place(id);
         let directory = self.directories.get_mut(&number)?;
         let of_page = directory.pages[at]?;
-        let page = &mut self.pages[of_page];
+        let page = &mut self.held[of_page];
         let key = page.keys[slot].take()?;
         page.used -= 1;
         if page.used == 0 {
-            self.pages.remove(of_page);
+            self.held.remove(of_page);
             directory.pages[at] = None;
             directory.used -= 1;
             if directory.used == 0 && number != self.entered {
@@ -111,17 +111,17 @@ impl<T> Pages<T> {
 
     /// See [`Arena::free_spent`].
     pub fn free_spent(&mut self) -> bool {
-        self.pages.free_spent()
+        self.held.free_spent()
     }
 
     /// See [`Arena::has_spent`].
     pub fn has_spent(&self) -> bool {
-        self.pages.has_spent()
+        self.held.has_spent()
     }
 
     /// How many pages are held.
     pub fn pages(&self) -> usize {
-        self.pages.len()
+        self.held.len()
     }
 }
 
