@@ -1,13 +1,21 @@
 //! Any bytes as a binlog, or any damage to a sound one: a start must not panic nor hang, and every
 //! job it found must be there again at the next one, when all that was damaged has been written
-//! anew, but for those that were deleted meanwhile. What was damaged must be kept as it was. Whoever
-//! only looks at the binlog must find the same.
+//! anew, but for those that were deleted meanwhile. What was damaged must be kept as it was. An
+//! inspection must find the same. A start that is refused memory, descriptors or permission at any
+//! call must leave everything to the next one.
 #![expect(clippy::disallowed_types, reason = "the judge and the daemon share the disk")]
 
-use std::{cell::RefCell, collections::BTreeMap, io, rc::Rc, sync::OnceLock, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    io,
+    rc::Rc,
+    sync::OnceLock,
+    time::Duration,
+};
 
 use beanstalkd::{
-    base::Key,
+    base::{self, Key},
     clock::{Calendar, Time},
     queue::{Job, Put, Queue, Record, State, Tube},
     wal::{self, Disk, Name, Options, Outcome, Report, Sync, Wal},
@@ -18,15 +26,42 @@ const EIO: i32 = 5;
 
 type Files = BTreeMap<Name, Vec<u8>>;
 
+/// What a system may refuse at any call: `EMFILE`, `ENOMEM`, `EACCES`, `EROFS`.
+const REFUSALS: [i32; 4] = [24, 12, 13, 30];
+
 /// Files in memory; nothing is ever lost, but a file may be unreadable.
 #[derive(Debug, Default, Clone)]
 struct Memory {
     files: Rc<RefCell<Files>>,
     unreadable: Option<(Name, i32)>,
+    /// So many calls more are granted, and with which error the one behind them is refused.
+    refusal: Option<(Rc<Cell<u32>>, i32)>,
+}
+
+/// Memory of which so many tries are granted.
+#[derive(Debug)]
+struct Scarce(u32);
+
+impl base::Memory for Scarce {
+    fn is_there(&mut self, _: usize) -> bool {
+        let is_there = self.0 > 0;
+        self.0 = self.0.saturating_sub(1);
+        is_there
+    }
 }
 
 impl Memory {
+    /// Fails if this call is the one to refuse; later ones are granted again.
+    fn ask(&self) -> io::Result<()> {
+        let Some((left, error)) = &self.refusal else { return Ok(()) };
+        match left.replace(left.get().wrapping_sub(1)) {
+            0 => Err(io::Error::from_raw_os_error(*error)),
+            _ => Ok(()),
+        }
+    }
+
     fn with<T>(&mut self, name: Name, act: impl FnOnce(&mut Vec<u8>) -> T) -> io::Result<T> {
+        self.ask()?;
         self.files.borrow_mut().get_mut(&name).map(act).ok_or(io::ErrorKind::NotFound.into())
     }
 }
@@ -37,6 +72,7 @@ fn index(offset: u64) -> usize {
 
 impl Disk for Memory {
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {
+        self.ask()?;
         Ok(self.files.borrow().iter().map(|(&name, bytes)| (name, bytes.len() as u64)).collect())
     }
     fn prepare(&mut self, _: bool) -> io::Result<()> {
@@ -57,8 +93,11 @@ impl Disk for Memory {
         Ok(Some(offset))
     }
     fn create(&mut self, name: Name) -> io::Result<()> {
-        self.files.borrow_mut().insert(name, Vec::new());
-        Ok(())
+        self.ask()?;
+        match self.files.borrow_mut().insert(name, Vec::new()) {
+            Some(_) => Err(io::ErrorKind::AlreadyExists.into()),
+            None => Ok(()),
+        }
     }
     fn reserve(&mut self, name: Name, size: u64) -> io::Result<bool> {
         self.with(name, |bytes| bytes.resize(index(size), 0)).map(|()| true)
@@ -74,7 +113,7 @@ impl Disk for Memory {
         self.with(name, |bytes| bytes.resize(index(size), 0))
     }
     fn sync(&mut self, _: Name) -> io::Result<()> {
-        Ok(())
+        self.ask()
     }
     fn begin_sync(&mut self, _: Name) -> io::Result<()> {
         Ok(())
@@ -87,15 +126,17 @@ impl Disk for Memory {
     }
     fn close(&mut self, _: Name) {}
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
+        self.ask()?;
         let bytes = self.files.borrow_mut().remove(&from).ok_or(io::ErrorKind::NotFound)?;
         self.files.borrow_mut().insert(to, bytes);
         Ok(())
     }
     fn remove(&mut self, name: Name) -> io::Result<()> {
+        self.ask()?;
         self.files.borrow_mut().remove(&name).map(drop).ok_or(io::ErrorKind::NotFound.into())
     }
     fn sync_names(&mut self) -> io::Result<()> {
-        Ok(())
+        self.ask()
     }
 }
 
@@ -105,7 +146,7 @@ fn calendar() -> Calendar {
     Calendar::new(START, 1_700_000_000_000_000_000)
 }
 
-/// What is known of a job, its tube and its body. Where it is ready its deadline has passed, and says
+/// What is known of a job, its tube and its body. If it is ready its deadline has passed, and says
 /// nothing any more.
 type Found = (u64, String, Vec<u8>, String);
 
@@ -131,6 +172,45 @@ fn drain(queue: &mut Queue) -> Vec<Found> {
 
 fn open(disk: &Memory) -> io::Result<(Queue, Wal, Report)> {
     open_with(disk, 4096)
+}
+
+/// Starts with what is refused at some call, which must not change what the next start finds; and if
+/// it was memory, not a byte.
+fn refuse(files: &Files, granted: u32) {
+    let open_copy = |memory: Option<Scarce>, refusal| {
+        let files = Rc::new(RefCell::new(files.clone()));
+        let disk = Memory { files, unreadable: None, refusal };
+        let mut queue = Queue::default();
+        if let Some(memory) = memory {
+            queue.room_mut().change_memory(Box::new(memory), 0);
+        }
+        let options = Options { segment_size: 4096, sync: Sync::Within(Duration::ZERO), seed: 1 };
+        let opened = Wal::open(
+            Box::new(disk.clone()),
+            options,
+            &mut queue,
+            calendar(),
+            START,
+            &mut |_, _| (),
+        );
+        (disk, queue, opened)
+    };
+    let (disk, _, opened) = open_copy(Some(Scarce(granted)), None);
+    if let Err(error) = opened {
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+        assert_eq!(*disk.files.borrow(), *files, "a start without memory has changed something");
+    }
+    let error = REFUSALS[granted as usize % REFUSALS.len()];
+    let (mut disk, _, opened) = open_copy(None, Some((Rc::new(Cell::new(granted)), error)));
+    if opened.is_err() {
+        drop(opened);
+        disk.refusal = None;
+        let (_, mut queue, opened) = open_copy(None, None);
+        opened.expect("nothing is refused");
+        let (mut found, _wal, _) = open(&disk).expect("nothing is refused any more");
+        assert_eq!(found.next_id(), queue.next_id());
+        assert_eq!(drain(&mut found), drain(&mut queue));
+    }
 }
 
 fn open_with(disk: &Memory, segment_size: u64) -> io::Result<(Queue, Wal, Report)> {
@@ -274,6 +354,8 @@ pub(crate) fn judge(input: &[u8]) {
         0 => any_files(input),
         _ => damaged_files(mode & 128 > 0, input),
     };
+    // So many calls are granted as the input says, which takes those that do much further.
+    refuse(&files, input.iter().fold(0, |sum, &byte| sum ^ u32::from(byte)) % 64);
     let unreadable = match mode >> 1 & 7 {
         0 => Some(EIO),
         1 => Some(EIO + 1),
@@ -283,7 +365,7 @@ pub(crate) fn judge(input: &[u8]) {
         let nth = usize::from(mode >> 4 & 7) % files.len().max(1);
         files.keys().nth(nth).map(|&name| (name, error))
     });
-    let mut disk = Memory { files: Rc::new(RefCell::new(files)), unreadable };
+    let mut disk = Memory { files: Rc::new(RefCell::new(files)), unreadable, refusal: None };
     let inspected = wal::inspect(&mut disk, calendar(), START, &mut |_, _| ());
     let Ok((mut queue, mut wal, report)) = open(&disk) else {
         assert!(inspected.is_err() && unreadable.is_some_and(|(_, error)| error != EIO));
