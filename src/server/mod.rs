@@ -220,6 +220,12 @@ impl Server {
         self.queue.room_mut()
     }
 
+    /// The latest instant given to anything, a few nanoseconds after the one last told: what is due
+    /// by then is due. For the simulator.
+    pub fn latest(&self) -> Time {
+        self.latest
+    }
+
     /// Whether there is memory for a small step that something makes necessary.
     pub fn has_room(&mut self) -> bool {
         self.queue.room_mut().has(Need::Least, STEP_ROOM)

@@ -56,9 +56,9 @@ pub(crate) struct World {
     settings: Settings,
     arrival: Arrival,
     peers: Vec<Peer>,
-    /// What was put off for want of memory is due a few commands later than it was asked for, and
-    /// that is at once.
-    slack: Duration,
+    /// What was put off for want of memory is tried again at once: what is due at the latest instant
+    /// that the server gave to anything is due now.
+    is_short: bool,
     /// Nothing happens but in turns that the test asks for.
     is_paused: bool,
     /// How many commands of one client are obeyed before the replies to them are sent.
@@ -92,7 +92,7 @@ impl World {
             settings,
             arrival,
             peers,
-            slack: Duration::ZERO,
+            is_short: false,
             is_paused: false,
             share: SHARE,
             most_waiting: 0,
@@ -111,7 +111,7 @@ impl World {
     /// done is tried again at once.
     pub(crate) fn change_memory(&mut self, memory: Box<dyn Memory>) {
         self.server.set_memory(memory, 0, Duration::ZERO);
-        self.slack = Duration::from_micros(1);
+        self.is_short = true;
     }
 
     /// Puts another server in the place of this one; nobody is connected to it.
@@ -222,7 +222,7 @@ impl World {
         let mut is_busy = !self.is_paused;
         while is_busy {
             is_busy = self.flush();
-            if self.server.next_deadline().is_some_and(|at| at <= self.now + self.slack) {
+            if self.server.next_deadline().is_some_and(|at| at <= self.due_by()) {
                 self.tick();
                 is_busy = true;
             }
@@ -236,10 +236,15 @@ impl World {
         }
     }
 
+    /// What is due then is due now.
+    fn due_by(&self) -> Time {
+        if self.is_short { self.now.max(self.server.latest()) } else { self.now }
+    }
+
     /// Does what is due, unless that is the log's alone: it asks for a commit, and a tick would take
     /// a nanosecond that no log is known to take.
     fn tick(&mut self) {
-        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= self.now + self.slack);
+        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= self.due_by());
         let is_of_log = is_due(self.server.log().and_then(Wal::next_deadline));
         if !is_of_log || is_due(self.server.queue().next_deadline()) {
             self.server.tick(self.now);
