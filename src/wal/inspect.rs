@@ -5,9 +5,9 @@ use std::{fmt, io};
 
 use super::{
     disk::{Disk, Name},
-    ledger::Ledger,
     record::Format,
     replay::{self, Progress, Report, SegmentReport},
+    segments::Ledger,
 };
 use crate::{
     clock::{Calendar, Time},

@@ -18,9 +18,9 @@ use std::{fmt, io};
 use super::{
     HEADER_BYTES,
     disk::{Disk, Name},
-    ledger::Ledger,
     record::{Damage, Facts, Format, Frame, HEAD_MAX_BYTES, Kind, Mark, SHORT, VERSION, VERSION_5},
     search::{Beginning, PrefixSums, find_salt},
+    segments::Ledger,
     window::Window,
 };
 use crate::{

@@ -1,0 +1,55 @@
+//! What falls due: delays, pauses, time-to-run and time-outs.
+
+use super::{Client, Expired, Job, Queue, Timer, Tube, count, timers::Alarm};
+use crate::{base::Key, clock::Time};
+
+impl Queue {
+    /// The next step of ending a tube's pause, which hands a ready job to a waiting client; the
+    /// last one, which answers `None`, lifts the pause. O(log n).
+    pub fn end_pause(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
+        let pair = self.bring_together(tube, now);
+        if pair.is_none() {
+            self.set_pause(tube, None);
+        }
+        pair
+    }
+}
+
+/// Time.
+impl Queue {
+    /// Does the first thing of one kind that is due at `now`. `None` when nothing of this kind is
+    /// due any more. A tick asks for the kinds in the order of [`Timer::ALL`]. O(log n).
+    pub fn expire(&mut self, timer: Timer, now: Time) -> Option<Expired> {
+        match self.timers.due(timer, now)? {
+            Alarm::Delay(tube) => {
+                let job = self.first_delayed(tube).expect("its timer says that there is one");
+                self.pull(job);
+                self.make_ready(job);
+                Some(Expired::Ready(tube))
+            }
+            Alarm::Pause(tube) => Some(Expired::PauseOver(tube)),
+            Alarm::Client(client) => Some(self.expire_client(client, now)),
+        }
+    }
+
+    /// When the next thing is due, if nothing else happens before.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    fn expire_client(&mut self, client: Key<Client>, now: Time) -> Expired {
+        if self.clients[client].is_waiting() {
+            self.stop_waiting(client);
+            if self.is_deadline_soon(client, now) {
+                return Expired::DeadlineSoon(client);
+            }
+            return Expired::TimedOut(client);
+        }
+        let (_, job) = self.clients[client].deadlines.peek().expect("its timer says so");
+        let tube = self.unreserve(job);
+        count(&mut self.jobs.arena[job].record.timeouts);
+        self.counts.timeouts += 1;
+        self.make_ready(job);
+        Expired::Ready(tube)
+    }
+}

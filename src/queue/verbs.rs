@@ -1,0 +1,325 @@
+//! What clients do: one method for each verb of the protocol.
+
+use super::{
+    Client, Dated, Job, Kick, Pause, Put, Queue, Record, State, Tube, client::Watch, count,
+    job::ReadyKey, seconds,
+};
+use crate::{
+    base::{Body, Key, Links, Need, NoRoom},
+    clock::Time,
+};
+
+impl Queue {
+    /// Takes the next job id; a put that fails later leaves a gap.
+    pub fn take_id(&mut self) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        id
+    }
+
+    /// Makes the client use a tube, which comes to life if need be. Fails, and changes nothing,
+    /// where there is no memory for that.
+    pub fn use_tube(&mut self, client: Key<Client>, name: &str) -> Result<(), NoRoom> {
+        let tube = match self.tubes.find(name) {
+            Some(tube) => tube,
+            None => self.try_make_tube(name)?,
+        };
+        self.tubes.arena[tube].users += 1;
+        let before = std::mem::replace(&mut self.clients[client].using, tube);
+        self.tubes.arena[before].users -= 1;
+        self.drop_if_idle(before);
+        Ok(())
+    }
+
+    /// Adds a tube whose name no other has. Fails where there is no memory for it.
+    fn try_make_tube(&mut self, name: &str) -> Result<Key<Tube>, NoRoom> {
+        let room = self.jobs.bodies.room_mut();
+        self.tubes.make_room(name, room)?;
+        self.timers.make_room_for_tube(room)?;
+        Ok(self.make_tube(name))
+    }
+
+    pub(super) fn make_tube(&mut self, name: &str) -> Key<Tube> {
+        let tube = self.tubes.make(name);
+        self.timers.keep_tubes(self.tubes.len());
+        tube
+    }
+
+    /// Makes sure that the client's next [`Queue::put`] finds memory. O(1), unless a list must
+    /// move.
+    pub fn make_room_to_put(&mut self, client: Key<Client>, delay: u32) -> Result<(), NoRoom> {
+        let tube = self.clients[client].using;
+        self.jobs.make_room()?;
+        let room = self.jobs.bodies.room_mut();
+        self.tubes.arena[tube].ready.make_room(Need::More, room)?;
+        self.make_room_to_delay(tube, delay)
+    }
+
+    /// Makes sure that another delayed job of the tube finds memory, unless it has no delay.
+    fn make_room_to_delay(&mut self, tube: Key<Tube>, delay: u32) -> Result<(), NoRoom> {
+        let room = self.jobs.bodies.room_mut();
+        match delay {
+            0 => Ok(()),
+            _ => self.tubes.arena[tube].delayed.make_room(Need::Least, room),
+        }
+    }
+
+    /// Adds a job to the tube the client uses; without a delay, that tube is to hand out.
+    pub fn put(&mut self, client: Key<Client>, put: Put, body: Body, now: Time) -> Key<Job> {
+        let tube = self.clients[client].using;
+        let job = self.jobs.insert(Job {
+            record: Record {
+                id: put.id,
+                pri: put.pri,
+                delay: put.delay,
+                ttr: put.ttr.max(1),
+                created_at: put.created_at,
+                deadline_at: put.created_at,
+                reserves: 0,
+                timeouts: 0,
+                releases: 0,
+                buries: 0,
+                kicks: 0,
+                state: State::Ready,
+            },
+            body,
+            tube,
+            dated: Dated::default(),
+            position: 0,
+            links: Links::default(),
+        });
+        self.tubes.arena[tube].gain_job();
+        self.tubes.arena[tube].total_jobs += 1;
+        self.counts.total_jobs += 1;
+        self.enqueue(job, put.delay, now);
+        job
+    }
+}
+
+impl Queue {
+    /// Makes sure that the client can hold another job. O(1), unless its list must move.
+    pub fn make_room_to_hold(&mut self, client: Key<Client>) -> Result<(), NoRoom> {
+        self.clients[client].deadlines.make_room(Need::Least, self.jobs.bodies.room_mut())
+    }
+
+    /// Hands the client the best ready job of the unpaused tubes it watches: the least priority,
+    /// among equals the oldest. O(tubes watched + log n).
+    pub fn reserve(&mut self, client: Key<Client>, now: Time) -> Option<Key<Job>> {
+        if self.is_frozen || self.prospects(client) == 0 {
+            return None;
+        }
+        let watching = self.clients[client].watching.iter().map(|&(tube, _)| tube);
+        let tube = watching.min_by_key(|&tube| self.tubes.offer(tube))?;
+        let job = self.first_ready(tube).filter(|_| self.tubes.offer(tube) != ReadyKey::NONE)?;
+        self.pull(job);
+        self.assign(job, client, now);
+        Some(job)
+    }
+
+    /// Hands the client a job that nobody holds, from whatever state and tube.
+    pub fn reserve_job(&mut self, client: Key<Client>, job: Key<Job>, now: Time) {
+        self.pull(job);
+        self.assign(job, client, now);
+    }
+}
+
+/// Finishing a job.
+impl Queue {
+    /// The job of this id, whatever its state.
+    pub fn find(&self, id: u64) -> Option<Key<Job>> {
+        self.jobs.find(id)
+    }
+
+    /// The job of this id if nobody holds it.
+    pub fn find_unreserved(&self, id: u64) -> Option<Key<Job>> {
+        self.find(id).filter(|&job| self.jobs.arena[job].reserver().is_none())
+    }
+
+    /// The job of this id if this client holds it.
+    pub fn reserved_by(&self, client: Key<Client>, id: u64) -> Option<Key<Job>> {
+        self.find(id).filter(|&job| self.jobs.arena[job].reserver() == Some(client))
+    }
+
+    /// The job of this id if this client may delete it: it holds it, or nobody does.
+    pub fn deletable_by(&self, client: Key<Client>, id: u64) -> Option<Key<Job>> {
+        self.find(id).filter(|&job| self.jobs.arena[job].reserver().is_none_or(|by| by == client))
+    }
+
+    /// Forgets a job.
+    pub fn delete(&mut self, job: Key<Job>) {
+        let tube = self.pull(job);
+        self.jobs.remove(job);
+        self.tubes.arena[tube].deletes += 1;
+        self.tubes.arena[tube].lose_job();
+        self.drop_if_idle(tube);
+    }
+
+    /// Makes sure that [`Queue::release`] finds memory; without a delay it does.
+    pub fn make_room_to_release(&mut self, job: Key<Job>, delay: u32) -> Result<(), NoRoom> {
+        self.make_room_to_delay(self.jobs.arena[job].tube, delay)
+    }
+
+    /// Returns a reserved job with a new priority; without a delay, the tube answered is to hand
+    /// out.
+    pub fn release(&mut self, job: Key<Job>, pri: u32, delay: u32, now: Time) -> Key<Tube> {
+        let tube = self.unreserve(job);
+        let record = &mut self.jobs.arena[job].record;
+        record.pri = pri;
+        record.delay = delay;
+        count(&mut record.releases);
+        self.enqueue(job, delay, now);
+        tube
+    }
+
+    /// Sets a reserved job aside with a new priority, behind the others buried in its tube.
+    pub fn bury(&mut self, job: Key<Job>, pri: u32, now: Time) {
+        self.unreserve(job);
+        let record = &mut self.jobs.arena[job].record;
+        record.pri = pri;
+        record.state = State::Buried;
+        record.deadline_at = now;
+        count(&mut record.buries);
+        self.place(job);
+    }
+
+    /// Grants a reserved job its whole time to run once more.
+    pub fn touch(&mut self, job: Key<Job>, now: Time) {
+        let Self { jobs, clients, timers, .. } = self;
+        let record = &mut jobs.arena[job].record;
+        record.deadline_at = now + seconds(record.ttr);
+        let job = &jobs.arena[job];
+        let client = job.reserver().expect("only a reserved job is touched");
+        let (due, position) = (job.due_key(), job.position);
+        let jobs = &mut jobs.arena;
+        clients[client].deadlines.update(position, due, |job, at| jobs[job].position = at);
+        timers.note_client(clients, client);
+    }
+}
+
+/// Watching.
+impl Queue {
+    /// Adds a tube to those the client watches and answers how many they are. The tube comes to
+    /// life if need be; watching twice counts once. Fails, and changes nothing, where there is no
+    /// memory for that. O(tubes watched).
+    pub fn watch(&mut self, client: Key<Client>, name: &str) -> Result<usize, NoRoom> {
+        let found = self.tubes.find(name);
+        if found.is_none_or(|tube| self.clients[client].watch_of(tube).is_none()) {
+            self.make_room_to_watch(client)?;
+            let tube = match found {
+                Some(tube) => tube,
+                None => self.try_make_tube(name)?,
+            };
+            self.add_watch(client, tube);
+        }
+        Ok(self.clients[client].watching())
+    }
+
+    fn make_room_to_watch(&mut self, client: Key<Client>) -> Result<(), NoRoom> {
+        let room = self.jobs.bodies.room_mut();
+        self.watches.make_room(Need::More, room)?;
+        let Client { watching, absent, .. } = &mut self.clients[client];
+        let count = watching.len() + 1;
+        room.grow(Need::More, watching, count)?;
+        // Each of them may lose its place one day, when nothing can be refused.
+        room.grow(Need::More, absent, count)
+    }
+
+    /// Takes a tube from those the client watches and answers how many are left, or `None` where
+    /// it would have been the last. O(tubes watched).
+    pub fn ignore(&mut self, client: Key<Client>, name: &str) -> Option<usize> {
+        let watching = self.clients[client].watching();
+        let tube = self.tubes.find(name);
+        let Some(place) = tube.and_then(|tube| self.clients[client].watch_of(tube)) else {
+            return Some(watching);
+        };
+        if watching == 1 {
+            return None;
+        }
+        self.drop_watch(client, place);
+        Some(watching - 1)
+    }
+
+    pub(super) fn add_watch(&mut self, client: Key<Client>, tube: Key<Tube>) {
+        let watch = self.watches.insert(Watch { client, tube, place: None });
+        self.clients[client].watching.push((tube, watch));
+        self.clients[client].absent.push(watch);
+        self.tubes.arena[tube].watchers += 1;
+    }
+
+    /// Ends the watch at this index of those of the client, which does not wait.
+    pub(super) fn drop_watch(&mut self, client: Key<Client>, index: usize) {
+        let (tube, watch) = self.clients[client].watching.swap_remove(index);
+        if let Some(place) = self.watches.remove(watch).place {
+            let Self { tubes, watches, .. } = self;
+            let line = &mut tubes.arena[tube].line;
+            line.remove(place, |watch, at| watches[watch].place = Some(at));
+        } else if !self.clients[client].has_left {
+            self.clients[client].absent.retain(|&absent| absent != watch);
+        }
+        self.tubes.arena[tube].watchers -= 1;
+        self.drop_if_idle(tube);
+    }
+}
+
+impl Queue {
+    /// Makes a buried or delayed job ready; the tube answered is to hand out. `None` where the
+    /// job is in another state.
+    pub fn kick_job(&mut self, job: Key<Job>) -> Option<Key<Tube>> {
+        if !matches!(self.jobs.arena[job].record.state, State::Buried | State::Delayed) {
+            return None;
+        }
+        let tube = self.pull(job);
+        let Job { record, dated, .. } = &mut self.jobs.arena[job];
+        dated.is_deadline = false;
+        count(&mut record.kicks);
+        self.make_ready(job);
+        Some(tube)
+    }
+
+    /// Decides what a `kick` of up to `bound` jobs will move: buried jobs if there is one,
+    /// delayed ones otherwise, and no more than there are now. The tube stays until
+    /// [`Queue::end_kick`].
+    pub fn begin_kick(&mut self, tube: Key<Tube>, bound: u32) -> Kick {
+        let Tube { buried, delayed, pins, .. } = &mut self.tubes.arena[tube];
+        *pins += 1;
+        let (from, available) = if buried.is_empty() {
+            (State::Delayed, delayed.len())
+        } else {
+            (State::Buried, buried.len())
+        };
+        let left = bound.min(u32::try_from(available).unwrap_or(u32::MAX));
+        Kick { tube, from, left, moved: 0 }
+    }
+
+    /// Moves the next job of a kick and answers it; its tube is to hand out. `None` when all is
+    /// done. O(log n).
+    pub fn kick_next(&mut self, kick: &mut Kick) -> Option<Key<Job>> {
+        kick.left = kick.left.checked_sub(1)?;
+        let job = match kick.from {
+            State::Buried => self.first_buried(kick.tube)?,
+            _ => self.first_delayed(kick.tube)?,
+        };
+        kick.moved += 1;
+        self.kick_job(job)?;
+        Some(job)
+    }
+
+    /// Lets go of the kick's tube.
+    pub fn end_kick(&mut self, kick: Kick) {
+        self.tubes.arena[kick.tube].pins -= 1;
+        self.drop_if_idle(kick.tube);
+    }
+
+    /// Holds back reserving from a tube for so many seconds. Zero ends a pause: by
+    /// [`Queue::end_pause`], which the caller may repeat at once; if not, it is due.
+    pub fn pause(&mut self, tube: Key<Tube>, length: u32, now: Time) {
+        self.tubes.arena[tube].pauses += 1;
+        self.set_pause(tube, Some(Pause { seconds: length, until: now + seconds(length) }));
+    }
+
+    pub(super) fn set_pause(&mut self, tube: Key<Tube>, pause: Option<Pause>) {
+        self.tubes.arena[tube].pause = pause;
+        self.tubes.note_offer(tube);
+        self.timers.note_pause(&mut self.tubes.arena, tube);
+    }
+}

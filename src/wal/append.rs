@@ -1,0 +1,247 @@
+//! Records are appended to the current segment, and a segment that is full is followed by the next.
+
+use std::io;
+
+use log::{debug, warn};
+
+use super::{
+    Current, HEADER_BYTES, MARK_EVERY_BYTES, NUMBER_MAX, Name, PENDING_MAX_BYTES, SHORT_BYTES,
+    Sync, Wal, no_number_left, no_segment,
+    preallocate::{Spare, size_of},
+    record,
+    record::{Facts, HEAD_MAX_BYTES as RECORD_HEAD_MAX_BYTES, Kind, Mark, VERSION},
+    replay::HEAD,
+};
+use crate::{
+    base::Key,
+    clock::Time,
+    queue::{Job, Queue, State},
+};
+
+/// A body of more bytes is written from where it is, rather than copied behind other records.
+const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
+
+impl Wal {
+    /// A job has been put, and nothing else done to it yet.
+    pub fn put(&mut self, queue: &Queue, job: Key<Job>) {
+        let length = self.append_full(queue, job);
+        self.ledger.insert(job, length);
+    }
+
+    /// A job has another state, priority or delay than the log says. If the change had to be made
+    /// though there is no room, it is written when there is.
+    pub fn update(&mut self, queue: &Queue, job: Key<Job>, now: Time) {
+        match self.may_update(now) {
+            Ok(()) => self.append_short(queue, job),
+            Err(_) => self.ledger.defer(job),
+        }
+    }
+
+    /// A job is about to be deleted.
+    pub fn delete(&mut self, queue: &Queue, job: Key<Job>) {
+        let facts = Facts { kind: Kind::Deleted, ..self.facts(queue, job) };
+        self.append(&facts, None, queue);
+        self.ledger.remove(job);
+    }
+
+    pub(super) fn facts(&self, queue: &Queue, job: Key<Job>) -> Facts {
+        let Job { record, body, dated, .. } = queue.job(job);
+        let calendar = |is_dated| if is_dated { self.dates.of(job) } else { self.calendar };
+        let nanoseconds = |seconds: u32| i64::from(seconds) * 1_000_000_000;
+        Facts {
+            id: record.id,
+            pri: record.pri,
+            delay: nanoseconds(record.delay),
+            ttr: nanoseconds(record.ttr),
+            body_size: i32::try_from(body.len()).expect("a body is at most a gibibyte"),
+            created_at: calendar(dated.is_created).date(record.created_at),
+            deadline_at: calendar(dated.is_deadline).date(record.deadline_at),
+            reserves: record.reserves,
+            timeouts: record.timeouts,
+            releases: record.releases,
+            buries: record.buries,
+            kicks: record.kicks,
+            kind: match record.state {
+                // Its delay has ended, if the wall clock is right; a restart finds out anew.
+                State::Ready if dated.is_deadline => Kind::Delayed,
+                // A restart makes it ready again.
+                State::Ready | State::Reserved(_) => Kind::Ready,
+                State::Delayed => Kind::Delayed,
+                State::Buried => Kind::Buried,
+            },
+        }
+    }
+
+    /// Answers the record's length in bytes.
+    pub(super) fn append_full(&mut self, queue: &Queue, key: Key<Job>) -> u32 {
+        let job = queue.job(key);
+        let name = queue.tube(job.tube).name();
+        let body = queue.body(key);
+        self.append(&self.facts(queue, key), Some((name, body)), queue);
+        u32::try_from(Self::full_length(name, body.len())).expect("a gibibyte and 300 bytes")
+    }
+
+    pub(super) fn append_short(&mut self, queue: &Queue, job: Key<Job>) {
+        self.append(&self.facts(queue, job), None, queue);
+        self.ledger.update(job);
+    }
+
+    pub(super) fn append(&mut self, facts: &Facts, full: Option<(&str, &[u8])>, queue: &Queue) {
+        let length = full.map_or(SHORT_BYTES, |(name, body)| Self::full_length(name, body.len()));
+        if self.failure.is_some() {
+            return;
+        }
+        if let Err(error) = self.try_append(facts, full, length, queue) {
+            self.failure = Some(error);
+        }
+    }
+
+    fn try_append(
+        &mut self,
+        facts: &Facts,
+        full: Option<(&str, &[u8])>,
+        length: u64,
+        queue: &Queue,
+    ) -> io::Result<()> {
+        if length + SHORT_BYTES > self.free() {
+            self.rotate(length, queue)?;
+        }
+        // So that the buffer never grows: at a memory limit that would end the process.
+        let copied = full.map_or(0, |(_, body)| body.len()).min(COPIED_BODY_MAX_BYTES);
+        if self.pending.len() + copied + 2 * RECORD_HEAD_MAX_BYTES > PENDING_MAX_BYTES {
+            self.write()?;
+        }
+        let current = self.current.as_mut().ok_or_else(no_segment)?;
+        let segment = self.ledger.current().expect("it was opened");
+        let mut at = segment.used;
+        if at >= current.next_mark {
+            let mark = Mark { salt: current.salt, next_id: queue.next_id() };
+            mark.encode(at, &mut self.pending);
+            at += SHORT_BYTES;
+            current.next_mark = at + MARK_EVERY_BYTES;
+        }
+        record::encode(facts, full, current.salt, at, &mut self.pending);
+        at += length;
+        let grown = at - segment.used;
+        self.ledger.grow(grown);
+        self.appended += grown;
+        self.written += 1;
+        match full {
+            Some((_, body)) if body.len() > COPIED_BODY_MAX_BYTES => {
+                let number = current.number;
+                self.write_through(at - body.len() as u64)?;
+                self.disk.write(Name::Segment(number), at - body.len() as u64, body)?;
+                self.is_written = true;
+            }
+            Some((_, body)) => self.pending.extend_from_slice(body),
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+/// Segments come and go.
+impl Wal {
+    /// Ends the current segment and begins the next, which has room for `length` bytes.
+    pub(super) fn rotate(&mut self, length: u64, queue: &Queue) -> io::Result<()> {
+        let current = self.current.ok_or_else(no_segment)?;
+        if !self.can_rotate() {
+            return Err(no_number_left(current.number));
+        }
+        let name = Name::Segment(current.number);
+        self.write()?;
+        self.end_sync()?;
+        let used = self.ledger.current().expect("it was opened").used;
+        if used < current.size {
+            self.disk.cut(name, used)?;
+        }
+        if self.sync != Sync::Never {
+            self.disk.sync(name)?;
+        }
+        self.is_written = false;
+        self.unsynced_since = None;
+        self.synced = self.ledger.length();
+        self.disk.close(name);
+        // All of it is on the disk: whatever fails from here on does not cast doubt on it.
+        self.current = None;
+        self.open_next(size_of(length), queue)
+    }
+
+    /// Opens the next segment in a spare of at least `size` bytes. Files that are gone are made
+    /// again.
+    pub(super) fn open_next(&mut self, size: u64, queue: &Queue) -> io::Result<()> {
+        let last = self.ledger.current().map_or(0, |current| current.number);
+        loop {
+            // The caller has asked for room; so there is a spare, except after a full disk.
+            if self.spares.front().is_none_or(|spare| spare.size < size) {
+                self.fill(self.segment_size.max(size))?;
+            }
+            match self.open_segment(last + 1, queue) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    warn!("a file that the daemon has made is gone: {error}");
+                    self.take_spare(0);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Makes the first spare the current segment. Its name is changed when its header outlasts a
+    /// power cut, so no segment is ever without.
+    pub(super) fn open_segment(&mut self, number: u32, queue: &Queue) -> io::Result<()> {
+        let &spare = self.spares.front().ok_or(io::ErrorKind::StorageFull)?;
+        if number > NUMBER_MAX {
+            return Err(no_number_left(number - 1));
+        }
+        let (from, to) = (Name::Spare(spare.number), Name::Segment(number));
+        let salt = self.draw_salt();
+        let mut header = VERSION.to_le_bytes().to_vec();
+        Mark { salt, next_id: queue.next_id() }.encode(HEAD as u64, &mut header);
+        self.disk.write(from, 0, &header)?;
+        if self.sync != Sync::Never {
+            self.disk.sync(from)?;
+        }
+        self.disk.rename(from, to)?;
+        self.take_spare(0);
+        if self.sync != Sync::Never {
+            self.disk.sync_names()?;
+        }
+        debug!("{to} is open");
+        self.ledger.open(number);
+        self.ledger.grow(HEADER_BYTES);
+        let next_mark = HEADER_BYTES + MARK_EVERY_BYTES;
+        let Spare { size, filled, .. } = spare;
+        self.current = Some(Current { number, size, salt, next_mark, zeroed: filled });
+        Ok(())
+    }
+
+    /// The next number of the splitmix64 sequence.
+    fn draw_salt(&mut self) -> u64 {
+        self.seed = self.seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.seed;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+impl Wal {
+    /// Writes what is pending to the current segment.
+    pub(super) fn write(&mut self) -> io::Result<()> {
+        let end = self.ledger.current().map_or(0, |segment| segment.used);
+        self.write_through(end)
+    }
+
+    /// Writes what is pending, which ends at this offset of the current segment.
+    fn write_through(&mut self, end: u64) -> io::Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let number = self.current.ok_or_else(no_segment)?.number;
+        let start = end - self.pending.len() as u64;
+        self.disk.write(Name::Segment(number), start, &self.pending)?;
+        self.is_written = true;
+        self.pending.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! Jobs that still need the oldest segment are written again, and the segment goes.
+
+use std::io;
+
+use log::{debug, warn};
+
+use super::{
+    Health, Name, RETRY_DELAY, RETRY_DELAY_MAX, SHORT_BYTES, Sync, Wal, preallocate::size_of,
+    replay::HEAD, segments,
+};
+use crate::{
+    base::Key,
+    clock::Time,
+    queue::{Job, Queue},
+};
+
+impl Wal {
+    /// Whether something that could not be written when it changed can be now.
+    pub(super) fn is_to_pay(&self) -> bool {
+        let shorts = self.ledger.jobs() + self.to_move();
+        self.ledger.has_deferred() && self.has_room(SHORT_BYTES, shorts)
+    }
+
+    pub(super) fn pay_debts(&mut self, queue: &Queue) {
+        while self.is_to_pay() {
+            let Some(job) = self.ledger.next_deferred() else { return };
+            self.append_short(queue, job);
+        }
+    }
+
+    /// The job that is written again next, if any should be.
+    pub(super) fn to_rewrite(&self) -> Option<Key<Job>> {
+        let doubted = self.ledger.first_job_in(self.doubted_from..=self.rewrite_through);
+        doubted.or_else(|| self.ledger.first_job_in(0..=self.rewrite_through)).or_else(|| {
+            let (_, job) = self.ledger.oldest_closed()?;
+            job.filter(|_| self.ledger.closed() > 2 * self.ledger.live())
+        })
+    }
+
+    /// Writes jobs of the oldest segment again: at most so many bytes, and one job.
+    pub(super) fn compact(&mut self, queue: &Queue, budget: u64, now: Time) {
+        let mut left = budget;
+        while left > 0 && self.failure.is_none() {
+            let Some(job) = self.to_rewrite() else { return };
+            let length = u64::from(self.ledger.length_of(job));
+            // It may use the room kept for this, but not that of deletes.
+            while !self.has_room(length, self.ledger.jobs()) {
+                if !self.make_spare(size_of(length), now) {
+                    return;
+                }
+            }
+            self.append_full(queue, job);
+            self.ledger.renew(job);
+            self.migrated += 1;
+            left = left.saturating_sub(length);
+        }
+    }
+
+    /// Whether every job is in segments that can be relied on, and these are synced.
+    pub(super) fn is_rewritten(&self) -> bool {
+        let is_synced = self.unsynced_since.is_none() && self.syncing_until.is_none();
+        is_synced && self.ledger.first_job_in(0..=self.rewrite_through).is_none()
+    }
+
+    /// Whether no job needs the oldest segment. After a failure that is known only when no job's
+    /// record is in a segment that is doubted: if that never reached the disk, an older one counts.
+    pub(super) fn is_unneeded(&self) -> bool {
+        let doubted = self.ledger.first_job_in(self.doubted_from..=self.rewrite_through);
+        doubted.is_none() && self.ledger.oldest_closed().is_some_and(|(_, job)| job.is_none())
+    }
+
+    /// Whether the oldest segment may go: what replaces its records has been synced as well. That
+    /// more is written all the time must not keep it; after a failure all jobs are replaced at
+    /// once, so all must be synced.
+    pub(super) fn can_drop(&self) -> bool {
+        let is_synced = match self.health {
+            Health::Sound => {
+                let oldest = self.ledger.oldest();
+                oldest.is_none_or(|oldest| oldest.left_at <= self.synced)
+            }
+            _ => self.unsynced_since.is_none() && self.syncing_until.is_none(),
+        };
+        is_synced && self.is_unneeded()
+    }
+
+    /// Drops the oldest segment if no job needs it: what replaces its records has been synced. A
+    /// file that cannot be removed is no failure of the log: it is tried again, less and less often.
+    pub(super) fn drop_oldest(&mut self, now: Time) -> io::Result<()> {
+        if self.drop_retry_at.is_some_and(|at| at > now) {
+            return Ok(());
+        }
+        self.drop_retry_at = None;
+        let Some((oldest, _)) = self.ledger.oldest_closed().filter(|_| self.can_drop()) else {
+            return Ok(());
+        };
+        let name = Name::Segment(oldest.number);
+        let result = if oldest.is_damaged {
+            let kept = Name::Damaged(oldest.number);
+            self.disk.rename(name, kept).inspect(|()| {
+                warn!("every job of {name} is in newer files; what was damaged stays in {kept}");
+            })
+        } else {
+            debug!("{name} is of no more use");
+            self.disk.remove(name).or_else(|error| self.empty(name, error))
+        };
+        match result {
+            // Somebody has removed it by hand.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                let delay = self.drop_retry_delay;
+                warn!("a file of the binlog stays that no job needs, and all behind it: {error}");
+                self.drop_retry_at = Some(now + delay);
+                self.drop_retry_delay = (2 * delay).min(RETRY_DELAY_MAX);
+                return Ok(());
+            }
+            Ok(()) => {}
+        }
+        self.drop_retry_delay = RETRY_DELAY;
+        if self.sync != Sync::Never {
+            self.disk.sync_names()?;
+        }
+        self.ledger.drop_oldest();
+        Ok(())
+    }
+
+    /// Takes the records out of a file that cannot be removed: without them it is of no harm.
+    pub(super) fn empty(&mut self, name: Name, error: io::Error) -> io::Result<()> {
+        if error.kind() == io::ErrorKind::NotFound || self.disk.cut(name, HEAD as u64).is_err() {
+            return Err(error);
+        }
+        if self.sync != Sync::Never {
+            self.disk.sync(name)?;
+        }
+        self.disk.close(name);
+        warn!("an empty file of the binlog stays: {error}");
+        Ok(())
+    }
+
+    /// Whether the current segment was made for a large job that has gone: most of it is garbage,
+    /// which only a closed segment gives back.
+    pub(super) fn is_to_leave(&self) -> bool {
+        let is_large = |segment: &&segments::Segment| segment.used > self.segment_size;
+        let current = self.ledger.current().filter(is_large);
+        current.is_some_and(|current| 2 * current.live < current.used)
+            && self.current.is_some()
+            && self.can_leave()
+    }
+
+    pub(super) fn leave_garbage(&mut self, queue: &Queue) {
+        if self.failure.is_none() && self.is_to_leave() {
+            if let Err(error) = self.rotate(0, queue) {
+                self.failure = Some(error);
+            }
+        }
+    }
+}

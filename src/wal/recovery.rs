@@ -1,0 +1,55 @@
+//! A disk that fails: nothing more is acknowledged until all jobs are in fresh segments.
+
+use std::io;
+
+use super::{Health, Name, RETRY_DELAY, RETRY_DELAY_MAX, Wal};
+use crate::{clock::Time, queue::Queue};
+
+/// Failure.
+impl Wal {
+    /// Some records of this turn may not be on the disk, though the ledger counts on them.
+    pub(super) fn fail(&mut self, now: Time) {
+        self.give_up_segment();
+        let last = self.ledger.current().map_or(0, |segment| segment.number);
+        self.doubted_from = self.doubted_from.min(last);
+        self.retry_later(now);
+    }
+
+    pub(super) fn give_up_segment(&mut self) {
+        if let Some(current) = self.current.take() {
+            let name = Name::Segment(current.number);
+            let used = self.ledger.current().map_or(0, |segment| segment.used);
+            // Its zeros may be the room that is needed. If the disk refuses that too, so be it.
+            let _ = self.disk.cut(name, used.saturating_sub(self.pending.len() as u64));
+            self.disk.close(name);
+            self.doubted_from = self.doubted_from.min(current.number);
+        }
+        self.pending.clear();
+        self.is_written = false;
+        self.is_zeroing = false;
+        self.failure = None;
+        self.unsynced_since = None;
+    }
+
+    pub(super) fn retry_later(&mut self, now: Time) {
+        self.patience = match self.health {
+            Health::Recovering => (2 * self.patience).min(RETRY_DELAY_MAX),
+            _ => RETRY_DELAY,
+        };
+        self.health = Health::Failed { retry_at: now + self.patience };
+    }
+
+    /// Opens a fresh segment; every job is to be written to it or its successors.
+    pub(super) fn try_again(&mut self, queue: &Queue, now: Time) -> io::Result<()> {
+        if self.spares.is_empty() && !self.make_spare(self.room_for_deletes(), now) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let last = self.ledger.current().map_or(0, |current| current.number);
+        self.open_next(0, queue)?;
+        if self.doubted_from <= last {
+            self.rewrite_through = last;
+        }
+        self.health = Health::Recovering;
+        Ok(())
+    }
+}

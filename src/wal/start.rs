@@ -1,0 +1,131 @@
+//! A start after the log has been read: what may fail for want of something goes first, while nothing
+//! has been changed.
+
+use std::io;
+
+use log::{error, warn};
+
+use super::{
+    Health, Name, RETRY_DELAY, Report, SHORT_BYTES, Sync, Wal,
+    preallocate::{is_full, size_of},
+};
+use crate::{clock::Time, queue::Queue};
+
+impl Wal {
+    /// Opens the first segment of this run. What may fail for want of something goes first, while
+    /// nothing has been changed.
+    pub(super) fn begin(
+        &mut self,
+        number: u32,
+        files: &[(Name, u64)],
+        report: &Report,
+        queue: &Queue,
+        now: Time,
+    ) -> io::Result<()> {
+        let least = self.room_for_deletes();
+        let mut made = self.try_make_spare(least);
+        let mut is_tidy = false;
+        if made.as_ref().is_err_and(is_full) {
+            // What the last run had set aside is room as well.
+            self.tidy(files, report);
+            is_tidy = true;
+            made = self.try_make_spare(least);
+        }
+        match made {
+            Err(error) if is_full(&error) => self.note_full(&error, now),
+            Err(error) => return Err(error),
+            Ok(_) => {}
+        }
+        let has_spare = !self.spares.is_empty();
+        let opened = self.secure(report).and_then(|()| {
+            if has_spare { self.open_segment(number, queue).map(|()| true) } else { Ok(false) }
+        });
+        match opened {
+            Ok(true) => {}
+            Ok(false) => {
+                error!("there is not even room for deletes: no job can be changed until there is");
+                // Serve what is there, and try again: somebody may make room.
+                self.ledger.open(number);
+                self.health = Health::Failed { retry_at: now + RETRY_DELAY };
+            }
+            Err(error) => {
+                self.unmake();
+                return Err(error);
+            }
+        }
+        // From now on the ids of unfinished records are known without them.
+        self.cut_unfinished(report);
+        if !is_tidy {
+            self.tidy(files, report);
+        }
+        // The room of all deletes at once: the first put must not wait for it.
+        while !self.has_room(0, self.ledger.jobs() + self.to_move()) {
+            if !self.make_spare(size_of(SHORT_BYTES), now) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure of what the last run wrote.
+    fn secure(&mut self, report: &Report) -> io::Result<()> {
+        if self.sync != Sync::Never {
+            for segment in &report.segments {
+                let name = Name::Segment(segment.number);
+                self.disk.sync(name)?;
+                self.disk.close(name);
+            }
+            self.disk.sync_names()?;
+        }
+        self.synced = self.ledger.length();
+        Ok(())
+    }
+
+    /// Takes off what the last run did not write to its end: behind other records it would count
+    /// as damage, and does at the next start if this fails.
+    fn cut_unfinished(&mut self, report: &Report) {
+        for segment in &report.segments {
+            if segment.torn.is_none() || segment.is_damaged() {
+                continue;
+            }
+            let name = Name::Segment(segment.number);
+            let cut = self.disk.cut(name, segment.used);
+            let is_synced = self.sync != Sync::Never;
+            let result = cut.and_then(|()| if is_synced { self.disk.sync(name) } else { Ok(()) });
+            if let Err(error) = result {
+                warn!("an unfinished record stays, and will be taken for damage: {error}");
+            }
+            self.disk.close(name);
+        }
+    }
+
+    /// Removes what a start that fails has made, but for a segment without records: that may be
+    /// what tells the next id.
+    fn unmake(&mut self) {
+        while let Some(spare) = self.take_spare(0) {
+            let _ = self.disk.remove(Name::Spare(spare.number));
+        }
+    }
+
+    /// Gives back what the last run had set aside: its spares, and the zeros behind its records. If
+    /// that fails they stay, and take room until the next start.
+    fn tidy(&mut self, files: &[(Name, u64)], report: &Report) {
+        for &(name, _) in files {
+            if let Name::Spare(_) = name {
+                if let Err(error) = self.disk.remove(name) {
+                    warn!("a file of the last run stays: {error}");
+                }
+            }
+        }
+        for segment in &report.segments {
+            let name = Name::Segment(segment.number);
+            if segment.is_damaged() || segment.torn.is_some() || segment.used >= segment.size {
+                continue;
+            }
+            if let Err(error) = self.disk.cut(name, segment.used) {
+                warn!("the unused end of a file of the last run stays: {error}");
+            }
+            self.disk.close(name);
+        }
+    }
+}
