@@ -1,0 +1,198 @@
+//! New connections: at each listener, as long as it accepts and there is memory for them.
+
+use std::{io, time::Duration};
+
+use log::{debug, info, warn};
+use mio::{Interest, Registry, Token, event::Source};
+
+use super::{
+    Listener, Shell,
+    socket::{Socket, Stream},
+};
+use crate::{
+    base::{Need, NoRoom},
+    clock::Time,
+};
+
+/// How many connections are accepted in a turn, over all listeners: a millisecond's worth.
+const ACCEPT_SHARE: usize = 64;
+
+/// How long the listeners rest when the system has no descriptors to give, unless a connection
+/// closes before; and how long one rests that can accept nothing.
+const REST: Duration = Duration::from_secs(1);
+
+/// How long it is, at least, from one report of such a trouble to the next.
+const REPORT: Duration = Duration::from_secs(5);
+
+/// How often in a row a listener may fail to accept: one that fails for a reason of the client's
+/// has rid itself of that client, and one that goes on failing has a reason of its own.
+const FAILURES: u32 = 16;
+
+/// Something that may last long and come often: it is reported when it begins and when it is
+/// over, and what begins soon after the last report is not reported.
+#[derive(Debug, Default)]
+pub(super) struct Trouble {
+    is_reported: bool,
+    /// None is reported before.
+    reports_from: Time,
+}
+
+impl Trouble {
+    /// It is there, maybe for long already; whether that is to be reported.
+    pub(super) fn is_there(&mut self, now: Time) -> bool {
+        let is_new = !self.is_reported && self.reports_from <= now;
+        if is_new {
+            self.is_reported = true;
+            self.reports_from = now + REPORT;
+        }
+        is_new
+    }
+
+    /// It is there no more; whether that is to be reported.
+    fn is_over(&mut self) -> bool {
+        std::mem::take(&mut self.is_reported)
+    }
+}
+
+/// A listener, and whether somebody may be at it; otherwise an event will come.
+#[derive(Debug)]
+pub(super) struct Door {
+    pub(super) listener: Listener,
+    pub(super) is_knocked_at: bool,
+    /// How often in a row it has failed to accept.
+    failures: u32,
+    /// It has failed too often, and is not tried before.
+    pub(super) rests_until: Option<Time>,
+    trouble: Trouble,
+}
+
+impl Door {
+    pub(super) fn new(listener: Listener) -> Self {
+        let trouble = Trouble::default();
+        Self { listener, is_knocked_at: true, failures: 0, rests_until: None, trouble }
+    }
+
+    /// Whether to try it now.
+    fn is_open(&self, now: Time) -> bool {
+        self.is_knocked_at && self.rests_until.is_none_or(|until| until <= now)
+    }
+
+    fn has_failed(&mut self, error: &io::Error, now: Time) {
+        self.failures = self.failures.saturating_add(1);
+        if self.failures < FAILURES {
+            return;
+        }
+        self.rests_until = Some(now + REST);
+        if self.trouble.is_there(now) {
+            warn!("{} accepts no connections: {error}", self.listener.place());
+        }
+    }
+
+    fn has_worked(&mut self) {
+        self.failures = 0;
+        self.rests_until = None;
+        if self.trouble.is_over() {
+            info!("{} accepts connections again", self.listener.place());
+        }
+    }
+}
+
+/// New connections.
+impl Shell {
+    pub(super) fn accept(&mut self, now: Time) {
+        if self.is_stopping || self.rests_until.is_some_and(|until| until > now) {
+            return;
+        }
+        self.rests_until = None;
+        let share = ACCEPT_SHARE.div_ceil(self.doors.len().max(1));
+        for index in 0..self.doors.len() {
+            self.accept_at(index, share, now);
+        }
+        if self.doors.iter().all(|door| !door.is_open(now)) && self.shortage.is_over() {
+            info!("new connections are accepted again");
+        }
+    }
+
+    fn accept_at(&mut self, index: usize, share: usize, now: Time) {
+        for _ in 0..share {
+            let door = &mut self.doors[index];
+            if !door.is_open(now) || self.rests_until.is_some() {
+                return;
+            }
+            // What a connection needs beside its descriptor cannot be refused later.
+            if let Err(NoRoom) = self.make_room() {
+                return self.rest(&io::ErrorKind::OutOfMemory.into(), now);
+            }
+            let door = &mut self.doors[index];
+            match door.listener.accept() {
+                Ok(stream) => {
+                    door.has_worked();
+                    if let Err(error) = self.welcome(stream, now) {
+                        debug!("a new connection could not be registered: {error}");
+                        self.rest(&error, now);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    door.is_knocked_at = false;
+                    door.has_worked();
+                }
+                Err(error) if is_shortage(&error) => self.rest(&error, now),
+                // The client has gone before we came to the door; the next one may be there.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {
+                    debug!("accept: {error}");
+                }
+                Err(error) => {
+                    debug!("accept: {error}");
+                    door.has_failed(&error, now);
+                }
+            }
+        }
+    }
+
+    /// Makes sure that another connection finds memory, here and in the server.
+    fn make_room(&mut self) -> Result<(), NoRoom> {
+        self.server.make_room_to_open()?;
+        let room = self.server.room_mut();
+        let count = self.sockets.len() + 1;
+        room.grow(Need::Connection, &mut self.sockets, count)?;
+        for line in [&mut self.runnable, &mut self.busy, &mut self.ended, &mut self.put_off] {
+            room.grow_line(Need::Connection, line, count)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn rest(&mut self, error: &io::Error, now: Time) {
+        self.rests_until = Some(now + REST);
+        if self.shortage.is_there(now) {
+            warn!("no new connections until others close: {error}");
+        }
+    }
+
+    fn welcome(&mut self, mut stream: Stream, now: Time) -> io::Result<()> {
+        let key = self.server.open();
+        let registered = register(self.poll.registry(), &mut stream, Token(key.index()));
+        if let Err(error) = registered {
+            self.server.close(key, now);
+            return Err(error);
+        }
+        if self.sockets.len() <= key.index() {
+            self.sockets.resize_with(key.index() + 1, || None);
+        }
+        debug!("{key:?} connected");
+        self.sockets[key.index()] = Some(Socket::new(stream));
+        Ok(())
+    }
+}
+
+pub(super) fn register(registry: &Registry, stream: &mut Stream, token: Token) -> io::Result<()> {
+    let interests = Interest::READABLE | Interest::WRITABLE;
+    // A read stops at an urgent byte, and no other event tells that bytes follow it.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let interests = interests | Interest::PRIORITY;
+    stream.register(registry, token, interests)
+}
+
+/// Whether the system has no descriptor or no memory for another connection.
+fn is_shortage(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}

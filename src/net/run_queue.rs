@@ -1,0 +1,137 @@
+//! Which connections go on in a turn, and how much of it each gets.
+
+use log::debug;
+
+use super::Shell;
+use crate::{
+    base::{Key, Need},
+    clock::Time,
+    conn::Conn,
+    server::{Appetite, PATIENCE, SHARE, TURN},
+};
+
+/// How many commands one connection may always have obeyed when it is its turn: fewer would not be
+/// worth the system calls.
+const LEAST_SHARE: u32 = 32;
+
+/// How many connections may read and be answered in a turn: the system takes some microseconds for
+/// each, however little they want.
+const VISITS: usize = 256;
+
+/// How many of them may be busy ones, who would use up any turn.
+const BUSY_VISITS: usize = VISITS / 4;
+
+impl Shell {
+    /// Lets a connection go on, in this turn or soon after, since something happened to it.
+    pub(super) fn line_up(&mut self, key: Key<Conn>) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        if !std::mem::replace(&mut socket.is_runnable, true) {
+            self.runnable.push_back(key);
+        }
+    }
+
+    /// Lets a connection go on when there may be memory for it.
+    pub(super) fn put_off(&mut self, key: Key<Conn>, now: Time) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        if !std::mem::replace(&mut socket.is_put_off, true) {
+            self.put_off.push_back(key);
+        }
+        self.try_again_at.get_or_insert(now + PATIENCE);
+    }
+
+    /// Lets those go on that there was no memory for, if it is time.
+    pub(super) fn try_again(&mut self, now: Time) {
+        if self.try_again_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.try_again_at = None;
+        while let Some(key) = self.put_off.pop_front() {
+            if let Some(socket) = &mut self.sockets[key.index()] {
+                socket.is_put_off = false;
+            }
+            self.line_up_busy(key);
+        }
+    }
+
+    /// Lets a connection go on that has had its share.
+    pub(super) fn line_up_busy(&mut self, key: Key<Conn>) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        if !std::mem::replace(&mut socket.is_runnable, true) {
+            self.busy.push_back(key);
+        }
+    }
+}
+
+impl Shell {
+    /// Shares the turn among the connections in line: first those that something happened to, but
+    /// for a part that is kept for busy ones. Where they are very many, the rest of a line comes
+    /// first in the next turn, so that what is due need not wait for all of them.
+    pub(super) fn advance_all(&mut self, now: Time) {
+        let (fresh, busy) = (self.runnable.len(), self.busy.len());
+        let all = u32::try_from(fresh + busy).unwrap_or(u32::MAX);
+        let share = (TURN / all.max(1)).clamp(LEAST_SHARE, SHARE);
+        let kept = busy.min(BUSY_VISITS);
+        for _ in 0..fresh.min(VISITS - kept) {
+            let Some(key) = self.runnable.pop_front() else { break };
+            self.advance(key, share, now);
+            if self.server.is_turn_over() {
+                break;
+            }
+        }
+        // One of them at least, even where others have used the turn up.
+        for _ in 0..kept {
+            let Some(key) = self.busy.pop_front() else { break };
+            self.advance(key, share, now);
+            if self.server.is_turn_over() {
+                break;
+            }
+        }
+    }
+
+    /// Gives a connection its share of the turn.
+    fn advance(&mut self, key: Key<Conn>, share: u32, now: Time) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        socket.is_runnable = false;
+        if socket.has_ended {
+            return;
+        }
+        let has_hung_up = socket.has_hung_up || self.server.has_hung_up(key);
+        if has_hung_up && !self.server.has_room() {
+            // It cannot be answered, and those who leave must not wait for the memory they have.
+            debug!("{key:?} hung up, and there is no memory to answer it");
+            return self.end(key);
+        }
+        if socket.has_hung_up {
+            // It may be told that it waits no longer.
+            socket.has_hung_up = false;
+            self.server.half_close(key);
+        }
+        if socket.is_writable && self.server.unsent(key) > 0 {
+            self.writable.push(key);
+        }
+        if !self.server.takes_input(key) {
+            return;
+        }
+        if socket.appetite == Appetite::More {
+            if socket.is_readable && self.server.room_mut().has(Need::More, self.buffer.len()) {
+                self.read(key, share, now);
+            } else if socket.is_readable {
+                self.look(key, share, now);
+            }
+        } else {
+            self.feed_left_over(key, share, now);
+        }
+    }
+
+    pub(super) fn go_on(&mut self, key: Key<Conn>, appetite: Appetite, now: Time) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        socket.appetite = appetite;
+        match appetite {
+            Appetite::Later => self.line_up_busy(key),
+            Appetite::More if socket.is_readable => self.line_up_busy(key),
+            // An event, or a note of the server's, will come.
+            Appetite::More | Appetite::Paused => {}
+            Appetite::Short => self.put_off(key, now),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Bytes in, bytes out, and the end of connections.
+
+use std::{io, time::Duration};
+
+use log::{debug, warn};
+
+use super::Shell;
+use crate::{base::Key, clock::Time, conn::Conn, server::Appetite};
+
+/// How many bytes one connection may take away in a turn, give or take one write.
+const WRITE_SHARE: usize = 1024 * 1024;
+
+/// For how long connections are closed in a turn, give or take one: with much that was not read,
+/// the system may take a millisecond for a single one.
+const CLOSE_TIME: Duration = Duration::from_micros(500);
+
+/// How long nothing is served for want of memory until those are closed who keep the most of it.
+const STARVATION: Duration = Duration::from_secs(1);
+
+impl Shell {
+    /// Reads once and feeds that, behind the part of a line that was left over.
+    pub(super) fn read(&mut self, key: Key<Conn>, share: u32, now: Time) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        let left = socket.left_over.len();
+        self.buffer[..left].copy_from_slice(&socket.left_over);
+        match socket.read(&mut self.buffer[left..]) {
+            Ok(0) => self.server.end_of_input(key),
+            Ok(count) => {
+                let bytes = &self.buffer[..left + count];
+                let (consumed, appetite) = self.server.feed(key, bytes, share, now);
+                let before = socket.left_over.capacity();
+                socket.leave_over(&bytes[consumed..]);
+                self.server.room_mut().follow(before, socket.left_over.capacity());
+                self.go_on(key, appetite, now);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.line_up(key),
+            Err(error) => self.fail(key, &error),
+        }
+    }
+
+    /// Does what [`Shell::read`] does where there is no memory to keep what cannot be consumed at
+    /// once: that stays in the system, for one call more.
+    pub(super) fn look(&mut self, key: Key<Conn>, share: u32, now: Time) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        let left = socket.left_over.len();
+        self.buffer[..left].copy_from_slice(&socket.left_over);
+        match socket.peek(&mut self.buffer[left..]) {
+            Ok(0) => self.server.end_of_input(key),
+            Ok(count) => {
+                let bytes = &self.buffer[..left + count];
+                let (consumed, appetite) = self.server.feed(key, bytes, share, now);
+                // A part of a line stays there too, until more comes; unless no event may tell that.
+                let is_part = appetite == Appetite::More && socket.reads_on();
+                let taken = if is_part { left + count } else { consumed.max(left) };
+                let has_more = appetite != Appetite::More && taken < left + count;
+                let (before, is_readable) = (socket.left_over.capacity(), socket.is_readable);
+                socket.leave_over(&bytes[consumed..taken]);
+                self.server.room_mut().follow(before, socket.left_over.capacity());
+                if let Err(error) = socket.drop_seen(&mut self.buffer[..taken - left]) {
+                    return self.fail(key, &error);
+                }
+                socket.is_readable = is_readable || has_more;
+                self.go_on(key, appetite, now);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.line_up(key),
+            Err(error) => self.fail(key, &error),
+        }
+    }
+
+    /// Feeds what was left over when the connection's share was used up or its input paused.
+    pub(super) fn feed_left_over(&mut self, key: Key<Conn>, share: u32, now: Time) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        let (consumed, appetite) = self.server.feed(key, &socket.left_over, share, now);
+        let before = socket.left_over.capacity();
+        socket.drop_left_over(consumed);
+        self.server.room_mut().follow(before, socket.left_over.capacity());
+        self.go_on(key, appetite, now);
+    }
+}
+
+/// Bytes out.
+impl Shell {
+    /// Sends the replies of this turn, and what earlier turns could not send.
+    pub(super) fn flush(&mut self) {
+        for key in std::mem::take(&mut self.writable) {
+            self.send(key);
+        }
+        while let Some(key) = self.server.next_noted() {
+            self.send(key);
+        }
+    }
+
+    fn send(&mut self, key: Key<Conn>) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        if socket.has_ended {
+            return;
+        }
+        let before = self.server.unsent(key);
+        let mut share = WRITE_SHARE;
+        while socket.is_writable && self.server.unsent(key) > 0 && share > 0 {
+            let (slices, count) = self.server.output(key);
+            match socket.write(&slices[..count]) {
+                Ok(sent) => {
+                    self.server.sent(key, sent);
+                    share = share.saturating_sub(sent);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return self.fail(key, &error),
+            }
+        }
+        if self.server.is_finished(key) {
+            return self.end(key);
+        }
+        let can_send = socket.is_writable && self.server.unsent(key) > 0;
+        // One that there was no memory for has better prospects now that it has less to read.
+        let has_prospects = !socket.is_put_off || self.server.unsent(key) < before;
+        let can_feed = self.server.takes_input(key)
+            && has_prospects
+            && (socket.is_readable || socket.appetite != Appetite::More);
+        if can_send || can_feed {
+            self.line_up_busy(key);
+        }
+    }
+
+    pub(super) fn fail(&mut self, key: Key<Conn>, error: &io::Error) {
+        debug!("{key:?} failed: {error}");
+        self.end(key);
+    }
+
+    /// Lets a connection come to its end, in this turn or soon after.
+    pub(super) fn end(&mut self, key: Key<Conn>) {
+        let Some(socket) = &mut self.sockets[key.index()] else { return };
+        if !std::mem::replace(&mut socket.has_ended, true) {
+            self.ended.push_back(key);
+        }
+        if socket.is_put_off {
+            // It leaves that line, and gives its memory to the others.
+            self.try_again_at = Some(Time::default());
+        }
+    }
+
+    /// Where nothing has been served for a while for want of memory, closes the connection that has
+    /// the most to read and does not: one in a turn, until there is memory. Called when all was
+    /// sent that the clients take. O(connections) then, and O(1) otherwise.
+    pub(super) fn relieve(&mut self, now: Time) {
+        if self.relief_at.is_none() && !self.server.lacks_room() {
+            return;
+        }
+        if self.server.has_room() {
+            self.relief_at = None;
+            return;
+        }
+        let is_due = *self.relief_at.get_or_insert(now + STARVATION) <= now;
+        // Those who are about to be closed may be enough.
+        if !is_due || !self.ended.is_empty() {
+            return;
+        }
+        let sockets = self.sockets.iter().enumerate().filter(|(_, socket)| socket.is_some());
+        let unsent = sockets.map(|(index, _)| Key::from_index(index));
+        let unsent = unsent.map(|key| (self.server.unsent(key), key));
+        let most = unsent.max_by_key(|&(unsent, _)| unsent).filter(|&(unsent, _)| unsent > 0);
+        let Some((unsent, key)) = most else {
+            // It is others who have the memory: jobs, for one.
+            self.relief_at = Some(now + STARVATION);
+            return;
+        };
+        debug!("{key:?} does not read {unsent} bytes, and there is no memory");
+        if let Some(count) = self.relieved.again(now) {
+            warn!("connections closed that did not read, for want of memory: {count}");
+        }
+        self.end(key);
+    }
+
+    /// Closes connections that have ended, as many as there is time for.
+    pub(super) fn close_ended(&mut self, now: Time) {
+        if self.ended.is_empty() {
+            return;
+        }
+        let until = self.clock.now() + CLOSE_TIME;
+        for _ in 0..self.ended.len() {
+            let Some(key) = self.ended.pop_front() else { break };
+            let socket = self.sockets[key.index()].as_ref();
+            if socket.is_some_and(|socket| socket.is_runnable || socket.is_put_off) {
+                // Its key is in a line still, and must not name another connection there.
+                self.ended.push_back(key);
+            } else {
+                self.close(key, now);
+            }
+            if self.clock.now() >= until {
+                break;
+            }
+        }
+        // The jobs they held may have gone to others, who hear of it now.
+        self.flush();
+    }
+
+    pub(super) fn close(&mut self, key: Key<Conn>, now: Time) {
+        debug!("{key:?} closed");
+        self.sockets[key.index()] = None;
+        self.server.close(key, now);
+        self.rests_until = None;
+        // There may be memory for others now.
+        self.try_again_at = self.try_again_at.map(|_| Time::default());
+    }
+}
