@@ -17,21 +17,25 @@
 //! also where many of them share a turn. So equal delays keep their order, and a reservation
 //! looked at at once has less than its whole time left, as in the original.
 
+mod background;
+mod binlog;
 mod dispatch;
-mod log;
+mod put;
+mod stats;
 
 use std::{collections::VecDeque, io::IoSlice, time::Duration};
 
 use ::log::{debug, info, trace};
 
+use self::background::LongKick;
 use crate::{
-    base::{Arena, Body, Key, Memory, Need, NoRoom, Room},
+    base::{Arena, Key, Memory, Need, NoRoom, Room},
     clock::Time,
     conn::{Conn, SLICES, Step},
     logging::Seldom,
     proto::{CRLF, Refused, Reply, Verb},
-    queue::{Client, Expired, Job, Kick, Put, Queue, Timer, Tube},
-    wal::{Refusal, Wal},
+    queue::{Client, Job, Queue, Tube},
+    wal::Wal,
 };
 
 /// How many jobs one kind of large work moves in a turn, and how many alarms of one kind are
@@ -119,14 +123,6 @@ pub enum Appetite {
     /// There is no memory to go on with it; what is left wants to come again when there may be, at
     /// the latest after [`PATIENCE`].
     Short,
-}
-
-/// A `kick` that takes more than one turn.
-#[derive(Debug)]
-struct LongKick {
-    /// Who waits for the answer; `None` when it has gone, which does not stop the kick.
-    by: Option<Key<Conn>>,
-    kick: Kick,
 }
 
 /// The whole daemon but its sockets and clock.
@@ -365,40 +361,6 @@ impl Server {
             }
         }
     }
-
-    /// Does what is due at `now`.
-    fn alarm(&mut self, now: Time) {
-        let alarms = SLICE.max(std::mem::take(&mut self.obeyed).saturating_mul(2));
-        for timer in Timer::ALL {
-            for _ in 0..alarms {
-                if !self.may_go_on(now) {
-                    return;
-                }
-                match self.queue.expire(timer, now) {
-                    None => break,
-                    Some(Expired::Ready(tube)) => self.hand_out(tube, now),
-                    Some(Expired::PauseOver(tube)) => {
-                        if let Some(pair) = self.queue.end_pause(tube, now) {
-                            self.deliver(pair);
-                        }
-                    }
-                    Some(Expired::DeadlineSoon(client)) => {
-                        self.answer_waiting(client, Reply::DeadlineSoon);
-                    }
-                    Some(Expired::TimedOut(client)) => {
-                        self.answer_waiting(client, Reply::TimedOut);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Gives a piece of memory back to the system that nothing needs any more.
-    fn free_spent(&mut self) -> bool {
-        self.queue.free_spent()
-            || self.conns.free_spent()
-            || self.wal.as_mut().is_some_and(Wal::free_spent)
-    }
 }
 
 /// The server answers.
@@ -512,70 +474,6 @@ impl Server {
         self.obeyed = self.obeyed.saturating_add(steps / STEPS);
     }
 
-    /// The body of a `put` has arrived with its command.
-    fn put_whole(&mut self, key: Key<Conn>, put: Put, bytes: &[u8], now: Time) {
-        let now = self.instant(now);
-        let has_end = bytes.ends_with(CRLF);
-        let may_keep = self.may_keep(key, bytes.len(), put.delay, has_end, now);
-        let body =
-            may_keep.and_then(|()| self.queue.bodies_mut().store(bytes).map_err(out_of_memory));
-        match body {
-            Ok(body) => self.put(key, put, body, now),
-            Err(refused) => self.reply(key, Reply::Refused(refused)),
-        }
-    }
-
-    /// The body of a `put` has arrived in pieces.
-    fn put_stored(&mut self, key: Key<Conn>, put: Put, body: Body, now: Time) {
-        let now = self.instant(now);
-        let has_end = self.queue.bodies().bytes(&body).ends_with(CRLF);
-        match self.may_keep(key, body.len(), put.delay, has_end, now) {
-            Ok(()) => self.put(key, put, body, now),
-            Err(refused) => {
-                self.queue.bodies_mut().remove(body);
-                self.reply(key, Reply::Refused(refused));
-            }
-        }
-    }
-
-    fn put(&mut self, key: Key<Conn>, put: Put, body: Body, now: Time) {
-        let job = self.queue.put(key.beside(), put, body, now);
-        self.log_put(job);
-        let tube = self.queue.job(job).tube;
-        self.acknowledge(key, Reply::Inserted { id: put.id });
-        self.hand_out(tube, now);
-    }
-
-    /// Whether a job may be put: with a body of so many bytes, which ends as it should or not.
-    fn may_keep(
-        &mut self,
-        key: Key<Conn>,
-        size: usize,
-        delay: u32,
-        has_end: bool,
-        now: Time,
-    ) -> Result<(), Refused> {
-        if !has_end {
-            return Err(Refused::ExpectedCrlf);
-        }
-        if self.is_draining {
-            return Err(Refused::Draining);
-        }
-        self.queue.make_room_to_put(key.beside(), delay).map_err(out_of_memory)?;
-        self.may_put(key, size, now)
-    }
-
-    /// Ends a tube's pause, at once if a slice of jobs is enough.
-    fn end_pause(&mut self, tube: Key<Tube>, now: Time) {
-        for _ in 0..SLICE {
-            if !self.may_go_on(now) {
-                break;
-            }
-            let Some(pair) = self.queue.end_pause(tube, now) else { break };
-            self.deliver(pair);
-        }
-    }
-
     /// Restores the resting invariant of a tube: see [`Queue::hand_out`].
     fn hand_out(&mut self, tube: Key<Tube>, now: Time) {
         while let Some(pair) = self.queue.hand_out(tube, now) {
@@ -621,92 +519,6 @@ impl Server {
         if !std::mem::replace(&mut conn.is_noted, true) {
             self.noted.push_back(key);
         }
-    }
-
-    /// Moves the jobs of a kick as far as this turn's allowance goes; answers it, or lines it up
-    /// for the next turn.
-    fn kick(&mut self, mut long: LongKick, now: Time) {
-        while self.kicks_left > 0 {
-            if !self.may_go_on(now) {
-                // Nor is there for the other ones.
-                self.kicks_left = 0;
-                break;
-            }
-            let reply = match self.may_update(now) {
-                Ok(()) => None,
-                Err(Refusal::Full) => Some(Reply::KickedJobs(long.kick.moved)),
-                Err(Refusal::Failed) => Some(Reply::Refused(Refused::InternalError)),
-            };
-            if let Some(reply) = reply {
-                return self.end_kick(&long, reply);
-            }
-            let Some(job) = self.queue.kick_next(&mut long.kick) else {
-                return self.end_kick(&long, Reply::KickedJobs(long.kick.moved));
-            };
-            self.log_change(job, now);
-            self.kicks_left -= 1;
-            self.hand_out(self.queue.job(job).tube, now);
-        }
-        if let Some(key) = long.by {
-            self.conns[key].wait();
-        }
-        self.kicks.push_back(long);
-    }
-
-    fn end_kick(&mut self, long: &LongKick, reply: Reply<'_>) {
-        self.queue.end_kick(long.kick);
-        if let Some(key) = long.by {
-            if self.conns[key].is_waiting() {
-                self.conns[key].go_on();
-            }
-            self.acknowledge(key, reply);
-        }
-    }
-
-    /// Nobody waits for the answers to this connection's kicks any more.
-    fn let_kicks_go(&mut self, key: Key<Conn>) {
-        for long in &mut self.kicks {
-            if long.by == Some(key) {
-                long.by = None;
-            }
-        }
-    }
-
-    /// Returns the jobs of closed connections and leaves their tubes, as far as this turn's allowance
-    /// goes.
-    fn see_off(&mut self, now: Time) {
-        while self.departures_left > 0 {
-            let Some(key) = self.departing.pop_front() else { return };
-            if !self.may_go_on(now) {
-                return self.departing.push_front(key);
-            }
-            if self.see_one_off(key, now) {
-                self.gone.push(key);
-            } else {
-                // Behind the others, who may have less to leave.
-                self.departing.push_back(key);
-            }
-        }
-    }
-
-    /// Takes some steps with one of them; whether it holds and watches nothing any more.
-    fn see_one_off(&mut self, key: Key<Conn>, now: Time) -> bool {
-        for _ in 0..PORTION.min(self.departures_left) {
-            let client = self.queue.client(key.beside());
-            if client.holds() > 0 {
-                if !self.may_go_on(now) {
-                    return false;
-                }
-                let tube = self.queue.give_back(key.beside());
-                self.hand_out(tube, now);
-            } else if client.watching() > 0 {
-                self.queue.let_go(key.beside());
-            } else {
-                return true;
-            }
-            self.departures_left -= 1;
-        }
-        false
     }
 }
 

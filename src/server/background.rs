@@ -1,0 +1,155 @@
+//! Work that one event makes large, a slice of it in a turn: alarms, long kicks, ends of pauses, jobs
+//! and tubes of clients that have left.
+
+use super::{PORTION, SLICE, Server};
+use crate::{
+    base::Key,
+    clock::Time,
+    conn::Conn,
+    proto::{Refused, Reply},
+    queue::{Expired, Kick, Timer, Tube},
+    wal::{Refusal, Wal},
+};
+
+/// A `kick` that takes more than one turn.
+#[derive(Debug)]
+pub(super) struct LongKick {
+    /// Who waits for the answer; `None` when it has gone, which does not stop the kick.
+    pub(super) by: Option<Key<Conn>>,
+    pub(super) kick: Kick,
+}
+
+impl Server {
+    /// Does what is due at `now`.
+    pub(super) fn alarm(&mut self, now: Time) {
+        let alarms = SLICE.max(std::mem::take(&mut self.obeyed).saturating_mul(2));
+        for timer in Timer::ALL {
+            for _ in 0..alarms {
+                if !self.may_go_on(now) {
+                    return;
+                }
+                match self.queue.expire(timer, now) {
+                    None => break,
+                    Some(Expired::Ready(tube)) => self.hand_out(tube, now),
+                    Some(Expired::PauseOver(tube)) => {
+                        if let Some(pair) = self.queue.end_pause(tube, now) {
+                            self.deliver(pair);
+                        }
+                    }
+                    Some(Expired::DeadlineSoon(client)) => {
+                        self.answer_waiting(client, Reply::DeadlineSoon);
+                    }
+                    Some(Expired::TimedOut(client)) => {
+                        self.answer_waiting(client, Reply::TimedOut);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives a piece of memory back to the system that nothing needs any more.
+    pub(super) fn free_spent(&mut self) -> bool {
+        self.queue.free_spent()
+            || self.conns.free_spent()
+            || self.wal.as_mut().is_some_and(Wal::free_spent)
+    }
+}
+
+impl Server {
+    /// Ends a tube's pause, at once if a slice of jobs is enough.
+    pub(super) fn end_pause(&mut self, tube: Key<Tube>, now: Time) {
+        for _ in 0..SLICE {
+            if !self.may_go_on(now) {
+                break;
+            }
+            let Some(pair) = self.queue.end_pause(tube, now) else { break };
+            self.deliver(pair);
+        }
+    }
+
+    /// Moves the jobs of a kick as far as this turn's allowance goes; answers it, or lines it up
+    /// for the next turn.
+    pub(super) fn kick(&mut self, mut long: LongKick, now: Time) {
+        while self.kicks_left > 0 {
+            if !self.may_go_on(now) {
+                // Nor is there for the other ones.
+                self.kicks_left = 0;
+                break;
+            }
+            let reply = match self.may_update(now) {
+                Ok(()) => None,
+                Err(Refusal::Full) => Some(Reply::KickedJobs(long.kick.moved)),
+                Err(Refusal::Failed) => Some(Reply::Refused(Refused::InternalError)),
+            };
+            if let Some(reply) = reply {
+                return self.end_kick(&long, reply);
+            }
+            let Some(job) = self.queue.kick_next(&mut long.kick) else {
+                return self.end_kick(&long, Reply::KickedJobs(long.kick.moved));
+            };
+            self.log_change(job, now);
+            self.kicks_left -= 1;
+            self.hand_out(self.queue.job(job).tube, now);
+        }
+        if let Some(key) = long.by {
+            self.conns[key].wait();
+        }
+        self.kicks.push_back(long);
+    }
+
+    fn end_kick(&mut self, long: &LongKick, reply: Reply<'_>) {
+        self.queue.end_kick(long.kick);
+        if let Some(key) = long.by {
+            if self.conns[key].is_waiting() {
+                self.conns[key].go_on();
+            }
+            self.acknowledge(key, reply);
+        }
+    }
+
+    /// Nobody waits for the answers to this connection's kicks any more.
+    pub(super) fn let_kicks_go(&mut self, key: Key<Conn>) {
+        for long in &mut self.kicks {
+            if long.by == Some(key) {
+                long.by = None;
+            }
+        }
+    }
+
+    /// Returns the jobs of closed connections and leaves their tubes, as far as this turn's allowance
+    /// goes.
+    pub(super) fn see_off(&mut self, now: Time) {
+        while self.departures_left > 0 {
+            let Some(key) = self.departing.pop_front() else { return };
+            if !self.may_go_on(now) {
+                return self.departing.push_front(key);
+            }
+            if self.see_one_off(key, now) {
+                self.gone.push(key);
+            } else {
+                // Behind the others, who may have less to leave.
+                self.departing.push_back(key);
+            }
+        }
+    }
+
+    /// Takes some steps with one of them; whether it holds and watches nothing any more.
+    fn see_one_off(&mut self, key: Key<Conn>, now: Time) -> bool {
+        for _ in 0..PORTION.min(self.departures_left) {
+            let client = self.queue.client(key.beside());
+            if client.holds() > 0 {
+                if !self.may_go_on(now) {
+                    return false;
+                }
+                let tube = self.queue.give_back(key.beside());
+                self.hand_out(tube, now);
+            } else if client.watching() > 0 {
+                self.queue.let_go(key.beside());
+            } else {
+                return true;
+            }
+            self.departures_left -= 1;
+        }
+        false
+    }
+}
