@@ -18,8 +18,9 @@
 //! 2. [`proto`]: the words on the wire, and [`conn`]: how bytes become words;
 //! 3. [`server`]: where they meet; `dispatch.rs` has one short arm per command;
 //! 4. [`net`]: the turn, sockets, readiness;
-//! 5. [`base`]: the containers, when their cost matters to you;
-//! 6. [`cli`], [`clock`], [`sys`], [`logging`], [`notify`], [`ping`] and `main.rs`: the edges.
+//! 5. [`wal`]: the binlog;
+//! 6. [`collections`] and [`memory`]: the containers, when their cost matters to you;
+//! 7. [`cli`], [`clock`], [`service`], [`sys`], `startup.rs` and `main.rs`: the edges.
 //!
 //! # What must always hold
 //!
@@ -32,17 +33,15 @@
 //!
 //! doc/architecture.md says more, and what is absent on purpose.
 
-pub mod base;
 pub mod cli;
 pub mod clock;
-pub mod completions;
+pub mod collections;
 pub mod conn;
-pub mod logging;
+pub mod memory;
 pub mod net;
-pub mod notify;
-pub mod ping;
 pub mod proto;
 pub mod queue;
 pub mod server;
+pub mod service;
 pub mod sys;
 pub mod wal;

@@ -22,12 +22,10 @@ use std::{
 use beanstalkd::{
     cli::{self, Config, Invocation},
     clock::Clock,
-    logging,
     net::{ListenError, Listener, Shell},
-    notify::Notifier,
-    ping,
     queue::Queue,
     server::{Identity, Rusage, Server, Settings},
+    service::{logging, notify::Notifier, ping},
     sys::{self, Signals, UserError},
     wal::{self, Directory, Name, Options, Report, Wal},
 };

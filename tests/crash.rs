@@ -18,9 +18,10 @@ use std::{
 };
 
 use beanstalkd::{
-    base::{Key, Memory},
     clock::{Calendar, Time},
+    collections::Key,
     conn::Conn,
+    memory::Memory,
     queue::{JOB_COST, Job, Queue, State},
     server::{SHARE, Server, Settings},
     wal::{Name, Options, Sync, Wal},

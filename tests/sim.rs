@@ -12,8 +12,8 @@ use std::{
 };
 
 use beanstalkd::{
-    base::Memory,
     clock::{Calendar, Time},
+    memory::Memory,
     queue::Queue,
     server::{Server, Settings},
     wal::{Options, Sync, Wal},

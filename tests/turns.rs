@@ -11,8 +11,8 @@
 use std::{env, fmt::Write as _, time::Duration};
 
 use beanstalkd::{
-    base::Key,
     clock::Time,
+    collections::Key,
     conn::Conn,
     server::{Identity, Rusage, SHARE, Server, Settings, TURN},
     sys,

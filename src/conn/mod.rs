@@ -23,7 +23,7 @@ mod output;
 pub use output::{Output, SLICES};
 
 use crate::{
-    base::{Bodies, Body, NoRoom},
+    memory::{Bodies, Body, NoRoom},
     proto::{self, CRLF, LINE_LIMIT, Refused},
     queue::Put,
 };

@@ -7,7 +7,7 @@
 use std::{collections::VecDeque, io::IoSlice, iter, mem};
 
 use crate::{
-    base::{Bodies, Body, Room, SMALL},
+    memory::{Bodies, Body, Room, SMALL},
     proto::{CRLF, Reply},
 };
 

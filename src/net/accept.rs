@@ -10,8 +10,8 @@ use super::{
     socket::{Socket, Stream},
 };
 use crate::{
-    base::{Need, NoRoom},
     clock::Time,
+    memory::{Need, NoRoom},
 };
 
 /// How many connections are accepted in a turn, over all listeners: a millisecond's worth.

@@ -32,13 +32,13 @@ use self::{
     socket::Socket,
 };
 use crate::{
-    base::Key,
     clock::{Clock, Time},
+    collections::Key,
     conn::Conn,
-    logging::Seldom,
-    notify::Notifier,
     proto::LINE_LIMIT,
     server::Server,
+    service::logging::Seldom,
+    service::notify::Notifier,
     sys::Signals,
     wal::Wal,
 };

@@ -4,9 +4,10 @@ use log::debug;
 
 use super::Shell;
 use crate::{
-    base::{Key, Need},
     clock::Time,
+    collections::Key,
     conn::Conn,
+    memory::Need,
     server::{Appetite, PATIENCE, SHARE, TURN},
 };
 

@@ -5,7 +5,7 @@ use std::{io, time::Duration};
 use log::{debug, warn};
 
 use super::Shell;
-use crate::{base::Key, clock::Time, conn::Conn, server::Appetite};
+use crate::{clock::Time, collections::Key, conn::Conn, server::Appetite};
 
 /// How many bytes one connection may take away in a turn, give or take one write.
 const WRITE_SHARE: usize = 1024 * 1024;

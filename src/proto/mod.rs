@@ -6,13 +6,13 @@
 mod http;
 mod parse;
 mod reply;
-mod yaml;
+mod stats_yaml;
 
 pub use self::{
     http::is_http_request,
     parse::{Refusal, parse, tube_name},
     reply::{List, Refused, Reply},
-    yaml::{JobStats, ServerStats, TubeStats},
+    stats_yaml::{JobStats, ServerStats, TubeStats},
 };
 
 /// The longest command line, its CR LF included.

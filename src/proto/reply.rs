@@ -1,6 +1,6 @@
 //! From a reply to bytes.
 
-use super::{CRLF, yaml};
+use super::{CRLF, stats_yaml};
 
 /// What the daemon answers. Each variant has exactly one form on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,14 +117,14 @@ impl List {
     /// How many bytes the reply has, or a few less.
     pub fn size(self) -> usize {
         let line = "OK \r\n\r\n".len() + usize::MAX.ilog10() as usize + 1;
-        line + yaml::list_length(self.count, self.bytes)
+        line + stats_yaml::list_length(self.count, self.bytes)
     }
 
     /// Appends the reply to `out`.
     pub fn write<'a>(self, out: &mut Vec<u8>, names: impl Iterator<Item = &'a str>) {
         out.reserve(self.size());
-        number(out, "OK ", yaml::list_length(self.count, self.bytes) as u64);
-        yaml::write_list(out, names);
+        number(out, "OK ", stats_yaml::list_length(self.count, self.bytes) as u64);
+        stats_yaml::write_list(out, names);
         out.extend_from_slice(CRLF);
     }
 }

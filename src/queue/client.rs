@@ -2,8 +2,8 @@
 //! and whether it waits for one. No bytes, no socket.
 
 use crate::{
-    base::{Heap, Key, List},
     clock::Time,
+    collections::{Heap, Key, List},
     queue::{
         SAFETY_MARGIN,
         job::{DueKey, Job},

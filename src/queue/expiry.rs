@@ -1,7 +1,7 @@
 //! What falls due: delays, pauses, time-to-run and time-outs.
 
 use super::{Client, Expired, Job, Queue, Timer, Tube, count, timers::Alarm};
-use crate::{base::Key, clock::Time};
+use crate::{clock::Time, collections::Key};
 
 impl Queue {
     /// The next step of ending a tube's pause, which hands a ready job to a waiting client; the

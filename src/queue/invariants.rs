@@ -1,7 +1,7 @@
 //! All invariants of the queue, walked: for tests, which call it after every step.
 
 use super::{Counts, Queue, State, Tube};
-use crate::base::Key;
+use crate::collections::Key;
 
 impl Queue {
     /// Walks everything and panics where something does not hold. O(all): for tests.

@@ -12,8 +12,9 @@
 //! So one position and one pair of links suffice, and a job fits 96 bytes beside its body.
 
 use crate::{
-    base::{Arena, BODY_COST, Bodies, Body, Key, Linked, Links, Need, NoRoom, Pages},
     clock::Time,
+    collections::{Arena, Key, Linked, Links, Pages},
+    memory::{BODY_COST, Bodies, Body, Need, NoRoom},
     queue::{client::Client, tube::Tube},
 };
 

@@ -33,8 +33,9 @@ pub use self::{
 };
 use self::{client::Watch, job::Jobs, timers::Timers, tube::Tubes};
 use crate::{
-    base::{Arena, Bodies, Body, Key, Need, NoRoom, Room},
     clock::Time,
+    collections::{Arena, Key},
+    memory::{Bodies, Body, Need, NoRoom, Room},
 };
 
 /// A client that waits is warned this long before a job it holds runs out of time.

@@ -2,8 +2,9 @@
 
 use super::{Dated, Job, Pause, Queue, Record, State};
 use crate::{
-    base::{Body, Key, Links, Need, NoRoom},
     clock::Time,
+    collections::{Key, Links},
+    memory::{Body, Need, NoRoom},
 };
 
 /// How many empty places are passed in the time that one job takes, at least.

@@ -6,8 +6,9 @@
 //! under that instant.
 
 use crate::{
-    base::{Arena, Heap, Key, Need, NoRoom, Room},
     clock::Time,
+    collections::{Arena, Heap, Key},
+    memory::{Need, NoRoom, Room},
     queue::{client::Client, job::DueKey, tube::Tube},
 };
 

@@ -6,8 +6,8 @@
 
 use super::{Queue, State, count, seconds};
 use crate::{
-    base::Key,
     clock::Time,
+    collections::Key,
     queue::{Client, Job, Tube},
 };
 

@@ -3,8 +3,9 @@
 //! A tube lives while it has jobs, users or watchers; `default` lives always.
 
 use crate::{
-    base::{Arena, Entry, Heap, Key, List, Named, Names, Need, NoRoom, Room},
     clock::Time,
+    collections::{Arena, Entry, Heap, Key, List, Named, Names},
+    memory::{Need, NoRoom, Room},
     queue::{
         client::Watch,
         job::{DueKey, Job, ReadyKey},

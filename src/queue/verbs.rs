@@ -5,8 +5,9 @@ use super::{
     job::ReadyKey, seconds,
 };
 use crate::{
-    base::{Body, Key, Links, Need, NoRoom},
     clock::Time,
+    collections::{Key, Links},
+    memory::{Body, Need, NoRoom},
 };
 
 impl Queue {

@@ -11,8 +11,9 @@
 
 use super::{Client, Queue, Tube, client::Wait};
 use crate::{
-    base::{Key, Need, NoRoom},
     clock::Time,
+    collections::Key,
+    memory::{Need, NoRoom},
 };
 
 impl Queue {

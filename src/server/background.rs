@@ -3,8 +3,8 @@
 
 use super::{PORTION, SLICE, Server};
 use crate::{
-    base::Key,
     clock::Time,
+    collections::Key,
     conn::Conn,
     proto::{Refused, Reply},
     queue::{Expired, Kick, Timer, Tube},

@@ -5,9 +5,10 @@ use std::io;
 
 use super::Server;
 use crate::{
-    base::{Key, NoRoom},
     clock::{Calendar, Time},
+    collections::Key,
     conn::Conn,
+    memory::NoRoom,
     proto::{Refused, Reply},
     queue::{Job, Queue},
     server::{Identity, Settings},

@@ -6,9 +6,10 @@ use ::log::trace;
 
 use super::{LongKick, Server, binlog, out_of_memory};
 use crate::{
-    base::{Key, Need, NoRoom},
     clock::Time,
+    collections::Key,
     conn::Conn,
+    memory::{Need, NoRoom},
     proto::{self, CRLF, Command, List, PutHeader, Refusal, Refused, Reply},
     queue::{Job, Put, State, Tube},
 };

@@ -29,12 +29,13 @@ use ::log::{debug, info, trace};
 
 use self::background::LongKick;
 use crate::{
-    base::{Arena, Key, Memory, Need, NoRoom, Room},
     clock::Time,
+    collections::{Arena, Key},
     conn::{Conn, SLICES, Step},
-    logging::Seldom,
+    memory::{Memory, Need, NoRoom, Room},
     proto::{CRLF, Refused, Reply, Verb},
     queue::{Client, Job, Queue, Tube},
+    service::logging::Seldom,
     wal::Wal,
 };
 

@@ -2,9 +2,10 @@
 
 use super::{Server, out_of_memory};
 use crate::{
-    base::{Body, Key},
     clock::Time,
+    collections::Key,
     conn::Conn,
+    memory::Body,
     proto::{CRLF, Refused, Reply},
     queue::Put,
 };

@@ -2,8 +2,8 @@
 
 use super::Server;
 use crate::{
-    base::Key,
     clock::Time,
+    collections::Key,
     proto::{JobStats, ServerStats, TubeStats},
     queue::{Job, State, Tube},
 };

@@ -13,8 +13,8 @@ use super::{
     replay::HEAD,
 };
 use crate::{
-    base::Key,
     clock::Time,
+    collections::Key,
     queue::{Job, Queue, State},
 };
 

@@ -9,8 +9,8 @@ use super::{
     replay::HEAD, segments,
 };
 use crate::{
-    base::Key,
     clock::Time,
+    collections::Key,
     queue::{Job, Queue},
 };
 

@@ -4,8 +4,8 @@ use log::info;
 
 use super::Wal;
 use crate::{
-    base::Key,
     clock::{Calendar, Time},
+    collections::Key,
     queue::{Job, Queue},
 };
 

@@ -49,8 +49,9 @@ pub use self::{
     replay::{Complaint, Progress, Report, SegmentReport, Wrong},
 };
 use crate::{
-    base::{Key, NoRoom, Room},
     clock::{Calendar, Time},
+    collections::Key,
+    memory::{NoRoom, Room},
     queue::{Job, Queue},
 };
 

@@ -24,8 +24,8 @@ use super::{
     window::Window,
 };
 use crate::{
-    base::{Body, NoRoom},
     clock::{Calendar, Time},
+    memory::{Body, NoRoom},
     proto::{CRLF, NAME_LIMIT},
     queue::{Dated, Queue, Record, State},
     sys,

@@ -12,7 +12,8 @@ use std::{collections::VecDeque, ops::RangeInclusive};
 
 use super::record::SHORT;
 use crate::{
-    base::{Arena, Key, Linked, Links, List, Need, NoRoom, Room},
+    collections::{Arena, Key, Linked, Links, List},
+    memory::{Need, NoRoom, Room},
     queue::Job,
 };
 

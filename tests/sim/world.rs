@@ -5,9 +5,10 @@
 use std::{collections::VecDeque, time::Duration};
 
 use beanstalkd::{
-    base::{Key, Memory},
     clock::Time,
+    collections::Key,
     conn::Conn,
+    memory::Memory,
     server::{Appetite, Identity, Rusage, SHARE, Server, Settings},
     wal::Wal,
 };

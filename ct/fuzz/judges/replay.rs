@@ -15,8 +15,9 @@ use std::{
 };
 
 use beanstalkd::{
-    base::{self, Key},
     clock::{Calendar, Time},
+    collections::Key,
+    memory,
     queue::{Job, Put, Queue, Record, State, Tube},
     wal::{self, Disk, Name, Options, Outcome, Report, Sync, Wal},
 };
@@ -42,7 +43,7 @@ struct Memory {
 #[derive(Debug)]
 struct Scarce(u32);
 
-impl base::Memory for Scarce {
+impl memory::Memory for Scarce {
     fn is_there(&mut self, _: usize) -> bool {
         let is_there = self.0 > 0;
         self.0 = self.0.saturating_sub(1);

@@ -9,7 +9,8 @@
 
 use std::{collections::BTreeMap, mem};
 
-use super::{Arena, Key, Need, NoRoom, Room};
+use super::{Arena, Key};
+use crate::memory::{Need, NoRoom, Room};
 
 const PAGE: usize = 256;
 const DIRECTORY: usize = 1024;

@@ -19,7 +19,7 @@
 
 use std::{collections::VecDeque, fmt, mem};
 
-use super::room::{Need, NoRoom, Room};
+use super::probe::{Need, NoRoom, Room};
 
 /// Bodies start at multiples of this.
 const GRAIN: usize = 8;

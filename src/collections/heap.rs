@@ -7,7 +7,8 @@
 //!
 //! Keys must be distinct for a total order; every caller ends its key in something unique.
 
-use super::{Key, Need, NoRoom, Room};
+use super::Key;
+use crate::memory::{Need, NoRoom, Room};
 
 #[derive(Debug)]
 struct Entry<K, T> {

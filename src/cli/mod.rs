@@ -7,6 +7,8 @@
 //! told, help or the version is answered whatever stands behind, and of a repeated flag the last
 //! one wins.
 
+mod completions;
+
 use std::{
     ffi::OsStr,
     fmt::{self, Write},
@@ -16,8 +18,8 @@ use std::{
 
 use getopts::{Fail, Options};
 
+pub use self::completions::Shell;
 use crate::{
-    completions::Shell,
     proto::{JOB_SIZE_DEFAULT, JOB_SIZE_LIMIT},
     wal::Sync,
 };

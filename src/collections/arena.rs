@@ -15,7 +15,7 @@ use std::{
 
 use slab::Slab;
 
-use super::room::{Need, NoRoom, Room};
+use crate::memory::{Need, NoRoom, Room};
 
 /// Names one item of an `Arena<T>`. `Option<Key<T>>` is four bytes too.
 pub struct Key<T> {

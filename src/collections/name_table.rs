@@ -10,7 +10,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use super::{Arena, Key, Need, NoRoom, Room};
+use super::{Arena, Key};
+use crate::memory::{Need, NoRoom, Room};
 
 /// An item's part of the table.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::cli::{FLAGS, Flag};
+use super::{FLAGS, Flag};
 
 /// A shell that completes command lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

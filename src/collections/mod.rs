@@ -1,0 +1,16 @@
+//! Containers that know nothing of queues: [`Arena`] with typed keys, [`Heap`] whose items know
+//! their place, [`List`] by key, [`Pages`] from id to key, [`Names`] from name to key.
+//!
+//! What grows takes its memory from [`crate::memory::Room`] before anything changes.
+
+mod arena;
+mod heap;
+mod id_map;
+mod list;
+mod name_table;
+
+pub use arena::{Arena, Key};
+pub use heap::Heap;
+pub use id_map::Pages;
+pub use list::{Linked, Links, List};
+pub use name_table::{Entry, Named, Names};
