@@ -167,7 +167,22 @@ impl Wal {
         if self.full_until.is_some_and(|until| until > now) || !self.can_rotate() {
             return false;
         }
-        match self.try_make_spare(least) {
+        let made = self.try_make_spare(least);
+        self.note_made(made, now)
+    }
+
+    /// Makes the spare that a new segment needs at once: with room for all deletes if the disk has
+    /// that, or else for some of them, which make room for the others.
+    pub(super) fn try_make_first_spare(&mut self) -> io::Result<bool> {
+        match self.try_make_spare(self.room_for_deletes()) {
+            Err(error) if is_full(&error) => self.try_make_spare(SEGMENT_ALIGN_BYTES),
+            made => made,
+        }
+    }
+
+    /// Notes what making a spare has come to; whether there is one.
+    pub(super) fn note_made(&mut self, made: io::Result<bool>, now: Time) -> bool {
+        match made {
             Ok(is_whole) => {
                 if is_whole {
                     self.note_room();
@@ -324,7 +339,8 @@ impl Wal {
                 Ok(()) => {}
                 // There may be room for a smaller one, which is better than none.
                 Err(_) if self.spares.is_empty() => {
-                    self.make_spare(self.room_for_deletes(), now);
+                    let made = self.try_make_first_spare();
+                    self.note_made(made, now);
                     return;
                 }
                 Err(error) => return self.note_full(&error, now),

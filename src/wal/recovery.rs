@@ -41,8 +41,11 @@ impl Wal {
 
     /// Opens a fresh segment; every job is to be written to it or its successors.
     pub(super) fn try_again(&mut self, queue: &Queue, now: Time) -> io::Result<()> {
-        if self.spares.is_empty() && !self.make_spare(self.room_for_deletes(), now) {
-            return Err(io::ErrorKind::StorageFull.into());
+        if self.spares.is_empty() {
+            let made = self.try_make_first_spare();
+            if !self.note_made(made, now) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
         }
         let last = self.ledger.current().map_or(0, |current| current.number);
         self.open_next(0, queue)?;

@@ -22,14 +22,13 @@ impl Wal {
         queue: &Queue,
         now: Time,
     ) -> io::Result<()> {
-        let least = self.room_for_deletes();
-        let mut made = self.try_make_spare(least);
+        let mut made = self.try_make_spare(self.room_for_deletes());
         let mut is_tidy = false;
         if made.as_ref().is_err_and(is_full) {
             // What the last run had set aside is room as well.
             self.tidy(files, report);
             is_tidy = true;
-            made = self.try_make_spare(least);
+            made = self.try_make_first_spare();
         }
         match made {
             Err(error) if is_full(&error) => self.note_full(&error, now),
@@ -43,7 +42,9 @@ impl Wal {
         match opened {
             Ok(true) => {}
             Ok(false) => {
-                error!("there is not even room for deletes: no job can be changed until there is");
+                error!(
+                    "there is not even room for one delete: no job can be changed until there is"
+                );
                 // Serve what is there, and try again: somebody may make room.
                 self.ledger.open(number);
                 self.health = Health::Failed { retry_at: now + RETRY_DELAY };

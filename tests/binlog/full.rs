@@ -7,7 +7,7 @@ use std::{
     {fs, io},
 };
 
-use ct::{Daemon, skip};
+use ct::{Daemon, Prng, skip};
 
 use crate::stage::{Folder, OURS, Peer, Seen, can_run, end, eventually, spawn};
 
@@ -340,4 +340,38 @@ fn after_a_failed_write_nothing_is_acknowledged_until_it_works_again() {
     let states: Vec<_> = jobs.iter().filter(|&(&id, _)| id != 5).collect();
     let states: Vec<_> = states.iter().map(|&(&id, seen)| (id, seen.text("state"))).collect();
     assert_eq!(states, [(1, "buried"), (4, "ready"), (id, "ready")]);
+}
+
+/// A daemon that was stopped while it compacted a full disk came back with a page too little for one
+/// segment that has room for every delete. It changed no job any more, and no client could delete
+/// one to make room.
+#[test]
+fn a_restart_on_a_disk_that_the_log_has_filled_leaves_room_for_deletes() {
+    let mut prng = Prng::new(5);
+    for size in (200..1000).step_by(60) {
+        let Some(disk) = SmallDisk::new(size * 1024) else { return };
+        let (mut daemon, mut place) = disk.serve(&["-F"]);
+        let mut client = Peer::at(&place);
+        let (mut jobs, mut refused) = (Vec::new(), 0);
+        while refused < 20 {
+            let reply = client.0.put(0, 0, 60, b"0123456789").expect("a reply");
+            match reply.strip_prefix("INSERTED ") {
+                Some(id) => jobs.push(id.to_owned()),
+                None => refused += 1,
+            }
+            if !jobs.is_empty() && prng.chance(9, 20) {
+                let nth = usize::try_from(prng.below(jobs.len() as u64)).expect("small");
+                client.tell(&format!("delete {}", jobs.swap_remove(nth)), "DELETED");
+            }
+        }
+        for restart in 1..=3 {
+            end(daemon, libc::SIGKILL);
+            (daemon, place) = disk.serve(&["-F"]);
+            client = Peer::at(&place);
+            let Some(id) = jobs.pop() else { break };
+            let reply = client.0.command(&format!("delete {id}")).expect("a reply");
+            assert_eq!(reply, "DELETED", "{size} KiB, restart {restart}: {}", daemon.stderr());
+        }
+        end(daemon, libc::SIGKILL);
+    }
 }
