@@ -15,6 +15,9 @@ use crate::memory::{Need, NoRoom, Room};
 const PAGE: usize = 256;
 const DIRECTORY: usize = 1024;
 
+/// What a directory takes in bytes, with its part of the tree at worst.
+const DIRECTORY_BYTES: usize = size_of::<Directory<()>>() + 512;
+
 #[derive(Debug)]
 struct Page<T> {
     used: u16,
@@ -60,12 +63,14 @@ impl<T> Pages<T> {
         self.held[page].keys[slot]
     }
 
-    /// Makes sure that the next key finds memory. Fails where there is none. O(1).
-    pub fn make_room(&mut self, room: &mut Room) -> Result<(), NoRoom> {
-        // A directory serves a quarter of a million ids: it is not counted, but must be there. Where
-        // there is little, jobs that find a place among others must not be refused for its sake.
-        if !room.has(Need::Least, 4 * size_of::<Directory<T>>()) {
-            return Err(NoRoom);
+    /// Makes sure that a key under `id` finds memory. Fails if there is none. O(1), or O(log n) for
+    /// an id that is far from the one before.
+    pub fn make_room(&mut self, id: u64, room: &mut Room) -> Result<(), NoRoom> {
+        let (number, ..) = place(id);
+        let is_there = (number == self.entered && !self.directories.is_empty())
+            || self.directories.contains_key(&number);
+        if !is_there {
+            room.take(Need::More, DIRECTORY_BYTES)?;
         }
         self.held.make_room(Need::More, room)
     }

@@ -114,6 +114,8 @@ impl Shell {
         }
         let fd = signals.as_raw_fd();
         poll.registry().register(&mut SourceFd(&fd), SIGNALS, Interest::READABLE)?;
+        // Without one descriptor more no client could ever connect: better to end and say so.
+        drop(poll.registry().try_clone()?);
         Ok(Self {
             poll,
             doors,

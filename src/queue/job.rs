@@ -199,10 +199,10 @@ pub(super) struct Jobs {
 
 impl Jobs {
     /// Makes sure that the next job finds memory, but for its body. O(1).
-    pub(super) fn make_room(&mut self) -> Result<(), NoRoom> {
+    pub(super) fn make_room(&mut self, id: u64) -> Result<(), NoRoom> {
         let room = self.bodies.room_mut();
         self.arena.make_room(Need::More, room)?;
-        self.ids.make_room(room)
+        self.ids.make_room(id, room)
     }
 
     pub(super) fn insert(&mut self, job: Job) -> Key<Job> {

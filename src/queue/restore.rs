@@ -13,8 +13,8 @@ const PLACES_PER_JOB: usize = 16;
 /// Coming back from a log, and holding still when a log fails.
 impl Queue {
     /// Makes sure of the memory that [`Queue::restore`] takes beside that of the body.
-    pub fn make_room_to_restore(&mut self, tube: &str) -> Result<(), NoRoom> {
-        self.jobs.make_room()?;
+    pub fn make_room_to_restore(&mut self, id: u64, tube: &str) -> Result<(), NoRoom> {
+        self.jobs.make_room(id)?;
         let room = self.jobs.bodies.room_mut();
         if let Some(tube) = self.tubes.find(tube) {
             let tube = &mut self.tubes.arena[tube];

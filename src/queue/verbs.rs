@@ -50,7 +50,7 @@ impl Queue {
     /// move.
     pub fn make_room_to_put(&mut self, client: Key<Client>, delay: u32) -> Result<(), NoRoom> {
         let tube = self.clients[client].using;
-        self.jobs.make_room()?;
+        self.jobs.make_room(self.next_id)?;
         let room = self.jobs.bodies.room_mut();
         self.tubes.arena[tube].ready.make_room(Need::More, room)?;
         self.make_room_to_delay(tube, delay)

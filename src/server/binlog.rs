@@ -28,8 +28,7 @@ impl Server {
             queue.freeze();
         }
         // What the log has brought stays, whatever the ceiling is now.
-        queue.room_mut().set_ceiling(settings.memory_limit.unwrap_or(u64::MAX));
-        Self { queue, wal: Some(wal), ..Self::new(identity, settings, now) }
+        Self::with(identity, settings, queue, Some(wal), now)
     }
 
     /// Ends the doings of a turn: call it before replies leave. They may leave after it, except

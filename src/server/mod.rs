@@ -166,11 +166,20 @@ pub struct Server {
 impl Server {
     /// Makes a server without connections, jobs or log.
     pub fn new(identity: Identity, settings: Settings, now: Time) -> Self {
-        let mut queue = Queue::default();
+        Self::with(identity, settings, Queue::default(), None, now)
+    }
+
+    fn with(
+        identity: Identity,
+        settings: Settings,
+        mut queue: Queue,
+        wal: Option<Wal>,
+        now: Time,
+    ) -> Self {
         queue.room_mut().set_ceiling(settings.memory_limit.unwrap_or(u64::MAX));
         Self {
             queue,
-            wal: None,
+            wal,
             awaiting: Vec::new(),
             conns: Arena::default(),
             identity,

@@ -267,6 +267,7 @@ impl Disk for Directory {
                 }
                 Err(error) => return Err(error),
             };
+            files.try_reserve(1).map_err(|_| io::ErrorKind::OutOfMemory)?;
             match (name, size) {
                 (name, Some(size)) => files.push((name, size)),
                 // Somebody's directory: not to be read, and no segment can have its name.

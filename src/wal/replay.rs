@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     clock::{Calendar, Time},
-    memory::{Body, NoRoom},
+    memory::{Body, Need, NoRoom},
     proto::{CRLF, NAME_LIMIT},
     queue::{Dated, Queue, Record, State},
     sys,
@@ -36,6 +36,10 @@ pub(super) const HEAD: usize = 4;
 
 /// How many bytes of memory a replay spares: for lists that are small beside the jobs.
 const SPARE_BYTES: usize = 1 << 20;
+
+/// What a daemon still makes before it serves, with the first connection, beside what a connection
+/// must leave, or more: with less it would serve no client.
+const UNTIL_SERVING_BYTES: usize = 5 << 19;
 
 /// How many complaints about one segment are kept; the rest are only counted.
 const COMPLAINTS: usize = 20;
@@ -169,20 +173,24 @@ pub(super) fn replay(
     // What fitted while clients were served must fit now.
     queue.room_mut().set_spare(Some(SPARE_BYTES));
     queue.bodies_mut().begin_bulk(sys::populate);
-    let mut segments: Vec<(u32, u64)> = files
-        .iter()
-        .filter_map(|&(name, size)| match name {
-            Name::Segment(number) => Some((number, size)),
-            Name::Spare(_) | Name::Damaged(_) => None,
-        })
-        .collect();
+    let mut report = Report::default();
+    let mut segments: Vec<(u32, u64)> = Vec::new();
+    let room = queue.room_mut();
+    let made = room
+        .grow(Need::More, &mut segments, files.len())
+        .and_then(|()| room.grow(Need::More, &mut report.segments, files.len()))
+        .and_then(|()| ledger.make_room_for_segments(room, files.len()));
+    made.map_err(|_| short_of_memory(format_args!("for a list of {} files", files.len())))?;
+    segments.extend(files.iter().filter_map(|&(name, size)| match name {
+        Name::Segment(number) => Some((number, size)),
+        Name::Spare(_) | Name::Damaged(_) => None,
+    }));
     segments.sort_unstable();
-    let mut buffer = Window::buffer()
-        .map_err(|error| io::Error::new(error.kind(), "not enough memory to read the binlog"))?;
+    let mut buffer =
+        Window::buffer().map_err(|_| short_of_memory(format_args!("to read a file")))?;
     let newest = last_written(disk, &segments, &mut buffer)?;
     let all = segments.iter().map(|&(_, size)| size).sum();
     let mut before = 0;
-    let mut report = Report::default();
     for (number, size) in segments {
         let name = Name::Segment(number);
         ledger.open(number);
@@ -199,6 +207,10 @@ pub(super) fn replay(
     queue.sort_buried();
     queue.bodies_mut().end_bulk();
     queue.room_mut().set_spare(None);
+    if !queue.room_mut().has(Need::Connection, UNTIL_SERVING_BYTES) {
+        let jobs = queue.jobs();
+        return Err(short_of_memory(format_args!("for a connection beside {jobs} jobs")));
+    }
     Ok(report)
 }
 
@@ -222,6 +234,11 @@ fn last_written(
         }
     }
     Ok(None)
+}
+
+fn short_of_memory(what: fmt::Arguments<'_>) -> io::Error {
+    let text = format!("not enough memory {what}. Nothing has been changed");
+    io::Error::new(io::ErrorKind::OutOfMemory, text)
 }
 
 /// Adds to an error on which file it came.
@@ -547,7 +564,7 @@ impl<'a> Reader<'a> {
         }
         let head = window.at(at, frame.head_length)?;
         let tube = frame.name(head).expect("it has been verified");
-        make_room(queue, ledger, tube).map_err(no_memory)?;
+        make_room(queue, ledger, facts.id, tube).map_err(no_memory)?;
         let body = store_body(window, queue, at, frame)?;
         let record = self.sink.known(facts);
         let head = self.window.at(at, frame.head_length)?;
@@ -606,9 +623,9 @@ pub(super) fn checked_end(
 }
 
 /// Makes sure of the memory for one more job in this tube, beside that of its body.
-fn make_room(queue: &mut Queue, ledger: &mut Ledger, tube: &str) -> Result<(), NoRoom> {
+fn make_room(queue: &mut Queue, ledger: &mut Ledger, id: u64, tube: &str) -> Result<(), NoRoom> {
     let mut make_room = |queue: &mut Queue| {
-        queue.make_room_to_restore(tube)?;
+        queue.make_room_to_restore(id, tube)?;
         ledger.make_room(queue.room_mut())
     };
     let made = make_room(queue);

@@ -79,6 +79,15 @@ const PLACES_PER_SEARCH: usize = 64 * 1024;
 const SHORT_LENGTH: u64 = SHORT as u64;
 
 impl Ledger {
+    /// Makes sure of the memory for so many segments, and those that a start begins.
+    pub(super) fn make_room_for_segments(
+        &mut self,
+        room: &mut Room,
+        count: usize,
+    ) -> Result<(), NoRoom> {
+        room.grow_line(Need::More, &mut self.segments, count + 2)
+    }
+
     /// Begins a segment, which is the current one from now on.
     pub(super) fn open(&mut self, number: u32) {
         self.closed += self.segments.back().map_or(0, |segment| segment.used);

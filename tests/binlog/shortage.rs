@@ -321,3 +321,49 @@ fn room_that_is_not_needed_any_more_is_given_back() {
     }
     eventually("the room of many jobs is given back", || taken() <= 4 << 20);
 }
+
+/// With a little less memory than it needed, a start aborted after it had begun a segment, or served
+/// on and let no client in.
+#[test]
+fn a_start_short_of_memory_ends_or_serves() {
+    let folder = Folder::new();
+    let daemon = folder.serve(OURS, &["-F"]);
+    let mut client = Peer::of(&daemon);
+    for id in 1..=20_000 {
+        client.put(0, 0, &body(id, 200));
+    }
+    end(daemon, libc::SIGKILL);
+    let (mut refused, mut served) = (0, 0);
+    for limit_kib in (12_000..40_000).step_by(170) {
+        let before = contents(&folder);
+        let (script, all) = within(&format!("ulimit -v {limit_kib}"), &folder, &["-F"]);
+        let mut words = vec!["-c", &script];
+        words.extend(all.iter().map(String::as_str));
+        let mut daemon = Daemon::spawn_raw("/bin/sh".as_ref(), &words).expect("it starts");
+        let mut answer = None;
+        eventually("it ends, or says where it listens", || {
+            let stderr = daemon.stderr();
+            let told =
+                stderr.split_once(" listens on ").and_then(|(_, rest)| rest.split_once('\n'));
+            answer = told.map(|(place, _)| Client::connect(place)?.yaml("stats"));
+            answer.is_some() || daemon.exit_status().is_some()
+        });
+        if let Some(Ok(stats)) = answer {
+            assert!(stats.contains("current-jobs-ready: 20000\n"), "{limit_kib}: {stats}");
+            end(daemon, libc::SIGKILL);
+            served += 1;
+            if served == 3 {
+                break;
+            }
+            continue;
+        }
+        let status = daemon.wait_exit(crate::stage::LONG).expect("it ends or answers").code();
+        let said = daemon.stderr();
+        // Without room for the program and its libraries, neither can the loader say much.
+        let is_loaded = said.contains("version ");
+        assert!(status == Some(10) || !is_loaded, "{limit_kib}: {status:?}: {said}");
+        assert!(contents(&folder) == before, "{limit_kib}: a start that failed changed something");
+        refused += u32::from(is_loaded);
+    }
+    assert!(refused > 3 && served == 3, "{refused} starts were refused, {served} served");
+}
