@@ -186,7 +186,7 @@ struct Scarce {
 }
 
 impl Memory for Scarce {
-    fn is_there(&mut self, _: usize) -> bool {
+    fn is_there(&mut self, _: usize, _: usize) -> bool {
         self.tries = self.tries.saturating_sub(1);
         self.tries > 0
     }

@@ -178,7 +178,7 @@ struct Fickle {
 }
 
 impl Memory for Fickle {
-    fn is_there(&mut self, _: usize) -> bool {
+    fn is_there(&mut self, _: usize, _: usize) -> bool {
         self.is_reliable.load(Relaxed) || self.prng.chance(4, 5)
     }
 }

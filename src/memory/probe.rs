@@ -45,21 +45,46 @@ const SPARE: [usize; 4] = [7 << 20, 4 << 20, 3 << 20, 2 << 20];
 
 /// Where memory comes from. Tests have others, which refuse.
 pub trait Memory: fmt::Debug {
-    /// Whether so many bytes could be had now. Takes nothing.
-    fn is_there(&mut self, bytes: usize) -> bool;
+    /// Whether `bytes` in one piece could be had now, and `spare` more in smaller ones. Takes
+    /// nothing.
+    fn is_there(&mut self, bytes: usize, spare: usize) -> bool;
 }
 
-/// The system's memory: two calls to the system for each try, some microseconds.
+/// The system's memory: two calls to the system for each try, some microseconds. If there is too
+/// little in one piece, what was freed between other things is counted: some ten microseconds.
 #[derive(Debug)]
 struct System;
 
+/// A piece of memory in bytes that is surely enough for anything small.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// The most pieces that are tried together: enough for what is spared.
+const PIECES_MAX: usize = SPARE[0] / PIECE_BYTES;
+
+/// So many bytes in one piece, if they can be had.
+fn try_piece(bytes: usize) -> Option<Vec<u8>> {
+    let mut piece: Vec<u8> = Vec::new();
+    let is_there = piece.try_reserve_exact(bytes).is_ok();
+    // Or the compiler would see that the memory is not used, and not ask for it.
+    black_box(&mut piece);
+    is_there.then_some(piece)
+}
+
 impl Memory for System {
-    fn is_there(&mut self, bytes: usize) -> bool {
-        let mut room: Vec<u8> = Vec::new();
-        let is_there = room.try_reserve_exact(bytes).is_ok();
-        // Or the compiler would see that the memory is not used, and not ask for it.
-        black_box(&room);
-        is_there
+    fn is_there(&mut self, bytes: usize, spare: usize) -> bool {
+        if try_piece(bytes.saturating_add(spare)).is_some() {
+            return true;
+        }
+        let Some(_first) = try_piece(bytes) else { return false };
+        let mut pieces = [const { Vec::<u8>::new() }; PIECES_MAX];
+        let count = spare.div_ceil(PIECE_BYTES);
+        count <= PIECES_MAX
+            && pieces[..count].iter_mut().all(|piece| {
+                let made = try_piece(PIECE_BYTES);
+                let is_there = made.is_some();
+                *piece = made.unwrap_or_default();
+                is_there
+            })
     }
 }
 
@@ -168,8 +193,8 @@ impl Room {
         let most = Need::More as usize;
         let first = if self.is_refused[most] { at } else { most };
         for tried in [first, at] {
-            let ahead = self.spare[tried].saturating_add(self.step.unsigned_abs());
-            if self.memory.is_there(ahead.saturating_add(count)) {
+            let ahead = count.saturating_add(self.step.unsigned_abs());
+            if self.memory.is_there(ahead, self.spare[tried]) {
                 let left = if self.step == 0 { 0 } else { self.step.saturating_add(asked) };
                 self.left[tried..].fill(left);
                 return true;
@@ -188,7 +213,10 @@ impl Room {
     /// Takes `count` bytes. Fails, and takes nothing, where they are not there.
     #[inline]
     pub fn take(&mut self, need: Need, count: usize) -> Result<(), NoRoom> {
-        if !self.has(need, count) {
+        // What was tried before may be there in pieces only.
+        let is_there =
+            if count > PIECE_BYTES { self.is_there(need, count) } else { self.has(need, count) };
+        if !is_there {
             return Err(NoRoom);
         }
         self.spend(count);
@@ -284,9 +312,9 @@ mod tests {
     }
 
     impl Memory for Limited {
-        fn is_there(&mut self, bytes: usize) -> bool {
+        fn is_there(&mut self, bytes: usize, spare: usize) -> bool {
             self.tries.fetch_add(1, Relaxed);
-            bytes <= self.bytes.load(Relaxed)
+            bytes.saturating_add(spare) <= self.bytes.load(Relaxed)
         }
     }
 

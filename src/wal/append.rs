@@ -8,9 +8,9 @@ use super::{
     Current, HEADER_BYTES, MARK_EVERY_BYTES, NUMBER_MAX, Name, PENDING_MAX_BYTES, SHORT_BYTES,
     Sync, Wal, no_number_left, no_segment,
     preallocate::{Spare, size_of},
+    reader::HEAD,
     record,
     record::{Facts, HEAD_MAX_BYTES as RECORD_HEAD_MAX_BYTES, Kind, Mark, VERSION},
-    replay::HEAD,
 };
 use crate::{
     clock::Time,

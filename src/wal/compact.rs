@@ -6,7 +6,7 @@ use log::{debug, warn};
 
 use super::{
     Health, Name, RETRY_DELAY, RETRY_DELAY_MAX, SHORT_BYTES, Sync, Wal, preallocate::size_of,
-    replay::HEAD, segments,
+    reader::HEAD, segments,
 };
 use crate::{
     clock::Time,

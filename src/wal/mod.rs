@@ -19,9 +19,11 @@
 mod append;
 mod compact;
 mod dates;
+mod directory;
 mod disk;
 mod inspect;
 mod preallocate;
+mod reader;
 mod record;
 mod recovery;
 mod replay;
@@ -38,12 +40,13 @@ use log::{debug, error, info};
 use self::{
     dates::Dates,
     preallocate::{Spare, size_of},
+    reader::HEAD,
     record::SHORT,
-    replay::HEAD,
     segments::Ledger,
 };
 pub use self::{
-    disk::{Directory, Disk, Name},
+    directory::Directory,
+    disk::{Disk, Name},
     inspect::{Inspection, inspect},
     record::{Damage, Format},
     replay::{Complaint, Progress, Report, SegmentReport, Wrong},

@@ -12,8 +12,8 @@ use std::io;
 use crc32fast::Hasher;
 
 use super::{
+    reader::{HEAD, checked_end},
     record::{Format, Frame, HEAD_MAX_BYTES, Mark, SALT_AT, SHORT},
-    replay::{HEAD, checked_end},
     window::Window,
 };
 use crate::proto::CRLF;

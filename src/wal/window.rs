@@ -229,7 +229,7 @@ fn first_nonzero(bytes: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wal::disk::Directory;
+    use crate::wal::directory::Directory;
 
     fn with_file(bytes: &[u8], act: impl FnOnce(&mut Window<'_>)) {
         let root = tempfile::tempdir().expect("a directory");

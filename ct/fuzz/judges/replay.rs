@@ -44,7 +44,7 @@ struct Memory {
 struct Scarce(u32);
 
 impl memory::Memory for Scarce {
-    fn is_there(&mut self, _: usize) -> bool {
+    fn is_there(&mut self, _: usize, _: usize) -> bool {
         let is_there = self.0 > 0;
         self.0 = self.0.saturating_sub(1);
         is_there

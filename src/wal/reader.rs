@@ -1,0 +1,532 @@
+//! Reads one segment: which bytes are records, what they say, and what is wrong with the others.
+
+use std::io;
+
+use super::{
+    record::{Damage, Facts, Format, Frame, HEAD_MAX_BYTES, Kind, Mark, SHORT, VERSION, VERSION_5},
+    replay::{Complaint, SegmentReport, Wrong},
+    search::{Beginning, PrefixSums, find_salt},
+    segments::Ledger,
+    window::Window,
+};
+use crate::{
+    clock::{Calendar, Time},
+    memory::{Body, NoRoom},
+    proto::{CRLF, NAME_LIMIT},
+    queue::{Dated, Queue, Record, State},
+};
+
+/// The length of the version at the start of a segment, in bytes.
+pub(super) const HEAD: usize = 4;
+
+/// How many complaints about one segment are kept; the rest are only counted.
+const COMPLAINTS: usize = 20;
+
+/// The largest id that is believed where no checksum vouches for it: a damaged one must not use up
+/// those of later jobs.
+const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
+
+/// The largest id that is believed even if a checksum vouches for it: enough are left for later
+/// jobs, whose records must be believed as well.
+const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
+
+/// How far beyond all ids that are known the id of an unfinished record may lie: as many jobs as may
+/// be put before a sync. What lies further is no id, but bytes of something else.
+const TORN_ID_REACH: u64 = 1 << 16;
+
+/// An unfinished end of the newest segment has at most as many bytes as the record that it begins
+/// with announces, or so many if that cannot be read: more is damage.
+const TORN_TAIL_MAX_BYTES: u64 = 1 << 20;
+
+/// Where records go.
+pub(super) struct Sink<'a> {
+    pub(super) queue: &'a mut Queue,
+    pub(super) ledger: &'a mut Ledger,
+    pub(super) calendar: Calendar,
+    pub(super) now: Time,
+}
+
+/// Reads one segment.
+pub(super) struct Reader<'a> {
+    report: SegmentReport,
+    window: Window<'a>,
+    sink: Sink<'a>,
+}
+
+/// What stands at an offset.
+enum Seen {
+    /// A record of so many bytes, which has been applied.
+    Record(u64),
+    /// No more records: zeros, or the end of the file.
+    End,
+}
+
+/// What the reader makes of an offset, unless the disk or the memory fails.
+type Judgement<T> = io::Result<Result<T, Damage>>;
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(number: u32, size: u64, window: Window<'a>, sink: Sink<'a>) -> Self {
+        let report = SegmentReport {
+            number,
+            size,
+            used: 0,
+            format: None,
+            kept: 0,
+            skipped: 0,
+            complaints: Vec::new(),
+            complaints_in_all: 0,
+            torn: None,
+        };
+        Self { report, window, sink }
+    }
+
+    /// What the segment's records have come to so far.
+    pub(super) fn queue(&self) -> &Queue {
+        self.sink.queue
+    }
+
+    pub(super) fn finish(mut self) -> SegmentReport {
+        if let Some((offset, lost, error)) = self.window.unreadable() {
+            self.complain(offset, Wrong::Unreadable(error), lost);
+        }
+        self.sink.ledger.grow(self.report.used);
+        if self.report.is_damaged() {
+            self.sink.ledger.mark_damaged();
+        }
+        self.report
+    }
+
+    fn complain(&mut self, offset: u64, what: Wrong, lost: u64) {
+        self.report.complaints_in_all += 1;
+        if self.report.complaints.len() < COMPLAINTS {
+            self.report.complaints.push(Complaint { offset, what, lost });
+        }
+    }
+
+    pub(super) fn read(&mut self, is_newest: bool) -> io::Result<()> {
+        let size = self.window.size();
+        let Some(version) = self.window.at(0, HEAD)?.first_chunk().copied() else {
+            // A file that was made and not yet written when the power failed.
+            if size > 0 {
+                self.complain(0, Wrong::NoVersion, size);
+            }
+            return Ok(());
+        };
+        let version = u32::from_le_bytes(version);
+        let format = match format(&mut self.window, version)? {
+            Ok(format) => format,
+            Err(wrong) => {
+                self.complain(0, wrong, size);
+                return Ok(());
+            }
+        };
+        if version != if format == Format::Five { VERSION_5 } else { VERSION } {
+            self.complain(0, Wrong::Version(version), HEAD as u64);
+        }
+        self.report.format = Some(format);
+        self.report.used = HEAD as u64;
+        match format {
+            Format::Salted(salt) => self.read_checked(salt, is_newest),
+            Format::Plain | Format::Five => self.read_unchecked(format),
+        }
+    }
+
+    /// Applies sound records from an offset on, which moves to where they end; what is wrong there,
+    /// or `None` if it looks like the end.
+    fn read_sound(&mut self, at: &mut u64, format: Format) -> io::Result<Option<Damage>> {
+        loop {
+            match self.step(*at, format)? {
+                Ok(Seen::Record(length)) => {
+                    *at += length;
+                    self.report.used = *at;
+                }
+                Ok(Seen::End) => return Ok(None),
+                Err(damage) => return Ok(Some(damage)),
+            }
+        }
+    }
+
+    /// Reads a segment of ours.
+    fn read_checked(&mut self, salt: u64, is_newest: bool) -> io::Result<()> {
+        let format = Format::Salted(salt);
+        let mut at = HEAD as u64;
+        let mut sums = None;
+        loop {
+            let damage = self.read_sound(&mut at, format)?;
+            let Some(last) = self.window.last_data(at)? else {
+                if damage.is_some() {
+                    // What is announced and was not written is zeros: the end, after a crash.
+                    self.report.torn = Some(at);
+                }
+                return Ok(());
+            };
+            if sums.is_none() {
+                let size = self.window.size().min(last + SHORT as u64);
+                sums = Some(PrefixSums::new(&mut self.window, size)?);
+            }
+            let sums = sums.as_ref().expect("it was made above");
+            let next = sums.next_record(&mut self.window, at + 1, salt)?;
+            let end = next.unwrap_or(last + 1);
+            self.note_torn_ids(at, end, format)?;
+            // Only in the newest segment can writing have been cut short; and a record of which no
+            // more than the name is there reads as the end.
+            let is_begun = damage.is_some() || end - at <= (4 + NAME_LIMIT) as u64;
+            let may_be_torn = next.is_none() && is_newest && is_begun;
+            if may_be_torn && self.is_unfinished(at, end - at, salt)? {
+                self.report.torn = Some(at);
+                return Ok(());
+            }
+            self.complain(at, damage.map_or(Wrong::BehindTheEnd, Wrong::Record), end - at);
+            match next {
+                Some(next) => at = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Reads a segment of the original's.
+    fn read_unchecked(&mut self, format: Format) -> io::Result<()> {
+        let mut at = HEAD as u64;
+        loop {
+            let damage = self.read_sound(&mut at, format)?;
+            if let (Some(damage), Some(next)) = (damage, self.behind_flaw(at, format)?) {
+                self.note_torn_ids(at, next, format)?;
+                self.complain(at, Wrong::Record(damage), next - at);
+                at = next;
+                continue;
+            }
+            let last = self.window.last_data(at)?;
+            if let Some(damage) = damage {
+                let end = last.map_or(self.window.size(), |last| last + 1);
+                self.note_torn_ids(at, end, format)?;
+                self.complain(at, Wrong::Record(damage), end - at);
+            } else if let Some(last) = last {
+                self.complain(at, Wrong::BehindTheEnd, last + 1 - at);
+            }
+            return Ok(());
+        }
+    }
+
+    /// Where the record behind a flawed one begins, if the flawed one's length can be trusted and a
+    /// sound record or the end of all follows it.
+    fn behind_flaw(&mut self, at: u64, format: Format) -> io::Result<Option<u64>> {
+        let Ok(Some(frame)) = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) else {
+            return Ok(None);
+        };
+        // What a file of ours begins with is short, and may be damaged beyond knowing.
+        let is_perhaps_ours = at == HEAD as u64 && !frame.is_full();
+        if is_perhaps_ours || !self.ends_soundly(at, frame.length(), &frame, 1, format)? {
+            return Ok(None);
+        }
+        if frame.is_full() && !self.ends_soundly(at, frame.length(), &frame, 0, format)? {
+            // Either a bit of its line end is wrong, or one of its length: then what stands there is
+            // a body, and may be made to look like this.
+            for bit in 0..31 {
+                let body_length = frame.body_length ^ (1 << bit);
+                let length = (frame.head_length + body_length) as u64;
+                if body_length >= 2 && self.ends_soundly(at, length, &frame, 0, format)? {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(at + frame.length()))
+    }
+
+    /// Whether a record of this length at an offset would have a line end, but for so many bits, and
+    /// a sound record or the end of all behind it.
+    fn ends_soundly(
+        &mut self,
+        at: u64,
+        length: u64,
+        frame: &Frame,
+        flips: u32,
+        format: Format,
+    ) -> io::Result<bool> {
+        let next = at.saturating_add(length);
+        if next > self.window.size() {
+            return Ok(false);
+        }
+        if frame.is_full() {
+            let mut end = [0; CRLF.len()];
+            self.window.peek(next - CRLF.len() as u64, &mut end)?;
+            let wrong: u32 = end.iter().zip(CRLF).map(|(is, be)| (is ^ be).count_ones()).sum();
+            if wrong > flips {
+                return Ok(false);
+            }
+        }
+        match Frame::decode(self.window.at(next, HEAD_MAX_BYTES)?, format) {
+            Ok(None) => Ok(self.window.last_data(next)?.is_none()),
+            Ok(Some(frame)) => Ok(verify(&mut self.window, next, &frame, format)?.is_ok()),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Whether so many bytes from an offset on are what a crash may have left of one record: no more
+    /// than it announces, and not all of it.
+    fn is_unfinished(&mut self, at: u64, length: u64, salt: u64) -> io::Result<bool> {
+        let frame = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, Format::Plain);
+        let Ok(Some(frame)) = frame else { return Ok(length <= TORN_TAIL_MAX_BYTES) };
+        let is_whole = frame.length() <= self.window.size().saturating_sub(at)
+            && checked_end(&mut self.window, at, &frame, salt)?.is_some();
+        Ok(!is_whole && length <= frame.length())
+    }
+
+    /// Sees to it that the ids of unfinished or damaged records between two offsets are not given
+    /// out again, of those of which all is there but the body.
+    fn note_torn_ids(&mut self, from: u64, end: u64, format: Format) -> io::Result<()> {
+        let mut at = from;
+        while at < end {
+            let Some(data) = self.window.first_data(at)? else { return Ok(()) };
+            // A short record begins with four zeros; behind more of them one may begin anywhere.
+            at = at.max(data.saturating_sub(4));
+            let Ok(Some(frame)) = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) else {
+                return Ok(());
+            };
+            let (id, next) = (frame.facts.id, self.sink.queue.next_id());
+            if frame.judge(CRLF).is_ok() && id < next.saturating_add(TORN_ID_REACH) {
+                self.sink.queue.raise_id(id + 1);
+            }
+            at += frame.length();
+        }
+        Ok(())
+    }
+
+    /// Applies the record at an offset, if there is one.
+    fn step(&mut self, at: u64, format: Format) -> Judgement<Seen> {
+        let frame = match Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Ok(Ok(Seen::End)),
+            Err(damage) => return Ok(Err(damage)),
+        };
+        if let Err(damage) = verify(&mut self.window, at, &frame, format)? {
+            return Ok(Err(damage));
+        }
+        let is_checked = matches!(format, Format::Salted(_));
+        let applied = self.apply(at, &frame, is_checked)?;
+        Ok(applied.map(|()| Seen::Record(frame.length())))
+    }
+
+    /// Does to the queue what a record says was done, which has been verified. A short record that
+    /// tells another size than the body has is refused: it would have the original read past that
+    /// body.
+    fn apply(&mut self, at: u64, frame: &Frame, is_checked: bool) -> Judgement<()> {
+        let Self { window, sink: Sink { queue, ledger, .. }, report, .. } = self;
+        let facts = &frame.facts;
+        let mark = Mark::of(facts);
+        let id = mark.map_or(facts.id, |mark| mark.next_id);
+        let limit = if is_checked { CHECKED_ID_LIMIT } else { UNCHECKED_ID_LIMIT };
+        if id > limit {
+            return Ok(Err(Damage::Id(id)));
+        }
+        if let Some(mark) = mark {
+            queue.raise_id(mark.next_id);
+            return Ok(Ok(()));
+        }
+        let known = queue.find(facts.id);
+        if known.is_none() && (!frame.is_full() || facts.kind == Kind::Deleted) {
+            report.skipped += 1;
+            queue.raise_id(facts.id.saturating_add(1));
+            return Ok(Ok(()));
+        }
+        let size = known.map(|job| queue.job(job).body.len());
+        if !frame.is_full() && size != usize::try_from(facts.body_size).ok() {
+            return Ok(Err(Damage::BodySize(facts.body_size)));
+        }
+        report.kept += 1;
+        if let (Some(job), false, true) = (known, frame.is_full(), facts.kind != Kind::Deleted) {
+            let record = self.sink.known(facts);
+            self.sink.queue.amend(job, record, dated(facts));
+            self.sink.ledger.update(job);
+            return Ok(Ok(()));
+        }
+        if let Some(job) = known {
+            queue.discard(job);
+            ledger.remove(job);
+        }
+        if !frame.is_full() || facts.kind == Kind::Deleted {
+            return Ok(Ok(()));
+        }
+        let head = window.at(at, frame.head_length)?;
+        let tube = frame.name(head).expect("it has been verified");
+        make_room(queue, ledger, facts.id, tube).map_err(no_memory)?;
+        let body = store_body(window, queue, at, frame)?;
+        let record = self.sink.known(facts);
+        let head = self.window.at(at, frame.head_length)?;
+        let tube = frame.name(head).expect("it has been verified");
+        let job = self.sink.queue.restore(record, dated(facts), tube, body);
+        let length = u32::try_from(frame.length()).expect("a body and 300 bytes");
+        self.sink.ledger.insert(job, length);
+        Ok(Ok(()))
+    }
+}
+
+/// Whether a record is all there, and is what it was when it was written.
+fn verify(window: &mut Window<'_>, at: u64, frame: &Frame, format: Format) -> Judgement<()> {
+    if frame.length() > window.size().saturating_sub(at) {
+        return Ok(Err(Damage::Torn));
+    }
+    let end = if let Format::Salted(salt) = format {
+        match checked_end(window, at, frame, salt)? {
+            Some(end) => end,
+            None => return Ok(Err(Damage::Checksum)),
+        }
+    } else {
+        let mut end = [0; CRLF.len()];
+        window.peek(at + frame.length() - CRLF.len() as u64, &mut end)?;
+        end
+    };
+    Ok(frame.judge(&end))
+}
+
+/// The last two bytes of the record at an offset, if its checksum fits.
+pub(super) fn checked_end(
+    window: &mut Window<'_>,
+    at: u64,
+    frame: &Frame,
+    salt: u64,
+) -> io::Result<Option<[u8; CRLF.len()]>> {
+    let mut end = [0; CRLF.len()];
+    let length = frame.head_length + frame.body_length;
+    let is_right = if length <= Window::BYTES {
+        let Some(bytes) = window.at(at, length)?.get(..length) else { return Ok(None) };
+        let (mut hasher, wanted) = frame.begin_checksum(bytes, salt, at);
+        hasher.update(&bytes[frame.head_length..]);
+        end.copy_from_slice(&bytes[length - CRLF.len()..]);
+        hasher.finalize() == wanted
+    } else {
+        let (mut hasher, wanted) =
+            frame.begin_checksum(window.at(at, frame.head_length)?, salt, at);
+        window.each(at + frame.head_length as u64, frame.body_length, |part| {
+            hasher.update(part);
+            Ok(())
+        })?;
+        window.peek(at + frame.length() - CRLF.len() as u64, &mut end)?;
+        hasher.finalize() == wanted
+    };
+    Ok(is_right.then_some(end))
+}
+
+/// Makes sure of the memory for one more job in this tube, beside that of its body.
+pub(super) fn make_room(
+    queue: &mut Queue,
+    ledger: &mut Ledger,
+    id: u64,
+    tube: &str,
+) -> Result<(), NoRoom> {
+    let mut make_room = |queue: &mut Queue| {
+        queue.make_room_to_restore(id, tube)?;
+        ledger.make_room(queue.room_mut())
+    };
+    let made = make_room(queue);
+    if made.is_ok() || !queue.bodies_mut().free_all_spent() {
+        return made;
+    }
+    // What was in the blocks given back has been deleted since.
+    queue.room_mut().renew();
+    make_room(queue)
+}
+
+fn no_memory(_: NoRoom) -> io::Error {
+    io::ErrorKind::OutOfMemory.into()
+}
+
+/// Takes in the body of the record at an offset: by way of the window if it fits there, or else
+/// piece by piece. Fails if there is no memory for it.
+fn store_body(
+    window: &mut Window<'_>,
+    queue: &mut Queue,
+    at: u64,
+    frame: &Frame,
+) -> io::Result<Body> {
+    let length = frame.head_length + frame.body_length;
+    if length <= Window::BYTES {
+        let bytes = window.at(at, length)?;
+        return queue.bodies_mut().store(&bytes[frame.head_length..length]).map_err(no_memory);
+    }
+    let mut body =
+        queue.bodies_mut().begin(frame.body_length, frame.body_length).map_err(no_memory)?;
+    let result = window.each(at + frame.head_length as u64, frame.body_length, |part| {
+        queue.bodies_mut().append(&mut body, part, frame.body_length).map_err(no_memory)
+    });
+    match result {
+        Ok(()) => Ok(body),
+        Err(error) => {
+            queue.bodies_mut().remove(body);
+            Err(error)
+        }
+    }
+}
+
+impl Sink<'_> {
+    /// What the queue should know of the job.
+    pub(super) fn known(&self, facts: &Facts) -> Record {
+        let deadline_at = self.calendar.instant(facts.deadline_at);
+        let state = match facts.kind {
+            Kind::Buried => State::Buried,
+            Kind::Delayed if deadline_at > self.now => State::Delayed,
+            Kind::Delayed | Kind::Ready | Kind::Reserved | Kind::Deleted => State::Ready,
+        };
+        Record {
+            id: facts.id,
+            pri: facts.pri,
+            delay: seconds(facts.delay),
+            ttr: seconds(facts.ttr).max(1),
+            created_at: self.calendar.instant(facts.created_at),
+            deadline_at,
+            reserves: facts.reserves,
+            timeouts: facts.timeouts,
+            releases: facts.releases,
+            buries: facts.buries,
+            kicks: facts.kicks,
+            state,
+        }
+    }
+}
+
+/// Which of the job's instants are dates that mean something.
+pub(super) fn dated(facts: &Facts) -> Dated {
+    let is_deadline = matches!(facts.kind, Kind::Delayed | Kind::Buried);
+    Dated { is_created: true, is_deadline }
+}
+
+/// How a segment is to be read, or why it cannot be.
+pub(super) fn format(window: &mut Window<'_>, version: u32) -> io::Result<Result<Format, Wrong>> {
+    let start = HEAD as u64;
+    if let Some(mark) = Mark::at(window.at(start, SHORT)?, start) {
+        return Ok(Ok(Format::Salted(mark.salt)));
+    }
+    let likely = Mark::likely_salt(window.at(start, SHORT)?);
+    let theirs = match version {
+        VERSION => Some(Format::Plain),
+        VERSION_5 => Some(Format::Five),
+        _ => None,
+    };
+    if let (None, Some(format)) = (likely, theirs) {
+        let frame = Frame::decode(window.at(start, HEAD_MAX_BYTES)?, format);
+        if let Ok(Some(frame)) = frame {
+            if verify(window, start, &frame, format)?.is_ok() {
+                return Ok(Ok(format));
+            }
+        }
+    }
+    // Its beginning is damaged, or it has none yet. The mark is repeated.
+    let beginning = match (likely, theirs) {
+        (Some(salt), _) => Beginning::Mark(salt),
+        (None, Some(_)) => Beginning::Version,
+        (None, None) => Beginning::Nothing,
+    };
+    if let Some(salt) = find_salt(window, start, beginning)? {
+        return Ok(Ok(Format::Salted(salt)));
+    }
+    Ok(match theirs {
+        _ if likely.is_some() => Err(Wrong::NoMark),
+        Some(format) => Ok(format),
+        None => Err(Wrong::Version(version)),
+    })
+}
+
+/// Nanoseconds as the protocol's whole seconds.
+pub(super) fn seconds(nanoseconds: i64) -> u32 {
+    let seconds = nanoseconds.max(0) / 1_000_000_000;
+    u32::try_from(seconds).unwrap_or(u32::MAX)
+}
