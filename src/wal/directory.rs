@@ -1,4 +1,5 @@
 //! The directory of a binlog: its lock, its files, and the thread that syncs them.
+#![expect(clippy::disallowed_types, reason = "the binlog's files are here, and nowhere else")]
 
 use std::{
     collections::BTreeMap,

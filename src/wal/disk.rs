@@ -1,6 +1,5 @@
 //! The files of a binlog, and the few things done to them: a trait, so that a test's disk can
-//! lose, tear and refuse, and the real directory.
-#![expect(clippy::disallowed_types, reason = "the binlog's files are here, and nowhere else")]
+//! lose, tear and refuse.
 
 use std::{fmt, io};
 
