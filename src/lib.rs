@@ -20,7 +20,7 @@
 //! 4. [`net`]: the turn, sockets, readiness;
 //! 5. [`wal`]: the binlog;
 //! 6. [`collections`] and [`memory`]: the containers, when their cost matters to you;
-//! 7. [`cli`], [`clock`], [`service`], [`sys`], `startup.rs` and `main.rs`: the edges.
+//! 7. [`cli`], [`clock`], [`service`], [`sys`], [`startup`] and `main.rs`: the edges.
 //!
 //! # What must always hold
 //!
@@ -43,5 +43,6 @@ pub mod proto;
 pub mod queue;
 pub mod server;
 pub mod service;
+pub mod startup;
 pub mod sys;
 pub mod wal;

@@ -24,7 +24,7 @@ use beanstalkd::{
     memory::Memory,
     queue::{JOB_COST, Job, Queue, State},
     server::{SHARE, Server, Settings},
-    wal::{Name, Options, Sync, Wal},
+    wal::{self, Name, Options, Sync, Wal},
 };
 use ct::{Prng, diff::shrink};
 
@@ -173,7 +173,7 @@ fn open_into(
 ) -> io::Result<(Queue, Wal)> {
     let options = Options { segment_size, sync, seed };
     let (disk, calendar) = (Box::new(disk.clone()), calendar(wrong_by));
-    let (wal, _) = Wal::open(disk, options, &mut queue, calendar, now, &mut |_, _| ())?;
+    let (wal, _) = Wal::open(disk, options, &mut queue, calendar, now, &mut wal::go_on)?;
     queue.check();
     wal.check();
     Ok((queue, wal))

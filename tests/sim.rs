@@ -16,7 +16,7 @@ use beanstalkd::{
     memory::Memory,
     queue::Queue,
     server::{Server, Settings},
-    wal::{Options, Sync, Wal},
+    wal::{self, Options, Sync, Wal},
 };
 use ct::{Prng, diff::shrink};
 
@@ -213,7 +213,7 @@ impl Setting {
         let mut queue = Queue::default();
         let calendar = Calendar::new(Time::default(), DATE);
         let disk = Box::new(disk.clone());
-        let (wal, report) = Wal::open(disk, options, &mut queue, calendar, now, &mut |_, _| ())
+        let (wal, report) = Wal::open(disk, options, &mut queue, calendar, now, &mut wal::go_on)
             .expect("this disk does not fail");
         assert!(!report.is_damaged(), "{report:?}");
         wal.check();

@@ -49,7 +49,7 @@ pub use self::{
     disk::{Disk, Name},
     inspect::{Inspection, inspect},
     record::{Damage, Format},
-    replay::{Complaint, Progress, Report, SegmentReport, Wrong},
+    replay::{Complaint, Progress, Report, SegmentReport, Wrong, go_on},
 };
 use crate::{
     clock::{Calendar, Time},

@@ -13,7 +13,7 @@
 //! the memory of the jobs and a small constant. Memory is taken for records that have been proven,
 //! and where there is none the replay fails: a shortage is never taken for damage.
 
-use std::{fmt, io};
+use std::{fmt, io, ops::ControlFlow};
 
 use super::{
     HEADER_BYTES,
@@ -132,8 +132,13 @@ impl Report {
 }
 
 /// Is told how far a replay is, every few hundred KiB: the bytes read so far, and the bytes there
-/// are.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+/// are. If it breaks, the replay ends with the error `Interrupted`, and nothing has been changed.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+
+/// Lets a replay go on, and tells nobody how far it is.
+pub fn go_on(_: u64, _: u64) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
 
 /// Reads all segments, oldest first, into the queue and the ledger. Fails where a file cannot be
 /// had at all, or there is not enough memory: both may be mended, and nothing has been changed. What
@@ -179,7 +184,9 @@ pub(super) fn replay(
         report.segments.push(reader.finish());
         disk.close(name);
         before += size;
-        progress(before, all);
+        if progress(before, all).is_break() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
     }
     queue.sort_buried();
     queue.bodies_mut().end_bulk();
@@ -200,7 +207,7 @@ fn last_written(
 ) -> io::Result<Option<u32>> {
     for &(number, size) in segments.iter().rev() {
         let name = Name::Segment(number);
-        let mut tell = |_| ();
+        let mut tell = |_| ControlFlow::Continue(());
         let is_written = Window::new(disk, name, size, buffer, &mut tell)
             .and_then(|mut window| window.first_data(HEADER_BYTES))
             .map_err(|error| of_file(name, &error))?

@@ -1,7 +1,7 @@
 //! A piece of a segment in memory that moves over the file, so that reading a file takes the same
 //! memory however large it is.
 
-use std::{io, mem};
+use std::{io, mem, ops::ControlFlow};
 
 use super::disk::{Disk, Name};
 
@@ -23,8 +23,8 @@ pub(super) struct Window<'a> {
     unreadable: Option<(u64, u64, String)>,
     /// What was found of the last byte that is not zero, looking from this offset on.
     last: Option<(u64, Option<u64>)>,
-    /// Is told the offset up to which the file has been read.
-    tell: &'a mut dyn FnMut(u64),
+    /// Is told the offset up to which the file has been read, and may end that.
+    tell: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
 }
 
 impl<'a> Window<'a> {
@@ -46,7 +46,7 @@ impl<'a> Window<'a> {
         name: Name,
         size: u64,
         buffer: &'a mut [u8],
-        tell: &'a mut dyn FnMut(u64),
+        tell: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> io::Result<Self> {
         let mut window = Self {
             disk,
@@ -103,8 +103,10 @@ impl<'a> Window<'a> {
         let count = self.fill(offset + kept as u64, &mut buffer[kept..]);
         self.buffer = buffer;
         self.length += count?;
-        (self.tell)((self.start + self.length as u64).min(self.size));
-        Ok(())
+        match (self.tell)((self.start + self.length as u64).min(self.size)) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(io::ErrorKind::Interrupted.into()),
+        }
     }
 
     /// Reads as many bytes as there are up to the end of the file.
@@ -237,7 +239,8 @@ mod tests {
         let name = Name::Segment(1);
         disk.create(name).expect("created");
         disk.write(name, 0, bytes).expect("written");
-        let (mut buffer, mut tell) = (Window::buffer().expect("there is memory"), |_| ());
+        let (mut buffer, mut tell) =
+            (Window::buffer().expect("there is memory"), |_| ControlFlow::Continue(()));
         let window = Window::new(&mut disk, name, bytes.len() as u64, &mut buffer, &mut tell);
         act(&mut window.expect("it can be read"));
     }

@@ -16,7 +16,7 @@ use beanstalkd::{
     clock::{Calendar, Time},
     queue::{Queue, State},
     server::{Identity, Rusage, SHARE, Server, Settings},
-    wal::{Directory, Disk, Name, Options, Report, Sync, Wal},
+    wal::{self, Directory, Disk, Name, Options, Report, Sync, Wal},
 };
 use ct::Prng;
 
@@ -146,7 +146,7 @@ fn calendar() -> Calendar {
 pub(crate) fn open(disk: Box<dyn Disk>, segment_size: u64) -> (Queue, Wal, Report) {
     let mut queue = Queue::default();
     let options = Options { segment_size, sync: Sync::Within(Duration::ZERO), seed: 7 };
-    let opened = Wal::open(disk, options, &mut queue, calendar(), NOW, &mut |_, _| ());
+    let opened = Wal::open(disk, options, &mut queue, calendar(), NOW, &mut wal::go_on);
     let (wal, report) = opened.expect("damage is no error");
     queue.check();
     wal.check();

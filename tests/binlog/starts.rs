@@ -14,7 +14,7 @@ use beanstalkd::{
     clock::Calendar,
     queue::{Queue, State},
     server::{SHARE, Server},
-    wal::{Disk, Name, Options, Report, Sync, Wal},
+    wal::{self, Disk, Name, Options, Report, Sync, Wal},
 };
 
 use crate::{
@@ -475,7 +475,7 @@ fn behind_the_last_number_jobs_are_refused_and_kept() {
     let options = Options { segment_size: 4096, sync: Sync::Never, seed: 7 };
     let calendar = Calendar::new(NOW, DATE);
     let report =
-        Wal::open(Box::new(disk.clone()), options, &mut queue, calendar, NOW, &mut |_, _| ());
+        Wal::open(Box::new(disk.clone()), options, &mut queue, calendar, NOW, &mut wal::go_on);
     let error = report.expect_err("no number is left").to_string();
     assert!(error.contains("no number is left behind binlog.2147483647"), "{error}");
     assert_eq!(queue.jobs(), jobs);
@@ -484,7 +484,7 @@ fn behind_the_last_number_jobs_are_refused_and_kept() {
 fn open_at(disk: &Memory, calendar: Calendar) -> (Queue, Wal, Report) {
     let mut queue = Queue::default();
     let options = Options { segment_size: 4096, sync: Sync::Within(Duration::ZERO), seed: 7 };
-    let (disk, progress) = (Box::new(disk.clone()), &mut |_, _| ());
+    let (disk, progress) = (Box::new(disk.clone()), &mut wal::go_on);
     let opened = Wal::open(disk, options, &mut queue, calendar, NOW, progress);
     let (wal, report) = opened.expect("it opens");
     (queue, wal, report)

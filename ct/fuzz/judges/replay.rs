@@ -192,7 +192,7 @@ fn refuse(files: &Files, granted: u32) {
             &mut queue,
             calendar(),
             START,
-            &mut |_, _| (),
+            &mut wal::go_on,
         );
         (disk, queue, opened)
     };
@@ -218,7 +218,7 @@ fn open_with(disk: &Memory, segment_size: u64) -> io::Result<(Queue, Wal, Report
     let options = Options { segment_size, sync: Sync::Within(Duration::ZERO), seed: 1 };
     let mut queue = Queue::default();
     let disk = Box::new(disk.clone());
-    let (wal, report) = Wal::open(disk, options, &mut queue, calendar(), START, &mut |_, _| ())?;
+    let (wal, report) = Wal::open(disk, options, &mut queue, calendar(), START, &mut wal::go_on)?;
     queue.check();
     wal.check();
     Ok((queue, wal, report))
@@ -367,7 +367,7 @@ pub(crate) fn judge(input: &[u8]) {
         files.keys().nth(nth).map(|&name| (name, error))
     });
     let mut disk = Memory { files: Rc::new(RefCell::new(files)), unreadable, refusal: None };
-    let inspected = wal::inspect(&mut disk, calendar(), START, &mut |_, _| ());
+    let inspected = wal::inspect(&mut disk, calendar(), START, &mut wal::go_on);
     let Ok((mut queue, mut wal, report)) = open(&disk) else {
         assert!(inspected.is_err() && unreadable.is_some_and(|(_, error)| error != EIO));
         return;

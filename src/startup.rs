@@ -1,0 +1,233 @@
+//! From flags to a daemon that serves: its listeners, its user, its binlog, and what can go wrong on
+//! the way.
+
+use std::{
+    env,
+    error::Error,
+    ffi::OsString,
+    fmt, io,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+};
+
+use log::{debug, info, warn};
+
+use crate::{
+    cli::Config,
+    clock::Clock,
+    net::{ListenError, Listener, Shell},
+    queue::Queue,
+    server::{Identity, Rusage, Server, Settings},
+    service::notify::Notifier,
+    sys::{self, Signals, UserError},
+    wal::{Directory, Name, Options, Report, Wal},
+};
+
+/// The version of this program.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Signals on which the daemon ends.
+const END_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+
+/// Why a daemon did not come to serve, or could not go on.
+#[derive(Debug)]
+pub enum StartError {
+    /// The system would not tell about itself.
+    Identity(io::Error),
+    /// Signals cannot be caught.
+    Signals(io::Error),
+    /// An address cannot be listened on.
+    Listen(ListenError),
+    /// The process cannot become this user.
+    User(String, UserError),
+    /// The binlog in this directory cannot be had.
+    Binlog(PathBuf, String),
+    /// The event loop failed.
+    Loop(io::Error),
+}
+
+impl StartError {
+    /// The exit status: those of the original, where it has one for this.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::Loop(_) => 1,
+            Self::Binlog(..) => 10,
+            Self::User(_, UserError::Lookup(_)) => 32,
+            Self::User(_, UserError::Unknown) => 33,
+            Self::User(_, UserError::Denied(..)) => 34,
+            Self::Identity(_) => 50,
+            Self::Listen(_) | Self::Signals(_) => 111,
+        }
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Identity(error) => write!(f, "cannot ask the system about itself: {error}"),
+            Self::Signals(error) => write!(f, "cannot catch signals: {error}"),
+            Self::Listen(error) => write!(f, "{error}"),
+            Self::User(user, UserError::Lookup(error)) => {
+                write!(f, "-u: cannot look up {user}: {error}")
+            }
+            Self::User(user, UserError::Unknown) => write!(f, "-u: there is no user {user}"),
+            Self::User(user, UserError::Denied(operation, error)) => {
+                write!(f, "-u: cannot become {user}: {operation}: {error}")
+            }
+            Self::Binlog(path, error) => write!(f, "-b: {}: {error}", path.display()),
+            Self::Loop(error) => write!(f, "the event loop failed: {error}"),
+        }
+    }
+}
+
+impl Error for StartError {}
+
+/// Serves until a signal ends the daemon. `arguments` are those of the command line, for the log.
+///
+/// Listens before it lets go of privileges, because a port or a path may need them; and before it
+/// reads the binlog, so that clients wait meanwhile and are not refused.
+pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> {
+    for warning in &config.warnings {
+        warn!("{warning}");
+    }
+    sys::keep_large_blocks_apart();
+    sys::share_small_blocks();
+    match sys::raise_descriptor_limit() {
+        Ok(limit) => debug!("up to {limit} descriptors"),
+        Err(error) => warn!("the limit on descriptors stays as it is: {error}"),
+    }
+    let identity = identify().map_err(StartError::Identity)?;
+    // Before there is a socket file that a signal would leave behind.
+    let signals = Signals::catch(&END_SIGNALS, &[libc::SIGUSR1, libc::SIGUSR2])
+        .map_err(StartError::Signals)?;
+    let listeners = listen(config, identity.pid).map_err(StartError::Listen)?;
+    let flags: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
+    let flags = if flags.is_empty() { "no flags".into() } else { flags.join(" ") };
+    info!("version {VERSION}, process {}, started with {flags}", identity.pid);
+    for listener in &listeners {
+        info!("listens on {}", listener.place());
+    }
+    if let Some(user) = &config.user {
+        sys::become_user(user).map_err(|error| StartError::User(user.clone(), error))?;
+    }
+    let clock = Clock;
+    let mut notifier = Notifier::new(|name| env::var_os(name), identity.pid, clock.now());
+    let settings = Settings {
+        job_size_limit: config.job_size_limit,
+        binlog_size: config.binlog_size,
+        memory_limit: config.memory_limit,
+    };
+    let server = match &config.binlog {
+        None => Server::new(identity, settings, clock.now()),
+        Some(path) => {
+            let mut queue = Queue::default();
+            let Some(wal) = open_binlog(config, path, &mut queue, &signals, &mut notifier)? else {
+                // What was read is still in its files.
+                info!("ending on a signal before the binlog is read");
+                notifier.stopping();
+                return Ok(());
+            };
+            Server::with_log(identity, settings, queue, wal, clock.now())
+        }
+    };
+    let mut shell =
+        Shell::new(server, listeners, signals, notifier, clock).map_err(StartError::Loop)?;
+    shell.run().map_err(StartError::Loop)
+}
+
+/// Takes over the sockets of a service manager, or else opens those of the flags.
+fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
+    let inherited = Listener::inherited(pid)?;
+    if inherited.is_empty() {
+        return Listener::bind_all(&config.addresses);
+    }
+    if config.is_address_given {
+        warn!("-l and -p are ignored: whoever started this process has opened its sockets");
+    }
+    Ok(inherited)
+}
+
+/// Reads the jobs of the last run, and tells how far it is while that takes long. `None` if a signal
+/// to end came first.
+fn open_binlog(
+    config: &Config,
+    path: &Path,
+    queue: &mut Queue,
+    signals: &Signals,
+    notifier: &mut Notifier,
+) -> Result<Option<Wal>, StartError> {
+    let clock = Clock;
+    let failed = |error: String| StartError::Binlog(path.into(), error);
+    let directory = Directory::lock(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::EACCES | libc::EAGAIN) if path.join("lock").exists() => {
+            failed(format!("another process may have it locked: {error}"))
+        }
+        _ => failed(error.to_string()),
+    })?;
+    let seed = sys::random_bytes().map_err(StartError::Identity)?;
+    let options = Options {
+        segment_size: config.binlog_size,
+        sync: config.sync,
+        seed: u64::from_be_bytes(seed),
+    };
+    let now = clock.now();
+    let mut told_at = now;
+    let mut progress = |read: u64, all: u64| {
+        if signals.has_come(&END_SIGNALS) {
+            return ControlFlow::Break(());
+        }
+        if told_at.seconds_until(clock.now()) >= 1 {
+            told_at = clock.now();
+            let text = format!("the binlog is read: {} of {} MiB", read >> 20, all >> 20);
+            info!("{text}");
+            notifier.progress(&text);
+        }
+        ControlFlow::Continue(())
+    };
+    let opened =
+        Wal::open(Box::new(directory), options, queue, clock.calendar(now), now, &mut progress);
+    let (wal, report) = match opened {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
+        opened => opened.map_err(|error| failed(error.to_string()))?,
+    };
+    let damaged = report_damage(path, &report);
+    let took = now.until(clock.now());
+    let (jobs, files) = (queue.jobs(), report.segments.len());
+    info!("the binlog had {jobs} jobs in {files} files, {damaged} damaged, read in {took:.1?}");
+    Ok(Some(wal))
+}
+
+/// Logs where the binlog could not be read, and returns in how many files.
+fn report_damage(path: &Path, report: &Report) -> usize {
+    for segment in &report.segments {
+        let file = path.join(Name::Segment(segment.number).to_string());
+        let file = file.display();
+        for complaint in &segment.complaints {
+            warn!("{file}: {complaint}");
+        }
+        let more = segment.complaints_in_all - segment.complaints.len() as u64;
+        if more > 0 {
+            warn!("{file}: {more} more places like these");
+        }
+        if let Some(offset) = segment.torn {
+            info!("{file}: ends within a record at {offset}: it was being written");
+        }
+    }
+    report.segments.iter().filter(|segment| segment.complaints_in_all > 0).count()
+}
+
+fn identify() -> io::Result<Identity> {
+    let sys::Uname { nodename, version, machine } = sys::uname()?;
+    Ok(Identity {
+        pid: std::process::id(),
+        version: VERSION.into(),
+        id: format!("{:016x}", u64::from_be_bytes(sys::random_bytes()?)),
+        hostname: nodename,
+        os: version,
+        platform: machine,
+        rusage: || {
+            let (user, system) = sys::cpu_time();
+            Rusage { user, system }
+        },
+    })
+}
