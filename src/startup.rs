@@ -157,6 +157,8 @@ fn open_binlog(
     notifier: &mut Notifier,
 ) -> Result<Option<Wal>, StartError> {
     let clock = Clock;
+    // What comes before reading may take long, too.
+    let mut told_at = clock.now();
     let failed = |error: String| StartError::Binlog(path.into(), error);
     let directory = Directory::lock(path).map_err(|error| match error.raw_os_error() {
         Some(libc::EACCES | libc::EAGAIN) if path.join("lock").exists() => {
@@ -171,7 +173,6 @@ fn open_binlog(
         seed: u64::from_be_bytes(seed),
     };
     let now = clock.now();
-    let mut told_at = now;
     let mut progress = |read: u64, all: u64| {
         if signals.has_come(&END_SIGNALS) {
             return ControlFlow::Break(());
