@@ -3,7 +3,7 @@
 //! | status | meaning |
 //! |---|---|
 //! | 0 | ended by SIGTERM, SIGINT or SIGHUP; or did what else was asked for: help, version, ping |
-//! | 1 | the event loop failed; a checked binlog is damaged; no answer to a ping; or something could not be printed |
+//! | 1 | the event loop or printing failed; a checked binlog is damaged; no answer to a ping |
 //! | 5 | the arguments make no sense |
 //! | 10 | the binlog cannot be had |
 //! | 32, 33, 34 | the user database failed; no such user; becoming that user was not allowed |

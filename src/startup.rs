@@ -1,5 +1,5 @@
-//! From flags to a daemon that serves: its listeners, its user, its binlog, and what can go wrong on
-//! the way.
+//! From flags to a daemon that serves: its listeners, its user, its binlog, and what can go wrong
+//! on the way.
 
 use std::{
     env,
@@ -147,8 +147,8 @@ fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
     Ok(inherited)
 }
 
-/// Reads the jobs of the last run, and tells how far it is while that takes long. `None` if a signal
-/// to end came first.
+/// Reads the jobs of the last run, and tells how far it is while that takes long. `None` if a
+/// signal to end came first.
 fn open_binlog(
     config: &Config,
     path: &Path,

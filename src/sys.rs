@@ -327,8 +327,8 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// Has the kernel make the pages of some memory ready in one call, but for a last one that is not all
-/// of it; false if it cannot, and then each is made ready as it is touched.
+/// Has the kernel make the pages of some memory ready in one call, but for a last one that is not
+/// all of it; false if it cannot, and then each is made ready as it is touched.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub fn populate(bytes: &mut [u8]) -> bool {
     // SAFETY: takes no pointers.
@@ -502,8 +502,8 @@ pub struct Signals {
 
 impl Signals {
     /// Catches the signals given, at most six with numbers below 32, and ignores SIGPIPE and
-    /// SIGXFSZ, for what they say is also said by the call that failed. Of `ends`, those that whoever started the process has had ignored (as `nohup` does) stay
-    /// ignored.
+    /// SIGXFSZ, for what they say is also said by the call that failed. Of `ends`, those that
+    /// whoever started the process has had ignored (as `nohup` does) stay ignored.
     pub fn catch(ends: &[c_int], others: &[c_int]) -> io::Result<Self> {
         assert!(ends.len() + others.len() <= PLACES, "each has its place");
         let (woken, wake) = UnixStream::pair()?;

@@ -1347,8 +1347,8 @@ fn a_crowd_of_busy_connections_does_not_stand_before_a_quiet_one() {
     const ASKED: usize = 4000;
     const ROUNDS: usize = 20;
     let mut least = usize::MAX;
-    // The best of many, for nobody knows when this process is given a processor, and what the daemon
-    // does until then goes first without any fault of its own.
+    // The best of many, for nobody knows when this process is given a processor, and what the
+    // daemon does until then goes first without any fault of its own.
     for _ in 0..ROUNDS {
         let daemon = daemon(&[]);
         let mut other = peer(&daemon);

@@ -39,7 +39,8 @@ fn path(original: &Original) -> &str {
     original.path.to_str().expect("a plain name")
 }
 
-/// How many runs are played at a time in each try: where all at once are too slow, fewer may not be.
+/// How many runs are played at a time in each try: where all at once are too slow, fewer may not
+/// be.
 fn widths() -> impl Iterator<Item = usize> {
     [24, 8, 4].into_iter().chain(std::iter::repeat(2))
 }

@@ -39,7 +39,9 @@ fn scripts() -> Vec<Script> {
 fn rust_sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("the folder is there") {
         let path = entry.expect("the folder can be read").path();
-        if path.is_dir() {
+        if path.is_dir() && path.ends_with("target") {
+            // What was built there is no source of ours.
+        } else if path.is_dir() {
             rust_sources(&path, into);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             into.push(path);
@@ -207,6 +209,114 @@ fn links_lead_somewhere() {
             if !path.is_empty() && !path.contains("://") {
                 assert!(folder.join(path).exists(), "{document} links to {target}");
             }
+        }
+    }
+}
+
+/// The formatter leaves comments and texts as they are, however long.
+#[test]
+fn no_line_of_rust_is_longer_than_100_columns() {
+    let mut sources = Vec::new();
+    for folder in ["src", "tests", "ct"] {
+        rust_sources(&root().join(folder), &mut sources);
+    }
+    for path in sources {
+        let text = fs::read_to_string(&path).expect("it can be read");
+        for (number, line) in (1..).zip(text.lines()) {
+            let columns = line.chars().count();
+            assert!(columns <= 100, "{}:{number} has {columns} columns", path.display());
+        }
+    }
+}
+
+/// The names behind `crate::` in a text, those of a list in braces one by one.
+fn modules_used(code: &str) -> BTreeSet<String> {
+    let word = |text: &str| {
+        text.chars().take_while(|&it| it.is_alphanumeric() || it == '_').collect::<String>()
+    };
+    let mut used = BTreeSet::new();
+    for rest in code.split("crate::").skip(1) {
+        let Some(list) = rest.strip_prefix('{') else {
+            used.insert(word(rest));
+            continue;
+        };
+        let (mut depth, mut is_name) = (0, true);
+        for (at, character) in list.char_indices() {
+            match character {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => is_name = true,
+                _ if is_name && !character.is_whitespace() => {
+                    used.insert(word(&list[at..]));
+                    is_name = false;
+                }
+                _ => {}
+            }
+        }
+    }
+    used
+}
+
+/// Who reads the map and not the code would believe in seams that are not there.
+#[test]
+fn the_map_of_modules_is_true() {
+    let library = read("src/lib.rs");
+    let modules: BTreeSet<String> = library
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';').map(str::to_owned))
+        .collect();
+    let map = read("doc/architecture.md");
+    for module in &modules {
+        let folder = root().join("src").join(module);
+        let mut sources = Vec::new();
+        if folder.is_dir() {
+            rust_sources(&folder, &mut sources);
+        } else {
+            sources.push(folder.with_extension("rs"));
+        }
+        let mut used = BTreeSet::new();
+        for path in sources {
+            let text = fs::read_to_string(&path).expect("it can be read");
+            // Tests may look wherever they like.
+            let code = text.split("#[cfg(test)]\nmod tests").next().expect("a part");
+            let code: String = code
+                .lines()
+                .filter(|line| !line.trim_start().starts_with("//"))
+                .fold(String::new(), |all, line| all + line + "\n");
+            used.append(&mut modules_used(&code));
+        }
+        used.retain(|name| name != module && modules.contains(name));
+        let row = |line: &&str| {
+            let name = if folder.is_dir() { format!("{module}/") } else { format!("{module}.rs") };
+            line.starts_with(&format!("| `{name}` |"))
+        };
+        let row = map.lines().find(row).unwrap_or_else(|| panic!("{module} is not in the map"));
+        let calls = row.trim_end_matches('|').rsplit('|').next().expect("a column");
+        let told: BTreeSet<String> = calls
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .map(|name| name.split("::").next().expect("a word").to_owned())
+            .collect();
+        assert_eq!(told, used, "what {module} calls, in the map and in its files");
+    }
+}
+
+/// A target or a test that nobody knows of is not run.
+#[test]
+fn every_target_and_test_is_in_the_guide() {
+    let guide = read("doc/hacking.md");
+    let makefile = read("Makefile");
+    let phony = makefile.split_once(".PHONY:").expect("a list of targets").1;
+    let phony = phony.replace("\\\n", " ");
+    for target in phony.lines().next().expect("a list").split_whitespace() {
+        assert!(guide.contains(&format!("make {target}")), "doc/hacking.md: make {target}");
+    }
+    for entry in fs::read_dir(root().join("tests")).expect("tests") {
+        let name = entry.expect("a file").file_name().into_string().expect("plain");
+        if name.ends_with(".rs") {
+            assert!(guide.contains(&format!("tests/{name}")), "doc/hacking.md: tests/{name}");
         }
     }
 }

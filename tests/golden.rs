@@ -121,8 +121,8 @@ struct Played {
     is_whole: bool,
 }
 
-/// Fails with all that went wrong on a daemon met through its socket; what this machine was too slow
-/// for is told.
+/// Fails with all that went wrong on a daemon met through its socket; what this machine was too
+/// slow for is told.
 fn run_on(program: &Path, dialect: &Dialect) -> Played {
     let reports = ct::check::check_all(&scripts(), &ct::Program::new(program), dialect);
     let (mut failures, mut is_whole) = (String::new(), true);

@@ -116,8 +116,8 @@ impl Siege {
     }
 }
 
-/// Sends on a socket that does not block. Who does not read may have been closed meanwhile; that the
-/// daemon is there, others find out.
+/// Sends on a socket that does not block. Who does not read may have been closed meanwhile; that
+/// the daemon is there, others find out.
 fn send_what_fits(stream: &mut TcpStream, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         match stream.write(bytes) {
@@ -349,8 +349,8 @@ fn resident(daemon: &Daemon) -> usize {
     1024 * number.parse::<usize>().expect("a number")
 }
 
-/// Uploads that nobody ends, and jobs that are deleted while somebody does not read them, would take
-/// any memory, whatever the ceiling on it.
+/// Uploads that nobody ends, and jobs that are deleted while somebody does not read them, would
+/// take any memory, whatever the ceiling on it.
 #[test]
 fn a_ceiling_is_one_for_all_bodies() {
     const CEILING: usize = 10_000_000;

@@ -1,7 +1,7 @@
-//! The simulator: seeded clients, commands, clock jumps, lost connections, and kills and restarts with
-//! a log, on the pure server, with a simple model as the judge. After each step replies must be equal byte by byte, so must all
-//! counters and the bytes that jobs hold, and every invariant must hold. A failing run is made short,
-//! and names its seed; `make sim SEED=…` repeats it.
+//! The simulator: seeded clients, commands, clock jumps, lost connections, and kills and restarts
+//! with a log, on the pure server, with a simple model as the judge. After each step replies must
+//! be equal byte by byte, so must all counters and the bytes that jobs hold, and every invariant
+//! must hold. A failing run is made short, and names its seed; `make sim SEED=…` repeats it.
 
 use std::{
     sync::{

@@ -2,8 +2,8 @@
 //!
 //! [`check_all`] gives every script a daemon of its own and plays many at a time, since most of
 //! their time is sleep. Daemons have clocks: what fails while this machine is too slow for a
-//! script's time table is not judged, but played again, alone. [`check_at`] meets a daemon that somebody else started, one script after
-//! the other, and skips what would need another one.
+//! script's time table is not judged, but played again, alone. [`check_at`] meets a daemon that
+//! somebody else started, one script after the other, and skips what would need another one.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -24,12 +24,12 @@ pub struct Mask {
 #[rustfmt::skip] // One line each.
 pub const MASKS: &[Mask] = &[
     mask("unquoted-names", "Names in stats bodies are printed without quotes.", true, false),
-    mask("timeout-unchecked", "reserve-with-timeout takes text as 0 and wraps numbers.", true, false),
-    mask("lone-cr-mutes", "A CR inside a line makes the connection mute up to byte 224.", true, true),
+    mask("timeout-unchecked", "reserve-with-timeout takes text as 0, wraps numbers.", true, false),
+    mask("lone-cr-mutes", "A CR in a line makes the connection mute up to byte 224.", true, true),
     mask("cr-at-224-eats", "A line whose CR is byte 224 swallows the next command.", true, true),
-    mask("upload-visible", "A job is found by its id while its body is still arriving.", true, true),
-    mask("waiters-swap", "Waiters are served out of order: four as 1, 2, 4, 3; two as 2, 1.", true, true),
-    mask("timer-lost", "A job's time to run may pass unnoticed until its worker speaks.", true, true),
+    mask("upload-visible", "A job is found by its id while its body still arrives.", true, true),
+    mask("waiters-swap", "Waiters are served out of order: 1, 2, 4, 3; two as 2, 1.", true, true),
+    mask("timer-lost", "A job's time to run may pass unseen until its worker speaks.", true, true),
     mask("urgent-spins", "A byte of TCP urgent data makes it spin until more arrives.", true, true),
     mask("half-close-spins", "A half-closed client with unread replies makes it spin.", true, true),
 ];

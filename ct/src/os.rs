@@ -115,7 +115,8 @@ pub(crate) fn connect_from(
         let value = libc::c_int::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
         set_option(&stream, libc::SOL_SOCKET, libc::SO_RCVBUF, &value)?;
     }
-    // Binding would take a port from all destinations, and those of closed connections for a minute.
+    // Binding would take a port from all destinations, and those of closed connections for a
+    // minute.
     #[cfg(target_os = "linux")]
     set_option(&stream, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1_i32)?;
     stream.set_write_timeout(Some(timeout))?;

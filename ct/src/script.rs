@@ -26,8 +26,8 @@
 //! ```
 //!
 //! In texts, `\r \n \0 \t \\ \| \% \{ \xHH` are escapes, `%N` is the script's N-th job id and
-//! `{TEXT*N}` repeats. What is expected may hold `{int}`, `{57..60}` and `{any}`, which ends at the next literal
-//! or at the end of the line.
+//! `{TEXT*N}` repeats. What is expected may hold `{int}`, `{57..60}` and `{any}`, which ends at the
+//! next literal or at the end of the line.
 //!
 //! Here it is only read; [`run()`](crate::run()) executes it. Every error names the file and the
 //! line, and nothing is guessed: a line that is not understood is refused, and so is a mask that

@@ -3,8 +3,8 @@
 //! Ids are given out one after the other, so a page serves 256 neighbours, four bytes each, and a
 //! directory 1,024 neighbouring pages. What is left to search is a tree with an entry for each
 //! 262,144 ids. Nothing here is ever moved at once when it grows or shrinks, as a hash map would
-//! be. A page goes when its last id does, and a directory with its last page; but the directory that
-//! was entered last stays, or a queue that is mostly empty would have a new one for each job.
+//! be. A page goes when its last id does, and a directory with its last page; but the directory
+//! that was entered last stays, or a queue that is mostly empty would have a new one for each job.
 //! Invariant: `used` counts what is in one, and no page is empty, nor any other directory.
 
 use std::{collections::BTreeMap, mem};

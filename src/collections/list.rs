@@ -82,8 +82,8 @@ impl<T: Linked> List<T> {
         self.len -= 1;
     }
 
-    /// Brings the items into the order of their keys; equal ones stay as they are. It merges the runs
-    /// that are in order already, two and two, and takes no memory. O(length · log runs).
+    /// Brings the items into the order of their keys; equal ones stay as they are. It merges the
+    /// runs that are in order already, two and two, and takes no memory. O(length · log runs).
     pub fn sort_by_key<K: Ord>(&mut self, items: &mut Arena<T>, key: impl Fn(&T) -> K) {
         loop {
             let mut rest = std::mem::take(self);
@@ -192,13 +192,15 @@ mod tests {
 
         /// A list that skipped an item would let somebody wait for ever.
         #[test]
-        fn agrees_with_a_queue(acts in prop::collection::vec(any::<Option<prop::sample::Index>>(), 0..200)) {
+        fn agrees_with_a_queue(
+            acts in prop::collection::vec(any::<Option<prop::sample::Index>>(), 0..200),
+        ) {
             let (mut items, mut list): (Arena<_>, _) = (Arena::default(), List::default());
             let mut model = VecDeque::new();
             for act in acts {
                 match act {
                     Some(index) if !model.is_empty() => {
-                        let key = model.remove(index.index(model.len())).expect("index is in range");
+                        let key = model.remove(index.index(model.len())).expect("in range");
                         list.unlink(&mut items, key);
                     }
                     _ => {

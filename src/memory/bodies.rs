@@ -14,8 +14,8 @@
 //! likewise. There may be a ceiling on what all of them count for.
 //!
 //! Invariant: of each size, `open` names the blocks with room, each once; none is without bodies,
-//! but for the one that is filled next if few bytes of that were ever used, lest it come and go with
-//! each body.
+//! but for the one that is filled next if few bytes of that were ever used, lest it come and go
+//! with each body.
 
 use std::{collections::VecDeque, fmt, mem};
 
@@ -164,8 +164,8 @@ impl Block {
     }
 }
 
-/// Has the system make the pages of some memory ready at once; false if it cannot, and then they are
-/// made ready one by one, as they are touched.
+/// Has the system make the pages of some memory ready at once; false if it cannot, and then they
+/// are made ready one by one, as they are touched.
 type Populate = fn(&mut [u8]) -> bool;
 
 /// So many bytes are made ready at once: few enough to be in a processor's cache still when bodies
@@ -220,8 +220,8 @@ impl Bodies {
         &mut self.room
     }
 
-    /// Has memory for bodies made ready a piece at a time from now on, which costs less than page by
-    /// page where many are taken in: for a start.
+    /// Has memory for bodies made ready a piece at a time from now on, which costs less than page
+    /// by page where many are taken in: for a start.
     pub fn begin_bulk(&mut self, populate: Populate) {
         self.populate = Some(populate);
     }
@@ -231,7 +231,8 @@ impl Bodies {
         self.populate = None;
     }
 
-    /// Takes a body in. Fails where there is no memory for it, or the ceiling forbids it. O(length).
+    /// Takes a body in. Fails where there is no memory for it, or the ceiling forbids it.
+    /// O(length).
     pub fn store(&mut self, bytes: &[u8]) -> Result<Body, NoRoom> {
         if !self.may_hold(bytes.len() as u64) {
             return Err(NoRoom);

@@ -38,9 +38,9 @@ pub enum Need {
     Least,
 }
 
-/// How many bytes must be left beside what is asked for, for each need. After a start, the same jobs
-/// lie otherwise in memory, and the first connection must find some nevertheless: hence the distance
-/// between the first two.
+/// How many bytes must be left beside what is asked for, for each need. After a start, the same
+/// jobs lie otherwise in memory, and the first connection must find some nevertheless: hence the
+/// distance between the first two.
 const SPARE: [usize; 4] = [7 << 20, 4 << 20, 3 << 20, 2 << 20];
 
 /// Where memory comes from. Tests have others, which refuse.

@@ -36,11 +36,10 @@ use crate::{
     collections::Key,
     conn::Conn,
     proto::LINE_LIMIT,
-    server::Server,
+    server::{Health, Server},
     service::logging::Seldom,
     service::notify::Notifier,
     sys::Signals,
-    wal::Wal,
 };
 
 const SIGNALS: Token = Token(usize::MAX - 1);
@@ -171,15 +170,13 @@ impl Shell {
 
     /// What a service manager shows of the daemon.
     fn status(&self) -> &'static str {
-        let log = self.server.log();
-        if log.is_some_and(|log| !log.is_sound()) {
-            "the binlog has failed: changes are refused until it works again"
-        } else if log.is_some_and(Wal::is_full) {
-            "no room for the binlog: jobs are refused when it is used up"
-        } else if self.server.is_draining() {
-            "draining: new jobs are refused"
-        } else {
-            "serving"
+        match self.server.health() {
+            Health::BinlogFailed => {
+                "the binlog has failed: changes are refused until it works again"
+            }
+            Health::BinlogFull => "no room for the binlog: jobs are refused when it is used up",
+            Health::Draining => "draining: new jobs are refused",
+            Health::Serving => "serving",
         }
     }
 

@@ -50,7 +50,8 @@ impl Shell {
             Ok(count) => {
                 let bytes = &self.buffer[..left + count];
                 let (consumed, appetite) = self.server.feed(key, bytes, share, now);
-                // A part of a line stays there too, until more comes; unless no event may tell that.
+                // A part of a line stays there too, until more comes; unless no event may tell
+                // that.
                 let is_part = appetite == Appetite::More && socket.reads_on();
                 let taken = if is_part { left + count } else { consumed.max(left) };
                 let has_more = appetite != Appetite::More && taken < left + count;

@@ -386,7 +386,9 @@ mod tests {
     proptest::proptest! {
         /// Bytes from the network never reach a panic.
         #[test]
-        fn any_line_is_read_or_refused(line in proptest::collection::vec(proptest::num::u8::ANY, 0..222)) {
+        fn any_line_is_read_or_refused(
+            line in proptest::collection::vec(proptest::num::u8::ANY, 0..222),
+        ) {
             let _ = parse(&line, LIMIT);
         }
 

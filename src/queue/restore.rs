@@ -98,9 +98,9 @@ impl Queue {
     /// are many empty places among them, from the place `from` on. Answers the place to go on from,
     /// or `None` at the end. A restored delay that
     /// has ended too early goes on, unless a client has had the job since; one that should have
-    /// ended does so with the next tick. `to_log` gets the jobs whose dates the binlog may have by the
-    /// old calendar: those that are buried, and all that have had a delay, for of one that has ended
-    /// no record tells. Each job must be shifted once. O(count · log n).
+    /// ended does so with the next tick. `to_log` gets the jobs whose dates the binlog may have by
+    /// the old calendar: those that are buried, and all that have had a delay, for of one that has
+    /// ended no record tells. Each job must be shifted once. O(count · log n).
     pub fn shift_dates(
         &mut self,
         from: usize,

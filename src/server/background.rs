@@ -1,5 +1,5 @@
-//! Work that one event makes large, a slice of it in a turn: alarms, long kicks, ends of pauses, jobs
-//! and tubes of clients that have left.
+//! Work that one event makes large, a slice of it in a turn: alarms, long kicks, ends of pauses,
+//! jobs and tubes of clients that have left.
 
 use super::{PORTION, SLICE, Server};
 use crate::{
@@ -116,8 +116,8 @@ impl Server {
         }
     }
 
-    /// Returns the jobs of closed connections and leaves their tubes, as far as this turn's allowance
-    /// goes.
+    /// Returns the jobs of closed connections and leaves their tubes, as far as this turn's
+    /// allowance goes.
     pub(super) fn see_off(&mut self, now: Time) {
         while self.departures_left > 0 {
             let Some(key) = self.departing.pop_front() else { return };

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use super::Server;
+use super::{Health, Server};
 use crate::{
     clock::{Calendar, Time},
     collections::Key,
@@ -78,6 +78,16 @@ impl Server {
     /// The log, to look at.
     pub fn log(&self) -> Option<&Wal> {
         self.wal.as_ref()
+    }
+
+    /// What the daemon can do for its clients now.
+    pub fn health(&self) -> Health {
+        match &self.wal {
+            Some(wal) if !wal.is_sound() => Health::BinlogFailed,
+            Some(wal) if wal.is_full() => Health::BinlogFull,
+            _ if self.is_draining => Health::Draining,
+            _ => Health::Serving,
+        }
     }
 
     /// Whether a job with a body of so many bytes may be put into the client's tube.

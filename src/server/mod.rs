@@ -112,6 +112,19 @@ pub struct Settings {
     pub memory_limit: Option<u64>,
 }
 
+/// What the daemon can do for its clients; the worst that holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// A write or sync of the binlog has failed: changes are refused.
+    BinlogFailed,
+    /// The disk has no room for more of the binlog.
+    BinlogFull,
+    /// New jobs are refused because somebody wishes so.
+    Draining,
+    /// All it can.
+    Serving,
+}
+
 /// How a connection goes on after [`Server::feed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Appetite {
@@ -208,8 +221,8 @@ impl Server {
         self.patience = patience;
     }
 
-    /// Makes sure that [`Server::open`] finds memory. Fails where there is none. O(1), unless a list
-    /// must move.
+    /// Makes sure that [`Server::open`] finds memory. Fails where there is none. O(1), unless a
+    /// list must move.
     pub fn make_room_to_open(&mut self) -> Result<(), NoRoom> {
         self.queue.make_room_to_join()?;
         let room = self.queue.room_mut();
@@ -329,8 +342,8 @@ impl Server {
         self.note(key);
     }
 
-    /// The connection is gone. Jobs it held return to their tubes, and it leaves those it watched: a
-    /// first slice at once.
+    /// The connection is gone. Jobs it held return to their tubes, and it leaves those it watched:
+    /// a first slice at once.
     pub fn close(&mut self, key: Key<Conn>, now: Time) {
         self.let_kicks_go(key);
         self.conns[key].forget(self.queue.bodies_mut());

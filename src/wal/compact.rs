@@ -84,7 +84,8 @@ impl Wal {
     }
 
     /// Drops the oldest segment if no job needs it: what replaces its records has been synced. A
-    /// file that cannot be removed is no failure of the log: it is tried again, less and less often.
+    /// file that cannot be removed is no failure of the log: it is tried again, less and less
+    /// often.
     pub(super) fn drop_oldest(&mut self, now: Time) -> io::Result<()> {
         if self.drop_retry_at.is_some_and(|at| at > now) {
             return Ok(());

@@ -225,7 +225,8 @@ impl Wal {
     /// Reads what the disk has into the queue, which must be empty, and goes on in a new segment.
     /// Damage is no error: it is in the report; nor is a full disk. Fails if the files cannot be
     /// listed or read or a new one not be made, or if memory or descriptors are short. Then every
-    /// record is where it was: at most zeros behind the records, and an unfinished record, are gone.
+    /// record is where it was: at most zeros behind the records, and an unfinished record, are
+    /// gone.
     pub fn open(
         mut disk: Box<dyn Disk>,
         options: Options,

@@ -30,8 +30,8 @@ const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 /// jobs, whose records must be believed as well.
 const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
 
-/// How far beyond all ids that are known the id of an unfinished record may lie: as many jobs as may
-/// be put before a sync. What lies further is no id, but bytes of something else.
+/// How far beyond all ids that are known the id of an unfinished record may lie: as many jobs as
+/// may be put before a sync. What lies further is no id, but bytes of something else.
 const TORN_ID_REACH: u64 = 1 << 16;
 
 /// An unfinished end of the newest segment has at most as many bytes as the record that it begins
@@ -219,8 +219,8 @@ impl<'a> Reader<'a> {
             return Ok(None);
         }
         if frame.is_full() && !self.ends_soundly(at, frame.length(), &frame, 0, format)? {
-            // Either a bit of its line end is wrong, or one of its length: then what stands there is
-            // a body, and may be made to look like this.
+            // Either a bit of its line end is wrong, or one of its length: then what stands there
+            // is a body, and may be made to look like this.
             for bit in 0..31 {
                 let body_length = frame.body_length ^ (1 << bit);
                 let length = (frame.head_length + body_length) as u64;
@@ -232,8 +232,8 @@ impl<'a> Reader<'a> {
         Ok(Some(at + frame.length()))
     }
 
-    /// Whether a record of this length at an offset would have a line end, but for so many bits, and
-    /// a sound record or the end of all behind it.
+    /// Whether a record of this length at an offset would have a line end, but for so many bits,
+    /// and a sound record or the end of all behind it.
     fn ends_soundly(
         &mut self,
         at: u64,
@@ -261,8 +261,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether so many bytes from an offset on are what a crash may have left of one record: no more
-    /// than it announces, and not all of it.
+    /// Whether so many bytes from an offset on are what a crash may have left of one record: no
+    /// more than it announces, and not all of it.
     fn is_unfinished(&mut self, at: u64, length: u64, salt: u64) -> io::Result<bool> {
         let frame = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, Format::Plain);
         let Ok(Some(frame)) = frame else { return Ok(length <= TORN_TAIL_MAX_BYTES) };

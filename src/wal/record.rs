@@ -384,7 +384,8 @@ impl Frame {
     }
 
     /// The checksum of the record at `position` up to its body, its own four bytes taken as zero,
-    /// and what the whole record's should be; `bytes` begin with this record, which is of version 7.
+    /// and what the whole record's should be; `bytes` begin with this record, which is of version
+    /// 7.
     pub(super) fn begin_checksum(&self, bytes: &[u8], salt: u64, position: u64) -> (Hasher, u32) {
         let at = self.name_at + self.name_length + CHECKSUM_AT;
         let mut hasher = checksum(salt, position);

@@ -27,8 +27,8 @@ const SUMS_MAX: u64 = 256 * 1024;
 /// How many salts that marks tell are compared, if the beginning tells nothing.
 const SALTS_MAX: usize = 64;
 
-/// In how many bits the salt of a damaged mark may differ from that of a later one: of two that have
-/// nothing to do with each other, about 32 differ.
+/// In how many bits the salt of a damaged mark may differ from that of a later one: of two that
+/// have nothing to do with each other, about 32 differ.
 const SALT_FLIPS_MAX: u32 = 8;
 
 /// CRC-32 of the first bytes of a file: `sums[n]` is that of the first `n * step`.
@@ -45,8 +45,8 @@ fn join(sum: u32, behind: u32, length: u64) -> u32 {
 }
 
 impl PrefixSums {
-    /// Reads the first `size` bytes of the file. Fails if there is no memory for the sums, at most a
-    /// MiB.
+    /// Reads the first `size` bytes of the file. Fails if there is no memory for the sums, at most
+    /// a MiB.
     pub(super) fn new(window: &mut Window<'_>, size: u64) -> io::Result<Self> {
         let step = size.div_ceil(SUMS_MAX).next_multiple_of(STEP_MIN_BYTES).max(STEP_MIN_BYTES);
         let count = usize::try_from(size / step + 1).expect("at most SUMS_MAX");

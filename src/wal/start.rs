@@ -1,5 +1,5 @@
-//! A start after the log has been read: what may fail for want of something goes first, while nothing
-//! has been changed.
+//! A start after the log has been read: what may fail for want of something goes first, while
+//! nothing has been changed.
 
 use std::io;
 

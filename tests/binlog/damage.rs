@@ -2,8 +2,8 @@
 //!
 //! The judge knows where each record of an undamaged log stands. A record is intact if all its
 //! bytes are where they were, and its segment still has an intact mark, or one that still tells
-//! its salt, without which nothing in it can be checked. What a restart must find are the intact records, applied in their order: no
-//! more, no less.
+//! its salt, without which nothing in it can be checked. What a restart must find are the intact
+//! records, applied in their order: no more, no less.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -342,9 +342,9 @@ fn after_a_failed_write_nothing_is_acknowledged_until_it_works_again() {
     assert_eq!(states, [(1, "buried"), (4, "ready"), (id, "ready")]);
 }
 
-/// A daemon that was stopped while it compacted a full disk came back with a page too little for one
-/// segment that has room for every delete. It changed no job any more, and no client could delete
-/// one to make room.
+/// A daemon that was stopped while it compacted a full disk came back with a page too little for
+/// one segment that has room for every delete. It changed no job any more, and no client could
+/// delete one to make room.
 #[test]
 fn a_restart_on_a_disk_that_the_log_has_filled_leaves_room_for_deletes() {
     let mut prng = Prng::new(5);

@@ -120,8 +120,8 @@ impl Load {
 
     /// How many bytes all files of the log have now. A listing is no snapshot: one file may go
     /// after it was listed, and another come before the listing is done; or the daemon was stopped
-    /// by the system between the two. So too much counts only if it is still there some turns of the
-    /// daemon later; it has soon done what it was sent.
+    /// by the system between the two. So too much counts only if it is still there some turns of
+    /// the daemon later; it has soon done what it was sent.
     fn size(&mut self) -> u64 {
         let mut size = u64::MAX;
         for _ in 0..LOOKS {

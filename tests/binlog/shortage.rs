@@ -322,8 +322,8 @@ fn room_that_is_not_needed_any_more_is_given_back() {
     eventually("the room of many jobs is given back", || taken() <= 4 << 20);
 }
 
-/// With a little less memory than it needed, a start aborted after it had begun a segment, or served
-/// on and let no client in.
+/// With a little less memory than it needed, a start aborted after it had begun a segment, or
+/// served on and let no client in.
 #[test]
 fn a_start_short_of_memory_ends_or_serves() {
     let folder = Folder::new();

@@ -57,8 +57,8 @@ pub(crate) struct World {
     settings: Settings,
     arrival: Arrival,
     peers: Vec<Peer>,
-    /// What was put off for want of memory is tried again at once: what is due at the latest instant
-    /// that the server gave to anything is due now.
+    /// What was put off for want of memory is tried again at once: what is due at the latest
+    /// instant that the server gave to anything is due now.
     is_short: bool,
     /// Nothing happens but in turns that the test asks for.
     is_paused: bool,
@@ -100,8 +100,8 @@ impl World {
         }
     }
 
-    /// Sets a ceiling on what bodies may hold, before any connects. Replies are sent one by one from
-    /// now on, for those that are not sent count too.
+    /// Sets a ceiling on what bodies may hold, before any connects. Replies are sent one by one
+    /// from now on, for those that are not sent count too.
     pub(crate) fn limit_memory(&mut self, bytes: u64) {
         self.share = 1;
         let settings = Settings { memory_limit: Some(bytes), ..self.settings };
@@ -242,8 +242,8 @@ impl World {
         if self.is_short { self.now.max(self.server.latest()) } else { self.now }
     }
 
-    /// Does what is due, unless that is the log's alone: it asks for a commit, and a tick would take
-    /// a nanosecond that no log is known to take.
+    /// Does what is due, unless that is the log's alone: it asks for a commit, and a tick would
+    /// take a nanosecond that no log is known to take.
     fn tick(&mut self) {
         let is_due = |at: Option<Time>| at.is_some_and(|at| at <= self.due_by());
         let is_of_log = is_due(self.server.log().and_then(Wal::next_deadline));

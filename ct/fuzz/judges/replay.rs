@@ -175,8 +175,8 @@ fn open(disk: &Memory) -> io::Result<(Queue, Wal, Report)> {
     open_with(disk, 4096)
 }
 
-/// Starts with what is refused at some call, which must not change what the next start finds; and if
-/// it was memory, not a byte.
+/// Starts with what is refused at some call, which must not change what the next start finds; and
+/// if it was memory, not a byte.
 fn refuse(files: &Files, granted: u32) {
     let open_copy = |memory: Option<Scarce>, refusal| {
         let files = Rc::new(RefCell::new(files.clone()));
@@ -224,7 +224,8 @@ fn open_with(disk: &Memory, segment_size: u64) -> io::Result<(Queue, Wal, Report
     Ok((queue, wal, report))
 }
 
-/// Lets the log do all it still has to do: whatever was damaged is written again, a piece in a turn.
+/// Lets the log do all it still has to do: whatever was damaged is written again, a piece in a
+/// turn.
 fn settle(queue: &Queue, wal: &mut Wal) {
     let mut turns = 0;
     while wal.next_deadline().is_some_and(|at| at <= START) {
@@ -264,8 +265,8 @@ fn go_on(queue: &mut Queue, wal: &mut Wal) {
     wal.check();
 }
 
-/// A sound binlog of a few jobs in all states: in several small segments, or mostly in one that is so
-/// large that its mark is repeated.
+/// A sound binlog of a few jobs in all states: in several small segments, or mostly in one that is
+/// so large that its mark is repeated.
 fn sound(is_large: bool) -> &'static Files {
     static SMALL: OnceLock<Files> = OnceLock::new();
     static LARGE: OnceLock<Files> = OnceLock::new();

@@ -359,8 +359,8 @@ impl Row {
         missed
     }
 
-    /// Says whether another round is needed: all that were asked for, and more where memory seems to
-    /// grow, for what is left goes up and down.
+    /// Says whether another round is needed: all that were asked for, and more where memory seems
+    /// to grow, for what is left goes up and down.
     fn wants_more(&self, rounds: usize) -> bool {
         let most = if self.seems_to_grow() { PATIENCE * rounds } else { rounds };
         self.rounds.len() < most

@@ -15,7 +15,8 @@ pub fn table(rows: &[Row]) -> String {
         let _ = writeln!(text, "{}", line(row));
     }
     text += "\nThe three figures of p50 and p99 are those of put, reserve and delete of a client \
-             with 200 rounds a second, less the time in which others had the core of the daemon or the client; \
+             with 200 rounds a second, less the time in which others had the \
+             core of the daemon or the client; \
              each is the median of the rounds. The longest wait is that of \
              all rounds. CPU at rest is what the daemon uses while abuser and client are silent.\n";
     for row in rows {

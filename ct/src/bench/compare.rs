@@ -31,8 +31,8 @@ pub struct Row {
     pub curve: Option<(String, f64)>,
     /// What each target gave, in the order of the command line.
     pub results: Vec<Outcome>,
-    /// What the first target gave without the crowd, in turn with these. Its label is the name of the
-    /// row where that is done to all targets.
+    /// What the first target gave without the crowd, in turn with these. Its label is the name of
+    /// the row where that is done to all targets.
     pub base: Option<Outcome>,
 }
 

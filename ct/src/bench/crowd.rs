@@ -162,7 +162,8 @@ fn report(config: &Config, depth: usize, rounds: &[[Figures; 2]]) -> Outcome {
     let State { tubes, blocked, apart, ready, .. } = config.crowd;
     let mut text = format!(
         "{} active connections, depth {depth}, put, reserve, delete; the crowd: {tubes} tubes with \
-         a delayed job, {blocked} blocked connections, {apart} ready jobs elsewhere and {ready} behind \
+         a delayed job, {blocked} blocked connections, {apart} ready jobs elsewhere and \
+         {ready} behind \
          theirs\n",
         config.active
     );

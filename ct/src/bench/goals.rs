@@ -6,8 +6,8 @@
 //!
 //! ROW and FIGURE are names of the kept comparison. AGAINST is `other`, the second daemon; `bare`,
 //! the bare responder; `row NAME`, the first daemon's own figure in that row, measured in turn with
-//! this one; or `-`, and then the figure itself counts. Empty lines and those that begin with `#` are
-//! left out.
+//! this one; or `-`, and then the figure itself counts. Empty lines and those that begin with `#`
+//! are left out.
 
 use std::fmt::Write as _;
 

@@ -42,8 +42,8 @@ impl Report {
         let mut text = "\
 The first daemon is compared with each of the others: × is its figure divided by theirs, the median
 of pairwise ratios with the smallest and the largest. CPU is the daemon's per command, latencies are
-what the load saw; both in µs. The last column tells which side had no time left; sys is the kernel's
-share of the daemon's CPU time, and load is the load's own CPU per command.
+what the load saw; both in µs. The last column tells which side had no time left; sys is the
+kernel's share of the daemon's CPU time, and load is the load's own CPU per command.
 
 "
         .to_owned();
@@ -74,7 +74,8 @@ share of the daemon's CPU time, and load is the load's own CPU per command.
             .map(|(label, command)| json!({ "label": label, "command": command }))
             .collect();
         let rows: Vec<Value> = self.rows.iter().map(row_to_json).collect();
-        json!({ "command": self.command, "machine": self.machine, "targets": targets, "rows": rows })
+        let (command, machine) = (&self.command, &self.machine);
+        json!({ "command": command, "machine": machine, "targets": targets, "rows": rows })
     }
 
     /// Reads back what [`Report::to_json`] wrote; `None` if it is something else.

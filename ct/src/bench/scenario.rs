@@ -31,7 +31,8 @@ pub struct Scenario {
     pub state: State,
     /// What is done.
     pub work: Work,
-    /// What the first daemon does in turn with this, to be set against it: the same without a crowd.
+    /// What the first daemon does in turn with this, to be set against it: the same without a
+    /// crowd.
     pub base: Option<Box<Scenario>>,
 }
 

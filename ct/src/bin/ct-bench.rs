@@ -73,7 +73,7 @@ plot: draws the curves of a kept comparison
 goals: holds a kept comparison against a file of goals (ct/goals); the exit status is 1 where one is
 missed by more than 15 %
 
-On a machine that does other things too, ask the scheduler for precedence, or the ratios will spread:
+On a machine that does other things too, ask the scheduler for precedence, or ratios will spread:
     setsid -w sh -c 'echo -20 >/proc/self/autogroup; exec nice -n -20 ct-bench compare …'
 ";
 

@@ -147,7 +147,8 @@ fn totals(summary: &Summary, time: Duration) -> String {
     let slow: Vec<String> = too_slow.iter().map(u64::to_string).collect();
     let slow = if slow.is_empty() { String::new() } else { format!(" ({})", slow.join(", ")) };
     format!(
-        "{agreed} runs agreed ({events} events), {} differed, {} differed once only, {} too slow{}, \
+        "{agreed} runs agreed ({events} events), {} differed, {} differed once only, \
+         {} too slow{}, \
          {:.1} s",
         findings.len(),
         unrepeated.len(),

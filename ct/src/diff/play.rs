@@ -3,11 +3,11 @@
 //! It knows what each connection has under way, gives jobs their ids, keeps to the time table, and
 //! leaves out what may be answered in more than one way.
 //!
-//! The protocol itself leaves open how the commands of two connections mix. So commands stand behind
-//! a waiting reserve on one connection at most. Meanwhile all others send one command at a time, and
-//! the connection is not closed: nobody knows how many of them would still be carried out. Before
-//! time passes, and at the end, it is half-closed, so that they are carried out now; what concerns
-//! nobody else may wait on.
+//! The protocol itself leaves open how the commands of two connections mix. So commands stand
+//! behind a waiting reserve on one connection at most. Meanwhile all others send one command at a
+//! time, and the connection is not closed: nobody knows how many of them would still be carried
+//! out. Before time passes, and at the end, it is half-closed, so that they are carried out now;
+//! what concerns nobody else may wait on.
 //!
 //! The rest is what one of the daemons is declared to do differently:
 //!
@@ -16,7 +16,7 @@
 //! | `waiters-swap` | a second client waiting for the same tube |
 //! | `lone-cr-mutes`, `cr-at-224-eats`, `timeout-unchecked` | lines that would show it |
 //! | `upload-visible` | looking at ids not known to be whole while a body is on its way |
-//! | `timer-lost` | waiting for longer than a moment while others hold jobs; added: after each moment when a time to run can end, its holder says something |
+//! | `timer-lost` | a long wait while others hold jobs; added: a word of the holder in time |
 //!
 //! When the acts are over everything is looked at, and then taken apart job by job, so that orders
 //! show that no statistic tells.
@@ -41,9 +41,9 @@ const QUICK_MAX: Duration = Duration::from_millis(800);
 const PACE: Duration = Duration::from_millis(2);
 /// How long after the beginning of a burst, whole seconds later, holders of jobs say something.
 const POKES: [Duration; 2] = [Duration::from_millis(150), Duration::from_millis(190)];
-/// How many commands may be under way on a connection that waits. The kernel holds back what follows
-/// some ten small packets that were not acknowledged, and may take its time to acknowledge what
-/// nobody reads.
+/// How many commands may be under way on a connection that waits. The kernel holds back what
+/// follows some ten small packets that were not acknowledged, and may take its time to acknowledge
+/// what nobody reads.
 const QUEUE_MAX: usize = 4;
 /// How long that may take.
 const POKE_MAX: Duration = Duration::from_millis(40);

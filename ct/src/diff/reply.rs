@@ -2,8 +2,8 @@
 //!
 //! Two replies are the same if they are equal byte for byte, but for what belongs to the machine or
 //! the process, and for the declared masks of the two daemons. Ages and times left must be equal,
-//! too: runs keep away from the moments where a second ends. How long a YAML body is announced to be
-//! is checked while it is cut out, against the body.
+//! too: runs keep away from the moments where a second ends. How long a YAML body is announced to
+//! be is checked while it is cut out, against the body.
 
 use std::collections::BTreeMap;
 

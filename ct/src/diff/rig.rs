@@ -1,11 +1,11 @@
 //! Two daemons side by side, met in lock step.
 //!
 //! Everything is done to both, the left one first. Then [`Rig::settle`] waits until neither has
-//! anything more to say. It is told how many replies are due, and waits for them. What else may come
-//! nobody knows: others that wait may be served, garbage may be anything. So it makes round trips on
-//! a connection of its own, the barrier, until some in a row brought nothing on any connection: with
-//! each of them the daemon has looked at every socket again. If the two do not agree by then, the
-//! slower one gets time to catch up.
+//! anything more to say. It is told how many replies are due, and waits for them. What else may
+//! come nobody knows: others that wait may be served, garbage may be anything. So it makes round
+//! trips on a connection of its own, the barrier, until some in a row brought nothing on any
+//! connection: with each of them the daemon has looked at every socket again. If the two do not
+//! agree by then, the slower one gets time to catch up.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -470,7 +470,8 @@ fn megabytes(bytes: u64) -> f64 {
 
 fn line(minute: u64, life: usize, flag: &str, look: &Look, commands: u64, faults: u64) -> String {
     format!(
-        "minute {minute:3}: life {} ({flag}), {commands} commands, memory {:.1} MB, descriptors: {}, \
+        "minute {minute:3}: life {} ({flag}), {commands} commands, memory {:.1} MB, \
+         descriptors: {}, \
          log {:.1} MB of {:.1} allowed, {} faults",
         life + 1,
         megabytes(look.memory),
