@@ -119,11 +119,21 @@ impl<T, const CHUNK: usize> Default for Arena<T, CHUNK> {
 
 impl<T, const CHUNK: usize> Arena<T, CHUNK> {
     /// Makes sure that the next item finds memory. Fails where there is none. O(1).
+    #[inline]
     pub fn make_room(&mut self, need: Need, room: &mut Room) -> Result<(), NoRoom> {
-        let next = self.open.last().map(|&number| number as usize);
-        if next.is_some_and(|number| self.chunks[number].capacity() > 0) {
-            return Ok(());
-        }
+        if self.ready_chunk().is_some() { Ok(()) } else { self.make_chunk(need, room) }
+    }
+
+    /// The chunk that the next item goes to, if it has memory.
+    #[inline]
+    fn ready_chunk(&self) -> Option<usize> {
+        let number = *self.open.last()? as usize;
+        (self.chunks[number].capacity() > 0).then_some(number)
+    }
+
+    #[cold]
+    fn make_chunk(&mut self, need: Need, room: &mut Room) -> Result<(), NoRoom> {
+        let next = self.open.last();
         // A slab keeps a word beside each item, at most two with the gap before it.
         room.take(need, CHUNK * (size_of::<T>() + 2 * size_of::<usize>()))?;
         if next.is_none() {
@@ -138,6 +148,7 @@ impl<T, const CHUNK: usize> Arena<T, CHUNK> {
     }
 
     /// The chunk that the next item goes to; it has memory from now on.
+    #[cold]
     fn chunk_to_fill(&mut self) -> usize {
         if self.open.is_empty() {
             self.open.push(u32::try_from(self.chunks.len()).expect("fewer than 2^32 chunks"));
@@ -153,7 +164,7 @@ impl<T, const CHUNK: usize> Arena<T, CHUNK> {
 
     /// Stores an item. O(1), but for the list of chunks, which is a small fraction of the items.
     pub fn insert(&mut self, item: T) -> Key<T> {
-        let number = self.chunk_to_fill();
+        let number = self.ready_chunk().unwrap_or_else(|| self.chunk_to_fill());
         let chunk = &mut self.chunks[number];
         let slot = chunk.insert(item);
         if chunk.len() == CHUNK {

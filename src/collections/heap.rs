@@ -59,6 +59,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
 
     /// Makes sure that one more item than are in, or are kept room for, finds memory. Fails where
     /// there is none. O(1), unless the heap must move.
+    #[inline]
     pub fn make_room(&mut self, need: Need, room: &mut Room) -> Result<(), NoRoom> {
         let count = self.kept.max(self.entries.len()) + 1;
         room.grow(need, &mut self.entries, count)

@@ -609,6 +609,43 @@ mod tests {
         assert_eq!(bodies.spent.len(), 1);
     }
 
+    /// Memory that is refused always.
+    #[derive(Debug)]
+    struct Nothing;
+
+    impl super::super::Memory for Nothing {
+        fn is_there(&mut self, _: usize, _: usize) -> bool {
+            false
+        }
+    }
+
+    /// At a limit of memory jobs were refused though others had been deleted: a body that arrives in
+    /// pieces wanted room in blocks of smaller sizes first.
+    #[test]
+    fn without_memory_the_place_of_a_removed_body_is_taken_again() {
+        let mut bodies = Bodies::default();
+        let mut all: Vec<Body> =
+            (0..64).map(|_| bodies.store(&filled(60_000, 1)).expect("there is memory")).collect();
+        bodies.room_mut().change_memory(Box::new(Nothing), 0);
+        for round in 0..20 {
+            bodies.remove(all.swap_remove(round * 3 % all.len()));
+            let body = if round % 2 == 0 {
+                bodies.store(&filled(60_000, 2)).expect("a place is free")
+            } else {
+                let mut body = bodies.begin(16 * 1024, 60_000).expect("a place is free");
+                for piece in filled(60_000, 2).chunks(9000) {
+                    bodies.append(&mut body, piece, 60_000).expect("it is large enough");
+                }
+                body
+            };
+            all.push(body);
+        }
+        assert_eq!(bodies.store(&filled(60_000, 3)).map(|_| ()), Err(NoRoom));
+        for body in all {
+            bodies.remove(body);
+        }
+    }
+
     proptest! {
         /// A body that another one overwrites is somebody's job with somebody else's work.
         #[test]
