@@ -15,7 +15,7 @@ use log::{debug, info, warn};
 use crate::{
     cli::Config,
     clock::Clock,
-    net::{ListenError, Listener, Shell},
+    net::{EventLoop, ListenError, Listener},
     queue::Queue,
     server::{Identity, Rusage, Server, Settings},
     service::notify::Notifier,
@@ -131,7 +131,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         }
     };
     let mut shell =
-        Shell::new(server, listeners, signals, notifier, clock).map_err(StartError::Loop)?;
+        EventLoop::new(server, listeners, signals, notifier, clock).map_err(StartError::Loop)?;
     shell.run().map_err(StartError::Loop)
 }
 

@@ -571,8 +571,8 @@ fn set_handler(signal: c_int, handler: libc::sighandler_t) -> io::Result<()> {
 /// also in one that has interrupted another. A full pair is as good as a write: the loop will wake.
 extern "C" fn note_signal(signal: c_int) {
     let note = |row| Some(with_last(row, signal));
-    let noted = ARRIVED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, note);
-    debug_assert!(noted.is_ok(), "there is always a new row");
+    let dirty = ARRIVED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, note);
+    debug_assert!(dirty.is_ok(), "there is always a new row");
     let byte = 0u8;
     let pointer: *const u8 = &raw const byte;
     let errno = io::Error::last_os_error().raw_os_error();

@@ -23,7 +23,7 @@ use beanstalkd::{
     conn::Conn,
     memory::Memory,
     queue::{JOB_COST, Job, Queue, State},
-    server::{SHARE, Server, Settings},
+    server::{COMMANDS_PER_CONNECTION, Server, Settings},
     wal::{self, Name, Options, Sync, Wal},
 };
 use ct::{Prng, diff::shrink};
@@ -262,7 +262,8 @@ impl Run {
     }
 
     fn feed(&mut self, number: usize, bytes: &[u8]) {
-        let (consumed, _) = self.server.feed(self.conns[number], bytes, SHARE, self.now);
+        let (consumed, _) =
+            self.server.feed(self.conns[number], bytes, COMMANDS_PER_CONNECTION, self.now);
         assert_eq!(consumed, bytes.len(), "no client is ever made to wait");
     }
 
@@ -402,7 +403,7 @@ impl Run {
     /// Sends everything; clients whose connection ends come back.
     fn replies(&mut self) -> String {
         let (mut all, mut gone) = (Vec::new(), Vec::new());
-        while let Some(key) = self.server.next_noted() {
+        while let Some(key) = self.server.next_dirty() {
             while self.server.unsent(key) > 0 {
                 let (slices, count) = self.server.output(key);
                 let bytes: Vec<u8> = slices[..count].iter().flat_map(|it| it.to_vec()).collect();

@@ -32,7 +32,7 @@ use std::{
 
 use beanstalkd::{
     cli,
-    server::{SHARE, SLICE},
+    server::{COMMANDS_PER_CONNECTION, JOBS_PER_SLICE},
     sys,
 };
 use ct::{Arrived, Client, Daemon, Patience, Prng, SocketStage, Stage, skip};
@@ -1331,7 +1331,10 @@ fn busy_connections_do_not_starve_the_others() {
     other.send("stats\r\n");
     thaw(&daemon);
     let asked = number_at(&other.document(), "cmd-peek");
-    assert!(asked <= 2 * BUSY * SHARE as usize, "{asked} commands of others went first");
+    assert!(
+        asked <= 2 * BUSY * COMMANDS_PER_CONNECTION as usize,
+        "{asked} commands of others went first"
+    );
     other.turns(20);
     for client in &mut busy {
         for _ in 0..ASKED {
@@ -1497,7 +1500,8 @@ fn a_worker_that_leaves_with_very_many_jobs_lets_others_in_between() {
 /// Three times as many commands as a connection is granted in a turn; the last one of each turn
 /// looks at the tube.
 fn looks_in_each_of_three_turns() -> String {
-    ("list-tube-used\r\n".repeat(SHARE as usize - 1) + "stats-tube default\r\n").repeat(3)
+    ("list-tube-used\r\n".repeat(COMMANDS_PER_CONNECTION as usize - 1) + "stats-tube default\r\n")
+        .repeat(3)
 }
 
 /// Reads what [`looks_in_each_of_three_turns`] saw, and waits until 50,000 jobs have become
@@ -1506,10 +1510,10 @@ fn looks_in_each_of_three_turns() -> String {
 fn see_it_go_on(other: &mut Peer, old_state: &str) {
     let mut look = String::new();
     for _ in 0..3 {
-        (1..SHARE).for_each(|_| assert_eq!(other.line(), "USING default"));
+        (1..COMMANDS_PER_CONNECTION).for_each(|_| assert_eq!(other.line(), "USING default"));
         look = other.document();
     }
-    let slice = usize::try_from(SLICE).expect("a small number");
+    let slice = usize::try_from(JOBS_PER_SLICE).expect("a small number");
     let ready = number_at(&look, "current-jobs-ready");
     assert!((slice..=4 * slice).contains(&ready), "{ready} of 50,000 after three turns");
     while number_at(&look, &format!("current-jobs-{old_state}")) > 0 {

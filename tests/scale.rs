@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use beanstalkd::server::SLICE;
+use beanstalkd::server::JOBS_PER_SLICE;
 
 #[path = "sim/world.rs"]
 mod world;
@@ -113,7 +113,7 @@ fn waiting_costs_the_same_for_a_worker_with_many_tubes() {
 fn a_long_kick_lets_others_in_between() {
     let mut world = World::new(Arrival::Whole, 65_535);
     let (operator, other) = (world.connect(), world.connect());
-    let count = 3 * SLICE + 1;
+    let count = 3 * JOBS_PER_SLICE + 1;
     for _ in 0..count {
         world.send(operator, b"put 0 1000 60 1\r\nx\r\n");
     }
@@ -124,7 +124,7 @@ fn a_long_kick_lets_others_in_between() {
     for turn in 1..=4 {
         world.turn();
         let ready = world.server.queue().counts().ready;
-        assert_eq!(ready, u64::from(count.min(turn * SLICE)), "one slice a turn");
+        assert_eq!(ready, u64::from(count.min(turn * JOBS_PER_SLICE)), "one slice a turn");
         world.server.check();
     }
     let reply = String::from_utf8(world.receive(other)).unwrap();
@@ -144,7 +144,7 @@ fn the_end_of_a_pause_lets_others_in_between() {
     for by_command in [true, false] {
         let mut world = World::new(Arrival::Whole, 65_535);
         let (operator, other) = (world.connect(), world.connect());
-        let count = 2 * SLICE + 1;
+        let count = 2 * JOBS_PER_SLICE + 1;
         let workers: Vec<_> = (0..count).map(|_| world.connect()).collect();
         world.send(operator, b"pause-tube default 10\r\n");
         for &worker in &workers {
@@ -184,7 +184,7 @@ fn a_long_kick_survives_its_client() {
     let mut world = World::new(Arrival::Whole, 65_535);
     let (operator, other) = (world.connect(), world.connect());
     world.send(operator, b"use lane\r\n");
-    for _ in 0..2 * SLICE {
+    for _ in 0..2 * JOBS_PER_SLICE {
         world.send(operator, b"put 0 1000 60 1\r\nx\r\n");
     }
     world.pause_turns();
@@ -195,7 +195,7 @@ fn a_long_kick_survives_its_client() {
     world.turn();
     world.turn();
     world.turn();
-    assert_eq!(world.server.queue().counts().ready, u64::from(2 * SLICE));
+    assert_eq!(world.server.queue().counts().ready, u64::from(2 * JOBS_PER_SLICE));
     assert!(world.server.next_deadline().is_none(), "nothing is left to do");
     world.server.check();
 }
@@ -205,13 +205,17 @@ fn a_long_kick_survives_its_client() {
 fn a_departed_client_returns_its_jobs_in_slices() {
     let mut world = World::new(Arrival::Whole, 65_535);
     let (worker, other) = (world.connect(), world.connect());
-    let count = 2 * SLICE + 1;
+    let count = 2 * JOBS_PER_SLICE + 1;
     for _ in 0..count {
         world.send(worker, b"put 0 0 1000 1\r\nx\r\nreserve\r\n");
     }
     world.pause_turns();
     world.close(worker);
-    assert_eq!(world.server.queue().counts().ready, u64::from(SLICE), "the first slice at once");
+    assert_eq!(
+        world.server.queue().counts().ready,
+        u64::from(JOBS_PER_SLICE),
+        "the first slice at once"
+    );
     world.send(other, b"delete 2001\r\n");
     world.turn();
     world.turn();
@@ -228,7 +232,7 @@ fn a_departed_client_leaves_its_tubes_in_slices() {
     for waits in [false, true] {
         let mut world = World::new(Arrival::Whole, 65_535);
         let (worker, other) = (world.connect(), world.connect());
-        for number in 0..2 * SLICE {
+        for number in 0..2 * JOBS_PER_SLICE {
             world.send(worker, format!("watch tube-{number}\r\n").as_bytes());
         }
         if waits {
@@ -239,7 +243,7 @@ fn a_departed_client_leaves_its_tubes_in_slices() {
         world.close(worker);
         let tubes = |world: &World| world.server.queue().tubes();
         // `default` stays; it was the first of the thousand that were left.
-        assert_eq!(tubes(&world), 1 + SLICE as usize + 1, "the first slice at once");
+        assert_eq!(tubes(&world), 1 + JOBS_PER_SLICE as usize + 1, "the first slice at once");
         assert_eq!(world.server.queue().counts().connections, 1);
         world.server.check();
         if waits {
@@ -262,7 +266,7 @@ fn a_departed_client_leaves_its_tubes_in_slices() {
 fn a_client_with_little_does_not_leave_behind_one_with_much() {
     let mut world = World::new(Arrival::Whole, 65_535);
     let (much, little, other) = (world.connect(), world.connect(), world.connect());
-    for _ in 0..10 * SLICE {
+    for _ in 0..10 * JOBS_PER_SLICE {
         world.send(much, b"put 0 0 1000 1\r\nx\r\nreserve\r\n");
     }
     world.send(little, b"use lane\r\nwatch lane\r\nput 0 0 1000 1\r\nx\r\nreserve\r\n");
@@ -276,7 +280,10 @@ fn a_client_with_little_does_not_leave_behind_one_with_much() {
     world.turn();
     let reply = String::from_utf8(world.receive(other)).unwrap();
     assert!(reply.contains("current-jobs-ready: 1\n"), "{reply}");
-    assert!(world.server.queue().counts().reserved > u64::from(5 * SLICE), "the others still wait");
+    assert!(
+        world.server.queue().counts().reserved > u64::from(5 * JOBS_PER_SLICE),
+        "the others still wait"
+    );
 }
 
 /// Ten thousand jobs whose time ends at once are ten turns of work, not one long one.
@@ -284,7 +291,7 @@ fn a_client_with_little_does_not_leave_behind_one_with_much() {
 fn a_mass_expiry_is_done_in_slices() {
     let mut world = World::new(Arrival::Whole, 65_535);
     let worker = world.connect();
-    let count = 2 * SLICE + 1;
+    let count = 2 * JOBS_PER_SLICE + 1;
     for _ in 0..count {
         world.send(worker, b"put 0 0 1 1\r\nx\r\nreserve\r\n");
     }
@@ -294,7 +301,10 @@ fn a_mass_expiry_is_done_in_slices() {
     world.advance(Duration::from_secs(5));
     for turn in 1..=3 {
         world.turn();
-        assert_eq!(world.server.queue().counts().timeouts, u64::from(count.min(turn * SLICE)));
+        assert_eq!(
+            world.server.queue().counts().timeouts,
+            u64::from(count.min(turn * JOBS_PER_SLICE))
+        );
     }
 }
 
@@ -305,7 +315,7 @@ fn several_departed_clients_share_a_slice() {
     let mut world = World::new(Arrival::Whole, 65_535);
     let workers = [world.connect(), world.connect(), world.connect()];
     for worker in workers {
-        for _ in 0..SLICE {
+        for _ in 0..JOBS_PER_SLICE {
             world.send(worker, b"put 0 0 1000 1\r\nx\r\nreserve\r\n");
         }
     }
@@ -316,10 +326,10 @@ fn several_departed_clients_share_a_slice() {
     for turn in 1..=3 {
         // Each leaves a tube as well.
         let ready = world.server.queue().counts().ready;
-        assert!(ready.abs_diff(u64::from(turn * SLICE)) <= 3, "{ready} in turn {turn}");
+        assert!(ready.abs_diff(u64::from(turn * JOBS_PER_SLICE)) <= 3, "{ready} in turn {turn}");
         world.turn();
     }
-    assert_eq!(world.server.queue().counts().ready, u64::from(3 * SLICE));
+    assert_eq!(world.server.queue().counts().ready, u64::from(3 * JOBS_PER_SLICE));
     assert!(world.server.next_deadline().is_none(), "nothing is left to do");
 }
 
@@ -329,7 +339,7 @@ fn a_short_kick_does_not_wait_for_a_long_one() {
     let mut world = World::new(Arrival::Whole, 65_535);
     let (operator, other) = (world.connect(), world.connect());
     world.send(other, b"use other\r\nput 0 1000 60 1\r\nx\r\n");
-    for _ in 0..5 * SLICE {
+    for _ in 0..5 * JOBS_PER_SLICE {
         world.send(operator, b"put 0 1000 60 1\r\nx\r\n");
     }
     world.receive(other);
@@ -349,7 +359,7 @@ fn a_short_kick_does_not_wait_for_a_long_one() {
 fn a_flood_of_one_kind_leaves_room_for_the_others() {
     let mut world = World::new(Arrival::Whole, 65_535);
     let (producer, worker) = (world.connect(), world.connect());
-    for _ in 0..3 * SLICE {
+    for _ in 0..3 * JOBS_PER_SLICE {
         world.send(producer, b"put 0 1 60 1\r\nx\r\n");
     }
     world.send(worker, b"watch quiet\r\nignore default\r\nreserve-with-timeout 1\r\n");
@@ -358,7 +368,7 @@ fn a_flood_of_one_kind_leaves_room_for_the_others() {
     world.turn();
     world.advance(Duration::from_secs(2));
     world.turn();
-    assert_eq!(world.server.queue().counts().ready, u64::from(SLICE));
+    assert_eq!(world.server.queue().counts().ready, u64::from(JOBS_PER_SLICE));
     assert_eq!(world.receive(worker), b"TIMED_OUT\r\n");
 }
 

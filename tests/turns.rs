@@ -14,12 +14,12 @@ use beanstalkd::{
     clock::Time,
     collections::Key,
     conn::Conn,
-    server::{Identity, Rusage, SHARE, Server, Settings, TURN},
+    server::{COMMANDS_PER_CONNECTION, COMMANDS_PER_TURN, Identity, Rusage, Server, Settings},
     sys,
 };
 
 /// So many connections with full buffers use up a turn.
-const CONNECTIONS: u32 = TURN / SHARE;
+const CONNECTIONS: u32 = COMMANDS_PER_TURN / COMMANDS_PER_CONNECTION;
 
 /// A server and the CPU time of its turns.
 struct Stage {
@@ -93,11 +93,11 @@ impl Stage {
         let began = cpu_microseconds();
         self.server.tick(self.now);
         for (&key, bytes) in self.conns.iter().zip(bytes) {
-            let (consumed, _) = self.server.feed(key, bytes, SHARE, self.now);
+            let (consumed, _) = self.server.feed(key, bytes, COMMANDS_PER_CONNECTION, self.now);
             assert_eq!(consumed, bytes.len());
         }
         self.server.commit(self.now);
-        while let Some(key) = self.server.next_noted() {
+        while let Some(key) = self.server.next_dirty() {
             while self.server.unsent(key) > 0 {
                 let (slices, count) = self.server.output(key);
                 let sent = slices[..count].iter().map(|slice| slice.len()).sum();
@@ -116,7 +116,7 @@ impl Stage {
             let bytes: Vec<_> = (0..CONNECTIONS)
                 .map(|_| {
                     let mut text = String::new();
-                    for _ in 0..SHARE {
+                    for _ in 0..COMMANDS_PER_CONNECTION {
                         if number < count {
                             command(number, &mut text);
                         }

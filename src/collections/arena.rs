@@ -15,7 +15,7 @@ use std::{
 
 use slab::Slab;
 
-use crate::memory::{Need, NoRoom, Room};
+use crate::memory::{Need, OutOfMemory, Room};
 
 /// Names one item of an `Arena<T>`. `Option<Key<T>>` is four bytes too.
 pub struct Key<T> {
@@ -120,7 +120,7 @@ impl<T, const CHUNK: usize> Default for Arena<T, CHUNK> {
 impl<T, const CHUNK: usize> Arena<T, CHUNK> {
     /// Makes sure that the next item finds memory. Fails where there is none. O(1).
     #[inline]
-    pub fn make_room(&mut self, need: Need, room: &mut Room) -> Result<(), NoRoom> {
+    pub fn make_room(&mut self, need: Need, room: &mut Room) -> Result<(), OutOfMemory> {
         if self.ready_chunk().is_some() { Ok(()) } else { self.make_chunk(need, room) }
     }
 
@@ -132,7 +132,7 @@ impl<T, const CHUNK: usize> Arena<T, CHUNK> {
     }
 
     #[cold]
-    fn make_chunk(&mut self, need: Need, room: &mut Room) -> Result<(), NoRoom> {
+    fn make_chunk(&mut self, need: Need, room: &mut Room) -> Result<(), OutOfMemory> {
         let next = self.open.last();
         // A slab keeps a word beside each item, at most two with the gap before it.
         room.take(need, CHUNK * (size_of::<T>() + 2 * size_of::<usize>()))?;

@@ -8,7 +8,7 @@
 //! Keys must be distinct for a total order; every caller ends its key in something unique.
 
 use super::Key;
-use crate::memory::{Need, NoRoom, Room};
+use crate::memory::{Need, OutOfMemory, Room};
 
 #[derive(Debug)]
 struct Entry<K, T> {
@@ -60,7 +60,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     /// Makes sure that one more item than are in, or are kept room for, finds memory. Fails where
     /// there is none. O(1), unless the heap must move.
     #[inline]
-    pub fn make_room(&mut self, need: Need, room: &mut Room) -> Result<(), NoRoom> {
+    pub fn make_room(&mut self, need: Need, room: &mut Room) -> Result<(), OutOfMemory> {
         let count = self.kept.max(self.entries.len()) + 1;
         room.grow(need, &mut self.entries, count)
     }
@@ -72,7 +72,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         if self.entries.capacity() < count {
             self.entries.reserve(count - self.entries.len());
         }
-        self.give_back();
+        self.shrink();
     }
 
     /// Adds an item. `moved` learns the position of each entry that moved, the new one included.
@@ -89,7 +89,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         if position < self.entries.len() {
             self.settle(position, moved);
         }
-        self.give_back();
+        self.shrink();
         removed.item
     }
 
@@ -116,7 +116,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     /// Makes an array of which three quarters are unused a little shorter, at its end; so a heap
     /// that loses millions of items gives memory back in steps that nobody feels. A small one is
     /// kept, so that a heap which is now empty, now not, does not pay for it each time.
-    fn give_back(&mut self) {
+    fn shrink(&mut self) {
         let capacity = self.entries.capacity();
         if capacity > 16 && self.entries.len().max(self.kept) < capacity / 4 {
             self.entries.shrink_to((capacity / 2).max(capacity.saturating_sub(STEP)));

@@ -10,7 +10,7 @@
 use std::{collections::BTreeMap, mem};
 
 use super::{Arena, Key};
-use crate::memory::{Need, NoRoom, Room};
+use crate::memory::{Need, OutOfMemory, Room};
 
 const PAGE: usize = 256;
 const DIRECTORY: usize = 1024;
@@ -32,7 +32,7 @@ struct Directory<T> {
 
 /// A map from `u64` ids, most of them close together, to keys.
 #[derive(Debug)]
-pub struct Pages<T> {
+pub struct IdMap<T> {
     directories: BTreeMap<u64, Box<Directory<T>>>,
     /// The number of the directory that was entered last.
     entered: u64,
@@ -40,7 +40,7 @@ pub struct Pages<T> {
     held: Arena<Page<T>, 256>,
 }
 
-impl<T> Default for Pages<T> {
+impl<T> Default for IdMap<T> {
     fn default() -> Self {
         Self { directories: BTreeMap::new(), entered: 0, held: Arena::default() }
     }
@@ -55,7 +55,7 @@ fn place(id: u64) -> (u64, usize, usize) {
     (page / DIRECTORY as u64, within(page, DIRECTORY), within(id, PAGE))
 }
 
-impl<T> Pages<T> {
+impl<T> IdMap<T> {
     /// The key under `id`.
     pub fn get(&self, id: u64) -> Option<Key<T>> {
         let (directory, page, slot) = place(id);
@@ -65,7 +65,7 @@ impl<T> Pages<T> {
 
     /// Makes sure that a key under `id` finds memory. Fails if there is none. O(1), or O(log n) for
     /// an id that is far from the one before.
-    pub fn make_room(&mut self, id: u64, room: &mut Room) -> Result<(), NoRoom> {
+    pub fn make_room(&mut self, id: u64, room: &mut Room) -> Result<(), OutOfMemory> {
         let (number, ..) = place(id);
         let is_there = (number == self.entered && !self.directories.is_empty())
             || self.directories.contains_key(&number);
@@ -147,7 +147,7 @@ mod tests {
         /// A lost id would be a job that nobody can delete.
         #[test]
         fn agrees_with_a_map(acts in prop::collection::vec((any::<bool>(), ids()), 0..300)) {
-            let mut pages: Pages<()> = Pages::default();
+            let mut pages: IdMap<()> = IdMap::default();
             let mut model = HashMap::new();
             for (number, (insert, id)) in acts.into_iter().enumerate() {
                 if insert && !model.contains_key(&id) {

@@ -1,5 +1,5 @@
 //! Containers that know nothing of queues: [`Arena`] with typed keys, [`Heap`] whose items know
-//! their place, [`List`] by key, [`Pages`] from id to key, [`Names`] from name to key.
+//! their place, [`List`] by key, [`IdMap`] from id to key, [`NameTable`] from name to key.
 //!
 //! What grows takes its memory from [`crate::memory::Room`] before anything changes.
 
@@ -11,6 +11,6 @@ mod name_table;
 
 pub use arena::{Arena, Key};
 pub use heap::Heap;
-pub use id_map::Pages;
+pub use id_map::IdMap;
 pub use list::{Linked, Links, List};
-pub use name_table::{Entry, Named, Names};
+pub use name_table::{Entry, NameTable, Named};

@@ -11,7 +11,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use super::{Arena, Key};
-use crate::memory::{Need, NoRoom, Room};
+use crate::memory::{Need, OutOfMemory, Room};
 
 /// An item's part of the table.
 #[derive(Debug)]
@@ -38,19 +38,19 @@ pub trait Named: Sized {
 
 /// A table of names.
 #[derive(Debug)]
-pub struct Names<T> {
+pub struct NameTable<T> {
     hasher: RandomState,
     /// The first item of each chain.
     buckets: Vec<Option<Key<T>>>,
 }
 
-impl<T> Default for Names<T> {
+impl<T> Default for NameTable<T> {
     fn default() -> Self {
         Self { hasher: RandomState::new(), buckets: vec![None] }
     }
 }
 
-impl<T: Named> Names<T> {
+impl<T: Named> NameTable<T> {
     /// The item of this name. O(1) on average.
     pub fn find(&self, items: &Arena<T>, name: &str) -> Option<Key<T>> {
         let hash = self.hash(name);
@@ -67,7 +67,7 @@ impl<T: Named> Names<T> {
 
     /// Makes sure that one more item of this name finds memory. Fails where there is none. O(1),
     /// unless the buckets must move.
-    pub fn make_room(&mut self, name: &str, room: &mut Room) -> Result<(), NoRoom> {
+    pub fn make_room(&mut self, name: &str, room: &mut Room) -> Result<(), OutOfMemory> {
         let count = self.buckets.len() + 1;
         room.grow(Need::More, &mut self.buckets, count)?;
         // With what the allocator keeps beside it.
@@ -174,7 +174,7 @@ mod tests {
         /// twice.
         #[test]
         fn agrees_with_a_map(acts in prop::collection::vec((any::<bool>(), 0..200u8), 0..600)) {
-            let (mut names, mut items): (_, Arena<_>) = (Names::default(), Arena::default());
+            let (mut names, mut items): (_, Arena<_>) = (NameTable::default(), Arena::default());
             let mut model: HashMap<String, Key<Item>> = HashMap::new();
             for (insert, name) in acts {
                 let name = name.to_string();
@@ -199,7 +199,7 @@ mod tests {
     /// The reason for all this.
     #[test]
     fn no_name_moves_many_others() {
-        let (mut names, mut items): (_, Arena<_>) = (Names::default(), Arena::default());
+        let (mut names, mut items): (_, Arena<_>) = (NameTable::default(), Arena::default());
         for number in 0..20_000 {
             let key = items.insert(Item(names.entry(&number.to_string())));
             let before = items.visits();

@@ -23,16 +23,16 @@ mod output;
 pub use output::{Output, SLICES};
 
 use crate::{
-    memory::{Bodies, Body, NoRoom},
+    memory::{Bodies, Body, OutOfMemory},
     proto::{self, CRLF, LINE_LIMIT, Refused},
     queue::Put,
 };
 
 /// Input pauses while this many bytes of replies wait to be sent.
-const OUTPUT_LIMIT: usize = 64 * 1024;
+const OUTPUT_MAX_BYTES: usize = 64 * 1024;
 
 /// The first buffer of a body that arrives in pieces; it doubles from there with what arrives.
-const BODY_START: usize = 16 * 1024;
+const BODY_START_BYTES: usize = 16 * 1024;
 
 /// What a connection is in the middle of.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ pub struct Conn {
     /// The client has ended its side: it will not send more than has arrived.
     pub(crate) is_half_closed: bool,
     /// Noted for the shell since it last asked.
-    pub(crate) is_noted: bool,
+    pub(crate) is_dirty: bool,
 }
 
 impl Default for Conn {
@@ -102,7 +102,7 @@ impl Default for Conn {
             has_spoken: false,
             output: Output::default(),
             is_half_closed: false,
-            is_noted: false,
+            is_dirty: false,
         }
     }
 }
@@ -126,7 +126,7 @@ impl Conn {
                 Step::Refuse(Refused::BadFormat)
             }
             Phase::Body(body) => {
-                if let Err(NoRoom) = body.take(rest, bodies) {
+                if let Err(OutOfMemory) = body.take(rest, bodies) {
                     let left = body.left() as u64;
                     self.drop_body(bodies);
                     self.phase = Phase::Skip { left, then: Refused::OutOfMemory };
@@ -201,7 +201,7 @@ impl Conn {
         self.phase = Phase::Skip { left: u64::from(size) + CRLF.len() as u64, then };
     }
 
-    /// Takes no input until [`Conn::go_on`].
+    /// Takes no input until [`Conn::resume`].
     pub fn wait(&mut self) {
         self.phase = Phase::Waiting;
     }
@@ -218,7 +218,7 @@ impl Conn {
     }
 
     /// Ends waiting.
-    pub fn go_on(&mut self) {
+    pub fn resume(&mut self) {
         debug_assert!(self.is_waiting() || self.has_given_up());
         self.phase = Phase::Line;
     }
@@ -243,9 +243,9 @@ impl Conn {
     }
 
     /// How many rights to bodies it has, for those on their way in or out: for checks.
-    pub fn rights(&self) -> usize {
+    pub fn handles(&self) -> usize {
         let is_coming = matches!(&self.phase, Phase::Body(body) if body.got.is_some());
-        usize::from(is_coming) + self.output.rights()
+        usize::from(is_coming) + self.output.handles()
     }
 
     /// Whether it waits for the answer to a `reserve` or a `kick`.
@@ -256,7 +256,7 @@ impl Conn {
     /// Whether bytes would be looked at now.
     pub fn takes_input(&self) -> bool {
         let is_paused = matches!(self.phase, Phase::Waiting | Phase::GivenUp | Phase::Closing);
-        !is_paused && self.output.len() < OUTPUT_LIMIT
+        !is_paused && self.output.len() < OUTPUT_MAX_BYTES
     }
 
     /// Whether nothing is left to do for it but closing the socket.
@@ -285,7 +285,7 @@ impl Collecting {
     }
 
     /// Takes what belongs to the body off `rest`, or nothing where there is no memory for it.
-    fn take(&mut self, rest: &mut &[u8], bodies: &mut Bodies) -> Result<(), NoRoom> {
+    fn take(&mut self, rest: &mut &[u8], bodies: &mut Bodies) -> Result<(), OutOfMemory> {
         let (bytes, behind) = rest.split_at(rest.len().min(self.left()));
         if bytes.is_empty() {
             return Ok(());
@@ -294,7 +294,7 @@ impl Collecting {
             Some(got) => got,
             None => self
                 .got
-                .insert(bodies.begin(bytes.len().max(BODY_START).min(self.size), self.size)?),
+                .insert(bodies.begin(bytes.len().max(BODY_START_BYTES).min(self.size), self.size)?),
         };
         bodies.append(got, bytes, self.size)?;
         *rest = behind;
@@ -382,13 +382,13 @@ mod tests {
         let (bodies, conn) = (&mut Bodies::default(), &mut Conn::default());
         let mut rest: &[u8] = b"abc";
         assert!(conn.expect_body(PUT, 1 << 30, &mut rest).is_none());
-        assert_eq!(bodies.rights(), 0);
+        assert_eq!(bodies.handles(), 0);
         assert_eq!(steps_in(bodies, conn, rest), ["0 left"]);
         let Phase::Body(body) = &conn.phase else { panic!("in the middle of a body") };
         let got = body.got.as_ref().expect("three bytes");
-        assert!(bodies.capacity(got) <= 2 * BODY_START);
+        assert!(bodies.capacity(got) <= 2 * BODY_START_BYTES);
         conn.close(bodies);
-        assert_eq!(bodies.rights(), 0, "an unfinished body goes with its connection");
+        assert_eq!(bodies.handles(), 0, "an unfinished body goes with its connection");
     }
 
     #[test]
@@ -422,7 +422,7 @@ mod tests {
         let conn = &mut Conn::default();
         conn.wait();
         assert_eq!(steps(conn, b"stats\r\n"), ["paused"]);
-        conn.go_on();
+        conn.resume();
         assert_eq!(steps(conn, b"stats\r\n"), ["stats", "0 left"]);
     }
 
@@ -430,7 +430,7 @@ mod tests {
     fn a_connection_that_does_not_read_is_not_heard() {
         let conn = &mut Conn::default();
         let bodies = &mut Bodies::default();
-        conn.output.copy(&vec![0; OUTPUT_LIMIT], bodies.room_mut());
+        conn.output.copy(&vec![0; OUTPUT_MAX_BYTES], bodies.room_mut());
         assert_eq!(steps(conn, b"stats\r\n"), ["paused"]);
         conn.output.sent(1, bodies);
         assert_eq!(steps(conn, b"stats\r\n"), ["stats", "0 left"]);

@@ -192,8 +192,8 @@ impl Output {
         copied.sum()
     }
 
-    /// How many rights to bodies it has: for checks.
-    pub fn rights(&self) -> usize {
+    /// How many handles to bodies it has: for checks.
+    pub fn handles(&self) -> usize {
         let pieces = iter::once(&self.first).chain(&self.rest);
         pieces.filter(|piece| matches!(piece, Piece::Shared(_))).count()
     }
@@ -257,7 +257,7 @@ mod tests {
             prop_assert_eq!(got, wanted);
             prop_assert!(output.rest.capacity() == 0 && output.first.len() == 0);
             prop_assert_eq!(output.sent, 0);
-            prop_assert_eq!((bodies.rights(), bodies.room().held()), (0, 0));
+            prop_assert_eq!((bodies.handles(), bodies.room().held()), (0, 0));
         }
     }
 }

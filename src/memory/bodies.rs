@@ -5,9 +5,10 @@
 //! not promise: a few bytes in use at its end keep all of it.
 //!
 //! Up to [`SMALL`] bytes, sizes are eight bytes apart; above, at most an eighth. A body beyond
-//! [`LARGEST`] has a block for itself, which may grow. Large bodies can be shared, between their
-//! job and the replies that are on their way with them; the last to let go frees the slot. Whoever
-//! has a [`Body`] must give it back with [`Bodies::remove`]: nothing else would.
+//! [`SHARED_BLOCK_BODY_MAX_BYTES`] has a block for itself, which may grow. Large bodies can be
+//! shared, between their job and the replies that are on their way with them; the last to let go
+//! frees the slot. Whoever has a [`Body`] must give it back with [`Bodies::remove`]: nothing else
+//! would.
 //!
 //! Every body counts, from its first byte until the last right to it is given back, whoever has
 //! that: a job, an upload that has not ended, a reply that is not sent. Copies in replies count
@@ -19,29 +20,29 @@
 
 use std::{collections::VecDeque, fmt, mem};
 
-use super::probe::{Need, NoRoom, Room};
+use super::probe::{Need, OutOfMemory, Room};
 
 /// Bodies start at multiples of this.
-const GRAIN: usize = 8;
+const ALIGN_BYTES: usize = 8;
 
 /// Up to this many bytes a body is copied into replies; above, it is shared. Here and below, a body
 /// may be a round number of bytes with its CR LF, as many are: hence the grain.
-pub const SMALL: usize = 4096 + GRAIN;
+pub const SMALL: usize = 4096 + ALIGN_BYTES;
 
 /// The largest body, in bytes, that shares a block with others.
-const LARGEST: usize = 128 * 1024 + GRAIN;
+const SHARED_BLOCK_BODY_MAX_BYTES: usize = 128 * 1024 + ALIGN_BYTES;
 
 /// The size of a block in bytes: large enough for the system to be asked for it alone.
-const BLOCK: usize = 512 * 1024 + 128 * GRAIN;
+const BLOCK_BYTES: usize = 512 * 1024 + 128 * ALIGN_BYTES;
 
 /// How many sizes of large bodies lie between one power of two and the next.
 const STEPS: usize = 8;
 
 /// Up to this many used bytes an empty block is kept for the next body.
-const KEPT: usize = 64 * 1024;
+const KEEP_BELOW_BYTES: usize = 64 * 1024;
 
 /// So many empty blocks are kept for whatever size comes next.
-const SPARES: usize = 4;
+const SPARE_BLOCKS_MAX: usize = 4;
 
 /// What a body counts for beside its bytes: about what its job takes, but for the rounding up of
 /// large bodies.
@@ -91,7 +92,7 @@ struct Block {
     /// How many slots have been used since the block got its memory: the first ones.
     touched: u16,
     /// How many bytes of this memory were in use before that.
-    worn: usize,
+    used_before: usize,
     /// How many were made ready ahead.
     populated: usize,
     /// The slot that was freed last; its first two bytes name the one freed before, plus one.
@@ -114,7 +115,7 @@ impl Block {
 
     /// How many bytes of its memory were ever in use, and so are the system's to give back.
     fn used_bytes(&self) -> usize {
-        self.worn.max(usize::from(self.touched) * self.size)
+        self.used_before.max(usize::from(self.touched) * self.size)
     }
 
     fn is_full(&self) -> bool {
@@ -187,21 +188,22 @@ pub struct Bodies {
     /// While a start takes many blocks in: makes their memory ready.
     populate: Option<Populate>,
     /// How many [`Body`]s there are, shares among them.
-    rights: usize,
+    handles: usize,
 }
 
-/// The class of a body of `len` bytes, at most [`LARGEST`], and the size of its slot in bytes.
+/// The class of a body of `len` bytes, at most [`SHARED_BLOCK_BODY_MAX_BYTES`], and the size of its
+/// slot in bytes.
 fn class(len: usize) -> (usize, usize) {
     if len <= SMALL {
-        let grains = len.div_ceil(GRAIN).max(1);
-        return (grains, grains * GRAIN);
+        let grains = len.div_ceil(ALIGN_BYTES).max(1);
+        return (grains, grains * ALIGN_BYTES);
     }
-    let round = len - GRAIN;
+    let round = len - ALIGN_BYTES;
     let power = (round - 1).ilog2();
     let step = (1 << power) / STEPS;
     let steps = round.div_ceil(step);
     let octave = (power - SMALL.ilog2()) as usize;
-    (SMALL / GRAIN + octave * STEPS + steps - STEPS, steps * step + GRAIN)
+    (SMALL / ALIGN_BYTES + octave * STEPS + steps - STEPS, steps * step + ALIGN_BYTES)
 }
 
 impl Bodies {
@@ -233,9 +235,9 @@ impl Bodies {
 
     /// Takes a body in. Fails where there is no memory for it, or the ceiling forbids it.
     /// O(length).
-    pub fn store(&mut self, bytes: &[u8]) -> Result<Body, NoRoom> {
+    pub fn store(&mut self, bytes: &[u8]) -> Result<Body, OutOfMemory> {
         if !self.may_hold(bytes.len() as u64) {
-            return Err(NoRoom);
+            return Err(OutOfMemory);
         }
         let mut body = self.take_slot(bytes.len())?;
         self.blocks[body.block as usize].write(body.slot, 0, bytes);
@@ -247,9 +249,9 @@ impl Bodies {
     /// Begins a body of which so many bytes are expected for now, and at most `limit`. Fails where
     /// there is no memory for them, or where the ceiling forbids another body. They do not count
     /// before they come.
-    pub fn begin(&mut self, capacity: usize, limit: usize) -> Result<Body, NoRoom> {
+    pub fn begin(&mut self, capacity: usize, limit: usize) -> Result<Body, OutOfMemory> {
         if !self.may_hold(0) {
-            return Err(NoRoom);
+            return Err(OutOfMemory);
         }
         let body = self.take_slot(self.roomier(capacity, limit))?;
         self.room.hold(BODY_COST);
@@ -260,11 +262,11 @@ impl Bodies {
     /// need not move, and none of the sizes between must find memory. Otherwise the capacity.
     fn roomier(&self, capacity: usize, limit: usize) -> usize {
         let is_open = || self.open.get(class(limit).0).is_some_and(|blocks| !blocks.is_empty());
-        if limit <= LARGEST && is_open() { limit } else { capacity }
+        if limit <= SHARED_BLOCK_BODY_MAX_BYTES && is_open() { limit } else { capacity }
     }
 
-    fn take_slot(&mut self, capacity: usize) -> Result<Body, NoRoom> {
-        let (block, slot) = if capacity > LARGEST {
+    fn take_slot(&mut self, capacity: usize) -> Result<Body, OutOfMemory> {
+        let (block, slot) = if capacity > SHARED_BLOCK_BODY_MAX_BYTES {
             (self.single_block(capacity)?, 0)
         } else {
             let (class, size) = class(capacity);
@@ -279,12 +281,12 @@ impl Bodies {
             }
             (number, slot)
         };
-        self.rights += 1;
+        self.handles += 1;
         Ok(Body { block, len: 0, slot })
     }
 
     /// Takes memory, if need be with what empty blocks give back.
-    fn take(&mut self, bytes: usize) -> Result<(), NoRoom> {
+    fn take(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
         let taken = self.room.take(Need::More, bytes);
         if taken.is_ok() || !self.free_all_spent() {
             return taken;
@@ -302,10 +304,10 @@ impl Bodies {
     }
 
     /// A block for one large body.
-    fn single_block(&mut self, capacity: usize) -> Result<u32, NoRoom> {
+    fn single_block(&mut self, capacity: usize) -> Result<u32, OutOfMemory> {
         self.take(capacity)?;
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(capacity).map_err(|_| NoRoom)?;
+        bytes.try_reserve_exact(capacity).map_err(|_| OutOfMemory)?;
         let block = Block { bytes, shares: vec![0], ..Block::default() };
         Ok(self.add(block))
     }
@@ -320,22 +322,23 @@ impl Bodies {
     }
 
     /// The block that the next body of this class goes to.
-    fn open_block(&mut self, class: usize, size: usize) -> Result<u32, NoRoom> {
+    fn open_block(&mut self, class: usize, size: usize) -> Result<u32, OutOfMemory> {
         if self.open.len() <= class {
             self.open.resize_with(class + 1, Vec::new);
         }
         if let Some(&number) = self.open[class].last() {
             return Ok(number);
         }
-        let (bytes, worn) = if let Some(spent) = self.spent.pop_back() {
+        let (bytes, used_before) = if let Some(spent) = self.spent.pop_back() {
             spent
         } else {
-            self.take(BLOCK)?;
-            (vec![0; BLOCK], 0)
+            self.take(BLOCK_BYTES)?;
+            (vec![0; BLOCK_BYTES], 0)
         };
-        let slots = u16::try_from(BLOCK / size).unwrap_or(u16::MAX);
+        let slots = u16::try_from(BLOCK_BYTES / size).unwrap_or(u16::MAX);
         let shares = if size > SMALL { vec![0; slots.into()] } else { Vec::new() };
-        let number = self.add(Block { bytes, size, slots, worn, shares, ..Block::default() });
+        let number =
+            self.add(Block { bytes, size, slots, used_before, shares, ..Block::default() });
         self.open[class].push(number);
         Ok(number)
     }
@@ -343,9 +346,14 @@ impl Bodies {
     /// Appends to a body, which nobody shares yet. Where it outgrows its room it gets twice as
     /// much, but at most `limit` bytes, which it will not exceed. Fails, and changes nothing, where
     /// there is no memory, or the ceiling forbids it.
-    pub fn append(&mut self, body: &mut Body, bytes: &[u8], limit: usize) -> Result<(), NoRoom> {
+    pub fn append(
+        &mut self,
+        body: &mut Body,
+        bytes: &[u8],
+        limit: usize,
+    ) -> Result<(), OutOfMemory> {
         if !self.room.may_hold(bytes.len() as u64) {
-            return Err(NoRoom);
+            return Err(OutOfMemory);
         }
         let (len, needed) = (body.len(), body.len() + bytes.len());
         let capacity = self.capacity(body);
@@ -365,13 +373,13 @@ impl Bodies {
     }
 
     /// Gives a body more room, perhaps elsewhere.
-    fn grow(&mut self, body: &mut Body, capacity: usize) -> Result<(), NoRoom> {
+    fn grow(&mut self, body: &mut Body, capacity: usize) -> Result<(), OutOfMemory> {
         let len = body.len();
         if self.blocks[body.block as usize].size == 0 {
             let more = capacity - len;
             self.take(more)?;
             let bytes = &mut self.blocks[body.block as usize].bytes;
-            return bytes.try_reserve_exact(more).map_err(|_| NoRoom);
+            return bytes.try_reserve_exact(more).map_err(|_| OutOfMemory);
         }
         let mut new = self.take_slot(capacity)?;
         // Both blocks are in one list, so one lends its memory for the copy.
@@ -399,10 +407,10 @@ impl Bodies {
     }
 
     /// Another right to a large body.
-    pub fn share(&mut self, body: &Body) -> Body {
+    pub fn add_ref(&mut self, body: &Body) -> Body {
         debug_assert!(body.is_large());
         self.blocks[body.block as usize].shares[usize::from(body.slot)] += 1;
-        self.rights += 1;
+        self.handles += 1;
         Body { ..*body }
     }
 
@@ -417,7 +425,7 @@ impl Bodies {
     /// Gives back a right; whether it was the last one.
     #[expect(clippy::needless_pass_by_value, reason = "nobody may read it after this")]
     fn give_up(&mut self, body: Body) -> bool {
-        self.rights -= 1;
+        self.handles -= 1;
         let block = &mut self.blocks[body.block as usize];
         match block.shares.get_mut(usize::from(body.slot)) {
             Some(shares) if *shares > 0 => {
@@ -434,37 +442,37 @@ impl Bodies {
         }
         let was_full = block.is_full();
         block.free_slot(body.slot);
-        let is_small = block.used_bytes() <= KEPT;
+        let is_small = block.used_bytes() <= KEEP_BELOW_BYTES;
         let open = &mut self.open[class(block.size).0];
         let last = open.last().copied();
         if was_full {
             block.place = open.len();
             open.push(body.block);
             if let Some(last) = last {
-                self.spend(last);
+                self.release_if_empty(last);
             }
         } else if last != Some(body.block) || !is_small {
-            self.spend(body.block);
+            self.release_if_empty(body.block);
         }
         true
     }
 
     /// Sets the memory of an open block aside if no body is in it, and forgets the block.
-    fn spend(&mut self, number: u32) {
+    fn release_if_empty(&mut self, number: u32) {
         let block = &mut self.blocks[number as usize];
         if block.used > 0 {
             return;
         }
-        let worn = block.used_bytes();
+        let used_before = block.used_bytes();
         let Block { bytes, place, size, .. } = mem::take(block);
-        self.spent.push_back((bytes, worn));
+        self.spent.push_back((bytes, used_before));
         self.vacant.push(number);
         let open = &mut self.open[class(size).0];
         open.swap_remove(place);
         if let Some(&moved) = open.get(place) {
             self.blocks[moved as usize].place = place;
             // Only the last one may be empty.
-            self.spend(moved);
+            self.release_if_empty(moved);
         }
     }
 
@@ -477,12 +485,12 @@ impl Bodies {
 
     /// Whether there is something to give back.
     pub fn has_spent(&self) -> bool {
-        self.spent.len() > SPARES
+        self.spent.len() > SPARE_BLOCKS_MAX
     }
 
     /// How many [`Body`]s there are, shares among them: for checks.
-    pub fn rights(&self) -> usize {
-        self.rights
+    pub fn handles(&self) -> usize {
+        self.handles
     }
 }
 
@@ -499,10 +507,10 @@ mod tests {
     #[test]
     fn sizes_lie_close_together() {
         let mut before = (0, 0);
-        for len in 1..=LARGEST {
+        for len in 1..=SHARED_BLOCK_BODY_MAX_BYTES {
             let (class, size) = class(len);
-            assert!(size >= len && size - len < GRAIN.max(len / STEPS), "{len} in {size}");
-            assert!(BLOCK / size >= 4);
+            assert!(size >= len && size - len < ALIGN_BYTES.max(len / STEPS), "{len} in {size}");
+            assert!(BLOCK_BYTES / size >= 4);
             assert_eq!(super::class(size), (class, size));
             assert_eq!(class == before.0, size == before.1, "a class has one size");
             assert!(class == before.0 || class == before.0 + 1);
@@ -513,7 +521,18 @@ mod tests {
     #[test]
     fn small_and_large_bodies_read_the_same() {
         let mut bodies = Bodies::default();
-        for len in [1, 2, 8, 9, SMALL - 1, SMALL, SMALL + 1, LARGEST, LARGEST + 1, 1_000_000] {
+        for len in [
+            1,
+            2,
+            8,
+            9,
+            SMALL - 1,
+            SMALL,
+            SMALL + 1,
+            SHARED_BLOCK_BODY_MAX_BYTES,
+            SHARED_BLOCK_BODY_MAX_BYTES + 1,
+            1_000_000,
+        ] {
             let wanted: Vec<u8> = (0..=250).cycle().take(len).collect();
             let whole = bodies.store(&wanted).expect("there is memory");
             assert_eq!((bodies.bytes(&whole), whole.len()), (&wanted[..], len));
@@ -525,17 +544,17 @@ mod tests {
             bodies.remove(whole);
             assert_eq!(bodies.bytes(&grown), wanted);
             bodies.remove(grown);
-            assert_eq!(bodies.rights(), 0);
+            assert_eq!(bodies.handles(), 0);
         }
     }
 
     #[test]
     fn a_shared_body_stays_until_the_last_has_let_go() {
-        for len in [SMALL + 1, LARGEST + 1] {
+        for len in [SMALL + 1, SHARED_BLOCK_BODY_MAX_BYTES + 1] {
             let mut bodies = Bodies::default();
             let one = bodies.store(&filled(len, 1)).expect("there is memory");
-            let two = bodies.share(&one);
-            let three = bodies.share(&two);
+            let two = bodies.add_ref(&one);
+            let three = bodies.add_ref(&two);
             bodies.remove(one);
             bodies.remove(three);
             let other = bodies.store(&filled(len, 2)).expect("there is memory");
@@ -543,10 +562,14 @@ mod tests {
             bodies.remove(two);
             let next = bodies.store(&filled(len, 3)).expect("there is memory");
             assert_eq!(bodies.bytes(&other), filled(len, 2));
-            assert_eq!(bodies.blocks.len(), if len > LARGEST { 2 } else { 1 }, "room is reused");
+            assert_eq!(
+                bodies.blocks.len(),
+                if len > SHARED_BLOCK_BODY_MAX_BYTES { 2 } else { 1 },
+                "room is reused"
+            );
             bodies.remove(other);
             bodies.remove(next);
-            assert_eq!(bodies.rights(), 0);
+            assert_eq!(bodies.handles(), 0);
         }
     }
 
@@ -569,11 +592,12 @@ mod tests {
             bodies.remove(body);
         }
         while bodies.free_spent() {}
-        let is_worn = |block: &Block| !block.bytes.is_empty() && block.used_bytes() > KEPT;
+        let is_worn =
+            |block: &Block| !block.bytes.is_empty() && block.used_bytes() > KEEP_BELOW_BYTES;
         assert!(!bodies.blocks.iter().any(is_worn));
         let sizes = bodies.open.iter().filter(|open| !open.is_empty()).count();
         assert!(
-            held(&bodies) <= (sizes + SPARES) * BLOCK,
+            held(&bodies) <= (sizes + SPARE_BLOCKS_MAX) * BLOCK_BYTES,
             "at most one block of each size is left"
         );
     }
@@ -589,20 +613,21 @@ mod tests {
         }
         while bodies.free_spent() {}
         for len in 1..500 {
-            let body = bodies.store(&filled(len * GRAIN, 1)).expect("there is memory");
+            let body = bodies.store(&filled(len * ALIGN_BYTES, 1)).expect("there is memory");
             bodies.remove(body);
         }
         while bodies.free_spent() {}
         let kept = bodies.blocks.iter().filter(|block| !block.bytes.is_empty());
-        assert_eq!(kept.map(Block::used_bytes).filter(|&used| used > KEPT).count(), 0);
-        assert_eq!(bodies.spent.len(), SPARES);
+        assert_eq!(kept.map(Block::used_bytes).filter(|&used| used > KEEP_BELOW_BYTES).count(), 0);
+        assert_eq!(bodies.spent.len(), SPARE_BLOCKS_MAX);
     }
 
     #[test]
     fn a_lone_large_body_finds_the_room_of_the_one_before() {
         let mut bodies = Bodies::default();
         for _ in 0..10 {
-            let body = bodies.store(&filled(LARGEST, 1)).expect("there is memory");
+            let body =
+                bodies.store(&filled(SHARED_BLOCK_BODY_MAX_BYTES, 1)).expect("there is memory");
             bodies.remove(body);
             assert!(!bodies.has_spent());
         }
@@ -619,8 +644,8 @@ mod tests {
         }
     }
 
-    /// At a limit of memory jobs were refused though others had been deleted: a body that arrives in
-    /// pieces wanted room in blocks of smaller sizes first.
+    /// At a limit of memory jobs were refused though others had been deleted: a body that arrives
+    /// in pieces wanted room in blocks of smaller sizes first.
     #[test]
     fn without_memory_the_place_of_a_removed_body_is_taken_again() {
         let mut bodies = Bodies::default();
@@ -640,7 +665,7 @@ mod tests {
             };
             all.push(body);
         }
-        assert_eq!(bodies.store(&filled(60_000, 3)).map(|_| ()), Err(NoRoom));
+        assert_eq!(bodies.store(&filled(60_000, 3)).map(|_| ()), Err(OutOfMemory));
         for body in all {
             bodies.remove(body);
         }
@@ -666,8 +691,8 @@ mod tests {
                         bodies.remove(body);
                     }
                     2 if held.get(chosen).is_some_and(|(body, _)| body.is_large()) => {
-                        let share = (bodies.share(&held[chosen].0), held[chosen].1.clone());
-                        held.push(share);
+                        let add_ref = (bodies.add_ref(&held[chosen].0), held[chosen].1.clone());
+                        held.push(add_ref);
                     }
                     3 => {
                         let mut body = bodies.begin(len / 5, len).expect("there is memory");
@@ -681,7 +706,7 @@ mod tests {
                         held.push((bodies.store(&bytes).expect("there is memory"), bytes));
                     }
                 }
-                prop_assert_eq!(bodies.rights(), held.len());
+                prop_assert_eq!(bodies.handles(), held.len());
                 let distinct: std::collections::BTreeMap<_, _> =
                     held.iter().map(|(it, _)| ((it.block, it.slot), it.len() as u64)).collect();
                 let counted: u64 = distinct.values().map(|len| len + BODY_COST).sum();

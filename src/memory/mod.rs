@@ -5,4 +5,4 @@ mod bodies;
 mod probe;
 
 pub use bodies::{BODY_COST, Bodies, Body, SMALL};
-pub use probe::{Memory, Need, NoRoom, Room};
+pub use probe::{Memory, Need, OutOfMemory, Room};

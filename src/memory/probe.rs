@@ -3,8 +3,8 @@
 //! A list that grows cannot refuse: where memory for it is missing, the process ends. So whoever
 //! is about to make something grow takes the memory for it from the [`Room`], as long as that can
 //! still be refused. The room is tried a step ahead: most of what is taken costs a subtraction, and
-//! a call to the system only once in [`STEP`] bytes of growth. Growth within what a list has room
-//! for already costs nothing at all.
+//! a call to the system only once in [`PROBE_STEP_BYTES`] bytes of growth. Growth within what a
+//! list has room for already costs nothing at all.
 //!
 //! Beside what there is, there may be a ceiling on what bodies may count for.
 //!
@@ -15,13 +15,13 @@ use std::{collections::VecDeque, fmt, hint::black_box};
 
 /// There is no memory, or none is granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoRoom;
+pub struct OutOfMemory;
 
 /// How far a try reaches, in bytes. Less than what is spared.
-const STEP: usize = 512 << 10;
+const PROBE_STEP_BYTES: usize = 512 << 10;
 
 /// A list that grows by more bytes than this at once must leave as much as a connection.
-const SMALL_GROWTH: usize = 4096;
+const SMALL_GROWTH_MAX_BYTES: usize = 4096;
 
 /// What memory is asked for. The later ones may use what the earlier ones must spare, so that
 /// clients who work jobs off can connect and go on where there is no room for more jobs, and those
@@ -41,7 +41,7 @@ pub enum Need {
 /// How many bytes must be left beside what is asked for, for each need. After a start, the same
 /// jobs lie otherwise in memory, and the first connection must find some nevertheless: hence the
 /// distance between the first two.
-const SPARE: [usize; 4] = [7 << 20, 4 << 20, 3 << 20, 2 << 20];
+const SPARE_BYTES: [usize; 4] = [7 << 20, 4 << 20, 3 << 20, 2 << 20];
 
 /// Where memory comes from. Tests have others, which refuse.
 pub trait Memory: fmt::Debug {
@@ -59,7 +59,7 @@ struct System;
 const PIECE_BYTES: usize = 64 << 10;
 
 /// The most pieces that are tried together: enough for what is spared.
-const PIECES_MAX: usize = SPARE[0] / PIECE_BYTES;
+const PIECES_MAX: usize = SPARE_BYTES[0] / PIECE_BYTES;
 
 /// So many bytes in one piece, if they can be had.
 fn try_piece(bytes: usize) -> Option<Vec<u8>> {
@@ -94,12 +94,12 @@ pub struct Room {
     memory: Box<dyn Memory>,
     step: isize,
     /// For each need: so many bytes must be left beside it.
-    spare: [usize; SPARE.len()],
+    spare: [usize; SPARE_BYTES.len()],
     /// For each need: so many bytes are left of what was tried last. Below zero where it must be
     /// tried again.
-    left: [isize; SPARE.len()],
+    left: [isize; SPARE_BYTES.len()],
     /// It was tried in vain since [`Room::renew`].
-    is_refused: [bool; SPARE.len()],
+    is_refused: [bool; SPARE_BYTES.len()],
     /// What all bodies count for, in bytes; and how much that may be.
     held: u64,
     ceiling: u64,
@@ -110,7 +110,7 @@ const NOTHING: isize = isize::MIN / 2;
 
 impl Default for Room {
     fn default() -> Self {
-        Self::new(Box::new(System), STEP)
+        Self::new(Box::new(System), PROBE_STEP_BYTES)
     }
 }
 
@@ -120,9 +120,9 @@ impl Room {
         Self {
             memory,
             step: bytes(step),
-            spare: SPARE,
-            left: [NOTHING; SPARE.len()],
-            is_refused: [false; SPARE.len()],
+            spare: SPARE_BYTES,
+            left: [NOTHING; SPARE_BYTES.len()],
+            is_refused: [false; SPARE_BYTES.len()],
             held: 0,
             ceiling: u64::MAX,
         }
@@ -137,8 +137,8 @@ impl Room {
     /// Spares no more than so many bytes from now on, whatever the need, or again what it spares
     /// otherwise: a start, when there are no clients yet, must find room for what fitted before.
     pub fn set_spare(&mut self, bytes: Option<usize>) {
-        self.spare = SPARE.map(|spare| bytes.map_or(spare, |bytes| spare.min(bytes)));
-        self.left = [NOTHING; SPARE.len()];
+        self.spare = SPARE_BYTES.map(|spare| bytes.map_or(spare, |bytes| spare.min(bytes)));
+        self.left = [NOTHING; SPARE_BYTES.len()];
     }
 
     /// Refuses what would make bodies count for more than so many bytes. What is there stays.
@@ -168,7 +168,7 @@ impl Room {
 
     /// What was refused may be tried again: for once a turn, lest everybody try in vain.
     pub fn renew(&mut self) {
-        self.is_refused = [false; SPARE.len()];
+        self.is_refused = [false; SPARE_BYTES.len()];
     }
 
     /// Whether this need was refused since [`Room::renew`]. Tries nothing.
@@ -212,12 +212,12 @@ impl Room {
 
     /// Takes `count` bytes. Fails, and takes nothing, where they are not there.
     #[inline]
-    pub fn take(&mut self, need: Need, count: usize) -> Result<(), NoRoom> {
+    pub fn take(&mut self, need: Need, count: usize) -> Result<(), OutOfMemory> {
         // What was tried before may be there in pieces only.
         let is_there =
             if count > PIECE_BYTES { self.is_there(need, count) } else { self.has(need, count) };
         if !is_there {
-            return Err(NoRoom);
+            return Err(OutOfMemory);
         }
         self.spend(count);
         Ok(())
@@ -254,12 +254,17 @@ impl Room {
     /// Makes a list long enough for `length` items in all. Fails where there is no memory for it:
     /// the list is as it was. O(1), unless the list must move.
     #[inline]
-    pub fn grow<T>(&mut self, need: Need, list: &mut Vec<T>, length: usize) -> Result<(), NoRoom> {
+    pub fn grow<T>(
+        &mut self,
+        need: Need,
+        list: &mut Vec<T>,
+        length: usize,
+    ) -> Result<(), OutOfMemory> {
         if list.capacity() >= length {
             return Ok(());
         }
         self.take_for::<T>(need, list.capacity(), length)?;
-        list.try_reserve(length - list.len()).map_err(|_| NoRoom)
+        list.try_reserve(length - list.len()).map_err(|_| OutOfMemory)
     }
 
     /// The same for a line that is left at its other end.
@@ -269,20 +274,23 @@ impl Room {
         need: Need,
         line: &mut VecDeque<T>,
         length: usize,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<(), OutOfMemory> {
         if line.capacity() >= length {
             return Ok(());
         }
         self.take_for::<T>(need, line.capacity(), length)?;
-        line.try_reserve(length - line.len()).map_err(|_| NoRoom)
+        line.try_reserve(length - line.len()).map_err(|_| OutOfMemory)
     }
 
     /// Takes the memory of a list that moves: it doubles, and begins with four items or so.
     #[cold]
-    fn take_for<T>(&mut self, need: Need, before: usize, length: usize) -> Result<(), NoRoom> {
+    fn take_for<T>(&mut self, need: Need, before: usize, length: usize) -> Result<(), OutOfMemory> {
         let length = length.max(before.saturating_mul(2)).max(4);
         let size = length.saturating_mul(size_of::<T>());
-        self.take(if size > SMALL_GROWTH { need.min(Need::Connection) } else { need }, size)?;
+        self.take(
+            if size > SMALL_GROWTH_MAX_BYTES { need.min(Need::Connection) } else { need },
+            size,
+        )?;
         // The old one goes when the new one is filled.
         self.give(before * size_of::<T>());
         Ok(())
@@ -331,15 +339,15 @@ mod tests {
     fn a_try_covers_a_step_and_no_more() {
         let memory = Limited::default();
         memory.bytes.store(usize::MAX, Relaxed);
-        let mut room = Room::new(Box::new(memory.clone()), STEP);
+        let mut room = Room::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
         for _ in 0..100 {
-            room.take(Need::More, STEP / 100).expect("there is memory");
+            room.take(Need::More, PROBE_STEP_BYTES / 100).expect("there is memory");
         }
         assert_eq!(memory.tries.load(Relaxed), 1);
         // What comes and goes is not tried again and again.
         for _ in 0..1000 {
-            room.take(Need::More, STEP / 10).expect("there is memory");
-            room.give(STEP / 10);
+            room.take(Need::More, PROBE_STEP_BYTES / 10).expect("there is memory");
+            room.give(PROBE_STEP_BYTES / 10);
         }
         assert_eq!(memory.tries.load(Relaxed), 2);
     }
@@ -347,12 +355,12 @@ mod tests {
     #[test]
     fn who_needs_less_goes_on_longer() {
         let memory = Limited::default();
-        let mut room = Room::new(Box::new(memory.clone()), STEP);
+        let mut room = Room::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
         let needs = [Need::More, Need::Connection, Need::Reply, Need::Least];
         for (mebibytes, granted) in [(8, 4), (7, 3), (5, 3), (4, 2), (3, 1), (2, 0), (8, 4)] {
             memory.bytes.store(mebibytes << 20, Relaxed);
             room.renew();
-            room.left = [NOTHING; SPARE.len()];
+            room.left = [NOTHING; SPARE_BYTES.len()];
             let count = needs.iter().filter(|&&need| room.has(need, 1000)).count();
             assert_eq!(count, granted, "with {mebibytes} MiB");
         }
@@ -361,9 +369,9 @@ mod tests {
     #[test]
     fn what_is_refused_is_not_tried_again_until_it_may_be() {
         let memory = Limited::default();
-        let mut room = Room::new(Box::new(memory.clone()), STEP);
+        let mut room = Room::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
         for _ in 0..10 {
-            assert_eq!(room.take(Need::More, 1), Err(NoRoom));
+            assert_eq!(room.take(Need::More, 1), Err(OutOfMemory));
             room.give(1 << 20);
         }
         assert_eq!(memory.tries.load(Relaxed), 1, "and what is given back is not enough");
@@ -375,11 +383,11 @@ mod tests {
     #[test]
     fn a_list_that_cannot_grow_is_as_it_was() {
         let memory = Limited::default();
-        let mut room = Room::new(Box::new(memory.clone()), STEP);
+        let mut room = Room::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
         let (mut list, mut line) = (vec![1, 2, 3], VecDeque::from([1, 2, 3]));
         let (long, deep) = (list.capacity(), line.capacity());
-        assert_eq!(room.grow(Need::Least, &mut list, 1000), Err(NoRoom));
-        assert_eq!(room.grow_line(Need::Least, &mut line, 1000), Err(NoRoom));
+        assert_eq!(room.grow(Need::Least, &mut list, 1000), Err(OutOfMemory));
+        assert_eq!(room.grow_line(Need::Least, &mut line, 1000), Err(OutOfMemory));
         assert_eq!((list.capacity(), line.capacity()), (long, deep));
         memory.bytes.store(usize::MAX, Relaxed);
         room.renew();

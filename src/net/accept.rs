@@ -6,27 +6,27 @@ use log::{debug, info, warn};
 use mio::{Interest, Registry, Token, event::Source};
 
 use super::{
-    Listener, Shell,
+    EventLoop, Listener,
     socket::{Socket, Stream},
 };
 use crate::{
     clock::Time,
-    memory::{Need, NoRoom},
+    memory::{Need, OutOfMemory},
 };
 
 /// How many connections are accepted in a turn, over all listeners: a millisecond's worth.
-const ACCEPT_SHARE: usize = 64;
+const ACCEPTS_PER_TURN: usize = 64;
 
 /// How long the listeners rest when the system has no descriptors to give, unless a connection
 /// closes before; and how long one rests that can accept nothing.
-const REST: Duration = Duration::from_secs(1);
+const BACK_OFF_TIME: Duration = Duration::from_secs(1);
 
 /// How long it is, at least, from one report of such a trouble to the next.
-const REPORT: Duration = Duration::from_secs(5);
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How often in a row a listener may fail to accept: one that fails for a reason of the client's
 /// has rid itself of that client, and one that goes on failing has a reason of its own.
-const FAILURES: u32 = 16;
+const ACCEPT_FAILURES_MAX: u32 = 16;
 
 /// Something that may last long and come often: it is reported when it begins and when it is
 /// over, and what begins soon after the last report is not reported.
@@ -43,7 +43,7 @@ impl Trouble {
         let is_new = !self.is_reported && self.reports_from <= now;
         if is_new {
             self.is_reported = true;
-            self.reports_from = now + REPORT;
+            self.reports_from = now + REPORT_INTERVAL;
         }
         is_new
     }
@@ -56,33 +56,33 @@ impl Trouble {
 
 /// A listener, and whether somebody may be at it; otherwise an event will come.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct ListenerSlot {
     pub(super) listener: Listener,
-    pub(super) is_knocked_at: bool,
+    pub(super) is_ready: bool,
     /// How often in a row it has failed to accept.
     failures: u32,
     /// It has failed too often, and is not tried before.
-    pub(super) rests_until: Option<Time>,
+    pub(super) backs_off_until: Option<Time>,
     trouble: Trouble,
 }
 
-impl Door {
+impl ListenerSlot {
     pub(super) fn new(listener: Listener) -> Self {
         let trouble = Trouble::default();
-        Self { listener, is_knocked_at: true, failures: 0, rests_until: None, trouble }
+        Self { listener, is_ready: true, failures: 0, backs_off_until: None, trouble }
     }
 
     /// Whether to try it now.
     fn is_open(&self, now: Time) -> bool {
-        self.is_knocked_at && self.rests_until.is_none_or(|until| until <= now)
+        self.is_ready && self.backs_off_until.is_none_or(|until| until <= now)
     }
 
     fn has_failed(&mut self, error: &io::Error, now: Time) {
         self.failures = self.failures.saturating_add(1);
-        if self.failures < FAILURES {
+        if self.failures < ACCEPT_FAILURES_MAX {
             return;
         }
-        self.rests_until = Some(now + REST);
+        self.backs_off_until = Some(now + BACK_OFF_TIME);
         if self.trouble.is_there(now) {
             warn!("{} accepts no connections: {error}", self.listener.place());
         }
@@ -90,7 +90,7 @@ impl Door {
 
     fn has_worked(&mut self) {
         self.failures = 0;
-        self.rests_until = None;
+        self.backs_off_until = None;
         if self.trouble.is_over() {
             info!("{} accepts connections again", self.listener.place());
         }
@@ -98,59 +98,59 @@ impl Door {
 }
 
 /// New connections.
-impl Shell {
+impl EventLoop {
     pub(super) fn accept(&mut self, now: Time) {
-        if self.is_stopping || self.rests_until.is_some_and(|until| until > now) {
+        if self.is_stopping || self.backs_off_until.is_some_and(|until| until > now) {
             return;
         }
-        self.rests_until = None;
-        let share = ACCEPT_SHARE.div_ceil(self.doors.len().max(1));
-        for index in 0..self.doors.len() {
+        self.backs_off_until = None;
+        let share = ACCEPTS_PER_TURN.div_ceil(self.listeners.len().max(1));
+        for index in 0..self.listeners.len() {
             self.accept_at(index, share, now);
         }
-        if self.doors.iter().all(|door| !door.is_open(now)) && self.shortage.is_over() {
+        if self.listeners.iter().all(|slot| !slot.is_open(now)) && self.shortage.is_over() {
             info!("new connections are accepted again");
         }
     }
 
     fn accept_at(&mut self, index: usize, share: usize, now: Time) {
         for _ in 0..share {
-            let door = &mut self.doors[index];
-            if !door.is_open(now) || self.rests_until.is_some() {
+            let slot = &mut self.listeners[index];
+            if !slot.is_open(now) || self.backs_off_until.is_some() {
                 return;
             }
             // What a connection needs beside its descriptor cannot be refused later.
-            if let Err(NoRoom) = self.make_room() {
-                return self.rest(&io::ErrorKind::OutOfMemory.into(), now);
+            if let Err(OutOfMemory) = self.make_room() {
+                return self.back_off(&io::ErrorKind::OutOfMemory.into(), now);
             }
-            let door = &mut self.doors[index];
-            match door.listener.accept() {
+            let slot = &mut self.listeners[index];
+            match slot.listener.accept() {
                 Ok(stream) => {
-                    door.has_worked();
-                    if let Err(error) = self.welcome(stream, now) {
+                    slot.has_worked();
+                    if let Err(error) = self.add_connection(stream, now) {
                         debug!("a new connection could not be registered: {error}");
-                        self.rest(&error, now);
+                        self.back_off(&error, now);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    door.is_knocked_at = false;
-                    door.has_worked();
+                    slot.is_ready = false;
+                    slot.has_worked();
                 }
-                Err(error) if is_shortage(&error) => self.rest(&error, now),
+                Err(error) if is_shortage(&error) => self.back_off(&error, now),
                 // The client has gone before we came to the door; the next one may be there.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {
                     debug!("accept: {error}");
                 }
                 Err(error) => {
                     debug!("accept: {error}");
-                    door.has_failed(&error, now);
+                    slot.has_failed(&error, now);
                 }
             }
         }
     }
 
     /// Makes sure that another connection finds memory, here and in the server.
-    fn make_room(&mut self) -> Result<(), NoRoom> {
+    fn make_room(&mut self) -> Result<(), OutOfMemory> {
         self.server.make_room_to_open()?;
         let room = self.server.room_mut();
         let count = self.sockets.len() + 1;
@@ -161,14 +161,14 @@ impl Shell {
         Ok(())
     }
 
-    pub(super) fn rest(&mut self, error: &io::Error, now: Time) {
-        self.rests_until = Some(now + REST);
+    pub(super) fn back_off(&mut self, error: &io::Error, now: Time) {
+        self.backs_off_until = Some(now + BACK_OFF_TIME);
         if self.shortage.is_there(now) {
             warn!("no new connections until others close: {error}");
         }
     }
 
-    fn welcome(&mut self, mut stream: Stream, now: Time) -> io::Result<()> {
+    fn add_connection(&mut self, mut stream: Stream, now: Time) -> io::Result<()> {
         let key = self.server.open();
         let registered = register(self.poll.registry(), &mut stream, Token(key.index()));
         if let Err(error) = registered {

@@ -28,7 +28,7 @@ use mio::{
 
 pub use self::listen::{ListenError, Listener};
 use self::{
-    accept::{Door, Trouble},
+    accept::{ListenerSlot, Trouble},
     socket::Socket,
 };
 use crate::{
@@ -45,28 +45,28 @@ use crate::{
 const SIGNALS: Token = Token(usize::MAX - 1);
 
 /// The token of the first listener; those of connections lie far below.
-const DOORS: usize = usize::MAX / 2;
+const FIRST_LISTENER_TOKEN: usize = usize::MAX / 2;
 
 /// How many bytes one connection may bring in a turn: enough for a job of the default limit to
 /// arrive whole, and so be copied once.
-const READ_SHARE: usize = 128 * 1024;
+const READ_MAX_BYTES: usize = 128 * 1024;
 
 /// How many events are taken from the system at once. It tells them in the order they came, so a
 /// client behind a crowd is seen only when the crowd has been; and seeing takes far less time than
 /// a visit.
-const EVENTS: usize = 4096;
+const EVENTS_PER_POLL: usize = 4096;
 
 /// How often an idle daemon looks at the clock on the wall, which may be set, while that moves
 /// deadlines.
-const LOOK: Duration = Duration::from_secs(5);
+const CALENDAR_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The running daemon.
 #[derive(Debug)]
-pub struct Shell {
+pub struct EventLoop {
     poll: Poll,
-    doors: Vec<Door>,
+    listeners: Vec<ListenerSlot>,
     /// Out of descriptors: nobody is let in until then, or until one is given back.
-    rests_until: Option<Time>,
+    backs_off_until: Option<Time>,
     /// Somebody has been at a door ever since it was reported.
     shortage: Trouble,
     notifier: Notifier,
@@ -96,7 +96,7 @@ pub struct Shell {
     is_stopping: bool,
 }
 
-impl Shell {
+impl EventLoop {
     /// Makes ready to serve.
     pub fn new(
         server: Server,
@@ -106,10 +106,14 @@ impl Shell {
         clock: Clock,
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
-        let mut doors = Vec::new();
+        let mut slots = Vec::new();
         for (index, mut listener) in listeners.into_iter().enumerate() {
-            listener.register(poll.registry(), Token(DOORS + index), Interest::READABLE)?;
-            doors.push(Door::new(listener));
+            listener.register(
+                poll.registry(),
+                Token(FIRST_LISTENER_TOKEN + index),
+                Interest::READABLE,
+            )?;
+            slots.push(ListenerSlot::new(listener));
         }
         let fd = signals.as_raw_fd();
         poll.registry().register(&mut SourceFd(&fd), SIGNALS, Interest::READABLE)?;
@@ -117,8 +121,8 @@ impl Shell {
         drop(poll.registry().try_clone()?);
         Ok(Self {
             poll,
-            doors,
-            rests_until: None,
+            listeners: slots,
+            backs_off_until: None,
             shortage: Trouble::default(),
             notifier,
             signals,
@@ -133,7 +137,7 @@ impl Shell {
             relief_at: None,
             relieved: Seldom::default(),
             writable: Vec::new(),
-            buffer: vec![0; READ_SHARE + LINE_LIMIT].into(),
+            buffer: vec![0; READ_MAX_BYTES + LINE_LIMIT].into(),
             is_stopping: false,
         })
     }
@@ -141,7 +145,7 @@ impl Shell {
     /// Serves until a signal says to stop. Then the turn is done to its end, but nobody new is let
     /// in: whoever waits at a socket that outlasts this process is served by the next one.
     pub fn run(&mut self) -> io::Result<()> {
-        let mut events = Events::with_capacity(EVENTS);
+        let mut events = Events::with_capacity(EVENTS_PER_POLL);
         self.notifier.ready(self.status());
         while !self.is_stopping {
             self.wait(&mut events)?;
@@ -151,7 +155,7 @@ impl Shell {
             }
             self.server.tick(now);
             for event in &events {
-                self.note(event);
+                self.on_event(event);
             }
             self.accept(now);
             self.try_again(now);
@@ -182,9 +186,10 @@ impl Shell {
 
     /// Sleeps until something happens or is due; not at all while work is left.
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
-        let knocked_at = self.doors.iter().filter(|door| door.is_knocked_at);
-        let accept =
-            knocked_at.map(|door| door.rests_until.max(self.rests_until).unwrap_or_default()).min();
+        let ready = self.listeners.iter().filter(|slot| slot.is_ready);
+        let accept = ready
+            .map(|slot| slot.backs_off_until.max(self.backs_off_until).unwrap_or_default())
+            .min();
         let lines = [&self.runnable, &self.busy, &self.ended];
         let work = lines.iter().any(|line| !line.is_empty()).then(Time::default);
         let (again, relief) = (self.try_again_at, self.relief_at);
@@ -195,7 +200,7 @@ impl Shell {
         let timeout = next.map(|at| self.clock.now().until(at));
         // The log dates delayed jobs, and no event tells that the clock on the wall was set.
         let is_dated = self.server.has_log() && self.server.queue().counts().delayed > 0;
-        let look = is_dated.then_some(LOOK);
+        let look = is_dated.then_some(CALENDAR_CHECK_INTERVAL);
         let timeout = [timeout, look].into_iter().flatten().min();
         match self.poll.poll(events, timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
@@ -206,10 +211,12 @@ impl Shell {
         }
     }
 
-    fn note(&mut self, event: &Event) {
+    fn on_event(&mut self, event: &Event) {
         match event.token() {
-            SIGNALS => self.heed_signals(),
-            Token(index) if index >= DOORS => self.doors[index - DOORS].is_knocked_at = true,
+            SIGNALS => self.handle_signals(),
+            Token(index) if index >= FIRST_LISTENER_TOKEN => {
+                self.listeners[index - FIRST_LISTENER_TOKEN].is_ready = true;
+            }
             Token(index) => {
                 let Some(socket) = self.sockets.get_mut(index).and_then(Option::as_mut) else {
                     return;
@@ -220,15 +227,15 @@ impl Shell {
                     // It gets no more jobs; but thousands that leave at once must not stand before
                     // those who stay.
                     self.server.hang_up(key);
-                    self.line_up_busy(key);
+                    self.enqueue_busy(key);
                 } else {
-                    self.line_up(key);
+                    self.enqueue(key);
                 }
             }
         }
     }
 
-    fn heed_signals(&mut self) {
+    fn handle_signals(&mut self) {
         for signal in self.signals.take() {
             match signal {
                 libc::SIGUSR1 => {

@@ -2,29 +2,29 @@
 
 use log::debug;
 
-use super::Shell;
+use super::EventLoop;
 use crate::{
     clock::Time,
     collections::Key,
     conn::Conn,
     memory::Need,
-    server::{Appetite, PATIENCE, SHARE, TURN},
+    server::{COMMANDS_PER_CONNECTION, COMMANDS_PER_TURN, FeedResult, SHORTAGE_RETRY_DELAY},
 };
 
 /// How many commands one connection may always have obeyed when it is its turn: fewer would not be
 /// worth the system calls.
-const LEAST_SHARE: u32 = 32;
+const COMMANDS_PER_VISIT_MIN: u32 = 32;
 
 /// How many connections may read and be answered in a turn: the system takes some microseconds for
 /// each, however little they want.
-const VISITS: usize = 256;
+const VISITS_PER_TURN: usize = 256;
 
 /// How many of them may be busy ones, who would use up any turn.
-const BUSY_VISITS: usize = VISITS / 4;
+const BUSY_VISITS_PER_TURN: usize = VISITS_PER_TURN / 4;
 
-impl Shell {
+impl EventLoop {
     /// Lets a connection go on, in this turn or soon after, since something happened to it.
-    pub(super) fn line_up(&mut self, key: Key<Conn>) {
+    pub(super) fn enqueue(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if !std::mem::replace(&mut socket.is_runnable, true) {
             self.runnable.push_back(key);
@@ -37,7 +37,7 @@ impl Shell {
         if !std::mem::replace(&mut socket.is_put_off, true) {
             self.put_off.push_back(key);
         }
-        self.try_again_at.get_or_insert(now + PATIENCE);
+        self.try_again_at.get_or_insert(now + SHORTAGE_RETRY_DELAY);
     }
 
     /// Lets those go on that there was no memory for, if it is time.
@@ -50,12 +50,12 @@ impl Shell {
             if let Some(socket) = &mut self.sockets[key.index()] {
                 socket.is_put_off = false;
             }
-            self.line_up_busy(key);
+            self.enqueue_busy(key);
         }
     }
 
     /// Lets a connection go on that has had its share.
-    pub(super) fn line_up_busy(&mut self, key: Key<Conn>) {
+    pub(super) fn enqueue_busy(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if !std::mem::replace(&mut socket.is_runnable, true) {
             self.busy.push_back(key);
@@ -63,16 +63,17 @@ impl Shell {
     }
 }
 
-impl Shell {
+impl EventLoop {
     /// Shares the turn among the connections in line: first those that something happened to, but
     /// for a part that is kept for busy ones. Where they are very many, the rest of a line comes
     /// first in the next turn, so that what is due need not wait for all of them.
     pub(super) fn advance_all(&mut self, now: Time) {
         let (fresh, busy) = (self.runnable.len(), self.busy.len());
         let all = u32::try_from(fresh + busy).unwrap_or(u32::MAX);
-        let share = (TURN / all.max(1)).clamp(LEAST_SHARE, SHARE);
-        let kept = busy.min(BUSY_VISITS);
-        for _ in 0..fresh.min(VISITS - kept) {
+        let share =
+            (COMMANDS_PER_TURN / all.max(1)).clamp(COMMANDS_PER_VISIT_MIN, COMMANDS_PER_CONNECTION);
+        let kept = busy.min(BUSY_VISITS_PER_TURN);
+        for _ in 0..fresh.min(VISITS_PER_TURN - kept) {
             let Some(key) = self.runnable.pop_front() else { break };
             self.advance(key, share, now);
             if self.server.is_turn_over() {
@@ -113,26 +114,26 @@ impl Shell {
         if !self.server.takes_input(key) {
             return;
         }
-        if socket.appetite == Appetite::More {
+        if socket.feed_result == FeedResult::More {
             if socket.is_readable && self.server.room_mut().has(Need::More, self.buffer.len()) {
                 self.read(key, share, now);
             } else if socket.is_readable {
                 self.look(key, share, now);
             }
         } else {
-            self.feed_left_over(key, share, now);
+            self.feed_unconsumed(key, share, now);
         }
     }
 
-    pub(super) fn go_on(&mut self, key: Key<Conn>, appetite: Appetite, now: Time) {
+    pub(super) fn reschedule(&mut self, key: Key<Conn>, feed_result: FeedResult, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
-        socket.appetite = appetite;
-        match appetite {
-            Appetite::Later => self.line_up_busy(key),
-            Appetite::More if socket.is_readable => self.line_up_busy(key),
+        socket.feed_result = feed_result;
+        match feed_result {
+            FeedResult::Later => self.enqueue_busy(key),
+            FeedResult::More if socket.is_readable => self.enqueue_busy(key),
             // An event, or a note of the server's, will come.
-            Appetite::More | Appetite::Paused => {}
-            Appetite::Short => self.put_off(key, now),
+            FeedResult::More | FeedResult::Paused => {}
+            FeedResult::Short => self.put_off(key, now),
         }
     }
 }

@@ -9,7 +9,7 @@ use mio::{
     net::{TcpStream, UnixStream},
 };
 
-use crate::{proto::LINE_LIMIT, server::Appetite, sys};
+use crate::{proto::LINE_LIMIT, server::FeedResult, sys};
 
 /// Either kind of stream.
 #[derive(Debug)]
@@ -60,9 +60,9 @@ pub(super) struct Socket {
     /// Nothing is done for it any more but closing it.
     pub(super) has_ended: bool,
     /// What the server wanted when it was last fed.
-    pub(super) appetite: Appetite,
+    pub(super) feed_result: FeedResult,
     /// Bytes read and not consumed; at most one read's worth, none while idle.
-    pub(super) left_over: Vec<u8>,
+    pub(super) unconsumed: Vec<u8>,
 }
 
 impl Socket {
@@ -77,8 +77,8 @@ impl Socket {
             is_runnable: false,
             is_put_off: false,
             has_ended: false,
-            appetite: Appetite::More,
-            left_over: Vec::new(),
+            feed_result: FeedResult::More,
+            unconsumed: Vec::new(),
         }
     }
 
@@ -157,23 +157,23 @@ impl Socket {
     }
 
     /// Keeps what was not consumed of a read.
-    pub(super) fn leave_over(&mut self, rest: &[u8]) {
+    pub(super) fn keep_unconsumed(&mut self, rest: &[u8]) {
         if rest.is_empty() {
-            self.left_over = Vec::new();
+            self.unconsumed = Vec::new();
         } else {
-            self.left_over.clear();
-            self.left_over.extend_from_slice(rest);
+            self.unconsumed.clear();
+            self.unconsumed.extend_from_slice(rest);
         }
     }
 
     /// Forgets what has been consumed meanwhile.
-    pub(super) fn drop_left_over(&mut self, consumed: usize) {
-        let rest = &self.left_over[consumed..];
+    pub(super) fn drop_consumed(&mut self, consumed: usize) {
+        let rest = &self.unconsumed[consumed..];
         if rest.len() < LINE_LIMIT {
             // The connection may rest now, and must not keep a large buffer meanwhile.
-            self.left_over = rest.to_vec();
+            self.unconsumed = rest.to_vec();
         } else {
-            self.left_over.drain(..consumed);
+            self.unconsumed.drain(..consumed);
         }
     }
 }

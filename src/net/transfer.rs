@@ -4,91 +4,91 @@ use std::{io, time::Duration};
 
 use log::{debug, warn};
 
-use super::Shell;
-use crate::{clock::Time, collections::Key, conn::Conn, server::Appetite};
+use super::EventLoop;
+use crate::{clock::Time, collections::Key, conn::Conn, server::FeedResult};
 
 /// How many bytes one connection may take away in a turn, give or take one write.
-const WRITE_SHARE: usize = 1024 * 1024;
+const WRITE_MAX_BYTES: usize = 1024 * 1024;
 
 /// For how long connections are closed in a turn, give or take one: with much that was not read,
 /// the system may take a millisecond for a single one.
-const CLOSE_TIME: Duration = Duration::from_micros(500);
+const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 
 /// How long nothing is served for want of memory until those are closed who keep the most of it.
-const STARVATION: Duration = Duration::from_secs(1);
+const STARVATION_TIME: Duration = Duration::from_secs(1);
 
-impl Shell {
+impl EventLoop {
     /// Reads once and feeds that, behind the part of a line that was left over.
     pub(super) fn read(&mut self, key: Key<Conn>, share: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
-        let left = socket.left_over.len();
-        self.buffer[..left].copy_from_slice(&socket.left_over);
+        let left = socket.unconsumed.len();
+        self.buffer[..left].copy_from_slice(&socket.unconsumed);
         match socket.read(&mut self.buffer[left..]) {
             Ok(0) => self.server.end_of_input(key),
             Ok(count) => {
                 let bytes = &self.buffer[..left + count];
-                let (consumed, appetite) = self.server.feed(key, bytes, share, now);
-                let before = socket.left_over.capacity();
-                socket.leave_over(&bytes[consumed..]);
-                self.server.room_mut().follow(before, socket.left_over.capacity());
-                self.go_on(key, appetite, now);
+                let (consumed, feed_result) = self.server.feed(key, bytes, share, now);
+                let before = socket.unconsumed.capacity();
+                socket.keep_unconsumed(&bytes[consumed..]);
+                self.server.room_mut().follow(before, socket.unconsumed.capacity());
+                self.reschedule(key, feed_result, now);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.line_up(key),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.enqueue(key),
             Err(error) => self.fail(key, &error),
         }
     }
 
-    /// Does what [`Shell::read`] does where there is no memory to keep what cannot be consumed at
-    /// once: that stays in the system, for one call more.
+    /// Does what [`EventLoop::read`] does where there is no memory to keep what cannot be consumed
+    /// at once: that stays in the system, for one call more.
     pub(super) fn look(&mut self, key: Key<Conn>, share: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
-        let left = socket.left_over.len();
-        self.buffer[..left].copy_from_slice(&socket.left_over);
+        let left = socket.unconsumed.len();
+        self.buffer[..left].copy_from_slice(&socket.unconsumed);
         match socket.peek(&mut self.buffer[left..]) {
             Ok(0) => self.server.end_of_input(key),
             Ok(count) => {
                 let bytes = &self.buffer[..left + count];
-                let (consumed, appetite) = self.server.feed(key, bytes, share, now);
+                let (consumed, feed_result) = self.server.feed(key, bytes, share, now);
                 // A part of a line stays there too, until more comes; unless no event may tell
                 // that.
-                let is_part = appetite == Appetite::More && socket.reads_on();
+                let is_part = feed_result == FeedResult::More && socket.reads_on();
                 let taken = if is_part { left + count } else { consumed.max(left) };
-                let has_more = appetite != Appetite::More && taken < left + count;
-                let (before, is_readable) = (socket.left_over.capacity(), socket.is_readable);
-                socket.leave_over(&bytes[consumed..taken]);
-                self.server.room_mut().follow(before, socket.left_over.capacity());
+                let has_more = feed_result != FeedResult::More && taken < left + count;
+                let (before, is_readable) = (socket.unconsumed.capacity(), socket.is_readable);
+                socket.keep_unconsumed(&bytes[consumed..taken]);
+                self.server.room_mut().follow(before, socket.unconsumed.capacity());
                 if let Err(error) = socket.drop_seen(&mut self.buffer[..taken - left]) {
                     return self.fail(key, &error);
                 }
                 socket.is_readable = is_readable || has_more;
-                self.go_on(key, appetite, now);
+                self.reschedule(key, feed_result, now);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.line_up(key),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.enqueue(key),
             Err(error) => self.fail(key, &error),
         }
     }
 
     /// Feeds what was left over when the connection's share was used up or its input paused.
-    pub(super) fn feed_left_over(&mut self, key: Key<Conn>, share: u32, now: Time) {
+    pub(super) fn feed_unconsumed(&mut self, key: Key<Conn>, share: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
-        let (consumed, appetite) = self.server.feed(key, &socket.left_over, share, now);
-        let before = socket.left_over.capacity();
-        socket.drop_left_over(consumed);
-        self.server.room_mut().follow(before, socket.left_over.capacity());
-        self.go_on(key, appetite, now);
+        let (consumed, feed_result) = self.server.feed(key, &socket.unconsumed, share, now);
+        let before = socket.unconsumed.capacity();
+        socket.drop_consumed(consumed);
+        self.server.room_mut().follow(before, socket.unconsumed.capacity());
+        self.reschedule(key, feed_result, now);
     }
 }
 
 /// Bytes out.
-impl Shell {
+impl EventLoop {
     /// Sends the replies of this turn, and what earlier turns could not send.
     pub(super) fn flush(&mut self) {
         for key in std::mem::take(&mut self.writable) {
             self.send(key);
         }
-        while let Some(key) = self.server.next_noted() {
+        while let Some(key) = self.server.next_dirty() {
             self.send(key);
         }
     }
@@ -99,7 +99,7 @@ impl Shell {
             return;
         }
         let before = self.server.unsent(key);
-        let mut share = WRITE_SHARE;
+        let mut share = WRITE_MAX_BYTES;
         while socket.is_writable && self.server.unsent(key) > 0 && share > 0 {
             let (slices, count) = self.server.output(key);
             match socket.write(&slices[..count]) {
@@ -120,9 +120,9 @@ impl Shell {
         let has_prospects = !socket.is_put_off || self.server.unsent(key) < before;
         let can_feed = self.server.takes_input(key)
             && has_prospects
-            && (socket.is_readable || socket.appetite != Appetite::More);
+            && (socket.is_readable || socket.feed_result != FeedResult::More);
         if can_send || can_feed {
-            self.line_up_busy(key);
+            self.enqueue_busy(key);
         }
     }
 
@@ -154,7 +154,7 @@ impl Shell {
             self.relief_at = None;
             return;
         }
-        let is_due = *self.relief_at.get_or_insert(now + STARVATION) <= now;
+        let is_due = *self.relief_at.get_or_insert(now + STARVATION_TIME) <= now;
         // Those who are about to be closed may be enough.
         if !is_due || !self.ended.is_empty() {
             return;
@@ -165,7 +165,7 @@ impl Shell {
         let most = unsent.max_by_key(|&(unsent, _)| unsent).filter(|&(unsent, _)| unsent > 0);
         let Some((unsent, key)) = most else {
             // It is others who have the memory: jobs, for one.
-            self.relief_at = Some(now + STARVATION);
+            self.relief_at = Some(now + STARVATION_TIME);
             return;
         };
         debug!("{key:?} does not read {unsent} bytes, and there is no memory");
@@ -180,7 +180,7 @@ impl Shell {
         if self.ended.is_empty() {
             return;
         }
-        let until = self.clock.now() + CLOSE_TIME;
+        let until = self.clock.now() + CLOSE_TIME_PER_TURN;
         for _ in 0..self.ended.len() {
             let Some(key) = self.ended.pop_front() else { break };
             let socket = self.sockets[key.index()].as_ref();
@@ -202,7 +202,7 @@ impl Shell {
         debug!("{key:?} closed");
         self.sockets[key.index()] = None;
         self.server.close(key, now);
-        self.rests_until = None;
+        self.backs_off_until = None;
         // There may be memory for others now.
         self.try_again_at = self.try_again_at.map(|_| Time::default());
     }

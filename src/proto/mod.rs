@@ -10,7 +10,7 @@ mod stats_yaml;
 
 pub use self::{
     http::is_http_request,
-    parse::{Refusal, parse, tube_name},
+    parse::{ParseError, parse, tube_name},
     reply::{List, Refused, Reply},
     stats_yaml::{JobStats, ServerStats, TubeStats},
 };

@@ -9,7 +9,7 @@ use super::{Command, NAME_LIMIT, PutHeader, Verb};
 
 /// Why a line is no command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ParseError {
     /// No command starts like this.
     UnknownCommand,
     /// The command is known, its arguments are not as they should be. The original counts some
@@ -19,9 +19,9 @@ pub enum Refusal {
     JobTooBig(u32),
 }
 
-const BAD_FORMAT: Refusal = Refusal::BadFormat(None);
+const BAD_FORMAT: ParseError = ParseError::BadFormat(None);
 
-type Parsed<'a> = Result<Command<'a>, Refusal>;
+type Parsed<'a> = Result<Command<'a>, ParseError>;
 
 /// Reads a line, given without its CR LF. `job_size_limit` is what `-z` allows.
 pub fn parse(line: &[u8], job_size_limit: u32) -> Parsed<'_> {
@@ -35,7 +35,7 @@ pub fn parse(line: &[u8], job_size_limit: u32) -> Parsed<'_> {
             return read(Arguments { rest, job_size_limit });
         }
     }
-    Err(Refusal::UnknownCommand)
+    Err(ParseError::UnknownCommand)
 }
 
 type Read = for<'a> fn(Arguments<'a>) -> Parsed<'a>;
@@ -75,10 +75,10 @@ fn put(mut arguments: Arguments<'_>) -> Parsed<'_> {
     let ttr = arguments.u32()?;
     let size = arguments.u32()?;
     if size > arguments.job_size_limit {
-        return Err(Refusal::JobTooBig(size));
+        return Err(ParseError::JobTooBig(size));
     }
     let header = PutHeader { pri, delay, ttr, size };
-    arguments.end().map_err(|_| Refusal::BadFormat(Some(Verb::Put)))?;
+    arguments.end().map_err(|_| ParseError::BadFormat(Some(Verb::Put)))?;
     Ok(Command::Put(header))
 }
 
@@ -136,7 +136,7 @@ fn pause_tube(mut arguments: Arguments<'_>) -> Parsed<'_> {
     arguments.rest = rest;
     let delay = arguments.u32()?;
     arguments.end()?;
-    let name = tube_name(name).ok_or(Refusal::BadFormat(Some(Verb::PauseTube)))?;
+    let name = tube_name(name).ok_or(ParseError::BadFormat(Some(Verb::PauseTube)))?;
     Ok(Command::PauseTube { name, delay })
 }
 
@@ -152,22 +152,22 @@ impl<'a> Arguments<'a> {
         self.end().map(|()| command)
     }
 
-    fn only_id(mut self) -> Result<u64, Refusal> {
+    fn only_id(mut self) -> Result<u64, ParseError> {
         let id = self.u64()?;
         self.end().map(|()| id)
     }
 
     /// No space may precede a name, unlike a number.
-    fn only_name(self) -> Result<&'a str, Refusal> {
+    fn only_name(self) -> Result<&'a str, ParseError> {
         tube_name(self.rest).ok_or(BAD_FORMAT)
     }
 
-    fn u32(&mut self) -> Result<u32, Refusal> {
+    fn u32(&mut self) -> Result<u32, ParseError> {
         u32::try_from(self.u64()?).map_err(|_| BAD_FORMAT)
     }
 
     /// Reads spaces, then digits up to 2^64 - 1; what follows them stays.
-    fn u64(&mut self) -> Result<u64, Refusal> {
+    fn u64(&mut self) -> Result<u64, ParseError> {
         self.skip_spaces();
         let mut number = 0u64;
         let mut digits = 0;
@@ -188,7 +188,7 @@ impl<'a> Arguments<'a> {
         self.rest = &self.rest[spaces..];
     }
 
-    fn end(&self) -> Result<(), Refusal> {
+    fn end(&self) -> Result<(), ParseError> {
         if self.rest.is_empty() { Ok(()) } else { Err(BAD_FORMAT) }
     }
 }
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     const LIMIT: u32 = 65_535;
-    const UNKNOWN: Parsed<'_> = Err(Refusal::UnknownCommand);
+    const UNKNOWN: Parsed<'_> = Err(ParseError::UnknownCommand);
     const BAD: Parsed<'_> = Err(BAD_FORMAT);
 
     fn check(cases: &[(&str, Parsed<'_>)]) {
@@ -343,7 +343,7 @@ mod tests {
             ]
             .map(|line| (line, BAD)),
         );
-        let counted = |verb| Err(Refusal::BadFormat(Some(verb)));
+        let counted = |verb| Err(ParseError::BadFormat(Some(verb)));
         check(&[
             ("put 1 2 3 4 ", counted(Verb::Put)),
             ("put 1 2 3 4x", counted(Verb::Put)),
@@ -355,9 +355,9 @@ mod tests {
     #[test]
     fn a_job_is_too_big_before_its_line_is_malformed() {
         check(&[
-            ("put 0 0 0 65536", Err(Refusal::JobTooBig(65_536))),
-            ("put 0 0 0 65536 x", Err(Refusal::JobTooBig(65_536))),
-            ("put 0 0 0 3000000000", Err(Refusal::JobTooBig(3_000_000_000))),
+            ("put 0 0 0 65536", Err(ParseError::JobTooBig(65_536))),
+            ("put 0 0 0 65536 x", Err(ParseError::JobTooBig(65_536))),
+            ("put 0 0 0 3000000000", Err(ParseError::JobTooBig(3_000_000_000))),
         ]);
     }
 

@@ -7,7 +7,7 @@ impl Queue {
     /// The next step of ending a tube's pause, which hands a ready job to a waiting client; the
     /// last one, which answers `None`, lifts the pause. O(log n).
     pub fn end_pause(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
-        let pair = self.bring_together(tube, now);
+        let pair = self.match_one(tube, now);
         if pair.is_none() {
             self.set_pause(tube, None);
         }
@@ -23,7 +23,7 @@ impl Queue {
         match self.timers.due(timer, now)? {
             Alarm::Delay(tube) => {
                 let job = self.first_delayed(tube).expect("its timer says that there is one");
-                self.pull(job);
+                self.detach(job);
                 self.make_ready(job);
                 Some(Expired::Ready(tube))
             }

@@ -13,8 +13,8 @@
 
 use crate::{
     clock::Time,
-    collections::{Arena, Key, Linked, Links, Pages},
-    memory::{BODY_COST, Bodies, Body, Need, NoRoom},
+    collections::{Arena, IdMap, Key, Linked, Links},
+    memory::{BODY_COST, Bodies, Body, Need, OutOfMemory},
     queue::{client::Client, tube::Tube},
 };
 
@@ -192,14 +192,14 @@ impl DueKey {
 pub(super) struct Jobs {
     pub(super) arena: Arena<Job>,
     pub(super) bodies: Bodies,
-    ids: Pages<Job>,
+    ids: IdMap<Job>,
     /// Bytes of all bodies.
     bytes: u64,
 }
 
 impl Jobs {
     /// Makes sure that the next job finds memory, but for its body. O(1).
-    pub(super) fn make_room(&mut self, id: u64) -> Result<(), NoRoom> {
+    pub(super) fn make_room(&mut self, id: u64) -> Result<(), OutOfMemory> {
         let room = self.bodies.room_mut();
         self.arena.make_room(Need::More, room)?;
         self.ids.make_room(id, room)

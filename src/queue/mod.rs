@@ -35,14 +35,14 @@ use self::{client::Watch, job::Jobs, timers::Timers, tube::Tubes};
 use crate::{
     clock::Time,
     collections::{Arena, Key},
-    memory::{Bodies, Body, Need, NoRoom, Room},
+    memory::{Bodies, Body, Need, OutOfMemory, Room},
 };
 
 /// A client that waits is warned this long before a job it holds runs out of time.
 pub const SAFETY_MARGIN: Duration = Duration::from_secs(1);
 
 /// What the first lists of a client take, in bytes, with what the allocator keeps beside them.
-const CLIENT_LISTS: usize = 256;
+const CLIENT_LISTS_BYTES: usize = 256;
 
 /// What a producer says of a job it puts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,13 +123,13 @@ impl Default for Queue {
 /// Clients come and go.
 impl Queue {
     /// Makes sure that [`Queue::join`] finds memory. O(1), unless a list must move.
-    pub fn make_room_to_join(&mut self) -> Result<(), NoRoom> {
+    pub fn make_room_to_join(&mut self) -> Result<(), OutOfMemory> {
         let Self { jobs, clients, watches, timers, .. } = self;
         let room = jobs.bodies.room_mut();
         clients.make_room(Need::Connection, room)?;
         watches.make_room(Need::Connection, room)?;
         timers.make_room_for_client(room)?;
-        room.take(Need::Connection, CLIENT_LISTS)
+        room.take(Need::Connection, CLIENT_LISTS_BYTES)
     }
 
     /// Adds a client that uses and watches `default`.
@@ -144,8 +144,8 @@ impl Queue {
     }
 
     /// Takes a client out of the counts; it waits no longer. Its jobs remain until
-    /// [`Queue::give_back`] has returned them, and its tubes until [`Queue::let_go`] has left them;
-    /// then comes [`Queue::forget`].
+    /// [`Queue::return_job`] has returned them, and its tubes until [`Queue::unwatch_next`] has
+    /// left them; then comes [`Queue::forget`].
     pub fn leave(&mut self, client: Key<Client>) {
         self.stop_waiting(client);
         let Client { is_producer, is_worker, has_left, .. } = &mut self.clients[client];
@@ -157,7 +157,7 @@ impl Queue {
 
     /// Lets a departed client leave one of the tubes it watches, and with the last of them the one
     /// it uses. It must watch one. O(log n).
-    pub fn let_go(&mut self, client: Key<Client>) {
+    pub fn unwatch_next(&mut self, client: Key<Client>) {
         // In the original's order, which the order of `list-tubes` shows.
         self.drop_watch(client, 0);
         if self.clients[client].watching.is_empty() {
@@ -169,7 +169,7 @@ impl Queue {
 
     /// Returns the job that a departed client has held longest to its tube, which is to hand
     /// out. It must hold one. O(log n).
-    pub fn give_back(&mut self, client: Key<Client>) -> Key<Tube> {
+    pub fn return_job(&mut self, client: Key<Client>) -> Key<Tube> {
         let job = self.clients[client].reserved.front().expect("the client holds a job");
         let tube = self.unreserve(job);
         self.make_ready(job);
@@ -220,7 +220,7 @@ impl Queue {
 /// Reserving and waiting.
 impl Queue {
     /// How many tubes [`Queue::reserve`] would look at: none where none has a job to offer.
-    pub fn prospects(&self, client: Key<Client>) -> usize {
+    pub fn tubes_to_scan(&self, client: Key<Client>) -> usize {
         if self.tubes.is_any_offering() { self.clients[client].watching() } else { 0 }
     }
 
@@ -235,18 +235,18 @@ impl Queue {
         if self.tubes.arena.get(tube)?.pause.is_some() {
             return None;
         }
-        self.bring_together(tube, now)
+        self.match_one(tube, now)
     }
 
     /// Gives the tube's best ready job to the client that has waited longest, pause or no pause.
-    fn bring_together(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
+    fn match_one(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
         if self.is_frozen {
             return None;
         }
         let job = self.first_ready(tube)?;
         let client = self.first_waiting(tube)?;
         self.stop_waiting(client);
-        self.pull(job);
+        self.detach(job);
         self.assign(job, client, now);
         Some((client, job))
     }
@@ -310,7 +310,7 @@ impl Queue {
     /// Another right to a job's body if it is large; see [`Bodies::share`].
     pub fn share(&mut self, job: Key<Job>) -> Option<Body> {
         let body = &self.jobs.arena[job].body;
-        body.is_large().then(|| self.jobs.bodies.share(body))
+        body.is_large().then(|| self.jobs.bodies.add_ref(body))
     }
 
     /// A tube by key.

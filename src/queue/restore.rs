@@ -4,16 +4,16 @@ use super::{Dated, Job, Pause, Queue, Record, State};
 use crate::{
     clock::Time,
     collections::{Key, Links},
-    memory::{Body, Need, NoRoom},
+    memory::{Body, Need, OutOfMemory},
 };
 
 /// How many empty places are passed in the time that one job takes, at least.
-const PLACES_PER_JOB: usize = 16;
+const POSITIONS_PER_JOB: usize = 16;
 
 /// Coming back from a log, and holding still when a log fails.
 impl Queue {
     /// Makes sure of the memory that [`Queue::restore`] takes beside that of the body.
-    pub fn make_room_to_restore(&mut self, id: u64, tube: &str) -> Result<(), NoRoom> {
+    pub fn make_room_to_restore(&mut self, id: u64, tube: &str) -> Result<(), OutOfMemory> {
         self.jobs.make_room(id)?;
         let room = self.jobs.bodies.room_mut();
         if let Some(tube) = self.tubes.find(tube) {
@@ -39,7 +39,7 @@ impl Queue {
 
     /// Replaces what is known of a restored job, which moves to where its new state says.
     pub fn amend(&mut self, job: Key<Job>, record: Record, dated: Dated) {
-        self.pull(job);
+        self.detach(job);
         self.jobs.arena[job].record = record;
         self.jobs.arena[job].dated = dated;
         self.place(job);
@@ -47,7 +47,7 @@ impl Queue {
 
     /// Forgets a restored job: it was deleted before this process began.
     pub fn discard(&mut self, job: Key<Job>) {
-        let tube = self.pull(job);
+        let tube = self.detach(job);
         self.jobs.remove(job);
         self.tubes.arena[tube].lose_job();
         self.drop_if_idle(tube);
@@ -110,7 +110,7 @@ impl Queue {
         to_log: &mut Vec<Key<Job>>,
     ) -> Option<usize> {
         let (mut left, places) = (count, self.jobs.arena.places());
-        let end = places.min(from.saturating_add(count.saturating_mul(PLACES_PER_JOB)));
+        let end = places.min(from.saturating_add(count.saturating_mul(POSITIONS_PER_JOB)));
         for index in from..end {
             let key = Key::from_index(index);
             let Some(job) = self.jobs.arena.get(key) else { continue };
@@ -130,7 +130,7 @@ impl Queue {
             }
             let moves = dated.is_deadline && matches!(state, State::Ready | State::Delayed);
             if moves {
-                self.pull(key);
+                self.detach(key);
             }
             let record = &mut self.jobs.arena[key].record;
             (record.created_at, record.deadline_at) = (created_at, deadline_at);

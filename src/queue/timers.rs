@@ -8,7 +8,7 @@
 use crate::{
     clock::Time,
     collections::{Arena, Heap, Key},
-    memory::{Need, NoRoom, Room},
+    memory::{Need, OutOfMemory, Room},
     queue::{client::Client, job::DueKey, tube::Tube},
 };
 
@@ -49,7 +49,7 @@ pub(super) struct Timers {
 
 impl Timers {
     /// Makes sure that one more tube finds memory, whatever may fall due there.
-    pub(super) fn make_room_for_tube(&mut self, room: &mut Room) -> Result<(), NoRoom> {
+    pub(super) fn make_room_for_tube(&mut self, room: &mut Room) -> Result<(), OutOfMemory> {
         self.delays.make_room(Need::More, room)?;
         self.pauses.make_room(Need::More, room)
     }
@@ -61,7 +61,7 @@ impl Timers {
     }
 
     /// Makes sure that one more client finds memory.
-    pub(super) fn make_room_for_client(&mut self, room: &mut Room) -> Result<(), NoRoom> {
+    pub(super) fn make_room_for_client(&mut self, room: &mut Room) -> Result<(), OutOfMemory> {
         self.clients.make_room(Need::Connection, room)
     }
 

@@ -13,7 +13,7 @@ use crate::{
 
 impl Queue {
     /// Takes a job out of the place its state names.
-    pub(super) fn pull(&mut self, key: Key<Job>) -> Key<Tube> {
+    pub(super) fn detach(&mut self, key: Key<Job>) -> Key<Tube> {
         let job = &self.jobs.arena[key];
         let (tube, position) = (job.tube, job.position);
         let jobs = &mut self.jobs.arena;

@@ -4,8 +4,8 @@
 
 use crate::{
     clock::Time,
-    collections::{Arena, Entry, Heap, Key, List, Named, Names},
-    memory::{Need, NoRoom, Room},
+    collections::{Arena, Entry, Heap, Key, List, NameTable, Named},
+    memory::{Need, OutOfMemory, Room},
     queue::{
         client::Watch,
         job::{DueKey, Job, ReadyKey},
@@ -116,7 +116,7 @@ impl Tube {
 #[derive(Debug, Default)]
 pub(super) struct Tubes {
     pub(super) arena: Arena<Tube>,
-    names: Names<Tube>,
+    names: NameTable<Tube>,
     /// The original's order: newcomers at the end; whoever leaves is replaced by the last.
     order: Vec<Key<Tube>>,
     /// Bytes of all names.
@@ -133,7 +133,7 @@ impl Tubes {
     }
 
     /// Makes sure that a tube of this name finds memory. O(1), unless a list must move.
-    pub(super) fn make_room(&mut self, name: &str, room: &mut Room) -> Result<(), NoRoom> {
+    pub(super) fn make_room(&mut self, name: &str, room: &mut Room) -> Result<(), OutOfMemory> {
         self.arena.make_room(Need::More, room)?;
         self.names.make_room(name, room)?;
         let (tubes, offers) = (self.order.len() + 1, self.offers.len() + 1);

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     clock::Time,
     collections::{Key, Links},
-    memory::{Body, Need, NoRoom},
+    memory::{Body, Need, OutOfMemory},
 };
 
 impl Queue {
@@ -20,7 +20,7 @@ impl Queue {
 
     /// Makes the client use a tube, which comes to life if need be. Fails, and changes nothing,
     /// where there is no memory for that.
-    pub fn use_tube(&mut self, client: Key<Client>, name: &str) -> Result<(), NoRoom> {
+    pub fn use_tube(&mut self, client: Key<Client>, name: &str) -> Result<(), OutOfMemory> {
         let tube = match self.tubes.find(name) {
             Some(tube) => tube,
             None => self.try_make_tube(name)?,
@@ -33,7 +33,7 @@ impl Queue {
     }
 
     /// Adds a tube whose name no other has. Fails where there is no memory for it.
-    fn try_make_tube(&mut self, name: &str) -> Result<Key<Tube>, NoRoom> {
+    fn try_make_tube(&mut self, name: &str) -> Result<Key<Tube>, OutOfMemory> {
         let room = self.jobs.bodies.room_mut();
         self.tubes.make_room(name, room)?;
         self.timers.make_room_for_tube(room)?;
@@ -48,7 +48,7 @@ impl Queue {
 
     /// Makes sure that the client's next [`Queue::put`] finds memory. O(1), unless a list must
     /// move.
-    pub fn make_room_to_put(&mut self, client: Key<Client>, delay: u32) -> Result<(), NoRoom> {
+    pub fn make_room_to_put(&mut self, client: Key<Client>, delay: u32) -> Result<(), OutOfMemory> {
         let tube = self.clients[client].using;
         self.jobs.make_room(self.next_id)?;
         let room = self.jobs.bodies.room_mut();
@@ -57,7 +57,7 @@ impl Queue {
     }
 
     /// Makes sure that another delayed job of the tube finds memory, unless it has no delay.
-    fn make_room_to_delay(&mut self, tube: Key<Tube>, delay: u32) -> Result<(), NoRoom> {
+    fn make_room_to_delay(&mut self, tube: Key<Tube>, delay: u32) -> Result<(), OutOfMemory> {
         let room = self.jobs.bodies.room_mut();
         match delay {
             0 => Ok(()),
@@ -99,27 +99,27 @@ impl Queue {
 
 impl Queue {
     /// Makes sure that the client can hold another job. O(1), unless its list must move.
-    pub fn make_room_to_hold(&mut self, client: Key<Client>) -> Result<(), NoRoom> {
+    pub fn make_room_to_hold(&mut self, client: Key<Client>) -> Result<(), OutOfMemory> {
         self.clients[client].deadlines.make_room(Need::Least, self.jobs.bodies.room_mut())
     }
 
     /// Hands the client the best ready job of the unpaused tubes it watches: the least priority,
     /// among equals the oldest. O(tubes watched + log n).
     pub fn reserve(&mut self, client: Key<Client>, now: Time) -> Option<Key<Job>> {
-        if self.is_frozen || self.prospects(client) == 0 {
+        if self.is_frozen || self.tubes_to_scan(client) == 0 {
             return None;
         }
         let watching = self.clients[client].watching.iter().map(|&(tube, _)| tube);
         let tube = watching.min_by_key(|&tube| self.tubes.offer(tube))?;
         let job = self.first_ready(tube).filter(|_| self.tubes.offer(tube) != ReadyKey::NONE)?;
-        self.pull(job);
+        self.detach(job);
         self.assign(job, client, now);
         Some(job)
     }
 
     /// Hands the client a job that nobody holds, from whatever state and tube.
     pub fn reserve_job(&mut self, client: Key<Client>, job: Key<Job>, now: Time) {
-        self.pull(job);
+        self.detach(job);
         self.assign(job, client, now);
     }
 }
@@ -148,7 +148,7 @@ impl Queue {
 
     /// Forgets a job.
     pub fn delete(&mut self, job: Key<Job>) {
-        let tube = self.pull(job);
+        let tube = self.detach(job);
         self.jobs.remove(job);
         self.tubes.arena[tube].deletes += 1;
         self.tubes.arena[tube].lose_job();
@@ -156,7 +156,7 @@ impl Queue {
     }
 
     /// Makes sure that [`Queue::release`] finds memory; without a delay it does.
-    pub fn make_room_to_release(&mut self, job: Key<Job>, delay: u32) -> Result<(), NoRoom> {
+    pub fn make_room_to_release(&mut self, job: Key<Job>, delay: u32) -> Result<(), OutOfMemory> {
         self.make_room_to_delay(self.jobs.arena[job].tube, delay)
     }
 
@@ -202,7 +202,7 @@ impl Queue {
     /// Adds a tube to those the client watches and answers how many they are. The tube comes to
     /// life if need be; watching twice counts once. Fails, and changes nothing, where there is no
     /// memory for that. O(tubes watched).
-    pub fn watch(&mut self, client: Key<Client>, name: &str) -> Result<usize, NoRoom> {
+    pub fn watch(&mut self, client: Key<Client>, name: &str) -> Result<usize, OutOfMemory> {
         let found = self.tubes.find(name);
         if found.is_none_or(|tube| self.clients[client].watch_of(tube).is_none()) {
             self.make_room_to_watch(client)?;
@@ -215,7 +215,7 @@ impl Queue {
         Ok(self.clients[client].watching())
     }
 
-    fn make_room_to_watch(&mut self, client: Key<Client>) -> Result<(), NoRoom> {
+    fn make_room_to_watch(&mut self, client: Key<Client>) -> Result<(), OutOfMemory> {
         let room = self.jobs.bodies.room_mut();
         self.watches.make_room(Need::More, room)?;
         let Client { watching, absent, .. } = &mut self.clients[client];
@@ -269,7 +269,7 @@ impl Queue {
         if !matches!(self.jobs.arena[job].record.state, State::Buried | State::Delayed) {
             return None;
         }
-        let tube = self.pull(job);
+        let tube = self.detach(job);
         let Job { record, dated, .. } = &mut self.jobs.arena[job];
         dated.is_deadline = false;
         count(&mut record.kicks);

@@ -13,13 +13,13 @@ use super::{Client, Queue, Tube, client::Wait};
 use crate::{
     clock::Time,
     collections::Key,
-    memory::{Need, NoRoom},
+    memory::{Need, OutOfMemory},
 };
 
 impl Queue {
     /// Makes sure that [`Queue::wait`] finds memory, and later the job that the client waits for.
     /// O(places it has lost since it waited last).
-    pub fn make_room_to_wait(&mut self, client: Key<Client>) -> Result<(), NoRoom> {
+    pub fn make_room_to_wait(&mut self, client: Key<Client>) -> Result<(), OutOfMemory> {
         let Self { jobs, tubes, clients, watches, .. } = self;
         let room = jobs.bodies.room_mut();
         let client = &mut clients[client];

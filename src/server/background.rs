@@ -1,14 +1,14 @@
 //! Work that one event makes large, a slice of it in a turn: alarms, long kicks, ends of pauses,
 //! jobs and tubes of clients that have left.
 
-use super::{PORTION, SLICE, Server};
+use super::{DISCONNECT_STEPS_PER_CLIENT, JOBS_PER_SLICE, Server};
 use crate::{
     clock::Time,
     collections::Key,
     conn::Conn,
     proto::{Refused, Reply},
     queue::{Expired, Kick, Timer, Tube},
-    wal::{Refusal, Wal},
+    wal::{Unavailable, Wal},
 };
 
 /// A `kick` that takes more than one turn.
@@ -22,7 +22,8 @@ pub(super) struct LongKick {
 impl Server {
     /// Does what is due at `now`.
     pub(super) fn alarm(&mut self, now: Time) {
-        let alarms = SLICE.max(std::mem::take(&mut self.obeyed).saturating_mul(2));
+        let alarms =
+            JOBS_PER_SLICE.max(std::mem::take(&mut self.commands_this_turn).saturating_mul(2));
         for timer in Timer::ALL {
             for _ in 0..alarms {
                 if !self.may_go_on(now) {
@@ -58,7 +59,7 @@ impl Server {
 impl Server {
     /// Ends a tube's pause, at once if a slice of jobs is enough.
     pub(super) fn end_pause(&mut self, tube: Key<Tube>, now: Time) {
-        for _ in 0..SLICE {
+        for _ in 0..JOBS_PER_SLICE {
             if !self.may_go_on(now) {
                 break;
             }
@@ -78,8 +79,8 @@ impl Server {
             }
             let reply = match self.may_update(now) {
                 Ok(()) => None,
-                Err(Refusal::Full) => Some(Reply::KickedJobs(long.kick.moved)),
-                Err(Refusal::Failed) => Some(Reply::Refused(Refused::InternalError)),
+                Err(Unavailable::Full) => Some(Reply::KickedJobs(long.kick.moved)),
+                Err(Unavailable::Failed) => Some(Reply::Refused(Refused::InternalError)),
             };
             if let Some(reply) = reply {
                 return self.end_kick(&long, reply);
@@ -101,14 +102,14 @@ impl Server {
         self.queue.end_kick(long.kick);
         if let Some(key) = long.by {
             if self.conns[key].is_waiting() {
-                self.conns[key].go_on();
+                self.conns[key].resume();
             }
             self.acknowledge(key, reply);
         }
     }
 
     /// Nobody waits for the answers to this connection's kicks any more.
-    pub(super) fn let_kicks_go(&mut self, key: Key<Conn>) {
+    pub(super) fn detach_kicks(&mut self, key: Key<Conn>) {
         for long in &mut self.kicks {
             if long.by == Some(key) {
                 long.by = None;
@@ -118,37 +119,37 @@ impl Server {
 
     /// Returns the jobs of closed connections and leaves their tubes, as far as this turn's
     /// allowance goes.
-    pub(super) fn see_off(&mut self, now: Time) {
-        while self.departures_left > 0 {
-            let Some(key) = self.departing.pop_front() else { return };
+    pub(super) fn process_disconnects(&mut self, now: Time) {
+        while self.disconnect_steps_left > 0 {
+            let Some(key) = self.disconnecting.pop_front() else { return };
             if !self.may_go_on(now) {
-                return self.departing.push_front(key);
+                return self.disconnecting.push_front(key);
             }
-            if self.see_one_off(key, now) {
+            if self.process_disconnect(key, now) {
                 self.gone.push(key);
             } else {
                 // Behind the others, who may have less to leave.
-                self.departing.push_back(key);
+                self.disconnecting.push_back(key);
             }
         }
     }
 
     /// Takes some steps with one of them; whether it holds and watches nothing any more.
-    fn see_one_off(&mut self, key: Key<Conn>, now: Time) -> bool {
-        for _ in 0..PORTION.min(self.departures_left) {
+    fn process_disconnect(&mut self, key: Key<Conn>, now: Time) -> bool {
+        for _ in 0..DISCONNECT_STEPS_PER_CLIENT.min(self.disconnect_steps_left) {
             let client = self.queue.client(key.beside());
             if client.holds() > 0 {
                 if !self.may_go_on(now) {
                     return false;
                 }
-                let tube = self.queue.give_back(key.beside());
+                let tube = self.queue.return_job(key.beside());
                 self.hand_out(tube, now);
             } else if client.watching() > 0 {
-                self.queue.let_go(key.beside());
+                self.queue.unwatch_next(key.beside());
             } else {
                 return true;
             }
-            self.departures_left -= 1;
+            self.disconnect_steps_left -= 1;
         }
         false
     }

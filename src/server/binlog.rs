@@ -8,11 +8,11 @@ use crate::{
     clock::{Calendar, Time},
     collections::Key,
     conn::Conn,
-    memory::NoRoom,
+    memory::OutOfMemory,
     proto::{Refused, Reply},
     queue::{Job, Queue},
     server::{Identity, Settings},
-    wal::{self, Outcome, Refusal, Wal},
+    wal::{self, Outcome, Unavailable, Wal},
 };
 
 impl Server {
@@ -100,12 +100,12 @@ impl Server {
         let Some(wal) = &mut self.wal else { return Ok(()) };
         let tube = self.queue.client(key.beside()).using;
         let length = Wal::full_length(self.queue.tube(tube).name(), size);
-        wal.make_room_to_put(self.queue.room_mut()).map_err(|NoRoom| Refused::OutOfMemory)?;
+        wal.make_room_to_put(self.queue.room_mut()).map_err(|OutOfMemory| Refused::OutOfMemory)?;
         wal.may_put(length, now).map_err(refused)
     }
 
     /// Whether a job may change its state.
-    pub(super) fn may_update(&mut self, now: Time) -> Result<(), Refusal> {
+    pub(super) fn may_update(&mut self, now: Time) -> Result<(), Unavailable> {
         self.wal.as_mut().map_or(Ok(()), |wal| wal.may_update(now))
     }
 
@@ -158,17 +158,17 @@ impl Server {
     /// Ends a connection without its replies: it must find out for itself what has become of its
     /// commands.
     fn abort(&mut self, key: Key<Conn>) {
-        self.let_kicks_go(key);
+        self.detach_kicks(key);
         self.queue.stop_waiting(key.beside());
         self.conns[key].forget(self.queue.bodies_mut());
-        self.note(key);
+        self.mark_dirty(key);
     }
 }
 
 /// What the client is told where a change is refused.
-pub(super) fn refused(refusal: Refusal) -> Refused {
+pub(super) fn refused(refusal: Unavailable) -> Refused {
     match refusal {
-        Refusal::Full => Refused::OutOfMemory,
-        Refusal::Failed => Refused::InternalError,
+        Unavailable::Full => Refused::OutOfMemory,
+        Unavailable::Failed => Refused::InternalError,
     }
 }

@@ -9,8 +9,8 @@ use crate::{
     clock::Time,
     collections::Key,
     conn::Conn,
-    memory::{Need, NoRoom},
-    proto::{self, CRLF, Command, List, PutHeader, Refusal, Refused, Reply},
+    memory::{Need, OutOfMemory},
+    proto::{self, CRLF, Command, List, ParseError, PutHeader, Refused, Reply},
     queue::{Job, Put, State, Tube},
 };
 
@@ -21,10 +21,10 @@ const NOT_FOUND: Reply<'static> = Reply::NotFound;
 const INTERNAL_ERROR: Reply<'static> = Reply::Refused(Refused::InternalError);
 
 /// A list of more bytes than this is not sent where memory is scarce.
-const SMALL_LIST: usize = 4096;
+const SMALL_LIST_MAX_BYTES: usize = 4096;
 
 /// Where there is no memory.
-fn refuse(no_room: NoRoom) -> Reply<'static> {
+fn refuse(no_room: OutOfMemory) -> Reply<'static> {
     Reply::Refused(out_of_memory(no_room))
 }
 
@@ -46,16 +46,16 @@ impl Server {
         }
     }
 
-    fn refuse(&mut self, key: Key<Conn>, refusal: Refusal) {
+    fn refuse(&mut self, key: Key<Conn>, refusal: ParseError) {
         let refused = match refusal {
-            Refusal::UnknownCommand => Refused::UnknownCommand,
-            Refusal::BadFormat(counted) => {
+            ParseError::UnknownCommand => Refused::UnknownCommand,
+            ParseError::BadFormat(counted) => {
                 if let Some(verb) = counted {
                     self.commands[verb as usize] += 1;
                 }
                 Refused::BadFormat
             }
-            Refusal::JobTooBig(size) => {
+            ParseError::JobTooBig(size) => {
                 self.commands[proto::Verb::Put as usize] += 1;
                 return self.conns[key].skip_body(size, Refused::JobTooBig);
             }
@@ -144,7 +144,7 @@ impl Server {
             Command::ListTubeUsed => {
                 let (name, room) = self.queue.used_name_and_room(client);
                 self.conns[key].output.reply(Reply::Using(name), room);
-                self.note(key);
+                self.mark_dirty(key);
             }
             Command::ListTubesWatched => return self.list_tubes_watched(key),
             Command::PauseTube { name, delay } => {
@@ -163,7 +163,7 @@ impl Server {
     /// Answers with a job or with what forbids waiting for one; otherwise the client waits.
     fn reserve(&mut self, key: Key<Conn>, timeout: Option<u32>, now: Time) -> Answer {
         let client = key.beside();
-        self.charge(self.queue.prospects(client));
+        self.charge(self.queue.tubes_to_scan(client));
         self.queue.mark_worker(client);
         self.queue.make_room_to_hold(client).map_err(refuse)?;
         if let Some(job) = self.queue.reserve(client, now) {
@@ -255,7 +255,7 @@ impl Server {
         // Written name by name and number by number: `stats` takes as long as ten other commands.
         self.charge(document.len() / 2);
         self.conns[key].output.reply(Reply::Ok(document), self.queue.room_mut());
-        self.note(key);
+        self.mark_dirty(key);
     }
 
     fn list_tubes(&mut self, key: Key<Conn>) -> Answer {
@@ -263,7 +263,7 @@ impl Server {
         self.make_room_to_list(list)?;
         let (names, room) = self.queue.tube_names_and_room();
         self.conns[key].output.write(room, |out| list.write(out, names));
-        self.note(key);
+        self.mark_dirty(key);
         Ok(())
     }
 
@@ -273,14 +273,14 @@ impl Server {
         self.make_room_to_list(list)?;
         let (names, room) = self.queue.watched_names_and_room(key.beside());
         self.conns[key].output.write(room, |out| list.write(out, names));
-        self.note(key);
+        self.mark_dirty(key);
         Ok(())
     }
 
     /// Fails where there is no memory for a list of tubes.
     fn make_room_to_list(&mut self, list: List) -> Answer {
         self.charge(list.size() / 2);
-        let need = if list.size() > SMALL_LIST { Need::More } else { Need::Least };
+        let need = if list.size() > SMALL_LIST_MAX_BYTES { Need::More } else { Need::Least };
         let has_room = self.queue.room_mut().has(need, list.size());
         has_room.then_some(()).ok_or(Reply::Refused(Refused::OutOfMemory))
     }

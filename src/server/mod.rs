@@ -5,13 +5,13 @@
 //! - bring the world in: [`Server::open`], [`Server::feed`], [`Server::half_close`],
 //!   [`Server::end_of_input`], [`Server::close`], [`Server::drain`], [`Server::tick`];
 //! - [`Server::commit`] makes sure of what was done, in the log;
-//! - hand out: [`Server::next_noted`] names the connections whose output or appetite changed,
+//! - hand out: [`Server::next_dirty`] names the connections whose output or appetite changed,
 //!   [`Server::output`] what to send, [`Server::next_deadline`] when to come back;
 //! - and [`Server::reclaim`] ends the turn: keys of closed connections may be reused.
 //!
 //! Work that one event makes large (a long `kick`, many jobs due at once, closing with many
-//! reserved jobs or watched tubes) is done in slices of [`SLICE`] steps a turn; until its slice
-//! comes, a job is in its old state for everybody, and so is a tube.
+//! reserved jobs or watched tubes) is done in slices of [`JOBS_PER_SLICE`] steps a turn; until its
+//! slice comes, a job is in its old state for everybody, and so is a tube.
 //!
 //! Time is strictly increasing here: each command takes one nanosecond more than the one before,
 //! also where many of them share a turn. So equal delays keep their order, and a reservation
@@ -32,7 +32,7 @@ use crate::{
     clock::Time,
     collections::{Arena, Key},
     conn::{Conn, SLICES, Step},
-    memory::{Memory, Need, NoRoom, Room},
+    memory::{Memory, Need, OutOfMemory, Room},
     proto::{CRLF, Refused, Reply, Verb},
     queue::{Client, Job, Queue, Tube},
     service::logging::Seldom,
@@ -42,35 +42,35 @@ use crate::{
 /// How many jobs one kind of large work moves in a turn, and how many alarms of one kind are
 /// heeded: or, of alarms, twice as many as commands were obeyed since the last tick. A command
 /// sets at most one alarm, so a flood of them cannot fall behind without end.
-pub const SLICE: u32 = 1000;
+pub const JOBS_PER_SLICE: u32 = 1000;
 
 /// How many commands of one connection are obeyed, at most, before others get their share of the
 /// turn.
-pub const SHARE: u32 = 512;
+pub const COMMANDS_PER_CONNECTION: u32 = 512;
 
 /// How many commands a turn obeys, over all connections, give or take the share of one: a
 /// millisecond or two of them, for the others wait meanwhile.
-pub const TURN: u32 = 1024;
+pub const COMMANDS_PER_TURN: u32 = 1024;
 
 /// How many jobs or tubes a departed client gives up before another one's turn comes.
-const PORTION: u32 = 100;
+const DISCONNECT_STEPS_PER_CLIENT: u32 = 100;
 
 /// How many pieces of memory a turn gives back to the system: each takes some tens of
 /// microseconds.
-const PIECES: u32 = 16;
+const PIECES_FREED_PER_TURN: u32 = 16;
 
 /// How many steps of a walk through tubes or clients count as much as a command.
-const STEPS: u32 = 64;
+const STEPS_PER_COMMAND: u32 = 64;
 
 /// What one step may take, in bytes, beside what is tried for it alone: replies to two clients, the
 /// buffers of which may have to move.
-const STEP_ROOM: usize = 128 * 1024;
+const STEP_BYTES_MAX: usize = 128 * 1024;
 
 /// How long it is until what there was no memory for is tried again.
-pub const PATIENCE: Duration = Duration::from_millis(100);
+pub const SHORTAGE_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// How many bytes of an HTTP request the log shows.
-const HTTP_TOLD: usize = 20;
+const HTTP_LOGGED_BYTES: usize = 20;
 
 /// What `stats` tells of the process and its machine.
 #[derive(Debug, Clone)]
@@ -127,7 +127,7 @@ pub enum Health {
 
 /// How a connection goes on after [`Server::feed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Appetite {
+pub enum FeedResult {
     /// What is left means nothing yet; it must come again with more behind it.
     More,
     /// Its share of the turn is used up; what is left wants to come again next turn.
@@ -135,7 +135,7 @@ pub enum Appetite {
     /// It takes no input until it is noted.
     Paused,
     /// There is no memory to go on with it; what is left wants to come again when there may be, at
-    /// the latest after [`PATIENCE`].
+    /// the latest after [`SHORTAGE_RETRY_DELAY`].
     Short,
 }
 
@@ -156,7 +156,7 @@ pub struct Server {
     /// The latest instant given to anything.
     latest: Time,
     /// Commands obeyed since the last tick; one that takes long counts as several.
-    obeyed: u32,
+    commands_this_turn: u32,
     /// There was no memory for something that is due: it is tried again then.
     put_off_until: Option<Time>,
     patience: Duration,
@@ -164,11 +164,11 @@ pub struct Server {
     /// Jobs that kicks may still move this turn.
     kicks_left: u32,
     /// Closed connections that still hold jobs, or watch tubes.
-    departing: VecDeque<Key<Conn>>,
+    disconnecting: VecDeque<Key<Conn>>,
     /// Jobs that closed connections may still return this turn, or tubes they may leave.
-    departures_left: u32,
+    disconnect_steps_left: u32,
     /// Connections whose output or appetite changed.
-    noted: VecDeque<Key<Conn>>,
+    dirty: VecDeque<Key<Conn>>,
     /// Closed connections that hold nothing any more.
     gone: Vec<Key<Conn>>,
     /// Connections closed because they sent HTTP.
@@ -201,14 +201,14 @@ impl Server {
             is_draining: false,
             started_at: now,
             latest: now,
-            obeyed: 0,
+            commands_this_turn: 0,
             put_off_until: None,
-            patience: PATIENCE,
+            patience: SHORTAGE_RETRY_DELAY,
             kicks: VecDeque::new(),
-            kicks_left: SLICE,
-            departing: VecDeque::new(),
-            departures_left: SLICE,
-            noted: VecDeque::new(),
+            kicks_left: JOBS_PER_SLICE,
+            disconnecting: VecDeque::new(),
+            disconnect_steps_left: JOBS_PER_SLICE,
+            dirty: VecDeque::new(),
             gone: Vec::new(),
             refused_http: Seldom::default(),
         }
@@ -223,12 +223,12 @@ impl Server {
 
     /// Makes sure that [`Server::open`] finds memory. Fails where there is none. O(1), unless a
     /// list must move.
-    pub fn make_room_to_open(&mut self) -> Result<(), NoRoom> {
+    pub fn make_room_to_open(&mut self) -> Result<(), OutOfMemory> {
         self.queue.make_room_to_join()?;
         let room = self.queue.room_mut();
         self.conns.make_room(Need::Connection, room)?;
         let count = self.conns.len() + 1;
-        for line in [&mut self.noted, &mut self.departing] {
+        for line in [&mut self.dirty, &mut self.disconnecting] {
             room.grow_line(Need::Connection, line, count)?;
         }
         room.grow(Need::Connection, &mut self.gone, count)
@@ -247,7 +247,7 @@ impl Server {
 
     /// Whether there is memory for a small step that something makes necessary.
     pub fn has_room(&mut self) -> bool {
-        self.queue.room_mut().has(Need::Least, STEP_ROOM)
+        self.queue.room_mut().has(Need::Least, STEP_BYTES_MAX)
     }
 
     /// Whether something was refused that [`Server::has_room`] asks for, since the last tick.
@@ -264,34 +264,34 @@ impl Server {
     }
 
     /// Takes bytes that have arrived, does what they ask, and says how many it took; the rest
-    /// stays with the caller. Obeys at most `share` commands, which is at most [`SHARE`]; fewer if
-    /// they take long.
+    /// stays with the caller. Obeys at most `share` commands, which is at most
+    /// [`COMMANDS_PER_CONNECTION`]; fewer if they take long.
     pub fn feed(
         &mut self,
         key: Key<Conn>,
         bytes: &[u8],
         share: u32,
         now: Time,
-    ) -> (usize, Appetite) {
+    ) -> (usize, FeedResult) {
         let mut rest = bytes;
-        let mut appetite = Appetite::Later;
-        let end = self.obeyed.saturating_add(share);
+        let mut feed_result = FeedResult::Later;
+        let end = self.commands_this_turn.saturating_add(share);
         // Where memory is scarce, those who have read all their replies come first.
         let has_unsent = !self.conns[key].output.is_empty();
         let mut need = if has_unsent { Need::Reply } else { Need::Least };
-        while self.obeyed < end {
-            if !self.queue.room_mut().has(need, STEP_ROOM) {
-                appetite = Appetite::Short;
+        while self.commands_this_turn < end {
+            if !self.queue.room_mut().has(need, STEP_BYTES_MAX) {
+                feed_result = FeedResult::Short;
                 break;
             }
             need = Need::Reply;
-            self.obeyed += 1;
+            self.commands_this_turn += 1;
             match self.conns[key].step(&mut rest, self.queue.bodies_mut()) {
                 Step::Line(line) => self.dispatch(key, line, &mut rest, now),
                 Step::Http(line) => {
                     debug!("{key:?} sent HTTP and is closed");
                     if let Some(count) = self.refused_http.again(now) {
-                        let start = line[..line.len().min(HTTP_TOLD)].escape_ascii();
+                        let start = line[..line.len().min(HTTP_LOGGED_BYTES)].escape_ascii();
                         info!("connections closed for HTTP: {count}, the last for {start}");
                     }
                     self.end_of_input(key);
@@ -299,16 +299,16 @@ impl Server {
                 Step::Job(put, body) => self.put_stored(key, put, body, now),
                 Step::Refuse(refused) => self.reply(key, Reply::Refused(refused)),
                 Step::More => {
-                    appetite = Appetite::More;
+                    feed_result = FeedResult::More;
                     break;
                 }
                 Step::Paused => {
-                    appetite = Appetite::Paused;
+                    feed_result = FeedResult::Paused;
                     break;
                 }
             }
         }
-        (bytes.len() - rest.len(), appetite)
+        (bytes.len() - rest.len(), feed_result)
     }
 
     /// The client will send nothing beyond what has arrived, and may have closed altogether. From
@@ -339,18 +339,18 @@ impl Server {
     /// All that the client ever sent has been fed; the connection ends when its replies are sent.
     pub fn end_of_input(&mut self, key: Key<Conn>) {
         self.conns[key].close(self.queue.bodies_mut());
-        self.note(key);
+        self.mark_dirty(key);
     }
 
     /// The connection is gone. Jobs it held return to their tubes, and it leaves those it watched:
     /// a first slice at once.
     pub fn close(&mut self, key: Key<Conn>, now: Time) {
-        self.let_kicks_go(key);
+        self.detach_kicks(key);
         self.conns[key].forget(self.queue.bodies_mut());
         self.queue.leave(key.beside());
-        self.departing.push_back(key);
+        self.disconnecting.push_back(key);
         let now = self.instant(now);
-        self.see_off(now);
+        self.process_disconnects(now);
     }
 
     /// From now on every `put` is refused.
@@ -368,17 +368,17 @@ impl Server {
         let now = self.instant(now);
         self.queue.room_mut().renew();
         self.put_off_until = None;
-        self.shift_dates(SLICE, now);
+        self.shift_dates(JOBS_PER_SLICE, now);
         self.alarm(now);
-        self.departures_left = SLICE;
-        self.see_off(now);
-        self.kicks_left = SLICE;
+        self.disconnect_steps_left = JOBS_PER_SLICE;
+        self.process_disconnects(now);
+        self.kicks_left = JOBS_PER_SLICE;
         // One that is not done lines up behind the others, so each gets its turn.
         while self.kicks_left > 0 {
             let Some(long) = self.kicks.pop_front() else { break };
             self.kick(long, now);
         }
-        for _ in 0..PIECES {
+        for _ in 0..PIECES_FREED_PER_TURN {
             if !self.free_spent() {
                 break;
             }
@@ -390,7 +390,7 @@ impl Server {
 impl Server {
     /// Whether this turn has obeyed as many commands as it should.
     pub fn is_turn_over(&self) -> bool {
-        self.obeyed >= TURN
+        self.commands_this_turn >= COMMANDS_PER_TURN
     }
 
     /// How many bytes wait to be sent.
@@ -419,9 +419,9 @@ impl Server {
     }
 
     /// The next connection whose output or appetite changed since it was last named here.
-    pub fn next_noted(&mut self) -> Option<Key<Conn>> {
-        let key = self.noted.pop_front()?;
-        self.conns[key].is_noted = false;
+    pub fn next_dirty(&mut self) -> Option<Key<Conn>> {
+        let key = self.dirty.pop_front()?;
+        self.conns[key].is_dirty = false;
         Some(key)
     }
 
@@ -435,7 +435,7 @@ impl Server {
             return Some(Time::default());
         }
         let log = self.wal.as_ref().and_then(Wal::next_deadline);
-        let has_work = !self.kicks.is_empty() || !self.departing.is_empty();
+        let has_work = !self.kicks.is_empty() || !self.disconnecting.is_empty();
         let work = has_work.then(Time::default);
         let due = [self.queue.next_deadline(), work].into_iter().flatten().min();
         let due = due.map(|at| at.max(self.put_off_until.unwrap_or_default()));
@@ -445,7 +445,7 @@ impl Server {
     /// Ends a turn: the keys of connections that are gone may be used again. The shell must have
     /// taken all notes and dropped all copies of those keys.
     pub fn reclaim(&mut self) {
-        assert!(self.noted.is_empty(), "a note may name a connection that is gone");
+        assert!(self.dirty.is_empty(), "a note may name a connection that is gone");
         for key in self.gone.drain(..) {
             self.conns.remove(key);
             self.queue.forget(key.beside());
@@ -465,12 +465,12 @@ impl Server {
     /// Walks everything but the log and panics where something does not hold. O(all): for tests.
     pub fn check(&self) {
         self.queue.check();
-        let rights: usize = self.conns.iter().map(|(_, conn)| conn.rights()).sum();
+        let handles: usize = self.conns.iter().map(|(_, conn)| conn.handles()).sum();
         let jobs = self.queue.jobs();
-        assert_eq!(self.queue.bodies().rights(), jobs + rights, "no body is forgotten");
+        assert_eq!(self.queue.bodies().handles(), jobs + handles, "no body is forgotten");
         let (all, of_jobs) = (self.queue.bodies().room().held(), self.queue.held());
         let copied: u64 = self.conns.iter().map(|(_, conn)| conn.output.copied()).sum();
-        assert!(all >= of_jobs + copied && (rights > 0 || all == of_jobs + copied));
+        assert!(all >= of_jobs + copied && (handles > 0 || all == of_jobs + copied));
     }
 }
 
@@ -494,7 +494,7 @@ impl Server {
     /// Counts a walk of so many steps as the commands that would take as long.
     fn charge(&mut self, steps: usize) {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
-        self.obeyed = self.obeyed.saturating_add(steps / STEPS);
+        self.commands_this_turn = self.commands_this_turn.saturating_add(steps / STEPS_PER_COMMAND);
     }
 
     /// Restores the resting invariant of a tube: see [`Queue::hand_out`].
@@ -506,7 +506,7 @@ impl Server {
 
     /// Sends a client the job that it has waited for.
     fn deliver(&mut self, (client, job): (Key<Client>, Key<Job>)) {
-        self.conns[client.beside()].go_on();
+        self.conns[client.beside()].resume();
         self.send_reserved(client.beside(), job);
     }
 
@@ -522,30 +522,30 @@ impl Server {
         let (body, room) = self.queue.body_and_room(job);
         self.conns[key].output.reply_with(reply, body, shared, room);
         trace!("{key:?} < {reply:?}");
-        self.note(key);
+        self.mark_dirty(key);
     }
 
     /// Tells a client that it need not wait any longer.
     fn answer_waiting(&mut self, client: Key<Client>, reply: Reply<'_>) {
-        self.conns[client.beside()].go_on();
+        self.conns[client.beside()].resume();
         self.reply(client.beside(), reply);
     }
 
     fn reply(&mut self, key: Key<Conn>, reply: Reply<'_>) {
         trace!("{key:?} < {reply:?}");
         self.conns[key].output.reply(reply, self.queue.room_mut());
-        self.note(key);
+        self.mark_dirty(key);
     }
 
-    fn note(&mut self, key: Key<Conn>) {
+    fn mark_dirty(&mut self, key: Key<Conn>) {
         let conn = &mut self.conns[key];
-        if !std::mem::replace(&mut conn.is_noted, true) {
-            self.noted.push_back(key);
+        if !std::mem::replace(&mut conn.is_dirty, true) {
+            self.dirty.push_back(key);
         }
     }
 }
 
 /// What a client is told where there is no memory.
-fn out_of_memory(_: NoRoom) -> Refused {
+fn out_of_memory(_: OutOfMemory) -> Refused {
     Refused::OutOfMemory
 }

@@ -17,7 +17,7 @@ use crate::clock::Time;
 
 /// How long a word may wait for a manager that does not listen, before jobs are served; after
 /// that it does not wait.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SHORTAGE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// How long a start may take from each word on how far it is.
 const EXTENSION: Duration = Duration::from_secs(60);
@@ -132,7 +132,7 @@ fn open(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
         _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no UNIX socket")),
     };
     let socket = UnixDatagram::unbound()?;
-    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(SHORTAGE_RETRY_DELAY))?;
     Ok((socket, address))
 }
 

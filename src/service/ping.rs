@@ -12,7 +12,7 @@ use std::{
 use crate::{cli::Address, sys};
 
 /// How long all of it may take, finding the address included.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SHORTAGE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 const QUESTION: &[u8] = b"list-tube-used\r\n";
 const ANSWER: &[u8] = b"USING default\r\n";
@@ -21,7 +21,7 @@ const ANSWER: &[u8] = b"USING default\r\n";
 pub fn ping(addresses: &[Address]) -> Result<(), String> {
     addresses.iter().try_for_each(|address| {
         let failed = |error| format!("{address}: {error}");
-        within(PATIENCE, address.clone()).map_err(failed)
+        within(SHORTAGE_RETRY_DELAY, address.clone()).map_err(failed)
     })
 }
 

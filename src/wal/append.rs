@@ -10,7 +10,7 @@ use super::{
     preallocate::{Spare, size_of},
     reader::HEAD,
     record,
-    record::{Facts, HEAD_MAX_BYTES as RECORD_HEAD_MAX_BYTES, Kind, Mark, VERSION},
+    record::{HEAD_MAX_BYTES as RECORD_HEAD_MAX_BYTES, JobFields, Kind, Mark, VERSION},
 };
 use crate::{
     clock::Time,
@@ -25,7 +25,7 @@ impl Wal {
     /// A job has been put, and nothing else done to it yet.
     pub fn put(&mut self, queue: &Queue, job: Key<Job>) {
         let length = self.append_full(queue, job);
-        self.ledger.insert(job, length);
+        self.segment_index.insert(job, length);
     }
 
     /// A job has another state, priority or delay than the log says. If the change had to be made
@@ -33,22 +33,22 @@ impl Wal {
     pub fn update(&mut self, queue: &Queue, job: Key<Job>, now: Time) {
         match self.may_update(now) {
             Ok(()) => self.append_short(queue, job),
-            Err(_) => self.ledger.defer(job),
+            Err(_) => self.segment_index.defer(job),
         }
     }
 
     /// A job is about to be deleted.
     pub fn delete(&mut self, queue: &Queue, job: Key<Job>) {
-        let facts = Facts { kind: Kind::Deleted, ..self.facts(queue, job) };
-        self.append(&facts, None, queue);
-        self.ledger.remove(job);
+        let fields = JobFields { kind: Kind::Deleted, ..self.fields(queue, job) };
+        self.append(&fields, None, queue);
+        self.segment_index.remove(job);
     }
 
-    pub(super) fn facts(&self, queue: &Queue, job: Key<Job>) -> Facts {
+    pub(super) fn fields(&self, queue: &Queue, job: Key<Job>) -> JobFields {
         let Job { record, body, dated, .. } = queue.job(job);
         let calendar = |is_dated| if is_dated { self.dates.of(job) } else { self.calendar };
         let nanoseconds = |seconds: u32| i64::from(seconds) * 1_000_000_000;
-        Facts {
+        JobFields {
             id: record.id,
             pri: record.pri,
             delay: nanoseconds(record.delay),
@@ -77,28 +77,33 @@ impl Wal {
         let job = queue.job(key);
         let name = queue.tube(job.tube).name();
         let body = queue.body(key);
-        self.append(&self.facts(queue, key), Some((name, body)), queue);
+        self.append(&self.fields(queue, key), Some((name, body)), queue);
         u32::try_from(Self::full_length(name, body.len())).expect("a gibibyte and 300 bytes")
     }
 
     pub(super) fn append_short(&mut self, queue: &Queue, job: Key<Job>) {
-        self.append(&self.facts(queue, job), None, queue);
-        self.ledger.update(job);
+        self.append(&self.fields(queue, job), None, queue);
+        self.segment_index.update(job);
     }
 
-    pub(super) fn append(&mut self, facts: &Facts, full: Option<(&str, &[u8])>, queue: &Queue) {
+    pub(super) fn append(
+        &mut self,
+        fields: &JobFields,
+        full: Option<(&str, &[u8])>,
+        queue: &Queue,
+    ) {
         let length = full.map_or(SHORT_BYTES, |(name, body)| Self::full_length(name, body.len()));
         if self.failure.is_some() {
             return;
         }
-        if let Err(error) = self.try_append(facts, full, length, queue) {
+        if let Err(error) = self.try_append(fields, full, length, queue) {
             self.failure = Some(error);
         }
     }
 
     fn try_append(
         &mut self,
-        facts: &Facts,
+        fields: &JobFields,
         full: Option<(&str, &[u8])>,
         length: u64,
         queue: &Queue,
@@ -112,7 +117,7 @@ impl Wal {
             self.write()?;
         }
         let current = self.current.as_mut().ok_or_else(no_segment)?;
-        let segment = self.ledger.current().expect("it was opened");
+        let segment = self.segment_index.current().expect("it was opened");
         let mut at = segment.used;
         if at >= current.next_mark {
             let mark = Mark { salt: current.salt, next_id: queue.next_id() };
@@ -120,10 +125,10 @@ impl Wal {
             at += SHORT_BYTES;
             current.next_mark = at + MARK_EVERY_BYTES;
         }
-        record::encode(facts, full, current.salt, at, &mut self.pending);
+        record::encode(fields, full, current.salt, at, &mut self.pending);
         at += length;
         let grown = at - segment.used;
-        self.ledger.grow(grown);
+        self.segment_index.grow(grown);
         self.appended += grown;
         self.written += 1;
         match full {
@@ -151,7 +156,7 @@ impl Wal {
         let name = Name::Segment(current.number);
         self.write()?;
         self.end_sync()?;
-        let used = self.ledger.current().expect("it was opened").used;
+        let used = self.segment_index.current().expect("it was opened").used;
         if used < current.size {
             self.disk.cut(name, used)?;
         }
@@ -160,7 +165,7 @@ impl Wal {
         }
         self.is_written = false;
         self.unsynced_since = None;
-        self.synced = self.ledger.length();
+        self.synced = self.segment_index.length();
         self.disk.close(name);
         // All of it is on the disk: whatever fails from here on does not cast doubt on it.
         self.current = None;
@@ -170,7 +175,7 @@ impl Wal {
     /// Opens the next segment in a spare of at least `size` bytes. Files that are gone are made
     /// again.
     pub(super) fn open_next(&mut self, size: u64, queue: &Queue) -> io::Result<()> {
-        let last = self.ledger.current().map_or(0, |current| current.number);
+        let last = self.segment_index.current().map_or(0, |current| current.number);
         loop {
             // The caller has asked for room; so there is a spare, except after a full disk.
             if self.spares.front().is_none_or(|spare| spare.size < size) {
@@ -204,11 +209,11 @@ impl Wal {
         self.disk.rename(from, to)?;
         self.take_spare(0);
         if self.sync != Sync::Never {
-            self.disk.sync_names()?;
+            self.disk.sync_directory()?;
         }
         debug!("{to} is open");
-        self.ledger.open(number);
-        self.ledger.grow(HEADER_BYTES);
+        self.segment_index.open(number);
+        self.segment_index.grow(HEADER_BYTES);
         let next_mark = HEADER_BYTES + MARK_EVERY_BYTES;
         let Spare { size, filled, .. } = spare;
         self.current = Some(Current { number, size, salt, next_mark, zeroed: filled });
@@ -228,7 +233,7 @@ impl Wal {
 impl Wal {
     /// Writes what is pending to the current segment.
     pub(super) fn write(&mut self) -> io::Result<()> {
-        let end = self.ledger.current().map_or(0, |segment| segment.used);
+        let end = self.segment_index.current().map_or(0, |segment| segment.used);
         self.write_through(end)
     }
 

@@ -17,24 +17,26 @@ use crate::{
 impl Wal {
     /// Whether something that could not be written when it changed can be now.
     pub(super) fn is_to_pay(&self) -> bool {
-        let shorts = self.ledger.jobs() + self.to_move();
-        self.ledger.has_deferred() && self.has_room(SHORT_BYTES, shorts)
+        let shorts = self.segment_index.jobs() + self.to_move();
+        self.segment_index.has_deferred() && self.has_room(SHORT_BYTES, shorts)
     }
 
     pub(super) fn pay_debts(&mut self, queue: &Queue) {
         while self.is_to_pay() {
-            let Some(job) = self.ledger.next_deferred() else { return };
+            let Some(job) = self.segment_index.next_deferred() else { return };
             self.append_short(queue, job);
         }
     }
 
     /// The job that is written again next, if any should be.
     pub(super) fn to_rewrite(&self) -> Option<Key<Job>> {
-        let doubted = self.ledger.first_job_in(self.doubted_from..=self.rewrite_through);
-        doubted.or_else(|| self.ledger.first_job_in(0..=self.rewrite_through)).or_else(|| {
-            let (_, job) = self.ledger.oldest_closed()?;
-            job.filter(|_| self.ledger.closed() > 2 * self.ledger.live())
-        })
+        let doubted = self.segment_index.first_job_in(self.suspect_from..=self.rewrite_through);
+        doubted.or_else(|| self.segment_index.first_job_in(0..=self.rewrite_through)).or_else(
+            || {
+                let (_, job) = self.segment_index.oldest_closed()?;
+                job.filter(|_| self.segment_index.closed() > 2 * self.segment_index.live())
+            },
+        )
     }
 
     /// Writes jobs of the oldest segment again: at most so many bytes, and one job.
@@ -42,15 +44,15 @@ impl Wal {
         let mut left = budget;
         while left > 0 && self.failure.is_none() {
             let Some(job) = self.to_rewrite() else { return };
-            let length = u64::from(self.ledger.length_of(job));
+            let length = u64::from(self.segment_index.length_of(job));
             // It may use the room kept for this, but not that of deletes.
-            while !self.has_room(length, self.ledger.jobs()) {
+            while !self.has_room(length, self.segment_index.jobs()) {
                 if !self.make_spare(size_of(length), now) {
                     return;
                 }
             }
             self.append_full(queue, job);
-            self.ledger.renew(job);
+            self.segment_index.renew(job);
             self.migrated += 1;
             left = left.saturating_sub(length);
         }
@@ -59,14 +61,15 @@ impl Wal {
     /// Whether every job is in segments that can be relied on, and these are synced.
     pub(super) fn is_rewritten(&self) -> bool {
         let is_synced = self.unsynced_since.is_none() && self.syncing_until.is_none();
-        is_synced && self.ledger.first_job_in(0..=self.rewrite_through).is_none()
+        is_synced && self.segment_index.first_job_in(0..=self.rewrite_through).is_none()
     }
 
     /// Whether no job needs the oldest segment. After a failure that is known only when no job's
     /// record is in a segment that is doubted: if that never reached the disk, an older one counts.
     pub(super) fn is_unneeded(&self) -> bool {
-        let doubted = self.ledger.first_job_in(self.doubted_from..=self.rewrite_through);
-        doubted.is_none() && self.ledger.oldest_closed().is_some_and(|(_, job)| job.is_none())
+        let doubted = self.segment_index.first_job_in(self.suspect_from..=self.rewrite_through);
+        doubted.is_none()
+            && self.segment_index.oldest_closed().is_some_and(|(_, job)| job.is_none())
     }
 
     /// Whether the oldest segment may go: what replaces its records has been synced as well. That
@@ -75,7 +78,7 @@ impl Wal {
     pub(super) fn can_drop(&self) -> bool {
         let is_synced = match self.health {
             Health::Sound => {
-                let oldest = self.ledger.oldest();
+                let oldest = self.segment_index.oldest();
                 oldest.is_none_or(|oldest| oldest.left_at <= self.synced)
             }
             _ => self.unsynced_since.is_none() && self.syncing_until.is_none(),
@@ -91,7 +94,8 @@ impl Wal {
             return Ok(());
         }
         self.drop_retry_at = None;
-        let Some((oldest, _)) = self.ledger.oldest_closed().filter(|_| self.can_drop()) else {
+        let Some((oldest, _)) = self.segment_index.oldest_closed().filter(|_| self.can_drop())
+        else {
             return Ok(());
         };
         let name = Name::Segment(oldest.number);
@@ -118,9 +122,9 @@ impl Wal {
         }
         self.drop_retry_delay = RETRY_DELAY;
         if self.sync != Sync::Never {
-            self.disk.sync_names()?;
+            self.disk.sync_directory()?;
         }
-        self.ledger.drop_oldest();
+        self.segment_index.drop_oldest();
         Ok(())
     }
 
@@ -141,7 +145,7 @@ impl Wal {
     /// which only a closed segment gives back.
     pub(super) fn is_to_leave(&self) -> bool {
         let is_large = |segment: &&segments::Segment| segment.used > self.segment_size;
-        let current = self.ledger.current().filter(is_large);
+        let current = self.segment_index.current().filter(is_large);
         current.is_some_and(|current| 2 * current.live < current.used)
             && self.current.is_some()
             && self.can_leave()

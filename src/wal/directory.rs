@@ -24,7 +24,7 @@ const MODE: u32 = 0o400;
 
 /// How many files a directory has open at once while the log runs: the current segment, one more
 /// that is made or shortened, and one that the sync thread still holds.
-pub(super) const OPEN_FILES: usize = 3;
+pub(super) const OPEN_FILES_MAX: usize = 3;
 
 /// The stack of the sync thread in bytes: it makes one system call.
 const SYNC_STACK_BYTES: usize = 128 * 1024;
@@ -195,7 +195,7 @@ impl Disk for Directory {
     }
 
     fn prepare(&mut self, syncs_in_background: bool) -> io::Result<()> {
-        self.descriptors = OPEN_FILES;
+        self.descriptors = OPEN_FILES_MAX;
         self.reserve_descriptors()?;
         if syncs_in_background && self.syncer.is_none() {
             match Syncer::start() {
@@ -301,7 +301,7 @@ impl Disk for Directory {
         named("remove", name, fs::remove_file(self.path(name)))
     }
 
-    fn sync_names(&mut self) -> io::Result<()> {
+    fn sync_directory(&mut self) -> io::Result<()> {
         let synced = self.handle.sync_all();
         synced.map_err(|error| io::Error::new(error.kind(), format!("sync the directory: {error}")))
     }
@@ -339,7 +339,7 @@ mod tests {
         disk.write(two, 7, b"hi").expect("written under its new name");
         disk.close(two);
         disk.cut(two, 8).expect("cut, though its mode forbids writing");
-        disk.sync_names().expect("synced");
+        disk.sync_directory().expect("synced");
         assert_eq!(disk.list().expect("listed"), [(two, 8)]);
         let mut bytes = [0; 20];
         assert_eq!(disk.read(two, 2, &mut bytes).expect("read"), 6);
@@ -402,19 +402,19 @@ mod tests {
         let mut disk = Directory::lock(root.path()).expect("nobody else has it");
         disk.prepare(true).expect("there are enough");
         let count = |disk: &Directory| disk.open.len() + disk.reserved.len();
-        assert_eq!(count(&disk), OPEN_FILES);
+        assert_eq!(count(&disk), OPEN_FILES_MAX);
         let names = [Name::Segment(1), Name::Spare(1), Name::Spare(2)];
         for name in names {
             disk.create(name).expect("created");
-            assert_eq!(count(&disk), OPEN_FILES);
+            assert_eq!(count(&disk), OPEN_FILES_MAX);
         }
         assert!(disk.create(names[0]).is_err());
-        assert_eq!(count(&disk), OPEN_FILES);
+        assert_eq!(count(&disk), OPEN_FILES_MAX);
         disk.close(names[0]);
         disk.remove(names[1]).expect("removed");
-        assert_eq!(count(&disk), OPEN_FILES);
+        assert_eq!(count(&disk), OPEN_FILES_MAX);
         disk.write(names[0], 0, b"x").expect("opened again");
         assert!(disk.write(names[1], 0, b"x").is_err());
-        assert_eq!(count(&disk), OPEN_FILES);
+        assert_eq!(count(&disk), OPEN_FILES_MAX);
     }
 }

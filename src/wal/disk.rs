@@ -83,5 +83,5 @@ pub trait Disk: fmt::Debug {
     /// Removes a file.
     fn remove(&mut self, name: Name) -> io::Result<()>;
     /// Returns when all names made, changed and removed outlast a power cut.
-    fn sync_names(&mut self) -> io::Result<()>;
+    fn sync_directory(&mut self) -> io::Result<()>;
 }

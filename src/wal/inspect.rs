@@ -7,7 +7,7 @@ use super::{
     disk::{Disk, Name},
     record::Format,
     replay::{self, Progress, Report, SegmentReport},
-    segments::Ledger,
+    segments::SegmentIndex,
 };
 use crate::{
     clock::{Calendar, Time},
@@ -35,13 +35,14 @@ pub fn inspect(
 ) -> io::Result<Inspection> {
     for _ in 0..ATTEMPTS {
         let files = segments_and_others(disk)?;
-        let (mut queue, mut ledger) = (Queue::default(), Ledger::default());
-        let report = replay::replay(disk, &files, &mut queue, &mut ledger, calendar, now, progress);
+        let (mut queue, mut segment_index) = (Queue::default(), SegmentIndex::default());
+        let report =
+            replay::replay(disk, &files, &mut queue, &mut segment_index, calendar, now, progress);
         // What is read while files come and go may lack the jobs that moved from one to another.
         if names(&files) != names(&segments_and_others(disk)?) {
             continue;
         }
-        return Ok(Inspection { files, report: report?, queue, live: ledger.live() });
+        return Ok(Inspection { files, report: report?, queue, live: segment_index.live() });
     }
     Err(io::Error::other("the files change too fast to be read"))
 }

@@ -42,7 +42,7 @@ use self::{
     preallocate::{Spare, size_of},
     reader::HEAD,
     record::SHORT,
-    segments::Ledger,
+    segments::SegmentIndex,
 };
 pub use self::{
     directory::Directory,
@@ -54,7 +54,7 @@ pub use self::{
 use crate::{
     clock::{Calendar, Time},
     collections::Key,
-    memory::{NoRoom, Room},
+    memory::{OutOfMemory, Room},
     queue::{Job, Queue},
 };
 
@@ -111,7 +111,7 @@ pub struct Options {
 
 /// Why the log cannot take a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum Unavailable {
     /// The disk is full.
     Full,
     /// The disk has failed, and jobs are not safe yet.
@@ -176,7 +176,7 @@ pub struct Wal {
     seed: u64,
     calendar: Calendar,
     dates: Dates,
-    ledger: Ledger,
+    segment_index: SegmentIndex,
     current: Option<Current>,
     /// Records of the current segment that have not been written yet: its last bytes.
     pending: Vec<u8>,
@@ -206,14 +206,14 @@ pub struct Wal {
     drop_retry_delay: Duration,
     health: Health,
     /// How long to wait after a failure.
-    patience: Duration,
+    retry_delay: Duration,
     /// What went wrong in this turn; the rest of it is not written.
     failure: Option<io::Error>,
     /// Segments up to this number are not to be relied on: their jobs are written again.
     rewrite_through: u32,
     /// Among them, those from this number on may lack records that the ledger counts on: they come
     /// first.
-    doubted_from: u32,
+    suspect_from: u32,
     /// Bytes appended since the last commit.
     appended: u64,
     migrated: u64,
@@ -239,9 +239,9 @@ impl Wal {
             matches!(options.sync, Sync::Within(delay) if delay > Duration::ZERO);
         disk.prepare(syncs_in_background)?;
         let files = disk.list()?;
-        let mut ledger = Ledger::default();
+        let mut segment_index = SegmentIndex::default();
         let report =
-            replay::replay(&mut *disk, &files, queue, &mut ledger, calendar, now, progress)?;
+            replay::replay(&mut *disk, &files, queue, &mut segment_index, calendar, now, progress)?;
         let taken = files.iter().filter_map(|&(name, _)| match name {
             Name::Segment(number) | Name::Damaged(number) => Some(number),
             Name::Spare(_) => None,
@@ -263,7 +263,7 @@ impl Wal {
             seed: options.seed,
             calendar,
             dates: Dates::new(calendar),
-            ledger,
+            segment_index,
             current: None,
             pending: Vec::new(),
             is_written: false,
@@ -280,10 +280,10 @@ impl Wal {
             drop_retry_at: None,
             drop_retry_delay: RETRY_DELAY,
             health: Health::Sound,
-            patience: RETRY_DELAY,
+            retry_delay: RETRY_DELAY,
             failure: None,
             rewrite_through: if report.is_damaged() { last } else { 0 },
-            doubted_from: u32::MAX,
+            suspect_from: u32::MAX,
             appended: 0,
             migrated: 0,
             written: 0,
@@ -305,28 +305,28 @@ fn no_number_left(last: u32) -> io::Error {
 /// The server asks before it changes anything.
 impl Wal {
     /// Whether a job with a record of so many bytes may be put.
-    pub fn may_put(&mut self, length: u64, now: Time) -> Result<(), Refusal> {
+    pub fn may_put(&mut self, length: u64, now: Time) -> Result<(), Unavailable> {
         self.may_append(length, 1, now)
     }
 
     /// Makes sure of the memory that [`Wal::put`] takes.
-    pub fn make_room_to_put(&mut self, room: &mut Room) -> Result<(), NoRoom> {
-        self.ledger.make_room(room)
+    pub fn make_room_to_put(&mut self, room: &mut Room) -> Result<(), OutOfMemory> {
+        self.segment_index.make_room(room)
     }
 
     /// Whether a job may change its state or priority.
-    pub fn may_update(&mut self, now: Time) -> Result<(), Refusal> {
+    pub fn may_update(&mut self, now: Time) -> Result<(), Unavailable> {
         self.may_append(SHORT_BYTES, 0, now)
     }
 
     /// Whether a job may be deleted: on a full disk as well, for which room is kept; and while the
     /// log recovers, which may need the room that this makes.
-    pub fn may_delete(&mut self, now: Time) -> Result<(), Refusal> {
+    pub fn may_delete(&mut self, now: Time) -> Result<(), Unavailable> {
         if matches!(self.health, Health::Failed { .. }) || self.failure.is_some() {
-            return Err(Refusal::Failed);
+            return Err(Unavailable::Failed);
         }
         let has_room = self.has_room(SHORT_BYTES, 0) || self.make_spare(size_of(SHORT_BYTES), now);
-        has_room.then_some(()).ok_or(Refusal::Full)
+        has_room.then_some(()).ok_or(Unavailable::Full)
     }
 
     /// Whether the disk had no room when it was last asked for some.
@@ -345,14 +345,14 @@ impl Wal {
     }
 
     /// Room for the record, for all deletes, and to move the jobs of the oldest segment.
-    fn may_append(&mut self, length: u64, jobs: u64, now: Time) -> Result<(), Refusal> {
+    fn may_append(&mut self, length: u64, jobs: u64, now: Time) -> Result<(), Unavailable> {
         if !self.is_sound() {
-            return Err(Refusal::Failed);
+            return Err(Unavailable::Failed);
         }
-        let jobs = self.ledger.jobs() + jobs;
+        let jobs = self.segment_index.jobs() + jobs;
         while !self.has_room(length, jobs + self.to_move()) {
             if !self.make_spare(size_of(length), now) {
-                return Err(Refusal::Full);
+                return Err(Unavailable::Full);
             }
         }
         Ok(())
@@ -366,8 +366,8 @@ impl Wal {
     pub fn counts(&self) -> Counts {
         let number = |segment: Option<&segments::Segment>| segment.map_or(0, |it| it.number);
         Counts {
-            oldest: number(self.ledger.oldest()),
-            current: number(self.ledger.current()),
+            oldest: number(self.segment_index.oldest()),
+            current: number(self.segment_index.current()),
             migrated: self.migrated,
             written: self.written,
         }
@@ -375,12 +375,12 @@ impl Wal {
 
     /// Bytes of the records that are still needed; all others are garbage.
     pub fn live(&self) -> u64 {
-        self.ledger.live()
+        self.segment_index.live()
     }
 
     /// The number of the segment that has a job's full record: `file` of `stats-job`.
     pub fn segment_of(&self, job: Key<Job>) -> u32 {
-        self.ledger.segment_of(job)
+        self.segment_index.segment_of(job)
     }
 }
 
@@ -412,13 +412,14 @@ impl Wal {
             return Outcome::Failed;
         }
         self.prepare(budget, now);
-        let is_relied_on = self.ledger.oldest().is_some_and(|it| it.number > self.rewrite_through)
-            || (self.drop_retry_at.is_some() && self.is_rewritten());
+        let is_relied_on =
+            self.segment_index.oldest().is_some_and(|it| it.number > self.rewrite_through)
+                || (self.drop_retry_at.is_some() && self.is_rewritten());
         if self.health == Health::Recovering && is_relied_on {
             info!("the binlog works again, and holds every job");
             self.health = Health::Sound;
-            self.doubted_from = u32::MAX;
-            self.patience = RETRY_DELAY;
+            self.suspect_from = u32::MAX;
+            self.retry_delay = RETRY_DELAY;
             return Outcome::Recovered;
         }
         Outcome::Done
@@ -427,12 +428,12 @@ impl Wal {
     /// Gives a piece of memory that jobs have left back to the system; whether there was one. See
     /// [`Queue::free_spent`].
     pub fn free_spent(&mut self) -> bool {
-        self.ledger.free_spent()
+        self.segment_index.free_spent()
     }
 
     /// Whether there is something to give back.
     pub fn has_spent(&self) -> bool {
-        self.ledger.has_spent()
+        self.segment_index.has_spent()
     }
 
     /// When [`Wal::commit`] has something to do: in the past where it has now.
@@ -460,6 +461,6 @@ impl Wal {
 
     /// Walks everything and panics where something does not hold. O(all): for tests.
     pub fn check(&self) {
-        self.ledger.check();
+        self.segment_index.check();
     }
 }

@@ -59,7 +59,7 @@ pub(super) fn size_of(records: u64) -> u64 {
 impl Wal {
     /// Whether another segment can follow the current one: numbers end where the original's do.
     pub(super) fn can_rotate(&self) -> bool {
-        self.ledger.current().is_none_or(|current| current.number < NUMBER_MAX)
+        self.segment_index.current().is_none_or(|current| current.number < NUMBER_MAX)
     }
 
     /// How many short records fit into the spares.
@@ -87,30 +87,30 @@ impl Wal {
 
     /// Bytes left in the current segment.
     pub(super) fn free(&self) -> u64 {
-        let used = self.ledger.current().map_or(0, |current| current.used);
+        let used = self.segment_index.current().map_or(0, |current| current.used);
         self.current.map_or(0, |current| current.size.saturating_sub(used))
     }
 
     /// How many short records would take the room that the oldest segment's jobs need.
     pub(super) fn to_move(&self) -> u64 {
-        self.ledger.oldest().map_or(0, |oldest| oldest.live.div_ceil(SHORT_BYTES))
+        self.segment_index.oldest().map_or(0, |oldest| oldest.live.div_ceil(SHORT_BYTES))
     }
 
     /// The size of a segment for each job's delete, if one segment can have them all.
     pub(super) fn room_for_deletes(&self) -> u64 {
-        size_of((self.ledger.jobs() + 1) * SHORT_BYTES).min(self.segment_size)
+        size_of((self.segment_index.jobs() + 1) * SHORT_BYTES).min(self.segment_size)
     }
 
     /// How many short records must fit: for the delete of each job, and to move the jobs of the
     /// oldest segment.
     fn needed_slots(&self) -> u64 {
-        self.ledger.jobs() + self.to_move()
+        self.segment_index.jobs() + self.to_move()
     }
 
     /// How many more should fit ahead of need: for the deletes of half as many jobs again, or as
     /// many as a segment takes.
     fn ahead_slots(&self) -> u64 {
-        8 + (self.ledger.jobs() / 2).min(slots(self.segment_size - HEADER_BYTES))
+        8 + (self.segment_index.jobs() / 2).min(slots(self.segment_size - HEADER_BYTES))
     }
 
     /// Whether another spare should be made ahead of need: one is always wanted.
@@ -145,7 +145,7 @@ impl Wal {
 
     /// How far the current segment is to be filled with zeros now, if it is.
     fn zeros_end(&self) -> Option<u64> {
-        let (current, used) = (self.current?, self.ledger.current()?.used);
+        let (current, used) = (self.current?, self.segment_index.current()?.used);
         let end = current.size.min(used + ZEROS_AHEAD_BYTES);
         // One piece follows another until all of the stretch is filled.
         let is_due = current.zeroed < current.size.min(used + ZEROS_AHEAD_BYTES / 2);
@@ -306,7 +306,7 @@ impl Wal {
     }
 
     /// Removes a spare that is not needed.
-    fn give_back(&mut self, index: usize) {
+    fn remove_spare(&mut self, index: usize) {
         let Some(spare) = self.take_spare(index) else { return };
         if let Err(error) = self.disk.remove(Name::Spare(spare.number)) {
             warn!("a file of the binlog that is not needed stays until the next start: {error}");
@@ -323,7 +323,7 @@ impl Wal {
     pub(super) fn prepare(&mut self, budget: u64, now: Time) {
         self.write_zeros();
         if let Some(index) = self.surplus() {
-            self.give_back(index);
+            self.remove_spare(index);
         }
         if self.full_until.is_some_and(|at| at > now) {
             return;
@@ -355,7 +355,7 @@ impl Wal {
         let end = self.zeros_end();
         self.is_zeroing = end.is_some();
         let (Some(end), Some(current)) = (end, &mut self.current) else { return };
-        let used = self.ledger.current().map_or(0, |segment| segment.used);
+        let used = self.segment_index.current().map_or(0, |segment| segment.used);
         let start = current.zeroed.max(used);
         let length = STEP_BYTES.min(end.saturating_sub(start));
         let zeros = &ZEROS[..usize::try_from(length).expect("at most a step")];

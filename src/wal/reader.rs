@@ -3,15 +3,17 @@
 use std::io;
 
 use super::{
-    record::{Damage, Facts, Format, Frame, HEAD_MAX_BYTES, Kind, Mark, SHORT, VERSION, VERSION_5},
+    record::{
+        Damage, Format, Frame, HEAD_MAX_BYTES, JobFields, Kind, Mark, SHORT, VERSION, VERSION_5,
+    },
     replay::{Complaint, SegmentReport, Wrong},
     search::{Beginning, PrefixSums, find_salt},
-    segments::Ledger,
+    segments::SegmentIndex,
     window::Window,
 };
 use crate::{
     clock::{Calendar, Time},
-    memory::{Body, NoRoom},
+    memory::{Body, OutOfMemory},
     proto::{CRLF, NAME_LIMIT},
     queue::{Dated, Queue, Record, State},
 };
@@ -41,7 +43,7 @@ const TORN_TAIL_MAX_BYTES: u64 = 1 << 20;
 /// Where records go.
 pub(super) struct Sink<'a> {
     pub(super) queue: &'a mut Queue,
-    pub(super) ledger: &'a mut Ledger,
+    pub(super) segment_index: &'a mut SegmentIndex,
     pub(super) calendar: Calendar,
     pub(super) now: Time,
 }
@@ -89,9 +91,9 @@ impl<'a> Reader<'a> {
         if let Some((offset, lost, error)) = self.window.unreadable() {
             self.complain(offset, Wrong::Unreadable(error), lost);
         }
-        self.sink.ledger.grow(self.report.used);
+        self.sink.segment_index.grow(self.report.used);
         if self.report.is_damaged() {
-            self.sink.ledger.mark_damaged();
+            self.sink.segment_index.mark_damaged();
         }
         self.report
     }
@@ -282,7 +284,7 @@ impl<'a> Reader<'a> {
             let Ok(Some(frame)) = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) else {
                 return Ok(());
             };
-            let (id, next) = (frame.facts.id, self.sink.queue.next_id());
+            let (id, next) = (frame.fields.id, self.sink.queue.next_id());
             if frame.judge(CRLF).is_ok() && id < next.saturating_add(TORN_ID_REACH) {
                 self.sink.queue.raise_id(id + 1);
             }
@@ -310,10 +312,10 @@ impl<'a> Reader<'a> {
     /// tells another size than the body has is refused: it would have the original read past that
     /// body.
     fn apply(&mut self, at: u64, frame: &Frame, is_checked: bool) -> Judgement<()> {
-        let Self { window, sink: Sink { queue, ledger, .. }, report, .. } = self;
-        let facts = &frame.facts;
-        let mark = Mark::of(facts);
-        let id = mark.map_or(facts.id, |mark| mark.next_id);
+        let Self { window, sink: Sink { queue, segment_index, .. }, report, .. } = self;
+        let fields = &frame.fields;
+        let mark = Mark::of(fields);
+        let id = mark.map_or(fields.id, |mark| mark.next_id);
         let limit = if is_checked { CHECKED_ID_LIMIT } else { UNCHECKED_ID_LIMIT };
         if id > limit {
             return Ok(Err(Damage::Id(id)));
@@ -322,40 +324,40 @@ impl<'a> Reader<'a> {
             queue.raise_id(mark.next_id);
             return Ok(Ok(()));
         }
-        let known = queue.find(facts.id);
-        if known.is_none() && (!frame.is_full() || facts.kind == Kind::Deleted) {
+        let known = queue.find(fields.id);
+        if known.is_none() && (!frame.is_full() || fields.kind == Kind::Deleted) {
             report.skipped += 1;
-            queue.raise_id(facts.id.saturating_add(1));
+            queue.raise_id(fields.id.saturating_add(1));
             return Ok(Ok(()));
         }
         let size = known.map(|job| queue.job(job).body.len());
-        if !frame.is_full() && size != usize::try_from(facts.body_size).ok() {
-            return Ok(Err(Damage::BodySize(facts.body_size)));
+        if !frame.is_full() && size != usize::try_from(fields.body_size).ok() {
+            return Ok(Err(Damage::BodySize(fields.body_size)));
         }
         report.kept += 1;
-        if let (Some(job), false, true) = (known, frame.is_full(), facts.kind != Kind::Deleted) {
-            let record = self.sink.known(facts);
-            self.sink.queue.amend(job, record, dated(facts));
-            self.sink.ledger.update(job);
+        if let (Some(job), false, true) = (known, frame.is_full(), fields.kind != Kind::Deleted) {
+            let record = self.sink.known(fields);
+            self.sink.queue.amend(job, record, dated(fields));
+            self.sink.segment_index.update(job);
             return Ok(Ok(()));
         }
         if let Some(job) = known {
             queue.discard(job);
-            ledger.remove(job);
+            segment_index.remove(job);
         }
-        if !frame.is_full() || facts.kind == Kind::Deleted {
+        if !frame.is_full() || fields.kind == Kind::Deleted {
             return Ok(Ok(()));
         }
         let head = window.at(at, frame.head_length)?;
         let tube = frame.name(head).expect("it has been verified");
-        make_room(queue, ledger, facts.id, tube).map_err(no_memory)?;
+        make_room(queue, segment_index, fields.id, tube).map_err(no_memory)?;
         let body = store_body(window, queue, at, frame)?;
-        let record = self.sink.known(facts);
+        let record = self.sink.known(fields);
         let head = self.window.at(at, frame.head_length)?;
         let tube = frame.name(head).expect("it has been verified");
-        let job = self.sink.queue.restore(record, dated(facts), tube, body);
+        let job = self.sink.queue.restore(record, dated(fields), tube, body);
         let length = u32::try_from(frame.length()).expect("a body and 300 bytes");
-        self.sink.ledger.insert(job, length);
+        self.sink.segment_index.insert(job, length);
         Ok(Ok(()))
     }
 }
@@ -409,13 +411,13 @@ pub(super) fn checked_end(
 /// Makes sure of the memory for one more job in this tube, beside that of its body.
 pub(super) fn make_room(
     queue: &mut Queue,
-    ledger: &mut Ledger,
+    segment_index: &mut SegmentIndex,
     id: u64,
     tube: &str,
-) -> Result<(), NoRoom> {
+) -> Result<(), OutOfMemory> {
     let mut make_room = |queue: &mut Queue| {
         queue.make_room_to_restore(id, tube)?;
-        ledger.make_room(queue.room_mut())
+        segment_index.make_room(queue.room_mut())
     };
     let made = make_room(queue);
     if made.is_ok() || !queue.bodies_mut().free_all_spent() {
@@ -426,7 +428,7 @@ pub(super) fn make_room(
     make_room(queue)
 }
 
-fn no_memory(_: NoRoom) -> io::Error {
+fn no_memory(_: OutOfMemory) -> io::Error {
     io::ErrorKind::OutOfMemory.into()
 }
 
@@ -459,33 +461,33 @@ fn store_body(
 
 impl Sink<'_> {
     /// What the queue should know of the job.
-    pub(super) fn known(&self, facts: &Facts) -> Record {
-        let deadline_at = self.calendar.instant(facts.deadline_at);
-        let state = match facts.kind {
+    pub(super) fn known(&self, fields: &JobFields) -> Record {
+        let deadline_at = self.calendar.instant(fields.deadline_at);
+        let state = match fields.kind {
             Kind::Buried => State::Buried,
             Kind::Delayed if deadline_at > self.now => State::Delayed,
             Kind::Delayed | Kind::Ready | Kind::Reserved | Kind::Deleted => State::Ready,
         };
         Record {
-            id: facts.id,
-            pri: facts.pri,
-            delay: seconds(facts.delay),
-            ttr: seconds(facts.ttr).max(1),
-            created_at: self.calendar.instant(facts.created_at),
+            id: fields.id,
+            pri: fields.pri,
+            delay: seconds(fields.delay),
+            ttr: seconds(fields.ttr).max(1),
+            created_at: self.calendar.instant(fields.created_at),
             deadline_at,
-            reserves: facts.reserves,
-            timeouts: facts.timeouts,
-            releases: facts.releases,
-            buries: facts.buries,
-            kicks: facts.kicks,
+            reserves: fields.reserves,
+            timeouts: fields.timeouts,
+            releases: fields.releases,
+            buries: fields.buries,
+            kicks: fields.kicks,
             state,
         }
     }
 }
 
 /// Which of the job's instants are dates that mean something.
-pub(super) fn dated(facts: &Facts) -> Dated {
-    let is_deadline = matches!(facts.kind, Kind::Delayed | Kind::Buried);
+pub(super) fn dated(fields: &JobFields) -> Dated {
+    let is_deadline = matches!(fields.kind, Kind::Delayed | Kind::Buried);
     Dated { is_created: true, is_deadline }
 }
 

@@ -73,7 +73,7 @@ impl Kind {
 
 /// The facts of a record. Times are nanoseconds; instants count from 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct JobFields {
     pub(super) id: u64,
     pub(super) pri: u32,
     pub(super) delay: i64,
@@ -95,7 +95,7 @@ pub(super) struct Facts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record<'a> {
     /// What is known of the job.
-    pub(super) facts: Facts,
+    pub(super) fields: JobFields,
     /// In a full record, the tube's name and the body with its CR LF.
     pub(super) full: Option<(&'a str, &'a [u8])>,
     /// Its length in the segment, in bytes.
@@ -161,7 +161,7 @@ pub enum Format {
     Five,
 }
 
-impl Facts {
+impl JobFields {
     fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.id.to_le_bytes());
         out.extend_from_slice(&self.pri.to_le_bytes());
@@ -210,7 +210,7 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 /// salt. `full` makes it a full record: the tube's name, and the body with its CR LF, whose bytes
 /// the checksum covers and the caller writes behind.
 pub(super) fn encode(
-    facts: &Facts,
+    fields: &JobFields,
     full: Option<(&str, &[u8])>,
     salt: u64,
     offset: u64,
@@ -221,7 +221,7 @@ pub(super) fn encode(
     let length = i32::try_from(name.len()).expect("a tube's name has at most 200 bytes");
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(name.as_bytes());
-    facts.write(out);
+    fields.write(out);
     let mut hasher = checksum(salt, offset);
     hasher.update(&out[start..]);
     hasher.update(body);
@@ -242,7 +242,7 @@ pub(super) struct Mark {
 impl Mark {
     /// Appends the mark, to stand at `offset`.
     pub(super) fn encode(self, offset: u64, out: &mut Vec<u8>) {
-        let facts = Facts {
+        let fields = JobFields {
             id: MARK_ID,
             pri: 0,
             delay: i64::try_from(self.next_id).unwrap_or(i64::MAX),
@@ -257,12 +257,12 @@ impl Mark {
             kicks: 0,
             kind: Kind::Deleted,
         };
-        encode(&facts, None, self.salt, offset, out);
+        encode(&fields, None, self.salt, offset, out);
     }
 
     /// Reads the facts of a record as a mark, if it is one.
-    pub(super) fn of(facts: &Facts) -> Option<Self> {
-        let Facts { id, delay, ttr, .. } = *facts;
+    pub(super) fn of(fields: &JobFields) -> Option<Self> {
+        let JobFields { id, delay, ttr, .. } = *fields;
         (id == MARK_ID).then(|| Self {
             salt: u64::from_le_bytes(ttr.to_le_bytes()),
             next_id: u64::try_from(delay).unwrap_or(0),
@@ -277,7 +277,7 @@ impl Mark {
             return None;
         }
         let Ok(Found::Record(record)) = decode(bytes, position, Format::Plain) else { return None };
-        let mark = Self::of(&record.facts)?;
+        let mark = Self::of(&record.fields)?;
         let checked = decode(bytes, position, Format::Salted(mark.salt));
         (checked == Ok(Found::Record(record))).then_some(mark)
     }
@@ -286,14 +286,14 @@ impl Mark {
     /// one: two of the three things that every mark has are enough, so that one damaged byte does
     /// not switch the checking off. A tube's name can have the magic, and nothing else of it.
     pub(super) fn likely_salt(bytes: &[u8]) -> Option<u64> {
-        let facts = bytes.get(4..SHORT)?;
+        let fields = bytes.get(4..SHORT)?;
         let signs = [
             bytes[..4] == [0; 4],
-            part(facts, 0) == MARK_ID.to_le_bytes(),
-            part(facts, 40) == MAGIC.to_le_bytes(),
+            part(fields, 0) == MARK_ID.to_le_bytes(),
+            part(fields, 40) == MAGIC.to_le_bytes(),
         ];
         let count = signs.into_iter().filter(|&sign| sign).count();
-        (count >= 2).then(|| u64::from_le_bytes(part(facts, 24)))
+        (count >= 2).then(|| u64::from_le_bytes(part(fields, 24)))
     }
 }
 
@@ -312,7 +312,7 @@ pub(super) const HEAD_MAX_BYTES: usize = 8 + NAME_LIMIT + FACTS;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Frame {
     /// What is known of the job; without meaning if there is a flaw.
-    pub(super) facts: Facts,
+    pub(super) fields: JobFields,
     /// Bytes before the tube's name.
     name_at: usize,
     /// Bytes of the tube's name; zero in a short record.
@@ -338,24 +338,24 @@ impl Frame {
         let at = name_at + name_length;
         let name = bytes.get(name_at..at).ok_or(Damage::Torn)?;
         let size = if format == Format::Five { FACTS_5 } else { FACTS };
-        let Some(facts) = bytes.get(at..at + size) else {
+        let Some(fields) = bytes.get(at..at + size) else {
             // Fewer bytes than a record, all of them zero, are the end as well.
             let is_end = name_length == 0 && bytes.iter().all(|&byte| byte == 0);
             return if is_end { Ok(None) } else { Err(Damage::Torn) };
         };
-        if part::<8>(facts, 0) == [0; 8] {
+        if part::<8>(fields, 0) == [0; 8] {
             return Ok(None);
         }
         let unit = if format == Format::Five { 1000 } else { 1 };
-        let state = facts[76];
-        let facts = Facts::read(&part(facts, 0), unit);
-        let body_length = if name_length > 0 { body_length(facts.body_size)? } else { 0 };
-        let is_mark = facts.id == MARK_ID && facts.created_at == MAGIC && name_length == 0;
+        let state = fields[76];
+        let fields = JobFields::read(&part(fields, 0), unit);
+        let body_length = if name_length > 0 { body_length(fields.body_size)? } else { 0 };
+        let is_mark = fields.id == MARK_ID && fields.created_at == MAGIC && name_length == 0;
         let flaw = if Kind::from_number(state).is_none() {
             Some(Damage::State(state))
-        } else if facts.id > ID_LIMIT && !is_mark {
-            Some(Damage::Id(facts.id))
-        } else if facts.created_at == 0 {
+        } else if fields.id > ID_LIMIT && !is_mark {
+            Some(Damage::Id(fields.id))
+        } else if fields.created_at == 0 {
             // The start of a mark, cut off, would otherwise be the delete of some job, and the
             // segment the original's.
             Some(Damage::NoDate)
@@ -365,7 +365,7 @@ impl Frame {
             None
         };
         let head_length = at + size;
-        Ok(Some(Self { facts, name_at, name_length, head_length, body_length, flaw }))
+        Ok(Some(Self { fields, name_at, name_length, head_length, body_length, flaw }))
     }
 
     /// How long the whole record is, in bytes.
@@ -423,7 +423,7 @@ pub(super) fn decode(bytes: &[u8], position: u64, format: Format) -> Result<Foun
     }
     frame.judge(body.last_chunk::<2>().map_or(&[], |end| end))?;
     let name = frame.is_full().then(|| frame.name(bytes)).flatten();
-    Ok(Found::Record(Record { facts: frame.facts, full: name.map(|name| (name, body)), length }))
+    Ok(Found::Record(Record { fields: frame.fields, full: name.map(|name| (name, body)), length }))
 }
 
 /// The name's length of version 7; `None` where the segment ends.
@@ -461,8 +461,8 @@ mod tests {
 
     const SALT: u64 = 0x0123_4567_89AB_CDEF;
 
-    fn facts(kind: Kind) -> Facts {
-        Facts {
+    fn fields(kind: Kind) -> JobFields {
+        JobFields {
             id: 0x1122_3344_5566_7788,
             pri: 0x99AA_BBCC,
             delay: 5_000_000_000,
@@ -481,7 +481,7 @@ mod tests {
 
     fn encoded(full: Option<(&str, &[u8])>) -> Vec<u8> {
         let mut out = vec![0xFF; 9];
-        encode(&facts(Kind::Delayed), full, SALT, 9, &mut out);
+        encode(&fields(Kind::Delayed), full, SALT, 9, &mut out);
         out.extend_from_slice(full.map_or(b"", |(_, body)| body));
         out
     }
@@ -492,18 +492,18 @@ mod tests {
         let bytes = encoded(Some(("ab", b"hello\r\n")));
         let record = &bytes[9..];
         assert_eq!(record[..6], *b"\x02\0\0\0ab");
-        let facts = &record[6..86];
+        let fields = &record[6..86];
         assert_eq!(
-            facts[..12],
+            fields[..12],
             [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0xCC, 0xBB, 0xAA, 0x99]
         );
-        assert_eq!(facts[16..24], 5_000_000_000i64.to_le_bytes());
-        assert_eq!(facts[24..32], 60_000_000_000i64.to_le_bytes());
-        assert_eq!(facts[32..40], [7, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(facts[40..48], 1_700_000_000_000_000_001i64.to_le_bytes());
-        assert_eq!(facts[48..56], 1_700_000_005_000_000_002i64.to_le_bytes());
-        assert_eq!(facts[56..76], [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0]);
-        assert_eq!(facts[76..], [4, 0, 0, 0]);
+        assert_eq!(fields[16..24], 5_000_000_000i64.to_le_bytes());
+        assert_eq!(fields[24..32], 60_000_000_000i64.to_le_bytes());
+        assert_eq!(fields[32..40], [7, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(fields[40..48], 1_700_000_000_000_000_001i64.to_le_bytes());
+        assert_eq!(fields[48..56], 1_700_000_005_000_000_002i64.to_le_bytes());
+        assert_eq!(fields[56..76], [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0]);
+        assert_eq!(fields[76..], [4, 0, 0, 0]);
         assert_eq!(record[86..], *b"hello\r\n");
     }
 
@@ -511,7 +511,7 @@ mod tests {
     fn what_is_written_is_read_back() {
         for full in [None, Some(("t", &b"1234 \r\n"[..]))] {
             let bytes = encoded(full);
-            let record = Record { facts: facts(Kind::Delayed), full, length: bytes.len() - 9 };
+            let record = Record { fields: fields(Kind::Delayed), full, length: bytes.len() - 9 };
             for format in [Format::Plain, Format::Salted(SALT)] {
                 assert_eq!(decode(&bytes[9..], 9, format), Ok(Found::Record(record)));
             }
@@ -573,15 +573,15 @@ mod tests {
         let mut bytes = 4u64.to_le_bytes().to_vec();
         bytes.extend_from_slice(b"tube");
         let mut body = Vec::new();
-        facts(Kind::Buried).write(&mut body);
+        fields(Kind::Buried).write(&mut body);
         bytes.extend_from_slice(&body[..FACTS_5]);
         bytes.extend_from_slice(b"12345\r\n");
         let Ok(Found::Record(record)) = decode(&bytes, 0, Format::Five) else {
             panic!("a record");
         };
         assert_eq!(record.full, Some(("tube", &b"12345\r\n"[..])));
-        assert_eq!(record.facts.ttr, 60_000_000_000_000);
-        assert_eq!((record.facts.kind, record.length), (Kind::Buried, bytes.len()));
+        assert_eq!(record.fields.ttr, 60_000_000_000_000);
+        assert_eq!((record.fields.kind, record.length), (Kind::Buried, bytes.len()));
     }
 
     /// A producer that names its tube so would otherwise have one of the original's files taken for
@@ -594,7 +594,7 @@ mod tests {
         assert_eq!(Mark::at(&mark, 0), Some(Mark { salt: SALT, next_id: 7 }));
         let name = "x".repeat(40) + "bnstlkRS" + &"x".repeat(60);
         let mut bytes = Vec::new();
-        encode(&facts(Kind::Ready), Some((&name, b"\r\n")), SALT, 0, &mut bytes);
+        encode(&fields(Kind::Ready), Some((&name, b"\r\n")), SALT, 0, &mut bytes);
         assert_eq!(bytes[44..52], MAGIC.to_le_bytes());
         assert_eq!(Mark::likely_salt(&bytes), None);
         for byte in 0..mark.len() {

@@ -10,19 +10,19 @@ impl Wal {
     /// Some records of this turn may not be on the disk, though the ledger counts on them.
     pub(super) fn fail(&mut self, now: Time) {
         self.give_up_segment();
-        let last = self.ledger.current().map_or(0, |segment| segment.number);
-        self.doubted_from = self.doubted_from.min(last);
+        let last = self.segment_index.current().map_or(0, |segment| segment.number);
+        self.suspect_from = self.suspect_from.min(last);
         self.retry_later(now);
     }
 
     pub(super) fn give_up_segment(&mut self) {
         if let Some(current) = self.current.take() {
             let name = Name::Segment(current.number);
-            let used = self.ledger.current().map_or(0, |segment| segment.used);
+            let used = self.segment_index.current().map_or(0, |segment| segment.used);
             // Its zeros may be the room that is needed. If the disk refuses that too, so be it.
             let _ = self.disk.cut(name, used.saturating_sub(self.pending.len() as u64));
             self.disk.close(name);
-            self.doubted_from = self.doubted_from.min(current.number);
+            self.suspect_from = self.suspect_from.min(current.number);
         }
         self.pending.clear();
         self.is_written = false;
@@ -32,11 +32,11 @@ impl Wal {
     }
 
     pub(super) fn retry_later(&mut self, now: Time) {
-        self.patience = match self.health {
-            Health::Recovering => (2 * self.patience).min(RETRY_DELAY_MAX),
+        self.retry_delay = match self.health {
+            Health::Recovering => (2 * self.retry_delay).min(RETRY_DELAY_MAX),
             _ => RETRY_DELAY,
         };
-        self.health = Health::Failed { retry_at: now + self.patience };
+        self.health = Health::Failed { retry_at: now + self.retry_delay };
     }
 
     /// Opens a fresh segment; every job is to be written to it or its successors.
@@ -47,9 +47,9 @@ impl Wal {
                 return Err(io::ErrorKind::StorageFull.into());
             }
         }
-        let last = self.ledger.current().map_or(0, |current| current.number);
+        let last = self.segment_index.current().map_or(0, |current| current.number);
         self.open_next(0, queue)?;
-        if self.doubted_from <= last {
+        if self.suspect_from <= last {
             self.rewrite_through = last;
         }
         self.health = Health::Recovering;

@@ -20,7 +20,7 @@ use super::{
     disk::{Disk, Name},
     reader::{Reader, Sink},
     record::{Damage, Format},
-    segments::Ledger,
+    segments::SegmentIndex,
     window::Window,
 };
 use crate::{
@@ -147,7 +147,7 @@ pub(super) fn replay(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
     queue: &mut Queue,
-    ledger: &mut Ledger,
+    segment_index: &mut SegmentIndex,
     calendar: Calendar,
     now: Time,
     progress: Progress<'_>,
@@ -161,7 +161,7 @@ pub(super) fn replay(
     let made = room
         .grow(Need::More, &mut segments, files.len())
         .and_then(|()| room.grow(Need::More, &mut report.segments, files.len()))
-        .and_then(|()| ledger.make_room_for_segments(room, files.len()));
+        .and_then(|()| segment_index.make_room_for_segments(room, files.len()));
     made.map_err(|_| short_of_memory(format_args!("for a list of {} files", files.len())))?;
     segments.extend(files.iter().filter_map(|&(name, size)| match name {
         Name::Segment(number) => Some((number, size)),
@@ -175,10 +175,11 @@ pub(super) fn replay(
     let mut before = 0;
     for (number, size) in segments {
         let name = Name::Segment(number);
-        ledger.open(number);
+        segment_index.open(number);
         let mut tell = |read: u64| progress(before + read, all);
         let window = Window::new(disk, name, size, &mut buffer, &mut tell)?;
-        let mut reader = Reader::new(number, size, window, Sink { queue, ledger, calendar, now });
+        let mut reader =
+            Reader::new(number, size, window, Sink { queue, segment_index, calendar, now });
         let result = reader.read(Some(number) == newest);
         result.map_err(|error| explain(&error, name, reader.queue(), all))?;
         report.segments.push(reader.finish());

@@ -6,14 +6,14 @@
 //! job is written in full once more, which makes its short record garbage too.
 //!
 //! Invariant: the places are in step with the queue's jobs, so a job and its place have the same
-//! index. `live` and `closed` are the sums that [`Ledger::check`] finds.
+//! index. `live` and `closed` are the sums that [`SegmentIndex::check`] finds.
 
 use std::{collections::VecDeque, ops::RangeInclusive};
 
 use super::record::SHORT;
 use crate::{
     collections::{Arena, Key, Linked, Links, List},
-    memory::{Need, NoRoom, Room},
+    memory::{Need, OutOfMemory, Room},
     queue::Job,
 };
 
@@ -58,7 +58,7 @@ pub(super) struct Segment {
 
 /// Every job's place, and every segment, oldest first. The last segment is the current one.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct SegmentIndex {
     places: Arena<Place>,
     segments: VecDeque<Segment>,
     /// Bytes of all live records.
@@ -78,13 +78,13 @@ const PLACES_PER_SEARCH: usize = 64 * 1024;
 
 const SHORT_LENGTH: u64 = SHORT as u64;
 
-impl Ledger {
+impl SegmentIndex {
     /// Makes sure of the memory for so many segments, and those that a start begins.
     pub(super) fn make_room_for_segments(
         &mut self,
         room: &mut Room,
         count: usize,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<(), OutOfMemory> {
         room.grow_line(Need::More, &mut self.segments, count + 2)
     }
 
@@ -117,8 +117,8 @@ impl Ledger {
         self.segments.back_mut().expect("a segment is open")
     }
 
-    /// Makes sure of the memory that [`Ledger::insert`] takes.
-    pub(super) fn make_room(&mut self, room: &mut Room) -> Result<(), NoRoom> {
+    /// Makes sure of the memory that [`SegmentIndex::insert`] takes.
+    pub(super) fn make_room(&mut self, room: &mut Room) -> Result<(), OutOfMemory> {
         self.places.make_room(Need::More, room)
     }
 

@@ -46,7 +46,7 @@ impl Wal {
                     "there is not even room for one delete: no job can be changed until there is"
                 );
                 // Serve what is there, and try again: somebody may make room.
-                self.ledger.open(number);
+                self.segment_index.open(number);
                 self.health = Health::Failed { retry_at: now + RETRY_DELAY };
             }
             Err(error) => {
@@ -60,7 +60,7 @@ impl Wal {
             self.tidy(files, report);
         }
         // The room of all deletes at once: the first put must not wait for it.
-        while !self.has_room(0, self.ledger.jobs() + self.to_move()) {
+        while !self.has_room(0, self.segment_index.jobs() + self.to_move()) {
             if !self.make_spare(size_of(SHORT_BYTES), now) {
                 break;
             }
@@ -76,9 +76,9 @@ impl Wal {
                 self.disk.sync(name)?;
                 self.disk.close(name);
             }
-            self.disk.sync_names()?;
+            self.disk.sync_directory()?;
         }
-        self.synced = self.ledger.length();
+        self.synced = self.segment_index.length();
         Ok(())
     }
 

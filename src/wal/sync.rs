@@ -56,14 +56,14 @@ impl Wal {
                 }
                 self.disk.begin_sync(name)?;
                 self.syncing_until = Some(now + SYNC_POLL_INTERVAL);
-                self.syncing = self.ledger.length();
+                self.syncing = self.segment_index.length();
                 self.unsynced_since = None;
                 return Ok(());
             }
             Sync::Never => {}
         }
         self.unsynced_since = None;
-        self.synced = self.ledger.length();
+        self.synced = self.segment_index.length();
         Ok(())
     }
 }

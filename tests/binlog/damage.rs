@@ -15,7 +15,7 @@ use std::{
 use beanstalkd::{
     clock::{Calendar, Time},
     queue::{Queue, State},
-    server::{Identity, Rusage, SHARE, Server, Settings},
+    server::{COMMANDS_PER_CONNECTION, Identity, Rusage, Server, Settings},
     wal::{self, Directory, Disk, Name, Options, Report, Sync, Wal},
 };
 use ct::Prng;
@@ -108,7 +108,7 @@ impl Disk for Memory {
         let removed = self.0.lock().expect("nobody panics with it").remove(&name);
         removed.map(drop).ok_or(io::ErrorKind::NotFound.into())
     }
-    fn sync_names(&mut self) -> io::Result<()> {
+    fn sync_directory(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
@@ -207,7 +207,7 @@ fn healthy(segment_size: u64) -> Files {
             _ => String::new(),
         };
         bytes.extend_from_slice(then.as_bytes());
-        let (consumed, _) = server.feed(client, &bytes, SHARE, NOW);
+        let (consumed, _) = server.feed(client, &bytes, COMMANDS_PER_CONNECTION, NOW);
         assert_eq!(consumed, bytes.len());
         server.commit(NOW);
         server.sent(client, server.unsent(client));
@@ -506,7 +506,7 @@ fn a_damaged_id_leaves_enough_for_later_jobs() {
     let (queue, wal, _) = open(Box::new(disk.clone()), 4096);
     let mut server = serve(queue, wal);
     let client = server.open();
-    server.feed(client, b"put 0 0 60 1\r\nx\r\n", SHARE, NOW);
+    server.feed(client, b"put 0 0 60 1\r\nx\r\n", COMMANDS_PER_CONNECTION, NOW);
     settle(&mut server);
     let (queue, _, report) = open(Box::new(disk), 4096);
     assert!(!report.is_damaged(), "{report:?}");
@@ -578,12 +578,12 @@ fn dates_written_in_different_turns_keep_their_order() {
     let mut server = serve(queue, wal);
     let client = server.open();
     let puts = "put 0 0 60 1\r\nx\r\n".repeat(2) + "reserve-job 1\r\nreserve-job 2\r\n";
-    server.feed(client, puts.as_bytes(), SHARE, NOW);
+    server.feed(client, puts.as_bytes(), COMMANDS_PER_CONNECTION, NOW);
     for (turn, id, late) in [(1, 2, 5_000_000), (2, 1, 0)] {
         let now = NOW + Duration::from_micros(turn);
         let passed = i64::try_from(NOW.until(now).as_nanos()).expect("small");
         server.set_calendar(Calendar::new(now, DATE + passed + late));
-        server.feed(client, format!("bury {id} 0\r\n").as_bytes(), SHARE, now);
+        server.feed(client, format!("bury {id} 0\r\n").as_bytes(), COMMANDS_PER_CONNECTION, now);
         server.commit(now);
     }
     let (queue, ..) = open(Box::new(disk), 4096);

@@ -13,7 +13,7 @@ use std::{
 use beanstalkd::{
     clock::Calendar,
     queue::{Queue, State},
-    server::{SHARE, Server},
+    server::{COMMANDS_PER_CONNECTION, Server},
     wal::{self, Disk, Name, Options, Report, Sync, Wal},
 };
 
@@ -160,7 +160,7 @@ fn put_all(server: &mut Server, bodies: impl IntoIterator<Item = Vec<u8>>) {
     for body in bodies {
         let head = format!("put 0 0 60 {}\r\n", body.len());
         let bytes = [head.as_bytes(), &body, b"\r\n"].concat();
-        assert_eq!(server.feed(client, &bytes, SHARE, NOW).0, bytes.len());
+        assert_eq!(server.feed(client, &bytes, COMMANDS_PER_CONNECTION, NOW).0, bytes.len());
         server.commit(NOW);
         server.sent(client, server.unsent(client));
     }
@@ -382,8 +382,8 @@ impl Disk for Sticky {
         }
         self.0.remove(name)
     }
-    fn sync_names(&mut self) -> io::Result<()> {
-        self.0.sync_names()
+    fn sync_directory(&mut self) -> io::Result<()> {
+        self.0.sync_directory()
     }
 }
 
@@ -404,10 +404,10 @@ fn a_file_that_cannot_be_removed_does_not_stop_the_service() {
         for round in 0..100u64 {
             let now = NOW + Duration::from_millis(500 * round);
             let put = b"put 0 0 60 1\r\nx\r\n";
-            assert_eq!(server.feed(client, put, SHARE, now).0, put.len());
+            assert_eq!(server.feed(client, put, COMMANDS_PER_CONNECTION, now).0, put.len());
             // As many deletes, so that there is garbage all the time.
             let delete = format!("delete {}\r\n", round + 1);
-            server.feed(client, delete.as_bytes(), SHARE, now);
+            server.feed(client, delete.as_bytes(), COMMANDS_PER_CONNECTION, now);
             server.tick(now);
             server.commit(now);
             let (slices, count) = server.output(client);
@@ -438,7 +438,7 @@ fn a_log_recovers_beside_a_file_that_cannot_be_removed() {
     let mut server = serve(queue, wal);
     let client = server.open();
     fails.store(true, Ordering::Relaxed);
-    server.feed(client, b"put 0 0 60 1\r\nx\r\n", SHARE, NOW);
+    server.feed(client, b"put 0 0 60 1\r\nx\r\n", COMMANDS_PER_CONNECTION, NOW);
     server.commit(NOW);
     assert!(!server.log().expect("there is one").is_sound());
     for round in 1..100u64 {
@@ -460,7 +460,7 @@ fn behind_the_last_number_jobs_are_refused_and_kept() {
     let mut refused = 0;
     for _ in 0..200 {
         let put = [b"put 0 0 60 100\r\n", &[b'x'; 100][..], b"\r\n"].concat();
-        server.feed(client, &put, SHARE, NOW);
+        server.feed(client, &put, COMMANDS_PER_CONNECTION, NOW);
         server.commit(NOW);
         let (slices, count) = server.output(client);
         refused += u32::from(slices[..count].iter().any(|it| it.starts_with(b"OUT_OF_MEMORY")));
@@ -506,7 +506,7 @@ fn restored_delays_end_at_their_dates_once_the_clock_is_right() {
         for id in 1..=30 {
             let delay = if id % 3 == 0 { 0 } else { 1000 };
             let put = format!("put 0 {delay} 60 1\r\nx\r\n");
-            server.feed(client, put.as_bytes(), SHARE, NOW);
+            server.feed(client, put.as_bytes(), COMMANDS_PER_CONNECTION, NOW);
         }
         server.commit(NOW);
         let ends = |queue: &Queue, calendar: Calendar| {
@@ -542,9 +542,14 @@ fn restored_delays_end_at_their_dates_once_the_clock_is_right() {
         let client = server.open();
         for _ in 0..60 {
             let put = [b"put 9 0 60 400\r\n", &[b'y'; 400][..], b"\r\n"].concat();
-            server.feed(client, &put, SHARE, later);
+            server.feed(client, &put, COMMANDS_PER_CONNECTION, later);
             let id = server.queue().next_id() - 1;
-            server.feed(client, format!("delete {id}\r\n").as_bytes(), SHARE, later);
+            server.feed(
+                client,
+                format!("delete {id}\r\n").as_bytes(),
+                COMMANDS_PER_CONNECTION,
+                later,
+            );
             server.commit(later);
             server.sent(client, server.unsent(client));
         }
@@ -565,7 +570,12 @@ fn dates_written_under_a_wrong_clock_are_written_anew() {
         let (queue, wal, _) = open_at(&disk, Calendar::new(NOW, DATE + wrong_by));
         let mut server = serve(queue, wal);
         let client = server.open();
-        server.feed(client, b"put 0 1000 60 1\r\nx\r\nput 0 1 60 1\r\nx\r\n", SHARE, NOW);
+        server.feed(
+            client,
+            b"put 0 1000 60 1\r\nx\r\nput 0 1 60 1\r\nx\r\n",
+            COMMANDS_PER_CONNECTION,
+            NOW,
+        );
         server.commit(NOW);
         let later = NOW + Duration::from_secs(2);
         let right = Calendar::new(later, DATE + 2_000_000_000);

@@ -480,7 +480,7 @@ impl Disk for SimDisk {
         Ok(())
     }
 
-    fn sync_names(&mut self) -> io::Result<()> {
+    fn sync_directory(&mut self) -> io::Result<()> {
         self.0.borrow_mut().call()?;
         let state = &mut *self.0.borrow_mut();
         state.about_to(None);

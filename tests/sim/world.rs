@@ -9,7 +9,7 @@ use beanstalkd::{
     collections::Key,
     conn::Conn,
     memory::Memory,
-    server::{Appetite, Identity, Rusage, SHARE, Server, Settings},
+    server::{COMMANDS_PER_CONNECTION, FeedResult, Identity, Rusage, Server, Settings},
     wal::Wal,
 };
 use ct::Prng;
@@ -46,7 +46,7 @@ struct Peer {
     received: Vec<u8>,
     has_ended: bool,
     is_open: bool,
-    appetite: Appetite,
+    feed_result: FeedResult,
 }
 
 /// The server and everybody around it.
@@ -95,7 +95,7 @@ impl World {
             peers,
             is_short: false,
             is_paused: false,
-            share: SHARE,
+            share: COMMANDS_PER_CONNECTION,
             most_waiting: 0,
         }
     }
@@ -132,7 +132,7 @@ impl World {
             received: Vec::new(),
             has_ended: false,
             is_open: true,
-            appetite: Appetite::More,
+            feed_result: FeedResult::More,
         });
         self.peers.len() - 1
     }
@@ -258,7 +258,7 @@ impl World {
         if !peer.is_open || !self.server.takes_input(peer.key) {
             return false;
         }
-        if peer.appetite == Appetite::More {
+        if peer.feed_result == FeedResult::More {
             if peer.in_flight.is_empty() {
                 if peer.has_ended {
                     peer.has_ended = false;
@@ -270,9 +270,10 @@ impl World {
             let piece = self.arrival.next_piece(peer.in_flight.len());
             peer.arrived.extend(peer.in_flight.drain(..piece));
         }
-        let (consumed, appetite) = self.server.feed(peer.key, &peer.arrived, self.share, self.now);
+        let (consumed, feed_result) =
+            self.server.feed(peer.key, &peer.arrived, self.share, self.now);
         peer.arrived.drain(..consumed);
-        peer.appetite = appetite;
+        peer.feed_result = feed_result;
         true
     }
 
@@ -280,7 +281,7 @@ impl World {
     fn flush(&mut self) -> bool {
         let mut is_busy = false;
         self.server.commit(self.now);
-        while let Some(key) = self.server.next_noted() {
+        while let Some(key) = self.server.next_dirty() {
             is_busy = true;
             let of_key = |peer: &Peer| peer.is_open && peer.key == key;
             if let Some(number) = self.peers.iter().position(of_key) {

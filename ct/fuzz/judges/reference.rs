@@ -1,12 +1,12 @@
 //! How a line is read, a second time: no table, no cleverness, every number as text. It shares
 //! only the vocabulary with the daemon's parser, so that one mistake is not made twice.
 
-use beanstalkd::proto::{Command, PutHeader, Refusal, Verb};
+use beanstalkd::proto::{Command, ParseError, PutHeader, Verb};
 
-const BAD: Refusal = Refusal::BadFormat(None);
+const BAD: ParseError = ParseError::BadFormat(None);
 
 /// Reads a line, given without its CR LF.
-pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Refusal> {
+pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, ParseError> {
     if line.contains(&0) || line.contains(&b'\r') {
         return Err(BAD);
     }
@@ -16,10 +16,10 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Refu
         let (ttr, rest) = number32(rest)?;
         let (size, rest) = number32(rest)?;
         if size > job_size_limit {
-            return Err(Refusal::JobTooBig(size));
+            return Err(ParseError::JobTooBig(size));
         }
         if !rest.is_empty() {
-            return Err(Refusal::BadFormat(Some(Verb::Put)));
+            return Err(ParseError::BadFormat(Some(Verb::Put)));
         }
         return Ok(Command::Put(PutHeader { pri, delay, ttr, size }));
     }
@@ -108,7 +108,7 @@ pub(crate) fn is_http(line: &[u8], is_whole: bool) -> bool {
 }
 
 /// What takes no arguments is known by its beginning, and malformed with anything behind it.
-fn unread(line: &[u8]) -> Refusal {
+fn unread(line: &[u8]) -> ParseError {
     let known = [
         "reserve",
         "peek-ready",
@@ -121,7 +121,7 @@ fn unread(line: &[u8]) -> Refusal {
     if known.iter().any(|known| line.starts_with(known.as_bytes())) {
         BAD
     } else {
-        Refusal::UnknownCommand
+        ParseError::UnknownCommand
     }
 }
 
@@ -138,7 +138,7 @@ fn without_spaces(mut rest: &[u8]) -> &[u8] {
 
 /// Spaces, then digits. As text, a number is too large if it has more digits than the largest, or
 /// as many and comes behind it in the order of words.
-fn digits<'a>(rest: &'a [u8], largest: &str) -> Result<(u64, &'a [u8]), Refusal> {
+fn digits<'a>(rest: &'a [u8], largest: &str) -> Result<(u64, &'a [u8]), ParseError> {
     let rest = without_spaces(rest);
     let mut length = 0;
     while length < rest.len() && rest[length].is_ascii_digit() {
@@ -156,16 +156,16 @@ fn digits<'a>(rest: &'a [u8], largest: &str) -> Result<(u64, &'a [u8]), Refusal>
     Ok((number, &rest[length..]))
 }
 
-fn number64(rest: &[u8]) -> Result<(u64, &[u8]), Refusal> {
+fn number64(rest: &[u8]) -> Result<(u64, &[u8]), ParseError> {
     digits(rest, "18446744073709551615")
 }
 
-fn number32(rest: &[u8]) -> Result<(u32, &[u8]), Refusal> {
+fn number32(rest: &[u8]) -> Result<(u32, &[u8]), ParseError> {
     let (number, rest) = digits(rest, "4294967295")?;
     Ok((number.try_into().expect("it is not too large"), rest))
 }
 
-fn only_id(rest: &[u8]) -> Result<u64, Refusal> {
+fn only_id(rest: &[u8]) -> Result<u64, ParseError> {
     let (id, rest) = number64(rest)?;
     if rest.is_empty() { Ok(id) } else { Err(BAD) }
 }
@@ -175,7 +175,7 @@ fn is_letter(byte: u8) -> bool {
         || matches!(byte, b'-' | b'+' | b'/' | b';' | b'.' | b'$' | b'_' | b'(' | b')')
 }
 
-fn name(rest: &[u8]) -> Result<&str, Refusal> {
+fn name(rest: &[u8]) -> Result<&str, ParseError> {
     if rest.is_empty() || rest.len() > 200 || rest[0] == b'-' {
         return Err(BAD);
     }
@@ -188,7 +188,7 @@ fn name(rest: &[u8]) -> Result<&str, Refusal> {
 }
 
 /// C's `strtoul`: white space, a sign, digits, and whatever follows; the low 32 bits count.
-fn kick(rest: &[u8]) -> Result<Command<'_>, Refusal> {
+fn kick(rest: &[u8]) -> Result<Command<'_>, ParseError> {
     let mut rest = rest;
     while !rest.is_empty() && matches!(rest[0], b' ' | 9..=13) {
         rest = &rest[1..];
@@ -206,7 +206,7 @@ fn kick(rest: &[u8]) -> Result<Command<'_>, Refusal> {
     Ok(Command::Kick { bound })
 }
 
-fn pause(rest: &[u8]) -> Result<Command<'_>, Refusal> {
+fn pause(rest: &[u8]) -> Result<Command<'_>, ParseError> {
     let rest = without_spaces(rest);
     let mut length = 0;
     while length < rest.len() && is_letter(rest[length]) {
@@ -221,6 +221,6 @@ fn pause(rest: &[u8]) -> Result<Command<'_>, Refusal> {
     }
     match name(&rest[..length]) {
         Ok(name) => Ok(Command::PauseTube { name, delay }),
-        Err(_) => Err(Refusal::BadFormat(Some(Verb::PauseTube))),
+        Err(_) => Err(ParseError::BadFormat(Some(Verb::PauseTube))),
     }
 }

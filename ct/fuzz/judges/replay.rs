@@ -136,7 +136,7 @@ impl Disk for Memory {
         self.ask()?;
         self.files.borrow_mut().remove(&name).map(drop).ok_or(io::ErrorKind::NotFound.into())
     }
-    fn sync_names(&mut self) -> io::Result<()> {
+    fn sync_directory(&mut self) -> io::Result<()> {
         self.ask()
     }
 }

@@ -111,11 +111,11 @@ impl Reading {
             Ok(Read::ListTubesWatched) => Command::ListTubesWatched,
             Ok(Read::PauseTube { name, delay }) => Command::PauseTube { name: name.into(), delay },
             Ok(Read::Quit) => Command::Quit,
-            Err(proto::Refusal::UnknownCommand) => bad(Some("UNKNOWN_COMMAND"), None),
-            Err(proto::Refusal::BadFormat(verb)) => {
+            Err(proto::ParseError::UnknownCommand) => bad(Some("UNKNOWN_COMMAND"), None),
+            Err(proto::ParseError::BadFormat(verb)) => {
                 bad(Some("BAD_FORMAT"), verb.map(|verb| proto::Verb::NAMES[verb as usize]))
             }
-            Err(proto::Refusal::JobTooBig(size)) => {
+            Err(proto::ParseError::JobTooBig(size)) => {
                 self.body = Some((size as usize + 2, Some("JOB_TOO_BIG")));
                 bad(None, Some("put"))
             }
