@@ -276,9 +276,9 @@ fn the_map_of_modules_is_true() {
             sources.push(folder.with_extension("rs"));
         }
         let mut used = BTreeSet::new();
-        for path in sources {
-            let text = fs::read_to_string(&path).expect("it can be read");
-            // Tests may look wherever they like.
+        // Tests may look wherever they like.
+        for path in sources.iter().filter(|path| !path.ends_with("tests.rs")) {
+            let text = fs::read_to_string(path).expect("it can be read");
             let code = text.split("#[cfg(test)]\nmod tests").next().expect("a part");
             let code: String = code
                 .lines()

@@ -307,7 +307,7 @@ impl Queue {
         self.jobs.bodies.bytes_and_room(&self.jobs.arena[job].body)
     }
 
-    /// Another right to a job's body if it is large; see [`Bodies::share`].
+    /// Another handle to a job's body if it is large; see [`Bodies::add_ref`].
     pub fn share(&mut self, job: Key<Job>) -> Option<Body> {
         let body = &self.jobs.arena[job].body;
         body.is_large().then(|| self.jobs.bodies.add_ref(body))

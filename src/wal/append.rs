@@ -21,6 +21,8 @@ use crate::{
 /// A body of more bytes is written from where it is, rather than copied behind other records.
 const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
 
+/// The server tells what has changed. Nothing is written before the commit; if something goes
+/// wrong, that is when it is told.
 impl Wal {
     /// A job has been put, and nothing else done to it yet.
     pub fn put(&mut self, queue: &Queue, job: Key<Job>) {

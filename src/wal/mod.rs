@@ -211,7 +211,7 @@ pub struct Wal {
     failure: Option<io::Error>,
     /// Segments up to this number are not to be relied on: their jobs are written again.
     rewrite_through: u32,
-    /// Among them, those from this number on may lack records that the ledger counts on: they come
+    /// Among them, those from this number on may lack records that the index counts on: they come
     /// first.
     suspect_from: u32,
     /// Bytes appended since the last commit.
@@ -359,8 +359,7 @@ impl Wal {
     }
 }
 
-/// The server tells what has changed. Nothing is written before the commit; where something goes
-/// wrong, that is when it is told.
+/// What is told of the binlog.
 impl Wal {
     /// What `stats` tells.
     pub fn counts(&self) -> Counts {

@@ -7,7 +7,7 @@ use crate::{clock::Time, queue::Queue};
 
 /// Failure.
 impl Wal {
-    /// Some records of this turn may not be on the disk, though the ledger counts on them.
+    /// Some records of this turn may not be on the disk, though the index counts on them.
     pub(super) fn fail(&mut self, now: Time) {
         self.give_up_segment();
         let last = self.segment_index.current().map_or(0, |segment| segment.number);

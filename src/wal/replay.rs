@@ -140,9 +140,9 @@ pub fn go_on(_: u64, _: u64) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// Reads all segments, oldest first, into the queue and the ledger. Fails where a file cannot be
-/// had at all, or there is not enough memory: both may be mended, and nothing has been changed.
-/// What the disk cannot read any more is damage.
+/// Reads all segments, oldest first, into the queue and the index of segments. Fails where a file
+/// cannot be had at all, or there is not enough memory: both may be mended, and nothing has been
+/// changed. What the disk cannot read any more is damage.
 pub(super) fn replay(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],

@@ -1,0 +1,206 @@
+use std::os::unix::ffi::OsStrExt;
+
+use super::*;
+
+fn serve(line: &str) -> Config {
+    match read(line) {
+        Ok(Invocation::Serve(config)) => config,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+fn read(line: &str) -> Result<Invocation, UsageError> {
+    parse(&line.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>())
+}
+
+fn tcp(host: &str, service: &str) -> Address {
+    Address::Tcp { host: host.into(), service: service.into() }
+}
+
+fn unix(path: &str) -> Address {
+    Address::Unix(path.into())
+}
+
+#[test]
+fn nothing_given_means_the_originals_defaults() {
+    assert_eq!(
+        serve(""),
+        Config {
+            addresses: vec![tcp("0.0.0.0", "11300")],
+            is_address_given: false,
+            user: None,
+            job_size_limit: 65_535,
+            binlog: None,
+            sync: Sync::Within(Duration::from_millis(50)),
+            binlog_size: 10_485_760,
+            memory_limit: None,
+            verbosity: 0,
+            warnings: vec![],
+        }
+    );
+}
+
+#[test]
+fn flags_may_be_joined_combined_and_repeated() {
+    assert_eq!(serve("-VVV").verbosity, 3);
+    assert_eq!(serve("-V -VV").verbosity, 3);
+    assert_eq!(serve("-p11301").addresses, [tcp("0.0.0.0", "11301")]);
+    assert_eq!(
+        serve("-l ::1,::2 -p beanstalk -p 7 -l localhost").addresses,
+        [tcp("localhost", "7")]
+    );
+    assert_eq!(serve("-Vp11301").addresses, [tcp("0.0.0.0", "11301")]);
+    assert_eq!(serve("-b/dir -unobody").binlog, Some("/dir".into()));
+    assert_eq!(serve("-b/dir -unobody").user, Some("nobody".into()));
+    assert_eq!(serve("-l unix:/run/b.sock -p 7").addresses, [unix("/run/b.sock")]);
+    assert_eq!(serve("-l unix:///run/b").addresses, [unix("///run/b")]);
+}
+
+#[test]
+fn a_list_has_one_port_for_all_its_hosts() {
+    assert_eq!(
+        serve("-l 127.0.0.1,::1,unix:/run/b.sock -p 7").addresses,
+        [tcp("127.0.0.1", "7"), tcp("::1", "7"), unix("/run/b.sock")]
+    );
+    assert_eq!(serve("-lunix:/a,unix:/b").addresses, [unix("/a"), unix("/b")]);
+    for list in [",", "::1,", ",::1", "::1,,::2"] {
+        let mistake = UsageError(format!("an address is missing: {list}"));
+        assert_eq!(parse(&["-l", list]), Err(mistake));
+    }
+}
+
+#[test]
+fn long_names_do_as_their_letters() {
+    let pairs = [
+        ("--binlog /d --sync 7 --binlog-size=4096", "-b /d -f7 -s4096"),
+        ("--sync=7 --no-sync", "-f7 -F"),
+        ("--listen ::1 --port=7", "-l ::1 -p 7"),
+        ("--user nobody --max-job-size 9 --verbose -V", "-u nobody -z9 -VV"),
+        ("-b /d --binlog /e -b /f", "-b /f"),
+        ("--version --help", "-v"),
+    ];
+    for (long, short) in pairs {
+        assert_eq!(read(long), read(short), "{long}");
+    }
+}
+
+#[test]
+fn what_is_asked_of_a_running_daemon_or_a_shell() {
+    assert_eq!(read("--ping"), Ok(Invocation::Ping(vec![tcp("0.0.0.0", "11300")])));
+    assert_eq!(
+        read("-l ::1,unix:/a --ping -p 7"),
+        Ok(Invocation::Ping(vec![tcp("::1", "7"), unix("/a")]))
+    );
+    assert_eq!(read("--completions zsh"), Ok(Invocation::Completions(Shell::Zsh)));
+    let mistake = "completions are for bash, zsh or fish: csh";
+    assert_eq!(read("--completions csh"), Err(UsageError(mistake.into())));
+}
+
+#[test]
+fn the_last_word_on_syncing_wins() {
+    assert_eq!(serve("-f0").sync, Sync::Within(Duration::ZERO));
+    assert_eq!(serve("-F").sync, Sync::Never);
+    assert_eq!(serve("-F -f 10").sync, Sync::Within(Duration::from_millis(10)));
+    assert_eq!(serve("-f 10 -F").sync, Sync::Never);
+    assert_eq!(serve("-f -1").sync, Sync::Within(Duration::from_millis(u64::MAX)));
+    assert_eq!(serve("-F -f 10 -f 20").sync, Sync::Within(Duration::from_millis(20)));
+}
+
+#[test]
+fn sizes_are_capped_with_a_warning() {
+    assert_eq!(serve("-z 1073741824").job_size_limit, JOB_SIZE_LIMIT);
+    assert!(serve("-z 1073741824").warnings.is_empty());
+    for line in ["-z 1073741825", "-z 99999999999", "-z -1"] {
+        assert_eq!(serve(line).job_size_limit, JOB_SIZE_LIMIT, "{line}");
+        assert_eq!(serve(line).warnings.len(), 1, "{line}");
+    }
+    for line in ["-z 18446744073709551616", "-z -99999999999999999999"] {
+        assert_eq!(serve(line).job_size_limit, JOB_SIZE_LIMIT, "{line}");
+    }
+    assert_eq!(serve("-s 0").binlog_size, 0);
+    assert_eq!(serve("-s 2147483648").binlog_size, BINLOG_SIZE_LIMIT);
+    assert!(serve("-s 2147483648").warnings.is_empty());
+    for text in ["2147483649", "4294967296", "-1", "99999999999999999999"] {
+        let Config { binlog_size, warnings, .. } = serve(&format!("-s {text}"));
+        assert_eq!(binlog_size, BINLOG_SIZE_LIMIT, "{text}");
+        assert_eq!(warnings, [format!("-s {text} is too large: using 2147483648")]);
+    }
+    assert_eq!(serve("--binlog-size=-1 -s 5").binlog_size, 5);
+    assert_eq!(serve("--max-memory 1000000").memory_limit, Some(1_000_000));
+    assert_eq!(serve("-c -n").warnings.len(), 2);
+}
+
+#[test]
+fn mistakes_are_named() {
+    let cases = [
+        ("-x", "unknown flag: -x"),
+        ("-Vx", "unknown flag: -x"),
+        ("--porter 5", "unknown flag: --porter"),
+        ("--por 5", "unknown flag: --por"),
+        ("--help=me", "flag takes no argument: --help"),
+        ("--port", "flag requires an argument: --port"),
+        ("-p", "flag requires an argument: -p"),
+        ("-z", "flag requires an argument: -z"),
+        ("-z ten", "invalid size: ten"),
+        ("-z 10k", "invalid size: 10k"),
+        ("-f +-1", "invalid size: +-1"),
+        ("-s 1 -s 10k -s 1", "invalid size: 10k"),
+        ("-z ten -z 10 -x", "invalid size: ten"),
+        ("-l ,a -x", "an address is missing: ,a"),
+        ("--completions csh -v", "completions are for bash, zsh or fish: csh"),
+        ("--", "unknown flag: --"),
+        ("-V -- x", "unknown flag: --"),
+        ("--p 5", "unknown flag: --p"),
+        ("--p=5", "unknown flag: --p"),
+        ("-V-x", "unknown flag: --"),
+        ("-V=", "unknown flag: -="),
+        ("-Vé", "unknown flag: -é"),
+        ("--é", "unknown flag: --é"),
+        ("start -v", "unknown argument: start"),
+        ("start", "unknown argument: start"),
+        ("-V -", "unknown argument: -"),
+    ];
+    for (line, wanted) in cases {
+        assert_eq!(read(line), Err(UsageError(wanted.into())), "{line}");
+    }
+    assert_eq!(parse(&["-z", ""]), Err(UsageError("invalid size: ".into())));
+    let foreign = UsageError("not UTF-8: \u{fffd}".into());
+    for words in [&[OsStr::from_bytes(b"\xff")][..], &["-b".as_ref(), OsStr::from_bytes(b"\xff")]] {
+        assert_eq!(parse(words), Err(foreign.clone()));
+    }
+}
+
+#[test]
+fn help_and_version_go_before_serving() {
+    assert_eq!(read("-h"), Ok(Invocation::Help));
+    assert_eq!(read("--help"), Ok(Invocation::Help));
+    assert_eq!(read("-v"), Ok(Invocation::Version));
+    assert_eq!(read("-p 1 -v -h"), Ok(Invocation::Version));
+    assert_eq!(read("-h -v"), Ok(Invocation::Help));
+    assert_eq!(read("-hx"), Ok(Invocation::Help));
+    assert_eq!(read("-V --help --porter start"), Ok(Invocation::Help));
+    assert_eq!(read("-Vv -p"), Ok(Invocation::Version));
+    assert_eq!(read("--ping -v"), Ok(Invocation::Version));
+}
+
+#[test]
+fn every_flag_of_the_table_is_read() {
+    for Flag { letter, long, argument, .. } in FLAGS {
+        let argument = argument.map(|name| if name == "SHELL" { "fish" } else { "7" });
+        let letter = letter.map(|letter| format!("-{letter}"));
+        for name in letter.into_iter().chain(long.map(|long| format!("--{long}"))) {
+            let words = [Some(&*name), argument];
+            assert!(parse(&words.into_iter().flatten().collect::<Vec<_>>()).is_ok(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_usage_has_the_originals_shape() {
+    let usage = usage();
+    assert!(usage.starts_with("Use: beanstalkd [OPTIONS]\n\nOptions:\n -b, --binlog DIR    "));
+    assert!(usage.contains("\n     --ping                ask"));
+    assert!(usage.lines().all(|line| line.len() <= 80));
+    let columns: Vec<_> = usage.lines().skip(3).map(|line| &line[TEXT - 1..=TEXT]).collect();
+    assert!(columns.iter().all(|it| it.starts_with(' ') && !it.ends_with(' ')), "{usage}");
+}

@@ -1,0 +1,219 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn filled(len: usize, byte: u8) -> Vec<u8> {
+    vec![byte; len]
+}
+
+#[test]
+fn sizes_lie_close_together() {
+    let mut before = (0, 0);
+    for len in 1..=SHARED_BLOCK_BODY_MAX_BYTES {
+        let (class, size) = class(len);
+        assert!(size >= len && size - len < ALIGN_BYTES.max(len / STEPS), "{len} in {size}");
+        assert!(BLOCK_BYTES / size >= 4);
+        assert_eq!(super::class(size), (class, size));
+        assert_eq!(class == before.0, size == before.1, "a class has one size");
+        assert!(class == before.0 || class == before.0 + 1);
+        before = (class, size);
+    }
+}
+
+#[test]
+fn small_and_large_bodies_read_the_same() {
+    let mut bodies = Bodies::default();
+    for len in [
+        1,
+        2,
+        8,
+        9,
+        SMALL - 1,
+        SMALL,
+        SMALL + 1,
+        SHARED_BLOCK_BODY_MAX_BYTES,
+        SHARED_BLOCK_BODY_MAX_BYTES + 1,
+        1_000_000,
+    ] {
+        let wanted: Vec<u8> = (0..=250).cycle().take(len).collect();
+        let whole = bodies.store(&wanted).expect("there is memory");
+        assert_eq!((bodies.bytes(&whole), whole.len()), (&wanted[..], len));
+        let mut grown = bodies.begin(1, len).expect("there is memory");
+        for piece in wanted.chunks(777) {
+            bodies.append(&mut grown, piece, len).expect("there is memory");
+        }
+        assert_eq!((bodies.bytes(&grown), grown.len()), (&wanted[..], len));
+        bodies.remove(whole);
+        assert_eq!(bodies.bytes(&grown), wanted);
+        bodies.remove(grown);
+        assert_eq!(bodies.handles(), 0);
+    }
+}
+
+#[test]
+fn a_shared_body_stays_until_the_last_has_let_go() {
+    for len in [SMALL + 1, SHARED_BLOCK_BODY_MAX_BYTES + 1] {
+        let mut bodies = Bodies::default();
+        let one = bodies.store(&filled(len, 1)).expect("there is memory");
+        let two = bodies.add_ref(&one);
+        let three = bodies.add_ref(&two);
+        bodies.remove(one);
+        bodies.remove(three);
+        let other = bodies.store(&filled(len, 2)).expect("there is memory");
+        assert_eq!(bodies.bytes(&two), filled(len, 1));
+        bodies.remove(two);
+        let next = bodies.store(&filled(len, 3)).expect("there is memory");
+        assert_eq!(bodies.bytes(&other), filled(len, 2));
+        assert_eq!(
+            bodies.blocks.len(),
+            if len > SHARED_BLOCK_BODY_MAX_BYTES { 2 } else { 1 },
+            "room is reused"
+        );
+        bodies.remove(other);
+        bodies.remove(next);
+        assert_eq!(bodies.handles(), 0);
+    }
+}
+
+#[test]
+fn an_empty_store_has_no_large_blocks() {
+    let mut bodies = Bodies::default();
+    let all: Vec<Body> = (0..30_000)
+        .map(|n| {
+            let len = if n % 10 == 0 { 2 + n } else { 2 + n % 700 };
+            bodies.store(&filled(len, 1)).expect("there is memory")
+        })
+        .collect();
+    let held = |bodies: &Bodies| -> usize {
+        let spent = bodies.spent.iter().map(|(bytes, _)| bytes);
+        let memory = bodies.blocks.iter().map(|block| &block.bytes).chain(spent);
+        memory.map(Vec::capacity).sum()
+    };
+    assert!(held(&bodies) > 30_000 * 1800);
+    for body in all {
+        bodies.remove(body);
+    }
+    while bodies.free_spent() {}
+    let is_worn = |block: &Block| !block.bytes.is_empty() && block.used_bytes() > KEEP_BELOW_BYTES;
+    assert!(!bodies.blocks.iter().any(is_worn));
+    let sizes = bodies.open.iter().filter(|open| !open.is_empty()).count();
+    assert!(
+        held(&bodies) <= (sizes + SPARE_BLOCKS_MAX) * BLOCK_BYTES,
+        "at most one block of each size is left"
+    );
+}
+
+/// Memory that was all in use stays so, whatever it is used for next.
+#[test]
+fn a_worn_block_is_not_kept_for_small_bodies() {
+    let mut bodies = Bodies::default();
+    let large: Vec<Body> =
+        (0..40).map(|_| bodies.store(&filled(60_000, 1)).expect("there is memory")).collect();
+    for body in large {
+        bodies.remove(body);
+    }
+    while bodies.free_spent() {}
+    for len in 1..500 {
+        let body = bodies.store(&filled(len * ALIGN_BYTES, 1)).expect("there is memory");
+        bodies.remove(body);
+    }
+    while bodies.free_spent() {}
+    let kept = bodies.blocks.iter().filter(|block| !block.bytes.is_empty());
+    assert_eq!(kept.map(Block::used_bytes).filter(|&used| used > KEEP_BELOW_BYTES).count(), 0);
+    assert_eq!(bodies.spent.len(), SPARE_BLOCKS_MAX);
+}
+
+#[test]
+fn a_lone_large_body_finds_the_room_of_the_one_before() {
+    let mut bodies = Bodies::default();
+    for _ in 0..10 {
+        let body = bodies.store(&filled(SHARED_BLOCK_BODY_MAX_BYTES, 1)).expect("there is memory");
+        bodies.remove(body);
+        assert!(!bodies.has_spent());
+    }
+    assert_eq!(bodies.spent.len(), 1);
+}
+
+/// Memory that is refused always.
+#[derive(Debug)]
+struct Nothing;
+
+impl crate::memory::Memory for Nothing {
+    fn is_there(&mut self, _: usize, _: usize) -> bool {
+        false
+    }
+}
+
+/// At a limit of memory jobs were refused though others had been deleted: a body that arrives
+/// in pieces wanted room in blocks of smaller sizes first.
+#[test]
+fn without_memory_the_place_of_a_removed_body_is_taken_again() {
+    let mut bodies = Bodies::default();
+    let mut all: Vec<Body> =
+        (0..64).map(|_| bodies.store(&filled(60_000, 1)).expect("there is memory")).collect();
+    bodies.room_mut().change_memory(Box::new(Nothing), 0);
+    for round in 0..20 {
+        bodies.remove(all.swap_remove(round * 3 % all.len()));
+        let body = if round % 2 == 0 {
+            bodies.store(&filled(60_000, 2)).expect("a place is free")
+        } else {
+            let mut body = bodies.begin(16 * 1024, 60_000).expect("a place is free");
+            for piece in filled(60_000, 2).chunks(9000) {
+                bodies.append(&mut body, piece, 60_000).expect("it is large enough");
+            }
+            body
+        };
+        all.push(body);
+    }
+    assert_eq!(bodies.store(&filled(60_000, 3)).map(|_| ()), Err(OutOfMemory));
+    for body in all {
+        bodies.remove(body);
+    }
+}
+
+proptest! {
+    /// A body that another one overwrites is somebody's job with somebody else's work.
+    #[test]
+    fn bodies_keep_to_themselves(
+        acts in prop::collection::vec(
+            (1..140usize, any::<u8>(), 0..4u8, any::<prop::sample::Index>()),
+            1..1000,
+        ),
+    ) {
+        let (mut bodies, mut held) = (Bodies::default(), Vec::<(Body, Vec<u8>)>::new());
+        for (len, byte, act, index) in acts {
+            // From a few bytes to a little more than the largest, small ones more often.
+            let len = len * len * 7;
+            let chosen = if held.is_empty() { 0 } else { index.index(held.len()) };
+            match act {
+                1 if !held.is_empty() => {
+                    let (body, _) = held.swap_remove(chosen);
+                    bodies.remove(body);
+                }
+                2 if held.get(chosen).is_some_and(|(body, _)| body.is_large()) => {
+                    let add_ref = (bodies.add_ref(&held[chosen].0), held[chosen].1.clone());
+                    held.push(add_ref);
+                }
+                3 => {
+                    let mut body = bodies.begin(len / 5, len).expect("there is memory");
+                    for piece in filled(len, byte).chunks(len / 3 + 1) {
+                        bodies.append(&mut body, piece, len).expect("there is memory");
+                    }
+                    held.push((body, filled(len, byte)));
+                }
+                _ => {
+                    let bytes = filled(len, byte);
+                    held.push((bodies.store(&bytes).expect("there is memory"), bytes));
+                }
+            }
+            prop_assert_eq!(bodies.handles(), held.len());
+            let distinct: std::collections::BTreeMap<_, _> =
+                held.iter().map(|(it, _)| ((it.block, it.slot), it.len() as u64)).collect();
+            let counted: u64 = distinct.values().map(|len| len + BODY_COST).sum();
+            prop_assert_eq!(bodies.room().held(), counted);
+        }
+        for (body, wanted) in &held {
+            prop_assert_eq!(bodies.bytes(body), wanted);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const SALT: u64 = 0x0123_4567_89AB_CDEF;
+
+fn fields(kind: Kind) -> JobFields {
+    JobFields {
+        id: 0x1122_3344_5566_7788,
+        pri: 0x99AA_BBCC,
+        delay: 5_000_000_000,
+        ttr: 60_000_000_000,
+        body_size: 7,
+        created_at: 1_700_000_000_000_000_001,
+        deadline_at: 1_700_000_005_000_000_002,
+        reserves: 1,
+        timeouts: 2,
+        releases: 3,
+        buries: 4,
+        kicks: 5,
+        kind,
+    }
+}
+
+fn encoded(full: Option<(&str, &[u8])>) -> Vec<u8> {
+    let mut out = vec![0xFF; 9];
+    encode(&fields(Kind::Delayed), full, SALT, 9, &mut out);
+    out.extend_from_slice(full.map_or(b"", |(_, body)| body));
+    out
+}
+
+/// The layout that the original has in its memory, and so in its files.
+#[test]
+fn every_field_stands_where_the_original_has_it() {
+    let bytes = encoded(Some(("ab", b"hello\r\n")));
+    let record = &bytes[9..];
+    assert_eq!(record[..6], *b"\x02\0\0\0ab");
+    let fields = &record[6..86];
+    assert_eq!(
+        fields[..12],
+        [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0xCC, 0xBB, 0xAA, 0x99]
+    );
+    assert_eq!(fields[16..24], 5_000_000_000i64.to_le_bytes());
+    assert_eq!(fields[24..32], 60_000_000_000i64.to_le_bytes());
+    assert_eq!(fields[32..40], [7, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(fields[40..48], 1_700_000_000_000_000_001i64.to_le_bytes());
+    assert_eq!(fields[48..56], 1_700_000_005_000_000_002i64.to_le_bytes());
+    assert_eq!(fields[56..76], [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0]);
+    assert_eq!(fields[76..], [4, 0, 0, 0]);
+    assert_eq!(record[86..], *b"hello\r\n");
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    for full in [None, Some(("t", &b"1234 \r\n"[..]))] {
+        let bytes = encoded(full);
+        let record = Record { fields: fields(Kind::Delayed), full, length: bytes.len() - 9 };
+        for format in [Format::Plain, Format::Salted(SALT)] {
+            assert_eq!(decode(&bytes[9..], 9, format), Ok(Found::Record(record)));
+        }
+        assert_eq!(decode(&[], 9, Format::Plain), Ok(Found::End));
+    }
+    assert_eq!(encoded(None).len(), 9 + SHORT);
+}
+
+/// A flipped bit in a name, a fact or a body would otherwise be somebody's job.
+#[test]
+fn no_flipped_bit_goes_unnoticed() {
+    let bytes = encoded(Some(("tube", b"12345\r\n")));
+    for bit in 9 * 8..bytes.len() * 8 {
+        let mut bytes = bytes.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let found = decode(&bytes[9..], 9, Format::Salted(SALT));
+        assert!(!matches!(found, Ok(Found::Record(_))), "bit {bit}: {found:?}");
+    }
+}
+
+/// Old records, or bodies that look like records, must not come to life somewhere else.
+#[test]
+fn a_record_counts_only_in_its_place_and_segment() {
+    let bytes = encoded(None);
+    assert_eq!(decode(&bytes[9..], 9, Format::Salted(SALT + 1)), Err(Damage::Checksum));
+    assert_eq!(decode(&bytes[9..], 8, Format::Salted(SALT)), Err(Damage::Checksum));
+}
+
+#[test]
+fn zeros_and_the_end_of_the_file_are_the_end() {
+    for length in 0..200 {
+        for format in [Format::Plain, Format::Salted(SALT), Format::Five] {
+            assert_eq!(decode(&vec![0; length], 0, format), Ok(Found::End), "{length}");
+        }
+    }
+}
+
+#[test]
+fn damage_is_named() {
+    let cut = |length: usize| encoded(Some(("tube", b"12345\r\n")))[9..9 + length].to_vec();
+    for length in [3, 5, 40, 87, 94] {
+        assert_eq!(decode(&cut(length), 0, Format::Plain), Err(Damage::Torn), "{length}");
+    }
+    let changed = |at: usize, byte| {
+        let mut bytes = encoded(Some(("tube", b"12345\r\n")))[9..].to_vec();
+        bytes[at] = byte;
+        decode(&bytes, 0, Format::Plain).unwrap_err()
+    };
+    assert_eq!(changed(0, 201), Damage::NameLength(201));
+    assert_eq!(changed(3, 0x80), Damage::NameLength(i64::from(i32::MIN) + 4));
+    assert_eq!(changed(4, 0xFF), Damage::Name);
+    assert_eq!(changed(8 + 32, 1), Damage::BodySize(1));
+    assert_eq!(changed(8 + 35, 0x80), Damage::BodySize(i32::MIN + 7));
+    assert_eq!(changed(8 + 76, 9), Damage::State(9));
+}
+
+#[test]
+fn version_5_counts_in_microseconds() {
+    let mut bytes = 4u64.to_le_bytes().to_vec();
+    bytes.extend_from_slice(b"tube");
+    let mut body = Vec::new();
+    fields(Kind::Buried).write(&mut body);
+    bytes.extend_from_slice(&body[..FACTS_5]);
+    bytes.extend_from_slice(b"12345\r\n");
+    let Ok(Found::Record(record)) = decode(&bytes, 0, Format::Five) else {
+        panic!("a record");
+    };
+    assert_eq!(record.full, Some(("tube", &b"12345\r\n"[..])));
+    assert_eq!(record.fields.ttr, 60_000_000_000_000);
+    assert_eq!((record.fields.kind, record.length), (Kind::Buried, bytes.len()));
+}
+
+/// A producer that names its tube so would otherwise have one of the original's files taken for
+/// one of ours, of which nothing could be read.
+#[test]
+fn a_name_that_looks_like_a_mark_is_none() {
+    let mut mark = Vec::new();
+    Mark { salt: SALT, next_id: 7 }.encode(0, &mut mark);
+    assert_eq!(Mark::likely_salt(&mark), Some(SALT));
+    assert_eq!(Mark::at(&mark, 0), Some(Mark { salt: SALT, next_id: 7 }));
+    let name = "x".repeat(40) + "bnstlkRS" + &"x".repeat(60);
+    let mut bytes = Vec::new();
+    encode(&fields(Kind::Ready), Some((&name, b"\r\n")), SALT, 0, &mut bytes);
+    assert_eq!(bytes[44..52], MAGIC.to_le_bytes());
+    assert_eq!(Mark::likely_salt(&bytes), None);
+    for byte in 0..mark.len() {
+        let mut mark = mark.clone();
+        mark[byte] ^= 1;
+        assert_eq!(Mark::at(&mark, 0), None);
+        let is_salt = (4 + 24..4 + 32).contains(&byte);
+        assert_eq!(Mark::likely_salt(&mark) == Some(SALT), !is_salt, "byte {byte}");
+    }
+}
+
+proptest! {
+    /// Bytes from the disk never reach a panic.
+    #[test]
+    fn any_bytes_are_read_or_refused(
+        bytes in prop::collection::vec(any::<u8>(), 0..300),
+        offset in 0..310usize,
+        small in any::<bool>(),
+    ) {
+        let mut bytes = bytes;
+        if small && bytes.len() > 4 {
+            // A likely name length gets further.
+            bytes[0] %= 8;
+            bytes[1..4].fill(0);
+        }
+        for format in [Format::Plain, Format::Salted(SALT), Format::Five] {
+            let _ = decode(bytes.get(offset..).unwrap_or_default(), offset as u64, format);
+            let _ = decode(&bytes, 0, format);
+        }
+    }
+}
