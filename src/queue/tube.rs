@@ -239,7 +239,7 @@ impl Tubes {
             assert_eq!(self.offer(key), offer.unwrap_or(ReadyKey::NONE));
         }
         let names = self.order.iter().map(|&key| self.arena[key].name().len());
-        assert_eq!(self.name_bytes, names.sum());
+        assert_eq!(self.name_bytes, names.sum::<usize>());
         let offering = self.offers.iter().filter(|&&offer| offer != ReadyKey::NONE).count();
         assert_eq!(self.offering, offering);
     }

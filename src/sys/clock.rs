@@ -1,0 +1,46 @@
+//! The clocks of the system.
+
+use std::mem::MaybeUninit;
+
+use super::check;
+
+/// The clock that counts on, also while the machine sleeps, and that nobody sets.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const CLOCK: libc::clockid_t = libc::CLOCK_BOOTTIME;
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
+
+/// Reads the monotonic clock, in nanoseconds since some moment before this process began.
+pub fn monotonic_nanoseconds() -> u64 {
+    nanoseconds(CLOCK)
+}
+
+/// Reads the clock on the wall, in nanoseconds since 1970.
+pub fn wall_nanoseconds() -> u64 {
+    nanoseconds(libc::CLOCK_REALTIME)
+}
+
+/// A moment as the calendar of UTC writes it: year, month, day, hour, minute, second.
+pub fn utc(seconds: u64) -> [i32; 6] {
+    let seconds = libc::time_t::try_from(seconds).unwrap_or(0);
+    // SAFETY: a tm of zeros is valid: numbers, and a null pointer where it has one.
+    let mut date: libc::tm = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: both pointers are valid for the call. It fails for years beyond an int, and then
+    // leaves the date as it is.
+    unsafe { libc::gmtime_r(&raw const seconds, &raw mut date) };
+    let libc::tm { tm_year, tm_mon, tm_mday, tm_hour, tm_min, tm_sec, .. } = date;
+    [1900 + tm_year, 1 + tm_mon, tm_mday, tm_hour, tm_min, tm_sec]
+}
+
+fn nanoseconds(clock: libc::clockid_t) -> u64 {
+    let mut time = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: the pointer is valid for one timespec.
+    let result = unsafe { libc::clock_gettime(clock, time.as_mut_ptr()) };
+    check(result).expect("every supported system has this clock");
+    // SAFETY: the call succeeded, so it has filled the timespec.
+    let time = unsafe { time.assume_init() };
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
+    seconds * 1_000_000_000 + nanoseconds
+}

@@ -1,0 +1,83 @@
+//! Files: locks, holes, and space set aside.
+
+use std::{
+    ffi::{c_int, c_short},
+    io,
+    mem::MaybeUninit,
+    os::fd::AsRawFd,
+};
+
+use super::check;
+
+/// Takes the POSIX lock on a whole file for this process, which keeps it until it ends or closes
+/// any descriptor of that file. Fails at once where another process has it.
+pub fn lock_file(file: &impl AsRawFd) -> io::Result<()> {
+    // SAFETY: a flock of zeros is valid: from the start to the end of the file.
+    let mut lock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
+    lock.l_type = c_short::try_from(libc::F_WRLCK).expect("a small constant");
+    lock.l_whence = c_short::try_from(libc::SEEK_SET).expect("a small constant");
+    // SAFETY: the pointer is valid for one flock.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock) };
+    check(result).map(drop)
+}
+
+/// The first offset of a file, from this one on, at which a byte may stand that is not zero; `None`
+/// if there are only zeros up to its end. A system or a file system that does not tell holes from
+/// data answers the offset itself.
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+pub fn next_data(file: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
+    let Ok(from) = libc::off_t::try_from(offset) else { return Ok(None) };
+    // SAFETY: takes no pointers.
+    let found = unsafe { libc::lseek(file.as_raw_fd(), from, libc::SEEK_DATA) };
+    if let Ok(found) = u64::try_from(found) {
+        return Ok(Some(found.max(offset)));
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::ENXIO) => Ok(None),
+        Some(libc::EINVAL | libc::ENOTSUP | libc::ENOSYS | libc::ESPIPE) => Ok(Some(offset)),
+        _ => Err(error),
+    }
+}
+
+/// The same where holes cannot be asked for.
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+#[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
+pub fn next_data(_: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
+    Ok(Some(offset))
+}
+
+/// What some file systems answer, though the number is the kernel's own.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const ENOTSUPP: c_int = 524;
+
+/// Makes a file `size` bytes long and has the file system set their space aside. False if it does
+/// not offer that; then nothing has changed.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub fn reserve_space(file: &impl AsRawFd, size: u64) -> io::Result<bool> {
+    let size = libc::off_t::try_from(size).map_err(|_| io::ErrorKind::StorageFull)?;
+    loop {
+        // SAFETY: takes no pointers.
+        let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size) };
+        let Err(error) = check(result) else { return Ok(true) };
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(
+                libc::EOPNOTSUPP
+                | libc::ENOSYS
+                | libc::EINVAL
+                | libc::ENODEV
+                | libc::EPERM
+                | ENOTSUPP,
+            ) => return Ok(false),
+            _ => return Err(error),
+        }
+    }
+}
+
+/// The same where no system call does it without writing.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
+pub fn reserve_space(_: &impl AsRawFd, _: u64) -> io::Result<bool> {
+    Ok(false)
+}

@@ -1,0 +1,34 @@
+//! Every call to libc that no safe library makes for us, and so every `unsafe` of the daemon.
+//!
+//! Each block holds one operation and says why it is sound. What comes out is safe: owned
+//! descriptors, plain numbers, `io::Error`. Nothing here knows what the daemon does with it.
+#![expect(unsafe_code, reason = "this is the one place for it")]
+
+mod clock;
+mod file;
+mod memory;
+mod process;
+mod signal;
+mod socket;
+
+use std::{ffi::c_int, io};
+
+pub use self::{
+    clock::{monotonic_nanoseconds, utc, wall_nanoseconds},
+    file::{lock_file, next_data, reserve_space},
+    memory::{keep_large_blocks_apart, populate, share_small_blocks},
+    process::{
+        Uname, UserError, become_user, cpu_time, forget_variable, raise_descriptor_limit,
+        random_bytes, uname,
+    },
+    signal::Signals,
+    socket::{
+        connect_tcp, device_and_inode, inherit, is_listening_stream, listen_tcp, peek,
+        set_tcp_options,
+    },
+};
+
+/// Turns the system's -1 into the error it stands for.
+fn check(result: c_int) -> io::Result<c_int> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

@@ -1,0 +1,142 @@
+//! The process: its user, its limits, what the system tells of it, and random bytes.
+
+use std::{
+    ffi::{CString, c_char},
+    io,
+    mem::MaybeUninit,
+    ptr,
+};
+
+use super::check;
+
+/// Removes a variable from the environment. There must be no other thread yet.
+pub fn forget_variable(name: &str) {
+    // SAFETY: the daemon has one thread, and this is called at its start, where nothing of C is
+    // reading the environment.
+    unsafe { std::env::remove_var(name) };
+}
+
+/// Why a user could not be taken on.
+#[derive(Debug)]
+pub enum UserError {
+    /// The user database could not be read.
+    Lookup(io::Error),
+    /// It has no such user.
+    Unknown,
+    /// The system did not allow the change; the operation and its error.
+    Denied(&'static str, io::Error),
+}
+
+/// Becomes `name` and its primary group, and lets go of all supplementary groups. A process that
+/// is that user already changes nothing.
+pub fn become_user(name: &str) -> Result<(), UserError> {
+    let (uid, gid) = find_user(name)?;
+    let denied = |operation| move |error| UserError::Denied(operation, error);
+    // SAFETY: takes nothing.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    if is_root {
+        // SAFETY: no groups, so the pointer is not read.
+        let result = unsafe { libc::setgroups(0, ptr::null()) };
+        check(result).map_err(denied("setgroups"))?;
+    }
+    // SAFETY: takes no pointers.
+    let result = unsafe { libc::setgid(gid) };
+    check(result).map_err(denied("setgid"))?;
+    // SAFETY: takes no pointers.
+    let result = unsafe { libc::setuid(uid) };
+    check(result).map_err(denied("setuid"))?;
+    Ok(())
+}
+
+fn find_user(name: &str) -> Result<(libc::uid_t, libc::gid_t), UserError> {
+    let name = CString::new(name).map_err(|_| UserError::Unknown)?;
+    let mut entry = MaybeUninit::<libc::passwd>::uninit();
+    let mut strings = vec![0 as c_char; 64 * 1024];
+    let mut found = ptr::null_mut();
+    // SAFETY: every pointer is valid for the length given or implied.
+    let code = unsafe {
+        libc::getpwnam_r(
+            name.as_ptr(),
+            entry.as_mut_ptr(),
+            strings.as_mut_ptr(),
+            strings.len(),
+            &raw mut found,
+        )
+    };
+    if code != 0 {
+        return Err(UserError::Lookup(io::Error::from_raw_os_error(code)));
+    }
+    // SAFETY: null where there is no such user; otherwise it points at `entry`, now filled.
+    let entry = unsafe { found.as_ref() }.ok_or(UserError::Unknown)?;
+    Ok((entry.pw_uid, entry.pw_gid))
+}
+
+/// Raises the limit on open descriptors as far as the process may, and answers what it is then.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is valid for one rlimit.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    check(result)?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the pointer is valid for one rlimit.
+    let result = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    check(result)?;
+    Ok(limit.rlim_cur)
+}
+
+/// What `uname` tells of the machine.
+#[derive(Debug, Clone)]
+pub struct Uname {
+    /// The machine's name.
+    pub nodename: String,
+    /// The kernel's version.
+    pub version: String,
+    /// The processor's kind.
+    pub machine: String,
+}
+
+/// Asks the kernel about itself.
+pub fn uname() -> io::Result<Uname> {
+    let mut names = MaybeUninit::<libc::utsname>::uninit();
+    // SAFETY: the pointer is valid for one utsname.
+    let result = unsafe { libc::uname(names.as_mut_ptr()) };
+    check(result)?;
+    // SAFETY: the call succeeded, so it has filled the utsname.
+    let names = unsafe { names.assume_init() };
+    Ok(Uname {
+        nodename: text(&names.nodename),
+        version: text(&names.version),
+        machine: text(&names.machine),
+    })
+}
+
+/// The text in a C array up to its NUL.
+fn text(array: &[c_char]) -> String {
+    let bytes = array.iter().map(|c| c.to_le_bytes()[0]).take_while(|&byte| byte != 0);
+    String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
+}
+
+/// CPU time of this process, in seconds and microseconds: its own, and the kernel's for it.
+pub fn cpu_time() -> ((u64, u32), (u64, u32)) {
+    let mut usage = MaybeUninit::<libc::rusage>::uninit();
+    // SAFETY: the pointer is valid for one rusage.
+    let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    if result == -1 {
+        return Default::default();
+    }
+    // SAFETY: the call succeeded, so it has filled the rusage.
+    let usage = unsafe { usage.assume_init() };
+    let split = |time: libc::timeval| {
+        (u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_usec).unwrap_or(0))
+    };
+    (split(usage.ru_utime), split(usage.ru_stime))
+}
+
+/// Eight bytes that no other run of the daemon has.
+pub fn random_bytes() -> io::Result<[u8; 8]> {
+    let mut bytes = [0; 8];
+    // SAFETY: the pointer is valid for the length given, which is within getentropy's 256.
+    let result = unsafe { libc::getentropy(bytes.as_mut_ptr().cast(), bytes.len()) };
+    check(result)?;
+    Ok(bytes)
+}

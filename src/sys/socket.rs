@@ -1,0 +1,211 @@
+//! Sockets, with the options that the standard library does not offer.
+
+use std::{
+    ffi::{CStr, CString, c_int},
+    io,
+    mem::MaybeUninit,
+    net::{TcpListener, TcpStream},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    ptr,
+};
+
+use super::check;
+
+/// Opens a TCP socket that listens on the first address of `host` and `service` (a name or a
+/// number each) that can be had. Connections inherit its options: no delay, keepalive. Of an IPv6
+/// socket on all addresses, IPv4 is a part, unless it is `apart`.
+pub fn listen_tcp(host: &str, service: &str, apart: bool) -> io::Result<TcpListener> {
+    Addresses::resolve(host, service)?.first(|address| listen_on(address, apart))
+}
+
+/// Connects to the first address of `host` and `service` that answers. Waits as long as the
+/// system does.
+pub fn connect_tcp(host: &str, service: &str) -> io::Result<TcpStream> {
+    Addresses::resolve(host, service)?.first(|address| {
+        let fd = open_socket(address)?;
+        // SAFETY: the address is one that getaddrinfo made, with its own length.
+        let connected =
+            unsafe { libc::connect(fd.as_raw_fd(), address.ai_addr, address.ai_addrlen) };
+        check(connected)?;
+        Ok(TcpStream::from(fd))
+    })
+}
+
+fn listen_on(address: &libc::addrinfo, apart: bool) -> io::Result<TcpListener> {
+    let fd = open_socket(address)?;
+    set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    if address.ai_family == libc::AF_INET6 {
+        set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, c_int::from(apart))?;
+    }
+    set_tcp_options(&fd)?;
+    // SAFETY: the address is one that getaddrinfo made, with its own length.
+    let bound = unsafe { libc::bind(fd.as_raw_fd(), address.ai_addr, address.ai_addrlen) };
+    check(bound)?;
+    // SAFETY: takes no pointers.
+    let listening = unsafe { libc::listen(fd.as_raw_fd(), 1024) };
+    check(listening)?;
+    let listener = TcpListener::from(fd);
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn open_socket(address: &libc::addrinfo) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointers.
+    let fd = unsafe { libc::socket(address.ai_family, libc::SOCK_STREAM, address.ai_protocol) };
+    let fd = check(fd)?;
+    // SAFETY: the descriptor is new, so nobody else owns it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    set_close_on_exec(&fd)?;
+    Ok(fd)
+}
+
+/// Sets what the connections of a TCP listener inherit from it: no delay, keepalive.
+pub fn set_tcp_options(fd: &impl AsFd) -> io::Result<()> {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+    shorten_keepalive(fd)
+}
+
+/// A peer that vanished is found in about a quarter of an hour instead of over two hours.
+#[cfg(target_os = "linux")]
+fn shorten_keepalive(fd: &impl AsFd) -> io::Result<()> {
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 600)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 60)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 5)
+}
+
+#[cfg(not(target_os = "linux"))]
+#[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
+fn shorten_keepalive(_: &impl AsFd) -> io::Result<()> {
+    Ok(())
+}
+
+fn set_option(fd: &impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    let fd = fd.as_fd().as_raw_fd();
+    let length = libc::socklen_t::try_from(size_of::<c_int>()).expect("four");
+    let value: *const c_int = &raw const value;
+    // SAFETY: the pointer is valid for the length given, and the option takes an int.
+    let result = unsafe { libc::setsockopt(fd, level, name, value.cast(), length) };
+    check(result).map(drop)
+}
+
+/// Asks for an option of the socket itself.
+fn option(fd: BorrowedFd<'_>, name: c_int) -> io::Result<c_int> {
+    let mut value: c_int = 0;
+    let mut length = libc::socklen_t::try_from(size_of::<c_int>()).expect("four");
+    let place: *mut c_int = &raw mut value;
+    let (fd, level) = (fd.as_raw_fd(), libc::SOL_SOCKET);
+    // SAFETY: both pointers are valid, the first for the length that the second points at.
+    let result = unsafe { libc::getsockopt(fd, level, name, place.cast(), &raw mut length) };
+    check(result).map(|_| value)
+}
+
+fn set_close_on_exec(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: takes no pointers.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
+    check(result).map(drop)
+}
+
+/// Takes on a descriptor that whoever started this process has left open for it. Succeeds once.
+pub fn inherit(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointers, and only asks.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    // One that came through exec lacks this mark, and all that this process opens have it.
+    if !check(flags).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0) {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "nothing is passed on there"));
+    }
+    // SAFETY: it is open and came through exec, so nobody in this process owns it; and the mark
+    // that it gets now keeps it from being taken twice.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    set_close_on_exec(&fd)?;
+    Ok(fd)
+}
+
+/// Whether the descriptor is a stream socket that listens.
+pub fn is_listening_stream(fd: &impl AsFd) -> bool {
+    let is = |name, wanted| option(fd.as_fd(), name).is_ok_and(|value| value == wanted);
+    is(libc::SO_TYPE, libc::SOCK_STREAM) && is(libc::SO_ACCEPTCONN, 1)
+}
+
+/// The numbers of the device and the file behind a descriptor, with a colon between.
+pub fn device_and_inode(fd: &impl AsFd) -> io::Result<String> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the pointer is valid for one stat.
+    let result = unsafe { libc::fstat(fd.as_fd().as_raw_fd(), status.as_mut_ptr()) };
+    check(result)?;
+    // SAFETY: the call succeeded, so it has filled the stat.
+    let status = unsafe { status.assume_init() };
+    Ok(format!("{}:{}", status.st_dev, status.st_ino))
+}
+
+/// What getaddrinfo answered; freed when dropped.
+struct Addresses(*mut libc::addrinfo);
+
+impl Addresses {
+    fn resolve(host: &str, service: &str) -> io::Result<Self> {
+        // The resolver would take a number that is no port for another one.
+        let number = service.trim_start();
+        let digits = number.strip_prefix(['+', '-']).unwrap_or(number);
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        if is_number && number.parse::<i64>().map_or(true, |port| u16::try_from(port).is_err()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no such port"));
+        }
+        let (host, service) = (CString::new(host)?, CString::new(service)?);
+        // SAFETY: an addrinfo of zeros is valid: numbers and null pointers.
+        let mut hints: libc::addrinfo = unsafe { MaybeUninit::zeroed().assume_init() };
+        hints.ai_family = libc::AF_UNSPEC;
+        hints.ai_socktype = libc::SOCK_STREAM;
+        hints.ai_flags = libc::AI_PASSIVE;
+        let mut list = ptr::null_mut();
+        // SAFETY: both strings end in NUL, and the other pointers are valid for the call.
+        let code = unsafe {
+            libc::getaddrinfo(host.as_ptr(), service.as_ptr(), &raw const hints, &raw mut list)
+        };
+        match code {
+            0 => Ok(Self(list)),
+            libc::EAI_SYSTEM => Err(io::Error::last_os_error()),
+            code => Err(io::Error::other(resolver_message(code))),
+        }
+    }
+
+    /// What can be made of the first address that serves; otherwise why the last one does not.
+    fn first<T>(&self, make: impl Fn(&libc::addrinfo) -> io::Result<T>) -> io::Result<T> {
+        let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in self.iter() {
+            match make(address) {
+                Ok(thing) => return Ok(thing),
+                Err(failure) => error = failure,
+            }
+        }
+        Err(error)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &libc::addrinfo> {
+        // SAFETY: a pointer in the list is null or valid until `self` is dropped.
+        let deref = |pointer: *mut libc::addrinfo| unsafe { pointer.as_ref() };
+        std::iter::successors(deref(self.0), move |address| deref(address.ai_next))
+    }
+}
+
+impl Drop for Addresses {
+    fn drop(&mut self) {
+        // SAFETY: the list came from getaddrinfo and is freed once.
+        unsafe { libc::freeaddrinfo(self.0) };
+    }
+}
+
+fn resolver_message(code: c_int) -> String {
+    // SAFETY: the call answers a valid pointer for any code.
+    let text = unsafe { libc::gai_strerror(code) };
+    // SAFETY: the text is static and ends in NUL.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_string_lossy().into_owned()
+}
+
+/// Looks at what has arrived at a socket, up to the length of the buffer, and leaves it there.
+pub fn peek(socket: &impl AsRawFd, buffer: &mut [u8]) -> io::Result<usize> {
+    let (start, length) = (buffer.as_mut_ptr(), buffer.len());
+    // SAFETY: the pointer is valid for the length given.
+    let count = unsafe { libc::recv(socket.as_raw_fd(), start.cast(), length, libc::MSG_PEEK) };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
