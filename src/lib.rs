@@ -1,7 +1,7 @@
 //! A work queue daemon: beanstalkd's protocol, flags and habits, on one thread.
 //!
 //! **The one idea.** A pure machine in the middle: bytes and the present time go in; bytes and
-//! the next deadline come out. Around it a thin shell owns sockets, signals and the clock. So any
+//! the next deadline come out. Around it an event loop owns sockets, signals and the clock. So any
 //! behaviour can be replayed, a simulated year takes a second, and the original and this daemon
 //! answer the same scripts.
 //!

@@ -130,9 +130,9 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
             Server::with_log(identity, settings, queue, wal, clock.now())
         }
     };
-    let mut shell =
+    let mut event_loop =
         EventLoop::new(server, listeners, signals, notifier, clock).map_err(StartError::Loop)?;
-    shell.run().map_err(StartError::Loop)
+    event_loop.run().map_err(StartError::Loop)
 }
 
 /// Takes over the sockets of a service manager, or else opens those of the flags.

@@ -83,8 +83,8 @@ pub const FLAGS: &[Flag] = &[
         None,
         Some("max-memory"),
         Some("BYTES"),
-        "hold bodies of at most so many bytes in all, those of uploads and unsent replies too, \
-         each counted as 128 bytes more; then refuse jobs (default is no limit)",
+        "limit the total size of the bodies of jobs, uploads and unsent replies, counted as body \
+         + 128 bytes each (default is no limit)",
     ),
     flag(
         None,

@@ -13,7 +13,7 @@
 //! | `Skip` | as many bytes as promised | refusal, `Line` |
 //! | `Waiting` | the server answers a reserve or a kick | `Line` |
 //! | `GivenUp` | the server answers a reserve of a client that may be gone | `Line` |
-//! | `Closing` | all output sent | the shell closes |
+//! | `Closing` | all output sent | the event loop closes |
 //!
 //! Sending is not a phase: [`Output`] is independent of input, and input pauses while there is
 //! too much of it.
@@ -91,7 +91,7 @@ pub struct Conn {
     pub output: Output,
     /// The client has ended its side: it will not send more than has arrived.
     pub(crate) is_half_closed: bool,
-    /// Noted for the shell since it last asked.
+    /// Dirty since the event loop last asked.
     pub(crate) is_dirty: bool,
 }
 

@@ -10,7 +10,7 @@
 //! frees the slot. Whoever has a [`Body`] must give it back with [`Bodies::remove`]: nothing else
 //! would.
 //!
-//! Every body counts, from its first byte until the last right to it is given back, whoever has
+//! Every body counts, from its first byte until the last handle to it is given back, whatever has
 //! that: a job, an upload that has not ended, a reply that is not sent. Copies in replies count
 //! likewise. There may be a ceiling on what all of them count for.
 //!
@@ -26,7 +26,7 @@ use super::probe::{Need, OutOfMemory, Room};
 const ALIGN_BYTES: usize = 8;
 
 /// Up to this many bytes a body is copied into replies; above, it is shared. Here and below, a body
-/// may be a round number of bytes with its CR LF, as many are: hence the grain.
+/// may be a round number of bytes with its CR LF, as many are: hence the eight bytes.
 pub const SMALL: usize = 4096 + ALIGN_BYTES;
 
 /// The largest body, in bytes, that shares a block with others.
@@ -48,7 +48,7 @@ const SPARE_BLOCKS_MAX: usize = 4;
 /// large bodies.
 pub const BODY_COST: u64 = 128;
 
-/// The right to a body's bytes, which are in [`Bodies`].
+/// A handle to a body's bytes, which are in [`Bodies`].
 #[must_use = "its bytes are kept until it is given back"]
 pub struct Body {
     block: u32,
@@ -100,7 +100,7 @@ struct Block {
     used: u16,
     /// Where it stands among the open ones of its size, if it is.
     place: usize,
-    /// By slot, where bodies can be shared: how many have a right to it beside the first.
+    /// By slot, if bodies can be shared: how many handles there are beside the first.
     shares: Vec<u32>,
 }
 
@@ -406,7 +406,7 @@ impl Bodies {
         (&block.bytes[start..start + body.len()], &mut self.room)
     }
 
-    /// Another right to a large body.
+    /// Another handle to a large body.
     pub fn add_ref(&mut self, body: &Body) -> Body {
         debug_assert!(body.is_large());
         self.blocks[body.block as usize].shares[usize::from(body.slot)] += 1;
@@ -414,7 +414,7 @@ impl Bodies {
         Body { ..*body }
     }
 
-    /// Gives back the right to a body; with the last one, its room is free. O(1).
+    /// Gives back a handle to a body; with the last one, its room is free. O(1).
     pub fn remove(&mut self, body: Body) {
         let length = body.len() as u64;
         if self.give_up(body) {
@@ -422,7 +422,7 @@ impl Bodies {
         }
     }
 
-    /// Gives back a right; whether it was the last one.
+    /// Gives back a handle; whether it was the last one.
     #[expect(clippy::needless_pass_by_value, reason = "nobody may read it after this")]
     fn give_up(&mut self, body: Body) -> bool {
         self.handles -= 1;

@@ -137,7 +137,7 @@ impl EventLoop {
                     slot.has_worked();
                 }
                 Err(error) if is_shortage(&error) => self.back_off(&error, now),
-                // The client has gone before we came to the door; the next one may be there.
+                // The client has gone before it was accepted; the next one may be there.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {
                     debug!("accept: {error}");
                 }

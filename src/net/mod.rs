@@ -1,4 +1,4 @@
-//! The shell around the pure server: one thread, one poll loop, sockets, the clock.
+//! The event loop around the pure server: one thread, one poll, sockets, the clock.
 //!
 //! It decides nothing about jobs. Each turn it collects readiness, lets the server act, and only
 //! then sends replies. Everything in a turn has a bound: a read, a share of commands, a write, a

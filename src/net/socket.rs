@@ -39,7 +39,7 @@ impl Source for Stream {
     }
 }
 
-/// One connection as the shell sees it.
+/// One connection as the event loop sees it.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "seven independent facts, not one state")]
 pub(super) struct Socket {

@@ -17,6 +17,7 @@ const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 /// How long nothing is served for want of memory until those are closed who keep the most of it.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
+/// Bytes in.
 impl EventLoop {
     /// Reads once and feeds that, behind the part of a line that was left over.
     pub(super) fn read(&mut self, key: Key<Conn>, share: u32, now: Time) {

@@ -1,6 +1,6 @@
 //! The daemon without its sockets: bytes and the present in, bytes and the next deadline out.
 //!
-//! The only place where all parts meet. The shell calls it in turns:
+//! The only place where all parts meet. The event loop calls it in turns:
 //!
 //! - bring the world in: [`Server::open`], [`Server::feed`], [`Server::half_close`],
 //!   [`Server::end_of_input`], [`Server::close`], [`Server::drain`], [`Server::tick`];
@@ -442,8 +442,8 @@ impl Server {
         [due, log].into_iter().flatten().min()
     }
 
-    /// Ends a turn: the keys of connections that are gone may be used again. The shell must have
-    /// taken all notes and dropped all copies of those keys.
+    /// Ends a turn: the keys of connections that are gone may be used again. The event loop must
+    /// have taken all notes and dropped all copies of those keys.
     pub fn reclaim(&mut self) {
         assert!(self.dirty.is_empty(), "a note may name a connection that is gone");
         for key in self.gone.drain(..) {

@@ -9,8 +9,7 @@ use super::{
     Sync, Wal, no_number_left, no_segment,
     preallocate::{Spare, size_of},
     reader::HEAD,
-    record,
-    record::{HEAD_MAX_BYTES as RECORD_HEAD_MAX_BYTES, JobFields, Kind, Mark, VERSION},
+    record::{self, HEAD_MAX_BYTES as RECORD_HEAD_MAX_BYTES, JobFields, Kind, Mark, VERSION},
 };
 use crate::{
     clock::Time,

@@ -35,11 +35,11 @@ const REFUSALS: [i32; 4] = [24, 12, 13, 30];
 struct Memory {
     files: Rc<RefCell<Files>>,
     unreadable: Option<(Name, i32)>,
-    /// So many calls more are granted, and with which error the one behind them is refused.
+    /// How many calls are granted before one is refused, and the error of that one.
     refusal: Option<(Rc<Cell<u32>>, i32)>,
 }
 
-/// Memory of which so many tries are granted.
+/// Memory that is there for this number of tries, and never after them.
 #[derive(Debug)]
 struct Scarce(u32);
 
@@ -356,7 +356,7 @@ pub(crate) fn judge(input: &[u8]) {
         0 => any_files(input),
         _ => damaged_files(mode & 128 > 0, input),
     };
-    // So many calls are granted as the input says, which takes those that do much further.
+    // The input decides after how many calls one is refused.
     refuse(&files, input.iter().fold(0, |sum, &byte| sum ^ u32::from(byte)) % 64);
     let unreadable = match mode >> 1 & 7 {
         0 => Some(EIO),

@@ -99,7 +99,8 @@ kernel's share of the daemon's CPU time, and load is the load's own CPU per comm
             let _ = writeln!(text, "- {label}: `{command}`");
         }
         let _ = writeln!(text, "\nTo repeat it: `{}`\n", self.command);
-        text += "| What | Daemon | Figure | × | CPU, µs | × | p50, µs | p99, µs | Saturated |\n";
+        text += "| What | Daemon | Figure | × | CPU, µs | × ";
+        text += "| p50, µs | p99, µs | Saturated |\n";
         text += "|---|---|---|---|---|---|---|---|---|\n";
         for row in &self.rows {
             for (index, result) in row.results.iter().enumerate() {
