@@ -35,12 +35,9 @@ use beanstalkd::{
     server::{COMMANDS_PER_CONNECTION, JOBS_PER_SLICE},
     sys,
 };
-use ct::{Arrived, Client, Daemon, Patience, Prng, SocketStage, Stage, skip};
+use ct::{Arrived, Client, Daemon, LONG, Patience, Prng, SocketStage, Stage, eventually, skip};
 
 const BEANSTALKD: &str = env!("CARGO_BIN_EXE_beanstalkd");
-
-/// What takes longer does not happen at all, however busy the machine.
-const LONG: Duration = Duration::from_secs(60);
 
 /// How long a daemon is watched that should have nothing to do.
 const WATCHED: Duration = Duration::from_millis(1500);
@@ -1859,16 +1856,6 @@ impl Drop for Killed {
 fn signal_process(pid: u32, name: &str) {
     let kill = Command::new("/bin/sh").args(["-c", &format!("kill -{name} {pid}")]).status();
     assert!(kill.expect("a shell").success());
-}
-
-/// Asks again and again until it is so.
-#[track_caller]
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < LONG, "in vain: {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
 }
 
 // ---- What /proc tells ----

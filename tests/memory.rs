@@ -2,22 +2,17 @@
 //! other, at a limit of address space. It may refuse, or let them wait; it must not end, nor lose a
 //! job, nor forget those who do no harm; and when the load goes away it must take everything again.
 #![cfg(target_os = "linux")]
-#![expect(clippy::disallowed_methods, reason = "a real daemon is met in real time")]
 
 use std::{
     io::{ErrorKind, Write},
     net::{SocketAddr, TcpStream},
     path::Path,
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use ct::{Client, Daemon};
+use ct::{Client, Daemon, LONG, eventually};
 
 const BEANSTALKD: &str = env!("CARGO_BIN_EXE_beanstalkd");
-
-/// What takes longer does not happen at all, however busy the machine.
-const LONG: Duration = Duration::from_secs(60);
 
 /// How many connections besiege it, at most.
 const CROWD: usize = 3000;
@@ -129,15 +124,6 @@ fn send_what_fits(stream: &mut TcpStream, mut bytes: &[u8]) {
                 return;
             }
         }
-    }
-}
-
-#[track_caller]
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < LONG, "in vain: {what}");
-        thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -23,12 +23,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ct::{Client, Daemon, skip};
+use ct::{Client, Daemon, LONG, eventually, skip};
 
 const BEANSTALKD: &str = env!("CARGO_BIN_EXE_beanstalkd");
-
-/// What takes longer does not happen at all, however busy the machine.
-const LONG: Duration = Duration::from_secs(60);
 
 /// How long a daemon is watched that should do nothing.
 const WATCHED: Duration = Duration::from_millis(1500);
@@ -795,14 +792,4 @@ fn processor_time(daemon: &Daemon) -> Duration {
     let fields: Vec<_> = fields.split_whitespace().collect();
     let hundredths = |field: usize| fields[field].parse::<u64>().expect("a number");
     Duration::from_millis(10 * (hundredths(11) + hundredths(12)))
-}
-
-/// Asks again and again until it is so.
-#[track_caller]
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < LONG, "in vain: {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
 }

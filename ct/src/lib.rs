@@ -9,7 +9,7 @@
 //! - [`dialect`] lists where a known daemon answers differently;
 //! - [`check`] plays many scripts at a time, for the tests and for the program `ct-check`;
 //! - [`daemon`], [`client`] and [`prng`] are tools for tests in Rust; [`original`] finds what they
-//!   compare with, and [`mod@skip`] says what they could not do;
+//!   compare with, [`mod@skip`] says what they could not do, and [`wait`] waits;
 //! - [`mod@bench`] measures and compares, for the program `ct-bench`;
 //! - [`mod@abuse`] does harm and sees who suffers, for the program `ct-abuse`;
 //! - [`soak`] loads, kills and restarts for as long as one likes, for the program `ct-soak`.
@@ -30,6 +30,7 @@ pub mod skip;
 pub mod soak;
 pub mod socket;
 mod text;
+pub mod wait;
 
 pub use check::{Program, Report, Verdict};
 pub use client::Client;
@@ -41,3 +42,4 @@ pub use run::{Arrived, Failure, Outcome, Patience, Stage, run};
 pub use script::{Script, ScriptError};
 pub use skip::skip;
 pub use socket::SocketStage;
+pub use wait::{LONG, eventually};

@@ -6,16 +6,12 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
     str::FromStr,
-    thread,
-    time::{Duration, Instant},
 };
 
 use ct::{Client, Daemon, Original};
+pub(crate) use ct::{LONG, eventually};
 
 pub(crate) const OURS: &str = env!("CARGO_BIN_EXE_beanstalkd");
-
-/// What takes longer does not happen at all, however busy the machine.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Where the original is; `None`, and a word on it, where it is not.
 pub(crate) fn original() -> Option<PathBuf> {
@@ -273,14 +269,4 @@ pub(crate) fn can_run(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
-}
-
-/// Asks again and again until it is so.
-#[track_caller]
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < LONG, "in vain: {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
 }
