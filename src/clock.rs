@@ -15,6 +15,9 @@ use crate::sys;
 pub struct Time(u64);
 
 impl Time {
+    /// An instant that has passed. As a deadline it says that there is something to do at once.
+    pub const AT_ONCE: Self = Self(0);
+
     /// The instant `nanoseconds` after the origin.
     pub const fn from_nanoseconds(nanoseconds: u64) -> Self {
         Self(nanoseconds)

@@ -16,11 +16,10 @@ use crate::{
     cli::Config,
     clock::Clock,
     net::{EventLoop, ListenError, Listener},
-    queue::Queue,
     server::{Identity, Rusage, Server, Settings},
     service::notify::Notifier,
     sys::{self, Signals, UserError},
-    wal::{Directory, Name, Options, Report, Wal},
+    wal::{Directory, Name, Options, Report, Restored, Wal},
 };
 
 /// The version of this program.
@@ -120,14 +119,15 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     let server = match &config.binlog {
         None => Server::new(identity, settings, clock.now()),
         Some(path) => {
-            let mut queue = Queue::default();
-            let Some(wal) = open_binlog(config, path, &mut queue, &signals, &mut notifier)? else {
+            let mut restored = Restored::default();
+            let Some(wal) = open_binlog(config, path, &mut restored, &signals, &mut notifier)?
+            else {
                 // What was read is still in its files.
                 info!("ending on a signal before the binlog is read");
                 notifier.stopping();
                 return Ok(());
             };
-            Server::with_log(identity, settings, queue, wal, clock.now())
+            Server::with_wal(identity, settings, restored, wal, clock.now())
         }
     };
     let mut event_loop =
@@ -152,7 +152,7 @@ fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
 fn open_binlog(
     config: &Config,
     path: &Path,
-    queue: &mut Queue,
+    restored: &mut Restored,
     signals: &Signals,
     notifier: &mut Notifier,
 ) -> Result<Option<Wal>, StartError> {
@@ -186,14 +186,14 @@ fn open_binlog(
         ControlFlow::Continue(())
     };
     let opened =
-        Wal::open(Box::new(directory), options, queue, clock.calendar(now), now, &mut progress);
+        Wal::open(Box::new(directory), options, restored, clock.calendar(now), now, &mut progress);
     let (wal, report) = match opened {
         Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
         opened => opened.map_err(|error| failed(error.to_string()))?,
     };
     let damaged = report_damage(path, &report);
     let took = now.until(clock.now());
-    let (jobs, files) = (queue.jobs(), report.segments.len());
+    let (jobs, files) = (restored.queue.jobs(), report.segments.len());
     info!("the binlog had {jobs} jobs in {files} files, {damaged} damaged, read in {took:.1?}");
     Ok(Some(wal))
 }

@@ -24,7 +24,7 @@ use beanstalkd::{
     memory::Memory,
     queue::{JOB_COST, Job, Queue, State},
     server::{COMMANDS_PER_CONNECTION, Server, Settings},
-    wal::{self, Name, Options, Sync, Wal},
+    wal::{self, Name, Options, Restored, Sync, Wal},
 };
 use ct::{Prng, diff::shrink};
 
@@ -156,27 +156,27 @@ fn open(
     seed: u64,
     wrong_by: i64,
     now: Time,
-) -> Result<(Queue, Wal), String> {
-    let queue = Queue::default();
-    let opened = open_into(queue, disk, sync, segment_size, seed, wrong_by, now);
+) -> Result<(Restored, Wal), String> {
+    let restored = Restored::default();
+    let opened = open_into(restored, disk, sync, segment_size, seed, wrong_by, now);
     opened.map_err(|error| format!("cannot be opened: {error}"))
 }
 
 fn open_into(
-    mut queue: Queue,
+    mut restored: Restored,
     disk: &SimDisk,
     sync: Sync,
     segment_size: u64,
     seed: u64,
     wrong_by: i64,
     now: Time,
-) -> io::Result<(Queue, Wal)> {
+) -> io::Result<(Restored, Wal)> {
     let options = Options { segment_size, sync, seed };
     let (disk, calendar) = (Box::new(disk.clone()), calendar(wrong_by));
-    let (wal, _) = Wal::open(disk, options, &mut queue, calendar, now, &mut wal::go_on)?;
-    queue.check();
+    let (wal, _) = Wal::open(disk, options, &mut restored, calendar, now, &mut wal::go_on)?;
+    restored.queue.check();
     wal.check();
-    Ok((queue, wal))
+    Ok((restored, wal))
 }
 
 /// Memory that is refused from some try on.
@@ -214,23 +214,23 @@ impl Run {
         let is_clock_set = prng.chance(1, 3);
         let nth = usize::try_from(prng.below(WRONG_BY.len() as u64)).expect("small");
         let wrong_by = if is_clock_set { WRONG_BY[nth] } else { 0 };
-        let (queue, wal) = open(&disk, sync, segment_size, seed, wrong_by, now)?;
+        let (restored, wal) = open(&disk, sync, segment_size, seed, wrong_by, now)?;
         let mut jobs = BTreeMap::new();
-        let next_id = queue.next_id();
+        let next_id = restored.queue.next_id();
         for id in 1..next_id {
-            let Some(job) = queue.find(id) else { continue };
-            let body = queue.body(job);
-            let job = queue.job(job);
+            let Some(job) = restored.queue.find(id) else { continue };
+            let body = restored.jobs().body(job);
+            let job = restored.queue.job(job);
             let history = History {
-                tube: queue.tube(job.tube).name().to_string(),
+                tube: restored.queue.tube(job.tube).name().to_string(),
                 body: body.to_vec(),
-                versions: vec![(0, Version::of(&queue, id, calendar(wrong_by)))],
+                versions: vec![(0, Version::of(&restored.queue, id, calendar(wrong_by)))],
             };
             jobs.insert(id, history);
         }
         let settings =
             Settings { job_size_limit: 65_535, binlog_size: segment_size, memory_limit: None };
-        let mut server = Server::with_log(world::identity(), settings, queue, wal, now);
+        let mut server = Server::with_wal(world::identity(), settings, restored, wal, now);
         let conns = std::array::from_fn(|_| server.open());
         let mut run = Self {
             prng,
@@ -268,16 +268,16 @@ impl Run {
     }
 
     fn is_sound(&self) -> bool {
-        self.server.log().is_some_and(Wal::is_sound)
+        self.server.wal().is_some_and(Wal::is_sound)
     }
 
     /// Notes what has become of every job.
     fn observe(&mut self) {
-        let queue = self.server.queue();
+        let (queue, jobs) = (self.server.queue(), self.server.jobs());
         for id in self.next_id..queue.next_id() {
             // A put that was refused leaves a gap.
             let Some(job) = queue.find(id) else { continue };
-            let body = queue.body(job);
+            let body = jobs.body(job);
             let job = queue.job(job);
             let (tube, body) = (queue.tube(job.tube).name().to_string(), body.to_vec());
             self.ever.insert((id, tube.clone(), body.clone()));
@@ -395,7 +395,7 @@ impl Run {
         self.count()?;
         if self.now.as_nanoseconds() % 7 == 0 {
             self.server.check();
-            self.server.log().expect("there is one").check();
+            self.server.wal().expect("there is one").check();
         }
         Ok(())
     }
@@ -456,7 +456,7 @@ impl Run {
     fn judge(&mut self, disk: &SimDisk, floor: Option<usize>, now: Time) -> Result<(), String> {
         let seed = self.prng.next_u64();
         let wrong_by = self.wrong_by;
-        let (queue, _wal) = open(disk, self.sync, self.segment_size, seed, wrong_by, now)?;
+        let (restored, _wal) = open(disk, self.sync, self.segment_size, seed, wrong_by, now)?;
         // The dates of the last changes may have been written before the wall clock was set.
         let since = |&(step, _): &(usize, i64)| floor.is_none_or(|floor| step <= floor);
         let first = self.clocks.iter().rposition(since).filter(|_| !self.has_trouble);
@@ -467,19 +467,23 @@ impl Run {
             todays.iter().any(|&today| at(one, today) == at(other, today))
         };
         let mut found = 0;
-        if queue.next_id() > 100_000 {
-            return Err(format!("the next id would be {}", queue.next_id()));
+        if restored.queue.next_id() > 100_000 {
+            return Err(format!("the next id would be {}", restored.queue.next_id()));
         }
-        for id in 1..queue.next_id() {
-            let Some(job) = queue.find(id) else { continue };
-            let body = queue.body(job);
-            let job = queue.job(job);
-            if !self.ever.contains(&(id, queue.tube(job.tube).name().to_string(), body.to_vec())) {
+        for id in 1..restored.queue.next_id() {
+            let Some(job) = restored.queue.find(id) else { continue };
+            let body = restored.jobs().body(job);
+            let job = restored.queue.job(job);
+            if !self.ever.contains(&(
+                id,
+                restored.queue.tube(job.tube).name().to_string(),
+                body.to_vec(),
+            )) {
                 return Err(format!("job {id} was never put with that tube and body"));
             }
         }
         for (id, history) in &self.jobs {
-            let version = Version::of(&queue, *id, calendar(wrong_by));
+            let version = Version::of(&restored.queue, *id, calendar(wrong_by));
             found += usize::from(version.is_some());
             // Without a promise, whatever it has ever been, also before the last restart.
             let at_floor = |&(step, _): &(usize, _)| floor.is_some_and(|floor| step <= floor);
@@ -495,23 +499,26 @@ impl Run {
                 return Err(format!("job {id} is {version:?}, allowed: {allowed:?} at {now:?}"));
             }
             let is_same = |job| {
-                let body = queue.body(job);
-                let job = queue.job(job);
-                *queue.tube(job.tube).name() == *history.tube && *body == history.body
+                let body = restored.jobs().body(job);
+                let job = restored.queue.job(job);
+                *restored.queue.tube(job.tube).name() == *history.tube && *body == history.body
             };
-            if floor.is_some() && !queue.find(*id).is_none_or(is_same) {
+            if floor.is_some() && !restored.queue.find(*id).is_none_or(is_same) {
                 return Err(format!("job {id} has another tube or body"));
             }
             let is_promised = floor.is_some_and(|floor| {
                 history.versions.iter().any(|&(step, version)| step <= floor && version.is_some())
             });
-            if is_promised && queue.next_id() <= *id {
+            if is_promised && restored.queue.next_id() <= *id {
                 return Err(format!("the id {id} would be given out again"));
             }
         }
         // Without a promise, a job may come back that was deleted before the last restart.
-        if floor.is_some() && found != queue.jobs() {
-            return Err(format!("{} jobs were there that nobody put", queue.jobs() - found));
+        if floor.is_some() && found != restored.queue.jobs() {
+            return Err(format!(
+                "{} jobs were there that nobody put",
+                restored.queue.jobs() - found
+            ));
         }
         Ok(())
     }
@@ -526,23 +533,26 @@ impl Run {
         total: &mut Total,
     ) -> Result<(), String> {
         let seed = self.prng.next_u64();
-        let start = |disk: &SimDisk, queue| {
-            open_into(queue, disk, self.sync, self.segment_size, seed, self.wrong_by, now)
+        let start = |disk: &SimDisk, restored| {
+            open_into(restored, disk, self.sync, self.segment_size, seed, self.wrong_by, now)
         };
         let whole = disk.copy();
-        let known = |queue: &Queue| {
-            let all = 1..queue.next_id().min(100_000);
-            let all = all.map(|id| (queue.find(id).map(|job| queue.body(job).to_vec()), id));
-            let versions = all.map(|(body, id)| (body, Version::of(queue, id, calendar(0))));
+        let known = |restored: &Restored| {
+            let all = 1..restored.queue.next_id().min(100_000);
+            let all = all.map(|id| {
+                (restored.queue.find(id).map(|job| restored.jobs().body(job).to_vec()), id)
+            });
+            let versions =
+                all.map(|(body, id)| (body, Version::of(&restored.queue, id, calendar(0))));
             versions.collect::<Vec<_>>()
         };
-        let (wanted, _) = start(&whole, Queue::default()).map_err(|error| error.to_string())?;
+        let (wanted, _) = start(&whole, Restored::default()).map_err(|error| error.to_string())?;
         let wanted = known(&wanted);
         let before = disk.segments();
-        let mut queue = Queue::default();
+        let mut restored = Restored::default();
         let what = if self.prng.chance(1, 2) {
             let tries = self.prng.below(60);
-            queue.room_mut().change_memory(Box::new(Scarce { tries }), 0);
+            restored.bodies.room_mut().change_memory(Box::new(Scarce { tries }), 0);
             format!("memory after {tries} tries")
         } else {
             let call = self.prng.below(40);
@@ -551,11 +561,11 @@ impl Run {
             disk.0.borrow_mut().fault = Some((call, error));
             format!("call {call} with {}", io::Error::from_raw_os_error(error))
         };
-        let result = start(disk, queue);
+        let result = start(disk, restored);
         let is_refused = result.is_err();
         disk.0.borrow_mut().fault = None;
         match result {
-            Ok((queue, _)) if known(&queue) != wanted => {
+            Ok((restored, _)) if known(&restored) != wanted => {
                 return Err(format!("refused {what}, and it started with other jobs"));
             }
             Ok(_) => {}
@@ -564,9 +574,9 @@ impl Run {
                 disk.judge_untouched(&before).map_err(|it| format!("refused {what}: {it}"))?;
             }
         }
-        let (queue, _) = start(disk, Queue::default())
+        let (restored, _) = start(disk, Restored::default())
             .map_err(|error| format!("refused {what}, and the next start: {error}"))?;
-        if known(&queue) != wanted {
+        if known(&restored) != wanted {
             return Err(format!("refused {what} ({is_refused}), and the next start lacks jobs"));
         }
         Ok(())
@@ -595,16 +605,16 @@ impl Run {
         // What is on the disk is what there is, to the date.
         let (seed, wrong_by) = (self.prng.next_u64(), self.wrong_by);
         let copy = self.disk.copy();
-        let (queue, _wal) = open(&copy, self.sync, self.segment_size, seed, wrong_by, self.now)?;
+        let (restored, _wal) = open(&copy, self.sync, self.segment_size, seed, wrong_by, self.now)?;
         let today = calendar(wrong_by).date(self.now);
         for &id in self.jobs.keys() {
             let of = |queue| Version::of(queue, id, calendar(wrong_by)).map(|it| it.at(today));
-            let (is, found) = (of(self.server.queue()), of(&queue));
+            let (is, found) = (of(self.server.queue()), of(&restored.queue));
             if is != found {
                 return Err(format!("job {id} is {is:?}, and on the disk {found:?}"));
             }
         }
-        let log = self.server.log().expect("there is one");
+        let log = self.server.wal().expect("there is one");
         log.check();
         let (live, jobs) = (log.live(), self.server.queue().jobs() as u64);
         // A job larger than a segment has one of its own.
@@ -695,7 +705,7 @@ fn play(seed: u64, told: &mut Told, total: &mut Total) -> Result<(), String> {
             (state.capacity, state.fail_every, state.snapshot_every) = (usize::MAX, 0, 0);
         }
         run.settle().map_err(|what| format!("seed {seed}, {sync:?}: {what}"))?;
-        let counts = run.server.log().expect("there is one").counts();
+        let counts = run.server.wal().expect("there is one").counts();
         total.rotations += u64::from(counts.current.saturating_sub(1));
         total.compactions += counts.migrated;
         total.recoveries += run.recoveries;

@@ -16,7 +16,7 @@ use beanstalkd::{
     memory::Memory,
     queue::Queue,
     server::{Server, Settings},
-    wal::{self, Options, Sync, Wal},
+    wal::{self, Options, Restored, Sync, Wal},
 };
 use ct::{Prng, diff::shrink};
 
@@ -210,10 +210,10 @@ impl Setting {
 
     /// A server with the jobs of its log.
     fn start(&self, options: Options, disk: &SimDisk, now: Time) -> Server {
-        let mut queue = Queue::default();
+        let mut restored = Restored::default();
         let calendar = Calendar::new(Time::default(), DATE);
         let disk = Box::new(disk.clone());
-        let (wal, report) = Wal::open(disk, options, &mut queue, calendar, now, &mut wal::go_on)
+        let (wal, report) = Wal::open(disk, options, &mut restored, calendar, now, &mut wal::go_on)
             .expect("this disk does not fail");
         assert!(!report.is_damaged(), "{report:?}");
         wal.check();
@@ -222,7 +222,7 @@ impl Setting {
             binlog_size: options.segment_size,
             memory_limit: self.memory_limit,
         };
-        Server::with_log(world::identity(), settings, queue, wal, now)
+        Server::with_wal(world::identity(), settings, restored, wal, now)
     }
 }
 
@@ -383,7 +383,7 @@ impl Run {
         if held != wanted || held > limit {
             return Err(format!("{held} bytes are held, should be {wanted}, up to {limit}"));
         }
-        if let Some(log) = self.world.server.log() {
+        if let Some(log) = self.world.server.wal() {
             log.check();
         }
         if self.world.most_waiting > OUTPUT_BOUND {

@@ -23,9 +23,9 @@ mod output;
 pub use output::{Output, SLICES};
 
 use crate::{
+    clock::Time,
     memory::{Bodies, Body, OutOfMemory},
-    proto::{self, CRLF, LINE_LIMIT, Refused},
-    queue::Put,
+    proto::{self, CRLF, LINE_LIMIT, PutHeader, Refused},
 };
 
 /// Input pauses while this many bytes of replies wait to be sent.
@@ -57,11 +57,22 @@ enum Phase {
 
 #[derive(Debug)]
 struct Collecting {
-    put: Put,
+    put: PendingPut,
     /// With its CR LF.
     size: usize,
     /// What has arrived, if anything has.
     got: Option<Body>,
+}
+
+/// A `put` whose header has been read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PendingPut {
+    /// The job's id.
+    pub id: u64,
+    /// What the header says.
+    pub header: PutHeader,
+    /// When the header was read.
+    pub received_at: Time,
 }
 
 /// What the next bytes mean.
@@ -72,7 +83,7 @@ pub enum Step<'a> {
     /// The first line of an HTTP request, or its beginning: whoever sends that means somebody else.
     Http(&'a [u8]),
     /// The whole body of a `put`, with the two bytes that should be CR LF.
-    Job(Put, Body),
+    Body(PendingPut, Body),
     /// Something was skipped that earns this answer.
     Refuse(Refused),
     /// Nothing more can be made of the bytes there are; what is left must come again, with more.
@@ -137,7 +148,7 @@ impl Conn {
                 }
                 let (put, got) = (body.put, body.got.take());
                 self.phase = Phase::Line;
-                Step::Job(put, got.expect("a body has at least its CR LF"))
+                Step::Body(put, got.expect("a body has at least its CR LF"))
             }
             Phase::Skip { left, then } => {
                 let skipped = usize::try_from(*left).unwrap_or(usize::MAX).min(rest.len());
@@ -179,15 +190,10 @@ impl Conn {
         is_first && proto::is_http_request(line, is_whole)
     }
 
-    /// Goes on with the body of a put, of `size` bytes without its CR LF. A body that has arrived
+    /// Goes on with the body that the header of `put` announces. A body that has arrived
     /// whole is copied once; of any other, memory is taken as its bytes arrive.
-    pub fn expect_body<'a>(
-        &mut self,
-        put: Put,
-        size: u32,
-        rest: &mut &'a [u8],
-    ) -> Option<&'a [u8]> {
-        let size = size as usize + CRLF.len();
+    pub fn expect_body<'a>(&mut self, put: PendingPut, rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+        let size = put.header.size as usize + CRLF.len();
         if let Some((body, behind)) = rest.split_at_checked(size) {
             *rest = behind;
             return Some(body);
@@ -305,9 +311,11 @@ impl Collecting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Time;
 
-    const PUT: Put = Put { id: 1, pri: 0, delay: 0, ttr: 1, created_at: Time::from_nanoseconds(0) };
+    fn put(size: u32) -> PendingPut {
+        let header = PutHeader { pri: 0, delay: 0, ttr: 1, size };
+        PendingPut { id: 1, header, received_at: Time::from_nanoseconds(0) }
+    }
 
     /// What a stream means, step by step, as far as it goes.
     fn steps(conn: &mut Conn, bytes: &[u8]) -> Vec<String> {
@@ -320,7 +328,7 @@ mod tests {
             match conn.step(&mut bytes, bodies) {
                 Step::Line(line) => seen.push(String::from_utf8_lossy(line).into_owned()),
                 Step::Http(_) => seen.push("HTTP".into()),
-                Step::Job(_, body) => {
+                Step::Body(_, body) => {
                     seen.push(format!("{} bytes", body.len()));
                     bodies.remove(body);
                 }
@@ -381,7 +389,7 @@ mod tests {
     fn a_body_is_collected_from_pieces_without_taking_memory_ahead() {
         let (bodies, conn) = (&mut Bodies::default(), &mut Conn::default());
         let mut rest: &[u8] = b"abc";
-        assert!(conn.expect_body(PUT, 1 << 30, &mut rest).is_none());
+        assert!(conn.expect_body(put(1 << 30), &mut rest).is_none());
         assert_eq!(bodies.handles(), 0);
         assert_eq!(steps_in(bodies, conn, rest), ["0 left"]);
         let Phase::Body(body) = &conn.phase else { panic!("in the middle of a body") };
@@ -395,10 +403,10 @@ mod tests {
     fn a_body_ends_where_it_said() {
         let conn = &mut Conn::default();
         let mut rest: &[u8] = b"abcd\r\nnext\r\n";
-        assert_eq!(conn.expect_body(PUT, 4, &mut rest), Some(&b"abcd\r\n"[..]));
+        assert_eq!(conn.expect_body(put(4), &mut rest), Some(&b"abcd\r\n"[..]));
         assert_eq!(steps(conn, rest), ["next", "0 left"]);
         let (bodies, mut rest) = (&mut Bodies::default(), &b""[..]);
-        assert!(conn.expect_body(PUT, 4, &mut rest).is_none());
+        assert!(conn.expect_body(put(4), &mut rest).is_none());
         for byte in b"abcd\r" {
             assert_eq!(steps_in(bodies, conn, &[*byte]), ["0 left"]);
         }

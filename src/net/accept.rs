@@ -3,7 +3,7 @@
 use std::{io, time::Duration};
 
 use log::{debug, info, warn};
-use mio::{Interest, Registry, Token, event::Source};
+use mio::{Interest, Registry, Token};
 
 use super::{
     EventLoop, Listener,
@@ -189,7 +189,7 @@ pub(super) fn register(registry: &Registry, stream: &mut Stream, token: Token) -
     // A read stops at an urgent byte, and no other event tells that bytes follow it.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let interests = interests | Interest::PRIORITY;
-    stream.register(registry, token, interests)
+    registry.register(stream.source(), token, interests)
 }
 
 /// Whether the system has no descriptor or no memory for another connection.

@@ -17,7 +17,6 @@ use std::{
 
 use log::warn;
 use mio::{
-    Interest, Registry, Token,
     event::Source,
     net::{TcpListener, UnixListener, UnixStream},
 };
@@ -154,6 +153,14 @@ impl Listener {
         }
     }
 
+    /// What the poll loop watches.
+    pub(super) fn source(&mut self) -> &mut dyn Source {
+        match &mut self.0 {
+            Kind::Tcp(listener) => listener,
+            Kind::Unix(listener, _) => listener,
+        }
+    }
+
     /// Removes the file of its own UNIX socket, unless somebody has put another in its place.
     fn remove_file(&self) -> io::Result<()> {
         let Kind::Unix(_, Some(file)) = &self.0 else { return Ok(()) };
@@ -171,27 +178,6 @@ impl Drop for Listener {
     fn drop(&mut self) {
         if let Err(error) = self.remove_file() {
             warn!("the socket file stays: {error}");
-        }
-    }
-}
-
-impl Source for Listener {
-    fn register(&mut self, registry: &Registry, token: Token, i: Interest) -> io::Result<()> {
-        match &mut self.0 {
-            Kind::Tcp(listener) => listener.register(registry, token, i),
-            Kind::Unix(listener, _) => listener.register(registry, token, i),
-        }
-    }
-    fn reregister(&mut self, registry: &Registry, token: Token, i: Interest) -> io::Result<()> {
-        match &mut self.0 {
-            Kind::Tcp(listener) => listener.reregister(registry, token, i),
-            Kind::Unix(listener, _) => listener.reregister(registry, token, i),
-        }
-    }
-    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        match &mut self.0 {
-            Kind::Tcp(listener) => listener.deregister(registry),
-            Kind::Unix(listener, _) => listener.deregister(registry),
         }
     }
 }

@@ -20,11 +20,7 @@ mod transfer;
 use std::{borrow::Cow, collections::VecDeque, io, os::fd::AsRawFd, time::Duration};
 
 use log::info;
-use mio::{
-    Events, Interest, Poll, Token,
-    event::{Event, Source},
-    unix::SourceFd,
-};
+use mio::{Events, Interest, Poll, Token, event::Event, unix::SourceFd};
 
 pub use self::listen::{ListenError, Listener};
 use self::{
@@ -108,11 +104,8 @@ impl EventLoop {
         let poll = Poll::new()?;
         let mut slots = Vec::new();
         for (index, mut listener) in listeners.into_iter().enumerate() {
-            listener.register(
-                poll.registry(),
-                Token(FIRST_LISTENER_TOKEN + index),
-                Interest::READABLE,
-            )?;
+            let token = Token(FIRST_LISTENER_TOKEN + index);
+            poll.registry().register(listener.source(), token, Interest::READABLE)?;
             slots.push(ListenerSlot::new(listener));
         }
         let fd = signals.as_raw_fd();
@@ -150,7 +143,7 @@ impl EventLoop {
         while !self.is_stopping {
             self.wait(&mut events)?;
             let now = self.clock.now();
-            if self.server.has_log() {
+            if self.server.has_wal() {
                 self.server.set_calendar(self.clock.calendar(now));
             }
             self.server.tick(now);
@@ -199,7 +192,7 @@ impl EventLoop {
         // The turn has taken time; what is due must not wait as long again.
         let timeout = next.map(|at| self.clock.now().until(at));
         // The log dates delayed jobs, and no event tells that the clock on the wall was set.
-        let is_dated = self.server.has_log() && self.server.queue().counts().delayed > 0;
+        let is_dated = self.server.has_wal() && self.server.queue().counts().delayed > 0;
         let look = is_dated.then_some(CALENDAR_CHECK_INTERVAL);
         let timeout = [timeout, look].into_iter().flatten().min();
         match self.poll.poll(events, timeout) {

@@ -4,7 +4,6 @@
 use std::io::{self, IoSlice, Read, Write};
 
 use mio::{
-    Interest, Registry, Token,
     event::{Event, Source},
     net::{TcpStream, UnixStream},
 };
@@ -18,23 +17,12 @@ pub(super) enum Stream {
     Unix(UnixStream),
 }
 
-impl Source for Stream {
-    fn register(&mut self, registry: &Registry, token: Token, i: Interest) -> io::Result<()> {
+impl Stream {
+    /// What the poll loop watches.
+    pub(super) fn source(&mut self) -> &mut dyn Source {
         match self {
-            Self::Tcp(stream) => stream.register(registry, token, i),
-            Self::Unix(stream) => stream.register(registry, token, i),
-        }
-    }
-    fn reregister(&mut self, registry: &Registry, token: Token, i: Interest) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.reregister(registry, token, i),
-            Self::Unix(stream) => stream.reregister(registry, token, i),
-        }
-    }
-    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.deregister(registry),
-            Self::Unix(stream) => stream.deregister(registry),
+            Self::Tcp(stream) => stream,
+            Self::Unix(stream) => stream,
         }
     }
 }

@@ -140,7 +140,7 @@ impl EventLoop {
         }
         if socket.is_put_off {
             // It leaves that line, and gives its memory to the others.
-            self.try_again_at = Some(Time::default());
+            self.try_again_at = Some(Time::AT_ONCE);
         }
     }
 
@@ -205,6 +205,6 @@ impl EventLoop {
         self.server.close(key, now);
         self.backs_off_until = None;
         // There may be memory for others now.
-        self.try_again_at = self.try_again_at.map(|_| Time::default());
+        self.try_again_at = self.try_again_at.map(|_| Time::AT_ONCE);
     }
 }

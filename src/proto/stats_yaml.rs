@@ -2,7 +2,10 @@
 //! in its order, with its spacing and its quotes. Clients compare and cut these texts, so they
 //! are bytes, not style.
 
-use std::fmt::{Display, Write};
+use std::{
+    fmt::{Display, Write},
+    time::Duration,
+};
 
 use super::Verb;
 
@@ -45,10 +48,8 @@ pub struct ServerStats<'a> {
     pub total_connections: u64,
     pub pid: u32,
     pub version: &'a str,
-    /// Seconds and microseconds.
-    pub rusage_utime: (u64, u32),
-    /// Seconds and microseconds.
-    pub rusage_stime: (u64, u32),
+    pub rusage_utime: Duration,
+    pub rusage_stime: Duration,
     pub uptime: u64,
     pub binlog_oldest_index: u32,
     pub binlog_current_index: u32,
@@ -86,8 +87,11 @@ impl ServerStats<'_> {
         out.pair("pid", self.pid);
         out.quoted("version", self.version);
         let (user, system) = (self.rusage_utime, self.rusage_stime);
-        out.pair("rusage-utime", format_args!("{}.{:06}", user.0, user.1));
-        out.pair("rusage-stime", format_args!("{}.{:06}", system.0, system.1));
+        out.pair("rusage-utime", format_args!("{}.{:06}", user.as_secs(), user.subsec_micros()));
+        out.pair(
+            "rusage-stime",
+            format_args!("{}.{:06}", system.as_secs(), system.subsec_micros()),
+        );
         out.pair("uptime", self.uptime);
         out.pair("binlog-oldest-index", self.binlog_oldest_index);
         out.pair("binlog-current-index", self.binlog_current_index);

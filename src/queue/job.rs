@@ -14,7 +14,7 @@
 use crate::{
     clock::Time,
     collections::{Arena, IdMap, Key, Linked, Links},
-    memory::{BODY_COST, Bodies, Body, Need, OutOfMemory},
+    memory::{BODY_COST, Body, Need, OutOfMemory, Room},
     queue::{client::Client, tube::Tube},
 };
 
@@ -191,7 +191,6 @@ impl DueKey {
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     pub(super) arena: Arena<Job>,
-    pub(super) bodies: Bodies,
     ids: IdMap<Job>,
     /// Bytes of all bodies.
     bytes: u64,
@@ -199,8 +198,7 @@ pub(super) struct Jobs {
 
 impl Jobs {
     /// Makes sure that the next job finds memory, but for its body. O(1).
-    pub(super) fn make_room(&mut self, id: u64) -> Result<(), OutOfMemory> {
-        let room = self.bodies.room_mut();
+    pub(super) fn make_room(&mut self, id: u64, room: &mut Room) -> Result<(), OutOfMemory> {
         self.arena.make_room(Need::More, room)?;
         self.ids.make_room(id, room)
     }
@@ -217,11 +215,12 @@ impl Jobs {
         self.ids.get(id)
     }
 
-    pub(super) fn remove(&mut self, key: Key<Job>) {
+    /// Answers its body, which the caller must give back.
+    pub(super) fn remove(&mut self, key: Key<Job>) -> Body {
         let job = self.arena.remove(key);
         self.bytes -= job.body.len() as u64;
         self.ids.remove(job.record.id);
-        self.bodies.remove(job.body);
+        job.body
     }
 
     pub(super) fn held(&self) -> u64 {
@@ -229,11 +228,11 @@ impl Jobs {
     }
 
     pub(super) fn free_spent(&mut self) -> bool {
-        self.bodies.free_spent() || self.arena.free_spent() || self.ids.free_spent()
+        self.arena.free_spent() || self.ids.free_spent()
     }
 
     pub(super) fn has_spent(&self) -> bool {
-        self.bodies.has_spent() || self.arena.has_spent() || self.ids.has_spent()
+        self.arena.has_spent() || self.ids.has_spent()
     }
 }
 

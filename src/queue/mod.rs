@@ -35,7 +35,7 @@ use self::{client::Watch, job::Jobs, timers::Timers, tube::Tubes};
 use crate::{
     clock::Time,
     collections::{Arena, Key},
-    memory::{Bodies, Body, Need, OutOfMemory, Room},
+    memory::{Need, OutOfMemory, Room},
 };
 
 /// A client that waits is warned this long before a job it holds runs out of time.
@@ -123,9 +123,8 @@ impl Default for Queue {
 /// Clients come and go.
 impl Queue {
     /// Makes sure that [`Queue::join`] finds memory. O(1), unless a list must move.
-    pub fn make_room_to_join(&mut self) -> Result<(), OutOfMemory> {
-        let Self { jobs, clients, watches, timers, .. } = self;
-        let room = jobs.bodies.room_mut();
+    pub fn make_room_to_join(&mut self, room: &mut Room) -> Result<(), OutOfMemory> {
+        let Self { clients, watches, timers, .. } = self;
         clients.make_room(Need::Connection, room)?;
         watches.make_room(Need::Connection, room)?;
         timers.make_room_for_client(room)?;
@@ -196,24 +195,6 @@ impl Queue {
         let is_worker = &mut self.clients[client].is_worker;
         self.counts.workers += u32::from(!*is_worker);
         *is_worker = true;
-    }
-}
-
-/// Putting.
-impl Queue {
-    /// Where bodies are stored, for [`Queue::put`] or [`Queue::restore`], and shared by replies.
-    pub fn bodies(&self) -> &Bodies {
-        &self.jobs.bodies
-    }
-
-    /// The same, to change them.
-    pub fn bodies_mut(&mut self) -> &mut Bodies {
-        &mut self.jobs.bodies
-    }
-
-    /// The memory that there is for anything.
-    pub fn room_mut(&mut self) -> &mut Room {
-        self.jobs.bodies.room_mut()
     }
 }
 
@@ -297,22 +278,6 @@ impl Queue {
         &self.jobs.arena[job]
     }
 
-    /// The bytes of a job's body, with the CR LF that ended them.
-    pub fn body(&self, job: Key<Job>) -> &[u8] {
-        self.jobs.bodies.bytes(&self.jobs.arena[job].body)
-    }
-
-    /// The bytes of a job's body, and the memory that there is for a copy of them.
-    pub fn body_and_room(&mut self, job: Key<Job>) -> (&[u8], &mut Room) {
-        self.jobs.bodies.bytes_and_room(&self.jobs.arena[job].body)
-    }
-
-    /// Another handle to a job's body if it is large; see [`Bodies::add_ref`].
-    pub fn share(&mut self, job: Key<Job>) -> Option<Body> {
-        let body = &self.jobs.arena[job].body;
-        body.is_large().then(|| self.jobs.bodies.add_ref(body))
-    }
-
     /// A tube by key.
     pub fn tube(&self, tube: Key<Tube>) -> &Tube {
         &self.tubes.arena[tube]
@@ -353,33 +318,14 @@ impl Queue {
         self.tubes.iter().map(|tube| self.tubes.arena[tube].name())
     }
 
-    /// The same, and the memory that there is for a copy of them.
-    pub fn tube_names_and_room(&mut self) -> (impl Iterator<Item = &str>, &mut Room) {
-        let Self { tubes, jobs, .. } = self;
-        let tubes = &*tubes;
-        (tubes.iter().map(|tube| tubes.arena[tube].name()), jobs.bodies.room_mut())
-    }
-
     /// The names of the tubes the client watches, in the order of `list-tubes-watched`.
     pub fn watched_names(&self, client: Key<Client>) -> impl Iterator<Item = &str> {
         self.clients[client].watching.iter().map(|&(tube, _)| self.tubes.arena[tube].name())
     }
 
-    /// The same, and the memory that there is for a copy of them.
-    pub fn watched_names_and_room(
-        &mut self,
-        client: Key<Client>,
-    ) -> (impl Iterator<Item = &str>, &mut Room) {
-        let Self { tubes, clients, jobs, .. } = self;
-        let tubes = &*tubes;
-        let names = clients[client].watching.iter().map(|&(tube, _)| tubes.arena[tube].name());
-        (names, jobs.bodies.room_mut())
-    }
-
-    /// The name of the tube the client uses, and the memory that there is for a copy of it.
-    pub fn used_name_and_room(&mut self, client: Key<Client>) -> (&str, &mut Room) {
-        let tube = self.clients[client].using;
-        (self.tubes.arena[tube].name(), self.jobs.bodies.room_mut())
+    /// The name of the tube the client uses.
+    pub fn used_name(&self, client: Key<Client>) -> &str {
+        self.tubes.arena[self.clients[client].using].name()
     }
 
     /// How many jobs, tubes, watches and clients have been looked at so far; see

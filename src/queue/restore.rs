@@ -4,7 +4,7 @@ use super::{Dated, Job, Pause, Queue, Record, State};
 use crate::{
     clock::Time,
     collections::{Key, Links},
-    memory::{Body, Need, OutOfMemory},
+    memory::{Body, Need, OutOfMemory, Room},
 };
 
 /// How many empty places are passed in the time that one job takes, at least.
@@ -13,9 +13,13 @@ const POSITIONS_PER_JOB: usize = 16;
 /// Coming back from a log, and holding still when a log fails.
 impl Queue {
     /// Makes sure of the memory that [`Queue::restore`] takes beside that of the body.
-    pub fn make_room_to_restore(&mut self, id: u64, tube: &str) -> Result<(), OutOfMemory> {
-        self.jobs.make_room(id)?;
-        let room = self.jobs.bodies.room_mut();
+    pub fn make_room_to_restore(
+        &mut self,
+        id: u64,
+        tube: &str,
+        room: &mut Room,
+    ) -> Result<(), OutOfMemory> {
+        self.jobs.make_room(id, room)?;
         if let Some(tube) = self.tubes.find(tube) {
             let tube = &mut self.tubes.arena[tube];
             tube.ready.make_room(Need::More, room)?;
@@ -45,12 +49,14 @@ impl Queue {
         self.place(job);
     }
 
-    /// Forgets a restored job: it was deleted before this process began.
-    pub fn discard(&mut self, job: Key<Job>) {
+    /// Forgets a restored job, which was deleted before this process began, and answers its body,
+    /// which the caller must give back.
+    pub fn discard(&mut self, job: Key<Job>) -> Body {
         let tube = self.detach(job);
-        self.jobs.remove(job);
+        let body = self.jobs.remove(job);
         self.tubes.arena[tube].lose_job();
         self.drop_if_idle(tube);
+        body
     }
 
     /// No job will get an id below `next`.

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     clock::Time,
     collections::{Key, Links},
-    memory::{Body, Need, OutOfMemory},
+    memory::{Body, Need, OutOfMemory, Room},
 };
 
 impl Queue {
@@ -20,10 +20,15 @@ impl Queue {
 
     /// Makes the client use a tube, which comes to life if need be. Fails, and changes nothing,
     /// where there is no memory for that.
-    pub fn use_tube(&mut self, client: Key<Client>, name: &str) -> Result<(), OutOfMemory> {
+    pub fn use_tube(
+        &mut self,
+        client: Key<Client>,
+        name: &str,
+        room: &mut Room,
+    ) -> Result<(), OutOfMemory> {
         let tube = match self.tubes.find(name) {
             Some(tube) => tube,
-            None => self.try_make_tube(name)?,
+            None => self.try_make_tube(name, room)?,
         };
         self.tubes.arena[tube].users += 1;
         let before = std::mem::replace(&mut self.clients[client].using, tube);
@@ -33,8 +38,7 @@ impl Queue {
     }
 
     /// Adds a tube whose name no other has. Fails where there is no memory for it.
-    fn try_make_tube(&mut self, name: &str) -> Result<Key<Tube>, OutOfMemory> {
-        let room = self.jobs.bodies.room_mut();
+    fn try_make_tube(&mut self, name: &str, room: &mut Room) -> Result<Key<Tube>, OutOfMemory> {
         self.tubes.make_room(name, room)?;
         self.timers.make_room_for_tube(room)?;
         Ok(self.make_tube(name))
@@ -48,17 +52,25 @@ impl Queue {
 
     /// Makes sure that the client's next [`Queue::put`] finds memory. O(1), unless a list must
     /// move.
-    pub fn make_room_to_put(&mut self, client: Key<Client>, delay: u32) -> Result<(), OutOfMemory> {
+    pub fn make_room_to_put(
+        &mut self,
+        client: Key<Client>,
+        delay: u32,
+        room: &mut Room,
+    ) -> Result<(), OutOfMemory> {
         let tube = self.clients[client].using;
-        self.jobs.make_room(self.next_id)?;
-        let room = self.jobs.bodies.room_mut();
+        self.jobs.make_room(self.next_id, room)?;
         self.tubes.arena[tube].ready.make_room(Need::More, room)?;
-        self.make_room_to_delay(tube, delay)
+        self.make_room_to_delay(tube, delay, room)
     }
 
     /// Makes sure that another delayed job of the tube finds memory, unless it has no delay.
-    fn make_room_to_delay(&mut self, tube: Key<Tube>, delay: u32) -> Result<(), OutOfMemory> {
-        let room = self.jobs.bodies.room_mut();
+    fn make_room_to_delay(
+        &mut self,
+        tube: Key<Tube>,
+        delay: u32,
+        room: &mut Room,
+    ) -> Result<(), OutOfMemory> {
         match delay {
             0 => Ok(()),
             _ => self.tubes.arena[tube].delayed.make_room(Need::Least, room),
@@ -99,8 +111,12 @@ impl Queue {
 
 impl Queue {
     /// Makes sure that the client can hold another job. O(1), unless its list must move.
-    pub fn make_room_to_hold(&mut self, client: Key<Client>) -> Result<(), OutOfMemory> {
-        self.clients[client].deadlines.make_room(Need::Least, self.jobs.bodies.room_mut())
+    pub fn make_room_to_hold(
+        &mut self,
+        client: Key<Client>,
+        room: &mut Room,
+    ) -> Result<(), OutOfMemory> {
+        self.clients[client].deadlines.make_room(Need::Least, room)
     }
 
     /// Hands the client the best ready job of the unpaused tubes it watches: the least priority,
@@ -146,18 +162,24 @@ impl Queue {
         self.find(id).filter(|&job| self.jobs.arena[job].reserver().is_none_or(|by| by == client))
     }
 
-    /// Forgets a job.
-    pub fn delete(&mut self, job: Key<Job>) {
+    /// Forgets a job and answers its body, which the caller must give back.
+    pub fn delete(&mut self, job: Key<Job>) -> Body {
         let tube = self.detach(job);
-        self.jobs.remove(job);
+        let body = self.jobs.remove(job);
         self.tubes.arena[tube].deletes += 1;
         self.tubes.arena[tube].lose_job();
         self.drop_if_idle(tube);
+        body
     }
 
     /// Makes sure that [`Queue::release`] finds memory; without a delay it does.
-    pub fn make_room_to_release(&mut self, job: Key<Job>, delay: u32) -> Result<(), OutOfMemory> {
-        self.make_room_to_delay(self.jobs.arena[job].tube, delay)
+    pub fn make_room_to_release(
+        &mut self,
+        job: Key<Job>,
+        delay: u32,
+        room: &mut Room,
+    ) -> Result<(), OutOfMemory> {
+        self.make_room_to_delay(self.jobs.arena[job].tube, delay, room)
     }
 
     /// Returns a reserved job with a new priority; without a delay, the tube answered is to hand
@@ -202,21 +224,29 @@ impl Queue {
     /// Adds a tube to those the client watches and answers how many they are. The tube comes to
     /// life if need be; watching twice counts once. Fails, and changes nothing, where there is no
     /// memory for that. O(tubes watched).
-    pub fn watch(&mut self, client: Key<Client>, name: &str) -> Result<usize, OutOfMemory> {
+    pub fn watch(
+        &mut self,
+        client: Key<Client>,
+        name: &str,
+        room: &mut Room,
+    ) -> Result<usize, OutOfMemory> {
         let found = self.tubes.find(name);
         if found.is_none_or(|tube| self.clients[client].watch_of(tube).is_none()) {
-            self.make_room_to_watch(client)?;
+            self.make_room_to_watch(client, room)?;
             let tube = match found {
                 Some(tube) => tube,
-                None => self.try_make_tube(name)?,
+                None => self.try_make_tube(name, room)?,
             };
             self.add_watch(client, tube);
         }
         Ok(self.clients[client].watching())
     }
 
-    fn make_room_to_watch(&mut self, client: Key<Client>) -> Result<(), OutOfMemory> {
-        let room = self.jobs.bodies.room_mut();
+    fn make_room_to_watch(
+        &mut self,
+        client: Key<Client>,
+        room: &mut Room,
+    ) -> Result<(), OutOfMemory> {
         self.watches.make_room(Need::More, room)?;
         let Client { watching, absent, .. } = &mut self.clients[client];
         let count = watching.len() + 1;

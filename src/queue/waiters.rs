@@ -13,15 +13,18 @@ use super::{Client, Queue, Tube, client::Wait};
 use crate::{
     clock::Time,
     collections::Key,
-    memory::{Need, OutOfMemory},
+    memory::{Need, OutOfMemory, Room},
 };
 
 impl Queue {
     /// Makes sure that [`Queue::wait`] finds memory, and later the job that the client waits for.
     /// O(places it has lost since it waited last).
-    pub fn make_room_to_wait(&mut self, client: Key<Client>) -> Result<(), OutOfMemory> {
-        let Self { jobs, tubes, clients, watches, .. } = self;
-        let room = jobs.bodies.room_mut();
+    pub fn make_room_to_wait(
+        &mut self,
+        client: Key<Client>,
+        room: &mut Room,
+    ) -> Result<(), OutOfMemory> {
+        let Self { tubes, clients, watches, .. } = self;
         let client = &mut clients[client];
         for &watch in &client.absent {
             tubes.arena[watches[watch].tube].line.make_room(Need::Least, room)?;

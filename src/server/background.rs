@@ -50,7 +50,8 @@ impl Server {
 
     /// Gives a piece of memory back to the system that nothing needs any more.
     pub(super) fn free_spent(&mut self) -> bool {
-        self.queue.free_spent()
+        self.bodies.free_spent()
+            || self.queue.free_spent()
             || self.conns.free_spent()
             || self.wal.as_mut().is_some_and(Wal::free_spent)
     }
@@ -77,18 +78,19 @@ impl Server {
                 self.kicks_left = 0;
                 break;
             }
-            let reply = match self.may_update(now) {
-                Ok(()) => None,
-                Err(Unavailable::Full) => Some(Reply::KickedJobs(long.kick.moved)),
-                Err(Unavailable::Failed) => Some(Reply::Refused(Refused::InternalError)),
+            let permit = match self.permit_update(now) {
+                Ok(permit) => permit,
+                Err(Unavailable::Full) => {
+                    return self.end_kick(&long, Reply::KickedJobs(long.kick.moved));
+                }
+                Err(Unavailable::Failed) => {
+                    return self.end_kick(&long, Reply::Refused(Refused::InternalError));
+                }
             };
-            if let Some(reply) = reply {
-                return self.end_kick(&long, reply);
-            }
             let Some(job) = self.queue.kick_next(&mut long.kick) else {
                 return self.end_kick(&long, Reply::KickedJobs(long.kick.moved));
             };
-            self.log_change(job, now);
+            self.log_change(permit, job, now);
             self.kicks_left -= 1;
             self.hand_out(self.queue.job(job).tube, now);
         }

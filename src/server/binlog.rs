@@ -10,32 +10,41 @@ use crate::{
     conn::Conn,
     memory::OutOfMemory,
     proto::{Refused, Reply},
-    queue::{Job, Queue},
+    queue::Job,
     server::{Identity, Settings},
-    wal::{self, Outcome, Unavailable, Wal},
+    wal::{self, Jobs, Outcome, Restored, Unavailable, Wal},
 };
+
+/// Leave to change a job, spent by telling the binlog of the change; without a binlog, just leave.
+#[must_use = "a change that the binlog is not told of does not outlast a restart"]
+#[derive(Debug)]
+pub(super) struct Permit(Option<wal::Permit>);
+
+fn permit(result: Result<wal::Permit, Unavailable>) -> Result<Permit, Unavailable> {
+    result.map(|permit| Permit(Some(permit)))
+}
 
 impl Server {
     /// Makes a server that goes on with the jobs of a log.
-    pub fn with_log(
+    pub fn with_wal(
         identity: Identity,
         settings: Settings,
-        mut queue: Queue,
+        mut restored: Restored,
         wal: Wal,
         now: Time,
     ) -> Self {
         if !wal.is_sound() {
-            queue.freeze();
+            restored.queue.freeze();
         }
         // What the log has brought stays, whatever the ceiling is now.
-        Self::with(identity, settings, queue, Some(wal), now)
+        Self::with(identity, settings, restored, Some(wal), now)
     }
 
     /// Ends the doings of a turn: call it before replies leave. They may leave after it, except
     /// those that it has taken back because what they say could not be made sure of.
     pub fn commit(&mut self, now: Time) {
         let Some(wal) = &mut self.wal else { return };
-        match wal.commit(&self.queue, now) {
+        match wal.commit(Jobs { queue: &self.queue, bodies: &self.bodies }, now) {
             Outcome::Done => self.awaiting.clear(),
             Outcome::Failed => {
                 self.queue.freeze();
@@ -57,7 +66,7 @@ impl Server {
     }
 
     /// Whether [`Server::commit`] does anything.
-    pub fn has_log(&self) -> bool {
+    pub fn has_wal(&self) -> bool {
         self.wal.is_some()
     }
 
@@ -75,8 +84,8 @@ impl Server {
         }
     }
 
-    /// The log, to look at.
-    pub fn log(&self) -> Option<&Wal> {
+    /// The binlog, to look at.
+    pub fn wal(&self) -> Option<&Wal> {
         self.wal.as_ref()
     }
 
@@ -90,55 +99,53 @@ impl Server {
         }
     }
 
-    /// Whether a job with a body of so many bytes may be put into the client's tube.
-    pub(super) fn may_put(
+    /// Permits a new job of the client, with a body of `size` bytes.
+    pub(super) fn permit_put(
         &mut self,
         key: Key<Conn>,
         size: usize,
         now: Time,
-    ) -> Result<(), Refused> {
-        let Some(wal) = &mut self.wal else { return Ok(()) };
+    ) -> Result<Permit, Refused> {
+        let Some(wal) = &mut self.wal else { return Ok(Permit(None)) };
         let tube = self.queue.client(key.beside()).using;
         let length = Wal::full_length(self.queue.tube(tube).name(), size);
-        wal.make_room_to_put(self.queue.room_mut()).map_err(|OutOfMemory| Refused::OutOfMemory)?;
-        wal.may_put(length, now).map_err(refused)
+        wal.make_room_to_put(self.bodies.room_mut()).map_err(|OutOfMemory| Refused::OutOfMemory)?;
+        permit(wal.permit_put(length, now)).map_err(refused)
     }
 
-    /// Whether a job may change its state.
-    pub(super) fn may_update(&mut self, now: Time) -> Result<(), Unavailable> {
-        self.wal.as_mut().map_or(Ok(()), |wal| wal.may_update(now))
+    /// Permits a change of a job.
+    pub(super) fn permit_update(&mut self, now: Time) -> Result<Permit, Unavailable> {
+        self.wal.as_mut().map_or(Ok(Permit(None)), |wal| permit(wal.permit_update(now)))
     }
 
-    /// Whether a job may change in a way that must not be refused for want of room.
-    pub(super) fn may_change(&mut self) -> Result<(), Refused> {
-        let is_sound = self.wal.as_ref().is_none_or(Wal::is_sound);
-        is_sound.then_some(()).ok_or(Refused::InternalError)
+    /// Permits a change of a job that must not be refused because the disk is full.
+    pub(super) fn permit_deferrable_update(&self) -> Result<Permit, Unavailable> {
+        self.wal.as_ref().map_or(Ok(Permit(None)), |wal| permit(wal.permit_deferrable_update()))
     }
 
-    /// Whether a job may be deleted.
-    pub(super) fn may_delete(&mut self, now: Time) -> Result<(), Refused> {
-        let Some(wal) = &mut self.wal else { return Ok(()) };
-        wal.may_delete(now).map_err(|_| Refused::InternalError)
+    /// Permits the delete of a job.
+    pub(super) fn permit_delete(&mut self, now: Time) -> Result<Permit, Unavailable> {
+        self.wal.as_mut().map_or(Ok(Permit(None)), |wal| permit(wal.permit_delete(now)))
     }
 
     /// A job has been put.
-    pub(super) fn log_put(&mut self, job: Key<Job>) {
-        if let Some(wal) = &mut self.wal {
-            wal.put(&self.queue, job);
+    pub(super) fn log_put(&mut self, permit: Permit, job: Key<Job>) {
+        if let (Some(wal), Some(permit)) = (&mut self.wal, permit.0) {
+            wal.put(permit, Jobs { queue: &self.queue, bodies: &self.bodies }, job);
         }
     }
 
     /// A job has changed in a way that a restart must know of.
-    pub(super) fn log_change(&mut self, job: Key<Job>, now: Time) {
-        if let Some(wal) = &mut self.wal {
-            wal.update(&self.queue, job, now);
+    pub(super) fn log_change(&mut self, permit: Permit, job: Key<Job>, now: Time) {
+        if let (Some(wal), Some(permit)) = (&mut self.wal, permit.0) {
+            wal.update(permit, &self.queue, job, now);
         }
     }
 
     /// A job is about to be deleted.
-    pub(super) fn log_delete(&mut self, job: Key<Job>) {
-        if let Some(wal) = &mut self.wal {
-            wal.delete(&self.queue, job);
+    pub(super) fn log_delete(&mut self, permit: Permit, job: Key<Job>) {
+        if let (Some(wal), Some(permit)) = (&mut self.wal, permit.0) {
+            wal.delete(permit, &self.queue, job);
         }
     }
 
@@ -160,7 +167,7 @@ impl Server {
     fn abort(&mut self, key: Key<Conn>) {
         self.detach_kicks(key);
         self.queue.stop_waiting(key.beside());
-        self.conns[key].forget(self.queue.bodies_mut());
+        self.conns[key].forget(&mut self.bodies);
         self.mark_dirty(key);
     }
 }

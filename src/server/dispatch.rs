@@ -10,8 +10,8 @@ use crate::{
     collections::Key,
     conn::Conn,
     memory::{Need, OutOfMemory},
-    proto::{self, CRLF, Command, List, ParseError, PutHeader, Refused, Reply},
-    queue::{Job, Put, State, Tube},
+    proto::{self, CRLF, Command, List, ParseError, Refused, Reply},
+    queue::{Job, State, Tube},
 };
 
 /// What obeying comes to: an error is the reply that says why it was not done.
@@ -63,19 +63,6 @@ impl Server {
         self.reply(key, Reply::Refused(refused));
     }
 
-    /// The id is taken here, so a body that fails leaves a gap.
-    fn put_header(&mut self, key: Key<Conn>, header: PutHeader, rest: &mut &[u8], now: Time) {
-        let PutHeader { pri, delay, ttr, size } = header;
-        self.queue.mark_producer(key.beside());
-        if !self.queue.bodies().may_hold(u64::from(size) + CRLF.len() as u64) {
-            return self.conns[key].skip_body(size, Refused::OutOfMemory);
-        }
-        let put = Put { id: self.queue.take_id(), pri, delay, ttr, created_at: now };
-        if let Some(body) = self.conns[key].expect_body(put, size, rest) {
-            self.put_whole(key, put, body, now);
-        }
-    }
-
     /// Obeys a command. Fails with the answer where it cannot be: what it names is not there, or
     /// not this client's to command, or the log cannot take the change.
     fn obey(
@@ -89,7 +76,7 @@ impl Server {
         match command {
             Command::Put(header) => self.put_header(key, header, rest, now),
             Command::Use(name) => {
-                self.queue.use_tube(client, name).map_err(refuse)?;
+                self.queue.use_tube(client, name, self.bodies.room_mut()).map_err(refuse)?;
                 self.reply(key, Reply::Using(name));
             }
             Command::Reserve { timeout } => return self.reserve(key, timeout, now),
@@ -103,7 +90,8 @@ impl Server {
                 self.reply(key, Reply::Touched);
             }
             Command::Watch(name) => {
-                let count = self.queue.watch(client, name).map_err(refuse)?;
+                let count =
+                    self.queue.watch(client, name, self.bodies.room_mut()).map_err(refuse)?;
                 self.charge(count);
                 self.reply(key, Reply::Watching(count));
             }
@@ -124,7 +112,7 @@ impl Server {
             }
             Command::Kick { bound } => {
                 let count = self.kicks.len() + 1;
-                let room = self.queue.room_mut();
+                let room = self.bodies.room_mut();
                 room.grow_line(Need::More, &mut self.kicks, count).map_err(refuse)?;
                 let kick = self.queue.begin_kick(self.used(key), bound);
                 self.kick(LongKick { by: Some(key), kick }, now);
@@ -142,8 +130,8 @@ impl Server {
             }
             Command::ListTubes => return self.list_tubes(key),
             Command::ListTubeUsed => {
-                let (name, room) = self.queue.used_name_and_room(client);
-                self.conns[key].output.reply(Reply::Using(name), room);
+                let reply = Reply::Using(self.queue.used_name(client));
+                self.conns[key].output.reply(reply, self.bodies.room_mut());
                 self.mark_dirty(key);
             }
             Command::ListTubesWatched => return self.list_tubes_watched(key),
@@ -165,7 +153,7 @@ impl Server {
         let client = key.beside();
         self.charge(self.queue.tubes_to_scan(client));
         self.queue.mark_worker(client);
-        self.queue.make_room_to_hold(client).map_err(refuse)?;
+        self.queue.make_room_to_hold(client, self.bodies.room_mut()).map_err(refuse)?;
         if let Some(job) = self.queue.reserve(client, now) {
             self.send_reserved(key, job);
         } else if self.queue.is_deadline_soon(client, now) {
@@ -175,7 +163,7 @@ impl Server {
         } else {
             let until = timeout.map(|seconds| now + Duration::from_secs(seconds.into()));
             self.charge(self.queue.client(client).places_to_take());
-            self.queue.make_room_to_wait(client).map_err(refuse)?;
+            self.queue.make_room_to_wait(client, self.bodies.room_mut()).map_err(refuse)?;
             self.queue.wait(client, until);
             self.conns[key].wait();
         }
@@ -184,13 +172,13 @@ impl Server {
 
     fn reserve_job(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
         let job = self.queue.find_unreserved(id).ok_or(NOT_FOUND)?;
-        self.may_change().map_err(Reply::Refused)?;
+        let permit = self.permit_deferrable_update().map_err(|_| INTERNAL_ERROR)?;
         self.queue.mark_worker(key.beside());
-        self.queue.make_room_to_hold(key.beside()).map_err(refuse)?;
+        self.queue.make_room_to_hold(key.beside(), self.bodies.room_mut()).map_err(refuse)?;
         let is_ready = self.queue.job(job).record.state == State::Ready;
         self.queue.reserve_job(key.beside(), job, now);
         if !is_ready {
-            self.log_change(job, now);
+            self.log_change(permit, job, now);
         }
         self.send_reserved(key, job);
         Ok(())
@@ -198,9 +186,9 @@ impl Server {
 
     fn delete(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
         let job = self.queue.deletable_by(key.beside(), id).ok_or(NOT_FOUND)?;
-        self.may_delete(now).map_err(Reply::Refused)?;
-        self.log_delete(job);
-        self.queue.delete(job);
+        let permit = self.permit_delete(now).map_err(|_| INTERNAL_ERROR)?;
+        self.log_delete(permit, job);
+        self.bodies.remove(self.queue.delete(job));
         self.acknowledge(key, Reply::Deleted);
         Ok(())
     }
@@ -209,14 +197,14 @@ impl Server {
     /// job back must be rid of it.
     fn release(&mut self, key: Key<Conn>, id: u64, pri: u32, delay: u32, now: Time) -> Answer {
         let job = self.queue.reserved_by(key.beside(), id).ok_or(NOT_FOUND)?;
-        self.queue.make_room_to_release(job, delay).map_err(refuse)?;
-        match delay {
-            0 => self.may_change(),
-            _ => self.may_update(now).map_err(binlog::refused),
-        }
-        .map_err(Reply::Refused)?;
+        self.queue.make_room_to_release(job, delay, self.bodies.room_mut()).map_err(refuse)?;
+        let permit = match delay {
+            0 => self.permit_deferrable_update(),
+            _ => self.permit_update(now),
+        };
+        let permit = permit.map_err(|error| Reply::Refused(binlog::refused(error)))?;
         let tube = self.queue.release(job, pri, delay, now);
-        self.log_change(job, now);
+        self.log_change(permit, job, now);
         self.acknowledge(key, Reply::Released);
         self.hand_out(tube, now);
         Ok(())
@@ -224,18 +212,18 @@ impl Server {
 
     fn bury(&mut self, key: Key<Conn>, id: u64, pri: u32, now: Time) -> Answer {
         let job = self.queue.reserved_by(key.beside(), id).ok_or(NOT_FOUND)?;
-        self.may_update(now).map_err(|_| INTERNAL_ERROR)?;
+        let permit = self.permit_update(now).map_err(|_| INTERNAL_ERROR)?;
         self.queue.bury(job, pri, now);
-        self.log_change(job, now);
+        self.log_change(permit, job, now);
         self.acknowledge(key, Reply::Buried);
         Ok(())
     }
 
     fn kick_job(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
         let job = self.queue.find(id).ok_or(NOT_FOUND)?;
-        self.may_update(now).map_err(|_| INTERNAL_ERROR)?;
+        let permit = self.permit_update(now).map_err(|_| INTERNAL_ERROR)?;
         let tube = self.queue.kick_job(job).ok_or(NOT_FOUND)?;
-        self.log_change(job, now);
+        self.log_change(permit, job, now);
         self.acknowledge(key, Reply::Kicked);
         self.hand_out(tube, now);
         Ok(())
@@ -254,14 +242,14 @@ impl Server {
     fn send_document(&mut self, key: Key<Conn>, document: &[u8]) {
         // Written name by name and number by number: `stats` takes as long as ten other commands.
         self.charge(document.len() / 2);
-        self.conns[key].output.reply(Reply::Ok(document), self.queue.room_mut());
+        self.conns[key].output.reply(Reply::Ok(document), self.bodies.room_mut());
         self.mark_dirty(key);
     }
 
     fn list_tubes(&mut self, key: Key<Conn>) -> Answer {
         let list = List { count: self.queue.tubes(), bytes: self.queue.tube_name_bytes() };
         self.make_room_to_list(list)?;
-        let (names, room) = self.queue.tube_names_and_room();
+        let (names, room) = (self.queue.tube_names(), self.bodies.room_mut());
         self.conns[key].output.write(room, |out| list.write(out, names));
         self.mark_dirty(key);
         Ok(())
@@ -271,7 +259,7 @@ impl Server {
         let names = self.queue.watched_names(key.beside());
         let list = names.fold(List::default(), List::with);
         self.make_room_to_list(list)?;
-        let (names, room) = self.queue.watched_names_and_room(key.beside());
+        let (names, room) = (self.queue.watched_names(key.beside()), self.bodies.room_mut());
         self.conns[key].output.write(room, |out| list.write(out, names));
         self.mark_dirty(key);
         Ok(())
@@ -281,7 +269,7 @@ impl Server {
     fn make_room_to_list(&mut self, list: List) -> Answer {
         self.charge(list.size() / 2);
         let need = if list.size() > SMALL_LIST_MAX_BYTES { Need::More } else { Need::Least };
-        let has_room = self.queue.room_mut().has(need, list.size());
+        let has_room = self.bodies.room_mut().has(need, list.size());
         has_room.then_some(()).ok_or(Reply::Refused(Refused::OutOfMemory))
     }
 }

@@ -27,16 +27,16 @@ use std::{collections::VecDeque, io::IoSlice, time::Duration};
 
 use ::log::{debug, info, trace};
 
-use self::background::LongKick;
+use self::{background::LongKick, put::ArrivedBody};
 use crate::{
     clock::Time,
     collections::{Arena, Key},
     conn::{Conn, SLICES, Step},
-    memory::{Memory, Need, OutOfMemory, Room},
+    memory::{Bodies, Memory, Need, OutOfMemory, Room},
     proto::{CRLF, Refused, Reply, Verb},
     queue::{Client, Job, Queue, Tube},
     service::logging::Seldom,
-    wal::Wal,
+    wal::{Jobs, Restored, Wal},
 };
 
 /// How many jobs one kind of large work moves in a turn, and how many alarms of one kind are
@@ -91,13 +91,13 @@ pub struct Identity {
     pub rusage: fn() -> Rusage,
 }
 
-/// CPU time, in seconds and microseconds.
+/// CPU time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rusage {
     /// In the process itself.
-    pub user: (u64, u32),
+    pub user: Duration,
     /// In the kernel on its behalf.
-    pub system: (u64, u32),
+    pub system: Duration,
 }
 
 /// What the flags decide for the core.
@@ -143,6 +143,8 @@ pub enum FeedResult {
 #[derive(Debug)]
 pub struct Server {
     queue: Queue,
+    /// All bodies: of jobs, of uploads, of replies.
+    bodies: Bodies,
     wal: Option<Wal>,
     /// Connections with replies that must not leave before the next commit.
     awaiting: Vec<Key<Conn>>,
@@ -179,19 +181,21 @@ pub struct Server {
 impl Server {
     /// Makes a server without connections, jobs or log.
     pub fn new(identity: Identity, settings: Settings, now: Time) -> Self {
-        Self::with(identity, settings, Queue::default(), None, now)
+        Self::with(identity, settings, Restored::default(), None, now)
     }
 
     fn with(
         identity: Identity,
         settings: Settings,
-        mut queue: Queue,
+        restored: Restored,
         wal: Option<Wal>,
         now: Time,
     ) -> Self {
-        queue.room_mut().set_ceiling(settings.memory_limit.unwrap_or(u64::MAX));
+        let Restored { queue, mut bodies } = restored;
+        bodies.room_mut().set_ceiling(settings.memory_limit.unwrap_or(u64::MAX));
         Self {
             queue,
+            bodies,
             wal,
             awaiting: Vec::new(),
             conns: Arena::default(),
@@ -217,15 +221,15 @@ impl Server {
     /// Takes memory from somewhere else from now on, a step of so many bytes ahead; and tries again
     /// after so long what there was none for.
     pub fn set_memory(&mut self, memory: Box<dyn Memory>, step: usize, patience: Duration) {
-        self.queue.room_mut().change_memory(memory, step);
+        self.bodies.room_mut().change_memory(memory, step);
         self.patience = patience;
     }
 
     /// Makes sure that [`Server::open`] finds memory. Fails where there is none. O(1), unless a
     /// list must move.
     pub fn make_room_to_open(&mut self) -> Result<(), OutOfMemory> {
-        self.queue.make_room_to_join()?;
-        let room = self.queue.room_mut();
+        let room = self.bodies.room_mut();
+        self.queue.make_room_to_join(room)?;
         self.conns.make_room(Need::Connection, room)?;
         let count = self.conns.len() + 1;
         for line in [&mut self.dirty, &mut self.disconnecting] {
@@ -236,7 +240,7 @@ impl Server {
 
     /// The memory that there is.
     pub fn room_mut(&mut self) -> &mut Room {
-        self.queue.room_mut()
+        self.bodies.room_mut()
     }
 
     /// The latest instant given to anything, a few nanoseconds after the one last told: what is due
@@ -247,12 +251,12 @@ impl Server {
 
     /// Whether there is memory for a small step that something makes necessary.
     pub fn has_room(&mut self) -> bool {
-        self.queue.room_mut().has(Need::Least, STEP_BYTES_MAX)
+        self.bodies.room_mut().has(Need::Least, STEP_BYTES_MAX)
     }
 
     /// Whether something was refused that [`Server::has_room`] asks for, since the last tick.
     pub fn lacks_room(&self) -> bool {
-        self.queue.bodies().room().is_refused(Need::Least)
+        self.bodies.room().is_refused(Need::Least)
     }
 
     /// Adds a connection.
@@ -280,13 +284,13 @@ impl Server {
         let has_unsent = !self.conns[key].output.is_empty();
         let mut need = if has_unsent { Need::Reply } else { Need::Least };
         while self.commands_this_turn < end {
-            if !self.queue.room_mut().has(need, STEP_BYTES_MAX) {
+            if !self.bodies.room_mut().has(need, STEP_BYTES_MAX) {
                 feed_result = FeedResult::Short;
                 break;
             }
             need = Need::Reply;
             self.commands_this_turn += 1;
-            match self.conns[key].step(&mut rest, self.queue.bodies_mut()) {
+            match self.conns[key].step(&mut rest, &mut self.bodies) {
                 Step::Line(line) => self.dispatch(key, line, &mut rest, now),
                 Step::Http(line) => {
                     debug!("{key:?} sent HTTP and is closed");
@@ -296,7 +300,9 @@ impl Server {
                     }
                     self.end_of_input(key);
                 }
-                Step::Job(put, body) => self.put_stored(key, put, body, now),
+                Step::Body(put, body) => {
+                    self.put(key, put, ArrivedBody::Collected(body), now);
+                }
                 Step::Refuse(refused) => self.reply(key, Reply::Refused(refused)),
                 Step::More => {
                     feed_result = FeedResult::More;
@@ -338,7 +344,7 @@ impl Server {
 
     /// All that the client ever sent has been fed; the connection ends when its replies are sent.
     pub fn end_of_input(&mut self, key: Key<Conn>) {
-        self.conns[key].close(self.queue.bodies_mut());
+        self.conns[key].close(&mut self.bodies);
         self.mark_dirty(key);
     }
 
@@ -346,7 +352,7 @@ impl Server {
     /// a first slice at once.
     pub fn close(&mut self, key: Key<Conn>, now: Time) {
         self.detach_kicks(key);
-        self.conns[key].forget(self.queue.bodies_mut());
+        self.conns[key].forget(&mut self.bodies);
         self.queue.leave(key.beside());
         self.disconnecting.push_back(key);
         let now = self.instant(now);
@@ -366,7 +372,7 @@ impl Server {
     /// Does what is due at `now`, then the next slices of what is large.
     pub fn tick(&mut self, now: Time) {
         let now = self.instant(now);
-        self.queue.room_mut().renew();
+        self.bodies.room_mut().renew();
         self.put_off_until = None;
         self.shift_dates(JOBS_PER_SLICE, now);
         self.alarm(now);
@@ -400,12 +406,12 @@ impl Server {
 
     /// The first bytes to send, as slices for one `writev`, and how many of these there are.
     pub fn output(&self, key: Key<Conn>) -> ([IoSlice<'_>; SLICES], usize) {
-        self.conns[key].output.slices(self.queue.bodies())
+        self.conns[key].output.slices(&self.bodies)
     }
 
     /// So many bytes of the output have been sent.
     pub fn sent(&mut self, key: Key<Conn>, count: usize) {
-        self.conns[key].output.sent(count, self.queue.bodies_mut());
+        self.conns[key].output.sent(count, &mut self.bodies);
     }
 
     /// Whether [`Server::feed`] would look at bytes now.
@@ -429,10 +435,11 @@ impl Server {
     /// now.
     pub fn next_deadline(&self) -> Option<Time> {
         let has_spent = self.queue.has_spent()
+            || self.bodies.has_spent()
             || self.conns.has_spent()
             || self.wal.as_ref().is_some_and(Wal::has_spent);
         if has_spent {
-            return Some(Time::default());
+            return Some(Time::AT_ONCE);
         }
         let log = self.wal.as_ref().and_then(Wal::next_deadline);
         let has_work = !self.kicks.is_empty() || !self.disconnecting.is_empty();
@@ -457,6 +464,16 @@ impl Server {
         self.is_draining
     }
 
+    /// The bodies, to look at.
+    pub fn bodies(&self) -> &Bodies {
+        &self.bodies
+    }
+
+    /// The jobs and their bodies, to look at.
+    pub fn jobs(&self) -> Jobs<'_> {
+        Jobs { queue: &self.queue, bodies: &self.bodies }
+    }
+
     /// The queue, to look at.
     pub fn queue(&self) -> &Queue {
         &self.queue
@@ -467,8 +484,8 @@ impl Server {
         self.queue.check();
         let handles: usize = self.conns.iter().map(|(_, conn)| conn.handles()).sum();
         let jobs = self.queue.jobs();
-        assert_eq!(self.queue.bodies().handles(), jobs + handles, "no body is forgotten");
-        let (all, of_jobs) = (self.queue.bodies().room().held(), self.queue.held());
+        assert_eq!(self.bodies.handles(), jobs + handles, "no body is forgotten");
+        let (all, of_jobs) = (self.bodies.room().held(), self.queue.held());
         let copied: u64 = self.conns.iter().map(|(_, conn)| conn.output.copied()).sum();
         assert!(all >= of_jobs + copied && (handles > 0 || all == of_jobs + copied));
     }
@@ -518,8 +535,9 @@ impl Server {
 
     /// Sends a reply that announces a job's body, and the body.
     fn send_body(&mut self, key: Key<Conn>, reply: Reply<'_>, job: Key<Job>) {
-        let shared = self.queue.share(job);
-        let (body, room) = self.queue.body_and_room(job);
+        let body = &self.queue.job(job).body;
+        let shared = body.is_large().then(|| self.bodies.add_ref(body));
+        let (body, room) = self.bodies.bytes_and_room(body);
         self.conns[key].output.reply_with(reply, body, shared, room);
         trace!("{key:?} < {reply:?}");
         self.mark_dirty(key);
@@ -533,7 +551,7 @@ impl Server {
 
     fn reply(&mut self, key: Key<Conn>, reply: Reply<'_>) {
         trace!("{key:?} < {reply:?}");
-        self.conns[key].output.reply(reply, self.queue.room_mut());
+        self.conns[key].output.reply(reply, self.bodies.room_mut());
         self.mark_dirty(key);
     }
 

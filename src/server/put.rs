@@ -1,66 +1,100 @@
-//! A job comes in: its body is here, and it is kept or refused.
+//! A job comes in: its header, its body, and the one decision whether it is admitted.
 
-use super::{Server, out_of_memory};
+use super::{Server, binlog::Permit, out_of_memory};
 use crate::{
     clock::Time,
     collections::Key,
-    conn::Conn,
+    conn::{Conn, PendingPut},
     memory::Body,
-    proto::{CRLF, Refused, Reply},
+    proto::{CRLF, PutHeader, Refused, Reply},
     queue::Put,
 };
 
+/// A body that has arrived to its end, with its CR LF.
+pub(super) enum ArrivedBody<'a> {
+    /// In one piece with its command; not stored yet.
+    Whole(&'a [u8]),
+    /// In several pieces, which were stored as they came.
+    Collected(Body),
+}
+
 impl Server {
-    /// The body of a `put` has arrived with its command.
-    pub(super) fn put_whole(&mut self, key: Key<Conn>, put: Put, bytes: &[u8], now: Time) {
-        let now = self.instant(now);
-        let has_end = bytes.ends_with(CRLF);
-        let may_keep = self.may_keep(key, bytes.len(), put.delay, has_end, now);
-        let body =
-            may_keep.and_then(|()| self.queue.bodies_mut().store(bytes).map_err(out_of_memory));
-        match body {
-            Ok(body) => self.put(key, put, body, now),
-            Err(refused) => self.reply(key, Reply::Refused(refused)),
+    /// Reads the header of a `put`; `rest` is what has arrived behind it. The id is taken here, so
+    /// a body that fails leaves a gap.
+    pub(super) fn put_header(
+        &mut self,
+        key: Key<Conn>,
+        header: PutHeader,
+        rest: &mut &[u8],
+        now: Time,
+    ) {
+        self.queue.mark_producer(key.beside());
+        if !self.bodies.may_hold(u64::from(header.size) + CRLF.len() as u64) {
+            return self.conns[key].skip_body(header.size, Refused::OutOfMemory);
+        }
+        let put = PendingPut { id: self.queue.take_id(), header, received_at: now };
+        if let Some(body) = self.conns[key].expect_body(put, rest) {
+            self.put(key, put, ArrivedBody::Whole(body), now);
         }
     }
 
-    /// The body of a `put` has arrived in pieces.
-    pub(super) fn put_stored(&mut self, key: Key<Conn>, put: Put, body: Body, now: Time) {
+    /// Adds the job whose body has arrived, or answers why not.
+    pub(super) fn put(
+        &mut self,
+        key: Key<Conn>,
+        put: PendingPut,
+        arrived: ArrivedBody<'_>,
+        now: Time,
+    ) {
         let now = self.instant(now);
-        let has_end = self.queue.bodies().bytes(&body).ends_with(CRLF);
-        match self.may_keep(key, body.len(), put.delay, has_end, now) {
-            Ok(()) => self.put(key, put, body, now),
-            Err(refused) => {
-                self.queue.bodies_mut().remove(body);
-                self.reply(key, Reply::Refused(refused));
+        let PendingPut { id, header: PutHeader { pri, delay, ttr, .. }, received_at } = put;
+        let bytes = match &arrived {
+            ArrivedBody::Whole(bytes) => bytes,
+            ArrivedBody::Collected(body) => self.bodies.bytes(body),
+        };
+        let (size, has_crlf) = (bytes.len(), bytes.ends_with(CRLF));
+        let admitted = match (self.admit(key, delay, size, has_crlf, now), arrived) {
+            (Ok(permit), ArrivedBody::Whole(bytes)) => {
+                self.bodies.store(bytes).map(|body| (permit, body)).map_err(out_of_memory)
             }
-        }
-    }
-
-    pub(super) fn put(&mut self, key: Key<Conn>, put: Put, body: Body, now: Time) {
+            (Ok(permit), ArrivedBody::Collected(body)) => Ok((permit, body)),
+            (Err(refused), ArrivedBody::Whole(_)) => Err(refused),
+            (Err(refused), ArrivedBody::Collected(body)) => {
+                self.bodies.remove(body);
+                Err(refused)
+            }
+        };
+        let (permit, body) = match admitted {
+            Ok(admitted) => admitted,
+            Err(refused) => return self.reply(key, Reply::Refused(refused)),
+        };
+        let put = Put { id, pri, delay, ttr, created_at: received_at };
         let job = self.queue.put(key.beside(), put, body, now);
-        self.log_put(job);
+        self.log_put(permit, job);
         let tube = self.queue.job(job).tube;
-        self.acknowledge(key, Reply::Inserted { id: put.id });
+        self.acknowledge(key, Reply::Inserted { id });
         self.hand_out(tube, now);
     }
 
-    /// Whether a job may be put: with a body of so many bytes, which ends as it should or not.
-    fn may_keep(
+    /// Decides whether a job comes in, with a body of `size` bytes: its end is right, jobs are
+    /// taken, and there is memory for the queue's part and space in the binlog. Memory for a body
+    /// that is not stored yet is the caller's matter.
+    fn admit(
         &mut self,
         key: Key<Conn>,
-        size: usize,
         delay: u32,
-        has_end: bool,
+        size: usize,
+        has_crlf: bool,
         now: Time,
-    ) -> Result<(), Refused> {
-        if !has_end {
+    ) -> Result<Permit, Refused> {
+        if !has_crlf {
             return Err(Refused::ExpectedCrlf);
         }
         if self.is_draining {
             return Err(Refused::Draining);
         }
-        self.queue.make_room_to_put(key.beside(), delay).map_err(out_of_memory)?;
-        self.may_put(key, size, now)
+        let room = self.bodies.room_mut();
+        self.queue.make_room_to_put(key.beside(), delay, room).map_err(out_of_memory)?;
+        self.permit_put(key, size, now)
     }
 }

@@ -49,7 +49,7 @@ impl Server {
     }
 
     pub(super) fn stats_job(&self, job: Key<Job>, now: Time) -> Vec<u8> {
-        let file = self.log().map_or(0, |log| log.segment_of(job));
+        let file = self.wal().map_or(0, |log| log.segment_of(job));
         let Job { record, tube, .. } = self.queue.job(job);
         let time_left = match record.state {
             State::Reserved(_) | State::Delayed => now.seconds_until(record.deadline_at),

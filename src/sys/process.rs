@@ -5,6 +5,7 @@ use std::{
     io,
     mem::MaybeUninit,
     ptr,
+    time::Duration,
 };
 
 use super::check;
@@ -116,8 +117,8 @@ fn text(array: &[c_char]) -> String {
     String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
 }
 
-/// CPU time of this process, in seconds and microseconds: its own, and the kernel's for it.
-pub fn cpu_time() -> ((u64, u32), (u64, u32)) {
+/// CPU time of this process: its own, and the kernel's for it.
+pub fn cpu_time() -> (Duration, Duration) {
     let mut usage = MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: the pointer is valid for one rusage.
     let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
@@ -126,10 +127,11 @@ pub fn cpu_time() -> ((u64, u32), (u64, u32)) {
     }
     // SAFETY: the call succeeded, so it has filled the rusage.
     let usage = unsafe { usage.assume_init() };
-    let split = |time: libc::timeval| {
-        (u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_usec).unwrap_or(0))
+    let duration = |time: libc::timeval| {
+        let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+        seconds + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
     };
-    (split(usage.ru_utime), split(usage.ru_stime))
+    (duration(usage.ru_utime), duration(usage.ru_stime))
 }
 
 /// Eight bytes that no other run of the daemon has.

@@ -5,11 +5,13 @@ use std::io;
 use log::{debug, warn};
 
 use super::{
-    Current, HEADER_BYTES, MARK_EVERY_BYTES, NUMBER_MAX, Name, PENDING_MAX_BYTES, SHORT_BYTES,
-    Sync, Wal, no_number_left, no_segment,
-    preallocate::{Spare, size_of},
+    Change, Current, Jobs, NUMBER_MAX, Name, PENDING_MAX_BYTES, Permit, Sync, Wal, no_number_left,
+    no_segment,
+    preallocate::Spare,
     reader::HEAD,
     record::{self, HEAD_MAX_BYTES as RECORD_HEAD_MAX_BYTES, JobFields, Kind, Mark, VERSION},
+    space::{HEADER_BYTES, Layout, SHORT_BYTES, file_size},
+    sync::SyncState,
 };
 use crate::{
     clock::Time,
@@ -24,22 +26,32 @@ const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
 /// wrong, that is when it is told.
 impl Wal {
     /// A job has been put, and nothing else done to it yet.
-    pub fn put(&mut self, queue: &Queue, job: Key<Job>) {
-        let length = self.append_full(queue, job);
+    pub fn put(&mut self, Permit(change): Permit, jobs: Jobs<'_>, job: Key<Job>) {
+        let length = self.append_full(jobs, job);
+        assert_eq!(change, Change::Put(length.into()), "a permit is for one change");
         self.segment_index.insert(job, length);
     }
 
-    /// A job has another state, priority or delay than the log says. If the change had to be made
-    /// though there is no room, it is written when there is.
-    pub fn update(&mut self, queue: &Queue, job: Key<Job>, now: Time) {
-        match self.may_update(now) {
-            Ok(()) => self.append_short(queue, job),
+    /// A job has another state, priority or delay than the binlog says.
+    pub fn update(&mut self, Permit(change): Permit, queue: &Queue, job: Key<Job>, now: Time) {
+        match change {
+            Change::Update => self.append_short(queue, job),
+            Change::DeferrableUpdate => self.update_or_defer(queue, job, now),
+            other => panic!("a permit for {other:?} is spent on an update"),
+        }
+    }
+
+    /// Appends what has changed of a job, or has it appended when there is space.
+    pub(super) fn update_or_defer(&mut self, queue: &Queue, job: Key<Job>, now: Time) {
+        match self.permit_update(now) {
+            Ok(_) => self.append_short(queue, job),
             Err(_) => self.segment_index.defer(job),
         }
     }
 
     /// A job is about to be deleted.
-    pub fn delete(&mut self, queue: &Queue, job: Key<Job>) {
+    pub fn delete(&mut self, Permit(change): Permit, queue: &Queue, job: Key<Job>) {
+        assert_eq!(change, Change::Delete, "a permit is for one change");
         let fields = JobFields { kind: Kind::Deleted, ..self.fields(queue, job) };
         self.append(&fields, None, queue);
         self.segment_index.remove(job);
@@ -74,10 +86,9 @@ impl Wal {
     }
 
     /// Answers the record's length in bytes.
-    pub(super) fn append_full(&mut self, queue: &Queue, key: Key<Job>) -> u32 {
-        let job = queue.job(key);
-        let name = queue.tube(job.tube).name();
-        let body = queue.body(key);
+    pub(super) fn append_full(&mut self, jobs: Jobs<'_>, key: Key<Job>) -> u32 {
+        let (queue, body) = (jobs.queue, jobs.body(key));
+        let name = queue.tube(queue.job(key).tube).name();
         self.append(&self.fields(queue, key), Some((name, body)), queue);
         u32::try_from(Self::full_length(name, body.len())).expect("a gibibyte and 300 bytes")
     }
@@ -109,7 +120,8 @@ impl Wal {
         length: u64,
         queue: &Queue,
     ) -> io::Result<()> {
-        if length + SHORT_BYTES > self.free() {
+        let used = self.segment_index.current().map_or(0, |segment| segment.used);
+        if self.current.is_none_or(|current| !current.layout.fits(used, length)) {
             self.rotate(length, queue)?;
         }
         // So that the buffer never grows: at a memory limit that would end the process.
@@ -120,11 +132,10 @@ impl Wal {
         let current = self.current.as_mut().ok_or_else(no_segment)?;
         let segment = self.segment_index.current().expect("it was opened");
         let mut at = segment.used;
-        if at >= current.next_mark {
+        if current.layout.takes_header(at) {
             let mark = Mark { salt: current.salt, next_id: queue.next_id() };
             mark.encode(at, &mut self.pending);
             at += SHORT_BYTES;
-            current.next_mark = at + MARK_EVERY_BYTES;
         }
         record::encode(fields, full, current.salt, at, &mut self.pending);
         at += length;
@@ -158,19 +169,19 @@ impl Wal {
         self.write()?;
         self.end_sync()?;
         let used = self.segment_index.current().expect("it was opened").used;
-        if used < current.size {
+        if used < current.layout.size {
             self.disk.cut(name, used)?;
         }
         if self.sync != Sync::Never {
             self.disk.sync(name)?;
         }
         self.is_written = false;
-        self.unsynced_since = None;
+        self.sync_state = SyncState::Clean;
         self.synced = self.segment_index.length();
         self.disk.close(name);
         // All of it is on the disk: whatever fails from here on does not cast doubt on it.
         self.current = None;
-        self.open_next(size_of(length), queue)
+        self.open_next(file_size(length), queue)
     }
 
     /// Opens the next segment in a spare of at least `size` bytes. Files that are gone are made
@@ -195,7 +206,7 @@ impl Wal {
     /// Makes the first spare the current segment. Its name is changed when its header outlasts a
     /// power cut, so no segment is ever without.
     pub(super) fn open_segment(&mut self, number: u32, queue: &Queue) -> io::Result<()> {
-        let &spare = self.spares.front().ok_or(io::ErrorKind::StorageFull)?;
+        let &spare = self.spares.front().ok_or_else(no_segment)?;
         if number > NUMBER_MAX {
             return Err(no_number_left(number - 1));
         }
@@ -215,9 +226,8 @@ impl Wal {
         debug!("{to} is open");
         self.segment_index.open(number);
         self.segment_index.grow(HEADER_BYTES);
-        let next_mark = HEADER_BYTES + MARK_EVERY_BYTES;
         let Spare { size, filled, .. } = spare;
-        self.current = Some(Current { number, size, salt, next_mark, zeroed: filled });
+        self.current = Some(Current { number, salt, layout: Layout::new(size), zeroed: filled });
         Ok(())
     }
 

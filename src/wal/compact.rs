@@ -5,8 +5,11 @@ use std::io;
 use log::{debug, warn};
 
 use super::{
-    Health, Name, RETRY_DELAY, RETRY_DELAY_MAX, SHORT_BYTES, Sync, Wal, preallocate::size_of,
-    reader::HEAD, segments,
+    Health, Jobs, Name, RETRY_DELAY, RETRY_DELAY_MAX, Sync, Wal,
+    reader::HEAD,
+    segments,
+    space::{SHORT_BYTES, file_size},
+    sync::SyncState,
 };
 use crate::{
     clock::Time,
@@ -17,8 +20,7 @@ use crate::{
 impl Wal {
     /// Whether something that could not be written when it changed can be now.
     pub(super) fn is_to_pay(&self) -> bool {
-        let shorts = self.segment_index.jobs() + self.to_move();
-        self.segment_index.has_deferred() && self.has_room(SHORT_BYTES, shorts)
+        self.segment_index.has_deferred() && self.space().admits(SHORT_BYTES, self.demand().slots())
     }
 
     pub(super) fn pay_debts(&mut self, queue: &Queue) {
@@ -40,18 +42,18 @@ impl Wal {
     }
 
     /// Writes jobs of the oldest segment again: at most so many bytes, and one job.
-    pub(super) fn compact(&mut self, queue: &Queue, budget: u64, now: Time) {
+    pub(super) fn compact(&mut self, jobs: Jobs<'_>, budget: u64, now: Time) {
         let mut left = budget;
         while left > 0 && self.failure.is_none() {
             let Some(job) = self.to_rewrite() else { return };
             let length = u64::from(self.segment_index.length_of(job));
             // It may use the room kept for this, but not that of deletes.
-            while !self.has_room(length, self.segment_index.jobs()) {
-                if !self.make_spare(size_of(length), now) {
+            while !self.space().admits(length, self.segment_index.jobs()) {
+                if !self.make_spare(file_size(length), now) {
                     return;
                 }
             }
-            self.append_full(queue, job);
+            self.append_full(jobs, job);
             self.segment_index.renew(job);
             self.migrated += 1;
             left = left.saturating_sub(length);
@@ -60,8 +62,8 @@ impl Wal {
 
     /// Whether every job is in segments that can be relied on, and these are synced.
     pub(super) fn is_rewritten(&self) -> bool {
-        let is_synced = self.unsynced_since.is_none() && self.syncing_until.is_none();
-        is_synced && self.segment_index.first_job_in(0..=self.rewrite_through).is_none()
+        self.sync_state == SyncState::Clean
+            && self.segment_index.first_job_in(0..=self.rewrite_through).is_none()
     }
 
     /// Whether no job needs the oldest segment. After a failure that is known only when no job's
@@ -81,7 +83,7 @@ impl Wal {
                 let oldest = self.segment_index.oldest();
                 oldest.is_none_or(|oldest| oldest.left_at <= self.synced)
             }
-            _ => self.unsynced_since.is_none() && self.syncing_until.is_none(),
+            _ => self.sync_state == SyncState::Clean,
         };
         is_synced && self.is_unneeded()
     }

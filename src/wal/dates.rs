@@ -56,7 +56,7 @@ impl Wal {
             None => self.dates = Dates { calendar: new, shift: None },
         }
         for job in to_log {
-            self.update(queue, job, now);
+            self.update_or_defer(queue, job, now);
         }
     }
 

@@ -6,7 +6,7 @@ use std::{fmt, io};
 use super::{
     disk::{Disk, Name},
     record::Format,
-    replay::{self, Progress, Report, SegmentReport},
+    replay::{self, Progress, Report, Restored, SegmentReport},
     segments::SegmentIndex,
 };
 use crate::{
@@ -35,14 +35,19 @@ pub fn inspect(
 ) -> io::Result<Inspection> {
     for _ in 0..ATTEMPTS {
         let files = segments_and_others(disk)?;
-        let (mut queue, mut segment_index) = (Queue::default(), SegmentIndex::default());
+        let (mut restored, mut index) = (Restored::default(), SegmentIndex::default());
         let report =
-            replay::replay(disk, &files, &mut queue, &mut segment_index, calendar, now, progress);
+            replay::replay(disk, &files, &mut restored, &mut index, calendar, now, progress);
         // What is read while files come and go may lack the jobs that moved from one to another.
         if names(&files) != names(&segments_and_others(disk)?) {
             continue;
         }
-        return Ok(Inspection { files, report: report?, queue, live: segment_index.live() });
+        return Ok(Inspection {
+            files,
+            report: report?,
+            queue: restored.queue,
+            live: index.live(),
+        });
     }
     Err(io::Error::other("the files change too fast to be read"))
 }

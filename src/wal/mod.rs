@@ -29,6 +29,7 @@ mod recovery;
 mod replay;
 mod search;
 mod segments;
+mod space;
 mod start;
 mod sync;
 mod window;
@@ -39,37 +40,25 @@ use log::{debug, error, info};
 
 use self::{
     dates::Dates,
-    preallocate::{Spare, size_of},
-    reader::HEAD,
+    preallocate::Spare,
     record::SHORT,
     segments::SegmentIndex,
+    space::{Layout, SEGMENT_ALIGN_BYTES, SHORT_BYTES, file_size},
+    sync::SyncState,
 };
 pub use self::{
     directory::Directory,
     disk::{Disk, Name},
     inspect::{Inspection, inspect},
     record::{Damage, Format},
-    replay::{Complaint, Progress, Report, SegmentReport, Wrong, go_on},
+    replay::{Complaint, Progress, Report, Restored, SegmentReport, Wrong, go_on},
 };
 use crate::{
     clock::{Calendar, Time},
     collections::Key,
-    memory::{OutOfMemory, Room},
+    memory::{Bodies, OutOfMemory, Room},
     queue::{Job, Queue},
 };
-
-/// Segments are multiples of this many bytes, and at least one.
-const SEGMENT_ALIGN_BYTES: u64 = 4096;
-
-/// A mark is repeated after this many bytes, so that damage to the start of a segment does not
-/// take the rest with it: half a hundredth of the log.
-const MARK_EVERY_BYTES: u64 = 16 * 1024;
-
-/// What a segment begins with: the version and a mark.
-const HEADER_BYTES: u64 = (HEAD + SHORT) as u64;
-
-/// A short record, in bytes.
-const SHORT_BYTES: u64 = SHORT as u64;
 
 /// Records are written before the turn ends if more than this many bytes of them come together.
 const PENDING_MAX_BYTES: usize = 1024 * 1024;
@@ -96,6 +85,22 @@ pub enum Sync {
     Within(Duration),
     /// Never.
     Never,
+}
+
+/// The jobs that the log writes down, and their bodies.
+#[derive(Debug, Clone, Copy)]
+pub struct Jobs<'a> {
+    /// The jobs.
+    pub queue: &'a Queue,
+    /// Their bodies.
+    pub bodies: &'a Bodies,
+}
+
+impl<'a> Jobs<'a> {
+    /// The bytes of a job's body, with the CR LF that ended them.
+    pub fn body(self, job: Key<Job>) -> &'a [u8] {
+        self.bodies.bytes(&self.queue.job(job).body)
+    }
 }
 
 /// What the flags decide for the log.
@@ -145,10 +150,8 @@ enum Health {
 #[derive(Debug, Clone, Copy)]
 struct Current {
     number: u32,
-    size: u64,
     salt: u64,
-    /// From here on, a mark precedes the next record.
-    next_mark: u64,
+    layout: Layout,
     /// Up to here zeros have been written, or records.
     zeroed: u64,
 }
@@ -182,13 +185,8 @@ pub struct Wal {
     pending: Vec<u8>,
     /// Something has been written to the current segment in this turn.
     is_written: bool,
-    /// When the oldest write was made that no sync covers which is done or under way.
-    unsynced_since: Option<Time>,
-    /// A sync is under way: look at its result then.
-    syncing_until: Option<Time>,
-    /// How much of the log that sync covers, by its length.
-    syncing: u64,
-    /// And how much those cover that are done.
+    sync_state: SyncState,
+    /// How long the part of the binlog is that has been synced, in bytes since the start.
     synced: u64,
     /// The first is used first.
     spares: VecDeque<Spare>,
@@ -222,7 +220,7 @@ pub struct Wal {
 
 /// Opening.
 impl Wal {
-    /// Reads what the disk has into the queue, which must be empty, and goes on in a new segment.
+    /// Reads what the disk has into `restored`, which must be empty, and goes on in a new segment.
     /// Damage is no error: it is in the report; nor is a full disk. Fails if the files cannot be
     /// listed or read or a new one not be made, or if memory or descriptors are short. Then every
     /// record is where it was: at most zeros behind the records, and an unfinished record, are
@@ -230,7 +228,7 @@ impl Wal {
     pub fn open(
         mut disk: Box<dyn Disk>,
         options: Options,
-        queue: &mut Queue,
+        restored: &mut Restored,
         calendar: Calendar,
         now: Time,
         progress: Progress<'_>,
@@ -240,8 +238,15 @@ impl Wal {
         disk.prepare(syncs_in_background)?;
         let files = disk.list()?;
         let mut segment_index = SegmentIndex::default();
-        let report =
-            replay::replay(&mut *disk, &files, queue, &mut segment_index, calendar, now, progress)?;
+        let report = replay::replay(
+            &mut *disk,
+            &files,
+            restored,
+            &mut segment_index,
+            calendar,
+            now,
+            progress,
+        )?;
         let taken = files.iter().filter_map(|&(name, _)| match name {
             Name::Segment(number) | Name::Damaged(number) => Some(number),
             Name::Spare(_) => None,
@@ -267,9 +272,7 @@ impl Wal {
             current: None,
             pending: Vec::new(),
             is_written: false,
-            unsynced_since: None,
-            syncing_until: None,
-            syncing: 0,
+            sync_state: SyncState::Clean,
             synced: 0,
             spares: VecDeque::new(),
             filling: None,
@@ -289,7 +292,7 @@ impl Wal {
             written: 0,
         };
         wal.pending.try_reserve_exact(PENDING_MAX_BYTES).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        wal.begin(last + 1, &files, &report, queue, now)?;
+        wal.begin(last + 1, &files, &report, &restored.queue, now)?;
         Ok((wal, report))
     }
 }
@@ -302,11 +305,29 @@ fn no_number_left(last: u32) -> io::Error {
     io::Error::other(format!("no number is left behind {}", Name::Segment(last)))
 }
 
+/// Leave to append the record of one change, for which there is space. The append spends it.
+#[must_use = "a change that is not appended does not outlast a restart"]
+#[derive(Debug)]
+pub struct Permit(Change);
+
+/// What a permit is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// A new job, of which the full record has this many bytes.
+    Put(u64),
+    /// Another state, priority or delay.
+    Update,
+    /// The same, appended as soon as there is space.
+    DeferrableUpdate,
+    /// The end of a job.
+    Delete,
+}
+
 /// The server asks before it changes anything.
 impl Wal {
-    /// Whether a job with a record of so many bytes may be put.
-    pub fn may_put(&mut self, length: u64, now: Time) -> Result<(), Unavailable> {
-        self.may_append(length, 1, now)
+    /// Permits a new job whose full record has `length` bytes: see [`Wal::full_length`].
+    pub fn permit_put(&mut self, length: u64, now: Time) -> Result<Permit, Unavailable> {
+        self.make_space(length, 1, now).map(|()| Permit(Change::Put(length)))
     }
 
     /// Makes sure of the memory that [`Wal::put`] takes.
@@ -314,19 +335,30 @@ impl Wal {
         self.segment_index.make_room(room)
     }
 
-    /// Whether a job may change its state or priority.
-    pub fn may_update(&mut self, now: Time) -> Result<(), Unavailable> {
-        self.may_append(SHORT_BYTES, 0, now)
+    /// Permits another state, priority or delay of a job.
+    pub fn permit_update(&mut self, now: Time) -> Result<Permit, Unavailable> {
+        self.make_space(SHORT_BYTES, 0, now).map(|()| Permit(Change::Update))
     }
 
-    /// Whether a job may be deleted: on a full disk as well, for which room is kept; and while the
-    /// log recovers, which may need the room that this makes.
-    pub fn may_delete(&mut self, now: Time) -> Result<(), Unavailable> {
+    /// Permits a change that must not fail because the disk is full. Its record is appended when
+    /// there is space; a crash before that undoes the change.
+    pub fn permit_deferrable_update(&self) -> Result<Permit, Unavailable> {
+        if self.is_sound() {
+            Ok(Permit(Change::DeferrableUpdate))
+        } else {
+            Err(Unavailable::Failed)
+        }
+    }
+
+    /// Permits the delete of a job: on a full disk as well, for which space is kept; and while the
+    /// binlog recovers, which may need the space that this makes.
+    pub fn permit_delete(&mut self, now: Time) -> Result<Permit, Unavailable> {
         if matches!(self.health, Health::Failed { .. }) || self.failure.is_some() {
             return Err(Unavailable::Failed);
         }
-        let has_room = self.has_room(SHORT_BYTES, 0) || self.make_spare(size_of(SHORT_BYTES), now);
-        has_room.then_some(()).ok_or(Unavailable::Full)
+        let has_space =
+            self.space().admits(SHORT_BYTES, 0) || self.make_spare(file_size(SHORT_BYTES), now);
+        if has_space { Ok(Permit(Change::Delete)) } else { Err(Unavailable::Full) }
     }
 
     /// Whether the disk had no room when it was last asked for some.
@@ -344,14 +376,14 @@ impl Wal {
         (SHORT + name.len() + size) as u64
     }
 
-    /// Room for the record, for all deletes, and to move the jobs of the oldest segment.
-    fn may_append(&mut self, length: u64, jobs: u64, now: Time) -> Result<(), Unavailable> {
+    /// Makes sure of space for a record, for `new_jobs` more deletes than now, and to relocate the
+    /// jobs of the oldest segment.
+    fn make_space(&mut self, length: u64, new_jobs: u64, now: Time) -> Result<(), Unavailable> {
         if !self.is_sound() {
             return Err(Unavailable::Failed);
         }
-        let jobs = self.segment_index.jobs() + jobs;
-        while !self.has_room(length, jobs + self.to_move()) {
-            if !self.make_spare(size_of(length), now) {
+        while !self.space().admits(length, self.demand().slots() + new_jobs) {
+            if !self.make_spare(file_size(length), now) {
                 return Err(Unavailable::Full);
             }
         }
@@ -387,7 +419,8 @@ impl Wal {
 impl Wal {
     /// Writes the records of the turn and syncs them if it is time; then does a bounded piece of
     /// what else there is to do. Replies leave after this, and only if it is done.
-    pub fn commit(&mut self, queue: &Queue, now: Time) -> Outcome {
+    pub fn commit(&mut self, jobs: Jobs<'_>, now: Time) -> Outcome {
+        let queue = jobs.queue;
         if let Health::Failed { retry_at } = self.health {
             if now < retry_at {
                 return Outcome::Done;
@@ -402,7 +435,7 @@ impl Wal {
         let budget = STEP_BYTES.max(2 * std::mem::take(&mut self.appended));
         self.pay_debts(queue);
         self.leave_garbage(queue);
-        self.compact(queue, budget, now);
+        self.compact(jobs, budget, now);
         if let Err(error) = self.write_and_sync(now).and_then(|()| self.drop_oldest(now)) {
             if self.health == Health::Sound {
                 error!("the binlog has failed, nothing is acknowledged until it works: {error}");
@@ -438,24 +471,20 @@ impl Wal {
     /// When [`Wal::commit`] has something to do: in the past where it has now.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.is_shifting_dates() {
-            return Some(Time::default());
+            return Some(Time::AT_ONCE);
         }
         if let Health::Failed { retry_at } = self.health {
             return Some(retry_at);
         }
         if self.can_drop() && self.drop_retry_at.is_none() {
-            return Some(Time::default());
+            return Some(Time::AT_ONCE);
         }
         let has_work = (self.to_rewrite().is_some() && self.can_rotate())
             || self.is_to_pay()
             || self.is_to_leave()
             || self.is_to_prepare();
         let work = has_work.then(|| self.full_until.unwrap_or_default());
-        let sync = self.syncing_until.or(match self.sync {
-            Sync::Within(delay) => self.unsynced_since.map(|since| since + delay),
-            Sync::Never => None,
-        });
-        [work, sync, self.drop_retry_at].into_iter().flatten().min()
+        [work, self.next_sync(), self.drop_retry_at].into_iter().flatten().min()
     }
 
     /// Walks everything and panics where something does not hold. O(all): for tests.

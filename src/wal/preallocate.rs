@@ -11,8 +11,9 @@ use std::io;
 use log::{info, warn};
 
 use super::{
-    HEADER_BYTES, MARK_EVERY_BYTES, NUMBER_MAX, RETRY_DELAY, SEGMENT_ALIGN_BYTES, SHORT_BYTES,
-    STEP_BYTES, Wal, ZEROS, disk::Name,
+    NUMBER_MAX, RETRY_DELAY, STEP_BYTES, Wal, ZEROS,
+    disk::Name,
+    space::{Demand, SEGMENT_ALIGN_BYTES, Space, file_slots},
 };
 use crate::clock::Time;
 
@@ -44,17 +45,6 @@ impl Spare {
     }
 }
 
-/// How many short records fit, with their marks.
-pub(super) fn slots(bytes: u64) -> u64 {
-    bytes.saturating_sub((bytes / MARK_EVERY_BYTES + 1) * SHORT_BYTES) / SHORT_BYTES
-}
-
-/// The size of a segment for so many bytes of records.
-pub(super) fn size_of(records: u64) -> u64 {
-    let marks = (records / MARK_EVERY_BYTES + 1) * SHORT_BYTES;
-    (HEADER_BYTES + records + marks).next_multiple_of(SEGMENT_ALIGN_BYTES)
-}
-
 /// How much room there is.
 impl Wal {
     /// Whether another segment can follow the current one: numbers end where the original's do.
@@ -62,93 +52,57 @@ impl Wal {
         self.segment_index.current().is_none_or(|current| current.number < NUMBER_MAX)
     }
 
-    /// How many short records fit into the spares.
-    fn spare_slots(&self) -> u64 {
-        if self.can_rotate() { self.spare_slots } else { 0 }
-    }
-
-    /// Whether a record of `length` bytes can be appended so that `shorts` short ones still can.
-    pub(super) fn has_room(&self, length: u64, shorts: u64) -> bool {
-        let length = length + SHORT_BYTES; // A mark may precede it.
-        let (free, spare_slots) = (self.free(), self.spare_slots());
-        if length <= free {
-            return slots(free - length) + spare_slots >= shorts;
-        }
-        // The rest of the current segment is then not used.
-        let first = self.spares.front().filter(|_| self.can_rotate());
-        let first = first.map_or(0, |spare| spare.size - HEADER_BYTES);
-        length <= first && slots(first - length) + spare_slots - slots(first) >= shorts
-    }
-
-    /// Whether all that needs room has it without the current segment.
-    pub(super) fn can_leave(&self) -> bool {
-        !self.spares.is_empty() && self.spare_slots() >= self.needed_slots()
-    }
-
-    /// Bytes left in the current segment.
-    pub(super) fn free(&self) -> u64 {
+    /// The space for records that the disk has granted.
+    pub(super) fn space(&self) -> Space {
         let used = self.segment_index.current().map_or(0, |current| current.used);
-        self.current.map_or(0, |current| current.size.saturating_sub(used))
+        let current = self.current.map_or(0, |current| current.layout.free(used));
+        if !self.can_rotate() {
+            return Space { current, next: 0, preallocated_slots: 0 };
+        }
+        let next = self.spares.front().map_or(0, |spare| spare.size);
+        Space { current, next, preallocated_slots: self.spare_slots }
     }
 
-    /// How many short records would take the room that the oldest segment's jobs need.
-    pub(super) fn to_move(&self) -> u64 {
-        self.segment_index.oldest().map_or(0, |oldest| oldest.live.div_ceil(SHORT_BYTES))
+    /// What needs space.
+    pub(super) fn demand(&self) -> Demand {
+        Demand {
+            jobs: self.segment_index.jobs(),
+            oldest_live: self.segment_index.oldest().map_or(0, |oldest| oldest.live),
+            segment_size: self.segment_size,
+        }
     }
 
-    /// The size of a segment for each job's delete, if one segment can have them all.
-    pub(super) fn room_for_deletes(&self) -> u64 {
-        size_of((self.segment_index.jobs() + 1) * SHORT_BYTES).min(self.segment_size)
-    }
-
-    /// How many short records must fit: for the delete of each job, and to move the jobs of the
-    /// oldest segment.
-    fn needed_slots(&self) -> u64 {
-        self.segment_index.jobs() + self.to_move()
-    }
-
-    /// How many more should fit ahead of need: for the deletes of half as many jobs again, or as
-    /// many as a segment takes.
-    fn ahead_slots(&self) -> u64 {
-        8 + (self.segment_index.jobs() / 2).min(slots(self.segment_size - HEADER_BYTES))
-    }
-
-    /// Whether another spare should be made ahead of need: one is always wanted.
-    fn wants_spare(&self) -> bool {
-        let slots = slots(self.free()) + self.spare_slots();
-        let needed = self.needed_slots() + self.ahead_slots();
-        self.can_rotate() && (self.spares.is_empty() || slots < needed)
+    /// Whether all that needs space has it without the current segment.
+    pub(super) fn can_leave(&self) -> bool {
+        self.space().next > 0 && self.space().preallocated_slots >= self.demand().slots()
     }
 
     /// Whether a spare is to be made now. Garbage goes first while there is time for that: it may
     /// be the room that is needed.
     fn is_to_make(&self) -> bool {
-        let is_early = self.free() > self.segment_size / 2;
+        let is_early = self.space().current > self.segment_size / 2;
         let has_garbage = self.is_unneeded() || self.to_rewrite().is_some();
-        (self.filling.is_some() || self.wants_spare()) && !(is_early && has_garbage)
+        let wants_file = self.can_rotate() && self.demand().wants_file(self.space());
+        (self.filling.is_some() || wants_file) && !(is_early && has_garbage)
     }
 
-    /// The index of a spare that is to be given back: a large job or many small ones wanted it, and
-    /// have gone. Another segment's worth is kept, so that none is made and given back in turns.
+    /// The index of the preallocated file that is to be removed, if one is: see
+    /// [`Demand::has_surplus`]. The last of the usual size stays.
     fn surplus(&self) -> Option<usize> {
         let largest = (0..self.spares.len()).max_by_key(|&index| self.spares[index].size)?;
         let size = self.spares[largest].size;
-        let is_larger = size > self.segment_size;
-        if self.spares.len() == 1 && !is_larger {
+        if self.spares.len() == 1 && size <= self.segment_size {
             return None;
         }
-        let left = slots(self.free()) + self.spare_slots - slots(size - HEADER_BYTES);
-        let kept = self.needed_slots() + 2 * self.ahead_slots();
-        let margin = if is_larger { 0 } else { slots(self.segment_size - HEADER_BYTES) };
-        (left >= kept + margin).then_some(largest)
+        self.demand().has_surplus(self.space(), size).then_some(largest)
     }
 
     /// How far the current segment is to be filled with zeros now, if it is.
     fn zeros_end(&self) -> Option<u64> {
         let (current, used) = (self.current?, self.segment_index.current()?.used);
-        let end = current.size.min(used + ZEROS_AHEAD_BYTES);
+        let end = current.layout.size.min(used + ZEROS_AHEAD_BYTES);
         // One piece follows another until all of the stretch is filled.
-        let is_due = current.zeroed < current.size.min(used + ZEROS_AHEAD_BYTES / 2);
+        let is_due = current.zeroed < current.layout.size.min(used + ZEROS_AHEAD_BYTES / 2);
         (is_due || (self.is_zeroing && current.zeroed < end)).then_some(end)
     }
 
@@ -174,7 +128,7 @@ impl Wal {
     /// Makes the spare that a new segment needs at once: with room for all deletes if the disk has
     /// that, or else for some of them, which make room for the others.
     pub(super) fn try_make_first_spare(&mut self) -> io::Result<bool> {
-        match self.try_make_spare(self.room_for_deletes()) {
+        match self.try_make_spare(self.demand().file_size_for_deletes()) {
             Err(error) if is_full(&error) => self.try_make_spare(SEGMENT_ALIGN_BYTES),
             made => made,
         }
@@ -197,7 +151,7 @@ impl Wal {
     }
 
     /// Does the same whatever has been tried before; says whether the spare has the usual size, or
-    /// why there is none. `least` is a size by [`size_of`].
+    /// why there is none. `least` is a size by [`file_size`](super::space::file_size).
     pub(super) fn try_make_spare(&mut self, least: u64) -> io::Result<bool> {
         let least = least.next_multiple_of(SEGMENT_ALIGN_BYTES);
         let whole =
@@ -288,7 +242,7 @@ impl Wal {
         }
         // It is opened again when it is needed: spares take no descriptors.
         self.disk.close(name);
-        self.spare_slots += slots(spare.size - HEADER_BYTES);
+        self.spare_slots += file_slots(spare.size);
         // The first one is where the next record must fit.
         if self.spares.front().is_some_and(|first| first.size < spare.size) {
             self.spares.push_front(spare);
@@ -301,7 +255,7 @@ impl Wal {
     /// Takes a spare out of the list.
     pub(super) fn take_spare(&mut self, index: usize) -> Option<Spare> {
         let spare = self.spares.remove(index)?;
-        self.spare_slots -= slots(spare.size - HEADER_BYTES);
+        self.spare_slots -= file_slots(spare.size);
         Some(spare)
     }
 
@@ -361,7 +315,7 @@ impl Wal {
         let zeros = &ZEROS[..usize::try_from(length).expect("at most a step")];
         current.zeroed = match self.disk.write(Name::Segment(current.number), start, zeros) {
             Ok(()) => start + length,
-            Err(_) => current.size,
+            Err(_) => current.layout.size,
         };
     }
 }

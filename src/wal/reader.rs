@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     clock::{Calendar, Time},
-    memory::{Body, OutOfMemory},
+    memory::{Bodies, Body, OutOfMemory, Room},
     proto::{CRLF, NAME_LIMIT},
     queue::{Dated, Queue, Record, State},
 };
@@ -43,6 +43,7 @@ const TORN_TAIL_MAX_BYTES: u64 = 1 << 20;
 /// Where records go.
 pub(super) struct Sink<'a> {
     pub(super) queue: &'a mut Queue,
+    pub(super) bodies: &'a mut Bodies,
     pub(super) segment_index: &'a mut SegmentIndex,
     pub(super) calendar: Calendar,
     pub(super) now: Time,
@@ -312,7 +313,7 @@ impl<'a> Reader<'a> {
     /// tells another size than the body has is refused: it would have the original read past that
     /// body.
     fn apply(&mut self, at: u64, frame: &Frame, is_checked: bool) -> Judgement<()> {
-        let Self { window, sink: Sink { queue, segment_index, .. }, report, .. } = self;
+        let Self { window, sink: Sink { queue, bodies, segment_index, .. }, report, .. } = self;
         let fields = &frame.fields;
         let mark = Mark::of(fields);
         let id = mark.map_or(fields.id, |mark| mark.next_id);
@@ -342,7 +343,7 @@ impl<'a> Reader<'a> {
             return Ok(Ok(()));
         }
         if let Some(job) = known {
-            queue.discard(job);
+            bodies.remove(queue.discard(job));
             segment_index.remove(job);
         }
         if !frame.is_full() || fields.kind == Kind::Deleted {
@@ -350,8 +351,8 @@ impl<'a> Reader<'a> {
         }
         let head = window.at(at, frame.head_length)?;
         let tube = frame.name(head).expect("it has been verified");
-        make_room(queue, segment_index, fields.id, tube).map_err(no_memory)?;
-        let body = store_body(window, queue, at, frame)?;
+        make_room(queue, segment_index, bodies, fields.id, tube).map_err(no_memory)?;
+        let body = store_body(window, bodies, at, frame)?;
         let record = self.sink.known(fields);
         let head = self.window.at(at, frame.head_length)?;
         let tube = frame.name(head).expect("it has been verified");
@@ -412,20 +413,21 @@ pub(super) fn checked_end(
 pub(super) fn make_room(
     queue: &mut Queue,
     segment_index: &mut SegmentIndex,
+    bodies: &mut Bodies,
     id: u64,
     tube: &str,
 ) -> Result<(), OutOfMemory> {
-    let mut make_room = |queue: &mut Queue| {
-        queue.make_room_to_restore(id, tube)?;
-        segment_index.make_room(queue.room_mut())
+    let mut make_room = |room: &mut Room| {
+        queue.make_room_to_restore(id, tube, room)?;
+        segment_index.make_room(room)
     };
-    let made = make_room(queue);
-    if made.is_ok() || !queue.bodies_mut().free_all_spent() {
+    let made = make_room(bodies.room_mut());
+    if made.is_ok() || !bodies.free_all_spent() {
         return made;
     }
     // What was in the blocks given back has been deleted since.
-    queue.room_mut().renew();
-    make_room(queue)
+    bodies.room_mut().renew();
+    make_room(bodies.room_mut())
 }
 
 fn no_memory(_: OutOfMemory) -> io::Error {
@@ -436,24 +438,23 @@ fn no_memory(_: OutOfMemory) -> io::Error {
 /// piece by piece. Fails if there is no memory for it.
 fn store_body(
     window: &mut Window<'_>,
-    queue: &mut Queue,
+    bodies: &mut Bodies,
     at: u64,
     frame: &Frame,
 ) -> io::Result<Body> {
     let length = frame.head_length + frame.body_length;
     if length <= Window::BYTES {
         let bytes = window.at(at, length)?;
-        return queue.bodies_mut().store(&bytes[frame.head_length..length]).map_err(no_memory);
+        return bodies.store(&bytes[frame.head_length..length]).map_err(no_memory);
     }
-    let mut body =
-        queue.bodies_mut().begin(frame.body_length, frame.body_length).map_err(no_memory)?;
+    let mut body = bodies.begin(frame.body_length, frame.body_length).map_err(no_memory)?;
     let result = window.each(at + frame.head_length as u64, frame.body_length, |part| {
-        queue.bodies_mut().append(&mut body, part, frame.body_length).map_err(no_memory)
+        bodies.append(&mut body, part, frame.body_length).map_err(no_memory)
     });
     match result {
         Ok(()) => Ok(body),
         Err(error) => {
-            queue.bodies_mut().remove(body);
+            bodies.remove(body);
             Err(error)
         }
     }

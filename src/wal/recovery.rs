@@ -28,7 +28,7 @@ impl Wal {
         self.is_written = false;
         self.is_zeroing = false;
         self.failure = None;
-        self.unsynced_since = None;
+        self.sync_state.forget_writes();
     }
 
     pub(super) fn retry_later(&mut self, now: Time) {

@@ -16,16 +16,17 @@
 use std::{fmt, io, ops::ControlFlow};
 
 use super::{
-    HEADER_BYTES,
+    Jobs,
     disk::{Disk, Name},
     reader::{Reader, Sink},
     record::{Damage, Format},
     segments::SegmentIndex,
+    space::HEADER_BYTES,
     window::Window,
 };
 use crate::{
     clock::{Calendar, Time},
-    memory::Need,
+    memory::{Bodies, Need},
     queue::Queue,
     sys,
 };
@@ -140,24 +141,41 @@ pub fn go_on(_: u64, _: u64) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
+/// The jobs that a binlog holds, in a queue, and the bytes of their bodies.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// The jobs.
+    pub queue: Queue,
+    /// Their bodies.
+    pub bodies: Bodies,
+}
+
+impl Restored {
+    /// A view of both.
+    pub fn jobs(&self) -> Jobs<'_> {
+        Jobs { queue: &self.queue, bodies: &self.bodies }
+    }
+}
+
 /// Reads all segments, oldest first, into the queue and the index of segments. Fails where a file
 /// cannot be had at all, or there is not enough memory: both may be mended, and nothing has been
 /// changed. What the disk cannot read any more is damage.
 pub(super) fn replay(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
-    queue: &mut Queue,
+    restored: &mut Restored,
     segment_index: &mut SegmentIndex,
     calendar: Calendar,
     now: Time,
     progress: Progress<'_>,
 ) -> io::Result<Report> {
     // What fitted while clients were served must fit now.
-    queue.room_mut().set_spare(Some(SPARE_BYTES));
-    queue.bodies_mut().begin_bulk(sys::populate);
+    let Restored { queue, bodies } = restored;
+    bodies.room_mut().set_spare(Some(SPARE_BYTES));
+    bodies.begin_bulk(sys::populate);
     let mut report = Report::default();
     let mut segments: Vec<(u32, u64)> = Vec::new();
-    let room = queue.room_mut();
+    let room = bodies.room_mut();
     let made = room
         .grow(Need::More, &mut segments, files.len())
         .and_then(|()| room.grow(Need::More, &mut report.segments, files.len()))
@@ -178,8 +196,8 @@ pub(super) fn replay(
         segment_index.open(number);
         let mut tell = |read: u64| progress(before + read, all);
         let window = Window::new(disk, name, size, &mut buffer, &mut tell)?;
-        let mut reader =
-            Reader::new(number, size, window, Sink { queue, segment_index, calendar, now });
+        let sink = Sink { queue, bodies, segment_index, calendar, now };
+        let mut reader = Reader::new(number, size, window, sink);
         let result = reader.read(Some(number) == newest);
         result.map_err(|error| explain(&error, name, reader.queue(), all))?;
         report.segments.push(reader.finish());
@@ -190,9 +208,9 @@ pub(super) fn replay(
         }
     }
     queue.sort_buried();
-    queue.bodies_mut().end_bulk();
-    queue.room_mut().set_spare(None);
-    if !queue.room_mut().has(Need::Connection, UNTIL_SERVING_BYTES) {
+    bodies.end_bulk();
+    bodies.room_mut().set_spare(None);
+    if !bodies.room_mut().has(Need::Connection, UNTIL_SERVING_BYTES) {
         let jobs = queue.jobs();
         return Err(short_of_memory(format_args!("for a connection beside {jobs} jobs")));
     }

@@ -6,8 +6,9 @@ use std::io;
 use log::{error, warn};
 
 use super::{
-    Health, Name, RETRY_DELAY, Report, SHORT_BYTES, Sync, Wal,
-    preallocate::{is_full, size_of},
+    Health, Name, RETRY_DELAY, Report, Sync, Wal,
+    preallocate::is_full,
+    space::{SHORT_BYTES, file_size},
 };
 use crate::{clock::Time, queue::Queue};
 
@@ -22,7 +23,7 @@ impl Wal {
         queue: &Queue,
         now: Time,
     ) -> io::Result<()> {
-        let mut made = self.try_make_spare(self.room_for_deletes());
+        let mut made = self.try_make_spare(self.demand().file_size_for_deletes());
         let mut is_tidy = false;
         if made.as_ref().is_err_and(is_full) {
             // What the last run had set aside is room as well.
@@ -60,8 +61,8 @@ impl Wal {
             self.tidy(files, report);
         }
         // The room of all deletes at once: the first put must not wait for it.
-        while !self.has_room(0, self.segment_index.jobs() + self.to_move()) {
-            if !self.make_spare(size_of(SHORT_BYTES), now) {
+        while !self.space().admits(0, self.demand().slots()) {
+            if !self.make_spare(file_size(SHORT_BYTES), now) {
                 break;
             }
         }

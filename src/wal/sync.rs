@@ -1,6 +1,6 @@
 //! What is written is synced, as soon as the user has asked for.
 
-use std::{io, time::Duration};
+use std::{io, mem, time::Duration};
 
 use super::{Name, Sync, Wal, no_segment};
 use crate::clock::Time;
@@ -8,62 +8,122 @@ use crate::clock::Time;
 /// How often to look whether a sync that is under way has ended.
 const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
+/// How much of what has been written to the current segment outlasts a power cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SyncState {
+    /// All of it.
+    Clean,
+    /// The oldest write that no sync covers was made at `since`.
+    Dirty { since: Time },
+    /// A sync is under way, which covers the first `covers` bytes of the binlog; its result is
+    /// looked at at `poll_at`. If more has been written meanwhile, the first of it was written at
+    /// `dirty_since`.
+    InFlight { covers: u64, poll_at: Time, dirty_since: Option<Time> },
+}
+
+impl SyncState {
+    /// Something has been written.
+    fn mark_dirty(&mut self, now: Time) {
+        match self {
+            Self::Clean => *self = Self::Dirty { since: now },
+            Self::Dirty { .. } => {}
+            Self::InFlight { dirty_since, .. } => {
+                dirty_since.get_or_insert(now);
+            }
+        }
+    }
+
+    /// What was written does not count any more, unless a sync of it is under way.
+    pub(super) fn forget_writes(&mut self) {
+        match self {
+            Self::Clean => {}
+            Self::Dirty { .. } => *self = Self::Clean,
+            Self::InFlight { dirty_since, .. } => *dirty_since = None,
+        }
+    }
+
+    /// The sync that was under way has ended.
+    fn end_flight(&mut self) {
+        if let Self::InFlight { dirty_since, .. } = *self {
+            *self = dirty_since.map_or(Self::Clean, |since| Self::Dirty { since });
+        }
+    }
+}
+
 impl Wal {
     /// The daemon ends: syncs what has been written, unless that is never done.
     pub fn end(&mut self) -> io::Result<()> {
         self.end_sync()?;
-        match self.current {
-            Some(current) if self.unsynced_since.take().is_some() => {
+        match (self.current, mem::replace(&mut self.sync_state, SyncState::Clean)) {
+            (Some(current), SyncState::Dirty { .. }) => {
                 self.disk.sync(Name::Segment(current.number))
             }
             _ => Ok(()),
         }
     }
 
+    /// When a sync is to begin, or the result of one is to be looked at.
+    pub(super) fn next_sync(&self) -> Option<Time> {
+        match (self.sync_state, self.sync) {
+            (SyncState::InFlight { poll_at, .. }, _) => Some(poll_at),
+            (SyncState::Dirty { since }, Sync::Within(delay)) => Some(since + delay),
+            (SyncState::Clean | SyncState::Dirty { .. }, _) => None,
+        }
+    }
+
     /// Waits for the sync that is under way, if one is.
     pub(super) fn end_sync(&mut self) -> io::Result<()> {
-        if self.syncing_until.take().is_some() {
+        if let SyncState::InFlight { covers, .. } = self.sync_state {
+            self.sync_state.end_flight();
             self.disk.end_sync()?;
-            self.synced = self.synced.max(self.syncing);
+            self.synced = self.synced.max(covers);
         }
         Ok(())
     }
 
+    /// Takes note of the result of the sync that is under way, if there is one by now.
+    fn poll_sync(&mut self, now: Time) -> io::Result<()> {
+        let SyncState::InFlight { covers, poll_at, .. } = &mut self.sync_state else {
+            return Ok(());
+        };
+        let Some(result) = self.disk.sync_result() else {
+            *poll_at = now + SYNC_POLL_INTERVAL;
+            return Ok(());
+        };
+        let covers = *covers;
+        self.sync_state.end_flight();
+        result?;
+        self.synced = self.synced.max(covers);
+        Ok(())
+    }
+
+    /// Writes what is pending, and syncs it or begins to, if it is time.
     pub(super) fn write_and_sync(&mut self, now: Time) -> io::Result<()> {
         if let Some(error) = self.failure.take() {
             return Err(error);
         }
         self.write()?;
-        if std::mem::take(&mut self.is_written) {
-            self.unsynced_since.get_or_insert(now);
+        if mem::take(&mut self.is_written) {
+            self.sync_state.mark_dirty(now);
         }
-        if self.syncing_until.is_some() {
-            let result = self.disk.sync_result();
-            self.syncing_until = result.is_none().then_some(now + SYNC_POLL_INTERVAL);
-            if let Some(result) = result {
-                result?;
-                self.synced = self.synced.max(self.syncing);
-            }
-        }
-        let Some(since) = self.unsynced_since else { return Ok(()) };
+        self.poll_sync(now)?;
+        let SyncState::Dirty { since } = self.sync_state else { return Ok(()) };
         let name = Name::Segment(self.current.ok_or_else(no_segment)?.number);
+        let covers = self.segment_index.length();
         match self.sync {
             Sync::Within(Duration::ZERO) => self.disk.sync(name)?,
+            Sync::Never => {}
             Sync::Within(delay) => {
-                let is_time = since + delay <= now || (self.is_unneeded() && !self.can_drop());
-                if !is_time || self.syncing_until.is_some() {
-                    return Ok(());
+                if since + delay <= now || (self.is_unneeded() && !self.can_drop()) {
+                    self.disk.begin_sync(name)?;
+                    let poll_at = now + SYNC_POLL_INTERVAL;
+                    self.sync_state = SyncState::InFlight { covers, poll_at, dirty_since: None };
                 }
-                self.disk.begin_sync(name)?;
-                self.syncing_until = Some(now + SYNC_POLL_INTERVAL);
-                self.syncing = self.segment_index.length();
-                self.unsynced_since = None;
                 return Ok(());
             }
-            Sync::Never => {}
         }
-        self.unsynced_since = None;
-        self.synced = self.segment_index.length();
+        self.sync_state = SyncState::Clean;
+        self.synced = covers;
         Ok(())
     }
 }

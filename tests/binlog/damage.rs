@@ -14,9 +14,9 @@ use std::{
 
 use beanstalkd::{
     clock::{Calendar, Time},
-    queue::{Queue, State},
+    queue::State,
     server::{COMMANDS_PER_CONNECTION, Identity, Rusage, Server, Settings},
-    wal::{self, Directory, Disk, Name, Options, Report, Sync, Wal},
+    wal::{self, Directory, Disk, Name, Options, Report, Restored, Sync, Wal},
 };
 use ct::Prng;
 
@@ -143,17 +143,17 @@ fn calendar() -> Calendar {
     Calendar::new(NOW, DATE)
 }
 
-pub(crate) fn open(disk: Box<dyn Disk>, segment_size: u64) -> (Queue, Wal, Report) {
-    let mut queue = Queue::default();
+pub(crate) fn open(disk: Box<dyn Disk>, segment_size: u64) -> (Restored, Wal, Report) {
+    let mut restored = Restored::default();
     let options = Options { segment_size, sync: Sync::Within(Duration::ZERO), seed: 7 };
-    let opened = Wal::open(disk, options, &mut queue, calendar(), NOW, &mut wal::go_on);
+    let opened = Wal::open(disk, options, &mut restored, calendar(), NOW, &mut wal::go_on);
     let (wal, report) = opened.expect("damage is no error");
-    queue.check();
+    restored.queue.check();
     wal.check();
-    (queue, wal, report)
+    (restored, wal, report)
 }
 
-pub(crate) fn serve(queue: Queue, wal: Wal) -> Server {
+pub(crate) fn serve(restored: Restored, wal: Wal) -> Server {
     let identity = Identity {
         pid: 1,
         version: String::new(),
@@ -164,7 +164,7 @@ pub(crate) fn serve(queue: Queue, wal: Wal) -> Server {
         rusage: Rusage::default,
     };
     let settings = Settings { job_size_limit: 65_535, binlog_size: 4096, memory_limit: None };
-    Server::with_log(identity, settings, queue, wal, NOW)
+    Server::with_wal(identity, settings, restored, wal, NOW)
 }
 
 /// Lets the log do all that it has to do.
@@ -183,8 +183,8 @@ pub(crate) fn settle(server: &mut Server) {
 /// it.
 fn healthy(segment_size: u64) -> Files {
     let disk = Memory::default();
-    let (queue, wal, _) = open(Box::new(disk.clone()), segment_size);
-    let mut server = serve(queue, wal);
+    let (restored, wal, _) = open(Box::new(disk.clone()), segment_size);
+    let mut server = serve(restored, wal);
     let client = server.open();
     let mut prng = Prng::new(5);
     for id in 1..=60u64 {
@@ -217,11 +217,12 @@ fn healthy(segment_size: u64) -> Files {
 }
 
 /// What the queue has.
-fn jobs_of(queue: &Queue) -> Jobs {
+fn jobs_of(restored: &Restored) -> Jobs {
+    let queue = &restored.queue;
     let mut jobs = Jobs::new();
     for id in 1..queue.next_id().min(10_000) {
         let Some(job) = queue.find(id) else { continue };
-        let body = queue.body(job);
+        let body = restored.jobs().body(job);
         let job = queue.job(job);
         let record = &job.record;
         let since = calendar().date(record.deadline_at);
@@ -382,17 +383,17 @@ const HARMS: [(&str, Harm); 7] = [
 /// Opens a damaged log, judges what is found, serves it until all is repaired, and opens it again.
 fn judge(healthy: &Files, damaged: &Files, segment_size: u64, what: &str) -> Files {
     let disk = Memory(Arc::new(Mutex::new(damaged.clone())));
-    let (queue, wal, report) = open(Box::new(disk.clone()), segment_size);
+    let (restored, wal, report) = open(Box::new(disk.clone()), segment_size);
     let wanted = expected(healthy, damaged);
-    let found = jobs_of(&queue);
+    let found = jobs_of(&restored);
     for id in wanted.keys().chain(found.keys()).collect::<BTreeSet<_>>() {
         assert_eq!(found.get(id), wanted.get(id), "{what}: job {id}; {report:?}");
     }
-    let mut server = serve(queue, wal);
+    let mut server = serve(restored, wal);
     settle(&mut server);
     drop(server);
-    let (queue, _, report) = open(Box::new(disk.clone()), segment_size);
-    assert_eq!(jobs_of(&queue), wanted, "{what}: after the repair");
+    let (restored, _, report) = open(Box::new(disk.clone()), segment_size);
+    assert_eq!(jobs_of(&restored), wanted, "{what}: after the repair");
     assert!(!report.is_damaged(), "{what}: it is repaired: {report:?}");
     disk.files()
 }
@@ -479,12 +480,12 @@ fn no_damage_to_the_originals_log_is_fatal() {
                 let mut damaged = healthy.clone();
                 harm(&mut Prng::new(seed), &mut damaged);
                 let disk = Memory(Arc::new(Mutex::new(damaged)));
-                let (queue, wal, _) = open(Box::new(disk.clone()), 4096);
-                let found = queue.jobs();
-                settle(&mut serve(queue, wal));
-                let (queue, _, report) = open(Box::new(disk), 4096);
+                let (restored, wal, _) = open(Box::new(disk.clone()), 4096);
+                let found = restored.queue.jobs();
+                settle(&mut serve(restored, wal));
+                let (restored, _, report) = open(Box::new(disk), 4096);
                 assert!(!report.is_damaged(), "{report:?}");
-                assert_eq!(queue.jobs(), found, "{name}, seed {seed}");
+                assert_eq!(restored.queue.jobs(), found, "{name}, seed {seed}");
             }
         }
     }
@@ -503,14 +504,14 @@ fn a_damaged_id_leaves_enough_for_later_jobs() {
     let at = 8 + usize::from(bytes[4]);
     bytes[at..at + 8].copy_from_slice(&(u64::MAX / 2 - 1).to_le_bytes());
     let disk = Memory(Arc::new(Mutex::new([(Name::Segment(1), bytes)].into())));
-    let (queue, wal, _) = open(Box::new(disk.clone()), 4096);
-    let mut server = serve(queue, wal);
+    let (restored, wal, _) = open(Box::new(disk.clone()), 4096);
+    let mut server = serve(restored, wal);
     let client = server.open();
     server.feed(client, b"put 0 0 60 1\r\nx\r\n", COMMANDS_PER_CONNECTION, NOW);
     settle(&mut server);
-    let (queue, _, report) = open(Box::new(disk), 4096);
+    let (restored, _, report) = open(Box::new(disk), 4096);
     assert!(!report.is_damaged(), "{report:?}");
-    assert_eq!(queue.jobs(), server.queue().jobs());
+    assert_eq!(restored.queue.jobs(), server.queue().jobs());
 }
 
 /// What else lies in the directory would be read as jobs, or stop the daemon.
@@ -574,8 +575,8 @@ fn where_no_number_is_left_it_says_so() {
 #[test]
 fn dates_written_in_different_turns_keep_their_order() {
     let disk = Memory::default();
-    let (queue, wal, _) = open(Box::new(disk.clone()), 4096);
-    let mut server = serve(queue, wal);
+    let (restored, wal, _) = open(Box::new(disk.clone()), 4096);
+    let mut server = serve(restored, wal);
     let client = server.open();
     let puts = "put 0 0 60 1\r\nx\r\n".repeat(2) + "reserve-job 1\r\nreserve-job 2\r\n";
     server.feed(client, puts.as_bytes(), COMMANDS_PER_CONNECTION, NOW);
@@ -586,8 +587,8 @@ fn dates_written_in_different_turns_keep_their_order() {
         server.feed(client, format!("bury {id} 0\r\n").as_bytes(), COMMANDS_PER_CONNECTION, now);
         server.commit(now);
     }
-    let (queue, ..) = open(Box::new(disk), 4096);
-    let tube = queue.find_tube("default").expect("it is always there");
-    let first = queue.first_buried(tube).expect("a buried job");
-    assert_eq!(queue.job(first).record.id, 2, "it was buried first");
+    let (restored, ..) = open(Box::new(disk), 4096);
+    let tube = restored.queue.find_tube("default").expect("it is always there");
+    let first = restored.queue.first_buried(tube).expect("a buried job");
+    assert_eq!(restored.queue.job(first).record.id, 2, "it was buried first");
 }

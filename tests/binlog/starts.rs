@@ -14,7 +14,7 @@ use beanstalkd::{
     clock::Calendar,
     queue::{Queue, State},
     server::{COMMANDS_PER_CONNECTION, Server},
-    wal::{self, Disk, Name, Options, Report, Sync, Wal},
+    wal::{self, Disk, Name, Options, Report, Restored, Sync, Wal},
 };
 
 use crate::{
@@ -75,12 +75,12 @@ fn what_lies_behind_a_hole_is_reported_and_kept() {
             files.push((4, segment(&jobs(200..203))));
         }
         let disk = on_disk(files);
-        let (queue, wal, report) = open(Box::new(disk.clone()), 4096);
+        let (restored, wal, report) = open(Box::new(disk.clone()), 4096);
         assert!(report.segments[0].is_damaged(), "{report:?}");
         assert!(format!("{:?}", report.segments[0].complaints).contains("BehindTheEnd"));
-        assert_eq!(ids(&queue)[..49], (1..50).collect::<Vec<_>>());
+        assert_eq!(ids(&restored.queue)[..49], (1..50).collect::<Vec<_>>());
         assert_eq!(disk.files()[&Name::Segment(3)], holed, "it is as it was");
-        settle(&mut serve(queue, wal));
+        settle(&mut serve(restored, wal));
         assert_eq!(disk.files()[&Name::Damaged(3)], holed, "and set aside as it was");
     }
 }
@@ -90,9 +90,9 @@ fn what_lies_behind_a_hole_is_reported_and_kept() {
 fn a_tube_name_with_the_magic_makes_no_file_ours() {
     let name = "x".repeat(40) + "bnstlkRS" + &"x".repeat(60);
     let records: Vec<_> = (1..=20).map(|id| record(id, &name, b"body\r\n", 1)).collect();
-    let (queue, _, report) = open(Box::new(on_disk([(1, segment(&records))])), 4096);
+    let (restored, _, report) = open(Box::new(on_disk([(1, segment(&records))])), 4096);
     assert!(!report.is_damaged(), "{report:?}");
-    assert_eq!(ids(&queue), (1..=20).collect::<Vec<_>>());
+    assert_eq!(ids(&restored.queue), (1..=20).collect::<Vec<_>>());
 }
 
 /// One flipped bit would cost all jobs behind it, though the next record is where it should be.
@@ -121,11 +121,11 @@ fn a_flaw_in_a_record_of_the_originals_costs_that_record() {
         records.push(record(7, "", b"12345678\r\n", 0));
         let disk = on_disk([(1, segment(&records))]);
         let before = disk.files();
-        let (queue, wal, report) = open(Box::new(disk.clone()), 4096);
+        let (restored, wal, report) = open(Box::new(disk.clone()), 4096);
         let wanted: Vec<u64> = (1..=20).filter(|&id| id != 5 && id != 7).collect();
-        assert_eq!(ids(&queue), wanted, "{what}: {report:?}");
+        assert_eq!(ids(&restored.queue), wanted, "{what}: {report:?}");
         assert_eq!(report.segments[0].complaints_in_all, 1, "{what}");
-        settle(&mut serve(queue, wal));
+        settle(&mut serve(restored, wal));
         assert_eq!(disk.files()[&Name::Damaged(1)], before[&Name::Segment(1)], "{what}");
     }
 }
@@ -136,12 +136,12 @@ fn the_id_of_an_unfinished_record_is_not_used_again() {
     let mut records: Vec<_> = (1..=20).map(|id| record(id, "default", b"12345\r\n", 1)).collect();
     let last = records.pop().expect("the last");
     records.push(last[..last.len() - 4].to_vec());
-    let (queue, ..) = open(Box::new(on_disk([(1, segment(&records))])), 4096);
-    assert_eq!((ids(&queue).len(), queue.next_id()), (19, 21));
+    let (restored, ..) = open(Box::new(on_disk([(1, segment(&records))])), 4096);
+    assert_eq!((ids(&restored.queue).len(), restored.queue.next_id()), (19, 21));
 
     let disk = Memory::default();
-    let (queue, wal, _) = open(Box::new(disk.clone()), 65_536);
-    let mut server = serve(queue, wal);
+    let (restored, wal, _) = open(Box::new(disk.clone()), 65_536);
+    let mut server = serve(restored, wal);
     put_all(&mut server, (1..=20).map(|_| vec![b'x'; 50]));
     let mut files = disk.files();
     let bytes = files.get_mut(&Name::Segment(1)).expect("it was written");
@@ -149,9 +149,9 @@ fn the_id_of_an_unfinished_record_is_not_used_again() {
     bytes[end - 20..].fill(0);
     let disk = Memory(Arc::new(Mutex::new(files)));
     for _ in 0..2 {
-        let (queue, _, report) = open(Box::new(disk.clone()), 65_536);
+        let (restored, _, report) = open(Box::new(disk.clone()), 65_536);
         assert!(!report.is_damaged(), "{report:?}");
-        assert_eq!((ids(&queue).len(), queue.next_id()), (19, 21));
+        assert_eq!((ids(&restored.queue).len(), restored.queue.next_id()), (19, 21));
     }
 }
 
@@ -190,17 +190,17 @@ fn nothing_in_a_body_hides_the_records_behind_it() {
     ];
     for (nth, body) in bodies.into_iter().enumerate() {
         let disk = Memory::default();
-        let (queue, wal, _) = open(Box::new(disk.clone()), 10 << 20);
-        let mut server = serve(queue, wal);
+        let (restored, wal, _) = open(Box::new(disk.clone()), 10 << 20);
+        let mut server = serve(restored, wal);
         put_all(&mut server, std::iter::repeat_n(body, 150));
         let mut files = disk.files();
         let bytes = files.get_mut(&Name::Segment(1)).expect("it was written");
         bytes[150] ^= 1;
         let damaged = files.clone();
         let disk = Memory(Arc::new(Mutex::new(files)));
-        let (queue, wal, report) = open(Box::new(disk.clone()), 10 << 20);
-        assert_eq!(ids(&queue), (2..=150).collect::<Vec<_>>(), "body {nth}: {report:?}");
-        settle(&mut serve(queue, wal));
+        let (restored, wal, report) = open(Box::new(disk.clone()), 10 << 20);
+        assert_eq!(ids(&restored.queue), (2..=150).collect::<Vec<_>>(), "body {nth}: {report:?}");
+        settle(&mut serve(restored, wal));
         assert_eq!(disk.files()[&Name::Damaged(1)], damaged[&Name::Segment(1)], "body {nth}");
     }
 }
@@ -211,21 +211,21 @@ fn nothing_in_a_body_hides_the_records_behind_it() {
 fn a_segment_within_a_body_is_not_believed() {
     let forged = {
         let disk = Memory::default();
-        let (queue, wal, _) = open(Box::new(disk.clone()), 65_536);
-        let mut server = serve(queue, wal);
+        let (restored, wal, _) = open(Box::new(disk.clone()), 65_536);
+        let mut server = serve(restored, wal);
         put_all(&mut server, (0..300).map(|_| b"forged".to_vec()));
         disk.files()[&Name::Segment(1)].clone()
     };
     let disk = Memory::default();
-    let (queue, wal, _) = open(Box::new(disk.clone()), 1 << 20);
-    let mut server = serve(queue, wal);
+    let (restored, wal, _) = open(Box::new(disk.clone()), 1 << 20);
+    let mut server = serve(restored, wal);
     put_all(&mut server, (0..10).map(|_| forged[..40_000].to_vec()));
     let mut files = disk.files();
     let bytes = files.get_mut(&Name::Segment(1)).expect("it was written");
     // The salt, the id and the magic: nothing is left of the first mark.
     bytes[8..60].fill(0xAA);
-    let (queue, _, report) = open(Box::new(Memory(Arc::new(Mutex::new(files)))), 1 << 20);
-    assert_eq!(ids(&queue), (1..=10).collect::<Vec<_>>(), "{report:?}");
+    let (restored, _, report) = open(Box::new(Memory(Arc::new(Mutex::new(files)))), 1 << 20);
+    assert_eq!(ids(&restored.queue), (1..=10).collect::<Vec<_>>(), "{report:?}");
 }
 
 /// A lost page and what every crash leaves would together cost a whole segment, though all that is
@@ -233,16 +233,16 @@ fn a_segment_within_a_body_is_not_believed() {
 #[test]
 fn a_lost_page_and_a_torn_tail_cost_no_more_than_both() {
     let disk = Memory::default();
-    let (queue, wal, _) = open(Box::new(disk.clone()), 1 << 20);
-    let mut server = serve(queue, wal);
+    let (restored, wal, _) = open(Box::new(disk.clone()), 1 << 20);
+    let mut server = serve(restored, wal);
     put_all(&mut server, (0..1000).map(|_| vec![b'x'; 100]));
     let mut files = disk.files();
     let bytes = files.get_mut(&Name::Segment(1)).expect("it was written");
     bytes[..4096].fill(0);
     let end = format::end(&disk.files()[&Name::Segment(1)]);
     bytes[end - 30..].fill(0);
-    let (queue, _, report) = open(Box::new(Memory(Arc::new(Mutex::new(files)))), 1 << 20);
-    assert!(ids(&queue).len() > 970, "{}: {report:?}", ids(&queue).len());
+    let (restored, _, report) = open(Box::new(Memory(Arc::new(Mutex::new(files)))), 1 << 20);
+    assert!(ids(&restored.queue).len() > 970, "{}: {report:?}", ids(&restored.queue).len());
 }
 
 /// One flipped bit in the salt of a short segment, and a body with marks of its own, would delete
@@ -251,24 +251,28 @@ fn a_lost_page_and_a_torn_tail_cost_no_more_than_both() {
 fn a_flipped_salt_does_not_hand_the_segment_to_a_body() {
     let forged = {
         let disk = Memory::default();
-        let (queue, wal, _) = open(Box::new(disk.clone()), 4096);
-        let mut server = serve(queue, wal);
+        let (restored, wal, _) = open(Box::new(disk.clone()), 4096);
+        let mut server = serve(restored, wal);
         put_all(&mut server, (0..5).map(|_| b"forged".to_vec()));
         let bytes = disk.files()[&Name::Segment(1)].clone();
         bytes[4..format::end(&bytes)].to_vec()
     };
     for flips in [1u8, 3] {
         let disk = Memory::default();
-        let (queue, wal, _) = open(Box::new(disk.clone()), 65_536);
-        let mut server = serve(queue, wal);
+        let (restored, wal, _) = open(Box::new(disk.clone()), 65_536);
+        let mut server = serve(restored, wal);
         put_all(&mut server, [b"mine".to_vec(), forged.clone()]);
         let mut files = disk.files();
         let bytes = files.get_mut(&Name::Segment(1)).expect("it was written");
         bytes[33] ^= flips;
-        let (queue, _, report) = open(Box::new(Memory(Arc::new(Mutex::new(files)))), 65_536);
+        let (restored, _, report) = open(Box::new(Memory(Arc::new(Mutex::new(files)))), 65_536);
         // Two wrong bits are more than can be known: then nothing is read, and all is kept.
         let wanted: &[u64] = if flips == 1 { &[1, 2] } else { &[] };
-        assert_eq!((ids(&queue), report.is_damaged()), (wanted.to_vec(), true), "{report:?}");
+        assert_eq!(
+            (ids(&restored.queue), report.is_damaged()),
+            (wanted.to_vec(), true),
+            "{report:?}"
+        );
     }
 }
 
@@ -291,10 +295,14 @@ fn a_wrong_length_leads_into_no_body() {
         let mut damaged = first.clone();
         damaged[4 + 7 + 32] ^= 128;
         let new = segment(&[damaged, second]);
-        let (queue, ..) = open(Box::new(on_disk([(1, old.clone()), (2, new)])), 4096);
+        let (restored, ..) = open(Box::new(on_disk([(1, old.clone()), (2, new)])), 4096);
         let is_whole = end == *b"\r\n";
         // With a line end in its place nothing is wrong that could be seen.
-        assert!(is_whole || queue.find(1).is_some(), "{end:?}: {:?}", ids(&queue));
+        assert!(
+            is_whole || restored.queue.find(1).is_some(),
+            "{end:?}: {:?}",
+            ids(&restored.queue)
+        );
     }
 }
 
@@ -302,8 +310,8 @@ fn a_wrong_length_leads_into_no_body() {
 #[test]
 fn what_lies_behind_zeros_in_the_newest_segment_is_kept() {
     let disk = Memory::default();
-    let (queue, wal, _) = open(Box::new(disk.clone()), 1 << 20);
-    let mut server = serve(queue, wal);
+    let (restored, wal, _) = open(Box::new(disk.clone()), 1 << 20);
+    let mut server = serve(restored, wal);
     put_all(&mut server, [b"small".to_vec(), vec![b'x'; 50_000]]);
     let mut files = disk.files();
     let bytes = files.get_mut(&Name::Segment(1)).expect("it was written");
@@ -311,11 +319,11 @@ fn what_lies_behind_zeros_in_the_newest_segment_is_kept() {
     bytes[large..large + 91].fill(0);
     let damaged = bytes.clone();
     let disk = Memory(Arc::new(Mutex::new(files)));
-    let (queue, wal, report) = open(Box::new(disk.clone()), 1 << 20);
+    let (restored, wal, report) = open(Box::new(disk.clone()), 1 << 20);
     assert!(report.is_damaged(), "{report:?}");
-    assert_eq!(ids(&queue), [1]);
+    assert_eq!(ids(&restored.queue), [1]);
     assert_eq!(disk.files()[&Name::Segment(1)], damaged);
-    settle(&mut serve(queue, wal));
+    settle(&mut serve(restored, wal));
     assert_eq!(disk.files()[&Name::Damaged(1)], damaged);
 }
 
@@ -397,8 +405,8 @@ fn a_file_that_cannot_be_removed_does_not_stop_the_service() {
             bytes.extend_from_slice(&[0xFF; 9]);
         }
         let disk = on_disk([(1, bytes.clone())]);
-        let (queue, wal, _) = open(Box::new(Sticky(disk.clone(), Arc::default())), 4096);
-        let mut server = serve(queue, wal);
+        let (restored, wal, _) = open(Box::new(Sticky(disk.clone(), Arc::default())), 4096);
+        let mut server = serve(restored, wal);
         let client = server.open();
         let mut migrated = None;
         for round in 0..100u64 {
@@ -416,10 +424,10 @@ fn a_file_that_cannot_be_removed_does_not_stop_the_service() {
             assert!(reply.contains("INSERTED") && reply.contains("DELETED"), "{round}: {reply}");
             server.sent(client, server.unsent(client));
             if round == 50 {
-                migrated = server.log().map(|log| log.counts().migrated);
+                migrated = server.wal().map(|log| log.counts().migrated);
             }
         }
-        let log = server.log().expect("there is one");
+        let log = server.wal().expect("there is one");
         assert!(log.is_sound());
         // All jobs once, and what little the garbage makes: not all of them again and again.
         let since = log.counts().migrated - migrated.expect("it was read");
@@ -434,19 +442,19 @@ fn a_log_recovers_beside_a_file_that_cannot_be_removed() {
     let healthy: Vec<_> = (1..=20).map(|id| record(id, "default", b"12345678\r\n", 1)).collect();
     let disk = on_disk([(1, segment(&healthy))]);
     let fails = Arc::new(AtomicBool::new(false));
-    let (queue, wal, _) = open(Box::new(Sticky(disk.clone(), Arc::clone(&fails))), 4096);
-    let mut server = serve(queue, wal);
+    let (restored, wal, _) = open(Box::new(Sticky(disk.clone(), Arc::clone(&fails))), 4096);
+    let mut server = serve(restored, wal);
     let client = server.open();
     fails.store(true, Ordering::Relaxed);
     server.feed(client, b"put 0 0 60 1\r\nx\r\n", COMMANDS_PER_CONNECTION, NOW);
     server.commit(NOW);
-    assert!(!server.log().expect("there is one").is_sound());
+    assert!(!server.wal().expect("there is one").is_sound());
     for round in 1..100u64 {
         let now = NOW + Duration::from_millis(100 * round);
         server.tick(now);
         server.commit(now);
     }
-    assert!(server.log().expect("there is one").is_sound(), "it works again within seconds");
+    assert!(server.wal().expect("there is one").is_sound(), "it works again within seconds");
 }
 
 /// The daemon would end where numbers do, or write files that the original cannot read.
@@ -454,8 +462,8 @@ fn a_log_recovers_beside_a_file_that_cannot_be_removed() {
 fn behind_the_last_number_jobs_are_refused_and_kept() {
     let last = u32::MAX / 2;
     let disk = on_disk([(last - 1, segment(&[record(1, "default", b"12345678\r\n", 1)]))]);
-    let (queue, wal, _) = open(Box::new(disk.clone()), 4096);
-    let mut server = serve(queue, wal);
+    let (restored, wal, _) = open(Box::new(disk.clone()), 4096);
+    let mut server = serve(restored, wal);
     let client = server.open();
     let mut refused = 0;
     for _ in 0..200 {
@@ -471,23 +479,23 @@ fn behind_the_last_number_jobs_are_refused_and_kept() {
     drop(server);
     let newest = disk.files().into_keys().filter(|name| matches!(name, Name::Segment(_))).max();
     assert_eq!(newest, Some(Name::Segment(last)));
-    let mut queue = Queue::default();
+    let mut restored = Restored::default();
     let options = Options { segment_size: 4096, sync: Sync::Never, seed: 7 };
     let calendar = Calendar::new(NOW, DATE);
     let report =
-        Wal::open(Box::new(disk.clone()), options, &mut queue, calendar, NOW, &mut wal::go_on);
+        Wal::open(Box::new(disk.clone()), options, &mut restored, calendar, NOW, &mut wal::go_on);
     let error = report.expect_err("no number is left").to_string();
     assert!(error.contains("no number is left behind binlog.2147483647"), "{error}");
-    assert_eq!(queue.jobs(), jobs);
+    assert_eq!(restored.queue.jobs(), jobs);
 }
 
-fn open_at(disk: &Memory, calendar: Calendar) -> (Queue, Wal, Report) {
-    let mut queue = Queue::default();
+fn open_at(disk: &Memory, calendar: Calendar) -> (Restored, Wal, Report) {
+    let mut restored = Restored::default();
     let options = Options { segment_size: 4096, sync: Sync::Within(Duration::ZERO), seed: 7 };
     let (disk, progress) = (Box::new(disk.clone()), &mut wal::go_on);
-    let opened = Wal::open(disk, options, &mut queue, calendar, NOW, progress);
+    let opened = Wal::open(disk, options, &mut restored, calendar, NOW, progress);
     let (wal, report) = opened.expect("it opens");
-    (queue, wal, report)
+    (restored, wal, report)
 }
 
 /// A machine without a battery starts in 1970: its delays would end in fifty years, also after the
@@ -500,8 +508,8 @@ fn restored_delays_end_at_their_dates_once_the_clock_is_right() {
     for wrong_by in [-decades, decades] {
         let wrong = Calendar::new(NOW, DATE + wrong_by);
         let disk = Memory::default();
-        let (queue, wal, _) = open_at(&disk, truth);
-        let mut server = serve(queue, wal);
+        let (restored, wal, _) = open_at(&disk, truth);
+        let mut server = serve(restored, wal);
         let client = server.open();
         for id in 1..=30 {
             let delay = if id % 3 == 0 { 0 } else { 1000 };
@@ -521,8 +529,8 @@ fn restored_delays_end_at_their_dates_once_the_clock_is_right() {
         let wanted = ends(server.queue(), truth);
         drop(server);
 
-        let (queue, wal, _) = open_at(&disk, wrong);
-        let mut server = serve(queue, wal);
+        let (restored, wal, _) = open_at(&disk, wrong);
+        let mut server = serve(restored, wal);
         server.set_calendar(wrong);
         server.tick(NOW);
         server.commit(NOW);
@@ -554,10 +562,10 @@ fn restored_delays_end_at_their_dates_once_the_clock_is_right() {
             server.sent(client, server.unsent(client));
         }
         settle(&mut server);
-        assert!(server.log().expect("there is one").counts().migrated >= 30);
+        assert!(server.wal().expect("there is one").counts().migrated >= 30);
         drop(server);
-        let (queue, ..) = open_at(&disk, truth);
-        assert_eq!(ends(&queue, truth), wanted, "and so are those on the disk");
+        let (restored, ..) = open_at(&disk, truth);
+        assert_eq!(ends(&restored.queue, truth), wanted, "and so are those on the disk");
     }
 }
 
@@ -567,8 +575,8 @@ fn dates_written_under_a_wrong_clock_are_written_anew() {
     let decades = 30 * 365 * 24 * 3600 * 1_000_000_000i64;
     for wrong_by in [-decades, decades] {
         let disk = Memory::default();
-        let (queue, wal, _) = open_at(&disk, Calendar::new(NOW, DATE + wrong_by));
-        let mut server = serve(queue, wal);
+        let (restored, wal, _) = open_at(&disk, Calendar::new(NOW, DATE + wrong_by));
+        let mut server = serve(restored, wal);
         let client = server.open();
         server.feed(
             client,
@@ -584,8 +592,9 @@ fn dates_written_under_a_wrong_clock_are_written_anew() {
         server.tick(later);
         server.commit(later);
         drop(server);
-        let (queue, ..) = open_at(&disk, Calendar::new(NOW, DATE + 2_000_000_000));
-        let state = |id| queue.job(queue.find(id).expect("it is there")).record.state;
+        let (restored, ..) = open_at(&disk, Calendar::new(NOW, DATE + 2_000_000_000));
+        let state =
+            |id| restored.queue.job(restored.queue.find(id).expect("it is there")).record.state;
         assert_eq!((state(1), state(2)), (State::Delayed, State::Ready));
     }
 }
@@ -598,8 +607,8 @@ fn a_torn_newer_copy_leaves_the_older_one() {
     let old = segment(&[record(1, "default", b"12345678\r\n", 1)]);
     let torn = record(1, "default", b"12345678\r\n", 1);
     let new = segment(&[torn[..torn.len() - 3].to_vec()]);
-    let (queue, ..) = open(Box::new(on_disk([(1, old), (2, new)])), 4096);
-    assert_eq!(ids(&queue), [1]);
+    let (restored, ..) = open(Box::new(on_disk([(1, old), (2, new)])), 4096);
+    assert_eq!(ids(&restored.queue), [1]);
 }
 
 /// Nonsense in a record would be served, or handed back to the original.
@@ -608,8 +617,8 @@ fn values_that_make_no_sense_are_corrected() {
     let mut bytes = record(1, "default", b"12345678\r\n", 2);
     bytes[4 + 7 + 16..][..8].copy_from_slice(&(-5i64).to_le_bytes());
     bytes[4 + 7 + 24..][..8].copy_from_slice(&0i64.to_le_bytes());
-    let (queue, ..) = open(Box::new(on_disk([(1, segment(&[bytes]))])), 4096);
-    let record = &queue.job(queue.find(1).expect("it is there")).record;
+    let (restored, ..) = open(Box::new(on_disk([(1, segment(&[bytes]))])), 4096);
+    let record = &restored.queue.job(restored.queue.find(1).expect("it is there")).record;
     assert_eq!((record.state, record.delay, record.ttr), (State::Ready, 0, 1));
 }
 

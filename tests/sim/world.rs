@@ -246,7 +246,7 @@ impl World {
     /// take a nanosecond that no log is known to take.
     fn tick(&mut self) {
         let is_due = |at: Option<Time>| at.is_some_and(|at| at <= self.due_by());
-        let is_of_log = is_due(self.server.log().and_then(Wal::next_deadline));
+        let is_of_log = is_due(self.server.wal().and_then(Wal::next_deadline));
         if !is_of_log || is_due(self.server.queue().next_deadline()) {
             self.server.tick(self.now);
         }

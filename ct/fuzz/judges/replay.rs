@@ -18,8 +18,8 @@ use beanstalkd::{
     clock::{Calendar, Time},
     collections::Key,
     memory,
-    queue::{Job, Put, Queue, Record, State, Tube},
-    wal::{self, Disk, Name, Options, Outcome, Report, Sync, Wal},
+    queue::{Client, Job, Put, Queue, Record, State, Tube},
+    wal::{self, Disk, Name, Options, Outcome, Report, Restored, Sync, Wal},
 };
 
 /// The system's number of the error with which a disk refuses to read what it once wrote.
@@ -152,7 +152,8 @@ fn calendar() -> Calendar {
 type Found = (u64, String, Vec<u8>, String);
 
 /// All jobs, each in its place, taken out of the queue one by one.
-fn drain(queue: &mut Queue) -> Vec<Found> {
+fn drain(restored: &mut Restored) -> Vec<Found> {
+    let Restored { queue, bodies } = restored;
     let mut found = Vec::new();
     let names: Vec<String> = queue.tube_names().map(str::to_owned).collect();
     for name in names {
@@ -162,16 +163,16 @@ fn drain(queue: &mut Queue) -> Vec<Found> {
             if record.state == State::Ready {
                 record.deadline_at = Time::default();
             }
-            let body = queue.body(job);
+            let body = bodies.bytes(&queue.job(job).body);
             found.push((record.id, name.clone(), body.to_vec(), format!("{record:?}")));
-            queue.discard(job);
+            bodies.remove(queue.discard(job));
         }
     }
     found.sort_unstable();
     found
 }
 
-fn open(disk: &Memory) -> io::Result<(Queue, Wal, Report)> {
+fn open(disk: &Memory) -> io::Result<(Restored, Wal, Report)> {
     open_with(disk, 4096)
 }
 
@@ -181,20 +182,20 @@ fn refuse(files: &Files, granted: u32) {
     let open_copy = |memory: Option<Scarce>, refusal| {
         let files = Rc::new(RefCell::new(files.clone()));
         let disk = Memory { files, unreadable: None, refusal };
-        let mut queue = Queue::default();
+        let mut restored = Restored::default();
         if let Some(memory) = memory {
-            queue.room_mut().change_memory(Box::new(memory), 0);
+            restored.bodies.room_mut().change_memory(Box::new(memory), 0);
         }
         let options = Options { segment_size: 4096, sync: Sync::Within(Duration::ZERO), seed: 1 };
         let opened = Wal::open(
             Box::new(disk.clone()),
             options,
-            &mut queue,
+            &mut restored,
             calendar(),
             START,
             &mut wal::go_on,
         );
-        (disk, queue, opened)
+        (disk, restored, opened)
     };
     let (disk, _, opened) = open_copy(Some(Scarce(granted)), None);
     if let Err(error) = opened {
@@ -206,30 +207,31 @@ fn refuse(files: &Files, granted: u32) {
     if opened.is_err() {
         drop(opened);
         disk.refusal = None;
-        let (_, mut queue, opened) = open_copy(None, None);
+        let (_, mut restored, opened) = open_copy(None, None);
         opened.expect("nothing is refused");
         let (mut found, _wal, _) = open(&disk).expect("nothing is refused any more");
-        assert_eq!(found.next_id(), queue.next_id());
-        assert_eq!(drain(&mut found), drain(&mut queue));
+        assert_eq!(found.queue.next_id(), restored.queue.next_id());
+        assert_eq!(drain(&mut found), drain(&mut restored));
     }
 }
 
-fn open_with(disk: &Memory, segment_size: u64) -> io::Result<(Queue, Wal, Report)> {
+fn open_with(disk: &Memory, segment_size: u64) -> io::Result<(Restored, Wal, Report)> {
     let options = Options { segment_size, sync: Sync::Within(Duration::ZERO), seed: 1 };
-    let mut queue = Queue::default();
+    let mut restored = Restored::default();
     let disk = Box::new(disk.clone());
-    let (wal, report) = Wal::open(disk, options, &mut queue, calendar(), START, &mut wal::go_on)?;
-    queue.check();
+    let (wal, report) =
+        Wal::open(disk, options, &mut restored, calendar(), START, &mut wal::go_on)?;
+    restored.queue.check();
     wal.check();
-    Ok((queue, wal, report))
+    Ok((restored, wal, report))
 }
 
 /// Lets the log do all it still has to do: whatever was damaged is written again, a piece in a
 /// turn.
-fn settle(queue: &Queue, wal: &mut Wal) {
+fn settle(restored: &Restored, wal: &mut Wal) {
     let mut turns = 0;
     while wal.next_deadline().is_some_and(|at| at <= START) {
-        let outcome = wal.commit(queue, START);
+        let outcome = wal.commit(restored.jobs(), START);
         assert!(outcome == Outcome::Done && turns < 10_000);
         turns += 1;
     }
@@ -243,26 +245,47 @@ fn first(queue: &Queue, tube: Key<Tube>) -> Option<Key<Job>> {
 }
 
 /// Life goes on: of each tube one job is deleted, and one is put into a new one and buried.
-fn go_on(queue: &mut Queue, wal: &mut Wal) {
-    let names: Vec<String> = queue.tube_names().map(str::to_owned).collect();
-    for tube in names.iter().filter_map(|name| queue.find_tube(name)).collect::<Vec<_>>() {
+fn go_on(restored: &mut Restored, wal: &mut Wal) {
+    let names: Vec<String> = restored.queue.tube_names().map(str::to_owned).collect();
+    for name in names {
+        let Restored { queue, bodies } = restored;
+        let Some(tube) = queue.find_tube(&name) else { continue };
         let Some(job) = first(queue, tube) else { continue };
-        wal.may_delete(START).expect("there is always room for a delete");
-        wal.delete(queue, job);
-        queue.delete(job);
+        let permit = wal.permit_delete(START).expect("there is always room for a delete");
+        wal.delete(permit, queue, job);
+        bodies.remove(queue.delete(job));
     }
-    let client = queue.join();
-    queue.use_tube(client, "new").expect("there is memory");
-    let put = Put { id: queue.take_id(), pri: 1, delay: 2, ttr: 3, created_at: START };
-    let body = queue.bodies_mut().store(b"body\r\n").expect("there is memory");
-    wal.may_put(Wal::full_length("new", 6), START).expect("there is room");
-    let job = queue.put(client, put, body, START);
-    wal.put(queue, job);
-    queue.reserve_job(client, job, START);
-    queue.bury(job, 7, START);
-    wal.update(queue, job, START);
-    assert_eq!(wal.commit(queue, START), Outcome::Done);
+    let client = restored.queue.join();
+    let put = Put { id: restored.queue.take_id(), pri: 1, delay: 2, ttr: 3, created_at: START };
+    let job = put_into(restored, wal, client, "new", put, b"body\r\n");
+    bury(restored, wal, client, job);
+    assert_eq!(wal.commit(restored.jobs(), START), Outcome::Done);
     wal.check();
+}
+
+fn put_into(
+    restored: &mut Restored,
+    wal: &mut Wal,
+    client: Key<Client>,
+    tube: &str,
+    put: Put,
+    body: &[u8],
+) -> Key<Job> {
+    let Restored { queue, bodies } = restored;
+    queue.use_tube(client, tube, bodies.room_mut()).expect("there is memory");
+    let length = Wal::full_length(tube, body.len());
+    let body = bodies.store(body).expect("there is memory");
+    let permit = wal.permit_put(length, START).expect("there is room");
+    let job = queue.put(client, put, body, START);
+    wal.put(permit, restored.jobs(), job);
+    job
+}
+
+fn bury(restored: &mut Restored, wal: &mut Wal, client: Key<Client>, job: Key<Job>) {
+    let permit = wal.permit_update(START).expect("there is room");
+    restored.queue.reserve_job(client, job, START);
+    restored.queue.bury(job, 7, START);
+    wal.update(permit, &restored.queue, job, START);
 }
 
 /// A sound binlog of a few jobs in all states: in several small segments, or mostly in one that is
@@ -279,26 +302,22 @@ fn sound(is_large: bool) -> &'static Files {
 
 fn make_sound(segment_size: u64, length: usize) -> Files {
     let disk = Memory::default();
-    let (mut queue, mut wal, _) = open_with(&disk, segment_size).expect("it does not fail");
-    let client = queue.join();
+    let (mut restored, mut wal, _) = open_with(&disk, segment_size).expect("it does not fail");
+    let client = restored.queue.join();
     for number in 0..40u32 {
         let name = ["a", "default", "long-tube-name"][number as usize % 3];
-        queue.use_tube(client, name).expect("there is memory");
-        let (id, created_at) = (queue.take_id(), START);
+        let (id, created_at) = (restored.queue.take_id(), START);
         let put = Put { id, pri: number, delay: number % 4, ttr: 9, created_at };
         let body = format!("{number}").repeat(number as usize * length) + "\r\n";
-        let body = queue.bodies_mut().store(body.as_bytes()).expect("there is memory");
-        let job = queue.put(client, put, body, START);
-        wal.put(&queue, job);
+        let job = put_into(&mut restored, &mut wal, client, name, put, body.as_bytes());
         if number % 5 == 0 {
-            queue.reserve_job(client, job, START);
-            queue.bury(job, 7, START);
-            wal.update(&queue, job, START);
+            bury(&mut restored, &mut wal, client, job);
         } else if number % 7 == 0 {
-            wal.delete(&queue, job);
-            queue.delete(job);
+            let permit = wal.permit_delete(START).expect("there is always room for a delete");
+            wal.delete(permit, &restored.queue, job);
+            restored.bodies.remove(restored.queue.delete(job));
         }
-        assert_eq!(wal.commit(&queue, START), Outcome::Done);
+        assert_eq!(wal.commit(restored.jobs(), START), Outcome::Done);
     }
     drop(wal);
     disk.files.take()
@@ -369,27 +388,27 @@ pub(crate) fn judge(input: &[u8]) {
     });
     let mut disk = Memory { files: Rc::new(RefCell::new(files)), unreadable, refusal: None };
     let inspected = wal::inspect(&mut disk, calendar(), START, &mut wal::go_on);
-    let Ok((mut queue, mut wal, report)) = open(&disk) else {
+    let Ok((mut restored, mut wal, report)) = open(&disk) else {
         assert!(inspected.is_err() && unreadable.is_some_and(|(_, error)| error != EIO));
         return;
     };
-    let jobs = format!("are needed by {} jobs", queue.jobs());
+    let jobs = format!("are needed by {} jobs", restored.queue.jobs());
     let text = inspected.expect("what can be opened can be looked at").to_string();
     assert!(text.contains(&jobs), "{text}");
     let damaged = report.segments.iter().filter(|segment| segment.is_damaged());
     let damaged: Vec<u32> = damaged.map(|segment| segment.number).collect();
     let before = disk.files.borrow().clone();
-    go_on(&mut queue, &mut wal);
-    settle(&queue, &mut wal);
+    go_on(&mut restored, &mut wal);
+    settle(&restored, &mut wal);
     drop(wal);
-    let next_id = queue.next_id();
-    let found = drain(&mut queue);
+    let next_id = restored.queue.next_id();
+    let found = drain(&mut restored);
     for number in damaged {
         let (was, kept) = (Name::Segment(number), Name::Damaged(number));
         assert_eq!(disk.files.borrow().get(&kept), before.get(&was));
     }
-    let (mut queue, _wal, report) = open(&disk).expect("what cannot be read is set aside");
+    let (mut restored, _wal, report) = open(&disk).expect("what cannot be read is set aside");
     assert!(!report.is_damaged());
-    assert_eq!(queue.next_id(), next_id);
-    assert_eq!(drain(&mut queue), found);
+    assert_eq!(restored.queue.next_id(), next_id);
+    assert_eq!(drain(&mut restored), found);
 }

@@ -1,0 +1,281 @@
+//! The arithmetic of disk space: pure, without files.
+//!
+//! **The promise:** every job can be deleted on a full disk. So a record is appended only if a
+//! short record for each job still fits behind it, into the current segment or into preallocated
+//! files. [`Space::admits`] decides that.
+//!
+//! Three rules make the arithmetic more than a sum. A record never spans two segments. A segment
+//! header, as long as a short record, comes first in each segment and again before the first record
+//! of each [`HEADER_INTERVAL_BYTES`]. And what is left of a segment when the next one begins is
+//! never used.
+//!
+//! A *slot* is space for one short record.
+
+use super::{reader::HEAD, record::SHORT};
+
+/// Segment files are multiples of this many bytes, and at least one.
+pub(super) const SEGMENT_ALIGN_BYTES: u64 = 4096;
+
+/// A segment header is repeated after this many bytes, so that damage to the start of a segment
+/// does not take the rest with it. It costs half a hundredth of the binlog.
+pub(super) const HEADER_INTERVAL_BYTES: u64 = 16 * 1024;
+
+/// What a segment begins with: the version and the first segment header.
+pub(super) const HEADER_BYTES: u64 = (HEAD + SHORT) as u64;
+
+/// A short record, in bytes. A segment header has the same length.
+pub(super) const SHORT_BYTES: u64 = SHORT as u64;
+
+/// How many slots `bytes` bytes have if no segment header is due at their beginning.
+pub(super) fn slots(bytes: u64) -> u64 {
+    bytes.saturating_sub((bytes / HEADER_INTERVAL_BYTES + 1) * SHORT_BYTES) / SHORT_BYTES
+}
+
+/// How many slots a segment file of `size` bytes has.
+pub(super) fn file_slots(size: u64) -> u64 {
+    slots(size.saturating_sub(HEADER_BYTES))
+}
+
+/// The size of a segment file for `records` bytes of records.
+pub(super) fn file_size(records: u64) -> u64 {
+    let headers = (records / HEADER_INTERVAL_BYTES + 1) * SHORT_BYTES;
+    (HEADER_BYTES + records + headers).next_multiple_of(SEGMENT_ALIGN_BYTES)
+}
+
+/// Where the records of one segment go.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    /// The size of the file in bytes.
+    pub(super) size: u64,
+    /// A segment header precedes the first record at this offset or behind it.
+    next_header: u64,
+}
+
+impl Layout {
+    /// The layout of a new segment in a file of `size` bytes.
+    pub(super) fn new(size: u64) -> Self {
+        Self { size, next_header: HEADER_BYTES + HEADER_INTERVAL_BYTES }
+    }
+
+    /// How many bytes are left behind the first `used`.
+    pub(super) fn free(self, used: u64) -> u64 {
+        self.size.saturating_sub(used)
+    }
+
+    /// Whether a record of `length` bytes fits behind the first `used`, with a segment header.
+    pub(super) fn fits(self, used: u64, length: u64) -> bool {
+        length + SHORT_BYTES <= self.free(used)
+    }
+
+    /// Whether a segment header must precede the record at the offset `used`. If so, the next one
+    /// is due an interval later.
+    pub(super) fn takes_header(&mut self, used: u64) -> bool {
+        let is_due = used >= self.next_header;
+        if is_due {
+            self.next_header = used + SHORT_BYTES + HEADER_INTERVAL_BYTES;
+        }
+        is_due
+    }
+}
+
+/// The space for records that the disk has granted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Space {
+    /// Bytes left in the current segment; zero if there is none.
+    pub(super) current: u64,
+    /// The size in bytes of the preallocated file that becomes the next segment; zero if there is
+    /// none, or if no segment may follow.
+    pub(super) next: u64,
+    /// Slots of all preallocated files, the next one included.
+    pub(super) preallocated_slots: u64,
+}
+
+impl Space {
+    /// All slots.
+    pub(super) fn slots(self) -> u64 {
+        slots(self.current) + self.preallocated_slots
+    }
+
+    /// Whether a record of `length` bytes can be appended so that `short_records` short ones still
+    /// can.
+    pub(super) fn admits(self, length: u64, short_records: u64) -> bool {
+        let length = length + SHORT_BYTES; // A segment header may precede it.
+        if length <= self.current {
+            return slots(self.current - length) + self.preallocated_slots >= short_records;
+        }
+        // The rest of the current segment is then not used.
+        let next = self.next.saturating_sub(HEADER_BYTES);
+        length <= next
+            && slots(next - length) + self.preallocated_slots - slots(next) >= short_records
+    }
+}
+
+/// What needs space.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Demand {
+    /// How many jobs there are: each needs a slot for its delete.
+    pub(super) jobs: u64,
+    /// Bytes of live records in the oldest segment, which is dropped only after these are written
+    /// again.
+    pub(super) oldest_live: u64,
+    /// The size of a usual segment in bytes.
+    pub(super) segment_size: u64,
+}
+
+impl Demand {
+    /// How many slots must be there.
+    pub(super) fn slots(self) -> u64 {
+        self.jobs + self.oldest_live.div_ceil(SHORT_BYTES)
+    }
+
+    /// How many more should be there ahead of need: for half as many jobs again, or for as many as
+    /// a segment takes.
+    fn slots_ahead(self) -> u64 {
+        8 + (self.jobs / 2).min(file_slots(self.segment_size))
+    }
+
+    /// The size of a segment file for all deletes, or a usual segment if that is smaller.
+    pub(super) fn file_size_for_deletes(self) -> u64 {
+        file_size((self.jobs + 1) * SHORT_BYTES).min(self.segment_size)
+    }
+
+    /// Whether another file should be preallocated. One is always wanted.
+    pub(super) fn wants_file(self, space: Space) -> bool {
+        space.next == 0 || space.slots() < self.slots() + self.slots_ahead()
+    }
+
+    /// Whether a preallocated file of `size` bytes should be removed: a large job or many small
+    /// ones wanted it, and have gone. Another segment's worth is kept, so that no file is created
+    /// and removed in turns.
+    pub(super) fn has_surplus(self, space: Space, size: u64) -> bool {
+        let is_larger = size > self.segment_size;
+        let margin = if is_larger { 0 } else { file_slots(self.segment_size) };
+        let kept = self.slots() + 2 * self.slots_ahead() + margin;
+        space.slots().saturating_sub(file_slots(size)) >= kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Appends records by the rules of the binlog, without bytes.
+    struct Appender {
+        layout: Layout,
+        used: u64,
+        files: Vec<u64>,
+    }
+
+    impl Appender {
+        fn space(&self) -> Space {
+            Space {
+                current: self.layout.free(self.used),
+                next: self.files.first().copied().unwrap_or(0),
+                preallocated_slots: self.files.iter().map(|&size| file_slots(size)).sum(),
+            }
+        }
+
+        /// Whether there was space for it.
+        fn append(&mut self, length: u64) -> bool {
+            if !self.layout.fits(self.used, length) {
+                if self.files.is_empty() {
+                    return false;
+                }
+                self.layout = Layout::new(self.files.remove(0));
+                self.used = HEADER_BYTES;
+            }
+            self.used += u64::from(self.layout.takes_header(self.used)) * SHORT_BYTES + length;
+            self.used <= self.layout.size
+        }
+    }
+
+    /// The most short records that are admitted behind one of `length` bytes.
+    fn most_short_records(space: Space, length: u64) -> Option<u64> {
+        let most = (0..=space.slots()).rev().find(|&count| space.admits(length, count));
+        most.filter(|&most| !space.admits(length, most + 1))
+    }
+
+    /// A full disk would lose a delete, or the daemon would stop at a record without space.
+    #[test]
+    fn what_is_admitted_fits_in_every_small_case() {
+        let interval = HEADER_INTERVAL_BYTES;
+        let mut cases = 0u32;
+        for files in [&[][..], &[4096], &[8192, 4096], &[20480, 4096]] {
+            let next = files.first().map_or(0, |size| size - HEADER_BYTES);
+            for free in (0..=2 * SHORT_BYTES).chain((0..interval + 3 * SHORT_BYTES).step_by(29)) {
+                for due_in in [0, 1, SHORT_BYTES - 1, SHORT_BYTES, free / 2, free, interval] {
+                    let near = |bytes: u64| bytes.saturating_sub(2 * SHORT_BYTES + 1);
+                    for length in [SHORT_BYTES, SHORT_BYTES + 1, near(free), near(next) + 1] {
+                        let used = HEADER_BYTES + interval;
+                        let layout = Layout { size: used + free, next_header: used + due_in };
+                        let mut appender = Appender { layout, used, files: files.to_vec() };
+                        let Some(most) = most_short_records(appender.space(), length) else {
+                            continue;
+                        };
+                        let case = format!("{length} in {free}, due in {due_in}, then {files:?}");
+                        assert!(appender.append(length), "{case}");
+                        for nth in 0..most {
+                            assert!(appender.append(SHORT_BYTES), "{case}: short record {nth}");
+                        }
+                        cases += 1;
+                    }
+                }
+            }
+        }
+        assert!(cases > 20_000, "{cases}");
+    }
+
+    /// More than a few slots refused would waste the disk: a put would fail though it fits.
+    #[test]
+    fn hardly_a_slot_is_wasted() {
+        for bytes in 0..40_000 {
+            let appended = {
+                let layout = Layout { size: bytes, next_header: HEADER_INTERVAL_BYTES };
+                let mut appender = Appender { layout, used: 0, files: Vec::new() };
+                (0..bytes).take_while(|_| appender.append(SHORT_BYTES)).count() as u64
+            };
+            let counted = slots(bytes);
+            assert!(counted <= appended && appended <= counted + 1, "{counted} in {bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn a_file_has_the_size_of_what_it_is_made_for() {
+        for length in (1..=400).map(|count| count * SHORT_BYTES).chain(100_000..104_200) {
+            let size = file_size(length);
+            assert_eq!(size % SEGMENT_ALIGN_BYTES, 0);
+            let space = Space { current: 0, next: size, preallocated_slots: file_slots(size) };
+            assert!(space.admits(length, 0), "{length}");
+            assert!(file_slots(size) >= length / SHORT_BYTES, "{length}");
+        }
+    }
+
+    #[test]
+    fn without_space_nothing_is_admitted() {
+        let none = Space { current: 0, next: 0, preallocated_slots: 0 };
+        assert!(!none.admits(0, 0) && !none.admits(SHORT_BYTES, 0));
+        assert!(!none.admits(u64::MAX / 2, 0));
+    }
+
+    /// Files would be created and removed turn by turn, each of them a few system calls.
+    #[test]
+    fn no_file_is_both_wanted_and_surplus() {
+        for jobs in (0..300).chain([1000, 10_000, 100_000]) {
+            for oldest_live in [0, SHORT_BYTES, 5000, 100_000] {
+                let demand = Demand { jobs, oldest_live, segment_size: 8192 };
+                for count in 1..8 {
+                    let sizes = [8192, 65536].into_iter();
+                    for size in sizes.filter(|&size| count > 1 || size > demand.segment_size) {
+                        let slots = file_slots(size) * count;
+                        let space = Space { current: 100, next: size, preallocated_slots: slots };
+                        if demand.has_surplus(space, size) && count > 1 {
+                            let slots = slots - file_slots(size);
+                            let left = Space { preallocated_slots: slots, ..space };
+                            assert!(!demand.wants_file(left), "{demand:?} {count} of {size}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
