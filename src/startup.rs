@@ -104,7 +104,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     let flags = if flags.is_empty() { "no flags".into() } else { flags.join(" ") };
     info!("version {VERSION}, process {}, started with {flags}", identity.pid);
     for listener in &listeners {
-        info!("listens on {}", listener.place());
+        info!("listens on {}", listener.address());
     }
     if let Some(user) = &config.user {
         sys::become_user(user).map_err(|error| StartError::User(user.clone(), error))?;
@@ -203,10 +203,10 @@ fn report_damage(path: &Path, report: &Report) -> usize {
     for segment in &report.segments {
         let file = path.join(Name::Segment(segment.number).to_string());
         let file = file.display();
-        for complaint in &segment.complaints {
-            warn!("{file}: {complaint}");
+        for problem in &segment.problems {
+            warn!("{file}: {problem}");
         }
-        let more = segment.complaints_in_all - segment.complaints.len() as u64;
+        let more = segment.problem_count - segment.problems.len() as u64;
         if more > 0 {
             warn!("{file}: {more} more places like these");
         }
@@ -214,7 +214,7 @@ fn report_damage(path: &Path, report: &Report) -> usize {
             info!("{file}: ends within a record at {offset}: it was being written");
         }
     }
-    report.segments.iter().filter(|segment| segment.complaints_in_all > 0).count()
+    report.segments.iter().filter(|segment| segment.problem_count > 0).count()
 }
 
 fn identify() -> io::Result<Identity> {

@@ -21,10 +21,10 @@ use beanstalkd::{
     clock::{Calendar, Time},
     collections::Key,
     conn::Conn,
-    memory::Memory,
-    queue::{JOB_COST, Job, Queue, State},
+    memory::MemorySource,
+    queue::{JOB_OVERHEAD_BYTES, Job, Queue, State},
     server::{COMMANDS_PER_CONNECTION, Server, Settings},
-    wal::{self, Name, Options, Restored, Sync, Wal},
+    wal::{self, Name, Options, Restored, SyncPolicy, Wal},
 };
 use ct::{Prng, diff::shrink};
 
@@ -119,7 +119,7 @@ struct Run {
     prng: Prng,
     server: Server,
     disk: SimDisk,
-    sync: Sync,
+    sync: SyncPolicy,
     segment_size: u64,
     /// How far the wall clock is wrong, in seconds; and whether it is ever set.
     wrong_by: i64,
@@ -151,7 +151,7 @@ fn calendar(wrong_by: i64) -> Calendar {
 
 fn open(
     disk: &SimDisk,
-    sync: Sync,
+    sync: SyncPolicy,
     segment_size: u64,
     seed: u64,
     wrong_by: i64,
@@ -165,7 +165,7 @@ fn open(
 fn open_into(
     mut restored: Restored,
     disk: &SimDisk,
-    sync: Sync,
+    sync: SyncPolicy,
     segment_size: u64,
     seed: u64,
     wrong_by: i64,
@@ -185,8 +185,8 @@ struct Scarce {
     tries: u64,
 }
 
-impl Memory for Scarce {
-    fn is_there(&mut self, _: usize, _: usize) -> bool {
+impl MemorySource for Scarce {
+    fn can_allocate(&mut self, _: usize, _: usize) -> bool {
         self.tries = self.tries.saturating_sub(1);
         self.tries > 0
     }
@@ -205,7 +205,7 @@ impl Run {
     fn begin(
         disk: SimDisk,
         mut prng: Prng,
-        sync: Sync,
+        sync: SyncPolicy,
         segment_size: u64,
         now: Time,
         ever: BTreeSet<(u64, String, Vec<u8>)>,
@@ -299,8 +299,8 @@ impl Run {
         let of_this_run = |&(&id, _): &(&u64, &History)| id >= self.first_id;
         let put = self.jobs.iter().filter(of_this_run).count() as u64;
         let living: Vec<_> = self.jobs.values().filter(|history| lives(history)).collect();
-        let held = living.iter().map(|it| it.body.len() as u64 + JOB_COST).sum::<u64>();
-        let (got, wanted) = ((queue.counts().total_jobs, queue.held()), (put, held));
+        let held = living.iter().map(|it| it.body.len() as u64 + JOB_OVERHEAD_BYTES).sum::<u64>();
+        let (got, wanted) = ((queue.counts().total_jobs, queue.job_bytes()), (put, held));
         if got != wanted {
             return Err(format!("jobs put, and bytes held: {got:?}, wanted: {wanted:?}"));
         }
@@ -431,7 +431,7 @@ impl Run {
             return Ok(());
         }
         self.moment.kill_floor = self.step;
-        let Sync::Within(delay) = self.sync else { return Ok(()) };
+        let SyncPolicy::Within(delay) = self.sync else { return Ok(()) };
         if delay.is_zero() {
             self.moment.cut_floor = self.step;
             return Ok(());
@@ -552,7 +552,7 @@ impl Run {
         let mut restored = Restored::default();
         let what = if self.prng.chance(1, 2) {
             let tries = self.prng.below(60);
-            restored.bodies.room_mut().change_memory(Box::new(Scarce { tries }), 0);
+            restored.bodies.budget_mut().set_source(Box::new(Scarce { tries }), 0);
             format!("memory after {tries} tries")
         } else {
             let call = self.prng.below(40);
@@ -659,8 +659,8 @@ impl Told {
 /// Plays one seed; the error tells the story.
 fn play(seed: u64, told: &mut Told, total: &mut Total) -> Result<(), String> {
     let mut prng = Prng::new(seed);
-    let within = |delay| Sync::Within(delay);
-    let syncs = [within(Duration::ZERO), within(SYNC_DELAY), Sync::Never];
+    let within = |delay| SyncPolicy::Within(delay);
+    let syncs = [within(Duration::ZERO), within(SYNC_DELAY), SyncPolicy::Never];
     let sync = syncs[usize::try_from(prng.below(3)).expect("small")];
     let segment_size = [4096, 4096, 8192, 20_000][usize::try_from(prng.below(4)).expect("small")];
     let trouble = prng.below(4);
@@ -740,7 +740,7 @@ fn judge_all(
             .map_err(|what| format!("killed in step {}: {what}", moment.steps))?;
         let (cut, torn) = snapshot.after_power_cut(Prng::new(other));
         // While the log is being opened, what the last run did not sync is not synced yet.
-        let is_promised = run.sync != Sync::Never && moment.steps > 0;
+        let is_promised = run.sync != SyncPolicy::Never && moment.steps > 0;
         let floor = is_promised.then_some(moment.cut_floor);
         run.judge(&cut, floor, at)
             .map_err(|what| format!("power cut in step {}: {what}", moment.steps))?;

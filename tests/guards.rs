@@ -3,7 +3,7 @@
 #[path = "sim/world.rs"]
 mod world;
 
-use beanstalkd::queue::JOB_COST;
+use beanstalkd::queue::JOB_OVERHEAD_BYTES;
 use world::{Arrival, World};
 
 fn text(bytes: Vec<u8>) -> String {
@@ -89,7 +89,7 @@ fn what_is_only_a_mistake_is_answered() {
 #[test]
 fn above_the_ceiling_jobs_are_refused_and_deletes_make_room() {
     let mut world = World::new(Arrival::Whole, 65_535);
-    world.limit_memory(2 * (JOB_COST + 102));
+    world.limit_memory(2 * (JOB_OVERHEAD_BYTES + 102));
     let (client, other) = (world.connect(), world.connect());
     let put = |size: usize| format!("put 0 0 60 {size}\r\n{}\r\n", "x".repeat(size));
     world.send(client, put(100).as_bytes());
@@ -105,7 +105,7 @@ fn above_the_ceiling_jobs_are_refused_and_deletes_make_room() {
         text(world.receive(client)),
         "OUT_OF_MEMORY\r\nUSING default\r\nDELETED\r\nOUT_OF_MEMORY\r\nINSERTED 3\r\n"
     );
-    assert_eq!(world.server.queue().held(), 2 * (JOB_COST + 102));
+    assert_eq!(world.server.queue().job_bytes(), 2 * (JOB_OVERHEAD_BYTES + 102));
     world.server.check();
 }
 
@@ -116,7 +116,7 @@ fn above_the_ceiling_jobs_are_refused_and_deletes_make_room() {
 fn what_has_come_of_a_body_counts_and_what_was_announced_does_not() {
     for arrival in [Arrival::Whole, Arrival::SingleBytes] {
         let mut world = World::new(arrival, 65_535);
-        let ceiling = 2 * (JOB_COST + 1002);
+        let ceiling = 2 * (JOB_OVERHEAD_BYTES + 1002);
         world.limit_memory(ceiling);
         let (client, other) = (world.connect(), world.connect());
         let uploads: Vec<_> = (0..10).map(|_| world.connect()).collect();
@@ -128,7 +128,7 @@ fn what_has_come_of_a_body_counts_and_what_was_announced_does_not() {
         }
         for &upload in &uploads[1..] {
             world.send(upload, "x".repeat(500).as_bytes());
-            let held = world.server.bodies().room().held();
+            let held = world.server.bodies().budget().body_bytes();
             assert!(held <= ceiling, "{held} bytes are held");
             world.server.check();
         }
@@ -141,7 +141,7 @@ fn what_has_come_of_a_body_counts_and_what_was_announced_does_not() {
         }
         world.send(other, format!("put 0 0 60 1000\r\n{}\r\n", "x".repeat(1000)).as_bytes());
         assert!(text(world.receive(other)).starts_with("INSERTED "));
-        assert_eq!(world.server.bodies().room().held(), ceiling);
+        assert_eq!(world.server.bodies().budget().body_bytes(), ceiling);
     }
 }
 
@@ -150,7 +150,7 @@ fn what_has_come_of_a_body_counts_and_what_was_announced_does_not() {
 fn a_deleted_job_counts_until_it_has_been_sent() {
     for size in [4000, 6000] {
         let mut world = World::new(Arrival::Whole, 65_535);
-        let all = 2 * (JOB_COST + size as u64 + 2);
+        let all = 2 * (JOB_OVERHEAD_BYTES + size as u64 + 2);
         world.limit_memory(all);
         let (worker, client) = (world.connect(), world.connect());
         let put = format!("put 0 0 60 {size}\r\n{}\r\n", "x".repeat(size));
@@ -167,7 +167,7 @@ fn a_deleted_job_counts_until_it_has_been_sent() {
         assert!(text(world.receive(client)).ends_with("OUT_OF_MEMORY\r\n"), "{size}");
         world.turn();
         assert!(text(world.receive(worker)).ends_with("DELETED\r\n"));
-        assert_eq!(world.server.bodies().room().held(), all / 2);
+        assert_eq!(world.server.bodies().budget().body_bytes(), all / 2);
         world.send(client, put.as_bytes());
         world.turn();
         world.turn();

@@ -13,10 +13,10 @@ use std::{
 
 use beanstalkd::{
     clock::{Calendar, Time},
-    memory::Memory,
+    memory::MemorySource,
     queue::Queue,
     server::{Server, Settings},
-    wal::{self, Options, Restored, Sync, Wal},
+    wal::{self, Options, Restored, SyncPolicy, Wal},
 };
 use ct::{Prng, diff::shrink};
 
@@ -177,8 +177,8 @@ struct Fickle {
     is_reliable: Arc<AtomicBool>,
 }
 
-impl Memory for Fickle {
-    fn is_there(&mut self, _: usize, _: usize) -> bool {
+impl MemorySource for Fickle {
+    fn can_allocate(&mut self, _: usize, _: usize) -> bool {
         self.is_reliable.load(Relaxed) || self.prng.chance(4, 5)
     }
 }
@@ -198,9 +198,9 @@ impl Setting {
             _ => None,
         };
         let sync = match prng.below(3) {
-            0 => Sync::Within(Duration::ZERO),
-            1 => Sync::Within(Duration::from_millis(50)),
-            _ => Sync::Never,
+            0 => SyncPolicy::Within(Duration::ZERO),
+            1 => SyncPolicy::Within(Duration::from_millis(50)),
+            _ => SyncPolicy::Never,
         };
         let segment_size = 4096 << prng.below(4);
         let options = Options { segment_size, sync, seed: prng.next_u64() };
@@ -287,7 +287,7 @@ impl Run {
     fn make_fickle(&mut self) {
         if let Some(seed) = self.setting.fickle {
             let (prng, is_reliable) = (Prng::new(seed), self.is_reliable.clone());
-            self.world.change_memory(Box::new(Fickle { prng, is_reliable }));
+            self.world.set_source(Box::new(Fickle { prng, is_reliable }));
         }
     }
 
@@ -378,7 +378,7 @@ impl Run {
     fn compare(&mut self) -> Result<(), String> {
         let queue = self.world.server.queue();
         self.world.server.check();
-        let (held, wanted) = (queue.held(), self.model.held());
+        let (held, wanted) = (queue.job_bytes(), self.model.held());
         let limit = self.setting.memory_limit.unwrap_or(u64::MAX);
         if held != wanted || held > limit {
             return Err(format!("{held} bytes are held, should be {wanted}, up to {limit}"));

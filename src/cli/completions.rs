@@ -58,7 +58,7 @@ impl Shell {
 }
 
 /// What a flag does, in the few words that fit beside it.
-fn gist(flag: &Flag) -> &str {
+fn summary(flag: &Flag) -> &str {
     let end = flag.help.find([';', ',', ':', '(']).unwrap_or(flag.help.len());
     flag.help[..end].trim_end()
 }
@@ -88,7 +88,7 @@ fn bash() -> String {
 fn zsh() -> String {
     let mut out = String::from("#compdef beanstalkd\n\n_arguments -s");
     for flag in FLAGS {
-        let gist = gist(flag);
+        let summary = summary(flag);
         for name in flag.names() {
             // A letter's argument may be joined to it, a long name's follows `=` or a space.
             let joint = match (flag.argument.is_some(), name.starts_with("--")) {
@@ -105,7 +105,7 @@ fn zsh() -> String {
                 };
                 format!(":{argument}:{action}")
             });
-            write!(out, " \\\n    '*{name}{joint}[{gist}]{argument}'")
+            write!(out, " \\\n    '*{name}{joint}[{summary}]{argument}'")
                 .expect("writing to memory does not fail");
         }
     }
@@ -125,7 +125,7 @@ fn fish() -> String {
             Values::Shells => format!("-x -a '{}'", SHELLS.join(" ")),
             Values::Anything => "-x".into(),
         }));
-        words.push(format!("-d '{}'", gist(flag)));
+        words.push(format!("-d '{}'", summary(flag)));
         line(&mut out, &words.join(" "));
     }
     out

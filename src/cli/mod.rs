@@ -21,7 +21,7 @@ use getopts::{Fail, Options};
 pub use self::completions::Shell;
 use crate::{
     proto::{JOB_SIZE_DEFAULT, JOB_SIZE_LIMIT},
-    wal::Sync,
+    wal::SyncPolicy,
 };
 
 /// The largest size of a binlog file, in bytes: the largest that the original can take, rounded up
@@ -195,7 +195,7 @@ pub struct Config {
     /// `-b`.
     pub binlog: Option<PathBuf>,
     /// `-f` and `-F`.
-    pub sync: Sync,
+    pub sync: SyncPolicy,
     /// `-s`, in bytes.
     pub binlog_size: u64,
     /// `--max-memory`, in bytes.
@@ -310,7 +310,7 @@ impl Default for Draft {
             user: None,
             job_size_limit: JOB_SIZE_DEFAULT,
             binlog: None,
-            sync: Sync::Within(Duration::from_millis(50)),
+            sync: SyncPolicy::Within(Duration::from_millis(50)),
             binlog_size: 10 << 20,
             memory_limit: None,
             verbosity: 0,
@@ -325,8 +325,8 @@ impl Draft {
         let Self { instead, list, service, config } = self;
         match name {
             "binlog" => config.binlog = Some(argument.into()),
-            "sync" => config.sync = Sync::Within(Duration::from_millis(size(argument)?)),
-            "no-sync" => config.sync = Sync::Never,
+            "sync" => config.sync = SyncPolicy::Within(Duration::from_millis(size(argument)?)),
+            "no-sync" => config.sync = SyncPolicy::Never,
             "listen" => {
                 if argument.contains(',') && argument.split(',').any(str::is_empty) {
                     return Err(UsageError(format!("an address is missing: {argument}")));

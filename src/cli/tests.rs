@@ -31,7 +31,7 @@ fn nothing_given_means_the_originals_defaults() {
             user: None,
             job_size_limit: 65_535,
             binlog: None,
-            sync: Sync::Within(Duration::from_millis(50)),
+            sync: SyncPolicy::Within(Duration::from_millis(50)),
             binlog_size: 10_485_760,
             memory_limit: None,
             verbosity: 0,
@@ -98,12 +98,12 @@ fn what_is_asked_of_a_running_daemon_or_a_shell() {
 
 #[test]
 fn the_last_word_on_syncing_wins() {
-    assert_eq!(serve("-f0").sync, Sync::Within(Duration::ZERO));
-    assert_eq!(serve("-F").sync, Sync::Never);
-    assert_eq!(serve("-F -f 10").sync, Sync::Within(Duration::from_millis(10)));
-    assert_eq!(serve("-f 10 -F").sync, Sync::Never);
-    assert_eq!(serve("-f -1").sync, Sync::Within(Duration::from_millis(u64::MAX)));
-    assert_eq!(serve("-F -f 10 -f 20").sync, Sync::Within(Duration::from_millis(20)));
+    assert_eq!(serve("-f0").sync, SyncPolicy::Within(Duration::ZERO));
+    assert_eq!(serve("-F").sync, SyncPolicy::Never);
+    assert_eq!(serve("-F -f 10").sync, SyncPolicy::Within(Duration::from_millis(10)));
+    assert_eq!(serve("-f 10 -F").sync, SyncPolicy::Never);
+    assert_eq!(serve("-f -1").sync, SyncPolicy::Within(Duration::from_millis(u64::MAX)));
+    assert_eq!(serve("-F -f 10 -f 20").sync, SyncPolicy::Within(Duration::from_millis(20)));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::{
 
 use slab::Slab;
 
-use crate::memory::{Need, OutOfMemory, Room};
+use crate::memory::{MemoryBudget, Need, OutOfMemory};
 
 /// Names one item of an `Arena<T>`. `Option<Key<T>>` is four bytes too.
 pub struct Key<T> {
@@ -37,7 +37,7 @@ impl<T> Key<T> {
 
     /// The key of the item at the same index in another arena: for arenas that are filled and
     /// emptied in step, as connections, clients and sockets are.
-    pub fn beside<U>(self) -> Key<U> {
+    pub fn paired<U>(self) -> Key<U> {
         Key { slot: self.slot, of: PhantomData }
     }
 
@@ -82,34 +82,34 @@ impl<T> fmt::Debug for Key<T> {
 }
 
 /// How many items a chunk holds unless its owner says otherwise: of jobs, half a MiB.
-const ITEMS: usize = 4096;
+const CHUNK_LENGTH_DEFAULT: usize = 4096;
 
 /// Owns items and hands out keys to them.
 ///
 /// They live in chunks, each a slab that never grows: so adding an item never copies the others,
 /// and the memory of a chunk that has become empty goes back to the system, when the owner says so:
-/// see [`Arena::free_spent`]. Invariant: `open` names the chunks with room, each once; a chunk
+/// see [`Arena::release_one`]. Invariant: `open` names the chunks with room, each once; a chunk
 /// without items has no memory, but for the last of these, lest it come and go with each item.
 ///
 /// Arenas that are filled and emptied in step, with chunks of as many items, have the same indexes.
 #[derive(Debug)]
-pub struct Arena<T, const CHUNK: usize = ITEMS> {
+pub struct Arena<T, const CHUNK_LENGTH: usize = CHUNK_LENGTH_DEFAULT> {
     chunks: Vec<Slab<T>>,
     open: Vec<u32>,
     /// The memory of chunks that have become empty.
-    spent: Vec<Slab<T>>,
+    releasable: Vec<Slab<T>>,
     len: usize,
     /// How often an item was looked up; see [`Arena::visits`].
     #[cfg(debug_assertions)]
     visits: std::cell::Cell<u64>,
 }
 
-impl<T, const CHUNK: usize> Default for Arena<T, CHUNK> {
+impl<T, const CHUNK_LENGTH: usize> Default for Arena<T, CHUNK_LENGTH> {
     fn default() -> Self {
         Self {
             chunks: Vec::new(),
             open: Vec::new(),
-            spent: Vec::new(),
+            releasable: Vec::new(),
             len: 0,
             #[cfg(debug_assertions)]
             visits: std::cell::Cell::new(0),
@@ -117,11 +117,15 @@ impl<T, const CHUNK: usize> Default for Arena<T, CHUNK> {
     }
 }
 
-impl<T, const CHUNK: usize> Arena<T, CHUNK> {
+impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
     /// Makes sure that the next item finds memory. Fails where there is none. O(1).
     #[inline]
-    pub fn make_room(&mut self, need: Need, room: &mut Room) -> Result<(), OutOfMemory> {
-        if self.ready_chunk().is_some() { Ok(()) } else { self.make_chunk(need, room) }
+    pub fn ensure_memory(
+        &mut self,
+        need: Need,
+        budget: &mut MemoryBudget,
+    ) -> Result<(), OutOfMemory> {
+        if self.ready_chunk().is_some() { Ok(()) } else { self.make_chunk(need, budget) }
     }
 
     /// The chunk that the next item goes to, if it has memory.
@@ -132,16 +136,16 @@ impl<T, const CHUNK: usize> Arena<T, CHUNK> {
     }
 
     #[cold]
-    fn make_chunk(&mut self, need: Need, room: &mut Room) -> Result<(), OutOfMemory> {
+    fn make_chunk(&mut self, need: Need, budget: &mut MemoryBudget) -> Result<(), OutOfMemory> {
         let next = self.open.last();
         // A slab keeps a word beside each item, at most two with the gap before it.
-        room.take(need, CHUNK * (size_of::<T>() + 2 * size_of::<usize>()))?;
+        budget.take(need, CHUNK_LENGTH * (size_of::<T>() + 2 * size_of::<usize>()))?;
         if next.is_none() {
             // Each of them may be open one day, or spent, when nothing can be refused any more.
             let chunks = self.chunks.len() + 1;
-            room.grow(need, &mut self.chunks, chunks)?;
-            room.grow(need, &mut self.open, chunks)?;
-            room.grow(need, &mut self.spent, chunks)?;
+            budget.grow_vec(need, &mut self.chunks, chunks)?;
+            budget.grow_vec(need, &mut self.open, chunks)?;
+            budget.grow_vec(need, &mut self.releasable, chunks)?;
         }
         self.chunk_to_fill();
         Ok(())
@@ -157,7 +161,7 @@ impl<T, const CHUNK: usize> Arena<T, CHUNK> {
         let number = self.open[self.open.len() - 1] as usize;
         let chunk = &mut self.chunks[number];
         if chunk.capacity() == 0 {
-            chunk.reserve_exact(CHUNK);
+            chunk.reserve_exact(CHUNK_LENGTH);
         }
         number
     }
@@ -167,24 +171,24 @@ impl<T, const CHUNK: usize> Arena<T, CHUNK> {
         let number = self.ready_chunk().unwrap_or_else(|| self.chunk_to_fill());
         let chunk = &mut self.chunks[number];
         let slot = chunk.insert(item);
-        if chunk.len() == CHUNK {
+        if chunk.len() == CHUNK_LENGTH {
             self.open.pop();
         }
         self.len += 1;
-        Key::from_slot(number * CHUNK + slot)
+        Key::from_slot(number * CHUNK_LENGTH + slot)
     }
 
     /// Takes an item out; its key may name another item from now on.
     pub fn remove(&mut self, key: Key<T>) -> T {
-        let (number, slot) = place::<T, CHUNK>(key);
+        let (number, slot) = locate::<T, CHUNK_LENGTH>(key);
         let chunk = &mut self.chunks[number];
-        let was_full = chunk.len() == CHUNK;
+        let was_full = chunk.len() == CHUNK_LENGTH;
         let item = chunk.remove(slot);
         if was_full {
             self.leave_last();
             self.open.push(u32::try_from(number).expect("fewer than 2^32 chunks"));
         } else if chunk.is_empty() && self.open[self.open.len() - 1] as usize != number {
-            self.spent.push(mem::take(chunk));
+            self.releasable.push(mem::take(chunk));
         }
         self.len -= 1;
         item
@@ -195,25 +199,25 @@ impl<T, const CHUNK: usize> Arena<T, CHUNK> {
         let Some(&number) = self.open.last() else { return };
         let chunk = &mut self.chunks[number as usize];
         if chunk.is_empty() {
-            self.spent.push(mem::take(chunk));
+            self.releasable.push(mem::take(chunk));
         }
     }
 
     /// Gives the memory of one empty chunk back to the system; whether there was one. It is a
     /// system call and takes its time, so nobody should do many of them in a row.
-    pub fn free_spent(&mut self) -> bool {
-        self.spent.pop().is_some()
+    pub fn release_one(&mut self) -> bool {
+        self.releasable.pop().is_some()
     }
 
     /// Whether there is something to give back.
-    pub fn has_spent(&self) -> bool {
-        !self.spent.is_empty()
+    pub fn has_releasable(&self) -> bool {
+        !self.releasable.is_empty()
     }
 
     /// The item, or `None` where the key has been given back.
     pub fn get(&self, key: Key<T>) -> Option<&T> {
         self.count_visit();
-        let (number, slot) = place::<T, CHUNK>(key);
+        let (number, slot) = locate::<T, CHUNK_LENGTH>(key);
         self.chunks.get(number)?.get(slot)
     }
 
@@ -223,8 +227,8 @@ impl<T, const CHUNK: usize> Arena<T, CHUNK> {
     }
 
     /// How many places there are for items: every index is below.
-    pub fn places(&self) -> usize {
-        self.chunks.len() * CHUNK
+    pub fn slots(&self) -> usize {
+        self.chunks.len() * CHUNK_LENGTH
     }
 
     /// Whether there is none.
@@ -249,29 +253,31 @@ impl<T, const CHUNK: usize> Arena<T, CHUNK> {
     /// Every item with its key, in slot order. O(capacity): for checks and closing down.
     pub fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
         self.chunks.iter().enumerate().flat_map(|(number, chunk)| {
-            chunk.iter().map(move |(slot, item)| (Key::from_slot(number * CHUNK + slot), item))
+            chunk
+                .iter()
+                .map(move |(slot, item)| (Key::from_slot(number * CHUNK_LENGTH + slot), item))
         })
     }
 }
 
 /// The chunk of an item, and its slot there.
-fn place<T, const CHUNK: usize>(key: Key<T>) -> (usize, usize) {
-    (key.index() / CHUNK, key.index() % CHUNK)
+fn locate<T, const CHUNK_LENGTH: usize>(key: Key<T>) -> (usize, usize) {
+    (key.index() / CHUNK_LENGTH, key.index() % CHUNK_LENGTH)
 }
 
-impl<T, const CHUNK: usize> Index<Key<T>> for Arena<T, CHUNK> {
+impl<T, const CHUNK_LENGTH: usize> Index<Key<T>> for Arena<T, CHUNK_LENGTH> {
     type Output = T;
     fn index(&self, key: Key<T>) -> &T {
         self.count_visit();
-        let (number, slot) = place::<T, CHUNK>(key);
+        let (number, slot) = locate::<T, CHUNK_LENGTH>(key);
         &self.chunks[number][slot]
     }
 }
 
-impl<T, const CHUNK: usize> IndexMut<Key<T>> for Arena<T, CHUNK> {
+impl<T, const CHUNK_LENGTH: usize> IndexMut<Key<T>> for Arena<T, CHUNK_LENGTH> {
     fn index_mut(&mut self, key: Key<T>) -> &mut T {
         self.count_visit();
-        let (number, slot) = place::<T, CHUNK>(key);
+        let (number, slot) = locate::<T, CHUNK_LENGTH>(key);
         &mut self.chunks[number][slot]
     }
 }
@@ -299,21 +305,21 @@ mod tests {
     fn what_has_become_empty_goes_back() {
         for oldest_first in [true, false] {
             let mut arena: Arena<_> = Arena::default();
-            let mut keys: Vec<_> = (0..5 * ITEMS).map(|n| arena.insert(n)).collect();
-            assert!(!arena.has_spent());
+            let mut keys: Vec<_> = (0..5 * CHUNK_LENGTH_DEFAULT).map(|n| arena.insert(n)).collect();
+            assert!(!arena.has_releasable());
             if oldest_first {
                 keys.reverse();
             }
             for key in keys {
                 arena.remove(key);
             }
-            while arena.free_spent() {}
+            while arena.release_one() {}
             let held = arena.chunks.iter().filter(|chunk| chunk.capacity() > 0).count();
             assert_eq!((held, arena.len()), (1, 0), "oldest first: {oldest_first}");
             let key = arena.insert(7);
             assert_eq!(arena[key], 7);
             arena.remove(key);
-            assert!(!arena.has_spent(), "the last one stays");
+            assert!(!arena.has_releasable(), "the last one stays");
         }
     }
 
@@ -322,11 +328,11 @@ mod tests {
         let (mut left, mut right): (Arena<_>, Arena<_>) = (Arena::default(), Arena::default());
         for n in 0..5 {
             let key = left.insert(n);
-            assert_eq!(key.beside(), right.insert(n.to_string()));
+            assert_eq!(key.paired(), right.insert(n.to_string()));
         }
         let gone = Key::from_index(3);
         left.remove(gone);
-        right.remove(gone.beside());
-        assert_eq!(left.insert(9).beside(), right.insert("9".into()));
+        right.remove(gone.paired());
+        assert_eq!(left.insert(9).paired(), right.insert("9".into()));
     }
 }

@@ -8,7 +8,7 @@
 //! Keys must be distinct for a total order; every caller ends its key in something unique.
 
 use super::Key;
-use crate::memory::{Need, OutOfMemory, Room};
+use crate::memory::{MemoryBudget, Need, OutOfMemory};
 
 #[derive(Debug)]
 struct Entry<K, T> {
@@ -25,19 +25,19 @@ impl<K: Copy, T> Clone for Entry<K, T> {
 impl<K: Copy, T> Copy for Entry<K, T> {}
 
 /// How many entries of memory are given back at once, at most: with 20 bytes each, a megabyte.
-const STEP: usize = 1 << 16;
+const SHRINK_STEP_ITEMS: usize = 1 << 16;
 
 /// A min-heap of `T`s by `K`.
 #[derive(Debug)]
 pub struct Heap<K, T> {
     entries: Vec<Entry<K, T>>,
     /// Memory is kept for so many items, be they in or not.
-    kept: usize,
+    min_capacity: usize,
 }
 
 impl<K, T> Default for Heap<K, T> {
     fn default() -> Self {
-        Self { entries: Vec::new(), kept: 0 }
+        Self { entries: Vec::new(), min_capacity: 0 }
     }
 }
 
@@ -60,15 +60,19 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     /// Makes sure that one more item than are in, or are kept room for, finds memory. Fails where
     /// there is none. O(1), unless the heap must move.
     #[inline]
-    pub fn make_room(&mut self, need: Need, room: &mut Room) -> Result<(), OutOfMemory> {
-        let count = self.kept.max(self.entries.len()) + 1;
-        room.grow(need, &mut self.entries, count)
+    pub fn ensure_memory(
+        &mut self,
+        need: Need,
+        budget: &mut MemoryBudget,
+    ) -> Result<(), OutOfMemory> {
+        let count = self.min_capacity.max(self.entries.len()) + 1;
+        budget.grow_vec(need, &mut self.entries, count)
     }
 
     /// Keeps room for so many items from now on: whoever may come in when nobody can refuse it any
-    /// more. Costs nothing where [`Heap::make_room`] was asked before.
-    pub fn keep(&mut self, count: usize) {
-        self.kept = count;
+    /// more. Costs nothing where [`Heap::ensure_memory`] was asked before.
+    pub fn set_min_capacity(&mut self, count: usize) {
+        self.min_capacity = count;
         if self.entries.capacity() < count {
             self.entries.reserve(count - self.entries.len());
         }
@@ -79,7 +83,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     /// O(log n).
     pub fn push(&mut self, key: K, item: Key<T>, moved: impl FnMut(Key<T>, u32)) {
         self.entries.push(Entry { key, item });
-        self.rise(self.entries.len() - 1, moved);
+        self.sift_up(self.entries.len() - 1, moved);
     }
 
     /// Takes out the item at `position`; the others that move are reported. O(log n).
@@ -87,7 +91,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         let position = position as usize;
         let removed = self.entries.swap_remove(position);
         if position < self.entries.len() {
-            self.settle(position, moved);
+            self.sift(position, moved);
         }
         self.shrink();
         removed.item
@@ -96,7 +100,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     /// Gives the item at `position` another key; all moves are reported. O(log n).
     pub fn update(&mut self, position: u32, key: K, moved: impl FnMut(Key<T>, u32)) {
         self.entries[position as usize].key = key;
-        self.settle(position as usize, moved);
+        self.sift(position as usize, moved);
     }
 
     /// Every item with its key, in no order worth relying on: for checks.
@@ -110,7 +114,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
             assert!(position == 0 || self.entries[(position - 1) / 2].key <= entry.key);
             assert_eq!(position_of(entry.item) as usize, position);
         }
-        assert!(self.entries.capacity() >= self.kept, "room is kept");
+        assert!(self.entries.capacity() >= self.min_capacity, "room is kept");
     }
 
     /// Makes an array of which three quarters are unused a little shorter, at its end; so a heap
@@ -118,33 +122,33 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     /// kept, so that a heap which is now empty, now not, does not pay for it each time.
     fn shrink(&mut self) {
         let capacity = self.entries.capacity();
-        if capacity > 16 && self.entries.len().max(self.kept) < capacity / 4 {
-            self.entries.shrink_to((capacity / 2).max(capacity.saturating_sub(STEP)));
+        if capacity > 16 && self.entries.len().max(self.min_capacity) < capacity / 4 {
+            self.entries.shrink_to((capacity / 2).max(capacity.saturating_sub(SHRINK_STEP_ITEMS)));
         }
     }
 
-    fn settle(&mut self, position: usize, moved: impl FnMut(Key<T>, u32)) {
+    fn sift(&mut self, position: usize, moved: impl FnMut(Key<T>, u32)) {
         if position > 0 && self.entries[position].key < self.entries[(position - 1) / 2].key {
-            self.rise(position, moved);
+            self.sift_up(position, moved);
         } else {
-            self.sink(position, moved);
+            self.sift_down(position, moved);
         }
     }
 
-    fn rise(&mut self, mut position: usize, mut moved: impl FnMut(Key<T>, u32)) {
+    fn sift_up(&mut self, mut position: usize, mut moved: impl FnMut(Key<T>, u32)) {
         let entry = self.entries[position];
         while position > 0 {
             let parent = (position - 1) / 2;
             if self.entries[parent].key <= entry.key {
                 break;
             }
-            self.place(position, self.entries[parent], &mut moved);
+            self.set_entry(position, self.entries[parent], &mut moved);
             position = parent;
         }
-        self.place(position, entry, &mut moved);
+        self.set_entry(position, entry, &mut moved);
     }
 
-    fn sink(&mut self, mut position: usize, mut moved: impl FnMut(Key<T>, u32)) {
+    fn sift_down(&mut self, mut position: usize, mut moved: impl FnMut(Key<T>, u32)) {
         let entry = self.entries[position];
         loop {
             let left = 2 * position + 1;
@@ -157,13 +161,18 @@ impl<K: Ord + Copy, T> Heap<K, T> {
             if entry.key <= self.entries[child].key {
                 break;
             }
-            self.place(position, self.entries[child], &mut moved);
+            self.set_entry(position, self.entries[child], &mut moved);
             position = child;
         }
-        self.place(position, entry, &mut moved);
+        self.set_entry(position, entry, &mut moved);
     }
 
-    fn place(&mut self, position: usize, entry: Entry<K, T>, moved: &mut impl FnMut(Key<T>, u32)) {
+    fn set_entry(
+        &mut self,
+        position: usize,
+        entry: Entry<K, T>,
+        moved: &mut impl FnMut(Key<T>, u32),
+    ) {
         self.entries[position] = entry;
         moved(entry.item, u32::try_from(position).expect("an arena holds fewer than 2^32 items"));
     }

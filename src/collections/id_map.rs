@@ -10,7 +10,7 @@
 use std::{collections::BTreeMap, mem};
 
 use super::{Arena, Key};
-use crate::memory::{Need, OutOfMemory, Room};
+use crate::memory::{MemoryBudget, Need, OutOfMemory};
 
 const PAGE: usize = 256;
 const DIRECTORY: usize = 1024;
@@ -65,14 +65,14 @@ impl<T> IdMap<T> {
 
     /// Makes sure that a key under `id` finds memory. Fails if there is none. O(1), or O(log n) for
     /// an id that is far from the one before.
-    pub fn make_room(&mut self, id: u64, room: &mut Room) -> Result<(), OutOfMemory> {
+    pub fn ensure_memory(&mut self, id: u64, budget: &mut MemoryBudget) -> Result<(), OutOfMemory> {
         let (number, ..) = place(id);
         let is_there = (number == self.entered && !self.directories.is_empty())
             || self.directories.contains_key(&number);
         if !is_there {
-            room.take(Need::More, DIRECTORY_BYTES)?;
+            budget.take(Need::Storage, DIRECTORY_BYTES)?;
         }
-        self.held.make_room(Need::More, room)
+        self.held.ensure_memory(Need::Storage, budget)
     }
 
     /// Notes a key under an id that has none.
@@ -115,14 +115,14 @@ impl<T> IdMap<T> {
         Some(key)
     }
 
-    /// See [`Arena::free_spent`].
-    pub fn free_spent(&mut self) -> bool {
-        self.held.free_spent()
+    /// See [`Arena::release_one`].
+    pub fn release_one(&mut self) -> bool {
+        self.held.release_one()
     }
 
-    /// See [`Arena::has_spent`].
-    pub fn has_spent(&self) -> bool {
-        self.held.has_spent()
+    /// See [`Arena::has_releasable`].
+    pub fn has_releasable(&self) -> bool {
+        self.held.has_releasable()
     }
 
     /// How many pages are held.

@@ -11,7 +11,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use super::{Arena, Key};
-use crate::memory::{Need, OutOfMemory, Room};
+use crate::memory::{MemoryBudget, Need, OutOfMemory};
 
 /// An item's part of the table.
 #[derive(Debug)]
@@ -67,11 +67,15 @@ impl<T: Named> NameTable<T> {
 
     /// Makes sure that one more item of this name finds memory. Fails where there is none. O(1),
     /// unless the buckets must move.
-    pub fn make_room(&mut self, name: &str, room: &mut Room) -> Result<(), OutOfMemory> {
+    pub fn ensure_memory(
+        &mut self,
+        name: &str,
+        budget: &mut MemoryBudget,
+    ) -> Result<(), OutOfMemory> {
         let count = self.buckets.len() + 1;
-        room.grow(Need::More, &mut self.buckets, count)?;
+        budget.grow_vec(Need::Storage, &mut self.buckets, count)?;
         // With what the allocator keeps beside it.
-        room.take(Need::More, name.len() + 4 * size_of::<usize>())
+        budget.take(Need::Storage, name.len() + 4 * size_of::<usize>())
     }
 
     /// The entry for an item that is about to be inserted.

@@ -12,7 +12,7 @@
 //! | `Body` | as many bytes as promised | `Line` |
 //! | `Skip` | as many bytes as promised | refusal, `Line` |
 //! | `Waiting` | the server answers a reserve or a kick | `Line` |
-//! | `GivenUp` | the server answers a reserve of a client that may be gone | `Line` |
+//! | `WaitEnded` | the server answers a reserve of a client that may be gone | `Line` |
 //! | `Closing` | all output sent | the event loop closes |
 //!
 //! Sending is not a phase: [`Output`] is independent of input, and input pauses while there is
@@ -25,7 +25,7 @@ pub use output::{Output, SLICES};
 use crate::{
     clock::Time,
     memory::{Bodies, Body, OutOfMemory},
-    proto::{self, CRLF, LINE_LIMIT, PutHeader, Refused},
+    proto::{self, CRLF, ErrorReply, LINE_LIMIT, PutHeader},
 };
 
 /// Input pauses while this many bytes of replies wait to be sent.
@@ -46,12 +46,12 @@ enum Phase {
     /// The rest of a body that is not wanted, and what is answered after it.
     Skip {
         left: u64,
-        then: Refused,
+        then: ErrorReply,
     },
     /// A `reserve` or a long `kick` has not been answered yet; later commands wait.
     Waiting,
     /// A `reserve` waits no longer, for the client may be gone, and has not been answered yet.
-    GivenUp,
+    WaitEnded,
     Closing,
 }
 
@@ -85,7 +85,7 @@ pub enum Step<'a> {
     /// The whole body of a `put`, with the two bytes that should be CR LF.
     Body(PendingPut, Body),
     /// Something was skipped that earns this answer.
-    Refuse(Refused),
+    Reject(ErrorReply),
     /// Nothing more can be made of the bytes there are; what is left must come again, with more.
     More,
     /// The connection takes no input now.
@@ -134,13 +134,13 @@ impl Conn {
                     return Step::More;
                 }
                 self.phase = Phase::Line;
-                Step::Refuse(Refused::BadFormat)
+                Step::Reject(ErrorReply::BadFormat)
             }
             Phase::Body(body) => {
                 if let Err(OutOfMemory) = body.take(rest, bodies) {
                     let left = body.left() as u64;
                     self.drop_body(bodies);
-                    self.phase = Phase::Skip { left, then: Refused::OutOfMemory };
+                    self.phase = Phase::Skip { left, then: ErrorReply::OutOfMemory };
                     return self.step(rest, bodies);
                 }
                 if body.left() > 0 {
@@ -159,9 +159,9 @@ impl Conn {
                 }
                 let then = *then;
                 self.phase = Phase::Line;
-                Step::Refuse(then)
+                Step::Reject(then)
             }
-            Phase::Waiting | Phase::GivenUp | Phase::Closing => Step::Paused,
+            Phase::Waiting | Phase::WaitEnded | Phase::Closing => Step::Paused,
         }
     }
 
@@ -203,7 +203,7 @@ impl Conn {
     }
 
     /// Goes on by skipping the body of a refused put, of `size` bytes without its CR LF.
-    pub fn skip_body(&mut self, size: u32, then: Refused) {
+    pub fn skip_body(&mut self, size: u32, then: ErrorReply) {
         self.phase = Phase::Skip { left: u64::from(size) + CRLF.len() as u64, then };
     }
 
@@ -213,19 +213,19 @@ impl Conn {
     }
 
     /// Ends waiting, but for the answer.
-    pub fn give_up(&mut self) {
+    pub fn end_wait(&mut self) {
         debug_assert!(self.is_waiting());
-        self.phase = Phase::GivenUp;
+        self.phase = Phase::WaitEnded;
     }
 
     /// Whether it waits no longer, and has not been told.
-    pub fn has_given_up(&self) -> bool {
-        matches!(self.phase, Phase::GivenUp)
+    pub fn has_wait_ended(&self) -> bool {
+        matches!(self.phase, Phase::WaitEnded)
     }
 
     /// Ends waiting.
     pub fn resume(&mut self) {
-        debug_assert!(self.is_waiting() || self.has_given_up());
+        debug_assert!(self.is_waiting() || self.has_wait_ended());
         self.phase = Phase::Line;
     }
 
@@ -261,7 +261,7 @@ impl Conn {
 
     /// Whether bytes would be looked at now.
     pub fn takes_input(&self) -> bool {
-        let is_paused = matches!(self.phase, Phase::Waiting | Phase::GivenUp | Phase::Closing);
+        let is_paused = matches!(self.phase, Phase::Waiting | Phase::WaitEnded | Phase::Closing);
         !is_paused && self.output.len() < OUTPUT_MAX_BYTES
     }
 
@@ -332,7 +332,7 @@ mod tests {
                     seen.push(format!("{} bytes", body.len()));
                     bodies.remove(body);
                 }
-                Step::Refuse(refused) => seen.push(format!("{refused:?}")),
+                Step::Reject(refused) => seen.push(format!("{refused:?}")),
                 Step::More => {
                     seen.push(format!("{} left", bytes.len()));
                     return seen;
@@ -416,7 +416,7 @@ mod tests {
     #[test]
     fn an_unwanted_body_goes_by_before_it_is_refused() {
         let conn = &mut Conn::default();
-        conn.skip_body(u32::MAX, Refused::JobTooBig);
+        conn.skip_body(u32::MAX, ErrorReply::JobTooBig);
         // 2^32 - 1 is 257 times 16,711,935, so this is the body to its last byte.
         let part = vec![0; 16_711_935];
         for _ in 0..257 {
@@ -438,7 +438,7 @@ mod tests {
     fn a_connection_that_does_not_read_is_not_heard() {
         let conn = &mut Conn::default();
         let bodies = &mut Bodies::default();
-        conn.output.copy(&vec![0; OUTPUT_MAX_BYTES], bodies.room_mut());
+        conn.output.copy(&vec![0; OUTPUT_MAX_BYTES], bodies.budget_mut());
         assert_eq!(steps(conn, b"stats\r\n"), ["paused"]);
         conn.output.sent(1, bodies);
         assert_eq!(steps(conn, b"stats\r\n"), ["stats", "0 left"]);

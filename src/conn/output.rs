@@ -7,7 +7,7 @@
 use std::{collections::VecDeque, io::IoSlice, iter, mem};
 
 use crate::{
-    memory::{Bodies, Body, Room, SMALL},
+    memory::{Bodies, Body, COPIED_BODY_MAX_BYTES, MemoryBudget},
     proto::{CRLF, Reply},
 };
 
@@ -18,7 +18,7 @@ const PIECE: usize = 16 * 1024;
 const BEGINNING: usize = 96;
 
 /// As much as a buffer mostly comes to that takes bodies until it takes no further reply.
-const WHOLE: usize = PIECE + SMALL + BEGINNING;
+const WHOLE: usize = PIECE + COPIED_BODY_MAX_BYTES + BEGINNING;
 
 /// How many slices one write hands to the system; more would only be looked at, not sent.
 pub const SLICES: usize = 16;
@@ -48,8 +48,8 @@ impl Piece {
     fn forget(self, bodies: &mut Bodies) {
         match self {
             Self::Copied(bytes, of_bodies) => {
-                bodies.room_mut().give(bytes.capacity());
-                bodies.room_mut().let_go(of_bodies);
+                bodies.budget_mut().credit(bytes.capacity());
+                bodies.budget_mut().remove_body_bytes(of_bodies);
             }
             Self::Shared(body) => bodies.remove(body),
         }
@@ -85,8 +85,8 @@ impl Output {
     }
 
     /// Appends a reply.
-    pub fn reply(&mut self, reply: Reply<'_>, room: &mut Room) {
-        self.write(room, |buffer| reply.write(buffer));
+    pub fn reply(&mut self, reply: Reply<'_>, budget: &mut MemoryBudget) {
+        self.write(budget, |buffer| reply.write(buffer));
     }
 
     /// Appends a reply that announces a body, and the body, which ends in its own CR LF: shared
@@ -96,18 +96,18 @@ impl Output {
         reply: Reply<'_>,
         bytes: &[u8],
         shared: Option<Body>,
-        room: &mut Room,
+        budget: &mut MemoryBudget,
     ) {
         debug_assert!(bytes.ends_with(CRLF));
-        self.reply(reply, room);
-        let Some(shared) = shared else { return self.copy(bytes, room) };
+        self.reply(reply, budget);
+        let Some(shared) = shared else { return self.copy(bytes, budget) };
         self.len += shared.len();
-        self.push(Piece::Shared(shared), room);
+        self.push(Piece::Shared(shared), budget);
     }
 
     /// Appends the bytes of a body.
-    pub fn copy(&mut self, bytes: &[u8], room: &mut Room) {
-        self.write(room, |buffer| {
+    pub fn copy(&mut self, bytes: &[u8], budget: &mut MemoryBudget) {
+        self.write(budget, |buffer| {
             // Where one body follows another, more will follow, and each move would copy them all.
             let is_short = buffer.capacity() - buffer.len() < bytes.len();
             if is_short && buffer.len() > BEGINNING {
@@ -117,23 +117,23 @@ impl Output {
         });
         if let Piece::Copied(_, of_bodies) = self.rest.back_mut().unwrap_or(&mut self.first) {
             *of_bodies += bytes.len() as u64;
-            room.hold(bytes.len() as u64);
+            budget.add_body_bytes(bytes.len() as u64);
         }
     }
 
-    fn push(&mut self, piece: Piece, room: &mut Room) {
+    fn push(&mut self, piece: Piece, budget: &mut MemoryBudget) {
         let before = self.rest.capacity();
         self.rest.push_back(piece);
-        room.follow(before * size_of::<Piece>(), self.rest.capacity() * size_of::<Piece>());
+        budget.on_resize(before * size_of::<Piece>(), self.rest.capacity() * size_of::<Piece>());
     }
 
     /// Appends what `write` appends to a buffer.
-    pub fn write(&mut self, room: &mut Room, write: impl FnOnce(&mut Vec<u8>)) {
+    pub fn write(&mut self, budget: &mut MemoryBudget, write: impl FnOnce(&mut Vec<u8>)) {
         // A piece is given back when all of it is sent; so it must not go on growing while a slow
         // reader follows.
         let has_room = |piece: &Piece| matches!(piece, Piece::Copied(it, _) if it.len() < PIECE);
         if !has_room(self.rest.back().unwrap_or(&self.first)) {
-            self.push(Piece::default(), room);
+            self.push(Piece::default(), budget);
         }
         let Piece::Copied(buffer, _) = self.rest.back_mut().unwrap_or(&mut self.first) else {
             unreachable!("it has room");
@@ -145,7 +145,7 @@ impl Output {
         let before = buffer.len();
         write(buffer);
         self.len += buffer.len() - before;
-        room.follow(capacity, buffer.capacity());
+        budget.on_resize(capacity, buffer.capacity());
     }
 
     /// The first bytes to send, as slices for one `writev`, and how many of them there are.
@@ -176,7 +176,7 @@ impl Output {
     /// Forgets everything: nobody will read it.
     pub fn clear(&mut self, bodies: &mut Bodies) {
         let Self { first, rest, .. } = mem::take(self);
-        bodies.room_mut().give(rest.capacity() * size_of::<Piece>());
+        bodies.budget_mut().credit(rest.capacity() * size_of::<Piece>());
         for piece in iter::once(first).chain(rest) {
             piece.forget(bodies);
         }
@@ -210,9 +210,9 @@ mod tests {
     #[test]
     fn what_is_sent_is_given_back_though_the_output_never_is_empty() {
         let (mut output, mut bodies) = (Output::default(), Bodies::default());
-        output.copy(&[0; 1000], bodies.room_mut());
+        output.copy(&[0; 1000], bodies.budget_mut());
         for _ in 0..10_000 {
-            output.copy(&[0; 1000], bodies.room_mut());
+            output.copy(&[0; 1000], bodies.budget_mut());
             output.sent(1000, &mut bodies);
             let pieces = iter::once(&output.first).chain(&output.rest);
             let held: usize = pieces.map(Piece::len).sum();
@@ -239,7 +239,7 @@ mod tests {
                 reply.write(&mut wanted);
                 wanted.extend(&body);
                 let shared = (size >= 4000).then(|| bodies.store(&body).expect("there is memory"));
-                output.reply_with(reply, &body, shared, bodies.room_mut());
+                output.reply_with(reply, &body, shared, bodies.budget_mut());
             }
             let (mut got, mut portions) = (Vec::new(), portions.into_iter().cycle());
             while !output.is_empty() {
@@ -257,7 +257,7 @@ mod tests {
             prop_assert_eq!(got, wanted);
             prop_assert!(output.rest.capacity() == 0 && output.first.len() == 0);
             prop_assert_eq!(output.sent, 0);
-            prop_assert_eq!((bodies.handles(), bodies.room().held()), (0, 0));
+            prop_assert_eq!((bodies.handles(), bodies.budget().body_bytes()), (0, 0));
         }
     }
 }

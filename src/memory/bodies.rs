@@ -4,11 +4,11 @@
 //! bodies of a block have gone, its memory goes back to the system, which the C library's heap does
 //! not promise: a few bytes in use at its end keep all of it.
 //!
-//! Up to [`SMALL`] bytes, sizes are eight bytes apart; above, at most an eighth. A body beyond
-//! [`SHARED_BLOCK_BODY_MAX_BYTES`] has a block for itself, which may grow. Large bodies can be
-//! shared, between their job and the replies that are on their way with them; the last to let go
-//! frees the slot. Whoever has a [`Body`] must give it back with [`Bodies::remove`]: nothing else
-//! would.
+//! Up to [`COPIED_BODY_MAX_BYTES`] bytes, sizes are eight bytes apart; above, at most an eighth. A
+//! body beyond [`SHARED_BLOCK_BODY_MAX_BYTES`] has a block for itself, which may grow. Large bodies
+//! can be shared, between their job and the replies that are on their way with them; the last to
+//! let go frees the slot. Whoever has a [`Body`] must give it back with [`Bodies::remove`]: nothing
+//! else would.
 //!
 //! Every body counts, from its first byte until the last handle to it is given back, whatever has
 //! that: a job, an upload that has not ended, a reply that is not sent. Copies in replies count
@@ -20,14 +20,14 @@
 
 use std::{collections::VecDeque, fmt, mem};
 
-use super::probe::{Need, OutOfMemory, Room};
+use super::budget::{MemoryBudget, Need, OutOfMemory};
 
 /// Bodies start at multiples of this.
 const ALIGN_BYTES: usize = 8;
 
 /// Up to this many bytes a body is copied into replies; above, it is shared. Here and below, a body
 /// may be a round number of bytes with its CR LF, as many are: hence the eight bytes.
-pub const SMALL: usize = 4096 + ALIGN_BYTES;
+pub const COPIED_BODY_MAX_BYTES: usize = 4096 + ALIGN_BYTES;
 
 /// The largest body, in bytes, that shares a block with others.
 const SHARED_BLOCK_BODY_MAX_BYTES: usize = 128 * 1024 + ALIGN_BYTES;
@@ -36,17 +36,17 @@ const SHARED_BLOCK_BODY_MAX_BYTES: usize = 128 * 1024 + ALIGN_BYTES;
 const BLOCK_BYTES: usize = 512 * 1024 + 128 * ALIGN_BYTES;
 
 /// How many sizes of large bodies lie between one power of two and the next.
-const STEPS: usize = 8;
+const SIZES_PER_DOUBLING: usize = 8;
 
 /// Up to this many used bytes an empty block is kept for the next body.
 const KEEP_BELOW_BYTES: usize = 64 * 1024;
 
 /// So many empty blocks are kept for whatever size comes next.
-const SPARE_BLOCKS_MAX: usize = 4;
+const KEPT_BLOCKS_MAX: usize = 4;
 
 /// What a body counts for beside its bytes: about what its job takes, but for the rounding up of
 /// large bodies.
-pub const BODY_COST: u64 = 128;
+pub const BODY_OVERHEAD_BYTES: u64 = 128;
 
 /// A handle to a body's bytes, which are in [`Bodies`].
 #[must_use = "its bytes are kept until it is given back"]
@@ -71,7 +71,7 @@ impl Body {
 
     /// Whether replies share it rather than copy it.
     pub fn is_large(&self) -> bool {
-        self.len() > SMALL
+        self.len() > COPIED_BODY_MAX_BYTES
     }
 }
 
@@ -99,9 +99,9 @@ struct Block {
     free: Option<u16>,
     used: u16,
     /// Where it stands among the open ones of its size, if it is.
-    place: usize,
+    open_index: usize,
     /// By slot, if bodies can be shared: how many handles there are beside the first.
-    shares: Vec<u32>,
+    extra_handles: Vec<u32>,
 }
 
 impl Block {
@@ -176,7 +176,7 @@ const POPULATED_BYTES: usize = 32 * 1024;
 /// Owns all bodies, and the memory that they and everything else may take.
 #[derive(Debug, Default)]
 pub struct Bodies {
-    room: Room,
+    budget: MemoryBudget,
     blocks: Vec<Block>,
     /// By class: the blocks of that size with room; the last is filled next.
     open: Vec<Vec<u32>>,
@@ -184,7 +184,7 @@ pub struct Bodies {
     vacant: Vec<u32>,
     /// The memory of blocks that have become empty, the latest at the end; and how many bytes of it
     /// were ever in use.
-    spent: VecDeque<(Vec<u8>, usize)>,
+    releasable: VecDeque<(Vec<u8>, usize)>,
     /// While a start takes many blocks in: makes their memory ready.
     populate: Option<Populate>,
     /// How many [`Body`]s there are, shares among them.
@@ -194,32 +194,36 @@ pub struct Bodies {
 /// The class of a body of `len` bytes, at most [`SHARED_BLOCK_BODY_MAX_BYTES`], and the size of its
 /// slot in bytes.
 fn class(len: usize) -> (usize, usize) {
-    if len <= SMALL {
+    if len <= COPIED_BODY_MAX_BYTES {
         let grains = len.div_ceil(ALIGN_BYTES).max(1);
         return (grains, grains * ALIGN_BYTES);
     }
     let round = len - ALIGN_BYTES;
     let power = (round - 1).ilog2();
-    let step = (1 << power) / STEPS;
+    let step = (1 << power) / SIZES_PER_DOUBLING;
     let steps = round.div_ceil(step);
-    let octave = (power - SMALL.ilog2()) as usize;
-    (SMALL / ALIGN_BYTES + octave * STEPS + steps - STEPS, steps * step + ALIGN_BYTES)
+    let octave = (power - COPIED_BODY_MAX_BYTES.ilog2()) as usize;
+    (
+        COPIED_BODY_MAX_BYTES / ALIGN_BYTES + octave * SIZES_PER_DOUBLING + steps
+            - SIZES_PER_DOUBLING,
+        steps * step + ALIGN_BYTES,
+    )
 }
 
 impl Bodies {
     /// Whether the ceiling allows another body of so many bytes.
-    pub fn may_hold(&self, bytes: u64) -> bool {
-        self.room.may_hold(bytes.saturating_add(BODY_COST))
+    pub fn admits(&self, bytes: u64) -> bool {
+        self.budget.admits_body_bytes(bytes.saturating_add(BODY_OVERHEAD_BYTES))
     }
 
     /// The memory that there is, for bodies and for everything else.
-    pub fn room(&self) -> &Room {
-        &self.room
+    pub fn budget(&self) -> &MemoryBudget {
+        &self.budget
     }
 
     /// The same, to take from it.
-    pub fn room_mut(&mut self) -> &mut Room {
-        &mut self.room
+    pub fn budget_mut(&mut self) -> &mut MemoryBudget {
+        &mut self.budget
     }
 
     /// Has memory for bodies made ready a piece at a time from now on, which costs less than page
@@ -236,13 +240,13 @@ impl Bodies {
     /// Takes a body in. Fails where there is no memory for it, or the ceiling forbids it.
     /// O(length).
     pub fn store(&mut self, bytes: &[u8]) -> Result<Body, OutOfMemory> {
-        if !self.may_hold(bytes.len() as u64) {
+        if !self.admits(bytes.len() as u64) {
             return Err(OutOfMemory);
         }
         let mut body = self.take_slot(bytes.len())?;
         self.blocks[body.block as usize].write(body.slot, 0, bytes);
         body.len = u32::try_from(bytes.len()).expect("a body is at most a gibibyte");
-        self.room.hold(BODY_COST + bytes.len() as u64);
+        self.budget.add_body_bytes(BODY_OVERHEAD_BYTES + bytes.len() as u64);
         Ok(body)
     }
 
@@ -250,17 +254,17 @@ impl Bodies {
     /// there is no memory for them, or where the ceiling forbids another body. They do not count
     /// before they come.
     pub fn begin(&mut self, capacity: usize, limit: usize) -> Result<Body, OutOfMemory> {
-        if !self.may_hold(0) {
+        if !self.admits(0) {
             return Err(OutOfMemory);
         }
-        let body = self.take_slot(self.roomier(capacity, limit))?;
-        self.room.hold(BODY_COST);
+        let body = self.take_slot(self.prefer_whole_slot(capacity, limit))?;
+        self.budget.add_body_bytes(BODY_OVERHEAD_BYTES);
         Ok(body)
     }
 
     /// The limit, where a slot for all of that is there already and costs nothing: then the body
     /// need not move, and none of the sizes between must find memory. Otherwise the capacity.
-    fn roomier(&self, capacity: usize, limit: usize) -> usize {
+    fn prefer_whole_slot(&self, capacity: usize, limit: usize) -> usize {
         let is_open = || self.open.get(class(limit).0).is_some_and(|blocks| !blocks.is_empty());
         if limit <= SHARED_BLOCK_BODY_MAX_BYTES && is_open() { limit } else { capacity }
     }
@@ -287,20 +291,20 @@ impl Bodies {
 
     /// Takes memory, if need be with what empty blocks give back.
     fn take(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
-        let taken = self.room.take(Need::More, bytes);
-        if taken.is_ok() || !self.free_all_spent() {
+        let taken = self.budget.take(Need::Storage, bytes);
+        if taken.is_ok() || !self.release_all() {
             return taken;
         }
-        self.room.renew();
-        self.room.take(Need::More, bytes)
+        self.budget.forget_refusals();
+        self.budget.take(Need::Storage, bytes)
     }
 
     /// Gives the memory of all empty blocks back to the system; whether there was any. For a
     /// shortage: it takes some 20 microseconds a block.
-    pub fn free_all_spent(&mut self) -> bool {
-        let has_spent = !self.spent.is_empty();
-        self.spent.clear();
-        has_spent
+    pub fn release_all(&mut self) -> bool {
+        let has_releasable = !self.releasable.is_empty();
+        self.releasable.clear();
+        has_releasable
     }
 
     /// A block for one large body.
@@ -308,7 +312,7 @@ impl Bodies {
         self.take(capacity)?;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(capacity).map_err(|_| OutOfMemory)?;
-        let block = Block { bytes, shares: vec![0], ..Block::default() };
+        let block = Block { bytes, extra_handles: vec![0], ..Block::default() };
         Ok(self.add(block))
     }
 
@@ -329,16 +333,17 @@ impl Bodies {
         if let Some(&number) = self.open[class].last() {
             return Ok(number);
         }
-        let (bytes, used_before) = if let Some(spent) = self.spent.pop_back() {
-            spent
+        let (bytes, used_before) = if let Some(releasable) = self.releasable.pop_back() {
+            releasable
         } else {
             self.take(BLOCK_BYTES)?;
             (vec![0; BLOCK_BYTES], 0)
         };
         let slots = u16::try_from(BLOCK_BYTES / size).unwrap_or(u16::MAX);
-        let shares = if size > SMALL { vec![0; slots.into()] } else { Vec::new() };
+        let extra_handles =
+            if size > COPIED_BODY_MAX_BYTES { vec![0; slots.into()] } else { Vec::new() };
         let number =
-            self.add(Block { bytes, size, slots, used_before, shares, ..Block::default() });
+            self.add(Block { bytes, size, slots, used_before, extra_handles, ..Block::default() });
         self.open[class].push(number);
         Ok(number)
     }
@@ -352,18 +357,18 @@ impl Bodies {
         bytes: &[u8],
         limit: usize,
     ) -> Result<(), OutOfMemory> {
-        if !self.room.may_hold(bytes.len() as u64) {
+        if !self.budget.admits_body_bytes(bytes.len() as u64) {
             return Err(OutOfMemory);
         }
         let (len, needed) = (body.len(), body.len() + bytes.len());
         let capacity = self.capacity(body);
         if needed > capacity {
             let capacity = needed.max(2 * capacity).min(limit);
-            self.grow(body, self.roomier(capacity, limit))?;
+            self.grow(body, self.prefer_whole_slot(capacity, limit))?;
         }
         self.blocks[body.block as usize].write(body.slot, len, bytes);
         body.len = u32::try_from(needed).expect("a body is at most a gibibyte");
-        self.room.hold(bytes.len() as u64);
+        self.budget.add_body_bytes(bytes.len() as u64);
         Ok(())
     }
 
@@ -388,7 +393,7 @@ impl Bodies {
         self.blocks[new.block as usize].write(new.slot, 0, &bytes[start..start + len]);
         self.blocks[body.block as usize].bytes = bytes;
         new.len = body.len;
-        self.give_up(mem::replace(body, new));
+        self.drop_handle(mem::replace(body, new));
         Ok(())
     }
 
@@ -400,16 +405,16 @@ impl Bodies {
     }
 
     /// The bytes of a body, and the memory that there is for a copy of them.
-    pub fn bytes_and_room(&mut self, body: &Body) -> (&[u8], &mut Room) {
+    pub fn bytes_and_budget(&mut self, body: &Body) -> (&[u8], &mut MemoryBudget) {
         let block = &self.blocks[body.block as usize];
         let start = block.start(body.slot);
-        (&block.bytes[start..start + body.len()], &mut self.room)
+        (&block.bytes[start..start + body.len()], &mut self.budget)
     }
 
     /// Another handle to a large body.
     pub fn add_ref(&mut self, body: &Body) -> Body {
         debug_assert!(body.is_large());
-        self.blocks[body.block as usize].shares[usize::from(body.slot)] += 1;
+        self.blocks[body.block as usize].extra_handles[usize::from(body.slot)] += 1;
         self.handles += 1;
         Body { ..*body }
     }
@@ -417,25 +422,25 @@ impl Bodies {
     /// Gives back a handle to a body; with the last one, its room is free. O(1).
     pub fn remove(&mut self, body: Body) {
         let length = body.len() as u64;
-        if self.give_up(body) {
-            self.room.let_go(BODY_COST + length);
+        if self.drop_handle(body) {
+            self.budget.remove_body_bytes(BODY_OVERHEAD_BYTES + length);
         }
     }
 
     /// Gives back a handle; whether it was the last one.
     #[expect(clippy::needless_pass_by_value, reason = "nobody may read it after this")]
-    fn give_up(&mut self, body: Body) -> bool {
+    fn drop_handle(&mut self, body: Body) -> bool {
         self.handles -= 1;
         let block = &mut self.blocks[body.block as usize];
-        match block.shares.get_mut(usize::from(body.slot)) {
-            Some(shares) if *shares > 0 => {
-                *shares -= 1;
+        match block.extra_handles.get_mut(usize::from(body.slot)) {
+            Some(extra_handles) if *extra_handles > 0 => {
+                *extra_handles -= 1;
                 return false;
             }
             _ => {}
         }
         if block.size == 0 {
-            self.room.give(block.bytes.capacity());
+            self.budget.credit(block.bytes.capacity());
             *block = Block::default();
             self.vacant.push(body.block);
             return true;
@@ -446,7 +451,7 @@ impl Bodies {
         let open = &mut self.open[class(block.size).0];
         let last = open.last().copied();
         if was_full {
-            block.place = open.len();
+            block.open_index = open.len();
             open.push(body.block);
             if let Some(last) = last {
                 self.release_if_empty(last);
@@ -464,13 +469,13 @@ impl Bodies {
             return;
         }
         let used_before = block.used_bytes();
-        let Block { bytes, place, size, .. } = mem::take(block);
-        self.spent.push_back((bytes, used_before));
+        let Block { bytes, open_index, size, .. } = mem::take(block);
+        self.releasable.push_back((bytes, used_before));
         self.vacant.push(number);
         let open = &mut self.open[class(size).0];
-        open.swap_remove(place);
-        if let Some(&moved) = open.get(place) {
-            self.blocks[moved as usize].place = place;
+        open.swap_remove(open_index);
+        if let Some(&moved) = open.get(open_index) {
+            self.blocks[moved as usize].open_index = open_index;
             // Only the last one may be empty.
             self.release_if_empty(moved);
         }
@@ -478,14 +483,14 @@ impl Bodies {
 
     /// Gives the memory of one empty block back to the system; whether there was one. It is a
     /// system call and takes its time, so nobody should do many of them in a row.
-    pub fn free_spent(&mut self) -> bool {
+    pub fn release_one(&mut self) -> bool {
         // The one that was left longest ago.
-        self.has_spent() && self.spent.pop_front().is_some()
+        self.has_releasable() && self.releasable.pop_front().is_some()
     }
 
     /// Whether there is something to give back.
-    pub fn has_spent(&self) -> bool {
-        self.spent.len() > SPARE_BLOCKS_MAX
+    pub fn has_releasable(&self) -> bool {
+        self.releasable.len() > KEPT_BLOCKS_MAX
     }
 
     /// How many [`Body`]s there are, shares among them: for checks.

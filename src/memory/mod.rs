@@ -1,8 +1,8 @@
 //! Memory: jobs' bodies in blocks of their size ([`Bodies`]), and whether there is more to be had
-//! ([`Room`]), tried before it is needed.
+//! ([`MemoryBudget`]), tried before it is needed.
 
 mod bodies;
-mod probe;
+mod budget;
 
-pub use bodies::{BODY_COST, Bodies, Body, SMALL};
-pub use probe::{Memory, Need, OutOfMemory, Room};
+pub use bodies::{BODY_OVERHEAD_BYTES, Bodies, Body, COPIED_BODY_MAX_BYTES};
+pub use budget::{MemoryBudget, MemorySource, Need, OutOfMemory};

@@ -31,15 +31,15 @@ const ACCEPT_FAILURES_MAX: u32 = 16;
 /// Something that may last long and come often: it is reported when it begins and when it is
 /// over, and what begins soon after the last report is not reported.
 #[derive(Debug, Default)]
-pub(super) struct Trouble {
+pub(super) struct LastingProblem {
     is_reported: bool,
     /// None is reported before.
     reports_from: Time,
 }
 
-impl Trouble {
+impl LastingProblem {
     /// It is there, maybe for long already; whether that is to be reported.
-    pub(super) fn is_there(&mut self, now: Time) -> bool {
+    pub(super) fn begin(&mut self, now: Time) -> bool {
         let is_new = !self.is_reported && self.reports_from <= now;
         if is_new {
             self.is_reported = true;
@@ -49,7 +49,7 @@ impl Trouble {
     }
 
     /// It is there no more; whether that is to be reported.
-    fn is_over(&mut self) -> bool {
+    fn end(&mut self) -> bool {
         std::mem::take(&mut self.is_reported)
     }
 }
@@ -63,13 +63,13 @@ pub(super) struct ListenerSlot {
     failures: u32,
     /// It has failed too often, and is not tried before.
     pub(super) backs_off_until: Option<Time>,
-    trouble: Trouble,
+    problem: LastingProblem,
 }
 
 impl ListenerSlot {
     pub(super) fn new(listener: Listener) -> Self {
-        let trouble = Trouble::default();
-        Self { listener, is_ready: true, failures: 0, backs_off_until: None, trouble }
+        let problem = LastingProblem::default();
+        Self { listener, is_ready: true, failures: 0, backs_off_until: None, problem }
     }
 
     /// Whether to try it now.
@@ -83,16 +83,16 @@ impl ListenerSlot {
             return;
         }
         self.backs_off_until = Some(now + BACK_OFF_TIME);
-        if self.trouble.is_there(now) {
-            warn!("{} accepts no connections: {error}", self.listener.place());
+        if self.problem.begin(now) {
+            warn!("{} accepts no connections: {error}", self.listener.address());
         }
     }
 
     fn has_worked(&mut self) {
         self.failures = 0;
         self.backs_off_until = None;
-        if self.trouble.is_over() {
-            info!("{} accepts connections again", self.listener.place());
+        if self.problem.end() {
+            info!("{} accepts connections again", self.listener.address());
         }
     }
 }
@@ -104,23 +104,23 @@ impl EventLoop {
             return;
         }
         self.backs_off_until = None;
-        let share = ACCEPTS_PER_TURN.div_ceil(self.listeners.len().max(1));
+        let accept_limit = ACCEPTS_PER_TURN.div_ceil(self.listeners.len().max(1));
         for index in 0..self.listeners.len() {
-            self.accept_at(index, share, now);
+            self.accept_at(index, accept_limit, now);
         }
-        if self.listeners.iter().all(|slot| !slot.is_open(now)) && self.shortage.is_over() {
+        if self.listeners.iter().all(|slot| !slot.is_open(now)) && self.shortage.end() {
             info!("new connections are accepted again");
         }
     }
 
-    fn accept_at(&mut self, index: usize, share: usize, now: Time) {
-        for _ in 0..share {
+    fn accept_at(&mut self, index: usize, accept_limit: usize, now: Time) {
+        for _ in 0..accept_limit {
             let slot = &mut self.listeners[index];
             if !slot.is_open(now) || self.backs_off_until.is_some() {
                 return;
             }
             // What a connection needs beside its descriptor cannot be refused later.
-            if let Err(OutOfMemory) = self.make_room() {
+            if let Err(OutOfMemory) = self.ensure_memory_to_accept() {
                 return self.back_off(&io::ErrorKind::OutOfMemory.into(), now);
             }
             let slot = &mut self.listeners[index];
@@ -150,20 +150,20 @@ impl EventLoop {
     }
 
     /// Makes sure that another connection finds memory, here and in the server.
-    fn make_room(&mut self) -> Result<(), OutOfMemory> {
-        self.server.make_room_to_open()?;
-        let room = self.server.room_mut();
+    fn ensure_memory_to_accept(&mut self) -> Result<(), OutOfMemory> {
+        self.server.ensure_memory_to_open()?;
+        let budget = self.server.budget_mut();
         let count = self.sockets.len() + 1;
-        room.grow(Need::Connection, &mut self.sockets, count)?;
-        for line in [&mut self.runnable, &mut self.busy, &mut self.ended, &mut self.put_off] {
-            room.grow_line(Need::Connection, line, count)?;
+        budget.grow_vec(Need::Connection, &mut self.sockets, count)?;
+        for line in [&mut self.runnable, &mut self.busy, &mut self.ended, &mut self.deferred] {
+            budget.grow_deque(Need::Connection, line, count)?;
         }
         Ok(())
     }
 
     pub(super) fn back_off(&mut self, error: &io::Error, now: Time) {
         self.backs_off_until = Some(now + BACK_OFF_TIME);
-        if self.shortage.is_there(now) {
+        if self.shortage.begin(now) {
             warn!("no new connections until others close: {error}");
         }
     }

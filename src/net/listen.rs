@@ -28,7 +28,7 @@ use crate::{cli::Address, sys};
 #[derive(Debug)]
 pub enum ListenError {
     /// The system refused; where, and why.
-    Refused(String, io::Error),
+    Bind(String, io::Error),
     /// Another process listens on this path.
     InUse(PathBuf),
     /// Another process is just beginning to listen on this path.
@@ -40,7 +40,7 @@ pub enum ListenError {
 impl fmt::Display for ListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(place, error) => write!(f, "cannot listen on {place}: {error}"),
+            Self::Bind(address, error) => write!(f, "cannot listen on {address}: {error}"),
             Self::InUse(path) => {
                 write!(f, "cannot listen on {}: another process does", path.display())
             }
@@ -89,7 +89,7 @@ impl Listener {
         match address {
             Address::Tcp { host, service } => sys::listen_tcp(host, service, apart)
                 .map(|listener| Self(Kind::Tcp(TcpListener::from_std(listener))))
-                .map_err(|error| ListenError::Refused(address.to_string(), error)),
+                .map_err(|error| ListenError::Bind(address.to_string(), error)),
             Address::Unix(path) => bind_unix(path),
         }
     }
@@ -104,11 +104,11 @@ impl Listener {
             }
             value
         });
-        let refused = |place: String| move |error| ListenError::Refused(place, error);
+        let bind_error = |address: String| move |error| ListenError::Bind(address, error);
         let count =
-            inherited_count(for_pid, count, pid).map_err(refused("inherited sockets".into()))?;
+            inherited_count(for_pid, count, pid).map_err(bind_error("inherited sockets".into()))?;
         (FIRST_INHERITED..FIRST_INHERITED.saturating_add(count))
-            .map(|number| Self::inherit(number).map_err(refused(format!("descriptor {number}"))))
+            .map(|number| Self::inherit(number).map_err(bind_error(format!("descriptor {number}"))))
             .collect()
     }
 
@@ -130,7 +130,7 @@ impl Listener {
     }
 
     /// Where clients find it, as a person writes it.
-    pub fn place(&self) -> String {
+    pub fn address(&self) -> String {
         let unknown = || "an unknown address".into();
         match &self.0 {
             Kind::Tcp(listener) => {
@@ -209,16 +209,16 @@ fn inherited_count(
 }
 
 fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
-    let refused = |error| ListenError::Refused(format!("unix:{}", path.display()), error);
-    unix::net::SocketAddr::from_pathname(path).map_err(refused)?;
+    let bind_error = |error| ListenError::Bind(format!("unix:{}", path.display()), error);
+    unix::net::SocketAddr::from_pathname(path).map_err(bind_error)?;
     // What cannot be had at all is said before anything is changed.
     is_left_over(path)?;
     let _claim = Claim::on(path)?;
     if is_left_over(path)? {
-        fs::remove_file(path).map_err(refused)?;
+        fs::remove_file(path).map_err(bind_error)?;
     }
-    let listener = UnixListener::bind(path).map_err(refused)?;
-    let made = fs::symlink_metadata(path).map_err(refused)?;
+    let listener = UnixListener::bind(path).map_err(bind_error)?;
+    let made = fs::symlink_metadata(path).map_err(bind_error)?;
     let file = SocketFile { path: path.into(), device: made.dev(), inode: made.ino() };
     Ok(Listener(Kind::Unix(listener, Some(file))))
 }
@@ -238,7 +238,7 @@ fn is_left_over(path: &Path) -> Result<bool, ListenError> {
             // It has just been removed.
             io::ErrorKind::NotFound => Ok(false),
             io::ErrorKind::WouldBlock => Err(ListenError::InUse(path.into())),
-            _ => Err(ListenError::Refused(format!("unix:{}", path.display()), error)),
+            _ => Err(ListenError::Bind(format!("unix:{}", path.display()), error)),
         },
     }
 }
@@ -257,9 +257,12 @@ impl Claim {
     /// Takes it, or fails at once where another process has it. Whatever file of that name was
     /// left behind by a process that was killed meanwhile is as good as a new one.
     fn on(path: &Path) -> Result<Self, ListenError> {
-        let refused = |error| ListenError::Refused(format!("unix:{}", path.display()), error);
+        let bind_error = |error| ListenError::Bind(format!("unix:{}", path.display()), error);
         let Some(own_name) = path.file_name() else {
-            return Err(refused(io::Error::new(io::ErrorKind::InvalidInput, "it names no file")));
+            return Err(bind_error(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "it names no file",
+            )));
         };
         let mut name = OsString::from(".");
         name.push(own_name);
@@ -273,7 +276,7 @@ impl Claim {
             .mode(0o600)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(&lock)
-            .map_err(refused)?;
+            .map_err(bind_error)?;
         match sys::lock_file(&file) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) => {
                 return Err(ListenError::InUseSoon(path.into()));
@@ -283,7 +286,7 @@ impl Claim {
         }
         // Its last owner may have removed it between opening and locking, and another process may
         // have a new one by now.
-        let own = file.metadata().map_err(refused)?;
+        let own = file.metadata().map_err(bind_error)?;
         let is_there = fs::symlink_metadata(&lock)
             .is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()));
         if !is_there {

@@ -24,7 +24,7 @@ use mio::{Events, Interest, Poll, Token, event::Event, unix::SourceFd};
 
 pub use self::listen::{ListenError, Listener};
 use self::{
-    accept::{ListenerSlot, Trouble},
+    accept::{LastingProblem, ListenerSlot},
     socket::Socket,
 };
 use crate::{
@@ -33,7 +33,7 @@ use crate::{
     conn::Conn,
     proto::LINE_LIMIT,
     server::{Health, Server},
-    service::logging::Seldom,
+    service::logging::Throttle,
     service::notify::Notifier,
     sys::Signals,
 };
@@ -64,7 +64,7 @@ pub struct EventLoop {
     /// Out of descriptors: nobody is let in until then, or until one is given back.
     backs_off_until: Option<Time>,
     /// Somebody has been at a door ever since it was reported.
-    shortage: Trouble,
+    shortage: LastingProblem,
     notifier: Notifier,
     signals: Signals,
     clock: Clock,
@@ -79,12 +79,12 @@ pub struct EventLoop {
     /// Those that have ended and are not closed yet.
     ended: VecDeque<Key<Conn>>,
     /// Those that could go on if there were memory; and when they try again.
-    put_off: VecDeque<Key<Conn>>,
-    try_again_at: Option<Time>,
+    deferred: VecDeque<Key<Conn>>,
+    deferred_retry_at: Option<Time>,
     /// Nothing can be served for want of memory; from then on connections are closed for it.
-    relief_at: Option<Time>,
+    close_for_memory_at: Option<Time>,
     /// Connections that were closed for it.
-    relieved: Seldom,
+    closed_for_memory: Throttle,
     /// Connections that can take more of their output.
     writable: Vec<Key<Conn>>,
     /// Where bytes arrive; whatever is not consumed at once moves to its socket.
@@ -116,7 +116,7 @@ impl EventLoop {
             poll,
             listeners: slots,
             backs_off_until: None,
-            shortage: Trouble::default(),
+            shortage: LastingProblem::default(),
             notifier,
             signals,
             clock,
@@ -125,10 +125,10 @@ impl EventLoop {
             runnable: VecDeque::new(),
             busy: VecDeque::new(),
             ended: VecDeque::new(),
-            put_off: VecDeque::new(),
-            try_again_at: None,
-            relief_at: None,
-            relieved: Seldom::default(),
+            deferred: VecDeque::new(),
+            deferred_retry_at: None,
+            close_for_memory_at: None,
+            closed_for_memory: Throttle::default(),
             writable: Vec::new(),
             buffer: vec![0; READ_MAX_BYTES + LINE_LIMIT].into(),
             is_stopping: false,
@@ -151,11 +151,11 @@ impl EventLoop {
                 self.on_event(event);
             }
             self.accept(now);
-            self.try_again(now);
+            self.retry_deferred(now);
             self.advance_all(now);
             self.server.commit(now);
             self.flush();
-            self.relieve(now);
+            self.close_for_memory(now);
             self.close_ended(now);
             self.server.reclaim();
             self.notifier.status(self.status());
@@ -185,7 +185,7 @@ impl EventLoop {
             .min();
         let lines = [&self.runnable, &self.busy, &self.ended];
         let work = lines.iter().any(|line| !line.is_empty()).then(Time::default);
-        let (again, relief) = (self.try_again_at, self.relief_at);
+        let (again, relief) = (self.deferred_retry_at, self.close_for_memory_at);
         let (server, notifier) = (self.server.next_deadline(), self.notifier.next_deadline());
         let due = [server, notifier, accept, work, again, relief];
         let next = due.into_iter().flatten().min();

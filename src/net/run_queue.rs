@@ -32,23 +32,23 @@ impl EventLoop {
     }
 
     /// Lets a connection go on when there may be memory for it.
-    pub(super) fn put_off(&mut self, key: Key<Conn>, now: Time) {
+    pub(super) fn defer(&mut self, key: Key<Conn>, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
-        if !std::mem::replace(&mut socket.is_put_off, true) {
-            self.put_off.push_back(key);
+        if !std::mem::replace(&mut socket.is_deferred, true) {
+            self.deferred.push_back(key);
         }
-        self.try_again_at.get_or_insert(now + SHORTAGE_RETRY_DELAY);
+        self.deferred_retry_at.get_or_insert(now + SHORTAGE_RETRY_DELAY);
     }
 
     /// Lets those go on that there was no memory for, if it is time.
-    pub(super) fn try_again(&mut self, now: Time) {
-        if self.try_again_at.is_none_or(|at| at > now) {
+    pub(super) fn retry_deferred(&mut self, now: Time) {
+        if self.deferred_retry_at.is_none_or(|at| at > now) {
             return;
         }
-        self.try_again_at = None;
-        while let Some(key) = self.put_off.pop_front() {
+        self.deferred_retry_at = None;
+        while let Some(key) = self.deferred.pop_front() {
             if let Some(socket) = &mut self.sockets[key.index()] {
-                socket.is_put_off = false;
+                socket.is_deferred = false;
             }
             self.enqueue_busy(key);
         }
@@ -70,12 +70,12 @@ impl EventLoop {
     pub(super) fn advance_all(&mut self, now: Time) {
         let (fresh, busy) = (self.runnable.len(), self.busy.len());
         let all = u32::try_from(fresh + busy).unwrap_or(u32::MAX);
-        let share =
+        let command_limit =
             (COMMANDS_PER_TURN / all.max(1)).clamp(COMMANDS_PER_VISIT_MIN, COMMANDS_PER_CONNECTION);
         let kept = busy.min(BUSY_VISITS_PER_TURN);
         for _ in 0..fresh.min(VISITS_PER_TURN - kept) {
             let Some(key) = self.runnable.pop_front() else { break };
-            self.advance(key, share, now);
+            self.advance(key, command_limit, now);
             if self.server.is_turn_over() {
                 break;
             }
@@ -83,7 +83,7 @@ impl EventLoop {
         // One of them at least, even where others have used the turn up.
         for _ in 0..kept {
             let Some(key) = self.busy.pop_front() else { break };
-            self.advance(key, share, now);
+            self.advance(key, command_limit, now);
             if self.server.is_turn_over() {
                 break;
             }
@@ -91,14 +91,14 @@ impl EventLoop {
     }
 
     /// Gives a connection its share of the turn.
-    fn advance(&mut self, key: Key<Conn>, share: u32, now: Time) {
+    fn advance(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         socket.is_runnable = false;
         if socket.has_ended {
             return;
         }
         let has_hung_up = socket.has_hung_up || self.server.has_hung_up(key);
-        if has_hung_up && !self.server.has_room() {
+        if has_hung_up && !self.server.has_memory_for_step() {
             // It cannot be answered, and those who leave must not wait for the memory they have.
             debug!("{key:?} hung up, and there is no memory to answer it");
             return self.end(key);
@@ -115,13 +115,15 @@ impl EventLoop {
             return;
         }
         if socket.feed_result == FeedResult::More {
-            if socket.is_readable && self.server.room_mut().has(Need::More, self.buffer.len()) {
-                self.read(key, share, now);
+            if socket.is_readable
+                && self.server.budget_mut().admits(Need::Storage, self.buffer.len())
+            {
+                self.read(key, command_limit, now);
             } else if socket.is_readable {
-                self.look(key, share, now);
+                self.peek(key, command_limit, now);
             }
         } else {
-            self.feed_unconsumed(key, share, now);
+            self.feed_unconsumed(key, command_limit, now);
         }
     }
 
@@ -133,7 +135,7 @@ impl EventLoop {
             FeedResult::More if socket.is_readable => self.enqueue_busy(key),
             // An event, or a note of the server's, will come.
             FeedResult::More | FeedResult::Paused => {}
-            FeedResult::Short => self.put_off(key, now),
+            FeedResult::Short => self.defer(key, now),
         }
     }
 }

@@ -44,7 +44,7 @@ pub(super) struct Socket {
     /// Is lined up.
     pub(super) is_runnable: bool,
     /// Is among those that there is no memory for.
-    pub(super) is_put_off: bool,
+    pub(super) is_deferred: bool,
     /// Nothing is done for it any more but closing it.
     pub(super) has_ended: bool,
     /// What the server wanted when it was last fed.
@@ -63,7 +63,7 @@ impl Socket {
             reads_on: false,
             has_hung_up: false,
             is_runnable: false,
-            is_put_off: false,
+            is_deferred: false,
             has_ended: false,
             feed_result: FeedResult::More,
             unconsumed: Vec::new(),

@@ -20,7 +20,7 @@ const STARVATION_TIME: Duration = Duration::from_secs(1);
 /// Bytes in.
 impl EventLoop {
     /// Reads once and feeds that, behind the part of a line that was left over.
-    pub(super) fn read(&mut self, key: Key<Conn>, share: u32, now: Time) {
+    pub(super) fn read(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let left = socket.unconsumed.len();
         self.buffer[..left].copy_from_slice(&socket.unconsumed);
@@ -28,10 +28,10 @@ impl EventLoop {
             Ok(0) => self.server.end_of_input(key),
             Ok(count) => {
                 let bytes = &self.buffer[..left + count];
-                let (consumed, feed_result) = self.server.feed(key, bytes, share, now);
+                let (consumed, feed_result) = self.server.feed(key, bytes, command_limit, now);
                 let before = socket.unconsumed.capacity();
                 socket.keep_unconsumed(&bytes[consumed..]);
-                self.server.room_mut().follow(before, socket.unconsumed.capacity());
+                self.server.budget_mut().on_resize(before, socket.unconsumed.capacity());
                 self.reschedule(key, feed_result, now);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -42,7 +42,7 @@ impl EventLoop {
 
     /// Does what [`EventLoop::read`] does where there is no memory to keep what cannot be consumed
     /// at once: that stays in the system, for one call more.
-    pub(super) fn look(&mut self, key: Key<Conn>, share: u32, now: Time) {
+    pub(super) fn peek(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let left = socket.unconsumed.len();
         self.buffer[..left].copy_from_slice(&socket.unconsumed);
@@ -50,7 +50,7 @@ impl EventLoop {
             Ok(0) => self.server.end_of_input(key),
             Ok(count) => {
                 let bytes = &self.buffer[..left + count];
-                let (consumed, feed_result) = self.server.feed(key, bytes, share, now);
+                let (consumed, feed_result) = self.server.feed(key, bytes, command_limit, now);
                 // A part of a line stays there too, until more comes; unless no event may tell
                 // that.
                 let is_part = feed_result == FeedResult::More && socket.reads_on();
@@ -58,7 +58,7 @@ impl EventLoop {
                 let has_more = feed_result != FeedResult::More && taken < left + count;
                 let (before, is_readable) = (socket.unconsumed.capacity(), socket.is_readable);
                 socket.keep_unconsumed(&bytes[consumed..taken]);
-                self.server.room_mut().follow(before, socket.unconsumed.capacity());
+                self.server.budget_mut().on_resize(before, socket.unconsumed.capacity());
                 if let Err(error) = socket.drop_seen(&mut self.buffer[..taken - left]) {
                     return self.fail(key, &error);
                 }
@@ -72,12 +72,12 @@ impl EventLoop {
     }
 
     /// Feeds what was left over when the connection's share was used up or its input paused.
-    pub(super) fn feed_unconsumed(&mut self, key: Key<Conn>, share: u32, now: Time) {
+    pub(super) fn feed_unconsumed(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
-        let (consumed, feed_result) = self.server.feed(key, &socket.unconsumed, share, now);
+        let (consumed, feed_result) = self.server.feed(key, &socket.unconsumed, command_limit, now);
         let before = socket.unconsumed.capacity();
         socket.drop_consumed(consumed);
-        self.server.room_mut().follow(before, socket.unconsumed.capacity());
+        self.server.budget_mut().on_resize(before, socket.unconsumed.capacity());
         self.reschedule(key, feed_result, now);
     }
 }
@@ -100,13 +100,13 @@ impl EventLoop {
             return;
         }
         let before = self.server.unsent(key);
-        let mut share = WRITE_MAX_BYTES;
-        while socket.is_writable && self.server.unsent(key) > 0 && share > 0 {
+        let mut byte_limit = WRITE_MAX_BYTES;
+        while socket.is_writable && self.server.unsent(key) > 0 && byte_limit > 0 {
             let (slices, count) = self.server.output(key);
             match socket.write(&slices[..count]) {
                 Ok(sent) => {
                     self.server.sent(key, sent);
-                    share = share.saturating_sub(sent);
+                    byte_limit = byte_limit.saturating_sub(sent);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -118,9 +118,9 @@ impl EventLoop {
         }
         let can_send = socket.is_writable && self.server.unsent(key) > 0;
         // One that there was no memory for has better prospects now that it has less to read.
-        let has_prospects = !socket.is_put_off || self.server.unsent(key) < before;
+        let may_fit = !socket.is_deferred || self.server.unsent(key) < before;
         let can_feed = self.server.takes_input(key)
-            && has_prospects
+            && may_fit
             && (socket.is_readable || socket.feed_result != FeedResult::More);
         if can_send || can_feed {
             self.enqueue_busy(key);
@@ -138,24 +138,24 @@ impl EventLoop {
         if !std::mem::replace(&mut socket.has_ended, true) {
             self.ended.push_back(key);
         }
-        if socket.is_put_off {
+        if socket.is_deferred {
             // It leaves that line, and gives its memory to the others.
-            self.try_again_at = Some(Time::AT_ONCE);
+            self.deferred_retry_at = Some(Time::AT_ONCE);
         }
     }
 
     /// Where nothing has been served for a while for want of memory, closes the connection that has
     /// the most to read and does not: one in a turn, until there is memory. Called when all was
     /// sent that the clients take. O(connections) then, and O(1) otherwise.
-    pub(super) fn relieve(&mut self, now: Time) {
-        if self.relief_at.is_none() && !self.server.lacks_room() {
+    pub(super) fn close_for_memory(&mut self, now: Time) {
+        if self.close_for_memory_at.is_none() && !self.server.lacks_memory() {
             return;
         }
-        if self.server.has_room() {
-            self.relief_at = None;
+        if self.server.has_memory_for_step() {
+            self.close_for_memory_at = None;
             return;
         }
-        let is_due = *self.relief_at.get_or_insert(now + STARVATION_TIME) <= now;
+        let is_due = *self.close_for_memory_at.get_or_insert(now + STARVATION_TIME) <= now;
         // Those who are about to be closed may be enough.
         if !is_due || !self.ended.is_empty() {
             return;
@@ -166,11 +166,11 @@ impl EventLoop {
         let most = unsent.max_by_key(|&(unsent, _)| unsent).filter(|&(unsent, _)| unsent > 0);
         let Some((unsent, key)) = most else {
             // It is others who have the memory: jobs, for one.
-            self.relief_at = Some(now + STARVATION_TIME);
+            self.close_for_memory_at = Some(now + STARVATION_TIME);
             return;
         };
         debug!("{key:?} does not read {unsent} bytes, and there is no memory");
-        if let Some(count) = self.relieved.again(now) {
+        if let Some(count) = self.closed_for_memory.pass(now) {
             warn!("connections closed that did not read, for want of memory: {count}");
         }
         self.end(key);
@@ -185,7 +185,7 @@ impl EventLoop {
         for _ in 0..self.ended.len() {
             let Some(key) = self.ended.pop_front() else { break };
             let socket = self.sockets[key.index()].as_ref();
-            if socket.is_some_and(|socket| socket.is_runnable || socket.is_put_off) {
+            if socket.is_some_and(|socket| socket.is_runnable || socket.is_deferred) {
                 // Its key is in a line still, and must not name another connection there.
                 self.ended.push_back(key);
             } else {
@@ -205,6 +205,6 @@ impl EventLoop {
         self.server.close(key, now);
         self.backs_off_until = None;
         // There may be memory for others now.
-        self.try_again_at = self.try_again_at.map(|_| Time::AT_ONCE);
+        self.deferred_retry_at = self.deferred_retry_at.map(|_| Time::AT_ONCE);
     }
 }

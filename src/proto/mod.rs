@@ -11,7 +11,7 @@ mod stats_yaml;
 pub use self::{
     http::is_http_request,
     parse::{ParseError, parse, tube_name},
-    reply::{List, Refused, Reply},
+    reply::{ErrorReply, List, Reply},
     stats_yaml::{JobStats, ServerStats, TubeStats},
 };
 

@@ -37,14 +37,14 @@ pub enum Reply<'a> {
     TimedOut,
     NotFound,
     /// Any of the answers that say no.
-    Refused(Refused),
+    Error(ErrorReply),
 }
 
 /// The answers to what cannot be done. They need nothing to be told, so they can wait until the
 /// body of a refused `put` has gone by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the protocol's own words")]
-pub enum Refused {
+pub enum ErrorReply {
     UnknownCommand,
     BadFormat,
     ExpectedCrlf,
@@ -54,7 +54,7 @@ pub enum Refused {
     InternalError,
 }
 
-impl Refused {
+impl ErrorReply {
     fn text(self) -> &'static str {
         match self {
             Self::UnknownCommand => "UNKNOWN_COMMAND\r\n",
@@ -93,7 +93,7 @@ impl Reply<'_> {
             Self::DeadlineSoon => text(out, "DEADLINE_SOON\r\n"),
             Self::TimedOut => text(out, "TIMED_OUT\r\n"),
             Self::NotFound => text(out, "NOT_FOUND\r\n"),
-            Self::Refused(refused) => text(out, refused.text()),
+            Self::Error(error) => text(out, error.text()),
         }
     }
 }
@@ -191,13 +191,13 @@ mod tests {
             (Reply::DeadlineSoon, "DEADLINE_SOON\r\n"),
             (Reply::TimedOut, "TIMED_OUT\r\n"),
             (Reply::NotFound, "NOT_FOUND\r\n"),
-            (Reply::Refused(Refused::UnknownCommand), "UNKNOWN_COMMAND\r\n"),
-            (Reply::Refused(Refused::BadFormat), "BAD_FORMAT\r\n"),
-            (Reply::Refused(Refused::ExpectedCrlf), "EXPECTED_CRLF\r\n"),
-            (Reply::Refused(Refused::JobTooBig), "JOB_TOO_BIG\r\n"),
-            (Reply::Refused(Refused::Draining), "DRAINING\r\n"),
-            (Reply::Refused(Refused::OutOfMemory), "OUT_OF_MEMORY\r\n"),
-            (Reply::Refused(Refused::InternalError), "INTERNAL_ERROR\r\n"),
+            (Reply::Error(ErrorReply::UnknownCommand), "UNKNOWN_COMMAND\r\n"),
+            (Reply::Error(ErrorReply::BadFormat), "BAD_FORMAT\r\n"),
+            (Reply::Error(ErrorReply::ExpectedCrlf), "EXPECTED_CRLF\r\n"),
+            (Reply::Error(ErrorReply::JobTooBig), "JOB_TOO_BIG\r\n"),
+            (Reply::Error(ErrorReply::Draining), "DRAINING\r\n"),
+            (Reply::Error(ErrorReply::OutOfMemory), "OUT_OF_MEMORY\r\n"),
+            (Reply::Error(ErrorReply::InternalError), "INTERNAL_ERROR\r\n"),
         ];
         for &(reply, wanted) in cases {
             let mut out = Vec::new();

@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wait {
     /// Counts all waits of all clients: who has the smallest has waited longest.
-    pub(super) number: u64,
+    pub(super) sequence: u64,
     /// When it has waited long enough; `None` waits for ever.
     pub(super) until: Option<Time>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Watch {
     pub(super) client: Key<Client>,
     pub(super) tube: Key<Tube>,
     /// Its place in the tube's line; `None` where it has lost it.
-    pub(super) place: Option<u32>,
+    pub(super) queue_position: Option<u32>,
 }
 
 /// One client.
@@ -38,7 +38,7 @@ pub struct Client {
     /// replaced by the last. The tube stands beside its watch so that a search stays in one array.
     pub(super) watching: Vec<(Key<Tube>, Key<Watch>)>,
     /// Its watches without a place in line; of no meaning once it has left.
-    pub(super) absent: Vec<Key<Watch>>,
+    pub(super) unqueued: Vec<Key<Watch>>,
     /// Jobs it holds, in the order in which it got them.
     pub(super) reserved: List<Job>,
     /// The same jobs by the end of their time to run.
@@ -59,7 +59,7 @@ impl Client {
         Self {
             using,
             watching: Vec::new(),
-            absent: Vec::new(),
+            unqueued: Vec::new(),
             reserved: List::default(),
             deadlines: Heap::default(),
             waiting: None,
@@ -76,12 +76,12 @@ impl Client {
     }
 
     /// How many places in line it must take to wait.
-    pub fn places_to_take(&self) -> usize {
-        self.absent.len()
+    pub fn unqueued_watches(&self) -> usize {
+        self.unqueued.len()
     }
 
     /// How many jobs it holds.
-    pub fn holds(&self) -> usize {
+    pub fn reserved_jobs(&self) -> usize {
         self.reserved.len()
     }
 

@@ -1,6 +1,6 @@
 //! What falls due: delays, pauses, time-to-run and time-outs.
 
-use super::{Client, Expired, Job, Queue, Timer, Tube, count, timers::Alarm};
+use super::{Client, Expired, Job, Queue, Timer, Tube, increment, timers::Due};
 use crate::{clock::Time, collections::Key};
 
 impl Queue {
@@ -21,14 +21,14 @@ impl Queue {
     /// due any more. A tick asks for the kinds in the order of [`Timer::ALL`]. O(log n).
     pub fn expire(&mut self, timer: Timer, now: Time) -> Option<Expired> {
         match self.timers.due(timer, now)? {
-            Alarm::Delay(tube) => {
+            Due::Delay(tube) => {
                 let job = self.first_delayed(tube).expect("its timer says that there is one");
                 self.detach(job);
                 self.make_ready(job);
                 Some(Expired::Ready(tube))
             }
-            Alarm::Pause(tube) => Some(Expired::PauseOver(tube)),
-            Alarm::Client(client) => Some(self.expire_client(client, now)),
+            Due::Pause(tube) => Some(Expired::PauseOver(tube)),
+            Due::Client(client) => Some(self.expire_client(client, now)),
         }
     }
 
@@ -47,7 +47,7 @@ impl Queue {
         }
         let (_, job) = self.clients[client].deadlines.peek().expect("its timer says so");
         let tube = self.unreserve(job);
-        count(&mut self.jobs.arena[job].record.timeouts);
+        increment(&mut self.jobs.arena[job].record.timeouts);
         self.counts.timeouts += 1;
         self.make_ready(job);
         Expired::Ready(tube)

@@ -31,12 +31,13 @@ impl Queue {
             assert!(client.reserved.iter(jobs).all(|job| jobs[job].reserver() == Some(key)));
             waiting += u32::from(client.is_waiting());
             if !client.has_left {
-                let absent = |(_, watch): &(_, Key<_>)| self.watches[*watch].place.is_none();
-                let count = client.watching.iter().filter(|pair| absent(pair)).count();
-                assert_eq!(count, client.absent.len());
-                assert!(client.absent.iter().all(|&watch| self.watches[watch].client == key));
+                let unqueued =
+                    |(_, watch): &(_, Key<_>)| self.watches[*watch].queue_position.is_none();
+                let count = client.watching.iter().filter(|pair| unqueued(pair)).count();
+                assert_eq!(count, client.unqueued.len());
+                assert!(client.unqueued.iter().all(|&watch| self.watches[watch].client == key));
             }
-            assert!(!client.is_waiting() || client.absent.is_empty());
+            assert!(!client.is_waiting() || client.unqueued.is_empty());
         }
         assert_eq!(waiting, self.counts.waiting);
         let counts = &self.counts;
@@ -51,7 +52,7 @@ impl Queue {
         tube.ready.check(|job| jobs[job].position);
         tube.delayed.check(|job| jobs[job].position);
         tube.buried.check(jobs);
-        tube.line.check(|watch| self.watches[watch].place.unwrap_or(u32::MAX));
+        tube.waiters.check(|watch| self.watches[watch].queue_position.unwrap_or(u32::MAX));
         let places = [
             (State::Ready, tube.ready.iter().map(|(_, job)| job).collect::<Vec<_>>()),
             (State::Delayed, tube.delayed.iter().map(|(_, job)| job).collect()),
@@ -64,10 +65,10 @@ impl Queue {
         }
         let resting: usize = places.iter().map(|(_, held)| held.len()).sum();
         assert_eq!(tube.jobs() as u64, resting as u64 + tube.reserved);
-        for (number, watch) in tube.line.iter() {
+        for (number, watch) in tube.waiters.iter() {
             assert_eq!(self.watches[watch].tube, key);
             let wait = self.clients[self.watches[watch].client].waiting;
-            assert!(wait.is_none_or(|wait| wait.number >= number));
+            assert!(wait.is_none_or(|wait| wait.sequence >= number));
         }
         assert!(
             self.is_frozen

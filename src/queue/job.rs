@@ -14,15 +14,15 @@
 use crate::{
     clock::Time,
     collections::{Arena, IdMap, Key, Linked, Links},
-    memory::{BODY_COST, Body, Need, OutOfMemory, Room},
+    memory::{BODY_OVERHEAD_BYTES, Body, MemoryBudget, Need, OutOfMemory},
     queue::{client::Client, tube::Tube},
 };
 
 /// Priorities below this count as urgent in statistics.
-pub const URGENT: u32 = 1024;
+pub const URGENT_BELOW_PRI: u32 = 1024;
 
 /// What a job counts for beside its body where memory is limited, in bytes.
-pub const JOB_COST: u64 = BODY_COST;
+pub const JOB_OVERHEAD_BYTES: u64 = BODY_OVERHEAD_BYTES;
 
 /// Where a job stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,7 +136,7 @@ impl Job {
 
     /// Whether statistics count it as urgent while it is ready.
     pub(super) fn is_urgent(&self) -> bool {
-        self.record.pri < URGENT
+        self.record.pri < URGENT_BELOW_PRI
     }
 }
 
@@ -198,9 +198,13 @@ pub(super) struct Jobs {
 
 impl Jobs {
     /// Makes sure that the next job finds memory, but for its body. O(1).
-    pub(super) fn make_room(&mut self, id: u64, room: &mut Room) -> Result<(), OutOfMemory> {
-        self.arena.make_room(Need::More, room)?;
-        self.ids.make_room(id, room)
+    pub(super) fn ensure_memory(
+        &mut self,
+        id: u64,
+        budget: &mut MemoryBudget,
+    ) -> Result<(), OutOfMemory> {
+        self.arena.ensure_memory(Need::Storage, budget)?;
+        self.ids.ensure_memory(id, budget)
     }
 
     pub(super) fn insert(&mut self, job: Job) -> Key<Job> {
@@ -223,16 +227,16 @@ impl Jobs {
         job.body
     }
 
-    pub(super) fn held(&self) -> u64 {
-        self.bytes + self.arena.len() as u64 * JOB_COST
+    pub(super) fn job_bytes(&self) -> u64 {
+        self.bytes + self.arena.len() as u64 * JOB_OVERHEAD_BYTES
     }
 
-    pub(super) fn free_spent(&mut self) -> bool {
-        self.arena.free_spent() || self.ids.free_spent()
+    pub(super) fn release_one(&mut self) -> bool {
+        self.arena.release_one() || self.ids.release_one()
     }
 
-    pub(super) fn has_spent(&self) -> bool {
-        self.arena.has_spent() || self.ids.has_spent()
+    pub(super) fn has_releasable(&self) -> bool {
+        self.arena.has_releasable() || self.ids.has_releasable()
     }
 }
 

@@ -27,7 +27,7 @@ use std::time::Duration;
 pub use self::{
     client::Client,
     counts::Counts,
-    job::{Dated, JOB_COST, Job, Record, State, URGENT},
+    job::{Dated, JOB_OVERHEAD_BYTES, Job, Record, State, URGENT_BELOW_PRI},
     timers::Timer,
     tube::{Pause, Tube},
 };
@@ -35,7 +35,7 @@ use self::{client::Watch, job::Jobs, timers::Timers, tube::Tubes};
 use crate::{
     clock::Time,
     collections::{Arena, Key},
-    memory::{Need, OutOfMemory, Room},
+    memory::{MemoryBudget, Need, OutOfMemory},
 };
 
 /// A client that waits is warned this long before a job it holds runs out of time.
@@ -94,7 +94,7 @@ pub struct Queue {
     default: Key<Tube>,
     next_id: u64,
     /// How often a client has begun to wait.
-    waits: u64,
+    wait_count: u64,
     is_frozen: bool,
 }
 
@@ -104,7 +104,7 @@ impl Default for Queue {
         let default = tubes.make("default");
         tubes.arena[default].pins = 1;
         let mut timers = Timers::default();
-        timers.keep_tubes(1);
+        timers.set_tube_capacity(1);
         Self {
             jobs: Jobs::default(),
             tubes,
@@ -114,7 +114,7 @@ impl Default for Queue {
             counts: Counts::default(),
             default,
             next_id: 1,
-            waits: 0,
+            wait_count: 0,
             is_frozen: false,
         }
     }
@@ -123,18 +123,18 @@ impl Default for Queue {
 /// Clients come and go.
 impl Queue {
     /// Makes sure that [`Queue::join`] finds memory. O(1), unless a list must move.
-    pub fn make_room_to_join(&mut self, room: &mut Room) -> Result<(), OutOfMemory> {
+    pub fn ensure_memory_to_join(&mut self, budget: &mut MemoryBudget) -> Result<(), OutOfMemory> {
         let Self { clients, watches, timers, .. } = self;
-        clients.make_room(Need::Connection, room)?;
-        watches.make_room(Need::Connection, room)?;
-        timers.make_room_for_client(room)?;
-        room.take(Need::Connection, CLIENT_LISTS_BYTES)
+        clients.ensure_memory(Need::Connection, budget)?;
+        watches.ensure_memory(Need::Connection, budget)?;
+        timers.ensure_memory_for_client(budget)?;
+        budget.take(Need::Connection, CLIENT_LISTS_BYTES)
     }
 
     /// Adds a client that uses and watches `default`.
     pub fn join(&mut self) -> Key<Client> {
         let client = self.clients.insert(Client::new(self.default));
-        self.timers.keep_clients(self.clients.len());
+        self.timers.set_client_capacity(self.clients.len());
         self.tubes.arena[self.default].users += 1;
         self.add_watch(client, self.default);
         self.counts.connections += 1;
@@ -180,7 +180,7 @@ impl Queue {
     pub fn forget(&mut self, client: Key<Client>) {
         let client = self.clients.remove(client);
         assert!(client.reserved.is_empty() && client.watching.is_empty());
-        self.timers.keep_clients(self.clients.len());
+        self.timers.set_client_capacity(self.clients.len());
     }
 
     /// Counts the client among the producers.
@@ -202,7 +202,7 @@ impl Queue {
 impl Queue {
     /// How many tubes [`Queue::reserve`] would look at: none where none has a job to offer.
     pub fn tubes_to_scan(&self, client: Key<Client>) -> usize {
-        if self.tubes.is_any_offering() { self.clients[client].watching() } else { 0 }
+        if self.tubes.has_ready_job() { self.clients[client].watching() } else { 0 }
     }
 
     /// Whether a job the client holds ends within the safety margin.
@@ -254,20 +254,20 @@ impl Queue {
 /// Memory.
 impl Queue {
     /// Gives a piece of memory that jobs, tubes or clients have left back to the system; whether
-    /// there was one. See [`Arena::free_spent`].
-    pub fn free_spent(&mut self) -> bool {
-        self.jobs.free_spent()
-            || self.tubes.arena.free_spent()
-            || self.watches.free_spent()
-            || self.clients.free_spent()
+    /// there was one. See [`Arena::release_one`].
+    pub fn release_one(&mut self) -> bool {
+        self.jobs.release_one()
+            || self.tubes.arena.release_one()
+            || self.watches.release_one()
+            || self.clients.release_one()
     }
 
     /// Whether there is something to give back.
-    pub fn has_spent(&self) -> bool {
-        self.jobs.has_spent()
-            || self.tubes.arena.has_spent()
-            || self.watches.has_spent()
-            || self.clients.has_spent()
+    pub fn has_releasable(&self) -> bool {
+        self.jobs.has_releasable()
+            || self.tubes.arena.has_releasable()
+            || self.watches.has_releasable()
+            || self.clients.has_releasable()
     }
 }
 
@@ -298,9 +298,9 @@ impl Queue {
         self.jobs.arena.len()
     }
 
-    /// How many bytes the jobs hold: their bodies, and [`JOB_COST`] for each.
-    pub fn held(&self) -> u64 {
-        self.jobs.held()
+    /// How many bytes the jobs hold: their bodies, and [`JOB_OVERHEAD_BYTES`] for each.
+    pub fn job_bytes(&self) -> u64 {
+        self.jobs.job_bytes()
     }
 
     /// How many tubes there are.
@@ -343,7 +343,7 @@ impl Queue {
 
 /// Adds one to a counter of a job as the original does: a job that is reserved for the 2^32nd
 /// time starts again at zero, and the daemon lives on.
-fn count(counter: &mut u32) {
+fn increment(counter: &mut u32) {
     *counter = counter.wrapping_add(1);
 }
 

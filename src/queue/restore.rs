@@ -4,7 +4,7 @@ use super::{Dated, Job, Pause, Queue, Record, State};
 use crate::{
     clock::Time,
     collections::{Key, Links},
-    memory::{Body, Need, OutOfMemory, Room},
+    memory::{Body, MemoryBudget, Need, OutOfMemory},
 };
 
 /// How many empty places are passed in the time that one job takes, at least.
@@ -13,20 +13,20 @@ const POSITIONS_PER_JOB: usize = 16;
 /// Coming back from a log, and holding still when a log fails.
 impl Queue {
     /// Makes sure of the memory that [`Queue::restore`] takes beside that of the body.
-    pub fn make_room_to_restore(
+    pub fn ensure_memory_to_restore(
         &mut self,
         id: u64,
         tube: &str,
-        room: &mut Room,
+        budget: &mut MemoryBudget,
     ) -> Result<(), OutOfMemory> {
-        self.jobs.make_room(id, room)?;
+        self.jobs.ensure_memory(id, budget)?;
         if let Some(tube) = self.tubes.find(tube) {
             let tube = &mut self.tubes.arena[tube];
-            tube.ready.make_room(Need::More, room)?;
-            return tube.delayed.make_room(Need::More, room);
+            tube.ready.ensure_memory(Need::Storage, budget)?;
+            return tube.delayed.ensure_memory(Need::Storage, budget);
         }
-        self.tubes.make_room(tube, room)?;
-        self.timers.make_room_for_tube(room)
+        self.tubes.ensure_memory(tube, budget)?;
+        self.timers.ensure_memory_for_tube(budget)
     }
 
     /// Adds a job that was known before this process began, under its old id. Its state says
@@ -36,17 +36,17 @@ impl Queue {
         self.raise_id(record.id.saturating_add(1));
         let links = Links::default();
         let job = self.jobs.insert(Job { record, body, tube, dated, position: 0, links });
-        self.tubes.arena[tube].gain_job();
-        self.place(job);
+        self.tubes.arena[tube].add_job();
+        self.insert_by_state(job);
         job
     }
 
     /// Replaces what is known of a restored job, which moves to where its new state says.
-    pub fn amend(&mut self, job: Key<Job>, record: Record, dated: Dated) {
+    pub fn replace_record(&mut self, job: Key<Job>, record: Record, dated: Dated) {
         self.detach(job);
         self.jobs.arena[job].record = record;
         self.jobs.arena[job].dated = dated;
-        self.place(job);
+        self.insert_by_state(job);
     }
 
     /// Forgets a restored job, which was deleted before this process began, and answers its body,
@@ -54,7 +54,7 @@ impl Queue {
     pub fn discard(&mut self, job: Key<Job>) -> Body {
         let tube = self.detach(job);
         let body = self.jobs.remove(job);
-        self.tubes.arena[tube].lose_job();
+        self.tubes.arena[tube].remove_job();
         self.drop_if_idle(tube);
         body
     }
@@ -91,7 +91,7 @@ impl Queue {
         for place in 0..self.tubes.len() {
             let key = self.tubes.at(place);
             let tube = &self.tubes.arena[key];
-            if !tube.ready.is_empty() && !tube.line.is_empty() && tube.pause.is_none() {
+            if !tube.ready.is_empty() && !tube.waiters.is_empty() && tube.pause.is_none() {
                 self.set_pause(key, Some(Pause { seconds: 0, until: now }));
             }
         }
@@ -115,7 +115,7 @@ impl Queue {
         now: Time,
         to_log: &mut Vec<Key<Job>>,
     ) -> Option<usize> {
-        let (mut left, places) = (count, self.jobs.arena.places());
+        let (mut left, places) = (count, self.jobs.arena.slots());
         let end = places.min(from.saturating_add(count.saturating_mul(POSITIONS_PER_JOB)));
         for index in from..end {
             let key = Key::from_index(index);
@@ -143,7 +143,7 @@ impl Queue {
             if moves {
                 let is_over = state == State::Ready && deadline_at <= now;
                 record.state = if is_over { State::Ready } else { State::Delayed };
-                self.place(key);
+                self.insert_by_state(key);
             }
         }
         (end < places).then_some(end)

@@ -8,7 +8,7 @@
 use crate::{
     clock::Time,
     collections::{Arena, Heap, Key},
-    memory::{Need, OutOfMemory, Room},
+    memory::{MemoryBudget, Need, OutOfMemory},
     queue::{client::Client, job::DueKey, tube::Tube},
 };
 
@@ -30,7 +30,7 @@ impl Timer {
 
 /// Something that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Alarm {
+pub(super) enum Due {
     /// The tube's soonest delayed job is due.
     Delay(Key<Tube>),
     /// The tube's pause ends.
@@ -49,36 +49,40 @@ pub(super) struct Timers {
 
 impl Timers {
     /// Makes sure that one more tube finds memory, whatever may fall due there.
-    pub(super) fn make_room_for_tube(&mut self, room: &mut Room) -> Result<(), OutOfMemory> {
-        self.delays.make_room(Need::More, room)?;
-        self.pauses.make_room(Need::More, room)
+    pub(super) fn ensure_memory_for_tube(
+        &mut self,
+        budget: &mut MemoryBudget,
+    ) -> Result<(), OutOfMemory> {
+        self.delays.ensure_memory(Need::Storage, budget)?;
+        self.pauses.ensure_memory(Need::Storage, budget)
     }
 
     /// Keeps room for so many tubes from now on.
-    pub(super) fn keep_tubes(&mut self, count: usize) {
-        self.delays.keep(count);
-        self.pauses.keep(count);
+    pub(super) fn set_tube_capacity(&mut self, count: usize) {
+        self.delays.set_min_capacity(count);
+        self.pauses.set_min_capacity(count);
     }
 
     /// Makes sure that one more client finds memory.
-    pub(super) fn make_room_for_client(&mut self, room: &mut Room) -> Result<(), OutOfMemory> {
-        self.clients.make_room(Need::Connection, room)
+    pub(super) fn ensure_memory_for_client(
+        &mut self,
+        budget: &mut MemoryBudget,
+    ) -> Result<(), OutOfMemory> {
+        self.clients.ensure_memory(Need::Connection, budget)
     }
 
     /// Keeps room for so many clients from now on.
-    pub(super) fn keep_clients(&mut self, count: usize) {
-        self.clients.keep(count);
+    pub(super) fn set_client_capacity(&mut self, count: usize) {
+        self.clients.set_min_capacity(count);
     }
 
     /// The first of its kind, if it is due at `now`.
-    pub(super) fn due(&self, timer: Timer, now: Time) -> Option<Alarm> {
+    pub(super) fn due(&self, timer: Timer, now: Time) -> Option<Due> {
         let (at, alarm) = match timer {
-            Timer::Delays => {
-                self.delays.peek().map(|(due, tube)| (due.at(), Alarm::Delay(tube)))?
-            }
-            Timer::Pauses => self.pauses.peek().map(|((at, _), tube)| (at, Alarm::Pause(tube)))?,
+            Timer::Delays => self.delays.peek().map(|(due, tube)| (due.at(), Due::Delay(tube)))?,
+            Timer::Pauses => self.pauses.peek().map(|((at, _), tube)| (at, Due::Pause(tube)))?,
             Timer::Clients => {
-                self.clients.peek().map(|((at, _), client)| (at, Alarm::Client(client)))?
+                self.clients.peek().map(|((at, _), client)| (at, Due::Client(client)))?
             }
         };
         (at <= now).then_some(alarm)
@@ -93,21 +97,21 @@ impl Timers {
     }
 
     /// Call after any change to the top of `tube.delayed`. O(log tubes).
-    pub(super) fn note_delay(&mut self, tubes: &mut Arena<Tube>, tube: Key<Tube>) {
+    pub(super) fn update_delay(&mut self, tubes: &mut Arena<Tube>, tube: Key<Tube>) {
         let soonest = tubes[tube].delayed.peek().map(|(due, _)| due);
         let position = tubes[tube].delay_timer;
         set(&mut self.delays, position, soonest, tube, |key, at| tubes[key].delay_timer = at);
     }
 
     /// Call after any change to `tube.pause`. O(log paused tubes).
-    pub(super) fn note_pause(&mut self, tubes: &mut Arena<Tube>, tube: Key<Tube>) {
+    pub(super) fn update_pause(&mut self, tubes: &mut Arena<Tube>, tube: Key<Tube>) {
         let until = tubes[tube].pause.map(|pause| (pause.until, tube));
         let position = tubes[tube].pause_timer;
         set(&mut self.pauses, position, until, tube, |key, at| tubes[key].pause_timer = at);
     }
 
     /// Call after any change to what `Client::due_at` answers. O(log clients).
-    pub(super) fn note_client(&mut self, clients: &mut Arena<Client>, client: Key<Client>) {
+    pub(super) fn update_client(&mut self, clients: &mut Arena<Client>, client: Key<Client>) {
         let at = clients[client].due_at().map(|at| (at, client));
         let position = clients[client].timer;
         set(&mut self.clients, position, at, client, |key, at| clients[key].timer = at);

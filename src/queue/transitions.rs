@@ -4,7 +4,7 @@
 //! counters in line. A job that was pulled is nowhere, and its state stale, until the caller puts
 //! it somewhere.
 
-use super::{Queue, State, count, seconds};
+use super::{Queue, State, increment, seconds};
 use crate::{
     clock::Time,
     collections::Key,
@@ -24,14 +24,14 @@ impl Queue {
                 let Tube { ready, urgent: of_tube, .. } = &mut self.tubes.arena[tube];
                 ready.remove(position, |job, at| jobs[job].position = at);
                 *of_tube -= urgent;
-                self.tubes.note_offer(tube);
+                self.tubes.update_best_ready(tube);
                 self.counts.urgent -= urgent;
                 self.counts.ready -= 1;
             }
             State::Delayed => {
                 let delayed = &mut self.tubes.arena[tube].delayed;
                 delayed.remove(position, |job, at| jobs[job].position = at);
-                self.timers.note_delay(&mut self.tubes.arena, tube);
+                self.timers.update_delay(&mut self.tubes.arena, tube);
                 self.counts.delayed -= 1;
             }
             State::Buried => {
@@ -50,7 +50,7 @@ impl Queue {
         let Job { tube, position, .. } = jobs[key];
         clients[client].reserved.unlink(jobs, key);
         clients[client].deadlines.remove(position, |job, at| jobs[job].position = at);
-        timers.note_client(clients, client);
+        timers.update_client(clients, client);
         tubes.arena[tube].reserved -= 1;
         counts.reserved -= 1;
         tube
@@ -64,17 +64,17 @@ impl Queue {
         job.record.state = State::Reserved(client);
         job.record.deadline_at = now + seconds(job.record.ttr);
         job.dated.is_deadline = false;
-        count(&mut job.record.reserves);
+        increment(&mut job.record.reserves);
         tubes.arena[job.tube].reserved += 1;
         counts.reserved += 1;
         let due = job.due_key();
         clients[client].reserved.push_back(jobs, key);
         clients[client].deadlines.push(due, key, |job, at| jobs[job].position = at);
-        timers.note_client(clients, client);
+        timers.update_client(clients, client);
     }
 
     /// Puts a job that is nowhere where its state says; nobody holds it.
-    pub(super) fn place(&mut self, key: Key<Job>) {
+    pub(super) fn insert_by_state(&mut self, key: Key<Job>) {
         let Self { jobs, tubes, .. } = self;
         let tube = jobs.arena[key].tube;
         match jobs.arena[key].record.state {
@@ -104,7 +104,7 @@ impl Queue {
         let (tube, due) = (jobs[key].tube, jobs[key].due_key());
         let delayed = &mut self.tubes.arena[tube].delayed;
         delayed.push(due, key, |job, at| jobs[job].position = at);
-        self.timers.note_delay(&mut self.tubes.arena, tube);
+        self.timers.update_delay(&mut self.tubes.arena, tube);
         self.counts.delayed += 1;
     }
 
@@ -118,7 +118,7 @@ impl Queue {
         let Tube { ready, urgent: of_tube, .. } = &mut self.tubes.arena[tube];
         ready.push(order, key, |job, at| jobs[job].position = at);
         *of_tube += urgent;
-        self.tubes.note_offer(tube);
+        self.tubes.update_best_ready(tube);
         self.counts.urgent += urgent;
         self.counts.ready += 1;
     }
@@ -128,7 +128,7 @@ impl Queue {
         if self.tubes.is_idle(tube) {
             self.set_pause(tube, None);
             self.tubes.remove(tube);
-            self.timers.keep_tubes(self.tubes.len());
+            self.timers.set_tube_capacity(self.tubes.len());
         }
     }
 }

@@ -5,7 +5,7 @@
 use crate::{
     clock::Time,
     collections::{Arena, Entry, Heap, Key, List, NameTable, Named},
-    memory::{Need, OutOfMemory, Room},
+    memory::{MemoryBudget, Need, OutOfMemory},
     queue::{
         client::Watch,
         job::{DueKey, Job, ReadyKey},
@@ -30,8 +30,8 @@ pub struct Tube {
     pub(super) ready: Heap<ReadyKey, Job>,
     pub(super) delayed: Heap<DueKey, Job>,
     pub(super) buried: List<Job>,
-    /// Watches of clients that wait for a job, or did: see [`super::line`].
-    pub(super) line: Heap<u64, Watch>,
+    /// Watches of clients that wait for a job, or did: see [`super::waiters`].
+    pub(super) waiters: Heap<u64, Watch>,
     /// In force or not; ended by the timers, not by looking at the clock.
     pub pause: Option<Pause>,
     /// Jobs in any state; the tube cannot go while there is one.
@@ -42,7 +42,7 @@ pub struct Tube {
     pub watchers: u32,
     /// Kicks in progress, which need it until they end; for `default`, one more.
     pub(super) pins: u32,
-    /// Ready jobs of a priority below [`super::job::URGENT`].
+    /// Ready jobs of a priority below [`super::job::URGENT_BELOW_PRI`].
     pub urgent: u64,
     /// Jobs that a worker holds.
     pub reserved: u64,
@@ -57,7 +57,7 @@ pub struct Tube {
     /// Place in the timers' heap of paused tubes.
     pub(super) pause_timer: Option<u32>,
     /// Place in the list of all tubes.
-    place: usize,
+    order_index: usize,
 }
 
 impl Named for Tube {
@@ -80,16 +80,16 @@ impl Tube {
         self.jobs
     }
 
-    /// A job more; [`Heap::make_room`] of the ready ones makes sure of its memory.
-    pub(super) fn gain_job(&mut self) {
+    /// A job more; [`Heap::ensure_memory`] of the ready ones makes sure of its memory.
+    pub(super) fn add_job(&mut self) {
         self.jobs += 1;
-        self.ready.keep(self.jobs);
+        self.ready.set_min_capacity(self.jobs);
     }
 
     /// A job less.
-    pub(super) fn lose_job(&mut self) {
+    pub(super) fn remove_job(&mut self) {
         self.jobs -= 1;
-        self.ready.keep(self.jobs);
+        self.ready.set_min_capacity(self.jobs);
     }
 
     /// How many jobs are ready.
@@ -122,9 +122,9 @@ pub(super) struct Tubes {
     /// Bytes of all names.
     name_bytes: usize,
     /// By index: what each tube would give to a worker, close together for those who watch many.
-    offers: Vec<ReadyKey>,
+    best_ready: Vec<ReadyKey>,
     /// How many of these are not [`ReadyKey::NONE`]: often none, and then nobody need look.
-    offering: usize,
+    with_ready_job: usize,
 }
 
 impl Tubes {
@@ -133,12 +133,16 @@ impl Tubes {
     }
 
     /// Makes sure that a tube of this name finds memory. O(1), unless a list must move.
-    pub(super) fn make_room(&mut self, name: &str, room: &mut Room) -> Result<(), OutOfMemory> {
-        self.arena.make_room(Need::More, room)?;
-        self.names.make_room(name, room)?;
-        let (tubes, offers) = (self.order.len() + 1, self.offers.len() + 1);
-        room.grow(Need::More, &mut self.order, tubes)?;
-        room.grow(Need::More, &mut self.offers, offers)
+    pub(super) fn ensure_memory(
+        &mut self,
+        name: &str,
+        budget: &mut MemoryBudget,
+    ) -> Result<(), OutOfMemory> {
+        self.arena.ensure_memory(Need::Storage, budget)?;
+        self.names.ensure_memory(name, budget)?;
+        let (tubes, best_ready) = (self.order.len() + 1, self.best_ready.len() + 1);
+        budget.grow_vec(Need::Storage, &mut self.order, tubes)?;
+        budget.grow_vec(Need::Storage, &mut self.best_ready, best_ready)
     }
 
     /// Adds a tube whose name no other has.
@@ -148,7 +152,7 @@ impl Tubes {
             ready: Heap::default(),
             delayed: Heap::default(),
             buried: List::default(),
-            line: Heap::default(),
+            waiters: Heap::default(),
             pause: None,
             jobs: 0,
             users: 0,
@@ -161,10 +165,10 @@ impl Tubes {
             pauses: 0,
             delay_timer: None,
             pause_timer: None,
-            place: self.order.len(),
+            order_index: self.order.len(),
         });
-        if self.offers.len() <= tube.index() {
-            self.offers.resize(tube.index() + 1, ReadyKey::NONE);
+        if self.best_ready.len() <= tube.index() {
+            self.best_ready.resize(tube.index() + 1, ReadyKey::NONE);
         }
         self.names.insert(&mut self.arena, tube);
         self.order.push(tube);
@@ -178,23 +182,23 @@ impl Tubes {
     }
 
     /// The order of the job that the tube would give to a worker; or [`ReadyKey::NONE`].
-    pub(super) fn offer(&self, tube: Key<Tube>) -> ReadyKey {
-        self.offers[tube.index()]
+    pub(super) fn best_ready(&self, tube: Key<Tube>) -> ReadyKey {
+        self.best_ready[tube.index()]
     }
 
     /// Call after any change to the top of `ready` or to `pause`.
-    pub(super) fn note_offer(&mut self, key: Key<Tube>) {
+    pub(super) fn update_best_ready(&mut self, key: Key<Tube>) {
         let tube = &self.arena[key];
-        let offer = tube.ready.peek().filter(|_| tube.pause.is_none());
-        let offer = offer.map_or(ReadyKey::NONE, |(order, _)| order);
-        let before = std::mem::replace(&mut self.offers[key.index()], offer);
-        self.offering -= usize::from(before != ReadyKey::NONE);
-        self.offering += usize::from(offer != ReadyKey::NONE);
+        let best = tube.ready.peek().filter(|_| tube.pause.is_none());
+        let best = best.map_or(ReadyKey::NONE, |(order, _)| order);
+        let before = std::mem::replace(&mut self.best_ready[key.index()], best);
+        self.with_ready_job -= usize::from(before != ReadyKey::NONE);
+        self.with_ready_job += usize::from(best != ReadyKey::NONE);
     }
 
     /// Whether any tube has something for a worker.
-    pub(super) fn is_any_offering(&self) -> bool {
-        self.offering > 0
+    pub(super) fn has_ready_job(&self) -> bool {
+        self.with_ready_job > 0
     }
 
     /// Forgets an idle tube.
@@ -202,10 +206,10 @@ impl Tubes {
         self.names.remove(&mut self.arena, key);
         let tube = self.arena.remove(key);
         assert!(tube.is_idle() && tube.delay_timer.is_none() && tube.pause_timer.is_none());
-        self.order.swap_remove(tube.place);
+        self.order.swap_remove(tube.order_index);
         self.name_bytes -= tube.name().len();
-        if let Some(&moved) = self.order.get(tube.place) {
-            self.arena[moved].place = tube.place;
+        if let Some(&moved) = self.order.get(tube.order_index) {
+            self.arena[moved].order_index = tube.order_index;
         }
     }
 
@@ -219,8 +223,8 @@ impl Tubes {
     }
 
     /// The tube at this place of the list.
-    pub(super) fn at(&self, place: usize) -> Key<Tube> {
-        self.order[place]
+    pub(super) fn at(&self, order_index: usize) -> Key<Tube> {
+        self.order[order_index]
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Key<Tube>> {
@@ -231,16 +235,16 @@ impl Tubes {
     pub(super) fn check(&self) {
         assert_eq!(self.order.len(), self.arena.len());
         assert_eq!(self.order.len(), self.names.len());
-        for (place, &key) in self.order.iter().enumerate() {
-            assert_eq!(self.arena[key].place, place);
+        for (order_index, &key) in self.order.iter().enumerate() {
+            assert_eq!(self.arena[key].order_index, order_index);
             assert_eq!(self.find(self.arena[key].name()), Some(key));
             let Tube { ready, pause, .. } = &self.arena[key];
-            let offer = ready.peek().filter(|_| pause.is_none()).map(|(order, _)| order);
-            assert_eq!(self.offer(key), offer.unwrap_or(ReadyKey::NONE));
+            let best = ready.peek().filter(|_| pause.is_none()).map(|(order, _)| order);
+            assert_eq!(self.best_ready(key), best.unwrap_or(ReadyKey::NONE));
         }
         let names = self.order.iter().map(|&key| self.arena[key].name().len());
         assert_eq!(self.name_bytes, names.sum::<usize>());
-        let offering = self.offers.iter().filter(|&&offer| offer != ReadyKey::NONE).count();
-        assert_eq!(self.offering, offering);
+        let with_ready_job = self.best_ready.iter().filter(|&&best| best != ReadyKey::NONE).count();
+        assert_eq!(self.with_ready_job, with_ready_job);
     }
 }

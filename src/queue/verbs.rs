@@ -1,13 +1,13 @@
 //! What clients do: one method for each verb of the protocol.
 
 use super::{
-    Client, Dated, Job, Kick, Pause, Put, Queue, Record, State, Tube, client::Watch, count,
+    Client, Dated, Job, Kick, Pause, Put, Queue, Record, State, Tube, client::Watch, increment,
     job::ReadyKey, seconds,
 };
 use crate::{
     clock::Time,
     collections::{Key, Links},
-    memory::{Body, Need, OutOfMemory, Room},
+    memory::{Body, MemoryBudget, Need, OutOfMemory},
 };
 
 impl Queue {
@@ -24,11 +24,11 @@ impl Queue {
         &mut self,
         client: Key<Client>,
         name: &str,
-        room: &mut Room,
+        budget: &mut MemoryBudget,
     ) -> Result<(), OutOfMemory> {
         let tube = match self.tubes.find(name) {
             Some(tube) => tube,
-            None => self.try_make_tube(name, room)?,
+            None => self.try_make_tube(name, budget)?,
         };
         self.tubes.arena[tube].users += 1;
         let before = std::mem::replace(&mut self.clients[client].using, tube);
@@ -38,42 +38,46 @@ impl Queue {
     }
 
     /// Adds a tube whose name no other has. Fails where there is no memory for it.
-    fn try_make_tube(&mut self, name: &str, room: &mut Room) -> Result<Key<Tube>, OutOfMemory> {
-        self.tubes.make_room(name, room)?;
-        self.timers.make_room_for_tube(room)?;
+    fn try_make_tube(
+        &mut self,
+        name: &str,
+        budget: &mut MemoryBudget,
+    ) -> Result<Key<Tube>, OutOfMemory> {
+        self.tubes.ensure_memory(name, budget)?;
+        self.timers.ensure_memory_for_tube(budget)?;
         Ok(self.make_tube(name))
     }
 
     pub(super) fn make_tube(&mut self, name: &str) -> Key<Tube> {
         let tube = self.tubes.make(name);
-        self.timers.keep_tubes(self.tubes.len());
+        self.timers.set_tube_capacity(self.tubes.len());
         tube
     }
 
     /// Makes sure that the client's next [`Queue::put`] finds memory. O(1), unless a list must
     /// move.
-    pub fn make_room_to_put(
+    pub fn ensure_memory_to_put(
         &mut self,
         client: Key<Client>,
         delay: u32,
-        room: &mut Room,
+        budget: &mut MemoryBudget,
     ) -> Result<(), OutOfMemory> {
         let tube = self.clients[client].using;
-        self.jobs.make_room(self.next_id, room)?;
-        self.tubes.arena[tube].ready.make_room(Need::More, room)?;
-        self.make_room_to_delay(tube, delay, room)
+        self.jobs.ensure_memory(self.next_id, budget)?;
+        self.tubes.arena[tube].ready.ensure_memory(Need::Storage, budget)?;
+        self.ensure_memory_to_delay(tube, delay, budget)
     }
 
     /// Makes sure that another delayed job of the tube finds memory, unless it has no delay.
-    fn make_room_to_delay(
+    fn ensure_memory_to_delay(
         &mut self,
         tube: Key<Tube>,
         delay: u32,
-        room: &mut Room,
+        budget: &mut MemoryBudget,
     ) -> Result<(), OutOfMemory> {
         match delay {
             0 => Ok(()),
-            _ => self.tubes.arena[tube].delayed.make_room(Need::Least, room),
+            _ => self.tubes.arena[tube].delayed.ensure_memory(Need::Essential, budget),
         }
     }
 
@@ -101,7 +105,7 @@ impl Queue {
             position: 0,
             links: Links::default(),
         });
-        self.tubes.arena[tube].gain_job();
+        self.tubes.arena[tube].add_job();
         self.tubes.arena[tube].total_jobs += 1;
         self.counts.total_jobs += 1;
         self.enqueue(job, put.delay, now);
@@ -111,12 +115,12 @@ impl Queue {
 
 impl Queue {
     /// Makes sure that the client can hold another job. O(1), unless its list must move.
-    pub fn make_room_to_hold(
+    pub fn ensure_memory_to_hold(
         &mut self,
         client: Key<Client>,
-        room: &mut Room,
+        budget: &mut MemoryBudget,
     ) -> Result<(), OutOfMemory> {
-        self.clients[client].deadlines.make_room(Need::Least, room)
+        self.clients[client].deadlines.ensure_memory(Need::Essential, budget)
     }
 
     /// Hands the client the best ready job of the unpaused tubes it watches: the least priority,
@@ -126,8 +130,9 @@ impl Queue {
             return None;
         }
         let watching = self.clients[client].watching.iter().map(|&(tube, _)| tube);
-        let tube = watching.min_by_key(|&tube| self.tubes.offer(tube))?;
-        let job = self.first_ready(tube).filter(|_| self.tubes.offer(tube) != ReadyKey::NONE)?;
+        let tube = watching.min_by_key(|&tube| self.tubes.best_ready(tube))?;
+        let job =
+            self.first_ready(tube).filter(|_| self.tubes.best_ready(tube) != ReadyKey::NONE)?;
         self.detach(job);
         self.assign(job, client, now);
         Some(job)
@@ -167,19 +172,19 @@ impl Queue {
         let tube = self.detach(job);
         let body = self.jobs.remove(job);
         self.tubes.arena[tube].deletes += 1;
-        self.tubes.arena[tube].lose_job();
+        self.tubes.arena[tube].remove_job();
         self.drop_if_idle(tube);
         body
     }
 
     /// Makes sure that [`Queue::release`] finds memory; without a delay it does.
-    pub fn make_room_to_release(
+    pub fn ensure_memory_to_release(
         &mut self,
         job: Key<Job>,
         delay: u32,
-        room: &mut Room,
+        budget: &mut MemoryBudget,
     ) -> Result<(), OutOfMemory> {
-        self.make_room_to_delay(self.jobs.arena[job].tube, delay, room)
+        self.ensure_memory_to_delay(self.jobs.arena[job].tube, delay, budget)
     }
 
     /// Returns a reserved job with a new priority; without a delay, the tube answered is to hand
@@ -189,7 +194,7 @@ impl Queue {
         let record = &mut self.jobs.arena[job].record;
         record.pri = pri;
         record.delay = delay;
-        count(&mut record.releases);
+        increment(&mut record.releases);
         self.enqueue(job, delay, now);
         tube
     }
@@ -201,8 +206,8 @@ impl Queue {
         record.pri = pri;
         record.state = State::Buried;
         record.deadline_at = now;
-        count(&mut record.buries);
-        self.place(job);
+        increment(&mut record.buries);
+        self.insert_by_state(job);
     }
 
     /// Grants a reserved job its whole time to run once more.
@@ -215,7 +220,7 @@ impl Queue {
         let (due, position) = (job.due_key(), job.position);
         let jobs = &mut jobs.arena;
         clients[client].deadlines.update(position, due, |job, at| jobs[job].position = at);
-        timers.note_client(clients, client);
+        timers.update_client(clients, client);
     }
 }
 
@@ -228,31 +233,31 @@ impl Queue {
         &mut self,
         client: Key<Client>,
         name: &str,
-        room: &mut Room,
+        budget: &mut MemoryBudget,
     ) -> Result<usize, OutOfMemory> {
         let found = self.tubes.find(name);
         if found.is_none_or(|tube| self.clients[client].watch_of(tube).is_none()) {
-            self.make_room_to_watch(client, room)?;
+            self.ensure_memory_to_watch(client, budget)?;
             let tube = match found {
                 Some(tube) => tube,
-                None => self.try_make_tube(name, room)?,
+                None => self.try_make_tube(name, budget)?,
             };
             self.add_watch(client, tube);
         }
         Ok(self.clients[client].watching())
     }
 
-    fn make_room_to_watch(
+    fn ensure_memory_to_watch(
         &mut self,
         client: Key<Client>,
-        room: &mut Room,
+        budget: &mut MemoryBudget,
     ) -> Result<(), OutOfMemory> {
-        self.watches.make_room(Need::More, room)?;
-        let Client { watching, absent, .. } = &mut self.clients[client];
+        self.watches.ensure_memory(Need::Storage, budget)?;
+        let Client { watching, unqueued, .. } = &mut self.clients[client];
         let count = watching.len() + 1;
-        room.grow(Need::More, watching, count)?;
+        budget.grow_vec(Need::Storage, watching, count)?;
         // Each of them may lose its place one day, when nothing can be refused.
-        room.grow(Need::More, absent, count)
+        budget.grow_vec(Need::Storage, unqueued, count)
     }
 
     /// Takes a tube from those the client watches and answers how many are left, or `None` where
@@ -271,21 +276,21 @@ impl Queue {
     }
 
     pub(super) fn add_watch(&mut self, client: Key<Client>, tube: Key<Tube>) {
-        let watch = self.watches.insert(Watch { client, tube, place: None });
+        let watch = self.watches.insert(Watch { client, tube, queue_position: None });
         self.clients[client].watching.push((tube, watch));
-        self.clients[client].absent.push(watch);
+        self.clients[client].unqueued.push(watch);
         self.tubes.arena[tube].watchers += 1;
     }
 
     /// Ends the watch at this index of those of the client, which does not wait.
     pub(super) fn drop_watch(&mut self, client: Key<Client>, index: usize) {
         let (tube, watch) = self.clients[client].watching.swap_remove(index);
-        if let Some(place) = self.watches.remove(watch).place {
+        if let Some(place) = self.watches.remove(watch).queue_position {
             let Self { tubes, watches, .. } = self;
-            let line = &mut tubes.arena[tube].line;
-            line.remove(place, |watch, at| watches[watch].place = Some(at));
+            let waiters = &mut tubes.arena[tube].waiters;
+            waiters.remove(place, |watch, at| watches[watch].queue_position = Some(at));
         } else if !self.clients[client].has_left {
-            self.clients[client].absent.retain(|&absent| absent != watch);
+            self.clients[client].unqueued.retain(|&unqueued| unqueued != watch);
         }
         self.tubes.arena[tube].watchers -= 1;
         self.drop_if_idle(tube);
@@ -302,7 +307,7 @@ impl Queue {
         let tube = self.detach(job);
         let Job { record, dated, .. } = &mut self.jobs.arena[job];
         dated.is_deadline = false;
-        count(&mut record.kicks);
+        increment(&mut record.kicks);
         self.make_ready(job);
         Some(tube)
     }
@@ -350,7 +355,7 @@ impl Queue {
 
     pub(super) fn set_pause(&mut self, tube: Key<Tube>, pause: Option<Pause>) {
         self.tubes.arena[tube].pause = pause;
-        self.tubes.note_offer(tube);
-        self.timers.note_pause(&mut self.tubes.arena, tube);
+        self.tubes.update_best_ready(tube);
+        self.timers.update_pause(&mut self.tubes.arena, tube);
     }
 }

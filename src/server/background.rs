@@ -6,7 +6,7 @@ use crate::{
     clock::Time,
     collections::Key,
     conn::Conn,
-    proto::{Refused, Reply},
+    proto::{ErrorReply, Reply},
     queue::{Expired, Kick, Timer, Tube},
     wal::{Unavailable, Wal},
 };
@@ -21,12 +21,12 @@ pub(super) struct LongKick {
 
 impl Server {
     /// Does what is due at `now`.
-    pub(super) fn alarm(&mut self, now: Time) {
-        let alarms =
+    pub(super) fn process_timers(&mut self, now: Time) {
+        let limit =
             JOBS_PER_SLICE.max(std::mem::take(&mut self.commands_this_turn).saturating_mul(2));
         for timer in Timer::ALL {
-            for _ in 0..alarms {
-                if !self.may_go_on(now) {
+            for _ in 0..limit {
+                if !self.may_step(now) {
                     return;
                 }
                 match self.queue.expire(timer, now) {
@@ -49,11 +49,11 @@ impl Server {
     }
 
     /// Gives a piece of memory back to the system that nothing needs any more.
-    pub(super) fn free_spent(&mut self) -> bool {
-        self.bodies.free_spent()
-            || self.queue.free_spent()
-            || self.conns.free_spent()
-            || self.wal.as_mut().is_some_and(Wal::free_spent)
+    pub(super) fn release_one(&mut self) -> bool {
+        self.bodies.release_one()
+            || self.queue.release_one()
+            || self.conns.release_one()
+            || self.wal.as_mut().is_some_and(Wal::release_one)
     }
 }
 
@@ -61,7 +61,7 @@ impl Server {
     /// Ends a tube's pause, at once if a slice of jobs is enough.
     pub(super) fn end_pause(&mut self, tube: Key<Tube>, now: Time) {
         for _ in 0..JOBS_PER_SLICE {
-            if !self.may_go_on(now) {
+            if !self.may_step(now) {
                 break;
             }
             let Some(pair) = self.queue.end_pause(tube, now) else { break };
@@ -73,7 +73,7 @@ impl Server {
     /// for the next turn.
     pub(super) fn kick(&mut self, mut long: LongKick, now: Time) {
         while self.kicks_left > 0 {
-            if !self.may_go_on(now) {
+            if !self.may_step(now) {
                 // Nor is there for the other ones.
                 self.kicks_left = 0;
                 break;
@@ -84,13 +84,13 @@ impl Server {
                     return self.end_kick(&long, Reply::KickedJobs(long.kick.moved));
                 }
                 Err(Unavailable::Failed) => {
-                    return self.end_kick(&long, Reply::Refused(Refused::InternalError));
+                    return self.end_kick(&long, Reply::Error(ErrorReply::InternalError));
                 }
             };
             let Some(job) = self.queue.kick_next(&mut long.kick) else {
                 return self.end_kick(&long, Reply::KickedJobs(long.kick.moved));
             };
-            self.log_change(permit, job, now);
+            self.record_change(permit, job, now);
             self.kicks_left -= 1;
             self.hand_out(self.queue.job(job).tube, now);
         }
@@ -124,11 +124,11 @@ impl Server {
     pub(super) fn process_disconnects(&mut self, now: Time) {
         while self.disconnect_steps_left > 0 {
             let Some(key) = self.disconnecting.pop_front() else { return };
-            if !self.may_go_on(now) {
+            if !self.may_step(now) {
                 return self.disconnecting.push_front(key);
             }
             if self.process_disconnect(key, now) {
-                self.gone.push(key);
+                self.reclaimable.push(key);
             } else {
                 // Behind the others, who may have less to leave.
                 self.disconnecting.push_back(key);
@@ -139,15 +139,15 @@ impl Server {
     /// Takes some steps with one of them; whether it holds and watches nothing any more.
     fn process_disconnect(&mut self, key: Key<Conn>, now: Time) -> bool {
         for _ in 0..DISCONNECT_STEPS_PER_CLIENT.min(self.disconnect_steps_left) {
-            let client = self.queue.client(key.beside());
-            if client.holds() > 0 {
-                if !self.may_go_on(now) {
+            let client = self.queue.client(key.paired());
+            if client.reserved_jobs() > 0 {
+                if !self.may_step(now) {
                     return false;
                 }
-                let tube = self.queue.return_job(key.beside());
+                let tube = self.queue.return_job(key.paired());
                 self.hand_out(tube, now);
             } else if client.watching() > 0 {
-                self.queue.unwatch_next(key.beside());
+                self.queue.unwatch_next(key.paired());
             } else {
                 return true;
             }

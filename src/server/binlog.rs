@@ -9,10 +9,10 @@ use crate::{
     collections::Key,
     conn::Conn,
     memory::OutOfMemory,
-    proto::{Refused, Reply},
+    proto::{ErrorReply, Reply},
     queue::Job,
     server::{Identity, Settings},
-    wal::{self, Jobs, Outcome, Restored, Unavailable, Wal},
+    wal::{self, CommitOutcome, Jobs, Restored, Unavailable, Wal},
 };
 
 /// Leave to change a job, spent by telling the binlog of the change; without a binlog, just leave.
@@ -45,15 +45,15 @@ impl Server {
     pub fn commit(&mut self, now: Time) {
         let Some(wal) = &mut self.wal else { return };
         match wal.commit(Jobs { queue: &self.queue, bodies: &self.bodies }, now) {
-            Outcome::Done => self.awaiting.clear(),
-            Outcome::Failed => {
+            CommitOutcome::Done => self.awaiting_commit.clear(),
+            CommitOutcome::Failed => {
                 self.queue.freeze();
-                while let Some(key) = self.awaiting.pop() {
+                while let Some(key) = self.awaiting_commit.pop() {
                     self.abort(key);
                 }
             }
-            Outcome::Recovered => {
-                self.awaiting.clear();
+            CommitOutcome::Recovered => {
+                self.awaiting_commit.clear();
                 let now = self.instant(now);
                 self.queue.thaw(now);
             }
@@ -105,12 +105,13 @@ impl Server {
         key: Key<Conn>,
         size: usize,
         now: Time,
-    ) -> Result<Permit, Refused> {
+    ) -> Result<Permit, ErrorReply> {
         let Some(wal) = &mut self.wal else { return Ok(Permit(None)) };
-        let tube = self.queue.client(key.beside()).using;
+        let tube = self.queue.client(key.paired()).using;
         let length = Wal::full_length(self.queue.tube(tube).name(), size);
-        wal.make_room_to_put(self.bodies.room_mut()).map_err(|OutOfMemory| Refused::OutOfMemory)?;
-        permit(wal.permit_put(length, now)).map_err(refused)
+        wal.ensure_memory_to_put(self.bodies.budget_mut())
+            .map_err(|OutOfMemory| ErrorReply::OutOfMemory)?;
+        permit(wal.permit_put(length, now)).map_err(error_reply)
     }
 
     /// Permits a change of a job.
@@ -129,21 +130,21 @@ impl Server {
     }
 
     /// A job has been put.
-    pub(super) fn log_put(&mut self, permit: Permit, job: Key<Job>) {
+    pub(super) fn record_put(&mut self, permit: Permit, job: Key<Job>) {
         if let (Some(wal), Some(permit)) = (&mut self.wal, permit.0) {
             wal.put(permit, Jobs { queue: &self.queue, bodies: &self.bodies }, job);
         }
     }
 
     /// A job has changed in a way that a restart must know of.
-    pub(super) fn log_change(&mut self, permit: Permit, job: Key<Job>, now: Time) {
+    pub(super) fn record_change(&mut self, permit: Permit, job: Key<Job>, now: Time) {
         if let (Some(wal), Some(permit)) = (&mut self.wal, permit.0) {
             wal.update(permit, &self.queue, job, now);
         }
     }
 
     /// A job is about to be deleted.
-    pub(super) fn log_delete(&mut self, permit: Permit, job: Key<Job>) {
+    pub(super) fn record_delete(&mut self, permit: Permit, job: Key<Job>) {
         if let (Some(wal), Some(permit)) = (&mut self.wal, permit.0) {
             wal.delete(permit, &self.queue, job);
         }
@@ -152,13 +153,13 @@ impl Server {
     /// A reply that says that a change is made: it must not leave unless that is in the log.
     pub(super) fn acknowledge(&mut self, key: Key<Conn>, reply: Reply<'_>) {
         self.reply(key, reply);
-        if self.wal.is_some() && self.awaiting.last() != Some(&key) {
-            self.awaiting.push(key);
+        if self.wal.is_some() && self.awaiting_commit.last() != Some(&key) {
+            self.awaiting_commit.push(key);
         }
     }
 
     /// What `stats` tells of the log.
-    pub(super) fn log_counts(&self) -> wal::Counts {
+    pub(super) fn binlog_counts(&self) -> wal::Counts {
         self.wal.as_ref().map(Wal::counts).unwrap_or_default()
     }
 
@@ -166,16 +167,16 @@ impl Server {
     /// commands.
     fn abort(&mut self, key: Key<Conn>) {
         self.detach_kicks(key);
-        self.queue.stop_waiting(key.beside());
+        self.queue.stop_waiting(key.paired());
         self.conns[key].forget(&mut self.bodies);
         self.mark_dirty(key);
     }
 }
 
 /// What the client is told where a change is refused.
-pub(super) fn refused(refusal: Unavailable) -> Refused {
-    match refusal {
-        Unavailable::Full => Refused::OutOfMemory,
-        Unavailable::Failed => Refused::InternalError,
+pub(super) fn error_reply(error: Unavailable) -> ErrorReply {
+    match error {
+        Unavailable::Full => ErrorReply::OutOfMemory,
+        Unavailable::Failed => ErrorReply::InternalError,
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     collections::Key,
     conn::Conn,
     memory::{Need, OutOfMemory},
-    proto::{self, CRLF, Command, List, ParseError, Refused, Reply},
+    proto::{self, CRLF, Command, ErrorReply, List, ParseError, Reply},
     queue::{Job, State, Tube},
 };
 
@@ -18,14 +18,14 @@ use crate::{
 type Answer = Result<(), Reply<'static>>;
 
 const NOT_FOUND: Reply<'static> = Reply::NotFound;
-const INTERNAL_ERROR: Reply<'static> = Reply::Refused(Refused::InternalError);
+const INTERNAL_ERROR: Reply<'static> = Reply::Error(ErrorReply::InternalError);
 
 /// A list of more bytes than this is not sent where memory is scarce.
 const SMALL_LIST_MAX_BYTES: usize = 4096;
 
 /// Where there is no memory.
-fn refuse(no_room: OutOfMemory) -> Reply<'static> {
-    Reply::Refused(out_of_memory(no_room))
+fn no_memory(error: OutOfMemory) -> Reply<'static> {
+    Reply::Error(out_of_memory(error))
 }
 
 impl Server {
@@ -38,45 +38,45 @@ impl Server {
                 if let Some(verb) = command.verb() {
                     self.commands[verb as usize] += 1;
                 }
-                if let Err(reply) = self.obey(key, command, rest, now) {
+                if let Err(reply) = self.execute(key, command, rest, now) {
                     self.reply(key, reply);
                 }
             }
-            Err(refusal) => self.refuse(key, refusal),
+            Err(error) => self.reject(key, error),
         }
     }
 
-    fn refuse(&mut self, key: Key<Conn>, refusal: ParseError) {
-        let refused = match refusal {
-            ParseError::UnknownCommand => Refused::UnknownCommand,
+    fn reject(&mut self, key: Key<Conn>, error: ParseError) {
+        let reply = match error {
+            ParseError::UnknownCommand => ErrorReply::UnknownCommand,
             ParseError::BadFormat(counted) => {
                 if let Some(verb) = counted {
                     self.commands[verb as usize] += 1;
                 }
-                Refused::BadFormat
+                ErrorReply::BadFormat
             }
             ParseError::JobTooBig(size) => {
                 self.commands[proto::Verb::Put as usize] += 1;
-                return self.conns[key].skip_body(size, Refused::JobTooBig);
+                return self.conns[key].skip_body(size, ErrorReply::JobTooBig);
             }
         };
-        self.reply(key, Reply::Refused(refused));
+        self.reply(key, Reply::Error(reply));
     }
 
     /// Obeys a command. Fails with the answer where it cannot be: what it names is not there, or
     /// not this client's to command, or the log cannot take the change.
-    fn obey(
+    fn execute(
         &mut self,
         key: Key<Conn>,
         command: Command<'_>,
         rest: &mut &[u8],
         now: Time,
     ) -> Answer {
-        let client = key.beside();
+        let client = key.paired();
         match command {
             Command::Put(header) => self.put_header(key, header, rest, now),
             Command::Use(name) => {
-                self.queue.use_tube(client, name, self.bodies.room_mut()).map_err(refuse)?;
+                self.queue.use_tube(client, name, self.bodies.budget_mut()).map_err(no_memory)?;
                 self.reply(key, Reply::Using(name));
             }
             Command::Reserve { timeout } => return self.reserve(key, timeout, now),
@@ -91,7 +91,7 @@ impl Server {
             }
             Command::Watch(name) => {
                 let count =
-                    self.queue.watch(client, name, self.bodies.room_mut()).map_err(refuse)?;
+                    self.queue.watch(client, name, self.bodies.budget_mut()).map_err(no_memory)?;
                 self.charge(count);
                 self.reply(key, Reply::Watching(count));
             }
@@ -112,8 +112,8 @@ impl Server {
             }
             Command::Kick { bound } => {
                 let count = self.kicks.len() + 1;
-                let room = self.bodies.room_mut();
-                room.grow_line(Need::More, &mut self.kicks, count).map_err(refuse)?;
+                let budget = self.bodies.budget_mut();
+                budget.grow_deque(Need::Storage, &mut self.kicks, count).map_err(no_memory)?;
                 let kick = self.queue.begin_kick(self.used(key), bound);
                 self.kick(LongKick { by: Some(key), kick }, now);
             }
@@ -125,13 +125,13 @@ impl Server {
             }
             Command::StatsTube(name) => {
                 let tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
-                self.charge(self.queue.line(tube));
+                self.charge(self.queue.waiter_entries(tube));
                 self.send_document(key, &self.stats_tube(tube, now));
             }
             Command::ListTubes => return self.list_tubes(key),
             Command::ListTubeUsed => {
                 let reply = Reply::Using(self.queue.used_name(client));
-                self.conns[key].output.reply(reply, self.bodies.room_mut());
+                self.conns[key].output.reply(reply, self.bodies.budget_mut());
                 self.mark_dirty(key);
             }
             Command::ListTubesWatched => return self.list_tubes_watched(key),
@@ -150,10 +150,10 @@ impl Server {
 
     /// Answers with a job or with what forbids waiting for one; otherwise the client waits.
     fn reserve(&mut self, key: Key<Conn>, timeout: Option<u32>, now: Time) -> Answer {
-        let client = key.beside();
+        let client = key.paired();
         self.charge(self.queue.tubes_to_scan(client));
         self.queue.mark_worker(client);
-        self.queue.make_room_to_hold(client, self.bodies.room_mut()).map_err(refuse)?;
+        self.queue.ensure_memory_to_hold(client, self.bodies.budget_mut()).map_err(no_memory)?;
         if let Some(job) = self.queue.reserve(client, now) {
             self.send_reserved(key, job);
         } else if self.queue.is_deadline_soon(client, now) {
@@ -162,8 +162,10 @@ impl Server {
             self.reply(key, Reply::TimedOut);
         } else {
             let until = timeout.map(|seconds| now + Duration::from_secs(seconds.into()));
-            self.charge(self.queue.client(client).places_to_take());
-            self.queue.make_room_to_wait(client, self.bodies.room_mut()).map_err(refuse)?;
+            self.charge(self.queue.client(client).unqueued_watches());
+            self.queue
+                .ensure_memory_to_wait(client, self.bodies.budget_mut())
+                .map_err(no_memory)?;
             self.queue.wait(client, until);
             self.conns[key].wait();
         }
@@ -173,21 +175,23 @@ impl Server {
     fn reserve_job(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
         let job = self.queue.find_unreserved(id).ok_or(NOT_FOUND)?;
         let permit = self.permit_deferrable_update().map_err(|_| INTERNAL_ERROR)?;
-        self.queue.mark_worker(key.beside());
-        self.queue.make_room_to_hold(key.beside(), self.bodies.room_mut()).map_err(refuse)?;
+        self.queue.mark_worker(key.paired());
+        self.queue
+            .ensure_memory_to_hold(key.paired(), self.bodies.budget_mut())
+            .map_err(no_memory)?;
         let is_ready = self.queue.job(job).record.state == State::Ready;
-        self.queue.reserve_job(key.beside(), job, now);
+        self.queue.reserve_job(key.paired(), job, now);
         if !is_ready {
-            self.log_change(permit, job, now);
+            self.record_change(permit, job, now);
         }
         self.send_reserved(key, job);
         Ok(())
     }
 
     fn delete(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
-        let job = self.queue.deletable_by(key.beside(), id).ok_or(NOT_FOUND)?;
+        let job = self.queue.deletable_by(key.paired(), id).ok_or(NOT_FOUND)?;
         let permit = self.permit_delete(now).map_err(|_| INTERNAL_ERROR)?;
-        self.log_delete(permit, job);
+        self.record_delete(permit, job);
         self.bodies.remove(self.queue.delete(job));
         self.acknowledge(key, Reply::Deleted);
         Ok(())
@@ -196,25 +200,27 @@ impl Server {
     /// Without a delay it is done even where the log has no room for it: a worker that gives a
     /// job back must be rid of it.
     fn release(&mut self, key: Key<Conn>, id: u64, pri: u32, delay: u32, now: Time) -> Answer {
-        let job = self.queue.reserved_by(key.beside(), id).ok_or(NOT_FOUND)?;
-        self.queue.make_room_to_release(job, delay, self.bodies.room_mut()).map_err(refuse)?;
+        let job = self.queue.reserved_by(key.paired(), id).ok_or(NOT_FOUND)?;
+        self.queue
+            .ensure_memory_to_release(job, delay, self.bodies.budget_mut())
+            .map_err(no_memory)?;
         let permit = match delay {
             0 => self.permit_deferrable_update(),
             _ => self.permit_update(now),
         };
-        let permit = permit.map_err(|error| Reply::Refused(binlog::refused(error)))?;
+        let permit = permit.map_err(|error| Reply::Error(binlog::error_reply(error)))?;
         let tube = self.queue.release(job, pri, delay, now);
-        self.log_change(permit, job, now);
+        self.record_change(permit, job, now);
         self.acknowledge(key, Reply::Released);
         self.hand_out(tube, now);
         Ok(())
     }
 
     fn bury(&mut self, key: Key<Conn>, id: u64, pri: u32, now: Time) -> Answer {
-        let job = self.queue.reserved_by(key.beside(), id).ok_or(NOT_FOUND)?;
+        let job = self.queue.reserved_by(key.paired(), id).ok_or(NOT_FOUND)?;
         let permit = self.permit_update(now).map_err(|_| INTERNAL_ERROR)?;
         self.queue.bury(job, pri, now);
-        self.log_change(permit, job, now);
+        self.record_change(permit, job, now);
         self.acknowledge(key, Reply::Buried);
         Ok(())
     }
@@ -223,14 +229,14 @@ impl Server {
         let job = self.queue.find(id).ok_or(NOT_FOUND)?;
         let permit = self.permit_update(now).map_err(|_| INTERNAL_ERROR)?;
         let tube = self.queue.kick_job(job).ok_or(NOT_FOUND)?;
-        self.log_change(permit, job, now);
+        self.record_change(permit, job, now);
         self.acknowledge(key, Reply::Kicked);
         self.hand_out(tube, now);
         Ok(())
     }
 
     fn used(&self, key: Key<Conn>) -> Key<Tube> {
-        self.queue.client(key.beside()).using
+        self.queue.client(key.paired()).using
     }
 
     fn send_found(&mut self, key: Key<Conn>, job: Key<Job>) {
@@ -242,34 +248,34 @@ impl Server {
     fn send_document(&mut self, key: Key<Conn>, document: &[u8]) {
         // Written name by name and number by number: `stats` takes as long as ten other commands.
         self.charge(document.len() / 2);
-        self.conns[key].output.reply(Reply::Ok(document), self.bodies.room_mut());
+        self.conns[key].output.reply(Reply::Ok(document), self.bodies.budget_mut());
         self.mark_dirty(key);
     }
 
     fn list_tubes(&mut self, key: Key<Conn>) -> Answer {
         let list = List { count: self.queue.tubes(), bytes: self.queue.tube_name_bytes() };
-        self.make_room_to_list(list)?;
-        let (names, room) = (self.queue.tube_names(), self.bodies.room_mut());
-        self.conns[key].output.write(room, |out| list.write(out, names));
+        self.ensure_memory_to_list(list)?;
+        let (names, budget) = (self.queue.tube_names(), self.bodies.budget_mut());
+        self.conns[key].output.write(budget, |out| list.write(out, names));
         self.mark_dirty(key);
         Ok(())
     }
 
     fn list_tubes_watched(&mut self, key: Key<Conn>) -> Answer {
-        let names = self.queue.watched_names(key.beside());
+        let names = self.queue.watched_names(key.paired());
         let list = names.fold(List::default(), List::with);
-        self.make_room_to_list(list)?;
-        let (names, room) = (self.queue.watched_names(key.beside()), self.bodies.room_mut());
-        self.conns[key].output.write(room, |out| list.write(out, names));
+        self.ensure_memory_to_list(list)?;
+        let (names, budget) = (self.queue.watched_names(key.paired()), self.bodies.budget_mut());
+        self.conns[key].output.write(budget, |out| list.write(out, names));
         self.mark_dirty(key);
         Ok(())
     }
 
     /// Fails where there is no memory for a list of tubes.
-    fn make_room_to_list(&mut self, list: List) -> Answer {
+    fn ensure_memory_to_list(&mut self, list: List) -> Answer {
         self.charge(list.size() / 2);
-        let need = if list.size() > SMALL_LIST_MAX_BYTES { Need::More } else { Need::Least };
-        let has_room = self.bodies.room_mut().has(need, list.size());
-        has_room.then_some(()).ok_or(Reply::Refused(Refused::OutOfMemory))
+        let need = if list.size() > SMALL_LIST_MAX_BYTES { Need::Storage } else { Need::Essential };
+        let has_memory = self.bodies.budget_mut().admits(need, list.size());
+        has_memory.then_some(()).ok_or(Reply::Error(ErrorReply::OutOfMemory))
     }
 }

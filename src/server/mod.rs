@@ -32,10 +32,10 @@ use crate::{
     clock::Time,
     collections::{Arena, Key},
     conn::{Conn, SLICES, Step},
-    memory::{Bodies, Memory, Need, OutOfMemory, Room},
-    proto::{CRLF, Refused, Reply, Verb},
+    memory::{Bodies, MemoryBudget, MemorySource, Need, OutOfMemory},
+    proto::{CRLF, ErrorReply, Reply, Verb},
     queue::{Client, Job, Queue, Tube},
-    service::logging::Seldom,
+    service::logging::Throttle,
     wal::{Jobs, Restored, Wal},
 };
 
@@ -57,7 +57,7 @@ const DISCONNECT_STEPS_PER_CLIENT: u32 = 100;
 
 /// How many pieces of memory a turn gives back to the system: each takes some tens of
 /// microseconds.
-const PIECES_FREED_PER_TURN: u32 = 16;
+const RELEASES_PER_TURN: u32 = 16;
 
 /// How many steps of a walk through tubes or clients count as much as a command.
 const STEPS_PER_COMMAND: u32 = 64;
@@ -107,8 +107,8 @@ pub struct Settings {
     pub job_size_limit: u32,
     /// The size of a binlog file in bytes: `-s`.
     pub binlog_size: u64,
-    /// How many bytes all bodies may hold, with [`crate::queue::JOB_COST`] for each: those of jobs,
-    /// those that arrive, and those that are on their way out.
+    /// How many bytes all bodies may hold, with [`crate::queue::JOB_OVERHEAD_BYTES`] for each:
+    /// those of jobs, those that arrive, and those that are on their way out.
     pub memory_limit: Option<u64>,
 }
 
@@ -147,7 +147,7 @@ pub struct Server {
     bodies: Bodies,
     wal: Option<Wal>,
     /// Connections with replies that must not leave before the next commit.
-    awaiting: Vec<Key<Conn>>,
+    awaiting_commit: Vec<Key<Conn>>,
     /// In step with the queue's clients: a connection and its client have the same index.
     conns: Arena<Conn>,
     identity: Identity,
@@ -160,8 +160,8 @@ pub struct Server {
     /// Commands obeyed since the last tick; one that takes long counts as several.
     commands_this_turn: u32,
     /// There was no memory for something that is due: it is tried again then.
-    put_off_until: Option<Time>,
-    patience: Duration,
+    deferred_until: Option<Time>,
+    shortage_retry_delay: Duration,
     kicks: VecDeque<LongKick>,
     /// Jobs that kicks may still move this turn.
     kicks_left: u32,
@@ -172,9 +172,9 @@ pub struct Server {
     /// Connections whose output or appetite changed.
     dirty: VecDeque<Key<Conn>>,
     /// Closed connections that hold nothing any more.
-    gone: Vec<Key<Conn>>,
+    reclaimable: Vec<Key<Conn>>,
     /// Connections closed because they sent HTTP.
-    refused_http: Seldom,
+    http_closed: Throttle,
 }
 
 /// The world comes in.
@@ -192,12 +192,12 @@ impl Server {
         now: Time,
     ) -> Self {
         let Restored { queue, mut bodies } = restored;
-        bodies.room_mut().set_ceiling(settings.memory_limit.unwrap_or(u64::MAX));
+        bodies.budget_mut().set_body_limit(settings.memory_limit.unwrap_or(u64::MAX));
         Self {
             queue,
             bodies,
             wal,
-            awaiting: Vec::new(),
+            awaiting_commit: Vec::new(),
             conns: Arena::default(),
             identity,
             settings,
@@ -206,41 +206,46 @@ impl Server {
             started_at: now,
             latest: now,
             commands_this_turn: 0,
-            put_off_until: None,
-            patience: SHORTAGE_RETRY_DELAY,
+            deferred_until: None,
+            shortage_retry_delay: SHORTAGE_RETRY_DELAY,
             kicks: VecDeque::new(),
             kicks_left: JOBS_PER_SLICE,
             disconnecting: VecDeque::new(),
             disconnect_steps_left: JOBS_PER_SLICE,
             dirty: VecDeque::new(),
-            gone: Vec::new(),
-            refused_http: Seldom::default(),
+            reclaimable: Vec::new(),
+            http_closed: Throttle::default(),
         }
     }
 
     /// Takes memory from somewhere else from now on, a step of so many bytes ahead; and tries again
     /// after so long what there was none for.
-    pub fn set_memory(&mut self, memory: Box<dyn Memory>, step: usize, patience: Duration) {
-        self.bodies.room_mut().change_memory(memory, step);
-        self.patience = patience;
+    pub fn set_memory(
+        &mut self,
+        memory: Box<dyn MemorySource>,
+        step: usize,
+        shortage_retry_delay: Duration,
+    ) {
+        self.bodies.budget_mut().set_source(memory, step);
+        self.shortage_retry_delay = shortage_retry_delay;
     }
 
     /// Makes sure that [`Server::open`] finds memory. Fails where there is none. O(1), unless a
     /// list must move.
-    pub fn make_room_to_open(&mut self) -> Result<(), OutOfMemory> {
-        let room = self.bodies.room_mut();
-        self.queue.make_room_to_join(room)?;
-        self.conns.make_room(Need::Connection, room)?;
+    pub fn ensure_memory_to_open(&mut self) -> Result<(), OutOfMemory> {
+        let budget = self.bodies.budget_mut();
+        self.queue.ensure_memory_to_join(budget)?;
+        self.conns.ensure_memory(Need::Connection, budget)?;
         let count = self.conns.len() + 1;
         for line in [&mut self.dirty, &mut self.disconnecting] {
-            room.grow_line(Need::Connection, line, count)?;
+            budget.grow_deque(Need::Connection, line, count)?;
         }
-        room.grow(Need::Connection, &mut self.gone, count)
+        budget.grow_vec(Need::Connection, &mut self.reclaimable, count)
     }
 
     /// The memory that there is.
-    pub fn room_mut(&mut self) -> &mut Room {
-        self.bodies.room_mut()
+    pub fn budget_mut(&mut self) -> &mut MemoryBudget {
+        self.bodies.budget_mut()
     }
 
     /// The latest instant given to anything, a few nanoseconds after the one last told: what is due
@@ -250,41 +255,42 @@ impl Server {
     }
 
     /// Whether there is memory for a small step that something makes necessary.
-    pub fn has_room(&mut self) -> bool {
-        self.bodies.room_mut().has(Need::Least, STEP_BYTES_MAX)
+    pub fn has_memory_for_step(&mut self) -> bool {
+        self.bodies.budget_mut().admits(Need::Essential, STEP_BYTES_MAX)
     }
 
-    /// Whether something was refused that [`Server::has_room`] asks for, since the last tick.
-    pub fn lacks_room(&self) -> bool {
-        self.bodies.room().is_refused(Need::Least)
+    /// Whether something was refused that [`Server::has_memory_for_step`] asks for, since the last
+    /// tick.
+    pub fn lacks_memory(&self) -> bool {
+        self.bodies.budget().was_refused(Need::Essential)
     }
 
     /// Adds a connection.
     pub fn open(&mut self) -> Key<Conn> {
         let key = self.conns.insert(Conn::default());
         let client = self.queue.join();
-        assert_eq!(key.beside(), client, "connections and clients come and go in step");
+        assert_eq!(key.paired(), client, "connections and clients come and go in step");
         key
     }
 
     /// Takes bytes that have arrived, does what they ask, and says how many it took; the rest
-    /// stays with the caller. Obeys at most `share` commands, which is at most
+    /// stays with the caller. Obeys at most `command_limit` commands, which is at most
     /// [`COMMANDS_PER_CONNECTION`]; fewer if they take long.
     pub fn feed(
         &mut self,
         key: Key<Conn>,
         bytes: &[u8],
-        share: u32,
+        command_limit: u32,
         now: Time,
     ) -> (usize, FeedResult) {
         let mut rest = bytes;
         let mut feed_result = FeedResult::Later;
-        let end = self.commands_this_turn.saturating_add(share);
+        let end = self.commands_this_turn.saturating_add(command_limit);
         // Where memory is scarce, those who have read all their replies come first.
         let has_unsent = !self.conns[key].output.is_empty();
-        let mut need = if has_unsent { Need::Reply } else { Need::Least };
+        let mut need = if has_unsent { Need::Reply } else { Need::Essential };
         while self.commands_this_turn < end {
-            if !self.bodies.room_mut().has(need, STEP_BYTES_MAX) {
+            if !self.bodies.budget_mut().admits(need, STEP_BYTES_MAX) {
                 feed_result = FeedResult::Short;
                 break;
             }
@@ -294,7 +300,7 @@ impl Server {
                 Step::Line(line) => self.dispatch(key, line, &mut rest, now),
                 Step::Http(line) => {
                     debug!("{key:?} sent HTTP and is closed");
-                    if let Some(count) = self.refused_http.again(now) {
+                    if let Some(count) = self.http_closed.pass(now) {
                         let start = line[..line.len().min(HTTP_LOGGED_BYTES)].escape_ascii();
                         info!("connections closed for HTTP: {count}, the last for {start}");
                     }
@@ -303,7 +309,7 @@ impl Server {
                 Step::Body(put, body) => {
                     self.put(key, put, ArrivedBody::Collected(body), now);
                 }
-                Step::Refuse(refused) => self.reply(key, Reply::Refused(refused)),
+                Step::Reject(refused) => self.reply(key, Reply::Error(refused)),
                 Step::More => {
                     feed_result = FeedResult::More;
                     break;
@@ -321,9 +327,9 @@ impl Server {
     /// now on it gets no job that it waits for; [`Server::half_close`] tells it so.
     pub fn hang_up(&mut self, key: Key<Conn>) {
         self.conns[key].is_half_closed = true;
-        if self.queue.client(key.beside()).is_waiting() {
-            self.queue.stop_waiting(key.beside());
-            self.conns[key].give_up();
+        if self.queue.client(key.paired()).is_waiting() {
+            self.queue.stop_waiting(key.paired());
+            self.conns[key].end_wait();
         }
     }
 
@@ -337,8 +343,8 @@ impl Server {
     /// obeyed.
     pub fn half_close(&mut self, key: Key<Conn>) {
         self.hang_up(key);
-        if self.conns[key].has_given_up() {
-            self.answer_waiting(key.beside(), Reply::TimedOut);
+        if self.conns[key].has_wait_ended() {
+            self.answer_waiting(key.paired(), Reply::TimedOut);
         }
     }
 
@@ -353,7 +359,7 @@ impl Server {
     pub fn close(&mut self, key: Key<Conn>, now: Time) {
         self.detach_kicks(key);
         self.conns[key].forget(&mut self.bodies);
-        self.queue.leave(key.beside());
+        self.queue.leave(key.paired());
         self.disconnecting.push_back(key);
         let now = self.instant(now);
         self.process_disconnects(now);
@@ -372,10 +378,10 @@ impl Server {
     /// Does what is due at `now`, then the next slices of what is large.
     pub fn tick(&mut self, now: Time) {
         let now = self.instant(now);
-        self.bodies.room_mut().renew();
-        self.put_off_until = None;
+        self.bodies.budget_mut().forget_refusals();
+        self.deferred_until = None;
         self.shift_dates(JOBS_PER_SLICE, now);
-        self.alarm(now);
+        self.process_timers(now);
         self.disconnect_steps_left = JOBS_PER_SLICE;
         self.process_disconnects(now);
         self.kicks_left = JOBS_PER_SLICE;
@@ -384,8 +390,8 @@ impl Server {
             let Some(long) = self.kicks.pop_front() else { break };
             self.kick(long, now);
         }
-        for _ in 0..PIECES_FREED_PER_TURN {
-            if !self.free_spent() {
+        for _ in 0..RELEASES_PER_TURN {
+            if !self.release_one() {
                 break;
             }
         }
@@ -434,18 +440,18 @@ impl Server {
     /// When [`Server::tick`] or [`Server::commit`] has something to do: in the past where it has
     /// now.
     pub fn next_deadline(&self) -> Option<Time> {
-        let has_spent = self.queue.has_spent()
-            || self.bodies.has_spent()
-            || self.conns.has_spent()
-            || self.wal.as_ref().is_some_and(Wal::has_spent);
-        if has_spent {
+        let has_releasable = self.queue.has_releasable()
+            || self.bodies.has_releasable()
+            || self.conns.has_releasable()
+            || self.wal.as_ref().is_some_and(Wal::has_releasable);
+        if has_releasable {
             return Some(Time::AT_ONCE);
         }
         let log = self.wal.as_ref().and_then(Wal::next_deadline);
         let has_work = !self.kicks.is_empty() || !self.disconnecting.is_empty();
         let work = has_work.then(Time::default);
         let due = [self.queue.next_deadline(), work].into_iter().flatten().min();
-        let due = due.map(|at| at.max(self.put_off_until.unwrap_or_default()));
+        let due = due.map(|at| at.max(self.deferred_until.unwrap_or_default()));
         [due, log].into_iter().flatten().min()
     }
 
@@ -453,9 +459,9 @@ impl Server {
     /// have taken all notes and dropped all copies of those keys.
     pub fn reclaim(&mut self) {
         assert!(self.dirty.is_empty(), "a note may name a connection that is gone");
-        for key in self.gone.drain(..) {
+        for key in self.reclaimable.drain(..) {
             self.conns.remove(key);
-            self.queue.forget(key.beside());
+            self.queue.forget(key.paired());
         }
     }
 
@@ -485,7 +491,7 @@ impl Server {
         let handles: usize = self.conns.iter().map(|(_, conn)| conn.handles()).sum();
         let jobs = self.queue.jobs();
         assert_eq!(self.bodies.handles(), jobs + handles, "no body is forgotten");
-        let (all, of_jobs) = (self.bodies.room().held(), self.queue.held());
+        let (all, of_jobs) = (self.bodies.budget().body_bytes(), self.queue.job_bytes());
         let copied: u64 = self.conns.iter().map(|(_, conn)| conn.output.copied()).sum();
         assert!(all >= of_jobs + copied && (handles > 0 || all == of_jobs + copied));
     }
@@ -500,12 +506,12 @@ impl Server {
     }
 
     /// Whether there is memory for the next step of what is due, or large; if not, all of it waits.
-    fn may_go_on(&mut self, now: Time) -> bool {
-        let has_room = self.has_room();
-        if !has_room {
-            self.put_off_until = Some(now + self.patience);
+    fn may_step(&mut self, now: Time) -> bool {
+        let has_memory = self.has_memory_for_step();
+        if !has_memory {
+            self.deferred_until = Some(now + self.shortage_retry_delay);
         }
-        has_room
+        has_memory
     }
 
     /// Counts a walk of so many steps as the commands that would take as long.
@@ -523,8 +529,8 @@ impl Server {
 
     /// Sends a client the job that it has waited for.
     fn deliver(&mut self, (client, job): (Key<Client>, Key<Job>)) {
-        self.conns[client.beside()].resume();
-        self.send_reserved(client.beside(), job);
+        self.conns[client.paired()].resume();
+        self.send_reserved(client.paired(), job);
     }
 
     fn send_reserved(&mut self, key: Key<Conn>, job: Key<Job>) {
@@ -537,21 +543,21 @@ impl Server {
     fn send_body(&mut self, key: Key<Conn>, reply: Reply<'_>, job: Key<Job>) {
         let body = &self.queue.job(job).body;
         let shared = body.is_large().then(|| self.bodies.add_ref(body));
-        let (body, room) = self.bodies.bytes_and_room(body);
-        self.conns[key].output.reply_with(reply, body, shared, room);
+        let (body, budget) = self.bodies.bytes_and_budget(body);
+        self.conns[key].output.reply_with(reply, body, shared, budget);
         trace!("{key:?} < {reply:?}");
         self.mark_dirty(key);
     }
 
     /// Tells a client that it need not wait any longer.
     fn answer_waiting(&mut self, client: Key<Client>, reply: Reply<'_>) {
-        self.conns[client.beside()].resume();
-        self.reply(client.beside(), reply);
+        self.conns[client.paired()].resume();
+        self.reply(client.paired(), reply);
     }
 
     fn reply(&mut self, key: Key<Conn>, reply: Reply<'_>) {
         trace!("{key:?} < {reply:?}");
-        self.conns[key].output.reply(reply, self.bodies.room_mut());
+        self.conns[key].output.reply(reply, self.bodies.budget_mut());
         self.mark_dirty(key);
     }
 
@@ -564,6 +570,6 @@ impl Server {
 }
 
 /// What a client is told where there is no memory.
-fn out_of_memory(_: OutOfMemory) -> Refused {
-    Refused::OutOfMemory
+fn out_of_memory(_: OutOfMemory) -> ErrorReply {
+    ErrorReply::OutOfMemory
 }

@@ -6,7 +6,7 @@ use crate::{
     collections::Key,
     conn::{Conn, PendingPut},
     memory::Body,
-    proto::{CRLF, PutHeader, Refused, Reply},
+    proto::{CRLF, ErrorReply, PutHeader, Reply},
     queue::Put,
 };
 
@@ -28,9 +28,9 @@ impl Server {
         rest: &mut &[u8],
         now: Time,
     ) {
-        self.queue.mark_producer(key.beside());
-        if !self.bodies.may_hold(u64::from(header.size) + CRLF.len() as u64) {
-            return self.conns[key].skip_body(header.size, Refused::OutOfMemory);
+        self.queue.mark_producer(key.paired());
+        if !self.bodies.admits(u64::from(header.size) + CRLF.len() as u64) {
+            return self.conns[key].skip_body(header.size, ErrorReply::OutOfMemory);
         }
         let put = PendingPut { id: self.queue.take_id(), header, received_at: now };
         if let Some(body) = self.conns[key].expect_body(put, rest) {
@@ -66,11 +66,11 @@ impl Server {
         };
         let (permit, body) = match admitted {
             Ok(admitted) => admitted,
-            Err(refused) => return self.reply(key, Reply::Refused(refused)),
+            Err(refused) => return self.reply(key, Reply::Error(refused)),
         };
         let put = Put { id, pri, delay, ttr, created_at: received_at };
-        let job = self.queue.put(key.beside(), put, body, now);
-        self.log_put(permit, job);
+        let job = self.queue.put(key.paired(), put, body, now);
+        self.record_put(permit, job);
         let tube = self.queue.job(job).tube;
         self.acknowledge(key, Reply::Inserted { id });
         self.hand_out(tube, now);
@@ -86,15 +86,15 @@ impl Server {
         size: usize,
         has_crlf: bool,
         now: Time,
-    ) -> Result<Permit, Refused> {
+    ) -> Result<Permit, ErrorReply> {
         if !has_crlf {
-            return Err(Refused::ExpectedCrlf);
+            return Err(ErrorReply::ExpectedCrlf);
         }
         if self.is_draining {
-            return Err(Refused::Draining);
+            return Err(ErrorReply::Draining);
         }
-        let room = self.bodies.room_mut();
-        self.queue.make_room_to_put(key.beside(), delay, room).map_err(out_of_memory)?;
+        let budget = self.bodies.budget_mut();
+        self.queue.ensure_memory_to_put(key.paired(), delay, budget).map_err(out_of_memory)?;
         self.permit_put(key, size, now)
     }
 }

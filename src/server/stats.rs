@@ -12,7 +12,7 @@ impl Server {
     pub(super) fn stats(&self, now: Time) -> Vec<u8> {
         let counts = self.queue.counts();
         let rusage = (self.identity.rusage)();
-        let log = self.log_counts();
+        let log = self.binlog_counts();
         ServerStats {
             current_jobs_urgent: counts.urgent,
             current_jobs_ready: counts.ready,

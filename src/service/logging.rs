@@ -14,7 +14,7 @@ use log::{Level, LevelFilter};
 use crate::{clock::Time, sys};
 
 /// How long it is, at least, from one line about what clients do to the next.
-const SELDOM: Duration = Duration::from_secs(5);
+const THROTTLE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,21 +81,21 @@ fn dated(nanoseconds: u64, level: Level) -> String {
 /// Something that any client can do as often as it likes, and that is told all the same: seldom
 /// enough that no log is filled by it.
 #[derive(Debug, Default)]
-pub struct Seldom {
+pub struct Throttle {
     /// How often it has been since it was told.
     count: u64,
     /// It is not told before.
     from: Time,
 }
 
-impl Seldom {
+impl Throttle {
     /// It has been once more. How often since it was last told, if it is time to tell it again.
-    pub fn again(&mut self, now: Time) -> Option<u64> {
+    pub fn pass(&mut self, now: Time) -> Option<u64> {
         self.count += 1;
         if now < self.from {
             return None;
         }
-        self.from = now + SELDOM;
+        self.from = now + THROTTLE_INTERVAL;
         Some(std::mem::take(&mut self.count))
     }
 }
@@ -106,14 +106,14 @@ mod tests {
 
     #[test]
     fn what_is_often_is_told_seldom_and_counted() {
-        let (mut seldom, start) = (Seldom::default(), Time::from_nanoseconds(7));
-        assert_eq!(seldom.again(start), Some(1));
+        let (mut throttle, start) = (Throttle::default(), Time::from_nanoseconds(7));
+        assert_eq!(throttle.pass(start), Some(1));
         for _ in 0..1000 {
-            assert_eq!(seldom.again(start + SELDOM / 2), None);
+            assert_eq!(throttle.pass(start + THROTTLE_INTERVAL / 2), None);
         }
-        assert_eq!(seldom.again(start + SELDOM), Some(1001));
-        assert_eq!(seldom.again(start + SELDOM), None);
-        assert_eq!(seldom.again(start + SELDOM * 9), Some(2));
+        assert_eq!(throttle.pass(start + THROTTLE_INTERVAL), Some(1001));
+        assert_eq!(throttle.pass(start + THROTTLE_INTERVAL), None);
+        assert_eq!(throttle.pass(start + THROTTLE_INTERVAL * 9), Some(2));
     }
 
     #[test]

@@ -73,14 +73,14 @@ impl Notifier {
     pub fn progress(&self, text: &str) {
         let Some(manager) = &self.0 else { return };
         let more = EXTENSION.as_micros();
-        manager.say(&format!("STATUS={text}\nEXTEND_TIMEOUT_USEC={more}"));
+        manager.send(&format!("STATUS={text}\nEXTEND_TIMEOUT_USEC={more}"));
     }
 
     /// Jobs are served from now on. From here no word waits.
     pub fn ready(&mut self, status: &'static str) {
         let Some(manager) = &mut self.0 else { return };
         manager.status = status;
-        manager.say(&format!("READY=1\nSTATUS={status}"));
+        manager.send(&format!("READY=1\nSTATUS={status}"));
         if let Err(error) = manager.socket.set_nonblocking(true) {
             warn!("nothing more is told to NOTIFY_SOCKET: {error}");
             self.0 = None;
@@ -92,14 +92,14 @@ impl Notifier {
         let Some(manager) = &mut self.0 else { return };
         if status != manager.status {
             manager.status = status;
-            manager.say(&format!("STATUS={status}"));
+            manager.send(&format!("STATUS={status}"));
         }
     }
 
     /// The daemon is about to end.
     pub fn stopping(&self) {
         let Some(manager) = &self.0 else { return };
-        manager.say("STOPPING=1\nSTATUS=ending");
+        manager.send("STOPPING=1\nSTATUS=ending");
     }
 
     /// Tells the watchdog that the loop turns, if it is time to.
@@ -108,7 +108,7 @@ impl Notifier {
         let Some(watchdog) = &mut manager.watchdog else { return };
         if watchdog.next <= now {
             watchdog.next = now + watchdog.every;
-            manager.say("WATCHDOG=1");
+            manager.send("WATCHDOG=1");
         }
     }
 
@@ -120,7 +120,7 @@ impl Notifier {
 
 impl Manager {
     /// A word that is lost is no reason to stop serving.
-    fn say(&self, lines: &str) {
+    fn send(&self, lines: &str) {
         let _ = self.socket.send_to_addr(lines.as_bytes(), &self.address);
     }
 }

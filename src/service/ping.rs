@@ -14,8 +14,8 @@ use crate::{cli::Address, sys};
 /// How long all of it may take, finding the address included.
 const SHORTAGE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-const QUESTION: &[u8] = b"list-tube-used\r\n";
-const ANSWER: &[u8] = b"USING default\r\n";
+const REQUEST: &[u8] = b"list-tube-used\r\n";
+const EXPECTED_REPLY: &[u8] = b"USING default\r\n";
 
 /// Whether a beanstalkd answers at each of the addresses; otherwise which does not, and why.
 pub fn ping(addresses: &[Address]) -> Result<(), String> {
@@ -36,16 +36,16 @@ fn within(patience: Duration, address: Address) -> io::Result<()> {
 
 fn ask(address: &Address) -> io::Result<()> {
     match address {
-        Address::Tcp { host, service } => converse(sys::connect_tcp(host, service)?),
-        Address::Unix(path) => converse(UnixStream::connect(path)?),
+        Address::Tcp { host, service } => exchange(sys::connect_tcp(host, service)?),
+        Address::Unix(path) => exchange(UnixStream::connect(path)?),
     }
 }
 
-fn converse(mut stream: impl Read + Write) -> io::Result<()> {
-    stream.write_all(QUESTION)?;
-    let mut answer = [0; ANSWER.len()];
+fn exchange(mut stream: impl Read + Write) -> io::Result<()> {
+    stream.write_all(REQUEST)?;
+    let mut answer = [0; EXPECTED_REPLY.len()];
     stream.read_exact(&mut answer)?;
-    if answer == ANSWER {
+    if answer == EXPECTED_REPLY {
         Ok(())
     } else {
         let answer = answer.escape_ascii().to_string();

@@ -5,11 +5,13 @@ use std::io;
 use log::{debug, warn};
 
 use super::{
-    Change, Current, Jobs, NUMBER_MAX, Name, PENDING_MAX_BYTES, Permit, Sync, Wal, no_number_left,
-    no_segment,
-    preallocate::Spare,
-    reader::HEAD,
-    record::{self, HEAD_MAX_BYTES as RECORD_HEAD_MAX_BYTES, JobFields, Kind, Mark, VERSION},
+    Change, Current, Jobs, NUMBER_MAX, Name, PENDING_MAX_BYTES, Permit, SyncPolicy, Wal,
+    no_number_left, no_segment,
+    preallocate::Preallocated,
+    reader::VERSION_BYTES,
+    record::{
+        self, HEAD_MAX_BYTES as RECORD_HEAD_MAX_BYTES, JobFields, Kind, SegmentHeader, VERSION,
+    },
     space::{HEADER_BYTES, Layout, SHORT_BYTES, file_size},
     sync::SyncState,
 };
@@ -133,8 +135,8 @@ impl Wal {
         let segment = self.segment_index.current().expect("it was opened");
         let mut at = segment.used;
         if current.layout.takes_header(at) {
-            let mark = Mark { salt: current.salt, next_id: queue.next_id() };
-            mark.encode(at, &mut self.pending);
+            let header = SegmentHeader { salt: current.salt, next_id: queue.next_id() };
+            header.encode(at, &mut self.pending);
             at += SHORT_BYTES;
         }
         record::encode(fields, full, current.salt, at, &mut self.pending);
@@ -170,9 +172,9 @@ impl Wal {
         self.end_sync()?;
         let used = self.segment_index.current().expect("it was opened").used;
         if used < current.layout.size {
-            self.disk.cut(name, used)?;
+            self.disk.truncate(name, used)?;
         }
-        if self.sync != Sync::Never {
+        if self.sync != SyncPolicy::Never {
             self.disk.sync(name)?;
         }
         self.is_written = false;
@@ -190,13 +192,13 @@ impl Wal {
         let last = self.segment_index.current().map_or(0, |current| current.number);
         loop {
             // The caller has asked for room; so there is a spare, except after a full disk.
-            if self.spares.front().is_none_or(|spare| spare.size < size) {
-                self.fill(self.segment_size.max(size))?;
+            if self.preallocated.front().is_none_or(|file| file.size < size) {
+                self.preallocate_file(self.segment_size.max(size))?;
             }
             match self.open_segment(last + 1, queue) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     warn!("a file that the daemon has made is gone: {error}");
-                    self.take_spare(0);
+                    self.take_preallocated(0);
                 }
                 result => return result,
             }
@@ -206,27 +208,27 @@ impl Wal {
     /// Makes the first spare the current segment. Its name is changed when its header outlasts a
     /// power cut, so no segment is ever without.
     pub(super) fn open_segment(&mut self, number: u32, queue: &Queue) -> io::Result<()> {
-        let &spare = self.spares.front().ok_or_else(no_segment)?;
+        let &file = self.preallocated.front().ok_or_else(no_segment)?;
         if number > NUMBER_MAX {
             return Err(no_number_left(number - 1));
         }
-        let (from, to) = (Name::Spare(spare.number), Name::Segment(number));
+        let (from, to) = (Name::Preallocated(file.number), Name::Segment(number));
         let salt = self.draw_salt();
         let mut header = VERSION.to_le_bytes().to_vec();
-        Mark { salt, next_id: queue.next_id() }.encode(HEAD as u64, &mut header);
+        SegmentHeader { salt, next_id: queue.next_id() }.encode(VERSION_BYTES as u64, &mut header);
         self.disk.write(from, 0, &header)?;
-        if self.sync != Sync::Never {
+        if self.sync != SyncPolicy::Never {
             self.disk.sync(from)?;
         }
         self.disk.rename(from, to)?;
-        self.take_spare(0);
-        if self.sync != Sync::Never {
+        self.take_preallocated(0);
+        if self.sync != SyncPolicy::Never {
             self.disk.sync_directory()?;
         }
         debug!("{to} is open");
         self.segment_index.open(number);
         self.segment_index.grow(HEADER_BYTES);
-        let Spare { size, filled, .. } = spare;
+        let Preallocated { size, filled, .. } = file;
         self.current = Some(Current { number, salt, layout: Layout::new(size), zeroed: filled });
         Ok(())
     }

@@ -5,8 +5,8 @@ use std::io;
 use log::{debug, warn};
 
 use super::{
-    Health, Jobs, Name, RETRY_DELAY, RETRY_DELAY_MAX, Sync, Wal,
-    reader::HEAD,
+    Health, Jobs, Name, RETRY_DELAY, RETRY_DELAY_MAX, SyncPolicy, Wal,
+    reader::VERSION_BYTES,
     segments,
     space::{SHORT_BYTES, file_size},
     sync::SyncState,
@@ -19,19 +19,19 @@ use crate::{
 
 impl Wal {
     /// Whether something that could not be written when it changed can be now.
-    pub(super) fn is_to_pay(&self) -> bool {
+    pub(super) fn can_append_deferred(&self) -> bool {
         self.segment_index.has_deferred() && self.space().admits(SHORT_BYTES, self.demand().slots())
     }
 
-    pub(super) fn pay_debts(&mut self, queue: &Queue) {
-        while self.is_to_pay() {
+    pub(super) fn append_deferred(&mut self, queue: &Queue) {
+        while self.can_append_deferred() {
             let Some(job) = self.segment_index.next_deferred() else { return };
             self.append_short(queue, job);
         }
     }
 
     /// The job that is written again next, if any should be.
-    pub(super) fn to_rewrite(&self) -> Option<Key<Job>> {
+    pub(super) fn next_relocation(&self) -> Option<Key<Job>> {
         let doubted = self.segment_index.first_job_in(self.suspect_from..=self.rewrite_through);
         doubted.or_else(|| self.segment_index.first_job_in(0..=self.rewrite_through)).or_else(
             || {
@@ -45,30 +45,30 @@ impl Wal {
     pub(super) fn compact(&mut self, jobs: Jobs<'_>, budget: u64, now: Time) {
         let mut left = budget;
         while left > 0 && self.failure.is_none() {
-            let Some(job) = self.to_rewrite() else { return };
+            let Some(job) = self.next_relocation() else { return };
             let length = u64::from(self.segment_index.length_of(job));
             // It may use the room kept for this, but not that of deletes.
             while !self.space().admits(length, self.segment_index.jobs()) {
-                if !self.make_spare(file_size(length), now) {
+                if !self.preallocate(file_size(length), now) {
                     return;
                 }
             }
             self.append_full(jobs, job);
-            self.segment_index.renew(job);
+            self.segment_index.relocate(job);
             self.migrated += 1;
             left = left.saturating_sub(length);
         }
     }
 
     /// Whether every job is in segments that can be relied on, and these are synced.
-    pub(super) fn is_rewritten(&self) -> bool {
+    pub(super) fn is_all_relocated(&self) -> bool {
         self.sync_state == SyncState::Clean
             && self.segment_index.first_job_in(0..=self.rewrite_through).is_none()
     }
 
     /// Whether no job needs the oldest segment. After a failure that is known only when no job's
     /// record is in a segment that is doubted: if that never reached the disk, an older one counts.
-    pub(super) fn is_unneeded(&self) -> bool {
+    pub(super) fn is_oldest_unneeded(&self) -> bool {
         let doubted = self.segment_index.first_job_in(self.suspect_from..=self.rewrite_through);
         doubted.is_none()
             && self.segment_index.oldest_closed().is_some_and(|(_, job)| job.is_none())
@@ -77,15 +77,15 @@ impl Wal {
     /// Whether the oldest segment may go: what replaces its records has been synced as well. That
     /// more is written all the time must not keep it; after a failure all jobs are replaced at
     /// once, so all must be synced.
-    pub(super) fn can_drop(&self) -> bool {
+    pub(super) fn can_drop_oldest(&self) -> bool {
         let is_synced = match self.health {
             Health::Sound => {
                 let oldest = self.segment_index.oldest();
-                oldest.is_none_or(|oldest| oldest.left_at <= self.synced)
+                oldest.is_none_or(|oldest| oldest.last_removal_at <= self.synced)
             }
             _ => self.sync_state == SyncState::Clean,
         };
-        is_synced && self.is_unneeded()
+        is_synced && self.is_oldest_unneeded()
     }
 
     /// Drops the oldest segment if no job needs it: what replaces its records has been synced. A
@@ -96,7 +96,8 @@ impl Wal {
             return Ok(());
         }
         self.drop_retry_at = None;
-        let Some((oldest, _)) = self.segment_index.oldest_closed().filter(|_| self.can_drop())
+        let Some((oldest, _)) =
+            self.segment_index.oldest_closed().filter(|_| self.can_drop_oldest())
         else {
             return Ok(());
         };
@@ -108,7 +109,7 @@ impl Wal {
             })
         } else {
             debug!("{name} is of no more use");
-            self.disk.remove(name).or_else(|error| self.empty(name, error))
+            self.disk.remove(name).or_else(|error| self.truncate_unremovable(name, error))
         };
         match result {
             // Somebody has removed it by hand.
@@ -123,7 +124,7 @@ impl Wal {
             Ok(()) => {}
         }
         self.drop_retry_delay = RETRY_DELAY;
-        if self.sync != Sync::Never {
+        if self.sync != SyncPolicy::Never {
             self.disk.sync_directory()?;
         }
         self.segment_index.drop_oldest();
@@ -131,11 +132,13 @@ impl Wal {
     }
 
     /// Takes the records out of a file that cannot be removed: without them it is of no harm.
-    pub(super) fn empty(&mut self, name: Name, error: io::Error) -> io::Result<()> {
-        if error.kind() == io::ErrorKind::NotFound || self.disk.cut(name, HEAD as u64).is_err() {
+    pub(super) fn truncate_unremovable(&mut self, name: Name, error: io::Error) -> io::Result<()> {
+        if error.kind() == io::ErrorKind::NotFound
+            || self.disk.truncate(name, VERSION_BYTES as u64).is_err()
+        {
             return Err(error);
         }
-        if self.sync != Sync::Never {
+        if self.sync != SyncPolicy::Never {
             self.disk.sync(name)?;
         }
         self.disk.close(name);
@@ -145,7 +148,7 @@ impl Wal {
 
     /// Whether the current segment was made for a large job that has gone: most of it is garbage,
     /// which only a closed segment gives back.
-    pub(super) fn is_to_leave(&self) -> bool {
+    pub(super) fn should_leave_segment(&self) -> bool {
         let is_large = |segment: &&segments::Segment| segment.used > self.segment_size;
         let current = self.segment_index.current().filter(is_large);
         current.is_some_and(|current| 2 * current.live < current.used)
@@ -153,8 +156,8 @@ impl Wal {
             && self.can_leave()
     }
 
-    pub(super) fn leave_garbage(&mut self, queue: &Queue) {
-        if self.failure.is_none() && self.is_to_leave() {
+    pub(super) fn leave_garbage_segment(&mut self, queue: &Queue) {
+        if self.failure.is_none() && self.should_leave_segment() {
             if let Err(error) = self.rotate(0, queue) {
                 self.failure = Some(error);
             }

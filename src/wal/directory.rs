@@ -188,7 +188,7 @@ impl Disk for Directory {
                 (name, Some(size)) => files.push((name, size)),
                 // Somebody's directory: not to be read, and no segment can have its name.
                 (Name::Segment(number), None) => files.push((Name::Damaged(number), 0)),
-                (Name::Spare(_) | Name::Damaged(_), None) => {}
+                (Name::Preallocated(_) | Name::Damaged(_), None) => {}
             }
         }
         Ok(files)
@@ -233,7 +233,7 @@ impl Disk for Directory {
         named("write", name, written)
     }
 
-    fn cut(&mut self, name: Name, size: u64) -> io::Result<()> {
+    fn truncate(&mut self, name: Name, size: u64) -> io::Result<()> {
         let cut = self.file(name).and_then(|file| file.set_len(size));
         named("truncate", name, cut)
     }
@@ -313,7 +313,9 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written_and_no_others() {
-        for name in [Name::Segment(1), Name::Segment(u32::MAX), Name::Spare(2), Name::Damaged(3)] {
+        for name in
+            [Name::Segment(1), Name::Segment(u32::MAX), Name::Preallocated(2), Name::Damaged(3)]
+        {
             assert_eq!(Name::parse(&name.to_string()), Some(name));
         }
         for text in ["lock", "binlog", "binlog.", "binlog.0", "binlog.01", "binlog.+1", "binlog.1x"]
@@ -330,7 +332,7 @@ mod tests {
     fn a_directory_keeps_what_it_is_given() {
         let root = tempfile::tempdir().expect("a directory");
         let mut disk = Directory::lock(root.path()).expect("nobody else has it");
-        let (one, two) = (Name::Spare(1), Name::Segment(2));
+        let (one, two) = (Name::Preallocated(1), Name::Segment(2));
         disk.create(one).expect("created");
         disk.write(one, 3, b"defg").expect("written");
         disk.write(one, 0, b"abc").expect("written");
@@ -338,7 +340,7 @@ mod tests {
         disk.rename(one, two).expect("renamed");
         disk.write(two, 7, b"hi").expect("written under its new name");
         disk.close(two);
-        disk.cut(two, 8).expect("cut, though its mode forbids writing");
+        disk.truncate(two, 8).expect("cut, though its mode forbids writing");
         disk.sync_directory().expect("synced");
         assert_eq!(disk.list().expect("listed"), [(two, 8)]);
         let mut bytes = [0; 20];
@@ -354,7 +356,7 @@ mod tests {
     fn reserved_space_is_zeros_and_what_was_written_stays() {
         let root = tempfile::tempdir().expect("a directory");
         let mut disk = Directory::lock(root.path()).expect("nobody else has it");
-        let name = Name::Spare(1);
+        let name = Name::Preallocated(1);
         disk.create(name).expect("created");
         disk.write(name, 0, b"abc").expect("written");
         if !disk.reserve(name, 1 << 20).expect("reserved, or not offered") {
@@ -403,7 +405,7 @@ mod tests {
         disk.prepare(true).expect("there are enough");
         let count = |disk: &Directory| disk.open.len() + disk.reserved.len();
         assert_eq!(count(&disk), OPEN_FILES_MAX);
-        let names = [Name::Segment(1), Name::Spare(1), Name::Spare(2)];
+        let names = [Name::Segment(1), Name::Preallocated(1), Name::Preallocated(2)];
         for name in names {
             disk.create(name).expect("created");
             assert_eq!(count(&disk), OPEN_FILES_MAX);

@@ -8,8 +8,8 @@ use std::{fmt, io};
 pub enum Name {
     /// `binlog.N`.
     Segment(u32),
-    /// `spare.N`: room for a segment to come.
-    Spare(u32),
+    /// `file.N`: room for a segment to come.
+    Preallocated(u32),
     /// `binlog.N.damaged`: kept for a person to look at, never read again.
     Damaged(u32),
 }
@@ -22,7 +22,7 @@ impl Name {
             canonical.filter(|&number| number > 0)
         };
         if let Some(digits) = text.strip_prefix("spare.") {
-            return number(digits).map(Self::Spare);
+            return number(digits).map(Self::Preallocated);
         }
         let rest = text.strip_prefix("binlog.")?;
         match rest.strip_suffix(".damaged") {
@@ -36,7 +36,7 @@ impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Segment(number) => write!(f, "binlog.{number}"),
-            Self::Spare(number) => write!(f, "spare.{number}"),
+            Self::Preallocated(number) => write!(f, "spare.{number}"),
             Self::Damaged(number) => write!(f, "binlog.{number}.damaged"),
         }
     }
@@ -65,7 +65,7 @@ pub trait Disk: fmt::Debug {
     /// Writes at an offset, all of it or an error.
     fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Gives up what lies behind `size` bytes.
-    fn cut(&mut self, name: Name, size: u64) -> io::Result<()>;
+    fn truncate(&mut self, name: Name, size: u64) -> io::Result<()>;
     /// Returns when what was written to a file, and its size, outlasts a power cut.
     fn sync(&mut self, name: Name) -> io::Result<()>;
     /// Begins a sync of what has been written to a file so far, without waiting for it; without a

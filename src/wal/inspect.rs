@@ -61,7 +61,7 @@ fn segments_and_others(disk: &mut dyn Disk) -> io::Result<Vec<(Name, u64)>> {
 /// The files that hold jobs.
 fn names(files: &[(Name, u64)]) -> Vec<Name> {
     let names = files.iter().map(|&(name, _)| name);
-    names.filter(|name| !matches!(name, Name::Spare(_))).collect()
+    names.filter(|name| !matches!(name, Name::Preallocated(_))).collect()
 }
 
 impl Inspection {
@@ -81,10 +81,10 @@ impl Inspection {
         };
         let name = Name::Segment(*number).to_string();
         writeln!(f, "{name:<16} {used:>12} {size:>12} {:>10}  {format}", kept + skipped)?;
-        for complaint in &segment.complaints {
-            writeln!(f, "  damaged: {complaint}")?;
+        for problem in &segment.problems {
+            writeln!(f, "  damaged: {problem}")?;
         }
-        let more = segment.complaints_in_all - segment.complaints.len() as u64;
+        let more = segment.problem_count - segment.problems.len() as u64;
         if more > 0 {
             writeln!(f, "  damaged: {more} more places")?;
         }
@@ -112,7 +112,9 @@ impl fmt::Display for Inspection {
         for (name, size) in &self.files {
             match name {
                 Name::Segment(_) => {}
-                Name::Spare(_) => writeln!(f, "{:<16} {:>12} {size:>12}", name.to_string(), 0)?,
+                Name::Preallocated(_) => {
+                    writeln!(f, "{:<16} {:>12} {size:>12}", name.to_string(), 0)?;
+                }
                 Name::Damaged(_) => {
                     writeln!(f, "{:<16} {:>12} {size:>12}  set aside", name.to_string(), "")?;
                 }

@@ -40,8 +40,8 @@ use log::{debug, error, info};
 
 use self::{
     dates::Dates,
-    preallocate::Spare,
-    record::SHORT,
+    preallocate::Preallocated,
+    record::SHORT_RECORD_BYTES,
     segments::SegmentIndex,
     space::{Layout, SEGMENT_ALIGN_BYTES, SHORT_BYTES, file_size},
     sync::SyncState,
@@ -51,12 +51,12 @@ pub use self::{
     disk::{Disk, Name},
     inspect::{Inspection, inspect},
     record::{Damage, Format},
-    replay::{Complaint, Progress, Report, Restored, SegmentReport, Wrong, go_on},
+    replay::{Fault, Problem, Progress, Report, Restored, SegmentReport, go_on},
 };
 use crate::{
     clock::{Calendar, Time},
     collections::Key,
-    memory::{Bodies, OutOfMemory, Room},
+    memory::{Bodies, MemoryBudget, OutOfMemory},
     queue::{Job, Queue},
 };
 
@@ -65,7 +65,7 @@ const PENDING_MAX_BYTES: usize = 1024 * 1024;
 
 /// How many bytes of zeros are written ahead, and of jobs to the current segment again, in one turn
 /// at least. If a turn appends more, twice that.
-const STEP_BYTES: u64 = ZEROS.len() as u64;
+const WORK_PER_TURN_MIN_BYTES: u64 = ZEROS.len() as u64;
 
 const ZEROS: &[u8] = &[0; 128 * 1024];
 
@@ -80,7 +80,7 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// When what is written is synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sync {
+pub enum SyncPolicy {
     /// At most this long after a write; with zero, before any reply.
     Within(Duration),
     /// Never.
@@ -109,7 +109,7 @@ pub struct Options {
     /// The size of a segment in bytes, rounded up to a multiple of 4096: `-s`.
     pub segment_size: u64,
     /// `-f` and `-F`.
-    pub sync: Sync,
+    pub sync: SyncPolicy,
     /// A number that nobody can guess, from which the salts of checksums are drawn.
     pub seed: u64,
 }
@@ -126,7 +126,7 @@ pub enum Unavailable {
 /// What a commit has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum Outcome {
+pub enum CommitOutcome {
     /// All records of the turn are where they should be.
     Done,
     /// They may or may not be: whoever waits for them must not be told that they are.
@@ -173,7 +173,7 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Wal {
     disk: Box<dyn Disk>,
-    sync: Sync,
+    sync: SyncPolicy,
     segment_size: u64,
     /// Draws salts.
     seed: u64,
@@ -189,11 +189,11 @@ pub struct Wal {
     /// How long the part of the binlog is that has been synced, in bytes since the start.
     synced: u64,
     /// The first is used first.
-    spares: VecDeque<Spare>,
-    filling: Option<Spare>,
-    next_spare: u32,
+    preallocated: VecDeque<Preallocated>,
+    filling: Option<Preallocated>,
+    next_preallocated: u32,
     /// How many short records fit into the spares.
-    spare_slots: u64,
+    preallocated_slots: u64,
     /// A stretch of the current segment is being filled with zeros, a piece in each turn.
     is_zeroing: bool,
     /// There was no room for a spare of full size: none is made until then.
@@ -234,7 +234,7 @@ impl Wal {
         progress: Progress<'_>,
     ) -> io::Result<(Self, Report)> {
         let syncs_in_background =
-            matches!(options.sync, Sync::Within(delay) if delay > Duration::ZERO);
+            matches!(options.sync, SyncPolicy::Within(delay) if delay > Duration::ZERO);
         disk.prepare(syncs_in_background)?;
         let files = disk.list()?;
         let mut segment_index = SegmentIndex::default();
@@ -249,17 +249,17 @@ impl Wal {
         )?;
         let taken = files.iter().filter_map(|&(name, _)| match name {
             Name::Segment(number) | Name::Damaged(number) => Some(number),
-            Name::Spare(_) => None,
+            Name::Preallocated(_) => None,
         });
         let last = taken.max().unwrap_or(0);
         if last >= NUMBER_MAX {
             return Err(no_number_left(last));
         }
-        let spares = files.iter().filter_map(|&(name, _)| match name {
-            Name::Spare(number) => Some(number),
+        let preallocated = files.iter().filter_map(|&(name, _)| match name {
+            Name::Preallocated(number) => Some(number),
             Name::Segment(_) | Name::Damaged(_) => None,
         });
-        let next_spare = spares.max().unwrap_or(0).checked_add(1).unwrap_or(1);
+        let next_preallocated = preallocated.max().unwrap_or(0).checked_add(1).unwrap_or(1);
         let size = options.segment_size.clamp(1, u64::MAX / 4);
         let mut wal = Self {
             disk,
@@ -274,10 +274,10 @@ impl Wal {
             is_written: false,
             sync_state: SyncState::Clean,
             synced: 0,
-            spares: VecDeque::new(),
+            preallocated: VecDeque::new(),
             filling: None,
-            next_spare,
-            spare_slots: 0,
+            next_preallocated,
+            preallocated_slots: 0,
             is_zeroing: false,
             full_until: None,
             drop_retry_at: None,
@@ -292,7 +292,7 @@ impl Wal {
             written: 0,
         };
         wal.pending.try_reserve_exact(PENDING_MAX_BYTES).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        wal.begin(last + 1, &files, &report, &restored.queue, now)?;
+        wal.open_first_segment(last + 1, &files, &report, &restored.queue, now)?;
         Ok((wal, report))
     }
 }
@@ -331,8 +331,8 @@ impl Wal {
     }
 
     /// Makes sure of the memory that [`Wal::put`] takes.
-    pub fn make_room_to_put(&mut self, room: &mut Room) -> Result<(), OutOfMemory> {
-        self.segment_index.make_room(room)
+    pub fn ensure_memory_to_put(&mut self, budget: &mut MemoryBudget) -> Result<(), OutOfMemory> {
+        self.segment_index.ensure_memory(budget)
     }
 
     /// Permits another state, priority or delay of a job.
@@ -357,7 +357,7 @@ impl Wal {
             return Err(Unavailable::Failed);
         }
         let has_space =
-            self.space().admits(SHORT_BYTES, 0) || self.make_spare(file_size(SHORT_BYTES), now);
+            self.space().admits(SHORT_BYTES, 0) || self.preallocate(file_size(SHORT_BYTES), now);
         if has_space { Ok(Permit(Change::Delete)) } else { Err(Unavailable::Full) }
     }
 
@@ -373,7 +373,7 @@ impl Wal {
 
     /// How many bytes the full record of a job takes, with a body of `size` bytes.
     pub fn full_length(name: &str, size: usize) -> u64 {
-        (SHORT + name.len() + size) as u64
+        (SHORT_RECORD_BYTES + name.len() + size) as u64
     }
 
     /// Makes sure of space for a record, for `new_jobs` more deletes than now, and to relocate the
@@ -383,7 +383,7 @@ impl Wal {
             return Err(Unavailable::Failed);
         }
         while !self.space().admits(length, self.demand().slots() + new_jobs) {
-            if !self.make_spare(file_size(length), now) {
+            if !self.preallocate(file_size(length), now) {
                 return Err(Unavailable::Full);
             }
         }
@@ -419,53 +419,53 @@ impl Wal {
 impl Wal {
     /// Writes the records of the turn and syncs them if it is time; then does a bounded piece of
     /// what else there is to do. Replies leave after this, and only if it is done.
-    pub fn commit(&mut self, jobs: Jobs<'_>, now: Time) -> Outcome {
+    pub fn commit(&mut self, jobs: Jobs<'_>, now: Time) -> CommitOutcome {
         let queue = jobs.queue;
         if let Health::Failed { retry_at } = self.health {
             if now < retry_at {
-                return Outcome::Done;
+                return CommitOutcome::Done;
             }
-            if let Err(error) = self.try_again(queue, now) {
+            if let Err(error) = self.try_recover(queue, now) {
                 debug!("the binlog cannot be written yet: {error}");
-                self.give_up_segment();
+                self.abandon_segment();
                 self.retry_later(now);
-                return Outcome::Done;
+                return CommitOutcome::Done;
             }
         }
-        let budget = STEP_BYTES.max(2 * std::mem::take(&mut self.appended));
-        self.pay_debts(queue);
-        self.leave_garbage(queue);
+        let budget = WORK_PER_TURN_MIN_BYTES.max(2 * std::mem::take(&mut self.appended));
+        self.append_deferred(queue);
+        self.leave_garbage_segment(queue);
         self.compact(jobs, budget, now);
         if let Err(error) = self.write_and_sync(now).and_then(|()| self.drop_oldest(now)) {
             if self.health == Health::Sound {
                 error!("the binlog has failed, nothing is acknowledged until it works: {error}");
             }
             self.fail(now);
-            return Outcome::Failed;
+            return CommitOutcome::Failed;
         }
-        self.prepare(budget, now);
+        self.work_ahead(budget, now);
         let is_relied_on =
             self.segment_index.oldest().is_some_and(|it| it.number > self.rewrite_through)
-                || (self.drop_retry_at.is_some() && self.is_rewritten());
+                || (self.drop_retry_at.is_some() && self.is_all_relocated());
         if self.health == Health::Recovering && is_relied_on {
             info!("the binlog works again, and holds every job");
             self.health = Health::Sound;
             self.suspect_from = u32::MAX;
             self.retry_delay = RETRY_DELAY;
-            return Outcome::Recovered;
+            return CommitOutcome::Recovered;
         }
-        Outcome::Done
+        CommitOutcome::Done
     }
 
     /// Gives a piece of memory that jobs have left back to the system; whether there was one. See
-    /// [`Queue::free_spent`].
-    pub fn free_spent(&mut self) -> bool {
-        self.segment_index.free_spent()
+    /// [`Queue::release_one`].
+    pub fn release_one(&mut self) -> bool {
+        self.segment_index.release_one()
     }
 
     /// Whether there is something to give back.
-    pub fn has_spent(&self) -> bool {
-        self.segment_index.has_spent()
+    pub fn has_releasable(&self) -> bool {
+        self.segment_index.has_releasable()
     }
 
     /// When [`Wal::commit`] has something to do: in the past where it has now.
@@ -476,13 +476,13 @@ impl Wal {
         if let Health::Failed { retry_at } = self.health {
             return Some(retry_at);
         }
-        if self.can_drop() && self.drop_retry_at.is_none() {
+        if self.can_drop_oldest() && self.drop_retry_at.is_none() {
             return Some(Time::AT_ONCE);
         }
-        let has_work = (self.to_rewrite().is_some() && self.can_rotate())
-            || self.is_to_pay()
-            || self.is_to_leave()
-            || self.is_to_prepare();
+        let has_work = (self.next_relocation().is_some() && self.can_rotate())
+            || self.can_append_deferred()
+            || self.should_leave_segment()
+            || self.has_work_ahead();
         let work = has_work.then(|| self.full_until.unwrap_or_default());
         [work, self.next_sync(), self.drop_retry_at].into_iter().flatten().min()
     }

@@ -11,7 +11,7 @@ use std::io;
 use log::{info, warn};
 
 use super::{
-    NUMBER_MAX, RETRY_DELAY, STEP_BYTES, Wal, ZEROS,
+    NUMBER_MAX, RETRY_DELAY, WORK_PER_TURN_MIN_BYTES, Wal, ZEROS,
     disk::Name,
     space::{Demand, SEGMENT_ALIGN_BYTES, Space, file_slots},
 };
@@ -21,14 +21,14 @@ use crate::clock::Time;
 const ZEROS_AHEAD_BYTES: u64 = 1 << 20;
 
 /// The largest spare where all of it must be filled with zeros, unless one record needs more.
-const FILLED_SPARE_MAX_BYTES: u64 = 64 << 20;
+const FILLED_FILE_MAX_BYTES: u64 = 64 << 20;
 
 /// How many names are tried for a new spare: other files may have some.
 const NAMES_TRIED_MAX: u32 = 1000;
 
 /// Room for a segment to come.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Spare {
+pub(super) struct Preallocated {
     pub(super) number: u32,
     /// In bytes.
     pub(super) size: u64,
@@ -38,10 +38,10 @@ pub(super) struct Spare {
     is_reserved: bool,
 }
 
-impl Spare {
+impl Preallocated {
     /// How far it must be filled before it may be used.
     fn fill_end(&self) -> u64 {
-        if self.is_reserved { self.size.min(STEP_BYTES) } else { self.size }
+        if self.is_reserved { self.size.min(WORK_PER_TURN_MIN_BYTES) } else { self.size }
     }
 }
 
@@ -59,8 +59,8 @@ impl Wal {
         if !self.can_rotate() {
             return Space { current, next: 0, preallocated_slots: 0 };
         }
-        let next = self.spares.front().map_or(0, |spare| spare.size);
-        Space { current, next, preallocated_slots: self.spare_slots }
+        let next = self.preallocated.front().map_or(0, |file| file.size);
+        Space { current, next, preallocated_slots: self.preallocated_slots }
     }
 
     /// What needs space.
@@ -79,9 +79,9 @@ impl Wal {
 
     /// Whether a spare is to be made now. Garbage goes first while there is time for that: it may
     /// be the room that is needed.
-    fn is_to_make(&self) -> bool {
+    fn should_preallocate(&self) -> bool {
         let is_early = self.space().current > self.segment_size / 2;
-        let has_garbage = self.is_unneeded() || self.to_rewrite().is_some();
+        let has_garbage = self.is_oldest_unneeded() || self.next_relocation().is_some();
         let wants_file = self.can_rotate() && self.demand().wants_file(self.space());
         (self.filling.is_some() || wants_file) && !(is_early && has_garbage)
     }
@@ -89,9 +89,10 @@ impl Wal {
     /// The index of the preallocated file that is to be removed, if one is: see
     /// [`Demand::has_surplus`]. The last of the usual size stays.
     fn surplus(&self) -> Option<usize> {
-        let largest = (0..self.spares.len()).max_by_key(|&index| self.spares[index].size)?;
-        let size = self.spares[largest].size;
-        if self.spares.len() == 1 && size <= self.segment_size {
+        let largest =
+            (0..self.preallocated.len()).max_by_key(|&index| self.preallocated[index].size)?;
+        let size = self.preallocated[largest].size;
+        if self.preallocated.len() == 1 && size <= self.segment_size {
             return None;
         }
         self.demand().has_surplus(self.space(), size).then_some(largest)
@@ -106,9 +107,9 @@ impl Wal {
         (is_due || (self.is_zeroing && current.zeroed < end)).then_some(end)
     }
 
-    /// Whether [`Wal::prepare`] has something to do, were there room for it.
-    pub(super) fn is_to_prepare(&self) -> bool {
-        self.is_to_make() || self.zeros_end().is_some() || self.surplus().is_some()
+    /// Whether [`Wal::work_ahead`] has something to do, were there room for it.
+    pub(super) fn has_work_ahead(&self) -> bool {
+        self.should_preallocate() || self.zeros_end().is_some() || self.surplus().is_some()
     }
 }
 
@@ -117,34 +118,34 @@ impl Wal {
     /// Makes a spare at once: of the usual size if the disk has room for that, else of the half, or
     /// a quarter, and so on, but of `least` bytes. A large record gets a segment in which others
     /// can follow it. False if the disk has no room, now or when it was last tried.
-    pub(super) fn make_spare(&mut self, least: u64, now: Time) -> bool {
+    pub(super) fn preallocate(&mut self, least: u64, now: Time) -> bool {
         if self.full_until.is_some_and(|until| until > now) || !self.can_rotate() {
             return false;
         }
-        let made = self.try_make_spare(least);
-        self.note_made(made, now)
+        let made = self.try_preallocate(least);
+        self.on_preallocated(made, now)
     }
 
     /// Makes the spare that a new segment needs at once: with room for all deletes if the disk has
     /// that, or else for some of them, which make room for the others.
-    pub(super) fn try_make_first_spare(&mut self) -> io::Result<bool> {
-        match self.try_make_spare(self.demand().file_size_for_deletes()) {
-            Err(error) if is_full(&error) => self.try_make_spare(SEGMENT_ALIGN_BYTES),
+    pub(super) fn try_preallocate_first(&mut self) -> io::Result<bool> {
+        match self.try_preallocate(self.demand().file_size_for_deletes()) {
+            Err(error) if is_full(&error) => self.try_preallocate(SEGMENT_ALIGN_BYTES),
             made => made,
         }
     }
 
     /// Notes what making a spare has come to; whether there is one.
-    pub(super) fn note_made(&mut self, made: io::Result<bool>, now: Time) -> bool {
+    pub(super) fn on_preallocated(&mut self, made: io::Result<bool>, now: Time) -> bool {
         match made {
             Ok(is_whole) => {
                 if is_whole {
-                    self.note_room();
+                    self.on_disk_space();
                 }
                 true
             }
             Err(error) => {
-                self.note_full(&error, now);
+                self.on_disk_full(&error, now);
                 false
             }
         }
@@ -152,13 +153,13 @@ impl Wal {
 
     /// Does the same whatever has been tried before; says whether the spare has the usual size, or
     /// why there is none. `least` is a size by [`file_size`](super::space::file_size).
-    pub(super) fn try_make_spare(&mut self, least: u64) -> io::Result<bool> {
+    pub(super) fn try_preallocate(&mut self, least: u64) -> io::Result<bool> {
         let least = least.next_multiple_of(SEGMENT_ALIGN_BYTES);
         let whole =
             if least > self.segment_size { least + self.segment_size } else { self.segment_size };
         let mut size = whole;
         loop {
-            match self.fill(size) {
+            match self.preallocate_file(size) {
                 Ok(()) => return Ok(size == whole),
                 Err(error) if size <= least || !is_full(&error) => return Err(error),
                 Err(_) => size = (size / 2).next_multiple_of(SEGMENT_ALIGN_BYTES).max(least),
@@ -166,25 +167,25 @@ impl Wal {
         }
     }
 
-    pub(super) fn note_full(&mut self, error: &io::Error, now: Time) {
+    pub(super) fn on_disk_full(&mut self, error: &io::Error, now: Time) {
         if self.full_until.replace(now + RETRY_DELAY).is_none() {
             warn!("no room for the binlog, jobs are refused when it is used up: {error}");
         }
     }
 
-    fn note_room(&mut self) {
+    fn on_disk_space(&mut self) {
         if self.full_until.take().is_some() {
             info!("there is room for the binlog again");
         }
     }
 
     /// Makes a spare of this size and fills it as far as it must be.
-    pub(super) fn fill(&mut self, size: u64) -> io::Result<()> {
-        if let Some(other) = self.filling.take_if(|spare| spare.size != size) {
-            self.disk.remove(Name::Spare(other.number))?;
+    pub(super) fn preallocate_file(&mut self, size: u64) -> io::Result<()> {
+        if let Some(other) = self.filling.take_if(|file| file.size != size) {
+            self.disk.remove(Name::Preallocated(other.number))?;
         }
         if self.filling.is_none() {
-            self.filling = Some(self.begin_spare(size)?);
+            self.filling = Some(self.begin_file(size)?);
         }
         while self.filling.is_some() {
             self.fill_step()?;
@@ -193,14 +194,14 @@ impl Wal {
     }
 
     /// Makes the file of a spare. If that fails there is none.
-    fn begin_spare(&mut self, size: u64) -> io::Result<Spare> {
-        let number = self.create_spare()?;
-        let name = Name::Spare(number);
+    fn begin_file(&mut self, size: u64) -> io::Result<Preallocated> {
+        let number = self.create_file()?;
+        let name = Name::Preallocated(number);
         match self.disk.reserve(name, size) {
-            Ok(true) => Ok(Spare { number, size, filled: 0, is_reserved: true }),
+            Ok(true) => Ok(Preallocated { number, size, filled: 0, is_reserved: true }),
             Ok(false) => {
-                self.segment_size = self.segment_size.min(FILLED_SPARE_MAX_BYTES);
-                Ok(Spare { number, size, filled: 0, is_reserved: false })
+                self.segment_size = self.segment_size.min(FILLED_FILE_MAX_BYTES);
+                Ok(Preallocated { number, size, filled: 0, is_reserved: false })
             }
             Err(error) => {
                 // What is left of it would only take room from others; the next start removes it.
@@ -211,12 +212,12 @@ impl Wal {
     }
 
     /// Creates an empty file under the next free name.
-    fn create_spare(&mut self) -> io::Result<u32> {
+    fn create_file(&mut self) -> io::Result<u32> {
         let mut result = Err(io::ErrorKind::AlreadyExists.into());
         for _ in 0..NAMES_TRIED_MAX {
-            let number = self.next_spare;
-            self.next_spare = number.checked_add(1).unwrap_or(1);
-            result = self.disk.create(Name::Spare(number)).map(|()| number);
+            let number = self.next_preallocated;
+            self.next_preallocated = number.checked_add(1).unwrap_or(1);
+            result = self.disk.create(Name::Preallocated(number)).map(|()| number);
             match &result {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 _ => break,
@@ -227,79 +228,79 @@ impl Wal {
 
     /// Fills a piece of the spare that is being made. Where that fails, the spare is given up.
     fn fill_step(&mut self) -> io::Result<()> {
-        let Some(mut spare) = self.filling.take() else { return Ok(()) };
-        let name = Name::Spare(spare.number);
-        let length = STEP_BYTES.min(spare.fill_end() - spare.filled);
+        let Some(mut file) = self.filling.take() else { return Ok(()) };
+        let name = Name::Preallocated(file.number);
+        let length = WORK_PER_TURN_MIN_BYTES.min(file.fill_end() - file.filled);
         let zeros = &ZEROS[..usize::try_from(length).expect("at most a step")];
-        if let Err(error) = self.disk.write(name, spare.filled, zeros) {
+        if let Err(error) = self.disk.write(name, file.filled, zeros) {
             let _ = self.disk.remove(name);
             return Err(error);
         }
-        spare.filled += length;
-        if spare.filled < spare.fill_end() {
-            self.filling = Some(spare);
+        file.filled += length;
+        if file.filled < file.fill_end() {
+            self.filling = Some(file);
             return Ok(());
         }
         // It is opened again when it is needed: spares take no descriptors.
         self.disk.close(name);
-        self.spare_slots += file_slots(spare.size);
+        self.preallocated_slots += file_slots(file.size);
         // The first one is where the next record must fit.
-        if self.spares.front().is_some_and(|first| first.size < spare.size) {
-            self.spares.push_front(spare);
+        if self.preallocated.front().is_some_and(|first| first.size < file.size) {
+            self.preallocated.push_front(file);
         } else {
-            self.spares.push_back(spare);
+            self.preallocated.push_back(file);
         }
         Ok(())
     }
 
     /// Takes a spare out of the list.
-    pub(super) fn take_spare(&mut self, index: usize) -> Option<Spare> {
-        let spare = self.spares.remove(index)?;
-        self.spare_slots -= file_slots(spare.size);
-        Some(spare)
+    pub(super) fn take_preallocated(&mut self, index: usize) -> Option<Preallocated> {
+        let file = self.preallocated.remove(index)?;
+        self.preallocated_slots -= file_slots(file.size);
+        Some(file)
     }
 
     /// Removes a spare that is not needed.
-    fn remove_spare(&mut self, index: usize) {
-        let Some(spare) = self.take_spare(index) else { return };
-        if let Err(error) = self.disk.remove(Name::Spare(spare.number)) {
+    fn remove_preallocated(&mut self, index: usize) {
+        let Some(file) = self.take_preallocated(index) else { return };
+        if let Err(error) = self.disk.remove(Name::Preallocated(file.number)) {
             warn!("a file of the binlog that is not needed stays until the next start: {error}");
         }
         // The largest one is to be the first.
-        let by_size = |index: &usize| self.spares[*index].size;
-        if let Some(largest) = (0..self.spares.len()).max_by_key(by_size) {
-            self.spares.swap(0, largest);
+        let by_size = |index: &usize| self.preallocated[*index].size;
+        if let Some(largest) = (0..self.preallocated.len()).max_by_key(by_size) {
+            self.preallocated.swap(0, largest);
         }
     }
 
     /// The end of a turn: goes on with the spare that is being made, or begins one that is wanted;
     /// fills the next piece of zeros; gives back a spare that is not wanted any more.
-    pub(super) fn prepare(&mut self, budget: u64, now: Time) {
+    pub(super) fn work_ahead(&mut self, budget: u64, now: Time) {
         self.write_zeros();
         if let Some(index) = self.surplus() {
-            self.remove_spare(index);
+            self.remove_preallocated(index);
         }
         if self.full_until.is_some_and(|at| at > now) {
             return;
         }
         let mut left = budget;
-        while left > 0 && self.is_to_make() {
+        while left > 0 && self.should_preallocate() {
             let begun = match self.filling {
                 Some(_) => Ok(()),
-                None => self.begin_spare(self.segment_size).map(|it| self.filling = Some(it)),
+                None => self.begin_file(self.segment_size).map(|it| self.filling = Some(it)),
             };
             match begun.and_then(|()| self.fill_step()) {
-                Ok(()) if self.filling.is_none() => self.note_room(),
+                Ok(()) if self.filling.is_none() => self.on_disk_space(),
                 Ok(()) => {}
                 // There may be room for a smaller one, which is better than none.
-                Err(_) if self.spares.is_empty() => {
-                    let made = self.try_make_first_spare();
-                    self.note_made(made, now);
+                Err(_) if self.preallocated.is_empty() => {
+                    let made = self.try_preallocate_first();
+                    self.on_preallocated(made, now);
                     return;
                 }
-                Err(error) => return self.note_full(&error, now),
+                Err(error) => return self.on_disk_full(&error, now),
             }
-            left = left.saturating_sub(STEP_BYTES);
+            left = left.saturating_sub(WORK_PER_TURN_MIN_BYTES);
         }
     }
 
@@ -311,7 +312,7 @@ impl Wal {
         let (Some(end), Some(current)) = (end, &mut self.current) else { return };
         let used = self.segment_index.current().map_or(0, |segment| segment.used);
         let start = current.zeroed.max(used);
-        let length = STEP_BYTES.min(end.saturating_sub(start));
+        let length = WORK_PER_TURN_MIN_BYTES.min(end.saturating_sub(start));
         let zeros = &ZEROS[..usize::try_from(length).expect("at most a step")];
         current.zeroed = match self.disk.write(Name::Segment(current.number), start, zeros) {
             Ok(()) => start + length,

@@ -4,25 +4,26 @@ use std::io;
 
 use super::{
     record::{
-        Damage, Format, Frame, HEAD_MAX_BYTES, JobFields, Kind, Mark, SHORT, VERSION, VERSION_5,
+        Damage, Format, Frame, HEAD_MAX_BYTES, JobFields, Kind, SHORT_RECORD_BYTES, SegmentHeader,
+        VERSION, VERSION_5,
     },
-    replay::{Complaint, SegmentReport, Wrong},
-    search::{Beginning, PrefixSums, find_salt},
+    replay::{Fault, Problem, SegmentReport},
+    search::{FirstBytes, PrefixSums, find_salt},
     segments::SegmentIndex,
     window::Window,
 };
 use crate::{
     clock::{Calendar, Time},
-    memory::{Bodies, Body, OutOfMemory, Room},
+    memory::{Bodies, Body, MemoryBudget, OutOfMemory},
     proto::{CRLF, NAME_LIMIT},
     queue::{Dated, Queue, Record, State},
 };
 
 /// The length of the version at the start of a segment, in bytes.
-pub(super) const HEAD: usize = 4;
+pub(super) const VERSION_BYTES: usize = 4;
 
 /// How many complaints about one segment are kept; the rest are only counted.
-const COMPLAINTS: usize = 20;
+const PROBLEMS_MAX: usize = 20;
 
 /// The largest id that is believed where no checksum vouches for it: a damaged one must not use up
 /// those of later jobs.
@@ -57,7 +58,7 @@ pub(super) struct Reader<'a> {
 }
 
 /// What stands at an offset.
-enum Seen {
+enum Step {
     /// A record of so many bytes, which has been applied.
     Record(u64),
     /// No more records: zeros, or the end of the file.
@@ -65,7 +66,7 @@ enum Seen {
 }
 
 /// What the reader makes of an offset, unless the disk or the memory fails.
-type Judgement<T> = io::Result<Result<T, Damage>>;
+type Verdict<T> = io::Result<Result<T, Damage>>;
 
 impl<'a> Reader<'a> {
     pub(super) fn new(number: u32, size: u64, window: Window<'a>, sink: Sink<'a>) -> Self {
@@ -76,8 +77,8 @@ impl<'a> Reader<'a> {
             format: None,
             kept: 0,
             skipped: 0,
-            complaints: Vec::new(),
-            complaints_in_all: 0,
+            problems: Vec::new(),
+            problem_count: 0,
             torn: None,
         };
         Self { report, window, sink }
@@ -90,7 +91,7 @@ impl<'a> Reader<'a> {
 
     pub(super) fn finish(mut self) -> SegmentReport {
         if let Some((offset, lost, error)) = self.window.unreadable() {
-            self.complain(offset, Wrong::Unreadable(error), lost);
+            self.report_problem(offset, Fault::Unreadable(error), lost);
         }
         self.sink.segment_index.grow(self.report.used);
         if self.report.is_damaged() {
@@ -99,19 +100,19 @@ impl<'a> Reader<'a> {
         self.report
     }
 
-    fn complain(&mut self, offset: u64, what: Wrong, lost: u64) {
-        self.report.complaints_in_all += 1;
-        if self.report.complaints.len() < COMPLAINTS {
-            self.report.complaints.push(Complaint { offset, what, lost });
+    fn report_problem(&mut self, offset: u64, what: Fault, lost: u64) {
+        self.report.problem_count += 1;
+        if self.report.problems.len() < PROBLEMS_MAX {
+            self.report.problems.push(Problem { offset, what, lost });
         }
     }
 
     pub(super) fn read(&mut self, is_newest: bool) -> io::Result<()> {
         let size = self.window.size();
-        let Some(version) = self.window.at(0, HEAD)?.first_chunk().copied() else {
+        let Some(version) = self.window.at(0, VERSION_BYTES)?.first_chunk().copied() else {
             // A file that was made and not yet written when the power failed.
             if size > 0 {
-                self.complain(0, Wrong::NoVersion, size);
+                self.report_problem(0, Fault::NoVersion, size);
             }
             return Ok(());
         };
@@ -119,15 +120,15 @@ impl<'a> Reader<'a> {
         let format = match format(&mut self.window, version)? {
             Ok(format) => format,
             Err(wrong) => {
-                self.complain(0, wrong, size);
+                self.report_problem(0, wrong, size);
                 return Ok(());
             }
         };
         if version != if format == Format::Five { VERSION_5 } else { VERSION } {
-            self.complain(0, Wrong::Version(version), HEAD as u64);
+            self.report_problem(0, Fault::Version(version), VERSION_BYTES as u64);
         }
         self.report.format = Some(format);
-        self.report.used = HEAD as u64;
+        self.report.used = VERSION_BYTES as u64;
         match format {
             Format::Salted(salt) => self.read_checked(salt, is_newest),
             Format::Plain | Format::Five => self.read_unchecked(format),
@@ -139,11 +140,11 @@ impl<'a> Reader<'a> {
     fn read_sound(&mut self, at: &mut u64, format: Format) -> io::Result<Option<Damage>> {
         loop {
             match self.step(*at, format)? {
-                Ok(Seen::Record(length)) => {
+                Ok(Step::Record(length)) => {
                     *at += length;
                     self.report.used = *at;
                 }
-                Ok(Seen::End) => return Ok(None),
+                Ok(Step::End) => return Ok(None),
                 Err(damage) => return Ok(Some(damage)),
             }
         }
@@ -152,7 +153,7 @@ impl<'a> Reader<'a> {
     /// Reads a segment of ours.
     fn read_checked(&mut self, salt: u64, is_newest: bool) -> io::Result<()> {
         let format = Format::Salted(salt);
-        let mut at = HEAD as u64;
+        let mut at = VERSION_BYTES as u64;
         let mut sums = None;
         loop {
             let damage = self.read_sound(&mut at, format)?;
@@ -164,13 +165,13 @@ impl<'a> Reader<'a> {
                 return Ok(());
             };
             if sums.is_none() {
-                let size = self.window.size().min(last + SHORT as u64);
+                let size = self.window.size().min(last + SHORT_RECORD_BYTES as u64);
                 sums = Some(PrefixSums::new(&mut self.window, size)?);
             }
             let sums = sums.as_ref().expect("it was made above");
             let next = sums.next_record(&mut self.window, at + 1, salt)?;
             let end = next.unwrap_or(last + 1);
-            self.note_torn_ids(at, end, format)?;
+            self.raise_id_past_torn(at, end, format)?;
             // Only in the newest segment can writing have been cut short; and a record of which no
             // more than the name is there reads as the end.
             let is_begun = damage.is_some() || end - at <= (4 + NAME_LIMIT) as u64;
@@ -179,7 +180,7 @@ impl<'a> Reader<'a> {
                 self.report.torn = Some(at);
                 return Ok(());
             }
-            self.complain(at, damage.map_or(Wrong::BehindTheEnd, Wrong::Record), end - at);
+            self.report_problem(at, damage.map_or(Fault::BehindTheEnd, Fault::Record), end - at);
             match next {
                 Some(next) => at = next,
                 None => return Ok(()),
@@ -189,22 +190,22 @@ impl<'a> Reader<'a> {
 
     /// Reads a segment of the original's.
     fn read_unchecked(&mut self, format: Format) -> io::Result<()> {
-        let mut at = HEAD as u64;
+        let mut at = VERSION_BYTES as u64;
         loop {
             let damage = self.read_sound(&mut at, format)?;
-            if let (Some(damage), Some(next)) = (damage, self.behind_flaw(at, format)?) {
-                self.note_torn_ids(at, next, format)?;
-                self.complain(at, Wrong::Record(damage), next - at);
+            if let (Some(damage), Some(next)) = (damage, self.after_flaw(at, format)?) {
+                self.raise_id_past_torn(at, next, format)?;
+                self.report_problem(at, Fault::Record(damage), next - at);
                 at = next;
                 continue;
             }
             let last = self.window.last_data(at)?;
             if let Some(damage) = damage {
                 let end = last.map_or(self.window.size(), |last| last + 1);
-                self.note_torn_ids(at, end, format)?;
-                self.complain(at, Wrong::Record(damage), end - at);
+                self.raise_id_past_torn(at, end, format)?;
+                self.report_problem(at, Fault::Record(damage), end - at);
             } else if let Some(last) = last {
-                self.complain(at, Wrong::BehindTheEnd, last + 1 - at);
+                self.report_problem(at, Fault::BehindTheEnd, last + 1 - at);
             }
             return Ok(());
         }
@@ -212,12 +213,12 @@ impl<'a> Reader<'a> {
 
     /// Where the record behind a flawed one begins, if the flawed one's length can be trusted and a
     /// sound record or the end of all follows it.
-    fn behind_flaw(&mut self, at: u64, format: Format) -> io::Result<Option<u64>> {
+    fn after_flaw(&mut self, at: u64, format: Format) -> io::Result<Option<u64>> {
         let Ok(Some(frame)) = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) else {
             return Ok(None);
         };
         // What a file of ours begins with is short, and may be damaged beyond knowing.
-        let is_perhaps_ours = at == HEAD as u64 && !frame.is_full();
+        let is_perhaps_ours = at == VERSION_BYTES as u64 && !frame.is_full();
         if is_perhaps_ours || !self.ends_soundly(at, frame.length(), &frame, 1, format)? {
             return Ok(None);
         }
@@ -276,7 +277,7 @@ impl<'a> Reader<'a> {
 
     /// Sees to it that the ids of unfinished or damaged records between two offsets are not given
     /// out again, of those of which all is there but the body.
-    fn note_torn_ids(&mut self, from: u64, end: u64, format: Format) -> io::Result<()> {
+    fn raise_id_past_torn(&mut self, from: u64, end: u64, format: Format) -> io::Result<()> {
         let mut at = from;
         while at < end {
             let Some(data) = self.window.first_data(at)? else { return Ok(()) };
@@ -295,10 +296,10 @@ impl<'a> Reader<'a> {
     }
 
     /// Applies the record at an offset, if there is one.
-    fn step(&mut self, at: u64, format: Format) -> Judgement<Seen> {
+    fn step(&mut self, at: u64, format: Format) -> Verdict<Step> {
         let frame = match Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) {
             Ok(Some(frame)) => frame,
-            Ok(None) => return Ok(Ok(Seen::End)),
+            Ok(None) => return Ok(Ok(Step::End)),
             Err(damage) => return Ok(Err(damage)),
         };
         if let Err(damage) = verify(&mut self.window, at, &frame, format)? {
@@ -306,23 +307,23 @@ impl<'a> Reader<'a> {
         }
         let is_checked = matches!(format, Format::Salted(_));
         let applied = self.apply(at, &frame, is_checked)?;
-        Ok(applied.map(|()| Seen::Record(frame.length())))
+        Ok(applied.map(|()| Step::Record(frame.length())))
     }
 
     /// Does to the queue what a record says was done, which has been verified. A short record that
     /// tells another size than the body has is refused: it would have the original read past that
     /// body.
-    fn apply(&mut self, at: u64, frame: &Frame, is_checked: bool) -> Judgement<()> {
+    fn apply(&mut self, at: u64, frame: &Frame, is_checked: bool) -> Verdict<()> {
         let Self { window, sink: Sink { queue, bodies, segment_index, .. }, report, .. } = self;
         let fields = &frame.fields;
-        let mark = Mark::of(fields);
-        let id = mark.map_or(fields.id, |mark| mark.next_id);
+        let header = SegmentHeader::of(fields);
+        let id = header.map_or(fields.id, |header| header.next_id);
         let limit = if is_checked { CHECKED_ID_LIMIT } else { UNCHECKED_ID_LIMIT };
         if id > limit {
             return Ok(Err(Damage::Id(id)));
         }
-        if let Some(mark) = mark {
-            queue.raise_id(mark.next_id);
+        if let Some(header) = header {
+            queue.raise_id(header.next_id);
             return Ok(Ok(()));
         }
         let known = queue.find(fields.id);
@@ -338,7 +339,7 @@ impl<'a> Reader<'a> {
         report.kept += 1;
         if let (Some(job), false, true) = (known, frame.is_full(), fields.kind != Kind::Deleted) {
             let record = self.sink.known(fields);
-            self.sink.queue.amend(job, record, dated(fields));
+            self.sink.queue.replace_record(job, record, dated(fields));
             self.sink.segment_index.update(job);
             return Ok(Ok(()));
         }
@@ -351,7 +352,7 @@ impl<'a> Reader<'a> {
         }
         let head = window.at(at, frame.head_length)?;
         let tube = frame.name(head).expect("it has been verified");
-        make_room(queue, segment_index, bodies, fields.id, tube).map_err(no_memory)?;
+        ensure_memory(queue, segment_index, bodies, fields.id, tube).map_err(no_memory)?;
         let body = store_body(window, bodies, at, frame)?;
         let record = self.sink.known(fields);
         let head = self.window.at(at, frame.head_length)?;
@@ -364,7 +365,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Whether a record is all there, and is what it was when it was written.
-fn verify(window: &mut Window<'_>, at: u64, frame: &Frame, format: Format) -> Judgement<()> {
+fn verify(window: &mut Window<'_>, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
     if frame.length() > window.size().saturating_sub(at) {
         return Ok(Err(Damage::Torn));
     }
@@ -399,7 +400,7 @@ pub(super) fn checked_end(
     } else {
         let (mut hasher, wanted) =
             frame.begin_checksum(window.at(at, frame.head_length)?, salt, at);
-        window.each(at + frame.head_length as u64, frame.body_length, |part| {
+        window.for_each_part(at + frame.head_length as u64, frame.body_length, |part| {
             hasher.update(part);
             Ok(())
         })?;
@@ -410,24 +411,24 @@ pub(super) fn checked_end(
 }
 
 /// Makes sure of the memory for one more job in this tube, beside that of its body.
-pub(super) fn make_room(
+pub(super) fn ensure_memory(
     queue: &mut Queue,
     segment_index: &mut SegmentIndex,
     bodies: &mut Bodies,
     id: u64,
     tube: &str,
 ) -> Result<(), OutOfMemory> {
-    let mut make_room = |room: &mut Room| {
-        queue.make_room_to_restore(id, tube, room)?;
-        segment_index.make_room(room)
+    let mut ensure_memory = |budget: &mut MemoryBudget| {
+        queue.ensure_memory_to_restore(id, tube, budget)?;
+        segment_index.ensure_memory(budget)
     };
-    let made = make_room(bodies.room_mut());
-    if made.is_ok() || !bodies.free_all_spent() {
+    let made = ensure_memory(bodies.budget_mut());
+    if made.is_ok() || !bodies.release_all() {
         return made;
     }
     // What was in the blocks given back has been deleted since.
-    bodies.room_mut().renew();
-    make_room(bodies.room_mut())
+    bodies.budget_mut().forget_refusals();
+    ensure_memory(bodies.budget_mut())
 }
 
 fn no_memory(_: OutOfMemory) -> io::Error {
@@ -448,7 +449,7 @@ fn store_body(
         return bodies.store(&bytes[frame.head_length..length]).map_err(no_memory);
     }
     let mut body = bodies.begin(frame.body_length, frame.body_length).map_err(no_memory)?;
-    let result = window.each(at + frame.head_length as u64, frame.body_length, |part| {
+    let result = window.for_each_part(at + frame.head_length as u64, frame.body_length, |part| {
         bodies.append(&mut body, part, frame.body_length).map_err(no_memory)
     });
     match result {
@@ -493,12 +494,12 @@ pub(super) fn dated(fields: &JobFields) -> Dated {
 }
 
 /// How a segment is to be read, or why it cannot be.
-pub(super) fn format(window: &mut Window<'_>, version: u32) -> io::Result<Result<Format, Wrong>> {
-    let start = HEAD as u64;
-    if let Some(mark) = Mark::at(window.at(start, SHORT)?, start) {
-        return Ok(Ok(Format::Salted(mark.salt)));
+pub(super) fn format(window: &mut Window<'_>, version: u32) -> io::Result<Result<Format, Fault>> {
+    let start = VERSION_BYTES as u64;
+    if let Some(header) = SegmentHeader::at(window.at(start, SHORT_RECORD_BYTES)?, start) {
+        return Ok(Ok(Format::Salted(header.salt)));
     }
-    let likely = Mark::likely_salt(window.at(start, SHORT)?);
+    let likely = SegmentHeader::likely_salt(window.at(start, SHORT_RECORD_BYTES)?);
     let theirs = match version {
         VERSION => Some(Format::Plain),
         VERSION_5 => Some(Format::Five),
@@ -514,17 +515,17 @@ pub(super) fn format(window: &mut Window<'_>, version: u32) -> io::Result<Result
     }
     // Its beginning is damaged, or it has none yet. The mark is repeated.
     let beginning = match (likely, theirs) {
-        (Some(salt), _) => Beginning::Mark(salt),
-        (None, Some(_)) => Beginning::Version,
-        (None, None) => Beginning::Nothing,
+        (Some(salt), _) => FirstBytes::SegmentHeader(salt),
+        (None, Some(_)) => FirstBytes::Version,
+        (None, None) => FirstBytes::Nothing,
     };
     if let Some(salt) = find_salt(window, start, beginning)? {
         return Ok(Ok(Format::Salted(salt)));
     }
     Ok(match theirs {
-        _ if likely.is_some() => Err(Wrong::NoMark),
+        _ if likely.is_some() => Err(Fault::NoSegmentHeader),
         Some(format) => Ok(format),
-        None => Err(Wrong::Version(version)),
+        None => Err(Fault::Version(version)),
     })
 }
 

@@ -23,23 +23,23 @@ pub(super) const VERSION: u32 = 7;
 pub(super) const VERSION_5: u32 = 5;
 
 /// The facts of a version 7 record, in bytes.
-const FACTS: usize = 80;
+const FIELDS_BYTES: usize = 80;
 
 /// The facts of a version 5 record, in bytes: the same layout without the padding behind it.
-const FACTS_5: usize = 77;
+const FIELDS_5_BYTES: usize = 77;
 
 /// A short record, in bytes: what every delete needs.
-pub(super) const SHORT: usize = 4 + FACTS;
+pub(super) const SHORT_RECORD_BYTES: usize = 4 + FIELDS_BYTES;
 
 /// The largest id a job can have: there are enough, a damaged one must not use them up, and a mark
 /// tells the next one in 63 bits.
 const ID_LIMIT: u64 = u64::MAX / 2 - 1;
 
 /// The id of a mark: a job that never was, and so is never found.
-const MARK_ID: u64 = u64::MAX;
+const HEADER_ID: u64 = u64::MAX;
 
 /// What a mark has for `created_at`: "bnstlkRS", read as a number.
-const MAGIC: i64 = 0x5352_6B6C_7473_6E62;
+const HEADER_MAGIC: i64 = 0x5352_6B6C_7473_6E62;
 
 /// Where the checksum stands within the facts.
 const CHECKSUM_AT: usize = 12;
@@ -180,7 +180,7 @@ impl JobFields {
 
     /// Reads the facts that both versions lay out alike; `unit` is the length of one unit of
     /// time in nanoseconds. A number that names no state reads as `Deleted`: see [`Frame::decode`].
-    fn read(bytes: &[u8; FACTS_5], unit: i64) -> Self {
+    fn read(bytes: &[u8; FIELDS_5_BYTES], unit: i64) -> Self {
         let time = |at| i64::from_le_bytes(part(bytes, at)).saturating_mul(unit);
         let number = |at| u32::from_le_bytes(part(bytes, at));
         Self {
@@ -232,23 +232,23 @@ pub(super) fn encode(
 /// What says that a segment is ours, and how to read it: a short record that the original skips
 /// as the delete of a job it never saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct SegmentHeader {
     /// Where the checksums of the segment start from.
     pub(super) salt: u64,
     /// No job had this id or a larger one when the mark was written.
     pub(super) next_id: u64,
 }
 
-impl Mark {
+impl SegmentHeader {
     /// Appends the mark, to stand at `offset`.
     pub(super) fn encode(self, offset: u64, out: &mut Vec<u8>) {
         let fields = JobFields {
-            id: MARK_ID,
+            id: HEADER_ID,
             pri: 0,
             delay: i64::try_from(self.next_id).unwrap_or(i64::MAX),
             ttr: i64::from_le_bytes(self.salt.to_le_bytes()),
             body_size: 0,
-            created_at: MAGIC,
+            created_at: HEADER_MAGIC,
             deadline_at: 0,
             reserves: 0,
             timeouts: 0,
@@ -263,7 +263,7 @@ impl Mark {
     /// Reads the facts of a record as a mark, if it is one.
     pub(super) fn of(fields: &JobFields) -> Option<Self> {
         let JobFields { id, delay, ttr, .. } = *fields;
-        (id == MARK_ID).then(|| Self {
+        (id == HEADER_ID).then(|| Self {
             salt: u64::from_le_bytes(ttr.to_le_bytes()),
             next_id: u64::try_from(delay).unwrap_or(0),
         })
@@ -271,26 +271,26 @@ impl Mark {
 
     /// The mark that `bytes` begin with, which stand at `position`, if there is a sound one.
     pub(super) fn at(bytes: &[u8], position: u64) -> Option<Self> {
-        let bytes = bytes.get(..SHORT)?;
+        let bytes = bytes.get(..SHORT_RECORD_BYTES)?;
         // Most places are no mark, which the id tells at once.
-        if bytes[..4] != [0; 4] || bytes[4..12] != MARK_ID.to_le_bytes() {
+        if bytes[..4] != [0; 4] || bytes[4..12] != HEADER_ID.to_le_bytes() {
             return None;
         }
         let Ok(Found::Record(record)) = decode(bytes, position, Format::Plain) else { return None };
-        let mark = Self::of(&record.fields)?;
-        let checked = decode(bytes, position, Format::Salted(mark.salt));
-        (checked == Ok(Found::Record(record))).then_some(mark)
+        let header = Self::of(&record.fields)?;
+        let checked = decode(bytes, position, Format::Salted(header.salt));
+        (checked == Ok(Found::Record(record))).then_some(header)
     }
 
     /// The salt that the mark at the start of `bytes` tells, sound or not, if it is likely to be
     /// one: two of the three things that every mark has are enough, so that one damaged byte does
     /// not switch the checking off. A tube's name can have the magic, and nothing else of it.
     pub(super) fn likely_salt(bytes: &[u8]) -> Option<u64> {
-        let fields = bytes.get(4..SHORT)?;
+        let fields = bytes.get(4..SHORT_RECORD_BYTES)?;
         let signs = [
             bytes[..4] == [0; 4],
-            part(fields, 0) == MARK_ID.to_le_bytes(),
-            part(fields, 40) == MAGIC.to_le_bytes(),
+            part(fields, 0) == HEADER_ID.to_le_bytes(),
+            part(fields, 40) == HEADER_MAGIC.to_le_bytes(),
         ];
         let count = signs.into_iter().filter(|&sign| sign).count();
         (count >= 2).then(|| u64::from_le_bytes(part(fields, 24)))
@@ -306,7 +306,7 @@ fn checksum(salt: u64, position: u64) -> Hasher {
 }
 
 /// The largest number of bytes of a record before its body.
-pub(super) const HEAD_MAX_BYTES: usize = 8 + NAME_LIMIT + FACTS;
+pub(super) const HEAD_MAX_BYTES: usize = 8 + NAME_LIMIT + FIELDS_BYTES;
 
 /// All of a record but its body: how long it is, and what it says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -337,7 +337,7 @@ impl Frame {
         let Some(name_length) = name_length else { return Ok(None) };
         let at = name_at + name_length;
         let name = bytes.get(name_at..at).ok_or(Damage::Torn)?;
-        let size = if format == Format::Five { FACTS_5 } else { FACTS };
+        let size = if format == Format::Five { FIELDS_5_BYTES } else { FIELDS_BYTES };
         let Some(fields) = bytes.get(at..at + size) else {
             // Fewer bytes than a record, all of them zero, are the end as well.
             let is_end = name_length == 0 && bytes.iter().all(|&byte| byte == 0);
@@ -350,7 +350,8 @@ impl Frame {
         let state = fields[76];
         let fields = JobFields::read(&part(fields, 0), unit);
         let body_length = if name_length > 0 { body_length(fields.body_size)? } else { 0 };
-        let is_mark = fields.id == MARK_ID && fields.created_at == MAGIC && name_length == 0;
+        let is_mark =
+            fields.id == HEADER_ID && fields.created_at == HEADER_MAGIC && name_length == 0;
         let flaw = if Kind::from_number(state).is_none() {
             Some(Damage::State(state))
         } else if fields.id > ID_LIMIT && !is_mark {

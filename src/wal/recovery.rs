@@ -9,18 +9,18 @@ use crate::{clock::Time, queue::Queue};
 impl Wal {
     /// Some records of this turn may not be on the disk, though the index counts on them.
     pub(super) fn fail(&mut self, now: Time) {
-        self.give_up_segment();
+        self.abandon_segment();
         let last = self.segment_index.current().map_or(0, |segment| segment.number);
         self.suspect_from = self.suspect_from.min(last);
         self.retry_later(now);
     }
 
-    pub(super) fn give_up_segment(&mut self) {
+    pub(super) fn abandon_segment(&mut self) {
         if let Some(current) = self.current.take() {
             let name = Name::Segment(current.number);
             let used = self.segment_index.current().map_or(0, |segment| segment.used);
             // Its zeros may be the room that is needed. If the disk refuses that too, so be it.
-            let _ = self.disk.cut(name, used.saturating_sub(self.pending.len() as u64));
+            let _ = self.disk.truncate(name, used.saturating_sub(self.pending.len() as u64));
             self.disk.close(name);
             self.suspect_from = self.suspect_from.min(current.number);
         }
@@ -40,10 +40,10 @@ impl Wal {
     }
 
     /// Opens a fresh segment; every job is to be written to it or its successors.
-    pub(super) fn try_again(&mut self, queue: &Queue, now: Time) -> io::Result<()> {
-        if self.spares.is_empty() {
-            let made = self.try_make_first_spare();
-            if !self.note_made(made, now) {
+    pub(super) fn try_recover(&mut self, queue: &Queue, now: Time) -> io::Result<()> {
+        if self.preallocated.is_empty() {
+            let made = self.try_preallocate_first();
+            if !self.on_preallocated(made, now) {
                 return Err(io::ErrorKind::StorageFull.into());
             }
         }

@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// How many bytes of memory a replay spares: for lists that are small beside the jobs.
-const SPARE_BYTES: usize = 1 << 20;
+const HEADROOM_BYTES: usize = 1 << 20;
 
 /// What a daemon still makes before it serves, with the first connection, beside what a connection
 /// must leave, or more: with less it would serve no client.
@@ -40,18 +40,18 @@ const UNTIL_SERVING_BYTES: usize = 5 << 19;
 
 /// What was wrong at one offset of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Complaint {
+pub struct Problem {
     /// Where, in bytes from the start.
     pub offset: u64,
     /// What was wrong there.
-    pub what: Wrong,
+    pub what: Fault,
     /// How many bytes could not be read.
     pub lost: u64,
 }
 
 /// What can be wrong with a part of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wrong {
+pub enum Fault {
     /// A record is damaged.
     Record(Damage),
     /// The version is none that can be read: this number.
@@ -59,23 +59,25 @@ pub enum Wrong {
     /// There is not even a version.
     NoVersion,
     /// It is one of ours, and nothing in it says where its checksums start from.
-    NoMark,
+    NoSegmentHeader,
     /// There are bytes behind the end.
     BehindTheEnd,
     /// The disk could not read a part of it.
     Unreadable(String),
 }
 
-impl fmt::Display for Complaint {
+impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { offset, what, lost } = self;
         match what {
-            Wrong::Record(damage) => write!(f, "at {offset}: {damage}; {lost} bytes skipped"),
-            Wrong::Version(number) => write!(f, "version {number}, which is not known"),
-            Wrong::NoVersion => f.write_str("no version"),
-            Wrong::NoMark => f.write_str("its mark is damaged, so nothing in it can be checked"),
-            Wrong::BehindTheEnd => write!(f, "at {offset}: {lost} bytes behind the end"),
-            Wrong::Unreadable(error) => {
+            Fault::Record(damage) => write!(f, "at {offset}: {damage}; {lost} bytes skipped"),
+            Fault::Version(number) => write!(f, "version {number}, which is not known"),
+            Fault::NoVersion => f.write_str("no version"),
+            Fault::NoSegmentHeader => {
+                f.write_str("its mark is damaged, so nothing in it can be checked")
+            }
+            Fault::BehindTheEnd => write!(f, "at {offset}: {lost} bytes behind the end"),
+            Fault::Unreadable(error) => {
                 write!(f, "at {offset}: {lost} bytes cannot be read: {error}")
             }
         }
@@ -98,9 +100,9 @@ pub struct SegmentReport {
     /// Records of jobs that were not known, nor needed.
     pub skipped: u64,
     /// What was wrong, the first few of it.
-    pub complaints: Vec<Complaint>,
+    pub problems: Vec<Problem>,
     /// How much was wrong.
-    pub complaints_in_all: u64,
+    pub problem_count: u64,
     /// The last record was not written to its end, which is normal where the daemon was killed
     /// or the power failed: the bytes from here on.
     pub torn: Option<u64>,
@@ -109,7 +111,7 @@ pub struct SegmentReport {
 impl SegmentReport {
     /// Whether something in it could not be read.
     pub fn is_damaged(&self) -> bool {
-        self.complaints_in_all > 0
+        self.problem_count > 0
     }
 }
 
@@ -171,19 +173,19 @@ pub(super) fn replay(
 ) -> io::Result<Report> {
     // What fitted while clients were served must fit now.
     let Restored { queue, bodies } = restored;
-    bodies.room_mut().set_spare(Some(SPARE_BYTES));
+    bodies.budget_mut().limit_headroom(Some(HEADROOM_BYTES));
     bodies.begin_bulk(sys::populate);
     let mut report = Report::default();
     let mut segments: Vec<(u32, u64)> = Vec::new();
-    let room = bodies.room_mut();
-    let made = room
-        .grow(Need::More, &mut segments, files.len())
-        .and_then(|()| room.grow(Need::More, &mut report.segments, files.len()))
-        .and_then(|()| segment_index.make_room_for_segments(room, files.len()));
+    let budget = bodies.budget_mut();
+    let made = budget
+        .grow_vec(Need::Storage, &mut segments, files.len())
+        .and_then(|()| budget.grow_vec(Need::Storage, &mut report.segments, files.len()))
+        .and_then(|()| segment_index.ensure_memory_for_segments(budget, files.len()));
     made.map_err(|_| short_of_memory(format_args!("for a list of {} files", files.len())))?;
     segments.extend(files.iter().filter_map(|&(name, size)| match name {
         Name::Segment(number) => Some((number, size)),
-        Name::Spare(_) | Name::Damaged(_) => None,
+        Name::Preallocated(_) | Name::Damaged(_) => None,
     }));
     segments.sort_unstable();
     let mut buffer =
@@ -194,8 +196,8 @@ pub(super) fn replay(
     for (number, size) in segments {
         let name = Name::Segment(number);
         segment_index.open(number);
-        let mut tell = |read: u64| progress(before + read, all);
-        let window = Window::new(disk, name, size, &mut buffer, &mut tell)?;
+        let mut on_progress = |read: u64| progress(before + read, all);
+        let window = Window::new(disk, name, size, &mut buffer, &mut on_progress)?;
         let sink = Sink { queue, bodies, segment_index, calendar, now };
         let mut reader = Reader::new(number, size, window, sink);
         let result = reader.read(Some(number) == newest);
@@ -209,8 +211,8 @@ pub(super) fn replay(
     }
     queue.sort_buried();
     bodies.end_bulk();
-    bodies.room_mut().set_spare(None);
-    if !bodies.room_mut().has(Need::Connection, UNTIL_SERVING_BYTES) {
+    bodies.budget_mut().limit_headroom(None);
+    if !bodies.budget_mut().admits(Need::Connection, UNTIL_SERVING_BYTES) {
         let jobs = queue.jobs();
         return Err(short_of_memory(format_args!("for a connection beside {jobs} jobs")));
     }
@@ -226,8 +228,8 @@ fn last_written(
 ) -> io::Result<Option<u32>> {
     for &(number, size) in segments.iter().rev() {
         let name = Name::Segment(number);
-        let mut tell = |_| ControlFlow::Continue(());
-        let is_written = Window::new(disk, name, size, buffer, &mut tell)
+        let mut on_progress = |_| ControlFlow::Continue(());
+        let is_written = Window::new(disk, name, size, buffer, &mut on_progress)
             .and_then(|mut window| window.first_data(HEADER_BYTES))
             .map_err(|error| of_file(name, &error))?
             .is_some();
@@ -254,7 +256,7 @@ fn explain(error: &io::Error, name: Name, queue: &Queue, all: u64) -> io::Error 
     if error.kind() != io::ErrorKind::OutOfMemory {
         return of_file(name, error);
     }
-    let (jobs, held) = (queue.jobs(), queue.held());
+    let (jobs, held) = (queue.jobs(), queue.job_bytes());
     let what = format!(
         "not enough memory: beside the {held} bytes of {jobs} jobs, the next one in {name} does \
          not fit; all files have {all} bytes. Nothing has been changed"

@@ -12,8 +12,8 @@ use std::io;
 use crc32fast::Hasher;
 
 use super::{
-    reader::{HEAD, checked_end},
-    record::{Format, Frame, HEAD_MAX_BYTES, Mark, SALT_AT, SHORT},
+    reader::{VERSION_BYTES, checked_end},
+    record::{Format, Frame, HEAD_MAX_BYTES, SALT_AT, SHORT_RECORD_BYTES, SegmentHeader},
     window::Window,
 };
 use crate::proto::CRLF;
@@ -56,7 +56,7 @@ impl PrefixSums {
         sums.push(0);
         let length = usize::try_from(step).expect("a small part of a file");
         for number in 1..count as u64 {
-            window.each((number - 1) * step, length, |part| {
+            window.for_each_part((number - 1) * step, length, |part| {
                 hasher.update(part);
                 Ok(())
             })?;
@@ -96,7 +96,7 @@ impl PrefixSums {
         salt: u64,
     ) -> io::Result<Option<u64>> {
         let mut at = offset;
-        while at + (SHORT as u64) <= window.size() {
+        while at + (SHORT_RECORD_BYTES as u64) <= window.size() {
             let bytes = window.at(at, HEAD_MAX_BYTES)?;
             let Ok(Some(frame)) = Frame::decode(bytes, Format::Plain) else {
                 at = match window.at(at, HEAD_MAX_BYTES)?.first_chunk::<16>() {
@@ -149,9 +149,9 @@ impl PrefixSums {
 
 /// What the damaged beginning of a segment tells of its salt.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Beginning {
+pub(super) enum FirstBytes {
     /// It looks like a mark with this salt.
-    Mark(u64),
+    SegmentHeader(u64),
     /// The version can be read, and what follows does not look like a mark.
     Version,
     /// Not even the version can be read.
@@ -167,61 +167,62 @@ pub(super) enum Beginning {
 pub(super) fn find_salt(
     window: &mut Window<'_>,
     start: u64,
-    beginning: Beginning,
+    beginning: FirstBytes,
 ) -> io::Result<Option<u64>> {
-    if let Beginning::Mark(told) = beginning {
-        let behind = start + SHORT as u64;
+    if let FirstBytes::SegmentHeader(told) = beginning {
+        let behind = start + SHORT_RECORD_BYTES as u64;
         if follow(window, behind, told)? > behind {
             return Ok(Some(told));
         }
-        if let Some(salt) = correct(window.at(start, SHORT)?, start) {
+        if let Some(salt) = correct(window.at(start, SHORT_RECORD_BYTES)?, start) {
             return Ok(Some(salt));
         }
     }
     // By salt: how many bytes it explains.
     let mut salts: Vec<(u64, u64)> = Vec::new();
     let mut first_mark = None;
-    let mut at = HEAD as u64;
-    while at + (SHORT as u64) <= window.size() {
+    let mut at = VERSION_BYTES as u64;
+    while at + (SHORT_RECORD_BYTES as u64) <= window.size() {
         let Some(data) = window.first_data(at)? else { break };
         // A mark begins with four zeros.
         at = at.max(data.saturating_sub(4));
-        let Some(mark) = Mark::at(window.at(at, SHORT)?, at) else {
+        let Some(header) = SegmentHeader::at(window.at(at, SHORT_RECORD_BYTES)?, at) else {
             at += 1;
             continue;
         };
         first_mark.get_or_insert(at);
         let is_believed = match beginning {
-            Beginning::Mark(told) => (told ^ mark.salt).count_ones() <= SALT_FLIPS_MAX,
-            Beginning::Version => is_boundary(window, at)?,
-            Beginning::Nothing => false,
+            FirstBytes::SegmentHeader(told) => (told ^ header.salt).count_ones() <= SALT_FLIPS_MAX,
+            FirstBytes::Version => is_boundary(window, at)?,
+            FirstBytes::Nothing => false,
         };
         if is_believed {
-            return Ok(Some(mark.salt));
+            return Ok(Some(header.salt));
         }
-        let end = follow(window, at, mark.salt)?;
+        let end = follow(window, at, header.salt)?;
         let is_full = salts.len() == SALTS_MAX;
-        match salts.iter_mut().find(|(salt, _)| *salt == mark.salt) {
+        match salts.iter_mut().find(|(salt, _)| *salt == header.salt) {
             Some((_, explained)) => *explained += end - at,
             None if is_full => {}
-            None => salts.push((mark.salt, end - at)),
+            None => salts.push((header.salt, end - at)),
         }
         at = end.max(at + 1);
     }
-    let (Beginning::Nothing, Some(first)) = (beginning, first_mark) else { return Ok(None) };
+    let (FirstBytes::Nothing, Some(first)) = (beginning, first_mark) else { return Ok(None) };
     let written = window.last_data(first)?.map_or(0, |last| last + 1 - first);
     let most = salts.into_iter().max_by_key(|&(_, explained)| explained);
     Ok(most.filter(|&(_, explained)| 2 * explained > written).map(|(salt, _)| salt))
 }
 
 /// The salt of a mark in which one bit of the salt is wrong.
-fn correct(mark: &[u8], position: u64) -> Option<u64> {
-    let mut bytes: [u8; SHORT] = mark.get(..SHORT)?.try_into().ok()?;
+fn correct(header: &[u8], position: u64) -> Option<u64> {
+    let mut bytes: [u8; SHORT_RECORD_BYTES] = header.get(..SHORT_RECORD_BYTES)?.try_into().ok()?;
     for bit in 0..64 {
-        let flip = |bytes: &mut [u8; SHORT]| bytes[SALT_AT + bit / 8] ^= 1 << (bit % 8);
+        let flip =
+            |bytes: &mut [u8; SHORT_RECORD_BYTES]| bytes[SALT_AT + bit / 8] ^= 1 << (bit % 8);
         flip(&mut bytes);
-        if let Some(mark) = Mark::at(&bytes, position) {
-            return Some(mark.salt);
+        if let Some(header) = SegmentHeader::at(&bytes, position) {
+            return Some(header.salt);
         }
         flip(&mut bytes);
     }
@@ -231,7 +232,7 @@ fn correct(mark: &[u8], position: u64) -> Option<u64> {
 /// Whether a record begins at an offset of a file without a sound beginning, by the lengths of
 /// those before it: if it lies within one, or if these cannot be known, it does not.
 fn is_boundary(window: &mut Window<'_>, offset: u64) -> io::Result<bool> {
-    let mut at = HEAD as u64;
+    let mut at = VERSION_BYTES as u64;
     while at < offset {
         match Frame::decode(window.at(at, HEAD_MAX_BYTES)?, Format::Plain) {
             Ok(Some(frame)) => at += frame.length(),

@@ -10,16 +10,16 @@
 
 use std::{collections::VecDeque, ops::RangeInclusive};
 
-use super::record::SHORT;
+use super::record::SHORT_RECORD_BYTES;
 use crate::{
     collections::{Arena, Key, Linked, Links, List},
-    memory::{Need, OutOfMemory, Room},
+    memory::{MemoryBudget, Need, OutOfMemory},
     queue::Job,
 };
 
 /// Where a job stands in the log.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Location {
     /// The segment of its full record.
     segment: u32,
     /// The length of that record, in bytes.
@@ -28,10 +28,10 @@ pub(super) struct Place {
     is_updated: bool,
     /// The job has changed, and there was no room to say so.
     is_deferred: bool,
-    links: Links<Place>,
+    links: Links<Location>,
 }
 
-impl Linked for Place {
+impl Linked for Location {
     fn links(&self) -> &Links<Self> {
         &self.links
     }
@@ -52,14 +52,14 @@ pub(super) struct Segment {
     /// Something in it could not be read; when it goes, a person may want to look at it.
     pub(super) is_damaged: bool,
     /// How long the log was when the last job left it: what replaced the job's records ends there.
-    pub(super) left_at: u64,
-    jobs: List<Place>,
+    pub(super) last_removal_at: u64,
+    jobs: List<Location>,
 }
 
 /// Every job's place, and every segment, oldest first. The last segment is the current one.
 #[derive(Debug, Default)]
 pub(super) struct SegmentIndex {
-    places: Arena<Place>,
+    locations: Arena<Location>,
     segments: VecDeque<Segment>,
     /// Bytes of all live records.
     live: u64,
@@ -74,18 +74,18 @@ pub(super) struct SegmentIndex {
 }
 
 /// How many places a search for a deferred record passes at most.
-const PLACES_PER_SEARCH: usize = 64 * 1024;
+const LOCATIONS_PER_SEARCH: usize = 64 * 1024;
 
-const SHORT_LENGTH: u64 = SHORT as u64;
+const SHORT_BYTES: u64 = SHORT_RECORD_BYTES as u64;
 
 impl SegmentIndex {
     /// Makes sure of the memory for so many segments, and those that a start begins.
-    pub(super) fn make_room_for_segments(
+    pub(super) fn ensure_memory_for_segments(
         &mut self,
-        room: &mut Room,
+        budget: &mut MemoryBudget,
         count: usize,
     ) -> Result<(), OutOfMemory> {
-        room.grow_line(Need::More, &mut self.segments, count + 2)
+        budget.grow_deque(Need::Storage, &mut self.segments, count + 2)
     }
 
     /// Begins a segment, which is the current one from now on.
@@ -97,7 +97,7 @@ impl SegmentIndex {
             used: 0,
             live: 0,
             is_damaged: false,
-            left_at: 0,
+            last_removal_at: 0,
             jobs,
         });
     }
@@ -118,28 +118,29 @@ impl SegmentIndex {
     }
 
     /// Makes sure of the memory that [`SegmentIndex::insert`] takes.
-    pub(super) fn make_room(&mut self, room: &mut Room) -> Result<(), OutOfMemory> {
-        self.places.make_room(Need::More, room)
+    pub(super) fn ensure_memory(&mut self, budget: &mut MemoryBudget) -> Result<(), OutOfMemory> {
+        self.locations.ensure_memory(Need::Storage, budget)
     }
 
     /// The full record of a new job stands in the current segment.
     pub(super) fn insert(&mut self, job: Key<Job>, length: u32) {
         let links = Links::default();
-        let place = Place { segment: 0, length, is_updated: false, is_deferred: false, links };
-        let place = self.places.insert(place);
-        assert_eq!(place.beside(), job, "jobs and places come and go in step");
-        self.link(place);
+        let location =
+            Location { segment: 0, length, is_updated: false, is_deferred: false, links };
+        let location = self.locations.insert(location);
+        assert_eq!(location.paired(), job, "jobs and places come and go in step");
+        self.link(location);
     }
 
     /// The job has changed, and has a record to come.
     pub(super) fn defer(&mut self, job: Key<Job>) {
-        let is_deferred = &mut self.places[job.beside()].is_deferred;
+        let is_deferred = &mut self.locations[job.paired()].is_deferred;
         self.deferred += u64::from(!std::mem::replace(is_deferred, true));
     }
 
     /// The job's last record says what it is.
     fn end_deferral(&mut self, job: Key<Job>) {
-        let is_deferred = &mut self.places[job.beside()].is_deferred;
+        let is_deferred = &mut self.locations[job.paired()].is_deferred;
         self.deferred -= u64::from(std::mem::take(is_deferred));
     }
 
@@ -151,69 +152,69 @@ impl SegmentIndex {
     /// A job that has a record to come. `None` if there is none, or none was found yet: then call
     /// it again. It passes a bounded number of places.
     pub(super) fn next_deferred(&mut self) -> Option<Key<Job>> {
-        let places = self.places.places();
-        for _ in 0..places.min(PLACES_PER_SEARCH) {
-            self.cursor = if self.cursor + 1 < places { self.cursor + 1 } else { 0 };
-            let key: Key<Place> = Key::from_index(self.cursor);
-            if self.places.get(key).is_some_and(|place| place.is_deferred) {
+        let locations = self.locations.slots();
+        for _ in 0..locations.min(LOCATIONS_PER_SEARCH) {
+            self.cursor = if self.cursor + 1 < locations { self.cursor + 1 } else { 0 };
+            let key: Key<Location> = Key::from_index(self.cursor);
+            if self.locations.get(key).is_some_and(|location| location.is_deferred) {
                 // It is named again until its record has come.
-                self.cursor = self.cursor.checked_sub(1).unwrap_or(places - 1);
-                return Some(key.beside());
+                self.cursor = self.cursor.checked_sub(1).unwrap_or(locations - 1);
+                return Some(key.paired());
             }
         }
         None
     }
 
     /// A job has been written in full once more, in the current segment.
-    pub(super) fn renew(&mut self, job: Key<Job>) {
+    pub(super) fn relocate(&mut self, job: Key<Job>) {
         self.end_deferral(job);
-        self.unlink(job.beside());
-        self.link(job.beside());
+        self.unlink(job.paired());
+        self.link(job.paired());
     }
 
     /// A short record of the job follows its full one.
     pub(super) fn update(&mut self, job: Key<Job>) {
         self.end_deferral(job);
-        let is_updated = &mut self.places[job.beside()].is_updated;
+        let is_updated = &mut self.locations[job.paired()].is_updated;
         if !std::mem::replace(is_updated, true) {
-            self.live += SHORT_LENGTH;
+            self.live += SHORT_BYTES;
         }
     }
 
     /// The job is no more.
     pub(super) fn remove(&mut self, job: Key<Job>) {
         self.end_deferral(job);
-        self.unlink(job.beside());
-        self.places.remove(job.beside());
+        self.unlink(job.paired());
+        self.locations.remove(job.paired());
     }
 
-    fn link(&mut self, key: Key<Place>) {
-        let Self { places, segments, live, .. } = self;
+    fn link(&mut self, key: Key<Location>) {
+        let Self { locations, segments, live, .. } = self;
         let segment = segments.back_mut().expect("a segment is open");
-        places[key].segment = segment.number;
-        let length = u64::from(places[key].length);
+        locations[key].segment = segment.number;
+        let length = u64::from(locations[key].length);
         segment.live += length;
         *live += length;
-        segment.jobs.push_back(places, key);
+        segment.jobs.push_back(locations, key);
     }
 
-    fn unlink(&mut self, key: Key<Place>) {
-        let Place { segment, length, .. } = self.places[key];
+    fn unlink(&mut self, key: Key<Location>) {
+        let Location { segment, length, .. } = self.locations[key];
         let at = self.segments.partition_point(|other| other.number < segment);
         let segment = &mut self.segments[at];
-        segment.jobs.unlink(&mut self.places, key);
-        segment.left_at = self.length;
+        segment.jobs.unlink(&mut self.locations, key);
+        segment.last_removal_at = self.length;
         let length = u64::from(length);
         segment.live -= length;
         self.live -= length;
-        if std::mem::take(&mut self.places[key].is_updated) {
-            self.live -= SHORT_LENGTH;
+        if std::mem::take(&mut self.locations[key].is_updated) {
+            self.live -= SHORT_BYTES;
         }
     }
 
     /// How many jobs are in the log.
     pub(super) fn jobs(&self) -> u64 {
-        self.places.len() as u64
+        self.locations.len() as u64
     }
 
     /// Bytes of all live records.
@@ -233,12 +234,12 @@ impl SegmentIndex {
 
     /// The segment of a job's full record.
     pub(super) fn segment_of(&self, job: Key<Job>) -> u32 {
-        self.places[job.beside()].segment
+        self.locations[job.paired()].segment
     }
 
     /// The length of a job's full record, in bytes.
     pub(super) fn length_of(&self, job: Key<Job>) -> u32 {
-        self.places[job.beside()].length
+        self.locations[job.paired()].length
     }
 
     /// The current segment.
@@ -254,7 +255,7 @@ impl SegmentIndex {
     /// The oldest segment if it is not the current one, and the job that has been in it longest.
     pub(super) fn oldest_closed(&self) -> Option<(&Segment, Option<Key<Job>>)> {
         let oldest = self.segments.front().filter(|_| self.segments.len() > 1)?;
-        Some((oldest, oldest.jobs.front().map(Key::beside)))
+        Some((oldest, oldest.jobs.front().map(Key::paired)))
     }
 
     /// The job that has been longest in the first of these segments that has one. Linear in the
@@ -265,7 +266,7 @@ impl SegmentIndex {
         }
         let upto = self.segments.iter().take_while(|segment| segment.number <= *numbers.end());
         let mut those = upto.skip_while(|segment| segment.number < *numbers.start());
-        those.find_map(|segment| segment.jobs.front()).map(Key::beside)
+        those.find_map(|segment| segment.jobs.front()).map(Key::paired)
     }
 
     /// Forgets the oldest segment, which no job needs any more.
@@ -275,12 +276,12 @@ impl SegmentIndex {
         self.closed -= oldest.used;
     }
 
-    pub(super) fn free_spent(&mut self) -> bool {
-        self.places.free_spent()
+    pub(super) fn release_one(&mut self) -> bool {
+        self.locations.release_one()
     }
 
-    pub(super) fn has_spent(&self) -> bool {
-        self.places.has_spent()
+    pub(super) fn has_releasable(&self) -> bool {
+        self.locations.has_releasable()
     }
 
     /// Walks everything and panics where something does not hold. O(all): for tests.
@@ -288,21 +289,21 @@ impl SegmentIndex {
         let mut live = 0;
         let mut jobs = 0;
         for segment in &self.segments {
-            segment.jobs.check(&self.places);
+            segment.jobs.check(&self.locations);
             jobs += segment.jobs.len();
             let mut here = 0;
-            for key in segment.jobs.iter(&self.places) {
-                let place = &self.places[key];
-                assert_eq!(place.segment, segment.number);
-                here += u64::from(place.length);
-                live += if place.is_updated { SHORT_LENGTH } else { 0 };
+            for key in segment.jobs.iter(&self.locations) {
+                let location = &self.locations[key];
+                assert_eq!(location.segment, segment.number);
+                here += u64::from(location.length);
+                live += if location.is_updated { SHORT_BYTES } else { 0 };
             }
             assert_eq!(here, segment.live);
             live += here;
         }
-        let deferred = self.places.iter().filter(|(_, place)| place.is_deferred).count();
+        let deferred = self.locations.iter().filter(|(_, location)| location.is_deferred).count();
         assert_eq!(deferred as u64, self.deferred);
-        assert_eq!((live, jobs), (self.live, self.places.len()));
+        assert_eq!((live, jobs), (self.live, self.locations.len()));
         let used = self.segments.iter().rev().skip(1).map(|segment| segment.used);
         assert_eq!(used.sum::<u64>(), self.closed);
     }

@@ -11,7 +11,7 @@
 //!
 //! A *slot* is space for one short record.
 
-use super::{reader::HEAD, record::SHORT};
+use super::{reader::VERSION_BYTES, record::SHORT_RECORD_BYTES};
 
 /// Segment files are multiples of this many bytes, and at least one.
 pub(super) const SEGMENT_ALIGN_BYTES: u64 = 4096;
@@ -21,10 +21,10 @@ pub(super) const SEGMENT_ALIGN_BYTES: u64 = 4096;
 pub(super) const HEADER_INTERVAL_BYTES: u64 = 16 * 1024;
 
 /// What a segment begins with: the version and the first segment header.
-pub(super) const HEADER_BYTES: u64 = (HEAD + SHORT) as u64;
+pub(super) const HEADER_BYTES: u64 = (VERSION_BYTES + SHORT_RECORD_BYTES) as u64;
 
 /// A short record, in bytes. A segment header has the same length.
-pub(super) const SHORT_BYTES: u64 = SHORT as u64;
+pub(super) const SHORT_BYTES: u64 = SHORT_RECORD_BYTES as u64;
 
 /// How many slots `bytes` bytes have if no segment header is due at their beginning.
 pub(super) fn slots(bytes: u64) -> u64 {

@@ -2,7 +2,7 @@
 
 use std::{io, mem, time::Duration};
 
-use super::{Name, Sync, Wal, no_segment};
+use super::{Name, SyncPolicy, Wal, no_segment};
 use crate::clock::Time;
 
 /// How often to look whether a sync that is under way has ended.
@@ -66,7 +66,7 @@ impl Wal {
     pub(super) fn next_sync(&self) -> Option<Time> {
         match (self.sync_state, self.sync) {
             (SyncState::InFlight { poll_at, .. }, _) => Some(poll_at),
-            (SyncState::Dirty { since }, Sync::Within(delay)) => Some(since + delay),
+            (SyncState::Dirty { since }, SyncPolicy::Within(delay)) => Some(since + delay),
             (SyncState::Clean | SyncState::Dirty { .. }, _) => None,
         }
     }
@@ -111,10 +111,10 @@ impl Wal {
         let name = Name::Segment(self.current.ok_or_else(no_segment)?.number);
         let covers = self.segment_index.length();
         match self.sync {
-            Sync::Within(Duration::ZERO) => self.disk.sync(name)?,
-            Sync::Never => {}
-            Sync::Within(delay) => {
-                if since + delay <= now || (self.is_unneeded() && !self.can_drop()) {
+            SyncPolicy::Within(Duration::ZERO) => self.disk.sync(name)?,
+            SyncPolicy::Never => {}
+            SyncPolicy::Within(delay) => {
+                if since + delay <= now || (self.is_oldest_unneeded() && !self.can_drop_oldest()) {
                     self.disk.begin_sync(name)?;
                     let poll_at = now + SYNC_POLL_INTERVAL;
                     self.sync_state = SyncState::InFlight { covers, poll_at, dirty_since: None };

@@ -24,7 +24,7 @@ pub(super) struct Window<'a> {
     /// What was found of the last byte that is not zero, looking from this offset on.
     last: Option<(u64, Option<u64>)>,
     /// Is told the offset up to which the file has been read, and may end that.
-    tell: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
+    on_progress: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
 }
 
 impl<'a> Window<'a> {
@@ -46,7 +46,7 @@ impl<'a> Window<'a> {
         name: Name,
         size: u64,
         buffer: &'a mut [u8],
-        tell: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
+        on_progress: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> io::Result<Self> {
         let mut window = Self {
             disk,
@@ -57,7 +57,7 @@ impl<'a> Window<'a> {
             length: 0,
             unreadable: None,
             last: None,
-            tell,
+            on_progress,
         };
         // A file that cannot be opened ends the start even if nothing of it would be read.
         window.load(0)?;
@@ -103,7 +103,7 @@ impl<'a> Window<'a> {
         let count = self.fill(offset + kept as u64, &mut buffer[kept..]);
         self.buffer = buffer;
         self.length += count?;
-        match (self.tell)((self.start + self.length as u64).min(self.size)) {
+        match (self.on_progress)((self.start + self.length as u64).min(self.size)) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(io::ErrorKind::Interrupted.into()),
         }
@@ -162,7 +162,7 @@ impl<'a> Window<'a> {
     }
 
     /// Goes through `length` bytes from an offset on, piece by piece.
-    pub(super) fn each(
+    pub(super) fn for_each_part(
         &mut self,
         offset: u64,
         length: usize,
@@ -239,9 +239,10 @@ mod tests {
         let name = Name::Segment(1);
         disk.create(name).expect("created");
         disk.write(name, 0, bytes).expect("written");
-        let (mut buffer, mut tell) =
+        let (mut buffer, mut on_progress) =
             (Window::buffer().expect("there is memory"), |_| ControlFlow::Continue(()));
-        let window = Window::new(&mut disk, name, bytes.len() as u64, &mut buffer, &mut tell);
+        let window =
+            Window::new(&mut disk, name, bytes.len() as u64, &mut buffer, &mut on_progress);
         act(&mut window.expect("it can be read"));
     }
 
@@ -261,7 +262,7 @@ mod tests {
             window.peek(Window::BYTES as u64 + 3, &mut two).expect("read");
             assert_eq!(two, bytes[Window::BYTES + 3..][..2]);
             let mut all = Vec::new();
-            let each = window.each(7, 2 * Window::BYTES, |part| {
+            let each = window.for_each_part(7, 2 * Window::BYTES, |part| {
                 all.extend_from_slice(part);
                 Ok(())
             });

@@ -16,7 +16,7 @@ use beanstalkd::{
     clock::{Calendar, Time},
     queue::State,
     server::{COMMANDS_PER_CONNECTION, Identity, Rusage, Server, Settings},
-    wal::{self, Directory, Disk, Name, Options, Report, Restored, Sync, Wal},
+    wal::{self, Directory, Disk, Name, Options, Report, Restored, SyncPolicy, Wal},
 };
 use ct::Prng;
 
@@ -82,7 +82,7 @@ impl Disk for Memory {
             bytes[at..at + new.len()].copy_from_slice(new);
         })
     }
-    fn cut(&mut self, name: Name, size: u64) -> io::Result<()> {
+    fn truncate(&mut self, name: Name, size: u64) -> io::Result<()> {
         self.with(name, |bytes| bytes.truncate(usize::try_from(size).expect("small")))
     }
     fn sync(&mut self, name: Name) -> io::Result<()> {
@@ -145,7 +145,7 @@ fn calendar() -> Calendar {
 
 pub(crate) fn open(disk: Box<dyn Disk>, segment_size: u64) -> (Restored, Wal, Report) {
     let mut restored = Restored::default();
-    let options = Options { segment_size, sync: Sync::Within(Duration::ZERO), seed: 7 };
+    let options = Options { segment_size, sync: SyncPolicy::Within(Duration::ZERO), seed: 7 };
     let opened = Wal::open(disk, options, &mut restored, calendar(), NOW, &mut wal::go_on);
     let (wal, report) = opened.expect("damage is no error");
     restored.queue.check();

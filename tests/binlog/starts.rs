@@ -14,7 +14,7 @@ use beanstalkd::{
     clock::Calendar,
     queue::{Queue, State},
     server::{COMMANDS_PER_CONNECTION, Server},
-    wal::{self, Disk, Name, Options, Report, Restored, Sync, Wal},
+    wal::{self, Disk, Name, Options, Report, Restored, SyncPolicy, Wal},
 };
 
 use crate::{
@@ -77,7 +77,7 @@ fn what_lies_behind_a_hole_is_reported_and_kept() {
         let disk = on_disk(files);
         let (restored, wal, report) = open(Box::new(disk.clone()), 4096);
         assert!(report.segments[0].is_damaged(), "{report:?}");
-        assert!(format!("{:?}", report.segments[0].complaints).contains("BehindTheEnd"));
+        assert!(format!("{:?}", report.segments[0].problems).contains("BehindTheEnd"));
         assert_eq!(ids(&restored.queue)[..49], (1..50).collect::<Vec<_>>());
         assert_eq!(disk.files()[&Name::Segment(3)], holed, "it is as it was");
         settle(&mut serve(restored, wal));
@@ -124,7 +124,7 @@ fn a_flaw_in_a_record_of_the_originals_costs_that_record() {
         let (restored, wal, report) = open(Box::new(disk.clone()), 4096);
         let wanted: Vec<u64> = (1..=20).filter(|&id| id != 5 && id != 7).collect();
         assert_eq!(ids(&restored.queue), wanted, "{what}: {report:?}");
-        assert_eq!(report.segments[0].complaints_in_all, 1, "{what}");
+        assert_eq!(report.segments[0].problem_count, 1, "{what}");
         settle(&mut serve(restored, wal));
         assert_eq!(disk.files()[&Name::Damaged(1)], before[&Name::Segment(1)], "{what}");
     }
@@ -354,11 +354,11 @@ impl Disk for Sticky {
     fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.0.write(name, offset, bytes)
     }
-    fn cut(&mut self, name: Name, size: u64) -> io::Result<()> {
+    fn truncate(&mut self, name: Name, size: u64) -> io::Result<()> {
         if name == Name::Segment(1) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        self.0.cut(name, size)
+        self.0.truncate(name, size)
     }
     fn sync(&mut self, name: Name) -> io::Result<()> {
         if self.1.swap(false, Ordering::Relaxed) {
@@ -480,7 +480,7 @@ fn behind_the_last_number_jobs_are_refused_and_kept() {
     let newest = disk.files().into_keys().filter(|name| matches!(name, Name::Segment(_))).max();
     assert_eq!(newest, Some(Name::Segment(last)));
     let mut restored = Restored::default();
-    let options = Options { segment_size: 4096, sync: Sync::Never, seed: 7 };
+    let options = Options { segment_size: 4096, sync: SyncPolicy::Never, seed: 7 };
     let calendar = Calendar::new(NOW, DATE);
     let report =
         Wal::open(Box::new(disk.clone()), options, &mut restored, calendar, NOW, &mut wal::go_on);
@@ -491,7 +491,7 @@ fn behind_the_last_number_jobs_are_refused_and_kept() {
 
 fn open_at(disk: &Memory, calendar: Calendar) -> (Restored, Wal, Report) {
     let mut restored = Restored::default();
-    let options = Options { segment_size: 4096, sync: Sync::Within(Duration::ZERO), seed: 7 };
+    let options = Options { segment_size: 4096, sync: SyncPolicy::Within(Duration::ZERO), seed: 7 };
     let (disk, progress) = (Box::new(disk.clone()), &mut wal::go_on);
     let opened = Wal::open(disk, options, &mut restored, calendar, NOW, progress);
     let (wal, report) = opened.expect("it opens");

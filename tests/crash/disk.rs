@@ -387,7 +387,7 @@ impl Disk for SimDisk {
         self.0.borrow_mut().change(name, Change::Write { offset, bytes: bytes.into() })
     }
 
-    fn cut(&mut self, name: Name, size: u64) -> io::Result<()> {
+    fn truncate(&mut self, name: Name, size: u64) -> io::Result<()> {
         self.0.borrow_mut().call()?;
         let size = usize::try_from(size).expect("a small file");
         self.0.borrow_mut().change(name, Change::Size(size))

@@ -328,7 +328,7 @@ pub(crate) struct Model {
 }
 
 /// What a job holds beside its body and its CR LF, as the manual has it.
-const JOB_COST: u64 = 128;
+const JOB_OVERHEAD_BYTES: u64 = 128;
 
 impl Model {
     pub(crate) fn new(now: u64, job_size_limit: u32, memory_limit: Option<u64>) -> Self {
@@ -456,7 +456,7 @@ impl Model {
 
     /// How many bytes all jobs hold.
     pub(crate) fn held(&self) -> u64 {
-        self.jobs.values().map(|job| job.body.len() as u64 + 2 + JOB_COST).sum()
+        self.jobs.values().map(|job| job.body.len() as u64 + 2 + JOB_OVERHEAD_BYTES).sum()
     }
 
     /// Everything there is to ask of counters.
@@ -962,13 +962,14 @@ impl Model {
 
     /// Whether another job of this size may be held.
     fn has_memory(&self, size: u64) -> bool {
-        self.may_hold(size + 2)
+        self.admits(size + 2)
     }
 
     /// Whether so many bytes of another body may be held.
-    fn may_hold(&self, bytes: u64) -> bool {
+    fn admits(&self, bytes: u64) -> bool {
         let uploads: u64 = self.peers.iter().map(|peer| peer.upload).sum();
-        self.memory_limit.is_none_or(|limit| self.held() + uploads + bytes + JOB_COST <= limit)
+        self.memory_limit
+            .is_none_or(|limit| self.held() + uploads + bytes + JOB_OVERHEAD_BYTES <= limit)
     }
 
     /// A part of a body counts; without room, it goes, and the rest of the body goes by.
@@ -977,8 +978,8 @@ impl Model {
         if self.peers[peer].put.is_none() {
             return;
         }
-        if self.may_hold(bytes) {
-            self.peers[peer].upload = bytes + JOB_COST;
+        if self.admits(bytes) {
+            self.peers[peer].upload = bytes + JOB_OVERHEAD_BYTES;
         } else {
             self.peers[peer].put = None;
         }

@@ -8,7 +8,7 @@ use beanstalkd::{
     clock::Time,
     collections::Key,
     conn::Conn,
-    memory::Memory,
+    memory::MemorySource,
     server::{COMMANDS_PER_CONNECTION, FeedResult, Identity, Rusage, Server, Settings},
     wal::Wal,
 };
@@ -110,7 +110,7 @@ impl World {
 
     /// Takes memory from somewhere else, which may refuse at any call; what was refused and must be
     /// done is tried again at once.
-    pub(crate) fn change_memory(&mut self, memory: Box<dyn Memory>) {
+    pub(crate) fn set_source(&mut self, memory: Box<dyn MemorySource>) {
         self.server.set_memory(memory, 0, Duration::ZERO);
         self.is_short = true;
     }

@@ -19,7 +19,7 @@ use beanstalkd::{
     collections::Key,
     memory,
     queue::{Client, Job, Put, Queue, Record, State, Tube},
-    wal::{self, Disk, Name, Options, Outcome, Report, Restored, Sync, Wal},
+    wal::{self, CommitOutcome, Disk, Name, Options, Report, Restored, SyncPolicy, Wal},
 };
 
 /// The system's number of the error with which a disk refuses to read what it once wrote.
@@ -43,8 +43,8 @@ struct Memory {
 #[derive(Debug)]
 struct Scarce(u32);
 
-impl memory::Memory for Scarce {
-    fn is_there(&mut self, _: usize, _: usize) -> bool {
+impl memory::MemorySource for Scarce {
+    fn can_allocate(&mut self, _: usize, _: usize) -> bool {
         let is_there = self.0 > 0;
         self.0 = self.0.saturating_sub(1);
         is_there
@@ -110,7 +110,7 @@ impl Disk for Memory {
             bytes[start..start + new.len()].copy_from_slice(new);
         })
     }
-    fn cut(&mut self, name: Name, size: u64) -> io::Result<()> {
+    fn truncate(&mut self, name: Name, size: u64) -> io::Result<()> {
         self.with(name, |bytes| bytes.resize(index(size), 0))
     }
     fn sync(&mut self, _: Name) -> io::Result<()> {
@@ -184,9 +184,10 @@ fn refuse(files: &Files, granted: u32) {
         let disk = Memory { files, unreadable: None, refusal };
         let mut restored = Restored::default();
         if let Some(memory) = memory {
-            restored.bodies.room_mut().change_memory(Box::new(memory), 0);
+            restored.bodies.budget_mut().set_source(Box::new(memory), 0);
         }
-        let options = Options { segment_size: 4096, sync: Sync::Within(Duration::ZERO), seed: 1 };
+        let options =
+            Options { segment_size: 4096, sync: SyncPolicy::Within(Duration::ZERO), seed: 1 };
         let opened = Wal::open(
             Box::new(disk.clone()),
             options,
@@ -216,7 +217,7 @@ fn refuse(files: &Files, granted: u32) {
 }
 
 fn open_with(disk: &Memory, segment_size: u64) -> io::Result<(Restored, Wal, Report)> {
-    let options = Options { segment_size, sync: Sync::Within(Duration::ZERO), seed: 1 };
+    let options = Options { segment_size, sync: SyncPolicy::Within(Duration::ZERO), seed: 1 };
     let mut restored = Restored::default();
     let disk = Box::new(disk.clone());
     let (wal, report) =
@@ -232,7 +233,7 @@ fn settle(restored: &Restored, wal: &mut Wal) {
     let mut turns = 0;
     while wal.next_deadline().is_some_and(|at| at <= START) {
         let outcome = wal.commit(restored.jobs(), START);
-        assert!(outcome == Outcome::Done && turns < 10_000);
+        assert!(outcome == CommitOutcome::Done && turns < 10_000);
         turns += 1;
     }
     wal.check();
@@ -259,7 +260,7 @@ fn go_on(restored: &mut Restored, wal: &mut Wal) {
     let put = Put { id: restored.queue.take_id(), pri: 1, delay: 2, ttr: 3, created_at: START };
     let job = put_into(restored, wal, client, "new", put, b"body\r\n");
     bury(restored, wal, client, job);
-    assert_eq!(wal.commit(restored.jobs(), START), Outcome::Done);
+    assert_eq!(wal.commit(restored.jobs(), START), CommitOutcome::Done);
     wal.check();
 }
 
@@ -272,7 +273,7 @@ fn put_into(
     body: &[u8],
 ) -> Key<Job> {
     let Restored { queue, bodies } = restored;
-    queue.use_tube(client, tube, bodies.room_mut()).expect("there is memory");
+    queue.use_tube(client, tube, bodies.budget_mut()).expect("there is memory");
     let length = Wal::full_length(tube, body.len());
     let body = bodies.store(body).expect("there is memory");
     let permit = wal.permit_put(length, START).expect("there is room");
@@ -317,7 +318,7 @@ fn make_sound(segment_size: u64, length: usize) -> Files {
             wal.delete(permit, &restored.queue, job);
             restored.bodies.remove(restored.queue.delete(job));
         }
-        assert_eq!(wal.commit(restored.jobs(), START), Outcome::Done);
+        assert_eq!(wal.commit(restored.jobs(), START), CommitOutcome::Done);
     }
     drop(wal);
     disk.files.take()

@@ -229,8 +229,8 @@ impl Both {
     fn compare(&mut self) {
         let queue = self.world.server.queue();
         self.world.server.check();
-        assert_eq!(queue.held(), self.model.held());
-        assert!(queue.held() <= self.memory_limit);
+        assert_eq!(queue.job_bytes(), self.model.held());
+        assert!(queue.job_bytes() <= self.memory_limit);
         assert!(self.world.most_waiting <= OUTPUT_BOUND);
         for peer in 0..self.readings.len() {
             let (got, wanted) = (self.world.receive(peer), self.model.receive(peer));

@@ -11,7 +11,10 @@ fn sizes_lie_close_together() {
     let mut before = (0, 0);
     for len in 1..=SHARED_BLOCK_BODY_MAX_BYTES {
         let (class, size) = class(len);
-        assert!(size >= len && size - len < ALIGN_BYTES.max(len / STEPS), "{len} in {size}");
+        assert!(
+            size >= len && size - len < ALIGN_BYTES.max(len / SIZES_PER_DOUBLING),
+            "{len} in {size}"
+        );
         assert!(BLOCK_BYTES / size >= 4);
         assert_eq!(super::class(size), (class, size));
         assert_eq!(class == before.0, size == before.1, "a class has one size");
@@ -28,9 +31,9 @@ fn small_and_large_bodies_read_the_same() {
         2,
         8,
         9,
-        SMALL - 1,
-        SMALL,
-        SMALL + 1,
+        COPIED_BODY_MAX_BYTES - 1,
+        COPIED_BODY_MAX_BYTES,
+        COPIED_BODY_MAX_BYTES + 1,
         SHARED_BLOCK_BODY_MAX_BYTES,
         SHARED_BLOCK_BODY_MAX_BYTES + 1,
         1_000_000,
@@ -52,7 +55,7 @@ fn small_and_large_bodies_read_the_same() {
 
 #[test]
 fn a_shared_body_stays_until_the_last_has_let_go() {
-    for len in [SMALL + 1, SHARED_BLOCK_BODY_MAX_BYTES + 1] {
+    for len in [COPIED_BODY_MAX_BYTES + 1, SHARED_BLOCK_BODY_MAX_BYTES + 1] {
         let mut bodies = Bodies::default();
         let one = bodies.store(&filled(len, 1)).expect("there is memory");
         let two = bodies.add_ref(&one);
@@ -85,20 +88,20 @@ fn an_empty_store_has_no_large_blocks() {
         })
         .collect();
     let held = |bodies: &Bodies| -> usize {
-        let spent = bodies.spent.iter().map(|(bytes, _)| bytes);
-        let memory = bodies.blocks.iter().map(|block| &block.bytes).chain(spent);
+        let releasable = bodies.releasable.iter().map(|(bytes, _)| bytes);
+        let memory = bodies.blocks.iter().map(|block| &block.bytes).chain(releasable);
         memory.map(Vec::capacity).sum()
     };
     assert!(held(&bodies) > 30_000 * 1800);
     for body in all {
         bodies.remove(body);
     }
-    while bodies.free_spent() {}
+    while bodies.release_one() {}
     let is_worn = |block: &Block| !block.bytes.is_empty() && block.used_bytes() > KEEP_BELOW_BYTES;
     assert!(!bodies.blocks.iter().any(is_worn));
     let sizes = bodies.open.iter().filter(|open| !open.is_empty()).count();
     assert!(
-        held(&bodies) <= (sizes + SPARE_BLOCKS_MAX) * BLOCK_BYTES,
+        held(&bodies) <= (sizes + KEPT_BLOCKS_MAX) * BLOCK_BYTES,
         "at most one block of each size is left"
     );
 }
@@ -112,15 +115,15 @@ fn a_worn_block_is_not_kept_for_small_bodies() {
     for body in large {
         bodies.remove(body);
     }
-    while bodies.free_spent() {}
+    while bodies.release_one() {}
     for len in 1..500 {
         let body = bodies.store(&filled(len * ALIGN_BYTES, 1)).expect("there is memory");
         bodies.remove(body);
     }
-    while bodies.free_spent() {}
+    while bodies.release_one() {}
     let kept = bodies.blocks.iter().filter(|block| !block.bytes.is_empty());
     assert_eq!(kept.map(Block::used_bytes).filter(|&used| used > KEEP_BELOW_BYTES).count(), 0);
-    assert_eq!(bodies.spent.len(), SPARE_BLOCKS_MAX);
+    assert_eq!(bodies.releasable.len(), KEPT_BLOCKS_MAX);
 }
 
 #[test]
@@ -129,17 +132,17 @@ fn a_lone_large_body_finds_the_room_of_the_one_before() {
     for _ in 0..10 {
         let body = bodies.store(&filled(SHARED_BLOCK_BODY_MAX_BYTES, 1)).expect("there is memory");
         bodies.remove(body);
-        assert!(!bodies.has_spent());
+        assert!(!bodies.has_releasable());
     }
-    assert_eq!(bodies.spent.len(), 1);
+    assert_eq!(bodies.releasable.len(), 1);
 }
 
 /// Memory that is refused always.
 #[derive(Debug)]
 struct Nothing;
 
-impl crate::memory::Memory for Nothing {
-    fn is_there(&mut self, _: usize, _: usize) -> bool {
+impl crate::memory::MemorySource for Nothing {
+    fn can_allocate(&mut self, _: usize, _: usize) -> bool {
         false
     }
 }
@@ -151,7 +154,7 @@ fn without_memory_the_place_of_a_removed_body_is_taken_again() {
     let mut bodies = Bodies::default();
     let mut all: Vec<Body> =
         (0..64).map(|_| bodies.store(&filled(60_000, 1)).expect("there is memory")).collect();
-    bodies.room_mut().change_memory(Box::new(Nothing), 0);
+    bodies.budget_mut().set_source(Box::new(Nothing), 0);
     for round in 0..20 {
         bodies.remove(all.swap_remove(round * 3 % all.len()));
         let body = if round % 2 == 0 {
@@ -209,8 +212,8 @@ proptest! {
             prop_assert_eq!(bodies.handles(), held.len());
             let distinct: std::collections::BTreeMap<_, _> =
                 held.iter().map(|(it, _)| ((it.block, it.slot), it.len() as u64)).collect();
-            let counted: u64 = distinct.values().map(|len| len + BODY_COST).sum();
-            prop_assert_eq!(bodies.room().held(), counted);
+            let counted: u64 = distinct.values().map(|len| len + BODY_OVERHEAD_BYTES).sum();
+            prop_assert_eq!(bodies.budget().body_bytes(), counted);
         }
         for (body, wanted) in &held {
             prop_assert_eq!(bodies.bytes(body), wanted);

@@ -60,7 +60,7 @@ fn what_is_written_is_read_back() {
         }
         assert_eq!(decode(&[], 9, Format::Plain), Ok(Found::End));
     }
-    assert_eq!(encoded(None).len(), 9 + SHORT);
+    assert_eq!(encoded(None).len(), 9 + SHORT_RECORD_BYTES);
 }
 
 /// A flipped bit in a name, a fact or a body would otherwise be somebody's job.
@@ -117,7 +117,7 @@ fn version_5_counts_in_microseconds() {
     bytes.extend_from_slice(b"tube");
     let mut body = Vec::new();
     fields(Kind::Buried).write(&mut body);
-    bytes.extend_from_slice(&body[..FACTS_5]);
+    bytes.extend_from_slice(&body[..FIELDS_5_BYTES]);
     bytes.extend_from_slice(b"12345\r\n");
     let Ok(Found::Record(record)) = decode(&bytes, 0, Format::Five) else {
         panic!("a record");
@@ -131,21 +131,21 @@ fn version_5_counts_in_microseconds() {
 /// one of ours, of which nothing could be read.
 #[test]
 fn a_name_that_looks_like_a_mark_is_none() {
-    let mut mark = Vec::new();
-    Mark { salt: SALT, next_id: 7 }.encode(0, &mut mark);
-    assert_eq!(Mark::likely_salt(&mark), Some(SALT));
-    assert_eq!(Mark::at(&mark, 0), Some(Mark { salt: SALT, next_id: 7 }));
+    let mut header = Vec::new();
+    SegmentHeader { salt: SALT, next_id: 7 }.encode(0, &mut header);
+    assert_eq!(SegmentHeader::likely_salt(&header), Some(SALT));
+    assert_eq!(SegmentHeader::at(&header, 0), Some(SegmentHeader { salt: SALT, next_id: 7 }));
     let name = "x".repeat(40) + "bnstlkRS" + &"x".repeat(60);
     let mut bytes = Vec::new();
     encode(&fields(Kind::Ready), Some((&name, b"\r\n")), SALT, 0, &mut bytes);
-    assert_eq!(bytes[44..52], MAGIC.to_le_bytes());
-    assert_eq!(Mark::likely_salt(&bytes), None);
-    for byte in 0..mark.len() {
-        let mut mark = mark.clone();
-        mark[byte] ^= 1;
-        assert_eq!(Mark::at(&mark, 0), None);
+    assert_eq!(bytes[44..52], HEADER_MAGIC.to_le_bytes());
+    assert_eq!(SegmentHeader::likely_salt(&bytes), None);
+    for byte in 0..header.len() {
+        let mut header = header.clone();
+        header[byte] ^= 1;
+        assert_eq!(SegmentHeader::at(&header, 0), None);
         let is_salt = (4 + 24..4 + 32).contains(&byte);
-        assert_eq!(Mark::likely_salt(&mark) == Some(SALT), !is_salt, "byte {byte}");
+        assert_eq!(SegmentHeader::likely_salt(&header) == Some(SALT), !is_salt, "byte {byte}");
     }
 }
 

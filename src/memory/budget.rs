@@ -1,9 +1,9 @@
 //! Whether there is memory, tried before it is needed.
 //!
-//! A list that grows cannot refuse: where memory for it is missing, the process ends. So whoever
-//! is about to make something grow takes the memory for it from the [`Room`], as long as that can
-//! still be refused. The room is tried a step ahead: most of what is taken costs a subtraction, and
-//! a call to the system only once in [`PROBE_STEP_BYTES`] bytes of growth. Growth within what a
+//! A list that grows cannot refuse: where memory for it is missing, the process ends. So whoever is
+//! about to make something grow takes the memory for it from the [`MemoryBudget`], as long as that
+//! can still be refused. The room is tried a step ahead: most of what is taken costs a subtraction,
+//! and a call to the system only once in [`PROBE_STEP_BYTES`] bytes of growth. Growth within what a
 //! list has room for already costs nothing at all.
 //!
 //! Beside what there is, there may be a ceiling on what bodies may count for.
@@ -29,172 +29,173 @@ const SMALL_GROWTH_MAX_BYTES: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Need {
     /// Something that stays: jobs, tubes, input that is kept.
-    More,
+    Storage,
     /// A connection, or a large list.
     Connection,
     /// One more reply for a client that has not been sent all those before.
     Reply,
     /// A reply for a client that has been sent all others; something that falls due.
-    Least,
+    Essential,
 }
 
 /// How many bytes must be left beside what is asked for, for each need. After a start, the same
 /// jobs lie otherwise in memory, and the first connection must find some nevertheless: hence the
 /// distance between the first two.
-const SPARE_BYTES: [usize; 4] = [7 << 20, 4 << 20, 3 << 20, 2 << 20];
+const HEADROOM_BYTES: [usize; 4] = [7 << 20, 4 << 20, 3 << 20, 2 << 20];
 
 /// Where memory comes from. Tests have others, which refuse.
-pub trait Memory: fmt::Debug {
-    /// Whether `bytes` in one piece could be had now, and `spare` more in smaller ones. Takes
+pub trait MemorySource: fmt::Debug {
+    /// Whether `bytes` in one piece could be had now, and `headroom` more in smaller ones. Takes
     /// nothing.
-    fn is_there(&mut self, bytes: usize, spare: usize) -> bool;
+    fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool;
 }
 
 /// The system's memory: two calls to the system for each try, some microseconds. If there is too
 /// little in one piece, what was freed between other things is counted: some ten microseconds.
 #[derive(Debug)]
-struct System;
+struct SystemMemory;
 
 /// A piece of memory in bytes that is surely enough for anything small.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// The most pieces that are tried together: enough for what is spared.
-const PIECES_MAX: usize = SPARE_BYTES[0] / PIECE_BYTES;
+const PIECES_MAX: usize = HEADROOM_BYTES[0] / PIECE_BYTES;
 
 /// So many bytes in one piece, if they can be had.
 fn try_piece(bytes: usize) -> Option<Vec<u8>> {
     let mut piece: Vec<u8> = Vec::new();
-    let is_there = piece.try_reserve_exact(bytes).is_ok();
+    let is_granted = piece.try_reserve_exact(bytes).is_ok();
     // Or the compiler would see that the memory is not used, and not ask for it.
     black_box(&mut piece);
-    is_there.then_some(piece)
+    is_granted.then_some(piece)
 }
 
-impl Memory for System {
-    fn is_there(&mut self, bytes: usize, spare: usize) -> bool {
-        if try_piece(bytes.saturating_add(spare)).is_some() {
+impl MemorySource for SystemMemory {
+    fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
+        if try_piece(bytes.saturating_add(headroom)).is_some() {
             return true;
         }
         let Some(_first) = try_piece(bytes) else { return false };
         let mut pieces = [const { Vec::<u8>::new() }; PIECES_MAX];
-        let count = spare.div_ceil(PIECE_BYTES);
+        let count = headroom.div_ceil(PIECE_BYTES);
         count <= PIECES_MAX
             && pieces[..count].iter_mut().all(|piece| {
                 let made = try_piece(PIECE_BYTES);
-                let is_there = made.is_some();
+                let is_granted = made.is_some();
                 *piece = made.unwrap_or_default();
-                is_there
+                is_granted
             })
     }
 }
 
 /// Memory that may be taken.
 #[derive(Debug)]
-pub struct Room {
-    memory: Box<dyn Memory>,
+pub struct MemoryBudget {
+    source: Box<dyn MemorySource>,
     step: isize,
     /// For each need: so many bytes must be left beside it.
-    spare: [usize; SPARE_BYTES.len()],
+    headroom: [usize; HEADROOM_BYTES.len()],
     /// For each need: so many bytes are left of what was tried last. Below zero where it must be
     /// tried again.
-    left: [isize; SPARE_BYTES.len()],
-    /// It was tried in vain since [`Room::renew`].
-    is_refused: [bool; SPARE_BYTES.len()],
+    left: [isize; HEADROOM_BYTES.len()],
+    /// It was tried in vain since [`MemoryBudget::forget_refusals`].
+    is_refused: [bool; HEADROOM_BYTES.len()],
     /// What all bodies count for, in bytes; and how much that may be.
-    held: u64,
-    ceiling: u64,
+    body_bytes: u64,
+    body_limit: u64,
 }
 
 /// Nothing is left, and what is given back does not change that.
 const NOTHING: isize = isize::MIN / 2;
 
-impl Default for Room {
+impl Default for MemoryBudget {
     fn default() -> Self {
-        Self::new(Box::new(System), PROBE_STEP_BYTES)
+        Self::new(Box::new(SystemMemory), PROBE_STEP_BYTES)
     }
 }
 
-impl Room {
+impl MemoryBudget {
     /// Memory from there, tried so many bytes ahead; with zero, tried each time.
-    pub fn new(memory: Box<dyn Memory>, step: usize) -> Self {
+    pub fn new(source: Box<dyn MemorySource>, step: usize) -> Self {
         Self {
-            memory,
+            source,
             step: bytes(step),
-            spare: SPARE_BYTES,
-            left: [NOTHING; SPARE_BYTES.len()],
-            is_refused: [false; SPARE_BYTES.len()],
-            held: 0,
-            ceiling: u64::MAX,
+            headroom: HEADROOM_BYTES,
+            left: [NOTHING; HEADROOM_BYTES.len()],
+            is_refused: [false; HEADROOM_BYTES.len()],
+            body_bytes: 0,
+            body_limit: u64::MAX,
         }
     }
 
     /// Goes on with memory from somewhere else.
-    pub fn change_memory(&mut self, memory: Box<dyn Memory>, step: usize) {
-        let Self { spare, held, ceiling, .. } = *self;
-        *self = Self { spare, held, ceiling, ..Self::new(memory, step) };
+    pub fn set_source(&mut self, source: Box<dyn MemorySource>, step: usize) {
+        let Self { headroom, body_bytes, body_limit, .. } = *self;
+        *self = Self { headroom, body_bytes, body_limit, ..Self::new(source, step) };
     }
 
     /// Spares no more than so many bytes from now on, whatever the need, or again what it spares
     /// otherwise: a start, when there are no clients yet, must find room for what fitted before.
-    pub fn set_spare(&mut self, bytes: Option<usize>) {
-        self.spare = SPARE_BYTES.map(|spare| bytes.map_or(spare, |bytes| spare.min(bytes)));
-        self.left = [NOTHING; SPARE_BYTES.len()];
+    pub fn limit_headroom(&mut self, bytes: Option<usize>) {
+        self.headroom =
+            HEADROOM_BYTES.map(|headroom| bytes.map_or(headroom, |bytes| headroom.min(bytes)));
+        self.left = [NOTHING; HEADROOM_BYTES.len()];
     }
 
     /// Refuses what would make bodies count for more than so many bytes. What is there stays.
-    pub fn set_ceiling(&mut self, bytes: u64) {
-        self.ceiling = bytes;
+    pub fn set_body_limit(&mut self, bytes: u64) {
+        self.body_limit = bytes;
     }
 
     /// What all bodies count for, in bytes.
-    pub fn held(&self) -> u64 {
-        self.held
+    pub fn body_bytes(&self) -> u64 {
+        self.body_bytes
     }
 
     /// Whether the ceiling allows so many bytes more.
-    pub(super) fn may_hold(&self, bytes: u64) -> bool {
-        self.held.saturating_add(bytes) <= self.ceiling
+    pub(super) fn admits_body_bytes(&self, bytes: u64) -> bool {
+        self.body_bytes.saturating_add(bytes) <= self.body_limit
     }
 
     /// Counts so many bytes of bodies.
-    pub fn hold(&mut self, bytes: u64) {
-        self.held += bytes;
+    pub fn add_body_bytes(&mut self, bytes: u64) {
+        self.body_bytes += bytes;
     }
 
     /// They are gone.
-    pub fn let_go(&mut self, bytes: u64) {
-        self.held -= bytes;
+    pub fn remove_body_bytes(&mut self, bytes: u64) {
+        self.body_bytes -= bytes;
     }
 
     /// What was refused may be tried again: for once a turn, lest everybody try in vain.
-    pub fn renew(&mut self) {
-        self.is_refused = [false; SPARE_BYTES.len()];
+    pub fn forget_refusals(&mut self) {
+        self.is_refused = [false; HEADROOM_BYTES.len()];
     }
 
-    /// Whether this need was refused since [`Room::renew`]. Tries nothing.
-    pub fn is_refused(&self, need: Need) -> bool {
+    /// Whether this need was refused since [`MemoryBudget::forget_refusals`]. Tries nothing.
+    pub fn was_refused(&self, need: Need) -> bool {
         self.is_refused[need as usize]
     }
 
     /// Whether `count` bytes may be taken. O(1), and seldom a call to the system.
     #[inline]
-    pub fn has(&mut self, need: Need, count: usize) -> bool {
-        self.left[need as usize] >= bytes(count) || self.is_there(need, count)
+    pub fn admits(&mut self, need: Need, count: usize) -> bool {
+        self.left[need as usize] >= bytes(count) || self.probe_again(need, count)
     }
 
     #[cold]
-    fn is_there(&mut self, need: Need, count: usize) -> bool {
+    fn probe_again(&mut self, need: Need, count: usize) -> bool {
         let at = need as usize;
         if self.is_refused[at] && bytes(count) <= self.step {
             return false;
         }
         let asked = bytes(count);
         // Mostly there is enough for all needs, and one try is enough.
-        let most = Need::More as usize;
+        let most = Need::Storage as usize;
         let first = if self.is_refused[most] { at } else { most };
         for tried in [first, at] {
             let ahead = count.saturating_add(self.step.unsigned_abs());
-            if self.memory.is_there(ahead, self.spare[tried]) {
+            if self.source.can_allocate(ahead, self.headroom[tried]) {
                 let left = if self.step == 0 { 0 } else { self.step.saturating_add(asked) };
                 self.left[tried..].fill(left);
                 return true;
@@ -214,18 +215,22 @@ impl Room {
     #[inline]
     pub fn take(&mut self, need: Need, count: usize) -> Result<(), OutOfMemory> {
         // What was tried before may be there in pieces only.
-        let is_there =
-            if count > PIECE_BYTES { self.is_there(need, count) } else { self.has(need, count) };
-        if !is_there {
+        let is_granted = if count > PIECE_BYTES {
+            self.probe_again(need, count)
+        } else {
+            self.admits(need, count)
+        };
+        if !is_granted {
             return Err(OutOfMemory);
         }
-        self.spend(count);
+        self.deduct(count);
         Ok(())
     }
 
-    /// Takes `count` bytes that nobody can refuse any more: [`Room::has`] has granted them.
+    /// Takes `count` bytes that nobody can refuse any more: [`MemoryBudget::admits`] has granted
+    /// them.
     #[inline]
-    pub fn spend(&mut self, count: usize) {
+    pub fn deduct(&mut self, count: usize) {
         for left in &mut self.left {
             *left = left.saturating_sub(bytes(count));
         }
@@ -233,7 +238,7 @@ impl Room {
 
     /// Gives back `count` bytes that were taken.
     #[inline]
-    pub fn give(&mut self, count: usize) {
+    pub fn credit(&mut self, count: usize) {
         for left in &mut self.left {
             if *left < self.step {
                 *left = left.saturating_add(bytes(count)).min(self.step);
@@ -243,18 +248,18 @@ impl Room {
 
     /// Takes what a buffer has grown by, or gives back what it has shrunk by.
     #[inline]
-    pub fn follow(&mut self, before: usize, after: usize) {
+    pub fn on_resize(&mut self, before: usize, after: usize) {
         if after > before {
-            self.spend(after - before);
+            self.deduct(after - before);
         } else if after < before {
-            self.give(before - after);
+            self.credit(before - after);
         }
     }
 
     /// Makes a list long enough for `length` items in all. Fails where there is no memory for it:
     /// the list is as it was. O(1), unless the list must move.
     #[inline]
-    pub fn grow<T>(
+    pub fn grow_vec<T>(
         &mut self,
         need: Need,
         list: &mut Vec<T>,
@@ -269,17 +274,17 @@ impl Room {
 
     /// The same for a line that is left at its other end.
     #[inline]
-    pub fn grow_line<T>(
+    pub fn grow_deque<T>(
         &mut self,
         need: Need,
-        line: &mut VecDeque<T>,
+        deque: &mut VecDeque<T>,
         length: usize,
     ) -> Result<(), OutOfMemory> {
-        if line.capacity() >= length {
+        if deque.capacity() >= length {
             return Ok(());
         }
-        self.take_for::<T>(need, line.capacity(), length)?;
-        line.try_reserve(length - line.len()).map_err(|_| OutOfMemory)
+        self.take_for::<T>(need, deque.capacity(), length)?;
+        deque.try_reserve(length - deque.len()).map_err(|_| OutOfMemory)
     }
 
     /// Takes the memory of a list that moves: it doubles, and begins with four items or so.
@@ -292,7 +297,7 @@ impl Room {
             size,
         )?;
         // The old one goes when the new one is filled.
-        self.give(before * size_of::<T>());
+        self.credit(before * size_of::<T>());
         Ok(())
     }
 }
@@ -319,35 +324,35 @@ mod tests {
         tries: Arc<AtomicUsize>,
     }
 
-    impl Memory for Limited {
-        fn is_there(&mut self, bytes: usize, spare: usize) -> bool {
+    impl MemorySource for Limited {
+        fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
             self.tries.fetch_add(1, Relaxed);
-            bytes.saturating_add(spare) <= self.bytes.load(Relaxed)
+            bytes.saturating_add(headroom) <= self.bytes.load(Relaxed)
         }
     }
 
     #[test]
     fn what_no_machine_has_is_not_there() {
-        let mut room = Room::default();
-        assert!(room.has(Need::More, 0));
-        assert!(!room.has(Need::More, usize::MAX));
-        assert!(!room.has(Need::More, 1 << 62));
-        assert!(room.has(Need::More, 1), "what is too much for one is not missing for all");
+        let mut budget = MemoryBudget::default();
+        assert!(budget.admits(Need::Storage, 0));
+        assert!(!budget.admits(Need::Storage, usize::MAX));
+        assert!(!budget.admits(Need::Storage, 1 << 62));
+        assert!(budget.admits(Need::Storage, 1), "what is too much for one is not missing for all");
     }
 
     #[test]
     fn a_try_covers_a_step_and_no_more() {
         let memory = Limited::default();
         memory.bytes.store(usize::MAX, Relaxed);
-        let mut room = Room::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
+        let mut budget = MemoryBudget::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
         for _ in 0..100 {
-            room.take(Need::More, PROBE_STEP_BYTES / 100).expect("there is memory");
+            budget.take(Need::Storage, PROBE_STEP_BYTES / 100).expect("there is memory");
         }
         assert_eq!(memory.tries.load(Relaxed), 1);
         // What comes and goes is not tried again and again.
         for _ in 0..1000 {
-            room.take(Need::More, PROBE_STEP_BYTES / 10).expect("there is memory");
-            room.give(PROBE_STEP_BYTES / 10);
+            budget.take(Need::Storage, PROBE_STEP_BYTES / 10).expect("there is memory");
+            budget.credit(PROBE_STEP_BYTES / 10);
         }
         assert_eq!(memory.tries.load(Relaxed), 2);
     }
@@ -355,13 +360,13 @@ mod tests {
     #[test]
     fn who_needs_less_goes_on_longer() {
         let memory = Limited::default();
-        let mut room = Room::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
-        let needs = [Need::More, Need::Connection, Need::Reply, Need::Least];
+        let mut budget = MemoryBudget::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
+        let needs = [Need::Storage, Need::Connection, Need::Reply, Need::Essential];
         for (mebibytes, granted) in [(8, 4), (7, 3), (5, 3), (4, 2), (3, 1), (2, 0), (8, 4)] {
             memory.bytes.store(mebibytes << 20, Relaxed);
-            room.renew();
-            room.left = [NOTHING; SPARE_BYTES.len()];
-            let count = needs.iter().filter(|&&need| room.has(need, 1000)).count();
+            budget.forget_refusals();
+            budget.left = [NOTHING; HEADROOM_BYTES.len()];
+            let count = needs.iter().filter(|&&need| budget.admits(need, 1000)).count();
             assert_eq!(count, granted, "with {mebibytes} MiB");
         }
     }
@@ -369,30 +374,30 @@ mod tests {
     #[test]
     fn what_is_refused_is_not_tried_again_until_it_may_be() {
         let memory = Limited::default();
-        let mut room = Room::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
+        let mut budget = MemoryBudget::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
         for _ in 0..10 {
-            assert_eq!(room.take(Need::More, 1), Err(OutOfMemory));
-            room.give(1 << 20);
+            assert_eq!(budget.take(Need::Storage, 1), Err(OutOfMemory));
+            budget.credit(1 << 20);
         }
         assert_eq!(memory.tries.load(Relaxed), 1, "and what is given back is not enough");
         memory.bytes.store(usize::MAX, Relaxed);
-        room.renew();
-        assert_eq!(room.take(Need::More, 1), Ok(()));
+        budget.forget_refusals();
+        assert_eq!(budget.take(Need::Storage, 1), Ok(()));
     }
 
     #[test]
     fn a_list_that_cannot_grow_is_as_it_was() {
         let memory = Limited::default();
-        let mut room = Room::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
-        let (mut list, mut line) = (vec![1, 2, 3], VecDeque::from([1, 2, 3]));
-        let (long, deep) = (list.capacity(), line.capacity());
-        assert_eq!(room.grow(Need::Least, &mut list, 1000), Err(OutOfMemory));
-        assert_eq!(room.grow_line(Need::Least, &mut line, 1000), Err(OutOfMemory));
-        assert_eq!((list.capacity(), line.capacity()), (long, deep));
+        let mut budget = MemoryBudget::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
+        let (mut list, mut deque) = (vec![1, 2, 3], VecDeque::from([1, 2, 3]));
+        let (long, deep) = (list.capacity(), deque.capacity());
+        assert_eq!(budget.grow_vec(Need::Essential, &mut list, 1000), Err(OutOfMemory));
+        assert_eq!(budget.grow_deque(Need::Essential, &mut deque, 1000), Err(OutOfMemory));
+        assert_eq!((list.capacity(), deque.capacity()), (long, deep));
         memory.bytes.store(usize::MAX, Relaxed);
-        room.renew();
-        assert_eq!(room.grow(Need::Least, &mut list, 1000), Ok(()));
-        assert_eq!(room.grow_line(Need::Least, &mut line, 1000), Ok(()));
-        assert!(list.capacity() >= 1000 && line.capacity() >= 1000);
+        budget.forget_refusals();
+        assert_eq!(budget.grow_vec(Need::Essential, &mut list, 1000), Ok(()));
+        assert_eq!(budget.grow_deque(Need::Essential, &mut deque, 1000), Ok(()));
+        assert!(list.capacity() >= 1000 && deque.capacity() >= 1000);
     }
 }
