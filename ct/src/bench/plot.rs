@@ -12,7 +12,7 @@ use plotters::backend::DrawingBackend as _;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::report::number;
+use super::report::{number, ratio_number};
 use super::run_file::RunFile;
 use super::stats::Spread;
 
@@ -41,7 +41,7 @@ const WORKLOADS: [Workload; 13] = [
     workload("backlog/ready-random cycle", "beside 1,000,000 ready jobs", false),
     workload("tubes/1000 cycle", "beside 1,000 tubes", false),
     workload("tubes/10000 cycle", "beside 10,000 tubes", true),
-    workload("held/10000", "10,000 jobs reserved, pipelines of 8", true),
+    workload("held/10000", "1 client with 10,000 jobs, pipelines of 8", true),
     workload("binlog/f50-10x1 put", "binlog, sync each 50 ms: 10 producers", false),
     workload("binlog/f0-1x1 put", "binlog, sync before reply: 1 producer", true),
     workload("binlog/f0-100x1 put", "binlog, sync before reply: 100 producers", true),
@@ -243,7 +243,7 @@ fn gains(bars: &[(&str, Spread)], theme: &Theme) -> Result<String, Box<dyn Error
             for x in [least, most] {
                 canvas.line(&[(x, y - 3), (x, y + 3)], theme.ink, 1)?;
             }
-            let label = format!("{}×", ratio(gain.median));
+            let label = format!("{}×", ratio_number(gain.median));
             canvas.text((to.max(most) + 8, y), &label, PLAIN, theme.ink, HPos::Left)?;
         }
         canvas.line(&[(one, TOP - 6), (one, bottom)], theme.ink, 2)?;
@@ -465,11 +465,6 @@ fn short(value: f64) -> String {
     text
 }
 
-/// Writes a ratio: two decimals below ten, one below a hundred.
-pub fn ratio(value: f64) -> String {
-    if value < 1.0 { format!("{value:.2}") } else { number(value) }
-}
-
 #[expect(clippy::cast_possible_truncation, reason = "pictures are smaller than 2^31 pixels")]
 fn pixels(value: f64) -> i32 {
     value.round() as i32
@@ -625,6 +620,5 @@ mod tests {
         for (value, text) in cases {
             assert_eq!(short(value), text);
         }
-        assert_eq!([0.96, 16.68, 105.8].map(ratio), ["0.96", "16.7", "106"]);
     }
 }

@@ -260,6 +260,11 @@ pub fn number(value: f64) -> String {
     if fraction.is_empty() { grouped } else { format!("{grouped}.{fraction}") }
 }
 
+/// Writes a ratio: two decimals below ten, one below a hundred, and none above.
+pub fn ratio_number(value: f64) -> String {
+    if value < 1.0 { format!("{value:.2}") } else { number(value) }
+}
+
 fn ratio_text(ratio: &Spread) -> String {
     format!("{:.2} ({:.2}–{:.2})", ratio.median, ratio.least, ratio.most)
 }
@@ -388,5 +393,6 @@ mod tests {
         for (value, text) in cases {
             assert_eq!(number(value).replace("1,000", "1000"), text);
         }
+        assert_eq!([0.964, 1.0, 16.68, 105.8].map(ratio_number), ["0.96", "1.00", "16.7", "106"]);
     }
 }
