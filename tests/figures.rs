@@ -45,7 +45,7 @@ fn files(folder: &str, ending: &str) -> BTreeSet<String> {
 }
 
 /// Compares a page with what it should be, or writes it if the environment says so.
-fn hold(path: &str, expected: &str) {
+fn check_page(path: &str, expected: &str) {
     let actual = read(path);
     if env::var_os("UPDATE").is_some() && actual != expected {
         fs::write(root().join(path), expected).expect("a page can be written");
@@ -307,7 +307,7 @@ fn the_tables_are_those_of_the_runs() {
             }
             _ => figure_cell(&runs, row, header),
         };
-        hold(path, &with_tables(&page, "row", cell));
+        check_page(path, &with_tables(&page, "row", cell));
     }
     let chart = read("doc/performance/gains.svg");
     for row in read("doc/performance.md").lines().map(cells).filter(|cells| cells.len() == 10) {
@@ -418,10 +418,10 @@ fn the_verdicts_are_those_of_the_raw_table() {
     };
     let path = "doc/reliability.md";
     let page = read(path);
-    hold(path, &with_tables(&page, "abuse", cell));
+    check_page(path, &with_tables(&page, "abuse", cell));
     let verdicts = page.split_once("\n## Abuse\n").expect("a section on abuse").1;
     let verdicts = verdicts.split("\n## ").next().expect("a section has an end");
-    let mut told = BTreeSet::new();
+    let mut judged = BTreeSet::new();
     for cells in verdicts.lines().filter(|line| line.starts_with('|')).map(cells) {
         let [abuse, _, _, _, ours, original] = cells[..] else { continue };
         if abuse == "abuse" || abuse.starts_with("--") {
@@ -430,11 +430,11 @@ fn the_verdicts_are_those_of_the_raw_table() {
         for (side, outcome) in [(0, ours), (1, original)] {
             assert_eq!(outcome == "held", find(abuse, side).1, "{abuse}: {outcome}");
         }
-        told.insert(abuse.to_owned());
+        judged.insert(abuse.to_owned());
     }
     let all = raw.lines().filter(|line| line.starts_with('|')).map(cells);
     let all = all.filter(|cells| cells.len() == 8 && cells[1].starts_with("beanstalkd"));
-    assert_eq!(told, all.map(|cells| cells[0].to_owned()).collect(), "every abuse has a row");
+    assert_eq!(judged, all.map(|cells| cells[0].to_owned()).collect(), "every abuse has a row");
 }
 
 /// A link to a file or a heading that is not there sends the reader nowhere.
