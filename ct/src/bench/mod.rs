@@ -7,7 +7,8 @@
 //! - [`measure`] reads what a run cost either side, and `calls` counts system calls;
 //! - [`scenario`] lists the presets, and `special` runs those that are no repeated load;
 //! - [`target`] starts what is compared, [`compare`] takes turns, [`stats`] finds the middle;
-//! - [`report`] makes the table and the JSON, [`plot`] the curves, [`machine`] one line for both;
+//! - [`report`] makes the table and the JSON, [`machine`] one line for both;
+//! - [`run_file`] reads the table back from Markdown, and [`plot`] draws it;
 //! - [`goals`] says whether that is enough;
 //! - [`crowd`] compares a daemon with itself, alone and in a crowd.
 
@@ -25,6 +26,7 @@ pub mod op;
 pub mod plot;
 pub mod reader;
 pub mod report;
+pub mod run_file;
 pub mod scenario;
 mod special;
 pub mod state;

@@ -1,209 +1,624 @@
-//! Draws the curves of a report: one picture for each family and figure, both axes logarithmic.
+//! Draws a run: the gain of each workload as bars, and curves over what varies.
+//!
+//! All pictures come from the Markdown table of a run, so the documents' pictures can be drawn
+//! again from the run files beside them. A logarithmic axis never shows zero; a curve that begins
+//! there has a gap in its axis.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use plotters::backend::DrawingBackend as _;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::compare::Row;
-use super::report::Report;
+use super::report::{number, ratio_number};
+use super::run_file::RunFile;
 use super::stats::Spread;
 
-const SIZE: (u32, u32) = (820, 460);
+/// A workload of the chart of gains.
+struct Workload {
+    /// The name of its row.
+    row: &'static str,
+    /// What a reader is told of it.
+    words: &'static str,
+    /// Whether the summary has it too.
+    in_summary: bool,
+}
+
+const fn workload(row: &'static str, words: &'static str, in_summary: bool) -> Workload {
+    Workload { row, words, in_summary }
+}
+
+/// What the chart of gains shows, from above. The rate is compared.
+const WORKLOADS: [Workload; 13] = [
+    workload("connections/1", "1 client", false),
+    workload("connections/10", "10 clients", true),
+    workload("connections/1000", "1,000 clients", false),
+    workload("workers/100x100", "100 producers, 100 blocked workers", true),
+    workload("body/65535", "bodies of 64 KiB", false),
+    workload("pipeline/64", "pipelines of 64", true),
+    workload("backlog/ready-random cycle", "beside 1,000,000 ready jobs", false),
+    workload("tubes/1000 cycle", "beside 1,000 tubes", false),
+    workload("tubes/10000 cycle", "beside 10,000 tubes", true),
+    workload("held/10000", "1 client with 10,000 jobs, pipelines of 8", true),
+    workload("binlog/f50-10x1 put", "binlog, sync each 50 ms: 10 producers", false),
+    workload("binlog/f0-1x1 put", "binlog, sync before reply: 1 producer", true),
+    workload("binlog/f0-100x1 put", "binlog, sync before reply: 100 producers", true),
+];
+
+/// One picture of curves: a figure over what varies among the rows of a family.
+struct Curve {
+    /// The name of the file, without its ending.
+    file: &'static str,
+    /// What the names of its rows begin with; a number follows.
+    family: &'static str,
+    /// What follows the number.
+    phase: &'static str,
+    figure: &'static str,
+    title: &'static str,
+    /// What the axes show.
+    across: &'static str,
+    up: &'static str,
+}
+
+const CURVES: [Curve; 7] = [
+    Curve {
+        file: "connections-rate",
+        family: "connections/",
+        phase: "",
+        figure: "rate",
+        title: "Commands a second, by number of clients",
+        across: "clients that put, reserve and delete, and wait for each reply",
+        up: "commands a second",
+    },
+    Curve {
+        file: "connections-cpu",
+        family: "connections/",
+        phase: "",
+        figure: "cpu",
+        title: "CPU time of a command, by number of clients",
+        across: "clients that put, reserve and delete, and wait for each reply",
+        up: "µs of the daemon's CPU time a command",
+    },
+    Curve {
+        file: "pipeline-rate",
+        family: "pipeline/",
+        phase: "",
+        figure: "rate",
+        title: "Commands a second, by depth of the pipeline",
+        across: "commands that each of 10 clients sends before it reads the replies",
+        up: "commands a second",
+    },
+    Curve {
+        file: "tubes-rate",
+        family: "tubes/",
+        phase: " cycle",
+        figure: "rate",
+        title: "Commands a second, by number of tubes",
+        across: "tubes with a delayed job each, beside 10 clients that put, reserve and delete",
+        up: "commands a second",
+    },
+    Curve {
+        file: "open-p50",
+        family: "open/",
+        phase: "",
+        figure: "p50",
+        title: "Median latency of a command, by offered load",
+        across: "jobs a second that are put, reserved and deleted at fixed times",
+        up: "µs from when a command was due to its reply",
+    },
+    Curve {
+        file: "open-p99",
+        family: "open/",
+        phase: "",
+        figure: "p99",
+        title: "99th percentile of a command's latency, by offered load",
+        across: "jobs a second that are put, reserved and deleted at fixed times",
+        up: "µs from when a command was due to its reply",
+    },
+    Curve {
+        file: "body-cpu",
+        family: "body/",
+        phase: "",
+        figure: "cpu",
+        title: "CPU time of a command, by size of the body",
+        across: "bytes of a job's body",
+        up: "µs of the daemon's CPU time a command",
+    },
+];
+
+/// The colours of a picture.
+struct Theme {
+    paper: RGBColor,
+    ink: RGBColor,
+    pale: RGBColor,
+    grid: RGBColor,
+    /// Of bars: a gain, and a loss.
+    gain: RGBColor,
+    loss: RGBColor,
+}
+
+const LIGHT: Theme = Theme {
+    paper: RGBColor(255, 255, 255),
+    ink: RGBColor(31, 35, 40),
+    pale: RGBColor(89, 99, 110),
+    grid: RGBColor(222, 226, 230),
+    gain: RGBColor(0, 114, 178),
+    loss: RGBColor(213, 94, 0),
+};
+const DARK: Theme = Theme {
+    paper: RGBColor(13, 17, 23),
+    ink: RGBColor(230, 237, 243),
+    pale: RGBColor(157, 167, 179),
+    grid: RGBColor(48, 54, 61),
+    gain: RGBColor(86, 180, 233),
+    loss: RGBColor(230, 159, 0),
+};
+/// Of curves, in the order of the daemons.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
+    RGBColor(117, 117, 117),
     RGBColor(204, 121, 167),
+    RGBColor(0, 158, 115),
     RGBColor(230, 159, 0),
-    RGBColor(86, 180, 233),
 ];
 
-/// What is drawn along a curve, with the title of its axis.
-const FIGURES: [(&str, &str); 2] =
-    [("rate", "commands a second"), ("cpu", "CPU of the daemon a command, µs")];
-/// What is drawn where the offered rate varies.
-const LATENCIES: [(&str, &str); 3] =
-    [("p50", "latency, half, µs"), ("p99", "latency, 99 %, µs"), ("p99.9", "latency, 99.9 %, µs")];
+/// Sizes of letters in pixels.
+const TITLE: i32 = 17;
+const PLAIN: i32 = 14;
+const SMALL: i32 = 13;
 
-/// One line of a picture.
-#[derive(Debug, Clone, PartialEq)]
-struct Series {
-    label: String,
-    points: Vec<(f64, Spread)>,
-}
-
-/// Writes all pictures of a report into a directory and returns their paths.
-pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+/// Writes all pictures of a run into a directory and returns their paths.
+pub fn draw(run: &RunFile, directory: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     fs::create_dir_all(directory)?;
-    let mut paths = Vec::new();
-    for (family, rows) in families(&report.rows) {
-        let Some((what, _)) = &rows[0].curve else { continue };
-        let offered = what.contains("offered");
-        let figures = if offered { &LATENCIES[..] } else { &FIGURES[..] };
-        for (figure, title) in figures {
-            let series = series(&rows, figure);
-            if series.iter().any(|series| series.points.len() > 1) {
-                let path = directory.join(format!("{family}-{figure}.svg"));
-                let caption = format!("{}: {title}", family.replace('-', " "));
-                fs::write(&path, picture(&caption, what, title, &series)?)?;
-                paths.push(path);
-            }
+    let mut pictures = Vec::new();
+    let all = bars(run, |_| true);
+    let summary = bars(run, |workload| workload.in_summary);
+    if !all.is_empty() {
+        pictures.push(("gains", gains(&all, &LIGHT)?));
+    }
+    if !summary.is_empty() {
+        pictures.push(("summary", gains(&summary, &LIGHT)?));
+        pictures.push(("summary-dark", gains(&summary, &DARK)?));
+    }
+    for curve in &CURVES {
+        let lines = lines(run, curve);
+        if lines.iter().any(|line| line.points.len() > 1) {
+            pictures.push((curve.file, curves(curve, &lines)?));
         }
+    }
+    let mut paths = Vec::new();
+    for (name, picture) in pictures {
+        let path = directory.join(format!("{name}.svg"));
+        fs::write(&path, picture)?;
+        paths.push(path);
     }
     Ok(paths)
 }
 
-/// Collects the rows of each curve under a name that is good for a file.
-fn families(rows: &[Row]) -> BTreeMap<String, Vec<&Row>> {
-    let mut families: BTreeMap<String, Vec<&Row>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.curve.is_some()) {
-        let (family, variant) = row.name.split_once('/').unwrap_or((&row.name, ""));
-        let phase = variant.split_once(' ').map_or("", |(_, phase)| phase);
-        let name = format!("{family} {phase}").trim_end().replace(", ", "-").replace(' ', "-");
-        families.entry(name).or_default().push(row);
-    }
-    families
+/// Returns the words and the gain of each wanted workload that the run has.
+fn bars(run: &RunFile, is_wanted: impl Fn(&Workload) -> bool) -> Vec<(&'static str, Spread)> {
+    let wanted = WORKLOADS.iter().filter(|workload| is_wanted(workload));
+    let gain = |workload: &Workload| {
+        let ratio = run.row(workload.row)?.other("rate")?.ratio?;
+        Some((workload.words, ratio)).filter(|_| ratio.least > 0.0)
+    };
+    wanted.filter_map(gain).collect()
 }
 
-/// Returns a line for each target; zero is drawn at one, for logarithms have no zero.
-fn series(rows: &[&Row], figure: &str) -> Vec<Series> {
-    let mut all: Vec<Series> = Vec::new();
-    for row in rows {
-        let Some((_, value)) = row.curve else { continue };
-        for result in &row.results {
-            let Some(spread) = result.spread(figure).filter(|spread| spread.least > 0.0) else {
-                continue;
-            };
-            let point = (value.max(1.0), spread);
-            match all.iter_mut().find(|series| series.label == result.label) {
-                Some(series) => series.points.push(point),
-                None => all.push(Series { label: result.label.clone(), points: vec![point] }),
-            }
-        }
-    }
-    all
-}
-
-fn picture(
-    caption: &str,
-    what: &str,
-    title: &str,
-    series: &[Series],
-) -> Result<String, Box<dyn Error>> {
+/// Draws a bar for each gain, from one on a logarithmic axis, and a thin line over its spread.
+fn gains(bars: &[(&str, Spread)], theme: &Theme) -> Result<String, Box<dyn Error>> {
+    const STEP: i32 = 27;
+    const LEFT: i32 = 322;
+    const TOP: i32 = 98;
+    const WIDTH: i32 = 780;
+    let bottom = TOP + STEP * count(bars.len());
+    let ends = bars.iter().flat_map(|(_, gain)| [gain.least, gain.most]);
+    let scale = Scale::logarithmic(ends.chain([1.0]), (LEFT, WIDTH - 90));
+    let one = scale.at(1.0);
     let mut text = String::new();
     {
-        let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-        area.fill(&WHITE)?;
-        let points = || series.iter().flat_map(|series| &series.points);
-        let across = range(points().map(|point| point.0), 1.05);
-        let up = range(points().flat_map(|(_, spread)| [spread.least, spread.most]), 1.5);
-        // The names of the lines stand above them.
-        let up = up.start..up.end * 2.0;
-        let mut chart = ChartBuilder::on(&area)
-            .margin(14)
-            .caption(caption, ("sans-serif", 18))
-            .x_label_area_size(44)
-            .y_label_area_size(76)
-            .build_cartesian_2d(across.log_scale(), up.log_scale())?;
-        chart
-            .configure_mesh()
-            .x_desc(what)
-            .y_desc(title)
-            .x_label_formatter(&|value| tick(*value))
-            .y_label_formatter(&|value| tick(*value))
-            .light_line_style(WHITE)
-            .draw()?;
-        for (series, colour) in series.iter().zip(COLOURS.iter().cycle()) {
-            let line = series.points.iter().map(|(x, spread)| (*x, spread.median));
-            chart
-                .draw_series(LineSeries::new(line, colour.stroke_width(2)).point_size(3))?
-                .label(&series.label)
-                .legend(|(x, y)| {
-                    PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2))
-                });
-            chart.draw_series(series.points.iter().map(|(x, spread)| {
-                PathElement::new(vec![(*x, spread.least), (*x, spread.most)], *colour)
-            }))?;
+        let mut canvas = Canvas::new(&mut text, (WIDTH, bottom + 20), theme);
+        canvas.title((20, 24), "Commands a second: how many times the original's")?;
+        let note = "10 clients, one command at a time, unless a bar says otherwise; \
+                    thin lines span the rounds";
+        canvas.text((20, 50), note, SMALL, theme.pale, HPos::Left)?;
+        for &value in &scale.ticks {
+            let x = scale.at(value);
+            canvas.line(&[(x, TOP - 6), (x, bottom)], theme.grid, 1)?;
+            let label = format!("{}×", short(value));
+            canvas.text((x, TOP - 18), &label, SMALL, theme.pale, HPos::Center)?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .background_style(WHITE.mix(0.8))
-            .border_style(BLACK.mix(0.3))
-            .draw()?;
-        area.present()?;
+        for ((words, gain), index) in bars.iter().zip(0..) {
+            let y = TOP + STEP * index + STEP / 2;
+            let colour = if gain.median >= 1.0 { theme.gain } else { theme.loss };
+            let end = scale.at(gain.median);
+            let (from, to) = (one.min(end), one.max(end));
+            canvas.text((LEFT - 14, y), words, PLAIN, theme.ink, HPos::Right)?;
+            canvas.bar((from, y - 8), (to, y + 8), colour)?;
+            let (least, most) = (scale.at(gain.least), scale.at(gain.most));
+            canvas.line(&[(least, y), (most, y)], theme.ink, 1)?;
+            for x in [least, most] {
+                canvas.line(&[(x, y - 3), (x, y + 3)], theme.ink, 1)?;
+            }
+            let label = format!("{}×", ratio_number(gain.median));
+            canvas.text((to.max(most) + 8, y), &label, PLAIN, theme.ink, HPos::Left)?;
+        }
+        canvas.line(&[(one, TOP - 6), (one, bottom)], theme.ink, 2)?;
     }
     Ok(text)
 }
 
-/// Returns the range of some values, with room around it by a factor.
-fn range(values: impl Iterator<Item = f64>, room: f64) -> std::ops::Range<f64> {
-    let (least, most) = values
-        .fold((f64::INFINITY, 0.0_f64), |(least, most), value| (least.min(value), most.max(value)));
-    least / room..most * room
+/// What one daemon gave along a curve, from the left.
+#[derive(Debug, Clone, PartialEq)]
+struct Line {
+    label: String,
+    points: Vec<(f64, f64)>,
 }
 
-/// Writes 1,000 as 1k and 1,000,000 as 1M.
-fn tick(value: f64) -> String {
-    let (scaled, unit) = match value {
-        value if value >= 1e6 => (value / 1e6, "M"),
-        value if value >= 1e3 => (value / 1e3, "k"),
-        value => (value, ""),
-    };
-    let text = format!("{scaled:.2}");
-    format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
+/// Returns a line for each daemon that has points.
+fn lines(run: &RunFile, curve: &Curve) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for row in &run.rows {
+        let Some(rest) = row.name.strip_prefix(curve.family) else { continue };
+        let Some(Ok(x)) = rest.strip_suffix(curve.phase).map(str::parse::<f64>) else { continue };
+        for side in row.sides.iter().filter(|side| !side.label.starts_with("the first, as")) {
+            let Some(figure) = side.figures.get(curve.figure) else { continue };
+            match lines.iter_mut().find(|line| line.label == side.label) {
+                Some(line) => line.points.push((x, figure.value)),
+                None => {
+                    lines.push(Line { label: side.label.clone(), points: vec![(x, figure.value)] });
+                }
+            }
+        }
+    }
+    for line in &mut lines {
+        line.points.sort_by(|left, right| left.0.total_cmp(&right.0));
+    }
+    lines
+}
+
+fn curves(curve: &Curve, lines: &[Line]) -> Result<String, Box<dyn Error>> {
+    const WIDTH: i32 = 760;
+    const HEIGHT: i32 = 400;
+    const LEFT: i32 = 92;
+    const RIGHT: i32 = WIDTH - 156;
+    const TOP: i32 = 78;
+    const BOTTOM: i32 = HEIGHT - 66;
+    let theme = &LIGHT;
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let across = Scale::through(points().map(|point| point.0), (LEFT + 16, RIGHT - 12));
+    let up = Scale::over(points().map(|point| point.1), (BOTTOM, TOP));
+    let mut text = String::new();
+    {
+        let mut canvas = Canvas::new(&mut text, (WIDTH, HEIGHT), theme);
+        canvas.title((20, 24), curve.title)?;
+        let kind = if up.is_logarithmic { ", logarithmic" } else { "" };
+        let note = format!("{}{kind}", curve.up);
+        canvas.text((20, 50), &note, SMALL, theme.pale, HPos::Left)?;
+        for &value in &up.ticks {
+            let y = up.at(value);
+            canvas.line(&[(LEFT, y), (RIGHT, y)], theme.grid, 1)?;
+            canvas.text((LEFT - 10, y), &short(value), SMALL, theme.pale, HPos::Right)?;
+        }
+        canvas.line(&[(LEFT, BOTTOM), (RIGHT, BOTTOM)], theme.pale, 1)?;
+        for &value in &across.ticks {
+            let x = across.at(value);
+            canvas.line(&[(x, BOTTOM), (x, BOTTOM + 5)], theme.pale, 1)?;
+            canvas.text((x, BOTTOM + 17), &short(value), SMALL, theme.pale, HPos::Center)?;
+        }
+        if let Some(gap) = across.gap {
+            canvas.bar((gap - 3, BOTTOM - 1), (gap + 3, BOTTOM + 1), theme.paper)?;
+            for x in [gap - 3, gap + 3] {
+                canvas.line(&[(x - 3, BOTTOM + 6), (x + 3, BOTTOM - 6)], theme.pale, 1)?;
+            }
+        }
+        let middle = LEFT + (RIGHT - LEFT) / 2;
+        canvas.text((middle, HEIGHT - 22), curve.across, SMALL, theme.pale, HPos::Center)?;
+        // The first daemon is drawn last, above the others.
+        for (index, line) in lines.iter().enumerate().rev() {
+            let colour = COLOURS[index % COLOURS.len()];
+            let points: Vec<(i32, i32)> =
+                line.points.iter().map(|point| (across.at(point.0), up.at(point.1))).collect();
+            // Nothing is known of what lies within the gap.
+            let is_zero = |point: &&(f64, f64)| across.gap.is_some() && point.0 <= 0.0;
+            let zeros = line.points.iter().take_while(is_zero).count();
+            canvas.line(&points[zeros..], colour, 2)?;
+            for &point in &points {
+                canvas.dot(point, colour)?;
+            }
+        }
+        for (y, index) in legend(lines, &up) {
+            let colour = COLOURS[index % COLOURS.len()];
+            let label = match lines[index].label.as_str() {
+                "bare" => "bare responder",
+                label => label,
+            };
+            canvas.bar((RIGHT + 10, y - 2), (RIGHT + 22, y + 1), colour)?;
+            canvas.text((RIGHT + 28, y), label, SMALL, theme.ink, HPos::Left)?;
+        }
+    }
+    Ok(text)
+}
+
+/// Returns where the name of each line stands: at its end, or below the name above.
+fn legend(lines: &[Line], up: &Scale) -> Vec<(i32, usize)> {
+    const APART: i32 = 20;
+    let last = |line: &Line| line.points.last().map(|point| up.at(point.1));
+    let ends = lines.iter().map(last).zip(0..);
+    let mut ends: Vec<(i32, usize)> = ends.filter_map(|(y, index)| Some((y?, index))).collect();
+    ends.sort_unstable();
+    for index in 1..ends.len() {
+        ends[index].0 = ends[index].0.max(ends[index - 1].0 + APART);
+    }
+    ends
+}
+
+/// An axis: from values to pixels.
+#[derive(Debug, Clone, PartialEq)]
+struct Scale {
+    is_logarithmic: bool,
+    /// The smallest and the largest value, and their pixels.
+    least: f64,
+    most: f64,
+    from: i32,
+    to: i32,
+    /// Where the axis is cut between zero, which stands before the smallest value, and the rest.
+    gap: Option<i32>,
+    ticks: Vec<f64>,
+}
+
+impl Scale {
+    /// Values that span more than this factor get a logarithmic axis.
+    const LINEAR: f64 = 10.0;
+    /// Pixels that zero is before a logarithmic axis.
+    const GAP: i32 = 70;
+
+    /// Makes an axis with a tick at each of some values, the smallest and the largest at its ends.
+    fn through(values: impl Iterator<Item = f64>, (from, to): (i32, i32)) -> Self {
+        let mut ticks: Vec<f64> = values.collect();
+        ticks.sort_by(f64::total_cmp);
+        ticks.dedup();
+        let (least, most) = ends(ticks.iter().copied().filter(|value| *value > 0.0));
+        let is_logarithmic = most > least * Self::LINEAR;
+        let has_zero = ticks.first().is_some_and(|first| *first <= 0.0);
+        let is_cut = is_logarithmic && has_zero;
+        Self {
+            is_logarithmic,
+            least: if has_zero && !is_cut { 0.0 } else { least },
+            most,
+            from: if is_cut { from + Self::GAP } else { from },
+            to,
+            gap: is_cut.then_some(from + Self::GAP / 2),
+            ticks,
+        }
+    }
+
+    /// Makes an axis around some values above zero, with round ticks: from zero, or logarithmic.
+    fn over(values: impl Iterator<Item = f64> + Clone, (from, to): (i32, i32)) -> Self {
+        let (least, most) = ends(values.clone());
+        if most > least * Self::LINEAR {
+            return Self::logarithmic(values, (from, to));
+        }
+        let step = round_up(most / 6.0);
+        let ticks: Vec<f64> = (0..=6).map(|index| f64::from(index) * step).collect();
+        let top = ticks.iter().position(|tick| *tick >= most).unwrap_or(6);
+        let ticks = ticks[..=top].to_vec();
+        Self { is_logarithmic: false, least: 0.0, most: ticks[top], from, to, gap: None, ticks }
+    }
+
+    /// Makes a logarithmic axis around some values, with ticks at 1, 2, 5, 10 and so on.
+    fn logarithmic(values: impl Iterator<Item = f64>, (from, to): (i32, i32)) -> Self {
+        let (least, most) = ends(values);
+        // A point on the lowest line would cover it.
+        let mut ticks = vec![round_down(least * 0.95)];
+        while let Some(&last) = ticks.last().filter(|last| **last < most) {
+            ticks.push(round_up(last * 1.01));
+        }
+        let (least, most) = ends(ticks.iter().copied());
+        // At most some nine labels: then only powers of ten.
+        if ticks.len() > 10 {
+            ticks.retain(|tick| (tick.log10() - tick.log10().round()).abs() < 1e-9);
+        }
+        Self { is_logarithmic: true, least, most, from, to, gap: None, ticks }
+    }
+
+    /// Returns the pixel of a value.
+    fn at(&self, value: f64) -> i32 {
+        if self.gap.is_some() && value <= 0.0 {
+            return self.from - Self::GAP;
+        }
+        let place = |value: f64| if self.is_logarithmic { value.ln() } else { value };
+        let length = place(self.most) - place(self.least);
+        let share = if length > 0.0 { (place(value) - place(self.least)) / length } else { 0.5 };
+        self.from + pixels(share * f64::from(self.to - self.from))
+    }
+}
+
+/// Returns the smallest and the largest of some values.
+fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold((f64::INFINITY, 0.0), |(least, most), value| (least.min(value), most.max(value)))
+}
+
+/// Returns the next number at or above a value that is 1, 2 or 5 and zeros.
+fn round_up(value: f64) -> f64 {
+    let power = 10_f64.powf(value.log10().floor());
+    let fits = |digit: &f64| digit * power >= value * (1.0 - 1e-9);
+    [1.0, 2.0, 5.0].into_iter().find(fits).unwrap_or(10.0) * power
+}
+
+/// Returns the next number at or below a value that is 1, 2 or 5 and zeros.
+fn round_down(value: f64) -> f64 {
+    let power = 10_f64.powf(value.log10().floor());
+    let fits = |digit: &f64| digit * power <= value * (1.0 + 1e-9);
+    [5.0, 2.0].into_iter().find(fits).unwrap_or(1.0) * power
+}
+
+/// Writes a tick: thousands apart, and no decimals that say nothing.
+fn short(value: f64) -> String {
+    let text = number(value);
+    if text.contains('.') {
+        return text.trim_end_matches('0').trim_end_matches('.').to_owned();
+    }
+    text
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "pictures are smaller than 2^31 pixels")]
+fn pixels(value: f64) -> i32 {
+    value.round() as i32
+}
+
+fn count(length: usize) -> i32 {
+    i32::try_from(length).expect("there are few bars")
+}
+
+/// A picture in the making.
+struct Canvas<'a> {
+    backend: SVGBackend<'a>,
+    ink: RGBColor,
+}
+
+type Drawn = Result<(), Box<dyn Error>>;
+
+impl<'a> Canvas<'a> {
+    /// Begins a picture of this size; it is whole when the canvas is dropped.
+    fn new(text: &'a mut String, (width, height): (i32, i32), theme: &Theme) -> Self {
+        let size = (width.unsigned_abs(), height.unsigned_abs());
+        let mut backend = SVGBackend::with_string(text, size);
+        // Writing to a string cannot fail.
+        let _ = backend.draw_rect((0, 0), (width, height), &theme.paper, true);
+        Self { backend, ink: theme.ink }
+    }
+
+    fn title(&mut self, at: (i32, i32), text: &str) -> Drawn {
+        let ink = self.ink;
+        self.styled(at, text, (TITLE, FontStyle::Bold), ink, HPos::Left)
+    }
+
+    fn text(
+        &mut self,
+        at: (i32, i32),
+        text: &str,
+        size: i32,
+        colour: RGBColor,
+        anchor: HPos,
+    ) -> Drawn {
+        self.styled(at, text, (size, FontStyle::Normal), colour, anchor)
+    }
+
+    fn styled(
+        &mut self,
+        at: (i32, i32),
+        text: &str,
+        (size, weight): (i32, FontStyle),
+        colour: RGBColor,
+        anchor: HPos,
+    ) -> Drawn {
+        // plotters writes a size that is smaller by this factor.
+        let font = ("sans-serif", f64::from(size) * 1.24, weight).into_font();
+        let style = TextStyle::from(font).color(&colour).pos(Pos::new(anchor, VPos::Center));
+        Ok(self.backend.draw_text(text, &style, at)?)
+    }
+
+    fn line(&mut self, points: &[(i32, i32)], colour: RGBColor, width: u32) -> Drawn {
+        Ok(self.backend.draw_path(points.iter().copied(), &colour.stroke_width(width))?)
+    }
+
+    fn bar(&mut self, from: (i32, i32), to: (i32, i32), colour: RGBColor) -> Drawn {
+        Ok(self.backend.draw_rect(from, to, &colour, true)?)
+    }
+
+    fn dot(&mut self, at: (i32, i32), colour: RGBColor) -> Drawn {
+        Ok(self.backend.draw_circle(at, 4, &colour, true)?)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::compare::{Outcome, named};
+    use std::fmt::Write as _;
+
     use super::*;
 
-    fn row(name: &str, value: f64, rate: f64) -> Row {
-        let samples = vec![named([("rate", rate), ("cpu", 1.0)])];
-        Row {
-            name: name.to_owned(),
-            about: String::new(),
-            curve: Some(("tubes".to_owned(), value)),
-            results: vec![Outcome { label: "a".to_owned(), samples, error: None }],
-            base: None,
+    fn run(rows: &[(&str, &str, &str)]) -> RunFile {
+        let head = "| What | Daemon | Figure | × | CPU, µs | × | p50, µs | p99, µs | Saturated |\n";
+        let mut text = format!("{head}|---|\n");
+        for (name, own, ratio) in rows {
+            let rest = "| 5 | 0.50 (0.40–0.60) | 6 | 7 | none |";
+            let _ = writeln!(text, "| {name} | a | {own} commands/s | | 2 | | 3 | 4 | daemon |");
+            let _ = writeln!(text, "| | b | 10 commands/s | {ratio} {rest}");
         }
+        RunFile::parse(&text).unwrap()
     }
 
     #[test]
     fn each_phase_has_its_own_curve() {
-        let rows = [
-            row("tubes/1 watch, ignore", 1.0, 5.0),
-            row("tubes/10 watch, ignore", 10.0, 6.0),
-            row("tubes/10 use", 10.0, 7.0),
-        ];
-        let families = families(&rows);
-        assert_eq!(families.keys().collect::<Vec<_>>(), ["tubes-use", "tubes-watch-ignore"]);
-        let series = series(&families["tubes-watch-ignore"], "rate");
-        assert_eq!(series.len(), 1);
-        assert_eq!(series[0].points.len(), 2);
+        let ratio = "1.00 (1.00–1.00)";
+        let run = run(&[
+            ("tubes/10 cycle", "6", ratio),
+            ("tubes/1 cycle", "5", ratio),
+            ("tubes/10 use", "7", ratio),
+        ]);
+        let curve = CURVES.iter().find(|curve| curve.file == "tubes-rate").unwrap();
+        let lines = lines(&run, curve);
+        let labels: Vec<&str> = lines.iter().map(|line| line.label.as_str()).collect();
+        assert_eq!(labels, ["a", "b"]);
+        assert_eq!(lines[0].points, [(1.0, 5.0), (10.0, 6.0)]);
     }
 
     #[test]
-    fn a_picture_is_drawn_where_there_is_a_curve() {
-        let rows = vec![row("x/0", 0.0, 5.0), row("x/10", 10.0, 6.0), row("y/1", 1.0, 1.0)];
-        let report = Report { rows, ..Report::default() };
+    fn a_picture_is_drawn_for_what_the_run_has() {
+        let ratio = "16.68 (14.18–17.75)";
+        let run = run(&[("pipeline/64", "5", ratio), ("pipeline/1", "6", ratio)]);
         let directory = std::env::temp_dir().join(format!("ct-plot-{}", std::process::id()));
-        let paths = draw(&report, &directory).unwrap();
+        let paths = draw(&run, &directory).unwrap();
         let names: Vec<_> = paths.iter().filter_map(|path| path.file_name()).collect();
-        assert_eq!(names, ["x-rate.svg", "x-cpu.svg"]);
-        assert!(fs::read_to_string(&paths[0]).unwrap().contains("</svg>"));
+        assert_eq!(names, ["gains.svg", "summary.svg", "summary-dark.svg", "pipeline-rate.svg"]);
+        let gains = fs::read_to_string(&paths[0]).unwrap();
+        assert!(gains.contains("</svg>") && gains.contains("\n16.7×\n"), "{gains}");
         fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
+    fn zero_stands_before_a_logarithmic_axis_and_not_at_one() {
+        let scale = Scale::through([0.0, 100.0, 10_000.0].into_iter(), (100, 400));
+        let places = [0.0, 100.0, 1_000.0, 10_000.0].map(|value| scale.at(value));
+        assert_eq!(places, [100, 170, 285, 400]);
+        assert_eq!(scale.gap, Some(135));
+        assert_eq!(scale.ticks, [0.0, 100.0, 10_000.0]);
+    }
+
+    #[test]
+    fn an_axis_over_a_small_range_is_linear() {
+        let scale = Scale::over([4.0, 11.9].into_iter(), (300, 0));
+        assert_eq!(scale.ticks, [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0]);
+        assert_eq!([scale.at(0.0), scale.at(12.0)], [300, 0]);
+        let scale = Scale::through([5.0, 15.0, 45.0].into_iter(), (0, 400));
+        assert_eq!([5.0, 15.0, 45.0].map(|value| scale.at(value)), [0, 100, 400]);
+    }
+
+    #[test]
+    fn a_logarithmic_axis_has_round_ticks() {
+        let scale = Scale::logarithmic([0.9, 30.0].into_iter(), (0, 100));
+        assert_eq!(scale.ticks, [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0]);
+        let scale = Scale::logarithmic([2.0, 150_000.0].into_iter(), (0, 100));
+        assert_eq!(scale.ticks, [1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0]);
+    }
+
+    #[test]
+    fn names_of_lines_do_not_cover_each_other() {
+        let line = |value: f64| Line { label: String::new(), points: vec![(1.0, value)] };
+        let up = Scale::over([1.0, 6.0].into_iter(), (600, 0));
+        let places = legend(&[line(2.0), line(6.0), line(2.05)], &up);
+        assert_eq!(places, [(0, 1), (395, 2), (415, 0)]);
+    }
+
+    #[test]
     fn ticks_are_short() {
-        let cases = [(1.0, "1"), (0.25, "0.25"), (1_500.0, "1.5k"), (2e6, "2M"), (100.0, "100")];
+        let cases = [(1.0, "1"), (0.25, "0.25"), (1_500.0, "1,500"), (2e6, "2,000,000")];
         for (value, text) in cases {
-            assert_eq!(tick(value), text);
+            assert_eq!(short(value), text);
         }
     }
 }

@@ -36,6 +36,18 @@ const COLUMNS: [&str; 12] = [
     "system_share",
 ];
 
+/// The figures that have a line in the Markdown table, each with what stands behind its number.
+pub(crate) const FIGURES_BY_TITLE: [(&str, &str); 8] = [
+    ("rate", "commands/s"),
+    ("sojourn_p50", "µs from put to RESERVED, half of the jobs"),
+    ("sojourn_p99", "µs from put to RESERVED, 99 % of the jobs"),
+    ("calls", "system calls a command"),
+    ("bytes_each", "bytes of resident memory each"),
+    ("megabytes_left", "MB of resident memory left"),
+    ("longest_wait", "µs of the longest wait"),
+    ("seconds", "s until it answers"),
+];
+
 impl Report {
     /// Returns the head of the table and what its columns mean.
     pub fn head() -> String {
@@ -188,18 +200,10 @@ fn other_figures(result: &Outcome) -> Vec<&str> {
     names.filter(|name| !COLUMNS.contains(name)).collect()
 }
 
-/// Says in words what a figure without a column is.
+/// Returns what stands behind a figure of the Markdown table; its own name if there is no other.
 fn title(figure: &str) -> &str {
-    match figure {
-        "sojourn_p50" => "µs from put to RESERVED, half of the jobs",
-        "sojourn_p99" => "µs from put to RESERVED, 99 % of the jobs",
-        "calls" => "system calls a command",
-        "bytes_each" => "bytes of resident memory each",
-        "megabytes_left" => "MB of resident memory left",
-        "longest_wait" => "µs of the longest wait",
-        "seconds" => "s until it answers",
-        other => other,
-    }
+    let known = FIGURES_BY_TITLE.iter().find(|(name, _)| *name == figure);
+    known.map_or(figure, |(_, title)| title)
 }
 
 fn markdown_line(row: &Row, index: usize, result: &Outcome) -> String {
@@ -254,6 +258,11 @@ pub fn number(value: f64) -> String {
         grouped.push(digit);
     }
     if fraction.is_empty() { grouped } else { format!("{grouped}.{fraction}") }
+}
+
+/// Writes a ratio: two decimals below ten, one below a hundred, and none above.
+pub fn ratio_number(value: f64) -> String {
+    if value < 1.0 { format!("{value:.2}") } else { number(value) }
 }
 
 fn ratio_text(ratio: &Spread) -> String {
@@ -384,5 +393,6 @@ mod tests {
         for (value, text) in cases {
             assert_eq!(number(value).replace("1,000", "1000"), text);
         }
+        assert_eq!([0.964, 1.0, 16.68, 105.8].map(ratio_number), ["0.96", "1.00", "16.7", "106"]);
     }
 }

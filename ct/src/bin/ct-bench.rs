@@ -20,6 +20,7 @@ use ct::bench::op::Op;
 use ct::bench::plot;
 use ct::bench::reader::Body;
 use ct::bench::report::{Report, number as decimal, table_row};
+use ct::bench::run_file::RunFile;
 use ct::bench::scenario::{Effort, Scenario, presets};
 use ct::bench::target::{Target, tell_apart};
 
@@ -45,7 +46,7 @@ compare: measures the first daemon side by side with each of the others, in turn
  --no-bare          without the bare responder, the yardstick of the possible
  --scratch DIR      where binlogs may be kept meanwhile (the system's temporary directory)
  --json FILE        keep every sample there
- --plots DIR        draw the curves there
+ --plots DIR        draw it there
 
 crowd: does a command cost more where 10,000 tubes, 10,000 blocked workers and a million jobs stand
 by? Measures two daemons of the same program, one empty, one crowded, in turn; a side whose daemon
@@ -69,7 +70,8 @@ load: loads a daemon that runs already, at ADDRESS (host:port), with what you sa
 
 list: the presets and what they do
 table: shows a kept comparison again; --markdown for a document
-plot: draws the curves of a kept comparison
+plot: draws a kept comparison: the gain of each workload, and curves; FILE is what --json wrote, or
+its table in Markdown (.md)
 goals: holds a kept comparison against a file of goals (ct/goals); the exit status is 1 where one is
 missed by more than 15 %
 
@@ -109,7 +111,7 @@ fn run(arguments: &[String]) -> Result<bool, String> {
             print(&table(&read(file)?, options.markdown));
             Ok(true)
         }
-        ("plot", [file, directory]) => draw(&read(file)?, Path::new(directory)).map(|()| true),
+        ("plot", [file, directory]) => draw(&table_of(file)?, Path::new(directory)).map(|()| true),
         ("goals", [file, goals]) => judge(&read(file)?, goals),
         _ => Err(format!("what is {:?}?\n\n{USAGE}", arguments.join(" "))),
     }
@@ -267,11 +269,21 @@ fn keep(options: &Options, report: &Report) -> Result<(), String> {
         fs::write(path, report.to_text())
             .map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    options.plots.as_ref().map_or(Ok(()), |directory| draw(report, directory))
+    let Some(directory) = &options.plots else { return Ok(()) };
+    draw(&RunFile::parse(&report.to_markdown())?, directory)
 }
 
-fn draw(report: &Report, directory: &Path) -> Result<(), String> {
-    let paths = plot::draw(report, directory).map_err(|error| error.to_string())?;
+/// Reads the table of a run: a file in Markdown, or what `--json` kept.
+fn table_of(path: &str) -> Result<RunFile, String> {
+    if Path::new(path).extension().is_some_and(|extension| extension == "md") {
+        let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+        return RunFile::parse(&text).map_err(|error| format!("{path}: {error}"));
+    }
+    RunFile::parse(&read(path)?.to_markdown())
+}
+
+fn draw(run: &RunFile, directory: &Path) -> Result<(), String> {
+    let paths = plot::draw(run, directory).map_err(|error| error.to_string())?;
     for path in paths {
         print(&format!("{}\n", path.display()));
     }

@@ -1,0 +1,210 @@
+//! Reads the table that a comparison writes in Markdown, as the run files of the documents have it.
+//!
+//! [`Report::to_markdown`](super::report::Report::to_markdown) writes it. It has the medians of
+//! all figures and the ratios with their spreads, but not the single samples.
+
+use std::collections::BTreeMap;
+
+use super::report::FIGURES_BY_TITLE;
+use super::stats::Spread;
+
+/// The table of one run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RunFile {
+    /// In the order of the table.
+    pub rows: Vec<RunRow>,
+}
+
+/// One workload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunRow {
+    /// The name, such as `connections/10`.
+    pub name: String,
+    /// One for each daemon, in the order of the table. The first daemon without the crowd is the
+    /// last one, if it was measured; its label begins with `the first, as`.
+    pub sides: Vec<Side>,
+}
+
+/// What one daemon gave in one row.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Side {
+    /// The daemon.
+    pub label: String,
+    /// By the name of the figure, such as `rate`, `cpu` or `p99`. Empty if the daemon failed.
+    pub figures: BTreeMap<String, Figure>,
+    /// Which side had no time left; empty if the row is not a load.
+    pub saturated: String,
+}
+
+/// A median, and what the first daemon's figure is, divided by this one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Figure {
+    /// The median as it is written, such as `222,895`.
+    pub text: String,
+    /// The median.
+    pub value: f64,
+    /// The median of the ratios with their smallest and largest; none for the first daemon.
+    pub ratio: Option<Spread>,
+}
+
+impl RunFile {
+    /// Reads a table; everything around it is left out.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no table, and names a line of it that makes no sense.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut run = Self::default();
+        let mut lines = text.lines().skip_while(|line| !line.starts_with("| What | Daemon |"));
+        if lines.next().is_none() {
+            return Err("there is no table of ct-bench".to_owned());
+        }
+        for line in lines.skip(1).take_while(|line| line.starts_with('|')) {
+            run.add(line).ok_or_else(|| format!("no line of a table: {line}"))?;
+        }
+        Ok(run)
+    }
+
+    /// Finds a row by its name.
+    pub fn row(&self, name: &str) -> Option<&RunRow> {
+        self.rows.iter().find(|row| row.name == name)
+    }
+
+    /// Adds a line of the table: a load, a figure of its own, or an error.
+    fn add(&mut self, line: &str) -> Option<()> {
+        let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
+        let [name, label, figure, ratio, rest @ ..] = &cells[..] else { return None };
+        // The further lines of the first daemon repeat the row's name.
+        if !name.is_empty() && self.rows.last().is_none_or(|row| row.name != *name) {
+            self.rows.push(RunRow { name: (*name).to_owned(), sides: Vec::new() });
+        }
+        let sides = &mut self.rows.last_mut()?.sides;
+        if sides.last().is_none_or(|side| side.label != *label) {
+            sides.push(Side { label: (*label).to_owned(), ..Side::default() });
+        }
+        let side = sides.last_mut()?;
+        let (value, unit) = figure.split_once(' ').unwrap_or((figure, ""));
+        let known = FIGURES_BY_TITLE.iter().find(|(_, title)| *title == unit);
+        let Some((figure, _)) = known.filter(|_| decimal(value).is_some()) else {
+            // An error, which has no figures.
+            return Some(());
+        };
+        side.add(figure, value, ratio)?;
+        if let ("rate", [cpu, cpu_ratio, p50, p99, saturated]) = (*figure, rest) {
+            side.add("cpu", cpu, cpu_ratio)?;
+            side.add("p50", p50, "")?;
+            side.add("p99", p99, "")?;
+            (*saturated).clone_into(&mut side.saturated);
+        }
+        Some(())
+    }
+}
+
+impl RunRow {
+    /// Returns what the first daemon gave for a figure.
+    pub fn own(&self, figure: &str) -> Option<&Figure> {
+        self.sides.first()?.figures.get(figure)
+    }
+
+    /// Returns what the second daemon gave; its ratio is the gain of the first over it.
+    pub fn other(&self, figure: &str) -> Option<&Figure> {
+        self.sides.get(1)?.figures.get(figure)
+    }
+
+    /// Returns what the bare responder gave.
+    pub fn bare(&self, figure: &str) -> Option<&Figure> {
+        self.sides.iter().find(|side| side.label == "bare")?.figures.get(figure)
+    }
+
+    /// Returns what the first daemon gave without the crowd, if that is the named row.
+    pub fn base(&self, row: &str, figure: &str) -> Option<&Figure> {
+        let name = |side: &&Side| side.label.strip_prefix("the first, as ") == Some(row);
+        self.sides.iter().find(name)?.figures.get(figure)
+    }
+}
+
+impl Side {
+    /// Adds a figure; an empty cell is none.
+    fn add(&mut self, name: &str, text: &str, ratio: &str) -> Option<()> {
+        if text.is_empty() {
+            return Some(());
+        }
+        let ratio = if ratio.is_empty() { None } else { Some(spread(ratio)?) };
+        let figure = Figure { text: text.to_owned(), value: decimal(text)?, ratio };
+        self.figures.insert(name.to_owned(), figure);
+        Some(())
+    }
+}
+
+/// Reads a number whose thousands may be apart.
+fn decimal(text: &str) -> Option<f64> {
+    text.replace(',', "").parse().ok()
+}
+
+/// Reads a median with its ends: `1.48 (1.42–1.60)`.
+fn spread(text: &str) -> Option<Spread> {
+    let (median, ends) = text.split_once(" (")?;
+    let (least, most) = ends.strip_suffix(')')?.split_once('–')?;
+    Some(Spread { least: decimal(least)?, median: decimal(median)?, most: decimal(most)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::compare::{Outcome, Row, named};
+    use super::super::report::Report;
+    use super::*;
+
+    /// Two rounds of two daemons, an error, and the first daemon without its crowd.
+    fn report() -> Report {
+        let outcome = |label: &str, rates: [f64; 2]| Outcome {
+            label: label.to_owned(),
+            samples: rates
+                .map(|rate| named([("rate", rate), ("cpu", 1e5 / rate), ("p99", 7.0)]))
+                .into(),
+            error: None,
+        };
+        let mut first = outcome("a", [30_000.0, 34_000.0]);
+        first.samples[1].insert("calls".to_owned(), 2.5);
+        let failed = Outcome { error: Some("2 bad".to_owned()), ..outcome("c", [1.0, 1.0]) };
+        let row = Row {
+            name: "x/10 use".to_owned(),
+            about: String::new(),
+            curve: None,
+            results: vec![first, outcome("b", [20_000.0, 17_000.0]), failed],
+            base: Some(outcome("x/1 use", [30_000.0, 34_000.0])),
+        };
+        let memory = Outcome {
+            label: "a".to_owned(),
+            samples: vec![named([("bytes_each", 141.0), ("megabytes_left", 5.2)])],
+            error: None,
+        };
+        let memory = Row { name: "m".to_owned(), results: vec![memory], base: None, ..row.clone() };
+        Report { rows: vec![row, memory], ..Report::default() }
+    }
+
+    #[test]
+    fn what_a_report_writes_is_read_back() {
+        let run = RunFile::parse(&format!("# Head\n\n{}\nTail\n", report().to_markdown())).unwrap();
+        let names: Vec<&str> = run.rows.iter().map(|row| row.name.as_str()).collect();
+        assert_eq!(names, ["x/10 use", "m"]);
+        let row = run.row("x/10 use").unwrap();
+        assert_eq!(row.own("rate").unwrap().text, "32,000");
+        assert!((row.own("calls").unwrap().value - 2.5).abs() < 1e-9);
+        let gain = row.other("rate").unwrap().ratio.unwrap();
+        assert_eq!(gain, Spread { least: 1.5, median: 1.75, most: 2.0 });
+        assert!(row.other("cpu").unwrap().ratio.is_some());
+        assert!((row.other("p99").unwrap().value - 7.0).abs() < 1e-9);
+        assert!(row.sides[2].figures.is_empty(), "{row:?}");
+        assert_eq!(row.base("x/1 use", "rate").unwrap().text, "32,000");
+        assert_eq!(row.base("x/2 use", "rate"), None);
+        assert_eq!(run.row("m").unwrap().own("megabytes_left").unwrap().text, "5.20");
+    }
+
+    #[test]
+    fn what_is_no_table_is_an_error() {
+        assert!(RunFile::parse("# Head\n").is_err());
+        let table = report().to_markdown().replace("1.75 (1.50", "1.75 [1.50");
+        let error = RunFile::parse(&table).unwrap_err();
+        assert!(error.contains("1.75 [1.50"), "{error}");
+    }
+}
