@@ -89,7 +89,9 @@ test:
 # long it takes, from SEED on.
 sim: tools
 	SEED=$(SEED) RUNS=$(or $(RUNS),2000) MINUTES=$(MINUTES) \
-	    $(CARGO) test --release --locked --test sim --test crash -- --nocapture
+	    $(CARGO) test --release --locked --test core -- --nocapture sim::
+	SEED=$(SEED) RUNS=$(or $(RUNS),2000) MINUTES=$(MINUTES) \
+	    $(CARGO) test --release --locked --test core -- --nocapture crash::
 
 # Any bytes, as long as you like: TARGET=server, parse, replay or flags, SECONDS=60. It needs
 # cargo-fuzz, and no nightly Rust.

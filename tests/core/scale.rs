@@ -1,15 +1,11 @@
 //! What a command costs must not grow with what others have: counted in items looked at, not in
 //! seconds. And what one event makes large is done in slices.
-#![cfg(debug_assertions)]
 
 use std::time::Duration;
 
 use beanstalkd::server::JOBS_PER_SLICE;
 
-#[path = "sim/world.rs"]
-mod world;
-
-use world::{Arrival, World};
+use crate::world::{Arrival, World};
 
 /// A worker's round on a tube of its own.
 const ROUND: &[u8] =

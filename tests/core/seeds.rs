@@ -1,6 +1,5 @@
 //! Which seeds the simulators play, and what comes of a run that panics.
 
-#![allow(dead_code, reason = "each test that includes this file uses its part of it")]
 #![expect(clippy::disallowed_methods, reason = "whoever says MINUTES means real ones")]
 
 use std::{

@@ -10,10 +10,7 @@ use std::{
 
 use ct::{Arrived, Dialect, Original, Patience, Prng, Script, Stage, skip};
 
-#[path = "sim/world.rs"]
-mod world;
-
-use world::{Arrival, World};
+use crate::world::{Arrival, World};
 
 fn scripts() -> Vec<Script> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");

@@ -1,6 +1,5 @@
 //! A world without sockets: the pure server, clients whose bytes arrive in pieces of any size,
 //! and a clock that jumps.
-#![allow(dead_code, reason = "each test that includes this file uses its part of it")]
 
 use std::{collections::VecDeque, time::Duration};
 

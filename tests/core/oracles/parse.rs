@@ -3,7 +3,7 @@
 
 use beanstalkd::proto;
 
-use crate::reference;
+use super::reference;
 
 /// Judges lines; the two bytes in front choose what `-z` allows.
 pub(crate) fn judge(input: &[u8]) {

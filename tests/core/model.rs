@@ -1,6 +1,5 @@
 //! The judge: a work queue simple enough to be seen correct. Jobs in one map, every question
 //! answered by looking at all of them, time as a plain number. It shares no code with the daemon.
-#![allow(dead_code, reason = "each test that includes this file uses its part of it")]
 
 use std::{
     collections::{BTreeMap, VecDeque},

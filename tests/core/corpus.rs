@@ -2,20 +2,7 @@
 
 use std::{fs, path::Path};
 
-#[path = "../ct/fuzz/judges/flags.rs"]
-mod flags;
-#[path = "sim/model.rs"]
-mod model;
-#[path = "../ct/fuzz/judges/parse.rs"]
-mod parse;
-#[path = "../ct/fuzz/judges/reference.rs"]
-mod reference;
-#[path = "../ct/fuzz/judges/replay.rs"]
-mod replay;
-#[path = "../ct/fuzz/judges/server.rs"]
-mod server;
-#[path = "sim/world.rs"]
-mod world;
+use crate::oracles::{flags, parse, replay, server};
 
 /// Judges every input kept for a target. The name printed last is that of the one that fails.
 fn judge_all(target: &str, judge: impl Fn(&[u8])) {

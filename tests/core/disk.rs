@@ -5,7 +5,6 @@
 //! directory. A sync moves the second into the first. Of unsynced writes, any set of sectors may
 //! have reached the disk, a sector may be torn, and of unsynced names any of the changes may have.
 
-#![allow(dead_code, reason = "each test that includes this file uses its part of it")]
 #![expect(clippy::disallowed_types, reason = "the test and the daemon share the disk")]
 
 use std::{cell::RefCell, collections::BTreeMap, io, rc::Rc};

@@ -20,19 +20,12 @@ use beanstalkd::{
 };
 use ct::{Prng, diff::shrink};
 
-#[path = "crash/disk.rs"]
-mod disk;
-#[path = "sim/model.rs"]
-mod model;
-#[path = "sim/seeds.rs"]
-mod seeds;
-#[path = "sim/world.rs"]
-mod world;
-
-use disk::SimDisk;
-use model::{Command, Found, Model, OUTPUT_BOUND, SECOND};
-use seeds::Seeds;
-use world::{Arrival, World};
+use crate::{
+    disk::SimDisk,
+    model::{Command, Found, Model, OUTPUT_BOUND, SECOND},
+    seeds::{self, Seeds},
+    world::{self, Arrival, World},
+};
 
 /// Steps of one run.
 const STEPS: usize = 300;

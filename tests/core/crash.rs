@@ -28,15 +28,11 @@ use beanstalkd::{
 };
 use ct::{Prng, diff::shrink};
 
-#[path = "crash/disk.rs"]
-mod disk;
-#[path = "sim/seeds.rs"]
-mod seeds;
-#[path = "sim/world.rs"]
-mod world;
-
-use disk::{Met, Moment, SimDisk, Snapshot};
-use seeds::Seeds;
+use crate::{
+    disk::{Met, Moment, SimDisk, Snapshot},
+    seeds::{self, Seeds},
+    world,
+};
 
 /// Histories without `make sim`.
 const RUNS: u64 = 2000;

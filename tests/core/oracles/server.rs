@@ -8,9 +8,9 @@ use std::time::Duration;
 use beanstalkd::proto;
 use ct::Prng;
 
+use super::reference;
 use crate::{
     model::{Command, Model, OUTPUT_BOUND, Part, SECOND},
-    reference,
     world::{Arrival, World},
 };
 

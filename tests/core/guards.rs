@@ -1,10 +1,8 @@
 //! What keeps the daemon from harm: a ceiling on memory, and deaf ears for HTTP.
 
-#[path = "sim/world.rs"]
-mod world;
-
 use beanstalkd::queue::JOB_COST;
-use world::{Arrival, World};
+
+use crate::world::{Arrival, World};
 
 fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("replies are text")
