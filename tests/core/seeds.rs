@@ -4,8 +4,10 @@
 
 use std::{
     any::Any,
+    cell::Cell,
     env, panic,
     panic::AssertUnwindSafe,
+    sync::Once,
     time::{Duration, Instant},
 };
 
@@ -60,11 +62,26 @@ pub(crate) fn outcome(run: impl FnOnce() -> Result<(), String>) -> Result<(), St
     panic::catch_unwind(AssertUnwindSafe(run)).map_err(text)?
 }
 
+thread_local! {
+    /// Whether a panic of this thread is kept quiet.
+    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Does something of which it is known that it panics, many times over, without a word of that.
+///
+/// The hook for panics is one for the process: it is set once, and other tests' panics are told.
 pub(crate) fn quietly<T>(act: impl FnOnce() -> T) -> T {
-    let hook = panic::take_hook();
-    panic::set_hook(Box::new(|_| ()));
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !IS_QUIET.get() {
+                usual(info);
+            }
+        }));
+    });
+    IS_QUIET.set(true);
     let result = act();
-    panic::set_hook(hook);
+    IS_QUIET.set(false);
     result
 }
