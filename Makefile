@@ -110,8 +110,8 @@ turns: tools
 # Kills the real daemon RUNS times under load with each way of syncing; and a million changes of a
 # few jobs, whose log stays small.
 kills: tools
-	RUNS=$(or $(RUNS),200) CYCLES=$(or $(CYCLES),1000000) $(CARGO) test --release --locked --test binlog \
-	    -- --nocapture kills:: growth::
+	RUNS=$(or $(RUNS),200) CYCLES=$(or $(CYCLES),1000000) $(CARGO) test --release --locked --test daemon \
+	    -- --nocapture binlog::kills:: binlog::growth::
 
 # Whatever harm a connection can do, to this daemon and to the original, and what a well-behaved
 # client has of it: some twenty minutes. ONLY=idle,blocked chooses.

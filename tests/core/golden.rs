@@ -1,14 +1,10 @@
-//! The golden scripts on their three stages: the pure server with a virtual clock, this binary,
-//! and the original. One text says what the protocol is; see ct/README.md for its language.
+//! The golden scripts on the pure server with a virtual clock; `tests/daemon/golden.rs` plays the
+//! same on this binary and on the original. One text says what the protocol is; see ct/README.md
+//! for its language.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Write,
-    path::Path,
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt::Write, path::Path, time::Duration};
 
-use ct::{Arrived, Dialect, Original, Patience, Prng, Script, Stage, skip};
+use ct::{Arrived, Dialect, Patience, Prng, Script, Stage};
 
 use crate::world::{Arrival, World};
 
@@ -108,53 +104,4 @@ fn in_memory_in_random_pieces() {
     for seed in 0..10 {
         run_in_memory(&Arrival::Pieces(Prng::new(seed)));
     }
-}
-
-/// What was played on a daemon met through its socket.
-struct Played {
-    /// The masks that some script took.
-    masks: BTreeSet<String>,
-    /// Whether every script was judged.
-    is_whole: bool,
-}
-
-/// Fails with all that went wrong on a daemon met through its socket; what this machine was too
-/// slow for is told.
-fn run_on(program: &Path, dialect: &Dialect) -> Played {
-    let reports = ct::check::check_all(&scripts(), &ct::Program::new(program), dialect);
-    let (mut failures, mut is_whole) = (String::new(), true);
-    for report in &reports {
-        match &report.result {
-            ct::Verdict::Passed => {}
-            ct::Verdict::Failed(failure) => {
-                writeln!(failures, "{}: {failure:?}", report.name).expect("a string grows");
-            }
-            ct::Verdict::Skipped(reason) => {
-                is_whole = false;
-                skip(&format!("{}: {reason}", report.name));
-            }
-        }
-    }
-    assert!(failures.is_empty(), "{failures}");
-    assert!(!reports.is_empty());
-    let masks = reports.into_iter().flat_map(|report| report.masks_used).collect();
-    Played { masks, is_whole }
-}
-
-#[test]
-fn on_our_daemon() {
-    let ours = Dialect::named("ours").expect("our own dialect is known");
-    let played = run_on(Path::new(env!("CARGO_BIN_EXE_beanstalkd")), &ours);
-    assert_eq!(played.masks, BTreeSet::new(), "the text is ours; only others need masks");
-}
-
-/// The masks are the only allowance: a mask that the original does not need is a mistake.
-#[test]
-fn on_the_original() {
-    let Some(Original { path, dialect }) = Original::find() else { return };
-    let Played { masks, is_whole } = run_on(&path, &dialect);
-    let unused: Vec<_> = dialect.masks.difference(&masks).collect();
-    // A script that was not judged may have needed it.
-    assert!(unused.is_empty() || !is_whole, "no script of {} uses {unused:?}", dialect.name);
-    assert!(masks.is_subset(&dialect.masks), "{masks:?}");
 }

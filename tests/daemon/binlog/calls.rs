@@ -11,7 +11,7 @@ use std::{
 
 use ct::{Daemon, skip};
 
-use crate::stage::{Folder, LONG, OURS, Peer, can_run, eventually, spawn};
+use super::stage::{Folder, LONG, OURS, Peer, can_run, eventually, spawn};
 
 /// The calls that are looked at.
 const CALLS: &str = "trace=write,writev,pwrite64,sendto,sendmsg,fdatasync,fsync,\

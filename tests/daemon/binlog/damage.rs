@@ -20,7 +20,7 @@ use beanstalkd::{
 };
 use ct::Prng;
 
-use crate::{
+use super::{
     format::{self, MARK},
     stage::{Folder, OURS, Peer, end, eventually, fails_to_start, from_environment, original},
 };
@@ -466,7 +466,7 @@ fn the_original_opens_what_was_repaired() {
 /// Proves: B15.
 #[test]
 fn no_damage_to_the_originals_log_is_fatal() {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/binlog/fixtures/");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/daemon/binlog/fixtures/");
     for (name, runs) in [("1.12", 20), ("version-5", 200)] {
         let mut healthy = Files::new();
         let mut disk =
@@ -496,7 +496,7 @@ fn no_damage_to_the_originals_log_is_fatal() {
 /// Proves: B15.
 #[test]
 fn a_damaged_id_leaves_enough_for_later_jobs() {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/binlog/fixtures/1.12");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/daemon/binlog/fixtures/1.12");
     let mut source = Directory::read_only(source.as_ref()).expect("a fixture");
     let mut bytes = contents(&mut source, Name::Segment(1));
     // It stands behind the version, the length of the tube's name, and the name.

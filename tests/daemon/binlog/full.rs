@@ -9,7 +9,7 @@ use std::{
 
 use ct::{Daemon, Prng, skip};
 
-use crate::stage::{Folder, OURS, Peer, Seen, can_run, end, eventually, spawn};
+use super::stage::{Folder, OURS, Peer, Seen, can_run, end, eventually, spawn};
 
 /// A small file system in memory that only its daemons see, so that it goes with them. Nobody
 /// need be root for it, where the system lets users have name spaces of their own.

@@ -15,7 +15,7 @@ use std::{
 
 use ct::Daemon;
 
-use crate::{
+use super::{
     format,
     stage::{Folder, OURS, Peer, Seen, complaints, end, original},
 };
@@ -345,7 +345,7 @@ fn assert_bodies(jobs: &Jobs) {
 // ---- Directories of former days ----
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/binlog/fixtures").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/daemon/binlog/fixtures").join(name)
 }
 
 /// One line per job: its id and what `stats-job` says of it.

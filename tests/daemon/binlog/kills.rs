@@ -19,7 +19,7 @@ use std::{
 
 use ct::{Client, Prng};
 
-use crate::stage::{Folder, LONG, OURS, Peer, Seen, complaints, end, from_environment};
+use super::stage::{Folder, LONG, OURS, Peer, Seen, complaints, end, from_environment};
 
 /// Kills per flag without `make kills`.
 const RUNS: u64 = 10;

@@ -10,7 +10,6 @@
 //!
 //! What is known of a process comes from `/proc`, so these tests run on Linux. A test that needs
 //! root, or a program or a network that not every machine has, says so and is skipped.
-#![cfg(target_os = "linux")]
 #![expect(clippy::disallowed_methods, reason = "a real daemon is met in real time")]
 
 use std::{

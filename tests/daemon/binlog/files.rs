@@ -9,7 +9,7 @@ use std::{
 
 use ct::skip;
 
-use crate::stage::{
+use super::stage::{
     Folder, OURS, Peer, can_run, complaints, end, eventually, fails_to_start, original,
 };
 

@@ -11,7 +11,7 @@ use std::{
 
 use ct::{Client, Daemon, Prng, skip};
 
-use crate::stage::{
+use super::stage::{
     Folder, OURS, Peer, can_run, complaints, end, eventually, from_environment, spawn,
 };
 
@@ -44,7 +44,7 @@ fn fails_within(limits: &str, folder: &Folder, flags: &[&str]) -> (i32, String) 
     let mut words = vec!["-c", &script];
     words.extend(all.iter().map(String::as_str));
     let mut daemon = Daemon::spawn_raw("/bin/sh".as_ref(), &words).expect("it starts");
-    let status = daemon.wait_exit(crate::stage::LONG).expect("it ends by itself");
+    let status = daemon.wait_exit(super::stage::LONG).expect("it ends by itself");
     (status.code().expect("it ends by itself"), complaints(&daemon))
 }
 
@@ -133,7 +133,7 @@ fn a_start_without_enough_memory_changes_nothing() {
     let check = r#"ulimit -v 32768; exec "$0" --check-binlog "$1""#;
     let words = ["-c", check, OURS, folder.text()];
     let mut checked = Daemon::spawn_raw("/bin/sh".as_ref(), &words).expect("it starts");
-    let status = checked.wait_exit(crate::stage::LONG).expect("it ends by itself");
+    let status = checked.wait_exit(super::stage::LONG).expect("it ends by itself");
     let said = checked.stderr();
     assert_eq!(status.code(), Some(10), "{said}");
     assert!(said.contains("not enough memory") && !said.contains("damaged"), "{said}");
@@ -149,7 +149,7 @@ fn a_start_without_enough_memory_changes_nothing() {
 #[test]
 fn a_file_with_holes_takes_the_memory_of_its_jobs() {
     let folder = Folder::new();
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/binlog/fixtures/1.12/binlog.1");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/daemon/binlog/fixtures/1.12/binlog.1");
     let file = folder.path().join("binlog.1");
     fs::write(&file, fs::read(source).expect("a fixture")).expect("a file");
     extend(&file, 1 << 31);
@@ -357,7 +357,7 @@ fn a_start_short_of_memory_ends_or_serves() {
             }
             continue;
         }
-        let status = daemon.wait_exit(crate::stage::LONG).expect("it ends or answers").code();
+        let status = daemon.wait_exit(super::stage::LONG).expect("it ends or answers").code();
         let said = daemon.stderr();
         // Without room for the program and its libraries, neither can the loader say much.
         let is_loaded = said.contains("version ");

@@ -6,7 +6,7 @@
 //! is found to differ fails at once, on any machine.
 //!
 //! `make diff` plays more of it. The scripts that `ct-check` plays are held to the same two daemons
-//! by `tests/golden.rs`.
+//! by `golden.rs`.
 #![expect(clippy::disallowed_methods, reason = "real daemons are met in real time")]
 
 use std::time::{Duration, Instant};

@@ -1,7 +1,6 @@
 //! What clients can make the daemon keep, until there is no memory for it: one kind after the
 //! other, at a limit of address space. It may refuse, or let them wait; it must not end, nor lose a
 //! job, nor forget those who do no harm; and when the load goes away it must take everything again.
-#![cfg(target_os = "linux")]
 
 use std::{
     io::{ErrorKind, Write},

@@ -16,28 +16,16 @@
 //! Crashes that only a simulated disk can have are in `crash.rs`. What needs the original, strace
 //! or a file system of its own says so where these are missing. `make kills` runs the same for
 //! longer.
-#![cfg(target_os = "linux")]
 #![expect(clippy::disallowed_methods, reason = "a real daemon is met in real time")]
 
-#[path = "binlog/calls.rs"]
 mod calls;
-#[path = "binlog/damage.rs"]
 mod damage;
-#[path = "binlog/exchange.rs"]
 mod exchange;
-#[path = "binlog/files.rs"]
 mod files;
-#[path = "binlog/format.rs"]
 mod format;
-#[path = "binlog/full.rs"]
 mod full;
-#[path = "binlog/growth.rs"]
 mod growth;
-#[path = "binlog/kills.rs"]
 mod kills;
-#[path = "binlog/shortage.rs"]
 mod shortage;
-#[path = "binlog/stage.rs"]
 mod stage;
-#[path = "binlog/starts.rs"]
 mod starts;

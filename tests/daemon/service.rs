@@ -5,7 +5,6 @@
 //! what the real binary says. What is passed on goes through a shell, which moves its standard
 //! input and output to descriptors 3 and 4 and becomes the daemon, so that the process id is
 //! known beforehand.
-#![cfg(target_os = "linux")]
 #![expect(clippy::disallowed_methods, reason = "a real daemon is met in real time")]
 
 use std::{

@@ -17,7 +17,7 @@ use beanstalkd::{
     wal::{self, Disk, Name, Options, Report, Sync, Wal},
 };
 
-use crate::{
+use super::{
     damage::{DATE, Files, Memory, NOW, open, serve, settle},
     format,
     stage::{Folder, OURS, Peer, end},

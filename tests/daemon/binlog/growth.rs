@@ -4,7 +4,7 @@ use std::{collections::VecDeque, fmt::Write};
 
 use ct::Daemon;
 
-use crate::stage::{Folder, OURS, Peer, from_environment};
+use super::stage::{Folder, OURS, Peer, from_environment};
 
 const JOBS: u64 = 200;
 const BODY: usize = 100;
