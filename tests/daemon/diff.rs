@@ -17,7 +17,7 @@ use ct::{
     skip,
 };
 
-const OURS: &str = env!("CARGO_BIN_EXE_beanstalkd");
+use crate::harness::OURS;
 
 /// How long seeds are tried until enough runs count.
 const BUDGET: Duration = Duration::from_secs(180);

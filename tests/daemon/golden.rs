@@ -5,6 +5,8 @@ use std::{collections::BTreeSet, fmt::Write, path::Path};
 
 use ct::{Dialect, Original, Script, skip};
 
+use crate::harness::OURS;
+
 fn scripts() -> Vec<Script> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     Script::load_dir(&folder).expect("the golden scripts are well formed")
@@ -44,7 +46,7 @@ fn run_on(program: &Path, dialect: &Dialect) -> Played {
 #[test]
 fn on_our_daemon() {
     let ours = Dialect::named("ours").expect("our own dialect is known");
-    let played = run_on(Path::new(env!("CARGO_BIN_EXE_beanstalkd")), &ours);
+    let played = run_on(Path::new(OURS), &ours);
     assert_eq!(played.masks, BTreeSet::new(), "the text is ours; only others need masks");
 }
 

@@ -11,7 +11,7 @@ use std::{
 
 use ct::{Client, Daemon, LONG, eventually};
 
-const BEANSTALKD: &str = env!("CARGO_BIN_EXE_beanstalkd");
+use crate::harness::{OURS, resident, start};
 
 /// How many connections besiege it, at most.
 const CROWD: usize = 3000;
@@ -32,16 +32,9 @@ impl Siege {
     fn begin(flags: &[&str]) -> Self {
         ct::soak::prepare().expect("more files");
         let script = format!(r#"ulimit -v {}; exec "$0" "$@""#, LIMIT / 1024);
-        let arguments = [&["-c", &script, BEANSTALKD, "-Vl127.0.0.1", "-p0"], flags].concat();
-        let daemon = Daemon::spawn_raw(Path::new("/bin/sh"), &arguments).expect("it starts");
-        let mut place = None;
-        eventually("it listens", || {
-            let said = daemon.stderr();
-            let told = said.split_once(" listens on ").and_then(|(_, rest)| rest.split_once('\n'));
-            place = told.and_then(|(place, _)| place.parse().ok());
-            place.is_some()
-        });
-        let place: SocketAddr = place.expect("it listens");
+        let arguments = [&["-c", &script, OURS, "-Vl127.0.0.1", "-p0"], flags].concat();
+        let (daemon, place) = start("/bin/sh", &arguments);
+        let place: SocketAddr = place.parse().expect("an address");
         let mut steady = Client::connect(&place.to_string()).expect("a connection");
         steady.set_timeout(LONG).expect("a connection");
         let mut early = Vec::new();
@@ -325,15 +318,6 @@ fn connections_that_do_nothing() {
     siege.recovers();
 }
 
-/// How much memory the process has in use, in bytes.
-fn resident(daemon: &Daemon) -> usize {
-    let path = format!("/proc/{}/status", daemon.pid());
-    let status = std::fs::read_to_string(path).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
-    let number = line.trim().strip_suffix(" kB").expect("kilobytes");
-    1024 * number.parse::<usize>().expect("a number")
-}
-
 /// Uploads that nobody ends, and jobs that are deleted while somebody does not read them, would
 /// take any memory, whatever the ceiling on it.
 #[test]
@@ -341,7 +325,7 @@ fn a_ceiling_is_one_for_all_bodies() {
     const CEILING: usize = 10_000_000;
     const BODY: usize = 7_900_000;
     let ceiling = format!("--max-memory={CEILING}");
-    let daemon = Daemon::start(Path::new(BEANSTALKD), &["-z8000000", &ceiling]);
+    let daemon = Daemon::start(Path::new(OURS), &["-z8000000", &ceiling]);
     let daemon = daemon.expect("it starts");
     let mut client = Client::connect(daemon.address()).expect("a connection");
     client.set_timeout(LONG).expect("a connection");

@@ -9,9 +9,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ct::{Daemon, skip};
+use ct::{Daemon, LONG, eventually, skip};
 
-use super::stage::{Folder, LONG, OURS, Peer, can_run, eventually, spawn};
+use crate::harness::{Folder, OURS, Peer, can_run, start};
 
 /// The calls that are looked at.
 const CALLS: &str = "trace=write,writev,pwrite64,sendto,sendmsg,fdatasync,fsync,\
@@ -64,7 +64,7 @@ impl Traced {
             vec!["-D", "-f", "-y", "-s", "12", "-o", &trace_text, "-e", CALLS, OURS, "-V"];
         all.extend(["-l", "127.0.0.1", "-p", "0", "-b", folder.text()]);
         all.extend(flags);
-        let (daemon, place) = spawn("strace", &all);
+        let (daemon, place) = start("strace", &all);
         Some(Self { daemon, place, trace, folder: folder.path().into() })
     }
 

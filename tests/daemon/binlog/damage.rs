@@ -18,12 +18,11 @@ use beanstalkd::{
     server::{COMMANDS_PER_CONNECTION, Identity, Rusage, Server, Settings},
     wal::{self, Directory, Disk, Name, Options, Report, Sync, Wal},
 };
-use ct::Prng;
+use ct::{Prng, eventually};
 
-use super::{
-    format::{self, MARK},
-    stage::{Folder, OURS, Peer, end, eventually, fails_to_start, from_environment, original},
-};
+use crate::harness::{Folder, OURS, Peer, end, fails_to_start, from_environment, original};
+
+use super::format::{self, MARK};
 
 /// Damaged logs of each kind of damage without `make kills`.
 const RUNS: u64 = 400;

@@ -15,10 +15,9 @@ use std::{
 
 use ct::Daemon;
 
-use super::{
-    format,
-    stage::{Folder, OURS, Peer, Seen, complaints, end, original},
-};
+use crate::harness::{Folder, OURS, Peer, Seen, complaints, end, original};
+
+use super::format;
 
 type Jobs = BTreeMap<u64, Seen>;
 
@@ -215,7 +214,7 @@ fn drain(client: &mut Peer, tube: &str) -> Vec<u64> {
     client.tell(&format!("watch {tube}"), "WATCHING 2");
     let mut order = Vec::new();
     loop {
-        match client.reserve() {
+        match client.reserve_now() {
             Some(id) => {
                 client.tell(&format!("delete {id}"), "DELETED");
                 order.push(id);

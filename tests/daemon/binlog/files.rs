@@ -7,11 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ct::skip;
+use ct::{eventually, skip};
 
-use super::stage::{
-    Folder, OURS, Peer, can_run, complaints, end, eventually, fails_to_start, original,
-};
+use crate::harness::{Folder, OURS, Peer, can_run, complaints, end, fails_to_start, original};
 
 /// A delay that ends in no test.
 const FAR: u32 = 100_000;

@@ -7,9 +7,9 @@ use std::{
     {fs, io},
 };
 
-use ct::{Daemon, Prng, skip};
+use ct::{Daemon, Prng, eventually, skip};
 
-use super::stage::{Folder, OURS, Peer, Seen, can_run, end, eventually, spawn};
+use crate::harness::{Folder, OURS, Peer, Seen, can_run, end, start};
 
 /// A small file system in memory that only its daemons see, so that it goes with them. Nobody
 /// need be root for it, where the system lets users have name spaces of their own.
@@ -51,7 +51,7 @@ impl SmallDisk {
         let mut all = vec!["--target", &*keeper, "--user", "--mount", "--preserve-credentials"];
         all.extend([OURS, "-V", "-l", "127.0.0.1", "-p", "0", "-b", self.folder.text()]);
         all.extend(flags);
-        spawn("nsenter", &all)
+        start("nsenter", &all)
     }
 
     /// A file that is no part of the log.
@@ -293,7 +293,7 @@ fn start_limitable(folder: &Folder) -> Option<(Daemon, String)> {
     }
     let script = r#"trap "" XFSZ; exec "$0" "$@""#;
     let arguments = ["-c", script, OURS, "-V", "-l", "127.0.0.1", "-p", "0", "-b", folder.text()];
-    Some(spawn("/bin/sh", &arguments))
+    Some(start("/bin/sh", &arguments))
 }
 
 fn limit(daemon: &Daemon, size: &str) {

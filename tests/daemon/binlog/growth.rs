@@ -4,7 +4,7 @@ use std::{collections::VecDeque, fmt::Write};
 
 use ct::Daemon;
 
-use super::stage::{Folder, OURS, Peer, from_environment};
+use crate::harness::{Folder, OURS, Peer, from_environment};
 
 const JOBS: u64 = 200;
 const BODY: usize = 100;

@@ -17,9 +17,9 @@ use std::{
     time::Duration,
 };
 
-use ct::{Client, Prng};
+use ct::{Client, LONG, Prng};
 
-use super::stage::{Folder, LONG, OURS, Peer, Seen, complaints, end, from_environment};
+use crate::harness::{Folder, OURS, Peer, Seen, complaints, end, from_environment};
 
 /// Kills per flag without `make kills`.
 const RUNS: u64 = 10;

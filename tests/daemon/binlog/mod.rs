@@ -27,5 +27,4 @@ mod full;
 mod growth;
 mod kills;
 mod shortage;
-mod stage;
 mod starts;

@@ -9,11 +9,9 @@ use std::{
     path::Path,
 };
 
-use ct::{Client, Daemon, Prng, skip};
+use ct::{Client, Daemon, Prng, eventually, skip};
 
-use super::stage::{
-    Folder, OURS, Peer, can_run, complaints, end, eventually, from_environment, spawn,
-};
+use crate::harness::{Folder, OURS, Peer, can_run, complaints, end, from_environment, start};
 
 /// Kills at a limit of memory with each way of syncing, without `make kills`.
 const RUNS: u64 = 2;
@@ -26,7 +24,7 @@ fn serve_within(limits: &str, folder: &Folder, flags: &[&str]) -> (Daemon, Strin
     let (script, all) = within(limits, folder, flags);
     let mut words = vec!["-c", &script];
     words.extend(all.iter().map(String::as_str));
-    spawn("/bin/sh", &words)
+    start("/bin/sh", &words)
 }
 
 fn within(limits: &str, folder: &Folder, flags: &[&str]) -> (String, Vec<String>) {
@@ -44,7 +42,7 @@ fn fails_within(limits: &str, folder: &Folder, flags: &[&str]) -> (i32, String) 
     let mut words = vec!["-c", &script];
     words.extend(all.iter().map(String::as_str));
     let mut daemon = Daemon::spawn_raw("/bin/sh".as_ref(), &words).expect("it starts");
-    let status = daemon.wait_exit(super::stage::LONG).expect("it ends by itself");
+    let status = daemon.wait_exit(ct::LONG).expect("it ends by itself");
     (status.code().expect("it ends by itself"), complaints(&daemon))
 }
 
@@ -133,7 +131,7 @@ fn a_start_without_enough_memory_changes_nothing() {
     let check = r#"ulimit -v 32768; exec "$0" --check-binlog "$1""#;
     let words = ["-c", check, OURS, folder.text()];
     let mut checked = Daemon::spawn_raw("/bin/sh".as_ref(), &words).expect("it starts");
-    let status = checked.wait_exit(super::stage::LONG).expect("it ends by itself");
+    let status = checked.wait_exit(ct::LONG).expect("it ends by itself");
     let said = checked.stderr();
     assert_eq!(status.code(), Some(10), "{said}");
     assert!(said.contains("not enough memory") && !said.contains("damaged"), "{said}");
@@ -250,7 +248,7 @@ fn without_a_thread_the_daemon_syncs_by_itself() {
     let script = format!(r#"ulimit -u 1; {as_other} "$0" "$@""#);
     let program = program.to_str().expect("a plain name");
     let words = ["-c", &script, program, "-V", "-l", "127.0.0.1", "-p", "0", "-b", folder.text()];
-    let (daemon, place) = spawn("/bin/sh", &words);
+    let (daemon, place) = start("/bin/sh", &words);
     let mut client = Peer::at(&place);
     assert_eq!(client.ask("list-tube-used"), "USING default");
     if !daemon.stderr().contains("no thread for the syncs") {
@@ -316,7 +314,7 @@ fn room_that_is_not_needed_any_more_is_given_back() {
     let stats: u64 = client.value("stats", "current-jobs-ready");
     assert_eq!(stats, 100_000);
     eventually("there is room for the deletes", || taken() > 100_000 * 84 * 2);
-    while let Some(id) = client.reserve() {
+    while let Some(id) = client.reserve_now() {
         client.tell(&format!("delete {id}"), "DELETED");
     }
     eventually("the room of many jobs is given back", || taken() <= 4 << 20);
@@ -357,7 +355,7 @@ fn a_start_short_of_memory_ends_or_serves() {
             }
             continue;
         }
-        let status = daemon.wait_exit(super::stage::LONG).expect("it ends or answers").code();
+        let status = daemon.wait_exit(ct::LONG).expect("it ends or answers").code();
         let said = daemon.stderr();
         // Without room for the program and its libraries, neither can the loader say much.
         let is_loaded = said.contains("version ");

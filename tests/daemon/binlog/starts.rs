@@ -17,10 +17,11 @@ use beanstalkd::{
     wal::{self, Disk, Name, Options, Report, Sync, Wal},
 };
 
+use crate::harness::{Folder, OURS, Peer, end};
+
 use super::{
     damage::{DATE, Files, Memory, NOW, open, serve, settle},
     format,
-    stage::{Folder, OURS, Peer, end},
 };
 
 /// A record as the original writes it: a tube's name makes it a full one.

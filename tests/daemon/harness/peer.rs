@@ -1,74 +1,8 @@
-//! Daemons on a directory, their clients, and what these can see of a job.
+//! Clients of a daemon, and what they can see of a job.
 
-use std::{
-    collections::BTreeMap,
-    env, fs,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    str::FromStr,
-};
+use std::{collections::BTreeMap, str::FromStr};
 
-use ct::{Client, Daemon, Original};
-pub(crate) use ct::{LONG, eventually};
-
-pub(crate) const OURS: &str = env!("CARGO_BIN_EXE_beanstalkd");
-
-/// Where the original is; `None`, and a word on it, where it is not.
-pub(crate) fn original() -> Option<PathBuf> {
-    Original::find().map(|original| original.path)
-}
-
-/// A number that a longer run sets.
-pub(crate) fn from_environment<T: FromStr>(name: &str) -> Option<T> {
-    env::var(name).ok().and_then(|text| text.parse().ok())
-}
-
-/// A directory that is removed in the end, and its path as a flag takes it.
-#[derive(Debug)]
-pub(crate) struct Folder(tempfile::TempDir);
-
-impl Folder {
-    pub(crate) fn new() -> Self {
-        Self(tempfile::tempdir().expect("a directory"))
-    }
-
-    /// A copy of the files in a directory.
-    pub(crate) fn copy_of(source: &Path) -> Self {
-        let folder = Self::new();
-        for entry in fs::read_dir(source).expect("a directory") {
-            let entry = entry.expect("it can be read");
-            fs::copy(entry.path(), folder.path().join(entry.file_name())).expect("a copy");
-        }
-        folder
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    /// Starts a daemon on it, with further flags.
-    #[track_caller]
-    pub(crate) fn serve(&self, program: impl AsRef<Path>, flags: &[&str]) -> Daemon {
-        let mut all = vec!["-b", self.text()];
-        all.extend(flags);
-        Daemon::start(program.as_ref(), &all).expect("it starts")
-    }
-
-    pub(crate) fn text(&self) -> &str {
-        self.path().to_str().expect("a plain name")
-    }
-
-    /// Names and sizes of what a log is made of, in the order of their names.
-    pub(crate) fn files(&self) -> BTreeMap<String, u64> {
-        let entries = fs::read_dir(self.path()).expect("a directory").flatten();
-        let files = entries.filter_map(|entry| {
-            // A spare may have got another name in this moment.
-            let size = entry.metadata().ok()?.len();
-            Some((entry.file_name().into_string().expect("a plain name"), size))
-        });
-        files.filter(|(name, _)| name != "lock").collect()
-    }
-}
+use ct::{Client, Daemon, LONG, eventually};
 
 /// A client whose every failure fails the test, at the line that called it.
 #[derive(Debug)]
@@ -82,9 +16,7 @@ impl Peer {
 
     #[track_caller]
     pub(crate) fn at(address: &str) -> Self {
-        let mut client = Client::connect(address).expect("a connection");
-        client.set_timeout(LONG).expect("a connection");
-        Self(client)
+        Self(connect(address))
     }
 
     /// Sends a command and returns its one line of reply.
@@ -117,7 +49,7 @@ impl Peer {
 
     /// Reserves whatever comes first, if anything does.
     #[track_caller]
-    pub(crate) fn reserve(&mut self) -> Option<u64> {
+    pub(crate) fn reserve_now(&mut self) -> Option<u64> {
         let line = self.ask("reserve-with-timeout 0");
         if line == "TIMED_OUT" {
             return None;
@@ -177,6 +109,128 @@ impl Peer {
         body.truncate(length);
         Some(body)
     }
+
+    #[track_caller]
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.0.send(bytes).expect("the daemon takes it");
+    }
+
+    #[track_caller]
+    pub(crate) fn line(&mut self) -> String {
+        self.0.line().expect("a reply")
+    }
+
+    #[track_caller]
+    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
+        self.0.bytes(count).expect("a reply")
+    }
+
+    /// Sees that the daemon answers.
+    #[track_caller]
+    pub(crate) fn check(&mut self) {
+        assert_eq!(self.ask("list-tube-used"), "USING default");
+    }
+
+    /// Lets so many turns of the daemon pass: whatever had reached it before has had its share
+    /// in each of them.
+    #[track_caller]
+    pub(crate) fn turns(&mut self, count: usize) {
+        for _ in 0..count {
+            self.check();
+        }
+    }
+
+    /// Puts jobs of one byte, their delay in seconds.
+    #[track_caller]
+    pub(crate) fn put_many(&mut self, count: usize, delay: u32) {
+        self.pipeline(&format!("put 0 {delay} 600 1\r\nx\r\n"), count, |client| {
+            assert!(client.line().starts_with("INSERTED "));
+        });
+    }
+
+    #[track_caller]
+    pub(crate) fn reserve(&mut self) -> (u64, Vec<u8>) {
+        let (line, body) = self.0.with_body("reserve").expect("a job");
+        let id = line.split(' ').nth(1).expect("an id");
+        (id.parse().expect("a number"), body)
+    }
+
+    /// Reserves jobs of one byte.
+    #[track_caller]
+    pub(crate) fn reserve_many(&mut self, count: usize) {
+        self.pipeline("reserve-with-timeout 0\r\n", count, |client| {
+            assert!(client.line().starts_with("RESERVED "));
+            assert_eq!(client.line(), "x");
+        });
+    }
+
+    /// Sends a command many times, as many at once as fit into anybody's buffers.
+    #[track_caller]
+    pub(crate) fn pipeline(
+        &mut self,
+        command: &str,
+        count: usize,
+        mut reply: impl FnMut(&mut Self),
+    ) {
+        const AT_ONCE: usize = 2000;
+        for done in (0..count).step_by(AT_ONCE) {
+            let now = AT_ONCE.min(count - done);
+            self.send(command.repeat(now));
+            (0..now).for_each(|_| reply(self));
+        }
+    }
+
+    /// Reads the document of a command that has been sent.
+    #[track_caller]
+    pub(crate) fn document(&mut self) -> String {
+        let line = self.line();
+        let length = line.strip_prefix("OK ").expect("a document").parse().expect("a length");
+        let document = self.bytes(length);
+        assert_eq!(self.line(), "");
+        String::from_utf8(document).expect("text")
+    }
+
+    #[track_caller]
+    pub(crate) fn yaml(&mut self, command: &str) -> String {
+        self.0.yaml(command).expect("a document")
+    }
+
+    /// Asks for one number of a document.
+    #[track_caller]
+    pub(crate) fn count(&mut self, command: &str, key: &str) -> usize {
+        number_at(&self.yaml(command), key)
+    }
+
+    /// Waits for the end of the connection, and tells whether it comes without another byte.
+    #[track_caller]
+    pub(crate) fn is_ended(&mut self) -> bool {
+        self.0.rest().expect("an orderly end").is_empty()
+    }
+}
+
+#[track_caller]
+pub(crate) fn connect(place: &str) -> Client {
+    let mut client = Client::connect(place).expect("a connection");
+    client.set_timeout(LONG).expect("a connection");
+    client
+}
+
+/// Sees that a daemon answers.
+#[track_caller]
+pub(crate) fn check(place: &str) {
+    Peer::at(place).check();
+}
+
+#[track_caller]
+pub(crate) fn number_at(document: &str, key: &str) -> usize {
+    let mut lines = document.lines().filter_map(|line| line.split_once(": "));
+    let (_, number) = lines.find(|&(found, _)| found == key).expect("a line with this key");
+    number.parse().expect("a number")
+}
+
+#[track_caller]
+pub(crate) fn wait_for_count(client: &mut Peer, command: &str, key: &str, count: usize) {
+    eventually(&format!("{key} is {count}"), || client.count(command, key) == count);
 }
 
 /// A document's values by their keys, without the quotes that some releases have.
@@ -220,53 +274,4 @@ impl Seen {
     pub(crate) fn set(&mut self, key: &str, value: &str) {
         self.stats.insert(key.into(), value.into());
     }
-}
-
-/// Ends a daemon by a signal and waits until it has ended.
-#[track_caller]
-pub(crate) fn end(mut daemon: Daemon, signal: i32) {
-    daemon.signal(signal).expect("it runs");
-    daemon.wait_exit(LONG).expect("it ends");
-}
-
-/// A daemon that must not start: its exit code, and what it complained of.
-#[track_caller]
-pub(crate) fn fails_to_start(program: impl AsRef<Path>, flags: &[&str]) -> (i32, String) {
-    let mut all = vec!["-l", "127.0.0.1", "-p", "0"];
-    all.extend(flags);
-    let mut daemon = Daemon::spawn_raw(program.as_ref(), &all).expect("it starts");
-    let status = daemon.wait_exit(LONG).expect("it ends by itself");
-    (status.code().expect("it ends by itself"), complaints(&daemon))
-}
-
-/// Starts a program that becomes a daemon with `-V`, which tells where it listens.
-#[track_caller]
-pub(crate) fn spawn(program: &str, arguments: &[&str]) -> (Daemon, String) {
-    let mut daemon = Daemon::spawn_raw(Path::new(program), arguments).expect("it starts");
-    let mut place = None;
-    eventually("it listens", || {
-        let stderr = daemon.stderr();
-        assert_eq!(daemon.exit_status(), None, "{stderr}");
-        let told = stderr.split_once(" listens on ").and_then(|(_, rest)| rest.split_once('\n'));
-        place = told.map(|(place, _)| place.to_owned());
-        place.is_some()
-    });
-    (daemon, place.expect("it listens"))
-}
-
-/// What it has said that is not of an ordinary day.
-pub(crate) fn complaints(daemon: &Daemon) -> String {
-    let said = daemon.stderr();
-    let is_ordinary = |line: &&str| {
-        let told = line.split_once("Z beanstalkd: ").map(|(_, rest)| rest);
-        told.is_some_and(|it| !it.starts_with("warning: ") && !it.starts_with("error: "))
-    };
-    said.lines().filter(|line| !is_ordinary(line)).collect::<Vec<_>>().join("\n")
-}
-
-/// Whether a program can be run so, and well.
-pub(crate) fn can_run(program: &str, arguments: &[&str]) -> bool {
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
 }
