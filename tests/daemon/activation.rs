@@ -23,8 +23,8 @@ use crate::harness::{
     terminate, thaw,
 };
 
-/// A unit with a socket file would start a daemon that nobody can reach, or which removes the
-/// manager's socket when it ends.
+/// A daemon that is started by a socket unit would not serve at its sockets, or would remove the
+/// manager's socket file when it ends.
 ///
 /// Proves: Q21, Q23.
 #[test]
@@ -55,7 +55,7 @@ fn it_serves_every_socket_that_is_passed_on() {
     }
 }
 
-/// A slip in a unit would start a daemon that is deaf, or one at another address.
+/// A mistake in a unit would start a daemon that serves nowhere, or at another address.
 ///
 /// Proves: Q21.
 #[test]
@@ -86,7 +86,8 @@ fn what_is_no_listening_stream_socket_is_refused() {
     }
 }
 
-/// A daemon started by a service with sockets of its own would take those for its own.
+/// A daemon that is started by another activated service would take that service's sockets for its
+/// own.
 ///
 /// Proves: Q21.
 #[test]
@@ -100,9 +101,9 @@ fn sockets_for_another_process_are_left_alone() {
     }
 }
 
-/// A manager that shuts a socket down would have the daemon use a whole processor, fill the log
-/// or stop serving at its other sockets. (Of a UNIX socket that is shut down, the system tells
-/// nothing to those who wait at it.)
+/// If a manager shuts a socket down, the daemon would use a whole processor, fill the log or stop
+/// serving at its other sockets. (If a UNIX socket is shut down, the system does not tell the
+/// processes that wait for it.)
 ///
 /// Proves: B5.
 #[test]
@@ -113,7 +114,7 @@ fn a_listener_that_is_shut_down_from_outside_costs_nothing() {
     let (mut daemon, _) = serve_at(2, &mut activated(&["-V"], &tcp, Some(&unix)));
     let mut before = connect(&place_of(&tcp));
     assert_eq!(before.command("list-tube-used").expect("a reply"), "USING default");
-    // The call is the same for every kind of socket, and holds for all who share it.
+    // The call is the same for every kind of socket, and holds for all processes that share it.
     TcpStream::from(copy(&tcp)).shutdown(Shutdown::Both).expect("a listener");
     let told = |daemon: &Daemon| daemon.stderr().matches(" accepts no connections: ").count();
     eventually("it is told", || told(&daemon) > 0);
@@ -140,7 +141,8 @@ fn an_upgrade_refuses_nobody() {
     for round in 1..=3 {
         let mut old = connect(&place);
         assert_eq!(old.put(0, 0, 60, b"x").expect("a reply"), format!("INSERTED {round}"));
-        // Whoever comes in the daemon's last turn, or while there is none, waits for the next.
+        // A client that connects in the daemon's last turn, or while there is no daemon, waits for
+        // the next.
         freeze(&daemon);
         let mut last = connect(&place);
         last.send("stats-job 1\r\n").expect("it is taken");
@@ -157,7 +159,7 @@ fn an_upgrade_refuses_nobody() {
     }
 }
 
-/// Starts a daemon with one or two sockets passed on to it.
+/// A command that becomes a daemon with one or two sockets passed on to it.
 fn activated(flags: &[&str], first: &TcpListener, second: Option<&UnixListener>) -> Command {
     let count = 1 + usize::from(second.is_some());
     let second = second.map(|it| it.try_clone().expect("a copy").into());

@@ -13,7 +13,7 @@ use crate::harness::{
     terminate, wait_for_count,
 };
 
-/// Workers on other machines could not connect to a daemon without `-l`, as they always could.
+/// Workers on other machines could not connect to a daemon without `-l`; the original lets them.
 ///
 /// Proves: B31.
 #[test]
@@ -28,7 +28,7 @@ fn without_an_address_it_listens_on_all_of_ipv4() {
     }
 }
 
-/// An address of the newer kind could not be used, or the log would show another one.
+/// The daemon could not listen on an IPv6 address, or would log another address.
 ///
 /// Proves: B31.
 #[test]
@@ -43,7 +43,7 @@ fn ipv6_works_and_is_logged_as_it_is_written() {
     }
 }
 
-/// A service file with a host's name would not start.
+/// A daemon with a host's name as its address would not start.
 ///
 /// Proves: Q22.
 #[test]
@@ -53,7 +53,7 @@ fn a_host_can_be_a_name() {
     Peer::at(&place).check();
 }
 
-/// Every second reply would come late by the 40 ms in which a client delays its acknowledgement.
+/// Every second reply would be 40 ms late, because a client delays its acknowledgements so long.
 ///
 /// Proves: Q27.
 #[test]
@@ -87,7 +87,7 @@ fn a_small_reply_does_not_wait_for_the_one_before_to_be_acknowledged() {
     assert!(at_once > ROUNDS / 2, "{at_once} of {ROUNDS} second replies were there at once");
 }
 
-/// A worker whose machine lost its power would hold its connection and descriptor for ever.
+/// The connection of a worker whose machine lost power would keep its descriptor for ever.
 ///
 /// Proves: Q27.
 #[test]
@@ -109,8 +109,8 @@ fn dead_peers_are_looked_for() {
     assert!(left <= 600 * 100, "the original waits two hours; this is {left}");
 }
 
-/// Local workers would go through the network, or remote ones be left out: one address was all
-/// there was.
+/// Local and remote workers could not use the same daemon each at an address of its own, because
+/// there was only one.
 ///
 /// Proves: Q23.
 #[test]
@@ -134,7 +134,7 @@ fn it_listens_at_each_address_of_a_list() {
     assert!(!one.exists() && !two.exists(), "socket files stay");
 }
 
-/// The wildcards of both protocols together would be refused, for one of them takes both.
+/// The wildcards of IPv4 and IPv6 together would be refused, because the second takes both.
 ///
 /// Proves: B31.
 #[test]
@@ -159,7 +159,8 @@ fn both_wildcards_can_be_had_together() {
     panic!("no port is free for both");
 }
 
-/// One address of several that cannot be had would go unnoticed, or leave the others' files.
+/// If one address of several cannot be used, the daemon would start without it, or leave the socket
+/// files of the others behind.
 ///
 /// Proves: Q22, B18.
 #[test]

@@ -8,8 +8,8 @@ use crate::harness::{
     OURS, Peer, THEN_BECOME, assert_idle, daemon, send_all, start, wait_for_count,
 };
 
-/// With all descriptors in use it would burn a processor and fill the disk with log lines, and
-/// those who wait would not get in when others leave.
+/// With all descriptors in use the daemon would use a whole processor and fill the disk with log
+/// lines, and would not accept waiting clients when others leave.
 ///
 /// Proves: B5.
 #[test]
@@ -20,8 +20,8 @@ fn out_of_descriptors_it_serves_whom_it_has_and_rests() {
     for client in &mut inside {
         client.turns(3);
     }
-    // Without a word from those who leave, each of the others would wait for a second, and that is
-    // many more turns of a daemon that is asked all the time.
+    // If a close did not wake the daemon, each waiting client would wait for a second: many more
+    // turns of a daemon that is asked all the time.
     let mut at_once = 0;
     for mut waiting in waiting {
         drop(inside.remove(0));
@@ -41,8 +41,8 @@ fn out_of_descriptors_it_serves_whom_it_has_and_rests() {
     Peer::at(&place).check();
 }
 
-/// On a day of many short connections each one that leaves would add a line to the log, though
-/// nothing has changed: others still wait.
+/// During a shortage each connection that closes would add a line to the log, though others still
+/// wait and nothing has changed.
 ///
 /// Proves: B5.
 #[test]
@@ -56,7 +56,7 @@ fn a_shortage_is_reported_once_as_long_as_it_lasts() {
     }
     inside[0].turns(2);
     assert_eq!(shortages(&daemon), 1, "{}", daemon.stderr());
-    // When it is over and another one begins, that is news.
+    // A shortage that begins after the end of another is reported again.
     drop((inside, last));
     eventually("all are closed", || descriptors(&daemon) == at_peace);
     Peer::at(&place).check();
@@ -64,7 +64,7 @@ fn a_shortage_is_reported_once_as_long_as_it_lasts() {
     eventually("the next shortage is reported", || shortages(&daemon) == 2);
 }
 
-/// After some weeks of clients that come and go it would have no descriptors left.
+/// After some weeks of clients that connect and leave, the daemon would have no descriptors left.
 ///
 /// Proves: B22, Q3.
 #[test]
@@ -97,7 +97,7 @@ fn a_thousand_connections_leave_no_descriptor_behind() {
     assert_eq!(other.count("stats", "total-connections"), 1001);
 }
 
-/// Workers whose machines crash would keep jobs, tubes and their places in line.
+/// Workers whose machines crash would keep jobs, tubes and their turns at a reserve.
 ///
 /// Proves: B22, Q4, Q13.
 #[test]
@@ -140,20 +140,20 @@ fn descriptors(daemon: &Daemon) -> usize {
     fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("the process is there").count()
 }
 
-/// How many descriptors a besieged daemon may have.
+/// The limit on descriptors of a daemon that is short of them.
 const DESCRIPTORS: usize = 32;
 
-/// How many clients more than that want to come in.
+/// How many clients more than that connect.
 const KNOCKING: usize = 12;
 
-/// A daemon all of whose descriptors are in use, and more clients than that.
+/// A daemon that uses all its descriptors, and clients that wait to be accepted.
 #[derive(Debug)]
 struct Siege {
     daemon: Daemon,
     place: String,
     /// Each has been served.
     inside: Vec<Peer>,
-    /// Each has asked `list-tube-used`; the first of them has come first.
+    /// Each has sent `list-tube-used`; they are in the order in which they connected.
     waiting: Vec<Peer>,
     /// How many descriptors it has without any client.
     at_peace: usize,

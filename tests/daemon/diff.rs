@@ -2,11 +2,10 @@
 //! same but for the declared masks. And the tool itself: a difference that is there must be found.
 //!
 //! Timers end while a slow machine is still busy with what should have come before; such runs do
-//! not count, and others take their place for some minutes. Then the rest is skipped, aloud. What
-//! is found to differ fails at once, on any machine.
+//! not count, and others take their place for some minutes. Then the rest is skipped with a line
+//! that says so. A difference fails at once, on any machine.
 //!
-//! `make diff` plays more of it. The scripts that `ct-check` plays are held to the same two daemons
-//! by `golden.rs`.
+//! `make diff` plays more of it. `golden.rs` plays the golden scripts on the same two daemons.
 #![expect(clippy::disallowed_methods, reason = "real daemons are met in real time")]
 
 use std::time::{Duration, Instant};
@@ -19,13 +18,13 @@ use ct::{
 
 use crate::harness::OURS;
 
-/// How long seeds are tried until enough runs count.
+/// The most time for seeds until enough runs count.
 const BUDGET: Duration = Duration::from_secs(180);
 
-/// How many acts of a script are short.
+/// The most acts of a script that counts as short.
 const SHORT: usize = 6;
 
-/// How many runs may agree before a difference that is there must have been found.
+/// After this many runs that agree, a planted difference must have been found.
 const AGREED_MAX: u64 = 100;
 
 /// Plays runs on two daemons.
@@ -34,13 +33,13 @@ fn play(left: &str, right: &str, options: &Options) -> Summary {
     compare([&left, &right], options, &|_| ()).expect("both daemons start")
 }
 
-/// Where it is, as a command.
+/// The original's path, as a command.
 fn path(original: &Original) -> &str {
     original.path.to_str().expect("a plain name")
 }
 
-/// How many runs are played at a time in each try: where all at once are too slow, fewer may not
-/// be.
+/// How many runs each try plays at a time: fewer at a time may succeed if a machine is too slow for
+/// all at once.
 fn widths() -> impl Iterator<Item = usize> {
     [24, 8, 4].into_iter().chain(std::iter::repeat(2))
 }
@@ -89,8 +88,8 @@ fn acts(finding: &Finding) -> usize {
     finding.script.lines().filter(is_act).count()
 }
 
-/// Finds a difference that is there and returns its script, which must be short; none, and a word
-/// on it, where this machine is too slow for that.
+/// Finds a planted difference and returns its script, which must be short. `None`, and a line that
+/// says so, if this machine is too slow.
 fn find(left: &str, right: &str, options: &Options) -> Option<String> {
     let began = Instant::now();
     let (mut agreed, mut long, mut seed) = (0, 0, options.seed);

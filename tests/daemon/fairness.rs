@@ -5,7 +5,7 @@ use ct::eventually;
 
 use crate::harness::{Peer, daemon, freeze, number_at, thaw, wait_for_count};
 
-/// One client that sends all it has at once would make all others wait until it is done.
+/// A client that sends very many commands at once would make all others wait until they are done.
 #[test]
 fn busy_connections_do_not_starve_the_others() {
     const BUSY: usize = 4;
@@ -33,15 +33,15 @@ fn busy_connections_do_not_starve_the_others() {
     }
 }
 
-/// Hundreds of clients that always have more to say would each go before one with a single word.
+/// Hundreds of busy clients would all be served before a quiet one with a single command.
 #[test]
 fn a_crowd_of_busy_connections_does_not_stand_before_a_quiet_one() {
     const BUSY: usize = 300;
     const ASKED: usize = 4000;
     const ROUNDS: usize = 20;
     let mut least = usize::MAX;
-    // The best of many, for nobody knows when this process is given a processor, and what the
-    // daemon does until then goes first without any fault of its own.
+    // The best of many tries counts: if this process gets a processor late, the daemon rightly
+    // serves the others first.
     for _ in 0..ROUNDS {
         let daemon = daemon(&[]);
         let mut other = Peer::of(&daemon);
@@ -65,7 +65,8 @@ fn a_crowd_of_busy_connections_does_not_stand_before_a_quiet_one() {
     panic!("{least} commands of others go before one of a quiet client");
 }
 
-/// A producer that waits for a job, sends its own meanwhile and leaves would lose all but one.
+/// A client that pipelines puts behind a `reserve` that waits, and leaves, would lose all jobs but
+/// one.
 #[test]
 fn what_a_client_sent_behind_a_reserve_is_obeyed_though_it_has_gone() {
     let daemon = daemon(&[]);
@@ -78,7 +79,8 @@ fn what_a_client_sent_behind_a_reserve_is_obeyed_though_it_has_gone() {
     assert_eq!(other.count("stats", "cmd-put"), 3);
 }
 
-/// A job for a worker that has gone would be back only when that is noticed, and count as reserved.
+/// A worker that has gone would get a job, which would count as reserved until the daemon notices
+/// the end of the connection.
 #[test]
 fn a_worker_that_has_gone_gets_no_job() {
     let daemon = daemon(&[]);
@@ -93,7 +95,7 @@ fn a_worker_that_has_gone_gets_no_job() {
     assert_eq!(number_at(&producer.document(), "reserves"), 0);
 }
 
-/// Thousands that leave at once would make those who stay wait until all are gone.
+/// Thousands of clients that leave at once would make the others wait until all are closed.
 #[test]
 fn a_crowd_that_leaves_does_not_stand_before_those_who_stay() {
     const LEAVING: usize = 2000;
@@ -111,7 +113,7 @@ fn a_crowd_that_leaves_does_not_stand_before_those_who_stay() {
     eventually("all are gone", || other.count("stats", "current-connections") == 1);
 }
 
-/// A client behind a slow line, which brings commands in pieces, would be misunderstood.
+/// Commands that a slow line brings in pieces would be misread.
 ///
 /// Proves: Q1.
 #[test]
@@ -156,7 +158,7 @@ fn commands_may_be_split_at_every_byte() {
     assert_eq!(String::from_utf8_lossy(&got), answered, "byte by byte");
 }
 
-/// Somebody who kicks all jobs of a full tube would stop the daemon for everybody.
+/// A kick of very many jobs would hold up all other clients until it is done.
 #[test]
 fn a_kick_of_very_many_jobs_lets_others_in_between() {
     let daemon = daemon(&[]);
@@ -170,7 +172,8 @@ fn a_kick_of_very_many_jobs_lets_others_in_between() {
     assert_eq!([kicker.line(), kicker.line()], ["KICKED 50000", "USING default"]);
 }
 
-/// A worker that leaves with very many jobs would stop the daemon for everybody.
+/// A worker that leaves with very many reserved jobs would hold up all other clients until all are
+/// returned.
 ///
 /// Proves: Q4.
 #[test]
@@ -187,15 +190,15 @@ fn a_worker_that_leaves_with_very_many_jobs_lets_others_in_between() {
     assert_eq!(other.reserve(), (1, b"x".to_vec()));
 }
 
-/// Three times as many commands as a connection is granted in a turn; the last one of each turn
-/// looks at the tube.
+/// Commands for three turns of a connection; the last one of each turn asks for the tube's
+/// statistics.
 fn looks_in_each_of_three_turns() -> String {
     ("list-tube-used\r\n".repeat(COMMANDS_PER_CONNECTION as usize - 1) + "stats-tube default\r\n")
         .repeat(3)
 }
 
-/// Reads what [`looks_in_each_of_three_turns`] saw, and waits until 50,000 jobs have become
-/// ready, each of them in its old state until it is its turn.
+/// Reads the replies to [`looks_in_each_of_three_turns`], and waits until all 50,000 jobs are
+/// ready. Until then each is in its old state.
 #[track_caller]
 fn see_it_go_on(other: &mut Peer, old_state: &str) {
     let mut look = String::new();

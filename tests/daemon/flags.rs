@@ -7,7 +7,7 @@ use ct::skip;
 
 use crate::harness::{Ended, OURS, Peer, daemon, run_to_its_end, start, terminate, try_start};
 
-/// Whoever asks for help or the version would start a daemon, or get a script's error handling.
+/// `--help` or `--version` would start a daemon, or end with the status of an error.
 ///
 /// Proves: Q22.
 #[test]
@@ -21,7 +21,7 @@ fn help_and_version_are_printed_and_nothing_starts() {
         ("--version", version.clone()),
         ("-v", version.clone()),
         ("-p 1 -Vv -h", version.clone()),
-        // What stands behind is not looked at any more.
+        // What follows is not read any more.
         ("-hx", cli::usage()),
         ("-h -x -p", cli::usage()),
         ("-v --porter start", version.clone()),
@@ -33,7 +33,8 @@ fn help_and_version_are_printed_and_nothing_starts() {
     }
 }
 
-/// A service file with a slip would start a daemon that nobody wanted so.
+/// A daemon would start although its service file has a mistake, and do something else than what
+/// was meant.
 ///
 /// Proves: Q22.
 #[test]
@@ -54,7 +55,7 @@ fn arguments_that_make_no_sense_end_it_with_status_5() {
         ("-f soon", "invalid size: soon"),
         ("--", "unknown flag: --"),
         ("-p 0 -- -V", "unknown flag: --"),
-        // The first mistake is the one that is told, and nothing behind it mends it.
+        // The first mistake is reported, and no later flag mends it.
         ("-z ten -z 5", "invalid size: ten"),
         ("-s 4096k -s 4096", "invalid size: 4096k"),
         ("-f soon -F -x", "invalid size: soon"),
@@ -69,8 +70,8 @@ fn arguments_that_make_no_sense_end_it_with_status_5() {
     }
 }
 
-/// A script that asks for help on a full disk would find a core dump instead of a message, and
-/// one that makes a mistake there would not find the status that means a mistake.
+/// If the help or an error cannot be printed because the disk is full, the daemon would panic and
+/// dump core, and the exit status would not tell a wrong flag.
 ///
 /// Proves: Q22.
 #[test]
@@ -84,7 +85,7 @@ fn a_text_that_cannot_be_printed_is_no_reason_to_panic() {
     }
 }
 
-/// A daemon that cannot start would not tell why, or tell the service manager the wrong reason.
+/// A daemon that cannot start would not say why, or would end with the status of another reason.
 ///
 /// Proves: Q22.
 #[test]
@@ -102,7 +103,7 @@ fn each_reason_not_to_start_has_its_status_and_one_clear_line() {
         ("-l 127.0.0.1 -p -65535".into(), 111, "there is no such port"),
         // No resolver asks the network for a name with an empty label.
         ("-l no..such..host -p 0".into(), 111, "no..such..host"),
-        // An address that is nobody's: it stands in documents (RFC 5737).
+        // An address that no machine has: it is reserved for documents (RFC 5737).
         ("-l 192.0.2.1 -p 0".into(), 111, "192.0.2.1"),
         ("-l 127.0.0.1 -p no-such-service".into(), 111, "no-such-service"),
         ("-l unix:/no/such/directory/socket".into(), 111, "/no/such/directory/socket"),
@@ -121,7 +122,7 @@ fn each_reason_not_to_start_has_its_status_and_one_clear_line() {
     assert_eq!(code, 10, "{stderr}");
 }
 
-/// Command lines written for the original would be read otherwise.
+/// Command lines that were written for the original would mean something else.
 ///
 /// Proves: Q22.
 #[test]
@@ -137,7 +138,7 @@ fn flags_can_be_joined_combined_and_repeated() {
     }
 }
 
-/// A port that is given by its name, as other services' are, would not be found.
+/// A port that is given as a service's name would be refused.
 ///
 /// Proves: Q22.
 #[test]
@@ -147,7 +148,7 @@ fn a_port_can_be_a_service_name() {
         let mut words = line.split_whitespace();
         let (name, place) = (words.next()?, words.next()?);
         let port: u16 = place.strip_suffix("/tcp")?.parse().ok()?;
-        // Beyond what needs privileges, below what the system gives to clients.
+        // Above the privileged ports, below those that the system gives to clients.
         (1024..32768).contains(&port).then_some((name, port))
     });
     for (name, port) in services {
@@ -160,7 +161,7 @@ fn a_port_can_be_a_service_name() {
     skip("no service of /etc/services is free");
 }
 
-/// Flags of old service files that no longer mean the same would be obeyed without a word.
+/// Flags of old service files that no longer mean the same would be taken without a warning.
 ///
 /// Proves: Q22.
 #[test]
@@ -185,7 +186,7 @@ fn what_is_not_obeyed_to_the_letter_is_warned_of() {
     }
 }
 
-/// A slip in a size would fill the disk, or the directory with a file for each job; one in the
+/// A mistake in a size would fill the disk, or the directory with a file for each job; one in the
 /// time between syncs would end the daemon.
 #[test]
 fn a_size_out_of_all_proportion_does_no_harm() {
@@ -205,7 +206,7 @@ fn a_size_out_of_all_proportion_does_no_harm() {
     assert_eq!(Peer::of(&daemon).count("stats", "binlog-max-size"), 1 << 31);
 }
 
-/// A shell would print an error at each key.
+/// A shell would print an error at each key, because it cannot read its completions.
 #[test]
 fn shells_take_their_completions() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -12,7 +12,7 @@ fn scripts() -> Vec<Script> {
     Script::load_dir(&folder).expect("the golden scripts are well formed")
 }
 
-/// What was played on a daemon met through its socket.
+/// The outcome of all scripts on a daemon that is reached through its socket.
 struct Played {
     /// The masks that some script took.
     masks: BTreeSet<String>,
@@ -20,8 +20,8 @@ struct Played {
     is_whole: bool,
 }
 
-/// Fails with all that went wrong on a daemon met through its socket; what this machine was too
-/// slow for is told.
+/// Plays all scripts on a daemon that is reached through its socket, and fails with all that went
+/// wrong. Scripts for which this machine is too slow are skipped with a line that says so.
 fn run_on(program: &Path, dialect: &Dialect) -> Played {
     let reports = ct::check::check_all(&scripts(), &ct::Program::new(program), dialect);
     let (mut failures, mut is_whole) = (String::new(), true);

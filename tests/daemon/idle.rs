@@ -1,4 +1,5 @@
-//! What would make the daemon spin: it must use hardly any processor time.
+//! What would make the daemon spin, though it has nothing to do: it must use hardly any processor
+//! time.
 #![expect(clippy::disallowed_methods, reason = "a real daemon is met in real time")]
 
 use std::time::Instant;
@@ -7,8 +8,8 @@ use ct::{Arrived, LONG, Patience, SocketStage, Stage};
 
 use crate::harness::{Peer, assert_idle, daemon, freeze, random_bytes, thaw};
 
-/// One byte of urgent data, which nobody sends on purpose, would cost a processor, or the rest of
-/// what the client says.
+/// After one byte of urgent data the daemon would use a whole processor, or would not read what
+/// follows.
 ///
 /// Proves: B3.
 #[test]
@@ -66,8 +67,8 @@ fn an_urgent_byte_neither_spins_nor_hides_what_follows() {
     other.check();
 }
 
-/// A client that says it is done before it reads a large reply would cost a processor until it
-/// does, or get only a part.
+/// If a client shuts its sending side down before it reads a large reply, the daemon would use a
+/// whole processor until then, or send only a part.
 ///
 /// Proves: B4.
 #[test]
@@ -92,7 +93,7 @@ fn a_half_closed_client_that_does_not_read_costs_nothing_and_gets_all() {
     assert!(client.is_ended());
 }
 
-/// Has as many lines come to a stage's connection, all alike, as commands were sent.
+/// Reads exactly `count` lines of reply from a stage's connection; none may be an error.
 #[track_caller]
 fn expect_lines(stage: &mut SocketStage, name: &str, count: usize) {
     let (mut text, began) = (String::new(), Instant::now());

@@ -14,7 +14,7 @@ use crate::harness::{
     wait_for_count,
 };
 
-/// One client that asks without reading would fill the memory with its replies.
+/// A client that sends commands and reads no replies would fill the memory with them.
 #[test]
 fn a_client_that_does_not_read_is_not_heard_until_it_does() {
     // Each asks for far more than all buffers of the system hold.
@@ -55,7 +55,7 @@ fn a_client_that_does_not_read_is_not_heard_until_it_does() {
     }
 }
 
-/// Clients that announce large jobs and stop would take all memory with a few bytes.
+/// Clients that announce large jobs and send only a few bytes would take all memory.
 ///
 /// Proves: B6.
 #[test]
@@ -81,7 +81,7 @@ fn an_upload_that_stalls_costs_what_has_arrived_and_not_what_was_announced() {
     }
 }
 
-/// Without memory for one large job it would die, and every other job with it.
+/// If there is no memory for one large job, the daemon would end, and all other jobs would be lost.
 ///
 /// Proves: B22.
 #[test]
@@ -103,8 +103,8 @@ fn without_memory_for_a_job_it_says_so_and_goes_on() {
     assert_eq!(client.put(0, 0, b"x"), 4);
 }
 
-/// The smallest jobs would end it where large ones do not: what is missing then is not memory for
-/// a job, but for the lists of all of them.
+/// Very many small jobs would end the daemon, because the memory that is missing is that of the
+/// lists of all jobs.
 ///
 /// Proves: B22.
 #[test]
@@ -119,7 +119,7 @@ fn without_memory_for_many_small_jobs_it_says_so_and_goes_on() {
         });
         assert!(inserted < 5_000_000, "is there no limit on memory here?");
     }
-    // Whoever has jobs can work them off.
+    // A worker can still reserve and delete jobs.
     other.check();
     for _ in 0..inserted / 2 {
         other.send("reserve\r\n");
@@ -131,7 +131,7 @@ fn without_memory_for_many_small_jobs_it_says_so_and_goes_on() {
     client.put(0, 0, b"x");
 }
 
-/// Uploads that nobody ends would take its last memory, and then it would die of the next line.
+/// Unfinished uploads would take the last memory, and the next command would end the daemon.
 ///
 /// Proves: B22.
 #[test]
@@ -143,7 +143,7 @@ fn without_memory_for_many_uploads_it_lets_no_more_in_and_goes_on() {
     let address = place.parse().expect("an address");
     let mut uploads = Vec::new();
     while uploads.len() < 3000 {
-        // Nobody waits at the door when there is no more room before it.
+        // A client does not wait to be accepted if the backlog is full.
         let Ok(socket) = TcpStream::connect_timeout(&address, Duration::from_millis(500)) else {
             break;
         };
@@ -160,8 +160,8 @@ fn without_memory_for_many_uploads_it_lets_no_more_in_and_goes_on() {
     Peer::at(&place).check();
 }
 
-/// Where address space is limited, the thread that syncs would take 64 MiB of it for blocks of
-/// its own, of which it uses next to nothing.
+/// If address space is limited, the thread that syncs would reserve 64 MiB of it and use next to
+/// nothing.
 #[test]
 fn the_thread_that_syncs_takes_little_address_space() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -214,8 +214,8 @@ fn line(socket: &mut impl BufRead) -> String {
     line.strip_suffix("\r\n").expect("a whole line").into()
 }
 
-/// Sends until nothing more is taken, also not after many more turns of the daemon, and returns
-/// what is left then.
+/// Sends until the daemon takes nothing more, not even after many more turns, and returns what is
+/// left.
 #[track_caller]
 fn send_what_fits<'a>(mut socket: &TcpStream, bytes: &'a [u8], other: &mut Peer) -> &'a [u8] {
     let (mut left, mut patience) = (bytes, 50);
@@ -237,8 +237,8 @@ fn send_what_fits<'a>(mut socket: &TcpStream, bytes: &'a [u8], other: &mut Peer)
     left
 }
 
+/// Starts a daemon whose address space is limited to `bytes`.
 #[track_caller]
-/// Starts a daemon that may have so many bytes of address space.
 fn start_with_memory(bytes: usize) -> (Daemon, String) {
     let script = format!("ulimit -v {}{THEN_BECOME}", bytes / 1024);
     start("/bin/sh", &["-c", &script, OURS, "-Vl127.0.0.1", "-p0"])

@@ -10,7 +10,8 @@ use ct::eventually;
 
 use crate::harness::{OURS, Peer, check, daemon, serve, start, terminate, undated, wait_for_count};
 
-/// An ordinary day would fill the log, or leave an operator without a word on what it did.
+/// Ordinary clients would fill the log, or an operator would not learn when the daemon started and
+/// ended.
 ///
 /// Proves: Q22.
 #[test]
@@ -36,14 +37,14 @@ fn it_says_how_it_starts_and_ends_and_nothing_of_ordinary_days() {
     ];
     let stderr = undated(&daemon.stderr());
     let told: Vec<_> = stderr.lines().collect();
-    // Whether the last client has been seen off by then is chance.
+    // It is chance whether the last client's connection has been closed by then.
     let (last, rest) = told.split_last().expect("lines");
     assert_eq!(rest, &wanted[..4], "{stderr}");
     assert!(last.starts_with("beanstalkd: ending on SIGTERM, with "), "{stderr}");
     assert_eq!(daemon.stdout(), "");
 }
 
-/// Lines in a file would not tell when something was.
+/// Log lines in a file would not tell when something happened.
 ///
 /// Proves: Q22.
 #[test]
@@ -84,7 +85,7 @@ fn more_flags_v_tell_more() {
     assert_eq!(tells(" < Inserted"), [false, false, true, true, true]);
 }
 
-/// Anybody who can connect could fill the disk with log lines.
+/// Any client could fill the disk with log lines.
 #[test]
 fn a_crowd_of_browsers_does_not_fill_the_log() {
     let (daemon, place) = start(OURS, &["-l127.0.0.1", "-p0"]);
@@ -100,7 +101,7 @@ fn a_crowd_of_browsers_does_not_fill_the_log() {
     let most = 1 + began.elapsed().as_secs() / 5;
     assert!(!lines.is_empty() && lines.len() as u64 <= most, "{said}");
     assert!(lines.iter().all(|line| line.len() < 200), "{said}");
-    // Who asks for more is told of each.
+    // With `-V` each is logged.
     let (daemon, place) = start(OURS, &["-V", "-l127.0.0.1", "-p0"]);
     for _ in 0..10 {
         let mut browser = Peer::at(&place);
@@ -110,7 +111,7 @@ fn a_crowd_of_browsers_does_not_fill_the_log() {
     eventually("each is told", || daemon.stderr().matches(" sent HTTP").count() >= 10);
 }
 
-/// In the journal every line would have the same weight, and its time twice.
+/// In the journal every line would have the same priority, and two dates.
 ///
 /// Proves: Q22.
 #[test]
@@ -131,7 +132,7 @@ fn the_journal_gets_priorities_instead_of_dates() {
     }
     assert!(told.lines().any(|line| line.starts_with("<7>") && line.contains(" connected")));
     assert!(told.lines().all(|line| line.starts_with('<')), "{told}");
-    // The journal's, but standard error has been sent elsewhere since.
+    // The variable names the journal, but standard error has been redirected since.
     let told = run("8:12345");
     assert!(told.lines().all(|line| line.contains("Z beanstalkd: ")), "{told}");
 }

@@ -7,7 +7,7 @@ use ct::LONG;
 
 use crate::harness::{OURS, ends, freeze, loopback, serve_at, thaw};
 
-/// A container would be taken for healthy when it is not, or the other way round.
+/// The health check would call a daemon healthy that does not serve, or the other way round.
 #[test]
 fn a_ping_tells_whether_it_serves() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -9,7 +9,7 @@ use ct::skip;
 
 use crate::harness::{OURS, Peer, process_status, terminate, try_start};
 
-/// Asked to give up root's rights, it would keep some of them.
+/// With `-u` the daemon would keep some of root's rights.
 ///
 /// Proves: B17.
 #[test]

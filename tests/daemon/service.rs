@@ -17,8 +17,8 @@ use crate::harness::{
     OURS, WATCHED, await_state, check, connect, freeze, process_status, serve, terminate, thaw,
 };
 
-/// Units that wait for this one would start before it serves; or it would be ended for a start
-/// that takes long.
+/// Units that wait for this one would start before it serves, or the manager would end a daemon
+/// whose start takes long.
 ///
 /// Proves: Q20.
 #[test]
@@ -32,7 +32,7 @@ fn it_tells_how_far_its_start_is_and_when_it_serves() {
     let (mut daemon, places) = serve(&mut command);
     let mut client = connect(&places[0]);
     client.send("peek 1\r\n").expect("it is taken");
-    // It has noted when it began to read before it sleeps at the gate.
+    // The daemon notes when it begins to read, before it sleeps at the gate.
     await_state(&daemon, 'S');
     thread::sleep(Duration::from_millis(1100));
     assert_eq!(manager.heard_by_now(), None, "it has not served yet");
@@ -49,7 +49,7 @@ fn it_tells_how_far_its_start_is_and_when_it_serves() {
     assert_eq!(manager.heard_by_now(), None);
 }
 
-/// `systemctl status` would not show why producers are refused.
+/// `systemctl status` would not show that the daemon drains, and why producers are refused.
 ///
 /// Proves: Q18.
 #[test]
@@ -63,8 +63,8 @@ fn it_tells_when_it_drains() {
     assert_eq!(manager.hears(), "STATUS=serving");
 }
 
-/// An operator who calls an exchange off and then on again would find the daemon taking jobs, if
-/// it was busy meanwhile.
+/// If an operator ends draining and begins it again while the daemon is busy, the daemon would go
+/// on taking jobs.
 ///
 /// Proves: Q18.
 #[test]
@@ -92,8 +92,8 @@ fn of_two_signals_in_one_turn_the_later_one_holds() {
     }
 }
 
-/// Of two signals that come before the daemon can run, the system does not tell the order: a
-/// daemon that takes jobs by mistake, and is ended then, would lose them.
+/// The system does not tell the order of two signals that come before the daemon can run. A daemon
+/// that takes jobs by mistake, and is ended then, would lose them.
 ///
 /// Proves: Q18.
 #[test]
@@ -110,7 +110,7 @@ fn of_two_signals_at_once_the_one_that_drains_holds() {
     }
 }
 
-/// Nor why nothing can be changed.
+/// `systemctl status` would not show that the disk has failed, and why changes are refused.
 ///
 /// Proves: E27.
 #[test]
@@ -133,21 +133,22 @@ fn it_tells_when_its_disk_fails_and_when_it_works_again() {
     assert_eq!(client.put(0, 0, 60, b"x").expect("a reply"), "INSERTED 1");
     limit(daemon.pid(), "0").expect("it was there");
     assert!(client.put(0, 0, 60, b"x").is_err(), "nobody knows what becomes of this job");
-    // The room that is made ahead is missed first; then a write fails.
+    // The preallocation fails first; then a write fails.
     let failed = "STATUS=the binlog has failed: changes are refused until it works again";
     manager.hears_until(failed);
     limit(daemon.pid(), "unlimited").expect("it was there");
     manager.hears_until("STATUS=serving");
 }
 
-/// A daemon that hangs would not be restarted, or one that has nothing to do taken for hung.
+/// A manager would not restart a daemon that hangs, or would restart one that only has nothing to
+/// do.
 #[test]
 fn a_watchdog_is_fed_while_nothing_else_happens() {
     let manager = Manager::abstracted();
     let mut command = on_loopback();
     command.env("NOTIFY_SOCKET", &manager.name).env("WATCHDOG_USEC", "300000");
-    // Before the daemon's beginning: what it says while this process waits for a processor is heard
-    // all at once.
+    // Measured from before the daemon starts: notices that come while this process waits for a
+    // processor are read all at once.
     let began = Instant::now();
     let (daemon, _) = serve(&mut command);
     assert_eq!(manager.hears(), "READY=1\nSTATUS=serving");
@@ -163,7 +164,7 @@ fn a_watchdog_is_fed_while_nothing_else_happens() {
     assert_eq!(manager.heard_by_now(), None, "it is fed by a process that does nothing");
 }
 
-/// On a machine with many of them, each would wake the processor all day long for nothing.
+/// A daemon that has nothing to do would wake the processor all the time.
 #[test]
 fn without_a_watchdog_it_sleeps_until_something_happens() {
     let manager = Manager::abstracted();
@@ -173,8 +174,8 @@ fn without_a_watchdog_it_sleeps_until_something_happens() {
     for command in [&mut on_loopback(), &mut other, on_loopback().env("WATCHDOG_USEC", "300000")] {
         let (daemon, places) = serve(command);
         check(&places[0]);
-        // First it sees the last connection off, whenever it is given a processor for that; whoever
-        // has a timer wakes in every watch.
+        // First the daemon closes the last connection, whenever it gets a processor for that. A
+        // daemon with a timer wakes in every watch.
         let sleeps = (0..10).any(|_| {
             let before = wake_ups(&daemon);
             thread::sleep(WATCHED);
@@ -184,7 +185,7 @@ fn without_a_watchdog_it_sleeps_until_something_happens() {
     }
 }
 
-/// A manager that does not listen, or is gone, would take the daemon along.
+/// A manager that does not read its notices, or is gone, would hold up or end the daemon.
 #[test]
 fn a_manager_that_does_not_listen_does_no_harm() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -195,14 +196,14 @@ fn a_manager_that_does_not_listen_does_no_harm() {
         let mut command = on_loopback();
         command.env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", "3000");
         let (mut daemon, places) = serve(&mut command);
-        // The deaf one's queue is full after some tens of words.
+        // The queue of a manager that does not read is full after some tens of notices.
         thread::sleep(Duration::from_millis(300));
         check(&places[0]);
         assert_eq!(terminate(&mut daemon), 0, "{name}");
     }
 }
 
-/// A start that takes long could only be broken off by force.
+/// A start that takes long could only be ended by SIGKILL.
 ///
 /// Proves: Q19.
 #[test]
@@ -221,7 +222,7 @@ fn a_signal_ends_a_long_start() {
     assert!(!socket.exists(), "the socket file stays");
 }
 
-/// What a daemon says to whoever started it.
+/// The manager's end of a socket for notices.
 #[derive(Debug)]
 struct Manager {
     socket: UnixDatagram,
@@ -248,7 +249,7 @@ impl Manager {
         Self { socket, name }
     }
 
-    /// The next word.
+    /// Waits for the next notice.
     #[track_caller]
     fn hears(&self) -> String {
         let mut buffer = [0; 4096];
@@ -256,7 +257,7 @@ impl Manager {
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     }
 
-    /// Listens until this is said, and to nothing else than how things are.
+    /// Waits for the notice `last`; all before it must be states.
     #[track_caller]
     fn hears_until(&self, last: &str) {
         loop {
@@ -268,7 +269,7 @@ impl Manager {
         }
     }
 
-    /// The next word, if it is there already.
+    /// The next notice, if it is there already.
     #[track_caller]
     fn heard_by_now(&self) -> Option<String> {
         self.socket.set_nonblocking(true).expect("a socket");
@@ -292,7 +293,7 @@ fn on_loopback() -> Command {
 }
 
 /// Puts a job into a binlog and a pipe in place of its lock: the next daemon is held up, when it
-/// listens and before it reads, until somebody opens the pipe that is returned.
+/// listens and before it reads, until the pipe that is returned is opened.
 fn binlog_behind_a_gate(folder: &Path) -> Option<std::path::PathBuf> {
     let path = folder.to_str().expect("a plain name");
     let (mut daemon, places) = serve(on_loopback().args(["-b", path]));
@@ -308,7 +309,7 @@ fn binlog_behind_a_gate(folder: &Path) -> Option<std::path::PathBuf> {
     None
 }
 
-/// How often it has gone to sleep.
+/// How often the daemon has gone to sleep.
 #[track_caller]
 fn wake_ups(daemon: &Daemon) -> String {
     process_status(daemon.pid(), "voluntary_ctxt_switches")

@@ -15,7 +15,8 @@ use crate::harness::{
     wait_for_count,
 };
 
-/// A restart would cut off answers that were earned already, and look like a crash.
+/// A daemon that is ended by a signal would not send the replies to commands it has taken, or would
+/// end with the status of a crash.
 ///
 /// Proves: Q19.
 #[test]
@@ -58,7 +59,7 @@ fn a_signal_ends_it_in_order() {
     }
 }
 
-/// A client that does not read, or stops in the middle of a job, would keep a restart waiting.
+/// A client that does not read, or stops in the middle of a job, would hold up the daemon's end.
 ///
 /// Proves: Q19.
 #[test]
@@ -73,7 +74,8 @@ fn nobody_can_hold_up_the_end() {
     assert_eq!(terminate(&mut daemon), 0);
 }
 
-/// Stopped again right after its start, it would look like a crash and leave its socket file.
+/// A daemon that is ended while it starts would end with the status of a crash and leave its socket
+/// file behind.
 ///
 /// Proves: Q19.
 #[test]
@@ -81,8 +83,8 @@ fn a_signal_while_it_starts_ends_it_in_order() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
     let address = format!("unix:{}", path.display());
-    // It listens before it says so, and cannot say so until somebody reads: no other moment of a
-    // start can be held fast from outside.
+    // The daemon listens before it logs that, and cannot log while the pipe is full. No other
+    // moment of a start can be held from outside.
     let (mut reader, log) = UnixStream::pair().expect("a pair");
     fill(&log);
     let mut daemon = Command::new(OURS)
@@ -109,7 +111,8 @@ fn a_signal_while_it_starts_ends_it_in_order() {
     assert!(String::from_utf8_lossy(&said).contains(" listens on "));
 }
 
-/// In a container it is process 1, which the system treats otherwise: it could not be stopped.
+/// A daemon that is process 1 of a container could not be ended, because the system ignores signals
+/// to process 1 that have no handler.
 ///
 /// Proves: Q19, B29.
 #[test]
@@ -136,8 +139,8 @@ fn a_signal_ends_process_1() {
     }
 }
 
-/// Started with nohup, or in the background of a script, it would end with the terminal or at
-/// somebody's Ctrl-C all the same: the original leaves a signal ignored that it finds ignored.
+/// A daemon that was started with nohup, or in the background of a script, would end with the
+/// terminal or at Ctrl-C. The original leaves a signal ignored that is ignored at its start.
 ///
 /// Proves: Q19.
 #[test]
@@ -149,14 +152,14 @@ fn a_signal_that_is_ignored_from_the_start_stays_so() {
     client.check();
     for signal in [libc::SIGHUP, libc::SIGINT] {
         daemon.signal(signal).expect("it runs");
-        // Whoever ends on a signal may still serve one turn, but not two.
+        // A daemon that ends on a signal may still serve one turn, but not two.
         assert!(client.0.command("list-tube-used").is_ok(), "it ended on signal {signal}");
         assert!(client.0.command("list-tube-used").is_ok(), "it ended on signal {signal}");
     }
 }
 
-/// Before an exchange it would go on taking jobs, or refuse to let the old ones be finished; or,
-/// where the exchange is called off, take no jobs for ever.
+/// A daemon that drains would go on taking jobs, or would not let workers finish the old ones, or
+/// would never take jobs again after the drain is ended.
 ///
 /// Proves: Q18.
 #[test]
@@ -169,7 +172,7 @@ fn a_signal_makes_it_drain_and_another_one_ends_that() {
     for _ in 0..2 {
         daemon.signal(libc::SIGUSR1).expect("it runs");
         eventually("it drains", || client.yaml("stats").contains("\ndraining: true\n"));
-        // The body that is refused is not taken for commands, be it under way already or not.
+        // The body of a refused put is not read as commands, whether it has arrived or not.
         client.send("put 0 0 60 14\r\nlist-tube-used\r\n");
         assert_eq!(client.line(), "DRAINING");
     }
@@ -190,8 +193,8 @@ fn a_signal_makes_it_drain_and_another_one_ends_that() {
     Peer::of(&daemon).check();
 }
 
-/// A client that goes while it is answered, or a log reader that goes, would take the daemon
-/// along.
+/// A client that leaves while it is sent a reply, or a reader of the log that ends, would end the
+/// daemon.
 ///
 /// Proves: Q19.
 #[test]
@@ -228,7 +231,7 @@ fn fill(mut stream: &UnixStream) {
     stream.set_nonblocking(false).expect("a socket");
 }
 
-/// A process that is killed in the end.
+/// A process that is killed when this is dropped.
 #[derive(Debug)]
 struct Killed(std::process::Child);
 
@@ -261,7 +264,7 @@ fn child_of(pid: u32) -> u32 {
     numbers.find(is_child).expect("a child")
 }
 
-/// Whether this process ignores a signal, so that its children do.
+/// Whether this process ignores a signal; then its children do, too.
 fn is_ignored(signal: i32) -> bool {
     let mask = process_status(std::process::id(), "SigIgn");
     let mask = u64::from_str_radix(&mask, 16).expect("a mask");

@@ -18,7 +18,7 @@ use ct::{Client, Daemon, LONG, eventually};
 
 use crate::harness::{Ended, OURS, Peer, THEN_BECOME, run_to_its_end, start, terminate};
 
-/// Clients on the same machine could not reach it, or anybody could.
+/// Clients on the same machine could not connect, or every user could.
 ///
 /// Proves: Q23.
 #[test]
@@ -40,7 +40,7 @@ fn a_unix_socket_has_the_mode_of_the_umask() {
     }
 }
 
-/// After a crash it would not start again until somebody removed a file.
+/// After a crash the daemon would not start again until its socket file is removed by hand.
 ///
 /// Proves: Q23.
 #[test]
@@ -60,7 +60,8 @@ fn a_socket_file_that_was_left_over_is_replaced() {
     assert!(!path.exists(), "the socket file stays");
 }
 
-/// Started twice by mistake, the second would cut the first one off from its clients for ever.
+/// A daemon that is started a second time by mistake would cut the first one off from its clients
+/// for ever.
 ///
 /// Proves: B18, Q23.
 #[test]
@@ -85,8 +86,8 @@ fn a_second_start_leaves_the_first_one_alone() {
     assert!(!path.exists(), "the socket file stays");
 }
 
-/// Two that find the same socket left over, as after a power cut, would each take the other's new
-/// one for it: both would run, and the first without its clients.
+/// Two daemons that start at a socket file left over by a power cut would each remove the other's
+/// new one: both would run, and no client could reach the first.
 ///
 /// Proves: B18.
 #[test]
@@ -133,7 +134,8 @@ fn of_several_starts_at_once_one_serves_and_the_others_end() {
     }
 }
 
-/// The same, in the one moment that counts: while one process sets its socket up, another looks.
+/// A daemon that starts while another is setting up its socket would take that for a file left
+/// over, and remove it.
 ///
 /// Proves: B18.
 #[test]
@@ -154,7 +156,8 @@ fn a_start_does_not_touch_a_socket_that_another_is_setting_up() {
     let wanted = format!("cannot listen on {place}: another process is about to\n");
     assert_eq!(stderr, format!("beanstalkd: error: {wanted}"));
     assert_eq!(fs::metadata(&path).expect("it stays").ino(), before);
-    // One that was killed just then leaves both behind, and the next start minds neither.
+    // A daemon that is killed at this moment leaves both files behind, and the next start removes
+    // them.
     drop(file);
     assert!(lock.exists());
     let (mut daemon, _) = start(OURS, &["-l", &address]);
@@ -163,7 +166,8 @@ fn a_start_does_not_touch_a_socket_that_another_is_setting_up() {
     assert_eq!(terminate(&mut daemon), 0);
 }
 
-/// Beside one that is too busy to accept, a second start would hang for ever, unseen.
+/// A second start would hang for ever, without a line in the log, if the first daemon is too busy
+/// to accept.
 ///
 /// Proves: B18.
 #[test]
@@ -181,7 +185,7 @@ fn a_second_start_does_not_wait_for_a_busy_one() {
     assert!(path.exists());
 }
 
-/// A slip in a path would cost somebody a file.
+/// A mistake in the path would delete a file that is no socket.
 ///
 /// Proves: B18, Q23.
 #[test]
@@ -203,7 +207,7 @@ fn what_is_no_socket_is_not_removed() {
     assert!(at("folder").is_dir());
 }
 
-/// At its end it would remove the socket of the daemon that has taken its place.
+/// A daemon that ends would remove the socket file of its successor.
 ///
 /// Proves: B18.
 #[test]
@@ -218,7 +222,7 @@ fn at_the_end_it_removes_only_its_own_socket() {
     Peer::at(&address).check();
 }
 
-/// A path that the system cannot take would be cut short, or refused without a reason.
+/// A path that is too long for the system would be cut short, or refused without the reason.
 ///
 /// Proves: Q23.
 #[test]

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use ct::Daemon;
 
-/// A directory that is removed in the end, and its path as a flag takes it.
+/// A directory that is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Folder(tempfile::TempDir);
 
@@ -27,7 +27,7 @@ impl Folder {
         self.0.path()
     }
 
-    /// Starts a daemon on it, with further flags.
+    /// Starts a daemon with its binlog here, with further flags.
     #[track_caller]
     pub(crate) fn serve(&self, program: impl AsRef<Path>, flags: &[&str]) -> Daemon {
         let mut all = vec!["-b", self.text()];
@@ -39,11 +39,11 @@ impl Folder {
         self.path().to_str().expect("a plain name")
     }
 
-    /// Names and sizes of what a log is made of, in the order of their names.
+    /// Names and sizes of the binlog's files, by name, without the lock.
     pub(crate) fn files(&self) -> BTreeMap<String, u64> {
         let entries = fs::read_dir(self.path()).expect("a directory").flatten();
         let files = entries.filter_map(|entry| {
-            // A spare may have got another name in this moment.
+            // A preallocated file may just have been renamed.
             let size = entry.metadata().ok()?.len();
             Some((entry.file_name().into_string().expect("a plain name"), size))
         });

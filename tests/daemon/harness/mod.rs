@@ -1,5 +1,5 @@
 //! What the tests of the real binary share: starting, watching and ending daemons, and clients of
-//! them. Every failure here fails the test, at the line that called it.
+//! them. A failure here fails the test at the line that called it.
 
 #[cfg(target_os = "linux")]
 mod folder;

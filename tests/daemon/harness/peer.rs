@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, str::FromStr};
 
 use ct::{Client, Daemon, LONG, eventually};
 
-/// A client whose every failure fails the test, at the line that called it.
+/// A client of which every failure fails the test, at the line that called it.
 #[derive(Debug)]
 pub(crate) struct Peer(pub(crate) Client);
 
@@ -25,7 +25,7 @@ impl Peer {
         self.0.command(command).expect("a reply")
     }
 
-    /// Sends a command that is answered so.
+    /// Sends a command, which must get this reply.
     #[track_caller]
     pub(crate) fn tell(&mut self, command: &str, reply: &str) {
         assert_eq!(self.ask(command), reply, "{command}");
@@ -39,7 +39,7 @@ impl Peer {
         id.parse().expect("an id")
     }
 
-    /// Reserves this very job.
+    /// Reserves the job with this id and returns its body.
     #[track_caller]
     pub(crate) fn take(&mut self, id: u64) -> Vec<u8> {
         let (line, body) = self.0.with_body(&format!("reserve-job {id}")).expect("the job");
@@ -47,7 +47,7 @@ impl Peer {
         body
     }
 
-    /// Reserves whatever comes first, if anything does.
+    /// Reserves a job without waiting, and returns its id; `None` if no job is ready.
     #[track_caller]
     pub(crate) fn reserve_now(&mut self) -> Option<u64> {
         let line = self.ask("reserve-with-timeout 0");
@@ -61,7 +61,7 @@ impl Peer {
         Some(id.parse().expect("an id"))
     }
 
-    /// One value of a document.
+    /// Asks for one value of a document.
     #[track_caller]
     pub(crate) fn value<T: FromStr>(&mut self, command: &str, key: &str) -> T {
         let values = values(&self.0.yaml(command).expect("a document"));
@@ -69,13 +69,13 @@ impl Peer {
         value.parse().ok().unwrap_or_else(|| panic!("{key}: {value}"))
     }
 
-    /// What can be seen of a job, if it is there.
+    /// What a client can see of a job, if it is there.
     #[track_caller]
     pub(crate) fn look(&mut self, id: u64) -> Option<Seen> {
         self.look_through(id..id + 1).remove(&id)
     }
 
-    /// What can be seen of all jobs with these ids.
+    /// What a client can see of all jobs with these ids.
     #[track_caller]
     pub(crate) fn look_through(&mut self, ids: std::ops::Range<u64>) -> BTreeMap<u64, Seen> {
         const AT_ONCE: usize = 200;
@@ -125,14 +125,14 @@ impl Peer {
         self.0.bytes(count).expect("a reply")
     }
 
-    /// Sees that the daemon answers.
+    /// Checks that the daemon answers.
     #[track_caller]
     pub(crate) fn check(&mut self) {
         assert_eq!(self.ask("list-tube-used"), "USING default");
     }
 
-    /// Lets so many turns of the daemon pass: whatever had reached it before has had its share
-    /// in each of them.
+    /// Lets `count` turns of the daemon pass. In each of them it has served what had reached it
+    /// before.
     #[track_caller]
     pub(crate) fn turns(&mut self, count: usize) {
         for _ in 0..count {
@@ -140,7 +140,7 @@ impl Peer {
         }
     }
 
-    /// Puts jobs of one byte, their delay in seconds.
+    /// Puts `count` jobs of one byte with a delay in seconds.
     #[track_caller]
     pub(crate) fn put_many(&mut self, count: usize, delay: u32) {
         self.pipeline(&format!("put 0 {delay} 600 1\r\nx\r\n"), count, |client| {
@@ -155,7 +155,7 @@ impl Peer {
         (id.parse().expect("a number"), body)
     }
 
-    /// Reserves jobs of one byte.
+    /// Reserves `count` jobs of one byte.
     #[track_caller]
     pub(crate) fn reserve_many(&mut self, count: usize) {
         self.pipeline("reserve-with-timeout 0\r\n", count, |client| {
@@ -164,7 +164,8 @@ impl Peer {
         });
     }
 
-    /// Sends a command many times, as many at once as fit into anybody's buffers.
+    /// Sends a command `count` times, no more at once than fit into all buffers, and has `reply`
+    /// read each reply.
     #[track_caller]
     pub(crate) fn pipeline(
         &mut self,
@@ -201,7 +202,7 @@ impl Peer {
         number_at(&self.yaml(command), key)
     }
 
-    /// Waits for the end of the connection, and tells whether it comes without another byte.
+    /// Waits for the end of the connection, and returns whether it came without another byte.
     #[track_caller]
     pub(crate) fn is_ended(&mut self) -> bool {
         self.0.rest().expect("an orderly end").is_empty()
@@ -215,7 +216,7 @@ pub(crate) fn connect(place: &str) -> Client {
     client
 }
 
-/// Sees that a daemon answers.
+/// Checks that a daemon answers.
 #[track_caller]
 pub(crate) fn check(place: &str) {
     Peer::at(place).check();
@@ -242,7 +243,7 @@ fn values(document: &str) -> BTreeMap<String, String> {
 /// What a client can see of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// All that `stats-job` says but the times and the file.
+    /// All values of `stats-job` but the times and the file.
     pub(crate) stats: BTreeMap<String, String>,
     pub(crate) age: u64,
     pub(crate) time_left: u64,

@@ -8,7 +8,7 @@ use std::{
 
 use ct::Daemon;
 
-/// How long a daemon is watched that should have nothing to do.
+/// How long a daemon that should have nothing to do is watched.
 pub(crate) const WATCHED: Duration = Duration::from_millis(1500);
 
 #[track_caller]
@@ -46,8 +46,8 @@ pub(crate) fn processor_time(daemon: &Daemon) -> Duration {
     Duration::from_millis(10 * (hundredths(11) + hundredths(12)))
 }
 
-/// Watches for a while that it hardly uses the processor. One that spins uses as much as it
-/// gets; the bound is far from both.
+/// Checks for [`WATCHED`] that a daemon hardly uses the processor. One that spins uses all it gets;
+/// the bound is far from both.
 #[track_caller]
 pub(crate) fn assert_idle(daemon: &Daemon) {
     let (before, began) = (processor_time(daemon), Instant::now());

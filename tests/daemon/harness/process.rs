@@ -11,7 +11,7 @@ use ct::{Daemon, LONG, Original, eventually};
 
 use super::{OURS, process_status};
 
-/// Runs a program in the daemon's place after a shell has changed something for it.
+/// The end of a shell's script: the shell becomes the program in its arguments.
 pub(crate) const THEN_BECOME: &str = r#"; exec "$0" "$@""#;
 
 /// Starts our daemon on a free port of 127.0.0.1.
@@ -67,7 +67,7 @@ pub(crate) fn places(daemon: &mut Daemon, count: usize) -> Option<Vec<String>> {
     (places.len() == count).then_some(places)
 }
 
-/// How a process ended, and what it said.
+/// How a process ended, and what it has printed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
     pub(crate) code: i32,
@@ -125,7 +125,7 @@ pub(crate) fn complaints(daemon: &Daemon) -> String {
     said.lines().filter(|line| !is_ordinary(line)).collect::<Vec<_>>().join("\n")
 }
 
-/// Log lines without their dates, which no test can know.
+/// Log lines without their dates.
 pub(crate) fn undated(said: &str) -> String {
     let undate = |line: &str| match line.split_once("Z beanstalkd: ") {
         Some((_, rest)) => format!("beanstalkd: {rest}\n"),
