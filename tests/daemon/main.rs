@@ -7,8 +7,9 @@
 //! | `signals` | the orderly end, draining |
 //! | `addresses`, `unix_sockets` | where the daemon listens |
 //! | `privileges` | the change to another user |
-//! | `activation`, `service`, `ping` | a service manager: passed sockets, notices, the health check |
-//! | `descriptors`, `limits`, `memory` | shortages of descriptors and memory |
+//! | `activation`, `service` | a service manager: passed sockets, notices, the watchdog |
+//! | `ping` | the health check |
+//! | `descriptors`, `limits` | shortages of descriptors and memory |
 //! | `fairness`, `idle` | busy clients, and a daemon that has nothing to do |
 //! | `binlog` | the binlog on real directories |
 //! | `golden`, `diff` | the golden scripts, and seeded traffic beside the original |
@@ -23,8 +24,8 @@
 //! What is known of a process comes from `/proc`, so most of these tests run on Linux only. A test
 //! that needs root, a program or a network that not every machine has says so and is skipped.
 //!
-//! `memory` and `limits` raise this process's limit on open files, for good: daemons that are
-//! started later inherit it. A test that needs a limit sets it in a shell of its own.
+//! Tests in `limits` and `fairness` raise this process's limit on open files, for good: daemons
+//! that are started later inherit it. A test that needs a limit sets it in a shell of its own.
 
 #[cfg(target_os = "linux")]
 mod activation;
@@ -47,8 +48,6 @@ mod idle;
 mod limits;
 #[cfg(target_os = "linux")]
 mod log;
-#[cfg(target_os = "linux")]
-mod memory;
 #[cfg(target_os = "linux")]
 mod ping;
 #[cfg(target_os = "linux")]

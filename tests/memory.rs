@@ -1,6 +1,11 @@
 //! Clients that fill the daemon's memory, one kind after the other, at a limit of address space.
 //! The daemon may refuse commands or let clients wait. It must not end, lose a job, or stop serving
 //! a client that does no harm. When the load has gone, it must take everything again.
+//!
+//! It is a crate of its own, so that it runs beside no other test of the real binary. Its crowds
+//! flood the loopback device, and bytes that are sent there then arrive late: a test that stops a
+//! daemon, lays everything ready and lets it go on would fail.
+#![cfg(target_os = "linux")]
 
 use std::{
     io::{ErrorKind, Write},
@@ -11,7 +16,7 @@ use std::{
 
 use ct::{Client, Daemon, LONG, eventually};
 
-use crate::harness::{OURS, resident, start};
+const OURS: &str = env!("CARGO_BIN_EXE_beanstalkd");
 
 /// The most connections of a crowd.
 const CROWD: usize = 3000;
@@ -33,8 +38,15 @@ impl Siege {
         ct::soak::prepare().expect("more files");
         let script = format!(r#"ulimit -v {}; exec "$0" "$@""#, LIMIT / 1024);
         let arguments = [&["-c", &script, OURS, "-Vl127.0.0.1", "-p0"], flags].concat();
-        let (daemon, place) = start("/bin/sh", &arguments);
-        let place: SocketAddr = place.parse().expect("an address");
+        let daemon = Daemon::spawn_raw(Path::new("/bin/sh"), &arguments).expect("it starts");
+        let mut place = None;
+        eventually("it listens", || {
+            let said = daemon.stderr();
+            let told = said.split_once(" listens on ").and_then(|(_, rest)| rest.split_once('\n'));
+            place = told.and_then(|(place, _)| place.parse().ok());
+            place.is_some()
+        });
+        let place: SocketAddr = place.expect("it listens");
         let mut steady = Client::connect(&place.to_string()).expect("a connection");
         steady.set_timeout(LONG).expect("a connection");
         let mut early = Vec::new();
@@ -320,6 +332,15 @@ fn connections_that_do_nothing() {
     siege.stands();
     drop(crowds);
     siege.recovers();
+}
+
+/// How much memory the process has in use, in bytes.
+fn resident(daemon: &Daemon) -> usize {
+    let path = format!("/proc/{}/status", daemon.pid());
+    let status = std::fs::read_to_string(path).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    let number = line.trim().strip_suffix(" kB").expect("kilobytes");
+    1024 * number.parse::<usize>().expect("a number")
 }
 
 /// Unfinished uploads, and deleted jobs in replies that are not read, would take memory beyond
