@@ -1,7 +1,7 @@
 //! What is synced when, seen in the daemon's system calls.
 //!
-//! Nothing here judges by the clock: that a reply left after a sync, and that a wait was no longer
-//! than it may be, stands in the order and the arguments of the calls.
+//! Nothing here is judged by the clock. The order and the arguments of the calls show that a reply
+//! was sent after a sync, and that a wait was not too long.
 
 use std::{
     collections::BTreeMap,
@@ -13,20 +13,20 @@ use ct::{Daemon, LONG, eventually, skip};
 
 use crate::harness::{Folder, OURS, Peer, can_run, start};
 
-/// The calls that are looked at.
+/// The calls that are traced.
 const CALLS: &str = "trace=write,writev,pwrite64,sendto,sendmsg,fdatasync,fsync,\
                      rename,renameat,renameat2,unlink,unlinkat,openat,epoll_wait,epoll_pwait";
 
 /// One call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Call {
-    /// Something that a client gets.
+    /// Bytes were sent to a client.
     Send,
-    /// A file of the log was written.
+    /// A file of the binlog was written.
     Write(String),
-    /// A sync of a file of the log began: it covers what was written before.
+    /// A sync of a file of the binlog began: it covers what was written before.
     BeginSync(String),
-    /// It is done.
+    /// The sync has ended.
     Sync(String),
     /// The directory was synced.
     SyncNames,
@@ -35,14 +35,14 @@ enum Call {
         to: String,
     },
     Remove(String),
-    /// Waits for events, at most so many milliseconds.
+    /// A wait for events, with its limit in milliseconds.
     Wait {
         milliseconds: i64,
         has_events: bool,
     },
 }
 
-/// A daemon whose calls are written down.
+/// A daemon whose calls are traced.
 struct Traced {
     daemon: Daemon,
     place: String,
@@ -51,7 +51,7 @@ struct Traced {
 }
 
 impl Traced {
-    /// Starts it; `None`, and a word on it, where its calls cannot be traced.
+    /// Starts it; `None`, and a line that says so, if calls cannot be traced here.
     fn start(folder: &Folder, flags: &[&str]) -> Option<Self> {
         // With -D the daemon is our child, and strace its grandchild.
         if !can_run("strace", &["-D", "-o", "/dev/null", "true"]) {
@@ -68,7 +68,7 @@ impl Traced {
         Some(Self { daemon, place, trace, folder: folder.path().into() })
     }
 
-    /// What it has done so far. What it does between a reply and the next wait may be missing.
+    /// The calls so far. Those between a reply and the next wait may be missing.
     fn calls(&self) -> Vec<Call> {
         let trace = fs::read_to_string(&self.trace).expect("a trace");
         // The last line may be half there.
@@ -94,7 +94,7 @@ impl Traced {
         calls
     }
 
-    /// Ends it and returns all that it has done.
+    /// Ends the daemon and returns all its calls.
     #[track_caller]
     fn end(mut self) -> Vec<Call> {
         self.daemon.signal(libc::SIGTERM).expect("it runs");
@@ -112,12 +112,13 @@ fn file(path: &str, folder: &Path) -> Option<String> {
     Some(name).filter(|name| name != "trace")
 }
 
-/// What the descriptor is that a call is about: `7</path/binlog.1>`.
+/// The file or socket of a call's descriptor: `7</path/binlog.1>`.
 fn descriptor(arguments: &str) -> Option<&str> {
     arguments.split_once('<')?.1.split_once('>').map(|(text, _)| text)
 }
 
-/// What a call does from its beginning: a write may be seen, a sync covers what was written before.
+/// What counts when a call begins: a write may already be seen, a sync covers what was written
+/// before.
 fn beginning(line: &str, folder: &Path) -> Option<Call> {
     let (name, arguments) = line.split_once('(')?;
     let target = descriptor(arguments);
@@ -135,7 +136,7 @@ fn beginning(line: &str, folder: &Path) -> Option<Call> {
     }
 }
 
-/// What a call has done at its end: `fdatasync(7</path/binlog.1>) = 0`.
+/// What counts when a call has ended: `fdatasync(7</path/binlog.1>) = 0`.
 fn call(line: &str, folder: &Path) -> Option<Call> {
     let (name, arguments) = line.split_once('(')?;
     let (arguments, result) = arguments.rsplit_once(" = ")?;
@@ -165,7 +166,7 @@ fn is_segment(name: &str) -> bool {
     name.starts_with("binlog.")
 }
 
-/// Puts, changes and deletes jobs of two clients, in batches, so that files end and go.
+/// Puts, changes and deletes jobs of two clients, in batches, so that files fill and are removed.
 #[track_caller]
 fn work(place: &str) {
     let (mut one, mut two) = (Peer::at(place), Peer::at(place));
@@ -188,14 +189,14 @@ fn work(place: &str) {
             two.tell(&format!("delete {third}"), "DELETED");
         }
     }
-    // Until what is left of the work is done: a wait that nothing but news ends.
+    // Until the rest of the work is done: a wait without a limit.
     one.tell("list-tube-used", "USING default");
 }
 
 /// Which files have writes that no sync covers.
 #[derive(Debug, Default)]
 struct Unsynced {
-    /// And those of them that were written before a sync that is under way.
+    /// Those of them that were written before a sync that is under way.
     files: BTreeMap<String, bool>,
 }
 
@@ -220,13 +221,14 @@ impl Unsynced {
         }
     }
 
-    /// A segment with such writes. What a spare holds is not needed before it is a segment.
+    /// A segment with such writes. A preallocated file's bytes are not needed before it is a
+    /// segment.
     fn segment(&self) -> Option<&String> {
         self.files.keys().find(|name| is_segment(name))
     }
 }
 
-/// Whether all that a power cut could undo has been made sure of before every reply.
+/// Whether every write was covered by a sync before the next reply.
 fn assert_nothing_leaves_unsynced(calls: &[Call]) {
     let mut unsynced = Unsynced::default();
     let mut names_changed = false;
@@ -258,14 +260,14 @@ fn count(calls: &[Call], is_it: impl Fn(&Call) -> bool) -> usize {
     calls.iter().filter(|call| is_it(call)).count()
 }
 
-/// A power cut would lose what a client was told is safe.
+/// With `-f0` a power cut would lose changes that were acknowledged.
 ///
 /// Proves: B8.
 #[test]
 fn with_f0_no_reply_leaves_before_what_it_says_is_synced() {
     let folder = Folder::new();
     let mut segments = 0;
-    // Once more, for a start has names to change too.
+    // Once more, because a start also changes names.
     for _ in 0..2 {
         let Some(traced) = Traced::start(&folder, &["-f0", "-s", "4096"]) else { return };
         work(&traced.place);
@@ -279,7 +281,7 @@ fn with_f0_no_reply_leaves_before_what_it_says_is_synced() {
     assert!(segments > 20, "files ended: {segments}");
 }
 
-/// One sync would be made for each of many commands that arrive together, and each wait for it.
+/// With `-f0` each of many commands that arrive together would wait for a sync of its own.
 ///
 /// Proves: B8.
 #[test]
@@ -294,12 +296,13 @@ fn with_f0_commands_that_arrive_together_share_a_sync() {
     let calls = traced.end();
     let syncs = count(&calls, |call| matches!(call, Call::Sync(name) if name == "binlog.1"));
     let writes = count(&calls, |call| matches!(call, Call::Write(name) if name == "binlog.1"));
-    // They may arrive in a few pieces.
+    // The commands may arrive in a few pieces.
     assert!((1..10).contains(&syncs), "{syncs} syncs, {writes} writes");
     assert_eq!(syncs, writes);
 }
 
-/// The last jobs before the night would be lost by a power cut in the morning.
+/// The last changes before a long rest would never be synced, and a power cut hours later would
+/// lose them.
 ///
 /// Proves: B8.
 #[test]
@@ -343,7 +346,7 @@ fn what_is_written_is_synced_soon_also_when_nothing_follows() {
     assert!(syncs >= 3, "{syncs} syncs came by themselves");
 }
 
-/// Each change would wait for the disk though nobody asked for that.
+/// With a long time between syncs each change would wait for the disk all the same.
 ///
 /// Proves: B8.
 #[test]
@@ -363,7 +366,7 @@ fn a_late_sync_is_not_made_early() {
     assert_eq!(syncs(&traced.end()), 1, "but its end has come");
 }
 
-/// A file that is full would never be synced, since syncs go to the one that is being written.
+/// A full file would never be synced, because later syncs go to the file that is being written.
 ///
 /// Proves: B8.
 #[test]
@@ -388,7 +391,7 @@ fn a_full_file_is_synced_before_the_next_begins() {
     assert!(ended > 10 && gone > 5, "{ended} files ended, {gone} went");
 }
 
-/// Who asks for no syncs would get some, and wait for them.
+/// With `-F` changes would wait for syncs all the same.
 ///
 /// Proves: B8.
 #[test]

@@ -1,9 +1,10 @@
-//! Damaged logs: of any bytes at all, what is intact is kept, and nothing is invented.
+//! Damaged binlogs: what is intact is kept, and nothing is invented, whatever the bytes.
 //!
-//! The judge knows where each record of an undamaged log stands. A record is intact if all its
-//! bytes are where they were, and its segment still has an intact mark, or one that still tells
-//! its salt, without which nothing in it can be checked. What a restart must find are the intact
-//! records, applied in their order: no more, no less.
+//! These tests share their oracle: most open a binlog in memory, others give a repaired directory
+//! to the original, or to our binary. The oracle knows where each record of an undamaged binlog
+//! stands. A record is intact if all its bytes are where they were, and its segment still has an
+//! intact mark, or one that still tells its salt, without which nothing in it can be checked. A
+//! restart must find the intact records, applied in their order: no more, no less.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,15 +25,15 @@ use crate::harness::{Folder, OURS, Peer, end, fails_to_start, from_environment, 
 
 use super::format::{self, MARK};
 
-/// Damaged logs of each kind of damage without `make kills`.
+/// How many binlogs are damaged in each way, unless RUNS is set.
 const RUNS: u64 = 400;
 
-/// How many damaged logs are given to the original after their repair.
+/// How many damaged binlogs are given to the original after their repair.
 const LIVE: u64 = 24;
 
 pub(crate) type Files = BTreeMap<Name, Vec<u8>>;
 
-/// A disk in memory, without any failure: its files can be read from outside.
+/// A disk in memory that never fails. Tests can read its files.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Memory(pub(crate) Arc<Mutex<Files>>);
 
@@ -121,12 +122,12 @@ pub(crate) fn contents(disk: &mut dyn Disk, name: Name) -> Vec<u8> {
     bytes
 }
 
-/// What is known of a job after a restart, times left out.
+/// What is known of a job after a restart, without times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Known {
     tube: String,
     body: Vec<u8>,
-    /// Its number in the log; delayed or buried, when: its date there.
+    /// Its state's number in the binlog; and its date there, if it is delayed or buried.
     state: u8,
     since: i64,
     pri: u32,
@@ -166,7 +167,7 @@ pub(crate) fn serve(queue: Queue, wal: Wal) -> Server {
     Server::with_log(identity, settings, queue, wal, NOW)
 }
 
-/// Lets the log do all that it has to do.
+/// Commits until the binlog has nothing left to do.
 pub(crate) fn settle(server: &mut Server) {
     for round in 0.. {
         server.tick(NOW);
@@ -178,8 +179,8 @@ pub(crate) fn settle(server: &mut Server) {
     }
 }
 
-/// A log of several segments, with jobs in all states and some that were deleted, as a kill leaves
-/// it.
+/// A binlog of several segments as a kill leaves it, with jobs in all states and some that were
+/// deleted.
 fn healthy(segment_size: u64) -> Files {
     let disk = Memory::default();
     let (queue, wal, _) = open(Box::new(disk.clone()), segment_size);
@@ -211,11 +212,11 @@ fn healthy(segment_size: u64) -> Files {
         server.commit(NOW);
         server.sent(client, server.unsent(client));
     }
-    // No time to tidy up: that is the kill.
+    // The server is dropped without an orderly end: that is the kill.
     disk.files()
 }
 
-/// What the queue has.
+/// All jobs of a queue.
 fn jobs_of(queue: &Queue) -> Jobs {
     let mut jobs = Jobs::new();
     for id in 1..queue.next_id().min(10_000) {
@@ -250,7 +251,7 @@ fn jobs_of(queue: &Queue) -> Jobs {
     jobs
 }
 
-/// What the records say that are still where they were.
+/// The jobs of all records that are still intact.
 fn expected(healthy: &Files, damaged: &Files) -> Jobs {
     let mut jobs = Jobs::new();
     for (name, bytes) in healthy {
@@ -315,14 +316,14 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("as many")
 }
 
-/// A way to damage a log.
+/// A way to damage a binlog.
 type Harm = fn(&mut Prng, &mut Files);
 
 fn below(prng: &mut Prng, bound: usize) -> usize {
     usize::try_from(prng.below(bound as u64)).expect("below a usize")
 }
 
-/// A file of the log, most often one with something in it.
+/// A file of the binlog, most often one that is not empty.
 fn any_file<'a>(prng: &mut Prng, files: &'a mut Files) -> &'a mut Vec<u8> {
     let is_segment = |name: &Name| matches!(name, Name::Segment(_));
     let count = files.keys().filter(|name| is_segment(name)).count();
@@ -378,7 +379,8 @@ const HARMS: [(&str, Harm); 7] = [
     }),
 ];
 
-/// Opens a damaged log, judges what is found, serves it until all is repaired, and opens it again.
+/// Opens a damaged binlog, judges what is found, serves until all is repaired, opens it again and
+/// returns its files.
 fn judge(healthy: &Files, damaged: &Files, segment_size: u64, what: &str) -> Files {
     let disk = Memory(Arc::new(Mutex::new(damaged.clone())));
     let (queue, wal, report) = open(Box::new(disk.clone()), segment_size);
@@ -404,8 +406,8 @@ fn write_out(files: &Files) -> Folder {
     folder
 }
 
-/// A sick disk would take more jobs than those it has damaged, or make up new ones, or keep the
-/// daemon from starting.
+/// A damaged record would cost intact jobs, or become a job that was never put, or keep the daemon
+/// from starting.
 ///
 /// Proves: B14, B15.
 #[test]
@@ -431,7 +433,7 @@ fn of_a_damaged_log_what_is_intact_is_kept_and_nothing_is_invented() {
     }
 }
 
-/// After a repair nobody could go back to the original.
+/// The original would not open a binlog that this daemon has repaired.
 ///
 /// Proves: Q24, B14.
 #[test]
@@ -447,7 +449,7 @@ fn the_original_opens_what_was_repaired() {
         let folder = write_out(&judge(&healthy, &damaged, 4096, what));
         let daemon = folder.serve(&original, &["-s", "4096"]);
         let jobs = Peer::of(&daemon).look_through(1..200);
-        // It misses a file that is not there between others, and goes on.
+        // The original warns of each file that is missing between others, and goes on.
         let said = daemon.stderr();
         let is_new = |line: &&str| !line.ends_with("No such file or directory");
         assert_eq!(said.lines().find(is_new), None, "{what}, run {run}");
@@ -459,8 +461,8 @@ fn the_original_opens_what_was_repaired() {
     }
 }
 
-/// The original's records have no checksums: not all damage can be seen there, but none may end
-/// the daemon or keep it busy for ever.
+/// Damage to one of the original's files would end the daemon, or keep it busy for ever. Its
+/// records have no checksums, so not all damage is seen.
 ///
 /// Proves: B15.
 #[test]
@@ -489,8 +491,8 @@ fn no_damage_to_the_originals_log_is_fatal() {
     }
 }
 
-/// One damaged id, in a file without checksums, would use up all ids there are: the next job would
-/// get one that the next start refuses, and be lost.
+/// One damaged id in a file without checksums would use up all ids: the next job would get an id
+/// that the next start refuses, and would be lost.
 ///
 /// Proves: B15.
 #[test]
@@ -512,7 +514,7 @@ fn a_damaged_id_leaves_enough_for_later_jobs() {
     assert_eq!(queue.jobs(), server.queue().jobs());
 }
 
-/// What else lies in the directory would be read as jobs, or stop the daemon.
+/// Other files in the directory would be read as jobs, or keep the daemon from starting.
 ///
 /// Proves: Q24, B14.
 #[test]
@@ -527,7 +529,7 @@ fn foreign_files_are_left_alone() {
     for name in foreign {
         fs::write(inside(name), &some_segment).expect("a file");
     }
-    // These have names of segments: one with nothing in it, one with nothing of ours.
+    // These have names of segments: one is empty, one has bytes that are no binlog.
     fs::write(inside("binlog.1000"), "").expect("a file");
     let noise: Vec<u8> = (0..10_000u32).map(|at| (at * at % 255).to_le_bytes()[0]).collect();
     fs::write(inside("binlog.1001"), &noise).expect("a file");
@@ -553,8 +555,8 @@ fn foreign_files_are_left_alone() {
     assert_eq!(fs::read(inside("binlog.1001.damaged")).expect("it is kept"), noise);
 }
 
-/// A file that somebody numbered as high as can be leaves no number for the next: a panic would
-/// not say so.
+/// If a file has the highest number, there is none for the next, and the daemon would panic instead
+/// of saying so.
 ///
 /// Proves: Q24.
 #[test]
@@ -566,8 +568,8 @@ fn where_no_number_is_left_it_says_so() {
     assert!(stderr.contains("no number is left behind binlog.4294967295"), "{stderr}");
 }
 
-/// Jobs that were buried in one order would be kicked in another after a restart, only because
-/// reading two clocks takes a moment that is not always the same.
+/// After a restart jobs would be kicked in another order than they were buried in, because the time
+/// between the readings of two clocks varies.
 ///
 /// Proves: B13.
 #[test]

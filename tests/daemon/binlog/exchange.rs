@@ -1,8 +1,8 @@
-//! A directory can go to the original and come back: nobody is locked in, nobody locked out.
+//! A directory can go to the original and come back.
 //!
-//! Judged is what a client sees after a restart: `stats-job` and the body of every job. Known
-//! differences are the original's alone: it forgets what it does not log, so its own restart is
-//! the measure for what it wrote; and it counts each buried job once more.
+//! The tests compare what a client sees after a restart: `stats-job` and the body of every job. Two
+//! differences are known. The original forgets what it does not write, so its own restart is the
+//! measure for its binlog. And it counts each buried job once more.
 
 use std::{
     collections::BTreeMap,
@@ -21,8 +21,8 @@ use super::format;
 
 type Jobs = BTreeMap<u64, Seen>;
 
-/// Jobs in every state, with everything that happened to them; ids count from 1. The last word of
-/// a `put` names its body. Delays end in more than a century, or have ended when somebody looks.
+/// Jobs in every state, with everything that happened to them; ids count from 1. The last word of a
+/// `put` names its body. Delays end in more than a century, or have ended before the tests look.
 const STORY: &str = "
 use first
 put 5 0 60 plain
@@ -78,7 +78,7 @@ take 20
 release 20 9 0
 ";
 
-/// More jobs, most of which go again, so that there are several segments with gaps in them.
+/// More jobs, most of which are deleted, so that there are several segments with gaps.
 const FILLERS: u64 = 60;
 
 fn story() -> String {
@@ -94,7 +94,7 @@ fn story() -> String {
 
 const NEXT_ID: u64 = 21 + FILLERS;
 
-/// The body that a word of the story stands for.
+/// The body that a word of the story names.
 fn body(word: &str) -> Vec<u8> {
     match word {
         "empty" => Vec::new(),
@@ -112,7 +112,7 @@ fn bodies() -> BTreeMap<u64, Vec<u8>> {
     (1..).zip(words.map(body)).collect()
 }
 
-/// Tells a daemon the story. Jobs that are held at its end are held until the client is dropped.
+/// Sends the story to a daemon. Jobs that are held at its end are held until the client is dropped.
 #[track_caller]
 fn tell(daemon: &Daemon) -> Peer {
     let mut client = Peer::of(daemon);
@@ -139,8 +139,8 @@ fn tell(daemon: &Daemon) -> Peer {
     client
 }
 
-/// All jobs that a program finds in a directory, and the directory afterwards. It must have
-/// nothing to complain of.
+/// All jobs that a program finds in a directory, and the directory afterwards. The program must log
+/// no warning.
 #[track_caller]
 fn reopened(program: &Path, folder: &Folder) -> Jobs {
     let daemon = folder.serve(program, &["-s", "4096"]);
@@ -167,7 +167,7 @@ fn as_the_original_counts(mut jobs: Jobs) -> Jobs {
 fn after_our_restart(mut jobs: Jobs) -> Jobs {
     for job in jobs.values_mut().filter(|job| job.text("state") == "reserved") {
         job.set("state", "ready");
-        // Counted since the job's last record, which was not about this.
+        // The count may be lower: the job's last record was written before.
         add(job, "reserves", -1);
     }
     jobs
@@ -190,8 +190,8 @@ fn assert_same(earlier: &Jobs, later: &Jobs) {
     }
 }
 
-/// All jobs that we find in a directory, after the original has found the same in a copy of it:
-/// later, so that no job is younger there.
+/// All jobs that we find in a directory, after the original has found the same in a copy. The
+/// original comes first, so that no job is younger there.
 #[track_caller]
 fn read_by_both(original: &Path, folder: &Folder) -> Jobs {
     let copy = Folder::copy_of(folder.path());
@@ -200,8 +200,8 @@ fn read_by_both(original: &Path, folder: &Folder) -> Jobs {
     ours
 }
 
-/// Waits until what was a second's delay has ended: two looks, one after the other, see the same of
-/// it then, whatever comes between them.
+/// Waits until a delay of a second has ended, so that two looks see the same, however far apart
+/// they are.
 fn wait_for_the_short_delay() {
     thread::sleep(Duration::from_millis(1100));
 }
@@ -230,7 +230,8 @@ fn drain(client: &mut Peer, tube: &str) -> Vec<u64> {
     order
 }
 
-/// The original's users would have to empty their queues before they change over.
+/// The jobs in an original's directory would be lost or changed, and operators would have to empty
+/// their queues before they change over.
 ///
 /// Proves: Q24, B12, B13.
 #[test]
@@ -247,7 +248,7 @@ fn what_the_original_wrote_opens_here_and_goes_back() {
 
     assert_bodies(&read_by_both(&original, &folder));
 
-    // Some life here, then back.
+    // Jobs come and go here; then back to the original.
     let daemon = folder.serve(OURS, &["-s", "4096"]);
     let mut client = Peer::of(&daemon);
     assert_eq!(client.put(3, 0, b"new"), NEXT_ID, "ids go on");
@@ -266,7 +267,7 @@ fn what_the_original_wrote_opens_here_and_goes_back() {
     let back = reopened(&original, &folder);
     assert_same(&as_the_original_counts(before), &back);
 
-    // Some life there, and here again.
+    // Jobs come and go there; then here again.
     let daemon = folder.serve(&original, &["-s", "4096"]);
     let mut client = Peer::of(&daemon);
     client.put(3, 0, b"newer");
@@ -277,7 +278,8 @@ fn what_the_original_wrote_opens_here_and_goes_back() {
     read_by_both(&original, &folder);
 }
 
-/// Whoever tries this daemon could not go back.
+/// The original would lose or change jobs that this daemon has written, and operators could not go
+/// back.
 ///
 /// Proves: Q24, B12.
 #[test]
@@ -291,7 +293,7 @@ fn what_we_wrote_opens_in_the_original_and_comes_back() {
     assert_bodies(&before);
     wait_for_the_short_delay();
     let ours = read_by_both(&original, &folder);
-    // It had not ended when it was looked at before.
+    // This delay had not ended at the look before.
     let mut before = before;
     before.insert(6, ours[&6].clone());
     assert_same(&before, &ours);
@@ -308,7 +310,7 @@ fn what_we_wrote_opens_in_the_original_and_comes_back() {
     assert!(ours.contains_key(&id) && !ours.contains_key(&2) && !ours.contains_key(&9));
 }
 
-/// Jobs would be worked off in another order after a restart than before.
+/// After a restart jobs would be reserved and kicked in another order than before.
 ///
 /// Proves: B13.
 #[test]
@@ -375,7 +377,7 @@ fn read_fixture(name: &str) -> Jobs {
     jobs
 }
 
-/// A directory of the original's release 1.12 would be empty, or full of other jobs.
+/// A directory of the original's release 1.12 would be read as empty, or as other jobs.
 ///
 /// Proves: Q24, Q25, B13.
 #[test]
@@ -383,7 +385,7 @@ fn a_directory_of_release_1_12_is_read() {
     assert_bodies(&read_fixture("1.12"));
 }
 
-/// A directory from before release 1.5 would be refused, or its times be taken for others.
+/// A directory from before release 1.5 would be refused, or its times would be misread.
 ///
 /// Proves: Q24, Q25.
 #[test]

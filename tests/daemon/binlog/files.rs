@@ -1,4 +1,4 @@
-//! The directory: names, modes and sizes, who may have it, and what else a restart must keep.
+//! The directory: names, modes and sizes, the lock, and what else a restart must keep.
 
 use std::{
     fs,
@@ -11,14 +11,14 @@ use ct::{eventually, skip};
 
 use crate::harness::{Folder, OURS, Peer, can_run, complaints, end, fails_to_start, original};
 
-/// A delay that ends in no test.
+/// A delay that does not end during a test.
 const FAR: u32 = 100_000;
 
 fn is_root() -> bool {
     can_run("sh", &["-c", r#"test "$(id -u)" = 0"#])
 }
 
-/// Tools and people that look for the log would not find it, or read what is not theirs to read.
+/// Tools would not find the binlog's files, or other users could read them.
 ///
 /// Proves: Q24, E29.
 #[test]
@@ -27,13 +27,13 @@ fn files_have_the_names_modes_and_sizes_of_the_originals() {
     let daemon = folder.serve(OURS, &["-s", "5000"]);
     let mut client = Peer::of(&daemon);
     assert_eq!(client.value::<u64>("stats", "binlog-max-size"), 5000, "as it was given");
-    // Rounded up; the second is prepared for when the first is full.
+    // Rounded up; the second is preallocated for when the first is full.
     eventually("both are there", || folder.files().into_values().eq([8192, 8192]));
     let names: Vec<_> = folder.files().into_keys().collect();
     assert!(names[0] == "binlog.1" && names[1].starts_with("spare."), "{names:?}");
     let first = client.put(0, 0, b"x");
     assert_eq!(client.look(first).expect("a job").file, 1);
-    // A job larger than a file gets a larger file, and its room is there before it is taken.
+    // A job larger than a file gets a larger file, which is preallocated too.
     let id = client.put(0, 0, &vec![b'x'; 50_000]);
     let file = client.look(id).expect("a job").file;
     let size = folder.files()[&format!("binlog.{file}")];
@@ -45,7 +45,8 @@ fn files_have_the_names_modes_and_sizes_of_the_originals() {
     assert!(folder.path().join("lock").exists());
     end(daemon, libc::SIGTERM);
 
-    // A process never appends to a segment it finds; what was prepared and not used is given back.
+    // A start never appends to a segment it finds; preallocated bytes that were not used are cut
+    // off.
     let before = folder.files();
     let daemon = folder.serve(OURS, &["-s", "5000"]);
     let mut client = Peer::of(&daemon);
@@ -57,7 +58,7 @@ fn files_have_the_names_modes_and_sizes_of_the_originals() {
     }
 }
 
-/// Two daemons would write over each other's jobs.
+/// Two daemons on one directory would overwrite each other's jobs.
 ///
 /// Proves: Q24, Q22.
 #[test]
@@ -76,7 +77,7 @@ fn one_directory_has_one_daemon() {
     }
     assert_eq!(folder.files(), before);
     assert_eq!(Peer::of(&daemon).look(id).expect("its job").body, b"x");
-    // The lock goes with its holder, however that ends.
+    // The lock ends with its process, however that ends.
     end(daemon, libc::SIGKILL);
     end(folder.serve(OURS, &[]), libc::SIGTERM);
     if let Some(original) = original() {
@@ -86,7 +87,8 @@ fn one_directory_has_one_daemon() {
     }
 }
 
-/// A daemon would run without the log it was asked for, and lose every job.
+/// A daemon whose directory cannot be used would start without a binlog, and lose all jobs at its
+/// end.
 ///
 /// Proves: Q22, Q24.
 #[test]
@@ -98,7 +100,7 @@ fn a_directory_that_cannot_be_had_ends_it_with_status_10() {
     let mut cases = vec![(nowhere, vec![]), (file, vec![])];
     let closed = Folder::new();
     fs::set_permissions(closed.path(), fs::Permissions::from_mode(0o555)).expect("ours");
-    // Root may write anywhere; so it becomes somebody else.
+    // Root may write anywhere, so the daemon becomes another user.
     match (is_root(), can_run("id", &["nobody"])) {
         (false, _) => cases.push((closed.path().into(), vec![])),
         (true, true) => cases.push((closed.path().into(), vec!["-u", "nobody"])),
@@ -113,7 +115,8 @@ fn a_directory_that_cannot_be_had_ends_it_with_status_10() {
     fs::set_permissions(closed.path(), fs::Permissions::from_mode(0o755)).expect("ours");
 }
 
-/// A smaller limit would silently drop every job above it, and what follows in its file.
+/// After a start with a smaller job limit all larger jobs, and those behind them in the file, would
+/// be lost without a line in the log.
 ///
 /// Proves: B14.
 #[test]
@@ -137,7 +140,7 @@ fn a_smaller_job_limit_keeps_larger_jobs() {
     }
 }
 
-/// An id that a client still remembers would name somebody else's job.
+/// After a restart a new job would get an id that a client still holds for a deleted one.
 ///
 /// Proves: B16.
 #[test]
@@ -153,12 +156,12 @@ fn ids_never_come_back() {
             next += 1;
         }
         end(daemon, libc::SIGKILL);
-        // And a start at which nothing happens.
+        // And a start without any command.
         end(folder.serve(OURS, &["-s", "4096"]), libc::SIGTERM);
     }
 }
 
-/// Clients would be refused for as long as the log is read, and many give up then.
+/// Clients would be refused while the binlog is read, instead of waiting.
 ///
 /// Proves: Q20.
 #[test]
@@ -185,7 +188,7 @@ fn clients_wait_while_the_log_is_read() {
     drop(reader);
 }
 
-/// A delay would begin anew, or last as much longer as the daemon was down.
+/// After a restart a delay would begin anew, or would not count the time that the daemon was down.
 ///
 /// Proves: Q25.
 #[test]
@@ -214,7 +217,7 @@ fn time_goes_on_while_the_daemon_is_down() {
     assert!(after.age > before.age);
 }
 
-/// Users who remove a file by hand would lose the others as well.
+/// If an operator removes a file by hand, the jobs of other files would be lost as well.
 ///
 /// Proves: Q24.
 #[test]
@@ -228,14 +231,14 @@ fn a_file_removed_by_hand_takes_only_its_own_jobs() {
     let remove = |number: u64| {
         fs::remove_file(folder.path().join(format!("binlog.{number}"))).expect("a file");
     };
-    // While it runs: jobs are in memory, and all goes on.
+    // While the daemon runs: the jobs are in memory, and nothing changes.
     remove(files[0]);
     for &id in &ids[..10] {
         client.tell(&format!("delete {id}"), "DELETED");
     }
     assert_eq!(complaints(&daemon), "");
     end(daemon, libc::SIGKILL);
-    // And while it does not.
+    // And while it does not run.
     let removed = files[12];
     remove(removed);
     let daemon = start();

@@ -1,7 +1,7 @@
-//! The log's format once more, written from its description and not from the daemon's code: what
-//! the tests judge by.
+//! The binlog's format once more, written from its description and not from the daemon's code: the
+//! oracle of these tests.
 
-/// A record of a version 7 segment, where it stands, and its bytes.
+/// A record of a version 7 segment, its position, and its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Record<'a> {
     pub(crate) at: usize,

@@ -1,4 +1,4 @@
-//! A disk that is full, and one that takes nothing more at all; both come back.
+//! A full disk, and one on which every write fails; both work again later.
 
 use std::{
     io::Write,
@@ -11,8 +11,8 @@ use ct::{Daemon, Prng, eventually, skip};
 
 use crate::harness::{Folder, OURS, Peer, Seen, can_run, end, start};
 
-/// A small file system in memory that only its daemons see, so that it goes with them. Nobody
-/// need be root for it, where the system lets users have name spaces of their own.
+/// A small file system in memory that only its daemons see, so that it ends with them. It needs no
+/// root if the system lets users have name spaces.
 #[derive(Debug)]
 struct SmallDisk {
     /// Keeps the file system until its standard input ends.
@@ -23,7 +23,8 @@ struct SmallDisk {
 const UNSHARE: [&str; 2] = ["--map-root-user", "--mount"];
 
 impl SmallDisk {
-    /// Makes one of so many bytes; `None`, and a word on it, where that is not allowed.
+    /// Makes one of `size` bytes; `None`, and a line that says so, if the system does not allow
+    /// that.
     fn new(size: u64) -> Option<Self> {
         let folder = Folder::new();
         let mount = format!("mount -t tmpfs -o size={size} tmpfs {}", folder.text());
@@ -54,14 +55,14 @@ impl SmallDisk {
         start("nsenter", &all)
     }
 
-    /// A file that is no part of the log.
+    /// A file that is no part of the binlog.
     fn ballast(&self) -> PathBuf {
         let root = format!("/proc/{}/root", self.keeper.id());
         let inside = self.folder.path().strip_prefix("/").expect("an absolute path");
         Path::new(&root).join(inside).join("ballast")
     }
 
-    /// Takes all the room there is.
+    /// Writes a file that fills the disk.
     fn fill(&self) {
         let open = fs::OpenOptions::new().append(true).create(true).open(self.ballast());
         let mut ballast = open.expect("a file");
@@ -69,7 +70,7 @@ impl SmallDisk {
         assert_eq!(full.map(|error| error.kind()), Some(io::ErrorKind::StorageFull));
     }
 
-    /// Gives it back.
+    /// Removes that file.
     fn empty(&self) {
         fs::remove_file(self.ballast()).expect("it was filled");
     }
@@ -78,15 +79,15 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         drop(self.keeper.stdin.take());
-        // It ends with its input.
+        // The keeper ends with its input.
         let _ = self.keeper.wait();
     }
 }
 
-/// A delay that ends in no test.
+/// A delay that does not end during a test.
 const FAR: u32 = 100_000;
 
-/// Puts jobs of a size until there is no room for another; answers how many it were.
+/// Puts jobs of a size until there is no space for another, and returns how many.
 #[track_caller]
 fn put_until_full(client: &mut Peer, size: usize) -> u64 {
     for count in 0..10_000 {
@@ -128,7 +129,7 @@ impl FullDisk {
         for size in [1000, 100, 10, 0] {
             last += put_until_full(&mut client, size) + 1;
         }
-        // There may be room for a last change of another job.
+        // There may be space for one more change of another job.
         let mut is_full = false;
         for id in 21..last {
             if client.ask(&format!("reserve-job {id}")) == "NOT_FOUND" {
@@ -154,7 +155,8 @@ fn state(client: &mut Peer, id: u64) -> Option<String> {
     client.look(id).map(|seen| seen.text("state").to_owned())
 }
 
-/// On a full disk a worker would lose its job for ever, or a client believe what is not so.
+/// On a full disk a job could never be returned, or a change would be acknowledged that is not
+/// written.
 ///
 /// Proves: B9, B11, E26.
 #[test]
@@ -189,14 +191,14 @@ fn on_a_full_disk_what_is_refused_changes_nothing() {
         client.tell(&format!("delete {id}"), "DELETED");
     }
     worker.tell("delete 16", "DELETED");
-    // Nothing is stranded: whoever holds a job can end it, anybody the others.
+    // No job is stranded: a worker can delete its own, and any client the others.
     for id in [13, 14, 17, 18] {
         worker.tell(&format!("delete {id}"), "DELETED");
     }
     for id in [2, 3, 4, 6, 7, 8, 9, 10, 11, 15] {
         client.tell(&format!("delete {id}"), "DELETED");
     }
-    // When there is room again, all works again without a restart.
+    // When there is space again, all works again without a restart.
     disk.empty();
     eventually("puts are taken again", || {
         client.0.put(0, 0, 60, b"x").expect("a reply").starts_with("INSERTED ")
@@ -207,7 +209,7 @@ fn on_a_full_disk_what_is_refused_changes_nothing() {
     eventually("it says so", || daemon.stderr().contains("there is room for the binlog again"));
 }
 
-/// A full disk would be a trap: no start without room, and no room without a start.
+/// The daemon would not start on a full disk, and no space could be freed without a start.
 ///
 /// Proves: E26, B9, B10.
 #[test]
@@ -217,7 +219,7 @@ fn a_restart_on_a_full_disk_finds_every_job_and_lets_them_go() {
     full.worker.tell("release 15 3 0", "RELEASED");
     end(full.daemon, libc::SIGKILL);
 
-    // What was freed by a start is not for long.
+    // The space that a start frees is soon taken again.
     let (daemon, place) = full.disk.serve(&FLAGS);
     let mut client = Peer::at(&place);
     full.disk.fill();
@@ -242,7 +244,8 @@ fn a_restart_on_a_full_disk_finds_every_job_and_lets_them_go() {
     assert_ne!(place, full.place);
 }
 
-/// The room for a segment is there or not; the room for a delete must be there anyway.
+/// If no segment of the usual size fits on the disk, changes would be refused though a smaller one
+/// would do.
 ///
 /// Proves: B9, E26.
 #[test]
@@ -251,7 +254,7 @@ fn where_no_whole_segment_fits_a_small_one_serves() {
     let (daemon, place) = disk.serve(&["-f0", "-s", "65536"]);
     let count = put_until_full(&mut Peer::at(&place), 20_000);
     end(daemon, libc::SIGTERM);
-    // Now segments are larger than what is left.
+    // Now segments are larger than the space that is left.
     let (daemon, place) = disk.serve(&["-f0", "-s", "524288"]);
     let mut client = Peer::at(&place);
     for id in 1..=count {
@@ -262,7 +265,7 @@ fn where_no_whole_segment_fits_a_small_one_serves() {
     drop(daemon);
 }
 
-/// A queue that is empty, on a disk that is full of what nobody needs.
+/// A disk that is full of records of deleted jobs would refuse new ones, though the queue is empty.
 ///
 /// Proves: B9.
 #[test]
@@ -279,13 +282,13 @@ fn garbage_makes_room_where_no_whole_segment_fits() {
         id.is_some()
     };
     let body = vec![b'x'; 30_000];
-    // Ten times what the disk holds goes through it, whatever is refused on the way.
+    // Ten times what the disk holds is written, even if some puts are refused.
     for _ in 0..10 * 768 / 30 {
         eventually("there is room", || put(&body));
     }
 }
 
-/// Starts a daemon whose files can be forbidden to grow, which a process meets as an error.
+/// Starts a daemon whose writes can be made to fail by a limit on the size of its files.
 fn start_limitable(folder: &Folder) -> Option<(Daemon, String)> {
     if !can_run("prlimit", &["--fsize=1000000", "true"]) {
         skip("prlimit is not installed (Debian's package util-linux)");
@@ -301,7 +304,8 @@ fn limit(daemon: &Daemon, size: &str) {
     assert!(can_run("prlimit", &["--pid", &pid, &format!("--fsize={size}:unlimited")]));
 }
 
-/// After a write error a job would be in two places at once, or be told to be safe.
+/// After a failed write a job would be in two states at once, or would be acknowledged though it is
+/// not written.
 ///
 /// Proves: B2, E27.
 #[test]
@@ -315,7 +319,7 @@ fn after_a_failed_write_nothing_is_acknowledged_until_it_works_again() {
     worker.take(1);
     worker.take(2);
     limit(&daemon, "0");
-    // Nobody knows what has become of it, so nobody is told.
+    // It is unknown what was written, so there is no reply.
     client.0.send("put 0 0 60 1\r\nx\r\n").expect("it is taken");
     assert_eq!(client.0.rest().expect("an end"), b"");
     let mut client = Peer::at(&place);
@@ -336,15 +340,15 @@ fn after_a_failed_write_nothing_is_acknowledged_until_it_works_again() {
     let daemon = folder.serve(OURS, &[]);
     let mut client = Peer::of(&daemon);
     let jobs = client.look_through(1..id + 1);
-    // The put whose outcome nobody was told may be there.
+    // The put without a reply may be there.
     let states: Vec<_> = jobs.iter().filter(|&(&id, _)| id != 5).collect();
     let states: Vec<_> = states.iter().map(|&(&id, seen)| (id, seen.text("state"))).collect();
     assert_eq!(states, [(1, "buried"), (4, "ready"), (id, "ready")]);
 }
 
-/// A daemon that was stopped while it compacted a full disk came back with a page too little for
-/// one segment that has room for every delete. It changed no job any more, and no client could
-/// delete one to make room.
+/// A daemon that was stopped while it compacted on a full disk started again with a page too little
+/// for one segment with space for every delete. It refused every change, and no client could delete
+/// a job to free space.
 #[test]
 fn a_restart_on_a_disk_that_the_log_has_filled_leaves_room_for_deletes() {
     let mut prng = Prng::new(5);

@@ -1,4 +1,4 @@
-//! How much room a log takes.
+//! How much space a binlog takes.
 
 use std::{collections::VecDeque, fmt::Write};
 
@@ -10,19 +10,19 @@ const JOBS: u64 = 200;
 const BODY: usize = 100;
 const SEGMENT: u64 = 64 * 1024;
 
-/// Changes without `make kills`.
+/// How many changes, unless CYCLES is set.
 const CYCLES: usize = 20_000;
 
 /// How many commands are sent at once.
 const AT_ONCE: usize = 100;
 
-/// How often too large a log is looked at again.
+/// How often a binlog that is too large is looked at again.
 const LOOKS: u32 = 10;
 
 /// A short record: a name's length and eighty bytes.
 const SHORT: u64 = 84;
 
-/// A worker that gives its jobs back again and again would fill the disk with their past.
+/// A worker that releases its jobs again and again would fill the disk with old records.
 ///
 /// Proves: B7.
 #[test]
@@ -36,8 +36,8 @@ fn jobs_released_for_ever_take_no_more_room() {
     load.finish();
 }
 
-/// The same with syncs. A file goes when what replaces its records is synced, so for as long as
-/// that takes there is one more, or several; but it goes, though more is written all the time.
+/// Under a load that never rests, files would never be removed, and fill the disk. A file is
+/// removed when what replaces its records is synced, so until then there are one or several more.
 ///
 /// Proves: B7.
 #[test]
@@ -60,12 +60,12 @@ const LIVE: u64 = JOBS * (SHORT + 7 + BODY as u64 + 2 + SHORT);
 
 const BOUND: u64 = 2 * SEGMENT + 2 * LIVE;
 
-/// A daemon, and a client that gives it no rest: it sends a batch before it reads the replies to
-/// the one before.
+/// A daemon, and a client that keeps it busy: it sends a batch before it reads the replies to the
+/// one before.
 struct Load {
     folder: Folder,
     client: Peer,
-    /// Asks for nothing but a turn.
+    /// A command that only takes a turn.
     other: Peer,
     _daemon: Daemon,
     cycles: usize,
@@ -118,10 +118,10 @@ impl Load {
         self.done += AT_ONCE;
     }
 
-    /// How many bytes all files of the log have now. A listing is no snapshot: one file may go
-    /// after it was listed, and another come before the listing is done; or the daemon was stopped
-    /// by the system between the two. So too much counts only if it is still there some turns of
-    /// the daemon later; it has soon done what it was sent.
+    /// How many bytes all files of the binlog have now. A listing is no snapshot: one file may be
+    /// removed after it was listed, and another may come before the listing ends. Or the system has
+    /// stopped the daemon between the two. So too much counts only if it is still there some turns
+    /// of the daemon later.
     fn size(&mut self) -> u64 {
         let mut size = u64::MAX;
         for _ in 0..LOOKS {

@@ -1,13 +1,13 @@
-//! Killed at any instant, the daemon has every change that it has acknowledged.
+//! A daemon that is killed at any instant keeps every change that it has acknowledged.
 //!
-//! Several clients keep it busy, each with jobs of its own in a tube of its own, so each knows
-//! what every reply must be and what a restart must find: the state after the last acknowledged
-//! command, or after one of those that had been sent and not yet answered. Half of the commands go
-//! out in batches. Each kill is followed by a restart on the same directory and by a look at
-//! every job there is; then the load goes on.
+//! Several clients keep it busy, each with jobs of its own in a tube of its own, so each knows what
+//! every reply must be and what a restart must find: the state after the last acknowledged command,
+//! or after one of those that had been sent and not yet answered. Half of the commands go out in
+//! batches. After each kill the daemon starts again on the same directory, and every job is
+//! compared; then the load goes on.
 //!
-//! A kill leaves what was written, synced or not, so this holds whatever the flags say; what only
-//! a power cut can lose is in `crash.rs`.
+//! A kill leaves what was written, synced or not, so this holds with all flags.
+//! `tests/core/crash.rs` simulates power cuts.
 
 use std::{
     collections::BTreeMap,
@@ -21,18 +21,18 @@ use ct::{Client, LONG, Prng};
 
 use crate::harness::{Folder, OURS, Peer, Seen, complaints, end, from_environment};
 
-/// Kills per flag without `make kills`.
+/// How many kills with each flag, unless RUNS is set.
 const RUNS: u64 = 10;
 
-/// After so many kills, the next directory is a fresh one.
+/// After this many kills the next directory is a fresh one.
 const KILLS_PER_FOLDER: u64 = 10;
 
 const CLIENTS: usize = 4;
 
-/// Small, so that files end, and garbage is collected, all the time.
+/// Small, so that files fill and are compacted all the time.
 const SEGMENT: &str = "16384";
 
-/// A delay that ends in no test.
+/// A delay that does not end during a test.
 const FAR: u32 = 100_000;
 
 /// What a restart shows of a job.
@@ -62,7 +62,7 @@ impl Version {
 #[derive(Debug)]
 struct Job {
     body: Vec<u8>,
-    /// What it is after which command of its client; `None` when it is deleted.
+    /// Its version after each command of its client that changed it; `None` once it is deleted.
     versions: Vec<(u64, Option<Version>)>,
     is_held: bool,
 }
@@ -72,13 +72,13 @@ impl Job {
         self.versions.last().and_then(|&(_, version)| version)
     }
 
-    /// What it may be after a restart, if so many of its client's commands were answered.
+    /// What it may be after a restart, if `answered` of its client's commands were answered.
     fn allowed(&self, answered: u64) -> &[(u64, Option<Version>)] {
         let later = self.versions.partition_point(|&(command, _)| command < answered);
         &self.versions[later.saturating_sub(1)..]
     }
 
-    /// When its place in the order of buried or delayed jobs was taken.
+    /// When it took its position in the order of buried or delayed jobs.
     fn since(&self) -> u64 {
         self.versions.last().map_or(0, |&(command, _)| command)
     }
@@ -87,7 +87,7 @@ impl Job {
 /// A put that has been sent.
 #[derive(Debug, Clone)]
 struct Put {
-    /// Which command of its client it is.
+    /// The number of the command among its client's.
     command: u64,
     pri: u32,
     delay: u32,
@@ -108,7 +108,7 @@ struct Load {
     prng: Prng,
     tube: String,
     jobs: BTreeMap<u64, Job>,
-    /// How many commands it has thought of, and how many were answered.
+    /// How many commands it has drawn, and how many were answered.
     commands: u64,
     answered: u64,
     /// Sent, and not yet answered.
@@ -199,7 +199,7 @@ impl Load {
         ids.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Appends the next command, and does it to what is known.
+    /// Appends the next command, and applies it to what is known.
     fn think(&mut self, bytes: &mut Vec<u8>) -> Expected {
         let (line, expected) = self.choose();
         bytes.extend_from_slice(line.as_bytes());
@@ -266,7 +266,7 @@ impl Load {
         (line, Expected::Inserted(put))
     }
 
-    /// The worker's command: which job comes is known, for nobody else puts into this tube.
+    /// The worker's command. Which job comes is known, because no other client puts into this tube.
     fn reserve_any(&mut self) -> (String, Expected) {
         let line = "reserve-with-timeout 0".into();
         let ready = self.free("ready").into_iter();
@@ -324,7 +324,7 @@ impl Load {
         });
     }
 
-    /// Kicks several jobs: buried ones, longest buried first; where there are none, delayed ones.
+    /// Kicks several jobs: buried ones, longest buried first; delayed ones if none is buried.
     fn kick(&mut self) -> (String, Expected) {
         let bound = self.pick(&[0, 1, 3, 10]);
         let mut jobs = self.free("buried");
@@ -369,7 +369,7 @@ impl Load {
     }
 }
 
-/// What the kills have met.
+/// What the kills have come across.
 #[derive(Debug, Default)]
 struct Met {
     kills: u64,
@@ -381,7 +381,7 @@ struct Met {
 }
 
 impl Met {
-    /// What was met less often than this.
+    /// What came less often than `least` times.
     fn lacks(&self, least: u64) -> Vec<&'static str> {
         let counts = [("rotation", self.segments), ("drop", self.dropped), ("move", self.moved)];
         counts.into_iter().filter(|(_, count)| *count < least).map(|(what, _)| what).collect()
@@ -396,7 +396,8 @@ fn kill_again_and_again(flags: &[&str], seed: u64) {
         let kills = KILLS_PER_FOLDER.min(runs - first);
         kill_in_one_folder(flags, kills, 1, &mut prng, &mut met);
     }
-    // A quick machine may have answered all before its disk has synced once: then more is asked.
+    // A fast machine may have answered all before its disk has synced once; then the load is
+    // longer.
     for length in [4, 16, 64] {
         if !met.lacks(runs / 5).is_empty() {
             kill_in_one_folder(flags, KILLS_PER_FOLDER, length, &mut prng, &mut met);
@@ -431,15 +432,15 @@ fn kill_in_one_folder(flags: &[&str], kills: u64, length: u64, prng: &mut Prng, 
             let [oldest_at_first, at_first] = ["oldest", "current"]
                 .map(|which| control.value("stats", &format!("binlog-{which}-index")));
             let has_failed = || threads.iter().any(ScopedJoinHandle::is_finished);
-            // The last look comes when enough has been answered: before that, this process may not
-            // have had a processor at all.
+            // The last check comes after enough replies: before that, this process may not have had
+            // a processor at all.
             let mut is_enough = false;
             while !is_enough && !has_failed() {
                 is_enough = answered.load(Ordering::Relaxed) >= wanted;
                 oldest = control.value::<u64>("stats", "binlog-oldest-index");
                 current = control.value::<u64>("stats", "binlog-current-index");
                 moved = control.value::<u64>("stats", "binlog-records-migrated");
-                // Not always at the same point of the daemon's turn.
+                // At a random point of the daemon's turn.
                 thread::sleep(Duration::from_micros(prng.below(3000)));
             }
             is_killed.store(true, Ordering::SeqCst);
@@ -454,7 +455,7 @@ fn kill_in_one_folder(flags: &[&str], kills: u64, length: u64, prng: &mut Prng, 
     }
 }
 
-/// Restarts it, and accounts for every job.
+/// Starts the daemon again, and compares every job.
 fn judge(folder: &Folder, flags: &[&str], loads: &mut [Load], met: &mut Met) {
     let daemon = folder.serve(OURS, flags);
     let mut client = Peer::of(&daemon);
@@ -467,11 +468,11 @@ fn judge(folder: &Folder, flags: &[&str], loads: &mut [Load], met: &mut Met) {
         load.judge(&mut found);
     }
     assert!(found.is_empty(), "deleted or never put: {:?}", found.keys());
-    // And it may be killed at once again.
+    // And the daemon may be killed again at once.
     end(daemon, libc::SIGKILL);
 }
 
-/// A crash would lose what a client was told is safe, or bring back what it was told is gone.
+/// A kill would lose jobs whose put was acknowledged, or bring back jobs whose delete was.
 ///
 /// Proves: Q19, B12, B13, B16.
 #[test]
@@ -479,7 +480,7 @@ fn a_killed_daemon_keeps_what_it_acknowledged() {
     kill_again_and_again(&[], 1);
 }
 
-/// The same for those who want every change on the disk at once.
+/// With `-f0` a kill would lose acknowledged changes.
 ///
 /// Proves: Q19, B12.
 #[test]
@@ -487,7 +488,7 @@ fn a_killed_daemon_that_syncs_always_keeps_what_it_acknowledged() {
     kill_again_and_again(&["-f0"], 2);
 }
 
-/// The same for those who leave syncing to the system: a kill is no power cut.
+/// With `-F` a kill would lose acknowledged changes, though only a power cut may.
 ///
 /// Proves: Q19, B12.
 #[test]

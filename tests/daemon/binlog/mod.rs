@@ -1,5 +1,5 @@
-//! The binlog as its users meet it: the real daemon on real directories, beside the original, and
-//! under all that happens to disks and processes.
+//! The binlog of the real daemon on real directories, beside the original, and under faults of
+//! disks and processes.
 //!
 //! | module | what it tells |
 //! |---|---|
@@ -13,9 +13,9 @@
 //! | `shortage` | short of memory, descriptors, threads or room, it keeps what was acknowledged |
 //! | `growth` | the log of a few busy jobs stays small |
 //!
-//! Crashes that only a simulated disk can have are in `crash.rs`. What needs the original, strace
-//! or a file system of its own says so where these are missing. `make kills` runs the same for
-//! longer.
+//! Power cuts and failing disks are simulated in `tests/core/crash.rs`. A test that needs the
+//! original, strace or a file system of its own says so if these are missing, and is skipped. `make
+//! kills` runs `kills` and `growth` for longer.
 #![expect(clippy::disallowed_methods, reason = "a real daemon is met in real time")]
 
 mod calls;

@@ -1,5 +1,5 @@
-//! Short of memory, descriptors, threads or room: what was acknowledged stays, a start that cannot
-//! have what it needs changes nothing, and a running daemon goes on.
+//! A shortage of memory, descriptors, threads or space: what was acknowledged stays, a start
+//! without enough of them changes nothing, and a running daemon goes on.
 
 use std::{
     collections::BTreeMap,
@@ -13,13 +13,13 @@ use ct::{Client, Daemon, Prng, eventually, skip};
 
 use crate::harness::{Folder, OURS, Peer, can_run, complaints, end, from_environment, start};
 
-/// Kills at a limit of memory with each way of syncing, without `make kills`.
+/// How many kills at a limit of memory with each way of syncing, unless RUNS is set.
 const RUNS: u64 = 2;
 
-/// The limit of address space for these, in KiB: 150 MiB.
+/// The limit of address space for these kills, in KiB: 150 MiB.
 const LIMIT_KIB: u64 = 150 * 1024;
 
-/// Starts the daemon under limits of the shell, on a directory.
+/// Starts the daemon on a directory, under limits that a shell sets.
 fn serve_within(limits: &str, folder: &Folder, flags: &[&str]) -> (Daemon, String) {
     let (script, all) = within(limits, folder, flags);
     let mut words = vec!["-c", &script];
@@ -36,7 +36,7 @@ fn within(limits: &str, folder: &Folder, flags: &[&str]) -> (String, Vec<String>
     (script, all)
 }
 
-/// Runs the daemon under limits until it ends by itself: its status, and what it complained of.
+/// Runs the daemon under limits until it ends by itself; its exit status and its complaints.
 fn fails_within(limits: &str, folder: &Folder, flags: &[&str]) -> (i32, String) {
     let (script, all) = within(limits, folder, flags);
     let mut words = vec!["-c", &script];
@@ -61,7 +61,7 @@ fn body(id: u64, size: usize) -> Vec<u8> {
 /// Puts jobs of this size until there is no memory for another.
 fn fill(client: &mut Client, size: usize, jobs: &mut BTreeMap<u64, usize>) {
     loop {
-        // The id that is taken next is known: one for each put that was tried.
+        // The next id is known: each put that was tried has taken one.
         let next = jobs.keys().next_back().map_or(1, |last| last + 1);
         match &*client.put(0, 0, 60, &body(next, size)).expect("a reply") {
             "OUT_OF_MEMORY" => return,
@@ -73,8 +73,8 @@ fn fill(client: &mut Client, size: usize, jobs: &mut BTreeMap<u64, usize>) {
     }
 }
 
-/// What fitted while the daemon ran would not fit when it starts again, and jobs would be lost for
-/// ever.
+/// Jobs that fitted into memory while the daemon ran would not fit at its next start, and would be
+/// lost.
 #[test]
 fn what_fitted_before_a_kill_fits_after_it() {
     let runs = from_environment("RUNS").unwrap_or(RUNS);
@@ -93,7 +93,7 @@ fn what_fitted_before_a_kill_fits_after_it() {
             for &id in jobs.keys() {
                 let (line, found) = client.0.with_body(&format!("peek {id}")).expect("a reply");
                 assert!(line.starts_with("FOUND "), "run {run}: job {id}: {line}");
-                // Its first word is the number that the client thought it would get.
+                // Its first word is the id that the client expected.
                 assert_eq!(found.len(), jobs[&id].max(found.len().min(8)), "run {run}: job {id}");
             }
             let gone: Vec<u64> = jobs.keys().copied().filter(|_| prng.chance(1, 2)).collect();
@@ -110,8 +110,8 @@ fn what_fitted_before_a_kill_fits_after_it() {
     }
 }
 
-/// Jobs that find no memory would count as damage, and be lost for ever; with the original's files,
-/// deleted ones would come back.
+/// Jobs for which a start has no memory would count as damaged, and be lost; in the original's
+/// files, deleted jobs would come back.
 #[test]
 fn a_start_without_enough_memory_changes_nothing() {
     let folder = Folder::new();
@@ -142,8 +142,8 @@ fn a_start_without_enough_memory_changes_nothing() {
     assert!(!folder.files().keys().any(|name| name.ends_with("damaged")));
 }
 
-/// A large file of the original's with one job in it would take as much memory as the file is
-/// large, and as long as it takes to read it all.
+/// A large file of the original with one job would take memory for the whole file, and the time to
+/// read all of it.
 #[test]
 fn a_file_with_holes_takes_the_memory_of_its_jobs() {
     let folder = Folder::new();
@@ -154,7 +154,7 @@ fn a_file_with_holes_takes_the_memory_of_its_jobs() {
     let (daemon, place) = serve_within("ulimit -v 65536", &folder, &[]);
     let mut client = Peer::at(&place);
     assert!(client.value::<u64>("stats", "current-jobs-ready") > 0);
-    // What it read of it, in bytes.
+    // How many bytes the daemon has read.
     let io = fs::read_to_string(format!("/proc/{}/io", daemon.pid())).expect("counted");
     let read = io.lines().find_map(|line| line.strip_prefix("rchar: ")).expect("a number");
     let read: u64 = read.parse().expect("a number");
@@ -180,7 +180,8 @@ fn file_has_holes(folder: &Folder) -> bool {
     blocks < 1 << 11
 }
 
-/// Large jobs would be copied whole before they are written, and end the process at a limit.
+/// A large job would be copied as a whole before it is written, and end the daemon at a limit of
+/// memory.
 #[test]
 fn a_job_of_half_the_memory_is_logged() {
     let folder = Folder::new();
@@ -194,7 +195,8 @@ fn a_job_of_half_the_memory_is_logged() {
     assert!(Peer::at(&place).take(1) == large);
 }
 
-/// A limit on the size of files, as a login shell may set it, would kill it at the first file.
+/// A limit on the size of files, as a login shell may set it, would kill the daemon at its first
+/// file.
 #[test]
 fn a_limit_on_file_sizes_is_an_error_like_others() {
     let folder = Folder::new();
@@ -206,7 +208,8 @@ fn a_limit_on_file_sizes_is_an_error_like_others() {
     assert_eq!(Peer::at(&place).take(1), b"x");
 }
 
-/// Idle connections that take the last descriptors would turn every put into `OUT_OF_MEMORY`.
+/// If idle connections take all descriptors, the binlog would have none, and every put would be
+/// refused.
 #[test]
 fn the_log_has_its_descriptors_before_connections_get_any() {
     let folder = Folder::new();
@@ -228,11 +231,11 @@ fn the_log_has_its_descriptors_before_connections_get_any() {
     }
     (1..=300).step_by(2).for_each(|id| client.tell(&format!("delete {id}"), "DELETED"));
     assert!(folder.files().len() > 20, "the log has many files");
-    // One may just be given up for another.
+    // One may just be closed for another.
     eventually("it needs a constant number of descriptors", || open() == before);
 }
 
-/// With no thread to be had, as in a service with `TasksMax=1`, the log would never work.
+/// If no thread can be started, as in a service with `TasksMax=1`, the binlog would never work.
 #[test]
 fn without_a_thread_the_daemon_syncs_by_itself() {
     let as_other = "exec setpriv --reuid=65534 --regid=65534 --clear-groups";
@@ -241,7 +244,7 @@ fn without_a_thread_the_daemon_syncs_by_itself() {
     }
     let folder = Folder::new();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("ours");
-    // The daemon's own file may lie where only root may go.
+    // The daemon's program may lie where only root has access.
     let program = folder.path().join("daemon");
     fs::copy(OURS, &program).expect("a copy");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("ours");
@@ -264,7 +267,7 @@ fn without_a_thread_the_daemon_syncs_by_itself() {
     assert_eq!(Peer::of(&daemon).value::<u64>("stats", "current-jobs-ready"), 50);
 }
 
-/// A spare that somebody has tidied away would end the service of the log.
+/// If a preallocated file is removed from outside, the binlog would fail for good.
 #[test]
 fn a_spare_that_is_gone_is_made_again() {
     let folder = Folder::new();
@@ -282,7 +285,7 @@ fn a_spare_that_is_gone_is_made_again() {
     assert_eq!(Peer::of(&daemon).value::<u64>("stats", "current-jobs-ready"), 100);
 }
 
-/// A start with large files would write zeros for minutes, and be deaf meanwhile.
+/// A start with large files would write zeros for minutes, and serve no client meanwhile.
 #[test]
 fn a_start_writes_no_more_than_it_needs() {
     let folder = Folder::new();
@@ -292,12 +295,12 @@ fn a_start_writes_no_more_than_it_needs() {
     let io = fs::read_to_string(format!("/proc/{}/io", daemon.pid())).expect("counted");
     let written = io.lines().find_map(|line| line.strip_prefix("wchar: ")).expect("a number");
     let written: u64 = written.parse().expect("a number");
-    // Where the file system sets no room aside, smaller files are filled with zeros.
+    // If the file system cannot preallocate, smaller files are filled with zeros.
     let is_filled = folder.files().values().all(|&size| size < 1 << 30);
     assert!(is_filled || written < 8 << 20, "{written} bytes");
 }
 
-/// What a large job or many small ones made ready would stay for ever.
+/// The space that was preallocated for a large job or many small ones would never be given back.
 #[test]
 fn room_that_is_not_needed_any_more_is_given_back() {
     let folder = Folder::new();
@@ -320,8 +323,8 @@ fn room_that_is_not_needed_any_more_is_given_back() {
     eventually("the room of many jobs is given back", || taken() <= 4 << 20);
 }
 
-/// With a little less memory than it needed, a start aborted after it had begun a segment, or
-/// served on and let no client in.
+/// With a little less memory than it needs, a start aborted after it had begun a segment, or served
+/// and accepted no client.
 #[test]
 fn a_start_short_of_memory_ends_or_serves() {
     let folder = Folder::new();
@@ -357,7 +360,7 @@ fn a_start_short_of_memory_ends_or_serves() {
         }
         let status = daemon.wait_exit(ct::LONG).expect("it ends or answers").code();
         let said = daemon.stderr();
-        // Without room for the program and its libraries, neither can the loader say much.
+        // Without memory for the program and its libraries the loader cannot say much either.
         let is_loaded = said.contains("version ");
         assert!(status == Some(10) || !is_loaded, "{limit_kib}: {status:?}: {said}");
         assert!(contents(&folder) == before, "{limit_kib}: a start that failed changed something");

@@ -1,5 +1,6 @@
-//! What a start makes of files that were written by the original, by hostile clients, or under a
-//! wrong clock: it never cuts, renames or retires what it did not understand.
+//! What a start makes of files that were written by the original, for hostile clients, or under a
+//! wrong clock. It never cuts, renames or removes what it did not understand. Most of these tests
+//! open a binlog in memory, with the disk of `damage`.
 
 use std::{
     io,
@@ -24,7 +25,7 @@ use super::{
     format,
 };
 
-/// A record as the original writes it: a tube's name makes it a full one.
+/// A record as the original writes it; a full one if the tube's name is not empty.
 fn record(id: u64, tube: &str, body: &[u8], state: u8) -> Vec<u8> {
     let mut bytes = u32::try_from(tube.len()).expect("a short name").to_le_bytes().to_vec();
     bytes.extend_from_slice(tube.as_bytes());
@@ -46,7 +47,7 @@ fn record(id: u64, tube: &str, body: &[u8], state: u8) -> Vec<u8> {
     bytes
 }
 
-/// A segment of the original's.
+/// A segment as the original writes it.
 fn segment(records: &[Vec<u8>]) -> Vec<u8> {
     [&[7, 0, 0, 0][..], &records.concat()].concat()
 }
@@ -60,8 +61,8 @@ fn ids(queue: &Queue) -> Vec<u64> {
     (1..queue.next_id().min(100_000)).filter(|&id| queue.find(id).is_some()).collect()
 }
 
-/// What lies behind a hole in one of the original's files would be cut off, with "nothing is
-/// damaged": a page of zeros is what a power cut leaves.
+/// A power cut can leave a page of zeros in one of the original's files. All records behind it
+/// would be cut off, and the log would say that nothing is damaged.
 ///
 /// Proves: B33.
 #[test]
@@ -86,7 +87,7 @@ fn what_lies_behind_a_hole_is_reported_and_kept() {
     }
 }
 
-/// A producer that names its tube so would have the whole file taken for one of ours.
+/// A tube's name in one of the original's files would have the whole file taken for one of ours.
 #[test]
 fn a_tube_name_with_the_magic_makes_no_file_ours() {
     let name = "x".repeat(40) + "bnstlkRS" + &"x".repeat(60);
@@ -96,7 +97,8 @@ fn a_tube_name_with_the_magic_makes_no_file_ours() {
     assert_eq!(ids(&queue), (1..=20).collect::<Vec<_>>());
 }
 
-/// One flipped bit would cost all jobs behind it, though the next record is where it should be.
+/// One flipped bit in one of the original's records would cost all jobs behind it, though the next
+/// record stands where it should.
 ///
 /// Proves: B14.
 #[test]
@@ -118,7 +120,7 @@ fn a_flaw_in_a_record_of_the_originals_costs_that_record() {
         } else {
             records[4][at] ^= flip;
         }
-        // A delete behind it would be lost as well, and the job come back.
+        // A delete behind it would be lost as well, and the job would come back.
         records.push(record(7, "", b"12345678\r\n", 0));
         let disk = on_disk([(1, segment(&records))]);
         let before = disk.files();
@@ -131,7 +133,7 @@ fn a_flaw_in_a_record_of_the_originals_costs_that_record() {
     }
 }
 
-/// The next job would get the id of one that a client was told of before the power failed.
+/// After a power cut a new job would get an id that a client already holds.
 #[test]
 fn the_id_of_an_unfinished_record_is_not_used_again() {
     let mut records: Vec<_> = (1..=20).map(|id| record(id, "default", b"12345\r\n", 1)).collect();
@@ -206,8 +208,8 @@ fn nothing_in_a_body_hides_the_records_behind_it() {
     }
 }
 
-/// A body with a whole segment in it, its mark included, would be believed where the real mark is
-/// damaged.
+/// If a segment's mark is damaged, a body that holds a whole segment with its mark would be read as
+/// jobs.
 #[test]
 fn a_segment_within_a_body_is_not_believed() {
     let forged = {
@@ -223,14 +225,14 @@ fn a_segment_within_a_body_is_not_believed() {
     put_all(&mut server, (0..10).map(|_| forged[..40_000].to_vec()));
     let mut files = disk.files();
     let bytes = files.get_mut(&Name::Segment(1)).expect("it was written");
-    // The salt, the id and the magic: nothing is left of the first mark.
+    // The salt, the id and the magic are damaged: nothing is left of the first mark.
     bytes[8..60].fill(0xAA);
     let (queue, _, report) = open(Box::new(Memory(Arc::new(Mutex::new(files)))), 1 << 20);
     assert_eq!(ids(&queue), (1..=10).collect::<Vec<_>>(), "{report:?}");
 }
 
-/// A lost page and what every crash leaves would together cost a whole segment, though all that is
-/// behind that page can be checked.
+/// A lost page together with a torn end, as every crash leaves, would cost the whole segment,
+/// though the records behind that page have sound checksums.
 #[test]
 fn a_lost_page_and_a_torn_tail_cost_no_more_than_both() {
     let disk = Memory::default();
@@ -246,7 +248,7 @@ fn a_lost_page_and_a_torn_tail_cost_no_more_than_both() {
     assert!(ids(&queue).len() > 970, "{}: {report:?}", ids(&queue).len());
 }
 
-/// One flipped bit in the salt of a short segment, and a body with marks of its own, would delete
+/// One flipped bit in the salt of a short segment would have marks in a body believed, and delete
 /// jobs of other segments.
 #[test]
 fn a_flipped_salt_does_not_hand_the_segment_to_a_body() {
@@ -267,14 +269,14 @@ fn a_flipped_salt_does_not_hand_the_segment_to_a_body() {
         let bytes = files.get_mut(&Name::Segment(1)).expect("it was written");
         bytes[33] ^= flips;
         let (queue, _, report) = open(Box::new(Memory(Arc::new(Mutex::new(files)))), 65_536);
-        // Two wrong bits are more than can be known: then nothing is read, and all is kept.
+        // Two wrong bits cannot be corrected: then nothing is read, and all is kept.
         let wanted: &[u64] = if flips == 1 { &[1, 2] } else { &[] };
         assert_eq!((ids(&queue), report.is_damaged()), (wanted.to_vec(), true), "{report:?}");
     }
 }
 
-/// One flipped bit in the size of a body leads into the next one, which may hold a record that was
-/// made for that: a delete of a job in another file.
+/// One flipped bit in the size of a body leads into the next body. A record that a hostile client
+/// has put there would delete a job of another file.
 #[test]
 fn a_wrong_length_leads_into_no_body() {
     let old = segment(&[record(1, "default", b"12345678\r\n", 1)]);
@@ -299,7 +301,8 @@ fn a_wrong_length_leads_into_no_body() {
     }
 }
 
-/// The last of a clean run, behind a few zeros, would count as unfinished and be cut off.
+/// The last records of an orderly run, behind a few zeros, would count as unfinished and be cut
+/// off.
 #[test]
 fn what_lies_behind_zeros_in_the_newest_segment_is_kept() {
     let disk = Memory::default();
@@ -320,8 +323,8 @@ fn what_lies_behind_zeros_in_the_newest_segment_is_kept() {
     assert_eq!(disk.files()[&Name::Damaged(1)], damaged);
 }
 
-/// Files that cannot be removed: the log would count as failed, and all jobs be written again and
-/// again.
+/// If a file cannot be removed, the binlog would count as failed, and all jobs would be written
+/// again and again.
 #[derive(Debug)]
 struct Sticky(Memory, Arc<AtomicBool>);
 
@@ -406,7 +409,7 @@ fn a_file_that_cannot_be_removed_does_not_stop_the_service() {
             let now = NOW + Duration::from_millis(500 * round);
             let put = b"put 0 0 60 1\r\nx\r\n";
             assert_eq!(server.feed(client, put, COMMANDS_PER_CONNECTION, now).0, put.len());
-            // As many deletes, so that there is garbage all the time.
+            // As many deletes, so that there are always records to drop.
             let delete = format!("delete {}\r\n", round + 1);
             server.feed(client, delete.as_bytes(), COMMANDS_PER_CONNECTION, now);
             server.tick(now);
@@ -422,14 +425,15 @@ fn a_file_that_cannot_be_removed_does_not_stop_the_service() {
         }
         let log = server.log().expect("there is one");
         assert!(log.is_sound());
-        // All jobs once, and what little the garbage makes: not all of them again and again.
+        // All jobs once, and a little for what was dropped: not all of them again and again.
         let since = log.counts().migrated - migrated.expect("it was read");
         assert!(since < 200, "{since} jobs were written again");
         assert_eq!(disk.files()[&Name::Segment(1)], bytes);
     }
 }
 
-/// With an old file that stays, one failed sync would end the service for as long as it does.
+/// If an old file cannot be removed, the binlog would not recover from a failed sync as long as
+/// that file is there.
 #[test]
 fn a_log_recovers_beside_a_file_that_cannot_be_removed() {
     let healthy: Vec<_> = (1..=20).map(|id| record(id, "default", b"12345678\r\n", 1)).collect();
@@ -450,7 +454,7 @@ fn a_log_recovers_beside_a_file_that_cannot_be_removed() {
     assert!(server.log().expect("there is one").is_sound(), "it works again within seconds");
 }
 
-/// The daemon would end where numbers do, or write files that the original cannot read.
+/// Behind the last file number the daemon would end, or write files that the original cannot read.
 #[test]
 fn behind_the_last_number_jobs_are_refused_and_kept() {
     let last = u32::MAX / 2;
@@ -491,9 +495,9 @@ fn open_at(disk: &Memory, calendar: Calendar) -> (Queue, Wal, Report) {
     (queue, wal, report)
 }
 
-/// A machine without a battery starts in 1970: its delays would end in fifty years, also after the
-/// clock is right, and compaction would write that down. One that starts decades ahead would run
-/// them all at once.
+/// On a machine whose clock starts in 1970, restored delays would last fifty years, also after the
+/// clock is right, and compaction would write that down. On one whose clock is decades ahead, all
+/// delays would end at once.
 #[test]
 fn restored_delays_end_at_their_dates_once_the_clock_is_right() {
     let truth = Calendar::new(NOW, DATE);
@@ -539,7 +543,7 @@ fn restored_delays_end_at_their_dates_once_the_clock_is_right() {
         assert_eq!(ends(server.queue(), right), wanted);
         let delayed = server.queue().find_tube("default").expect("it is always there");
         assert_eq!(server.queue().tube(delayed).delayed(), 20, "all of them wait again");
-        // Garbage, so that all is written again.
+        // Records to drop, so that all is written again.
         let client = server.open();
         for _ in 0..60 {
             let put = [b"put 9 0 60 400\r\n", &[b'y'; 400][..], b"\r\n"].concat();
@@ -591,7 +595,7 @@ fn dates_written_under_a_wrong_clock_are_written_anew() {
     }
 }
 
-/// A newer copy of a job that was torn would have the older one forgotten, as the original does.
+/// If the newer copy of a job is torn, the older one would be forgotten, as by the original.
 ///
 /// Proves: B32.
 #[test]
@@ -603,7 +607,7 @@ fn a_torn_newer_copy_leaves_the_older_one() {
     assert_eq!(ids(&queue), [1]);
 }
 
-/// Nonsense in a record would be served, or handed back to the original.
+/// Impossible values in a record would be served to clients, or written for the original to read.
 #[test]
 fn values_that_make_no_sense_are_corrected() {
     let mut bytes = record(1, "default", b"12345678\r\n", 2);
@@ -614,8 +618,7 @@ fn values_that_make_no_sense_are_corrected() {
     assert_eq!((record.state, record.delay, record.ttr), (State::Ready, 0, 1));
 }
 
-/// A segment that a start found would be as long as before: the room behind its records is given
-/// back.
+/// A segment that a start finds would keep the preallocated space behind its records.
 #[test]
 fn found_segments_are_cut_to_what_they_hold() {
     let folder = Folder::new();
