@@ -1,6 +1,6 @@
 //! Sockets that a service manager passes on.
 //!
-//! What is passed on goes through a shell, which moves its standard input and output to descriptors 3
+//! What is passed on goes through a shell. It moves its standard input and output to descriptors 3
 //! and 4 and becomes the daemon, so that the process id is known beforehand.
 #![expect(clippy::disallowed_methods, reason = "a real daemon is met in real time")]
 
