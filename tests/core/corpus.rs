@@ -1,10 +1,11 @@
-//! What fuzzing has found worth keeping, in `ct/fuzz/corpus`, judged once more without a fuzzer.
+//! The inputs that fuzzing has kept in `ct/fuzz/corpus`, judged once more without a fuzzer.
 
 use std::{fs, path::Path};
 
 use crate::oracles::{flags, parse, replay, server};
 
-/// Judges every input kept for a target. The name printed last is that of the one that fails.
+/// Judges every input that is kept for a target. The path printed last is that of the input that
+/// fails.
 fn judge_all(target: &str, judge: impl Fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("ct/fuzz/corpus").join(target);
     let mut count = 0;
@@ -17,25 +18,25 @@ fn judge_all(target: &str, judge: impl Fn(&[u8])) {
     assert!(count > 0, "nothing is kept for {target}");
 }
 
-/// Bytes from a stranger that once led to a new place of the daemon, or through a wrong one.
+/// Bytes of a hostile client would break an invariant, or get a wrong reply.
 #[test]
 fn any_bytes_on_any_connection() {
     judge_all("server", server::judge);
 }
 
-/// A line that is read otherwise than the original would read it.
+/// A line would be read otherwise than by the original.
 #[test]
 fn any_line() {
     judge_all("parse", parse::judge);
 }
 
-/// Files that make a start panic, hang or lose a job.
+/// Files in the binlog's directory would make a start panic, hang or lose a job.
 #[test]
 fn any_binlog() {
     judge_all("replay", replay::judge);
 }
 
-/// Arguments of a service file that stop the daemon in the wrong way.
+/// Arguments would make the daemon panic, or be taken beyond their bounds.
 #[test]
 fn any_arguments() {
     judge_all("flags", flags::judge);

@@ -1,4 +1,4 @@
-//! Crashes, simulated: the pure server with a log on a disk that loses, tears, reorders and
+//! Simulated crashes: the pure server with a binlog on a disk that loses, tears, reorders and
 //! refuses. A seed makes a history of commands; at many of its disk operations the process is
 //! killed, or the power fails, and what a restart finds is judged:
 //!
@@ -9,7 +9,7 @@
 //!
 //! What "acknowledged" must outlast is the flag's promise: with `-f0` a power cut, with `-f 50` a
 //! power cut 50 ms later, with `-F` a kill. After each turn the counters are what the history says.
-//! A failing run is made short, and names its seed; `make sim SEED=…` repeats it.
+//! A run that fails is made short, and its seed is printed; `make sim SEED=…` repeats it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,7 +34,7 @@ use crate::{
     world,
 };
 
-/// Histories without `make sim`.
+/// How many histories, unless `make sim` says otherwise.
 const RUNS: u64 = 2000;
 
 /// How often a history goes on after a crash.
@@ -48,7 +48,7 @@ const SYNC_DELAY: Duration = Duration::from_millis(50);
 /// How far the wall clock may be wrong, in seconds.
 const WRONG_BY: [i64; 6] = [0, 0, 2, -4000, 1_600_000_000, -1_600_000_000];
 
-/// The instant zero of a history, and its date.
+/// The time at which a history begins, and its date.
 const START: Time = Time::from_nanoseconds(9_000_000_000_000_000_000);
 const DATE: i64 = 1_700_000_000_000_000_000;
 
@@ -77,7 +77,7 @@ impl Version {
         let Job { record, dated, .. } = queue.job(queue.find(id)?);
         let date = calendar.date(record.deadline_at);
         let place = match record.state {
-            // Only because the wall clock says that it is over.
+            // Only because the wall clock says that the delay has ended.
             State::Ready if dated.is_deadline => Place::Delayed(date),
             State::Ready | State::Reserved(_) => Place::Ready,
             State::Delayed => Place::Delayed(date),
@@ -93,7 +93,7 @@ impl Version {
         })
     }
 
-    /// The same job at a later date, if nobody touches it.
+    /// The same job at a later date, if no command changes it.
     fn at(mut self, now: i64) -> Self {
         if matches!(self.place, Place::Delayed(until) if until <= now) {
             self.place = Place::Ready;
@@ -120,15 +120,15 @@ struct Run {
     /// How far the wall clock is wrong, in seconds; and whether it is ever set.
     wrong_by: i64,
     is_clock_set: bool,
-    /// How far it was wrong from which step on.
+    /// How far the wall clock was wrong, and from which step on.
     clocks: Vec<(usize, i64)>,
     conns: [Key<Conn>; 3],
     now: Time,
     step: usize,
     moment: Moment,
-    /// Steps, and when they were committed, that a power cut may still undo.
+    /// Steps that a power cut may still undo, and when they were committed.
     unsynced: Vec<(usize, Time)>,
-    /// Writes to the log before this step.
+    /// Writes to the binlog before this step.
     writes: u64,
     recoveries: u64,
     jobs: BTreeMap<u64, History>,
@@ -197,7 +197,7 @@ impl Run {
         choices[self.below(choices.len())]
     }
 
-    /// Begins with what is on the disk; what that is counts as acknowledged.
+    /// Begins with what is on the disk, which counts as acknowledged.
     fn begin(
         disk: SimDisk,
         mut prng: Prng,
@@ -267,7 +267,7 @@ impl Run {
         self.server.log().is_some_and(Wal::is_sound)
     }
 
-    /// Notes what has become of every job.
+    /// Records the state of every job.
     fn observe(&mut self) {
         let queue = self.server.queue();
         for id in self.next_id..queue.next_id() {
@@ -301,7 +301,7 @@ impl Run {
             return Err(format!("jobs put, and bytes held: {got:?}, wanted: {wanted:?}"));
         }
         for name in ["a", "b"] {
-            // Clients that the server sends away take a tube with them that is empty.
+            // If the server closes a client, its empty tube ends with it.
             let Some(tube) = queue.find_tube(name).filter(|_| !self.has_trouble) else { continue };
             let tube = queue.tube(tube);
             let all = || self.jobs.iter().filter(|(_, history)| history.tube == name);
@@ -396,7 +396,7 @@ impl Run {
         Ok(())
     }
 
-    /// Sends everything; clients whose connection ends come back.
+    /// Sends all replies; clients whose connection ends connect again.
     fn replies(&mut self) -> String {
         let (mut all, mut gone) = (Vec::new(), Vec::new());
         while let Some(key) = self.server.next_dirty() {
@@ -448,7 +448,7 @@ impl Run {
         Ok(())
     }
 
-    /// What a restart finds on a disk, against what it may find.
+    /// Compares what a restart finds on a disk with what it may find.
     fn judge(&mut self, disk: &SimDisk, floor: Option<usize>, now: Time) -> Result<(), String> {
         let seed = self.prng.next_u64();
         let wrong_by = self.wrong_by;
@@ -477,14 +477,16 @@ impl Run {
         for (id, history) in &self.jobs {
             let version = Version::of(&queue, *id, calendar(wrong_by));
             found += usize::from(version.is_some());
-            // Without a promise, whatever it has ever been, also before the last restart.
+            // Without a promise the job may have any state it ever had, also before the last
+            // restart.
             let at_floor = |&(step, _): &(usize, _)| floor.is_some_and(|floor| step <= floor);
             let allowed =
                 &history.versions[history.versions.iter().rposition(at_floor).unwrap_or(0)..];
             let mut is_allowed =
                 floor.is_none() || allowed.iter().any(|&(_, it)| are_same(it, version));
             if self.has_trouble && version.is_some() && allowed[0].1.is_some() {
-                // Without room, a release without delay and a reserve-job are not in the log yet.
+                // Without space, a release without delay and a reserve-job are not in the binlog
+                // yet.
                 is_allowed |= history.versions.iter().any(|&(_, it)| are_same(it, version));
             }
             if !is_allowed {
@@ -512,9 +514,9 @@ impl Run {
         Ok(())
     }
 
-    /// A start that is refused something: memory from some try on, or a call of the disk that finds
-    /// no descriptor, no memory, or cannot do what it should. It may go on all the same; but it
-    /// must find all there is or leave the disk as it was, and the next start must find the same.
+    /// A start that is refused memory from some try on, or whose call of the disk fails. It may go
+    /// on all the same. But it must find all jobs or leave the disk as it was, and the next start
+    /// must find the same.
     fn judge_refused(
         &mut self,
         disk: &SimDisk,
@@ -568,7 +570,7 @@ impl Run {
         Ok(())
     }
 
-    /// Lets the log do all it still has to do, and judges how much room it takes then.
+    /// Commits until the binlog has nothing left to do, and judges how much space it takes then.
     fn settle(&mut self) -> Result<(), String> {
         self.now = self.now + Duration::from_secs(3);
         for round in 0.. {
@@ -577,7 +579,7 @@ impl Run {
             self.server.commit(self.now);
             self.replies();
             let next = self.server.next_deadline();
-            // A sync that is under way is looked at again soon.
+            // A sync that is under way is polled soon.
             let soon = self.now + Duration::from_millis(100);
             if self.is_sound() && next.is_none_or(|at| at > soon) {
                 break;
@@ -588,7 +590,7 @@ impl Run {
             self.now =
                 next.unwrap_or_default().clamp(self.now, self.now + Duration::from_millis(500));
         }
-        // What is on the disk is what there is, to the date.
+        // The disk has exactly the server's jobs, with their dates.
         let (seed, wrong_by) = (self.prng.next_u64(), self.wrong_by);
         let copy = self.disk.copy();
         let (queue, _wal) = open(&copy, self.sync, self.segment_size, seed, wrong_by, self.now)?;
@@ -617,7 +619,7 @@ impl Run {
     }
 }
 
-/// What a test run has met.
+/// What a test run has come across.
 #[derive(Debug, Default)]
 struct Total {
     crashes: u64,
@@ -628,7 +630,7 @@ struct Total {
     met: Met,
 }
 
-/// Which of a seed's commands are obeyed: all, or where a failure is made short, these.
+/// Which of a seed's commands are obeyed: all, or only these while a failure is made short.
 #[derive(Debug, Default)]
 struct Told {
     drawn: usize,
@@ -753,7 +755,7 @@ fn failure(seed: u64, only: &[usize]) -> Option<String> {
     seeds::outcome(|| play(seed, &mut told, &mut Total::default())).err()
 }
 
-/// What was acknowledged is there after any crash, to the extent that the flags promise.
+/// A crash would lose an acknowledged change that the flags promise to keep.
 ///
 /// Proves: B7, B8, B9, B10, B11, B12, B13, B16, E26, E29.
 #[test]
@@ -769,7 +771,7 @@ fn no_acknowledged_change_is_lost() {
                 let all = (1..=told.drawn).collect();
                 shrink(all, |_| Vec::new(), |some| some.iter().position(is_failing))
             });
-            // What was drawn from its disk may be otherwise with fewer commands.
+            // With fewer commands the disk may draw other faults.
             let story = failure(seed, &only).unwrap_or(story);
             panic!(
                 "{story}\n\n{} of {} commands are enough\nrepeat with: make sim SEED={seed}",

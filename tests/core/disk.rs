@@ -18,7 +18,7 @@ const SECTOR: usize = 512;
 /// What a file system has or has not, where a file has holes.
 const PAGE_BYTES: usize = 4096;
 
-/// How often the interesting things happened.
+/// How often each rare fault has happened.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Met {
     pub(crate) drops: u64,
@@ -85,7 +85,7 @@ fn apply_name(change: NameChange, names: &mut BTreeMap<Name, usize>) {
     }
 }
 
-/// What the judge must know of the moment of a crash.
+/// What a test must know of the moment of a crash.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Moment {
     /// Nanoseconds.
@@ -119,15 +119,15 @@ pub(crate) struct State {
     prng: Prng,
     pub(crate) moment: Moment,
     pub(crate) snapshots: Vec<Snapshot>,
-    /// One call in so many is kept as a possible crash.
+    /// One call in this many is kept as a possible crash.
     pub(crate) snapshot_every: u64,
-    /// One call in so many fails; zero for none.
+    /// One call in this many fails; zero for none.
     pub(crate) fail_every: u64,
-    /// After so many more calls, one fails with this error.
+    /// After this many more calls, one fails with this error.
     pub(crate) fault: Option<(u64, i32)>,
     /// Bytes that fit.
     pub(crate) capacity: usize,
-    /// Space can be set aside without writing.
+    /// Space can be preallocated without writing.
     pub(crate) can_reserve: bool,
     pub(crate) met: Met,
     /// The sync that was begun: its file, how many changes it covers, and the step.
@@ -241,7 +241,7 @@ impl State {
         self.names.get(&name).copied().ok_or(io::ErrorKind::NotFound.into())
     }
 
-    /// Something is about to be done: it may be the last.
+    /// Keeps a snapshot before a call, which may be the last.
     fn about_to(&mut self, next: Option<(usize, Change)>) {
         if self.snapshot_every > 0 && self.prng.chance(1, self.snapshot_every) {
             let is_remove =
@@ -260,7 +260,7 @@ impl State {
         }
     }
 
-    /// Fails if it is this call's turn.
+    /// Fails if this call is the one to fail.
     fn call(&mut self) -> io::Result<()> {
         match &mut self.fault {
             Some((0, error)) => {
@@ -351,7 +351,7 @@ impl Disk for SimDisk {
         let state = self.0.borrow();
         let content = &state.files[state.file(name)?].content;
         let at = usize::try_from(offset).expect("a small file");
-        // Holes are told in whole pages.
+        // Holes are whole pages.
         let at = at - at % PAGE_BYTES;
         let data = content.get(at..).unwrap_or_default().iter().position(|&byte| byte != 0);
         let data = data.map(|data| (at + data - data % PAGE_BYTES) as u64);
@@ -400,8 +400,8 @@ impl Disk for SimDisk {
         let fails = state.fails();
         let file = &mut state.files[file];
         if fails {
-            // As Linux does it: what could not be written counts as clean from now on, and is
-            // lost when the power goes.
+            // As on Linux: what could not be written counts as clean from now on, and a power cut
+            // loses it.
             state.met.failed_syncs += 1;
             for change in std::mem::take(&mut file.changes) {
                 if state.prng.chance(1, 2) {
@@ -548,8 +548,8 @@ impl Snapshot {
     }
 }
 
-/// Applies each sector of a write with odds of so many in four; whether something went and
-/// something did not.
+/// Applies each sector of a write with `odds` in four; returns whether some were applied and some
+/// were not.
 fn apply_in_part(change: &Change, odds: u64, content: &mut Vec<u8>, prng: &mut Prng) -> bool {
     let Change::Write { offset, bytes } = change else {
         if prng.chance(odds.min(4), 4) {

@@ -93,7 +93,7 @@ fn in_memory() {
     run_in_memory(&Arrival::Whole);
 }
 
-/// A client on a bad line must not see another protocol.
+/// A client whose bytes arrive one by one would get other replies.
 #[test]
 fn in_memory_byte_by_byte() {
     run_in_memory(&Arrival::SingleBytes);

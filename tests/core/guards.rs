@@ -1,4 +1,4 @@
-//! What keeps the daemon from harm: a ceiling on memory, and deaf ears for HTTP.
+//! Guards against harm: the limit on memory, and HTTP requests that are not obeyed.
 
 use beanstalkd::queue::JOB_COST;
 
@@ -8,7 +8,7 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("replies are text")
 }
 
-/// A page that tricks a browser into posting to the port would command the queue.
+/// A web page that has a browser post to the daemon's port would send commands to the queue.
 #[test]
 fn the_lines_of_an_http_request_are_not_obeyed() {
     for arrival in [Arrival::Whole, Arrival::SingleBytes] {
@@ -20,12 +20,12 @@ fn the_lines_of_an_http_request_are_not_obeyed() {
             "OPTIONS * HTTP/1.1\r\n",
             "GET host:11300 HTTP/1.1\r\n",
             "CONNECT host:11300 HTTP/1.1\r\n",
-            // Without a version: the rest of the line is in the page's hands.
+            // Without a version, because the page controls the rest of the line.
             "GET /\r\n",
             "GET / \r\n",
             "GET /?\r\n",
             "CONNECT localhost\r\n",
-            // As lenient servers take it.
+            // As lenient HTTP servers accept it.
             "GET  /  HTTP/1.1\r\n",
             "GET\t/\tHTTP/1.1\r\n",
             " GET / HTTP/1.1\r\n",
@@ -40,7 +40,7 @@ fn the_lines_of_an_http_request_are_not_obeyed() {
             assert_eq!(text(world.receive(browser)), "");
             assert!(!world.is_open(browser), "{head}");
         }
-        // Empty lines ahead of it are answered as ever, and forgotten.
+        // Empty lines before the request are answered as usual, and do not count.
         for head in ["\r\nGET / HTTP/1.1\r\n", "\r\n \r\n\r\nCONNECT host:1\r\n"] {
             let browser = world.connect();
             world.send(browser, format!("{head}put 0 0 60 1\r\nx\r\n").as_bytes());
@@ -49,14 +49,14 @@ fn the_lines_of_an_http_request_are_not_obeyed() {
             assert!(!world.is_open(browser), "{head}");
         }
         assert_eq!(world.server.queue().counts().total_jobs, 0);
-        // Nobody else is concerned, even with words like these later on.
+        // Other clients are not closed, even if a later line looks like HTTP.
         let client = world.connect();
         world.send(client, b"use a\r\nGET / HTTP/1.1\r\nlist-tube-used\r\n");
         assert_eq!(text(world.receive(client)), "USING a\r\nUNKNOWN_COMMAND\r\nUSING a\r\n");
     }
 }
 
-/// A client with a typing mistake would be cut off without a word.
+/// A client with a typing mistake in its first line would be closed without a reply.
 #[test]
 fn what_is_only_a_mistake_is_answered() {
     let cases = [
@@ -83,7 +83,7 @@ fn what_is_only_a_mistake_is_answered() {
     }
 }
 
-/// A producer without a worker would take all memory there is, and other services down with it.
+/// A producer without a worker would fill all memory of the machine.
 #[test]
 fn above_the_ceiling_jobs_are_refused_and_deletes_make_room() {
     let mut world = World::new(Arrival::Whole, 65_535);
@@ -93,7 +93,7 @@ fn above_the_ceiling_jobs_are_refused_and_deletes_make_room() {
     world.send(client, put(100).as_bytes());
     world.send(client, put(100).as_bytes());
     assert_eq!(text(world.receive(client)), "INSERTED 1\r\nINSERTED 2\r\n");
-    // Of one that is refused, the body goes by.
+    // The body of a refused put is skipped.
     world.send(other, b"put 0 0 60 100\r\nxxx");
     world.send(other, format!("{}\r\n", "x".repeat(97)).as_bytes());
     assert_eq!(text(world.receive(other)), "OUT_OF_MEMORY\r\n");
@@ -107,9 +107,8 @@ fn above_the_ceiling_jobs_are_refused_and_deletes_make_room() {
     world.server.check();
 }
 
-/// What counts is what has come, not what was announced: a client that announces much and sends
-/// little would keep everybody else out, and clients that send much and never end it would take
-/// any memory, whatever the ceiling.
+/// A client that announces a large body and sends little would keep all others out, and unfinished
+/// bodies would take memory beyond `--max-memory`. What has arrived counts, not what was announced.
 #[test]
 fn what_has_come_of_a_body_counts_and_what_was_announced_does_not() {
     for arrival in [Arrival::Whole, Arrival::SingleBytes] {
@@ -130,7 +129,7 @@ fn what_has_come_of_a_body_counts_and_what_was_announced_does_not() {
             assert!(held <= ceiling, "{held} bytes are held");
             world.server.check();
         }
-        // One of these found room, and so did the first byte.
+        // One of these fitted, and so did the first byte.
         world.send(other, b"put 0 0 60 400\r\n");
         world.send(other, format!("{}\r\n", "x".repeat(400)).as_bytes());
         assert_eq!(text(world.receive(other)), "OUT_OF_MEMORY\r\n");
@@ -143,7 +142,8 @@ fn what_has_come_of_a_body_counts_and_what_was_announced_does_not() {
     }
 }
 
-/// A client that does not read deleted jobs would keep their bodies, beyond any ceiling.
+/// A client that does not read its replies would keep the bodies of deleted jobs beyond
+/// `--max-memory`.
 #[test]
 fn a_deleted_job_counts_until_it_has_been_sent() {
     for size in [4000, 6000] {
@@ -155,7 +155,7 @@ fn a_deleted_job_counts_until_it_has_been_sent() {
         world.send(client, put.repeat(2).as_bytes());
         world.pause_turns();
         world.send(worker, b"reserve\r\ndelete 1\r\n");
-        // The replies of this turn leave at its end.
+        // The replies of this turn are sent at its end.
         world.feed(worker);
         world.feed(worker);
         assert_eq!(world.server.queue().jobs(), 1);

@@ -1,5 +1,6 @@
-//! The judge: a work queue simple enough to be seen correct. Jobs in one map, every question
-//! answered by looking at all of them, time as a plain number. It shares no code with the daemon.
+//! The simulator's oracle: a work queue simple enough to be seen correct. All jobs are in one map,
+//! every question looks at all of them, and time is a plain number. It shares no code with the
+//! daemon.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -9,8 +10,8 @@ use std::{
 /// Nanoseconds in a second.
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
-/// How many bytes of replies wait at most, where documents are short: input pauses at 64 KiB, and
-/// one reply may cross that line, with the largest job.
+/// The most bytes of replies that wait for a client, if documents are short: input pauses at 64
+/// KiB, and one reply with the largest job may cross that.
 pub(crate) const OUTPUT_BOUND: usize = 64 * 1024 + 65_535 + 64;
 
 /// A command, as a client means it.
@@ -55,7 +56,7 @@ pub(crate) enum Command {
         delay: u32,
     },
     Quit,
-    /// What bytes come to that no generator sends; read from bytes, and never made into any.
+    /// A part of a command, as read from any bytes. No generator sends these.
     Part(Part),
 }
 
@@ -64,12 +65,12 @@ pub(crate) enum Command {
 pub(crate) enum Part {
     /// The line of a `put`.
     Header { pri: u32, delay: u32, ttr: u32, size: u64 },
-    /// So much of the body of the `put` before it has come.
+    /// How many bytes of the body of the `put` before it have arrived.
     Arrived(u64),
     /// The body of the `put` before it, with the two bytes that should be CR LF.
     Body(Vec<u8>),
-    /// A line that is refused, and what `stats` counts it as all the same. There is no reply yet
-    /// where a body follows that is skipped.
+    /// A line that is refused, and the key of `stats` that counts it all the same. There is no
+    /// reply yet if a body follows that is skipped.
     BadLine { reply: Option<&'static str>, counted: Option<&'static str> },
     /// The end of something that was skipped.
     Skipped(&'static str),
@@ -77,7 +78,7 @@ pub(crate) enum Part {
     Http,
 }
 
-/// As it is sent, without the end of a long body.
+/// The command as it is sent, without the end of a long body.
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.bytes();
@@ -125,7 +126,7 @@ impl Command {
         format!("{line}\r\n").into_bytes()
     }
 
-    /// The key of `stats` that counts it.
+    /// The key of `stats` that counts the command.
     fn counter(&self) -> Option<&'static str> {
         Some(match self {
             Self::Put { .. } | Self::Part(Part::Header { .. }) => "put",
@@ -227,21 +228,21 @@ struct Put {
 #[derive(Debug, Clone, Copy)]
 struct Wait {
     until: Option<u64>,
-    /// Who waited first is served first.
+    /// The number of the wait: the first to wait is served first.
     turn: u64,
 }
 
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "plain facts, the plainer the better")]
 struct Peer {
-    /// The server's own index, which decides where instants are equal.
+    /// The server's own index, which decides the order if times are equal.
     slot: usize,
     uses: String,
     watches: Vec<String>,
     wait: Option<Wait>,
-    /// A `put` whose body has not come yet.
+    /// A `put` whose body has not arrived yet.
     put: Option<Put>,
-    /// What has come of that body counts for so many bytes.
+    /// How many bytes the part of that body that has arrived counts for.
     upload: u64,
     queue: VecDeque<Command>,
     replies: Vec<u8>,
@@ -270,14 +271,14 @@ impl Peer {
     }
 }
 
-/// What a daemon found when it started, where the model leaves it a choice.
+/// What a daemon found when it started, if the model allows several outcomes.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// In the order of `list-tubes`.
     pub(crate) tubes: Vec<String>,
     /// How often each job was reserved, and ran out of time.
     pub(crate) jobs: BTreeMap<u64, (u32, u32)>,
-    /// What the next job is to be called.
+    /// The id of the next job.
     pub(crate) next_id: u64,
 }
 
@@ -309,24 +310,24 @@ pub(crate) struct Model {
     /// The last id that a job has had.
     last_id: u64,
     jobs: BTreeMap<u64, Job>,
-    /// What a log says of each job: what it was after the last change that is written down.
+    /// What the binlog has of each job: its state after the last change that is written.
     log: BTreeMap<u64, Job>,
     tubes: Vec<Tube>,
     peers: Vec<Peer>,
-    /// How many of the peers met an earlier run of the daemon.
+    /// How many of the peers connected to an earlier run of the daemon.
     peers_before: usize,
     counters: BTreeMap<&'static str, u64>,
     timeouts: u64,
     total_jobs: u64,
     job_size_limit: u32,
-    /// How many bytes bodies may hold.
+    /// The limit on the memory of all bodies.
     memory_limit: Option<u64>,
-    /// There is no memory: the next command is refused, if it is one that may be.
+    /// There is no memory: the next command is refused, if it may be.
     is_refusing: bool,
     pub(crate) is_draining: bool,
 }
 
-/// What a job holds beside its body and its CR LF, as the manual has it.
+/// What a job counts beside its body and its CR LF, according to the manual.
 const JOB_COST: u64 = 128;
 
 impl Model {
@@ -364,19 +365,19 @@ impl Model {
         self.settle();
     }
 
-    /// The same for a command that there is no memory for.
+    /// Does a command for which there is no memory.
     pub(crate) fn refuse(&mut self, peer: usize, commands: &[Command]) {
         self.is_refusing = true;
         self.send(peer, commands);
         self.is_refusing = false;
     }
 
-    /// Whether the peer has an answer to wait for.
+    /// Whether the peer waits for a reply.
     pub(crate) fn is_waiting(&self, peer: usize) -> bool {
         self.peers[peer].wait.is_some()
     }
 
-    /// What the peer has not looked at yet.
+    /// The replies that the peer has not read yet.
     pub(crate) fn replies(&self, peer: usize) -> &[u8] {
         &self.peers[peer].replies
     }
@@ -402,14 +403,14 @@ impl Model {
         self.peers[peer].is_open
     }
 
-    /// Ids that exist, for a generator that wants to hit them.
+    /// All ids that exist, for a generator.
     pub(crate) fn ids(&self) -> Vec<u64> {
         self.jobs.keys().copied().collect()
     }
 
-    /// The daemon is killed and started again with its log: nobody is connected, nothing has been
-    /// counted, and every job is what the log says. Tubes come in whatever order they are found;
-    /// of how often a job was reserved and ran out of time the log may say less than is true.
+    /// The daemon is killed and started again with its binlog: no client is connected, the counters
+    /// are zero, and every job has the state in the binlog. Tubes come in the order in which they
+    /// are found. The binlog may have lower counts of a job's reserves and timeouts.
     pub(crate) fn restart(&mut self, found: &Found) {
         for peer in &mut self.peers {
             *peer = Peer { is_open: false, ..Peer::new(peer.slot) };
@@ -458,7 +459,7 @@ impl Model {
         self.jobs.values().map(|job| job.body.len() as u64 + 2 + JOB_COST).sum()
     }
 
-    /// Everything there is to ask of counters.
+    /// All counters.
     pub(crate) fn questions(&self) -> Vec<Command> {
         let tubes = self.tubes.iter().map(|tube| Command::StatsTube(tube.name.clone()));
         let jobs = self.jobs.keys().map(|&id| Command::StatsJob(id));
@@ -488,7 +489,7 @@ impl Model {
         self.turn
     }
 
-    /// Everything that time will bring. The order of the variants is the order of a tick.
+    /// All that will be due. The order of the variants is the order of a tick.
     fn dues(&self) -> impl Iterator<Item = Due> + '_ {
         let delays = self.jobs.iter().filter_map(|(&id, job)| match job.state {
             State::Delayed { until } => Some(Due::Delay { at: until, id }),
@@ -570,9 +571,9 @@ impl Model {
     }
 }
 
-/// Turns: who may act, acts.
+/// Turns: each peer that may act does.
 impl Model {
-    /// Lets each peer in turn get as far as it can, until nobody gets any further.
+    /// Lets each peer in turn get as far as it can, until none gets any further.
     fn settle(&mut self) {
         let mut is_busy = true;
         while is_busy {
@@ -669,8 +670,8 @@ impl Model {
         self.serve(now);
     }
 
-    /// Gives ready jobs to waiting clients until no pair is left: the best job of all that
-    /// somebody waits for, to whoever has waited longest for its tube.
+    /// Gives ready jobs to waiting clients until no pair is left: the best job that a client waits
+    /// for, to the client that has waited longest for its tube.
     fn serve(&mut self, now: u64) {
         loop {
             let best = self
@@ -716,7 +717,7 @@ impl Model {
         self.serve(now);
     }
 
-    /// The job has changed in a way that a restart must know of.
+    /// Writes the job's present state to the binlog.
     fn write_down(&mut self, id: u64) {
         self.log.insert(id, self.jobs[&id].clone());
     }
@@ -778,7 +779,7 @@ impl Model {
 impl Model {
     #[expect(clippy::too_many_lines, reason = "one arm per command, to be read from top to bottom")]
     fn obey(&mut self, peer: usize, command: Command) {
-        // The end of what is skipped is not a command, and takes no time; nor is HTTP.
+        // The end of a skipped body is no command and takes no time; nor does HTTP.
         match command {
             Command::Part(Part::Skipped(reply)) => return self.reply(peer, reply),
             Command::Part(Part::Body(_)) if self.peers[peer].put.is_none() => {
@@ -959,18 +960,19 @@ impl Model {
         }
     }
 
-    /// Whether another job of this size may be held.
+    /// Whether the limit on memory admits another job of this size.
     fn has_memory(&self, size: u64) -> bool {
         self.may_hold(size + 2)
     }
 
-    /// Whether so many bytes of another body may be held.
+    /// Whether the limit on memory admits this many bytes of another body.
     fn may_hold(&self, bytes: u64) -> bool {
         let uploads: u64 = self.peers.iter().map(|peer| peer.upload).sum();
         self.memory_limit.is_none_or(|limit| self.held() + uploads + bytes + JOB_COST <= limit)
     }
 
-    /// A part of a body counts; without room, it goes, and the rest of the body goes by.
+    /// A part of a body counts. If the limit does not admit it, it is dropped, and the rest of the
+    /// body is skipped.
     fn arrived(&mut self, peer: usize, bytes: u64) {
         self.peers[peer].upload = 0;
         if self.peers[peer].put.is_none() {
@@ -983,7 +985,7 @@ impl Model {
         }
     }
 
-    /// What a client is told, and all that happens, where there is no memory for a command.
+    /// The reply to a command for which there is no memory, and all else that happens.
     fn refuse_for_memory(&mut self, peer: usize, now: u64, command: &Command) {
         match *command {
             Command::Put { pri, delay, ttr, ref body } => {
@@ -1028,7 +1030,7 @@ impl Model {
         let put = self.peers[peer].put.take().expect("a line comes before its body");
         let Put { id, pri, delay, ttr, created } = put;
         self.peers[peer].upload = 0;
-        // Others may have used up what there was when the line was read.
+        // Others may have used the memory that there was when the line was read.
         if !self.has_memory(body.len() as u64 - 2) {
             return self.reply(peer, "OUT_OF_MEMORY");
         }

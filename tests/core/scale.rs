@@ -1,5 +1,5 @@
-//! What a command costs must not grow with what others have: counted in items looked at, not in
-//! seconds. And what one event makes large is done in slices.
+//! A command's cost must not grow with what other clients have. It is counted in items visited, not
+//! in seconds. And large work is done in slices.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn crowded(count: usize) -> World {
     world
 }
 
-/// What one worker's commands, and the tick of its delayed job, look at.
+/// How many items one worker's commands, and the tick of its delayed job, visit.
 fn visits_of_a_round(world: &mut World) -> u64 {
     let worker = world.connect();
     world.send(worker, ROUND);
@@ -58,7 +58,7 @@ fn a_command_costs_the_same_in_a_crowd() {
     assert!(many <= few + 100, "{few} items looked at among few, {many} among many");
 }
 
-/// A worker that holds a thousand jobs could touch, release and delete but seventeen a second.
+/// A worker that holds a thousand jobs could touch, release and delete only seventeen a second.
 ///
 /// Proves: B23.
 #[test]
@@ -77,8 +77,7 @@ fn a_held_job_costs_the_same_among_many() {
     assert!(many <= few + 100, "{few} items looked at among few, {many} among many");
 }
 
-/// A worker's place in the lines of its tubes outlives its waiting: it does not walk along all of
-/// them for each job.
+/// A worker that watches many tubes would join and leave the waiters of all of them for each job.
 #[test]
 fn waiting_costs_the_same_for_a_worker_with_many_tubes() {
     let visits = |tubes: usize| {
@@ -104,7 +103,7 @@ fn waiting_costs_the_same_for_a_worker_with_many_tubes() {
     assert!(many <= one + 10, "{one} items looked at with one tube, {many} with a thousand");
 }
 
-/// Whoever kicks a million jobs would freeze the queue for everybody else.
+/// A kick of a million jobs would hold up all other clients.
 #[test]
 fn a_long_kick_lets_others_in_between() {
     let mut world = World::new(Arrival::Whole, 65_535);
@@ -134,7 +133,8 @@ fn a_long_kick_lets_others_in_between() {
     );
 }
 
-/// Twenty thousand workers behind a pause, and as many jobs: its end would freeze the queue.
+/// The end of a pause, with twenty thousand waiting workers and as many jobs, would hold up all
+/// clients.
 #[test]
 fn the_end_of_a_pause_lets_others_in_between() {
     for by_command in [true, false] {
@@ -174,7 +174,7 @@ fn the_end_of_a_pause_lets_others_in_between() {
     }
 }
 
-/// A kick goes on when its client leaves: half a kick would be nobody's intention.
+/// A kick whose client leaves would stop half-way.
 #[test]
 fn a_long_kick_survives_its_client() {
     let mut world = World::new(Arrival::Whole, 65_535);
@@ -196,7 +196,7 @@ fn a_long_kick_survives_its_client() {
     world.server.check();
 }
 
-/// A worker with a million jobs that crashes must not take the daemon's time with it.
+/// A worker that crashes with a million reserved jobs would hold up all other clients.
 #[test]
 fn a_departed_client_returns_its_jobs_in_slices() {
     let mut world = World::new(Arrival::Whole, 65_535);
@@ -222,7 +222,7 @@ fn a_departed_client_returns_its_jobs_in_slices() {
     world.server.check();
 }
 
-/// A worker that watches a hundred thousand tubes must not hold everybody up by leaving.
+/// A worker that leaves and watches a hundred thousand tubes would hold up all other clients.
 #[test]
 fn a_departed_client_leaves_its_tubes_in_slices() {
     for waits in [false, true] {
@@ -257,7 +257,8 @@ fn a_departed_client_leaves_its_tubes_in_slices() {
     }
 }
 
-/// Behind a client with a hundred thousand jobs, one with a single job would wait for all of them.
+/// The job of a client that leaves would be returned only after the hundred thousand of a client
+/// that left before.
 #[test]
 fn a_client_with_little_does_not_leave_behind_one_with_much() {
     let mut world = World::new(Arrival::Whole, 65_535);
@@ -282,7 +283,7 @@ fn a_client_with_little_does_not_leave_behind_one_with_much() {
     );
 }
 
-/// Ten thousand jobs whose time ends at once are ten turns of work, not one long one.
+/// Ten thousand jobs whose time ends at once would make one long turn instead of ten short ones.
 #[test]
 fn a_mass_expiry_is_done_in_slices() {
     let mut world = World::new(Arrival::Whole, 65_535);
@@ -292,7 +293,7 @@ fn a_mass_expiry_is_done_in_slices() {
         world.send(worker, b"put 0 0 1 1\r\nx\r\nreserve\r\n");
     }
     world.pause_turns();
-    // The commands above were before this turn; they allow for no more alarms.
+    // The commands above were before this turn, so they do not allow for more alarms.
     world.turn();
     world.advance(Duration::from_secs(5));
     for turn in 1..=3 {
@@ -304,8 +305,7 @@ fn a_mass_expiry_is_done_in_slices() {
     }
 }
 
-/// Two workers that crash in the same turn, the first with a thousand jobs, must not take the
-/// daemon with them.
+/// Two workers that crash in the same turn, the first with a thousand jobs, would end the daemon.
 #[test]
 fn several_departed_clients_share_a_slice() {
     let mut world = World::new(Arrival::Whole, 65_535);
@@ -329,7 +329,7 @@ fn several_departed_clients_share_a_slice() {
     assert!(world.server.next_deadline().is_none(), "nothing is left to do");
 }
 
-/// Behind somebody's kick of a million jobs, a kick of one would wait for all of them.
+/// A kick of one job would wait for another client's kick of a million.
 #[test]
 fn a_short_kick_does_not_wait_for_a_long_one() {
     let mut world = World::new(Arrival::Whole, 65_535);
@@ -343,14 +343,15 @@ fn a_short_kick_does_not_wait_for_a_long_one() {
     world.send(operator, b"kick 4294967295\r\n");
     world.turn();
     world.send(other, b"kick 1\r\n");
-    // It comes up behind one more slice of the other.
+    // It is done after one more slice of the other.
     for _ in 0..3 {
         world.turn();
     }
     assert_eq!(world.receive(other), b"KICKED 1\r\n");
 }
 
-/// A flood of delayed jobs must not keep others from being told that their time is up.
+/// Very many delayed jobs that are due would keep workers from getting `DEADLINE_SOON` and
+/// `TIMED_OUT`.
 #[test]
 fn a_flood_of_one_kind_leaves_room_for_the_others() {
     let mut world = World::new(Arrival::Whole, 65_535);
@@ -368,8 +369,8 @@ fn a_flood_of_one_kind_leaves_room_for_the_others() {
     assert_eq!(world.receive(worker), b"TIMED_OUT\r\n");
 }
 
-/// Producers of short delays would otherwise fill the queue faster than it comes due, and
-/// everybody's jobs would be late by ever more.
+/// Producers of jobs with short delays would add them faster than they become ready, and all jobs
+/// would be later and later.
 #[test]
 fn as_many_alarms_are_heeded_as_a_turn_can_set() {
     let mut world = World::new(Arrival::Whole, 65_535);

@@ -1,4 +1,4 @@
-//! Which seeds the simulators play, and what comes of a run that panics.
+//! Which seeds the simulators play, and how a run that panics fails.
 
 #![expect(clippy::disallowed_methods, reason = "whoever says MINUTES means real ones")]
 
@@ -11,8 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// From the environment: `SEED` alone is that one; `RUNS` is how many; `MINUTES` is how long, from
-/// `SEED` on. The two simulators share the minutes.
+/// Seeds from the environment. `SEED` alone is a single one, `RUNS` is how many, `MINUTES` is how
+/// long, from `SEED` on. `make sim` runs the two simulators one after the other, so each takes half
+/// the minutes.
 #[derive(Debug)]
 pub(crate) struct Seeds {
     next: u64,
@@ -21,7 +22,7 @@ pub(crate) struct Seeds {
 }
 
 impl Seeds {
-    /// So many seeds where the environment says nothing.
+    /// `usual` seeds, unless the environment says otherwise.
     pub(crate) fn new(usual: u64) -> Self {
         let number = |name| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
         let (seed, runs, minutes) = (number("SEED"), number("RUNS"), number("MINUTES"));
@@ -35,7 +36,7 @@ impl Seeds {
         Self { next, end, until }
     }
 
-    /// Whether there is a single one.
+    /// Whether there is a single seed.
     pub(crate) fn is_one(&self) -> bool {
         self.end == self.next + 1
     }
@@ -52,8 +53,7 @@ impl Iterator for Seeds {
     }
 }
 
-/// What comes of a run, with a panic as a failure: an invariant that is broken is made short like
-/// any other.
+/// The outcome of a run, with a panic as a failure, so that it is made short like any other.
 pub(crate) fn outcome(run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     let text = |panic: Box<dyn Any + Send>| match panic.downcast::<String>() {
         Ok(text) => *text,
@@ -67,9 +67,9 @@ thread_local! {
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does something of which it is known that it panics, many times over, without a word of that.
+/// Does something that is known to panic many times, without printing that.
 ///
-/// The hook for panics is one for the process: it is set once, and other tests' panics are told.
+/// The process has one hook for panics. It is set once, and still prints the panics of other tests.
 pub(crate) fn quietly<T>(act: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -1,7 +1,8 @@
 //! The simulator: seeded clients, commands, clock jumps, lost connections, and kills and restarts
-//! with a log, on the pure server, with a simple model as the judge. After each step replies must
-//! be equal byte by byte, so must all counters and the bytes that jobs hold, and every invariant
-//! must hold. A failing run is made short, and names its seed; `make sim SEED=…` repeats it.
+//! with a binlog, on the pure server, with a simple model as the oracle. After each step replies
+//! must be equal byte by byte, so must all counters and the bytes that jobs hold, and every
+//! invariant must hold. A run that fails is made short, and its seed is printed; `make sim SEED=…`
+//! repeats it.
 
 use std::{
     sync::{
@@ -32,13 +33,13 @@ const STEPS: usize = 300;
 
 const JOB_SIZE_LIMIT: u32 = 65_535;
 
-/// Runs without `make sim`.
+/// How many runs, unless `make sim` says otherwise.
 const RUNS: u64 = 200;
 
 /// When a run begins, by the calendar; its clock begins with zero.
 const DATE: i64 = 1_700_000_000_000_000_000;
 
-/// What happens next.
+/// A step of a run.
 #[derive(Debug, Clone)]
 enum Act {
     Connect,
@@ -52,7 +53,7 @@ enum Act {
 }
 
 impl Act {
-    /// Whose it is.
+    /// The client of the step, if it has one.
     fn peer(&mut self) -> Option<&mut usize> {
         match self {
             Self::Send(peer, _) | Self::HalfClose(peer) | Self::Close(peer) => Some(peer),
@@ -157,13 +158,13 @@ impl Generator {
 struct Setting {
     arrival: Arrival,
     memory_limit: Option<u64>,
-    /// Of the log, if there is one.
+    /// The options of the binlog, if there is one.
     options: Option<Options>,
-    /// Memory that refuses now and then, drawn from this.
+    /// The seed of memory that refuses now and then.
     fickle: Option<u64>,
 }
 
-/// Memory that is there or not, as it likes, unless it is asked to be.
+/// Memory that is refused at random, unless it is told to be there.
 #[derive(Debug)]
 struct Fickle {
     prng: Prng,
@@ -183,7 +184,7 @@ impl Setting {
             1 => Arrival::SingleBytes,
             _ => Arrival::Whole,
         };
-        // Into the least of them two jobs of a usual size fit to the byte.
+        // Exactly two jobs of a usual size fit into the lowest.
         let memory_limit = match prng.below(12) {
             0 => Some(2 * (20 + 130)),
             1 => Some(10_000),
@@ -201,7 +202,7 @@ impl Setting {
         Self { arrival, memory_limit, options, fickle: None }
     }
 
-    /// A server with the jobs of its log.
+    /// A server with the jobs of its binlog.
     fn start(&self, options: Options, disk: &SimDisk, now: Time) -> Server {
         let mut queue = Queue::default();
         let calendar = Calendar::new(Time::default(), DATE);
@@ -219,7 +220,7 @@ impl Setting {
     }
 }
 
-/// What a daemon that was just started has found, where the model leaves it a choice.
+/// What a daemon that has just started has found, if the model allows several outcomes.
 fn found(queue: &Queue) -> Found {
     let record = |id| queue.find(id).map(|job| (id, &queue.job(job).record));
     Found {
@@ -232,8 +233,8 @@ fn found(queue: &Queue) -> Found {
     }
 }
 
-/// Replies without what the model does not know of a log: which file has a job, and the counts of
-/// files and records. They may have any number of digits, so documents may have any length.
+/// Replies without what the model does not know of a binlog: which file has a job, and the counts
+/// of files and records. These have any number of digits, so documents may have any length.
 fn masked(replies: &[u8]) -> Vec<u8> {
     let lines = replies.split_inclusive(|&byte| byte == b'\n');
     lines.fold(Vec::new(), |mut masked, line| {
@@ -251,9 +252,9 @@ struct Run {
     world: World,
     model: Model,
     peers: usize,
-    /// Who asks for all counters after each step, and does nothing else.
+    /// The client that asks for all counters after each step, and does nothing else.
     auditor: usize,
-    /// There is memory for anything now.
+    /// From now on memory is there.
     is_reliable: Arc<AtomicBool>,
 }
 
@@ -311,8 +312,8 @@ impl Run {
         self.model.send(peer, commands);
     }
 
-    /// Does a thing, unless it is a thing of somebody who has gone or was never there: a story that
-    /// was made shorter has such.
+    /// Does a step, unless its client has gone or was never there, as in a run that was made
+    /// shorter.
     fn apply(&mut self, act: &Act) {
         match *act {
             Act::Connect => self.connect(),
@@ -328,7 +329,7 @@ impl Run {
             }
             Act::Send(peer, _) | Act::HalfClose(peer) | Act::Close(peer)
                 if peer >= self.peers || !self.model.is_open(peer) => {}
-            // What waits behind another command might be refused at any time.
+            // A command that waits behind another might be refused at any time.
             Act::Send(peer, _) if self.setting.fickle.is_some() && self.model.is_waiting(peer) => {}
             Act::Send(peer, ref commands) => {
                 let before = self.setting.fickle.map(|_| self.model.clone());
@@ -352,10 +353,10 @@ impl Run {
         }
     }
 
-    /// One step, and everything there is to compare after it.
+    /// Does a step, and compares all that can be compared after it.
     fn step(&mut self, act: &Act) -> Result<(), String> {
         if matches!(act, Act::Restart) {
-            // Whatever is due until then is received by clients who are about to be cut off.
+            // Clients that are about to be closed get what is due until then.
             self.advance(SECOND / 1000);
             self.compare()?;
         }
@@ -423,7 +424,7 @@ fn play(seed: u64, is_fickle: bool) -> Result<(), (Setting, Vec<Act>)> {
     Ok(())
 }
 
-/// Plays a story; how it fails, if it does.
+/// Plays these steps; returns how they fail, if they do.
 fn failure(setting: &Setting, acts: &[Act]) -> Option<String> {
     seeds::outcome(|| {
         let mut run = Run::begin(setting);
@@ -432,8 +433,7 @@ fn failure(setting: &Setting, acts: &[Act]) -> Option<String> {
     .err()
 }
 
-/// Stories in which somebody does not come who does nothing, and stories in which one client sends
-/// one command less.
+/// Simpler runs: without a client that does nothing, or with one command less of one client.
 fn simpler(acts: &[Act]) -> Vec<Vec<Act>> {
     let without = |place: usize| [&acts[..place], &acts[place + 1..]].concat();
     let mut stories = Vec::new();
@@ -464,7 +464,7 @@ fn simpler(acts: &[Act]) -> Vec<Vec<Act>> {
     stories
 }
 
-/// A queue that is wrong once in a million commands loses somebody's job every hour.
+/// A fault that comes once in a million commands would lose a job every hour.
 ///
 /// Proves: Q4, Q5, Q7, Q8, Q9, Q10, Q11, Q13, Q14, Q15, Q16, Q17, Q18, Q26, B1, B21.
 #[test]
@@ -472,9 +472,9 @@ fn agrees_with_the_model() {
     simulate(RUNS, false);
 }
 
-/// Without memory, half a command would be done, or a job be lost that was on its way to a worker:
-/// any memory may be refused at any time, and what is refused has not happened, and what is not is
-/// done a moment later.
+/// If memory is refused in the middle of a command, half of it would be done, or a job on its way
+/// to a worker would be lost. What is refused must not have happened; what cannot be refused must
+/// be done a moment later.
 #[test]
 fn agrees_with_the_model_where_memory_is_refused() {
     simulate(RUNS / 2, true);
@@ -502,7 +502,7 @@ fn simulate(runs: u64, is_fickle: bool) {
     println!("{count} runs of {STEPS} steps agree with the model");
 }
 
-/// Jobs handed to nobody for a whole simulated year, in the time of one test.
+/// A year without commands would break the clock's arithmetic, or cost time.
 #[test]
 fn a_year_of_silence_costs_nothing() {
     let mut world = World::new(Arrival::Whole, 65_535);

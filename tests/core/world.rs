@@ -36,7 +36,7 @@ impl Arrival {
     }
 }
 
-/// One client's end of a connection.
+/// A client's end of a connection.
 #[derive(Debug)]
 struct Peer {
     key: Key<Conn>,
@@ -48,7 +48,7 @@ struct Peer {
     feed_result: FeedResult,
 }
 
-/// The server and everybody around it.
+/// The server and all its clients.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) server: Server,
@@ -56,14 +56,14 @@ pub(crate) struct World {
     settings: Settings,
     arrival: Arrival,
     peers: Vec<Peer>,
-    /// What was put off for want of memory is tried again at once: what is due at the latest
-    /// instant that the server gave to anything is due now.
+    /// What was put off because there was no memory is tried again at once: all that is due at the
+    /// latest time the server has set is due now.
     is_short: bool,
-    /// Nothing happens but in turns that the test asks for.
+    /// Nothing happens except in turns that the test asks for.
     is_paused: bool,
-    /// How many commands of one client are obeyed before the replies to them are sent.
+    /// How many commands of a client are obeyed before their replies are sent.
     share: u32,
-    /// How many bytes of replies have ever waited for one client.
+    /// The most bytes of replies that have ever waited for a client.
     pub(crate) most_waiting: usize,
 }
 
@@ -99,22 +99,22 @@ impl World {
         }
     }
 
-    /// Sets a ceiling on what bodies may hold, before any connects. Replies are sent one by one
-    /// from now on, for those that are not sent count too.
+    /// Limits the memory of all bodies; called before any client connects. From now on replies are
+    /// sent one by one, because unsent ones count too.
     pub(crate) fn limit_memory(&mut self, bytes: u64) {
         self.share = 1;
         let settings = Settings { memory_limit: Some(bytes), ..self.settings };
         self.server = Server::new(identity(), settings, self.now);
     }
 
-    /// Takes memory from somewhere else, which may refuse at any call; what was refused and must be
-    /// done is tried again at once.
+    /// Takes memory from a source that may refuse at any call. What was refused and must be done is
+    /// tried again at once.
     pub(crate) fn change_memory(&mut self, memory: Box<dyn Memory>) {
         self.server.set_memory(memory, 0, Duration::ZERO);
         self.is_short = true;
     }
 
-    /// Puts another server in the place of this one; nobody is connected to it.
+    /// Puts another server in the place of this one; no client is connected to it.
     pub(crate) fn replace(&mut self, server: Server) {
         for peer in &mut self.peers {
             peer.is_open = false;
@@ -122,7 +122,7 @@ impl World {
         self.server = server;
     }
 
-    /// Opens a connection and answers its number.
+    /// Opens a connection and returns its number.
     pub(crate) fn connect(&mut self) -> usize {
         self.peers.push(Peer {
             key: self.server.open(),
@@ -136,7 +136,7 @@ impl World {
         self.peers.len() - 1
     }
 
-    /// The server's index of a connection, which decides where instants are equal.
+    /// The server's index of a connection, which decides the order if times are equal.
     pub(crate) fn slot(&self, peer: usize) -> usize {
         self.peers[peer].key.index()
     }
@@ -155,18 +155,18 @@ impl World {
         self.settle();
     }
 
-    /// The client goes away altogether.
+    /// Closes the client's connection.
     pub(crate) fn close(&mut self, peer: usize) {
         self.close_here(peer);
         self.settle();
     }
 
-    /// What the client has received since it last looked.
+    /// What the client has received since the last call.
     pub(crate) fn receive(&mut self, peer: usize) -> Vec<u8> {
         std::mem::take(&mut self.peers[peer].received)
     }
 
-    /// What the client has received and not looked at yet.
+    /// What the client has received and not yet taken by `receive`.
     pub(crate) fn received(&self, peer: usize) -> &[u8] {
         &self.peers[peer].received
     }
@@ -201,7 +201,7 @@ impl World {
         self.is_paused = true;
     }
 
-    /// One turn, as the shell takes it: what is due, then a share of everybody's bytes.
+    /// One turn, as in the event loop: what is due, then a share of every client's bytes.
     pub(crate) fn turn(&mut self) {
         self.server.tick(self.now);
         for peer in 0..self.peers.len() {
@@ -211,7 +211,7 @@ impl World {
         self.server.reclaim();
     }
 
-    /// One share of a client's bytes, and nothing is sent.
+    /// Feeds one share of a client's bytes, and sends nothing.
     pub(crate) fn feed(&mut self, peer: usize) {
         self.deliver(peer);
     }
@@ -236,13 +236,13 @@ impl World {
         }
     }
 
-    /// What is due then is due now.
+    /// Has what is due at `at` done now.
     fn due_by(&self) -> Time {
         if self.is_short { self.now.max(self.server.latest()) } else { self.now }
     }
 
-    /// Does what is due, unless that is the log's alone: it asks for a commit, and a tick would
-    /// take a nanosecond that no log is known to take.
+    /// Does what is due. What the binlog alone has due needs a commit and no tick, which would take
+    /// a nanosecond that a server without a binlog does not take.
     fn tick(&mut self) {
         let is_due = |at: Option<Time>| at.is_some_and(|at| at <= self.due_by());
         let is_of_log = is_due(self.server.log().and_then(Wal::next_deadline));
@@ -251,7 +251,7 @@ impl World {
         }
     }
 
-    /// Feeds one share to the server; whether that got anywhere.
+    /// Feeds one share to the server; returns whether it took anything.
     fn deliver(&mut self, number: usize) -> bool {
         let peer = &mut self.peers[number];
         if !peer.is_open || !self.server.takes_input(peer.key) {
@@ -276,7 +276,7 @@ impl World {
         true
     }
 
-    /// Sends all there is to send; whether there was anything.
+    /// Sends all replies; returns whether there were any.
     fn flush(&mut self) -> bool {
         let mut is_busy = false;
         self.server.commit(self.now);

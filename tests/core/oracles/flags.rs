@@ -1,4 +1,4 @@
-//! Any arguments: they are read or refused in one line, and what is read keeps its bounds.
+//! Any arguments: they are taken, or refused in one line, and what is taken keeps its bounds.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 

@@ -1,5 +1,5 @@
-//! Any line, read by the daemon's parser and by one so plain that it can be seen correct: both
-//! must come to the same command, or to the same refusal.
+//! Any line, read by the daemon's parser and by one so plain that it can be seen correct: both must
+//! give the same command, or the same error.
 
 use beanstalkd::proto;
 

@@ -1,5 +1,5 @@
-//! How a line is read, a second time: no table, no cleverness, every number as text. It shares
-//! only the vocabulary with the daemon's parser, so that one mistake is not made twice.
+//! A second reader of lines: no table, and every number as text. It shares only the types of
+//! commands with the daemon's parser, so that one mistake is not made twice.
 
 use beanstalkd::proto::{Command, ParseError, PutHeader, Verb};
 
@@ -95,7 +95,7 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Pars
 }
 
 /// Whether the first line of a connection is HTTP: a word in upper case and an address, or three
-/// words of which the last names it. Of a line that is too long only the beginning is there.
+/// words of which the last names it. If a line is too long, only its beginning is there.
 pub(crate) fn is_http(line: &[u8], is_whole: bool) -> bool {
     let text = String::from_utf8_lossy(line);
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
@@ -107,7 +107,7 @@ pub(crate) fn is_http(line: &[u8], is_whole: bool) -> bool {
     names_it || method == "CONNECT" || target.contains(['/', '*', ':', '.'])
 }
 
-/// What takes no arguments is known by its beginning, and malformed with anything behind it.
+/// A command without arguments is known by its beginning, and malformed if anything follows it.
 fn unread(line: &[u8]) -> ParseError {
     let known = [
         "reserve",

@@ -2,7 +2,7 @@
 //! job it found must be there again at the next one, when all that was damaged has been written
 //! anew, but for those that were deleted meanwhile. What was damaged must be kept as it was. An
 //! inspection must find the same. A start that is refused memory, descriptors or permission at any
-//! call must leave everything to the next one.
+//! call must leave all jobs to the next one.
 #![expect(clippy::disallowed_types, reason = "the judge and the daemon share the disk")]
 
 use std::{
@@ -22,7 +22,7 @@ use beanstalkd::{
     wal::{self, Disk, Name, Options, Outcome, Report, Sync, Wal},
 };
 
-/// The system's number of the error with which a disk refuses to read what it once wrote.
+/// The system's error number of a failed read.
 const EIO: i32 = 5;
 
 type Files = BTreeMap<Name, Vec<u8>>;
@@ -35,7 +35,7 @@ const REFUSALS: [i32; 4] = [24, 12, 13, 30];
 struct Memory {
     files: Rc<RefCell<Files>>,
     unreadable: Option<(Name, i32)>,
-    /// How many calls are granted before one is refused, and the error of that one.
+    /// How many calls succeed before one is refused, and the error of that one.
     refusal: Option<(Rc<Cell<u32>>, i32)>,
 }
 
@@ -52,7 +52,7 @@ impl memory::Memory for Scarce {
 }
 
 impl Memory {
-    /// Fails if this call is the one to refuse; later ones are granted again.
+    /// Fails if this call is the one to refuse; later ones succeed again.
     fn ask(&self) -> io::Result<()> {
         let Some((left, error)) = &self.refusal else { return Ok(()) };
         match left.replace(left.get().wrapping_sub(1)) {
@@ -147,8 +147,8 @@ fn calendar() -> Calendar {
     Calendar::new(START, 1_700_000_000_000_000_000)
 }
 
-/// What is known of a job, its tube and its body. If it is ready its deadline has passed, and says
-/// nothing any more.
+/// What is known of a job, its tube and its body. If the job is ready, its deadline has passed and
+/// does not count.
 type Found = (u64, String, Vec<u8>, String);
 
 /// All jobs, each in its place, taken out of the queue one by one.
@@ -175,8 +175,8 @@ fn open(disk: &Memory) -> io::Result<(Queue, Wal, Report)> {
     open_with(disk, 4096)
 }
 
-/// Starts with what is refused at some call, which must not change what the next start finds; and
-/// if it was memory, not a byte.
+/// Starts while some call is refused. That must not change what the next start finds, nor a single
+/// byte if memory was refused.
 fn refuse(files: &Files, granted: u32) {
     let open_copy = |memory: Option<Scarce>, refusal| {
         let files = Rc::new(RefCell::new(files.clone()));
@@ -224,7 +224,7 @@ fn open_with(disk: &Memory, segment_size: u64) -> io::Result<(Queue, Wal, Report
     Ok((queue, wal, report))
 }
 
-/// Lets the log do all it still has to do: whatever was damaged is written again, a piece in a
+/// Commits until the binlog has nothing left to do: what was damaged is written again, a piece in a
 /// turn.
 fn settle(queue: &Queue, wal: &mut Wal) {
     let mut turns = 0;
@@ -242,7 +242,7 @@ fn first(queue: &Queue, tube: Key<Tube>) -> Option<Key<Job>> {
     first.or_else(|| queue.first_buried(tube))
 }
 
-/// Life goes on: of each tube one job is deleted, and one is put into a new one and buried.
+/// Deletes one job of each tube, puts one into a new tube and buries it.
 fn go_on(queue: &mut Queue, wal: &mut Wal) {
     let names: Vec<String> = queue.tube_names().map(str::to_owned).collect();
     for tube in names.iter().filter_map(|name| queue.find_tube(name)).collect::<Vec<_>>() {
@@ -317,7 +317,7 @@ fn any_files(mut input: &[u8]) -> Files {
     files
 }
 
-/// The fuzzer's bytes as things that are done to sound files.
+/// The fuzzer's bytes as changes to sound files.
 fn damaged_files(is_large: bool, input: &[u8]) -> Files {
     let mut files = sound(is_large).clone();
     for edit in input.chunks_exact(6) {
@@ -331,7 +331,7 @@ fn damaged_files(is_large: bool, input: &[u8]) -> Files {
             3 => bytes[at..end].fill(edit[5]),
             4 => bytes.truncate(at),
             5 => {
-                // A piece of it once more, where it does not belong.
+                // A piece of the file once more, at a wrong position.
                 let piece = bytes[at..end].to_vec();
                 let to = usize::from(edit[5]) * 16 % (bytes.len() + 1);
                 bytes.splice(to..to, piece);

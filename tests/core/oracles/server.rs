@@ -14,20 +14,18 @@ use crate::{
     world::{Arrival, World},
 };
 
-/// Large bodies cost time, and teach no more than these.
+/// Larger bodies cost time, and find no more.
 const JOB_SIZE_LIMIT: u32 = 8000;
 const PEERS: usize = 6;
 
 /// The longest line, with its CR LF, as the protocol's description has it.
 const LINE_LIMIT: usize = 224;
 
-/// The bytes of one client, as the model is to take them: a plain second reading of lines and
-/// bodies, which sees all that was ever sent and forgets what it has read.
+/// The bytes of one client as commands for the model: a plain second reader of lines and bodies.
 #[derive(Debug, Default)]
 struct Reading {
     bytes: Vec<u8>,
-    /// How long the body is that comes next, with its CR LF, and what it is answered if it is
-    /// skipped.
+    /// The length of the body that comes next, with its CR LF, and the reply if it is skipped.
     body: Option<(usize, Option<&'static str>)>,
     /// The first line has been seen.
     has_spoken: bool,
@@ -140,8 +138,7 @@ impl Choices<'_> {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// A command that means something more often than not: few tubes, few priorities, short
-    /// times, small ids.
+    /// A command that is mostly valid: few tubes, few priorities, short times, small ids.
     fn command(&mut self) -> Vec<u8> {
         let verb = self.byte();
         let pri = self.among(&["0", "1", "1023", "1024", "4294967295", "4294967296"]);
@@ -181,7 +178,7 @@ impl Choices<'_> {
             _ => match self.byte() % 4 {
                 0 => "quit".into(),
                 1 => String::new(),
-                // About as long as a line and a name may be.
+                // About the longest line and name.
                 2 => {
                     let start = self.among(&["", "use ", "GET /"]);
                     format!("{start}{}", "x".repeat(194 + 2 * usize::from(id)))
@@ -314,7 +311,7 @@ pub(crate) fn judge(input: &[u8]) {
         1 => Arrival::Pieces(Prng::new(choices.byte().into())),
         _ => Arrival::Whole,
     };
-    // Into the least of them two jobs of a usual size fit to the byte.
+    // Exactly two jobs of a usual size fit into the lowest.
     let memory_limit =
         choices.among(&[None, None, None, Some(2 * (20 + 130)), Some(1000), Some(50_000)]);
     let mut world = World::new(arrival, JOB_SIZE_LIMIT);
@@ -330,7 +327,7 @@ pub(crate) fn judge(input: &[u8]) {
         both.compare();
     }
     both.audit();
-    // Once in a lifetime: longer than any delay and any time to run.
+    // At the end, once: longer than any delay and any time to run.
     both.advance(u64::from(u32::MAX) * SECOND + SECOND);
     both.compare();
     both.audit();
