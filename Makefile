@@ -89,7 +89,9 @@ test:
 # long it takes, from SEED on.
 sim: tools
 	SEED=$(SEED) RUNS=$(or $(RUNS),2000) MINUTES=$(MINUTES) \
-	    $(CARGO) test --release --locked --test sim --test crash -- --nocapture
+	    $(CARGO) test --release --locked --test core -- --nocapture sim::
+	SEED=$(SEED) RUNS=$(or $(RUNS),2000) MINUTES=$(MINUTES) \
+	    $(CARGO) test --release --locked --test core -- --nocapture crash::
 
 # Any bytes, as long as you like: TARGET=server, parse, replay or flags, SECONDS=60. It needs
 # cargo-fuzz, and no nightly Rust.
@@ -108,8 +110,8 @@ turns: tools
 # Kills the real daemon RUNS times under load with each way of syncing; and a million changes of a
 # few jobs, whose log stays small.
 kills: tools
-	RUNS=$(or $(RUNS),200) CYCLES=$(or $(CYCLES),1000000) $(CARGO) test --release --locked --test binlog \
-	    -- --nocapture kills:: growth::
+	RUNS=$(or $(RUNS),200) CYCLES=$(or $(CYCLES),1000000) $(CARGO) test --release --locked --test daemon \
+	    -- --nocapture binlog::kills:: binlog::growth::
 
 # Whatever harm a connection can do, to this daemon and to the original, and what a well-behaved
 # client has of it: some twenty minutes. ONLY=idle,blocked chooses.

@@ -108,7 +108,7 @@ fn every_command_has_a_script() {
 }
 
 /// A mask hides a difference: it needs a line that says why, and a script that needs it. That a
-/// run takes it is checked in golden.rs.
+/// run takes it is checked in tests/daemon/golden.rs.
 #[test]
 fn every_mask_is_explained_and_used() {
     let differences = read("doc/differences.md");
@@ -313,11 +313,12 @@ fn every_target_and_test_is_in_the_guide() {
     for target in phony.lines().next().expect("a list").split_whitespace() {
         assert!(guide.contains(&format!("make {target}")), "doc/hacking.md: make {target}");
     }
-    for entry in fs::read_dir(root().join("tests")).expect("tests") {
-        let path = entry.expect("a file").path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            let name = path.file_name().and_then(|name| name.to_str()).expect("plain");
-            assert!(guide.contains(&format!("tests/{name}")), "doc/hacking.md: tests/{name}");
-        }
+    let mut sources = Vec::new();
+    rust_sources(&root().join("tests"), &mut sources);
+    // These only list the modules beside them.
+    sources.retain(|path| !path.ends_with("main.rs") && !path.ends_with("mod.rs"));
+    for path in sources {
+        let path = path.strip_prefix(root()).expect("a path in the source tree").display();
+        assert!(guide.contains(&format!("`{path}`")), "doc/hacking.md: {path}");
     }
 }

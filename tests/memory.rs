@@ -1,6 +1,10 @@
-//! What clients can make the daemon keep, until there is no memory for it: one kind after the
-//! other, at a limit of address space. It may refuse, or let them wait; it must not end, nor lose a
-//! job, nor forget those who do no harm; and when the load goes away it must take everything again.
+//! Clients that fill the daemon's memory, one kind after the other, at a limit of address space.
+//! The daemon may refuse commands or let clients wait. It must not end, lose a job, or stop serving
+//! a client that does no harm. When the load has gone, it must take everything again.
+//!
+//! It is a crate of its own, so that it runs beside no other test of the real binary. Its crowds
+//! flood the loopback device, and bytes that are sent there then arrive late: a test that stops a
+//! daemon, lays everything ready and lets it go on would fail.
 #![cfg(target_os = "linux")]
 
 use std::{
@@ -12,15 +16,15 @@ use std::{
 
 use ct::{Client, Daemon, LONG, eventually};
 
-const BEANSTALKD: &str = env!("CARGO_BIN_EXE_beanstalkd");
+const OURS: &str = env!("CARGO_BIN_EXE_beanstalkd");
 
-/// How many connections besiege it, at most.
+/// The most connections of a crowd.
 const CROWD: usize = 3000;
 
-/// How much address space it has, in bytes.
+/// The daemon's address space, in bytes.
 const LIMIT: usize = 64_000_000;
 
-/// A daemon with little memory, and somebody who only wants to work.
+/// A daemon with little memory, and a client that does no harm.
 struct Siege {
     daemon: Daemon,
     place: SocketAddr,
@@ -33,7 +37,7 @@ impl Siege {
     fn begin(flags: &[&str]) -> Self {
         ct::soak::prepare().expect("more files");
         let script = format!(r#"ulimit -v {}; exec "$0" "$@""#, LIMIT / 1024);
-        let arguments = [&["-c", &script, BEANSTALKD, "-Vl127.0.0.1", "-p0"], flags].concat();
+        let arguments = [&["-c", &script, OURS, "-Vl127.0.0.1", "-p0"], flags].concat();
         let daemon = Daemon::spawn_raw(Path::new("/bin/sh"), &arguments).expect("it starts");
         let mut place = None;
         eventually("it listens", || {
@@ -59,14 +63,15 @@ impl Siege {
         reply.unwrap_or_else(|error| panic!("{command}: {error}\n{}", self.daemon.stderr()))
     }
 
-    /// Another client, if there is room for one.
+    /// Connects another client, if the daemon accepts it.
     fn connect(&self) -> Option<TcpStream> {
         let stream = TcpStream::connect_timeout(&self.place, Duration::from_millis(300)).ok()?;
         stream.set_nonblocking(true).expect("a socket");
         Some(stream)
     }
 
-    /// A crowd, each of whom sends this, or what the daemon takes of it, and never reads.
+    /// Connects many clients, each of which sends `bytes`, or what the daemon takes of it, and
+    /// never reads.
     fn crowd(&self, bytes: &[u8]) -> Vec<TcpStream> {
         let mut crowd = Vec::new();
         while crowd.len() < CROWD {
@@ -77,7 +82,7 @@ impl Siege {
         crowd
     }
 
-    /// Who does no harm is served, and every job that was there is as it was.
+    /// Checks that the client that does no harm is served, and that every early job is as it was.
     fn stands(&mut self) {
         for _ in 0..50 {
             assert_eq!(self.ask("list-tube-used"), "USING default");
@@ -89,7 +94,7 @@ impl Siege {
         }
     }
 
-    /// The load is gone: everything is taken again.
+    /// Checks that the daemon takes everything again after the load has gone.
     fn recovers(&mut self) {
         self.stands();
         eventually("there is memory again", || {
@@ -111,8 +116,8 @@ impl Siege {
     }
 }
 
-/// Sends on a socket that does not block. Who does not read may have been closed meanwhile; that
-/// the daemon is there, others find out.
+/// Sends on a socket that does not block. The daemon may have closed a connection that is not read;
+/// whether the daemon still runs is checked elsewhere.
 fn send_what_fits(stream: &mut TcpStream, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         match stream.write(bytes) {
@@ -127,7 +132,7 @@ fn send_what_fits(stream: &mut TcpStream, mut bytes: &[u8]) {
     }
 }
 
-/// Sends commands in batches until one is refused; how many were not.
+/// Sends commands in batches until one is refused, and returns how many were not.
 fn until_refused(client: &mut Client, mut command: impl FnMut(usize) -> String) -> usize {
     let mut taken = 0;
     for batch in 0..1000 {
@@ -149,7 +154,7 @@ fn long_name(number: usize) -> String {
     format!("{number:0200}")
 }
 
-/// One client that watches ever more tubes would end it, and with it everybody's jobs.
+/// A client that watches ever more tubes would end the daemon, and all jobs would be lost.
 #[test]
 fn watching_tubes() {
     let mut siege = Siege::begin(&[]);
@@ -180,7 +185,8 @@ fn watching_tubes() {
     siege.recovers();
 }
 
-/// A tube for each job, all of them delayed: tubes, jobs, and alarms.
+/// A tube for each of very many delayed jobs would end the daemon: each takes memory for a tube, a
+/// job and a timer.
 #[test]
 fn a_tube_for_each_job() {
     let mut siege = Siege::begin(&[]);
@@ -191,7 +197,7 @@ fn a_tube_for_each_job() {
     });
     assert!(taken > 1000, "{taken} are not many");
     siege.stands();
-    // They can be worked off.
+    // The jobs can still be deleted.
     for id in 5..2000 {
         let reply = siege.ask(&format!("delete {id}"));
         assert!(reply == "DELETED" || reply == "NOT_FOUND", "{reply}");
@@ -199,7 +205,7 @@ fn a_tube_for_each_job() {
     siege.stands();
 }
 
-/// What comes behind a `reserve` that waits would be kept for every client that sends it.
+/// Commands behind a `reserve` that waits would be kept without limit, and end the daemon.
 #[test]
 fn commands_behind_a_waiting_reserve() {
     let mut siege = Siege::begin(&[]);
@@ -212,7 +218,7 @@ fn commands_behind_a_waiting_reserve() {
     siege.recovers();
 }
 
-/// Replies that nobody reads would be kept for every client that asks for them.
+/// Replies that clients do not read would be kept without limit, and end the daemon.
 #[test]
 fn replies_that_nobody_reads() {
     for command in ["stats\r\n", "peek 1\r\n", "peek 2\r\n", "peek 4\r\n", "list-tube-used\r\n"] {
@@ -230,7 +236,8 @@ fn replies_that_nobody_reads() {
     }
 }
 
-/// A list of very many tubes is larger than anything else that a short command asks for.
+/// Lists of very many tubes that clients do not read would end the daemon: no other reply to a
+/// short command is so large.
 #[test]
 fn lists_that_nobody_reads() {
     let mut siege = Siege::begin(&[]);
@@ -255,7 +262,7 @@ fn lists_that_nobody_reads() {
     siege.recovers();
 }
 
-/// Every client in every line: places, watches, and those who wait.
+/// Very many clients that each wait at very many tubes would end the daemon.
 #[test]
 fn waiting_at_many_tubes() {
     let mut siege = Siege::begin(&[]);
@@ -266,7 +273,7 @@ fn waiting_at_many_tubes() {
     siege.recovers();
 }
 
-/// Uploads, small and large, fill what a worker's jobs need when they come back all at once.
+/// If uploads have taken all memory, the return of a worker's very many jobs would end the daemon.
 #[test]
 fn jobs_that_come_back_when_all_memory_is_taken() {
     const JOBS: usize = 100_000;
@@ -300,7 +307,7 @@ fn jobs_that_come_back_when_all_memory_is_taken() {
     siege.recovers();
 }
 
-/// Kicks go on when their clients have gone, so anybody can have any number of them.
+/// Kicks go on after their clients have left, so any number of them would end the daemon.
 #[test]
 fn kicks_of_clients_that_have_gone() {
     let mut siege = Siege::begin(&[]);
@@ -316,7 +323,8 @@ fn kicks_of_clients_that_have_gone() {
     siege.recovers();
 }
 
-/// More connections than there is memory for: those who come later wait at the door.
+/// More connections than there is memory for would end the daemon; later ones must wait to be
+/// accepted.
 #[test]
 fn connections_that_do_nothing() {
     let mut siege = Siege::begin(&[]);
@@ -335,14 +343,14 @@ fn resident(daemon: &Daemon) -> usize {
     1024 * number.parse::<usize>().expect("a number")
 }
 
-/// Uploads that nobody ends, and jobs that are deleted while somebody does not read them, would
-/// take any memory, whatever the ceiling on it.
+/// Unfinished uploads, and deleted jobs in replies that are not read, would take memory beyond
+/// `--max-memory`.
 #[test]
 fn a_ceiling_is_one_for_all_bodies() {
     const CEILING: usize = 10_000_000;
     const BODY: usize = 7_900_000;
     let ceiling = format!("--max-memory={CEILING}");
-    let daemon = Daemon::start(Path::new(BEANSTALKD), &["-z8000000", &ceiling]);
+    let daemon = Daemon::start(Path::new(OURS), &["-z8000000", &ceiling]);
     let daemon = daemon.expect("it starts");
     let mut client = Client::connect(daemon.address()).expect("a connection");
     client.set_timeout(LONG).expect("a connection");
@@ -355,7 +363,7 @@ fn a_ceiling_is_one_for_all_bodies() {
         stream.set_nonblocking(true).expect("a socket");
         (stream, 0)
     };
-    // Each goes on where it stopped, a little at a time, and none sends its last byte.
+    // Each continues where it stopped, a little at a time, and none sends its last byte.
     let mut crowd: Vec<_> = (0..60).map(connect).collect();
     for _ in 0..60 {
         for (stream, sent) in &mut crowd {

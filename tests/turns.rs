@@ -2,6 +2,9 @@
 //! is served meanwhile. In CPU time of the process, not by the clock on the wall, and only on
 //! request (`make turns`), for a machine that is busy otherwise has slower caches.
 //!
+//! It is a crate of its own because it measures the CPU time of its whole process, and sets how
+//! that allocates large blocks: no other test may run in it.
+//!
 //! The same story is told several times, and a turn counts as its quickest telling: what it has to
 //! do takes long every time, what the machine did meanwhile does not.
 //!

@@ -1,7 +1,7 @@
-//! The fuzzer's way to `judges/flags.rs`.
+//! The fuzzer's way to `tests/core/oracles/flags.rs`.
 #![no_main]
 
-#[path = "../judges/flags.rs"]
+#[path = "../../../tests/core/oracles/flags.rs"]
 mod flags;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| flags::judge(input));

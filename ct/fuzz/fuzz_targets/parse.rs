@@ -1,9 +1,9 @@
-//! The fuzzer's way to `judges/parse.rs`.
+//! The fuzzer's way to `tests/core/oracles/parse.rs`.
 #![no_main]
 
-#[path = "../judges/parse.rs"]
+#[path = "../../../tests/core/oracles/parse.rs"]
 mod parse;
-#[path = "../judges/reference.rs"]
+#[path = "../../../tests/core/oracles/reference.rs"]
 mod reference;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| parse::judge(input));

@@ -1,7 +1,7 @@
-//! The fuzzer's way to `judges/replay.rs`.
+//! The fuzzer's way to `tests/core/oracles/replay.rs`.
 #![no_main]
 
-#[path = "../judges/replay.rs"]
+#[path = "../../../tests/core/oracles/replay.rs"]
 mod replay;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| replay::judge(input));

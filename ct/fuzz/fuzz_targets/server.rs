@@ -1,13 +1,15 @@
-//! The fuzzer's way to `judges/server.rs`.
+//! The fuzzer's way to `tests/core/oracles/server.rs`.
 #![no_main]
 
-#[path = "../../../tests/sim/model.rs"]
+#[allow(dead_code, reason = "the simulator uses all of it, this target a part")]
+#[path = "../../../tests/core/model.rs"]
 mod model;
-#[path = "../judges/reference.rs"]
+#[path = "../../../tests/core/oracles/reference.rs"]
 mod reference;
-#[path = "../judges/server.rs"]
+#[path = "../../../tests/core/oracles/server.rs"]
 mod server;
-#[path = "../../../tests/sim/world.rs"]
+#[allow(dead_code, reason = "the simulator uses all of it, this target a part")]
+#[path = "../../../tests/core/world.rs"]
 mod world;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| server::judge(input));

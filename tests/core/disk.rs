@@ -1,0 +1,586 @@
+//! A disk that can lose, tear, reorder and refuse: what a power cut or a kill leaves of it is
+//! decided by a seed.
+//!
+//! Every file has what would outlast a power cut for sure, and the writes that might; so has the
+//! directory. A sync moves the second into the first. Of unsynced writes, any set of sectors may
+//! have reached the disk, a sector may be torn, and of unsynced names any of the changes may have.
+
+#![expect(clippy::disallowed_types, reason = "the test and the daemon share the disk")]
+
+use std::{cell::RefCell, collections::BTreeMap, io, rc::Rc};
+
+use beanstalkd::wal::{Disk, Name};
+use ct::Prng;
+
+/// What a disk writes at once, if it is not torn.
+const SECTOR: usize = 512;
+
+/// What a file system has or has not, where a file has holes.
+const PAGE_BYTES: usize = 4096;
+
+/// How often each rare fault has happened.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Met {
+    pub(crate) drops: u64,
+    pub(crate) torn: u64,
+    pub(crate) failed_syncs: u64,
+    pub(crate) failed_writes: u64,
+    pub(crate) full: u64,
+    pub(crate) between_remove_and_sync: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Change {
+    Write { offset: usize, bytes: Vec<u8> },
+    Size(usize),
+}
+
+impl Change {
+    /// Whether it brings something that a reader would miss.
+    fn is_record(&self) -> bool {
+        matches!(self, Self::Write { bytes, .. } if bytes.iter().any(|&byte| byte != 0))
+    }
+
+    fn apply(&self, content: &mut Vec<u8>) {
+        match self {
+            Self::Write { offset, bytes } => {
+                content.resize(content.len().max(offset + bytes.len()), 0);
+                content[*offset..offset + bytes.len()].copy_from_slice(bytes);
+            }
+            Self::Size(size) => content.resize(*size, 0),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct File {
+    /// As a reader sees it.
+    content: Vec<u8>,
+    /// As a power cut leaves it at worst.
+    durable: Vec<u8>,
+    /// Between the two.
+    changes: Vec<Change>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum NameChange {
+    Create(Name, usize),
+    Rename(Name, Name),
+    Remove(Name),
+}
+
+fn apply_name(change: NameChange, names: &mut BTreeMap<Name, usize>) {
+    match change {
+        NameChange::Create(name, file) => {
+            names.insert(name, file);
+        }
+        NameChange::Rename(from, to) => {
+            if let Some(file) = names.remove(&from) {
+                names.insert(to, file);
+            }
+        }
+        NameChange::Remove(name) => {
+            names.remove(&name);
+        }
+    }
+}
+
+/// What a test must know of the moment of a crash.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Moment {
+    /// Nanoseconds.
+    pub(crate) now: u64,
+    /// Everything up to this step outlasts a kill.
+    pub(crate) kill_floor: usize,
+    /// Everything up to this step outlasts a power cut.
+    pub(crate) cut_floor: usize,
+    /// How many steps there have been.
+    pub(crate) steps: usize,
+}
+
+/// The disk as it was when something was about to be done to it.
+#[derive(Debug, Clone)]
+pub(crate) struct Snapshot {
+    pub(crate) moment: Moment,
+    files: Vec<File>,
+    names: BTreeMap<Name, usize>,
+    durable_names: BTreeMap<Name, usize>,
+    name_changes: Vec<NameChange>,
+    /// The write that was under way.
+    next: Option<(usize, Change)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    files: Vec<File>,
+    names: BTreeMap<Name, usize>,
+    durable_names: BTreeMap<Name, usize>,
+    name_changes: Vec<NameChange>,
+    prng: Prng,
+    pub(crate) moment: Moment,
+    pub(crate) snapshots: Vec<Snapshot>,
+    /// One call in this many is kept as a possible crash.
+    pub(crate) snapshot_every: u64,
+    /// One call in this many fails; zero for none.
+    pub(crate) fail_every: u64,
+    /// After this many more calls, one fails with this error.
+    pub(crate) fault: Option<(u64, i32)>,
+    /// Bytes that fit.
+    pub(crate) capacity: usize,
+    /// Space can be preallocated without writing.
+    pub(crate) can_reserve: bool,
+    pub(crate) met: Met,
+    /// The sync that was begun: its file, how many changes it covers, and the step.
+    syncing: Option<(usize, usize, usize)>,
+    /// The step of the last sync that has ended well.
+    pub(crate) synced_step: usize,
+    /// Writes to segments so far.
+    pub(crate) writes: u64,
+}
+
+/// The daemon's side of the disk.
+#[derive(Debug, Clone)]
+pub(crate) struct SimDisk(pub(crate) Rc<RefCell<State>>);
+
+impl SimDisk {
+    pub(crate) fn new(prng: Prng) -> Self {
+        Self::of(Snapshot::empty(), prng)
+    }
+
+    fn of(snapshot: Snapshot, prng: Prng) -> Self {
+        let Snapshot { files, names, durable_names, name_changes, .. } = snapshot;
+        Self(Rc::new(RefCell::new(State {
+            files,
+            names,
+            durable_names,
+            name_changes,
+            prng,
+            moment: Moment::default(),
+            snapshots: Vec::new(),
+            snapshot_every: 0,
+            fail_every: 0,
+            fault: None,
+            capacity: usize::MAX,
+            can_reserve: true,
+            met: Met::default(),
+            syncing: None,
+            synced_step: 0,
+            writes: 0,
+        })))
+    }
+
+    /// Bytes in all files.
+    pub(crate) fn size(&self) -> usize {
+        self.0.borrow().size()
+    }
+
+    /// Another disk with the same on it, as a reader sees it.
+    pub(crate) fn copy(&self) -> Self {
+        let state = self.0.borrow();
+        let file = |content: &Vec<u8>| File {
+            content: content.clone(),
+            durable: content.clone(),
+            changes: Vec::new(),
+        };
+        let files = state.files.iter().map(|it| file(&it.content)).collect();
+        let (names, durable_names) = (state.names.clone(), state.names.clone());
+        let snapshot = Snapshot { files, names, durable_names, ..Snapshot::empty() };
+        Self::of(snapshot, Prng::new(1))
+    }
+
+    /// What is in the segments.
+    pub(crate) fn segments(&self) -> BTreeMap<Name, Vec<u8>> {
+        let state = self.0.borrow();
+        let segments = state.names.iter().filter(|(name, _)| matches!(name, Name::Segment(_)));
+        segments.map(|(&name, &file)| (name, state.files[file].content.clone())).collect()
+    }
+
+    /// Whether these segments are all still there with all their bytes: zeros may have been cut off
+    /// behind the last record, and of the newest an end that the daemon did not write to its end.
+    pub(crate) fn judge_untouched(&self, before: &BTreeMap<Name, Vec<u8>>) -> Result<(), String> {
+        let after = self.segments();
+        let newest = before.keys().max();
+        for (name, bytes) in before {
+            let Some(left) = after.get(name) else { return Err(format!("{name} is gone")) };
+            let is_zero = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
+            let cut = bytes.strip_prefix(&left[..]).ok_or(format!("{name} has other bytes"))?;
+            if !is_zero(cut) && Some(name) != newest {
+                return Err(format!("{name} has lost {} bytes", cut.len()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The files' names and sizes.
+    pub(crate) fn files(&self) -> Vec<(Name, usize)> {
+        let state = self.0.borrow();
+        state.names.iter().map(|(&name, &file)| (name, state.files[file].content.len())).collect()
+    }
+}
+
+impl State {
+    /// Whether every byte of every segment outlasts a power cut.
+    pub(crate) fn is_synced(&self) -> bool {
+        let mut names = self.names.iter();
+        names.all(|(&name, &file)| {
+            let mut changes = self.files[file].changes.iter();
+            !matches!(name, Name::Segment(_)) || !changes.any(Change::is_record)
+        })
+    }
+
+    /// Whether a sync has been begun and not ended.
+    pub(crate) fn is_syncing(&self) -> bool {
+        self.syncing.is_some()
+    }
+
+    fn size(&self) -> usize {
+        self.names.values().map(|&file| self.files[file].content.len()).sum()
+    }
+
+    fn file(&self, name: Name) -> io::Result<usize> {
+        self.names.get(&name).copied().ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    /// Keeps a snapshot before a call, which may be the last.
+    fn about_to(&mut self, next: Option<(usize, Change)>) {
+        if self.snapshot_every > 0 && self.prng.chance(1, self.snapshot_every) {
+            let is_remove =
+                |change: &NameChange| matches!(change, NameChange::Remove(Name::Segment(_)));
+            if self.name_changes.iter().any(is_remove) {
+                self.met.between_remove_and_sync += 1;
+            }
+            self.snapshots.push(Snapshot {
+                moment: self.moment,
+                files: self.files.clone(),
+                names: self.names.clone(),
+                durable_names: self.durable_names.clone(),
+                name_changes: self.name_changes.clone(),
+                next,
+            });
+        }
+    }
+
+    /// Fails if this call is the one to fail.
+    fn call(&mut self) -> io::Result<()> {
+        match &mut self.fault {
+            Some((0, error)) => {
+                let error = io::Error::from_raw_os_error(*error);
+                self.fault = None;
+                Err(error)
+            }
+            Some((calls, _)) => {
+                *calls -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn fails(&mut self) -> bool {
+        self.fail_every > 0 && self.prng.chance(1, self.fail_every)
+    }
+
+    fn change_name(&mut self, change: NameChange) -> io::Result<()> {
+        self.about_to(None);
+        if self.fails() {
+            return Err(io::Error::other("a simulated fault"));
+        }
+        apply_name(change, &mut self.names);
+        self.name_changes.push(change);
+        Ok(())
+    }
+
+    fn change(&mut self, name: Name, change: Change) -> io::Result<()> {
+        let file = self.file(name)?;
+        self.writes += u64::from(matches!(name, Name::Segment(_)) && change.is_record());
+        self.about_to(Some((file, change.clone())));
+        let fails = self.fails();
+        let end = match &change {
+            Change::Write { offset, bytes } => offset + bytes.len(),
+            Change::Size(size) => *size,
+        };
+        let grows = end.saturating_sub(self.files[file].content.len());
+        if self.size() + grows > self.capacity && grows > 0 {
+            self.met.full += 1;
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        if fails && grows > 0 && matches!(change, Change::Size(_)) {
+            return Err(io::Error::other("a simulated fault"));
+        }
+        if let Change::Write { offset, bytes } = &change {
+            if fails {
+                // Some of it may have been written.
+                self.met.failed_writes += 1;
+                let part = usize::try_from(self.prng.below(bytes.len() as u64 + 1)).expect("small");
+                let part = Change::Write { offset: *offset, bytes: bytes[..part].to_vec() };
+                part.apply(&mut self.files[file].content);
+                self.files[file].changes.push(part);
+                return Err(io::Error::other("a simulated fault"));
+            }
+        }
+        change.apply(&mut self.files[file].content);
+        self.files[file].changes.push(change);
+        Ok(())
+    }
+}
+
+impl Disk for SimDisk {
+    fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {
+        self.0.borrow_mut().call()?;
+        Ok(self.files().into_iter().map(|(name, size)| (name, size as u64)).collect())
+    }
+
+    fn prepare(&mut self, _: bool) -> io::Result<()> {
+        self.0.borrow_mut().call()?;
+        Ok(())
+    }
+
+    fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.borrow_mut().call()?;
+        let state = self.0.borrow();
+        let content = &state.files[state.file(name)?].content;
+        let at = usize::try_from(offset).expect("a small file");
+        let bytes = content.get(at..).unwrap_or_default();
+        let count = bytes.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn next_data(&mut self, name: Name, offset: u64) -> io::Result<Option<u64>> {
+        self.0.borrow_mut().call()?;
+        let state = self.0.borrow();
+        let content = &state.files[state.file(name)?].content;
+        let at = usize::try_from(offset).expect("a small file");
+        // Holes are whole pages.
+        let at = at - at % PAGE_BYTES;
+        let data = content.get(at..).unwrap_or_default().iter().position(|&byte| byte != 0);
+        let data = data.map(|data| (at + data - data % PAGE_BYTES) as u64);
+        Ok(data.map(|data| data.max(offset)))
+    }
+
+    fn create(&mut self, name: Name) -> io::Result<()> {
+        self.0.borrow_mut().call()?;
+        let mut state = self.0.borrow_mut();
+        if state.names.contains_key(&name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        state.files.push(File::default());
+        let file = state.files.len() - 1;
+        state.change_name(NameChange::Create(name, file))
+    }
+
+    fn reserve(&mut self, name: Name, size: u64) -> io::Result<bool> {
+        self.0.borrow_mut().call()?;
+        let mut state = self.0.borrow_mut();
+        if !state.can_reserve {
+            return Ok(false);
+        }
+        state
+            .change(name, Change::Size(usize::try_from(size).expect("a small file")))
+            .map(|()| true)
+    }
+
+    fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.borrow_mut().call()?;
+        let offset = usize::try_from(offset).expect("a small file");
+        self.0.borrow_mut().change(name, Change::Write { offset, bytes: bytes.into() })
+    }
+
+    fn truncate(&mut self, name: Name, size: u64) -> io::Result<()> {
+        self.0.borrow_mut().call()?;
+        let size = usize::try_from(size).expect("a small file");
+        self.0.borrow_mut().change(name, Change::Size(size))
+    }
+
+    fn sync(&mut self, name: Name) -> io::Result<()> {
+        self.0.borrow_mut().call()?;
+        let state = &mut *self.0.borrow_mut();
+        let file = state.file(name)?;
+        state.about_to(None);
+        let fails = state.fails();
+        let file = &mut state.files[file];
+        if fails {
+            // As on Linux: what could not be written counts as clean from now on, and a power cut
+            // loses it.
+            state.met.failed_syncs += 1;
+            for change in std::mem::take(&mut file.changes) {
+                if state.prng.chance(1, 2) {
+                    change.apply(&mut file.durable);
+                }
+            }
+            return Err(io::Error::other("a simulated fault"));
+        }
+        for change in std::mem::take(&mut file.changes) {
+            change.apply(&mut file.durable);
+        }
+        // A sync of the segment that is being written covers all that came before this step.
+        let newest = state.names.keys().filter(|name| matches!(name, Name::Segment(_))).max();
+        if newest == Some(&name) {
+            state.synced_step = state.synced_step.max(state.moment.steps.saturating_sub(1));
+        }
+        Ok(())
+    }
+
+    fn begin_sync(&mut self, name: Name) -> io::Result<()> {
+        let state = &mut *self.0.borrow_mut();
+        let file = state.file(name)?;
+        assert!(state.syncing.is_none(), "one sync at a time");
+        state.syncing = Some((file, state.files[file].changes.len(), state.moment.steps));
+        Ok(())
+    }
+
+    fn sync_result(&mut self) -> Option<io::Result<()>> {
+        let state = &mut *self.0.borrow_mut();
+        if state.prng.chance(1, 3) {
+            return None;
+        }
+        let (file, count, step) = state.syncing.take()?;
+        state.about_to(None);
+        let fails = state.fails();
+        let file = &mut state.files[file];
+        // A sync of the whole file may have come in between.
+        let covered: Vec<_> = file.changes.drain(..count.min(file.changes.len())).collect();
+        for change in covered {
+            if !fails || state.prng.chance(1, 2) {
+                change.apply(&mut file.durable);
+            }
+        }
+        if fails {
+            state.met.failed_syncs += 1;
+            return Some(Err(io::Error::other("a simulated fault")));
+        }
+        state.synced_step = state.synced_step.max(step);
+        Some(Ok(()))
+    }
+
+    fn end_sync(&mut self) -> io::Result<()> {
+        loop {
+            if let Some(result) = self.sync_result() {
+                return result;
+            }
+        }
+    }
+
+    fn close(&mut self, _: Name) {}
+
+    fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
+        self.0.borrow_mut().call()?;
+        let state = &mut *self.0.borrow_mut();
+        state.file(from)?;
+        state.change_name(NameChange::Rename(from, to))
+    }
+
+    fn remove(&mut self, name: Name) -> io::Result<()> {
+        self.0.borrow_mut().call()?;
+        let state = &mut *self.0.borrow_mut();
+        state.file(name)?;
+        state.change_name(NameChange::Remove(name))?;
+        state.met.drops += u64::from(matches!(name, Name::Segment(_)));
+        Ok(())
+    }
+
+    fn sync_directory(&mut self) -> io::Result<()> {
+        self.0.borrow_mut().call()?;
+        let state = &mut *self.0.borrow_mut();
+        state.about_to(None);
+        if state.fails() {
+            state.met.failed_syncs += 1;
+            return Err(io::Error::other("a simulated fault"));
+        }
+        state.durable_names = state.names.clone();
+        state.name_changes.clear();
+        Ok(())
+    }
+}
+
+impl Snapshot {
+    fn empty() -> Self {
+        Self {
+            moment: Moment::default(),
+            files: Vec::new(),
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            name_changes: Vec::new(),
+            next: None,
+        }
+    }
+
+    /// The disk after the process was killed: all that it had done is there, and perhaps a part
+    /// of what it was doing.
+    pub(crate) fn after_kill(&self, mut prng: Prng) -> SimDisk {
+        let mut snapshot = self.clone();
+        if let Some((file, Change::Write { offset, bytes })) = snapshot.next.take() {
+            let part = usize::try_from(prng.below(bytes.len() as u64 + 1)).expect("small");
+            let part = Change::Write { offset, bytes: bytes[..part].to_vec() };
+            part.apply(&mut snapshot.files[file].content);
+            snapshot.files[file].changes.push(part);
+        }
+        SimDisk::of(snapshot, prng)
+    }
+
+    /// The disk after a power cut, and how many writes were torn by it.
+    pub(crate) fn after_power_cut(&self, mut prng: Prng) -> (SimDisk, u64) {
+        let mut torn = 0;
+        let mut names = self.durable_names.clone();
+        for &change in &self.name_changes {
+            if prng.chance(1, 2) {
+                apply_name(change, &mut names);
+            }
+        }
+        let mut files = self.files.clone();
+        for file in &mut files {
+            // How much of what was not synced got through: nothing, all, or any part.
+            let odds = prng.below(5);
+            for change in std::mem::take(&mut file.changes) {
+                torn += u64::from(apply_in_part(&change, odds, &mut file.durable, &mut prng));
+            }
+            file.content = file.durable.clone();
+        }
+        let snapshot = Self {
+            files,
+            durable_names: names.clone(),
+            names,
+            name_changes: Vec::new(),
+            next: None,
+            ..*self
+        };
+        (SimDisk::of(snapshot, prng), torn)
+    }
+}
+
+/// Applies each sector of a write with `odds` in four; returns whether some were applied and some
+/// were not.
+fn apply_in_part(change: &Change, odds: u64, content: &mut Vec<u8>, prng: &mut Prng) -> bool {
+    let Change::Write { offset, bytes } = change else {
+        if prng.chance(odds.min(4), 4) {
+            change.apply(content);
+        }
+        return false;
+    };
+    let (mut went, mut lost) = (false, false);
+    let mut at = 0;
+    while at < bytes.len() {
+        let end = bytes.len().min(((offset + at) / SECTOR + 1) * SECTOR - offset);
+        let mut part = &bytes[at..end];
+        let mut start = offset + at;
+        if prng.chance(odds.min(4), 4) {
+            went = true;
+            if odds < 4 && prng.chance(1, 8) {
+                // Torn within the sector.
+                let cut = usize::try_from(prng.below(part.len() as u64)).expect("small");
+                if prng.chance(1, 2) {
+                    part = &part[..cut];
+                } else {
+                    start += cut;
+                    part = &part[cut..];
+                }
+                lost = true;
+            }
+            Change::Write { offset: start, bytes: part.into() }.apply(content);
+        } else {
+            lost = true;
+        }
+        at = end;
+    }
+    went && lost
+}

@@ -1,0 +1,107 @@
+//! The golden scripts on the pure server with a virtual clock; `tests/daemon/golden.rs` plays the
+//! same on this binary and on the original. One text says what the protocol is; see ct/README.md
+//! for its language.
+
+use std::{collections::BTreeMap, fmt::Write, path::Path, time::Duration};
+
+use ct::{Arrived, Dialect, Patience, Prng, Script, Stage};
+
+use crate::world::{Arrival, World};
+
+fn scripts() -> Vec<Script> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    Script::load_dir(&folder).expect("the golden scripts are well formed")
+}
+
+/// The pure server as a stage.
+struct Memory {
+    world: World,
+    peers: BTreeMap<String, usize>,
+}
+
+impl Memory {
+    fn new(script: &Script, arrival: Arrival) -> Self {
+        let limit = match &script.flags[..] {
+            [] => beanstalkd::proto::JOB_SIZE_DEFAULT,
+            [flag, bytes] if flag == "-z" => bytes.parse().expect("-z takes a number"),
+            other => panic!("{}: the pure server does not know the flags {other:?}", script.name),
+        };
+        Self { world: World::new(arrival, limit), peers: BTreeMap::new() }
+    }
+}
+
+impl Stage for Memory {
+    fn connect(&mut self, connection: &str) -> Result<(), String> {
+        let peer = self.world.connect();
+        self.peers.insert(connection.into(), peer);
+        Ok(())
+    }
+    fn send(&mut self, connection: &str, bytes: &[u8]) -> Result<(), String> {
+        self.world.send(self.peers[connection], bytes);
+        Ok(())
+    }
+    fn receive(&mut self, connection: &str, _: Patience) -> Result<Arrived, String> {
+        let peer = self.peers[connection];
+        let bytes = self.world.receive(peer);
+        if !bytes.is_empty() {
+            return Ok(Arrived::Bytes(bytes));
+        }
+        Ok(if self.world.is_open(peer) { Arrived::Nothing } else { Arrived::Closed })
+    }
+    fn half_close(&mut self, connection: &str) -> Result<(), String> {
+        self.world.half_close(self.peers[connection]);
+        Ok(())
+    }
+    fn close(&mut self, connection: &str) -> Result<(), String> {
+        self.world.close(self.peers[connection]);
+        Ok(())
+    }
+    /// Urgent bytes exist only in sockets.
+    fn urgent(&mut self, _: &str, _: u8) -> Result<(), String> {
+        Ok(())
+    }
+    fn drain(&mut self) -> Result<(), String> {
+        self.world.drain();
+        Ok(())
+    }
+    fn advance(&mut self, time: Duration) -> Result<(), String> {
+        self.world.advance(time);
+        Ok(())
+    }
+}
+
+/// Runs every script in memory and fails with all that went wrong.
+#[expect(clippy::unwrap_used, reason = "writing to memory does not fail")]
+fn run_in_memory(arrival: &Arrival) {
+    let ours = Dialect::named("ours").expect("our own dialect is known");
+    let scripts = scripts();
+    let mut failures = String::new();
+    for script in &scripts {
+        let mut stage = Memory::new(script, arrival.clone());
+        if let Err(failure) = ct::run(script, &ours, 0, &mut stage) {
+            let ct::Failure { line, message, transcript, .. } = failure;
+            writeln!(failures, "{}:{line}: {message}\n{transcript}", script.name).unwrap();
+        }
+        stage.world.server.check();
+    }
+    assert!(failures.is_empty(), "{failures}");
+    assert!(!scripts.is_empty());
+}
+
+#[test]
+fn in_memory() {
+    run_in_memory(&Arrival::Whole);
+}
+
+/// A client whose bytes arrive one by one would get other replies.
+#[test]
+fn in_memory_byte_by_byte() {
+    run_in_memory(&Arrival::SingleBytes);
+}
+
+#[test]
+fn in_memory_in_random_pieces() {
+    for seed in 0..10 {
+        run_in_memory(&Arrival::Pieces(Prng::new(seed)));
+    }
+}

@@ -1,0 +1,29 @@
+//! The tests that run in memory: the pure server, its queue and its binlog, without sockets, files
+//! or a clock of the system.
+//!
+//! | module | what it tells |
+//! |---|---|
+//! | `golden` | the golden scripts, whole, byte by byte and in random pieces |
+//! | `sim` | seeded clients, clock jumps, kills and restarts, judged by the model after each step |
+//! | `crash` | what a restart finds after a kill or a power cut at any moment |
+//! | `corpus` | what fuzzing has found worth keeping, judged once more |
+//! | `guards` | a limit on memory, and HTTP requests |
+//! | `scale` | what a command costs in a crowd, counted in items visited |
+//!
+//! These modules share `world` (the event loop without sockets), `model` (the oracle of the
+//! simulator), `disk` (a disk that fails in every way), `seeds` and `oracles` (those of the fuzz
+//! targets, which include them by path).
+
+mod corpus;
+mod crash;
+mod disk;
+mod golden;
+mod guards;
+mod model;
+mod oracles;
+// The queue counts visited items in debug builds only.
+#[cfg(debug_assertions)]
+mod scale;
+mod seeds;
+mod sim;
+mod world;

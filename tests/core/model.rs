@@ -1,0 +1,1193 @@
+//! The simulator's oracle: a work queue simple enough to be seen correct. All jobs are in one map,
+//! every question looks at all of them, and time is a plain number. It shares no code with the
+//! daemon.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+};
+
+/// Nanoseconds in a second.
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// The most bytes of replies that wait for a client, if documents are short: input pauses at 64
+/// KiB, and one reply with the largest job may cross that.
+pub(crate) const OUTPUT_BOUND: usize = 64 * 1024 + 65_535 + 64;
+
+/// A command, as a client means it.
+#[derive(Clone)]
+pub(crate) enum Command {
+    Put {
+        pri: u32,
+        delay: u32,
+        ttr: u32,
+        body: Vec<u8>,
+    },
+    Use(String),
+    Reserve(Option<u32>),
+    ReserveJob(u64),
+    Delete(u64),
+    Release {
+        id: u64,
+        pri: u32,
+        delay: u32,
+    },
+    Bury {
+        id: u64,
+        pri: u32,
+    },
+    Touch(u64),
+    Watch(String),
+    Ignore(String),
+    Peek(u64),
+    PeekReady,
+    PeekDelayed,
+    PeekBuried,
+    Kick(u32),
+    KickJob(u64),
+    Stats,
+    StatsJob(u64),
+    StatsTube(String),
+    ListTubes,
+    ListTubeUsed,
+    ListTubesWatched,
+    PauseTube {
+        name: String,
+        delay: u32,
+    },
+    Quit,
+    /// A part of a command, as read from any bytes. No generator sends these.
+    Part(Part),
+}
+
+/// Half a command, or none.
+#[derive(Debug, Clone)]
+pub(crate) enum Part {
+    /// The line of a `put`.
+    Header { pri: u32, delay: u32, ttr: u32, size: u64 },
+    /// How many bytes of the body of the `put` before it have arrived.
+    Arrived(u64),
+    /// The body of the `put` before it, with the two bytes that should be CR LF.
+    Body(Vec<u8>),
+    /// A line that is refused, and the key of `stats` that counts it all the same. There is no
+    /// reply yet if a body follows that is skipped.
+    BadLine { reply: Option<&'static str>, counted: Option<&'static str> },
+    /// The end of something that was skipped.
+    Skipped(&'static str),
+    /// A first line that is HTTP.
+    Http,
+}
+
+/// The command as it is sent, without the end of a long body.
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.bytes();
+        let line = bytes.strip_suffix(b"\r\n").unwrap_or(&bytes);
+        write!(f, "{}", line[..line.len().min(80)].escape_ascii())
+    }
+}
+
+impl Command {
+    /// The bytes a client would send.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let line = match self {
+            Self::Put { pri, delay, ttr, body } => {
+                let mut bytes = format!("put {pri} {delay} {ttr} {}\r\n", body.len()).into_bytes();
+                bytes.extend_from_slice(body);
+                bytes.extend_from_slice(b"\r\n");
+                return bytes;
+            }
+            Self::Use(name) => format!("use {name}"),
+            Self::Reserve(None) => "reserve".into(),
+            Self::Reserve(Some(timeout)) => format!("reserve-with-timeout {timeout}"),
+            Self::ReserveJob(id) => format!("reserve-job {id}"),
+            Self::Delete(id) => format!("delete {id}"),
+            Self::Release { id, pri, delay } => format!("release {id} {pri} {delay}"),
+            Self::Bury { id, pri } => format!("bury {id} {pri}"),
+            Self::Touch(id) => format!("touch {id}"),
+            Self::Watch(name) => format!("watch {name}"),
+            Self::Ignore(name) => format!("ignore {name}"),
+            Self::Peek(id) => format!("peek {id}"),
+            Self::PeekReady => "peek-ready".into(),
+            Self::PeekDelayed => "peek-delayed".into(),
+            Self::PeekBuried => "peek-buried".into(),
+            Self::Kick(bound) => format!("kick {bound}"),
+            Self::KickJob(id) => format!("kick-job {id}"),
+            Self::Stats => "stats".into(),
+            Self::StatsJob(id) => format!("stats-job {id}"),
+            Self::StatsTube(name) => format!("stats-tube {name}"),
+            Self::ListTubes => "list-tubes".into(),
+            Self::ListTubeUsed => "list-tube-used".into(),
+            Self::ListTubesWatched => "list-tubes-watched".into(),
+            Self::PauseTube { name, delay } => format!("pause-tube {name} {delay}"),
+            Self::Quit => "quit".into(),
+            Self::Part(part) => return format!("{part:?}").into_bytes(),
+        };
+        format!("{line}\r\n").into_bytes()
+    }
+
+    /// The key of `stats` that counts the command.
+    fn counter(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Put { .. } | Self::Part(Part::Header { .. }) => "put",
+            Self::Use(_) => "use",
+            Self::Reserve(None) => "reserve",
+            Self::Reserve(Some(_)) => "reserve-with-timeout",
+            Self::Delete(_) => "delete",
+            Self::Release { .. } => "release",
+            Self::Bury { .. } => "bury",
+            Self::Touch(_) => "touch",
+            Self::Watch(_) => "watch",
+            Self::Ignore(_) => "ignore",
+            Self::Peek(_) => "peek",
+            Self::PeekReady => "peek-ready",
+            Self::PeekDelayed => "peek-delayed",
+            Self::PeekBuried => "peek-buried",
+            Self::Kick(_) => "kick",
+            Self::Stats => "stats",
+            Self::StatsJob(_) => "stats-job",
+            Self::StatsTube(_) => "stats-tube",
+            Self::ListTubes => "list-tubes",
+            Self::ListTubeUsed => "list-tube-used",
+            Self::ListTubesWatched => "list-tubes-watched",
+            Self::PauseTube { .. } => "pause-tube",
+            Self::Part(Part::BadLine { counted, .. }) => return *counted,
+            Self::ReserveJob(_) | Self::KickJob(_) | Self::Quit | Self::Part(_) => return None,
+        })
+    }
+}
+
+const COUNTERS: [&str; 22] = [
+    "put",
+    "peek",
+    "peek-ready",
+    "peek-delayed",
+    "peek-buried",
+    "reserve",
+    "reserve-with-timeout",
+    "delete",
+    "release",
+    "use",
+    "watch",
+    "ignore",
+    "bury",
+    "kick",
+    "touch",
+    "stats",
+    "stats-job",
+    "stats-tube",
+    "list-tubes",
+    "list-tube-used",
+    "list-tubes-watched",
+    "pause-tube",
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Ready,
+    Delayed { until: u64 },
+    Reserved { by: usize, until: u64, turn: u64 },
+    Buried { turn: u64 },
+}
+
+#[derive(Debug, Clone)]
+struct Job {
+    tube: String,
+    pri: u32,
+    delay: u32,
+    ttr: u32,
+    body: Vec<u8>,
+    state: State,
+    created: u64,
+    reserves: u32,
+    timeouts: u32,
+    releases: u32,
+    buries: u32,
+    kicks: u32,
+}
+
+#[derive(Debug, Clone)]
+struct Tube {
+    name: String,
+    pause: Option<(u32, u64)>,
+    total: u64,
+    deletes: u64,
+    pauses: u64,
+}
+
+/// What is known of a job before its body.
+#[derive(Debug, Clone, Copy)]
+struct Put {
+    id: u64,
+    pri: u32,
+    delay: u32,
+    ttr: u32,
+    created: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    until: Option<u64>,
+    /// The number of the wait: the first to wait is served first.
+    turn: u64,
+}
+
+#[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "plain facts, the plainer the better")]
+struct Peer {
+    /// The server's own index, which decides the order if times are equal.
+    slot: usize,
+    uses: String,
+    watches: Vec<String>,
+    wait: Option<Wait>,
+    /// A `put` whose body has not arrived yet.
+    put: Option<Put>,
+    /// How many bytes the part of that body that has arrived counts for.
+    upload: u64,
+    queue: VecDeque<Command>,
+    replies: Vec<u8>,
+    has_ended: bool,
+    is_open: bool,
+    is_producer: bool,
+    is_worker: bool,
+}
+
+impl Peer {
+    fn new(slot: usize) -> Self {
+        Self {
+            slot,
+            uses: "default".into(),
+            watches: vec!["default".into()],
+            wait: None,
+            put: None,
+            upload: 0,
+            queue: VecDeque::new(),
+            replies: Vec::new(),
+            has_ended: false,
+            is_open: true,
+            is_producer: false,
+            is_worker: false,
+        }
+    }
+}
+
+/// What a daemon found when it started, if the model allows several outcomes.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// In the order of `list-tubes`.
+    pub(crate) tubes: Vec<String>,
+    /// How often each job was reserved, and ran out of time.
+    pub(crate) jobs: BTreeMap<u64, (u32, u32)>,
+    /// The id of the next job.
+    pub(crate) next_id: u64,
+}
+
+/// Something that time brings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Delay { at: u64, id: u64 },
+    Pause { at: u64, tube: usize },
+    Client { at: u64, slot: usize, peer: usize },
+}
+
+impl Due {
+    fn at(self) -> u64 {
+        match self {
+            Self::Delay { at, .. } | Self::Pause { at, .. } | Self::Client { at, .. } => at,
+        }
+    }
+}
+
+/// The whole queue, as it should be.
+#[derive(Debug, Clone)]
+pub(crate) struct Model {
+    now: u64,
+    latest: u64,
+    started: u64,
+    /// Counts everything that needs an order of its own.
+    turn: u64,
+    next_id: u64,
+    /// The last id that a job has had.
+    last_id: u64,
+    jobs: BTreeMap<u64, Job>,
+    /// What the binlog has of each job: its state after the last change that is written.
+    log: BTreeMap<u64, Job>,
+    tubes: Vec<Tube>,
+    peers: Vec<Peer>,
+    /// How many of the peers connected to an earlier run of the daemon.
+    peers_before: usize,
+    counters: BTreeMap<&'static str, u64>,
+    timeouts: u64,
+    total_jobs: u64,
+    job_size_limit: u32,
+    /// The limit on the memory of all bodies.
+    memory_limit: Option<u64>,
+    /// There is no memory: the next command is refused, if it may be.
+    is_refusing: bool,
+    pub(crate) is_draining: bool,
+}
+
+/// What a job counts beside its body and its CR LF, according to the manual.
+const JOB_OVERHEAD_BYTES: u64 = 128;
+
+impl Model {
+    pub(crate) fn new(now: u64, job_size_limit: u32, memory_limit: Option<u64>) -> Self {
+        let mut model = Self {
+            now,
+            latest: now,
+            started: now,
+            turn: 0,
+            next_id: 1,
+            last_id: 0,
+            jobs: BTreeMap::new(),
+            log: BTreeMap::new(),
+            tubes: Vec::new(),
+            peers: Vec::new(),
+            peers_before: 0,
+            counters: BTreeMap::new(),
+            timeouts: 0,
+            total_jobs: 0,
+            job_size_limit,
+            memory_limit,
+            is_refusing: false,
+            is_draining: false,
+        };
+        model.touch_tube("default");
+        model
+    }
+
+    pub(crate) fn connect(&mut self, slot: usize) {
+        self.peers.push(Peer::new(slot));
+    }
+
+    pub(crate) fn send(&mut self, peer: usize, commands: &[Command]) {
+        self.peers[peer].queue.extend(commands.iter().cloned());
+        self.settle();
+    }
+
+    /// Does a command for which there is no memory.
+    pub(crate) fn refuse(&mut self, peer: usize, commands: &[Command]) {
+        self.is_refusing = true;
+        self.send(peer, commands);
+        self.is_refusing = false;
+    }
+
+    /// Whether the peer waits for a reply.
+    pub(crate) fn is_waiting(&self, peer: usize) -> bool {
+        self.peers[peer].wait.is_some()
+    }
+
+    /// The replies that the peer has not read yet.
+    pub(crate) fn replies(&self, peer: usize) -> &[u8] {
+        &self.peers[peer].replies
+    }
+
+    pub(crate) fn half_close(&mut self, peer: usize) {
+        self.peers[peer].has_ended = true;
+        if self.peers[peer].is_open && self.peers[peer].wait.take().is_some() {
+            self.reply(peer, "TIMED_OUT");
+        }
+        self.settle();
+    }
+
+    pub(crate) fn close(&mut self, peer: usize) {
+        self.leave(peer);
+        self.settle();
+    }
+
+    pub(crate) fn receive(&mut self, peer: usize) -> Vec<u8> {
+        std::mem::take(&mut self.peers[peer].replies)
+    }
+
+    pub(crate) fn is_open(&self, peer: usize) -> bool {
+        self.peers[peer].is_open
+    }
+
+    /// All ids that exist, for a generator.
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        self.jobs.keys().copied().collect()
+    }
+
+    /// The daemon is killed and started again with its binlog: no client is connected, the counters
+    /// are zero, and every job has the state in the binlog. Tubes come in the order in which they
+    /// are found. The binlog may have lower counts of a job's reserves and timeouts.
+    pub(crate) fn restart(&mut self, found: &Found) {
+        for peer in &mut self.peers {
+            *peer = Peer { is_open: false, ..Peer::new(peer.slot) };
+            peer.uses.clear();
+            peer.watches.clear();
+        }
+        for (id, mut job) in self.log.clone() {
+            let is_over = match job.state {
+                State::Delayed { until } => until <= self.now,
+                State::Reserved { .. } => true,
+                State::Ready | State::Buried { .. } => false,
+            };
+            if is_over {
+                job.state = State::Ready;
+            }
+            let &(reserves, timeouts) = found.jobs.get(&id).expect("the job was acknowledged");
+            let before = &self.jobs[&id];
+            assert!((job.reserves..=before.reserves).contains(&reserves), "reserves of {id}");
+            assert!((job.timeouts..=before.timeouts).contains(&timeouts), "timeouts of {id}");
+            (job.reserves, job.timeouts) = (reserves, timeouts);
+            self.jobs.insert(id, job);
+        }
+        assert_eq!(found.jobs.len(), self.jobs.len(), "jobs that nobody put");
+        self.log = self.jobs.clone();
+        let mut names: Vec<&str> = self.jobs.values().map(|job| &*job.tube).collect();
+        names.push("default");
+        names.sort_unstable();
+        names.dedup();
+        let mut tubes = found.tubes.clone();
+        tubes.sort_unstable();
+        assert_eq!(names, tubes);
+        self.tubes.clear();
+        for name in &found.tubes {
+            self.touch_tube(name);
+        }
+        assert!((self.last_id + 1..=self.next_id).contains(&found.next_id), "{}", found.next_id);
+        self.next_id = found.next_id;
+        self.peers_before = self.peers.len();
+        self.counters.clear();
+        (self.timeouts, self.total_jobs, self.is_draining) = (0, 0, false);
+        (self.started, self.latest) = (self.now, self.now);
+    }
+
+    /// How many bytes all jobs hold.
+    pub(crate) fn held(&self) -> u64 {
+        self.jobs.values().map(|job| job.body.len() as u64 + 2 + JOB_OVERHEAD_BYTES).sum()
+    }
+
+    /// All counters.
+    pub(crate) fn questions(&self) -> Vec<Command> {
+        let tubes = self.tubes.iter().map(|tube| Command::StatsTube(tube.name.clone()));
+        let jobs = self.jobs.keys().map(|&id| Command::StatsJob(id));
+        [Command::Stats, Command::ListTubes].into_iter().chain(tubes).chain(jobs).collect()
+    }
+
+    pub(crate) fn advance(&mut self, nanoseconds: u64) {
+        let end = self.now + nanoseconds;
+        while let Some(at) = self.dues().map(Due::at).min().filter(|&at| at <= end) {
+            self.now = self.now.max(at);
+            let now = self.instant();
+            while let Some(due) = self.dues().filter(|due| due.at() <= now).min() {
+                self.happen(due, now);
+            }
+            self.settle();
+        }
+        self.now = end;
+    }
+
+    fn instant(&mut self) -> u64 {
+        self.latest = self.now.max(self.latest + 1);
+        self.latest
+    }
+
+    fn next_turn(&mut self) -> u64 {
+        self.turn += 1;
+        self.turn
+    }
+
+    /// All that will be due. The order of the variants is the order of a tick.
+    fn dues(&self) -> impl Iterator<Item = Due> + '_ {
+        let delays = self.jobs.iter().filter_map(|(&id, job)| match job.state {
+            State::Delayed { until } => Some(Due::Delay { at: until, id }),
+            _ => None,
+        });
+        let pauses = self
+            .tubes
+            .iter()
+            .enumerate()
+            .filter_map(|(tube, it)| it.pause.map(|(_, until)| Due::Pause { at: until, tube }));
+        let clients =
+            self.peers.iter().enumerate().filter(|(_, it)| it.is_open).filter_map(|(peer, it)| {
+                let held = self.soonest_deadline(peer);
+                let at = match it.wait {
+                    Some(wait) => held.map(|at| at - SECOND).into_iter().chain(wait.until).min(),
+                    None => held,
+                };
+                at.map(|at| Due::Client { at, slot: it.slot, peer })
+            });
+        delays.chain(pauses).chain(clients)
+    }
+
+    fn soonest_deadline(&self, peer: usize) -> Option<u64> {
+        let held = self.jobs.values().filter_map(|job| match job.state {
+            State::Reserved { by, until, .. } if by == peer => Some(until),
+            _ => None,
+        });
+        held.min()
+    }
+
+    fn happen(&mut self, due: Due, now: u64) {
+        match due {
+            Due::Delay { id, .. } => self.make_ready(id, now),
+            Due::Pause { tube, .. } => {
+                self.tubes[tube].pause = None;
+                self.serve(now);
+            }
+            Due::Client { peer, .. } => {
+                if self.peers[peer].wait.take().is_some() {
+                    let is_soon = self.is_deadline_soon(peer, now);
+                    self.reply(peer, if is_soon { "DEADLINE_SOON" } else { "TIMED_OUT" });
+                    return;
+                }
+                let expired = self.jobs.iter().filter_map(|(&id, job)| match job.state {
+                    State::Reserved { by, until, .. } if by == peer => Some((until, id)),
+                    _ => None,
+                });
+                let (_, id) = expired.min().expect("the peer holds a job that is due");
+                self.timeouts += 1;
+                self.job(id).timeouts += 1;
+                self.make_ready(id, now);
+            }
+        }
+    }
+
+    fn is_deadline_soon(&self, peer: usize, now: u64) -> bool {
+        self.soonest_deadline(peer).is_some_and(|at| at - SECOND <= now)
+    }
+
+    fn job(&mut self, id: u64) -> &mut Job {
+        self.jobs.get_mut(&id).expect("the model names only jobs it has")
+    }
+
+    fn reply(&mut self, peer: usize, line: &str) {
+        self.peers[peer].replies.extend_from_slice(line.as_bytes());
+        self.peers[peer].replies.extend_from_slice(b"\r\n");
+    }
+
+    fn reply_with(&mut self, peer: usize, word: &str, id: u64) {
+        let body = self.jobs[&id].body.clone();
+        self.reply(peer, &format!("{word} {id} {}", body.len()));
+        self.peers[peer].replies.extend_from_slice(&body);
+        self.peers[peer].replies.extend_from_slice(b"\r\n");
+    }
+
+    fn document(&mut self, peer: usize, text: &str) {
+        self.reply(peer, &format!("OK {}", text.len()));
+        self.reply(peer, text);
+    }
+}
+
+/// Turns: each peer that may act does.
+impl Model {
+    /// Lets each peer in turn get as far as it can, until none gets any further.
+    fn settle(&mut self) {
+        let mut is_busy = true;
+        while is_busy {
+            is_busy = false;
+            for peer in 0..self.peers.len() {
+                is_busy |= self.step(peer);
+            }
+        }
+    }
+
+    fn step(&mut self, peer: usize) -> bool {
+        let mut is_busy = false;
+        while self.peers[peer].is_open && self.peers[peer].wait.is_none() {
+            let Some(command) = self.peers[peer].queue.pop_front() else { break };
+            is_busy = true;
+            self.obey(peer, command);
+        }
+        let Peer { is_open, has_ended, wait, .. } = self.peers[peer];
+        if is_open && has_ended && wait.is_none() {
+            self.leave(peer);
+            return true;
+        }
+        is_busy
+    }
+
+    fn leave(&mut self, peer: usize) {
+        if !std::mem::replace(&mut self.peers[peer].is_open, false) {
+            return;
+        }
+        self.peers[peer].wait = None;
+        self.peers[peer].upload = 0;
+        // Watches end in the original's order: the first, then from the last on backwards.
+        let mut watches = std::mem::take(&mut self.peers[peer].watches);
+        while !watches.is_empty() {
+            watches.swap_remove(0);
+            self.peers[peer].watches.clone_from(&watches);
+            self.drop_idle_tubes();
+        }
+        self.peers[peer].uses.clear();
+        self.drop_idle_tubes();
+        let now = self.instant();
+        let mut held: Vec<_> = self
+            .jobs
+            .iter()
+            .filter_map(|(&id, job)| match job.state {
+                State::Reserved { by, turn, .. } if by == peer => Some((turn, id)),
+                _ => None,
+            })
+            .collect();
+        held.sort_unstable();
+        for (_, id) in held {
+            self.make_ready(id, now);
+        }
+    }
+}
+
+/// Tubes.
+impl Model {
+    fn touch_tube(&mut self, name: &str) {
+        if self.find_tube(name).is_none() {
+            let name = name.to_owned();
+            self.tubes.push(Tube { name, pause: None, total: 0, deletes: 0, pauses: 0 });
+        }
+    }
+
+    fn find_tube(&self, name: &str) -> Option<usize> {
+        self.tubes.iter().position(|tube| tube.name == name)
+    }
+
+    fn drop_idle_tubes(&mut self) {
+        let mut place = 0;
+        while place < self.tubes.len() {
+            let name = &self.tubes[place].name;
+            let is_needed = name == "default"
+                || self.jobs.values().any(|job| &job.tube == name)
+                || self.peers.iter().any(|peer| &peer.uses == name || peer.watches.contains(name));
+            if is_needed {
+                place += 1;
+            } else {
+                self.tubes.swap_remove(place);
+            }
+        }
+    }
+
+    fn is_paused(&self, name: &str) -> bool {
+        self.find_tube(name).is_some_and(|tube| self.tubes[tube].pause.is_some())
+    }
+}
+
+/// Jobs from state to state.
+impl Model {
+    fn make_ready(&mut self, id: u64, now: u64) {
+        self.job(id).state = State::Ready;
+        self.serve(now);
+    }
+
+    /// Gives ready jobs to waiting clients until no pair is left: the best job that a client waits
+    /// for, to the client that has waited longest for its tube.
+    fn serve(&mut self, now: u64) {
+        loop {
+            let best = self
+                .jobs
+                .iter()
+                .filter(|(_, job)| job.state == State::Ready && !self.is_paused(&job.tube))
+                .filter_map(|(&id, job)| {
+                    let waiting = self.peers.iter().enumerate().filter_map(|(peer, it)| {
+                        let wait = it.wait.filter(|_| it.watches.contains(&job.tube))?;
+                        Some((wait.turn, peer))
+                    });
+                    waiting.min().map(|(_, peer)| (job.pri, id, peer))
+                })
+                .min();
+            let Some((_, id, peer)) = best else { return };
+            self.peers[peer].wait = None;
+            self.hand(id, peer, now);
+        }
+    }
+
+    fn hand(&mut self, id: u64, peer: usize, now: u64) {
+        let turn = self.next_turn();
+        let job = self.job(id);
+        job.reserves += 1;
+        job.state = State::Reserved { by: peer, until: now + u64::from(job.ttr) * SECOND, turn };
+        self.reply_with(peer, "RESERVED", id);
+    }
+
+    fn enqueue(&mut self, id: u64, delay: u32, now: u64) {
+        self.job(id).state = match delay {
+            0 => State::Ready,
+            _ => State::Delayed { until: now + u64::from(delay) * SECOND },
+        };
+        self.write_down(id);
+        self.serve(now);
+    }
+
+    fn kick(&mut self, id: u64, now: u64) {
+        let job = self.job(id);
+        job.kicks += 1;
+        job.state = State::Ready;
+        self.write_down(id);
+        self.serve(now);
+    }
+
+    /// Writes the job's present state to the binlog.
+    fn write_down(&mut self, id: u64) {
+        self.log.insert(id, self.jobs[&id].clone());
+    }
+
+    fn best_ready(&self, tubes: &[String]) -> Option<u64> {
+        let ready = self.jobs.iter().filter(|(_, job)| {
+            job.state == State::Ready && tubes.contains(&job.tube) && !self.is_paused(&job.tube)
+        });
+        ready.map(|(&id, job)| (job.pri, id)).min().map(|(_, id)| id)
+    }
+
+    fn first_ready(&self, tube: &str) -> Option<u64> {
+        let ready = self.jobs.iter().filter(|(_, job)| job.tube == tube);
+        let ready = ready.filter(|(_, job)| job.state == State::Ready);
+        ready.map(|(&id, job)| (job.pri, id)).min().map(|(_, id)| id)
+    }
+
+    fn delayed(&self, tube: &str) -> Vec<u64> {
+        let mut found: Vec<_> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.tube == tube)
+            .filter_map(|(&id, job)| match job.state {
+                State::Delayed { until } => Some((until, id)),
+                _ => None,
+            })
+            .collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, id)| id).collect()
+    }
+
+    fn buried(&self, tube: &str) -> Vec<u64> {
+        let mut found: Vec<_> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.tube == tube)
+            .filter_map(|(&id, job)| match job.state {
+                State::Buried { turn } => Some((turn, id)),
+                _ => None,
+            })
+            .collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, id)| id).collect()
+    }
+
+    fn held_by(&self, peer: usize, id: u64) -> bool {
+        self.jobs.get(&id).is_some_and(|job| match job.state {
+            State::Reserved { by, .. } => by == peer,
+            _ => false,
+        })
+    }
+
+    fn is_reserved(&self, id: u64) -> bool {
+        self.jobs.get(&id).is_some_and(|job| matches!(job.state, State::Reserved { .. }))
+    }
+}
+
+/// Commands.
+impl Model {
+    #[expect(clippy::too_many_lines, reason = "one arm per command, to be read from top to bottom")]
+    fn obey(&mut self, peer: usize, command: Command) {
+        // The end of a skipped body is no command and takes no time; nor does HTTP.
+        match command {
+            Command::Part(Part::Skipped(reply)) => return self.reply(peer, reply),
+            Command::Part(Part::Body(_)) if self.peers[peer].put.is_none() => {
+                return self.reply(peer, "OUT_OF_MEMORY");
+            }
+            Command::Part(Part::Http) => return self.leave(peer),
+            Command::Part(Part::Arrived(bytes)) => return self.arrived(peer, bytes),
+            _ => {}
+        }
+        let now = self.instant();
+        if let Some(counter) = command.counter() {
+            *self.counters.entry(counter).or_default() += 1;
+        }
+        let uses = self.peers[peer].uses.clone();
+        if self.is_refusing {
+            return self.refuse_for_memory(peer, now, &command);
+        }
+        match command {
+            Command::Put { pri, delay, ttr, mut body } => {
+                if !self.header(peer, now, pri, delay, ttr, body.len() as u64) {
+                    return self.reply(peer, "OUT_OF_MEMORY");
+                }
+                body.extend_from_slice(b"\r\n");
+                let now = self.instant();
+                self.body(peer, now, body);
+            }
+            Command::Part(Part::Header { pri, delay, ttr, size }) => {
+                self.header(peer, now, pri, delay, ttr, size);
+            }
+            Command::Part(Part::Body(body)) => self.body(peer, now, body),
+            Command::Part(Part::BadLine { reply, .. }) => {
+                if let Some(reply) = reply {
+                    self.reply(peer, reply);
+                }
+            }
+            Command::Part(Part::Skipped(_) | Part::Http | Part::Arrived(_)) => {}
+            Command::Use(name) => {
+                self.touch_tube(&name);
+                self.peers[peer].uses.clone_from(&name);
+                self.drop_idle_tubes();
+                self.reply(peer, &format!("USING {name}"));
+            }
+            Command::Reserve(timeout) => self.reserve(peer, timeout, now),
+            Command::ReserveJob(id) => {
+                if !self.jobs.contains_key(&id) || self.is_reserved(id) {
+                    return self.reply(peer, "NOT_FOUND");
+                }
+                self.peers[peer].is_worker = true;
+                let is_ready = self.jobs[&id].state == State::Ready;
+                self.hand(id, peer, now);
+                if !is_ready {
+                    self.write_down(id);
+                }
+            }
+            Command::Delete(id) => {
+                if !self.jobs.contains_key(&id) || self.is_reserved(id) && !self.held_by(peer, id) {
+                    return self.reply(peer, "NOT_FOUND");
+                }
+                let job = self.jobs.remove(&id).expect("it was just found");
+                self.log.remove(&id);
+                let tube = self.find_tube(&job.tube).expect("a job has a tube");
+                self.tubes[tube].deletes += 1;
+                self.drop_idle_tubes();
+                self.reply(peer, "DELETED");
+            }
+            Command::Release { id, pri, delay } => {
+                if !self.held_by(peer, id) {
+                    return self.reply(peer, "NOT_FOUND");
+                }
+                let job = self.job(id);
+                job.pri = pri;
+                job.delay = delay;
+                job.releases += 1;
+                self.reply(peer, "RELEASED");
+                self.enqueue(id, delay, now);
+            }
+            Command::Bury { id, pri } => {
+                if !self.held_by(peer, id) {
+                    return self.reply(peer, "NOT_FOUND");
+                }
+                let turn = self.next_turn();
+                let job = self.job(id);
+                job.pri = pri;
+                job.buries += 1;
+                job.state = State::Buried { turn };
+                self.write_down(id);
+                self.reply(peer, "BURIED");
+            }
+            Command::Touch(id) => {
+                if !self.held_by(peer, id) {
+                    return self.reply(peer, "NOT_FOUND");
+                }
+                let job = self.job(id);
+                let whole = u64::from(job.ttr) * SECOND;
+                if let State::Reserved { until, .. } = &mut job.state {
+                    *until = now + whole;
+                }
+                self.reply(peer, "TOUCHED");
+            }
+            Command::Watch(name) => {
+                self.touch_tube(&name);
+                let watches = &mut self.peers[peer].watches;
+                if !watches.contains(&name) {
+                    watches.push(name);
+                }
+                let count = watches.len();
+                self.reply(peer, &format!("WATCHING {count}"));
+            }
+            Command::Ignore(name) => {
+                let watches = &mut self.peers[peer].watches;
+                if let Some(place) = watches.iter().position(|watched| *watched == name) {
+                    if watches.len() == 1 {
+                        return self.reply(peer, "NOT_IGNORED");
+                    }
+                    watches.swap_remove(place);
+                }
+                let count = watches.len();
+                self.drop_idle_tubes();
+                self.reply(peer, &format!("WATCHING {count}"));
+            }
+            Command::Peek(id) => self.found(peer, Some(id).filter(|id| self.jobs.contains_key(id))),
+            Command::PeekReady => self.found(peer, self.first_ready(&uses)),
+            Command::PeekDelayed => self.found(peer, self.delayed(&uses).first().copied()),
+            Command::PeekBuried => self.found(peer, self.buried(&uses).first().copied()),
+            Command::Kick(bound) => {
+                let mut chosen = self.buried(&uses);
+                if chosen.is_empty() {
+                    chosen = self.delayed(&uses);
+                }
+                chosen.truncate(bound as usize);
+                for &id in &chosen {
+                    self.kick(id, now);
+                }
+                self.reply(peer, &format!("KICKED {}", chosen.len()));
+            }
+            Command::KickJob(id) => {
+                let is_kickable = self.jobs.get(&id).is_some_and(|job| {
+                    matches!(job.state, State::Buried { .. } | State::Delayed { .. })
+                });
+                if !is_kickable {
+                    return self.reply(peer, "NOT_FOUND");
+                }
+                self.reply(peer, "KICKED");
+                self.kick(id, now);
+            }
+            Command::Stats => {
+                let text = self.stats(now);
+                self.document(peer, &text);
+            }
+            Command::StatsJob(id) => match self.stats_job(id, now) {
+                Some(text) => self.document(peer, &text),
+                None => self.reply(peer, "NOT_FOUND"),
+            },
+            Command::StatsTube(name) => match self.stats_tube(&name, now) {
+                Some(text) => self.document(peer, &text),
+                None => self.reply(peer, "NOT_FOUND"),
+            },
+            Command::ListTubes => {
+                let names: Vec<_> = self.tubes.iter().map(|tube| tube.name.clone()).collect();
+                self.document(peer, &list(&names));
+            }
+            Command::ListTubeUsed => self.reply(peer, &format!("USING {uses}")),
+            Command::ListTubesWatched => {
+                let text = list(&self.peers[peer].watches);
+                self.document(peer, &text);
+            }
+            Command::PauseTube { name, delay } => {
+                let Some(tube) = self.find_tube(&name) else {
+                    return self.reply(peer, "NOT_FOUND");
+                };
+                self.tubes[tube].pauses += 1;
+                self.tubes[tube].pause =
+                    (delay > 0).then(|| (delay, now + u64::from(delay) * SECOND));
+                self.reply(peer, "PAUSED");
+                self.serve(now);
+            }
+            Command::Quit => self.leave(peer),
+        }
+    }
+
+    /// Whether the limit on memory admits another job of this size.
+    fn has_memory(&self, size: u64) -> bool {
+        self.admits(size + 2)
+    }
+
+    /// Whether the limit on memory admits this many bytes of another body.
+    fn admits(&self, bytes: u64) -> bool {
+        let uploads: u64 = self.peers.iter().map(|peer| peer.upload).sum();
+        self.memory_limit
+            .is_none_or(|limit| self.held() + uploads + bytes + JOB_OVERHEAD_BYTES <= limit)
+    }
+
+    /// A part of a body counts. If the limit does not admit it, it is dropped, and the rest of the
+    /// body is skipped.
+    fn arrived(&mut self, peer: usize, bytes: u64) {
+        self.peers[peer].upload = 0;
+        if self.peers[peer].put.is_none() {
+            return;
+        }
+        if self.admits(bytes) {
+            self.peers[peer].upload = bytes + JOB_OVERHEAD_BYTES;
+        } else {
+            self.peers[peer].put = None;
+        }
+    }
+
+    /// The reply to a command for which there is no memory, and all else that happens.
+    fn refuse_for_memory(&mut self, peer: usize, now: u64, command: &Command) {
+        match *command {
+            Command::Put { pri, delay, ttr, ref body } => {
+                assert!(self.header(peer, now, pri, delay, ttr, body.len() as u64));
+                self.peers[peer].put = None;
+            }
+            Command::Reserve(_) => self.peers[peer].is_worker = true,
+            Command::ReserveJob(id) => {
+                assert!(self.jobs.contains_key(&id) && !self.is_reserved(id));
+                self.peers[peer].is_worker = true;
+            }
+            Command::Release { id, delay, .. } => assert!(self.held_by(peer, id) && delay > 0),
+            Command::Use(ref name) => assert_eq!(self.find_tube(name), None),
+            Command::Watch(ref name) => assert!(!self.peers[peer].watches.contains(name)),
+            Command::Kick(_) | Command::ListTubes | Command::ListTubesWatched => {}
+            _ => panic!("{command:?} needs no memory"),
+        }
+        self.reply(peer, "OUT_OF_MEMORY");
+    }
+
+    /// Whether the body is wanted; if not, it is skipped, and takes no id.
+    fn header(
+        &mut self,
+        peer: usize,
+        created: u64,
+        pri: u32,
+        delay: u32,
+        ttr: u32,
+        size: u64,
+    ) -> bool {
+        self.peers[peer].is_producer = true;
+        if !self.has_memory(size) {
+            return false;
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.peers[peer].put = Some(Put { id, pri, delay, ttr, created });
+        true
+    }
+
+    fn body(&mut self, peer: usize, now: u64, mut body: Vec<u8>) {
+        let put = self.peers[peer].put.take().expect("a line comes before its body");
+        let Put { id, pri, delay, ttr, created } = put;
+        self.peers[peer].upload = 0;
+        // Others may have used the memory that there was when the line was read.
+        if !self.has_memory(body.len() as u64 - 2) {
+            return self.reply(peer, "OUT_OF_MEMORY");
+        }
+        if !body.ends_with(b"\r\n") {
+            return self.reply(peer, "EXPECTED_CRLF");
+        }
+        body.truncate(body.len() - 2);
+        if self.is_draining {
+            return self.reply(peer, "DRAINING");
+        }
+        let tube = self.peers[peer].uses.clone();
+        let place = self.find_tube(&tube).expect("a used tube exists");
+        self.tubes[place].total += 1;
+        self.total_jobs += 1;
+        let job = Job {
+            tube,
+            pri,
+            delay,
+            ttr: ttr.max(1),
+            body,
+            state: State::Ready,
+            created,
+            reserves: 0,
+            timeouts: 0,
+            releases: 0,
+            buries: 0,
+            kicks: 0,
+        };
+        self.jobs.insert(id, job);
+        self.last_id = self.last_id.max(id);
+        self.reply(peer, &format!("INSERTED {id}"));
+        self.enqueue(id, delay, now);
+    }
+
+    fn reserve(&mut self, peer: usize, timeout: Option<u32>, now: u64) {
+        self.peers[peer].is_worker = true;
+        if let Some(id) = self.best_ready(&self.peers[peer].watches) {
+            return self.hand(id, peer, now);
+        }
+        if self.is_deadline_soon(peer, now) {
+            return self.reply(peer, "DEADLINE_SOON");
+        }
+        if timeout == Some(0) || self.peers[peer].has_ended {
+            return self.reply(peer, "TIMED_OUT");
+        }
+        let until = timeout.map(|seconds| now + u64::from(seconds) * SECOND);
+        self.peers[peer].wait = Some(Wait { until, turn: self.next_turn() });
+    }
+
+    fn found(&mut self, peer: usize, id: Option<u64>) {
+        match id {
+            Some(id) => self.reply_with(peer, "FOUND", id),
+            None => self.reply(peer, "NOT_FOUND"),
+        }
+    }
+}
+
+fn list(names: &[String]) -> String {
+    names.iter().fold(String::from("---\n"), |text, name| text + "- " + name + "\n")
+}
+
+/// Statistics, counted when asked for.
+impl Model {
+    fn count(&self, tube: Option<&str>, test: impl Fn(&Job) -> bool) -> usize {
+        let jobs = self.jobs.values().filter(|job| tube.is_none_or(|tube| job.tube == tube));
+        jobs.filter(|job| test(job)).count()
+    }
+
+    fn counts(&self, tube: Option<&str>) -> String {
+        let is_ready = |job: &Job| job.state == State::Ready;
+        let urgent = self.count(tube, |job| is_ready(job) && job.pri < 1024);
+        let ready = self.count(tube, is_ready);
+        let reserved = self.count(tube, |job| matches!(job.state, State::Reserved { .. }));
+        let delayed = self.count(tube, |job| matches!(job.state, State::Delayed { .. }));
+        let buried = self.count(tube, |job| matches!(job.state, State::Buried { .. }));
+        format!(
+            "current-jobs-urgent: {urgent}\ncurrent-jobs-ready: {ready}\n\
+             current-jobs-reserved: {reserved}\ncurrent-jobs-delayed: {delayed}\n\
+             current-jobs-buried: {buried}\n"
+        )
+    }
+
+    fn stats(&self, now: u64) -> String {
+        let mut text = format!("---\n{}", self.counts(None));
+        for name in COUNTERS {
+            let count = self.counters.get(name).unwrap_or(&0);
+            text = text + "cmd-" + name + ": " + &count.to_string() + "\n";
+        }
+        let open = || self.peers.iter().filter(|peer| peer.is_open);
+        text + &format!(
+            "job-timeouts: {}\ntotal-jobs: {}\nmax-job-size: {}\ncurrent-tubes: {}\n\
+             current-connections: {}\ncurrent-producers: {}\ncurrent-workers: {}\n\
+             current-waiting: {}\ntotal-connections: {}\npid: 4711\nversion: \"{}\"\n\
+             rusage-utime: 0.000000\nrusage-stime: 0.000000\nuptime: {}\n\
+             binlog-oldest-index: 0\nbinlog-current-index: 0\nbinlog-records-migrated: 0\n\
+             binlog-records-written: 0\nbinlog-max-size: 10485760\ndraining: {}\n\
+             id: 0123456789abcdef\nhostname: \"host\"\nos: \"os 1\"\nplatform: \"machine\"\n",
+            self.timeouts,
+            self.total_jobs,
+            self.job_size_limit,
+            self.tubes.len(),
+            open().count(),
+            open().filter(|peer| peer.is_producer).count(),
+            open().filter(|peer| peer.is_worker).count(),
+            open().filter(|peer| peer.wait.is_some()).count(),
+            self.peers.len() - self.peers_before,
+            env!("CARGO_PKG_VERSION"),
+            (now - self.started) / SECOND,
+            self.is_draining,
+        )
+    }
+
+    fn stats_job(&self, id: u64, now: u64) -> Option<String> {
+        let job = self.jobs.get(&id)?;
+        let (state, left) = match job.state {
+            State::Ready => ("ready", 0),
+            State::Delayed { until } => ("delayed", until.saturating_sub(now)),
+            State::Reserved { until, .. } => ("reserved", until.saturating_sub(now)),
+            State::Buried { .. } => ("buried", 0),
+        };
+        Some(format!(
+            "---\nid: {id}\ntube: \"{}\"\nstate: {state}\npri: {}\nage: {}\ndelay: {}\nttr: {}\n\
+             time-left: {}\nfile: 0\nreserves: {}\ntimeouts: {}\nreleases: {}\nburies: {}\n\
+             kicks: {}\n",
+            job.tube,
+            job.pri,
+            (now - job.created) / SECOND,
+            job.delay,
+            job.ttr,
+            left / SECOND,
+            job.reserves,
+            job.timeouts,
+            job.releases,
+            job.buries,
+            job.kicks,
+        ))
+    }
+
+    fn stats_tube(&self, name: &str, now: u64) -> Option<String> {
+        let tube = &self.tubes[self.find_tube(name)?];
+        let peers = || self.peers.iter().filter(|peer| peer.is_open);
+        let watching = || peers().filter(|peer| peer.watches.iter().any(|watched| watched == name));
+        let (pause, left) =
+            tube.pause.map_or((0, 0), |(pause, until)| (pause, until.saturating_sub(now)));
+        Some(format!(
+            "---\nname: \"{name}\"\n{}total-jobs: {}\ncurrent-using: {}\ncurrent-watching: {}\n\
+             current-waiting: {}\ncmd-delete: {}\ncmd-pause-tube: {}\npause: {pause}\n\
+             pause-time-left: {}\n",
+            self.counts(Some(name)),
+            tube.total,
+            peers().filter(|peer| peer.uses == name).count(),
+            watching().count(),
+            watching().filter(|peer| peer.wait.is_some()).count(),
+            tube.deletes,
+            tube.pauses,
+            left / SECOND,
+        ))
+    }
+}

@@ -1,0 +1,415 @@
+//! Any bytes as a binlog, or any damage to a sound one: a start must not panic nor hang, and every
+//! job it found must be there again at the next one, when all that was damaged has been written
+//! anew, but for those that were deleted meanwhile. What was damaged must be kept as it was. An
+//! inspection must find the same. A start that is refused memory, descriptors or permission at any
+//! call must leave all jobs to the next one.
+#![expect(clippy::disallowed_types, reason = "the judge and the daemon share the disk")]
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    io,
+    rc::Rc,
+    sync::OnceLock,
+    time::Duration,
+};
+
+use beanstalkd::{
+    clock::{Calendar, Time},
+    collections::Key,
+    memory,
+    queue::{Client, Job, Put, Queue, Record, State, Tube},
+    wal::{self, CommitOutcome, Disk, Name, Options, Report, Restored, SyncPolicy, Wal},
+};
+
+/// The system's error number of a failed read.
+const EIO: i32 = 5;
+
+type Files = BTreeMap<Name, Vec<u8>>;
+
+/// What a system may refuse at any call: `EMFILE`, `ENOMEM`, `EACCES`, `EROFS`.
+const REFUSALS: [i32; 4] = [24, 12, 13, 30];
+
+/// Files in memory; nothing is ever lost, but a file may be unreadable.
+#[derive(Debug, Default, Clone)]
+struct Memory {
+    files: Rc<RefCell<Files>>,
+    unreadable: Option<(Name, i32)>,
+    /// How many calls succeed before one is refused, and the error of that one.
+    refusal: Option<(Rc<Cell<u32>>, i32)>,
+}
+
+/// Memory that is there for this number of tries, and never after them.
+#[derive(Debug)]
+struct Scarce(u32);
+
+impl memory::MemorySource for Scarce {
+    fn can_allocate(&mut self, _: usize, _: usize) -> bool {
+        let is_there = self.0 > 0;
+        self.0 = self.0.saturating_sub(1);
+        is_there
+    }
+}
+
+impl Memory {
+    /// Fails if this call is the one to refuse; later ones succeed again.
+    fn ask(&self) -> io::Result<()> {
+        let Some((left, error)) = &self.refusal else { return Ok(()) };
+        match left.replace(left.get().wrapping_sub(1)) {
+            0 => Err(io::Error::from_raw_os_error(*error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn with<T>(&mut self, name: Name, act: impl FnOnce(&mut Vec<u8>) -> T) -> io::Result<T> {
+        self.ask()?;
+        self.files.borrow_mut().get_mut(&name).map(act).ok_or(io::ErrorKind::NotFound.into())
+    }
+}
+
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("a small file")
+}
+
+impl Disk for Memory {
+    fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {
+        self.ask()?;
+        Ok(self.files.borrow().iter().map(|(&name, bytes)| (name, bytes.len() as u64)).collect())
+    }
+    fn prepare(&mut self, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+    fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.unreadable {
+            Some((of, error)) if of == name => Err(io::Error::from_raw_os_error(error)),
+            _ => self.with(name, |bytes| {
+                let bytes = bytes.get(index(offset)..).unwrap_or_default();
+                let count = bytes.len().min(buffer.len());
+                buffer[..count].copy_from_slice(&bytes[..count]);
+                count
+            }),
+        }
+    }
+    fn next_data(&mut self, _: Name, offset: u64) -> io::Result<Option<u64>> {
+        Ok(Some(offset))
+    }
+    fn create(&mut self, name: Name) -> io::Result<()> {
+        self.ask()?;
+        match self.files.borrow_mut().insert(name, Vec::new()) {
+            Some(_) => Err(io::ErrorKind::AlreadyExists.into()),
+            None => Ok(()),
+        }
+    }
+    fn reserve(&mut self, name: Name, size: u64) -> io::Result<bool> {
+        self.with(name, |bytes| bytes.resize(index(size), 0)).map(|()| true)
+    }
+    fn write(&mut self, name: Name, offset: u64, new: &[u8]) -> io::Result<()> {
+        let start = index(offset);
+        self.with(name, |bytes| {
+            bytes.resize(bytes.len().max(start + new.len()), 0);
+            bytes[start..start + new.len()].copy_from_slice(new);
+        })
+    }
+    fn truncate(&mut self, name: Name, size: u64) -> io::Result<()> {
+        self.with(name, |bytes| bytes.resize(index(size), 0))
+    }
+    fn sync(&mut self, _: Name) -> io::Result<()> {
+        self.ask()
+    }
+    fn begin_sync(&mut self, _: Name) -> io::Result<()> {
+        Ok(())
+    }
+    fn sync_result(&mut self) -> Option<io::Result<()>> {
+        Some(Ok(()))
+    }
+    fn end_sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+    fn close(&mut self, _: Name) {}
+    fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
+        self.ask()?;
+        let bytes = self.files.borrow_mut().remove(&from).ok_or(io::ErrorKind::NotFound)?;
+        self.files.borrow_mut().insert(to, bytes);
+        Ok(())
+    }
+    fn remove(&mut self, name: Name) -> io::Result<()> {
+        self.ask()?;
+        self.files.borrow_mut().remove(&name).map(drop).ok_or(io::ErrorKind::NotFound.into())
+    }
+    fn sync_directory(&mut self) -> io::Result<()> {
+        self.ask()
+    }
+}
+
+const START: Time = Time::from_nanoseconds(3_000_000_000_000_000_000);
+
+fn calendar() -> Calendar {
+    Calendar::new(START, 1_700_000_000_000_000_000)
+}
+
+/// What is known of a job, its tube and its body. If the job is ready, its deadline has passed and
+/// does not count.
+type Found = (u64, String, Vec<u8>, String);
+
+/// All jobs, each in its place, taken out of the queue one by one.
+fn drain(restored: &mut Restored) -> Vec<Found> {
+    let Restored { queue, bodies } = restored;
+    let mut found = Vec::new();
+    let names: Vec<String> = queue.tube_names().map(str::to_owned).collect();
+    for name in names {
+        while let Some(tube) = queue.find_tube(&name) {
+            let Some(job) = first(queue, tube) else { break };
+            let mut record: Record = queue.job(job).record.clone();
+            if record.state == State::Ready {
+                record.deadline_at = Time::default();
+            }
+            let body = bodies.bytes(&queue.job(job).body);
+            found.push((record.id, name.clone(), body.to_vec(), format!("{record:?}")));
+            bodies.remove(queue.discard(job));
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+fn open(disk: &Memory) -> io::Result<(Restored, Wal, Report)> {
+    open_with(disk, 4096)
+}
+
+/// Starts while some call is refused. That must not change what the next start finds, nor a single
+/// byte if memory was refused.
+fn refuse(files: &Files, granted: u32) {
+    let open_copy = |memory: Option<Scarce>, refusal| {
+        let files = Rc::new(RefCell::new(files.clone()));
+        let disk = Memory { files, unreadable: None, refusal };
+        let mut restored = Restored::default();
+        if let Some(memory) = memory {
+            restored.bodies.budget_mut().set_source(Box::new(memory), 0);
+        }
+        let options =
+            Options { segment_size: 4096, sync: SyncPolicy::Within(Duration::ZERO), seed: 1 };
+        let opened = Wal::open(
+            Box::new(disk.clone()),
+            options,
+            &mut restored,
+            calendar(),
+            START,
+            &mut wal::go_on,
+        );
+        (disk, restored, opened)
+    };
+    let (disk, _, opened) = open_copy(Some(Scarce(granted)), None);
+    if let Err(error) = opened {
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+        assert_eq!(*disk.files.borrow(), *files, "a start without memory has changed something");
+    }
+    let error = REFUSALS[granted as usize % REFUSALS.len()];
+    let (mut disk, _, opened) = open_copy(None, Some((Rc::new(Cell::new(granted)), error)));
+    if opened.is_err() {
+        drop(opened);
+        disk.refusal = None;
+        let (_, mut restored, opened) = open_copy(None, None);
+        opened.expect("nothing is refused");
+        let (mut found, _wal, _) = open(&disk).expect("nothing is refused any more");
+        assert_eq!(found.queue.next_id(), restored.queue.next_id());
+        assert_eq!(drain(&mut found), drain(&mut restored));
+    }
+}
+
+fn open_with(disk: &Memory, segment_size: u64) -> io::Result<(Restored, Wal, Report)> {
+    let options = Options { segment_size, sync: SyncPolicy::Within(Duration::ZERO), seed: 1 };
+    let mut restored = Restored::default();
+    let disk = Box::new(disk.clone());
+    let (wal, report) =
+        Wal::open(disk, options, &mut restored, calendar(), START, &mut wal::go_on)?;
+    restored.queue.check();
+    wal.check();
+    Ok((restored, wal, report))
+}
+
+/// Commits until the binlog has nothing left to do: what was damaged is written again, a piece in a
+/// turn.
+fn settle(restored: &Restored, wal: &mut Wal) {
+    let mut turns = 0;
+    while wal.next_deadline().is_some_and(|at| at <= START) {
+        let outcome = wal.commit(restored.jobs(), START);
+        assert!(outcome == CommitOutcome::Done && turns < 10_000);
+        turns += 1;
+    }
+    wal.check();
+}
+
+/// The next job of a tube, whatever its state.
+fn first(queue: &Queue, tube: Key<Tube>) -> Option<Key<Job>> {
+    let first = queue.first_ready(tube).or_else(|| queue.first_delayed(tube));
+    first.or_else(|| queue.first_buried(tube))
+}
+
+/// Deletes one job of each tube, puts one into a new tube and buries it.
+fn go_on(restored: &mut Restored, wal: &mut Wal) {
+    let names: Vec<String> = restored.queue.tube_names().map(str::to_owned).collect();
+    for name in names {
+        let Restored { queue, bodies } = restored;
+        let Some(tube) = queue.find_tube(&name) else { continue };
+        let Some(job) = first(queue, tube) else { continue };
+        let permit = wal.permit_delete(START).expect("there is always room for a delete");
+        wal.delete(permit, queue, job);
+        bodies.remove(queue.delete(job));
+    }
+    let client = restored.queue.join();
+    let put = Put { id: restored.queue.take_id(), pri: 1, delay: 2, ttr: 3, created_at: START };
+    let job = put_into(restored, wal, client, "new", put, b"body\r\n");
+    bury(restored, wal, client, job);
+    assert_eq!(wal.commit(restored.jobs(), START), CommitOutcome::Done);
+    wal.check();
+}
+
+fn put_into(
+    restored: &mut Restored,
+    wal: &mut Wal,
+    client: Key<Client>,
+    tube: &str,
+    put: Put,
+    body: &[u8],
+) -> Key<Job> {
+    let Restored { queue, bodies } = restored;
+    queue.use_tube(client, tube, bodies.budget_mut()).expect("there is memory");
+    let length = Wal::full_length(tube, body.len());
+    let body = bodies.store(body).expect("there is memory");
+    let permit = wal.permit_put(length, START).expect("there is room");
+    let job = queue.put(client, put, body, START);
+    wal.put(permit, restored.jobs(), job);
+    job
+}
+
+fn bury(restored: &mut Restored, wal: &mut Wal, client: Key<Client>, job: Key<Job>) {
+    let permit = wal.permit_update(START).expect("there is room");
+    restored.queue.reserve_job(client, job, START);
+    restored.queue.bury(job, 7, START);
+    wal.update(permit, &restored.queue, job, START);
+}
+
+/// A sound binlog of a few jobs in all states: in several small segments, or mostly in one that is
+/// so large that its mark is repeated.
+fn sound(is_large: bool) -> &'static Files {
+    static SMALL: OnceLock<Files> = OnceLock::new();
+    static LARGE: OnceLock<Files> = OnceLock::new();
+    if is_large {
+        LARGE.get_or_init(|| make_sound(24 * 1024, 12))
+    } else {
+        SMALL.get_or_init(|| make_sound(4096, 1))
+    }
+}
+
+fn make_sound(segment_size: u64, length: usize) -> Files {
+    let disk = Memory::default();
+    let (mut restored, mut wal, _) = open_with(&disk, segment_size).expect("it does not fail");
+    let client = restored.queue.join();
+    for number in 0..40u32 {
+        let name = ["a", "default", "long-tube-name"][number as usize % 3];
+        let (id, created_at) = (restored.queue.take_id(), START);
+        let put = Put { id, pri: number, delay: number % 4, ttr: 9, created_at };
+        let body = format!("{number}").repeat(number as usize * length) + "\r\n";
+        let job = put_into(&mut restored, &mut wal, client, name, put, body.as_bytes());
+        if number % 5 == 0 {
+            bury(&mut restored, &mut wal, client, job);
+        } else if number % 7 == 0 {
+            let permit = wal.permit_delete(START).expect("there is always room for a delete");
+            wal.delete(permit, &restored.queue, job);
+            restored.bodies.remove(restored.queue.delete(job));
+        }
+        assert_eq!(wal.commit(restored.jobs(), START), CommitOutcome::Done);
+    }
+    drop(wal);
+    disk.files.take()
+}
+
+/// The fuzzer's bytes as files: each two bytes of length, then so much of what is left.
+fn any_files(mut input: &[u8]) -> Files {
+    let mut files = Files::new();
+    while let Some((length, rest)) = input.split_first_chunk() {
+        let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());
+        let (bytes, rest) = rest.split_at(length);
+        let number = 1 + u32::try_from(files.len()).expect("few");
+        files.insert(Name::Segment(number), bytes.into());
+        input = rest;
+    }
+    files
+}
+
+/// The fuzzer's bytes as changes to sound files.
+fn damaged_files(is_large: bool, input: &[u8]) -> Files {
+    let mut files = sound(is_large).clone();
+    for edit in input.chunks_exact(6) {
+        let nth = usize::from(edit[1]) % files.len();
+        let (&name, bytes) = files.iter_mut().nth(nth).expect("one of them");
+        let at = usize::from(u16::from_le_bytes([edit[2], edit[3]])) % (bytes.len() + 1);
+        let length = usize::from(edit[4]);
+        let end = (at + length).min(bytes.len());
+        match edit[0] % 8 {
+            0..=2 if at < end => bytes[at] ^= edit[5],
+            3 => bytes[at..end].fill(edit[5]),
+            4 => bytes.truncate(at),
+            5 => {
+                // A piece of the file once more, at a wrong position.
+                let piece = bytes[at..end].to_vec();
+                let to = usize::from(edit[5]) * 16 % (bytes.len() + 1);
+                bytes.splice(to..to, piece);
+            }
+            6 => drop(bytes.drain(at..end)),
+            7 if files.len() > 1 => {
+                let bytes = files.remove(&name).unwrap_or_default();
+                if length % 2 == 0 {
+                    files.insert(Name::Segment(100 + u32::from(edit[5])), bytes);
+                }
+            }
+            _ => {}
+        }
+    }
+    files
+}
+
+/// Judges a binlog made of any bytes.
+pub(crate) fn judge(input: &[u8]) {
+    let Some((&mode, input)) = input.split_first() else { return };
+    let files = match mode & 1 {
+        0 => any_files(input),
+        _ => damaged_files(mode & 128 > 0, input),
+    };
+    // The input decides after how many calls one is refused.
+    refuse(&files, input.iter().fold(0, |sum, &byte| sum ^ u32::from(byte)) % 64);
+    let unreadable = match mode >> 1 & 7 {
+        0 => Some(EIO),
+        1 => Some(EIO + 1),
+        _ => None,
+    };
+    let unreadable = unreadable.and_then(|error| {
+        let nth = usize::from(mode >> 4 & 7) % files.len().max(1);
+        files.keys().nth(nth).map(|&name| (name, error))
+    });
+    let mut disk = Memory { files: Rc::new(RefCell::new(files)), unreadable, refusal: None };
+    let inspected = wal::inspect(&mut disk, calendar(), START, &mut wal::go_on);
+    let Ok((mut restored, mut wal, report)) = open(&disk) else {
+        assert!(inspected.is_err() && unreadable.is_some_and(|(_, error)| error != EIO));
+        return;
+    };
+    let jobs = format!("are needed by {} jobs", restored.queue.jobs());
+    let text = inspected.expect("what can be opened can be looked at").to_string();
+    assert!(text.contains(&jobs), "{text}");
+    let damaged = report.segments.iter().filter(|segment| segment.is_damaged());
+    let damaged: Vec<u32> = damaged.map(|segment| segment.number).collect();
+    let before = disk.files.borrow().clone();
+    go_on(&mut restored, &mut wal);
+    settle(&restored, &mut wal);
+    drop(wal);
+    let next_id = restored.queue.next_id();
+    let found = drain(&mut restored);
+    for number in damaged {
+        let (was, kept) = (Name::Segment(number), Name::Damaged(number));
+        assert_eq!(disk.files.borrow().get(&kept), before.get(&was));
+    }
+    let (mut restored, _wal, report) = open(&disk).expect("what cannot be read is set aside");
+    assert!(!report.is_damaged());
+    assert_eq!(restored.queue.next_id(), next_id);
+    assert_eq!(drain(&mut restored), found);
+}

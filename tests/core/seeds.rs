@@ -1,0 +1,87 @@
+//! Which seeds the simulators play, and how a run that panics fails.
+
+#![expect(clippy::disallowed_methods, reason = "whoever says MINUTES means real ones")]
+
+use std::{
+    any::Any,
+    cell::Cell,
+    env, panic,
+    panic::AssertUnwindSafe,
+    sync::Once,
+    time::{Duration, Instant},
+};
+
+/// Seeds from the environment. `SEED` alone is a single one, `RUNS` is how many, `MINUTES` is how
+/// long, from `SEED` on. `make sim` runs the two simulators one after the other, so each takes half
+/// the minutes.
+#[derive(Debug)]
+pub(crate) struct Seeds {
+    next: u64,
+    end: u64,
+    until: Option<Instant>,
+}
+
+impl Seeds {
+    /// `usual` seeds, unless the environment says otherwise.
+    pub(crate) fn new(usual: u64) -> Self {
+        let number = |name| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+        let (seed, runs, minutes) = (number("SEED"), number("RUNS"), number("MINUTES"));
+        let next = seed.unwrap_or(0);
+        let end = match (minutes, seed, runs) {
+            (Some(_), ..) => u64::MAX,
+            (None, Some(seed), _) => seed + 1,
+            (None, None, runs) => runs.unwrap_or(usual),
+        };
+        let until = minutes.map(|minutes| Instant::now() + Duration::from_secs(minutes * 30));
+        Self { next, end, until }
+    }
+
+    /// Whether there is a single seed.
+    pub(crate) fn is_one(&self) -> bool {
+        self.end == self.next + 1
+    }
+}
+
+impl Iterator for Seeds {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        let is_over = self.until.is_some_and(|until| Instant::now() >= until);
+        let seed = Some(self.next).filter(|&seed| seed < self.end && !is_over)?;
+        self.next += 1;
+        Some(seed)
+    }
+}
+
+/// The outcome of a run, with a panic as a failure, so that it is made short like any other.
+pub(crate) fn outcome(run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    let text = |panic: Box<dyn Any + Send>| match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => panic.downcast::<&str>().map_or_else(|_| "a panic".into(), |it| (*it).into()),
+    };
+    panic::catch_unwind(AssertUnwindSafe(run)).map_err(text)?
+}
+
+thread_local! {
+    /// Whether a panic of this thread is kept quiet.
+    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does something that is known to panic many times, without printing that.
+///
+/// The process has one hook for panics. It is set once, and still prints the panics of other tests.
+pub(crate) fn quietly<T>(act: impl FnOnce() -> T) -> T {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !IS_QUIET.get() {
+                usual(info);
+            }
+        }));
+    });
+    IS_QUIET.set(true);
+    let result = act();
+    IS_QUIET.set(false);
+    result
+}

@@ -1,0 +1,317 @@
+//! A world without sockets: the pure server, clients whose bytes arrive in pieces of any size,
+//! and a clock that jumps.
+
+use std::{collections::VecDeque, time::Duration};
+
+use beanstalkd::{
+    clock::Time,
+    collections::Key,
+    conn::Conn,
+    memory::MemorySource,
+    server::{COMMANDS_PER_CONNECTION, FeedResult, Identity, Rusage, Server, Settings},
+    wal::Wal,
+};
+use ct::Prng;
+
+/// How the bytes of one send arrive.
+#[derive(Debug, Clone)]
+pub(crate) enum Arrival {
+    /// All at once.
+    Whole,
+    /// One by one.
+    SingleBytes,
+    /// In pieces of random length.
+    Pieces(Prng),
+}
+
+impl Arrival {
+    fn next_piece(&mut self, available: usize) -> usize {
+        match self {
+            Self::Whole => available,
+            Self::SingleBytes => 1,
+            Self::Pieces(prng) => {
+                1 + usize::try_from(prng.below(available as u64)).expect("below a usize")
+            }
+        }
+    }
+}
+
+/// A client's end of a connection.
+#[derive(Debug)]
+struct Peer {
+    key: Key<Conn>,
+    in_flight: VecDeque<u8>,
+    arrived: Vec<u8>,
+    received: Vec<u8>,
+    has_ended: bool,
+    is_open: bool,
+    feed_result: FeedResult,
+}
+
+/// The server and all its clients.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) server: Server,
+    pub(crate) now: Time,
+    settings: Settings,
+    arrival: Arrival,
+    peers: Vec<Peer>,
+    /// What was put off because there was no memory is tried again at once: all that is due at the
+    /// latest time the server has set is due now.
+    is_short: bool,
+    /// Nothing happens except in turns that the test asks for.
+    is_paused: bool,
+    /// How many commands of a client are obeyed before their replies are sent.
+    share: u32,
+    /// The most bytes of replies that have ever waited for a client.
+    pub(crate) most_waiting: usize,
+}
+
+/// Constants where the real daemon asks the machine.
+pub(crate) fn identity() -> Identity {
+    Identity {
+        pid: 4711,
+        version: env!("CARGO_PKG_VERSION").into(),
+        id: "0123456789abcdef".into(),
+        hostname: "host".into(),
+        os: "os 1".into(),
+        platform: "machine".into(),
+        rusage: Rusage::default,
+    }
+}
+
+impl World {
+    pub(crate) fn new(arrival: Arrival, job_size_limit: u32) -> Self {
+        let now = Time::from_nanoseconds(1_000_000_000_000);
+        let settings = Settings { job_size_limit, binlog_size: 10_485_760, memory_limit: None };
+        let server = Server::new(identity(), settings, now);
+        let peers = Vec::new();
+        Self {
+            server,
+            now,
+            settings,
+            arrival,
+            peers,
+            is_short: false,
+            is_paused: false,
+            share: COMMANDS_PER_CONNECTION,
+            most_waiting: 0,
+        }
+    }
+
+    /// Limits the memory of all bodies; called before any client connects. From now on replies are
+    /// sent one by one, because unsent ones count too.
+    pub(crate) fn limit_memory(&mut self, bytes: u64) {
+        self.share = 1;
+        let settings = Settings { memory_limit: Some(bytes), ..self.settings };
+        self.server = Server::new(identity(), settings, self.now);
+    }
+
+    /// Takes memory from a source that may refuse at any call. What was refused and must be done is
+    /// tried again at once.
+    pub(crate) fn set_source(&mut self, memory: Box<dyn MemorySource>) {
+        self.server.set_memory(memory, 0, Duration::ZERO);
+        self.is_short = true;
+    }
+
+    /// Puts another server in the place of this one; no client is connected to it.
+    pub(crate) fn replace(&mut self, server: Server) {
+        for peer in &mut self.peers {
+            peer.is_open = false;
+        }
+        self.server = server;
+    }
+
+    /// Opens a connection and returns its number.
+    pub(crate) fn connect(&mut self) -> usize {
+        self.peers.push(Peer {
+            key: self.server.open(),
+            in_flight: VecDeque::new(),
+            arrived: Vec::new(),
+            received: Vec::new(),
+            has_ended: false,
+            is_open: true,
+            feed_result: FeedResult::More,
+        });
+        self.peers.len() - 1
+    }
+
+    /// The server's index of a connection, which decides the order if times are equal.
+    pub(crate) fn slot(&self, peer: usize) -> usize {
+        self.peers[peer].key.index()
+    }
+
+    pub(crate) fn send(&mut self, peer: usize, bytes: &[u8]) {
+        self.peers[peer].in_flight.extend(bytes);
+        self.settle();
+    }
+
+    /// Ends the client's side; it still reads.
+    pub(crate) fn half_close(&mut self, peer: usize) {
+        self.peers[peer].has_ended = true;
+        if self.peers[peer].is_open {
+            self.server.half_close(self.peers[peer].key);
+        }
+        self.settle();
+    }
+
+    /// Closes the client's connection.
+    pub(crate) fn close(&mut self, peer: usize) {
+        self.close_here(peer);
+        self.settle();
+    }
+
+    /// What the client has received since the last call.
+    pub(crate) fn receive(&mut self, peer: usize) -> Vec<u8> {
+        std::mem::take(&mut self.peers[peer].received)
+    }
+
+    /// What the client has received and not yet taken by `receive`.
+    pub(crate) fn received(&self, peer: usize) -> &[u8] {
+        &self.peers[peer].received
+    }
+
+    pub(crate) fn is_open(&self, peer: usize) -> bool {
+        self.peers[peer].is_open
+    }
+
+    pub(crate) fn drain(&mut self) {
+        self.server.drain();
+    }
+
+    pub(crate) fn end_drain(&mut self) {
+        self.server.end_drain();
+    }
+
+    /// Lets time pass, from one deadline to the next.
+    pub(crate) fn advance(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            let next = self.server.next_deadline().filter(|&at| at <= end && !self.is_paused);
+            let Some(deadline) = next else { break };
+            self.now = self.now.max(deadline);
+            self.tick();
+            self.settle();
+        }
+        self.now = end;
+    }
+
+    /// From now on things happen only in [`World::turn`].
+    pub(crate) fn pause_turns(&mut self) {
+        self.is_paused = true;
+    }
+
+    /// One turn, as in the event loop: what is due, then a share of every client's bytes.
+    pub(crate) fn turn(&mut self) {
+        self.server.tick(self.now);
+        for peer in 0..self.peers.len() {
+            self.deliver(peer);
+        }
+        self.flush();
+        self.server.reclaim();
+    }
+
+    /// Feeds one share of a client's bytes, and sends nothing.
+    pub(crate) fn feed(&mut self, peer: usize) {
+        self.deliver(peer);
+    }
+
+    /// Runs turns until nothing is left to do at this instant. Each client in turn gets as far as
+    /// it can, so that the order of events does not depend on how bytes arrive.
+    fn settle(&mut self) {
+        let mut is_busy = !self.is_paused;
+        while is_busy {
+            is_busy = self.flush();
+            if self.server.next_deadline().is_some_and(|at| at <= self.due_by()) {
+                self.tick();
+                is_busy = true;
+            }
+            for peer in 0..self.peers.len() {
+                while self.deliver(peer) {
+                    is_busy = true;
+                    self.flush();
+                }
+            }
+            self.server.reclaim();
+        }
+    }
+
+    /// Has what is due at `at` done now.
+    fn due_by(&self) -> Time {
+        if self.is_short { self.now.max(self.server.latest()) } else { self.now }
+    }
+
+    /// Does what is due. What the binlog alone has due needs a commit and no tick, which would take
+    /// a nanosecond that a server without a binlog does not take.
+    fn tick(&mut self) {
+        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= self.due_by());
+        let is_of_log = is_due(self.server.wal().and_then(Wal::next_deadline));
+        if !is_of_log || is_due(self.server.queue().next_deadline()) {
+            self.server.tick(self.now);
+        }
+    }
+
+    /// Feeds one share to the server; returns whether it took anything.
+    fn deliver(&mut self, number: usize) -> bool {
+        let peer = &mut self.peers[number];
+        if !peer.is_open || !self.server.takes_input(peer.key) {
+            return false;
+        }
+        if peer.feed_result == FeedResult::More {
+            if peer.in_flight.is_empty() {
+                if peer.has_ended {
+                    peer.has_ended = false;
+                    self.server.end_of_input(peer.key);
+                    return true;
+                }
+                return false;
+            }
+            let piece = self.arrival.next_piece(peer.in_flight.len());
+            peer.arrived.extend(peer.in_flight.drain(..piece));
+        }
+        let (consumed, feed_result) =
+            self.server.feed(peer.key, &peer.arrived, self.share, self.now);
+        peer.arrived.drain(..consumed);
+        peer.feed_result = feed_result;
+        true
+    }
+
+    /// Sends all replies; returns whether there were any.
+    fn flush(&mut self) -> bool {
+        let mut is_busy = false;
+        self.server.commit(self.now);
+        while let Some(key) = self.server.next_dirty() {
+            is_busy = true;
+            let of_key = |peer: &Peer| peer.is_open && peer.key == key;
+            if let Some(number) = self.peers.iter().position(of_key) {
+                self.transmit(number);
+            }
+        }
+        is_busy
+    }
+
+    fn transmit(&mut self, number: usize) {
+        let Self { peers, most_waiting, .. } = self;
+        let Peer { key, received, .. } = &mut peers[number];
+        *most_waiting = self.server.unsent(*key).max(*most_waiting);
+        while self.server.unsent(*key) > 0 {
+            let (slices, count) = self.server.output(*key);
+            let mut sent = 0;
+            for slice in &slices[..count] {
+                received.extend_from_slice(slice);
+                sent += slice.len();
+            }
+            self.server.sent(*key, sent);
+        }
+        if self.server.is_finished(*key) {
+            self.close_here(number);
+        }
+    }
+
+    fn close_here(&mut self, number: usize) {
+        let peer = &mut self.peers[number];
+        if std::mem::replace(&mut peer.is_open, false) {
+            self.server.close(peer.key, self.now);
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! What is synced when, seen in the daemon's system calls.
+//!
+//! Nothing here is judged by the clock. The order and the arguments of the calls show that a reply
+//! was sent after a sync, and that a wait was not too long.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use ct::{Daemon, LONG, eventually, skip};
+
+use crate::harness::{Folder, OURS, Peer, can_run, start};
+
+/// The calls that are traced.
+const CALLS: &str = "trace=write,writev,pwrite64,sendto,sendmsg,fdatasync,fsync,\
+                     rename,renameat,renameat2,unlink,unlinkat,openat,epoll_wait,epoll_pwait";
+
+/// One call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Call {
+    /// Bytes were sent to a client.
+    Send,
+    /// A file of the binlog was written.
+    Write(String),
+    /// A sync of a file of the binlog began: it covers what was written before.
+    BeginSync(String),
+    /// The sync has ended.
+    Sync(String),
+    /// The directory was synced.
+    SyncNames,
+    Rename {
+        from: String,
+        to: String,
+    },
+    Remove(String),
+    /// A wait for events, with its limit in milliseconds.
+    Wait {
+        milliseconds: i64,
+        has_events: bool,
+    },
+}
+
+/// A daemon whose calls are traced.
+struct Traced {
+    daemon: Daemon,
+    place: String,
+    trace: PathBuf,
+    folder: PathBuf,
+}
+
+impl Traced {
+    /// Starts it; `None`, and a line that says so, if calls cannot be traced here.
+    fn start(folder: &Folder, flags: &[&str]) -> Option<Self> {
+        // With -D the daemon is our child, and strace its grandchild.
+        if !can_run("strace", &["-D", "-o", "/dev/null", "true"]) {
+            skip("strace is not installed, or may not trace (Debian's package strace)");
+            return None;
+        }
+        let trace = folder.path().join("trace");
+        let trace_text = trace.to_str().expect("a plain name").to_owned();
+        let mut all =
+            vec!["-D", "-f", "-y", "-s", "12", "-o", &trace_text, "-e", CALLS, OURS, "-V"];
+        all.extend(["-l", "127.0.0.1", "-p", "0", "-b", folder.text()]);
+        all.extend(flags);
+        let (daemon, place) = start("strace", &all);
+        Some(Self { daemon, place, trace, folder: folder.path().into() })
+    }
+
+    /// The calls so far. Those between a reply and the next wait may be missing.
+    fn calls(&self) -> Vec<Call> {
+        let trace = fs::read_to_string(&self.trace).expect("a trace");
+        // The last line may be half there.
+        let whole = trace.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let mut calls = Vec::new();
+        let mut unfinished = BTreeMap::new();
+        for line in whole.lines() {
+            let Some((thread, line)) = line.trim_start().split_once(' ') else { continue };
+            let line = line.trim_start();
+            // Another thread's call may come between the two ends of one.
+            let line = if let Some((begin, _)) = line.split_once(" <unfinished ...>") {
+                calls.extend(beginning(begin, &self.folder));
+                unfinished.insert(thread, begin);
+                continue;
+            } else if let Some((_, end)) = line.split_once(" resumed>") {
+                unfinished.remove(thread).expect("its beginning").to_owned() + end
+            } else {
+                calls.extend(beginning(line, &self.folder));
+                line.to_owned()
+            };
+            calls.extend(call(&line, &self.folder));
+        }
+        calls
+    }
+
+    /// Ends the daemon and returns all its calls.
+    #[track_caller]
+    fn end(mut self) -> Vec<Call> {
+        self.daemon.signal(libc::SIGTERM).expect("it runs");
+        self.daemon.wait_exit(LONG).expect("it ends");
+        eventually("the trace is complete", || {
+            fs::read_to_string(&self.trace).is_ok_and(|trace| trace.contains("+++ exited with 0"))
+        });
+        self.calls()
+    }
+}
+
+/// A path's name within the folder; empty for the folder itself.
+fn file(path: &str, folder: &Path) -> Option<String> {
+    let name = Path::new(path).strip_prefix(folder).ok()?.to_str()?.to_owned();
+    Some(name).filter(|name| name != "trace")
+}
+
+/// The file or socket of a call's descriptor: `7</path/binlog.1>`.
+fn descriptor(arguments: &str) -> Option<&str> {
+    arguments.split_once('<')?.1.split_once('>').map(|(text, _)| text)
+}
+
+/// What counts when a call begins: a write may already be seen, a sync covers what was written
+/// before.
+fn beginning(line: &str, folder: &Path) -> Option<Call> {
+    let (name, arguments) = line.split_once('(')?;
+    let target = descriptor(arguments);
+    match name {
+        "sendto" | "sendmsg" => Some(Call::Send),
+        // A reply of several pieces goes out by writev.
+        "writev" if target?.starts_with("socket:") => Some(Call::Send),
+        // Zeros ahead of the records bring nothing that a sync must cover.
+        "pwrite64" if arguments.contains(&"\\0".repeat(12)) => None,
+        "write" | "writev" | "pwrite64" => file(target?, folder).map(Call::Write),
+        "fsync" | "fdatasync" => {
+            file(target?, folder).filter(|name| !name.is_empty()).map(Call::BeginSync)
+        }
+        _ => None,
+    }
+}
+
+/// What counts when a call has ended: `fdatasync(7</path/binlog.1>) = 0`.
+fn call(line: &str, folder: &Path) -> Option<Call> {
+    let (name, arguments) = line.split_once('(')?;
+    let (arguments, result) = arguments.rsplit_once(" = ")?;
+    let has_failed = result.starts_with('-');
+    let quoted = |number: usize| {
+        arguments.split('"').nth(2 * number + 1).and_then(|path| file(path, folder))
+    };
+    match name {
+        "fsync" | "fdatasync" if !has_failed => {
+            let name = file(descriptor(arguments)?, folder)?;
+            Some(if name.is_empty() { Call::SyncNames } else { Call::Sync(name) })
+        }
+        "rename" | "renameat" | "renameat2" if !has_failed => {
+            Some(Call::Rename { from: quoted(0)?, to: quoted(1)? })
+        }
+        "unlink" | "unlinkat" if !has_failed => quoted(0).map(Call::Remove),
+        "epoll_wait" | "epoll_pwait" => {
+            let arguments = arguments.trim_end_matches([' ', ')']).trim_end_matches(", NULL, 8");
+            let milliseconds = arguments.rsplit(", ").next()?.parse().ok()?;
+            Some(Call::Wait { milliseconds, has_events: !result.starts_with('0') })
+        }
+        _ => None,
+    }
+}
+
+fn is_segment(name: &str) -> bool {
+    name.starts_with("binlog.")
+}
+
+/// Puts, changes and deletes jobs of two clients, in batches, so that files fill and are removed.
+#[track_caller]
+fn work(place: &str) {
+    let (mut one, mut two) = (Peer::at(place), Peer::at(place));
+    for round in 0..30 {
+        let batch = "put 0 0 60 300\r\n".to_owned() + &"x".repeat(300) + "\r\n";
+        one.0.send(batch.repeat(3)).expect("the daemon takes it");
+        let ids = [(); 3].map(|()| {
+            let line = one.0.line().expect("a reply");
+            line.strip_prefix("INSERTED ").expect("an id").parse::<u64>().expect("an id")
+        });
+        for id in ids {
+            two.take(id);
+        }
+        let [first, second, third] = ids;
+        two.tell(&format!("bury {first} 5"), "BURIED");
+        two.tell(&format!("release {second} 5 1000"), "RELEASED");
+        one.tell(&format!("delete {first}"), "DELETED");
+        one.tell(&format!("delete {second}"), "DELETED");
+        if round % 4 > 0 {
+            two.tell(&format!("delete {third}"), "DELETED");
+        }
+    }
+    // Until the rest of the work is done: a wait without a limit.
+    one.tell("list-tube-used", "USING default");
+}
+
+/// Which files have writes that no sync covers.
+#[derive(Debug, Default)]
+struct Unsynced {
+    /// Those of them that were written before a sync that is under way.
+    files: BTreeMap<String, bool>,
+}
+
+impl Unsynced {
+    fn note(&mut self, call: &Call) {
+        match call {
+            Call::Write(name) => {
+                self.files.insert(name.clone(), false);
+            }
+            Call::BeginSync(name) => {
+                self.files.get_mut(name).into_iter().for_each(|is_covered| *is_covered = true);
+            }
+            Call::Sync(name) if self.files.get(name) == Some(&true) => {
+                self.files.remove(name);
+            }
+            Call::Rename { from, to } => {
+                if let Some(is_covered) = self.files.remove(from) {
+                    self.files.insert(to.clone(), is_covered);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A segment with such writes. A preallocated file's bytes are not needed before it is a
+    /// segment.
+    fn segment(&self) -> Option<&String> {
+        self.files.keys().find(|name| is_segment(name))
+    }
+}
+
+/// Whether every write was covered by a sync before the next reply.
+fn assert_nothing_leaves_unsynced(calls: &[Call]) {
+    let mut unsynced = Unsynced::default();
+    let mut names_changed = false;
+    for (at, call) in calls.iter().enumerate() {
+        unsynced.note(call);
+        match call {
+            Call::SyncNames => names_changed = false,
+            Call::Rename { to, .. } => {
+                assert_eq!(unsynced.segment(), None, "call {at}: a new name before its sync");
+                assert!(!names_changed, "call {at}: the name {to} before the last one is sure");
+                names_changed = true;
+            }
+            Call::Remove(name) if is_segment(name) => {
+                assert!(!names_changed, "call {at}: {name} goes before the last name is sure");
+                assert_eq!(unsynced.segment(), None, "call {at}: {name} goes before that");
+                names_changed = true;
+            }
+            Call::Send => {
+                assert_eq!(unsynced.segment(), None, "call {at}: a reply before the sync");
+                assert!(!names_changed, "call {at}: a reply before the directory's sync");
+            }
+            _ => {}
+        }
+    }
+}
+
+#[track_caller]
+fn count(calls: &[Call], is_it: impl Fn(&Call) -> bool) -> usize {
+    calls.iter().filter(|call| is_it(call)).count()
+}
+
+/// With `-f0` a power cut would lose changes that were acknowledged.
+///
+/// Proves: B8.
+#[test]
+fn with_f0_no_reply_leaves_before_what_it_says_is_synced() {
+    let folder = Folder::new();
+    let mut segments = 0;
+    // Once more, because a start also changes names.
+    for _ in 0..2 {
+        let Some(traced) = Traced::start(&folder, &["-f0", "-s", "4096"]) else { return };
+        work(&traced.place);
+        let calls = traced.end();
+        assert_nothing_leaves_unsynced(&calls);
+        assert!(count(&calls, |call| matches!(call, Call::Send)) > 200);
+        let is_removed = |call: &Call| matches!(call, Call::Remove(name) if is_segment(name));
+        assert!(count(&calls, is_removed) > 5, "files went");
+        segments += count(&calls, |call| matches!(call, Call::Rename { .. }));
+    }
+    assert!(segments > 20, "files ended: {segments}");
+}
+
+/// With `-f0` each of many commands that arrive together would wait for a sync of its own.
+///
+/// Proves: B8.
+#[test]
+fn with_f0_commands_that_arrive_together_share_a_sync() {
+    let folder = Folder::new();
+    let Some(traced) = Traced::start(&folder, &["-f0"]) else { return };
+    let mut client = Peer::at(&traced.place);
+    client.0.send("put 0 0 60 1\r\nx\r\n".repeat(100)).expect("the daemon takes it");
+    for id in 1..=100 {
+        assert_eq!(client.0.line().expect("a reply"), format!("INSERTED {id}"));
+    }
+    let calls = traced.end();
+    let syncs = count(&calls, |call| matches!(call, Call::Sync(name) if name == "binlog.1"));
+    let writes = count(&calls, |call| matches!(call, Call::Write(name) if name == "binlog.1"));
+    // The commands may arrive in a few pieces.
+    assert!((1..10).contains(&syncs), "{syncs} syncs, {writes} writes");
+    assert_eq!(syncs, writes);
+}
+
+/// The last changes before a long rest would never be synced, and a power cut hours later would
+/// lose them.
+///
+/// Proves: B8.
+#[test]
+fn what_is_written_is_synced_soon_also_when_nothing_follows() {
+    let folder = Folder::new();
+    let Some(traced) = Traced::start(&folder, &["-f", "50"]) else { return };
+    let mut client = Peer::at(&traced.place);
+    for puts in 1..=3 {
+        client.put(0, 0, b"x");
+        eventually("it is synced, though nothing happens", || {
+            let mut unsynced = Unsynced::default();
+            let calls = traced.calls();
+            for call in &calls {
+                unsynced.note(call);
+            }
+            let is_write = |call: &&Call| matches!(call, Call::Write(name) if is_segment(name));
+            calls.iter().filter(is_write).count() >= puts && unsynced.segment().is_none()
+        });
+    }
+    // Between a write and the beginning of its sync, all waits that ran out were no longer
+    // together than it may take.
+    let calls = traced.end();
+    let (mut is_dirty, mut waited, mut syncs) = (false, 0, 0);
+    for (at, call) in calls.iter().enumerate() {
+        match call {
+            Call::Write(name) if is_segment(name) => is_dirty = true,
+            Call::BeginSync(name) if is_segment(name) => {
+                syncs += usize::from(is_dirty);
+                (is_dirty, waited) = (false, 0);
+            }
+            Call::Wait { milliseconds, has_events } if is_dirty => {
+                assert!(*milliseconds >= 0, "call {at}: waits without end");
+                waited += if *has_events { 0 } else { *milliseconds };
+                // A wait may end a moment early, and be followed by one for the rest.
+                assert!(waited <= 52, "call {at}: has waited {waited} ms");
+            }
+            _ => {}
+        }
+    }
+    assert!(!is_dirty, "all was synced before the end");
+    assert!(syncs >= 3, "{syncs} syncs came by themselves");
+}
+
+/// With a long time between syncs each change would wait for the disk all the same.
+///
+/// Proves: B8.
+#[test]
+fn a_late_sync_is_not_made_early() {
+    let folder = Folder::new();
+    let Some(traced) = Traced::start(&folder, &["-f", "3600000"]) else { return };
+    let mut client = Peer::at(&traced.place);
+    for _ in 0..20 {
+        client.put(0, 0, b"x");
+    }
+    let syncs = |calls: &[Call]| {
+        count(calls, |call| matches!(call, Call::Sync(name) if name == "binlog.1"))
+    };
+    let calls = traced.calls();
+    assert_eq!(syncs(&calls), 0, "an hour has not passed");
+    assert!(count(&calls, |call| matches!(call, Call::Write(name) if name == "binlog.1")) >= 20);
+    assert_eq!(syncs(&traced.end()), 1, "but its end has come");
+}
+
+/// A full file would never be synced, because later syncs go to the file that is being written.
+///
+/// Proves: B8.
+#[test]
+fn a_full_file_is_synced_before_the_next_begins() {
+    let folder = Folder::new();
+    let Some(traced) = Traced::start(&folder, &["-f", "3600000", "-s", "4096"]) else { return };
+    work(&traced.place);
+    let calls = traced.end();
+    let mut unsynced = Unsynced::default();
+    let (mut ended, mut gone) = (0, 0);
+    for (at, call) in calls.iter().enumerate() {
+        unsynced.note(call);
+        match call {
+            Call::Rename { to, .. } if is_segment(to) => {
+                assert_eq!(unsynced.segment(), None, "call {at}: {to} begins");
+                ended += 1;
+            }
+            Call::Remove(name) if is_segment(name) => gone += 1,
+            _ => {}
+        }
+    }
+    assert!(ended > 10 && gone > 5, "{ended} files ended, {gone} went");
+}
+
+/// With `-F` changes would wait for syncs all the same.
+///
+/// Proves: B8.
+#[test]
+fn with_capital_f_nothing_is_ever_synced() {
+    let folder = Folder::new();
+    for _ in 0..2 {
+        let Some(traced) = Traced::start(&folder, &["-F", "-s", "4096"]) else { return };
+        work(&traced.place);
+        let calls = traced.end();
+        assert_eq!(count(&calls, |it| matches!(it, Call::Sync(_) | Call::SyncNames)), 0);
+        assert!(count(&calls, |it| matches!(it, Call::Rename { .. })) > 10, "files ended");
+        assert!(count(&calls, |it| matches!(it, Call::Remove(_))) > 5, "files went");
+    }
+}

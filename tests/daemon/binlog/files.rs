@@ -1,0 +1,250 @@
+//! The directory: names, modes and sizes, the lock, and what else a restart must keep.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    thread,
+    time::{Duration, Instant},
+};
+
+use ct::{eventually, skip};
+
+use crate::harness::{Folder, OURS, Peer, can_run, complaints, end, fails_to_start, original};
+
+/// A delay that does not end during a test.
+const FAR: u32 = 100_000;
+
+fn is_root() -> bool {
+    can_run("sh", &["-c", r#"test "$(id -u)" = 0"#])
+}
+
+/// Tools would not find the binlog's files, or other users could read them.
+///
+/// Proves: Q24, E29.
+#[test]
+fn files_have_the_names_modes_and_sizes_of_the_originals() {
+    let folder = Folder::new();
+    let daemon = folder.serve(OURS, &["-s", "5000"]);
+    let mut client = Peer::of(&daemon);
+    assert_eq!(client.value::<u64>("stats", "binlog-max-size"), 5000, "as it was given");
+    // Rounded up; the second is preallocated for when the first is full.
+    eventually("both are there", || folder.files().into_values().eq([8192, 8192]));
+    let names: Vec<_> = folder.files().into_keys().collect();
+    assert!(names[0] == "binlog.1" && names[1].starts_with("spare."), "{names:?}");
+    let first = client.put(0, 0, b"x");
+    assert_eq!(client.look(first).expect("a job").file, 1);
+    // A job larger than a file gets a larger file, which is preallocated too.
+    let id = client.put(0, 0, &vec![b'x'; 50_000]);
+    let file = client.look(id).expect("a job").file;
+    let size = folder.files()[&format!("binlog.{file}")];
+    assert!(size > 50_000 && size % 4096 == 0, "{size}");
+    for name in folder.files().into_keys() {
+        let metadata = fs::metadata(folder.path().join(&name)).expect("a file");
+        assert_eq!(metadata.permissions().mode() & 0o7777, 0o400, "{name}");
+    }
+    assert!(folder.path().join("lock").exists());
+    end(daemon, libc::SIGTERM);
+
+    // A start never appends to a segment it finds; preallocated bytes that were not used are cut
+    // off.
+    let before = folder.files();
+    let daemon = folder.serve(OURS, &["-s", "5000"]);
+    let mut client = Peer::of(&daemon);
+    assert_eq!(client.value::<u64>("stats", "binlog-current-index"), file + 1);
+    assert_eq!(client.look(id).expect("a job").body.len(), 50_000);
+    for (name, size) in folder.files().iter().filter(|(name, _)| before.contains_key(*name)) {
+        let is_cut = name.starts_with("spare.") || *size <= before[name];
+        assert!(is_cut, "{name} has grown from {} to {size}", before[name]);
+    }
+}
+
+/// Two daemons on one directory would overwrite each other's jobs.
+///
+/// Proves: Q24, Q22.
+#[test]
+fn one_directory_has_one_daemon() {
+    let folder = Folder::new();
+    let daemon = folder.serve(OURS, &["-s", "4096"]);
+    let id = Peer::of(&daemon).put(0, 0, b"x");
+    eventually("all is prepared", || folder.files().into_values().eq([4096, 4096]));
+    let before = folder.files();
+    let (code, stderr) = fails_to_start(OURS, &["-b", folder.text()]);
+    assert_eq!((code, stderr.lines().count()), (10, 1), "{stderr}");
+    assert!(stderr.contains(folder.text()) && stderr.contains("lock"), "{stderr}");
+    if let Some(original) = original() {
+        let (code, stderr) = fails_to_start(&original, &["-b", folder.text()]);
+        assert_eq!(code, 10, "the original must stay out: {stderr}");
+    }
+    assert_eq!(folder.files(), before);
+    assert_eq!(Peer::of(&daemon).look(id).expect("its job").body, b"x");
+    // The lock ends with its process, however that ends.
+    end(daemon, libc::SIGKILL);
+    end(folder.serve(OURS, &[]), libc::SIGTERM);
+    if let Some(original) = original() {
+        let _original = folder.serve(original, &[]);
+        let (code, stderr) = fails_to_start(OURS, &["-b", folder.text()]);
+        assert_eq!((code, stderr.lines().count()), (10, 1), "{stderr}");
+    }
+}
+
+/// A daemon whose directory cannot be used would start without a binlog, and lose all jobs at its
+/// end.
+///
+/// Proves: Q22, Q24.
+#[test]
+fn a_directory_that_cannot_be_had_ends_it_with_status_10() {
+    let folder = Folder::new();
+    let nowhere = folder.path().join("nowhere");
+    let file = folder.path().join("file");
+    fs::write(&file, "").expect("a file");
+    let mut cases = vec![(nowhere, vec![]), (file, vec![])];
+    let closed = Folder::new();
+    fs::set_permissions(closed.path(), fs::Permissions::from_mode(0o555)).expect("ours");
+    // Root may write anywhere, so the daemon becomes another user.
+    match (is_root(), can_run("id", &["nobody"])) {
+        (false, _) => cases.push((closed.path().into(), vec![])),
+        (true, true) => cases.push((closed.path().into(), vec!["-u", "nobody"])),
+        (true, false) => skip("there is no user nobody"),
+    }
+    for (path, more) in cases {
+        let path = path.to_str().expect("a plain name");
+        let (code, stderr) = fails_to_start(OURS, &[&["-b", path], &more[..]].concat());
+        assert_eq!((code, stderr.lines().count()), (10, 1), "{path}: {stderr}");
+        assert!(stderr.contains(path), "{stderr}");
+    }
+    fs::set_permissions(closed.path(), fs::Permissions::from_mode(0o755)).expect("ours");
+}
+
+/// After a start with a smaller job limit all larger jobs, and those behind them in the file, would
+/// be lost without a line in the log.
+///
+/// Proves: B14.
+#[test]
+fn a_smaller_job_limit_keeps_larger_jobs() {
+    let folder = Folder::new();
+    let daemon = folder.serve(OURS, &[]);
+    let mut client = Peer::of(&daemon);
+    let sizes = [1000, 5, 60_000, 7];
+    let ids = sizes.map(|size| client.put(0, 0, &vec![b'x'; size]));
+    end(daemon, libc::SIGKILL);
+    for _ in 0..2 {
+        let daemon = folder.serve(OURS, &["-z", "10"]);
+        let mut client = Peer::of(&daemon);
+        for (id, size) in ids.into_iter().zip(sizes) {
+            assert_eq!(client.look(id).expect("the job").body.len(), size);
+        }
+        assert_eq!(client.0.put(0, 0, 60, b"12345678901").expect("a reply"), "JOB_TOO_BIG");
+        assert_eq!(client.take(ids[2]).len(), 60_000, "it can be worked off");
+        assert_eq!(complaints(&daemon), "");
+        end(daemon, libc::SIGKILL);
+    }
+}
+
+/// After a restart a new job would get an id that a client still holds for a deleted one.
+///
+/// Proves: B16.
+#[test]
+fn ids_never_come_back() {
+    let folder = Folder::new();
+    let mut next = 1;
+    for _ in 0..4 {
+        let daemon = folder.serve(OURS, &["-s", "4096"]);
+        let mut client = Peer::of(&daemon);
+        for _ in 0..100 {
+            assert_eq!(client.put(0, 0, &[b'x'; 300]), next);
+            client.tell(&format!("delete {next}"), "DELETED");
+            next += 1;
+        }
+        end(daemon, libc::SIGKILL);
+        // And a start without any command.
+        end(folder.serve(OURS, &["-s", "4096"]), libc::SIGTERM);
+    }
+}
+
+/// Clients would be refused while the binlog is read, instead of waiting.
+///
+/// Proves: Q20.
+#[test]
+fn clients_wait_while_the_log_is_read() {
+    let folder = Folder::new();
+    let daemon = folder.serve(OURS, &[]);
+    let id = Peer::of(&daemon).put(0, 0, b"x");
+    end(daemon, libc::SIGTERM);
+    // A pipe in place of the lock holds the daemon up before it reads the log: opening one for
+    // writing takes a reader.
+    let lock = folder.path().join("lock");
+    fs::remove_file(&lock).expect("the old one");
+    let path = lock.to_str().expect("a plain name");
+    if !can_run("mkfifo", &[path]) {
+        return skip("there is no mkfifo");
+    }
+    let daemon = folder.serve(OURS, &["-V"]);
+    let mut client = Peer::of(&daemon);
+    client.0.send(format!("peek {id}\r\n")).expect("the connection takes it");
+    assert!(!daemon.stderr().contains("the binlog had"), "{}", daemon.stderr());
+    let reader = fs::OpenOptions::new().read(true).open(&lock).expect("the daemon writes");
+    assert_eq!(client.0.line().expect("a reply"), format!("FOUND {id} 1"));
+    assert!(daemon.stderr().contains("the binlog had 1 jobs"), "{}", daemon.stderr());
+    drop(reader);
+}
+
+/// After a restart a delay would begin anew, or would not count the time that the daemon was down.
+///
+/// Proves: Q25.
+#[test]
+fn time_goes_on_while_the_daemon_is_down() {
+    let folder = Folder::new();
+    let daemon = folder.serve(OURS, &[]);
+    let mut client = Peer::of(&daemon);
+    let soon = client.put(0, 1, b"soon");
+    let far = client.put(0, FAR, b"far");
+    let released = client.put(0, 0, b"released");
+    client.take(released);
+    client.tell(&format!("release {released} 0 1"), "RELEASED");
+    let began = Instant::now();
+    let before = client.look(far).expect("a job");
+    end(daemon, libc::SIGKILL);
+    thread::sleep(Duration::from_millis(1100));
+    let daemon = folder.serve(OURS, &[]);
+    let mut client = Peer::of(&daemon);
+    for id in [soon, released] {
+        assert_eq!(client.look(id).expect("a job").text("state"), "ready", "its time has passed");
+    }
+    let after = client.look(far).expect("a job");
+    assert_eq!(after.text("state"), "delayed");
+    let passed = before.time_left - after.time_left;
+    assert!((1..=began.elapsed().as_secs() + 2).contains(&passed), "{before:?} {after:?}");
+    assert!(after.age > before.age);
+}
+
+/// If an operator removes a file by hand, the jobs of other files would be lost as well.
+///
+/// Proves: Q24.
+#[test]
+fn a_file_removed_by_hand_takes_only_its_own_jobs() {
+    let folder = Folder::new();
+    let start = || folder.serve(OURS, &["-s", "4096"]);
+    let daemon = start();
+    let mut client = Peer::of(&daemon);
+    let ids: Vec<_> = (0..20).map(|_| client.put(0, 0, &[b'x'; 1000])).collect();
+    let files: Vec<_> = ids.iter().map(|&id| client.look(id).expect("a job").file).collect();
+    let remove = |number: u64| {
+        fs::remove_file(folder.path().join(format!("binlog.{number}"))).expect("a file");
+    };
+    // While the daemon runs: the jobs are in memory, and nothing changes.
+    remove(files[0]);
+    for &id in &ids[..10] {
+        client.tell(&format!("delete {id}"), "DELETED");
+    }
+    assert_eq!(complaints(&daemon), "");
+    end(daemon, libc::SIGKILL);
+    // And while it does not run.
+    let removed = files[12];
+    remove(removed);
+    let daemon = start();
+    let mut client = Peer::of(&daemon);
+    for (&id, &file) in ids.iter().zip(&files).skip(10) {
+        assert_eq!(client.look(id).is_some(), file != removed, "job {id} in {file}");
+    }
+    assert!(ids[..10].iter().all(|&id| client.look(id).is_none()));
+}

@@ -1,0 +1,381 @@
+//! A full disk, and one on which every write fails; both work again later.
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    {fs, io},
+};
+
+use ct::{Daemon, Prng, eventually, skip};
+
+use crate::harness::{Folder, OURS, Peer, Seen, can_run, end, start};
+
+/// A small file system in memory that only its daemons see, so that it ends with them. It needs no
+/// root if the system lets users have name spaces.
+#[derive(Debug)]
+struct SmallDisk {
+    /// Keeps the file system until its standard input ends.
+    keeper: Child,
+    folder: Folder,
+}
+
+const UNSHARE: [&str; 2] = ["--map-root-user", "--mount"];
+
+impl SmallDisk {
+    /// Makes one of `size` bytes; `None`, and a line that says so, if the system does not allow
+    /// that.
+    fn new(size: u64) -> Option<Self> {
+        let folder = Folder::new();
+        let mount = format!("mount -t tmpfs -o size={size} tmpfs {}", folder.text());
+        if !can_run("unshare", &[&UNSHARE[..], &["sh", "-c", &mount]].concat()) {
+            skip("no file system can be mounted here, not even in a name space of its own");
+            return None;
+        }
+        let script = format!("{mount} && echo mounted && exec cat");
+        let keeper = Command::new("unshare")
+            .args(UNSHARE)
+            .args(["sh", "-c", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut keeper = keeper.expect("it has just been done");
+        let mut word = [0; 8];
+        let output = keeper.stdout.as_mut().expect("piped");
+        io::Read::read_exact(output, &mut word).expect("it has just been done");
+        assert_eq!(word, *b"mounted\n");
+        Some(Self { keeper, folder })
+    }
+
+    fn serve(&self, flags: &[&str]) -> (Daemon, String) {
+        let keeper = self.keeper.id().to_string();
+        let mut all = vec!["--target", &*keeper, "--user", "--mount", "--preserve-credentials"];
+        all.extend([OURS, "-V", "-l", "127.0.0.1", "-p", "0", "-b", self.folder.text()]);
+        all.extend(flags);
+        start("nsenter", &all)
+    }
+
+    /// A file that is no part of the binlog.
+    fn ballast(&self) -> PathBuf {
+        let root = format!("/proc/{}/root", self.keeper.id());
+        let inside = self.folder.path().strip_prefix("/").expect("an absolute path");
+        Path::new(&root).join(inside).join("ballast")
+    }
+
+    /// Writes a file that fills the disk.
+    fn fill(&self) {
+        let open = fs::OpenOptions::new().append(true).create(true).open(self.ballast());
+        let mut ballast = open.expect("a file");
+        let full = (0..100_000).find_map(|_| ballast.write_all(&[1; 4096]).err());
+        assert_eq!(full.map(|error| error.kind()), Some(io::ErrorKind::StorageFull));
+    }
+
+    /// Removes that file.
+    fn empty(&self) {
+        fs::remove_file(self.ballast()).expect("it was filled");
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        // The keeper ends with its input.
+        let _ = self.keeper.wait();
+    }
+}
+
+/// A delay that does not end during a test.
+const FAR: u32 = 100_000;
+
+/// Puts jobs of a size until there is no space for another, and returns how many.
+#[track_caller]
+fn put_until_full(client: &mut Peer, size: usize) -> u64 {
+    for count in 0..10_000 {
+        match &*client.0.put(9, 0, 60, &vec![b'x'; size]).expect("a reply") {
+            "OUT_OF_MEMORY" => return count,
+            reply => assert!(reply.starts_with("INSERTED "), "{reply}"),
+        }
+    }
+    panic!("the disk is not full");
+}
+
+/// Jobs 1 to 20 in all states, and more; then so full a disk that no change fits.
+struct FullDisk {
+    disk: SmallDisk,
+    daemon: Daemon,
+    place: String,
+    client: Peer,
+    /// Holds the jobs 13 to 20.
+    worker: Peer,
+    last: u64,
+}
+
+const FLAGS: [&str; 3] = ["-f0", "-s", "8192"];
+
+impl FullDisk {
+    #[track_caller]
+    fn new() -> Option<Self> {
+        let disk = SmallDisk::new(512 * 1024)?;
+        let (daemon, place) = disk.serve(&FLAGS);
+        let (mut client, mut worker) = (Peer::at(&place), Peer::at(&place));
+        for id in 1..=20 {
+            let delay = if (5..=8).contains(&id) { FAR } else { 0 };
+            assert_eq!(client.put(5, delay, &[b'x'; 200]), id);
+        }
+        (9..=20).for_each(|id| drop(worker.take(id)));
+        (9..=12).for_each(|id| worker.tell(&format!("bury {id} 5"), "BURIED"));
+        disk.fill();
+        let mut last = 20;
+        for size in [1000, 100, 10, 0] {
+            last += put_until_full(&mut client, size) + 1;
+        }
+        // There may be space for one more change of another job.
+        let mut is_full = false;
+        for id in 21..last {
+            if client.ask(&format!("reserve-job {id}")) == "NOT_FOUND" {
+                continue; // The id of a put that was refused.
+            }
+            client.0.line().expect("a body");
+            match &*client.ask(&format!("release {id} 6 {FAR}")) {
+                "RELEASED" => {}
+                "OUT_OF_MEMORY" => {
+                    is_full = true;
+                    break;
+                }
+                reply => panic!("{reply}"),
+            }
+        }
+        assert!(is_full, "the disk has room for every change");
+        Some(Self { disk, daemon, place, client, worker, last })
+    }
+}
+
+#[track_caller]
+fn state(client: &mut Peer, id: u64) -> Option<String> {
+    client.look(id).map(|seen| seen.text("state").to_owned())
+}
+
+/// On a full disk a job could never be returned, or a change would be acknowledged that is not
+/// written.
+///
+/// Proves: B9, B11, E26.
+#[test]
+fn on_a_full_disk_what_is_refused_changes_nothing() {
+    let Some(FullDisk { disk, daemon, mut client, mut worker, last, .. }) = FullDisk::new() else {
+        return;
+    };
+    let warning = "no room for the binlog, jobs are refused when it is used up";
+    assert_eq!(daemon.stderr().matches(warning).count(), 1, "{}", daemon.stderr());
+
+    assert_eq!(client.0.put(0, 0, 60, b"x").expect("a reply"), "OUT_OF_MEMORY");
+    assert_eq!(client.look(last + 1), None, "a put that is refused leaves nothing");
+    worker.tell(&format!("release 13 1 {FAR}"), "OUT_OF_MEMORY");
+    worker.tell("touch 13", "TOUCHED");
+    worker.tell("bury 14 1", "INTERNAL_ERROR");
+    worker.tell("touch 14", "TOUCHED");
+    client.tell("kick-job 9", "INTERNAL_ERROR");
+    assert_eq!(state(&mut client, 9).as_deref(), Some("buried"));
+    client.tell("kick-job 5", "INTERNAL_ERROR");
+    assert_eq!(state(&mut client, 5).as_deref(), Some("delayed"));
+    let buried =
+        |client: &mut Peer| client.value::<u32>("stats-tube default", "current-jobs-buried");
+    assert_eq!(buried(&mut client), 4);
+    let moved = client.ask("kick 4294967295");
+    let moved: u32 = moved.strip_prefix("KICKED ").expect("kicked").parse().expect("a number");
+    assert_eq!(moved, 4 - buried(&mut client), "those that were counted have moved");
+    // A worker must be able to give a job back as it is.
+    worker.tell("release 15 3 0", "RELEASED");
+    let seen = client.look(15).expect("the job");
+    assert_eq!((seen.text("state"), seen.number("pri")), ("ready", 3));
+    for id in [1, 5, 12] {
+        client.tell(&format!("delete {id}"), "DELETED");
+    }
+    worker.tell("delete 16", "DELETED");
+    // No job is stranded: a worker can delete its own, and any client the others.
+    for id in [13, 14, 17, 18] {
+        worker.tell(&format!("delete {id}"), "DELETED");
+    }
+    for id in [2, 3, 4, 6, 7, 8, 9, 10, 11, 15] {
+        client.tell(&format!("delete {id}"), "DELETED");
+    }
+    // When there is space again, all works again without a restart.
+    disk.empty();
+    eventually("puts are taken again", || {
+        client.0.put(0, 0, 60, b"x").expect("a reply").starts_with("INSERTED ")
+    });
+    worker.tell("bury 19 0", "BURIED");
+    worker.tell(&format!("release 20 0 {FAR}"), "RELEASED");
+    client.tell("kick 1", "KICKED 1");
+    eventually("it says so", || daemon.stderr().contains("there is room for the binlog again"));
+}
+
+/// The daemon would not start on a full disk, and no space could be freed without a start.
+///
+/// Proves: E26, B9, B10.
+#[test]
+fn a_restart_on_a_full_disk_finds_every_job_and_lets_them_go() {
+    let Some(mut full) = FullDisk::new() else { return };
+    let before = full.client.look_through(1..full.last + 1);
+    full.worker.tell("release 15 3 0", "RELEASED");
+    end(full.daemon, libc::SIGKILL);
+
+    // The space that a start frees is soon taken again.
+    let (daemon, place) = full.disk.serve(&FLAGS);
+    let mut client = Peer::at(&place);
+    full.disk.fill();
+    put_until_full(&mut client, 0);
+    let after = client.look_through(1..full.last + 1);
+    assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
+    let state = |seen: &Seen| seen.text("state").to_owned();
+    for (id, job) in &before {
+        let expected = if state(job) == "reserved" { "ready".into() } else { state(job) };
+        assert_eq!(state(&after[id]), expected, "job {id}");
+        assert!(job.body == after[id].body, "job {id}");
+    }
+    for id in before.keys() {
+        client.tell(&format!("delete {id}"), "DELETED");
+    }
+    end(daemon, libc::SIGKILL);
+    let (_daemon, place) = full.disk.serve(&FLAGS);
+    let mut client = Peer::at(&place);
+    let left = client.look_through(1..full.last + 1);
+    assert!(left.is_empty(), "deleted jobs are back: {:?}", left.keys());
+    client.put(0, 0, b"x");
+    assert_ne!(place, full.place);
+}
+
+/// If no segment of the usual size fits on the disk, changes would be refused though a smaller one
+/// would do.
+///
+/// Proves: B9, E26.
+#[test]
+fn where_no_whole_segment_fits_a_small_one_serves() {
+    let Some(disk) = SmallDisk::new(1024 * 1024) else { return };
+    let (daemon, place) = disk.serve(&["-f0", "-s", "65536"]);
+    let count = put_until_full(&mut Peer::at(&place), 20_000);
+    end(daemon, libc::SIGTERM);
+    // Now segments are larger than the space that is left.
+    let (daemon, place) = disk.serve(&["-f0", "-s", "524288"]);
+    let mut client = Peer::at(&place);
+    for id in 1..=count {
+        client.tell(&format!("delete {id}"), "DELETED");
+    }
+    let put = |client: &mut Peer| client.0.put(0, 0, 60, b"x").expect("a reply");
+    eventually("there is room", || put(&mut client).starts_with("INSERTED"));
+    drop(daemon);
+}
+
+/// A disk that is full of records of deleted jobs would refuse new ones, though the queue is empty.
+///
+/// Proves: B9.
+#[test]
+fn garbage_makes_room_where_no_whole_segment_fits() {
+    let Some(disk) = SmallDisk::new(768 * 1024) else { return };
+    let (_daemon, place) = disk.serve(&["-F", "-s", "524288"]);
+    let mut client = Peer::at(&place);
+    let mut put = |body: &[u8]| {
+        let reply = client.0.put(0, 0, 60, body).expect("a reply");
+        let id = reply.strip_prefix("INSERTED ");
+        if let Some(id) = id {
+            client.tell(&format!("delete {id}"), "DELETED");
+        }
+        id.is_some()
+    };
+    let body = vec![b'x'; 30_000];
+    // Ten times what the disk holds is written, even if some puts are refused.
+    for _ in 0..10 * 768 / 30 {
+        eventually("there is room", || put(&body));
+    }
+}
+
+/// Starts a daemon whose writes can be made to fail by a limit on the size of its files.
+fn start_limitable(folder: &Folder) -> Option<(Daemon, String)> {
+    if !can_run("prlimit", &["--fsize=1000000", "true"]) {
+        skip("prlimit is not installed (Debian's package util-linux)");
+        return None;
+    }
+    let script = r#"trap "" XFSZ; exec "$0" "$@""#;
+    let arguments = ["-c", script, OURS, "-V", "-l", "127.0.0.1", "-p", "0", "-b", folder.text()];
+    Some(start("/bin/sh", &arguments))
+}
+
+fn limit(daemon: &Daemon, size: &str) {
+    let pid = daemon.pid().to_string();
+    assert!(can_run("prlimit", &["--pid", &pid, &format!("--fsize={size}:unlimited")]));
+}
+
+/// After a failed write a job would be in two states at once, or would be acknowledged though it is
+/// not written.
+///
+/// Proves: B2, E27.
+#[test]
+fn after_a_failed_write_nothing_is_acknowledged_until_it_works_again() {
+    let folder = Folder::new();
+    let Some((daemon, place)) = start_limitable(&folder) else { return };
+    let (mut client, mut worker) = (Peer::at(&place), Peer::at(&place));
+    for id in 1..=4 {
+        assert_eq!(client.put(0, 0, b"x"), id);
+    }
+    worker.take(1);
+    worker.take(2);
+    limit(&daemon, "0");
+    // It is unknown what was written, so there is no reply.
+    client.0.send("put 0 0 60 1\r\nx\r\n").expect("it is taken");
+    assert_eq!(client.0.rest().expect("an end"), b"");
+    let mut client = Peer::at(&place);
+    assert_eq!(client.0.put(0, 0, 60, b"x").expect("a reply"), "INTERNAL_ERROR");
+    for refused in ["bury 1 0", "release 1 0 0", "release 1 0 10", "delete 1"] {
+        worker.tell(refused, "INTERNAL_ERROR");
+    }
+    worker.tell("touch 1", "TOUCHED");
+    client.tell("delete 3", "INTERNAL_ERROR");
+    client.tell("reserve-with-timeout 0", "TIMED_OUT");
+    assert_eq!(state(&mut client, 3).as_deref(), Some("ready"), "reads go on");
+    limit(&daemon, "unlimited");
+    eventually("it works again", || worker.ask("bury 1 7") == "BURIED");
+    client.tell("delete 3", "DELETED");
+    worker.tell("delete 2", "DELETED");
+    let id = client.put(0, 0, b"later");
+    end(daemon, libc::SIGKILL);
+    let daemon = folder.serve(OURS, &[]);
+    let mut client = Peer::of(&daemon);
+    let jobs = client.look_through(1..id + 1);
+    // The put without a reply may be there.
+    let states: Vec<_> = jobs.iter().filter(|&(&id, _)| id != 5).collect();
+    let states: Vec<_> = states.iter().map(|&(&id, seen)| (id, seen.text("state"))).collect();
+    assert_eq!(states, [(1, "buried"), (4, "ready"), (id, "ready")]);
+}
+
+/// A daemon that was stopped while it compacted on a full disk started again with a page too little
+/// for one segment with space for every delete. It refused every change, and no client could delete
+/// a job to free space.
+#[test]
+fn a_restart_on_a_disk_that_the_log_has_filled_leaves_room_for_deletes() {
+    let mut prng = Prng::new(5);
+    for size in (200..1000).step_by(60) {
+        let Some(disk) = SmallDisk::new(size * 1024) else { return };
+        let (mut daemon, mut place) = disk.serve(&["-F"]);
+        let mut client = Peer::at(&place);
+        let (mut jobs, mut refused) = (Vec::new(), 0);
+        while refused < 20 {
+            let reply = client.0.put(0, 0, 60, b"0123456789").expect("a reply");
+            match reply.strip_prefix("INSERTED ") {
+                Some(id) => jobs.push(id.to_owned()),
+                None => refused += 1,
+            }
+            if !jobs.is_empty() && prng.chance(9, 20) {
+                let nth = usize::try_from(prng.below(jobs.len() as u64)).expect("small");
+                client.tell(&format!("delete {}", jobs.swap_remove(nth)), "DELETED");
+            }
+        }
+        for restart in 1..=3 {
+            end(daemon, libc::SIGKILL);
+            (daemon, place) = disk.serve(&["-F"]);
+            client = Peer::at(&place);
+            let Some(id) = jobs.pop() else { break };
+            let reply = client.0.command(&format!("delete {id}")).expect("a reply");
+            assert_eq!(reply, "DELETED", "{size} KiB, restart {restart}: {}", daemon.stderr());
+        }
+        end(daemon, libc::SIGKILL);
+    }
+}

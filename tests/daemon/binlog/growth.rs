@@ -1,0 +1,151 @@
+//! How much space a binlog takes.
+
+use std::{collections::VecDeque, fmt::Write};
+
+use ct::Daemon;
+
+use crate::harness::{Folder, OURS, Peer, from_environment};
+
+const JOBS: u64 = 200;
+const BODY: usize = 100;
+const SEGMENT: u64 = 64 * 1024;
+
+/// How many changes, unless CYCLES is set.
+const CYCLES: usize = 20_000;
+
+/// How many commands are sent at once.
+const AT_ONCE: usize = 100;
+
+/// How often a binlog that is too large is looked at again.
+const LOOKS: u32 = 10;
+
+/// A short record: a name's length and eighty bytes.
+const SHORT: u64 = 84;
+
+/// A worker that releases its jobs again and again would fill the disk with old records.
+///
+/// Proves: B7.
+#[test]
+fn jobs_released_for_ever_take_no_more_room() {
+    let mut load = Load::start(&["-F"]);
+    for _ in (0..load.cycles).step_by(AT_ONCE) {
+        load.batch();
+        let size = load.size();
+        assert!(size <= BOUND, "{size} bytes: {:?}", load.folder.files());
+    }
+    load.finish();
+}
+
+/// Under a load that never rests, files would never be removed, and fill the disk. A file is
+/// removed when what replaces its records is synced, so until then there are one or several more.
+///
+/// Proves: B7.
+#[test]
+fn files_go_under_a_load_that_never_rests() {
+    let mut load = Load::start(&[]);
+    for _ in (0..load.cycles).step_by(AT_ONCE) {
+        load.batch();
+    }
+    let patience = load.cycles.max(20 * CYCLES);
+    let enough = (0..patience).step_by(AT_ONCE).find(|_| {
+        load.batch();
+        load.size() <= BOUND
+    });
+    assert!(enough.is_some(), "{} bytes: {:?}", load.size(), load.folder.files());
+    load.finish();
+}
+
+/// What the jobs' records take: each a full one, in tube `default` and with CR LF, and a short one.
+const LIVE: u64 = JOBS * (SHORT + 7 + BODY as u64 + 2 + SHORT);
+
+const BOUND: u64 = 2 * SEGMENT + 2 * LIVE;
+
+/// A daemon, and a client that keeps it busy: it sends a batch before it reads the replies to the
+/// one before.
+struct Load {
+    folder: Folder,
+    client: Peer,
+    /// A command that only takes a turn.
+    other: Peer,
+    _daemon: Daemon,
+    cycles: usize,
+    done: usize,
+    sent: VecDeque<u64>,
+    largest: u64,
+}
+
+impl Load {
+    fn start(flags: &[&str]) -> Self {
+        let folder = Folder::new();
+        let segment = SEGMENT.to_string();
+        let daemon = folder.serve(OURS, &[&["-s", &segment], flags].concat());
+        let (mut client, other) = (Peer::of(&daemon), Peer::of(&daemon));
+        for id in 1..=JOBS {
+            assert_eq!(client.put(0, 0, &[b'x'; BODY]), id);
+        }
+        let cycles = from_environment("CYCLES").unwrap_or(CYCLES);
+        let sent = VecDeque::new();
+        let mut load =
+            Self { folder, client, other, _daemon: daemon, cycles, done: 0, sent, largest: 0 };
+        load.send();
+        load
+    }
+
+    fn send(&mut self) {
+        let mut commands = String::new();
+        for _ in 0..AT_ONCE {
+            let id = self.sent.back().map_or(1, |last| last % JOBS + 1);
+            write!(commands, "reserve-job {id}\r\nrelease {id} 0 1000\r\n")
+                .expect("a string grows");
+            self.sent.push_back(id);
+        }
+        self.client.0.send(commands).expect("the daemon takes it");
+    }
+
+    fn batch(&mut self) {
+        self.send();
+        self.receive();
+    }
+
+    fn receive(&mut self) {
+        for _ in 0..AT_ONCE {
+            let id = self.sent.pop_front().expect("it was sent");
+            let line = self.client.0.line().expect("a reply");
+            assert_eq!(line, format!("RESERVED {id} {BODY}"));
+            self.client.0.bytes(BODY + 2).expect("its body");
+            assert_eq!(self.client.0.line().expect("a reply"), "RELEASED");
+        }
+        self.done += AT_ONCE;
+    }
+
+    /// How many bytes all files of the binlog have now. A listing is no snapshot: one file may be
+    /// removed after it was listed, and another may come before the listing ends. Or the system has
+    /// stopped the daemon between the two. So too much counts only if it is still there some turns
+    /// of the daemon later.
+    fn size(&mut self) -> u64 {
+        let mut size = u64::MAX;
+        for _ in 0..LOOKS {
+            size = size.min(self.folder.files().values().sum());
+            if size <= BOUND {
+                break;
+            }
+            // The second is answered in a turn after the first one's.
+            for _ in 0..2 {
+                self.other.tell("list-tube-used", "USING default");
+            }
+        }
+        self.largest = self.largest.max(size);
+        size
+    }
+
+    fn finish(mut self) {
+        self.receive();
+        let segments: u64 = self.client.value("stats", "binlog-current-index");
+        let written = self.done as u64 * SHORT;
+        assert!(segments >= written / SEGMENT, "only {segments} segments for {written} bytes");
+        let Self { done, largest, .. } = self;
+        println!(
+            "{done} cycles, {segments} segments, at most {largest} bytes seen; {BOUND} allowed"
+        );
+    }
+}

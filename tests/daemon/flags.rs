@@ -1,0 +1,245 @@
+//! Flags: what they mean, what is refused and with which exit status, and what completes them.
+
+use std::{fs, net::TcpListener, process::Command};
+
+use beanstalkd::cli;
+use ct::skip;
+
+use crate::harness::{Ended, OURS, Peer, daemon, run_to_its_end, start, terminate, try_start};
+
+/// `--help` or `--version` would start a daemon, or end with the status of an error.
+///
+/// Proves: Q22.
+#[test]
+fn help_and_version_are_printed_and_nothing_starts() {
+    let version = format!("beanstalkd {}\n", env!("CARGO_PKG_VERSION"));
+    let cases = [
+        ("-h", cli::usage()),
+        ("--help", cli::usage()),
+        ("-VhV", cli::usage()),
+        ("--verbose --help --version", cli::usage()),
+        ("--version", version.clone()),
+        ("-v", version.clone()),
+        ("-p 1 -Vv -h", version.clone()),
+        // What follows is not read any more.
+        ("-hx", cli::usage()),
+        ("-h -x -p", cli::usage()),
+        ("-v --porter start", version.clone()),
+        ("-vz ten", version),
+    ];
+    for (line, wanted) in cases {
+        let wanted = Ended { code: 0, stdout: wanted, stderr: String::new() };
+        assert_eq!(run_to_its_end(OURS, &words(line)), wanted, "{line}");
+    }
+}
+
+/// A daemon would start although its service file has a mistake, and do something else than what
+/// was meant.
+///
+/// Proves: Q22.
+#[test]
+fn arguments_that_make_no_sense_end_it_with_status_5() {
+    let cases = [
+        ("-x", "unknown flag: -x"),
+        ("-Vx", "unknown flag: -x"),
+        ("--porter 1", "unknown flag: --porter"),
+        ("--port", "flag requires an argument: --port"),
+        ("--verbose=2", "flag takes no argument: --verbose"),
+        ("-l ::1,", "an address is missing: ::1,"),
+        ("start", "unknown argument: start"),
+        ("-p 0 stop", "unknown argument: stop"),
+        ("-l", "flag requires an argument: -l"),
+        ("-VVp", "flag requires an argument: -p"),
+        ("-z 10k", "invalid size: 10k"),
+        ("-zten", "invalid size: ten"),
+        ("-f soon", "invalid size: soon"),
+        ("--", "unknown flag: --"),
+        ("-p 0 -- -V", "unknown flag: --"),
+        // The first mistake is reported, and no later flag mends it.
+        ("-z ten -z 5", "invalid size: ten"),
+        ("-s 4096k -s 4096", "invalid size: 4096k"),
+        ("-f soon -F -x", "invalid size: soon"),
+        ("-l ::1, -l ::1", "an address is missing: ::1,"),
+        ("-x -h", "unknown flag: -x"),
+        ("start -v", "unknown argument: start"),
+    ];
+    for (line, wanted) in cases {
+        let stderr = format!("beanstalkd: {wanted}\n{}", cli::usage());
+        let wanted = Ended { code: 5, stdout: String::new(), stderr };
+        assert_eq!(run_to_its_end(OURS, &words(line)), wanted, "{line}");
+    }
+}
+
+/// If the help or an error cannot be printed because the disk is full, the daemon would panic and
+/// dump core, and the exit status would not tell a wrong flag.
+///
+/// Proves: Q22.
+#[test]
+fn a_text_that_cannot_be_printed_is_no_reason_to_panic() {
+    for (script, wanted) in
+        [(r#""$0" -x 2>/dev/full"#, 5), (r#""$0" -h >/dev/full"#, 1), (r#""$0" -v >/dev/full"#, 1)]
+    {
+        let Ended { code, stderr, .. } = run_to_its_end("/bin/sh", &["-c", script, OURS]);
+        assert!(!stderr.contains("panicked"), "{script}: {stderr}");
+        assert_eq!(code, wanted, "{script}");
+    }
+}
+
+/// A daemon that cannot start would not say why, or would end with the status of another reason.
+///
+/// Proves: Q22.
+#[test]
+fn each_reason_not_to_start_has_its_status_and_one_clear_line() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("it is bound").port();
+    let cases = [
+        ("-b /no/such/directory -p 0".into(), 10, "-b: "),
+        ("-u no-such-user -l 127.0.0.1 -p 0".into(), 33, "no-such-user"),
+        (format!("-l 127.0.0.1 -p {port}"), 111, "Address already in use"),
+        // The original takes these for other ports.
+        (format!("-l 127.0.0.1 -p {}", u32::from(port) + 65536), 111, "there is no such port"),
+        ("-l 127.0.0.1 -p 4294967296".into(), 111, "there is no such port"),
+        ("-l 127.0.0.1 -p 18446744073709551616".into(), 111, "there is no such port"),
+        ("-l 127.0.0.1 -p -65535".into(), 111, "there is no such port"),
+        // No resolver asks the network for a name with an empty label.
+        ("-l no..such..host -p 0".into(), 111, "no..such..host"),
+        // An address that no machine has: it is reserved for documents (RFC 5737).
+        ("-l 192.0.2.1 -p 0".into(), 111, "192.0.2.1"),
+        ("-l 127.0.0.1 -p no-such-service".into(), 111, "no-such-service"),
+        ("-l unix:/no/such/directory/socket".into(), 111, "/no/such/directory/socket"),
+        ("-l unix:".into(), 111, "unix:"),
+    ];
+    for (line, status, wanted) in cases {
+        let Ended { code, stdout, stderr } = run_to_its_end(OURS, &words(&line));
+        assert_eq!((code, &*stdout), (status, ""), "{line}: {stderr}");
+        let errors: Vec<_> =
+            stderr.lines().filter_map(|line| line.strip_prefix("beanstalkd: error: ")).collect();
+        assert!(errors.len() == 1 && errors[0].contains(wanted), "{line}: {stderr}");
+        assert!(stderr.ends_with(&format!("{}\n", errors[0])), "{line}: {stderr}");
+    }
+    // The original keeps its binlog in the root directory then.
+    let Ended { code, stderr, .. } = run_to_its_end(OURS, &["-b", "", "-p0", "-l127.0.0.1"]);
+    assert_eq!(code, 10, "{stderr}");
+}
+
+/// Command lines that were written for the original would mean something else.
+///
+/// Proves: Q22.
+#[test]
+fn flags_can_be_joined_combined_and_repeated() {
+    let cases = [
+        ("-VVp0 -l127.0.0.1 -z10", 10),
+        ("-Vl 127.0.0.1 -p0 -z 10 -z20", 20),
+        ("-z 10 -l 192.0.2.1 -p 1 -V -z 30 -l localhost -p 0", 30),
+    ];
+    for (line, job_size) in cases {
+        let (_daemon, place) = start(OURS, &words(line));
+        assert_eq!(Peer::at(&place).count("stats", "max-job-size"), job_size, "{line}");
+    }
+}
+
+/// A port that is given as a service's name would be refused.
+///
+/// Proves: Q22.
+#[test]
+fn a_port_can_be_a_service_name() {
+    let services = fs::read_to_string("/etc/services").unwrap_or_default();
+    let services = services.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let (name, place) = (words.next()?, words.next()?);
+        let port: u16 = place.strip_suffix("/tcp")?.parse().ok()?;
+        // Above the privileged ports, below those that the system gives to clients.
+        (1024..32768).contains(&port).then_some((name, port))
+    });
+    for (name, port) in services {
+        if let Ok((_daemon, place)) = try_start(OURS, &["-Vl127.0.0.1", "-p", name]) {
+            assert_eq!(place, format!("127.0.0.1:{port}"), "{name}");
+            Peer::at(&place).check();
+            return;
+        }
+    }
+    skip("no service of /etc/services is free");
+}
+
+/// Flags of old service files that no longer mean the same would be taken without a warning.
+///
+/// Proves: Q22.
+#[test]
+fn what_is_not_obeyed_to_the_letter_is_warned_of() {
+    let cases = [
+        ("-c", "-c does nothing", 65_535),
+        ("-n", "-n does nothing", 65_535),
+        ("-z 1073741824", "", 1 << 30),
+        ("-z 1073741825", "-z 1073741825 is too large", 1 << 30),
+        ("-z -1", "-z -1 is too large", 1 << 30),
+        ("-z 18446744073709551616", "-z 18446744073709551616 is too large", 1 << 30),
+        ("-s 2147483649", "-s 2147483649 is too large", 65_535),
+        ("-s 99999999999999999999", "-s 99999999999999999999 is too large", 65_535),
+    ];
+    for (line, warning, job_size) in cases {
+        let daemon = daemon(&words(line));
+        assert_eq!(Peer::of(&daemon).count("stats", "max-job-size"), job_size, "{line}");
+        let stderr = daemon.stderr();
+        let warnings: Vec<_> = stderr.lines().filter(|line| line.contains("warning: ")).collect();
+        assert_eq!(warnings.len(), usize::from(!warning.is_empty()), "{line}: {stderr}");
+        assert!(warnings.iter().all(|line| line.contains(warning)), "{line}: {stderr}");
+    }
+}
+
+/// A mistake in a size would fill the disk, or the directory with a file for each job; one in the
+/// time between syncs would end the daemon.
+#[test]
+fn a_size_out_of_all_proportion_does_no_harm() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("a plain name");
+    let (mut daemon, place) = start(OURS, &["-l127.0.0.1", "-p0", "-s1", "-f-1", "-b", path]);
+    let mut client = Peer::at(&place);
+    for _ in 0..3 {
+        client.put(0, 0, b"x");
+    }
+    assert_eq!(terminate(&mut daemon), 0);
+    let names = fs::read_dir(path).expect("a folder").flatten().map(|entry| entry.file_name());
+    let segments = names.filter(|name| name.to_string_lossy().starts_with("binlog."));
+    assert_eq!(segments.count(), 1, "three small jobs fit into 4096 bytes");
+    // Without a binlog it is only shown.
+    let daemon = self::daemon(&["-s", "-1"]);
+    assert_eq!(Peer::of(&daemon).count("stats", "binlog-max-size"), 1 << 31);
+}
+
+/// A shell would print an error at each key, because it cannot read its completions.
+#[test]
+fn shells_take_their_completions() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for shell in ["bash", "zsh", "fish"] {
+        let output = Command::new(OURS).args(["--completions", shell]).output();
+        let output = output.expect("it starts");
+        assert!(output.status.success() && output.stderr.is_empty(), "{shell}");
+        let path = folder.path().join(shell);
+        fs::write(&path, output.stdout).expect("a file");
+        match Command::new(shell).arg("-n").arg(&path).output() {
+            Err(_) => skip(&format!("there is no {shell}")),
+            Ok(output) => {
+                let stderr = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success() && stderr.is_empty(), "{shell}: {stderr}");
+            }
+        }
+    }
+    let complete = |before: &str, word: &str| {
+        let script = r#"source "$0"; _beanstalkd beanstalkd "$2" "$1"; echo "${COMPREPLY[@]}""#;
+        let output = Command::new("bash")
+            .args(["-c", script])
+            .args([folder.path().join("bash").to_str().expect("a plain name"), before, word])
+            .output();
+        output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let Ok(found) = complete("beanstalkd", "--bin") else { return };
+    assert_eq!(found, "--binlog --binlog-size");
+    assert_eq!(complete("--completions", "f").expect("bash"), "fish");
+    assert_eq!(complete("-p", "").expect("bash"), "");
+    assert!(complete("-u", "roo").expect("bash").contains("root"));
+    assert!(complete("-V", "-").expect("bash").contains("--max-job-size"));
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}

@@ -1,0 +1,19 @@
+//! What the tests of the real binary share: starting, watching and ending daemons, and clients of
+//! them. A failure here fails the test at the line that called it.
+
+#[cfg(target_os = "linux")]
+mod folder;
+#[cfg(target_os = "linux")]
+mod peer;
+#[cfg(target_os = "linux")]
+mod proc;
+#[cfg(target_os = "linux")]
+mod process;
+#[cfg(target_os = "linux")]
+mod socket;
+
+#[cfg(target_os = "linux")]
+pub(crate) use self::{folder::*, peer::*, proc::*, process::*, socket::*};
+
+/// The path of the daemon that is tested.
+pub(crate) const OURS: &str = env!("CARGO_BIN_EXE_beanstalkd");

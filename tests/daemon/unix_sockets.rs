@@ -1,0 +1,249 @@
+//! UNIX sockets: the file's mode, files that were left over, and several starts at one path.
+
+use std::{
+    fs,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::{
+            fs::{FileTypeExt, MetadataExt, PermissionsExt},
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::Path,
+    process::Command,
+};
+
+use beanstalkd::sys;
+use ct::{Client, Daemon, LONG, eventually};
+
+use crate::harness::{Ended, OURS, Peer, THEN_BECOME, run_to_its_end, start, terminate};
+
+/// Clients on the same machine could not connect, or every user could.
+///
+/// Proves: Q23.
+#[test]
+fn a_unix_socket_has_the_mode_of_the_umask() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("socket");
+    for (scheme, umask, mode) in [("unix:", "077", 0o700), ("unix://", "027", 0o750)] {
+        let script = format!("umask {umask}{THEN_BECOME}");
+        let address = format!("{scheme}{}", path.display());
+        let (daemon, place) = start("/bin/sh", &["-c", &script, OURS, "-Vl", &address]);
+        assert_eq!(place, address);
+        let found = fs::metadata(&path).expect("a socket file");
+        assert!(found.file_type().is_socket());
+        assert_eq!(found.permissions().mode() & 0o777, mode);
+        let mut client = Peer::at(&format!("unix:{}", path.display()));
+        client.put(0, 0, b"a\r\nb");
+        assert_eq!(client.reserve(), (1, b"a\r\nb".to_vec()));
+        drop(daemon); // Killed, so the next one finds its file.
+    }
+}
+
+/// After a crash the daemon would not start again until its socket file is removed by hand.
+///
+/// Proves: Q23.
+#[test]
+fn a_socket_file_that_was_left_over_is_replaced() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("socket");
+    drop(UnixListener::bind(&path).expect("a socket"));
+    let address = format!("unix:{}", path.display());
+    for _ in 0..2 {
+        let (daemon, _) = start(OURS, &["-Vl", &address]);
+        Peer::at(&address).check();
+        drop(daemon);
+        assert!(path.exists(), "a process that is killed removes nothing");
+    }
+    let (mut daemon, _) = start(OURS, &["-Vl", &address]);
+    assert_eq!(terminate(&mut daemon), 0);
+    assert!(!path.exists(), "the socket file stays");
+}
+
+/// A daemon that is started a second time by mistake would cut the first one off from its clients
+/// for ever.
+///
+/// Proves: B18, Q23.
+#[test]
+fn a_second_start_leaves_the_first_one_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("socket");
+    let address = format!("unix:{}", path.display());
+    let (mut first, _) = start(OURS, &["-Vl", &address]);
+    let mut client = Peer::at(&address);
+    client.put(0, 0, b"x");
+    for _ in 0..2 {
+        let Ended { code, stdout, stderr } = run_to_its_end(OURS, &["-l", &address]);
+        assert_eq!((code, &*stdout), (111, ""));
+        let place = path.display();
+        let wanted = format!("beanstalkd: error: cannot listen on {place}: another process does\n");
+        assert_eq!(stderr, wanted);
+        client.check();
+        assert_eq!(Peer::at(&address).ask("delete 2"), "NOT_FOUND");
+    }
+    assert_eq!(client.reserve(), (1, b"x".to_vec()));
+    assert_eq!(terminate(&mut first), 0);
+    assert!(!path.exists(), "the socket file stays");
+}
+
+/// Two daemons that start at a socket file left over by a power cut would each remove the other's
+/// new one: both would run, and no client could reach the first.
+///
+/// Proves: B18.
+#[test]
+fn of_several_starts_at_once_one_serves_and_the_others_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("socket");
+    let address = format!("unix:{}", path.display());
+    // Each waits for the end of its input before it becomes the daemon, so all go on at once.
+    let script = r#"echo waits >&2; read -r _; exec "$0" -l "$1""#;
+    for round in 0..40 {
+        drop(UnixListener::bind(&path).expect("a socket"));
+        let (waits, gate) = UnixStream::pair().expect("a pair");
+        let start = |_| {
+            let mut command = Command::new("/bin/sh");
+            let input = OwnedFd::from(waits.try_clone().expect("a copy"));
+            command.args(["-c", script, OURS, &address]).stdin(input);
+            Daemon::spawn_command(&mut command)
+        };
+        let started: Result<Vec<_>, _> = (0..4).map(start).collect();
+        let started = started.expect("they start");
+        for daemon in &started {
+            eventually("it waits", || daemon.stderr().contains("waits"));
+        }
+        drop(gate);
+        let mut serving = Vec::new();
+        for mut daemon in started {
+            let says = |daemon: &Daemon, word| daemon.stderr().contains(word);
+            let mut status = None;
+            eventually("it listens or ends", || {
+                status = daemon.exit_status();
+                status.is_some() || says(&daemon, "listens on")
+            });
+            match status {
+                None => serving.push(daemon),
+                Some(status) => assert_eq!(status.code(), Some(111), "{}", daemon.stderr()),
+            }
+        }
+        assert_eq!(serving.len(), 1, "round {round}");
+        Peer::at(&address).check();
+        let names = fs::read_dir(folder.path()).expect("a folder").flatten();
+        let names: Vec<_> = names.map(|entry| entry.file_name()).collect();
+        assert_eq!(names, ["socket"], "nothing else is left beside it");
+        assert_eq!(terminate(&mut serving[0]), 0);
+    }
+}
+
+/// A daemon that starts while another is setting up its socket would take that for a file left
+/// over, and remove it.
+///
+/// Proves: B18.
+#[test]
+fn a_start_does_not_touch_a_socket_that_another_is_setting_up() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("socket");
+    let address = format!("unix:{}", path.display());
+    // Bound, and not listening yet.
+    drop(UnixListener::bind(&path).expect("a socket"));
+    let before = fs::metadata(&path).expect("a socket file").ino();
+    let lock = folder.path().join(".socket.beanstalkd-start");
+    let file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&lock);
+    let file = file.expect("a file");
+    sys::lock_file(&file).expect("nobody else has it");
+    let Ended { code, stderr, .. } = run_to_its_end(OURS, &["-l", &address]);
+    assert_eq!(code, 111, "{stderr}");
+    let place = path.display();
+    let wanted = format!("cannot listen on {place}: another process is about to\n");
+    assert_eq!(stderr, format!("beanstalkd: error: {wanted}"));
+    assert_eq!(fs::metadata(&path).expect("it stays").ino(), before);
+    // A daemon that is killed at this moment leaves both files behind, and the next start removes
+    // them.
+    drop(file);
+    assert!(lock.exists());
+    let (mut daemon, _) = start(OURS, &["-l", &address]);
+    Peer::at(&address).check();
+    assert!(!lock.exists());
+    assert_eq!(terminate(&mut daemon), 0);
+}
+
+/// A second start would hang for ever, without a line in the log, if the first daemon is too busy
+/// to accept.
+///
+/// Proves: B18.
+#[test]
+fn a_second_start_does_not_wait_for_a_busy_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("socket");
+    let busy = UnixListener::bind(&path).expect("a socket");
+    shrink_backlog(&busy);
+    let address = format!("unix:{}", path.display());
+    let _first_in_line = Client::connect(&address).expect("room for one");
+    let mut second = Daemon::spawn_raw(Path::new(OURS), &["-l", &address]).expect("a start");
+    let status = second.wait_exit(LONG).expect("it ends");
+    assert_eq!(status.code(), Some(111));
+    assert!(second.stderr().contains("another process does"), "{}", second.stderr());
+    assert!(path.exists());
+}
+
+/// A mistake in the path would delete a file that is no socket.
+///
+/// Proves: B18, Q23.
+#[test]
+fn what_is_no_socket_is_not_removed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("file"), "precious").expect("a file");
+    fs::create_dir(at("folder")).expect("a folder");
+    std::os::unix::fs::symlink(at("file"), at("link")).expect("a link");
+    for name in ["file", "folder", "link"] {
+        let address = format!("unix:{}", at(name).display());
+        let Ended { code, stdout, stderr } = run_to_its_end(OURS, &["-l", &address]);
+        assert_eq!((code, &*stdout), (111, ""), "{name}");
+        let place = at(name).display().to_string();
+        let wanted = format!("beanstalkd: error: cannot listen on {place}: a file is in the way\n");
+        assert_eq!(stderr, wanted);
+    }
+    assert_eq!(fs::read_to_string(at("link")).expect("a link to a file"), "precious");
+    assert!(at("folder").is_dir());
+}
+
+/// A daemon that ends would remove the socket file of its successor.
+///
+/// Proves: B18.
+#[test]
+fn at_the_end_it_removes_only_its_own_socket() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("socket");
+    let address = format!("unix:{}", path.display());
+    let (mut first, _) = start(OURS, &["-Vl", &address]);
+    fs::remove_file(&path).expect("its socket file");
+    let (_second, _) = start(OURS, &["-Vl", &address]);
+    assert_eq!(terminate(&mut first), 0);
+    Peer::at(&address).check();
+}
+
+/// A path that is too long for the system would be cut short, or refused without the reason.
+///
+/// Proves: Q23.
+#[test]
+fn too_long_a_path_is_refused_with_its_reason() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for length in [108, 300] {
+        let path = folder.path().join("x".repeat(length));
+        let address = format!("unix:{}", path.display());
+        let Ended { code, stdout, stderr } = run_to_its_end(OURS, &["-l", &address]);
+        assert_eq!((code, &*stdout), (111, ""));
+        let wanted = format!("beanstalkd: error: cannot listen on {address}: path must be shorter");
+        assert!(stderr.starts_with(&wanted), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
+}
+
+/// Lets only one connection wait to be accepted.
+#[expect(unsafe_code, reason = "std does not let the length of the line be chosen")]
+fn shrink_backlog(listener: &UnixListener) {
+    // SAFETY: takes no pointers, and the descriptor is open while it is borrowed.
+    let result = unsafe { libc::listen(listener.as_raw_fd(), 0) };
+    assert_eq!(result, 0);
+}
