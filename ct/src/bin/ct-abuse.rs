@@ -46,10 +46,10 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[String]) -> Result<bool, String> {
     let config = config(arguments)?;
-    let mut tell = |line: &str| eprintln!("{line}");
-    let rows = abuse::run(&config, &mut tell).map_err(|error| error.to_string())?;
+    let mut progress = |line: &str| eprintln!("{line}");
+    let rows = abuse::run(&config, &mut progress).map_err(|error| error.to_string())?;
     print(&abuse::report::table(&rows));
-    Ok(abuse::is_good(&config, &rows))
+    Ok(abuse::meets_goals(&config, &rows))
 }
 
 fn config(arguments: &[String]) -> Result<Config, String> {
@@ -57,7 +57,7 @@ fn config(arguments: &[String]) -> Result<Config, String> {
         targets: Vec::new(),
         only: Vec::new(),
         connections: 20_000,
-        many: 100_000,
+        items: 100_000,
         rounds: 3,
     };
     let mut arguments = arguments.iter();
@@ -70,7 +70,7 @@ fn config(arguments: &[String]) -> Result<Config, String> {
         match argument.as_str() {
             "--only" => config.only = value()?.split(',').map(str::to_owned).collect(),
             "--connections" => config.connections = number(value()?)?,
-            "--many" => config.many = number(value()?)?,
+            "--many" => config.items = number(value()?)?,
             "--rounds" => config.rounds = number(value()?)?,
             flag if flag.starts_with("--") => return Err(format!("what is {flag}?\n\n{USAGE}")),
             command => {

@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use super::STALL;
+use super::STALL_TIMEOUT;
 use crate::Client;
 
 /// From one round to the next.
-const INTERVAL: Duration = Duration::from_millis(5);
+const CYCLE_INTERVAL: Duration = Duration::from_millis(5);
 /// The size of its jobs' bodies.
-const BODY: usize = 100;
+const BODY_BYTES: usize = 100;
 
 /// The commands whose latency is taken, in the order of the tables.
 pub(super) const COMMANDS: [&str; 3] = ["put", "reserve", "delete"];
@@ -32,15 +32,15 @@ pub(super) struct Window {
     /// in every interval of it, so that one long wait weighs what it would for many clients.
     pub(super) latency: [Histogram<u64>; 3],
     /// Puts that were answered `OUT_OF_MEMORY`.
-    pub(super) refused: u64,
+    pub(super) out_of_memory: u64,
     /// Why it cannot go on, if it cannot.
-    pub(super) broken: Option<String>,
+    pub(super) failure: Option<String>,
 }
 
 impl Window {
-    fn new(broken: Option<String>) -> Self {
+    fn new(failure: Option<String>) -> Self {
         let histogram = || Histogram::new_with_bounds(1, 60_000_000, 3).expect("sound bounds");
-        Self { latency: [histogram(), histogram(), histogram()], refused: 0, broken }
+        Self { latency: [histogram(), histogram(), histogram()], out_of_memory: 0, failure }
     }
 
     /// The latency, in milliseconds, that a share of a command's answers did not exceed.
@@ -52,68 +52,72 @@ impl Window {
     fn record(&mut self, command: usize, took: Duration) {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
         // Fails only beyond the bound, and nothing waits a minute here.
-        let _ = self.latency[command].record_correct(micros(took), micros(INTERVAL));
+        let _ = self.latency[command].record_correct(micros(took), micros(CYCLE_INTERVAL));
     }
 }
 
 #[derive(Debug)]
-enum Ask {
-    Cut(Sender<Window>),
-    Rest,
-    GoOn,
+enum Request {
+    TakeWindow(Sender<Window>),
+    Pause,
+    Resume,
 }
 
 /// A thread with the client.
 #[derive(Debug)]
-pub(super) struct Gentle {
-    asks: Option<Sender<Ask>>,
+pub(super) struct Probe {
+    requests: Option<Sender<Request>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Gentle {
+impl Probe {
     /// Connects, and begins to work.
     pub(super) fn start(address: &str, pid: u32) -> io::Result<Self> {
         let mut client = Client::connect(address)?;
-        client.set_timeout(STALL)?;
-        for command in ["use gentle", "watch gentle", "ignore default"] {
+        client.set_timeout(STALL_TIMEOUT)?;
+        for command in ["use probe", "watch probe", "ignore default"] {
             client.command(command)?;
         }
-        let (asks, receiver) = channel();
+        let (requests, receiver) = channel();
         let thread = thread::Builder::new().spawn(move || {
-            let mut client = Timed { client, waits: Waits::of(pid), window: Window::new(None) };
-            work(&mut client, &receiver);
+            let mut client = TimedClient {
+                client,
+                scheduler_wait: SchedulerWait::open(pid),
+                window: Window::new(None),
+            };
+            serve_requests(&mut client, &receiver);
         })?;
-        Ok(Self { asks: Some(asks), thread: Some(thread) })
+        Ok(Self { requests: Some(requests), thread: Some(thread) })
     }
 
     /// Returns what was met since the last cut, when the round under way has ended.
-    pub(super) fn cut(&self) -> Window {
+    pub(super) fn take_window(&self) -> Window {
         let (sender, receiver) = channel();
-        self.ask(Ask::Cut(sender));
+        self.request(Request::TakeWindow(sender));
         receiver.recv().unwrap_or_else(|_| Window::new(Some("it has ended".to_owned())))
     }
 
     /// Stops asking.
-    pub(super) fn rest(&self) {
-        self.ask(Ask::Rest);
+    pub(super) fn pause(&self) {
+        self.request(Request::Pause);
     }
 
     /// Asks again.
-    pub(super) fn go_on(&self) {
-        self.ask(Ask::GoOn);
+    pub(super) fn resume(&self) {
+        self.request(Request::Resume);
     }
 
-    fn ask(&self, ask: Ask) {
-        if let Some(asks) = &self.asks {
+    fn request(&self, request: Request) {
+        if let Some(requests) = &self.requests {
             // Nobody hears it only if the thread has panicked.
-            let _ = asks.send(ask);
+            let _ = requests.send(request);
         }
     }
 }
 
-impl Drop for Gentle {
+impl Drop for Probe {
     fn drop(&mut self) {
-        self.asks = None;
+        self.requests = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -122,16 +126,16 @@ impl Drop for Gentle {
 
 /// How long the daemon and this thread have been ready to run and were not let.
 #[derive(Debug)]
-struct Waits {
-    of: Vec<File>,
+struct SchedulerWait {
+    schedstats: Vec<File>,
 }
 
-impl Waits {
+impl SchedulerWait {
     /// Those of a process's first thread and of the calling one; none where they are not told.
-    fn of(pid: u32) -> Self {
+    fn open(pid: u32) -> Self {
         let paths =
             [format!("/proc/{pid}/task/{pid}/schedstat"), "/proc/thread-self/schedstat".into()];
-        Self { of: paths.iter().filter_map(|path| File::open(path).ok()).collect() }
+        Self { schedstats: paths.iter().filter_map(|path| File::open(path).ok()).collect() }
     }
 
     fn total(&self) -> Duration {
@@ -141,85 +145,85 @@ impl Waits {
             let text = std::str::from_utf8(&bytes[..count]).ok()?;
             Some(Duration::from_nanos(text.split_whitespace().nth(1)?.parse().ok()?))
         };
-        self.of.iter().filter_map(wait).sum()
+        self.schedstats.iter().filter_map(wait).sum()
     }
 }
 
 /// A client and what it has met so far.
 #[derive(Debug)]
-struct Timed {
+struct TimedClient {
     client: Client,
-    waits: Waits,
+    scheduler_wait: SchedulerWait,
     window: Window,
 }
 
-impl Timed {
+impl TimedClient {
     /// Puts, reserves and deletes a job.
-    fn round(&mut self) -> io::Result<()> {
-        let put = self.time(0, |client| client.put(0, 0, 60, &[b'x'; BODY]))?;
+    fn cycle(&mut self) -> io::Result<()> {
+        let put = self.time(0, |client| client.put(0, 0, 60, &[b'x'; BODY_BYTES]))?;
         if put == "OUT_OF_MEMORY" {
-            self.window.refused += 1;
+            self.window.out_of_memory += 1;
             return Ok(());
         }
-        let id = put.strip_prefix("INSERTED ").ok_or_else(|| wrong("put", &put))?;
+        let id = put.strip_prefix("INSERTED ").ok_or_else(|| unexpected_reply("put", &put))?;
         let reserved = self.time(1, |client| {
             let line = client.command("reserve-with-timeout 5")?;
             if line.starts_with("RESERVED ") {
-                client.bytes(BODY + 2)?;
+                client.bytes(BODY_BYTES + 2)?;
             }
             Ok(line)
         })?;
-        if reserved != format!("RESERVED {id} {BODY}") {
-            return Err(wrong("reserve", &reserved));
+        if reserved != format!("RESERVED {id} {BODY_BYTES}") {
+            return Err(unexpected_reply("reserve", &reserved));
         }
         let deleted = self.time(2, |client| client.command(&format!("delete {id}")))?;
-        if deleted == "DELETED" { Ok(()) } else { Err(wrong("delete", &deleted)) }
+        if deleted == "DELETED" { Ok(()) } else { Err(unexpected_reply("delete", &deleted)) }
     }
 
     fn time(
         &mut self,
         command: usize,
-        ask: impl FnOnce(&mut Client) -> io::Result<String>,
+        send: impl FnOnce(&mut Client) -> io::Result<String>,
     ) -> io::Result<String> {
-        let waits = self.waits.total();
+        let scheduler_wait = self.scheduler_wait.total();
         let began = Instant::now();
-        let answer = ask(&mut self.client);
+        let reply = send(&mut self.client);
         let took = began.elapsed();
-        let waited = self.waits.total().saturating_sub(waits);
+        let waited = self.scheduler_wait.total().saturating_sub(scheduler_wait);
         self.window.record(command, took.saturating_sub(waited));
-        answer
+        reply
     }
 }
 
-fn work(client: &mut Timed, asks: &Receiver<Ask>) {
-    let mut is_resting = false;
+fn serve_requests(client: &mut TimedClient, requests: &Receiver<Request>) {
+    let mut is_paused = false;
     let mut next = Instant::now();
     loop {
-        let broken = client.window.broken.clone();
-        let ask = if is_resting || broken.is_some() {
-            asks.recv().map_err(|_| TryRecvError::Disconnected)
+        let failure = client.window.failure.clone();
+        let request = if is_paused || failure.is_some() {
+            requests.recv().map_err(|_| TryRecvError::Disconnected)
         } else {
-            asks.try_recv()
+            requests.try_recv()
         };
-        match ask {
-            Ok(Ask::Cut(to)) => {
-                let _ = to.send(std::mem::replace(&mut client.window, Window::new(broken)));
+        match request {
+            Ok(Request::TakeWindow(to)) => {
+                let _ = to.send(std::mem::replace(&mut client.window, Window::new(failure)));
                 continue;
             }
-            Ok(Ask::Rest) => is_resting = true,
-            Ok(Ask::GoOn) => (is_resting, next) = (false, Instant::now()),
+            Ok(Request::Pause) => is_paused = true,
+            Ok(Request::Resume) => (is_paused, next) = (false, Instant::now()),
             Err(TryRecvError::Disconnected) => return,
             Err(TryRecvError::Empty) => {}
         }
-        if is_resting || broken.is_some() {
+        if is_paused || failure.is_some() {
             continue;
         }
         thread::sleep(next.saturating_duration_since(Instant::now()));
-        next = (next + INTERVAL).max(Instant::now());
-        if let Err(error) = client.round() {
-            client.window.broken = Some(match error.kind() {
+        next = (next + CYCLE_INTERVAL).max(Instant::now());
+        if let Err(error) = client.cycle() {
+            client.window.failure = Some(match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                    format!("stalled: no answer in {} s", STALL.as_secs())
+                    format!("stalled: no reply in {} s", STALL_TIMEOUT.as_secs())
                 }
                 _ => error.to_string(),
             });
@@ -227,9 +231,9 @@ fn work(client: &mut Timed, asks: &Receiver<Ask>) {
     }
 }
 
-fn wrong(command: &str, answer: &str) -> io::Error {
-    let answer: String = answer.chars().take(40).collect();
-    io::Error::other(format!("its {command} was answered {answer}"))
+fn unexpected_reply(command: &str, reply: &str) -> io::Error {
+    let reply: String = reply.chars().take(40).collect();
+    io::Error::other(format!("its {command} was answered {reply}"))
 }
 
 #[cfg(test)]
