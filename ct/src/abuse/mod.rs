@@ -117,7 +117,7 @@ pub fn run(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Vec<Ro
                 continue;
             }
             progress(&format!("{}: {}", kind.name, target.label));
-            let row = abuse(kind, target, cores, connections, config)?;
+            let row = run_attack(kind, target, cores, connections, config)?;
             for round in &row.rounds {
                 let (summary, faults) = (&round.summary, round.faults.join("; "));
                 progress(&format!(
@@ -152,7 +152,7 @@ impl Drop for ClockFolder {
     }
 }
 
-fn abuse(
+fn run_attack(
     kind: &AttackKind,
     target: &Target,
     cores: Cores,
@@ -258,9 +258,7 @@ impl DaemonUnderTest {
         let during = self.probe.take_window();
         if during.failure.is_none() {
             faults.extend(
-                self.check_new_connection()
-                    .err()
-                    .map(|error| format!("a check_new_connection: {error}")),
+                self.check_new_connection().err().map(|error| format!("a new connection: {error}")),
             );
         }
         let after = settled_memory(pid)?;
@@ -272,12 +270,12 @@ impl DaemonUnderTest {
     fn idle_cpu_percent(&self) -> io::Result<f64> {
         let pid = self.daemon.pid();
         // What has been asked may be worked off; one that spins never comes to rest.
-        let patience = Instant::now() + SETTLE_TIMEOUT;
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
         loop {
             let before = os::cpu_time(pid)?;
             thread::sleep(Duration::from_millis(100));
             let used = os::cpu_time(pid)?.saturating_sub(before);
-            if used < Duration::from_millis(10) || Instant::now() > patience {
+            if used < Duration::from_millis(10) || Instant::now() > deadline {
                 break;
             }
         }
@@ -303,7 +301,7 @@ fn at_low_priority<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::
             os::be_nice();
             work()
         });
-        thread.join().expect("an abuser does not panic")
+        thread.join().expect("an attack does not panic")
     })
 }
 

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ct::bench::target::{Scratch, Target};
-use ct::soak::{self, Config, Plant};
+use ct::soak::{self, Config, PlantedDefect};
 
 const USAGE: &str = "\
 Usage: ct-soak [OPTIONS] DAEMON
@@ -55,7 +55,8 @@ fn soak(arguments: &[String]) -> Result<bool, String> {
             "--dir" => parent = value()?.into(),
             "--plant" => {
                 let name = value()?;
-                let known = Plant::named(name).ok_or_else(|| format!("no such plant: {name}"))?;
+                let known =
+                    PlantedDefect::named(name).ok_or_else(|| format!("no such defect: {name}"))?;
                 plant = Some(known);
             }
             flag if flag.starts_with("--") => return Err(format!("what is {flag}?\n\n{USAGE}")),
@@ -70,8 +71,8 @@ fn soak(arguments: &[String]) -> Result<bool, String> {
     print(&format!("{}: {minutes} minutes, seed {seed}\n", target.label));
     let time = Duration::from_secs(60 * minutes);
     let config = Config { program: target.program, time, seed, plant };
-    let mut tell = |line: &str| print(&format!("{line}\n"));
-    let outcome = soak::run(&config, scratch.path(), &mut tell).map_err(told)?;
+    let mut progress = |line: &str| print(&format!("{line}\n"));
+    let outcome = soak::run(&config, scratch.path(), &mut progress).map_err(told)?;
     print(&outcome.report());
     Ok(outcome.faults.is_empty() && outcome.lost == 0)
 }

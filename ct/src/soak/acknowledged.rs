@@ -11,15 +11,15 @@ use std::io;
 use crate::{Client, Prng};
 
 /// How many jobs a client keeps about.
-const BACKLOG: usize = 1500;
+const BACKLOG_MAX_JOBS: usize = 1500;
 /// How many commands a batch has at most.
-const BATCH: u64 = 30;
+const BATCH_MAX_COMMANDS: u64 = 30;
 /// How many deleted jobs are asked for again after a restart.
-const REMEMBERED: usize = 5000;
+const DELETED_MAX_REMEMBERED: usize = 5000;
 /// How many questions are on their way at a time.
-const WINDOW: usize = 200;
+const PEEKS_PER_WINDOW: usize = 200;
 /// What the log keeps for a job beside its tube and body: two records, and a CR LF.
-const RECORDS: u64 = 84 + 84 + 2;
+const JOB_OVERHEAD_BYTES: u64 = 84 + 84 + 2;
 
 /// A job that is there, or may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,12 +39,12 @@ enum Sent {
     Return(&'static str),
     Touch,
     Kick,
-    Look(u64),
+    Peek(u64),
 }
 
 /// One client's knowledge.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct AcknowledgedJobs {
     prng: Prng,
     tube: String,
     serial: u64,
@@ -63,7 +63,7 @@ pub(super) struct Ledger {
     pub(super) lost: u64,
 }
 
-impl Ledger {
+impl AcknowledgedJobs {
     pub(super) fn new(number: usize, seed: u64) -> Self {
         Self {
             prng: Prng::new(seed),
@@ -92,7 +92,7 @@ impl Ledger {
     /// Returns how many bytes of the log are live for these jobs.
     pub(super) fn live_bytes(&self) -> u64 {
         let tube = self.tube.len() as u64;
-        self.jobs.values().map(|job| RECORDS + tube + job.size as u64).sum()
+        self.jobs.values().map(|job| JOB_OVERHEAD_BYTES + tube + job.size as u64).sum()
     }
 
     /// Connects to the client's tube.
@@ -105,10 +105,10 @@ impl Ledger {
     }
 
     /// Sends a batch and takes its replies; an error when the daemon is gone.
-    pub(super) fn batch(&mut self, client: &mut Client) -> io::Result<()> {
+    pub(super) fn run_batch(&mut self, client: &mut Client) -> io::Result<()> {
         let mut bytes = Vec::new();
-        for _ in 0..=self.prng.below(BATCH) {
-            let sent = self.think(&mut bytes);
+        for _ in 0..=self.prng.below(BATCH_MAX_COMMANDS) {
+            let sent = self.choose_command(&mut bytes);
             self.sent.push_back(sent);
         }
         client.send(&bytes)?;
@@ -120,23 +120,23 @@ impl Ledger {
         Ok(())
     }
 
-    fn think(&mut self, bytes: &mut Vec<u8>) -> Sent {
-        let dice = self.prng.below(100);
+    fn choose_command(&mut self, bytes: &mut Vec<u8>) -> Sent {
+        let roll = self.prng.below(100);
         // A full backlog shrinks slowly: some of the other dice below put as well.
-        let puts = if self.jobs.len() < BACKLOG { 60 } else { 10 };
-        if dice < puts {
+        let puts = if self.jobs.len() < BACKLOG_MAX_JOBS { 60 } else { 10 };
+        if roll < puts {
             return self.put(bytes);
         }
         let mut line = String::new();
-        let sent = match (dice % 20, self.held.is_empty()) {
+        let sent = match (roll % 20, self.held.is_empty()) {
             (0, _) => {
                 line.push_str("kick 5");
                 Sent::Kick
             }
-            (1, _) => match self.any() {
+            (1, _) => match self.random_job() {
                 Some(id) => {
                     let _ = write!(line, "peek {id}");
-                    Sent::Look(id)
+                    Sent::Peek(id)
                 }
                 None => return self.put(bytes),
             },
@@ -178,7 +178,7 @@ impl Ledger {
     }
 
     /// A job that is there for sure and that no command on its way deletes.
-    fn any(&mut self) -> Option<u64> {
+    fn random_job(&mut self) -> Option<u64> {
         let (&last, _) = self.jobs.last_key_value()?;
         let from = self.prng.below(last + 1);
         let (&id, _) = self.jobs.range(from..).next()?;
@@ -222,7 +222,7 @@ impl Ledger {
             },
             Sent::Reserve if line.starts_with("RESERVED ") => {
                 let (id, body) = body_of(client, &line)?;
-                self.meet(id, &body);
+                self.check_body(id, &body);
                 self.held.push(id);
                 true
             }
@@ -232,7 +232,7 @@ impl Ledger {
                 let was_there = self.jobs.remove(&id).is_some();
                 self.maybe_deleted.remove(&id);
                 self.deleted.push_back(id);
-                if self.deleted.len() > REMEMBERED {
+                if self.deleted.len() > DELETED_MAX_REMEMBERED {
                     self.deleted.pop_front();
                 }
                 if was_there && line == "NOT_FOUND" {
@@ -244,12 +244,12 @@ impl Ledger {
             Sent::Return(done) => line == done || line == "NOT_FOUND",
             Sent::Touch => line == "TOUCHED" || line == "NOT_FOUND",
             Sent::Kick => line.starts_with("KICKED "),
-            Sent::Look(id) if line.starts_with("FOUND ") => {
+            Sent::Peek(id) if line.starts_with("FOUND ") => {
                 let (found, body) = body_of(client, &line)?;
-                self.meet(found, &body);
+                self.check_body(found, &body);
                 found == id
             }
-            Sent::Look(_) => false,
+            Sent::Peek(_) => false,
         };
         if !is_right {
             self.fault(&format!("{sent:?} was answered {line}"));
@@ -258,7 +258,7 @@ impl Ledger {
     }
 
     /// A job has been seen: it must be one of ours, as it was put.
-    fn meet(&mut self, id: u64, body: &[u8]) {
+    fn check_body(&mut self, id: u64, body: &[u8]) {
         let known = self.jobs.get(&id).copied();
         let serial = serial_of(body);
         let job = match (known, serial) {
@@ -281,7 +281,7 @@ impl Ledger {
     }
 
     /// The daemon was killed: what was on its way may have been done.
-    pub(super) fn interrupted(&mut self) {
+    pub(super) fn mark_unanswered(&mut self) {
         for sent in std::mem::take(&mut self.sent) {
             match sent {
                 Sent::Put(job) => drop(self.maybe_put.insert(job.serial)),
@@ -298,14 +298,14 @@ impl Ledger {
     /// not.
     pub(super) fn verify(&mut self, client: &mut Client) -> io::Result<()> {
         let ids: Vec<u64> = self.jobs.keys().copied().collect();
-        for ids in ids.chunks(WINDOW) {
+        for ids in ids.chunks(PEEKS_PER_WINDOW) {
             client.send(peeks(ids))?;
             for &id in ids {
                 let line = client.line()?;
                 let was_unsure = self.maybe_deleted.remove(&id);
                 if line.starts_with("FOUND ") {
                     let (id, body) = body_of(client, &line)?;
-                    self.meet(id, &body);
+                    self.check_body(id, &body);
                 } else {
                     self.jobs.remove(&id);
                     if !was_unsure {
@@ -316,7 +316,7 @@ impl Ledger {
             }
         }
         let gone: Vec<u64> = self.deleted.drain(..).collect();
-        for ids in gone.chunks(WINDOW) {
+        for ids in gone.chunks(PEEKS_PER_WINDOW) {
             client.send(peeks(ids))?;
             for &id in ids {
                 let line = client.line()?;
@@ -339,7 +339,7 @@ impl Ledger {
                 break;
             }
             let (id, body) = body_of(client, &line)?;
-            self.meet(id, &body);
+            self.check_body(id, &body);
             let line = client.command(&format!("delete {id}"))?;
             if line != "DELETED" {
                 self.fault(&format!("job {id}: {line} instead of DELETED"));
@@ -384,29 +384,29 @@ mod tests {
 
     #[test]
     fn a_body_tells_whose_it_is_and_nothing_else_passes_for_it() {
-        let mut ledger = Ledger::new(3, 1);
+        let mut record = AcknowledgedJobs::new(3, 1);
         let job = Job { serial: 12, size: 100 };
-        let body = ledger.body(job);
+        let body = record.body(job);
         assert_eq!((body.len(), serial_of(&body)), (100, Some(12)));
-        ledger.jobs.insert(7, job);
-        ledger.meet(7, &body);
-        assert!(ledger.faults.is_empty());
-        ledger.meet(7, &body[..99]);
-        ledger.meet(8, &body);
-        assert_eq!(ledger.faults.len(), 2, "{:?}", ledger.faults);
+        record.jobs.insert(7, job);
+        record.check_body(7, &body);
+        assert!(record.faults.is_empty());
+        record.check_body(7, &body[..99]);
+        record.check_body(8, &body);
+        assert_eq!(record.faults.len(), 2, "{:?}", record.faults);
     }
 
     #[test]
     fn what_a_kill_interrupts_may_have_been_done() {
-        let mut ledger = Ledger::new(0, 1);
+        let mut record = AcknowledgedJobs::new(0, 1);
         let job = Job { serial: 0, size: 30 };
-        ledger.jobs.insert(1, job);
-        ledger.sent.extend([Sent::Delete(1), Sent::Put(Job { serial: 1, size: 30 })]);
-        ledger.interrupted();
-        assert_eq!(ledger.count(), (0, 2));
-        let body = ledger.body(Job { serial: 1, size: 30 });
-        ledger.meet(2, &body);
-        assert!(ledger.faults.is_empty(), "{:?}", ledger.faults);
-        assert_eq!(ledger.count(), (1, 1));
+        record.jobs.insert(1, job);
+        record.sent.extend([Sent::Delete(1), Sent::Put(Job { serial: 1, size: 30 })]);
+        record.mark_unanswered();
+        assert_eq!(record.count(), (0, 2));
+        let body = record.body(Job { serial: 1, size: 30 });
+        record.check_body(2, &body);
+        assert!(record.faults.is_empty(), "{:?}", record.faults);
+        assert_eq!(record.count(), (1, 1));
     }
 }
