@@ -19,7 +19,7 @@ right one is the reference: scripts expect its answers.
 
  --seed N           seed of the first run, the others follow (1)
  --runs N           how many runs (100)
- --steps N          acts of a run, at most 400, and 60 in runs that let time pass (200)
+ --steps N          operations of a run, at most 400, and 60 in runs that let time pass (200)
  --garbage          send mostly garbage
  --restart          give each a binlog (-b), end them by SIGTERM and start them again in the middle
  --seconds N        begin no run later than this
@@ -73,11 +73,11 @@ fn diff(config: &Config) -> Result<bool, String> {
         eprint!("\r\x1b[K");
     }
     let summary = summary.map_err(|error| error.to_string())?;
-    for finding in &summary.unrepeated {
-        print(&told("seen once only", finding));
+    for finding in &summary.unreproduced {
+        print(&message("seen once only", finding));
     }
     for finding in &summary.findings {
-        print(&told("a difference", finding));
+        print(&message("a difference", finding));
     }
     print(&format!("{}\n", totals(&summary, start.elapsed())));
     if summary.agreed == 0 && summary.findings.is_empty() {
@@ -107,7 +107,7 @@ impl Config {
                 }
                 "--restart" => options.restart = true,
                 "--garbage" => options.garbage = true,
-                "--go-on" => options.goes_on = true,
+                "--go-on" => options.keeps_going = true,
                 "--left-dialect" => options.dialects[0] = Some(dialect(value()?)?),
                 "--right-dialect" => options.dialects[1] = Some(dialect(value()?)?),
                 other => return Err(format!("what is {other}?\n\n{USAGE}")),
@@ -134,8 +134,8 @@ fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-fn told(what: &str, finding: &Finding) -> String {
-    let Finding { seed, message, script, shown: (times, played), check, .. } = finding;
+fn message(what: &str, finding: &Finding) -> String {
+    let Finding { seed, message, script, reproduced: (times, played), check, .. } = finding;
     format!(
         "Seed {seed}: {what}, shown {times} of {played} times. As a script: {check}.\n{message}\n\
          ----\n{script}----\n"
@@ -143,7 +143,7 @@ fn told(what: &str, finding: &Finding) -> String {
 }
 
 fn totals(summary: &Summary, time: Duration) -> String {
-    let Summary { agreed, events, too_slow, findings, unrepeated } = summary;
+    let Summary { agreed, events, too_slow, findings, unreproduced } = summary;
     let slow: Vec<String> = too_slow.iter().map(u64::to_string).collect();
     let slow = if slow.is_empty() { String::new() } else { format!(" ({})", slow.join(", ")) };
     format!(
@@ -151,7 +151,7 @@ fn totals(summary: &Summary, time: Duration) -> String {
          {} too slow{}, \
          {:.1} s",
         findings.len(),
-        unrepeated.len(),
+        unreproduced.len(),
         too_slow.len(),
         slow,
         time.as_secs_f64()

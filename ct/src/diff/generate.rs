@@ -11,22 +11,22 @@
 
 use std::time::Duration;
 
-use super::act::{Act, Command, Job, Part, Peer};
+use super::operation::{Command, Job, Operation, Part, Peer};
 use crate::prng::Prng;
 
 /// Bursts of acts in a run that lets time pass, and acts of a burst.
-const BURSTS: usize = 3;
-const BURST_ACTS: usize = 20;
+const BURSTS_PER_RUN: usize = 3;
+const OPERATIONS_PER_BURST: usize = 20;
 
-/// Acts of a run in which no second passes.
-const QUICK_ACTS: usize = 400;
+/// Acts of a run in which no second sleeps.
+const QUICK_RUN_OPERATIONS_MAX: usize = 400;
 
 /// A job that no run makes.
 const NO_JOB: &str = "4000000000";
 
 /// What kind of runs are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Taste {
+pub(crate) struct GeneratorOptions {
     /// How many acts a run has, if its kind allows as many.
     pub(crate) steps: usize,
     /// Whether most of what is sent is garbage.
@@ -40,27 +40,27 @@ pub(crate) struct Taste {
 }
 
 /// Draws a run.
-pub(crate) fn generate(seed: u64, taste: Taste) -> Vec<Act> {
+pub(crate) fn generate(seed: u64, options: GeneratorOptions) -> Vec<Operation> {
     let mut prng = Prng::new(seed);
     let peers = 2 + at_most(&mut prng, 3);
     let is_timed = prng.chance(2, 5);
-    let drains = taste.can_drain && prng.chance(1, 12);
-    let mut generator = Generator { prng, taste, peers, puts: 0 };
-    let mut acts = if is_timed { generator.timed() } else { generator.quick() };
-    if taste.restarts {
+    let drains = options.can_drain && prng.chance(1, 12);
+    let mut generator = Generator { prng, options, peers, puts: 0 };
+    let mut operations = if is_timed { generator.timed() } else { generator.quick() };
+    if options.restarts {
         for _ in 0..=at_most(&mut generator.prng, 2) {
-            let place = at_most(&mut generator.prng, acts.len());
-            acts.insert(place, Act::Restart);
+            let position = at_most(&mut generator.prng, operations.len());
+            operations.insert(position, Operation::Restart);
         }
         // Of its own connection, so that nothing stands in its way.
-        acts.insert(0, Act::send(peers, generator.put(u32::MAX, u32::MAX)));
+        operations.insert(0, Operation::send(peers, generator.put(u32::MAX, u32::MAX)));
     }
     if drains {
-        let last = acts.len() / 5;
-        let place = acts.len() - at_most(&mut generator.prng, last);
-        acts.insert(place, Act::Drain);
+        let last = operations.len() / 5;
+        let position = operations.len() - at_most(&mut generator.prng, last);
+        operations.insert(position, Operation::Drain);
     }
-    acts
+    operations
 }
 
 /// Draws a number from 0 to `most`.
@@ -70,66 +70,67 @@ fn at_most(prng: &mut Prng, most: usize) -> usize {
 
 struct Generator {
     prng: Prng,
-    taste: Taste,
+    options: GeneratorOptions,
     peers: usize,
     /// How many puts were drawn.
     puts: usize,
 }
 
 impl Generator {
-    fn quick(&mut self) -> Vec<Act> {
-        (0..self.taste.steps.min(QUICK_ACTS)).map(|_| self.act()).collect()
+    fn quick(&mut self) -> Vec<Operation> {
+        (0..self.options.steps.min(QUICK_RUN_OPERATIONS_MAX)).map(|_| self.operation()).collect()
     }
 
-    fn timed(&mut self) -> Vec<Act> {
-        let each = self.taste.steps.div_ceil(BURSTS).min(BURST_ACTS);
-        let mut acts = Vec::new();
-        for _ in 0..BURSTS {
-            acts.extend((0..each).map(|_| self.act()));
-            acts.push(Act::Pass(Duration::from_millis(self.pick(&[250, 1250, 1250, 2250]))));
+    fn timed(&mut self) -> Vec<Operation> {
+        let each = self.options.steps.div_ceil(BURSTS_PER_RUN).min(OPERATIONS_PER_BURST);
+        let mut operations = Vec::new();
+        for _ in 0..BURSTS_PER_RUN {
+            operations.extend((0..each).map(|_| self.operation()));
+            operations
+                .push(Operation::Sleep(Duration::from_millis(self.pick(&[250, 1250, 1250, 2250]))));
         }
-        acts
+        operations
     }
 
     fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[at_most(&mut self.prng, choices.len() - 1)]
     }
 
-    fn act(&mut self) -> Act {
+    fn operation(&mut self) -> Operation {
         let peer = at_most(&mut self.prng, self.peers - 1);
         match self.prng.below(100) {
-            0..=1 => Act::Close(peer),
-            2 => Act::HalfClose(peer),
+            0..=1 => Operation::Close(peer),
+            2 => Operation::HalfClose(peer),
             3..=12 => {
                 let commands = (0..2 + at_most(&mut self.prng, 4)).map(|_| self.command());
-                Act::Send { peer, commands: commands.collect(), cut: None }
+                Operation::Send { peer, commands: commands.collect(), cut: None }
             }
             13..=15 => self.worker(peer),
             16..=22 => {
                 let commands = (0..=at_most(&mut self.prng, 2)).map(|_| self.command()).collect();
                 let cut = u16::try_from(self.prng.below(1001)).expect("at most 1000");
-                Act::Send { peer, commands, cut: Some(cut) }
+                Operation::Send { peer, commands, cut: Some(cut) }
             }
-            _ => Act::send(peer, self.command()),
+            _ => Operation::send(peer, self.command()),
         }
     }
 
     /// Lets a connection wait for the jobs of one tube.
-    fn worker(&mut self, peer: Peer) -> Act {
+    fn worker(&mut self, peer: Peer) -> Operation {
         let tube = self.tube();
         let reserve = self.pick(&["reserve", "reserve-with-timeout 1", "reserve-with-timeout 2"]);
         let lines = [&format!("watch {tube}"), "ignore default", "ignore a", reserve];
         let lines = lines.into_iter().filter(|line| *line != format!("ignore {tube}"));
-        Act::Send { peer, commands: lines.map(Command::line).collect(), cut: None }
+        Operation::Send { peer, commands: lines.map(Command::line).collect(), cut: None }
     }
 
     fn command(&mut self) -> Command {
         match self.prng.below(100) {
-            _ if self.taste.garbage && self.prng.chance(2, 3) => self.garbage(),
+            _ if self.options.garbage && self.prng.chance(2, 3) => self.garbage(),
             // What is nearly right may be a release without delay.
-            0..=4 if !self.taste.restarts => {
+            0..=4 if !self.options.restarts => {
                 let command = self.valid();
-                self.nearly(command)
+                self.mutate_command(command)
             }
             5 => self.bad_put(),
             _ => self.valid(),
@@ -147,11 +148,11 @@ impl Generator {
                 let seconds = self.pick(&[0, 0, 0, 0, 1, 2, 0x7FFF_FFFF]);
                 Command::line(format!("reserve-with-timeout {seconds}"))
             }
-            18..=19 | 26..=28 if self.taste.restarts => self.on_job("kick-job", ""),
+            18..=19 | 26..=28 if self.options.restarts => self.on_job("kick-job", ""),
             18..=19 => self.on_job("reserve-job", ""),
             20..=22 => self.on_job("delete", ""),
             23..=25 => {
-                let least = u32::from(self.taste.restarts);
+                let least = u32::from(self.options.restarts);
                 self.on_job("release", &format!(" {pri} {}", delay.max(least)))
             }
             26..=28 => self.on_job("bury", &format!(" {pri}")),
@@ -214,36 +215,36 @@ impl Generator {
     }
 
     /// Changes a little of a command: a byte, a blank, a number, its end.
-    fn nearly(&mut self, mut command: Command) -> Command {
+    fn mutate_command(&mut self, mut command: Command) -> Command {
         for _ in 0..=at_most(&mut self.prng, 1) {
             let part = at_most(&mut self.prng, command.parts.len() - 1);
             match &mut command.parts[part] {
-                Part::Bytes(bytes) => self.change(bytes),
+                Part::Bytes(bytes) => self.mutate_bytes(bytes),
                 id @ Part::Id(_) => *id = Part::Bytes(self.number().into()),
             }
         }
         command
     }
 
-    fn change(&mut self, bytes: &mut Vec<u8>) {
+    fn mutate_bytes(&mut self, bytes: &mut Vec<u8>) {
         let line = bytes.windows(2).position(|pair| pair == b"\r\n").unwrap_or(bytes.len());
-        let place = at_most(&mut self.prng, line);
+        let position = at_most(&mut self.prng, line);
         let odd = self.pick(b"  \t\0\n-+:;_09azAZ|%\x7f\x80\xff");
         match self.prng.below(9) {
-            0 => bytes.insert(place, odd),
-            1 | 2 if place < line => {
-                bytes.remove(place);
+            0 => bytes.insert(position, odd),
+            1 | 2 if position < line => {
+                bytes.remove(position);
             }
-            3 if place < line => bytes[place] = odd,
-            4 if place < line => bytes[place] ^= 0x20,
-            5 => bytes.truncate(place),
+            3 if position < line => bytes[position] = odd,
+            4 if position < line => bytes[position] ^= 0x20,
+            5 => bytes.truncate(position),
             6 => {
                 let word = [b" ", self.number().as_bytes()].concat();
-                bytes.splice(place..place, word);
+                bytes.splice(position..position, word);
             }
             7 => {
                 let filling = vec![self.pick(b"a 0\0"); self.pick(&[190, 200, 201, 215, 400, 900])];
-                bytes.splice(place..place, filling);
+                bytes.splice(position..position, filling);
             }
             _ => {
                 let number = self.number();
@@ -358,16 +359,17 @@ fn replace_number(bytes: &mut Vec<u8>, line: usize, number: &str) {
 mod tests {
     use super::*;
 
-    const TASTE: Taste = Taste { steps: 120, garbage: false, can_drain: true, restarts: false };
+    const OPTIONS: GeneratorOptions =
+        GeneratorOptions { steps: 120, garbage: false, can_drain: true, restarts: false };
 
     #[test]
     fn a_seed_means_the_same_acts_every_time() {
         for seed in 0..50 {
             for garbage in [false, true] {
-                let taste = Taste { garbage, ..TASTE };
-                assert_eq!(generate(seed, taste), generate(seed, taste));
+                let options = GeneratorOptions { garbage, ..OPTIONS };
+                assert_eq!(generate(seed, options), generate(seed, options));
             }
-            assert_ne!(generate(seed, TASTE), generate(seed + 1, TASTE));
+            assert_ne!(generate(seed, OPTIONS), generate(seed + 1, OPTIONS));
         }
     }
 
@@ -375,15 +377,15 @@ mod tests {
     fn no_two_bursts_stand_in_the_same_quarter_of_a_second() {
         let mut timed = 0;
         for seed in 0..200 {
-            let acts = generate(seed, TASTE);
-            let passes = acts.iter().filter_map(|act| match act {
-                Act::Pass(time) => Some(time.as_millis()),
+            let operations = generate(seed, OPTIONS);
+            let sleeps = operations.iter().filter_map(|operation| match operation {
+                Operation::Sleep(time) => Some(time.as_millis()),
                 _ => None,
             });
-            let passes: Vec<u128> = passes.collect();
-            assert!(passes.iter().all(|time| time % 1000 == 250), "{passes:?}");
-            assert!(passes.is_empty() || passes.len() == BURSTS);
-            timed += usize::from(!passes.is_empty());
+            let sleeps: Vec<u128> = sleeps.collect();
+            assert!(sleeps.iter().all(|time| time % 1000 == 250), "{sleeps:?}");
+            assert!(sleeps.is_empty() || sleeps.len() == BURSTS_PER_RUN);
+            timed += usize::from(!sleeps.is_empty());
         }
         assert!((50..110).contains(&timed), "{timed} of 200 runs let time pass");
     }
@@ -391,22 +393,22 @@ mod tests {
     /// Words that never come up are commands that are never compared.
     #[test]
     fn every_command_and_every_act_comes_up() {
-        let mut told = String::new();
+        let mut text = String::new();
         for seed in 0..60 {
-            for act in generate(seed, TASTE) {
-                match act {
-                    Act::Send { commands, cut, .. } => {
-                        told += if cut.is_some() { "Cut;" } else { "" };
+            for operation in generate(seed, OPTIONS) {
+                match operation {
+                    Operation::Send { commands, cut, .. } => {
+                        text += if cut.is_some() { "Cut;" } else { "" };
                         for command in commands {
                             let Part::Bytes(bytes) = &command.parts[0] else { continue };
-                            told += &String::from_utf8_lossy(bytes);
-                            told.push(';');
+                            text += &String::from_utf8_lossy(bytes);
+                            text.push(';');
                         }
                     }
                     other => {
                         let name = format!("{other:?}");
-                        told += &name;
-                        told.push(';');
+                        text += &name;
+                        text.push(';');
                     }
                 }
             }
@@ -444,7 +446,7 @@ mod tests {
             "Cut",
         ];
         for word in words {
-            let found = told.contains(&format!(";{word}"));
+            let found = text.contains(&format!(";{word}"));
             assert!(found, "{word} never comes up");
         }
     }

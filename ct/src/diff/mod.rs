@@ -3,18 +3,18 @@
 //! [`compare`] draws runs from seeds, plays each on a fresh pair of daemons, and makes a short
 //! golden script of what it finds. Most of a run is sleep, so many are played at a time.
 //!
-//! Reading order: `act` is what a run is made of, `generate` draws it, `play` plays it on a `rig`
-//! of two daemons with a `track` of each connection, `reply` says what is the same, `shrink` makes
+//! Reading order: `operation` is what a run is made of, `generate` draws it, `play` plays it on a `harness`
+//! of two daemons with a `tracker` of each connection, `reply` says what is the same, `shrink` makes
 //! a failing run short, and `record` writes it down.
 
-mod act;
 mod generate;
-mod play;
+mod harness;
+mod operation;
 mod record;
 mod reply;
-mod rig;
+mod runner;
 mod shrink;
-mod track;
+mod tracker;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,11 +23,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use self::act::{Act, simpler};
-use self::generate::{Taste, generate};
-use self::play::{Found, Verdict, play};
-use self::reply::{Baseline, Judge};
-use self::rig::{Binlog, Rig, SIDES, Side};
+use self::generate::{GeneratorOptions, generate};
+use self::harness::{Binlog, Harness, SIDES, Side};
+use self::operation::{Operation, simpler};
+use self::reply::{Baseline, Comparator};
+use self::runner::{Difference, Verdict, run_operations};
 pub use self::shrink::shrink;
 use crate::check::Program;
 use crate::client::Client;
@@ -37,13 +37,13 @@ use crate::script::Script;
 use crate::socket::SocketStage;
 
 /// How often a run that was too slow is tried again.
-const ATTEMPTS: usize = 4;
+const ATTEMPTS_PER_RUN: usize = 4;
 /// How often a difference may fail to show again before it is taken for chance, and how often its
 /// short form is played to tell how surely it shows.
-const REPEATS: usize = 5;
+const REPRODUCTION_ATTEMPTS: usize = 5;
 /// How long the slower daemon gets to catch up, and how long where the difference was seen before.
-const PATIENCE: Duration = Duration::from_millis(400);
-const PATIENCE_AGAIN: Duration = Duration::from_millis(100);
+const CATCH_UP_TIME: Duration = Duration::from_millis(400);
+const CATCH_UP_TIME_REPRODUCING: Duration = Duration::from_millis(100);
 /// How many runs with restarts go on at a time.
 const RESTART_PARALLEL: usize = 4;
 /// How many candidates are tried at a time while shrinking.
@@ -56,7 +56,7 @@ pub enum Target {
     Start(Program),
     /// It runs already, at `host:port` or `unix:/path`, holds no jobs, and nobody else uses it.
     /// Jobs that a run leaves there are deleted.
-    Meet(String),
+    Connect(String),
 }
 
 impl Target {
@@ -67,7 +67,7 @@ impl Target {
         let flags: Vec<String> = words.collect();
         let has_port = first.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         if flags.is_empty() && (has_port || first.starts_with("unix:")) {
-            return Ok(Self::Meet(first));
+            return Ok(Self::Connect(first));
         }
         Ok(Self::Start(Program { path: first.into(), flags }))
     }
@@ -93,7 +93,7 @@ pub struct Options {
     /// How many runs are played at a time.
     pub parallel: usize,
     /// Whether to go on after the first difference.
-    pub goes_on: bool,
+    pub keeps_going: bool,
     /// The dialects of left and right; where none is given, the daemon's version tells.
     pub dialects: [Option<Dialect>; 2],
 }
@@ -109,7 +109,7 @@ impl Default for Options {
             time: None,
             shrink_time: Duration::from_secs(60),
             parallel: 24,
-            goes_on: false,
+            keeps_going: false,
             dialects: [None, None],
         }
     }
@@ -128,7 +128,7 @@ pub struct Finding {
     /// tried was too slow every time.
     pub is_shortest: bool,
     /// How often it showed, and how often it was played.
-    pub shown: (usize, usize),
+    pub reproduced: (usize, usize),
     /// What became of the script on each of the two.
     pub check: String,
 }
@@ -145,7 +145,7 @@ pub struct Summary {
     /// Differences that show again.
     pub findings: Vec<Finding>,
     /// Differences that did not show again: a race in a daemon, or this machine was busy.
-    pub unrepeated: Vec<Finding>,
+    pub unreproduced: Vec<Finding>,
 }
 
 /// Plays runs on two daemons and tells where they differ. `progress` hears of every run's end.
@@ -156,7 +156,7 @@ pub fn compare(
     options: &Options,
     progress: &(dyn Fn(&Summary) + Sync),
 ) -> io::Result<Summary> {
-    let contest = Contest::new(targets, options)?;
+    let comparison = Comparison::new(targets, options)?;
     let start = Instant::now();
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let state = Mutex::new((Summary::default(), None));
@@ -167,20 +167,20 @@ pub fn compare(
             if number >= options.runs || is_late || stop.load(Ordering::Relaxed) {
                 return;
             }
-            let result = contest.run(options.seed.wrapping_add(number));
+            let result = comparison.run(options.seed.wrapping_add(number));
             let mut state = state.lock().expect("no worker panics while it counts");
             let (summary, error) = &mut *state;
             match result {
                 Ok(result) => summary.count(result),
                 Err(failure) => *error = Some(failure),
             }
-            let has_finding = !summary.findings.is_empty() && !options.goes_on;
+            let has_finding = !summary.findings.is_empty() && !options.keeps_going;
             stop.fetch_or(has_finding || error.is_some(), Ordering::Relaxed);
             progress(summary);
         }
     };
     thread::scope(|scope| {
-        for _ in 0..contest.parallel(options.parallel) {
+        for _ in 0..comparison.parallel(options.parallel) {
             scope.spawn(work);
         }
     });
@@ -195,7 +195,7 @@ enum RunEnd {
     Agreed(usize),
     TooSlow(u64),
     Finding(Finding),
-    Unrepeated(Finding),
+    Unreproduced(Finding),
 }
 
 impl Summary {
@@ -207,13 +207,13 @@ impl Summary {
             }
             RunEnd::TooSlow(seed) => self.too_slow.push(seed),
             RunEnd::Finding(finding) => self.findings.push(finding),
-            RunEnd::Unrepeated(finding) => self.unrepeated.push(finding),
+            RunEnd::Unreproduced(finding) => self.unreproduced.push(finding),
         }
     }
 }
 
 /// Two daemons, and what is known about them.
-struct Contest<'a> {
+struct Comparison<'a> {
     targets: [&'a Target; 2],
     options: &'a Options,
     dialects: [Dialect; 2],
@@ -221,16 +221,16 @@ struct Contest<'a> {
     job_size_limit: u64,
 }
 
-impl<'a> Contest<'a> {
+impl<'a> Comparison<'a> {
     /// Asks both who they are.
     fn new(targets: [&'a Target; 2], options: &'a Options) -> io::Result<Self> {
-        let [left, right] = targets.map(Acquaintance::make);
+        let [left, right] = targets.map(DaemonInfo::query);
         let known = [left?, right?];
         let dialect = |side: usize| {
             let named = options.dialects[side].clone();
             named.unwrap_or_else(|| dialect_of(&known[side].version))
         };
-        if options.restart && targets.iter().any(|target| matches!(target, Target::Meet(_))) {
+        if options.restart && targets.iter().any(|target| matches!(target, Target::Connect(_))) {
             return Err(io::Error::other("only daemons that are started here can be restarted"));
         }
         let dialects = [dialect(0), dialect(1)];
@@ -256,38 +256,39 @@ impl<'a> Contest<'a> {
     fn run(&self, seed: u64) -> io::Result<RunEnd> {
         let Options { steps, garbage, restart, .. } = *self.options;
         let can_drain = self.is_started() && !restart;
-        let mut acts = generate(seed, Taste { steps, garbage, can_drain, restarts: restart });
-        let found = match self.play_in_time(&acts, true)? {
+        let mut operations =
+            generate(seed, GeneratorOptions { steps, garbage, can_drain, restarts: restart });
+        let found = match self.run_with_retries(&operations, true)? {
             Verdict::Agreed(events) => return Ok(RunEnd::Agreed(events)),
             Verdict::TooSlow => return Ok(RunEnd::TooSlow(seed)),
             Verdict::Differed(found) => *found,
         };
-        acts.extend(found.looked.iter().cloned());
-        for _ in 0..REPEATS {
-            if let Some(again) = self.play_for_difference(&acts)?.found() {
-                let (shorter, found, is_shortest) = self.shrink(acts, again);
-                let shown = self.count_shows(&shorter)?;
-                let finding = self.finding(seed, &found, shown);
+        operations.extend(found.inspection.iter().cloned());
+        for _ in 0..REPRODUCTION_ATTEMPTS {
+            if let Some(again) = self.reproduce(&operations)?.found() {
+                let (shorter, found, is_shortest) = self.shrink(operations, again);
+                let reproduced = self.count_reproductions(&shorter)?;
+                let finding = self.finding(seed, &found, reproduced);
                 return Ok(RunEnd::Finding(Finding { is_shortest, ..finding }));
             }
         }
-        Ok(RunEnd::Unrepeated(self.finding(seed, &found, (0, REPEATS))))
+        Ok(RunEnd::Unreproduced(self.finding(seed, &found, (0, REPRODUCTION_ATTEMPTS))))
     }
 
     /// Plays acts on a fresh pair, or on the pair at hand.
-    fn play(&self, acts: &[Act], inspects: bool) -> io::Result<Verdict> {
-        let judge = Judge::new(self.dialects.each_ref(), self.options.restart);
+    fn run_once(&self, operations: &[Operation], inspects: bool) -> io::Result<Verdict> {
+        let comparator = Comparator::new(self.dialects.each_ref(), self.options.restart);
         let [left, right] = self.targets.map(|target| side(target, self.options.restart));
-        let patience = if inspects { PATIENCE } else { PATIENCE_AGAIN };
-        let verdict = play(
-            Rig::new([left?, right?], judge, patience),
-            acts,
+        let catch_up_time = if inspects { CATCH_UP_TIME } else { CATCH_UP_TIME_REPRODUCING };
+        let verdict = run_operations(
+            Harness::new([left?, right?], comparator, catch_up_time),
+            operations,
             inspects,
             &self.masks,
             self.job_size_limit,
         );
         for target in self.targets {
-            if let Target::Meet(address) = target {
+            if let Target::Connect(address) = target {
                 clean_up(address)?;
             }
         }
@@ -295,28 +296,32 @@ impl<'a> Contest<'a> {
     }
 
     /// The same, again where it was too slow.
-    fn play_in_time(&self, acts: &[Act], inspects: bool) -> io::Result<Verdict> {
-        for _ in 1..ATTEMPTS {
-            let verdict = self.play(acts, inspects)?;
+    fn run_with_retries(&self, operations: &[Operation], inspects: bool) -> io::Result<Verdict> {
+        for _ in 1..ATTEMPTS_PER_RUN {
+            let verdict = self.run_once(operations, inspects)?;
             if !matches!(verdict, Verdict::TooSlow) {
                 return Ok(verdict);
             }
         }
-        self.play(acts, inspects)
+        self.run_once(operations, inspects)
     }
 
-    fn play_for_difference(&self, acts: &[Act]) -> io::Result<Verdict> {
-        self.play_in_time(acts, false)
+    fn reproduce(&self, operations: &[Operation]) -> io::Result<Verdict> {
+        self.run_with_retries(operations, false)
     }
 
     /// Looks for a shorter run that fails, with many daemons at a time; says whether it could look
     /// to the end.
-    fn shrink(&self, acts: Vec<Act>, found: Found) -> (Vec<Act>, Found, bool) {
+    fn shrink(
+        &self,
+        operations: Vec<Operation>,
+        found: Difference,
+    ) -> (Vec<Operation>, Difference, bool) {
         let start = Instant::now();
         let mut last = found;
         let mut is_shortest = true;
         let width = self.parallel(SHRINK_PARALLEL);
-        let find_failing = |candidates: &[Vec<Act>]| {
+        let find_failing = |candidates: &[Vec<Operation>]| {
             for (group, candidates) in candidates.chunks(width).enumerate() {
                 if start.elapsed() > self.options.shrink_time {
                     is_shortest = false;
@@ -331,17 +336,17 @@ impl<'a> Contest<'a> {
             }
             None
         };
-        let acts = shrink(acts, simpler, find_failing);
-        (acts, last, is_shortest)
+        let operations = shrink(operations, simpler, find_failing);
+        (operations, last, is_shortest)
     }
 
     /// Plays some runs at the same time. Says whether those before the one that fails are sure not
     /// to: one that is too slow, or whose daemon does not start, shows nothing.
-    fn first_failing(&self, candidates: &[Vec<Act>]) -> (Option<(usize, Found)>, bool) {
+    fn first_failing(&self, candidates: &[Vec<Operation>]) -> (Option<(usize, Difference)>, bool) {
         let verdicts: Vec<Option<Verdict>> = thread::scope(|scope| {
             let threads: Vec<_> = candidates
                 .iter()
-                .map(|acts| scope.spawn(|| self.play_for_difference(acts).ok()))
+                .map(|operations| scope.spawn(|| self.reproduce(operations).ok()))
                 .collect();
             threads.into_iter().map(|thread| thread.join().ok().flatten()).collect()
         });
@@ -356,15 +361,15 @@ impl<'a> Contest<'a> {
         (None, is_sure)
     }
 
-    fn count_shows(&self, acts: &[Act]) -> io::Result<(usize, usize)> {
-        let mut shown = 0;
-        for _ in 0..REPEATS {
-            shown += usize::from(self.play_for_difference(acts)?.found().is_some());
+    fn count_reproductions(&self, operations: &[Operation]) -> io::Result<(usize, usize)> {
+        let mut reproduced = 0;
+        for _ in 0..REPRODUCTION_ATTEMPTS {
+            reproduced += usize::from(self.reproduce(operations)?.found().is_some());
         }
-        Ok((shown, REPEATS))
+        Ok((reproduced, REPRODUCTION_ATTEMPTS))
     }
 
-    fn finding(&self, seed: u64, found: &Found, shown: (usize, usize)) -> Finding {
+    fn finding(&self, seed: u64, found: &Difference, reproduced: (usize, usize)) -> Finding {
         let Options { steps, garbage, .. } = *self.options;
         let garbage = if garbage { " --garbage" } else { "" };
         let restart = if self.options.restart { " --restart" } else { "" };
@@ -372,7 +377,7 @@ impl<'a> Contest<'a> {
         let script = found.record.script(&origin);
         let check = self.check(&script);
         let message = found.record.message.clone();
-        Finding { seed, message, script, is_shortest: false, shown, check }
+        Finding { seed, message, script, is_shortest: false, reproduced, check }
     }
 
     /// Plays the script itself on both.
@@ -402,19 +407,19 @@ impl<'a> Contest<'a> {
 }
 
 /// What a daemon says about itself.
-struct Acquaintance {
+struct DaemonInfo {
     version: String,
     job_size_limit: u64,
 }
 
-impl Acquaintance {
-    fn make(target: &Target) -> io::Result<Self> {
+impl DaemonInfo {
+    fn query(target: &Target) -> io::Result<Self> {
         let daemon = match target {
             Target::Start(program) => Some(program.start(&[])?),
-            Target::Meet(_) => None,
+            Target::Connect(_) => None,
         };
         let address = match (target, &daemon) {
-            (Target::Meet(address), _) => address,
+            (Target::Connect(address), _) => address,
             (Target::Start(_), Some(daemon)) => daemon.address(),
             (Target::Start(_), None) => "",
         };
@@ -441,10 +446,10 @@ fn side(target: &Target, has_binlog: bool) -> io::Result<Side> {
     match target {
         Target::Start(program) if has_binlog => {
             let binlog = Binlog::new(program)?;
-            Side::started(binlog.start()?, Some(binlog))
+            Side::with_daemon(binlog.start()?, Some(binlog))
         }
-        Target::Start(program) => Side::started(program.start(&[])?, None),
-        Target::Meet(address) => Side::met(address, baseline(address)?),
+        Target::Start(program) => Side::with_daemon(program.start(&[])?, None),
+        Target::Connect(address) => Side::at_address(address, baseline(address)?),
     }
 }
 
@@ -479,7 +484,7 @@ fn clean_up(address: &str) -> io::Result<()> {
     let top = highest_id(&mut client)?;
     // A hang-up gives jobs back, but it may be noticed a little later than we ask.
     for _ in 0..100 {
-        for id in top.saturating_sub(JOBS_MAX)..top {
+        for id in top.saturating_sub(JOBS_PER_RUN_MAX)..top {
             client.command(&format!("delete {id}"))?;
         }
         if baseline(address).is_ok() {
@@ -491,7 +496,7 @@ fn clean_up(address: &str) -> io::Result<()> {
 }
 
 /// More jobs than a run makes.
-const JOBS_MAX: u64 = 3000;
+const JOBS_PER_RUN_MAX: u64 = 3000;
 
 #[cfg(test)]
 mod tests {
@@ -500,7 +505,7 @@ mod tests {
     #[test]
     fn an_address_is_told_from_a_command() {
         for address in ["127.0.0.1:11300", "localhost:1", "[::1]:11300", "unix:/tmp/x"] {
-            assert!(matches!(Target::parse(address), Ok(Target::Meet(_))), "{address}");
+            assert!(matches!(Target::parse(address), Ok(Target::Connect(_))), "{address}");
         }
         let Ok(Target::Start(program)) = Target::parse("/usr/bin/beanstalkd -z 100") else {
             panic!("a command")

@@ -5,9 +5,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::act::{INSPECTOR, Peer, name};
+use super::harness::Chunk;
+use super::operation::{INSPECTOR, Peer, name};
 use super::reply::{Reply, trimmed, whole};
-use super::rig::Chunk;
 
 /// One thing that happened.
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ pub(crate) enum Event {
     Closed(Peer),
     HalfClose(Peer),
     Close(Peer),
-    Passed(Duration),
+    Slept(Duration),
     Drained,
     Restarted,
 }
@@ -36,17 +36,17 @@ pub(crate) struct Record {
 }
 
 /// The longest story in a script.
-const STORY_MAX: usize = 300;
+const DESCRIPTION_MAX_CHARS: usize = 300;
 
 impl Record {
     /// Writes the golden script. `origin` tells how to find the difference again.
     pub(crate) fn script(&self, origin: &str) -> String {
-        let story: String = self.message.chars().take(STORY_MAX).collect();
+        let description: String = self.message.chars().take(DESCRIPTION_MAX_CHARS).collect();
         let word = if self.word.is_empty() { "connections" } else { &self.word };
         let mut script = format!(
-            "# {}\n# Found by {origin}. What is expected here is what the right one answered.\n\
+            "# {}\n# Difference by {origin}. What is expected here is what the right one answered.\n\
              proves {word}\nfresh\n\n",
-            story.trim_end()
+            description.trim_end()
         );
         script.push_str(&self.opening());
         for event in &self.events {
@@ -84,7 +84,7 @@ impl Event {
             Self::Closed(peer) => format!("{}: closed\n", name(*peer)),
             Self::HalfClose(peer) => format!("{}: shutdown\n", name(*peer)),
             Self::Close(peer) => format!("{}: close\n", name(*peer)),
-            Self::Passed(time) => format!("+{}ms\n", time.as_millis()),
+            Self::Slept(time) => format!("+{}ms\n", time.as_millis()),
             Self::Drained => "drain\n".to_owned(),
             // Scripts cannot say it; the reader can do it.
             Self::Restarted => "# The daemon is ended by SIGTERM and started again.\n".to_owned(),
@@ -143,7 +143,7 @@ mod tests {
                 Event::Sent(1, vec![bytes("use ")]),
                 Event::Sent(1, vec![bytes("\r\n")]),
                 Event::Answered(1, line("BAD_FORMAT")),
-                Event::Passed(Duration::from_millis(1200)),
+                Event::Slept(Duration::from_millis(1200)),
                 Event::Sent(0, vec![bytes("release "), Chunk::Id(1), bytes(" 0 0\r\nstats\r\n")]),
                 Event::Answered(0, line("NOT_FOUND")),
                 Event::Answered(0, stats),
@@ -158,7 +158,7 @@ mod tests {
         };
         let text = record.script("ct-diff --seed 1");
         let expected = r"# c: left answered `x `
-# Found by ct-diff --seed 1. What is expected here is what the right one answered.
+# Difference by ct-diff --seed 1. What is expected here is what the right one answered.
 proves release
 fresh
 

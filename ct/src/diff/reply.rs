@@ -11,7 +11,7 @@ use crate::dialect::Dialect;
 use crate::text::show;
 
 /// The largest body that is waited for.
-const BODY_MAX: usize = 64 << 20;
+const BODY_MAX_BYTES: usize = 64 << 20;
 
 /// One reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,7 +102,10 @@ fn body_length(line: &[u8]) -> Option<usize> {
         _ => return None,
     };
     let numbers: Vec<usize> = words.map(str::parse).collect::<Result<_, _>>().ok()?;
-    numbers.get(count - 1).copied().filter(|&length| numbers.len() == count && length <= BODY_MAX)
+    numbers
+        .get(count - 1)
+        .copied()
+        .filter(|&length| numbers.len() == count && length <= BODY_MAX_BYTES)
 }
 
 /// Which statistics a body holds; keys mean different things in them.
@@ -162,14 +165,14 @@ fn entry(line: &[u8]) -> Option<(&str, &str)> {
 
 /// Compares the replies of two daemons.
 #[derive(Debug, Clone)]
-pub(crate) struct Judge {
+pub(crate) struct Comparator {
     /// Which of the two print names without quotes.
     is_unquoted: [bool; 2],
     /// Whether they keep binlogs: what these look like is each daemon's own affair.
     has_binlogs: bool,
 }
 
-impl Judge {
+impl Comparator {
     /// Judges by what is declared about the two.
     pub(crate) fn new(dialects: [&Dialect; 2], has_binlogs: bool) -> Self {
         let is_unquoted = dialects.map(|dialect| dialect.masks.contains("unquoted-names"));
@@ -184,14 +187,14 @@ impl Judge {
                 .then(|| format!("left answered `{left}`, right `{right}`"));
         };
         let kinds = [Kind::of(left), Kind::of(right)];
-        let mut told = Vec::new();
+        let mut message = Vec::new();
         for index in 0..left.len().max(right.len()) {
             let lines = [left, right].map(|lines| lines.get(index).map_or(&b""[..], |line| line));
             if kinds[0] != kinds[1] || !self.is_same_line(kinds[0], lines) {
-                told.push(format!("left has `{}`, right `{}`", show(lines[0]), show(lines[1])));
+                message.push(format!("left has `{}`, right `{}`", show(lines[0]), show(lines[1])));
             }
         }
-        (!told.is_empty()).then(|| told.join("; "))
+        (!message.is_empty()).then(|| message.join("; "))
     }
 
     fn is_same_line(&self, kind: Kind, lines: [&[u8]; 2]) -> bool {
@@ -270,7 +273,7 @@ impl Baseline {
             Kind::Tube if lines.get(1).is_some_and(name) => Some(&self.default_tube),
             Kind::Tube | Kind::Job | Kind::List => None,
         };
-        let told = |line: Vec<u8>| match entry(&line) {
+        let message = |line: Vec<u8>| match entry(&line) {
             Some(("id", id)) if kind == Kind::Job => format!("id: {}", less(id, self.id)).into(),
             Some((key, value)) => match counters.and_then(|counters| counters.get(key)) {
                 Some(&before) => format!("{key}: {}", less(value, before)).into(),
@@ -278,7 +281,7 @@ impl Baseline {
             },
             None => line,
         };
-        Reply::Yaml(lines.into_iter().map(told).collect())
+        Reply::Yaml(lines.into_iter().map(message).collect())
     }
 }
 
@@ -302,9 +305,9 @@ fn with_ids(head: &[u8]) -> String {
 }
 
 /// The length from which [`show`] shortens a run of one byte.
-const RUN_MIN: usize = 24;
+const RUN_MIN_BYTES: usize = 24;
 /// How many different bytes are shown in one go, below the length where [`show`] leaves bytes out.
-const SHOWN_AT_ONCE: usize = 256;
+const SHOWN_AT_ONCE_BYTES: usize = 256;
 
 /// Writes bytes as a script would, all of them.
 pub(crate) fn whole(bytes: &[u8]) -> String {
@@ -312,10 +315,10 @@ pub(crate) fn whole(bytes: &[u8]) -> String {
     let mut rest = bytes;
     while !rest.is_empty() {
         let length = match run_length(rest) {
-            run if run >= RUN_MIN => run,
-            _ => (1..rest.len().min(SHOWN_AT_ONCE))
-                .find(|&at| run_length(&rest[at..]) >= RUN_MIN)
-                .unwrap_or(rest.len().min(SHOWN_AT_ONCE)),
+            run if run >= RUN_MIN_BYTES => run,
+            _ => (1..rest.len().min(SHOWN_AT_ONCE_BYTES))
+                .find(|&at| run_length(&rest[at..]) >= RUN_MIN_BYTES)
+                .unwrap_or(rest.len().min(SHOWN_AT_ONCE_BYTES)),
         };
         // Never between CR and LF, which are one sign.
         let splits = rest[..length].ends_with(b"\r") && rest.get(length) == Some(&b'\n');
@@ -352,9 +355,9 @@ mod tests {
         Reply::Yaml(text.lines().map(|line| line.as_bytes().to_vec()).collect())
     }
 
-    fn judge(left: &str, right: &str) -> Judge {
+    fn comparator(left: &str, right: &str) -> Comparator {
         let [left, right] = [left, right].map(|name| Dialect::named(name).unwrap());
-        Judge::new([&left, &right], false)
+        Comparator::new([&left, &right], false)
     }
 
     #[test]
@@ -407,12 +410,12 @@ mod tests {
                 [("- a", "- b"), ("\n- a", ""), ("- a", "- a\n- b")],
             ),
         ];
-        let judge = judge("ours", "ours");
+        let comparator = comparator("ours", "ours");
         for (what, text, is_same, changes) in table {
             for (from, to) in changes {
                 let other = text.replace(from, to);
-                let told = judge.difference([&yaml(text), &yaml(&other)]);
-                assert_eq!(told.is_none(), is_same, "{what}: {to}: {told:?}");
+                let message = comparator.difference([&yaml(text), &yaml(&other)]);
+                assert_eq!(message.is_none(), is_same, "{what}: {to}: {message:?}");
             }
         }
     }
@@ -421,14 +424,14 @@ mod tests {
     fn names_are_unquoted_where_that_is_declared_and_only_there() {
         let quoted = yaml("---\nname: \"a\"");
         let plain = yaml("---\nname: a");
-        let ours_and_old = judge("ours", "1.12");
+        let ours_and_old = comparator("ours", "1.12");
         assert_eq!(ours_and_old.difference([&quoted, &plain]), None);
         for wrong in [[&plain, &plain], [&quoted, &quoted], [&plain, &quoted]] {
             assert!(ours_and_old.difference(wrong).is_some(), "{wrong:?}");
         }
-        assert_eq!(judge("1.12", "ours").difference([&plain, &quoted]), None);
-        assert_eq!(judge("1.12", "1.12").difference([&plain, &plain]), None);
-        assert!(judge("ours", "1.13").difference([&quoted, &plain]).is_some());
+        assert_eq!(comparator("1.12", "ours").difference([&plain, &quoted]), None);
+        assert_eq!(comparator("1.12", "1.12").difference([&plain, &plain]), None);
+        assert!(comparator("ours", "1.13").difference([&quoted, &plain]).is_some());
     }
 
     #[test]
@@ -440,13 +443,13 @@ mod tests {
             default_tube: BTreeMap::new(),
         };
         assert_eq!(before.counters.len(), 2, "{before:?}");
-        let told = [
+        let message = [
             (yaml(stats), yaml("---\ncurrent-jobs-urgent: 2\ncmd-put: 2\nuptime: 0")),
             (yaml("---\nid: 41\nttr: 41"), yaml("---\nid: 1\nttr: 41")),
             (Reply::Line(b"INSERTED 42".to_vec()), Reply::Line(b"INSERTED 2".to_vec())),
             (Reply::Line(b"KICKED 42".to_vec()), Reply::Line(b"KICKED 42".to_vec())),
         ];
-        for (absolute, relative) in told {
+        for (absolute, relative) in message {
             assert_eq!(before.relative(absolute), relative);
         }
     }

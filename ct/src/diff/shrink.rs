@@ -58,7 +58,7 @@ mod tests {
     use crate::prng::Prng;
 
     /// Says which candidate holds all of `needed`, in this order, and counts the questions.
-    fn judge<'a>(
+    fn oracle<'a>(
         needed: &'a [u32],
         asked: &'a mut usize,
     ) -> impl FnMut(&[Vec<u32>]) -> Option<usize> + 'a {
@@ -84,7 +84,7 @@ mod tests {
                 items.insert(at, wanted);
             }
             let mut asked = 0;
-            let short = shrink(items, |_| Vec::new(), judge(&needed, &mut asked));
+            let short = shrink(items, |_| Vec::new(), oracle(&needed, &mut asked));
             assert_eq!(short, needed);
             assert!(asked < 1000, "{asked} questions");
         }
@@ -99,7 +99,7 @@ mod tests {
                 .collect()
         };
         let mut asked = 0;
-        let short = shrink(vec![9, 3001, 8, 2002], smaller, judge(&[1, 2], &mut asked));
+        let short = shrink(vec![9, 3001, 8, 2002], smaller, oracle(&[1, 2], &mut asked));
         assert_eq!(short, [1, 2]);
     }
 

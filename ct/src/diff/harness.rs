@@ -1,6 +1,6 @@
 //! Two daemons side by side, met in lock step.
 //!
-//! Everything is done to both, the left one first. Then [`Rig::settle`] waits until neither has
+//! Everything is done to both, the left one first. Then [`Harness::settle`] waits until neither has
 //! anything more to say. It is told how many replies are due, and waits for them. What else may
 //! come nobody knows: others that wait may be served, garbage may be anything. So it makes round
 //! trips on a connection of its own, the barrier, until some in a row brought nothing on any
@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::act::Peer;
-use super::reply::{Baseline, Judge, Reply};
+use super::operation::Peer;
+use super::reply::{Baseline, Comparator, Reply};
 use crate::check::Program;
 use crate::daemon::Daemon;
 use crate::os;
@@ -25,18 +25,18 @@ use crate::socket::Stream;
 
 /// Round trips without news after which no news is coming, where all that is due has come: the
 /// daemon had seen the last command, so what it said to others is on its way before the barrier's.
-const QUIET_TRIPS_ANSWERED: usize = 1;
+const QUIET_TRIPS_IF_ANSWERED: usize = 1;
 /// Round trips without news after which no news is coming, where that is not certain.
 const QUIET_TRIPS: usize = 3;
 /// How long is waited for replies that are due; if the count was wrong, round trips tell.
-const DUE_TIME: Duration = Duration::from_millis(40);
+const REPLY_WAIT: Duration = Duration::from_millis(40);
 /// Bytes for each further quiet trip: some daemons take a large body in small bites, without a
 /// sign of life.
 const BYTES_PER_TRIP: usize = 256;
 /// How long a daemon may take for a barrier, or for taking what we send, before it hangs.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const IO_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often is looked whether something has changed.
-const POLL: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The two sides, in the order in which everything is done.
 pub(crate) const SIDES: [&str; 2] = ["left", "right"];
@@ -61,7 +61,7 @@ impl Chunk {
 
 /// What one daemon said on one connection since the last time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct Received {
     pub(crate) replies: Vec<Reply>,
     /// The beginning of a reply.
     pub(crate) rest: Vec<u8>,
@@ -70,29 +70,29 @@ pub(crate) struct Said {
 
 /// What both said on one connection, left and right.
 #[derive(Debug, Clone)]
-pub(crate) struct News {
+pub(crate) struct ReceivedPair {
     pub(crate) peer: Peer,
-    pub(crate) said: [Said; 2],
+    pub(crate) received: [Received; 2],
 }
 
-impl News {
+impl ReceivedPair {
     /// Returns how many replies are the same, and how the two differ after those, if they do.
-    pub(crate) fn difference(&self, judge: &Judge) -> (usize, Option<String>) {
-        let [left, right] = &self.said;
+    pub(crate) fn difference(&self, comparator: &Comparator) -> (usize, Option<String>) {
+        let [left, right] = &self.received;
         let pairs = left.replies.iter().zip(&right.replies);
         for (index, (left, right)) in pairs.enumerate() {
-            if let Some(told) = judge.difference([left, right]) {
-                return (index, Some(told));
+            if let Some(message) = comparator.difference([left, right]) {
+                return (index, Some(message));
             }
         }
         let same = left.replies.len().min(right.replies.len());
-        let [left, right] = self.said.each_ref().map(|said| said.after(same));
-        let told = (left != right).then(|| format!("left {left}, right {right}"));
-        (same, told)
+        let [left, right] = self.received.each_ref().map(|received| received.after(same));
+        let message = (left != right).then(|| format!("left {left}, right {right}"));
+        (same, message)
     }
 }
 
-impl Said {
+impl Received {
     /// Tells what comes after so many replies.
     fn after(&self, same: usize) -> String {
         match self.replies.get(same) {
@@ -108,30 +108,32 @@ impl Said {
 
 /// One connection to one daemon.
 #[derive(Debug)]
-struct Wire {
+struct Connection {
     stream: Stream,
     arrived: Vec<u8>,
-    said: Said,
+    received: Received,
 }
 
-impl Wire {
+impl Connection {
     fn connect(address: &str) -> io::Result<Self> {
         let stream = Stream::connect(address)?;
         match &stream {
             Stream::Tcp(tcp) => tcp.set_nonblocking(true)?,
             Stream::Unix(unix) => unix.set_nonblocking(true)?,
         }
-        Ok(Self { stream, arrived: Vec::new(), said: Said::default() })
+        Ok(Self { stream, arrived: Vec::new(), received: Received::default() })
     }
 
     /// Sends everything, unless the daemon has closed: reading will tell.
     fn send(&mut self, bytes: &[u8]) {
         let start = Instant::now();
         let mut rest = bytes;
-        while !rest.is_empty() && start.elapsed() < TIMEOUT {
+        while !rest.is_empty() && start.elapsed() < IO_TIMEOUT {
             match self.stream.write(rest) {
                 Ok(length) => rest = &rest[length..],
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(POLL),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    thread::sleep(POLL_INTERVAL)
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return,
             }
@@ -139,31 +141,31 @@ impl Wire {
     }
 
     /// Takes what has arrived, and says whether that is anything.
-    fn listen(&mut self, baseline: &Baseline) -> bool {
+    fn read_available(&mut self, baseline: &Baseline) -> bool {
         let mut buffer = [0; 16 << 10];
-        let mut has_news = false;
-        while !self.said.is_closed {
+        let mut has_data = false;
+        while !self.received.is_closed {
             match self.stream.read(&mut buffer) {
-                Ok(0) => self.said.is_closed = true,
+                Ok(0) => self.received.is_closed = true,
                 Ok(length) => {
                     self.arrived.extend_from_slice(&buffer[..length]);
                     // A short read took all there was; the next look sees what follows.
                     if length < buffer.len() {
-                        has_news = true;
+                        has_data = true;
                         break;
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => self.said.is_closed = true,
+                Err(_) => self.received.is_closed = true,
             }
-            has_news = true;
+            has_data = true;
         }
         while let Some(reply) = Reply::take(&mut self.arrived) {
-            self.said.replies.push(baseline.relative(reply));
+            self.received.replies.push(baseline.relative(reply));
         }
-        self.said.rest.clone_from(&self.arrived);
-        has_news
+        self.received.rest.clone_from(&self.arrived);
+        has_data
     }
 }
 
@@ -217,17 +219,17 @@ pub(crate) struct Side {
     /// How that is started again, if it keeps a binlog.
     binlog: Option<Binlog>,
     barrier: Stream,
-    wires: BTreeMap<Peer, Wire>,
+    connections: BTreeMap<Peer, Connection>,
     /// Why it cannot be met any more.
     failure: Option<String>,
 }
 
 impl Side {
     /// Opens the barrier to a daemon that was started for the run.
-    pub(crate) fn started(daemon: Daemon, binlog: Option<Binlog>) -> io::Result<Self> {
+    pub(crate) fn with_daemon(daemon: Daemon, binlog: Option<Binlog>) -> io::Result<Self> {
         let address = daemon.address().to_owned();
-        let met = Self::met(&address, Baseline::default())?;
-        Ok(Self { daemon: Some(daemon), binlog, ..met })
+        let side = Self::at_address(&address, Baseline::default())?;
+        Ok(Self { daemon: Some(daemon), binlog, ..side })
     }
 
     /// Ends it and starts it again; all connections are gone.
@@ -235,35 +237,35 @@ impl Side {
         if let (Some(daemon), Some(binlog)) = (&mut self.daemon, &self.binlog) {
             binlog.restart(daemon)?;
             self.barrier = Stream::connect(&self.address)?;
-            self.barrier.set_read_timeout(TIMEOUT)?;
+            self.barrier.set_read_timeout(IO_TIMEOUT)?;
         }
         // Only now: a hang-up before the end would let it carry out what is queued.
-        self.wires.clear();
+        self.connections.clear();
         Ok(())
     }
 
     /// Opens the barrier to a daemon at an address.
-    pub(crate) fn met(address: &str, baseline: Baseline) -> io::Result<Self> {
+    pub(crate) fn at_address(address: &str, baseline: Baseline) -> io::Result<Self> {
         let barrier = Stream::connect(address)?;
-        barrier.set_read_timeout(TIMEOUT)?;
+        barrier.set_read_timeout(IO_TIMEOUT)?;
         let address = address.to_owned();
-        let (daemon, binlog, wires, failure) = (None, None, BTreeMap::new(), None);
-        Ok(Self { address, baseline, daemon, binlog, barrier, wires, failure })
+        let (daemon, binlog, connections, failure) = (None, None, BTreeMap::new(), None);
+        Ok(Self { address, baseline, daemon, binlog, barrier, connections, failure })
     }
 
     /// Remembers why it cannot be met any more, and what its end was.
     fn fail(&mut self, error: &io::Error) {
-        let mut told = error.to_string();
+        let mut message = error.to_string();
         if let Some(daemon) = &mut self.daemon {
             if let Some(status) = daemon.wait_exit(Duration::from_millis(100)) {
                 let stderr: String = daemon.stderr().chars().take(500).collect();
-                told = format!("ended with {status}, and had printed `{}`", stderr.trim_end());
+                message = format!("ended with {status}, and had printed `{}`", stderr.trim_end());
             }
         }
-        self.failure.get_or_insert(told);
+        self.failure.get_or_insert(message);
     }
 
-    fn ask(&mut self) {
+    fn send_barrier(&mut self) {
         if self.failure.is_none() {
             if let Err(error) = self.barrier.write_all(b"barrier\r\n") {
                 self.fail(&error);
@@ -271,7 +273,7 @@ impl Side {
         }
     }
 
-    fn await_answer(&mut self) {
+    fn await_barrier(&mut self) {
         const ANSWER: &[u8] = b"UNKNOWN_COMMAND\r\n";
         let mut buffer = [0; ANSWER.len()];
         if self.failure.is_none() {
@@ -284,12 +286,11 @@ impl Side {
     }
 
     /// Tells whether so many replies have come on a connection, or all that ever will.
-    fn has_said(&self, peer: Peer, replies: usize) -> bool {
+    fn has_received(&self, peer: Peer, replies: usize) -> bool {
         self.failure.is_some()
-            || self
-                .wires
-                .get(&peer)
-                .is_none_or(|wire| wire.said.is_closed || wire.said.replies.len() >= replies)
+            || self.connections.get(&peer).is_none_or(|connection| {
+                connection.received.is_closed || connection.received.replies.len() >= replies
+            })
     }
 }
 
@@ -297,16 +298,16 @@ impl Side {
 #[derive(Debug)]
 pub(crate) struct Settled {
     /// What both said.
-    pub(crate) news: Vec<News>,
+    pub(crate) pairs: Vec<ReceivedPair>,
     /// Why one of them is gone.
     pub(crate) failure: Option<String>,
     /// When there was silence, before the slower one got more time.
-    pub(crate) at: Instant,
+    pub(crate) quiet_at: Instant,
 }
 
 /// What is to come after something was done.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Due {
+pub(crate) struct ExpectedReplies {
     /// On this connection,
     pub(crate) peer: Peer,
     /// so many replies.
@@ -319,29 +320,29 @@ pub(crate) struct Due {
 
 /// Both daemons.
 #[derive(Debug)]
-pub(crate) struct Rig {
+pub(crate) struct Harness {
     sides: [Side; 2],
-    judge: Judge,
+    comparator: Comparator,
     /// How long the slower one gets to catch up.
-    patience: Duration,
+    catch_up_time: Duration,
 }
 
-impl Rig {
+impl Harness {
     /// Brings two daemons together.
-    pub(crate) fn new(sides: [Side; 2], judge: Judge, patience: Duration) -> Self {
-        Self { sides, judge, patience }
+    pub(crate) fn new(sides: [Side; 2], comparator: Comparator, catch_up_time: Duration) -> Self {
+        Self { sides, comparator, catch_up_time }
     }
 
     /// Tells whether a connection is open.
     pub(crate) fn is_open(&self, peer: Peer) -> bool {
-        self.sides[0].wires.contains_key(&peer)
+        self.sides[0].connections.contains_key(&peer)
     }
 
     /// Opens a connection to both.
     pub(crate) fn open(&mut self, peer: Peer) {
         for side in &mut self.sides {
-            match Wire::connect(&side.address) {
-                Ok(wire) => drop(side.wires.insert(peer, wire)),
+            match Connection::connect(&side.address) {
+                Ok(connection) => drop(side.connections.insert(peer, connection)),
                 Err(error) => side.fail(&error),
             }
         }
@@ -351,24 +352,24 @@ impl Rig {
     pub(crate) fn send(&mut self, peer: Peer, chunks: &[Chunk]) {
         for side in &mut self.sides {
             let bytes = Chunk::bytes(chunks, side.baseline.id);
-            if let Some(wire) = side.wires.get_mut(&peer) {
-                wire.send(&bytes);
+            if let Some(connection) = side.connections.get_mut(&peer) {
+                connection.send(&bytes);
             }
         }
     }
 
     /// Ends our direction.
     pub(crate) fn half_close(&mut self, peer: Peer) {
-        for wire in self.sides.iter().filter_map(|side| side.wires.get(&peer)) {
+        for connection in self.sides.iter().filter_map(|side| side.connections.get(&peer)) {
             // Fails only where the daemon has closed; reading will tell.
-            let _ = wire.stream.shut_down_writing();
+            let _ = connection.stream.shut_down_writing();
         }
     }
 
     /// Closes a connection.
     pub(crate) fn close(&mut self, peer: Peer) {
         for side in &mut self.sides {
-            side.wires.remove(&peer);
+            side.connections.remove(&peer);
         }
     }
 
@@ -381,7 +382,7 @@ impl Rig {
                 let _ = daemon.signal(libc::SIGUSR1);
             }
             for daemon in [left, right] {
-                os::wait_until_taken(daemon.pid(), libc::SIGUSR1, TIMEOUT);
+                os::wait_until_taken(daemon.pid(), libc::SIGUSR1, IO_TIMEOUT);
             }
         }
     }
@@ -396,91 +397,104 @@ impl Rig {
     }
 
     /// Waits until neither has more to say.
-    pub(crate) fn settle(&mut self, due: Due) -> Settled {
+    pub(crate) fn settle(&mut self, expected: ExpectedReplies) -> Settled {
         let start = Instant::now();
-        let has_all = |rig: &Self| rig.sides.iter().all(|it| it.has_said(due.peer, due.replies));
-        while !has_all(self) && start.elapsed() < DUE_TIME {
-            self.listen(DUE_TIME);
-        }
-        let needed = if due.is_all && has_all(self) {
-            QUIET_TRIPS_ANSWERED
-        } else {
-            QUIET_TRIPS + due.bytes / BYTES_PER_TRIP
+        let has_received_all = |harness: &Self| {
+            harness.sides.iter().all(|it| it.has_received(expected.peer, expected.replies))
         };
-        let mut quiet = 0;
+        while !has_received_all(self) && start.elapsed() < REPLY_WAIT {
+            self.read_available(REPLY_WAIT);
+        }
+        let needed = if expected.is_all && has_received_all(self) {
+            QUIET_TRIPS_IF_ANSWERED
+        } else {
+            QUIET_TRIPS + expected.bytes / BYTES_PER_TRIP
+        };
+        let mut quiet_trips = 0;
         let mut first = None;
         loop {
-            let has_news = self.trip();
-            quiet = if has_news { 0 } else { quiet + 1 };
-            if quiet < needed {
+            let has_data = self.barrier_round_trip();
+            quiet_trips = if has_data { 0 } else { quiet_trips + 1 };
+            if quiet_trips < needed {
                 continue;
             }
-            let at = *first.get_or_insert_with(Instant::now);
-            let news = self.news();
-            let differ = news.iter().any(|news| news.difference(&self.judge).1.is_some());
+            let quiet_at = *first.get_or_insert_with(Instant::now);
+            let pairs = self.received_pairs();
+            let differ = pairs.iter().any(|pair| pair.difference(&self.comparator).1.is_some());
             let has_failed = self.sides.iter().any(|side| side.failure.is_some());
-            if !differ || has_failed || start.elapsed() > self.patience {
+            if !differ || has_failed || start.elapsed() > self.catch_up_time {
                 self.forget();
-                return Settled { news, failure: self.failure(), at };
+                return Settled { pairs, failure: self.failure(), quiet_at };
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
     /// Compares by what is declared about the two.
-    pub(crate) fn judge(&self) -> &Judge {
-        &self.judge
+    pub(crate) fn comparator(&self) -> &Comparator {
+        &self.comparator
     }
 
-    fn trip(&mut self) -> bool {
-        self.sides.iter_mut().for_each(Side::ask);
-        self.sides.iter_mut().for_each(Side::await_answer);
-        self.listen(Duration::ZERO)
+    fn barrier_round_trip(&mut self) -> bool {
+        self.sides.iter_mut().for_each(Side::send_barrier);
+        self.sides.iter_mut().for_each(Side::await_barrier);
+        self.read_available(Duration::ZERO)
     }
 
     /// Takes what has arrived anywhere, waits a while for the first of it, and says whether that is
     /// anything.
-    fn listen(&mut self, timeout: Duration) -> bool {
-        let wires = || self.sides.iter().flat_map(|side| side.wires.values());
-        let open: Vec<BorrowedFd<'_>> =
-            wires().filter(|wire| !wire.said.is_closed).map(|wire| wire.stream.as_fd()).collect();
+    fn read_available(&mut self, timeout: Duration) -> bool {
+        let connections = || self.sides.iter().flat_map(|side| side.connections.values());
+        let open: Vec<BorrowedFd<'_>> = connections()
+            .filter(|connection| !connection.received.is_closed)
+            .map(|connection| connection.stream.as_fd())
+            .collect();
         let mut ready = os::readable(&open, timeout).into_iter();
-        let mut has_news = false;
+        let mut has_data = false;
         for side in &mut self.sides {
-            for wire in side.wires.values_mut().filter(|wire| !wire.said.is_closed) {
+            for connection in
+                side.connections.values_mut().filter(|connection| !connection.received.is_closed)
+            {
                 if ready.next().unwrap_or_default() {
-                    has_news |= wire.listen(&side.baseline);
+                    has_data |= connection.read_available(&side.baseline);
                 }
             }
         }
-        has_news
+        has_data
     }
 
-    fn news(&self) -> Vec<News> {
-        let peers = self.sides[0].wires.keys().copied();
-        let news = peers.map(|peer| {
-            let said = |side: &Side| side.wires.get(&peer).map(|wire| wire.said.clone());
-            News { peer, said: self.sides.each_ref().map(|side| said(side).unwrap_or_default()) }
+    fn received_pairs(&self) -> Vec<ReceivedPair> {
+        let peers = self.sides[0].connections.keys().copied();
+        let pairs = peers.map(|peer| {
+            let received = |side: &Side| {
+                side.connections.get(&peer).map(|connection| connection.received.clone())
+            };
+            ReceivedPair {
+                peer,
+                received: self.sides.each_ref().map(|side| received(side).unwrap_or_default()),
+            }
         });
-        news.filter(|news| news.said.iter().any(|said| *said != Said::default())).collect()
+        pairs
+            .filter(|pair| pair.received.iter().any(|received| *received != Received::default()))
+            .collect()
     }
 
     /// Forgets what was told, and the connections that both have closed.
     fn forget(&mut self) {
         for side in &mut self.sides {
-            side.wires.retain(|_, wire| !wire.said.is_closed);
-            for wire in side.wires.values_mut() {
-                wire.said.replies.clear();
+            side.connections.retain(|_, connection| !connection.received.is_closed);
+            for connection in side.connections.values_mut() {
+                connection.received.replies.clear();
             }
         }
     }
 
     fn failure(&self) -> Option<String> {
-        let told = self.sides.iter().zip(SIDES).filter_map(|(side, name)| {
+        let message = self.sides.iter().zip(SIDES).filter_map(|(side, name)| {
             side.failure.as_ref().map(|failure| format!("{name} is gone: {failure}"))
         });
-        let told: Vec<String> = told.collect();
-        (!told.is_empty()).then(|| told.join("; "))
+        let message: Vec<String> = message.collect();
+        (!message.is_empty()).then(|| message.join("; "))
     }
 }
 
@@ -489,35 +503,46 @@ mod tests {
     use super::*;
     use crate::dialect::Dialect;
 
-    fn said(replies: &[&str], rest: &str, is_closed: bool) -> Said {
+    fn received(replies: &[&str], rest: &str, is_closed: bool) -> Received {
         let replies = replies.iter().map(|line| Reply::Line(line.as_bytes().to_vec())).collect();
-        Said { replies, rest: rest.as_bytes().to_vec(), is_closed }
+        Received { replies, rest: rest.as_bytes().to_vec(), is_closed }
     }
 
     #[test]
     fn the_first_difference_is_told_with_both_answers() {
         let ours = Dialect::named("ours").unwrap();
-        let judge = Judge::new([&ours, &ours], false);
+        let comparator = Comparator::new([&ours, &ours], false);
         let table = [
-            (said(&["A"], "", true), said(&["A"], "", true), 1, None),
+            (received(&["A"], "", true), received(&["A"], "", true), 1, None),
             (
-                said(&["A"], "", false),
-                said(&["B"], "", false),
+                received(&["A"], "", false),
+                received(&["B"], "", false),
                 0,
                 Some("left answered `A`, right `B`"),
             ),
-            (said(&["A", "B"], "", false), said(&["A"], "", false), 1, Some("right was silent")),
-            (said(&["A"], "", false), said(&["A"], "", true), 1, Some("right closed the")),
-            (said(&["A"], "x", false), said(&["A"], "", true), 1, Some("left began `x`, right")),
+            (
+                received(&["A", "B"], "", false),
+                received(&["A"], "", false),
+                1,
+                Some("right was silent"),
+            ),
+            (received(&["A"], "", false), received(&["A"], "", true), 1, Some("right closed the")),
+            (
+                received(&["A"], "x", false),
+                received(&["A"], "", true),
+                1,
+                Some("left began `x`, right"),
+            ),
         ];
-        for (left, right, same, told) in table {
-            let (count, difference) = News { peer: 0, said: [left, right] }.difference(&judge);
+        for (left, right, same, message) in table {
+            let (count, difference) =
+                ReceivedPair { peer: 0, received: [left, right] }.difference(&comparator);
             assert_eq!(count, same);
-            match (difference, told) {
-                (Some(difference), Some(told)) => {
-                    assert!(difference.contains(told), "{difference}");
+            match (difference, message) {
+                (Some(difference), Some(message)) => {
+                    assert!(difference.contains(message), "{difference}");
                 }
-                (difference, told) => assert_eq!(difference.as_deref(), told),
+                (difference, message) => assert_eq!(difference.as_deref(), message),
             }
         }
     }

@@ -65,7 +65,7 @@ impl Command {
 
 /// One step of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Act {
+pub(crate) enum Operation {
     /// Sends commands in one go. With a cut only so many thousandths of the bytes leave now, and
     /// the rest before this connection's next act.
     Send { peer: Peer, commands: Vec<Command>, cut: Option<u16> },
@@ -74,14 +74,14 @@ pub(crate) enum Act {
     /// Closes a connection, with all that it holds.
     Close(Peer),
     /// Lets time pass.
-    Pass(Duration),
+    Sleep(Duration),
     /// Sends the daemons SIGUSR1.
     Drain,
     /// Ends the daemons by SIGTERM and starts them again, with the same binlogs.
     Restart,
 }
 
-impl Act {
+impl Operation {
     /// Sends one command whole.
     pub(crate) fn send(peer: Peer, command: Command) -> Self {
         Self::Send { peer, commands: vec![command], cut: None }
@@ -90,7 +90,7 @@ impl Act {
     fn peer_mut(&mut self) -> Option<&mut Peer> {
         match self {
             Self::Send { peer, .. } | Self::HalfClose(peer) | Self::Close(peer) => Some(peer),
-            Self::Pass(_) | Self::Drain | Self::Restart => None,
+            Self::Sleep(_) | Self::Drain | Self::Restart => None,
         }
     }
 
@@ -111,9 +111,9 @@ impl Act {
                     }
                 }
             }
-            Self::Pass(time) => {
+            Self::Sleep(time) => {
                 let second = Duration::from_secs(1);
-                simpler.extend(time.checked_sub(second).map(Self::Pass));
+                simpler.extend(time.checked_sub(second).map(Self::Sleep));
             }
             Self::HalfClose(_) | Self::Close(_) | Self::Drain | Self::Restart => {}
         }
@@ -122,37 +122,38 @@ impl Act {
 }
 
 /// Lists what is a little simpler than a sequence and as long, for [`shrink`](super::shrink()).
-pub(crate) fn simpler(acts: &[Act]) -> Vec<Vec<Act>> {
+pub(crate) fn simpler(operations: &[Operation]) -> Vec<Vec<Operation>> {
     let mut candidates = Vec::new();
-    for (index, act) in acts.iter().enumerate() {
-        for simpler in act.simpler() {
-            let mut candidate = acts.to_vec();
+    for (index, operation) in operations.iter().enumerate() {
+        for simpler in operation.simpler() {
+            let mut candidate = operations.to_vec();
             candidate[index] = simpler;
             candidates.push(candidate);
         }
     }
     let mut peers: Vec<Peer> =
-        acts.iter().filter_map(|act| act.clone().peer_mut().copied()).collect();
+        operations.iter().filter_map(|operation| operation.clone().peer_mut().copied()).collect();
     peers.sort_unstable();
     peers.dedup();
     for (rank, &from) in peers.iter().enumerate() {
         for &to in &peers[..rank] {
-            candidates.push(renamed(acts, from, to));
+            candidates.push(renamed(operations, from, to));
         }
         if from > rank {
-            candidates.push(renamed(acts, from, rank));
+            candidates.push(renamed(operations, from, rank));
         }
     }
     candidates
 }
 
 /// Lets one connection do what another did.
-fn renamed(acts: &[Act], from: Peer, to: Peer) -> Vec<Act> {
-    let mut acts = acts.to_vec();
-    for peer in acts.iter_mut().filter_map(Act::peer_mut).filter(|peer| **peer == from) {
+fn renamed(operations: &[Operation], from: Peer, to: Peer) -> Vec<Operation> {
+    let mut operations = operations.to_vec();
+    for peer in operations.iter_mut().filter_map(Operation::peer_mut).filter(|peer| **peer == from)
+    {
         *peer = to;
     }
-    acts
+    operations
 }
 
 #[cfg(test)]
@@ -162,20 +163,23 @@ mod tests {
     #[test]
     fn what_is_simpler_is_different_and_never_grows() {
         let batch = ["stats", "quit"].map(Command::line).to_vec();
-        let acts = [
-            Act::Send { peer: 3, commands: batch, cut: Some(500) },
-            Act::Pass(Duration::from_millis(1200)),
-            Act::Close(1),
+        let operations = [
+            Operation::Send { peer: 3, commands: batch, cut: Some(500) },
+            Operation::Sleep(Duration::from_millis(1200)),
+            Operation::Close(1),
         ];
-        let candidates = simpler(&acts);
+        let candidates = simpler(&operations);
         assert_eq!(candidates.len(), 3 + 1 + 3, "{candidates:?}");
         for candidate in &candidates {
-            assert_ne!(candidate[..], acts);
-            assert_eq!(candidate.len(), acts.len());
+            assert_ne!(candidate[..], operations);
+            assert_eq!(candidate.len(), operations.len());
         }
-        assert!(candidates.contains(&renamed(&acts, 3, 1)));
-        let least = [Act::send(0, Command::line("stats")), Act::Pass(Duration::from_millis(200))];
-        assert_eq!(simpler(&least), Vec::<Vec<Act>>::new());
+        assert!(candidates.contains(&renamed(&operations, 3, 1)));
+        let least = [
+            Operation::send(0, Command::line("stats")),
+            Operation::Sleep(Duration::from_millis(200)),
+        ];
+        assert_eq!(simpler(&least), Vec::<Vec<Operation>>::new());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::mem;
 
 /// The longest line, its end included.
-const LINE_MAX: usize = 224;
+const LINE_MAX_BYTES: usize = 224;
 
 /// What a command means to a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,15 +22,15 @@ pub(crate) enum Verb {
     Watch(Vec<u8>),
     Ignore(Vec<u8>),
     /// Shows a job that may not be wholly there yet.
-    Look(u64),
+    Inspect(u64),
     /// Takes a job from its holder, if it works.
-    GiveUp(u64),
+    EndReservation(u64),
     Other,
 }
 
 /// What some daemons are known to treat in their own way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Oddity {
+pub(crate) enum Quirk {
     /// A CR inside a line.
     LoneCr,
     /// A line's CR is byte 224, or a multiple of that.
@@ -70,7 +70,7 @@ pub(crate) enum Change {
 
 /// One connection as far as its bytes tell.
 #[derive(Debug, Clone)]
-pub(crate) struct Track {
+pub(crate) struct Tracker {
     input: Input,
     job_size_limit: u64,
     pending: VecDeque<Sent>,
@@ -78,10 +78,10 @@ pub(crate) struct Track {
     /// Jobs that were reserved and not given up, the last one at the end. A time to run may have
     /// ended since.
     held: Vec<u64>,
-    oddities: BTreeSet<Oddity>,
+    quirks: BTreeSet<Quirk>,
 }
 
-impl Track {
+impl Tracker {
     /// Follows a new connection.
     pub(crate) fn new(job_size_limit: u64) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Track {
             pending: VecDeque::new(),
             watched: BTreeSet::from([b"default".to_vec()]),
             held: Vec::new(),
-            oddities: BTreeSet::new(),
+            quirks: BTreeSet::new(),
         }
     }
 
@@ -106,7 +106,7 @@ impl Track {
                         let line = mem::take(line);
                         self.line(&line, &mut put);
                     } else if line.len() > 1 && line[line.len() - 2] == b'\r' {
-                        self.oddities.insert(Oddity::LoneCr);
+                        self.quirks.insert(Quirk::LoneCr);
                     }
                 }
                 Input::Body(left) => {
@@ -134,7 +134,7 @@ impl Track {
         match (word, number, verb) {
             ("INSERTED", Some(id), Verb::Put(put)) => return Change::Inserted { put, id },
             ("RESERVED", Some(id), _) => self.held.push(id),
-            ("DELETED" | "RELEASED" | "BURIED", _, Verb::GiveUp(id)) => {
+            ("DELETED" | "RELEASED" | "BURIED", _, Verb::EndReservation(id)) => {
                 self.held.retain(|&held| held != id);
             }
             ("WATCHING", _, Verb::Watch(name)) => {
@@ -160,7 +160,7 @@ impl Track {
 
     /// Returns how many replies are certain to come: all up to the first that may have to wait, but
     /// not that of a body that is still arriving.
-    pub(crate) fn due(&self) -> usize {
+    pub(crate) fn certain_replies(&self) -> usize {
         let waits = |sent: &Sent| sent.verb == Verb::Reserve { may_wait: true };
         let is_arriving = usize::from(self.is_uploading());
         let whole = self.pending.len().saturating_sub(is_arriving);
@@ -180,19 +180,19 @@ impl Track {
 
     /// Tells whether all that stands behind one that may be waiting is of no concern to others, so
     /// that it may be carried out at any time.
-    pub(crate) fn is_queue_private(&self) -> bool {
+    pub(crate) fn has_only_private_queued_commands(&self) -> bool {
         let private = ["use", "watch", "ignore", "list-tube-used", "list-tubes-watched"];
         self.pending.iter().skip(1).all(|sent| private.contains(&&*sent.word))
     }
 
     /// Tells whether commands stand behind one that may be waiting.
-    pub(crate) fn has_queue(&self) -> bool {
+    pub(crate) fn has_queued_commands(&self) -> bool {
         self.may_wait() && self.pending.len() > 1
     }
 
     /// Tells whether a client that waits on this connection could take a job that one on the other
     /// could take, too.
-    pub(crate) fn waits_beside(&self, other: &Self) -> bool {
+    pub(crate) fn competes_with(&self, other: &Self) -> bool {
         let (mine, others) = (self.may_watch(), other.may_watch());
         self.may_wait() && other.may_wait() && mine.iter().any(|name| others.contains(name))
     }
@@ -217,13 +217,13 @@ impl Track {
     }
 
     /// Tells whether the next byte begins a command that is read at once.
-    pub(crate) fn is_at_rest(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.input == Input::Line(Vec::new())
     }
 
     /// Returns what was odd in the bytes so far.
-    pub(crate) fn oddities(&self) -> &BTreeSet<Oddity> {
-        &self.oddities
+    pub(crate) fn quirks(&self) -> &BTreeSet<Quirk> {
+        &self.quirks
     }
 
     /// Takes one line with its end.
@@ -231,10 +231,11 @@ impl Track {
         let line = &whole[..whole.len() - 2];
         let word = line.split(|byte| !byte.is_ascii_lowercase() && *byte != b'-').next();
         let word = String::from_utf8_lossy(word.unwrap_or_default()).into_owned();
-        if (line.len() + 1) % LINE_MAX == 0 {
-            self.oddities.insert(Oddity::CrAt224);
+        if (line.len() + 1) % LINE_MAX_BYTES == 0 {
+            self.quirks.insert(Quirk::CrAt224);
         }
-        let is_well_formed = whole.len() <= LINE_MAX && !line.iter().any(|b| b"\r\0".contains(b));
+        let is_well_formed =
+            whole.len() <= LINE_MAX_BYTES && !line.iter().any(|b| b"\r\0".contains(b));
         let verb = if !is_well_formed {
             Verb::Other
         } else if line.starts_with(b"quit") {
@@ -280,8 +281,8 @@ impl Track {
             b"reserve-with-timeout" if word != line => self.reserve_with_timeout(rest),
             b"watch" => Verb::Watch(rest.to_vec()),
             b"ignore" => Verb::Ignore(rest.to_vec()),
-            b"peek" | b"stats-job" => id().map_or(Verb::Other, Verb::Look),
-            b"delete" | b"release" | b"bury" => id().map_or(Verb::Other, Verb::GiveUp),
+            b"peek" | b"stats-job" => id().map_or(Verb::Other, Verb::Inspect),
+            b"delete" | b"release" | b"bury" => id().map_or(Verb::Other, Verb::EndReservation),
             _ => Verb::Other,
         }
     }
@@ -290,7 +291,7 @@ impl Track {
         if let Some((seconds, _)) = number(rest).filter(|(seconds, _)| *seconds <= 0x7FFF_FFFF) {
             Verb::Reserve { may_wait: seconds > 0 }
         } else {
-            self.oddities.insert(Oddity::UncheckedTimeout);
+            self.quirks.insert(Quirk::UncheckedTimeout);
             Verb::Reserve { may_wait: true }
         }
     }
@@ -310,10 +311,10 @@ fn number(text: &[u8]) -> Option<(u64, &[u8])> {
 mod tests {
     use super::*;
 
-    fn after(bytes: &[u8]) -> Track {
-        let mut track = Track::new(100);
-        track.sent(bytes, Some(7));
-        track
+    fn after(bytes: &[u8]) -> Tracker {
+        let mut tracker = Tracker::new(100);
+        tracker.sent(bytes, Some(7));
+        tracker
     }
 
     fn verbs(bytes: &[u8]) -> Vec<Verb> {
@@ -326,9 +327,9 @@ mod tests {
         let table: &[(&[u8], Vec<Verb>)] = &[
             (b"put 0 0 1 6\r\nstats\n\r\nstats\r\n", vec![Verb::Put(Some(7)), other()]),
             (b"put 0 0 1 3\r\ntoo long\r\n", vec![Verb::Put(Some(7)), other()]),
-            (b"put 0 0 1 -1\r\npeek 1\r\n", vec![other(), Verb::Look(1)]),
-            (b"put 0 0 1 4294967296\r\npeek 1\r\n", vec![other(), Verb::Look(1)]),
-            (b"put 0 0 1 1 \r\npeek 1\r\n", vec![other(), Verb::Look(1)]),
+            (b"put 0 0 1 -1\r\npeek 1\r\n", vec![other(), Verb::Inspect(1)]),
+            (b"put 0 0 1 4294967296\r\npeek 1\r\n", vec![other(), Verb::Inspect(1)]),
+            (b"put 0 0 1 1 \r\npeek 1\r\n", vec![other(), Verb::Inspect(1)]),
             (b"put 0 0 1 101 x\r\npeek 1\r\n", vec![other()]),
             (b"use a\0\r\nquit now\r\nstats\r\n", vec![other()]),
             (
@@ -342,7 +343,11 @@ mod tests {
             ),
             (
                 b"bury 5 1\r\nwatch x\r\nignore x\r\n",
-                vec![Verb::GiveUp(5), Verb::Watch(b"x".to_vec()), Verb::Ignore(b"x".to_vec())],
+                vec![
+                    Verb::EndReservation(5),
+                    Verb::Watch(b"x".to_vec()),
+                    Verb::Ignore(b"x".to_vec()),
+                ],
             ),
         ];
         for (bytes, expected) in table {
@@ -353,23 +358,23 @@ mod tests {
     #[test]
     fn what_known_daemons_treat_differently_is_noticed() {
         let long = |length: usize| [&vec![b'x'; length][..], b"\r\n"].concat();
-        let table: &[(Vec<u8>, &[Oddity])] = &[
-            (b"use a\rb\r\n".to_vec(), &[Oddity::LoneCr]),
+        let table: &[(Vec<u8>, &[Quirk])] = &[
+            (b"use a\rb\r\n".to_vec(), &[Quirk::LoneCr]),
             (b"put 0 0 1 4\r\na\rb\r\r\n".to_vec(), &[]),
             (long(222), &[]),
-            (long(223), &[Oddity::CrAt224]),
-            (long(447), &[Oddity::CrAt224]),
-            (b"reserve-with-timeout -1\r\n".to_vec(), &[Oddity::UncheckedTimeout]),
+            (long(223), &[Quirk::CrAt224]),
+            (long(447), &[Quirk::CrAt224]),
+            (b"reserve-with-timeout -1\r\n".to_vec(), &[Quirk::UncheckedTimeout]),
             (b"reserve-with-timeout\r\n".to_vec(), &[]),
         ];
         for (bytes, expected) in table {
-            let found: Vec<Oddity> = after(bytes).oddities().iter().copied().collect();
+            let found: Vec<Quirk> = after(bytes).quirks().iter().copied().collect();
             assert_eq!(found, *expected, "{}", bytes.escape_ascii());
         }
-        let mut track = after(b"stats\r");
-        assert!(!track.is_at_rest());
-        track.sent(b"\n", None);
-        assert!(track.oddities().is_empty());
+        let mut tracker = after(b"stats\r");
+        assert!(!tracker.is_idle());
+        tracker.sent(b"\n", None);
+        assert!(tracker.quirks().is_empty());
     }
 
     #[test]
@@ -383,7 +388,7 @@ mod tests {
             (b"reserve\r\nput 0 0 1 3\r\nab", 0),
         ];
         for (bytes, due) in table {
-            assert_eq!(after(bytes).due(), due, "{}", bytes.escape_ascii());
+            assert_eq!(after(bytes).certain_replies(), due, "{}", bytes.escape_ascii());
         }
     }
 
@@ -392,28 +397,29 @@ mod tests {
         assert!(!after(b"quit\r\n").is_reset());
         assert!(after(b"quit\r\n").is_ending());
         assert!(after(b"quit\r\nstats\r\n").is_reset());
-        assert!(after(b"reserve\r\nwatch a\r\nuse b\r\n").is_queue_private());
-        assert!(!after(b"reserve\r\nwatch a\r\nreserve\r\n").is_queue_private());
+        assert!(after(b"reserve\r\nwatch a\r\nuse b\r\n").has_only_private_queued_commands());
+        assert!(!after(b"reserve\r\nwatch a\r\nreserve\r\n").has_only_private_queued_commands());
     }
 
     #[test]
     fn replies_tell_who_holds_watches_and_waits() {
-        let mut track = after(b"put 0 0 1 1\r\nx\r\nwatch t\r\nreserve\r\nreserve\r\ndelete 9\r\n");
-        assert!(track.may_wait());
-        assert_eq!(track.replied(b"INSERTED 9"), Change::Inserted { put: Some(7), id: 9 });
-        track.replied(b"WATCHING 2");
+        let mut tracker =
+            after(b"put 0 0 1 1\r\nx\r\nwatch t\r\nreserve\r\nreserve\r\ndelete 9\r\n");
+        assert!(tracker.may_wait());
+        assert_eq!(tracker.replied(b"INSERTED 9"), Change::Inserted { put: Some(7), id: 9 });
+        tracker.replied(b"WATCHING 2");
         for id in [b"RESERVED 4 1", b"RESERVED 9 1"] {
-            track.replied(id);
+            tracker.replied(id);
         }
-        assert!(!track.may_wait());
-        assert_eq!((track.held(0), track.held(1), track.held(2)), (Some(9), Some(4), None));
-        track.replied(b"DELETED");
-        assert_eq!((track.held(0), track.is_at_rest()), (Some(4), true));
-        track.sent(b"ignore default\r\nreserve\r\n", None);
-        track.replied(b"WATCHING 1");
+        assert!(!tracker.may_wait());
+        assert_eq!((tracker.held(0), tracker.held(1), tracker.held(2)), (Some(9), Some(4), None));
+        tracker.replied(b"DELETED");
+        assert_eq!((tracker.held(0), tracker.is_idle()), (Some(4), true));
+        tracker.sent(b"ignore default\r\nreserve\r\n", None);
+        tracker.replied(b"WATCHING 1");
         let mut other = after(b"reserve\r\n");
-        assert!(!other.waits_beside(&track), "they watch different tubes");
+        assert!(!other.competes_with(&tracker), "they watch different tubes");
         other.sent(b"watch t\r\n", None);
-        assert!(other.waits_beside(&track));
+        assert!(other.competes_with(&tracker));
     }
 }

@@ -1,0 +1,637 @@
+//! Plays acts on two daemons and watches for a difference.
+//!
+//! It knows what each connection has under way, gives jobs their ids, keeps to the time table, and
+//! leaves out what may be answered in more than one way.
+//!
+//! The protocol itself leaves open how the commands of two connections mix. So commands stand
+//! behind a waiting reserve on one connection at most. Meanwhile all others send one command at a
+//! time, and the connection is not closed: nobody knows how many of them would still be carried
+//! out. Before time passes, and at the end, it is half-closed, so that they are carried out now;
+//! what concerns nobody else may wait on.
+//!
+//! The rest is what one of the daemons is declared to do differently:
+//!
+//! | mask | what is left out, or added |
+//! |---|---|
+//! | `waiters-swap` | a second client waiting for the same tube |
+//! | `lone-cr-mutes`, `cr-at-224-eats`, `timeout-unchecked` | lines that would show it |
+//! | `upload-visible` | looking at ids not known to be whole while a body is on its way |
+//! | `timer-lost` | a long wait while others hold jobs; added: a word of the holder in time |
+//!
+//! When the acts are over everything is looked at, and then taken apart job by job, so that orders
+//! show that no statistic tells.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::harness::{Chunk, ExpectedReplies, Harness, ReceivedPair, Settled};
+use super::operation::{Command, INSPECTOR, Job, Operation, Part, Peer};
+use super::record::{Event, Record, on_connection};
+use super::reply::Reply;
+use super::tracker::{Change, Quirk, Tracker, Verb};
+
+/// How long a burst of acts may take in a run that lets time pass.
+const BURST_TIME_MAX: Duration = Duration::from_millis(130);
+/// How long the looking at the end may take in such a run.
+const INSPECTION_TIME_MAX: Duration = Duration::from_millis(220);
+/// How long a run may take that lets no time pass: no timer of the protocol ends before.
+const QUICK_RUN_TIME_MAX: Duration = Duration::from_millis(800);
+/// The pause between acts where time matters, so that timers are apart and their order is clear.
+const OPERATION_INTERVAL: Duration = Duration::from_millis(2);
+/// How long after the beginning of a burst, whole seconds later, holders of jobs say something.
+const KEEP_ALIVE_OFFSETS: [Duration; 2] = [Duration::from_millis(150), Duration::from_millis(190)];
+/// How many commands may be under way on a connection that waits. The kernel holds back what
+/// follows some ten small packets that were not acknowledged, and may take its time to acknowledge
+/// what nobody reads.
+const QUEUED_COMMANDS_MAX: usize = 4;
+/// How long that may take.
+const KEEP_ALIVE_TIME_MAX: Duration = Duration::from_millis(40);
+/// Ids above this are ids of no job.
+const JOB_ID_MAX: u64 = 1_000_000_000;
+/// What is sent for a job that is not there (any more).
+const NO_JOB: &[u8] = b"4000000000";
+/// How many jobs are taken apart at the end.
+const DRAIN_ROUNDS_MAX: usize = 40;
+
+/// How a run ended.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// The two answered the same to so many acts.
+    Agreed(usize),
+    /// It took so long that what is due when is not certain.
+    TooSlow,
+    /// They differed.
+    Differed(Box<Difference>),
+}
+
+impl Verdict {
+    /// Returns the difference, if there is one for sure.
+    pub(crate) fn found(self) -> Option<Difference> {
+        match self {
+            Self::Differed(found) => Some(*found),
+            Self::Agreed(_) | Self::TooSlow => None,
+        }
+    }
+}
+
+/// A difference, and how it was come by.
+#[derive(Debug)]
+pub(crate) struct Difference {
+    pub(crate) record: Record,
+    /// The acts of the looking at the end up to there, so that they can be left out one by one.
+    pub(crate) inspection: Vec<Operation>,
+}
+
+/// Why a run stops before its end.
+enum StopReason {
+    TooSlow,
+    Differed,
+}
+
+/// Plays acts, and if `inspects` looks at everything afterwards.
+pub(crate) fn run_operations(
+    harness: Harness,
+    operations: &[Operation],
+    inspects: bool,
+    masks: &BTreeSet<String>,
+    job_size_limit: u64,
+) -> Verdict {
+    let is_timed = operations.iter().any(|operation| matches!(operation, Operation::Sleep(_)));
+    let mut runner = Runner {
+        harness,
+        masks,
+        job_size_limit,
+        trackers: BTreeMap::new(),
+        unsent: BTreeMap::new(),
+        half_closed: BTreeSet::new(),
+        job_ids: BTreeMap::new(),
+        is_timed,
+        started: Instant::now(),
+        burst_time_max: BURST_TIME_MAX,
+        burst_starts: vec![Duration::ZERO],
+        scheduled: Duration::ZERO,
+        slept: Duration::ZERO,
+        record: Record { events: Vec::new(), message: String::new(), word: String::new() },
+        inspection: Vec::new(),
+        event_count: 0,
+    };
+    let stopped =
+        runner.run_all(operations).and_then(|()| if inspects { runner.inspect() } else { Ok(()) });
+    match stopped {
+        Ok(()) => Verdict::Agreed(runner.event_count),
+        Err(StopReason::TooSlow) => Verdict::TooSlow,
+        Err(StopReason::Differed) => {
+            let Runner { record, inspection, .. } = runner;
+            Verdict::Differed(Box::new(Difference { record, inspection }))
+        }
+    }
+}
+
+/// A command, or a part of one, on its way.
+#[derive(Debug, Clone)]
+struct Outgoing {
+    chunks: Vec<Chunk>,
+    /// Its number, if it puts a job.
+    put: Option<usize>,
+}
+
+impl Outgoing {
+    fn bytes(&self) -> Vec<u8> {
+        Chunk::bytes(&self.chunks, 0)
+    }
+}
+
+struct Runner<'a> {
+    harness: Harness,
+    masks: &'a BTreeSet<String>,
+    job_size_limit: u64,
+    /// The open connections.
+    trackers: BTreeMap<Peer, Tracker>,
+    /// What is still to be sent of commands that were cut.
+    unsent: BTreeMap<Peer, Vec<Outgoing>>,
+    half_closed: BTreeSet<Peer>,
+    /// The id of every job that was inserted, and the number of its put where that is known.
+    job_ids: BTreeMap<u64, Option<usize>>,
+    is_timed: bool,
+    started: Instant,
+    /// How long the present burst may take.
+    burst_time_max: Duration,
+    /// When each burst of acts should have begun, after the start.
+    burst_starts: Vec<Duration>,
+    /// How far the time table has got, after the start.
+    scheduled: Duration,
+    /// How much of that passed since the last event.
+    slept: Duration,
+    record: Record,
+    inspection: Vec<Operation>,
+    /// How many acts were carried out.
+    event_count: usize,
+}
+
+impl Runner<'_> {
+    fn run_all(&mut self, operations: &[Operation]) -> Result<(), StopReason> {
+        for operation in operations {
+            if matches!(operation, Operation::Send { peer: INSPECTOR, .. }) {
+                self.burst_time_max = INSPECTION_TIME_MAX;
+            } else if self.is_timed && self.burst_time_max == BURST_TIME_MAX {
+                thread::sleep(OPERATION_INTERVAL);
+            }
+            self.run_one(operation)?;
+            self.check_schedule()?;
+        }
+        Ok(())
+    }
+
+    fn run_one(&mut self, operation: &Operation) -> Result<(), StopReason> {
+        match operation {
+            Operation::Send { peer, commands, cut } => self.send(*peer, commands, *cut),
+            Operation::Sleep(time) => self.sleep(*time),
+            Operation::HalfClose(peer) => {
+                if !self.trackers.contains_key(peer) || !self.half_closed.insert(*peer) {
+                    return Ok(());
+                }
+                self.harness.half_close(*peer);
+                self.record_event(Event::HalfClose(*peer));
+                self.settle(*peer, 0, false)
+            }
+            Operation::Close(peer) => {
+                if self.trackers.get(peer).is_none_or(Tracker::has_queued_commands) {
+                    return Ok(());
+                }
+                self.harness.close(*peer);
+                self.record_event(Event::Close(*peer));
+                self.forget(*peer);
+                self.settle(*peer, 0, false)
+            }
+            Operation::Restart => {
+                self.harness.restart();
+                self.record_event(Event::Restarted);
+                for peer in self.trackers.keys().copied().collect::<Vec<_>>() {
+                    self.forget(peer);
+                }
+                self.settle(INSPECTOR, 0, false)
+            }
+            Operation::Drain => {
+                self.harness.drain();
+                self.record_event(Event::Drained);
+                self.settle(INSPECTOR, 0, false)
+            }
+        }
+    }
+
+    /// Fails if this burst has taken longer than it may.
+    fn check_schedule(&self) -> Result<(), StopReason> {
+        if self.is_late(Instant::now()) { Err(StopReason::TooSlow) } else { Ok(()) }
+    }
+
+    fn is_late(&self, now: Instant) -> bool {
+        let is_burst = self.burst_starts.last() == Some(&self.scheduled);
+        let most = match (self.is_timed, is_burst) {
+            (false, _) => QUICK_RUN_TIME_MAX,
+            (true, true) => self.burst_time_max,
+            (true, false) => KEEP_ALIVE_TIME_MAX,
+        };
+        now > self.started + self.scheduled + most
+    }
+
+    fn record_event(&mut self, event: Event) {
+        let slept = std::mem::take(&mut self.slept);
+        if !slept.is_zero() {
+            self.record.events.push(Event::Slept(slept));
+        }
+        self.record.events.push(event);
+        self.event_count += 1;
+    }
+
+    fn forget(&mut self, peer: Peer) {
+        self.trackers.remove(&peer);
+        self.unsent.remove(&peer);
+        self.half_closed.remove(&peer);
+    }
+
+    fn has_mask(&self, mask: &str) -> bool {
+        self.masks.contains(mask)
+    }
+}
+
+/// Sending, and what is not sent.
+impl Runner<'_> {
+    fn send(
+        &mut self,
+        peer: Peer,
+        commands: &[Command],
+        cut: Option<u16>,
+    ) -> Result<(), StopReason> {
+        if !self.send_rest(peer)? {
+            return Ok(());
+        }
+        let mut now: Vec<Outgoing> =
+            commands.iter().map(|command| self.outgoing(peer, command)).collect();
+        if !self.may_send(peer, &now) {
+            return Ok(());
+        }
+        let mut later = Vec::new();
+        if let Some(cut) = cut {
+            let whole: usize = now.iter().map(|outgoing| outgoing.bytes().len()).sum();
+            later = split_off(&mut now, whole * usize::from(cut) / 1000);
+        }
+        if !later.is_empty() {
+            self.unsent.insert(peer, later);
+        }
+        self.send_now(peer, &now)
+    }
+
+    /// Sends the rest of commands that were cut; false if that must not be now.
+    fn send_rest(&mut self, peer: Peer) -> Result<bool, StopReason> {
+        let Some(rest) = self.unsent.get(&peer).cloned() else { return Ok(true) };
+        let may_send = self.may_send(peer, &rest);
+        if may_send {
+            self.unsent.remove(&peer);
+            self.send_now(peer, &rest)?;
+        }
+        Ok(may_send)
+    }
+
+    fn send_now(&mut self, peer: Peer, outgoing: &[Outgoing]) -> Result<(), StopReason> {
+        let chunks: Vec<Chunk> =
+            outgoing.iter().flat_map(|outgoing| outgoing.chunks.clone()).collect();
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        if !self.harness.is_open(peer) {
+            self.harness.open(peer);
+        }
+        let tracker =
+            self.trackers.entry(peer).or_insert_with(|| Tracker::new(self.job_size_limit));
+        let mut length = 0;
+        for outgoing in outgoing {
+            let bytes = outgoing.bytes();
+            tracker.sent(&bytes, outgoing.put);
+            length += bytes.len();
+        }
+        self.harness.send(peer, &chunks);
+        self.record_event(Event::Sent(peer, chunks));
+        let is_plain = self.trackers.get(&peer).is_some_and(|it| !it.may_wait() && !it.is_ending());
+        self.settle(
+            peer,
+            length,
+            is_plain && !self.trackers.values().any(Tracker::has_queued_commands),
+        )
+    }
+
+    /// Fills in the ids.
+    fn outgoing(&self, peer: Peer, command: &Command) -> Outgoing {
+        let id = |job| match job {
+            Job::Put(number) => {
+                self.job_ids.iter().find(|(_, put)| **put == Some(number)).map(|(&id, _)| id)
+            }
+            Job::Held(back) => self.trackers.get(&peer).and_then(|tracker| tracker.held(back)),
+        };
+        let chunk = |part: &Part| match part {
+            Part::Bytes(bytes) => Chunk::Bytes(bytes.clone()),
+            Part::Id(job) => id(*job).map_or_else(|| Chunk::Bytes(NO_JOB.to_vec()), Chunk::Id),
+        };
+        Outgoing { chunks: command.parts.iter().map(chunk).collect(), put: command.put }
+    }
+
+    /// Tells whether both daemons are to answer this alike.
+    fn may_send(&self, peer: Peer, outgoing: &[Outgoing]) -> bool {
+        if self.half_closed.contains(&peer) {
+            return false;
+        }
+        let new_tracker = || Tracker::new(self.job_size_limit);
+        let mut tracker = self.trackers.get(&peer).cloned().unwrap_or_else(new_tracker);
+        let before = tracker.pending().count();
+        for outgoing in outgoing {
+            tracker.sent(&outgoing.bytes(), outgoing.put);
+        }
+        let after = tracker.pending().count();
+        let is_alone = after - before <= 1 && !tracker.has_queued_commands();
+        if tracker.is_reset()
+            || tracker.has_queued_commands() && after > QUEUED_COMMANDS_MAX
+            || !is_alone && self.others(peer).any(Tracker::has_queued_commands)
+        {
+            return false;
+        }
+        let has_quirk = tracker.quirks().iter().any(|quirk| {
+            self.has_mask(match quirk {
+                Quirk::LoneCr => "lone-cr-mutes",
+                Quirk::CrAt224 => "cr-at-224-eats",
+                Quirk::UncheckedTimeout => "timeout-unchecked",
+            })
+        });
+        let is_swap = self.has_mask("waiters-swap")
+            && self.others(peer).any(|other| other.competes_with(&tracker));
+        let shows = self.has_mask("upload-visible") && self.inspects_upload(peer, &tracker);
+        !(has_quirk || is_swap || shows)
+    }
+
+    fn others(&self, peer: Peer) -> impl Iterator<Item = &Tracker> {
+        self.trackers.iter().filter(move |(other, _)| **other != peer).map(|(_, tracker)| tracker)
+    }
+
+    /// Tells whether commands look at a job whose body may be on its way.
+    fn inspects_upload(&self, peer: Peer, tracker: &Tracker) -> bool {
+        let is_uploading = tracker.is_uploading() || self.others(peer).any(Tracker::is_uploading);
+        is_uploading
+            && tracker.pending().any(|sent| match sent.verb {
+                Verb::Inspect(id) => 0 < id && id < JOB_ID_MAX && !self.job_ids.contains_key(&id),
+                _ => false,
+            })
+    }
+}
+
+/// Takes off what comes after so many bytes.
+fn split_off(outgoing: &mut Vec<Outgoing>, bytes: usize) -> Vec<Outgoing> {
+    let mut left = bytes;
+    for index in 0..outgoing.len() {
+        let whole = outgoing[index].bytes();
+        if left < whole.len() {
+            let mut later = outgoing.split_off(index);
+            if left > 0 {
+                let (now, rest) = whole.split_at(left);
+                let part = |bytes: &[u8]| vec![Chunk::Bytes(bytes.to_vec())];
+                outgoing.push(Outgoing { chunks: part(now), put: later[0].put });
+                later[0].chunks = part(rest);
+            }
+            return later;
+        }
+        left -= whole.len();
+    }
+    Vec::new()
+}
+
+/// Listening.
+impl Runner<'_> {
+    /// Waits until both have said everything, and takes it in; that of `first` first. With `is_all`
+    /// the daemon has done everything when it has answered what is due there.
+    fn settle(&mut self, first: Peer, bytes: usize, is_all: bool) -> Result<(), StopReason> {
+        let replies = self.trackers.get(&first).map_or(0, Tracker::certain_replies);
+        let expected = ExpectedReplies { peer: first, replies, is_all, bytes };
+        let Settled { mut pairs, failure, quiet_at } = self.harness.settle(expected);
+        pairs.sort_by_key(|pair| (pair.peer != first, pair.peer));
+        let mut difference = None;
+        for pair in &pairs {
+            let (same, message) = pair.difference(self.harness.comparator());
+            for reply in &pair.received[1].replies[..same] {
+                self.replied(pair.peer, reply);
+            }
+            match message {
+                Some(message) => difference = difference.or(Some((pair, same, message))),
+                None if pair.received[1].is_closed => {
+                    self.record_event(Event::Closed(pair.peer));
+                    self.forget(pair.peer);
+                }
+                None => {}
+            }
+        }
+        if let Some((pair, same, message)) = difference {
+            if self.is_late(quiet_at) {
+                return Err(StopReason::TooSlow);
+            }
+            self.record_difference(pair, same, &message);
+        }
+        if let Some(failure) = failure {
+            self.record.message = format!("{failure}; {}", self.record.message);
+            return Err(StopReason::Differed);
+        }
+        if self.record.message.is_empty() { Ok(()) } else { Err(StopReason::Differed) }
+    }
+
+    fn replied(&mut self, peer: Peer, reply: &Reply) {
+        self.record_event(Event::Answered(peer, reply.clone()));
+        let change = self.trackers.get_mut(&peer).map(|tracker| tracker.replied(reply.head()));
+        if let Some(Change::Inserted { put, id }) = change {
+            self.job_ids.insert(id, put);
+        }
+    }
+
+    /// Ends the record with what the right one said where the left one said something else.
+    fn record_difference(&mut self, pair: &ReceivedPair, same: usize, message: &str) {
+        let received = &pair.received[1];
+        let pending = self.trackers.get(&pair.peer).and_then(|tracker| tracker.pending().next());
+        self.record.word = pending.map(|sent| sent.word.clone()).unwrap_or_default();
+        self.record.message = on_connection(pair.peer, message);
+        for reply in &received.replies[same..] {
+            self.record_event(Event::Answered(pair.peer, reply.clone()));
+        }
+        if received.is_closed {
+            self.record_event(Event::Closed(pair.peer));
+        } else if received.replies.len() == same {
+            self.record_event(Event::Silent(pair.peer));
+        }
+    }
+}
+
+/// The time table.
+impl Runner<'_> {
+    fn sleep(&mut self, time: Duration) -> Result<(), StopReason> {
+        let (from, to) = (self.scheduled, self.scheduled + time);
+        self.clear_queues(Tracker::has_only_private_queued_commands)?;
+        if self.has_mask("timer-lost") {
+            self.prepare_holders()?;
+            for moment in self.keep_alive_times(from, to) {
+                self.wait_until(moment);
+                self.send_keep_alives()?;
+            }
+        }
+        self.wait_until(to);
+        self.burst_starts.push(to);
+        self.settle(INSPECTOR, 0, false)
+    }
+
+    /// Lets what stands behind a waiting reserve be carried out now, unless it may stay.
+    fn clear_queues(&mut self, may_stay: impl Fn(&Tracker) -> bool) -> Result<(), StopReason> {
+        let queues =
+            self.trackers.iter().filter(|(_, it)| it.has_queued_commands() && !may_stay(it));
+        for peer in queues.map(|(&peer, _)| peer).collect::<Vec<_>>() {
+            self.run_one(&Operation::HalfClose(peer))?;
+        }
+        Ok(())
+    }
+
+    fn wait_until(&mut self, moment: Duration) {
+        thread::sleep(moment.saturating_sub(self.started.elapsed()));
+        self.slept += moment.saturating_sub(self.scheduled);
+        self.scheduled = moment;
+    }
+
+    /// Returns when timers may have ended, a little later.
+    fn keep_alive_times(&self, from: Duration, to: Duration) -> Vec<Duration> {
+        let seconds = |burst: &Duration| {
+            let burst = *burst;
+            (1..=to.as_secs() + 1).map(move |second| burst + Duration::from_secs(second))
+        };
+        let ends = self.burst_starts.iter().flat_map(seconds);
+        let keep_alive_times = ends.flat_map(|end| KEEP_ALIVE_OFFSETS.map(|later| end + later));
+        let mut keep_alive_times: Vec<Duration> =
+            keep_alive_times.filter(|time| (from..to).contains(time)).collect();
+        keep_alive_times.sort_unstable();
+        keep_alive_times
+    }
+
+    /// Lets everybody who holds a job say something.
+    fn send_keep_alives(&mut self) -> Result<(), StopReason> {
+        let holders = self.trackers.iter().filter(|(_, it)| it.is_idle() && it.held(0).is_some());
+        for peer in holders.map(|(&peer, _)| peer).collect::<Vec<_>>() {
+            if !self.unsent.contains_key(&peer) && !self.half_closed.contains(&peer) {
+                self.send_now(peer, &[keep_alive()])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings to an end what would keep a holder of jobs from saying something, and what would show
+    /// that a time to run was over before that.
+    fn prepare_holders(&mut self) -> Result<(), StopReason> {
+        for peer in self.trackers.keys().copied().collect::<Vec<_>>() {
+            let holds = |tracker: &Tracker| tracker.held(0).is_some();
+            let Some(tracker) = self.trackers.get(&peer) else { continue };
+            if tracker.may_wait() && self.others(peer).any(holds) {
+                self.run_one(&Operation::HalfClose(peer))?;
+            } else if holds(tracker) {
+                let is_sent = self.send_rest(peer)?;
+                let is_stuck = |tracker: &Tracker| !tracker.is_idle() && !tracker.may_wait();
+                if !is_sent || self.trackers.get(&peer).is_some_and(is_stuck) {
+                    self.run_one(&Operation::Close(peer))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes what a holder says: it changes nothing but its own counter.
+fn keep_alive() -> Outgoing {
+    Outgoing { chunks: vec![Chunk::Bytes(b"list-tube-used\r\n".to_vec())], put: None }
+}
+
+/// Looking at everything when the acts are over.
+impl Runner<'_> {
+    fn inspect(&mut self) -> Result<(), StopReason> {
+        self.burst_time_max = INSPECTION_TIME_MAX;
+        let peers: Vec<Peer> = self.trackers.keys().copied().collect();
+        for &peer in &peers {
+            if self.trackers.get(&peer).is_some_and(Tracker::has_queued_commands) {
+                self.inspect_by(&Operation::HalfClose(peer))?;
+            }
+        }
+        let tubes = self.inspect_all()?;
+        for tube in &tubes {
+            let first =
+                [format!("use {tube}"), format!("pause-tube {tube} 0"), format!("watch {tube}")];
+            let first = first.map(Command::line).into_iter();
+            self.inspect_with(first.chain([Command::line("peek-ready")]).collect())?;
+            self.inspect_until(&["peek-buried", "peek-delayed", "kick 1"], |last| {
+                last != "KICKED 1"
+            })?;
+        }
+        self.inspect_until(&["reserve-with-timeout 0"], |last| !last.starts_with("RESERVED"))?;
+        for &peer in &peers {
+            self.inspect_by(&Operation::Close(peer))?;
+        }
+        self.inspect_all().map(drop)
+    }
+
+    /// Looks at all statistics and jobs, and returns the tubes.
+    fn inspect_all(&mut self) -> Result<Vec<String>, StopReason> {
+        self.inspect_with(["stats", "list-tubes"].map(Command::line).to_vec())?;
+        let tubes: Vec<String> = match self.record.events.last() {
+            Some(Event::Answered(_, Reply::Yaml(lines))) => {
+                let names = lines.iter().filter_map(|line| line.strip_prefix(b"- "));
+                names.map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+            }
+            _ => Vec::new(),
+        };
+        let mut commands: Vec<Command> =
+            tubes.iter().map(|tube| Command::line(format!("stats-tube {tube}"))).collect();
+        let top = self.job_ids.keys().next_back().copied().unwrap_or_default();
+        for id in 1..=top + 1 {
+            for word in ["stats-job", "peek"] {
+                commands.push(match self.job_ids.get(&id) {
+                    Some(Some(put)) => Command::on_job(word, Job::Put(*put), ""),
+                    _ => Command::line(format!("{word} {id}")),
+                });
+            }
+        }
+        self.inspect_with(commands)?;
+        Ok(tubes)
+    }
+
+    /// Sends the same again and again until the last answer tells to stop.
+    fn inspect_until(
+        &mut self,
+        lines: &[&str],
+        is_last: fn(&str) -> bool,
+    ) -> Result<(), StopReason> {
+        for _ in 0..DRAIN_ROUNDS_MAX {
+            let round = lines.iter().map(|line| Command::line(*line));
+            let last = self.inspect_with(round.collect())?;
+            if is_last(&last) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends commands and returns what both answered to the last one.
+    fn inspect_with(&mut self, commands: Vec<Command>) -> Result<String, StopReason> {
+        // One by one, so that each can be left out when the run is made short.
+        self.inspection.extend(commands.iter().map(|it| Operation::send(INSPECTOR, it.clone())));
+        self.run_one(&Operation::Send { peer: INSPECTOR, commands, cut: None })?;
+        self.check_schedule()?;
+        Ok(match self.record.events.last() {
+            Some(Event::Answered(INSPECTOR, reply)) => {
+                String::from_utf8_lossy(reply.head()).into_owned()
+            }
+            _ => String::new(),
+        })
+    }
+
+    fn inspect_by(&mut self, operation: &Operation) -> Result<(), StopReason> {
+        self.inspection.push(operation.clone());
+        self.run_one(operation)?;
+        self.check_schedule()
+    }
+}
