@@ -21,15 +21,18 @@
 //! When the acts are over everything is looked at, and then taken apart job by job, so that orders
 //! show that no statistic tells.
 
+mod inspection;
+mod schedule;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::harness::{Chunk, ExpectedReplies, Harness, ReceivedPair, Settled};
-use super::operation::{Command, INSPECTOR, Job, Operation, Part, Peer};
-use super::record::{Event, Record, on_connection};
-use super::reply::Reply;
-use super::tracker::{Change, Quirk, Tracker, Verb};
+use crate::diff::harness::{Chunk, ExpectedReplies, Harness, ReceivedPair, Settled};
+use crate::diff::operation::{Command, INSPECTOR, Job, Operation, Part, Peer};
+use crate::diff::record::{Event, Record, on_connection};
+use crate::diff::reply::Reply;
+use crate::diff::tracker::{Change, Quirk, Tracker, Verb};
 
 /// How long a burst of acts may take in a run that lets time pass.
 const BURST_TIME_MAX: Duration = Duration::from_millis(130);
@@ -39,8 +42,6 @@ const INSPECTION_TIME_MAX: Duration = Duration::from_millis(220);
 const QUICK_RUN_TIME_MAX: Duration = Duration::from_millis(800);
 /// The pause between acts where time matters, so that timers are apart and their order is clear.
 const OPERATION_INTERVAL: Duration = Duration::from_millis(2);
-/// How long after the beginning of a burst, whole seconds later, holders of jobs say something.
-const KEEP_ALIVE_OFFSETS: [Duration; 2] = [Duration::from_millis(150), Duration::from_millis(190)];
 /// How many commands may be under way on a connection that waits. The kernel holds back what
 /// follows some ten small packets that were not acknowledged, and may take its time to acknowledge
 /// what nobody reads.
@@ -51,8 +52,6 @@ const KEEP_ALIVE_TIME_MAX: Duration = Duration::from_millis(40);
 const JOB_ID_MAX: u64 = 1_000_000_000;
 /// What is sent for a job that is not there (any more).
 const NO_JOB: &[u8] = b"4000000000";
-/// How many jobs are taken apart at the end.
-const DRAIN_ROUNDS_MAX: usize = 40;
 
 /// How a run ended.
 #[derive(Debug)]
@@ -461,177 +460,5 @@ impl Runner<'_> {
         } else if received.replies.len() == same {
             self.record_event(Event::Silent(pair.peer));
         }
-    }
-}
-
-/// The time table.
-impl Runner<'_> {
-    fn sleep(&mut self, time: Duration) -> Result<(), StopReason> {
-        let (from, to) = (self.scheduled, self.scheduled + time);
-        self.clear_queues(Tracker::has_only_private_queued_commands)?;
-        if self.has_mask("timer-lost") {
-            self.prepare_holders()?;
-            for moment in self.keep_alive_times(from, to) {
-                self.wait_until(moment);
-                self.send_keep_alives()?;
-            }
-        }
-        self.wait_until(to);
-        self.burst_starts.push(to);
-        self.settle(INSPECTOR, 0, false)
-    }
-
-    /// Lets what stands behind a waiting reserve be carried out now, unless it may stay.
-    fn clear_queues(&mut self, may_stay: impl Fn(&Tracker) -> bool) -> Result<(), StopReason> {
-        let queues =
-            self.trackers.iter().filter(|(_, it)| it.has_queued_commands() && !may_stay(it));
-        for peer in queues.map(|(&peer, _)| peer).collect::<Vec<_>>() {
-            self.run_one(&Operation::HalfClose(peer))?;
-        }
-        Ok(())
-    }
-
-    fn wait_until(&mut self, moment: Duration) {
-        thread::sleep(moment.saturating_sub(self.started.elapsed()));
-        self.slept += moment.saturating_sub(self.scheduled);
-        self.scheduled = moment;
-    }
-
-    /// Returns when timers may have ended, a little later.
-    fn keep_alive_times(&self, from: Duration, to: Duration) -> Vec<Duration> {
-        let seconds = |burst: &Duration| {
-            let burst = *burst;
-            (1..=to.as_secs() + 1).map(move |second| burst + Duration::from_secs(second))
-        };
-        let ends = self.burst_starts.iter().flat_map(seconds);
-        let keep_alive_times = ends.flat_map(|end| KEEP_ALIVE_OFFSETS.map(|later| end + later));
-        let mut keep_alive_times: Vec<Duration> =
-            keep_alive_times.filter(|time| (from..to).contains(time)).collect();
-        keep_alive_times.sort_unstable();
-        keep_alive_times
-    }
-
-    /// Lets everybody who holds a job say something.
-    fn send_keep_alives(&mut self) -> Result<(), StopReason> {
-        let holders = self.trackers.iter().filter(|(_, it)| it.is_idle() && it.held(0).is_some());
-        for peer in holders.map(|(&peer, _)| peer).collect::<Vec<_>>() {
-            if !self.unsent.contains_key(&peer) && !self.half_closed.contains(&peer) {
-                self.send_now(peer, &[keep_alive()])?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Brings to an end what would keep a holder of jobs from saying something, and what would show
-    /// that a time to run was over before that.
-    fn prepare_holders(&mut self) -> Result<(), StopReason> {
-        for peer in self.trackers.keys().copied().collect::<Vec<_>>() {
-            let holds = |tracker: &Tracker| tracker.held(0).is_some();
-            let Some(tracker) = self.trackers.get(&peer) else { continue };
-            if tracker.may_wait() && self.others(peer).any(holds) {
-                self.run_one(&Operation::HalfClose(peer))?;
-            } else if holds(tracker) {
-                let is_sent = self.send_rest(peer)?;
-                let is_stuck = |tracker: &Tracker| !tracker.is_idle() && !tracker.may_wait();
-                if !is_sent || self.trackers.get(&peer).is_some_and(is_stuck) {
-                    self.run_one(&Operation::Close(peer))?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Makes what a holder says: it changes nothing but its own counter.
-fn keep_alive() -> Outgoing {
-    Outgoing { chunks: vec![Chunk::Bytes(b"list-tube-used\r\n".to_vec())], put: None }
-}
-
-/// Looking at everything when the acts are over.
-impl Runner<'_> {
-    fn inspect(&mut self) -> Result<(), StopReason> {
-        self.burst_time_max = INSPECTION_TIME_MAX;
-        let peers: Vec<Peer> = self.trackers.keys().copied().collect();
-        for &peer in &peers {
-            if self.trackers.get(&peer).is_some_and(Tracker::has_queued_commands) {
-                self.inspect_by(&Operation::HalfClose(peer))?;
-            }
-        }
-        let tubes = self.inspect_all()?;
-        for tube in &tubes {
-            let first =
-                [format!("use {tube}"), format!("pause-tube {tube} 0"), format!("watch {tube}")];
-            let first = first.map(Command::line).into_iter();
-            self.inspect_with(first.chain([Command::line("peek-ready")]).collect())?;
-            self.inspect_until(&["peek-buried", "peek-delayed", "kick 1"], |last| {
-                last != "KICKED 1"
-            })?;
-        }
-        self.inspect_until(&["reserve-with-timeout 0"], |last| !last.starts_with("RESERVED"))?;
-        for &peer in &peers {
-            self.inspect_by(&Operation::Close(peer))?;
-        }
-        self.inspect_all().map(drop)
-    }
-
-    /// Looks at all statistics and jobs, and returns the tubes.
-    fn inspect_all(&mut self) -> Result<Vec<String>, StopReason> {
-        self.inspect_with(["stats", "list-tubes"].map(Command::line).to_vec())?;
-        let tubes: Vec<String> = match self.record.events.last() {
-            Some(Event::Answered(_, Reply::Yaml(lines))) => {
-                let names = lines.iter().filter_map(|line| line.strip_prefix(b"- "));
-                names.map(|name| String::from_utf8_lossy(name).into_owned()).collect()
-            }
-            _ => Vec::new(),
-        };
-        let mut commands: Vec<Command> =
-            tubes.iter().map(|tube| Command::line(format!("stats-tube {tube}"))).collect();
-        let top = self.job_ids.keys().next_back().copied().unwrap_or_default();
-        for id in 1..=top + 1 {
-            for word in ["stats-job", "peek"] {
-                commands.push(match self.job_ids.get(&id) {
-                    Some(Some(put)) => Command::on_job(word, Job::Put(*put), ""),
-                    _ => Command::line(format!("{word} {id}")),
-                });
-            }
-        }
-        self.inspect_with(commands)?;
-        Ok(tubes)
-    }
-
-    /// Sends the same again and again until the last answer tells to stop.
-    fn inspect_until(
-        &mut self,
-        lines: &[&str],
-        is_last: fn(&str) -> bool,
-    ) -> Result<(), StopReason> {
-        for _ in 0..DRAIN_ROUNDS_MAX {
-            let round = lines.iter().map(|line| Command::line(*line));
-            let last = self.inspect_with(round.collect())?;
-            if is_last(&last) {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends commands and returns what both answered to the last one.
-    fn inspect_with(&mut self, commands: Vec<Command>) -> Result<String, StopReason> {
-        // One by one, so that each can be left out when the run is made short.
-        self.inspection.extend(commands.iter().map(|it| Operation::send(INSPECTOR, it.clone())));
-        self.run_one(&Operation::Send { peer: INSPECTOR, commands, cut: None })?;
-        self.check_schedule()?;
-        Ok(match self.record.events.last() {
-            Some(Event::Answered(INSPECTOR, reply)) => {
-                String::from_utf8_lossy(reply.head()).into_owned()
-            }
-            _ => String::new(),
-        })
-    }
-
-    fn inspect_by(&mut self, operation: &Operation) -> Result<(), StopReason> {
-        self.inspection.push(operation.clone());
-        self.run_one(operation)?;
-        self.check_schedule()
     }
 }
