@@ -22,12 +22,12 @@ use crate::script::{Script, ScriptError};
 use crate::socket::SocketStage;
 
 /// How many scripts play at a time.
-const PARALLEL: usize = 16;
+const PARALLEL_SCRIPTS: usize = 16;
 /// How late a script may be and still be judged when it fails: scripts leave more than this between
 /// what they do and the next whole second. Alone on a quiet machine none takes half as long.
-const LATE: Duration = Duration::from_millis(100);
+const LATENESS_MAX: Duration = Duration::from_millis(100);
 /// How long scripts that failed late are played again before they are given up.
-const AGAIN_TIME: Duration = Duration::from_secs(180);
+const RETRY_TIME: Duration = Duration::from_secs(180);
 
 /// How to start a daemon: a binary, and flags beside those that a script asks for.
 #[derive(Debug, Clone)]
@@ -103,8 +103,8 @@ impl Report {
     }
 
     /// Tells whether it failed, and perhaps only because this machine was slow.
-    fn is_doubtful(&self) -> bool {
-        self.is_failure() && self.lateness > LATE
+    fn is_late_failure(&self) -> bool {
+        self.is_failure() && self.lateness > LATENESS_MAX
     }
 }
 
@@ -114,7 +114,7 @@ impl Report {
 /// late is played again, alone, for up to three minutes in all; then it is reported as skipped.
 pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) -> Vec<Report> {
     let mut order: Vec<&Script> = scripts.iter().collect();
-    order.sort_by_key(|script| std::cmp::Reverse(script.passes()));
+    order.sort_by_key(|script| std::cmp::Reverse(script.total_delay()));
     let next = AtomicUsize::new(0);
     let reports = Mutex::new(Vec::new());
     let work = || {
@@ -124,18 +124,18 @@ pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) 
         }
     };
     thread::scope(|scope| {
-        for _ in 0..PARALLEL.min(scripts.len()) {
+        for _ in 0..PARALLEL_SCRIPTS.min(scripts.len()) {
             scope.spawn(work);
         }
     });
     let mut reports = reports.into_inner().expect("no worker panics while it reports");
-    let place = |report: &Report| scripts.iter().position(|script| script.name == report.name);
-    reports.sort_by_key(place);
+    let position = |report: &Report| scripts.iter().position(|script| script.name == report.name);
+    reports.sort_by_key(position);
     let start = Instant::now();
     for (report, script) in reports.iter_mut().zip(scripts) {
-        while report.is_doubtful() {
-            if start.elapsed() >= AGAIN_TIME {
-                give_up(report);
+        while report.is_late_failure() {
+            if start.elapsed() >= RETRY_TIME {
+                skip_as_too_slow(report);
                 break;
             }
             *report = check_one(script, how_to_start, dialect);
@@ -145,11 +145,12 @@ pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) 
 }
 
 /// Makes a script that failed, but late, one that was not judged.
-fn give_up(report: &mut Report) {
+fn skip_as_too_slow(report: &mut Report) {
     if let Verdict::Failed(Failure { line, message, .. }) = &report.result {
         let (late, first) = (report.lateness, message.lines().next().unwrap_or_default());
-        let told = format!("this machine is too slow: {late:.1?} late, and in line {line} {first}");
-        report.result = Verdict::Skipped(told);
+        let reason =
+            format!("this machine is too slow: {late:.1?} late, and in line {line} {first}");
+        report.result = Verdict::Skipped(reason);
     }
 }
 
@@ -164,7 +165,7 @@ pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> 
             let result = run(script, dialect, 0, &mut stage);
             lateness = stage.lateness();
             drop(stage);
-            told_by_daemon(result, &mut daemon)
+            with_daemon_output(result, &mut daemon)
         }
     };
     Report { lateness, ..report(script, result, start.elapsed()) }
@@ -176,7 +177,7 @@ pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> 
 /// holds jobs: those could be disturbed, and could disturb.
 pub fn check_at(scripts: &[Script], address: &str, dialect: &Dialect) -> io::Result<Vec<Report>> {
     let mut probe = Client::connect(address)?;
-    refuse_jobs(&probe.yaml("stats")?)?;
+    require_no_jobs(&probe.yaml("stats")?)?;
     let mut reports = Vec::new();
     for script in scripts {
         let start = Instant::now();
@@ -200,7 +201,7 @@ fn failure(message: String) -> Failure {
 }
 
 /// Adds to a failure what the daemon has to say; a daemon that has ended is a failure by itself.
-fn told_by_daemon(
+fn with_daemon_output(
     result: Result<Outcome, Failure>,
     daemon: &mut Daemon,
 ) -> Result<Outcome, Failure> {
@@ -250,7 +251,7 @@ fn skipped(script: &Script, reason: &str) -> Report {
 }
 
 /// Refuses a daemon that holds jobs.
-fn refuse_jobs(stats: &str) -> io::Result<()> {
+fn require_no_jobs(stats: &str) -> io::Result<()> {
     for line in stats.lines() {
         let Some((key, count)) = line.split_once(": ") else {
             continue;
@@ -284,13 +285,13 @@ fn clean_up(probe: &mut Client, base: u64) -> io::Result<()> {
         for id in base + 1..top {
             probe.command(&format!("delete {id}"))?;
         }
-        if refuse_jobs(&probe.yaml("stats")?).is_ok() {
+        if require_no_jobs(&probe.yaml("stats")?).is_ok() {
             probe.command("pause-tube default 0")?;
             return Ok(());
         }
         thread::sleep(Duration::from_millis(10));
     }
-    refuse_jobs(&probe.yaml("stats")?)
+    require_no_jobs(&probe.yaml("stats")?)
 }
 
 #[cfg(test)]
@@ -321,23 +322,23 @@ mod tests {
         let failed = || Err(failure("expected `x`, got `y`".to_owned()));
         let at = |milliseconds| Duration::from_millis(milliseconds);
         let on_time = Report { lateness: at(99), ..report(&script("s"), failed(), at(500)) };
-        assert!(on_time.is_failure() && !on_time.is_doubtful());
+        assert!(on_time.is_failure() && !on_time.is_late_failure());
         let mut late = Report { lateness: at(101), ..report(&script("s"), failed(), at(500)) };
-        assert!(late.is_doubtful());
-        give_up(&mut late);
+        assert!(late.is_late_failure());
+        skip_as_too_slow(&mut late);
         assert!(!late.is_failure());
-        let Verdict::Skipped(told) = late.result else { panic!("it was not judged") };
-        assert!(told.contains("too slow") && told.contains("got `y`"), "{told}");
+        let Verdict::Skipped(reason) = late.result else { panic!("it was not judged") };
+        assert!(reason.contains("too slow") && reason.contains("got `y`"), "{reason}");
         let outcome = Outcome { masks_used: BTreeSet::new(), transcript: String::new() };
         let passed = Report { lateness: at(101), ..report(&script("s"), Ok(outcome), at(500)) };
-        assert!(!passed.is_doubtful(), "whatever was late, it was right");
+        assert!(!passed.is_late_failure(), "whatever was late, it was right");
     }
 
     #[test]
     fn a_daemon_that_holds_jobs_is_left_alone() {
         let stats = "---\ncurrent-jobs-urgent: 1\ncurrent-jobs-ready: 0\ncurrent-jobs-buried: 0\n";
-        assert!(refuse_jobs(stats).is_ok());
-        let error = refuse_jobs(&stats.replace("buried: 0", "buried: 3")).unwrap_err();
+        assert!(require_no_jobs(stats).is_ok());
+        let error = require_no_jobs(&stats.replace("buried: 0", "buried: 3")).unwrap_err();
         assert!(error.to_string().contains("current-jobs-buried: 3"), "{error}");
     }
 
@@ -347,7 +348,7 @@ mod tests {
         let daemon = daemon.as_mut().unwrap();
         daemon.wait_exit(Duration::from_secs(20)).unwrap();
         let outcome = Outcome { masks_used: BTreeSet::new(), transcript: "a> x\n".to_owned() };
-        let failure = told_by_daemon(Ok(outcome), daemon).unwrap_err();
+        let failure = with_daemon_output(Ok(outcome), daemon).unwrap_err();
         assert!(failure.message.contains("exit status: 3"), "{}", failure.message);
         assert!(failure.message.contains("printed: ouch"), "{}", failure.message);
         assert_eq!(failure.transcript, "a> x\n");

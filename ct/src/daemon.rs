@@ -69,7 +69,7 @@ impl Daemon {
         for variable in ["LISTEN_FDS", "LISTEN_PID", "NOTIFY_SOCKET"] {
             command.env_remove(variable);
         }
-        let stdout = nameless_file()?;
+        let stdout = anonymous_file()?;
         command.stdout(stdout.try_clone()?);
         Self::launch(&mut command, stdout)
     }
@@ -77,11 +77,11 @@ impl Daemon {
     /// Starts a command as it is, but for its standard error, and does not wait for anything;
     /// [`Daemon::stdout`] is empty.
     pub fn spawn_command(command: &mut Command) -> io::Result<Self> {
-        Self::launch(command, nameless_file()?)
+        Self::launch(command, anonymous_file()?)
     }
 
     fn launch(command: &mut Command, stdout: File) -> io::Result<Self> {
-        let stderr = nameless_file()?;
+        let stderr = anonymous_file()?;
         command.stderr(stderr.try_clone()?);
         let child = command.spawn().map_err(|error| {
             let program = Path::new(command.get_program());
@@ -236,7 +236,7 @@ fn is_listening(pid: u32, port: u16) -> Option<bool> {
 }
 
 /// Opens a file that has no name any more, so nothing is left behind.
-fn nameless_file() -> io::Result<File> {
+fn anonymous_file() -> io::Result<File> {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let number = COUNTER.fetch_add(1, Ordering::Relaxed);
     let path = std::env::temp_dir().join(format!("ct-{}-{number}", std::process::id()));

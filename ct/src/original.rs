@@ -8,7 +8,7 @@ use crate::dialect::Dialect;
 use crate::skip::skip;
 
 /// Where Debian's package `beanstalkd` puts it.
-const PLACE: &str = "/usr/bin/beanstalkd";
+const DEFAULT_PATH: &str = "/usr/bin/beanstalkd";
 
 /// A release of the original that can be run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,22 +26,24 @@ impl Original {
     /// and the reader learns that the comparison of this test was skipped.
     pub fn find() -> Option<Self> {
         let path = env::var_os("ORIGINAL").filter(|path| !path.is_empty());
-        let path = path.map_or(PLACE.into(), PathBuf::from);
+        let path = path.map_or(DEFAULT_PATH.into(), PathBuf::from);
         Self::at(path).map_err(|reason| skip(&reason)).ok()
     }
 
     /// Asks the binary at a path for its release; otherwise tells why nothing can be compared.
     pub fn at(path: PathBuf) -> Result<Self, String> {
-        let place = path.display();
+        let shown_path = path.display();
         let version = version(&path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
-                format!("no original at {place} (Debian's package beanstalkd, or ORIGINAL=path)")
+                format!(
+                    "no original at {shown_path} (Debian's package beanstalkd, or ORIGINAL=path)"
+                )
             }
-            _ => format!("{place} -v: {error}"),
+            _ => format!("{shown_path} -v: {error}"),
         })?;
         match dialect(&version) {
             Some(dialect) => Ok(Self { path, dialect }),
-            None => Err(format!("{place} is no original that is known here: it is {version}")),
+            None => Err(format!("{shown_path} is no original that is known here: it is {version}")),
         }
     }
 }
@@ -67,15 +69,15 @@ mod tests {
         let name = |version| dialect(version).map(|dialect| dialect.name);
         assert_eq!(name("beanstalkd 1.12").as_deref(), Some("1.12"));
         assert_eq!(name("beanstalkd 1.13").as_deref(), Some("1.13"));
-        for stranger in ["beanstalkd 2.0.0", "beanstalkd 1.1", "beanstalkd ours", "1.12", ""] {
-            assert_eq!(name(stranger), None, "{stranger}");
+        for version in ["beanstalkd 2.0.0", "beanstalkd 1.1", "beanstalkd ours", "1.12", ""] {
+            assert_eq!(name(version), None, "{version}");
         }
     }
 
     #[test]
     fn what_is_no_original_is_named_with_the_reason() {
-        let told = |path: &str| Original::at(path.into()).unwrap_err();
-        assert!(told("/nonexistent/daemon").contains("no original at /nonexistent/daemon"));
-        assert!(told("/bin/false").contains("no original that is known here"));
+        let reason = |path: &str| Original::at(path.into()).unwrap_err();
+        assert!(reason("/nonexistent/daemon").contains("no original at /nonexistent/daemon"));
+        assert!(reason("/bin/false").contains("no original that is known here"));
     }
 }

@@ -28,20 +28,20 @@ pub(crate) fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
 }
 
 /// How long a signal that was taken may need to have its effect; nothing else tells.
-const SIGNAL_TIME: Duration = Duration::from_millis(20);
+const SIGNAL_EFFECT_TIME: Duration = Duration::from_millis(20);
 /// How often is looked whether a signal has been taken.
-const SIGNAL_POLL: Duration = Duration::from_millis(1);
+const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Waits until a process has taken a signal, or time is up.
 ///
 /// A busy system may let a process wait for the processor, and until then the signal is pending.
-/// Where the system does not tell (no `/proc`), only [`SIGNAL_TIME`] passes.
-pub(crate) fn wait_until_taken(pid: u32, signal: i32, timeout: Duration) {
+/// Where the system does not tell (no `/proc`), only [`SIGNAL_EFFECT_TIME`] passes.
+pub(crate) fn wait_until_delivered(pid: u32, signal: i32, timeout: Duration) {
     let start = Instant::now();
     while start.elapsed() < timeout && is_pending(pid, signal) {
-        thread::sleep(SIGNAL_POLL);
+        thread::sleep(SIGNAL_POLL_INTERVAL);
     }
-    thread::sleep(SIGNAL_TIME);
+    thread::sleep(SIGNAL_EFFECT_TIME);
 }
 
 /// Tells whether a signal waits for the process to take it.
@@ -185,7 +185,7 @@ pub(crate) fn set_limit(_: u32, _: Limit, _: u64) -> io::Result<()> {
 /// Lets all others go first: on Linux for the calling thread alone. Whether it worked does not
 /// matter.
 #[expect(unsafe_code, reason = "std has no call for priorities")]
-pub(crate) fn be_nice() {
+pub(crate) fn lower_priority() {
     // SAFETY: takes no pointers.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
 }
@@ -215,7 +215,7 @@ pub(crate) fn cores() -> io::Result<Vec<usize>> {
 /// Keeps the calling thread, and what it starts from now on, on one core.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "std has no call for it")]
-pub(crate) fn stay_on(core: usize) -> io::Result<()> {
+pub(crate) fn pin_to_core(core: usize) -> io::Result<()> {
     if core >= usize::try_from(libc::CPU_SETSIZE).expect("a small number") {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -230,7 +230,7 @@ pub(crate) fn stay_on(core: usize) -> io::Result<()> {
 
 /// Is never called, for no cores were offered.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn stay_on(_: usize) -> io::Result<()> {
+pub(crate) fn pin_to_core(_: usize) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
@@ -261,7 +261,7 @@ pub(crate) fn cpu_time(_: u32) -> io::Result<Duration> {
 }
 
 /// As many files as tests with ten thousand connections to each of several daemons need.
-const OPEN_FILES: u64 = 100_000;
+const OPEN_FILES_WANTED: u64 = 100_000;
 
 /// Raises the number of files this process may open as far as it may, and returns it. What it
 /// starts inherits the limit.
@@ -272,7 +272,7 @@ pub(crate) fn raise_open_files() -> io::Result<u64> {
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    for most in [limit.rlim_max.max(OPEN_FILES), limit.rlim_max] {
+    for most in [limit.rlim_max.max(OPEN_FILES_WANTED), limit.rlim_max] {
         limit = libc::rlimit { rlim_cur: most, rlim_max: most };
         // SAFETY: the pointer leads to a readable limit.
         if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0 {

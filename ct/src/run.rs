@@ -16,16 +16,16 @@ use std::time::Duration;
 
 use crate::dialect::Dialect;
 use crate::script::{Action, Line, Script, Statement};
-use crate::text::{Fit, Ids, Pattern, Text, show};
+use crate::text::{Ids, Match, Pattern, Text, show};
 
 /// The connection that carries barriers; no script can name it.
 pub const BARRIER_CONNECTION: &str = "(barrier)";
 
 /// The largest body that `OK <bytes>` may announce before it is taken for nonsense.
-const BODY_MAX: usize = 64 << 20;
+const BODY_MAX_BYTES: usize = 64 << 20;
 
 /// How much is collected of a reply that is wrong already.
-const REST_MAX: usize = 4096;
+const UNEXPECTED_MAX_BYTES: usize = 4096;
 
 /// What a stage found when it looked for bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,7 +105,7 @@ pub fn run(
         ids: Ids { base, round: 0 },
         line: 0,
         unread: BTreeMap::new(),
-        unsettled: BTreeSet::new(),
+        unsynchronized: BTreeSet::new(),
         has_barrier: false,
         masks_used: BTreeSet::new(),
         transcript: String::new(),
@@ -121,7 +121,7 @@ pub fn run(
 /// Whether the script goes on after a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flow {
-    On,
+    Continue,
     Stop,
 }
 
@@ -134,7 +134,7 @@ struct Run<'a> {
     /// The open connections and what arrived on them beyond what was expected so far.
     unread: BTreeMap<String, Vec<u8>>,
     /// Connections whose last doing the daemon may not have seen yet.
-    unsettled: BTreeSet<String>,
+    unsynchronized: BTreeSet<String>,
     has_barrier: bool,
     masks_used: BTreeSet<String>,
     transcript: String,
@@ -148,7 +148,7 @@ impl Run<'_> {
                 return Ok(Flow::Stop);
             }
         }
-        Ok(Flow::On)
+        Ok(Flow::Continue)
     }
 
     fn statement(&mut self, statement: &Statement) -> Result<Flow, String> {
@@ -156,17 +156,17 @@ impl Run<'_> {
             Statement::On { connection, action } => {
                 // A name that is not open now will be another connection than the one it named.
                 let all = matches!(action, Action::Silent) || !self.unread.contains_key(connection);
-                self.settle(|other| all || other != connection)?;
+                self.synchronize(|other| all || other != connection)?;
                 self.on_connection(connection, action)?;
             }
-            Statement::Pass(time) => {
-                self.settle(|_| true)?;
-                self.note(format_args!("+{}ms", time.as_millis()));
+            Statement::Advance(time) => {
+                self.synchronize(|_| true)?;
+                self.transcribe(format_args!("+{}ms", time.as_millis()));
                 self.stage.advance(*time)?;
             }
             Statement::Drain => {
-                self.settle(|_| true)?;
-                self.note(format_args!("drain"));
+                self.synchronize(|_| true)?;
+                self.transcribe(format_args!("drain"));
                 self.stage.drain()?;
             }
             Statement::Stop => return Ok(Flow::Stop),
@@ -186,7 +186,7 @@ impl Run<'_> {
                 }
             }
         }
-        Ok(Flow::On)
+        Ok(Flow::Continue)
     }
 
     fn on_connection(&mut self, connection: &str, action: &Action) -> Result<(), String> {
@@ -201,24 +201,24 @@ impl Run<'_> {
             Action::Silent => self.expect_silence(connection)?,
             Action::Closed => self.expect_closed(connection)?,
             Action::Close => {
-                self.note(format_args!("{connection}: close"));
+                self.transcribe(format_args!("{connection}: close"));
                 self.stage.close(connection)?;
                 self.unread.remove(connection);
             }
             Action::Shutdown => {
-                self.note(format_args!("{connection}: shutdown"));
+                self.transcribe(format_args!("{connection}: shutdown"));
                 self.stage.half_close(connection)?;
             }
             Action::Urgent(byte) => {
-                self.note(format_args!("{connection}: urgent {}", char::from(*byte)));
+                self.transcribe(format_args!("{connection}: urgent {}", char::from(*byte)));
                 self.stage.urgent(connection, *byte)?;
             }
-            Action::Connect => self.note(format_args!("{connection}: connect")),
+            Action::Connect => self.transcribe(format_args!("{connection}: connect")),
         }
-        if action.is_unanswered() {
-            self.unsettled.insert(connection.to_owned());
+        if action.awaits_no_reply() {
+            self.unsynchronized.insert(connection.to_owned());
         } else {
-            self.unsettled.remove(connection);
+            self.unsynchronized.remove(connection);
         }
         Ok(())
     }
@@ -235,8 +235,8 @@ impl Run<'_> {
     fn send(&mut self, connection: &str, text: &Text) -> Result<(), String> {
         let bytes = text.bytes(self.ids);
         match bytes.strip_suffix(b"\r\n") {
-            Some(line) => self.note(format_args!("{connection}> {}", show(line))),
-            None => self.note(format_args!("{connection}>> {}", show(&bytes))),
+            Some(line) => self.transcribe(format_args!("{connection}> {}", show(line))),
+            None => self.transcribe(format_args!("{connection}>> {}", show(&bytes))),
         }
         self.stage.send(connection, &bytes)
     }
@@ -245,29 +245,39 @@ impl Run<'_> {
         let pattern = text.pattern(self.ids);
         let reply = self.take(connection, &pattern)?;
         let line = reply.strip_suffix(b"\r\n").unwrap_or(&reply);
-        self.note(format_args!("{connection}< {}", show(line)));
+        self.transcribe(format_args!("{connection}< {}", show(line)));
         Ok(())
     }
 
     /// Takes what fits the pattern off the connection.
     fn take(&mut self, connection: &str, pattern: &Pattern) -> Result<Vec<u8>, String> {
-        let wanted = || {
+        let expectation = || {
             let shown = pattern.show();
             format!("expected `{}`", shown.strip_suffix('|').unwrap_or(&shown))
         };
         loop {
-            match pattern.fit(self.unread(connection)) {
-                Fit::Whole(length) => return Ok(self.unread(connection).drain(..length).collect()),
-                Fit::Never => {
-                    return Err(format!("{}, got {}", wanted(), self.rest_of(connection)?));
+            match pattern.match_prefix(self.unread(connection)) {
+                Match::Complete(length) => {
+                    return Ok(self.unread(connection).drain(..length).collect());
                 }
-                Fit::SoFar => self.more(connection, wanted)?,
+                Match::Mismatch => {
+                    return Err(format!(
+                        "{}, got {}",
+                        expectation(),
+                        self.describe_rest(connection)?
+                    ));
+                }
+                Match::Partial => self.receive_more(connection, expectation)?,
             }
         }
     }
 
-    /// Waits for more bytes; `wanted` begins the message if none come.
-    fn more(&mut self, connection: &str, wanted: impl Fn() -> String) -> Result<(), String> {
+    /// Waits for more bytes; `expectation` begins the message if none come.
+    fn receive_more(
+        &mut self,
+        connection: &str,
+        expectation: impl Fn() -> String,
+    ) -> Result<(), String> {
         let end = match self.stage.receive(connection, Patience::Reply)? {
             Arrived::Bytes(bytes) => {
                 self.unread(connection).extend(bytes);
@@ -279,14 +289,14 @@ impl Run<'_> {
         let unread = self.unread(connection);
         if unread.is_empty() {
             let end = if end == "nothing more" { "nothing" } else { end };
-            return Err(format!("{}, got {end}", wanted()));
+            return Err(format!("{}, got {end}", expectation()));
         }
-        Err(format!("{}, got `{}`, then {end}", wanted(), show(unread)))
+        Err(format!("{}, got `{}`, then {end}", expectation(), show(unread)))
     }
 
     /// Shows everything unread, and what comes within a moment: lines become complete so.
-    fn rest_of(&mut self, connection: &str) -> Result<String, String> {
-        while self.unread(connection).len() < REST_MAX {
+    fn describe_rest(&mut self, connection: &str) -> Result<String, String> {
+        while self.unread(connection).len() < UNEXPECTED_MAX_BYTES {
             match self.stage.receive(connection, Patience::Silence)? {
                 Arrived::Bytes(bytes) => self.unread(connection).extend(bytes),
                 Arrived::Closed | Arrived::Nothing => break,
@@ -305,35 +315,35 @@ impl Run<'_> {
         let header = self.take(connection, &header)?;
         let header = String::from_utf8_lossy(&header).trim_end().to_owned();
         let announced = header.strip_prefix("OK ").and_then(|bytes| bytes.parse().ok());
-        let Some(announced) = announced.filter(|&bytes: &usize| bytes <= BODY_MAX) else {
+        let Some(announced) = announced.filter(|&bytes: &usize| bytes <= BODY_MAX_BYTES) else {
             return Err(format!("expected `OK <bytes>`, got `{header}`"));
         };
         let body = self.body(connection, announced)?;
-        self.note(format_args!("{connection}< {header}"));
+        self.transcribe(format_args!("{connection}< {header}"));
         for line in String::from_utf8_lossy(&body).lines() {
-            self.note(format_args!("  {line}"));
+            self.transcribe(format_args!("  {line}"));
         }
         compare_lines(&body, expected, self.ids)
     }
 
     /// Takes a body of exactly this size and the CR LF after it.
     fn body(&mut self, connection: &str, announced: usize) -> Result<Vec<u8>, String> {
-        let wanted = || format!("expected {announced} bytes, as announced, and CR LF");
+        let expectation = || format!("expected {announced} bytes, as announced, and CR LF");
         while self.unread(connection).len() < announced + 2 {
-            self.more(connection, wanted)?;
+            self.receive_more(connection, expectation)?;
         }
         if self.unread(connection)[announced..].starts_with(b"\r\n") {
             let whole: Vec<u8> = self.unread(connection).drain(..announced + 2).collect();
             return Ok(whole[..announced].to_vec());
         }
-        Err(format!("{}, got {}", wanted(), self.rest_of(connection)?))
+        Err(format!("{}, got {}", expectation(), self.describe_rest(connection)?))
     }
 
     fn expect_silence(&mut self, connection: &str) -> Result<(), String> {
         if self.unread(connection).is_empty() {
             match self.stage.receive(connection, Patience::Silence)? {
                 Arrived::Nothing => {
-                    self.note(format_args!("{connection}: silent"));
+                    self.transcribe(format_args!("{connection}: silent"));
                     return Ok(());
                 }
                 Arrived::Closed => {
@@ -344,55 +354,55 @@ impl Run<'_> {
                 Arrived::Bytes(bytes) => self.unread(connection).extend(bytes),
             }
         }
-        Err(format!("expected silence on {connection}, got {}", self.rest_of(connection)?))
+        Err(format!("expected silence on {connection}, got {}", self.describe_rest(connection)?))
     }
 
     fn expect_closed(&mut self, connection: &str) -> Result<(), String> {
-        let wanted = format!("expected the end of {connection}");
+        let expectation = format!("expected the end of {connection}");
         if self.unread(connection).is_empty() {
             match self.stage.receive(connection, Patience::Reply)? {
                 Arrived::Closed => {
-                    self.note(format_args!("{connection}: closed"));
+                    self.transcribe(format_args!("{connection}: closed"));
                     self.unread.remove(connection);
                     return Ok(());
                 }
-                Arrived::Nothing => return Err(format!("{wanted}, got nothing")),
+                Arrived::Nothing => return Err(format!("{expectation}, got nothing")),
                 Arrived::Bytes(bytes) => self.unread(connection).extend(bytes),
             }
         }
-        Err(format!("{wanted}, got {}", self.rest_of(connection)?))
+        Err(format!("{expectation}, got {}", self.describe_rest(connection)?))
     }
 
     /// Puts a barrier in if the daemon may not have seen the doings of a connection that concerns
     /// the next statement.
-    fn settle(&mut self, concerns: impl Fn(&str) -> bool) -> Result<(), String> {
-        if !self.unsettled.iter().any(|other| concerns(other)) {
+    fn synchronize(&mut self, concerns: impl Fn(&str) -> bool) -> Result<(), String> {
+        if !self.unsynchronized.iter().any(|other| concerns(other)) {
             return Ok(());
         }
         if !self.has_barrier {
             self.stage.connect(BARRIER_CONNECTION)?;
             self.has_barrier = true;
         }
-        self.note(format_args!("{BARRIER_CONNECTION}"));
+        self.transcribe(format_args!("{BARRIER_CONNECTION}"));
         let answer = Text::parse("UNKNOWN_COMMAND|", crate::text::Use::Expect)?.pattern(self.ids);
         for _ in 0..2 {
             self.stage.send(BARRIER_CONNECTION, b"barrier\r\n")?;
             let taken = self.take(BARRIER_CONNECTION, &answer);
             taken.map_err(|message| format!("at the barrier before this line: {message}"))?;
         }
-        self.unsettled.clear();
+        self.unsynchronized.clear();
         Ok(())
     }
 
     /// Adds a line to the transcript.
-    fn note(&mut self, line: std::fmt::Arguments<'_>) {
+    fn transcribe(&mut self, line: std::fmt::Arguments<'_>) {
         writeln!(self.transcript, "{line}").expect("a String takes everything");
     }
 }
 
 impl Action {
     /// Tells whether the daemon may see this later than we go on.
-    fn is_unanswered(&self) -> bool {
+    fn awaits_no_reply(&self) -> bool {
         match self {
             Self::Send(_) | Self::Close | Self::Shutdown | Self::Urgent(_) | Self::Connect => true,
             Self::Expect(_) | Self::ExpectYaml(_) | Self::Silent | Self::Closed => false,
@@ -414,14 +424,14 @@ fn compare_lines(body: &[u8], expected: &[Text], ids: Ids) -> Result<(), String>
         let pattern = expected.get(index).map(|line| line.pattern(ids));
         let line = lines.get(index);
         if let (Some(pattern), Some(line)) = (&pattern, line) {
-            if pattern.is(line) {
+            if pattern.matches_line(line) {
                 continue;
             }
         }
-        let wanted =
+        let expectation =
             pattern.map_or("no line".to_owned(), |pattern| format!("`{}`", pattern.show()));
         let came = line.map_or("no line".to_owned(), |line| format!("`{}`", show(line)));
-        differences.push(format!("body line {}: expected {wanted}, got {came}", index + 1));
+        differences.push(format!("body line {}: expected {expectation}, got {came}", index + 1));
     }
     let left_out = differences.len().saturating_sub(DIFFERENCES_MAX);
     differences.truncate(DIFFERENCES_MAX);
@@ -546,11 +556,11 @@ mod tests {
             ("", "expected `DELETED`, got nothing"),
             ("DEL", "expected `DELETED`, got `DEL`, then nothing more"),
         ];
-        for (reply, told) in table {
-            assert_eq!(message("a> delete 1\na< DELETED", &[reply]), told);
+        for (reply, expected) in table {
+            assert_eq!(message("a> delete 1\na< DELETED", &[reply]), expected);
         }
-        let told = "expected `X`, got the end of the connection";
-        assert_eq!(message("a> quit\na< X", &[]), told);
+        let expected = "expected `X`, got the end of the connection";
+        assert_eq!(message("a> quit\na< X", &[]), expected);
     }
 
     #[test]
@@ -562,8 +572,8 @@ mod tests {
             ("a: connect\na: closed", "expected the end of a, got nothing"),
             ("a> x\na: connect", "expected a to be closed, got an open connection"),
         ];
-        for (body, told) in table {
-            assert!(message(body, &["OK"]).starts_with(told), "{}", message(body, &["OK"]));
+        for (body, expected) in table {
+            assert!(message(body, &["OK"]).starts_with(expected), "{}", message(body, &["OK"]));
         }
     }
 
@@ -598,9 +608,9 @@ mod tests {
             ),
             ("OK 22\r\n---\n- default\n- a\n- b\n\r\n", "line 4: expected no line, got `- b`"),
         ];
-        for (reply, told) in table {
+        for (reply, expected) in table {
             let message = message(body, &[reply]);
-            assert!(message.contains(told), "{reply:?}: {message}");
+            assert!(message.contains(expected), "{reply:?}: {message}");
         }
     }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::thread;
 
 /// The variable with the name of the file that collects what was skipped.
-const LIST: &str = "SKIPPED";
+const LIST_VARIABLE: &str = "SKIPPED";
 
 /// Says that the test that runs in this thread proves nothing here, or less than it could, and why.
 ///
@@ -20,7 +20,7 @@ pub fn skip(reason: &str) {
     let line = line(thread::current().name(), reason);
     // Nobody is left to tell it where both fail.
     let _ = std::io::stderr().write_all(format!("\n*** SKIPPED: {line}\n").as_bytes());
-    if let Some(list) = env::var_os(LIST) {
+    if let Some(list) = env::var_os(LIST_VARIABLE) {
         let _ = append(list.as_ref(), &line);
     }
 }

@@ -107,7 +107,7 @@ pub struct SocketStage {
     streams: HashMap<String, Stream>,
     began: Instant,
     /// What was spent so far on waiting that the script asks for.
-    waited: Duration,
+    time_waited: Duration,
 }
 
 impl SocketStage {
@@ -115,14 +115,14 @@ impl SocketStage {
     ///
     /// With the daemon's pid scripts may drain it. The caller keeps the process unreaped as long.
     pub fn new(address: &str, pid: Option<u32>) -> Self {
-        let (streams, began, waited) = (HashMap::new(), Instant::now(), Duration::ZERO);
-        Self { address: address.to_owned(), pid, streams, began, waited }
+        let (streams, began, time_waited) = (HashMap::new(), Instant::now(), Duration::ZERO);
+        Self { address: address.to_owned(), pid, streams, began, time_waited }
     }
 
     /// Returns how far the daemon's clock is ahead of the script's: what all the sending and
     /// receiving took so far, and what sleeps took beyond their time.
     pub fn lateness(&self) -> Duration {
-        self.began.elapsed().saturating_sub(self.waited)
+        self.began.elapsed().saturating_sub(self.time_waited)
     }
 
     fn stream(&mut self, connection: &str) -> Result<&mut Stream, String> {
@@ -131,19 +131,19 @@ impl SocketStage {
 }
 
 /// Turns an error into a sentence.
-fn told<'a>(doing: &'a str, connection: &'a str) -> impl Fn(io::Error) -> String + 'a {
+fn describe<'a>(doing: &'a str, connection: &'a str) -> impl Fn(io::Error) -> String + 'a {
     move |error| format!("{connection} could not {doing}: {error}")
 }
 
 impl Stage for SocketStage {
     fn connect(&mut self, connection: &str) -> Result<(), String> {
-        let stream = Stream::connect(&self.address).map_err(told("connect", connection))?;
+        let stream = Stream::connect(&self.address).map_err(describe("connect", connection))?;
         self.streams.insert(connection.to_owned(), stream);
         Ok(())
     }
 
     fn send(&mut self, connection: &str, bytes: &[u8]) -> Result<(), String> {
-        self.stream(connection)?.write_all(bytes).map_err(told("send", connection))
+        self.stream(connection)?.write_all(bytes).map_err(describe("send", connection))
     }
 
     fn receive(&mut self, connection: &str, patience: Patience) -> Result<Arrived, String> {
@@ -152,7 +152,7 @@ impl Stage for SocketStage {
             Patience::Silence => SILENCE_TIMEOUT,
         };
         let stream = self.stream(connection)?;
-        stream.set_read_timeout(timeout).map_err(told("set a time limit", connection))?;
+        stream.set_read_timeout(timeout).map_err(describe("set a time limit", connection))?;
         let mut buffer = vec![0; 64 << 10];
         loop {
             let error = match stream.read(&mut buffer) {
@@ -166,19 +166,19 @@ impl Stage for SocketStage {
             match error.kind() {
                 io::ErrorKind::Interrupted => {}
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                    self.waited += timeout;
+                    self.time_waited += timeout;
                     return Ok(Arrived::Nothing);
                 }
                 io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
                     return Ok(Arrived::Closed);
                 }
-                _ => return Err(told("receive", connection)(error)),
+                _ => return Err(describe("receive", connection)(error)),
             }
         }
     }
 
     fn half_close(&mut self, connection: &str) -> Result<(), String> {
-        self.stream(connection)?.shut_down_writing().map_err(told("half-close", connection))
+        self.stream(connection)?.shut_down_writing().map_err(describe("half-close", connection))
     }
 
     fn close(&mut self, connection: &str) -> Result<(), String> {
@@ -191,7 +191,7 @@ impl Stage for SocketStage {
     fn urgent(&mut self, connection: &str, byte: u8) -> Result<(), String> {
         match self.stream(connection)? {
             Stream::Tcp(tcp) => {
-                os::send_urgent(tcp.as_fd(), byte).map_err(told("send", connection))
+                os::send_urgent(tcp.as_fd(), byte).map_err(describe("send", connection))
             }
             Stream::Unix(_) => Ok(()), // Urgent data is a matter of TCP.
         }
@@ -200,13 +200,13 @@ impl Stage for SocketStage {
     fn drain(&mut self) -> Result<(), String> {
         let pid = self.pid.ok_or("the daemon's pid is not known, so it cannot be signalled")?;
         os::send_signal(pid, libc::SIGUSR1).map_err(|error| format!("no signal: {error}"))?;
-        os::wait_until_taken(pid, libc::SIGUSR1, REPLY_TIMEOUT);
+        os::wait_until_delivered(pid, libc::SIGUSR1, REPLY_TIMEOUT);
         Ok(())
     }
 
     fn advance(&mut self, time: Duration) -> Result<(), String> {
         thread::sleep(time);
-        self.waited += time;
+        self.time_waited += time;
         Ok(())
     }
 }

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 /// The most bytes that one `{TEXT*N}` may make, so that a slip of the pen stays harmless.
-const REPEATED_MAX: usize = 64 << 20;
+const REPEATED_MAX_BYTES: usize = 64 << 20;
 
 /// Where a text stands: expectations know placeholders, texts to send do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,7 +219,7 @@ impl Reader<'_> {
 
     fn repetition(&self, text: &str, times: &str, pieces: &mut Pieces) -> Result<(), String> {
         let times: usize = times.parse().map_err(|_| format!("{{…*{times}}} needs a number"))?;
-        if text.is_empty() || text.len().saturating_mul(times) > REPEATED_MAX {
+        if text.is_empty() || text.len().saturating_mul(times) > REPEATED_MAX_BYTES {
             return Err(format!("{{…*{times}}} repeats nothing, or too much"));
         }
         let Text(inner) = Text::parse(text, self.purpose)?;
@@ -245,13 +245,13 @@ pub(crate) struct Pattern(Vec<Piece>);
 
 /// What holding a pattern against the bytes so far has shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fit {
+pub(crate) enum Match {
     /// The first so many bytes are what was expected.
-    Whole(usize),
+    Complete(usize),
     /// All right so far, but more must come.
-    SoFar,
+    Partial,
     /// Whatever comes, it cannot be what was expected.
-    Never,
+    Mismatch,
 }
 
 impl Pattern {
@@ -259,33 +259,34 @@ impl Pattern {
     ///
     /// A pattern that ends in a placeholder fits only when something else follows: expectations
     /// always end in CR LF.
-    pub(crate) fn fit(&self, bytes: &[u8]) -> Fit {
+    pub(crate) fn match_prefix(&self, bytes: &[u8]) -> Match {
         let mut at = 0;
         for (index, piece) in self.0.iter().enumerate() {
             let rest = &bytes[at..];
             let step = match piece {
-                Piece::Literal(literal) => fit_literal(literal, rest),
+                Piece::Literal(literal) => match_literal(literal, rest),
                 Piece::Range(low, high) => {
-                    fit_number(rest, |number| (*low..=*high).contains(&number))
+                    match_number(rest, |number| (*low..=*high).contains(&number))
                 }
-                Piece::Any => fit_any(self.0.get(index + 1), rest),
+                Piece::Any => match_any(self.0.get(index + 1), rest),
                 // Ids became literals; what is left here is `{int}`.
-                Piece::Int | Piece::Id(_) | Piece::RoundId(_) => fit_number(rest, |_| true),
+                Piece::Int | Piece::Id(_) | Piece::RoundId(_) => match_number(rest, |_| true),
             };
             match step {
-                Fit::Whole(length) => at += length,
-                Fit::SoFar | Fit::Never => return step,
+                Match::Complete(length) => at += length,
+                Match::Partial | Match::Mismatch => return step,
             }
         }
-        Fit::Whole(at)
+        Match::Complete(at)
     }
 
     /// Tells whether the pattern is exactly `bytes`, which end there: a line without its ending.
-    pub(crate) fn is(&self, bytes: &[u8]) -> bool {
+    pub(crate) fn matches_line(&self, bytes: &[u8]) -> bool {
         let mut parts = Pieces(self.0.clone());
         parts.literal(b"\n");
         let ended = [bytes, b"\n"].concat();
-        !bytes.contains(&b'\n') && Pattern(parts.0).fit(&ended) == Fit::Whole(ended.len())
+        !bytes.contains(&b'\n')
+            && Pattern(parts.0).match_prefix(&ended) == Match::Complete(ended.len())
     }
 
     /// Writes the pattern as a script would.
@@ -303,65 +304,65 @@ impl Pattern {
     }
 }
 
-fn fit_literal(literal: &[u8], rest: &[u8]) -> Fit {
+fn match_literal(literal: &[u8], rest: &[u8]) -> Match {
     if rest.starts_with(literal) {
-        Fit::Whole(literal.len())
+        Match::Complete(literal.len())
     } else if literal.starts_with(rest) {
-        Fit::SoFar
+        Match::Partial
     } else {
-        Fit::Never
+        Match::Mismatch
     }
 }
 
-fn fit_number(rest: &[u8], accepted: impl Fn(i64) -> bool) -> Fit {
+fn match_number(rest: &[u8], accepted: impl Fn(i64) -> bool) -> Match {
     let sign = usize::from(rest.first() == Some(&b'-'));
     let digits = rest[sign..].iter().take_while(|byte| byte.is_ascii_digit()).count();
     let end = sign + digits;
     if end == rest.len() {
-        return Fit::SoFar; // The next byte may be a digit, too.
+        return Match::Partial; // The next byte may be a digit, too.
     }
     let number = std::str::from_utf8(&rest[..end]).ok().and_then(|text| text.parse().ok());
     match number {
-        Some(number) if accepted(number) => Fit::Whole(end),
-        _ => Fit::Never,
+        Some(number) if accepted(number) => Match::Complete(end),
+        _ => Match::Mismatch,
     }
 }
 
 /// `{any}` reaches to the literal after it, and never over the end of a line.
-fn fit_any(next: Option<&Piece>, rest: &[u8]) -> Fit {
+fn match_any(next: Option<&Piece>, rest: &[u8]) -> Match {
     let literal: &[u8] = match next {
         Some(Piece::Literal(literal)) => literal,
         _ => b"",
     };
     for at in 0..=rest.len() {
-        let step = fit_literal(literal, &rest[at..]);
+        let step = match_literal(literal, &rest[at..]);
         let end_of_line = rest.get(at).is_some_and(|byte| matches!(byte, b'\r' | b'\n'));
         match step {
-            Fit::Whole(_) => return Fit::Whole(at),
-            Fit::SoFar => return Fit::SoFar,
-            Fit::Never if end_of_line => return Fit::Never,
-            Fit::Never => {}
+            Match::Complete(_) => return Match::Complete(at),
+            Match::Partial => return Match::Partial,
+            Match::Mismatch if end_of_line => return Match::Mismatch,
+            Match::Mismatch => {}
         }
     }
-    Fit::SoFar
+    Match::Partial
 }
 
 /// The length from which a run of one byte is written `{x*N}`.
-const RUN_MIN: usize = 24;
+const RUN_MIN_BYTES: usize = 24;
 /// The most characters that [`show`] makes before it says how much it left out.
-const SHOWN_MAX: usize = 1500;
+const SHOWN_MAX_CHARS: usize = 1500;
 
 /// Writes bytes as a script would: `|` for CR LF, escapes, and long runs as `{x*N}`.
 pub(crate) fn show(bytes: &[u8]) -> String {
     let mut shown = String::new();
     let mut rest = bytes;
     while let Some(&first) = rest.first() {
-        if shown.len() > SHOWN_MAX {
+        if shown.len() > SHOWN_MAX_CHARS {
             write_to(&mut shown, format_args!("… ({} more bytes)", rest.len()));
             break;
         }
         let run = rest.iter().take_while(|&&byte| byte == first).count();
-        let eaten = if run >= RUN_MIN {
+        let eaten = if run >= RUN_MIN_BYTES {
             write_to(&mut shown, format_args!("{{{}*{run}}}", show_byte(first)));
             run
         } else if rest.starts_with(b"\r\n") {
@@ -453,48 +454,52 @@ mod tests {
     #[test]
     fn a_wrong_reply_is_told_from_an_unfinished_one() {
         let table = [
-            ("OK|", "", Fit::SoFar),
-            ("OK|", "OK\r", Fit::SoFar),
-            ("OK|", "OK\r\n", Fit::Whole(4)),
-            ("OK|", "OK\r\nmore", Fit::Whole(4)),
-            ("OK|", "OX", Fit::Never),
-            ("INSERTED %1|", "INSERTED 41\r\n", Fit::Whole(13)),
-            ("INSERTED %1|", "INSERTED 4", Fit::SoFar),
-            ("INSERTED %1|", "INSERTED 412\r\n", Fit::Never),
-            ("n {int}|", "n 12", Fit::SoFar),
-            ("n {int}|", "n -", Fit::SoFar),
-            ("n {int}|", "n 12\r\n", Fit::Whole(6)),
-            ("n {int}|", "n -12\r\n", Fit::Whole(7)),
-            ("n {int}|", "n \r\n", Fit::Never),
-            ("n {int}|", "n -\r\n", Fit::Never),
-            ("n {int}|", "n 1x", Fit::Never),
-            ("{57..60}|", "57\r\n", Fit::Whole(4)),
-            ("{57..60}|", "60\r\n", Fit::Whole(4)),
-            ("{57..60}|", "5", Fit::SoFar),
-            ("{57..60}|", "56\r\n", Fit::Never),
-            ("{57..60}|", "61\r\n", Fit::Never),
-            ("{-1..1}|", "-1\r\n", Fit::Whole(4)),
-            ("v {any}|", "v x y", Fit::SoFar),
-            ("v {any}|", "v x y\r", Fit::SoFar),
-            ("v {any}|", "v x y\r\n", Fit::Whole(7)),
-            ("v {any}|", "v \r\n", Fit::Whole(4)),
-            ("v {any}|", "v x\ny\r\n", Fit::Never),
-            ("v {any} z|", "v x y z\r\n", Fit::Whole(9)),
-            ("v {any} z|", "v x\r\nw z\r\n", Fit::Never),
+            ("OK|", "", Match::Partial),
+            ("OK|", "OK\r", Match::Partial),
+            ("OK|", "OK\r\n", Match::Complete(4)),
+            ("OK|", "OK\r\nmore", Match::Complete(4)),
+            ("OK|", "OX", Match::Mismatch),
+            ("INSERTED %1|", "INSERTED 41\r\n", Match::Complete(13)),
+            ("INSERTED %1|", "INSERTED 4", Match::Partial),
+            ("INSERTED %1|", "INSERTED 412\r\n", Match::Mismatch),
+            ("n {int}|", "n 12", Match::Partial),
+            ("n {int}|", "n -", Match::Partial),
+            ("n {int}|", "n 12\r\n", Match::Complete(6)),
+            ("n {int}|", "n -12\r\n", Match::Complete(7)),
+            ("n {int}|", "n \r\n", Match::Mismatch),
+            ("n {int}|", "n -\r\n", Match::Mismatch),
+            ("n {int}|", "n 1x", Match::Mismatch),
+            ("{57..60}|", "57\r\n", Match::Complete(4)),
+            ("{57..60}|", "60\r\n", Match::Complete(4)),
+            ("{57..60}|", "5", Match::Partial),
+            ("{57..60}|", "56\r\n", Match::Mismatch),
+            ("{57..60}|", "61\r\n", Match::Mismatch),
+            ("{-1..1}|", "-1\r\n", Match::Complete(4)),
+            ("v {any}|", "v x y", Match::Partial),
+            ("v {any}|", "v x y\r", Match::Partial),
+            ("v {any}|", "v x y\r\n", Match::Complete(7)),
+            ("v {any}|", "v \r\n", Match::Complete(4)),
+            ("v {any}|", "v x\ny\r\n", Match::Mismatch),
+            ("v {any} z|", "v x y z\r\n", Match::Complete(9)),
+            ("v {any} z|", "v x\r\nw z\r\n", Match::Mismatch),
         ];
-        for (pattern, bytes, fit) in table {
-            assert_eq!(expected(pattern).fit(bytes.as_bytes()), fit, "{pattern} on {bytes:?}");
+        for (pattern, bytes, match_prefix) in table {
+            assert_eq!(
+                expected(pattern).match_prefix(bytes.as_bytes()),
+                match_prefix,
+                "{pattern} on {bytes:?}"
+            );
         }
     }
 
     #[test]
     fn a_line_of_a_body_is_compared_as_a_whole() {
-        assert!(expected("pid: {int}").is(b"pid: 12"));
-        assert!(expected("os: {any}").is(b"os: Linux 6"));
-        assert!(expected("- {any}").is(b"- "));
-        assert!(!expected("pid: {int}").is(b"pid: 12 "));
-        assert!(!expected("pid").is(b"pid\n"));
-        assert!(!expected("pid: 1").is(b"pid: 12"));
+        assert!(expected("pid: {int}").matches_line(b"pid: 12"));
+        assert!(expected("os: {any}").matches_line(b"os: Linux 6"));
+        assert!(expected("- {any}").matches_line(b"- "));
+        assert!(!expected("pid: {int}").matches_line(b"pid: 12 "));
+        assert!(!expected("pid").matches_line(b"pid\n"));
+        assert!(!expected("pid: 1").matches_line(b"pid: 12"));
     }
 
     #[test]

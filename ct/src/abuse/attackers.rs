@@ -128,7 +128,7 @@ impl PipelineClient {
         let mut writer = self.reader.get_ref().try_clone()?;
         thread::scope(|scope| {
             let writing = scope.spawn(move || {
-                os::be_nice();
+                os::lower_priority();
                 writer.write_all(bytes)
             });
             let found = self.read_replies(replies);

@@ -175,7 +175,7 @@ fn churn(attack: &Attack, thread: usize, count: usize) -> io::Result<()> {
         b"stats\r\nstats\r\nsta",
         b"use abuse\r\n",
     ];
-    os::be_nice();
+    os::lower_priority();
     for number in 0..count {
         let mut stream = attack.connect(thread + number)?;
         // A full table of descriptors or a dying daemon shows in the gentle client.

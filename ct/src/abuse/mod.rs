@@ -298,7 +298,7 @@ impl DaemonUnderTest {
 fn at_low_priority<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            os::be_nice();
+            os::lower_priority();
             work()
         });
         thread.join().expect("an attack does not panic")

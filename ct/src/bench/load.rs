@@ -75,7 +75,8 @@ impl fmt::Debug for Tally {
 impl Tally {
     /// Has counted nothing yet.
     pub(super) fn new() -> Self {
-        let histogram = || Histogram::new_with_max(LATENCY_LIMIT, 3).expect("three digits fit");
+        let histogram =
+            || Histogram::new_with_max(LATENCY_LIMIT, 3).expect("three digits match_prefix");
         let (latency, sojourn) = (histogram(), histogram());
         Self { commands: 0, cycles: 0, wall: Duration::ZERO, latency, sojourn }
     }

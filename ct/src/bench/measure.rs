@@ -33,7 +33,7 @@ impl Cores {
             _ => None,
         };
         if let Some((_, load)) = split {
-            os::stay_on(load)?;
+            os::pin_to_core(load)?;
         }
         Ok(Self { count: cores.len(), open_files, split })
     }
@@ -48,9 +48,9 @@ impl Cores {
         let Some((daemon, load)) = self.split else {
             return program.start(flags);
         };
-        os::stay_on(daemon)?;
+        os::pin_to_core(daemon)?;
         let started = program.start(flags);
-        os::stay_on(load)?;
+        os::pin_to_core(load)?;
         started
     }
 }

@@ -158,11 +158,11 @@ fn print(text: &str) {
 fn details(report: &Report, margin: &str) -> String {
     let mut text = String::new();
     if let Verdict::Failed(failure) = &report.result {
-        let place = match failure.line {
+        let location = match failure.line {
             0 => String::new(),
             line => format!("{}.txt:{line}: ", report.name),
         };
-        let mut all = format!("{place}{}\n", failure.message);
+        let mut all = format!("{location}{}\n", failure.message);
         if !report.transcript.is_empty() {
             all += "The conversation so far:\n";
         }
@@ -206,7 +206,7 @@ fn tap(reports: &[Report]) -> String {
 fn conversation(scripts: &[Script], reports: &[Report]) -> String {
     let mut text = String::new();
     for (script, report) in scripts.iter().cycle().zip(reports) {
-        put(&mut text, format_args!("# {}", script.story));
+        put(&mut text, format_args!("# {}", script.description));
         if report.is_failure() {
             text.push_str(&details(report, ""));
         } else {

@@ -382,7 +382,7 @@ impl Harness {
                 let _ = daemon.signal(libc::SIGUSR1);
             }
             for daemon in [left, right] {
-                os::wait_until_taken(daemon.pid(), libc::SIGUSR1, IO_TIMEOUT);
+                os::wait_until_delivered(daemon.pid(), libc::SIGUSR1, IO_TIMEOUT);
             }
         }
     }

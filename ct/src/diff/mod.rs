@@ -396,7 +396,7 @@ impl<'a> Comparison<'a> {
                 Ok(daemon) => {
                     let mut stage = SocketStage::new(daemon.address(), Some(daemon.pid()));
                     match run(&script, &self.dialects[side], 0, &mut stage) {
-                        Ok(_) => format!("{name} passes"),
+                        Ok(_) => format!("{name} total_delay"),
                         Err(failure) => format!("{name} fails in line {}", failure.line),
                     }
                 }
