@@ -483,10 +483,10 @@ mod tests {
             ("v {any} z|", "v x y z\r\n", Match::Complete(9)),
             ("v {any} z|", "v x\r\nw z\r\n", Match::Mismatch),
         ];
-        for (pattern, bytes, match_prefix) in table {
+        for (pattern, bytes, expected_match) in table {
             assert_eq!(
                 expected(pattern).match_prefix(bytes.as_bytes()),
-                match_prefix,
+                expected_match,
                 "{pattern} on {bytes:?}"
             );
         }

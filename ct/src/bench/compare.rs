@@ -8,14 +8,14 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::calls::Calls;
 use super::group::{Pacing, Until};
 use super::load::Load;
-use super::measure::{Cores, Figures, SATURATED};
+use super::measure::{Cores, Figures, SATURATED_SHARE};
 use super::scenario::{Effort, Phase, Scenario, Work};
 use super::special;
 use super::stats::{Spread, pairwise_ratios};
-use super::target::{Ground, Target};
+use super::syscalls::SyscallCounter;
+use super::target::{PreparedDaemon, Target};
 
 /// What one measurement gave, by the name of the figure; times are in microseconds.
 pub type Sample = BTreeMap<String, f64>;
@@ -77,7 +77,7 @@ impl Outcome {
     pub fn saturated(&self) -> &'static str {
         let share = |busy: &str, waited: &str| {
             let median = |figure| self.spread(figure).map_or(0.0, |spread| spread.median);
-            median(busy) + median(waited) >= SATURATED
+            median(busy) + median(waited) >= SATURATED_SHARE
         };
         match (share("busy", "waited"), share("load_busy", "load_waited")) {
             (true, true) => "both",
@@ -105,14 +105,14 @@ pub struct Config {
 #[derive(Debug)]
 pub struct Comparison {
     config: Config,
-    grounds: Vec<Option<Ground>>,
+    prepared: Vec<Option<PreparedDaemon>>,
 }
 
 impl Comparison {
     /// Prepares nothing yet.
     pub fn new(config: Config) -> Self {
-        let grounds = (0..=config.targets.len()).map(|_| None).collect();
-        Self { config, grounds }
+        let prepared = (0..=config.targets.len()).map(|_| None).collect();
+        Self { config, prepared }
     }
 
     /// Runs one scenario; a target that fails says why in its rows and does not stop the others.
@@ -130,41 +130,46 @@ impl Comparison {
         progress: &mut dyn FnMut(&str),
     ) -> Vec<Row> {
         let rows = phases.iter().map(|phase| self.row(scenario, phase.name)).collect();
-        let Self { config, grounds } = self;
+        let Self { config, prepared } = self;
         let targets = config.targets.iter();
-        let mut sides: Vec<Side<'_>> =
-            targets.map(|target| Side { target, scenario, phases, load: None }).collect();
+        let mut participants: Vec<Participant<'_>> =
+            targets.map(|target| Participant { target, scenario, phases, load: None }).collect();
         if let Some(base) = &scenario.base {
             let Work::Phases(phases) = &base.work else { unreachable!("a base is a load") };
-            sides.push(Side { target: sides[0].target, scenario: base, phases, load: None });
+            participants.push(Participant {
+                target: participants[0].target,
+                scenario: base,
+                phases,
+                load: None,
+            });
         }
-        let mut turns = Turns { config, grounds, sides, rows };
+        let mut run = InterleavedRun { config, prepared, participants, rows };
         // Where all connections together are too many, each target has them only in its own turn.
-        let alone = turns.open_files() > config.cores.open_files;
+        let alone = run.open_files() > config.cores.open_files;
         for round in 0..=config.effort.rounds {
             progress(&format!("round {round} of {}", config.effort.rounds));
-            for index in 0..turns.sides.len() {
+            for index in 0..run.participants.len() {
                 let warms_up = round == 0;
                 if alone && !warms_up {
-                    turns.take(index, true, progress);
+                    run.measure_once(index, true, progress);
                 }
                 if !alone || !warms_up {
-                    turns.take(index, warms_up, progress);
+                    run.measure_once(index, warms_up, progress);
                 }
                 if alone {
-                    (turns.sides[index].load, turns.grounds[index]) = (None, None);
+                    (run.participants[index].load, run.prepared[index]) = (None, None);
                 }
             }
         }
         if scenario.counts_calls && !alone {
-            turns.count_calls();
+            run.count_calls();
         }
-        turns.rows
+        run.rows
     }
 
     /// Runs what is no repeated load, on a fresh daemon for each target.
     fn run_special(&mut self, scenario: &Scenario, progress: &mut dyn FnMut(&str)) -> Vec<Row> {
-        self.grounds.fill_with(|| None);
+        self.prepared.fill_with(|| None);
         let mut row = self.row(scenario, "");
         for (result, target) in row.results.iter_mut().zip(&self.config.targets) {
             if target.bare {
@@ -190,27 +195,27 @@ impl Comparison {
 }
 
 /// A scenario while those who take part take turns.
-struct Turns<'a> {
+struct InterleavedRun<'a> {
     config: &'a Config,
     /// Of each side.
-    grounds: &'a mut [Option<Ground>],
+    prepared: &'a mut [Option<PreparedDaemon>],
     /// The targets, and behind them the first of them with the base.
-    sides: Vec<Side<'a>>,
+    participants: Vec<Participant<'a>>,
     rows: Vec<Row>,
 }
 
-impl Turns<'_> {
+impl InterleavedRun<'_> {
     /// Lets each target run once more while its system calls are counted; that costs time, so the
     /// other figures of this run are dropped.
     fn count_calls(&mut self) {
-        for (index, side) in self.sides.iter_mut().enumerate() {
-            let (Some([load]), Some(ground)) = (side.load.as_deref_mut(), &self.grounds[index])
+        for (index, side) in self.participants.iter_mut().enumerate() {
+            let (Some([load]), Some(prepared)) = (side.load.as_deref_mut(), &self.prepared[index])
             else {
                 continue;
             };
-            let Some(calls) = Calls::begin(ground.daemon.pid()) else { return };
+            let Some(calls) = SyscallCounter::start(prepared.daemon.pid()) else { return };
             let tally = load.run(Until::time(self.config.effort.window));
-            let (Ok(tally), Some(calls)) = (tally, calls.end()) else { return };
+            let (Ok(tally), Some(calls)) = (tally, calls.stop()) else { return };
             let outcome = self.rows[0].side(index);
             if let Some(sample) = outcome.and_then(|outcome| outcome.samples.last_mut()) {
                 sample.extend(named([("calls", ratio(calls, tally.commands))]));
@@ -219,14 +224,14 @@ impl Turns<'_> {
     }
 
     /// Measures one target once, unless it has failed or has no part in this.
-    fn take(&mut self, index: usize, warms_up: bool, progress: &mut dyn FnMut(&str)) {
-        let side = &mut self.sides[index];
+    fn measure_once(&mut self, index: usize, warms_up: bool, progress: &mut dyn FnMut(&str)) {
+        let side = &mut self.participants[index];
         let has_failed = self.rows[0].side(index).is_none_or(|outcome| outcome.error.is_some());
         if has_failed || (side.target.bare && !side.scenario.bare) {
             return;
         }
-        let ground = &mut self.grounds[index];
-        match side.measure(self.config, ground, progress) {
+        let prepared = &mut self.prepared[index];
+        match side.measure(self.config, prepared, progress) {
             Ok(_) if warms_up => {}
             Ok(samples) => {
                 for (row, sample) in self.rows.iter_mut().zip(samples) {
@@ -236,7 +241,7 @@ impl Turns<'_> {
                 }
             }
             Err(error) => {
-                (side.load, *ground) = (None, None);
+                (side.load, *prepared) = (None, None);
                 for outcome in self.rows.iter_mut().filter_map(|row| row.side(index)) {
                     outcome.error = Some(message(&error));
                 }
@@ -246,12 +251,12 @@ impl Turns<'_> {
 
     /// Returns how many files all sides need, and some to spare.
     fn open_files(&self) -> usize {
-        self.sides.iter().map(Side::open_files).sum()
+        self.participants.iter().map(Participant::open_files).sum()
     }
 }
 
 /// Who takes part, and in what.
-struct Side<'a> {
+struct Participant<'a> {
     target: &'a Target,
     scenario: &'a Scenario,
     phases: &'a [Phase],
@@ -259,7 +264,7 @@ struct Side<'a> {
     load: Option<Vec<Load>>,
 }
 
-impl Side<'_> {
+impl Participant<'_> {
     fn open_files(&self) -> usize {
         let groups = self.phases.iter().flat_map(|phase| &phase.groups);
         let connections: usize = groups.map(|group| group.connections).sum();
@@ -270,13 +275,13 @@ impl Side<'_> {
     fn measure(
         &mut self,
         config: &Config,
-        ground: &mut Option<Ground>,
+        prepared: &mut Option<PreparedDaemon>,
         progress: &mut dyn FnMut(&str),
     ) -> io::Result<Vec<Sample>> {
         if self.load.is_none() {
-            self.load = Some(self.connect(config, ground, progress)?);
+            self.load = Some(self.connect(config, prepared, progress)?);
         }
-        let (Some(loads), Some(ground)) = (&mut self.load, &*ground) else {
+        let (Some(loads), Some(prepared)) = (&mut self.load, &*prepared) else {
             unreachable!("both were made by now");
         };
         let mut before = 0;
@@ -286,7 +291,7 @@ impl Side<'_> {
                 Some(cycles) => config.effort.until(cycles),
                 None => Until::cycles(before),
             };
-            let figures = Figures::measure(load, ground.daemon.pid(), until)?;
+            let figures = Figures::measure(load, prepared.daemon.pid(), until)?;
             before = figures.tally.cycles;
             let mut sample = sample(&figures);
             if phase.groups.iter().any(|group| matches!(group.pacing, Pacing::Open(_))) {
@@ -303,20 +308,23 @@ impl Side<'_> {
     fn connect(
         &self,
         config: &Config,
-        ground: &mut Option<Ground>,
+        prepared: &mut Option<PreparedDaemon>,
         progress: &mut dyn FnMut(&str),
     ) -> io::Result<Vec<Load>> {
         let Self { target, scenario, phases, .. } = self;
         let holds = phases.iter().flat_map(|phase| &phase.groups).any(|group| group.hold > 0);
-        let fits = |ground: &Ground| ground.is_in(&scenario.state) && scenario.binlog.is_none();
-        if holds || !ground.as_ref().is_some_and(fits) {
-            *ground = None;
+        let fits = |prepared: &PreparedDaemon| {
+            prepared.is_in(&scenario.state) && scenario.binlog.is_none()
+        };
+        if holds || !prepared.as_ref().is_some_and(fits) {
+            *prepared = None;
             let binlog = scenario.binlog.map(|flag| (flag, config.scratch.as_path()));
             let state = &scenario.state;
             let mut report = |text: &str| progress(&format!("{}: {text}", target.label));
-            *ground = Some(Ground::prepare(target, config.cores, state, binlog, &mut report)?);
+            *prepared =
+                Some(PreparedDaemon::prepare(target, config.cores, state, binlog, &mut report)?);
         }
-        let address = ground.as_ref().map_or("", |ground| ground.daemon.address());
+        let address = prepared.as_ref().map_or("", |prepared| prepared.daemon.address());
         let connect = |phase: &Phase| Load::connect(address, &phase.groups, target.bare, 1);
         phases.iter().map(connect).collect()
     }

@@ -7,15 +7,15 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
 use super::group::{Group, Pacing, Until};
-use super::load::{LATENCY_LIMIT, Tally};
+use super::load::{LATENCY_MAX_NS, Tally};
 use super::op::{Context, Op};
 use super::reader::{Body, Kind, Reader};
 use crate::{Prng, os};
 
 /// How many replies of a batch may be waited for before any of them is read.
-const REPLIES_AT_ONCE: usize = 8;
+const REPLIES_PER_READ: usize = 8;
 /// Time to run of each job in seconds: nothing of a measurement depends on its end.
-const TTR: u32 = 1_000_000;
+const TTR_SECONDS: u32 = 1_000_000;
 /// A prime, so that all held jobs are met before one is met again.
 const HELD_STRIDE: usize = 7_919;
 
@@ -97,7 +97,7 @@ impl Step {
 
 /// Appends the bytes of a batch, a command for each id.
 fn encode(out: &mut Vec<u8>, op: Op, ids: &mut [u64], body: &Body, now: u64, prng: &mut Prng) {
-    let mut context = Context { body, ttr: TTR, now, prng };
+    let mut context = Context { body, ttr: TTR_SECONDS, now, prng };
     for id in ids {
         op.encode(out, id, &mut context);
     }
@@ -164,7 +164,7 @@ impl Connection {
             run.active += 1;
             run.cycles_left = run.cycles_left.saturating_sub(plan.group.depth as u64);
         }
-        self.pick_held();
+        self.load_held();
         self.begin_step(plan, run, now)
     }
 
@@ -255,7 +255,7 @@ impl Connection {
         let count = (before - self.awaited) as u64;
         run.tally.commands += count;
         if plan.group.timed && !(plan.group.waits && self.step == 0) {
-            let latency = now.saturating_sub(self.sent_at).min(LATENCY_LIMIT);
+            let latency = now.saturating_sub(self.sent_at).min(LATENCY_MAX_NS);
             run.tally.latency.record_n(latency, count).expect("below the limit");
         }
         if self.awaited > 0 {
@@ -275,7 +275,7 @@ impl Connection {
             return Ok(false);
         }
         run.tally.cycles += plan.group.depth as u64;
-        self.give_back_held();
+        self.store_held();
         if plan.group.waits {
             run.permits += 1;
         } else {
@@ -300,8 +300,8 @@ impl Connection {
             return Ok(());
         }
         let least = plan.steps[self.step].least;
-        let more = (self.awaited - 1).min(REPLIES_AT_ONCE - 1);
-        let bytes = (self.reader.still_to_come(least) + more * least).max(1);
+        let more = (self.awaited - 1).min(REPLIES_PER_READ - 1);
+        let bytes = (self.reader.missing_bytes(least) + more * least).max(1);
         if bytes != self.low_water {
             self.low_water = bytes;
             os::set_receive_low_water(&self.socket, bytes)?;
@@ -310,7 +310,7 @@ impl Connection {
     }
 
     /// Loads the ids of the jobs that this cycle acts on.
-    fn pick_held(&mut self) {
+    fn load_held(&mut self) {
         if self.held.is_empty() {
             return;
         }
@@ -321,7 +321,7 @@ impl Connection {
     }
 
     /// Notes the ids of the jobs that the cycle has put in the place of those it acted on.
-    fn give_back_held(&mut self) {
+    fn store_held(&mut self) {
         if self.held.is_empty() {
             return;
         }

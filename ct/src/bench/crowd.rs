@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use std::io;
 use std::time::Duration;
 
-use super::feeder::Feeder;
 use super::group::{Group, Until};
 use super::load::Load;
-use super::measure::{Cores, Figures, SATURATED};
+use super::measure::{Cores, Figures, SATURATED_SHARE};
 use super::op::{Op, Priority};
 use super::reader::Body;
+use super::setup::SetupClient;
 use super::state::State;
 use super::stats::{Spread, pairwise_ratios};
 use crate::{Daemon, Program};
@@ -37,10 +37,10 @@ pub struct Config {
 
 /// One daemon with its load and those who stand around.
 #[derive(Debug)]
-struct Place {
+struct LoadedDaemon {
     // Connections close before the daemon ends.
     load: Load,
-    _bystanders: Vec<Feeder>,
+    _background: Vec<SetupClient>,
     daemon: Daemon,
 }
 
@@ -50,7 +50,7 @@ pub struct Outcome {
     /// All figures, and the ratio, in a few lines.
     pub text: String,
     /// Whether a daemon was not saturated, so that the ratio says nothing.
-    pub is_void: bool,
+    pub is_unsaturated: bool,
 }
 
 /// Measures both daemons in turn.
@@ -60,25 +60,25 @@ pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Ou
     let empty = cores.start(&config.program, &[])?;
     progress("starting the crowded daemon");
     let crowded = cores.start(&config.program, &[])?;
-    let bystanders = config.crowd.build(crowded.address(), progress)?;
+    let background = config.crowd.build(crowded.address(), progress)?;
     let depth = match config.depth {
         Some(depth) => depth,
         None => find_depth(config, [&empty, &crowded], progress)?,
     };
     let load = |daemon: &Daemon, seed| {
-        let groups = [actives(config, depth)];
+        let groups = [active_group(config, depth)];
         let mut load = Load::connect(daemon.address(), &groups, false, seed)?;
-        load.keep_awake();
+        load.busy_poll();
         Ok::<_, io::Error>(load)
     };
-    let mut places = [
-        Place { load: load(&empty, 1)?, _bystanders: Vec::new(), daemon: empty },
-        Place { load: load(&crowded, 2)?, _bystanders: bystanders, daemon: crowded },
+    let mut loaded = [
+        LoadedDaemon { load: load(&empty, 1)?, _background: Vec::new(), daemon: empty },
+        LoadedDaemon { load: load(&crowded, 2)?, _background: background, daemon: crowded },
     ];
     let mut rounds = Vec::new();
     for round in 0..=config.rounds {
         progress(&format!("depth {depth}, round {round} of {}", config.rounds));
-        let [empty, crowded] = &mut places;
+        let [empty, crowded] = &mut loaded;
         let window = Until::time(config.window);
         let pair = [
             Figures::measure(&mut empty.load, empty.daemon.pid(), window)?,
@@ -99,7 +99,7 @@ impl Config {
         let crowd = State {
             tubes: 10_000,
             blocked: 10_000,
-            apart: 500_000,
+            ready_elsewhere: 500_000,
             ready: 500_000,
             priority: Priority::Fixed(1_000),
             ..State::default()
@@ -109,7 +109,7 @@ impl Config {
     }
 }
 
-fn actives(config: &Config, depth: usize) -> Group {
+fn active_group(config: &Config, depth: usize) -> Group {
     let put = Op::Put { priority: Priority::Fixed(10), delay: 0 };
     let body = Body::plain(config.crowd.body);
     Group::new(config.active, depth, &[put, Op::Reserve, Op::Delete], body)
@@ -125,9 +125,9 @@ fn find_depth(
     for depth in DEPTHS {
         let mut busy = f64::INFINITY;
         for daemon in daemons {
-            let groups = [actives(config, depth)];
+            let groups = [active_group(config, depth)];
             let mut load = Load::connect(daemon.address(), &groups, false, 3)?;
-            load.keep_awake();
+            load.busy_poll();
             load.run(Until::time(Duration::from_millis(100)))?;
             let figures =
                 Figures::measure(&mut load, daemon.pid(), Until::time(Duration::from_millis(300)))?;
@@ -137,7 +137,7 @@ fn find_depth(
         if busy > best.0 {
             best = (busy, depth);
         }
-        if busy >= SATURATED + 0.03 {
+        if busy >= SATURATED_SHARE + 0.03 {
             return Ok(depth);
         }
     }
@@ -158,11 +158,11 @@ fn line(figures: &Figures) -> String {
 }
 
 fn report(config: &Config, depth: usize, rounds: &[[Figures; 2]]) -> Outcome {
-    let mut is_void = false;
-    let State { tubes, blocked, apart, ready, .. } = config.crowd;
+    let mut is_unsaturated = false;
+    let State { tubes, blocked, ready_elsewhere, ready, .. } = config.crowd;
     let mut text = format!(
         "{} active connections, depth {depth}, put, reserve, delete; the crowd: {tubes} tubes with \
-         a delayed job, {blocked} blocked connections, {apart} ready jobs elsewhere and \
+         a delayed job, {blocked} blocked connections, {ready_elsewhere} ready jobs elsewhere and \
          {ready} behind \
          theirs\n",
         config.active
@@ -186,8 +186,8 @@ fn report(config: &Config, depth: usize, rounds: &[[Figures; 2]]) -> Outcome {
             busy.least * 100.0,
             busy.most * 100.0
         );
-        if busy.median < SATURATED {
-            is_void = true;
+        if busy.median < SATURATED_SHARE {
+            is_unsaturated = true;
             let _ = writeln!(text, "{name} VOID: the daemon's core was not saturated");
         }
     }
@@ -201,5 +201,5 @@ fn report(config: &Config, depth: usize, rounds: &[[Figures; 2]]) -> Outcome {
         ratio.least,
         ratio.most
     );
-    Outcome { text, is_void }
+    Outcome { text, is_unsaturated }
 }

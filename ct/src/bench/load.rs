@@ -21,20 +21,20 @@ use hdrhistogram::Histogram;
 use mio::{Events, Interest, Poll, Token};
 
 use super::connection::{Connection, Plan, Run};
-use super::feeder::Feeder;
 use super::group::{Group, Pacing, Tubes, Until};
 use super::reader::Kind;
+use super::setup::SetupClient;
 
 /// How long a daemon may be silent while a reply is due.
-const PATIENCE: Duration = Duration::from_secs(20);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long nothing must happen before workers are believed to have nothing left to do.
-const SILENCE: Duration = Duration::from_millis(20);
+const IDLE_TIME: Duration = Duration::from_millis(20);
 /// How long it may take until all connections are made and hold what they are to hold.
-const PREPARATION: Duration = Duration::from_secs(60);
+const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How much is read at a time.
 const READ_BYTES: usize = 256 * 1024;
 /// The longest latency that is told apart, in nanoseconds.
-pub(super) const LATENCY_LIMIT: u64 = 120_000_000_000;
+pub(super) const LATENCY_MAX_NS: u64 = 120_000_000_000;
 
 /// Connections to one daemon, ready to run again and again.
 #[derive(Debug)]
@@ -47,8 +47,8 @@ pub struct Load {
     buffer: Vec<u8>,
     epoch: Instant,
     run: Run,
-    /// See [`Load::keep_awake`].
-    is_kept_awake: bool,
+    /// See [`Load::busy_poll`].
+    busy_polls: bool,
 }
 
 /// What a run counted.
@@ -76,7 +76,7 @@ impl Tally {
     /// Has counted nothing yet.
     pub(super) fn new() -> Self {
         let histogram =
-            || Histogram::new_with_max(LATENCY_LIMIT, 3).expect("three digits match_prefix");
+            || Histogram::new_with_max(LATENCY_MAX_NS, 3).expect("three digits are valid");
         let (latency, sojourn) = (histogram(), histogram());
         Self { commands: 0, cycles: 0, wall: Duration::ZERO, latency, sojourn }
     }
@@ -88,17 +88,17 @@ impl Load {
     /// `bare` says that it is the bare responder, which answers every line with `INSERTED 1`.
     pub fn connect(address: &str, groups: &[Group], bare: bool, seed: u64) -> io::Result<Self> {
         let poll = Poll::new()?;
-        let deadline = Instant::now() + PREPARATION;
+        let deadline = Instant::now() + SETUP_TIMEOUT;
         let mut connections = Vec::new();
         for (plan, group) in groups.iter().enumerate() {
             for number in 0..group.connections {
-                let mut feeder = Feeder::connect(address, group.body.clone())?;
-                feeder.set_deadline(deadline);
-                let held = if bare { Vec::new() } else { prepare(&mut feeder, group, number)? };
+                let mut client = SetupClient::connect(address, group.body.clone())?;
+                client.set_deadline(deadline);
+                let held = if bare { Vec::new() } else { prepare(&mut client, group, number)? };
                 if bare || group.tubes == Tubes::Default {
-                    be_accepted(&mut feeder, number, bare)?;
+                    wait_until_accepted(&mut client, number, bare)?;
                 }
-                connections.push(Connection::new(feeder.into_stream(), plan, group, held)?);
+                connections.push(Connection::new(client.into_stream(), plan, group, held)?);
             }
         }
         for (index, connection) in connections.iter_mut().enumerate() {
@@ -114,7 +114,7 @@ impl Load {
             buffer: vec![0; READ_BYTES],
             epoch: Instant::now(),
             run: Run::new(seed),
-            is_kept_awake: false,
+            busy_polls: false,
         })
     }
 
@@ -135,14 +135,14 @@ impl Load {
             if !self.run.stopping {
                 self.begin_due(now)?;
             } else if self.run.active == 0 {
-                if !self.has_workers() || self.is_silent()? {
+                if !self.has_workers() || self.is_idle()? {
                     break;
                 }
                 continue;
-            } else if now > end + nanoseconds(PATIENCE) * 2 {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, self.missing()));
+            } else if now > end + nanoseconds(REPLY_TIMEOUT) * 2 {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, self.silence_message()));
             }
-            self.turn(now)?;
+            self.poll_once(now)?;
         }
         let mut tally = std::mem::replace(&mut self.run.tally, Tally::new());
         tally.wall = Duration::from_nanos(self.run.last.saturating_sub(start));
@@ -152,28 +152,28 @@ impl Load {
     /// From now on the load's core never sleeps while it waits for replies. On a machine that is
     /// otherwise quiet a sleeping core is slow to wake, and a daemon cannot be kept busy by
     /// somebody who is always late.
-    pub fn keep_awake(&mut self) {
-        self.is_kept_awake = true;
+    pub fn busy_poll(&mut self) {
+        self.busy_polls = true;
     }
 
     /// Waits for readiness once and serves what is ready.
-    fn turn(&mut self, now: u64) -> io::Result<()> {
+    fn poll_once(&mut self, now: u64) -> io::Result<()> {
         let next = self.time_to_next(now);
-        if self.is_kept_awake {
+        if self.busy_polls {
             let asked = nanoseconds(self.epoch.elapsed());
-            while self.events.is_empty() && self.now() < asked + nanoseconds(PATIENCE) {
+            while self.events.is_empty() && self.now() < asked + nanoseconds(REPLY_TIMEOUT) {
                 self.poll.poll(&mut self.events, Some(Duration::ZERO))?;
             }
             let served = self.serve();
             self.events.clear();
             return served;
         }
-        match self.poll.poll(&mut self.events, Some(next.unwrap_or(PATIENCE))) {
+        match self.poll.poll(&mut self.events, Some(next.unwrap_or(REPLY_TIMEOUT))) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
             result => result?,
         }
         if self.events.is_empty() && next.is_none() {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, self.missing()));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, self.silence_message()));
         }
         self.serve()
     }
@@ -247,8 +247,8 @@ impl Load {
     }
 
     /// Says whether all workers wait and nothing comes any more; serves what does come.
-    fn is_silent(&mut self) -> io::Result<bool> {
-        self.poll.poll(&mut self.events, Some(SILENCE))?;
+    fn is_idle(&mut self) -> io::Result<bool> {
+        self.poll.poll(&mut self.events, Some(IDLE_TIME))?;
         let silent = self.events.is_empty();
         self.serve()?;
         let waits = |connection: &Connection| {
@@ -258,7 +258,7 @@ impl Load {
         Ok(silent && self.connections.iter().all(waits))
     }
 
-    fn missing(&self) -> String {
+    fn silence_message(&self) -> String {
         let awaited: usize = self.connections.iter().map(|connection| connection.awaited).sum();
         format!("the daemon is silent while {awaited} replies are due")
     }
@@ -321,26 +321,26 @@ impl Schedule {
 }
 
 /// Sends what a connection of the group says before its cycles; returns the ids of held jobs.
-fn prepare(feeder: &mut Feeder, group: &Group, number: usize) -> io::Result<Vec<u64>> {
+fn prepare(client: &mut SetupClient, group: &Group, number: usize) -> io::Result<Vec<u64>> {
     match &group.tubes {
         Tubes::Default => {}
-        Tubes::Named(tube) => feeder.enter(tube)?,
-        Tubes::Own => feeder.enter(&format!("own-{number}"))?,
+        Tubes::Named(tube) => client.switch_to_tube(tube)?,
+        Tubes::Own => client.switch_to_tube(&format!("own-{number}"))?,
         Tubes::Many(tubes) => {
             let watch = |index, out: &mut Vec<u8>| {
                 let _ = write!(out, "watch many-{index}\r\n");
             };
-            feeder.send(*tubes, Kind::Watching, watch, |_| ())?;
+            client.send(*tubes, Kind::Watching, watch, |_| ())?;
         }
     }
-    feeder.reserve(group.hold)
+    client.reserve(group.hold)
 }
 
 /// Waits now and then until the daemon has accepted what was connected so far, before its backlog
 /// of connections overflows.
-fn be_accepted(feeder: &mut Feeder, number: usize, bare: bool) -> io::Result<()> {
+fn wait_until_accepted(client: &mut SetupClient, number: usize, bare: bool) -> io::Result<()> {
     let kind = if bare { Kind::Inserted } else { Kind::Using };
-    if number % 100 == 99 { feeder.command("use default\r\n", kind) } else { Ok(()) }
+    if number % 100 == 99 { client.command("use default\r\n", kind) } else { Ok(()) }
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
@@ -364,12 +364,12 @@ mod tests {
     /// Jobs of a daemon that can do just what these tests need.
     #[derive(Default)]
     struct Jobs {
-        state: Mutex<Shelf>,
+        state: Mutex<ReadyJobs>,
         filled: Condvar,
     }
 
     /// How many jobs were ever put, and those that are ready, with their CR LF.
-    type Shelf = (u64, VecDeque<(u64, Vec<u8>)>);
+    type ReadyJobs = (u64, VecDeque<(u64, Vec<u8>)>);
 
     /// Starts it; `change` may spoil a reply, or hold it back.
     fn daemon(change: fn(u64, &mut Vec<u8>)) -> String {
@@ -465,7 +465,7 @@ mod tests {
         let group = Group::new(1, 1, &[PUT], Body::plain(0));
         let group = Group { pacing: Pacing::Open(1_000.0), ..group };
         let tally = load(&address, &[group]).run(Until::cycles(500)).unwrap();
-        let late = tally.latency.count_between(20_000_000, LATENCY_LIMIT);
+        let late = tally.latency.count_between(20_000_000, LATENCY_MAX_NS);
         assert!(late >= 60, "only {late} were late");
         // That it is not below the offered rate is a matter of the machine.
         assert!(tally.wall > Duration::from_millis(400), "above the offered rate: {tally:?}");

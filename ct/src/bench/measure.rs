@@ -10,7 +10,7 @@ use super::load::{Load, Tally};
 use crate::{Daemon, Program, os};
 
 /// A share of a core from which a side counts as saturated.
-pub const SATURATED: f64 = 0.9;
+pub const SATURATED_SHARE: f64 = 0.9;
 
 /// The two cores that daemon and load are kept on, if the machine has two.
 #[derive(Debug, Clone, Copy)]

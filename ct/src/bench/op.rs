@@ -1,6 +1,6 @@
 //! The commands a connection can be told to repeat, and their bytes.
 
-use super::reader::{Body, Kind, STAMP_LENGTH};
+use super::reader::{Body, Kind, STAMP_BYTES};
 use crate::Prng;
 
 /// One command of a cycle.
@@ -171,7 +171,7 @@ fn put(out: &mut Vec<u8>, priority: Priority, delay: u32, context: &mut Context<
     let start = out.len();
     out.extend_from_slice(body);
     if context.body.stamped {
-        write_stamp(&mut out[start..start + STAMP_LENGTH], context.now);
+        write_stamp(&mut out[start..start + STAMP_BYTES], context.now);
     }
     out.extend_from_slice(b"\r\n");
 }

@@ -8,9 +8,9 @@
 use std::fmt;
 
 /// The longest line a daemon sends, CR LF included.
-const LINE_LIMIT: usize = 224;
+const LINE_MAX_BYTES: usize = 224;
 /// How many bytes at the beginning of a body may hold the time it was sent.
-pub(crate) const STAMP_LENGTH: usize = 20;
+pub(crate) const STAMP_BYTES: usize = 20;
 
 /// What a reply says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub struct Reply {
 
 /// A reply that no daemon may give.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Bad {
+pub enum ReplyError {
     /// A line nobody would understand, or an error.
     Line(String),
     /// A body of another length than was put.
@@ -94,7 +94,7 @@ pub enum Bad {
     End,
 }
 
-impl fmt::Display for Bad {
+impl fmt::Display for ReplyError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line(line) => write!(out, "the daemon answered {line:?}"),
@@ -107,7 +107,7 @@ impl fmt::Display for Bad {
     }
 }
 
-impl std::error::Error for Bad {}
+impl std::error::Error for ReplyError {}
 
 /// What jobs hold, so that what comes back can be compared.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -126,11 +126,11 @@ impl Body {
 
     /// Makes a body that begins with the time of its sending; it is at least as long as that.
     pub fn stamped(length: usize) -> Self {
-        Self { bytes: vec![b'.'; length.max(STAMP_LENGTH)], stamped: true }
+        Self { bytes: vec![b'.'; length.max(STAMP_BYTES)], stamped: true }
     }
 
     fn matches(&self, piece: &[u8], offset: usize) -> bool {
-        let free = if self.stamped { STAMP_LENGTH.saturating_sub(offset) } else { 0 };
+        let free = if self.stamped { STAMP_BYTES.saturating_sub(offset) } else { 0 };
         let free = free.min(piece.len());
         self.bytes[offset + free..offset + piece.len()] == piece[free..]
     }
@@ -141,7 +141,7 @@ impl Body {
 pub struct Reader {
     state: State,
     /// The beginning of a line whose end has not come yet.
-    carry: Vec<u8>,
+    partial_line: Vec<u8>,
     /// The beginning of a stamped body.
     stamp: u64,
 }
@@ -162,11 +162,11 @@ enum State {
 impl Reader {
     /// Takes the next reply from the front of `rest`; `None` if it is not complete yet, and then
     /// everything is taken.
-    pub fn take(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Reply>, Bad> {
+    pub fn take(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Reply>, ReplyError> {
         if matches!(self.state, State::Line) {
             match self.take_line(rest, body)? {
-                Some(Begun::Complete(reply)) => return Ok(Some(reply)),
-                Some(Begun::Body(reply, length)) => {
+                Some(ParsedLine::Complete(reply)) => return Ok(Some(reply)),
+                Some(ParsedLine::Body(reply, length)) => {
                     self.stamp = 0;
                     self.state = State::Body { reply, length, got: 0 };
                 }
@@ -178,38 +178,42 @@ impl Reader {
 
     /// Says whether nothing of a reply has come.
     pub fn is_between_replies(&self) -> bool {
-        matches!(self.state, State::Line) && self.carry.is_empty()
+        matches!(self.state, State::Line) && self.partial_line.is_empty()
     }
 
     /// Returns how many bytes must still come, at the least, for a reply of at least so many.
-    pub fn still_to_come(&self, least: usize) -> usize {
+    pub fn missing_bytes(&self, least: usize) -> usize {
         match self.state {
-            State::Line => least.saturating_sub(self.carry.len()),
+            State::Line => least.saturating_sub(self.partial_line.len()),
             State::Body { length, got, .. } => length + 2 - got,
         }
     }
 
-    fn take_line(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Begun>, Bad> {
+    fn take_line(
+        &mut self,
+        rest: &mut &[u8],
+        body: &Body,
+    ) -> Result<Option<ParsedLine>, ReplyError> {
         let end = rest.iter().position(|&byte| byte == b'\n');
         let (piece, after) = rest.split_at(end.map_or(rest.len(), |end| end + 1));
         *rest = after;
-        if self.carry.len() + piece.len() > LINE_LIMIT {
-            return Err(bad(&[&self.carry, piece].concat()));
+        if self.partial_line.len() + piece.len() > LINE_MAX_BYTES {
+            return Err(bad(&[&self.partial_line, piece].concat()));
         }
         if end.is_none() {
-            self.carry.extend_from_slice(piece);
+            self.partial_line.extend_from_slice(piece);
             return Ok(None);
         }
-        if self.carry.is_empty() {
-            return begin(piece, body).map(Some);
+        if self.partial_line.is_empty() {
+            return parse_line(piece, body).map(Some);
         }
-        self.carry.extend_from_slice(piece);
-        let begun = begin(&self.carry, body);
-        self.carry.clear();
-        begun.map(Some)
+        self.partial_line.extend_from_slice(piece);
+        let parsed = parse_line(&self.partial_line, body);
+        self.partial_line.clear();
+        parsed.map(Some)
     }
 
-    fn take_body(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Reply>, Bad> {
+    fn take_body(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Reply>, ReplyError> {
         let State::Body { reply, length, got } = &mut self.state else {
             return Ok(None);
         };
@@ -217,11 +221,11 @@ impl Reader {
             let (piece, after) = rest.split_at(rest.len().min(*length - *got));
             if reply.kind.has_job_body() {
                 if !body.matches(piece, *got) {
-                    return Err(Bad::Body);
+                    return Err(ReplyError::Body);
                 }
-                if body.stamped && *got < STAMP_LENGTH {
-                    let digits = &piece[..piece.len().min(STAMP_LENGTH - *got)];
-                    self.stamp = append_digits(self.stamp, digits).ok_or(Bad::Body)?;
+                if body.stamped && *got < STAMP_BYTES {
+                    let digits = &piece[..piece.len().min(STAMP_BYTES - *got)];
+                    self.stamp = append_digits(self.stamp, digits).ok_or(ReplyError::Body)?;
                 }
             }
             *got += piece.len();
@@ -232,7 +236,7 @@ impl Reader {
                 return Ok(None);
             };
             if byte != b"\r\n"[*got - *length] {
-                return Err(Bad::End);
+                return Err(ReplyError::End);
             }
             *got += 1;
             *rest = after;
@@ -247,17 +251,17 @@ impl Reader {
 }
 
 /// What a line turned out to be.
-enum Begun {
+enum ParsedLine {
     Complete(Reply),
     Body(Reply, usize),
 }
 
 /// Understands one line; the words are tried in the order of their frequency.
-fn begin(line: &[u8], body: &Body) -> Result<Begun, Bad> {
+fn parse_line(line: &[u8], body: &Body) -> Result<ParsedLine, ReplyError> {
     let text = line.strip_suffix(b"\r\n").ok_or_else(|| bad(line))?;
     let word = text.iter().position(|&byte| byte == b' ').unwrap_or(text.len());
     let (word, rest) = text.split_at(word);
-    let complete = |kind, number| Ok(Begun::Complete(Reply { kind, number, stamp: 0 }));
+    let complete = |kind, number| Ok(ParsedLine::Complete(Reply { kind, number, stamp: 0 }));
     let bare = |kind| if rest.is_empty() { complete(kind, 0) } else { Err(bad(line)) };
     let counted = |kind| match rest.split_first().and_then(|(_, digits)| number(digits)) {
         Some(number) => complete(kind, number),
@@ -281,14 +285,14 @@ fn begin(line: &[u8], body: &Body) -> Result<Begun, Bad> {
             let length = rest.split_first().and_then(|(_, digits)| number(digits));
             let length = length.and_then(|length| usize::try_from(length).ok());
             let reply = Reply { kind: Kind::Ok, number: 0, stamp: 0 };
-            length.map(|length| Begun::Body(reply, length)).ok_or_else(|| bad(line))
+            length.map(|length| ParsedLine::Body(reply, length)).ok_or_else(|| bad(line))
         }
         _ => Err(bad(line)),
     }
 }
 
 /// Understands ` <id> <bytes>` of a reply that hands out a job.
-fn job(kind: Kind, line: &[u8], rest: &[u8], body: &Body) -> Result<Begun, Bad> {
+fn job(kind: Kind, line: &[u8], rest: &[u8], body: &Body) -> Result<ParsedLine, ReplyError> {
     let parts = rest.split_first().and_then(|(_, rest)| {
         let space = rest.iter().position(|&byte| byte == b' ')?;
         Some((number(&rest[..space])?, number(&rest[space + 1..])?))
@@ -296,13 +300,13 @@ fn job(kind: Kind, line: &[u8], rest: &[u8], body: &Body) -> Result<Begun, Bad> 
     let (id, length) = parts.ok_or_else(|| bad(line))?;
     if length != body.bytes.len() as u64 {
         let line = String::from_utf8_lossy(line).into_owned();
-        return Err(Bad::Length { line, expected: body.bytes.len() });
+        return Err(ReplyError::Length { line, expected: body.bytes.len() });
     }
-    Ok(Begun::Body(Reply { kind, number: id, stamp: 0 }, body.bytes.len()))
+    Ok(ParsedLine::Body(Reply { kind, number: id, stamp: 0 }, body.bytes.len()))
 }
 
-fn bad(line: &[u8]) -> Bad {
-    Bad::Line(String::from_utf8_lossy(line).into_owned())
+fn bad(line: &[u8]) -> ReplyError {
+    ReplyError::Line(String::from_utf8_lossy(line).into_owned())
 }
 
 /// Reads decimal digits and nothing else.
@@ -325,7 +329,7 @@ fn append_digits(mut number: u64, digits: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn read(chunks: &[&[u8]], body: &Body) -> Result<Vec<Reply>, Bad> {
+    fn read(chunks: &[&[u8]], body: &Body) -> Result<Vec<Reply>, ReplyError> {
         let mut reader = Reader::default();
         let mut replies = Vec::new();
         for chunk in chunks {
@@ -338,7 +342,7 @@ mod tests {
         Ok(replies)
     }
 
-    fn one(text: &str) -> Result<Reply, Bad> {
+    fn one(text: &str) -> Result<Reply, ReplyError> {
         read(&[text.as_bytes()], &Body::plain(3)).map(|replies| replies[0])
     }
 
@@ -377,14 +381,14 @@ mod tests {
             "RESERVED 1\r\n",
             "\r\n",
         ] {
-            assert_eq!(one(line), Err(Bad::Line(line.to_owned())));
+            assert_eq!(one(line), Err(ReplyError::Line(line.to_owned())));
         }
-        let endless = "x".repeat(LINE_LIMIT + 1);
-        assert_eq!(one(&endless), Err(Bad::Line(endless.clone())));
-        assert!(matches!(one("RESERVED 1 4\r\n"), Err(Bad::Length { expected: 3, .. })));
-        assert_eq!(one("RESERVED 1 3\r\n..x\r\n"), Err(Bad::Body));
-        assert_eq!(one("RESERVED 1 3\r\n...\n\r"), Err(Bad::End));
-        assert_eq!(one("RESERVED 1 3\r\n...\rx"), Err(Bad::End));
+        let endless = "x".repeat(LINE_MAX_BYTES + 1);
+        assert_eq!(one(&endless), Err(ReplyError::Line(endless.clone())));
+        assert!(matches!(one("RESERVED 1 4\r\n"), Err(ReplyError::Length { expected: 3, .. })));
+        assert_eq!(one("RESERVED 1 3\r\n..x\r\n"), Err(ReplyError::Body));
+        assert_eq!(one("RESERVED 1 3\r\n...\n\r"), Err(ReplyError::End));
+        assert_eq!(one("RESERVED 1 3\r\n...\rx"), Err(ReplyError::End));
     }
 
     #[test]
@@ -397,9 +401,9 @@ mod tests {
             assert_eq!((replies[0].number, replies[0].stamp), (1, 1_234_567_890));
         }
         let wrong = b"RESERVED 1 24\r\n00000000001234567890...x\r\n";
-        assert_eq!(read(&[wrong], &body), Err(Bad::Body));
+        assert_eq!(read(&[wrong], &body), Err(ReplyError::Body));
         let no_stamp = b"RESERVED 1 24\r\n........................\r\n";
-        assert_eq!(read(&[no_stamp], &body), Err(Bad::Body));
+        assert_eq!(read(&[no_stamp], &body), Err(ReplyError::Body));
     }
 
     #[test]

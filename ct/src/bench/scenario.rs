@@ -99,9 +99,9 @@ impl Effort {
 
 const PUT: Op = put(Priority::Fixed(10));
 /// Bytes of a job where nothing else is said.
-const BODY: usize = 64;
+const BODY_BYTES: usize = 64;
 /// How many jobs are put before they are reserved again, at the most.
-const BURST: u64 = 300_000;
+const BURST_JOBS_MAX: u64 = 300_000;
 
 const fn put(priority: Priority) -> Op {
     Op::Put { priority, delay: 0 }
@@ -193,7 +193,7 @@ fn cycle(connections: usize, depth: usize, body: usize) -> Group {
 fn connections(connections: u32) -> Scenario {
     let name = format!("connections/{connections}");
     let about = format!("{connections} connections put, reserve, delete; nothing pipelined");
-    Scenario::one(name, about, vec![cycle(size(connections), 1, BODY)])
+    Scenario::one(name, about, vec![cycle(size(connections), 1, BODY_BYTES)])
         .on_curve("connections", f64::from(connections))
         .quick_if(matches!(connections, 10 | 100 | 1_000))
         .with_bare()
@@ -203,7 +203,7 @@ fn connections(connections: u32) -> Scenario {
 fn pipeline(depth: u32) -> Scenario {
     let name = format!("pipeline/{depth}");
     let about = format!("10 connections put, reserve, delete; {depth} commands at a time each");
-    Scenario::one(name, about, vec![cycle(10, size(depth), BODY)])
+    Scenario::one(name, about, vec![cycle(10, size(depth), BODY_BYTES)])
         .on_curve("pipeline depth", f64::from(depth))
         .quick_if(matches!(depth, 16 | 64))
         .with_bare()
@@ -215,20 +215,20 @@ fn burst(depth: u32) -> Scenario {
     let name = format!("burst/{depth}");
     let about =
         format!("10 connections, {depth} commands at a time: put; then reserve and delete them");
-    let phases = burst_phases(10, size(depth), BODY);
+    let phases = burst_phases(10, size(depth), BODY_BYTES);
     Scenario::new(name, about, Work::Phases(phases)).quick_if(depth == 64)
 }
 
 fn burst_phases(connections: usize, depth: usize, body: usize) -> Vec<Phase> {
     let group = |ops: &[Op]| vec![Group::new(connections, depth, ops, Body::plain(body))];
     vec![
-        Phase { name: "put", groups: group(&[PUT]), cycles: Some(BURST) },
+        Phase { name: "put", groups: group(&[PUT]), cycles: Some(BURST_JOBS_MAX) },
         Phase { name: "reserve, delete", groups: group(&[Op::Reserve, Op::Delete]), cycles: None },
     ]
 }
 
 fn workers((producers, workers): (u32, u32)) -> Scenario {
-    let body = Body::stamped(BODY);
+    let body = Body::stamped(BODY_BYTES);
     let put = Group::new(size(producers), 1, &[PUT], body.clone());
     let put = Group { pacing: Pacing::Paired, ..put };
     let about = format!("{producers} producers; {workers} workers that wait; a job for each reply");
@@ -241,7 +241,7 @@ fn workers((producers, workers): (u32, u32)) -> Scenario {
 
 /// Cycles that begin at fixed times, whatever the daemon does.
 fn open(rate: u32) -> Scenario {
-    let group = cycle(100, 1, BODY);
+    let group = cycle(100, 1, BODY_BYTES);
     let group = Group { pacing: Pacing::Open(f64::from(rate)), ..group };
     let about = format!("{rate} jobs a second put, reserved, deleted, on 100 connections");
     Scenario::one(format!("open/{rate}"), about, vec![group])
@@ -252,15 +252,15 @@ fn open(rate: u32) -> Scenario {
 
 fn idle(idle: u32) -> Scenario {
     let about = format!("10 connections put, reserve, delete beside {idle} idle ones");
-    Scenario::one(format!("idle/{idle}"), about, vec![cycle(10, 1, BODY)])
+    Scenario::one(format!("idle/{idle}"), about, vec![cycle(10, 1, BODY_BYTES)])
         .with_state(State { idle: size(idle), ..State::default() })
 }
 
 fn tubes(tubes: u32) -> Scenario {
-    let group = |ops: &[Op]| vec![Group::new(10, 1, ops, Body::plain(BODY))];
+    let group = |ops: &[Op]| vec![Group::new(10, 1, ops, Body::plain(BODY_BYTES))];
     let count = u64::from(tubes);
     let phases = vec![
-        Phase::endless("cycle", vec![cycle(10, 1, BODY)]),
+        Phase::endless("cycle", vec![cycle(10, 1, BODY_BYTES)]),
         Phase::endless("use", group(&[Op::Use(count)])),
         Phase::endless("watch, ignore", group(&[Op::Watch(count), Op::Ignore])),
         Phase::endless("stats-tube", group(&[Op::StatsTube(count)])),
@@ -274,8 +274,9 @@ fn tubes(tubes: u32) -> Scenario {
 }
 
 fn watching(tubes: u32) -> Scenario {
-    let put = Group { pacing: Pacing::Paired, ..Group::new(10, 1, &[PUT], Body::plain(BODY)) };
-    let workers = Group::workers(10, Body::plain(BODY));
+    let put =
+        Group { pacing: Pacing::Paired, ..Group::new(10, 1, &[PUT], Body::plain(BODY_BYTES)) };
+    let workers = Group::workers(10, Body::plain(BODY_BYTES));
     let workers = Group { tubes: Tubes::Many(u64::from(tubes) - 1), ..workers };
     let about = format!("10 producers; 10 workers that watch {tubes} tubes");
     Scenario::one(format!("watching/{tubes}"), about, vec![workers, put])
@@ -296,7 +297,7 @@ fn held(held: u64) -> Scenario {
         "one connection that holds {held} reserved jobs, 8 commands at a time: touch, release, \
          reserve, delete, put, reserve"
     );
-    let group = Group { hold: held, ..Group::new(1, 8, &ops, Body::plain(BODY)) };
+    let group = Group { hold: held, ..Group::new(1, 8, &ops, Body::plain(BODY_BYTES)) };
     Scenario::one(format!("held/{held}"), about, vec![group])
         .with_state(State { ready: held, ..State::default() })
         .quick_if(held == 10_000)
@@ -322,7 +323,7 @@ fn backlogs(backlog: u64) -> Vec<Scenario> {
 }
 
 fn backlog_of(variant: &str, backlog: u64, priority: Priority, state: State) -> Scenario {
-    let group = |ops: &[Op]| vec![Group::new(10, 1, ops, Body::plain(BODY))];
+    let group = |ops: &[Op]| vec![Group::new(10, 1, ops, Body::plain(BODY_BYTES))];
     let put = put(priority);
     let release = Op::Release { priority };
     let each = [
@@ -373,7 +374,7 @@ fn binlogs() -> Vec<Scenario> {
     ];
     let scenario = |(name, flag, connections, depth, quick)| {
         let about = format!("binlog {flag}: {connections} connections, depth {depth}");
-        let work = Work::Phases(burst_phases(connections, depth, BODY));
+        let work = Work::Phases(burst_phases(connections, depth, BODY_BYTES));
         let name = format!("binlog/{name}-{connections}x{depth}");
         Scenario { binlog: Some(flag), ..Scenario::new(name, about, work) }.quick_if(quick)
     };

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::feeder::Feeder;
 use super::measure::Cores;
+use super::setup::SetupClient;
 use super::state::State;
 use crate::{Daemon, Program};
 
@@ -40,7 +40,7 @@ impl Target {
 }
 
 /// Makes equal labels different, in the order of the command line.
-pub fn tell_apart(targets: &mut [Target]) {
+pub fn make_labels_unique(targets: &mut [Target]) {
     for index in 1..targets.len() {
         let (before, rest) = targets.split_at_mut(index);
         let label = &mut rest[0].label;
@@ -66,17 +66,17 @@ fn version(path: &Path) -> io::Result<String> {
 
 /// A daemon in a state, with the connections that belong to the state.
 #[derive(Debug)]
-pub struct Ground {
+pub struct PreparedDaemon {
     /// Closed before the daemon ends.
-    _bystanders: Vec<Feeder>,
+    _background: Vec<SetupClient>,
     /// The daemon itself.
     pub daemon: Daemon,
     state: State,
     /// Removed after the daemon has ended.
-    binlog: Option<Scratch>,
+    binlog: Option<ScratchDir>,
 }
 
-impl Ground {
+impl PreparedDaemon {
     /// Starts a daemon, with a binlog in a new directory below `scratch` if there are flags for
     /// one, and brings it into a state.
     pub fn prepare(
@@ -88,17 +88,17 @@ impl Ground {
     ) -> io::Result<Self> {
         let (flags, scratch) = match binlog {
             Some((flag, parent)) => {
-                let scratch = Scratch::new(parent)?;
+                let scratch = ScratchDir::new(parent)?;
                 (scratch.flags(flag), Some(scratch))
             }
             None => (Vec::new(), None),
         };
         let daemon = cores.start(&target.program, &flags)?;
-        let mut bystanders = Vec::new();
+        let mut background = Vec::new();
         if !target.bare {
-            bystanders = state.build(daemon.address(), progress)?;
+            background = state.build(daemon.address(), progress)?;
         }
-        Ok(Self { _bystanders: bystanders, daemon, state: state.clone(), binlog: scratch })
+        Ok(Self { _background: background, daemon, state: state.clone(), binlog: scratch })
     }
 
     /// Says whether it can serve a scenario that wants this state and no binlog.
@@ -109,11 +109,11 @@ impl Ground {
 
 /// A directory of our own that is removed in the end.
 #[derive(Debug)]
-pub struct Scratch {
+pub struct ScratchDir {
     path: PathBuf,
 }
 
-impl Scratch {
+impl ScratchDir {
     /// Makes a new directory below `parent`.
     pub fn new(parent: &Path) -> io::Result<Self> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
@@ -134,7 +134,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         // What cannot be removed is left to whoever cleans the temporary files.
         let _ = fs::remove_dir_all(&self.path);
@@ -153,14 +153,14 @@ mod tests {
             bare: false,
         };
         let mut targets = [target("a"), target("b"), target("a"), target("a")];
-        tell_apart(&mut targets);
+        make_labels_unique(&mut targets);
         let labels = targets.map(|target| target.label);
         assert_eq!(labels, ["a", "b", "a (2)", "a (3)"]);
     }
 
     #[test]
     fn a_scratch_directory_goes_with_its_owner() {
-        let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
+        let scratch = ScratchDir::new(&std::env::temp_dir()).unwrap();
         let path = scratch.path.clone();
         assert!(path.is_dir());
         fs::write(path.join("binlog.1"), b"x").unwrap();

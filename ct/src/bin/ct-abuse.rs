@@ -84,7 +84,7 @@ fn config(arguments: &[String]) -> Result<Config, String> {
     if config.targets.is_empty() {
         return Err(format!("give a daemon\n\n{USAGE}"));
     }
-    target::tell_apart(&mut config.targets);
+    target::make_labels_unique(&mut config.targets);
     Ok(config)
 }
 

@@ -24,7 +24,7 @@ Answers every line that begins with a lower-case letter with INSERTED 1, and dro
 
 const REPLY: &[u8] = b"INSERTED 1\r\n";
 /// How many replies go into one write at the most.
-const REPLIES: usize = 4096;
+const REPLIES_PER_WRITE: usize = 4096;
 const LISTENER: Token = Token(usize::MAX);
 
 fn main() -> ExitCode {
@@ -76,7 +76,7 @@ fn serve(address: SocketAddr) -> io::Result<()> {
     let mut events = Events::with_capacity(1024);
     let mut connections: Vec<Option<Connection>> = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
-    let replies = REPLY.repeat(REPLIES);
+    let replies = REPLY.repeat(REPLIES_PER_WRITE);
     loop {
         match poll.poll(&mut events, None) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,

@@ -21,7 +21,7 @@ use ct::bench::plot;
 use ct::bench::reader::Body;
 use ct::bench::report::{Report, number as decimal, table_row};
 use ct::bench::scenario::{Effort, Scenario, presets};
-use ct::bench::target::{Target, tell_apart};
+use ct::bench::target::{Target, make_labels_unique};
 
 const USAGE: &str = "\
 Usage: ct-bench compare [OPTIONS] DAEMON [DAEMON...]
@@ -110,7 +110,7 @@ fn run(arguments: &[String]) -> Result<bool, String> {
             Ok(true)
         }
         ("plot", [file, directory]) => draw(&read(file)?, Path::new(directory)).map(|()| true),
-        ("goals", [file, goals]) => judge(&read(file)?, goals),
+        ("goals", [file, goals]) => evaluate(&read(file)?, goals),
         _ => Err(format!("what is {:?}?\n\n{USAGE}", arguments.join(" "))),
     }
 }
@@ -222,7 +222,7 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
     if !options.no_bare {
         targets.push(Target::bare().map_err(|error| error.to_string())?);
     }
-    tell_apart(&mut targets);
+    make_labels_unique(&mut targets);
     let scenarios = options.scenarios();
     if scenarios.is_empty() {
         return Err("no preset has such a name; see ct-bench list".to_owned());
@@ -284,11 +284,11 @@ fn read(path: &str) -> Result<Report, String> {
     Report::from_json(&value).ok_or_else(|| format!("{path}: no report of ct-bench"))
 }
 
-fn judge(report: &Report, path: &str) -> Result<bool, String> {
+fn evaluate(report: &Report, path: &str) -> Result<bool, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
-    let goals::Verdict { text, far } = goals::judge(report, &text)?;
+    let goals::Verdict { text, missed } = goals::evaluate(report, &text)?;
     print(&text);
-    Ok(far == 0)
+    Ok(missed == 0)
 }
 
 fn table(report: &Report, markdown: bool) -> String {
@@ -321,7 +321,7 @@ fn crowd(options: &Options, daemon: &str) -> Result<bool, String> {
     progress.clear();
     let outcome = outcome.map_err(|error| error.to_string())?;
     print(&outcome.text);
-    Ok(!outcome.is_void)
+    Ok(!outcome.is_unsaturated)
 }
 
 /// Runs what the command line says against one address.

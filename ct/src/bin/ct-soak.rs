@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ct::bench::target::{Scratch, Target};
+use ct::bench::target::{ScratchDir, Target};
 use ct::soak::{self, Config, PlantedDefect};
 
 const USAGE: &str = "\
@@ -64,15 +64,15 @@ fn soak(arguments: &[String]) -> Result<bool, String> {
         }
     }
     let daemon = daemon.ok_or_else(|| format!("give a daemon\n\n{USAGE}"))?;
-    let told = |error: std::io::Error| error.to_string();
-    let target = Target::daemon(&daemon).map_err(told)?;
-    let scratch = Scratch::new(&parent).map_err(told)?;
-    soak::prepare().map_err(told)?;
+    let describe = |error: std::io::Error| error.to_string();
+    let target = Target::daemon(&daemon).map_err(describe)?;
+    let scratch = ScratchDir::new(&parent).map_err(describe)?;
+    soak::prepare().map_err(describe)?;
     print(&format!("{}: {minutes} minutes, seed {seed}\n", target.label));
     let time = Duration::from_secs(60 * minutes);
     let config = Config { program: target.program, time, seed, plant };
     let mut progress = |line: &str| print(&format!("{line}\n"));
-    let outcome = soak::run(&config, scratch.path(), &mut progress).map_err(told)?;
+    let outcome = soak::run(&config, scratch.path(), &mut progress).map_err(describe)?;
     print(&outcome.report());
     Ok(outcome.faults.is_empty() && outcome.lost == 0)
 }

@@ -5,16 +5,16 @@ use std::process::{Child, Command, Stdio};
 
 /// Counts until it is asked.
 #[derive(Debug)]
-pub(crate) struct Calls {
+pub(crate) struct SyscallCounter {
     perf: Child,
 }
 
-impl Calls {
+impl SyscallCounter {
     /// Begins to count the calls of a process; `None` where that cannot be done.
     ///
     /// `perf` ends together with the command it is given. That is a `cat` which answers a byte, so
     /// that it is known when the counting has begun.
-    pub(crate) fn begin(pid: u32) -> Option<Self> {
+    pub(crate) fn start(pid: u32) -> Option<Self> {
         let mut perf = Command::new("perf")
             .args(["stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "-p"])
             .args([&pid.to_string(), "cat"])
@@ -24,13 +24,13 @@ impl Calls {
             .spawn()
             .ok()?;
         perf.stdin.as_mut()?.write_all(b"x").ok()?;
-        let begun = perf.stdout.as_mut()?.read_exact(&mut [0]);
-        let calls = Self { perf };
-        if begun.is_ok() { Some(calls) } else { calls.end().and(None) }
+        let started = perf.stdout.as_mut()?.read_exact(&mut [0]);
+        let counter = Self { perf };
+        if started.is_ok() { Some(counter) } else { counter.stop().and(None) }
     }
 
     /// Returns how many calls there were.
-    pub(crate) fn end(mut self) -> Option<u64> {
+    pub(crate) fn stop(mut self) -> Option<u64> {
         drop(self.perf.stdin.take());
         let output = self.perf.wait_with_output().ok()?;
         parse(&String::from_utf8_lossy(&output.stderr))

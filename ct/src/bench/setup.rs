@@ -10,13 +10,13 @@ use super::op::append_number;
 use super::reader::{Body, Kind, Reader, Reply};
 
 /// How many commands are on their way at a time.
-const WINDOW: u64 = 400;
+const COMMANDS_PER_WINDOW: u64 = 400;
 /// How long a window may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A blocking connection that sends windows of commands and checks every reply.
 #[derive(Debug)]
-pub struct Feeder {
+pub struct SetupClient {
     stream: TcpStream,
     reader: Reader,
     out: Vec<u8>,
@@ -25,7 +25,7 @@ pub struct Feeder {
     deadline: Option<Instant>,
 }
 
-impl Feeder {
+impl SetupClient {
     /// Connects to `host:port`; `body` is what the jobs hold that will be met.
     pub fn connect(address: &str, body: Body) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
@@ -52,17 +52,17 @@ impl Feeder {
     }
 
     /// Sends `count` commands that `encode` appends to the buffer, each of which must be answered
-    /// with `kind`, and hands each reply to `met`.
+    /// with `kind`, and hands each reply to `on_reply`.
     pub fn send(
         &mut self,
         count: u64,
         kind: Kind,
         mut encode: impl FnMut(u64, &mut Vec<u8>),
-        mut met: impl FnMut(Reply),
+        mut on_reply: impl FnMut(Reply),
     ) -> io::Result<()> {
         let mut sent = 0;
         while sent < count {
-            let window = WINDOW.min(count - sent);
+            let window = COMMANDS_PER_WINDOW.min(count - sent);
             self.out.clear();
             for index in sent..sent + window {
                 encode(index, &mut self.out);
@@ -72,7 +72,7 @@ impl Feeder {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, message));
             }
             self.stream.write_all(&self.out)?;
-            self.read(window, kind, &mut met)?;
+            self.read(window, kind, &mut on_reply)?;
             sent += window;
         }
         Ok(())
@@ -89,7 +89,7 @@ impl Feeder {
     }
 
     /// Uses and watches a tube and nothing else.
-    pub fn enter(&mut self, tube: &str) -> io::Result<()> {
+    pub fn switch_to_tube(&mut self, tube: &str) -> io::Result<()> {
         self.command(&format!("use {tube}\r\n"), Kind::Using)?;
         self.command(&format!("watch {tube}\r\n"), Kind::Watching)?;
         self.command("ignore default\r\n", Kind::Watching)
@@ -132,7 +132,7 @@ impl Feeder {
     pub fn bury(&mut self, count: u64) -> io::Result<()> {
         let mut left = count;
         while left > 0 {
-            let window = left.min(WINDOW);
+            let window = left.min(COMMANDS_PER_WINDOW);
             let ids = self.reserve(window)?;
             self.send_each(&ids, "bury", " 0", Kind::Buried)?;
             left -= window;
@@ -153,7 +153,7 @@ impl Feeder {
         self.send(ids.len() as u64, kind, encode, |_| ())
     }
 
-    fn read(&mut self, count: u64, kind: Kind, met: &mut impl FnMut(Reply)) -> io::Result<()> {
+    fn read(&mut self, count: u64, kind: Kind, on_reply: &mut impl FnMut(Reply)) -> io::Result<()> {
         let mut got = 0;
         while got < count {
             let length = self.stream.read(&mut self.buffer)?;
@@ -169,7 +169,7 @@ impl Feeder {
                     return Err(io::Error::other(message));
                 }
                 got += 1;
-                met(reply);
+                on_reply(reply);
             }
         }
         Ok(())
