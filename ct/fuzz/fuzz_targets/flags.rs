@@ -1,7 +1,7 @@
-//! The fuzzer's way to `judges/flags.rs`.
+//! The fuzz target of `oracles/flags.rs`.
 #![no_main]
 
-#[path = "../judges/flags.rs"]
+#[path = "../oracles/flags.rs"]
 mod flags;
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| flags::judge(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| flags::check(input));

@@ -1,9 +1,9 @@
-//! The fuzzer's way to `judges/parse.rs`.
+//! The fuzz target of `oracles/parse.rs`.
 #![no_main]
 
-#[path = "../judges/parse.rs"]
+#[path = "../oracles/parse.rs"]
 mod parse;
-#[path = "../judges/reference.rs"]
+#[path = "../oracles/reference.rs"]
 mod reference;
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| parse::judge(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| parse::check(input));

@@ -1,7 +1,7 @@
-//! The fuzzer's way to `judges/replay.rs`.
+//! The fuzz target of `oracles/replay.rs`.
 #![no_main]
 
-#[path = "../judges/replay.rs"]
+#[path = "../oracles/replay.rs"]
 mod replay;
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| replay::judge(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| replay::check(input));

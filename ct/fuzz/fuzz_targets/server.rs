@@ -1,13 +1,13 @@
-//! The fuzzer's way to `judges/server.rs`.
+//! The fuzz target of `oracles/server.rs`.
 #![no_main]
 
 #[path = "../../../tests/sim/model.rs"]
 mod model;
-#[path = "../judges/reference.rs"]
+#[path = "../oracles/reference.rs"]
 mod reference;
-#[path = "../judges/server.rs"]
+#[path = "../oracles/server.rs"]
 mod server;
 #[path = "../../../tests/sim/world.rs"]
 mod world;
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| server::judge(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| server::check(input));

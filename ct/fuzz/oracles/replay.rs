@@ -3,7 +3,7 @@
 //! anew, but for those that were deleted meanwhile. What was damaged must be kept as it was. An
 //! inspection must find the same. A start that is refused memory, descriptors or permission at any
 //! call must leave everything to the next one.
-#![expect(clippy::disallowed_types, reason = "the judge and the daemon share the disk")]
+#![expect(clippy::disallowed_types, reason = "the oracle and the daemon share the disk")]
 
 use std::{
     cell::{Cell, RefCell},
@@ -177,7 +177,7 @@ fn open(disk: &Memory) -> io::Result<(Queue, Wal, Report)> {
 
 /// Starts with what is refused at some call, which must not change what the next start finds; and
 /// if it was memory, not a byte.
-fn refuse(files: &Files, granted: u32) {
+fn check_failed_calls(files: &Files, granted: u32) {
     let open_copy = |memory: Option<Scarce>, refusal| {
         let files = Rc::new(RefCell::new(files.clone()));
         let disk = Memory { files, unreadable: None, refusal };
@@ -226,7 +226,7 @@ fn open_with(disk: &Memory, segment_size: u64) -> io::Result<(Queue, Wal, Report
 
 /// Lets the log do all it still has to do: whatever was damaged is written again, a piece in a
 /// turn.
-fn settle(queue: &Queue, wal: &mut Wal) {
+fn commit_until_idle(queue: &Queue, wal: &mut Wal) {
     let mut turns = 0;
     while wal.next_deadline().is_some_and(|at| at <= START) {
         let outcome = wal.commit(queue, START);
@@ -243,7 +243,7 @@ fn first(queue: &Queue, tube: Key<Tube>) -> Option<Key<Job>> {
 }
 
 /// Life goes on: of each tube one job is deleted, and one is put into a new one and buried.
-fn go_on(queue: &mut Queue, wal: &mut Wal) {
+fn change_some_jobs(queue: &mut Queue, wal: &mut Wal) {
     let names: Vec<String> = queue.tube_names().map(str::to_owned).collect();
     for tube in names.iter().filter_map(|name| queue.find_tube(name)).collect::<Vec<_>>() {
         let Some(job) = first(queue, tube) else { continue };
@@ -267,17 +267,17 @@ fn go_on(queue: &mut Queue, wal: &mut Wal) {
 
 /// A sound binlog of a few jobs in all states: in several small segments, or mostly in one that is
 /// so large that its mark is repeated.
-fn sound(is_large: bool) -> &'static Files {
+fn sound_binlog(is_large: bool) -> &'static Files {
     static SMALL: OnceLock<Files> = OnceLock::new();
     static LARGE: OnceLock<Files> = OnceLock::new();
     if is_large {
-        LARGE.get_or_init(|| make_sound(24 * 1024, 12))
+        LARGE.get_or_init(|| make_sound_binlog(24 * 1024, 12))
     } else {
-        SMALL.get_or_init(|| make_sound(4096, 1))
+        SMALL.get_or_init(|| make_sound_binlog(4096, 1))
     }
 }
 
-fn make_sound(segment_size: u64, length: usize) -> Files {
+fn make_sound_binlog(segment_size: u64, length: usize) -> Files {
     let disk = Memory::default();
     let (mut queue, mut wal, _) = open_with(&disk, segment_size).expect("it does not fail");
     let client = queue.join();
@@ -319,7 +319,7 @@ fn any_files(mut input: &[u8]) -> Files {
 
 /// The fuzzer's bytes as things that are done to sound files.
 fn damaged_files(is_large: bool, input: &[u8]) -> Files {
-    let mut files = sound(is_large).clone();
+    let mut files = sound_binlog(is_large).clone();
     for edit in input.chunks_exact(6) {
         let nth = usize::from(edit[1]) % files.len();
         let (&name, bytes) = files.iter_mut().nth(nth).expect("one of them");
@@ -350,14 +350,14 @@ fn damaged_files(is_large: bool, input: &[u8]) -> Files {
 }
 
 /// Judges a binlog made of any bytes.
-pub(crate) fn judge(input: &[u8]) {
+pub(crate) fn check(input: &[u8]) {
     let Some((&mode, input)) = input.split_first() else { return };
     let files = match mode & 1 {
         0 => any_files(input),
         _ => damaged_files(mode & 128 > 0, input),
     };
     // The input decides after how many calls one is refused.
-    refuse(&files, input.iter().fold(0, |sum, &byte| sum ^ u32::from(byte)) % 64);
+    check_failed_calls(&files, input.iter().fold(0, |sum, &byte| sum ^ u32::from(byte)) % 64);
     let unreadable = match mode >> 1 & 7 {
         0 => Some(EIO),
         1 => Some(EIO + 1),
@@ -379,8 +379,8 @@ pub(crate) fn judge(input: &[u8]) {
     let damaged = report.segments.iter().filter(|segment| segment.is_damaged());
     let damaged: Vec<u32> = damaged.map(|segment| segment.number).collect();
     let before = disk.files.borrow().clone();
-    go_on(&mut queue, &mut wal);
-    settle(&queue, &mut wal);
+    change_some_jobs(&mut queue, &mut wal);
+    commit_until_idle(&queue, &mut wal);
     drop(wal);
     let next_id = queue.next_id();
     let found = drain(&mut queue);

@@ -8,7 +8,7 @@ use beanstalkd::{
 };
 
 /// Judges arguments with a NUL between them.
-pub(crate) fn judge(input: &[u8]) {
+pub(crate) fn check(input: &[u8]) {
     let arguments: Vec<_> = input.split(|&byte| byte == 0).map(OsStr::from_bytes).collect();
     match cli::parse(&arguments) {
         Ok(Invocation::Serve(config)) => {

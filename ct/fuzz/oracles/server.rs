@@ -200,14 +200,14 @@ impl Choices<'_> {
     }
 }
 
-struct Both {
+struct Comparison {
     world: World,
     model: Model,
     readings: Vec<Reading>,
     memory_limit: u64,
 }
 
-impl Both {
+impl Comparison {
     fn connect(&mut self) -> usize {
         let peer = self.world.connect();
         self.model.connect(self.world.slot(peer));
@@ -307,7 +307,7 @@ impl Both {
 }
 
 /// Judges what any bytes, read as choices, do to a server.
-pub(crate) fn judge(input: &[u8]) {
+pub(crate) fn check(input: &[u8]) {
     let mut choices = Choices(input);
     let arrival = match choices.byte() % 4 {
         0 => Arrival::SingleBytes,
@@ -323,15 +323,15 @@ pub(crate) fn judge(input: &[u8]) {
     }
     let model = Model::new(world.now.as_nanoseconds(), JOB_SIZE_LIMIT, memory_limit);
     let memory_limit = memory_limit.unwrap_or(u64::MAX);
-    let mut both = Both { world, model, readings: Vec::new(), memory_limit };
-    both.connect();
+    let mut comparison = Comparison { world, model, readings: Vec::new(), memory_limit };
+    comparison.connect();
     while !choices.0.is_empty() {
-        both.step(&mut choices);
-        both.compare();
+        comparison.step(&mut choices);
+        comparison.compare();
     }
-    both.audit();
+    comparison.audit();
     // Once in a lifetime: longer than any delay and any time to run.
-    both.advance(u64::from(u32::MAX) * SECOND + SECOND);
-    both.compare();
-    both.audit();
+    comparison.advance(u64::from(u32::MAX) * SECOND + SECOND);
+    comparison.compare();
+    comparison.audit();
 }

@@ -6,7 +6,7 @@ use beanstalkd::proto;
 use crate::reference;
 
 /// Judges lines; the two bytes in front choose what `-z` allows.
-pub(crate) fn judge(input: &[u8]) {
+pub(crate) fn check(input: &[u8]) {
     let Some((limit, lines)) = input.split_first_chunk() else { return };
     let limit = u32::from(u16::from_le_bytes(*limit));
     for line in lines.split(|&byte| byte == b'\n') {
