@@ -1,4 +1,4 @@
-//! The tour of beanstalkc (crates.io), which knows TCP only: arguments are `tcp HOST PORT`.
+//! Calls to beanstalkc (crates.io), which knows TCP only: arguments are `tcp HOST PORT`.
 //!
 //! It has no reserve by id.
 
@@ -17,14 +17,14 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Gives what came, as JSON, too.
 macro_rules! call {
     ($client:ident . $method:ident ($($argument:expr),*)) => {{
-        let (line, answer) = ask!($client.$method($($argument),*));
+        let (line, answer) = quiet_call!($client.$method($($argument),*));
         println!("{line}");
         answer
     }};
 }
 
 /// The same without printing: gives the line, too.
-macro_rules! ask {
+macro_rules! quiet_call {
     ($client:ident . $method:ident ($($argument:expr),*)) => {{
         let answer = settled($client.$method($($argument),*));
         let arguments: &[&str] = &[$(stringify!($argument)),*];
@@ -167,7 +167,7 @@ fn main() {
     call!(a.reserve_with_timeout(seconds(1)));
     thread::scope(|scope| {
         let b = &mut b;
-        let waiting = scope.spawn(move || ask!(b.reserve_with_timeout(seconds(5))));
+        let waiting = scope.spawn(move || quiet_call!(b.reserve_with_timeout(seconds(5))));
         sleep(Duration::from_millis(300));
         call!(a.stats_tube("default"));
         call!(a.put_default(b"for b"));
@@ -227,7 +227,7 @@ fn main() {
     call!(b.stats_tube("mail"));
     call!(b.tubes());
     call!(b.stats());
-    println!("the end");
+    println!("done");
 }
 
 fn client() -> Beanstalkc {
@@ -245,7 +245,7 @@ fn id(answer: &Value) -> u64 {
     answer.get("id").unwrap_or(answer).as_u64().unwrap_or_else(|| panic!("no job: {answer}"))
 }
 
-/// Turns a result into JSON. A refusal is a result; a lost connection ends the tour.
+/// Turns a result into JSON. A refusal is a result; a lost connection ends the scenario.
 fn settled<T: Plain>(result: BeanstalkcResult<T>) -> Value {
     match result {
         Ok(value) => value.plain(),

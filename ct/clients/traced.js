@@ -6,10 +6,10 @@ const { createHash } = require("crypto");
 /**
  * Wraps a client: each call through it prints one line, `name.call(arguments) -> JSON`, and gives
  * the bare result. `call(method, arguments)` promises it; an error for which `refusal(error)` gives
- * a text becomes a result, any other one ends the tour. `ask` gives [line, result] unprinted.
+ * a text becomes a result, any other one ends the scenario. `quietCall` gives [line, result] unprinted.
  */
-function shown(name, call, refusal) {
-  async function ask(method, ...given) {
+function traced(name, call, refusal) {
+  async function quietCall(method, ...given) {
     let result = null;
     let answer;
     try {
@@ -26,10 +26,10 @@ function shown(name, call, refusal) {
 
   return new Proxy({}, {
     get(_, method) {
-      if (method === "ask") return ask;
+      if (method === "quietCall") return quietCall;
       if (method === "then") return undefined; // It is no promise.
       return async (...given) => {
-        const [line, result] = await ask(method, ...given);
+        const [line, result] = await quietCall(method, ...given);
         console.log(line);
         return result;
       };
@@ -67,10 +67,10 @@ function yaml(body) {
 
 const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
 
-/** Runs a tour; an error nobody expected ends it with status 1. */
-function tour(steps) {
+/** Runs a scenario; an error nobody expected ends it with status 1. */
+function scenario(steps) {
   steps().then(() => {
-    console.log("the end");
+    console.log("done");
     process.exit(0);
   }, (error) => {
     console.log(error);
@@ -78,4 +78,4 @@ function tour(steps) {
   });
 }
 
-module.exports = { shown, sleep, tour };
+module.exports = { traced, sleep, scenario };

@@ -4,10 +4,10 @@ import hashlib
 import json
 
 
-class Shown:
+class Traced:
     """Wraps a client: each call through it prints one line, `name.call(arguments) -> JSON`.
 
-    A refusal, one of the given exceptions, becomes a result; anything else ends the tour.
+    A refusal, one of the given exceptions, becomes a result; anything else ends the scenario.
     """
 
     def __init__(self, name, client, refusals):
@@ -15,13 +15,13 @@ class Shown:
 
     def __getattr__(self, method):
         def call(*arguments, **options):
-            line, result = self.ask(method, *arguments, **options)
+            line, result = self.quiet_call(method, *arguments, **options)
             print(line, flush=True)
             return result
 
         return call
 
-    def ask(self, method, *arguments, **options):
+    def quiet_call(self, method, *arguments, **options):
         """Calls; returns the line without printing it, and the bare result."""
         shown = [text(value) for value in arguments]
         shown += [f"{name}={text(value)}" for name, value in options.items()]
