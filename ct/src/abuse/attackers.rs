@@ -1,4 +1,4 @@
-//! Many connections, from several addresses of this machine; and one that says very much.
+//! The attackers' connections: many at once from several loopback addresses, or one that pipelines.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use super::STALL_TIMEOUT;
 use crate::os;
 
-/// How many addresses connections come from: each has ports for some 28,000.
+/// Loopback addresses that connections come from. Each has ports for some 28,000 connections.
 const SOURCE_ADDRESSES: u8 = 8;
 
-/// Where the daemon is, and how much is done to it.
+/// The daemon under attack and the size of the attack.
 #[derive(Debug, Clone)]
 pub(super) struct Attack {
     pub(super) address: SocketAddrV4,
     pub(super) pid: u32,
-    /// How many connections a mob has.
+    /// Connections of an attack that opens many.
     pub(super) connections: usize,
-    /// How many jobs, tubes or commands are many.
+    /// Jobs, tubes or commands of an attack that makes many.
     pub(super) items: usize,
-    /// When an attack has to be over.
+    /// The attack fails if it is not done by then.
     pub(super) deadline: Instant,
 }
 
@@ -29,12 +29,13 @@ impl Attack {
         Instant::now() > self.deadline
     }
 
-    /// Connects, from the address whose turn it is.
+    /// Connects from source address `number` modulo [`SOURCE_ADDRESSES`].
     pub(super) fn connect(&self, number: usize) -> io::Result<TcpStream> {
         self.connect_with(number, None, STALL_TIMEOUT)
     }
 
-    /// Connects, or gives up soon, now and whenever the daemon does not read.
+    /// Connects as [`Attack::connect`] does, but connecting and every write fail after a tenth of
+    /// the time.
     pub(super) fn connect_quickly(&self, number: usize) -> io::Result<TcpStream> {
         self.connect_with(number, None, STALL_TIMEOUT / 10)
     }
@@ -52,12 +53,13 @@ impl Attack {
         Ok(stream)
     }
 
-    /// Connects `count` times and says the same on each.
+    /// Opens `count` connections and sends `bytes` on each.
     pub(super) fn connect_many(&self, count: usize, bytes: &[u8]) -> io::Result<Vec<TcpStream>> {
         self.connect_many_with(count, bytes, None)
     }
 
-    /// The same for connections that take few bytes when nobody reads.
+    /// Opens `count` connections with receive buffers of 4 KiB and sends `bytes` on each. Replies
+    /// that are not read fill such a buffer soon.
     pub(super) fn connect_many_with_small_buffers(
         &self,
         count: usize,
@@ -99,31 +101,31 @@ pub(super) fn timed_out(done: &str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("given up after {done}"))
 }
 
-/// The commands that delete some jobs.
+/// Returns the commands that delete the jobs.
 pub(super) fn delete_commands(ids: &[u64]) -> Vec<u8> {
     ids.iter().flat_map(|id| format!("delete {id}\r\n").into_bytes()).collect()
 }
 
-/// One connection that pipelines.
+/// A connection that pipelines commands.
 #[derive(Debug)]
 pub(super) struct PipelineClient {
     reader: BufReader<TcpStream>,
     pub(super) deadline: Instant,
 }
 
-/// What came back.
+/// The replies of one exchange.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
-    /// Jobs that were put or reserved.
+    /// Ids of the jobs that were put or reserved.
     pub(super) ids: Vec<u64>,
-    /// `OUT_OF_MEMORY`.
+    /// Replies `OUT_OF_MEMORY`.
     pub(super) out_of_memory: usize,
-    /// `NOT_FOUND`, `TIMED_OUT` and other words, but for those of success.
+    /// Replies that mean neither success nor `OUT_OF_MEMORY`, such as `NOT_FOUND` and `TIMED_OUT`.
     pub(super) others: usize,
 }
 
 impl PipelineClient {
-    /// Sends all of it while reading, and takes so many replies.
+    /// Sends `bytes` and reads the given number of replies at the same time.
     pub(super) fn exchange(&mut self, bytes: &[u8], replies: usize) -> io::Result<Replies> {
         let mut writer = self.reader.get_ref().try_clone()?;
         thread::scope(|scope| {
@@ -133,7 +135,7 @@ impl PipelineClient {
             });
             let found = self.read_replies(replies);
             if found.is_err() {
-                // Or the writer would wait for a daemon that does not read.
+                // Otherwise the writer would wait for a daemon that does not read.
                 let _ = self.reader.get_ref().shutdown(std::net::Shutdown::Both);
             }
             let written = writing.join().expect("the writer does not panic");
@@ -190,7 +192,7 @@ impl PipelineClient {
         Ok(found)
     }
 
-    /// Deletes jobs, many at a time.
+    /// Deletes jobs, 1,000 in a batch, and returns how many were not found.
     pub(super) fn delete(&mut self, ids: &[u64]) -> io::Result<usize> {
         let mut missing = 0;
         for ids in ids.chunks(1000) {
@@ -199,7 +201,7 @@ impl PipelineClient {
         Ok(missing)
     }
 
-    /// Reads one number of a list of statistics.
+    /// Returns one number of a statistics body.
     pub(super) fn statistic(&mut self, command: &str, name: &str) -> io::Result<u64> {
         self.reader.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
         let mut line = String::new();
@@ -214,7 +216,7 @@ impl PipelineClient {
         value.ok_or_else(|| io::Error::other(format!("no {name}")))
     }
 
-    /// Allows more time.
+    /// Sets the deadline to `time` from now.
     pub(super) fn extend_deadline(&mut self, time: Duration) {
         self.deadline = Instant::now() + time;
     }

@@ -1,6 +1,7 @@
-//! What is done to a daemon.
+//! The attacks.
 //!
-//! An attack ends with a [`Outcome`]: what stays while the abuser does nothing, and how it leaves.
+//! An attack returns an [`Outcome`]: the connections that stay open, how to clean up, and what was
+//! observed.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -12,31 +13,31 @@ use std::time::{Duration, Instant};
 use super::attackers::{Attack, PipelineClient, delete_commands, timed_out};
 use crate::os::{self, Limit};
 
-/// A way of leaving.
+/// What is done before an attack's connections are closed.
 type Cleanup = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
-/// What an attack leaves behind.
+/// The result of an attack.
 #[derive(Default)]
 pub(super) struct Outcome {
-    /// Closed when the abuser leaves.
+    /// Connections that stay open until the attack is cleaned up.
     pub(super) connections: Vec<TcpStream>,
-    /// Done before that.
+    /// Runs before the connections are closed.
     pub(super) cleanup: Option<Cleanup>,
-    /// What was achieved, for the table.
+    /// What the attack did, for the report.
     pub(super) summary: String,
-    /// What the daemon should have done and did not.
+    /// What the daemon did wrong.
     pub(super) faults: Vec<String>,
 }
 
-/// How its daemon is started.
+/// How the daemon is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Start {
     Plain,
-    /// With a wall clock that can be set, if the system has the library for that.
+    /// With a wall clock that can be set. Needs libfaketime.
     FakedClock,
 }
 
-/// One abuse.
+/// One kind of attack.
 #[derive(Clone, Copy)]
 pub(super) struct AttackKind {
     pub(super) name: &'static str,
@@ -44,7 +45,7 @@ pub(super) struct AttackKind {
     pub(super) run: fn(&Attack) -> io::Result<Outcome>,
 }
 
-/// All of them, in the order of the table.
+/// All attacks, in the order of the table.
 pub(super) const ATTACK_KINDS: &[AttackKind] = &[
     plain("idle", idle),
     plain("blocked", blocked),
@@ -72,7 +73,7 @@ const fn plain(name: &'static str, run: fn(&Attack) -> io::Result<Outcome>) -> A
     AttackKind { name, start: Start::Plain, run }
 }
 
-/// Holds nothing but connections.
+/// Makes the outcome of an attack that only holds connections open.
 fn holding(connections: Vec<TcpStream>, what: &str) -> Outcome {
     let summary = format!("{} connections {what}", connections.len());
     Outcome { connections, summary, ..Outcome::default() }
@@ -91,12 +92,12 @@ fn half_line(attack: &Attack) -> io::Result<Outcome> {
     Ok(holding(attack.connect_many(attack.connections, b"put 0 0 6")?, "silent within a line"))
 }
 
-/// They have ended their side, and wait for a job all the same.
+/// Half-closed connections that wait in `reserve`.
 fn half_closed(attack: &Attack) -> io::Result<Outcome> {
     let bytes = b"watch abuse\r\nignore default\r\nreserve\r\n";
     let attackers = attack.connect_many(attack.connections, bytes)?;
     for stream in &attackers {
-        // A daemon may have closed it already.
+        // The daemon may have closed it already.
         let _ = stream.shutdown(std::net::Shutdown::Write);
     }
     Ok(holding(attackers, "half-closed in reserve"))
@@ -121,7 +122,7 @@ fn byte_at_a_time(attack: &Attack) -> io::Result<Outcome> {
     const BYTES_PER_SECOND: usize = 25_000;
     let mut attackers = attack.connect_many(attack.connections, b"")?;
     for byte in b"use abuse\r\n" {
-        // Evenly, for all at once would be load, of which there are other tests.
+        // The rate is even because bursts would measure load, which other tests do.
         for streams in attackers.chunks_mut(BYTES_PER_SECOND / 200) {
             let began = Instant::now();
             for stream in streams {
@@ -153,7 +154,7 @@ fn urgent_byte(attack: &Attack) -> io::Result<Outcome> {
     Ok(holding(attackers, "with a byte of urgent data"))
 }
 
-/// Four threads connect, say something or nothing, and are gone, half of them with a reset.
+/// Four threads open and close connections, with and without sending. Every second one is reset.
 fn vanishing(attack: &Attack) -> io::Result<Outcome> {
     const THREADS: usize = 4;
     let count = attack.connections;
@@ -178,7 +179,7 @@ fn churn(attack: &Attack, thread: usize, count: usize) -> io::Result<()> {
     os::lower_priority();
     for number in 0..count {
         let mut stream = attack.connect(thread + number)?;
-        // A full table of descriptors or a dying daemon shows in the gentle client.
+        // If the daemon's descriptors are used up, or it is dying, the probe shows it.
         let _ = stream.write_all(WORDS[number % WORDS.len()]);
         if number % 2 == 0 {
             os::reset_on_close(&stream)?;
@@ -190,14 +191,14 @@ fn churn(attack: &Attack, thread: usize, count: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The daemon may open 200 files more, and a thousand connections knock.
+/// A thousand connections to a daemon that may open 200 more files.
 fn descriptors(attack: &Attack) -> io::Result<Outcome> {
     let open = fs::read_dir(format!("/proc/{}/fd", attack.pid))?.count() as u64;
     os::set_limit(attack.pid, Limit::Files, open + 200)?;
     Ok(holding(attack.connect_many(1000, b"")?, "where there are descriptors for 200"))
 }
 
-/// How much more memory than it has a daemon may take in the tests of memory.
+/// Memory that a daemon may allocate beyond what it has at the start of the attack.
 const MEMORY_LIMIT_BYTES: u64 = 64 << 20;
 
 fn limit_memory(attack: &Attack) -> io::Result<()> {
@@ -216,7 +217,7 @@ fn memory_small(attack: &Attack) -> io::Result<Outcome> {
     put_until_out_of_memory(attack, 10)
 }
 
-/// Puts jobs until there is no memory, and deletes them when it leaves.
+/// Puts jobs until the daemon answers `OUT_OF_MEMORY`; the cleanup deletes them.
 fn put_until_out_of_memory(attack: &Attack, size: usize) -> io::Result<Outcome> {
     limit_memory(attack)?;
     let mut client = attack.pipeline_client()?;
@@ -225,7 +226,7 @@ fn put_until_out_of_memory(attack: &Attack, size: usize) -> io::Result<Outcome> 
     let batch = (300_000 / put.len()).max(1);
     let bytes = put.repeat(batch);
     let (mut ids, mut out_of_memory, mut beyond) = (Vec::new(), 0, 0);
-    // It is pressed on beyond the first refusal, for another size may still fit.
+    // Continues after the first `OUT_OF_MEMORY` because a job of another size may still fit.
     while beyond < 20 {
         let replies = client.exchange(bytes.as_bytes(), batch)?;
         ids.extend(replies.ids);
@@ -244,7 +245,7 @@ fn put_until_out_of_memory(attack: &Attack, size: usize) -> io::Result<Outcome> 
     Ok(Outcome { cleanup: Some(delete_jobs(client, ids)), summary, faults, ..Outcome::default() })
 }
 
-/// Leaves by deleting jobs.
+/// Makes a cleanup that deletes the jobs.
 fn delete_jobs(mut client: PipelineClient, ids: Vec<u64>) -> Cleanup {
     Box::new(move || {
         client.extend_deadline(Duration::from_secs(30));
@@ -255,13 +256,13 @@ fn delete_jobs(mut client: PipelineClient, ids: Vec<u64>) -> Cleanup {
     })
 }
 
-/// More uploads at a time than there is memory for: as many as are let in.
+/// Starts as many uploads as the daemon accepts; together they exceed its memory.
 fn memory_uploads(attack: &Attack) -> io::Result<Outcome> {
     limit_memory(attack)?;
     let bytes = [b"put 0 0 60 60000\r\n".as_slice(), &b"x".repeat(20_000)].concat();
     let mut attackers = Vec::new();
     while attackers.len() < attack.connections {
-        // Where nobody is let in any more, the next ones knock in vain.
+        // A daemon that is out of memory may not accept connections any more.
         let Ok(mut stream) = attack.connect_quickly(attackers.len()) else { break };
         stream.write_all(&bytes)?;
         attackers.push(stream);
@@ -299,7 +300,7 @@ fn tubes_watched(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { cleanup: Some(cleanup), summary, ..Outcome::default() })
 }
 
-/// Everything is sent before an answer is waited for.
+/// Sends each kind of command in one batch, before any reply is read.
 fn pipeline(attack: &Attack) -> io::Result<Outcome> {
     let count = 3 * attack.items;
     let mut client = attack.pipeline_client()?;
@@ -316,7 +317,7 @@ fn pipeline(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { summary, ..Outcome::default() })
 }
 
-/// Puts many jobs and reserves them all.
+/// Puts `attack.items` jobs and reserves them all on one connection.
 fn reserve_many(attack: &Attack, ttr: u64) -> io::Result<(PipelineClient, Vec<u64>)> {
     let mut client = attack.pipeline_client()?;
     client.exchange(b"use abuse\r\nwatch abuse\r\nignore default\r\n", 3)?;
@@ -330,7 +331,7 @@ fn reserve_many(attack: &Attack, ttr: u64) -> io::Result<(PipelineClient, Vec<u6
     Ok((client, ids))
 }
 
-/// One connection holds them all, says nothing more, and their times run out.
+/// One silent connection holds all jobs until their time to run has ended.
 fn expiring(attack: &Attack) -> io::Result<Outcome> {
     const TTR_SECONDS: u64 = 4;
     let (client, ids) = reserve_many(attack, TTR_SECONDS)?;
@@ -344,14 +345,14 @@ fn expiring(attack: &Attack) -> io::Result<Outcome> {
     let summary = format!("{} reserved jobs of one silent connection", ids.len());
     let cleanup: Cleanup = Box::new(move || {
         drop(client);
-        // The job a worker had is ready again when its connection has been closed.
+        // A job that the worker held is ready again once its connection has closed.
         thread::sleep(Duration::from_millis(200));
         delete_jobs(other, ids)()
     });
     Ok(Outcome { cleanup: Some(cleanup), summary, faults, ..Outcome::default() })
 }
 
-/// The connection goes with all its jobs.
+/// Closes a connection that holds all jobs.
 fn leaving(attack: &Attack) -> io::Result<Outcome> {
     let (client, ids) = reserve_many(attack, 600)?;
     let mut other = attack.pipeline_client()?;
@@ -369,25 +370,26 @@ fn leaving(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { cleanup: Some(delete_jobs(other, ids)), summary, ..Outcome::default() })
 }
 
-/// Where the library for a faked clock is in Debian, by architecture; empty if it is not there.
+/// Returns the path of Debian's libfaketime, whatever the architecture; none if it is not
+/// installed.
 pub(super) fn clock_library() -> Option<PathBuf> {
     let libraries = fs::read_dir("/usr/lib").ok()?.flatten();
     let named = |entry: fs::DirEntry| entry.path().join("faketime/libfaketimeMT.so.1");
     libraries.map(named).find(|path| path.exists())
 }
 
-/// A directory for the file below.
+/// Returns the directory of [`clock_file`].
 pub(super) fn clock_folder() -> PathBuf {
     std::env::temp_dir().join(format!("ct-abuse-{}", std::process::id()))
 }
 
-/// Where a daemon with a faked clock reads by how much to step it.
+/// Returns the file from which a daemon with a faked clock reads the offset of its clock.
 pub(super) fn clock_file() -> PathBuf {
     clock_folder().join("clock")
 }
 
-/// Steps the clock an hour ahead, which must make no job due, and two hours back, which must hold
-/// none up.
+/// Steps the clock an hour ahead, which must make no job due, and two hours back, which must delay
+/// none.
 fn clock_stepped(attack: &Attack) -> io::Result<Outcome> {
     let file = clock_file();
     fs::write(&file, "+0\n")?;

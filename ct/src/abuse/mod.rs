@@ -1,13 +1,12 @@
-//! Abuse: what a daemon is to a well-behaved client while somebody else does it every harm that a
-//! connection can do.
+//! Measures what a well-behaved client experiences while other connections attack the daemon.
 //!
-//! For each abuse (`kinds`) and each daemon, a fresh process is started. A gentle client
-//! (`probe`) works all the time: first alone, then while the abuser (`attackers`) attacks, holds
-//! what it has, and leaves. While the abuser holds still, the gentle client rests, and the daemon
-//! should too. All of it is repeated on the same process, so that what grows is seen to grow.
+//! For each attack (`attacks`) and each daemon, a new process is started. A probe (`probe`) works
+//! all the time: first alone, then while the attack runs, holds its connections, and cleans up.
+//! While the attack holds still, the probe pauses, and the daemon should be idle. All of it is
+//! repeated on the same process, so that a leak shows.
 //!
-//! Every wait has a limit: a daemon that stalls or dies ends its part of the table, not the run.
-//! What counts as good is in `missed_goals`; the table is made in [`report`].
+//! Every wait has a limit: a daemon that stalls or dies ends its row of the table, not the run. The
+//! goals are in `missed_goals`; [`report`] makes the table.
 
 mod attackers;
 mod attacks;
@@ -30,73 +29,73 @@ use crate::bench::stats::Spread;
 use crate::bench::target::Target;
 use crate::{Client, Daemon, free_port, os};
 
-/// How long anything may be silent before it counts as stalled.
+/// A daemon that is silent for longer counts as stalled.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an attack may take.
+/// Time limit of an attack.
 const ATTACK_TIMEOUT: Duration = Duration::from_secs(30);
-/// For how long the gentle client is alone at first.
+/// How long the probe works alone before an attack.
 const BASELINE_TIME: Duration = Duration::from_secs(1);
-/// For how long the abuser holds what it has.
+/// How long an attack holds its connections.
 const HOLD_TIME: Duration = Duration::from_millis(1500);
-/// How long a daemon may take to give memory back, and to work off what was asked.
+/// How long a daemon may take to finish pending work and to give memory back.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(8);
-/// The goal for the 99th percentile, in milliseconds, unless three times the one alone is more.
+/// The 99th percentile may reach this, or three times the baseline if that is more.
 const P99_GOAL_MS: f64 = 5.0;
-/// The goal for the share of a core that a daemon uses while the abuser holds still, in percent.
+/// CPU use of an idle daemon must stay below this share of a core.
 const IDLE_CPU_GOAL_PERCENT: f64 = 1.0;
-/// Memory may differ by so many bytes without having grown.
+/// Growth of memory that is tolerated, besides a share of the earlier value.
 const MEMORY_SLACK_BYTES: u64 = 4 << 20;
-/// Up to so many times as many rounds show whether memory that seems to grow goes on to.
+/// If memory seems to grow, the number of rounds is raised up to this factor.
 const GROWTH_ROUNDS_FACTOR: usize = 3;
-/// Files this program needs beside those of its mob.
+/// Files that this program needs besides the attackers' connections.
 const RESERVED_FILES: usize = 100;
 
-/// What is asked for.
+/// What is to be run.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The daemons; the goals are those of the first.
+    /// The daemons. The goals apply to the first.
     pub targets: Vec<Target>,
-    /// Names of abuses; all if there are none.
+    /// Names of attacks; empty means all.
     pub only: Vec<String>,
-    /// How many connections a mob has, if the limit on files allows.
+    /// Connections of an attack that opens many, if the limit on files allows.
     pub connections: usize,
-    /// How many jobs, tubes or commands are many.
+    /// Jobs, tubes or commands of an attack that makes many.
     pub items: usize,
-    /// How often each abuse is done to the same process.
+    /// Rounds of each attack on the same process.
     pub rounds: usize,
 }
 
-/// Returns the names of all abuses.
+/// Returns the names of all attacks.
 pub fn names() -> Vec<&'static str> {
     ATTACK_KINDS.iter().map(|kind| kind.name).collect()
 }
 
-/// What one abuse, once, came to.
+/// The result of one round of an attack.
 #[derive(Debug)]
 struct Round {
     baseline: Window,
     during: Window,
-    /// The share of a core while the abuser held still, in percent.
+    /// CPU use while attack and probe were silent.
     idle_cpu_percent: f64,
-    /// Memory before, while the abuser held, and after it left, in bytes.
+    /// Resident bytes before the attack, while it held, and after the cleanup.
     memory: [u64; 3],
     summary: String,
     faults: Vec<String>,
-    /// The attack came to nothing within its time.
+    /// The attack failed, usually at its deadline.
     timed_out: bool,
 }
 
-/// What one abuse came to for one daemon.
+/// The results of one attack on one daemon.
 #[derive(Debug)]
 pub struct Row {
     kind: &'static str,
     daemon: String,
     rounds: Vec<Round>,
-    /// How the daemon was lost, if it was.
+    /// Why the daemon could not be tested further, if so.
     failure: Option<String>,
 }
 
-/// Does everything to everyone in turn; `progress` gets a line on each.
+/// Runs each attack on each daemon in turn; `progress` gets a line for each.
 pub fn run(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Vec<Row>> {
     let cores = Cores::take()?;
     let connections = config.connections.min(cores.open_files.saturating_sub(RESERVED_FILES));
@@ -134,7 +133,7 @@ pub fn run(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Vec<Ro
     Ok(rows)
 }
 
-/// A directory for the faked clock, removed in the end.
+/// The directory of the faked clock, removed when dropped.
 struct ClockFolder(PathBuf);
 
 impl ClockFolder {
@@ -198,7 +197,7 @@ fn last_line(text: &str) -> String {
     text.lines().last().unwrap_or_default().chars().take(160).collect()
 }
 
-/// On no core of its own, for the clock is no matter of speed.
+/// Starts the daemon without a core of its own, because this attack does not measure speed.
 fn start_with_faked_clock(target: &Target) -> io::Result<(Daemon, String)> {
     let library = attacks::clock_library().ok_or(io::ErrorKind::NotFound)?;
     let port = free_port()?.to_string();
@@ -212,9 +211,9 @@ fn start_with_faked_clock(target: &Target) -> io::Result<(Daemon, String)> {
     Ok((daemon, address))
 }
 
-/// A daemon with its gentle client.
+/// A daemon and its probe.
 struct DaemonUnderTest {
-    // The client leaves before the daemon ends.
+    // Dropped first, so that the probe disconnects before the daemon ends.
     probe: Probe,
     daemon: Daemon,
     address: String,
@@ -222,7 +221,7 @@ struct DaemonUnderTest {
 }
 
 impl DaemonUnderTest {
-    /// Attacks, holds, leaves. Fails if the daemon is not there any more.
+    /// Runs one round: attack, hold, clean up. An error if the daemon is gone.
     fn round(&mut self, kind: &AttackKind, items: usize) -> io::Result<Round> {
         let pid = self.daemon.pid();
         let address: SocketAddrV4 = self.address.parse().map_err(io::Error::other)?;
@@ -266,10 +265,10 @@ impl DaemonUnderTest {
         Ok(Round { baseline, during, idle_cpu_percent, memory, summary, faults, timed_out })
     }
 
-    /// Returns which share of a core the daemon uses, in percent.
+    /// Returns the daemon's CPU use in percent of a core.
     fn idle_cpu_percent(&self) -> io::Result<f64> {
         let pid = self.daemon.pid();
-        // What has been asked may be worked off; one that spins never comes to rest.
+        // Waits for pending work to end. A daemon that spins uses up the whole time.
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         loop {
             let before = os::cpu_time(pid)?;
@@ -285,7 +284,7 @@ impl DaemonUnderTest {
         Ok(used.as_secs_f64() / began.elapsed().as_secs_f64() * 100.0)
     }
 
-    /// Whoever comes after the abuse is served.
+    /// Checks that a new connection is served.
     fn check_new_connection(&self) -> io::Result<()> {
         let mut client = Client::connect(&self.address)?;
         client.set_timeout(STALL_TIMEOUT)?;
@@ -293,8 +292,7 @@ impl DaemonUnderTest {
     }
 }
 
-/// Runs the abuser with low priority, so that it does not take the core from the gentle client,
-/// which shares it.
+/// Runs the attack with low priority, because it shares a core with the probe.
 fn at_low_priority<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -311,7 +309,7 @@ fn clean_up(outcome: Outcome) -> io::Result<()> {
     left
 }
 
-/// Waits until memory does not fall any more, and returns it.
+/// Waits until memory stops falling, and returns it in bytes.
 fn settled_memory(pid: u32) -> io::Result<u64> {
     let began = Instant::now();
     let mut least = (resident_bytes(pid)?, began);
@@ -327,18 +325,18 @@ fn settled_memory(pid: u32) -> io::Result<u64> {
 }
 
 impl Row {
-    /// The middle of some figure of all rounds.
+    /// Returns the median of a figure over all rounds.
     fn median(&self, figure: impl Fn(&Round) -> f64) -> f64 {
         let figures: Vec<f64> = self.rounds.iter().map(figure).collect();
         Spread::of(&figures).median
     }
 
-    /// The middle over the rounds of each command's quantile in milliseconds.
+    /// Returns for each command the median over the rounds of a latency quantile, in milliseconds.
     fn latency(&self, window: fn(&Round) -> &Window, share: f64) -> [f64; COMMANDS.len()] {
         [0, 1, 2].map(|command| self.median(|round| window(round).quantile(command, share)))
     }
 
-    /// The longest wait of all commands and rounds in milliseconds.
+    /// Returns the longest latency of all commands and rounds in milliseconds.
     fn longest(&self) -> f64 {
         let longest = |round: &Round| {
             let waits = (0..COMMANDS.len()).map(|command| round.during.quantile(command, 1.0));
@@ -347,7 +345,7 @@ impl Row {
         self.rounds.iter().map(longest).fold(0.0, f64::max)
     }
 
-    /// What was not as it should be; nothing if all goals were met.
+    /// Returns a sentence for each goal that was missed.
     fn missed_goals(&self) -> Vec<String> {
         let mut missed: Vec<String> = self.failure.iter().cloned().collect();
         for fault in self.rounds.iter().flat_map(|round| &round.faults) {
@@ -373,8 +371,8 @@ impl Row {
         missed
     }
 
-    /// Says whether another round is needed: all that were asked for, and more where memory seems
-    /// to grow, for what is left goes up and down.
+    /// Tells whether another round is needed. If memory seems to grow there are more rounds,
+    /// because what remains allocated varies.
     fn needs_more_rounds(&self, rounds: usize) -> bool {
         let most = if self.memory_seems_to_grow() { GROWTH_ROUNDS_FACTOR * rounds } else { rounds };
         self.rounds.len() < most
@@ -386,8 +384,8 @@ impl Row {
     }
 }
 
-/// Says whether what is left in memory after each of several equal abuses grows without end. What a
-/// first one leaves behind serves the next, so the steps become smaller; those of a leak do not.
+/// Tells whether memory grows without end over several equal attacks. What the first attack leaves
+/// allocated serves the next, so the steps become smaller; those of a leak do not.
 fn grows(after: &[u64]) -> bool {
     let steps: Vec<u64> = after.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
     match steps[..] {
@@ -397,7 +395,7 @@ fn grows(after: &[u64]) -> bool {
     }
 }
 
-/// Says whether the first daemon met all goals.
+/// Tells whether the first daemon met all goals.
 pub fn meets_goals(config: &Config, rows: &[Row]) -> bool {
     let first = config.targets.first().map(|target| &target.label);
     rows.iter().filter(|row| Some(&row.daemon) == first).all(|row| row.missed_goals().is_empty())

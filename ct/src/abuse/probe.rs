@@ -1,9 +1,8 @@
-//! The well-behaved client: a job put, reserved and deleted two hundred times a second, and how
-//! long each answer took.
+//! The probe: a well-behaved client that puts, reserves and deletes a job two hundred times a
+//! second and measures the latency of each command.
 //!
-//! Others work on this machine too. So the time in which the daemon or the client was ready to run
-//! and somebody else had its core is taken off, where the system tells (Linux does): what is left
-//! is what it would have been on quiet cores.
+//! Time in which the daemon or the probe was ready to run but another process had its core is
+//! subtracted, if the system tells it (Linux does). What remains is the latency on idle cores.
 
 use std::fs::File;
 use std::io;
@@ -17,23 +16,22 @@ use hdrhistogram::Histogram;
 use super::STALL_TIMEOUT;
 use crate::Client;
 
-/// From one round to the next.
+/// Time from the start of one cycle to the next.
 const CYCLE_INTERVAL: Duration = Duration::from_millis(5);
-/// The size of its jobs' bodies.
 const BODY_BYTES: usize = 100;
 
-/// The commands whose latency is taken, in the order of the tables.
+/// The commands whose latency is measured, in the order of the tables.
 pub(super) const COMMANDS: [&str; 3] = ["put", "reserve", "delete"];
 
-/// What the client met in some time.
+/// What the probe measured in some period.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
-    /// Microseconds by command. A wait longer than the interval counts as if a client had asked
-    /// in every interval of it, so that one long wait weighs what it would for many clients.
+    /// Microseconds by command. Latencies are corrected for coordinated omission: a wait longer
+    /// than the interval counts once for every interval in it.
     pub(super) latency: [Histogram<u64>; 3],
     /// Puts that were answered `OUT_OF_MEMORY`.
     pub(super) out_of_memory: u64,
-    /// Why it cannot go on, if it cannot.
+    /// Why the probe stopped, if it did.
     pub(super) failure: Option<String>,
 }
 
@@ -43,7 +41,7 @@ impl Window {
         Self { latency: [histogram(), histogram(), histogram()], out_of_memory: 0, failure }
     }
 
-    /// The latency, in milliseconds, that a share of a command's answers did not exceed.
+    /// Returns a quantile of a command's latency in milliseconds.
     #[expect(clippy::cast_precision_loss, reason = "microseconds stay below 2^53")]
     pub(super) fn quantile(&self, command: usize, share: f64) -> f64 {
         self.latency[command].value_at_quantile(share) as f64 / 1e3
@@ -51,7 +49,7 @@ impl Window {
 
     fn record(&mut self, command: usize, took: Duration) {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
-        // Fails only beyond the bound, and nothing waits a minute here.
+        // Fails only beyond the histogram's bound of a minute, and every wait ends before.
         let _ = self.latency[command].record_correct(micros(took), micros(CYCLE_INTERVAL));
     }
 }
@@ -63,7 +61,7 @@ enum Request {
     Resume,
 }
 
-/// A thread with the client.
+/// The thread that runs the probe.
 #[derive(Debug)]
 pub(super) struct Probe {
     requests: Option<Sender<Request>>,
@@ -71,7 +69,7 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// Connects, and begins to work.
+    /// Connects and starts the thread.
     pub(super) fn start(address: &str, pid: u32) -> io::Result<Self> {
         let mut client = Client::connect(address)?;
         client.set_timeout(STALL_TIMEOUT)?;
@@ -90,26 +88,26 @@ impl Probe {
         Ok(Self { requests: Some(requests), thread: Some(thread) })
     }
 
-    /// Returns what was met since the last cut, when the round under way has ended.
+    /// Returns what was measured since the last call, after the cycle in progress.
     pub(super) fn take_window(&self) -> Window {
         let (sender, receiver) = channel();
         self.request(Request::TakeWindow(sender));
         receiver.recv().unwrap_or_else(|_| Window::new(Some("it has ended".to_owned())))
     }
 
-    /// Stops asking.
+    /// Stops sending commands.
     pub(super) fn pause(&self) {
         self.request(Request::Pause);
     }
 
-    /// Asks again.
+    /// Sends commands again.
     pub(super) fn resume(&self) {
         self.request(Request::Resume);
     }
 
     fn request(&self, request: Request) {
         if let Some(requests) = &self.requests {
-            // Nobody hears it only if the thread has panicked.
+            // Fails only if the thread has panicked.
             let _ = requests.send(request);
         }
     }
@@ -124,14 +122,15 @@ impl Drop for Probe {
     }
 }
 
-/// How long the daemon and this thread have been ready to run and were not let.
+/// How long the daemon and this thread were ready to run without a core.
 #[derive(Debug)]
 struct SchedulerWait {
     schedstats: Vec<File>,
 }
 
 impl SchedulerWait {
-    /// Those of a process's first thread and of the calling one; none where they are not told.
+    /// Opens the statistics of the process's first thread and of the calling thread; none if the
+    /// system has none.
     fn open(pid: u32) -> Self {
         let paths =
             [format!("/proc/{pid}/task/{pid}/schedstat"), "/proc/thread-self/schedstat".into()];
@@ -149,7 +148,7 @@ impl SchedulerWait {
     }
 }
 
-/// A client and what it has met so far.
+/// A client with its measurements.
 #[derive(Debug)]
 struct TimedClient {
     client: Client,
@@ -248,7 +247,7 @@ mod tests {
         }
         assert!(window.quantile(0, 0.99) < 0.2);
         window.record(0, Duration::from_secs(1));
-        // Two hundred clients would have asked within that second.
+        // Two hundred clients would have sent a command within that second.
         assert!(window.quantile(0, 0.5) > 100.0, "{}", window.quantile(0, 0.5));
         assert!(window.quantile(1, 0.99) < 0.01);
     }

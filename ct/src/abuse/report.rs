@@ -1,10 +1,10 @@
-//! The table, in Markdown.
+//! The table of results, in Markdown.
 
 use std::fmt::Write as _;
 
 use super::{Round, Row};
 
-/// Makes the table, with what it means.
+/// Makes the table and an explanation of its columns.
 pub fn table(rows: &[Row]) -> String {
     let mut text = String::from(
         "| abuse | daemon | p50 ms, alone → meanwhile | p99 ms, alone → meanwhile | longest ms \

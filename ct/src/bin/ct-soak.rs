@@ -1,5 +1,5 @@
-//! Keeps a daemon with a binlog under load, kills it again and again, and says whether everything
-//! that it acknowledged is there.
+//! Keeps a daemon with a binlog under load, kills and restarts it, and reports whether it lost or
+//! leaked anything.
 //!
 //! Only arguments and output are here; [`ct::soak`] does the work.
 
@@ -13,15 +13,16 @@ use ct::soak::{self, Config, PlantedDefect};
 const USAGE: &str = "\
 Usage: ct-soak [OPTIONS] DAEMON
 
-DAEMON is 'PROGRAM FLAGS'; its binlog is in a directory of its own, removed in the end.
+DAEMON is 'PROGRAM FLAGS'. Its binlog is in a new directory, removed at the end.
 
- --minutes N   how long (30)
- --seed N      what the clients' choices begin with (1)
- --dir PATH    where the binlog's directory is made (the directory for temporary files)
- --plant WHAT  a defect that must be found: loss, leak or growth
+ --minutes N   duration (30)
+ --seed N      seed of the clients' random choices (1)
+ --dir PATH    parent of the binlog's directory (the directory for temporary files)
+ --plant WHAT  plant a defect that must be found: loss, leak or growth
  -h, --help    this help
 
-Exit status: 0 if all is well, 1 if something was lost, grew or failed, 2 if it could not begin.
+Exit status: 0 if nothing was lost, grew or failed, 1 if something did, 2 if it could not begin.
+
 ";
 
 fn main() -> ExitCode {
@@ -77,7 +78,7 @@ fn soak(arguments: &[String]) -> Result<bool, String> {
     Ok(outcome.faults.is_empty() && outcome.lost == 0)
 }
 
-/// Prints at once; a reader who has gone away is no fault of ours.
+/// Prints at once; a closed pipe is no error.
 fn print(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes());

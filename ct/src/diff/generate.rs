@@ -392,7 +392,7 @@ mod tests {
 
     /// Words that never come up are commands that are never compared.
     #[test]
-    fn every_command_and_every_act_comes_up() {
+    fn every_command_and_every_operation_comes_up() {
         let mut text = String::new();
         for seed in 0..60 {
             for operation in generate(seed, OPTIONS) {
@@ -441,7 +441,7 @@ mod tests {
             "quit",
             "HalfClose",
             "Close",
-            "Pass",
+            "Sleep",
             "Drain",
             "Cut",
         ];

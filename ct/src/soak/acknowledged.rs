@@ -1,8 +1,8 @@
-//! What one client of the soak has been told, and whether the daemon still stands by it.
+//! The jobs of one client that the daemon has acknowledged, and the checks that it keeps them.
 //!
-//! Every client has a tube of its own, so nobody else touches its jobs. A job whose `put` was
-//! acknowledged must be there, with its body, until its `delete` was; then it must be gone for
-//! good. What was on its way when the daemon was killed may have been done or not.
+//! Every client has a tube of its own, so no other client touches its jobs. A job whose `put` was
+//! acknowledged must exist, with its body, until its `delete` is acknowledged; then it must never
+//! return. Commands that were unanswered when the daemon was killed may have been executed or not.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -10,39 +10,39 @@ use std::io;
 
 use crate::{Client, Prng};
 
-/// How many jobs a client keeps about.
+/// The number of jobs above which a client puts less.
 const BACKLOG_MAX_JOBS: usize = 1500;
-/// How many commands a batch has at most.
+/// The most commands in a batch.
 const BATCH_MAX_COMMANDS: u64 = 30;
-/// How many deleted jobs are asked for again after a restart.
+/// Deleted jobs that are looked up again after a restart.
 const DELETED_MAX_REMEMBERED: usize = 5000;
-/// How many questions are on their way at a time.
+/// The most `peek` commands in flight.
 const PEEKS_PER_WINDOW: usize = 200;
-/// What the log keeps for a job beside its tube and body: two records, and a CR LF.
+/// Bytes that the binlog keeps for a job besides tube and body: two records, and a CR LF.
 const JOB_OVERHEAD_BYTES: u64 = 84 + 84 + 2;
 
-/// A job that is there, or may be.
+/// A job that exists, or may exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Job {
-    /// Which put of its client it was; its body tells.
+    /// The number of its put among those of its client; the body contains it.
     serial: u64,
     size: usize,
 }
 
-/// A command on its way.
+/// A command without a reply so far.
 #[derive(Debug, Clone, Copy)]
 enum Sent {
     Put(Job),
     Reserve,
     Delete(u64),
-    /// Gives a held job back, in one way or another.
+    /// A release or a bury, with the reply that means success.
     Return(&'static str),
     Touch,
     Kick,
     Peek(u64),
 }
 
-/// One client's knowledge.
+/// One client's acknowledged jobs, and the generator of its commands.
 #[derive(Debug)]
 pub(super) struct AcknowledgedJobs {
     prng: Prng,
@@ -55,11 +55,11 @@ pub(super) struct AcknowledgedJobs {
     /// Puts and deletes that a kill left unanswered.
     maybe_put: BTreeSet<u64>,
     maybe_deleted: BTreeSet<u64>,
-    /// How many commands were answered.
+    /// Commands that were answered.
     pub(super) commands: u64,
-    /// What should not have happened.
+    /// Replies and jobs that are wrong.
     pub(super) faults: Vec<String>,
-    /// Jobs that are not there any more and should be.
+    /// Acknowledged jobs that are missing.
     pub(super) lost: u64,
 }
 
@@ -81,7 +81,7 @@ impl AcknowledgedJobs {
         }
     }
 
-    /// Returns how many jobs must be there, and how many more may be.
+    /// Returns how many jobs must exist, and how many more may exist.
     pub(super) fn count(&self) -> (usize, usize) {
         (
             self.jobs.len() - self.maybe_deleted.len(),
@@ -89,13 +89,13 @@ impl AcknowledgedJobs {
         )
     }
 
-    /// Returns how many bytes of the log are live for these jobs.
+    /// Returns the bytes of the binlog that are live for these jobs.
     pub(super) fn live_bytes(&self) -> u64 {
         let tube = self.tube.len() as u64;
         self.jobs.values().map(|job| JOB_OVERHEAD_BYTES + tube + job.size as u64).sum()
     }
 
-    /// Connects to the client's tube.
+    /// Connects, and uses and watches only the client's tube.
     pub(super) fn connect(&self, address: &str) -> io::Result<Client> {
         let mut client = Client::connect(address)?;
         client.command(&format!("use {}", self.tube))?;
@@ -104,7 +104,7 @@ impl AcknowledgedJobs {
         Ok(client)
     }
 
-    /// Sends a batch and takes its replies; an error when the daemon is gone.
+    /// Sends a batch and reads its replies; an error if the daemon is gone.
     pub(super) fn run_batch(&mut self, client: &mut Client) -> io::Result<()> {
         let mut bytes = Vec::new();
         for _ in 0..=self.prng.below(BATCH_MAX_COMMANDS) {
@@ -122,7 +122,7 @@ impl AcknowledgedJobs {
 
     fn choose_command(&mut self, bytes: &mut Vec<u8>) -> Sent {
         let roll = self.prng.below(100);
-        // A full backlog shrinks slowly: some of the other dice below put as well.
+        // A full backlog shrinks slowly, because some of the other cases below put as well.
         let puts = if self.jobs.len() < BACKLOG_MAX_JOBS { 60 } else { 10 };
         if roll < puts {
             return self.put(bytes);
@@ -163,7 +163,7 @@ impl AcknowledgedJobs {
                         let _ = write!(line, "touch {id}");
                         Sent::Touch
                     }
-                    // It is forgotten, and its time runs out.
+                    // The job is not touched again, so that its time to run ends.
                     13 => return self.put(bytes),
                     _ => {
                         let _ = write!(line, "delete {id}");
@@ -177,7 +177,7 @@ impl AcknowledgedJobs {
         sent
     }
 
-    /// A job that is there for sure and that no command on its way deletes.
+    /// Picks a job that certainly exists and that no command in flight deletes.
     fn random_job(&mut self) -> Option<u64> {
         let (&last, _) = self.jobs.last_key_value()?;
         let from = self.prng.below(last + 1);
@@ -202,7 +202,7 @@ impl AcknowledgedJobs {
         Sent::Put(Job { size: body.len(), ..job })
     }
 
-    /// The body tells its client and its serial, and the rest of it depends on both.
+    /// Makes the body: tube and serial, and bytes that depend on the serial.
     fn body(&self, job: Job) -> Vec<u8> {
         let mut body = format!("{} {} ", self.tube, job.serial).into_bytes();
         let mut prng = Prng::new(job.serial);
@@ -228,7 +228,7 @@ impl AcknowledgedJobs {
             }
             Sent::Reserve => line == "TIMED_OUT" || line == "DEADLINE_SOON",
             Sent::Delete(id) => {
-                // A job whose time ran out may have been reserved once more, and deleted before.
+                // A job whose time to run ended may have been reserved again and deleted.
                 let was_there = self.jobs.remove(&id).is_some();
                 self.maybe_deleted.remove(&id);
                 self.deleted.push_back(id);
@@ -240,7 +240,7 @@ impl AcknowledgedJobs {
                 }
                 line == if was_there { "DELETED" } else { "NOT_FOUND" }
             }
-            // Its time may have run out.
+            // Its time to run may have ended.
             Sent::Return(done) => line == done || line == "NOT_FOUND",
             Sent::Touch => line == "TOUCHED" || line == "NOT_FOUND",
             Sent::Kick => line.starts_with("KICKED "),
@@ -257,13 +257,13 @@ impl AcknowledgedJobs {
         Ok(())
     }
 
-    /// A job has been seen: it must be one of ours, as it was put.
+    /// Checks a job that the daemon returned: it must exist, with the body that was put.
     fn check_body(&mut self, id: u64, body: &[u8]) {
         let known = self.jobs.get(&id).copied();
         let serial = serial_of(body);
         let job = match (known, serial) {
             (Some(job), _) => job,
-            // Its put was on its way when the daemon was killed.
+            // Its put was unanswered when the daemon was killed.
             (None, Some(serial)) if self.maybe_put.remove(&serial) => {
                 let job = Job { serial, size: body.len() };
                 self.jobs.insert(id, job);
@@ -280,7 +280,7 @@ impl AcknowledgedJobs {
         self.faults.push(format!("{}: {text}", self.tube));
     }
 
-    /// The daemon was killed: what was on its way may have been done.
+    /// Records that commands without a reply may have been executed, after the daemon was killed.
     pub(super) fn mark_unanswered(&mut self) {
         for sent in std::mem::take(&mut self.sent) {
             match sent {
@@ -294,7 +294,7 @@ impl AcknowledgedJobs {
         self.held.clear();
     }
 
-    /// Asks a daemon that has just started for every job there should be, and for some that should
+    /// Asks a daemon that has just started for every job that must exist, and for some that must
     /// not.
     pub(super) fn verify(&mut self, client: &mut Client) -> io::Result<()> {
         let ids: Vec<u64> = self.jobs.keys().copied().collect();
@@ -329,11 +329,11 @@ impl AcknowledgedJobs {
         Ok(())
     }
 
-    /// Takes every job out; what remains in the ledger then is lost.
+    /// Takes all jobs out; those that remain in the record are lost.
     pub(super) fn drain(&mut self, client: &mut Client) -> io::Result<()> {
         client.command("kick 1000000")?;
         loop {
-            // Longer than any delay and any time to run.
+            // Longer than any delay and any time to run of these jobs.
             let line = client.command("reserve-with-timeout 4")?;
             if !line.starts_with("RESERVED ") {
                 break;
@@ -361,7 +361,7 @@ fn peeks(ids: &[u64]) -> String {
     })
 }
 
-/// Reads the body behind `RESERVED <id> <bytes>` or `FOUND <id> <bytes>`.
+/// Reads the body after `RESERVED <id> <bytes>` or `FOUND <id> <bytes>`.
 fn body_of(client: &mut Client, line: &str) -> io::Result<(u64, Vec<u8>)> {
     let mut words = line.split(' ').skip(1).map(str::parse::<u64>);
     let (Some(Ok(id)), Some(Ok(size))) = (words.next(), words.next()) else {

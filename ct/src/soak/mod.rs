@@ -1,13 +1,12 @@
-//! Half an hour in the life of a daemon with a binlog: mixed load, kills, restarts, strangers who
-//! come and go. Nothing that was acknowledged may be lost, and nothing may grow.
+//! A soak test of a daemon with a binlog: mixed load, kills, restarts, and short connections. No
+//! acknowledged job may be lost, and nothing may grow.
 //!
-//! A *life* is the time from a start to a kill. In each, several clients work (`record`) while
-//! strangers connect and vanish, and memory, descriptors and the log's size are looked at four
-//! times a second. Lives take turns between syncing within 50 ms and before every reply. The last
-//! one takes a third of all the time, for what grows slowly.
+//! A *run* is the time from a start of the daemon to its end. In each, several clients work
+//! (`acknowledged`) while short connections come and go. Memory, descriptors and the binlog's size
+//! are sampled four times a second. Runs alternate between syncing within 50 ms and before every
+//! reply. The last run takes a third of the time, to show what grows slowly.
 //!
-//! A judge that has never said no is not to be trusted: a [`PlantedDefect`] is a defect on purpose, which
-//! has to be found.
+//! A [`PlantedDefect`] shows that the checks work: it must be found.
 
 mod acknowledged;
 
@@ -24,52 +23,52 @@ use self::acknowledged::AcknowledgedJobs;
 use crate::bench::measure::resident_bytes;
 use crate::{Client, Daemon, Program, os};
 
-/// How long lives are, in seconds, one after the other.
+/// Lengths of the runs, in turn.
 const RUN_SECONDS: [u64; 5] = [20, 45, 90, 30, 150];
-/// Small, so that files end, and garbage is collected, all the time.
+/// Small, so that segments fill up and are collected all the time.
 const SEGMENT_BYTES: u64 = 1 << 20;
-/// Clients at work.
+/// Clients that put, reserve and delete.
 const CLIENT_COUNT: usize = 4;
-/// A client's rest between two batches.
+/// Pause of a client between two batches.
 const THINK_TIME: Duration = Duration::from_millis(2);
-/// Between two looks at the daemon.
+/// Time between two samples.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// The log must be within its bound at least once in this time; a slow disk may be late.
+/// The binlog may exceed its bound for this long, because a disk may be slow.
 const OVER_BOUND_MAX_TIME: Duration = Duration::from_secs(15);
-/// How many more files of its binlog than at its start a daemon may have open when all clients have
-/// left: spares come and go. Of everything else it may have none more.
+/// Binlog files that a daemon without clients may have open beyond those at its start: preallocated
+/// files come and go. Of other descriptors it may have none more.
 const BINLOG_FILES_SLACK: usize = 4;
-/// Memory may be so many bytes above a tenth more than what it was.
+/// Growth of memory that is tolerated, besides a tenth.
 const MEMORY_SLACK_BYTES: u64 = 2 << 20;
-/// The last life's share of all the time.
+/// The last run takes the whole time divided by this.
 const LAST_RUN_DIVISOR: u32 = 3;
 
-/// What is asked for.
+/// What is to be run.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The daemon; flags for its binlog are added.
+    /// The daemon; the flags for its binlog are added.
     pub program: Program,
-    /// How long, in all.
+    /// The duration of all runs together.
     pub time: Duration,
-    /// What the clients' choices begin with.
+    /// The seed of the clients' random choices.
     pub seed: u64,
-    /// A defect to be found, if any.
+    /// A defect to plant, if any.
     pub plant: Option<PlantedDefect>,
 }
 
-/// A defect on purpose.
+/// A defect that is planted to show that it is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlantedDefect {
-    /// A file of the binlog vanishes between two lives.
+    /// A file of the binlog is removed between two runs.
     Loss,
     /// Some connections are never closed.
     Leak,
-    /// Somebody puts jobs that nobody takes.
+    /// A client puts jobs that no client takes.
     Growth,
 }
 
 impl PlantedDefect {
-    /// Finds one by its name on the command line.
+    /// Finds a defect by its name on the command line.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "loss" => Some(Self::Loss),
@@ -80,38 +79,38 @@ impl PlantedDefect {
     }
 }
 
-/// What was met.
+/// The results.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Starts of the daemon.
     pub runs: u64,
     /// Ends by SIGKILL; the others were by SIGTERM.
     pub kills: u64,
-    /// Commands answered.
+    /// Commands that were answered.
     pub commands: u64,
-    /// Jobs acknowledged and gone.
+    /// Acknowledged jobs that were lost.
     pub lost: u64,
-    /// What should not have happened, lost jobs among it.
+    /// Everything that was wrong, lost jobs included.
     pub faults: Vec<String>,
     /// The largest resident memory in bytes.
     pub memory: u64,
-    /// The largest log in bytes.
+    /// The largest size of the binlog in bytes.
     pub binlog_bytes: u64,
-    /// The longest time that the log was beyond its bound.
+    /// The longest time that the binlog was beyond its bound.
     pub over_bound: Duration,
-    /// Descriptors at a start, and without clients at the end of a life, each at most.
+    /// The most descriptors at the start of a run, and at its end without clients.
     pub files: (Descriptors, Descriptors),
-    /// Memory in the second and in the last quarter of the last life, in bytes.
+    /// Resident bytes in the second and in the last quarter of the last run.
     pub last_run: (u64, u64),
-    /// Strangers who came and went.
+    /// Short connections that were made.
     pub short_connections: u64,
 }
 
-/// What the threads of one life share.
+/// What the threads of one run share.
 #[derive(Debug, Default)]
 struct Shared {
     is_over: AtomicBool,
-    /// Live bytes of the log, by client.
+    /// Live bytes of the binlog, by client.
     live_bytes: [AtomicU64; CLIENT_COUNT],
     commands: AtomicU64,
     faults: AtomicU64,
@@ -128,7 +127,8 @@ impl Shared {
     }
 }
 
-/// Runs it; `progress` gets a line each minute. Fails only if the daemon cannot be started at all.
+/// Runs the test; `progress` gets a line each minute. An error only if the daemon cannot be started
+/// at all.
 pub fn run(config: &Config, folder: &Path, progress: &mut dyn FnMut(&str)) -> io::Result<Outcome> {
     drop(start(config, folder, "-f50")?);
     let mut outcome = Outcome::default();
@@ -146,7 +146,7 @@ pub fn run(config: &Config, folder: &Path, progress: &mut dyn FnMut(&str)) -> io
     Ok(outcome)
 }
 
-/// Life after life, until the time is up; then all jobs are taken out.
+/// Does one run after another until the time is up, and takes all jobs out at the end.
 fn run_all(
     config: &Config,
     folder: &Path,
@@ -169,7 +169,7 @@ fn run_all(
         let mut daemon = start(config, folder, flag)?;
         outcome.runs += 1;
         verify(records, &daemon, outcome)?;
-        // By now it has opened all it needs, and seen that the clients above have left.
+        // By now it has opened what it needs, and noticed that the clients above have closed.
         thread::sleep(SAMPLE_INTERVAL);
         let files = descriptors(daemon.pid());
         outcome.files.0.raise(files);
@@ -192,7 +192,7 @@ fn run_all(
             outcome,
             &mut report_sample,
         )?;
-        // Every fifth is asked to go, the others are not asked.
+        // Every fifth run ends by SIGTERM.
         let is_kill = run % 5 != 4;
         outcome.kills += u64::from(is_kill);
         if daemon.exit_status().is_some() {
@@ -238,7 +238,7 @@ fn start(config: &Config, folder: &Path, flag: &str) -> io::Result<Daemon> {
     config.program.start(&flags)
 }
 
-/// Holds every client's ledger against a daemon that has just started.
+/// Checks every client's acknowledged jobs on a daemon that has just started.
 fn verify(
     records: &mut [AcknowledgedJobs],
     daemon: &Daemon,
@@ -262,7 +262,7 @@ fn add((a, b): (usize, usize), (c, d): (usize, usize)) -> (usize, usize) {
     (a + c, b + d)
 }
 
-/// Counts the jobs of a daemon.
+/// Counts the jobs of a daemon in all states.
 fn count_jobs(client: &mut Client) -> io::Result<usize> {
     let text = client.yaml("stats")?;
     let states = ["ready", "reserved", "delayed", "buried"];
@@ -274,19 +274,19 @@ fn count_jobs(client: &mut Client) -> io::Result<usize> {
     Ok(states.iter().map(|state| count(state)).sum())
 }
 
-/// What one look finds.
+/// One sample.
 #[derive(Debug, Default, Clone, Copy)]
 struct Sample {
     memory: u64,
     files: Descriptors,
     binlog_bytes: u64,
     bound: u64,
-    /// What clients have met in this life and should not have.
+    /// Faults of the clients in this run.
     faults: u64,
 }
 
-/// Lets the clients work for some time on a daemon that had so many files open at its start, and
-/// looks at it meanwhile. Returns its memory in the second and in the last quarter.
+/// Lets the clients work for `time` and samples the daemon; `before` are its descriptors at the
+/// start. Returns its memory in the second and in the last quarter.
 fn run_once(
     config: &Config,
     records: &mut [AcknowledgedJobs],
@@ -317,7 +317,7 @@ fn run_once(
         outcome.short_connections += shared.short_connections.load(Ordering::Relaxed);
         monitored
     })?;
-    // All clients have gone, so what is open now is the daemon's own.
+    // All clients have closed, so the remaining descriptors are the daemon's own.
     thread::sleep(SAMPLE_INTERVAL);
     let files = descriptors(pid);
     outcome.files.1.raise(files);
@@ -329,7 +329,7 @@ fn run_once(
     Ok(memory)
 }
 
-/// Puts jobs that nobody takes: the planted growth.
+/// Puts jobs that no client takes: the planted growth.
 fn put_unconsumed_jobs(address: &str, shared: &Shared) {
     let Ok(mut client) = Client::connect(address) else { return };
     while !shared.is_over() && client.put(0, 3600, 60, &[b'x'; 10_000]).is_ok() {
@@ -366,7 +366,7 @@ fn work(number: usize, record: &mut AcknowledgedJobs, address: &str, shared: &Sh
     }
 }
 
-/// Connects, says something or nothing, often only half of it, and goes.
+/// Opens and closes connections that send nothing, a command, or part of one.
 fn churn_connections(address: &str, shared: &Shared) {
     let words: [&[u8]; 4] =
         [b"", b"put 0 0 1 500\r\nhalf a bo", b"watch away\r\nreserve\r\n", b"stats\r\nsta"];
@@ -375,7 +375,7 @@ fn churn_connections(address: &str, shared: &Shared) {
             return;
         }
         if let Ok(mut stream) = TcpStream::connect(address) {
-            // The daemon may be gone, which the clients notice.
+            // If the daemon is gone, the clients report it.
             let _ = io::Write::write_all(&mut stream, word);
             shared.short_connections.fetch_add(1, Ordering::Relaxed);
         }
@@ -428,7 +428,7 @@ fn monitor(
         progress(now, &sample, shared.commands.load(Ordering::Relaxed), outcome);
         thread::sleep(SAMPLE_INTERVAL);
     }
-    // The first quarter is left out: jobs and memory have to come first.
+    // The first quarter is left out because jobs and memory build up in it.
     let [_, settled, _, last] = quarters;
     let allowed = settled + settled / 10 + MEMORY_SLACK_BYTES;
     if last > allowed {
@@ -438,12 +438,12 @@ fn monitor(
 }
 
 fn binlog_bytes(folder: &Path) -> io::Result<u64> {
-    // A file may go between its name and its size.
+    // A file may be removed between listing it and reading its size.
     let sizes = fs::read_dir(folder)?.flatten().filter_map(|entry| entry.metadata().ok());
     Ok(sizes.map(|metadata| metadata.len()).sum())
 }
 
-/// What a daemon has open.
+/// Open descriptors of a daemon.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Descriptors {
     /// Files of its binlog.
@@ -465,7 +465,7 @@ impl fmt::Display for Descriptors {
     }
 }
 
-/// Looks at what a process has open; nothing where the system does not tell.
+/// Counts a process's open descriptors; none if the system does not tell.
 fn descriptors(pid: u32) -> Descriptors {
     let mut found = Descriptors::default();
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
@@ -504,7 +504,7 @@ fn progress_line(
 }
 
 impl Outcome {
-    /// Says all of it in a few lines.
+    /// Formats the results in a few lines.
     pub fn report(&self) -> String {
         let mut text = format!(
             "{} runs, {} kills, {} commands, {} short connections\n\
@@ -533,7 +533,7 @@ impl Outcome {
     }
 }
 
-/// Lets the daemons that are started here open as many files as the system allows.
+/// Raises the limit on open files, which the daemons started here inherit.
 pub fn prepare() -> io::Result<()> {
     os::raise_open_files().map(drop)
 }
