@@ -1,45 +1,45 @@
-//! Draws the acts of a run from its seed, with a bias to states where something can go wrong: few
-//! tubes, few priorities, short times, jobs that exist, commands that are nearly right.
+//! Generates the operations of a run from its seed. The choices favour states in which faults are
+//! likely: few tubes, few priorities, short times, jobs that exist, commands that are nearly valid.
 //!
-//! It never sees a reply, so a seed means the same acts for all daemons. What must not be done on
-//! some daemon is left out while the run is played.
+//! The generator never sees a reply, so a seed means the same operations for all daemons. What must
+//! not be sent to some daemon is left out by the runner.
 //!
-//! **Time.** All timers of the protocol run for whole seconds. So a run that lets time pass does it
-//! in steps of 0.25, 1.25 or 2.25 seconds: what is done after the n-th step happens 0.25·n seconds
-//! beside every timer that was set before, and both daemons agree on what is due, as long as each
-//! burst of acts is over in a fraction of 0.25 seconds. Hence at most three steps in a run.
+//! **Time.** All timers of the protocol run for whole seconds. A run that lets time pass does so in
+//! steps of 0.25, 1.25 or 2.25 seconds. After the n-th step, operations happen 0.25·n seconds apart
+//! from every timer that was set before. So both daemons agree on what is due if each burst of
+//! operations ends within a fraction of 0.25 seconds. Hence a run has at most three steps.
 
 use std::time::Duration;
 
 use super::operation::{Command, Job, Operation, Part, Peer};
 use crate::prng::Prng;
 
-/// Bursts of acts in a run that lets time pass, and acts of a burst.
+/// Bursts of a run that lets time pass, and the most operations of a burst.
 const BURSTS_PER_RUN: usize = 3;
 const OPERATIONS_PER_BURST: usize = 20;
 
-/// Acts of a run in which no second sleeps.
+/// The most operations of a run that lets no time pass.
 const QUICK_RUN_OPERATIONS_MAX: usize = 400;
 
-/// A job that no run makes.
+/// The id of a job that no run makes.
 const NO_JOB: &str = "4000000000";
 
-/// What kind of runs are drawn.
+/// What kind of run is generated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GeneratorOptions {
-    /// How many acts a run has, if its kind allows as many.
+    /// Operations of a run, if its kind allows so many.
     pub(crate) steps: usize,
     /// Whether most of what is sent is garbage.
     pub(crate) garbage: bool,
     /// Whether the daemons may be told to drain.
     pub(crate) can_drain: bool,
-    /// Whether they are ended and started again. Then nothing is done that the original does not
-    /// log, or not well: `reserve-job` and releases without delay (B12), `bury` (B13), and a job
-    /// that stays makes the ids go on (B16).
+    /// Whether the daemons are restarted. Then the run leaves out what the original does not log,
+    /// or logs badly: `reserve-job` and releases without delay (B12), and `bury` (B13). One job
+    /// stays from beginning to end, so that ids continue after a restart (B16).
     pub(crate) restarts: bool,
 }
 
-/// Draws a run.
+/// Generates a run.
 pub(crate) fn generate(seed: u64, options: GeneratorOptions) -> Vec<Operation> {
     let mut prng = Prng::new(seed);
     let peers = 2 + at_most(&mut prng, 3);
@@ -52,7 +52,7 @@ pub(crate) fn generate(seed: u64, options: GeneratorOptions) -> Vec<Operation> {
             let position = at_most(&mut generator.prng, operations.len());
             operations.insert(position, Operation::Restart);
         }
-        // Of its own connection, so that nothing stands in its way.
+        // On a connection of its own, so that no other operation delays it.
         operations.insert(0, Operation::send(peers, generator.put(u32::MAX, u32::MAX)));
     }
     if drains {
@@ -63,7 +63,7 @@ pub(crate) fn generate(seed: u64, options: GeneratorOptions) -> Vec<Operation> {
     operations
 }
 
-/// Draws a number from 0 to `most`.
+/// Returns a random number from 0 to `most`.
 fn at_most(prng: &mut Prng, most: usize) -> usize {
     usize::try_from(prng.below(most as u64 + 1)).expect("not above a usize")
 }
@@ -72,7 +72,7 @@ struct Generator {
     prng: Prng,
     options: GeneratorOptions,
     peers: usize,
-    /// How many puts were drawn.
+    /// Puts that were generated so far.
     puts: usize,
 }
 
@@ -115,7 +115,7 @@ impl Generator {
         }
     }
 
-    /// Lets a connection wait for the jobs of one tube.
+    /// Makes a connection wait for the jobs of one tube.
     fn worker(&mut self, peer: Peer) -> Operation {
         let tube = self.tube();
         let reserve = self.pick(&["reserve", "reserve-with-timeout 1", "reserve-with-timeout 2"]);
@@ -127,7 +127,7 @@ impl Generator {
     fn command(&mut self) -> Command {
         match self.prng.below(100) {
             _ if self.options.garbage && self.prng.chance(2, 3) => self.garbage(),
-            // What is nearly right may be a release without delay.
+            // A mutated command may become a release without delay.
             0..=4 if !self.options.restarts => {
                 let command = self.valid();
                 self.mutate_command(command)
@@ -196,7 +196,7 @@ impl Generator {
         self.put_of(format!("put {pri} {delay} {ttr} {size}\r\n"), body(size), b"\r\n")
     }
 
-    /// Announces one thing and sends another.
+    /// Makes a `put` whose body has another length than announced, or another end than CR LF.
     fn bad_put(&mut self) -> Command {
         let (announced, sent) = self.pick(&[(3, 2), (3, 4), (5, 1), (0, 3), (20, 9), (2, 30)]);
         let (announced, sent) = match self.prng.below(8) {
@@ -214,7 +214,7 @@ impl Generator {
         Command { put: Some(self.puts - 1), ..Command::raw(bytes) }
     }
 
-    /// Changes a little of a command: a byte, a blank, a number, its end.
+    /// Changes a byte, a space, a number or the end of a command.
     fn mutate_command(&mut self, mut command: Command) -> Command {
         for _ in 0..=at_most(&mut self.prng, 1) {
             let part = at_most(&mut self.prng, command.parts.len() - 1);
@@ -276,7 +276,7 @@ impl Generator {
         ])
     }
 
-    /// Makes something of words and bytes that no client would send.
+    /// Makes a line of words and bytes that no client would send.
     fn garbage(&mut self) -> Command {
         let mut bytes = Vec::new();
         for _ in 0..=at_most(&mut self.prng, 7) {
@@ -340,7 +340,8 @@ impl Generator {
     }
 }
 
-/// Makes a body that is easy to write down where it is long, and hard to read where it is short.
+/// Makes a body of one repeated byte if it is long, and of bytes that are hard to parse if it is
+/// short.
 fn body(size: usize) -> Vec<u8> {
     match size {
         0..=20 => (0..size).map(|at| b"\r\n\0put 0 stats"[at % 13]).collect(),
@@ -348,7 +349,7 @@ fn body(size: usize) -> Vec<u8> {
     }
 }
 
-/// Puts other text in the place of the last number of a line.
+/// Replaces the last number of a line.
 fn replace_number(bytes: &mut Vec<u8>, line: usize, number: &str) {
     let Some(last) = bytes[..line].iter().rposition(u8::is_ascii_digit) else { return };
     let before = bytes[..last].iter().rposition(|byte| !byte.is_ascii_digit());
@@ -390,7 +391,7 @@ mod tests {
         assert!((50..110).contains(&timed), "{timed} of 200 runs let time pass");
     }
 
-    /// Words that never come up are commands that are never compared.
+    /// A command that is never generated is never compared.
     #[test]
     fn every_command_and_every_operation_comes_up() {
         let mut text = String::new();

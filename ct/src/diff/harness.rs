@@ -1,11 +1,11 @@
-//! Two daemons side by side, met in lock step.
+//! Two daemons driven in lock step.
 //!
-//! Everything is done to both, the left one first. Then [`Harness::settle`] waits until neither has
-//! anything more to say. It is told how many replies are due, and waits for them. What else may
-//! come nobody knows: others that wait may be served, garbage may be anything. So it makes round
-//! trips on a connection of its own, the barrier, until some in a row brought nothing on any
-//! connection: with each of them the daemon has looked at every socket again. If the two do not
-//! agree by then, the slower one gets time to catch up.
+//! Every operation is done to both, the left one first. Then [`Harness::settle`] waits until
+//! neither sends more. First it waits for the replies that are certain to come. Others may come
+//! too, for example to waiting clients. So it makes round trips on a connection of its own, the
+//! barrier, until several in a row brought nothing on any connection. With each round trip the
+//! daemon has looked at every socket again. If the two daemons differ by then, the slower one gets
+//! time to catch up.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,25 +23,25 @@ use crate::daemon::Daemon;
 use crate::os;
 use crate::socket::Stream;
 
-/// Round trips without news after which no news is coming, where all that is due has come: the
-/// daemon had seen the last command, so what it said to others is on its way before the barrier's.
+/// Quiet round trips that are enough if all expected replies have come. The daemon has executed the
+/// last command, so its replies to others were sent before that to the barrier.
 const QUIET_TRIPS_IF_ANSWERED: usize = 1;
-/// Round trips without news after which no news is coming, where that is not certain.
+/// Quiet round trips that are needed otherwise.
 const QUIET_TRIPS: usize = 3;
-/// How long is waited for replies that are due; if the count was wrong, round trips tell.
+/// How long to wait for expected replies. If fewer come, the round trips show it.
 const REPLY_WAIT: Duration = Duration::from_millis(40);
-/// Bytes for each further quiet trip: some daemons take a large body in small bites, without a
-/// sign of life.
+/// One more quiet round trip is made for each of these many bytes, because some daemons read a
+/// large body in small pieces without replying.
 const BYTES_PER_TRIP: usize = 256;
-/// How long a daemon may take for a barrier, or for taking what we send, before it hangs.
+/// A daemon that takes longer to answer a barrier, or to read what is sent, has failed.
 const IO_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often is looked whether something has changed.
+/// Pause between two checks of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The two sides, in the order in which everything is done.
 pub(crate) const SIDES: [&str; 2] = ["left", "right"];
 
-/// A piece of what is sent, its ids counted from where the run began.
+/// A piece of what is sent. Ids count from the beginning of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Chunk {
     Bytes(Vec<u8>),
@@ -49,7 +49,7 @@ pub(crate) enum Chunk {
 }
 
 impl Chunk {
-    /// Writes chunks for a daemon that has given ids up to `base`.
+    /// Returns the bytes for a daemon whose highest id was `base` when the run began.
     pub(crate) fn bytes(chunks: &[Self], base: u64) -> Vec<u8> {
         let all = chunks.iter().map(|chunk| match chunk {
             Self::Bytes(bytes) => bytes.clone(),
@@ -59,16 +59,16 @@ impl Chunk {
     }
 }
 
-/// What one daemon said on one connection since the last time.
+/// What one daemon sent on one connection since the last time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) replies: Vec<Reply>,
-    /// The beginning of a reply.
+    /// The beginning of an incomplete reply.
     pub(crate) rest: Vec<u8>,
     pub(crate) is_closed: bool,
 }
 
-/// What both said on one connection, left and right.
+/// What both daemons sent on one connection, left and right.
 #[derive(Debug, Clone)]
 pub(crate) struct ReceivedPair {
     pub(crate) peer: Peer,
@@ -76,7 +76,8 @@ pub(crate) struct ReceivedPair {
 }
 
 impl ReceivedPair {
-    /// Returns how many replies are the same, and how the two differ after those, if they do.
+    /// Returns how many replies are the same, and the first difference after those, if there is
+    /// one.
     pub(crate) fn difference(&self, comparator: &Comparator) -> (usize, Option<String>) {
         let [left, right] = &self.received;
         let pairs = left.replies.iter().zip(&right.replies);
@@ -93,7 +94,7 @@ impl ReceivedPair {
 }
 
 impl Received {
-    /// Tells what comes after so many replies.
+    /// Describes what follows the first `same` replies.
     fn after(&self, same: usize) -> String {
         match self.replies.get(same) {
             Some(reply) => format!("answered `{}`", reply.summary()),
@@ -124,7 +125,7 @@ impl Connection {
         Ok(Self { stream, arrived: Vec::new(), received: Received::default() })
     }
 
-    /// Sends everything, unless the daemon has closed: reading will tell.
+    /// Sends all bytes, unless the daemon has closed the connection; reading shows that.
     fn send(&mut self, bytes: &[u8]) {
         let start = Instant::now();
         let mut rest = bytes;
@@ -140,7 +141,7 @@ impl Connection {
         }
     }
 
-    /// Takes what has arrived, and says whether that is anything.
+    /// Reads what has arrived; true if there was anything.
     fn read_available(&mut self, baseline: &Baseline) -> bool {
         let mut buffer = [0; 16 << 10];
         let mut has_data = false;
@@ -149,7 +150,7 @@ impl Connection {
                 Ok(0) => self.received.is_closed = true,
                 Ok(length) => {
                     self.arrived.extend_from_slice(&buffer[..length]);
-                    // A short read took all there was; the next look sees what follows.
+                    // A short read emptied the socket; the next call reads what follows.
                     if length < buffer.len() {
                         has_data = true;
                         break;
@@ -169,7 +170,7 @@ impl Connection {
     }
 }
 
-/// A folder for the binlog of one daemon in one run; it goes with the run.
+/// The directory of a daemon's binlog in one run, removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Binlog {
     program: Program,
@@ -177,7 +178,7 @@ pub(crate) struct Binlog {
 }
 
 impl Binlog {
-    /// Makes an empty folder.
+    /// Makes an empty directory.
     pub(crate) fn new(program: &Program) -> io::Result<Self> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -185,7 +186,7 @@ impl Binlog {
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder)?;
         let mut program = program.clone();
-        // Small files are made quickly.
+        // Small files are created quickly.
         let flags = ["-b", &folder.to_string_lossy(), "-s", "262144"].map(str::to_owned);
         program.flags.extend(flags);
         Ok(Self { program, folder })
@@ -204,7 +205,7 @@ impl Binlog {
 
 impl Drop for Binlog {
     fn drop(&mut self) {
-        // Fails only where somebody else has taken it away.
+        // Fails only if another process has removed it.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -214,13 +215,13 @@ impl Drop for Binlog {
 pub(crate) struct Side {
     address: String,
     baseline: Baseline,
-    /// If it was started for the run.
+    /// The process, if it was started for the run.
     daemon: Option<Daemon>,
-    /// How that is started again, if it keeps a binlog.
+    /// Its binlog, if it keeps one; used to restart it.
     binlog: Option<Binlog>,
     barrier: Stream,
     connections: BTreeMap<Peer, Connection>,
-    /// Why it cannot be met any more.
+    /// Why the daemon cannot be reached any more.
     failure: Option<String>,
 }
 
@@ -232,14 +233,14 @@ impl Side {
         Ok(Self { daemon: Some(daemon), binlog, ..side })
     }
 
-    /// Ends it and starts it again; all connections are gone.
+    /// Ends the daemon and starts it again. All connections are lost.
     fn restart(&mut self) -> io::Result<()> {
         if let (Some(daemon), Some(binlog)) = (&mut self.daemon, &self.binlog) {
             binlog.restart(daemon)?;
             self.barrier = Stream::connect(&self.address)?;
             self.barrier.set_read_timeout(IO_TIMEOUT)?;
         }
-        // Only now: a hang-up before the end would let it carry out what is queued.
+        // Not earlier: if the connections closed first, the daemon would execute queued commands.
         self.connections.clear();
         Ok(())
     }
@@ -253,7 +254,7 @@ impl Side {
         Ok(Self { address, baseline, daemon, binlog, barrier, connections, failure })
     }
 
-    /// Remembers why it cannot be met any more, and what its end was.
+    /// Records why the daemon cannot be reached, with its exit status and output if it has ended.
     fn fail(&mut self, error: &io::Error) {
         let mut message = error.to_string();
         if let Some(daemon) = &mut self.daemon {
@@ -285,7 +286,7 @@ impl Side {
         }
     }
 
-    /// Tells whether so many replies have come on a connection, or all that ever will.
+    /// Tells whether a connection has received this number of replies, or will receive no more.
     fn has_received(&self, peer: Peer, replies: usize) -> bool {
         self.failure.is_some()
             || self.connections.get(&peer).is_none_or(|connection| {
@@ -294,27 +295,27 @@ impl Side {
     }
 }
 
-/// What came after something was done.
+/// The result of [`Harness::settle`].
 #[derive(Debug)]
 pub(crate) struct Settled {
-    /// What both said.
+    /// What both daemons sent, for each connection that received anything.
     pub(crate) pairs: Vec<ReceivedPair>,
-    /// Why one of them is gone.
+    /// Why one of the daemons is gone.
     pub(crate) failure: Option<String>,
-    /// When there was silence, before the slower one got more time.
+    /// When both were first quiet, before the slower one got time to catch up.
     pub(crate) quiet_at: Instant,
 }
 
-/// What is to come after something was done.
+/// What must come after an operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExpectedReplies {
-    /// On this connection,
+    /// The connection that the operation used.
     pub(crate) peer: Peer,
-    /// so many replies.
+    /// The number of replies that are certain to come on it.
     pub(crate) replies: usize,
-    /// Whether that is all there is to wait for on any connection whose commands are queued.
+    /// Whether nothing else can come on other connections because of queued commands.
     pub(crate) is_all: bool,
-    /// How many bytes were sent.
+    /// The number of bytes that were sent.
     pub(crate) bytes: usize,
 }
 
@@ -328,7 +329,6 @@ pub(crate) struct Harness {
 }
 
 impl Harness {
-    /// Brings two daemons together.
     pub(crate) fn new(sides: [Side; 2], comparator: Comparator, catch_up_time: Duration) -> Self {
         Self { sides, comparator, catch_up_time }
     }
@@ -358,10 +358,10 @@ impl Harness {
         }
     }
 
-    /// Ends our direction.
+    /// Shuts down the sending side of a connection.
     pub(crate) fn half_close(&mut self, peer: Peer) {
         for connection in self.sides.iter().filter_map(|side| side.connections.get(&peer)) {
-            // Fails only where the daemon has closed; reading will tell.
+            // Fails only if the daemon has closed the connection; reading shows that.
             let _ = connection.stream.shut_down_writing();
         }
     }
@@ -373,12 +373,12 @@ impl Harness {
         }
     }
 
-    /// Sends both SIGUSR1; does nothing where that cannot be.
+    /// Sends SIGUSR1 to both; does nothing if their processes are not known.
     pub(crate) fn drain(&self) {
         let daemons = self.sides.each_ref().map(|side| side.daemon.as_ref());
         if let [Some(left), Some(right)] = daemons {
             for daemon in [left, right] {
-                // Fails only if it has ended; the barrier will tell.
+                // Fails only if it has ended; the barrier shows that.
                 let _ = daemon.signal(libc::SIGUSR1);
             }
             for daemon in [left, right] {
@@ -396,7 +396,7 @@ impl Harness {
         }
     }
 
-    /// Waits until neither has more to say.
+    /// Waits until neither daemon sends more.
     pub(crate) fn settle(&mut self, expected: ExpectedReplies) -> Settled {
         let start = Instant::now();
         let has_received_all = |harness: &Self| {
@@ -430,7 +430,7 @@ impl Harness {
         }
     }
 
-    /// Compares by what is declared about the two.
+    /// Returns the comparator for the two daemons' dialects.
     pub(crate) fn comparator(&self) -> &Comparator {
         &self.comparator
     }
@@ -441,8 +441,7 @@ impl Harness {
         self.read_available(Duration::ZERO)
     }
 
-    /// Takes what has arrived anywhere, waits a while for the first of it, and says whether that is
-    /// anything.
+    /// Waits up to `timeout` for data on any connection and reads it; true if there was anything.
     fn read_available(&mut self, timeout: Duration) -> bool {
         let connections = || self.sides.iter().flat_map(|side| side.connections.values());
         let open: Vec<BorrowedFd<'_>> = connections()
@@ -479,7 +478,7 @@ impl Harness {
             .collect()
     }
 
-    /// Forgets what was told, and the connections that both have closed.
+    /// Discards what was received, and the connections that were closed.
     fn forget(&mut self) {
         for side in &mut self.sides {
             side.connections.retain(|_, connection| !connection.received.is_closed);

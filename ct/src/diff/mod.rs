@@ -1,11 +1,12 @@
-//! The same traffic to two daemons, and what they do not agree on.
+//! Sends the same traffic to two daemons and reports where their answers differ.
 //!
-//! [`compare`] draws runs from seeds, plays each on a fresh pair of daemons, and makes a short
-//! golden script of what it finds. Most of a run is sleep, so many are played at a time.
+//! [`compare`] generates runs from seeds, executes each on a new pair of daemons, and shrinks every
+//! difference to a short golden script. Most of a run is sleep, so many runs are executed in
+//! parallel.
 //!
-//! Reading order: `operation` is what a run is made of, `generate` draws it, `play` plays it on a `harness`
-//! of two daemons with a `tracker` of each connection, `reply` says what is the same, `shrink` makes
-//! a failing run short, and `record` writes it down.
+//! Reading order: `operation` has the parts of a run, `generate` makes a run, and `runner` executes
+//! it on a `harness` of two daemons with a `tracker` of each connection. `reply` compares, `shrink`
+//! shortens a failing run, and `record` writes it as a script.
 
 mod generate;
 mod harness;
@@ -36,31 +37,32 @@ use crate::run::run;
 use crate::script::Script;
 use crate::socket::SocketStage;
 
-/// How often a run that was too slow is tried again.
+/// Attempts at a run that is too slow.
 const ATTEMPTS_PER_RUN: usize = 4;
-/// How often a difference may fail to show again before it is taken for chance, and how often its
-/// short form is played to tell how surely it shows.
+/// How often a difference is repeated before it counts as not reproducible, and how often its short
+/// form is repeated to tell how reliably it shows.
 const REPRODUCTION_ATTEMPTS: usize = 5;
-/// How long the slower daemon gets to catch up, and how long where the difference was seen before.
+/// How long the slower daemon gets to catch up: in the first run, and when a known difference is
+/// reproduced.
 const CATCH_UP_TIME: Duration = Duration::from_millis(400);
 const CATCH_UP_TIME_REPRODUCING: Duration = Duration::from_millis(100);
-/// How many runs with restarts go on at a time.
+/// The most runs with restarts in parallel.
 const RESTART_PARALLEL: usize = 4;
-/// How many candidates are tried at a time while shrinking.
+/// The most candidates in parallel while shrinking.
 const SHRINK_PARALLEL: usize = 8;
 
-/// Where a daemon is found.
+/// A daemon to compare.
 #[derive(Debug, Clone)]
 pub enum Target {
-    /// A fresh one is started for every run.
+    /// A new process is started for every run.
     Start(Program),
-    /// It runs already, at `host:port` or `unix:/path`, holds no jobs, and nobody else uses it.
+    /// The daemon at `host:port` or `unix:/path`. It must hold no jobs and have no other users.
     /// Jobs that a run leaves there are deleted.
     Connect(String),
 }
 
 impl Target {
-    /// Reads an address or a command line; the latter is split at blanks.
+    /// Parses an address or a command line; a command line is split at spaces.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut words = text.split_whitespace().map(str::to_owned);
         let first = words.next().ok_or("a daemon is an address or a command")?;
@@ -78,23 +80,23 @@ impl Target {
 pub struct Options {
     /// The seed of the first run; the others follow.
     pub seed: u64,
-    /// How many runs.
+    /// The number of runs.
     pub runs: u64,
-    /// How many acts a run has; at most 400, and 60 where time passes.
+    /// Operations of a run; at most 400, or 60 in a run that lets time pass.
     pub steps: usize,
     /// Whether most of what is sent is garbage.
     pub garbage: bool,
-    /// Whether the daemons keep binlogs and are ended and started again in the middle.
+    /// Whether the daemons keep binlogs and are restarted during the run.
     pub restart: bool,
     /// No run begins later than this after the start.
     pub time: Option<Duration>,
-    /// How long the search for a shorter form of one failing run may take.
+    /// Time limit for shrinking one failing run.
     pub shrink_time: Duration,
-    /// How many runs are played at a time.
+    /// The most runs in parallel.
     pub parallel: usize,
-    /// Whether to go on after the first difference.
+    /// Whether to continue after the first difference.
     pub keeps_going: bool,
-    /// The dialects of left and right; where none is given, the daemon's version tells.
+    /// The dialects of left and right; if one is missing, the daemon's version decides.
     pub dialects: [Option<Dialect>; 2],
 }
 
@@ -115,42 +117,43 @@ impl Default for Options {
     }
 }
 
-/// A difference, made short.
+/// A difference, shrunk to a short script.
 #[derive(Debug, Clone)]
 pub struct Finding {
     /// The seed of the run.
     pub seed: u64,
     /// What left and right answered.
     pub message: String,
-    /// A golden script of it, expecting the right one's answers.
+    /// A golden script that expects the right daemon's answers.
     pub script: String,
-    /// Whether the search for a shorter form came to its end: time was left, and nothing that was
-    /// tried was too slow every time.
+    /// Whether shrinking came to its end: it had time enough, and no candidate was too slow every
+    /// time.
     pub is_shortest: bool,
-    /// How often it showed, and how often it was played.
+    /// How often the difference showed, and how often it was tried.
     pub reproduced: (usize, usize),
-    /// What became of the script on each of the two.
+    /// The result of the script on each daemon.
     pub check: String,
 }
 
-/// What all runs came to.
+/// The results of all runs.
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
-    /// How many runs agreed from beginning to end.
+    /// Runs without a difference.
     pub agreed: u64,
-    /// How many things were done in them: bytes sent, answers compared, connections ended.
+    /// Events in these runs: sends, compared replies, closed connections.
     pub events: u64,
-    /// The seeds of runs that were too slow for their time table, every time they were tried.
+    /// Seeds of runs that were too slow in every attempt.
     pub too_slow: Vec<u64>,
-    /// Differences that show again.
+    /// Differences that were reproduced.
     pub findings: Vec<Finding>,
-    /// Differences that did not show again: a race in a daemon, or this machine was busy.
+    /// Differences that were not reproduced: a race in a daemon, or a busy machine.
     pub unreproduced: Vec<Finding>,
 }
 
-/// Plays runs on two daemons and tells where they differ. `progress` hears of every run's end.
+/// Executes runs on two daemons and returns their differences. `progress` is called at the end of
+/// every run.
 ///
-/// An error if a daemon cannot be started or met, or if it holds jobs.
+/// An error if a daemon cannot be started or reached, or if it holds jobs.
 pub fn compare(
     targets: [&Target; 2],
     options: &Options,
@@ -222,7 +225,7 @@ struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    /// Asks both who they are.
+    /// Asks both daemons for version and limits.
     fn new(targets: [&'a Target; 2], options: &'a Options) -> io::Result<Self> {
         let [left, right] = targets.map(DaemonInfo::query);
         let known = [left?, right?];
@@ -243,7 +246,7 @@ impl<'a> Comparison<'a> {
         self.targets.iter().all(|target| matches!(target, Target::Start(_)))
     }
 
-    /// Returns how many runs may go on at a time: daemons at an address have room for one.
+    /// Returns how many runs may be in parallel; only one if a daemon is at an address.
     fn parallel(&self, wanted: usize) -> usize {
         match (self.is_started(), self.options.restart) {
             (false, _) => 1,
@@ -275,7 +278,7 @@ impl<'a> Comparison<'a> {
         Ok(RunEnd::Unreproduced(self.finding(seed, &found, (0, REPRODUCTION_ATTEMPTS))))
     }
 
-    /// Plays acts on a fresh pair, or on the pair at hand.
+    /// Executes operations on a new pair of daemons, or on those at the given addresses.
     fn run_once(&self, operations: &[Operation], inspects: bool) -> io::Result<Verdict> {
         let comparator = Comparator::new(self.dialects.each_ref(), self.options.restart);
         let [left, right] = self.targets.map(|target| side(target, self.options.restart));
@@ -295,7 +298,7 @@ impl<'a> Comparison<'a> {
         Ok(verdict)
     }
 
-    /// The same, again where it was too slow.
+    /// Executes operations as [`Self::run_once`] does, and again if that was too slow.
     fn run_with_retries(&self, operations: &[Operation], inspects: bool) -> io::Result<Verdict> {
         for _ in 1..ATTEMPTS_PER_RUN {
             let verdict = self.run_once(operations, inspects)?;
@@ -310,8 +313,8 @@ impl<'a> Comparison<'a> {
         self.run_with_retries(operations, false)
     }
 
-    /// Looks for a shorter run that fails, with many daemons at a time; says whether it could look
-    /// to the end.
+    /// Shrinks a failing run, with many daemons in parallel. Tells whether shrinking came to its
+    /// end.
     fn shrink(
         &self,
         operations: Vec<Operation>,
@@ -340,8 +343,9 @@ impl<'a> Comparison<'a> {
         (operations, last, is_shortest)
     }
 
-    /// Plays some runs at the same time. Says whether those before the one that fails are sure not
-    /// to: one that is too slow, or whose daemon does not start, shows nothing.
+    /// Executes some runs in parallel and returns the first that fails. Also tells whether those
+    /// before it are certain not to fail: a run that was too slow, or whose daemon did not start,
+    /// shows nothing.
     fn first_failing(&self, candidates: &[Vec<Operation>]) -> (Option<(usize, Difference)>, bool) {
         let verdicts: Vec<Option<Verdict>> = thread::scope(|scope| {
             let threads: Vec<_> = candidates
@@ -380,7 +384,7 @@ impl<'a> Comparison<'a> {
         Finding { seed, message, script, is_shortest: false, reproduced, check }
     }
 
-    /// Plays the script itself on both.
+    /// Plays the script on both daemons.
     fn check(&self, text: &str) -> String {
         let script = match Script::parse("found", text) {
             Ok(script) => script,
@@ -406,7 +410,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// What a daemon says about itself.
+/// What a daemon tells about itself.
 struct DaemonInfo {
     version: String,
     job_size_limit: u64,
@@ -434,14 +438,14 @@ impl DaemonInfo {
     }
 }
 
-/// Tells the dialect by the version; whoever is unknown is taken for ours.
+/// Returns the dialect of a version; an unknown version is taken for ours.
 fn dialect_of(version: &str) -> Dialect {
     Dialect::named(version)
         .or_else(|| Dialect::named("ours"))
         .expect("the table of dialects has ours")
 }
 
-/// Makes ready to meet a daemon, a fresh one where it is started.
+/// Prepares one side of a run; a started daemon is new.
 fn side(target: &Target, has_binlog: bool) -> io::Result<Side> {
     match target {
         Target::Start(program) if has_binlog => {
@@ -453,7 +457,7 @@ fn side(target: &Target, has_binlog: bool) -> io::Result<Side> {
     }
 }
 
-/// Learns from where to count at a daemon that has been used.
+/// Reads ids and counters of a daemon that has been used before.
 fn baseline(address: &str) -> io::Result<Baseline> {
     let mut client = Client::connect(address)?;
     let stats = client.yaml("stats")?;
@@ -468,7 +472,7 @@ fn baseline(address: &str) -> io::Result<Baseline> {
     Ok(Baseline { id, counters, default_tube })
 }
 
-/// Finds the highest job id so far by making one more.
+/// Returns the highest job id so far, by making one more job.
 fn highest_id(client: &mut Client) -> io::Result<u64> {
     let reply = client.put(u32::MAX, u32::MAX, 1, b"")?;
     let id = reply.strip_prefix("INSERTED ").and_then(|id| id.parse().ok());
@@ -477,12 +481,12 @@ fn highest_id(client: &mut Client) -> io::Result<u64> {
     Ok(id)
 }
 
-/// Deletes what a run has left at an address.
+/// Deletes the jobs that a run has left at an address.
 fn clean_up(address: &str) -> io::Result<()> {
     let mut client = Client::connect(address)?;
     client.command("pause-tube default 0")?;
     let top = highest_id(&mut client)?;
-    // A hang-up gives jobs back, but it may be noticed a little later than we ask.
+    // Closing returns reserved jobs, but the daemon may notice it late.
     for _ in 0..100 {
         for id in top.saturating_sub(JOBS_PER_RUN_MAX)..top {
             client.command(&format!("delete {id}"))?;

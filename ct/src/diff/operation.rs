@@ -1,28 +1,29 @@
-//! What a run does: a sequence of acts that says the same on any daemon.
+//! The operations of a run: a sequence with the same meaning on any daemon.
 //!
-//! Acts name jobs by who put them, not by id, so that a sequence keeps its sense when acts are
-//! taken out of it: the job of the seventh `put` is that job, also if it is the first one left.
+//! Operations name a job by its `put`, not by its id, so that a sequence keeps its meaning when
+//! operations are removed. The job of the seventh `put` is that job even if all earlier puts are
+//! gone.
 
 use std::time::Duration;
 
 /// One connection of a run: `a` is 0, `b` is 1 and so on.
 pub(crate) type Peer = usize;
 
-/// The connection that looks at everything when a run is over.
+/// The connection that inspects all state at the end of a run.
 pub(crate) const INSPECTOR: Peer = 25;
 
-/// Returns the name that scripts give to a connection.
+/// Returns the name of a connection in scripts.
 pub(crate) fn name(peer: Peer) -> char {
     let letter = u8::try_from(peer).ok().filter(|&letter| letter < 26);
     char::from(b'a' + letter.expect("a run has at most 26 connections"))
 }
 
-/// A job that a command is about.
+/// The job of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Job {
-    /// The one that the put with this number made.
+    /// The job of the put with this number.
     Put(usize),
-    /// The one that this connection reserved last, or so many before that.
+    /// The job that this connection reserved last, or this many reservations earlier.
     Held(usize),
 }
 
@@ -34,7 +35,7 @@ pub(crate) enum Part {
     Id(Job),
 }
 
-/// One command, or something that nearly is one.
+/// One command, valid or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Command {
     pub(crate) parts: Vec<Part>,
@@ -43,21 +44,21 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// Makes a command of a line without its end.
+    /// Makes a command of a line and adds CR LF.
     pub(crate) fn line(line: impl Into<Vec<u8>>) -> Self {
         let mut bytes = line.into();
         bytes.extend_from_slice(b"\r\n");
         Self::raw(bytes)
     }
 
-    /// Makes a command of a word, the id of a job, and what follows, without the line's end.
+    /// Makes a command of a word, a job's id and the rest of the line, and adds CR LF.
     pub(crate) fn on_job(word: &str, job: Job, rest: &str) -> Self {
         let before = Part::Bytes(format!("{word} ").into_bytes());
         let after = Part::Bytes(format!("{rest}\r\n").into_bytes());
         Self { parts: vec![before, Part::Id(job), after], put: None }
     }
 
-    /// Takes bytes as they are.
+    /// Makes a command of these bytes.
     pub(crate) fn raw(bytes: Vec<u8>) -> Self {
         Self { parts: vec![Part::Bytes(bytes)], put: None }
     }
@@ -66,12 +67,12 @@ impl Command {
 /// One step of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// Sends commands in one go. With a cut only so many thousandths of the bytes leave now, and
-    /// the rest before this connection's next act.
+    /// Sends commands in one write. With a cut only this many thousandths of the bytes are sent
+    /// now, and the rest before the connection's next operation.
     Send { peer: Peer, commands: Vec<Command>, cut: Option<u16> },
-    /// Ends our direction of a connection.
+    /// Shuts down the sending side of a connection.
     HalfClose(Peer),
-    /// Closes a connection, with all that it holds.
+    /// Closes a connection.
     Close(Peer),
     /// Lets time pass.
     Sleep(Duration),
@@ -94,7 +95,7 @@ impl Operation {
         }
     }
 
-    /// Says the same with less: one command fewer, no cut, a shorter time.
+    /// Lists simpler forms: one command fewer, no cut, a shorter time.
     fn simpler(&self) -> Vec<Self> {
         let mut simpler = Vec::new();
         match self {
@@ -121,7 +122,8 @@ impl Operation {
     }
 }
 
-/// Lists what is a little simpler than a sequence and as long, for [`shrink`](super::shrink()).
+/// Lists sequences of the same length with one simpler operation, or with two connections merged,
+/// for [`shrink`](super::shrink()).
 pub(crate) fn simpler(operations: &[Operation]) -> Vec<Vec<Operation>> {
     let mut candidates = Vec::new();
     for (index, operation) in operations.iter().enumerate() {
@@ -146,7 +148,7 @@ pub(crate) fn simpler(operations: &[Operation]) -> Vec<Vec<Operation>> {
     candidates
 }
 
-/// Lets one connection do what another did.
+/// Moves the operations of one connection to another.
 fn renamed(operations: &[Operation], from: Peer, to: Peer) -> Vec<Operation> {
     let mut operations = operations.to_vec();
     for peer in operations.iter_mut().filter_map(Operation::peer_mut).filter(|peer| **peer == from)

@@ -1,33 +1,33 @@
-//! Replies: cut out of a stream, held against each other, written as expectations of a script.
+//! Replies: taken from a stream, compared, and written as expectations of a script.
 //!
-//! Two replies are the same if they are equal byte for byte, but for what belongs to the machine or
-//! the process, and for the declared masks of the two daemons. Ages and times left must be equal,
-//! too: runs keep away from the moments where a second ends. How long a YAML body is announced to
-//! be is checked while it is cut out, against the body.
+//! Two replies are the same if they are equal byte for byte, except for values that belong to the
+//! machine or the process, and for the masks of the two daemons. Ages and times left must be equal
+//! too, because runs avoid the moments at which a second ends. The announced length of a YAML body
+//! is checked against the body.
 
 use std::collections::BTreeMap;
 
 use crate::dialect::Dialect;
 use crate::text::show;
 
-/// The largest body that is waited for.
+/// The longest body that is waited for.
 const BODY_MAX_BYTES: usize = 64 << 20;
 
 /// One reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// A line, without its end.
+    /// A line, without CR LF.
     Line(Vec<u8>),
     /// `RESERVED` or `FOUND` with a job's body.
     Job { head: Vec<u8>, body: Vec<u8> },
     /// `OK` with the lines of a YAML body.
     Yaml(Vec<Vec<u8>>),
-    /// A body that does not end where it should; nothing after it can be understood.
+    /// A body that does not end at its announced length. What follows cannot be parsed.
     Broken(Vec<u8>),
 }
 
 impl Reply {
-    /// Takes the first whole reply off what has arrived.
+    /// Takes the first complete reply from the received bytes.
     pub(crate) fn take(arrived: &mut Vec<u8>) -> Option<Self> {
         let end = arrived.windows(2).position(|pair| pair == b"\r\n")?;
         let Some(length) = body_length(&arrived[..end]) else {
@@ -55,7 +55,7 @@ impl Reply {
         Some(Self::Yaml(lines.split(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect()))
     }
 
-    /// Returns the line that tells what became of the command.
+    /// Returns the reply's first line.
     pub(crate) fn head(&self) -> &[u8] {
         match self {
             Self::Line(line) => line,
@@ -65,7 +65,8 @@ impl Reply {
         }
     }
 
-    /// Writes it as what a script expects, below `peer<`. Machines get some room.
+    /// Writes the reply as an expectation of a script, for the connection `peer`. Values of the
+    /// machine match anything.
     pub(crate) fn expectation(&self, peer: char) -> String {
         match self {
             Self::Line(line) => format!("{peer}< {}\n", trimmed(&with_ids(line))),
@@ -81,7 +82,7 @@ impl Reply {
         }
     }
 
-    /// Writes it for the reader of a message.
+    /// Writes the reply for a message.
     pub(crate) fn summary(&self) -> String {
         match self {
             Self::Line(line) => show(line),
@@ -92,7 +93,7 @@ impl Reply {
     }
 }
 
-/// Returns how long a body follows this line.
+/// Returns the length of the body after this line, if one follows.
 fn body_length(line: &[u8]) -> Option<usize> {
     let line = std::str::from_utf8(line).ok()?;
     let mut words = line.split(' ');
@@ -108,7 +109,7 @@ fn body_length(line: &[u8]) -> Option<usize> {
         .filter(|&length| numbers.len() == count && length <= BODY_MAX_BYTES)
 }
 
-/// Which statistics a body holds; keys mean different things in them.
+/// The kind of a statistics body; keys mean different things in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Daemon,
@@ -121,9 +122,9 @@ enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
     Exact,
-    /// Whatever it is.
+    /// Not compared.
     Machine,
-    /// Quoted, if the daemon quotes names.
+    /// Quoted, unless the daemon does not quote names.
     Name,
 }
 
@@ -168,18 +169,18 @@ fn entry(line: &[u8]) -> Option<(&str, &str)> {
 pub(crate) struct Comparator {
     /// Which of the two print names without quotes.
     is_unquoted: [bool; 2],
-    /// Whether they keep binlogs: what these look like is each daemon's own affair.
+    /// Whether they keep binlogs; keys about these are not compared.
     has_binlogs: bool,
 }
 
 impl Comparator {
-    /// Judges by what is declared about the two.
+    /// Makes a comparator for two dialects.
     pub(crate) fn new(dialects: [&Dialect; 2], has_binlogs: bool) -> Self {
         let is_unquoted = dialects.map(|dialect| dialect.masks.contains("unquoted-names"));
         Self { is_unquoted, has_binlogs }
     }
 
-    /// Tells in a sentence how two replies differ, if they do.
+    /// Describes how two replies differ, if they do.
     pub(crate) fn difference(&self, replies: [&Reply; 2]) -> Option<String> {
         let [Reply::Yaml(left), Reply::Yaml(right)] = replies else {
             let [left, right] = replies.map(Reply::summary);
@@ -222,19 +223,19 @@ impl Comparator {
     }
 }
 
-/// What a daemon had behind it when a run began: its replies are told from there.
+/// Ids and counters of a daemon when a run began. Replies are converted to count from there.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Baseline {
     /// The highest job id so far.
     pub(crate) id: u64,
-    /// The counters of `stats` that never go down.
+    /// The counters of `stats` that never decrease.
     pub(crate) counters: BTreeMap<String, u64>,
-    /// Those of `stats-tube default`.
+    /// The counters of `stats-tube default` that never decrease.
     pub(crate) default_tube: BTreeMap<String, u64>,
 }
 
 impl Baseline {
-    /// Picks the counters that never go down out of a YAML body.
+    /// Returns the counters of a YAML body that never decrease.
     pub(crate) fn counters(yaml: &str) -> BTreeMap<String, u64> {
         let never_goes_down = |key: &str| {
             let start = ["cmd-", "total-"].iter().any(|start| key.starts_with(start));
@@ -245,7 +246,7 @@ impl Baseline {
         counters.filter_map(|(key, value)| Some((key.to_owned(), value.parse().ok()?))).collect()
     }
 
-    /// Tells a reply as a daemon would that began with this run.
+    /// Converts a reply to that of a daemon that started with this run.
     pub(crate) fn relative(&self, reply: Reply) -> Reply {
         match reply {
             Reply::Line(line) => Reply::Line(self.relative_head(&line)),
@@ -285,13 +286,13 @@ impl Baseline {
     }
 }
 
-/// Takes `base` off a number; what is no such number stays.
+/// Subtracts `base` from a number; other text stays as it is.
 fn less(number: &str, base: u64) -> String {
     let less = number.parse::<u64>().ok().and_then(|number| number.checked_sub(base));
     less.map_or_else(|| number.to_owned(), |number| number.to_string())
 }
 
-/// Writes a reply line, with the job ids in it as a script counts them.
+/// Writes a reply line with its job ids as a script counts them.
 fn with_ids(head: &[u8]) -> String {
     let text = String::from_utf8_lossy(head);
     let words: Vec<&str> = text.split(' ').collect();
@@ -306,10 +307,10 @@ fn with_ids(head: &[u8]) -> String {
 
 /// The length from which [`show`] shortens a run of one byte.
 const RUN_MIN_BYTES: usize = 24;
-/// How many different bytes are shown in one go, below the length where [`show`] leaves bytes out.
+/// How many bytes are passed to [`show`] at a time, fewer than it shows at most.
 const SHOWN_AT_ONCE_BYTES: usize = 256;
 
-/// Writes bytes as a script would, all of them.
+/// Writes bytes as a script would, without leaving any out.
 pub(crate) fn whole(bytes: &[u8]) -> String {
     let mut shown = String::new();
     let mut rest = bytes;
@@ -320,7 +321,7 @@ pub(crate) fn whole(bytes: &[u8]) -> String {
                 .find(|&at| run_length(&rest[at..]) >= RUN_MIN_BYTES)
                 .unwrap_or(rest.len().min(SHOWN_AT_ONCE_BYTES)),
         };
-        // Never between CR and LF, which are one sign.
+        // Never between CR and LF, which are one character in scripts.
         let splits = rest[..length].ends_with(b"\r") && rest.get(length) == Some(&b'\n');
         let length = if splits && length > 1 { length - 1 } else { length };
         shown.push_str(&show(&rest[..length]));
@@ -333,7 +334,7 @@ fn run_length(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|&byte| Some(byte) == bytes.first()).count()
 }
 
-/// Hides a blank at the end, which scripts do not allow.
+/// Escapes a space at the end, which scripts do not allow.
 pub(crate) fn trimmed(shown: &str) -> String {
     match shown.strip_suffix(' ') {
         Some(start) => format!("{start}\\x20"),

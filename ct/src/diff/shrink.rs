@@ -1,13 +1,13 @@
-//! Delta debugging: from a long sequence that fails to a short one.
+//! Delta debugging: shrinks a long failing sequence to a short one.
 //!
-//! It knows nothing about daemons. Whoever asks brings the judge, which gets several candidates at
-//! a time, so that it may try them side by side, and which may give up when its time is over.
+//! It knows nothing about daemons. The caller's oracle gets several candidates at a time, so that
+//! it can try them in parallel, and may give up when its time is over.
 
 /// Returns a shorter sequence that still fails, or the same one.
 ///
-/// `find_failing` returns the index of a candidate that fails, if it finds one. `simpler` lists
-/// sequences of the same length that are simpler; it must get to an end. The result is one from
-/// which no single item can be taken, unless the judge gave up before.
+/// `find_failing` is the oracle: it returns the index of a candidate that fails, if it finds one.
+/// `simpler` lists simpler sequences of the same length; it must terminate. From the result no
+/// single item can be removed, unless the oracle gave up before.
 pub fn shrink<T: Clone>(
     mut items: Vec<T>,
     simpler: impl Fn(&[T]) -> Vec<Vec<T>>,
@@ -33,9 +33,9 @@ pub fn shrink<T: Clone>(
     }
 }
 
-/// Goes once from the end to the beginning and takes out every chunk that is not needed.
+/// Removes every chunk that is not needed, from the end to the beginning.
 ///
-/// What comes late is needed least often, so most of a run goes in the first steps.
+/// Late items are needed least often, so most of a run is removed in the first steps.
 fn sweep<T: Clone>(
     items: &mut Vec<T>,
     chunk: usize,
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use crate::prng::Prng;
 
-    /// Says which candidate holds all of `needed`, in this order, and counts the questions.
+    /// Returns the first candidate that contains all of `needed` in order, and counts candidates.
     fn oracle<'a>(
         needed: &'a [u32],
         asked: &'a mut usize,

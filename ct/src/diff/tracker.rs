@@ -1,45 +1,45 @@
-//! What one connection has under way, learnt from the bytes sent on it and the replies.
+//! The state of one connection, derived from the bytes sent on it and the replies.
 //!
-//! It follows the framing of the protocol and the few commands that matter to a run: who may be
-//! waiting and where, who holds which job, who is in the middle of a line or body. It does not
-//! judge replies. Where garbage leads it astray nothing worse follows than an act too few or a
-//! known difference too many.
+//! A tracker follows the protocol's framing and the commands that matter to a run: which client may
+//! be waiting and for which tubes, which jobs it holds, and whether it is within a line or a body.
+//! It does not judge replies. If garbage misleads it, one operation too many is left out, or a
+//! known difference is reported.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
 
-/// The longest line, its end included.
+/// The longest line, CR LF included.
 const LINE_MAX_BYTES: usize = 224;
 
 /// What a command means to a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verb {
-    /// A put whose number is known makes the job that others name.
+    /// A put; if its number is known, other operations can name its job.
     Put(Option<usize>),
     Reserve {
         may_wait: bool,
     },
     Watch(Vec<u8>),
     Ignore(Vec<u8>),
-    /// Shows a job that may not be wholly there yet.
+    /// Shows a job whose body may not be complete yet.
     Inspect(u64),
-    /// Takes a job from its holder, if it works.
+    /// Ends the reservation of a job, if it succeeds.
     EndReservation(u64),
     Other,
 }
 
-/// What some daemons are known to treat in their own way.
+/// Input that some daemons are known to treat differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Quirk {
     /// A CR inside a line.
     LoneCr,
-    /// A line's CR is byte 224, or a multiple of that.
+    /// A line whose CR is byte 224, or a multiple of that.
     CrAt224,
     /// A timeout that is not a number within its range.
     UncheckedTimeout,
 }
 
-/// A command on its way: its verb, and its first word for the reader.
+/// A command without a reply so far: its verb, and its first word for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sent {
     pub(crate) verb: Verb,
@@ -49,7 +49,7 @@ pub(crate) struct Sent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Input {
     Line(Vec<u8>),
-    /// The rest of a body and its CR LF, or of one that is thrown away.
+    /// Bytes left of a body and its CR LF, accepted or not.
     Body(u64),
     /// After `quit`, and whether anything was sent then.
     Ended {
@@ -57,32 +57,31 @@ enum Input {
     },
 }
 
-/// What a reply changed, for whoever keeps the jobs.
+/// What a reply changed among the jobs of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     Nothing,
-    /// A job came into being, put by the put of this number.
+    /// The put with this number made a job.
     Inserted {
         put: Option<usize>,
         id: u64,
     },
 }
 
-/// One connection as far as its bytes tell.
+/// The state of one connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Tracker {
     input: Input,
     job_size_limit: u64,
     pending: VecDeque<Sent>,
     watched: BTreeSet<Vec<u8>>,
-    /// Jobs that were reserved and not given up, the last one at the end. A time to run may have
-    /// ended since.
+    /// Reserved jobs, the latest at the end. Their time to run may have ended since.
     held: Vec<u64>,
     quirks: BTreeSet<Quirk>,
 }
 
 impl Tracker {
-    /// Follows a new connection.
+    /// Makes the state of a new connection.
     pub(crate) fn new(job_size_limit: u64) -> Self {
         Self {
             input: Input::Line(Vec::new()),
@@ -94,7 +93,7 @@ impl Tracker {
         }
     }
 
-    /// Takes bytes that are sent. The first put line in them is the put of this number.
+    /// Processes bytes that are sent. The first put in them has the number `put`.
     pub(crate) fn sent(&mut self, bytes: &[u8], mut put: Option<usize>) {
         let mut rest = bytes;
         while let Some(&byte) = rest.first() {
@@ -125,7 +124,7 @@ impl Tracker {
         }
     }
 
-    /// Takes the next reply, which answers the oldest command.
+    /// Processes the next reply, which answers the oldest command.
     pub(crate) fn replied(&mut self, line: &[u8]) -> Change {
         let line = String::from_utf8_lossy(line);
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
@@ -148,18 +147,18 @@ impl Tracker {
         Change::Nothing
     }
 
-    /// Returns what was sent since this and is not answered yet, oldest first.
+    /// Returns the commands without a reply so far, oldest first.
     pub(crate) fn pending(&self) -> impl Iterator<Item = &Sent> {
         self.pending.iter()
     }
 
-    /// Tells whether a command that was answered neither here nor there may be waiting.
+    /// Tells whether the connection may be waiting in a reserve.
     pub(crate) fn may_wait(&self) -> bool {
         self.pending.iter().any(|sent| sent.verb == Verb::Reserve { may_wait: true })
     }
 
-    /// Returns how many replies are certain to come: all up to the first that may have to wait, but
-    /// not that of a body that is still arriving.
+    /// Returns how many replies are certain to come: those before the first reserve that may wait,
+    /// without that to a body that is still arriving.
     pub(crate) fn certain_replies(&self) -> usize {
         let waits = |sent: &Sent| sent.verb == Verb::Reserve { may_wait: true };
         let is_arriving = usize::from(self.is_uploading());
@@ -167,37 +166,36 @@ impl Tracker {
         self.pending.iter().position(waits).map_or(whole, |wait| wait.min(whole))
     }
 
-    /// Tells whether the connection ends when all is answered.
+    /// Tells whether the connection ends after the last reply.
     pub(crate) fn is_ending(&self) -> bool {
         matches!(self.input, Input::Ended { .. })
     }
 
-    /// Tells whether something was sent after `quit`. It is never read, so the connection is reset,
-    /// and with it replies may be lost.
+    /// Tells whether something was sent after `quit`. The daemon never reads it, so the connection
+    /// is reset, and replies may be lost.
     pub(crate) fn is_reset(&self) -> bool {
         self.input == Input::Ended { has_more: true }
     }
 
-    /// Tells whether all that stands behind one that may be waiting is of no concern to others, so
-    /// that it may be carried out at any time.
+    /// Tells whether the commands after a reserve that may wait affect no other connection, so that
+    /// they may be executed at any time.
     pub(crate) fn has_only_private_queued_commands(&self) -> bool {
         let private = ["use", "watch", "ignore", "list-tube-used", "list-tubes-watched"];
         self.pending.iter().skip(1).all(|sent| private.contains(&&*sent.word))
     }
 
-    /// Tells whether commands stand behind one that may be waiting.
+    /// Tells whether commands follow a reserve that may wait.
     pub(crate) fn has_queued_commands(&self) -> bool {
         self.may_wait() && self.pending.len() > 1
     }
 
-    /// Tells whether a client that waits on this connection could take a job that one on the other
-    /// could take, too.
+    /// Tells whether both connections may wait for the same job.
     pub(crate) fn competes_with(&self, other: &Self) -> bool {
         let (mine, others) = (self.may_watch(), other.may_watch());
         self.may_wait() && other.may_wait() && mine.iter().any(|name| others.contains(name))
     }
 
-    /// Returns the watched tubes and those that commands under way would add.
+    /// Returns the watched tubes and those that commands in flight would add.
     fn may_watch(&self) -> BTreeSet<&[u8]> {
         let coming = self.pending.iter().filter_map(|sent| match &sent.verb {
             Verb::Watch(name) => Some(&name[..]),
@@ -206,7 +204,7 @@ impl Tracker {
         self.watched.iter().map(|name| &name[..]).chain(coming).collect()
     }
 
-    /// Returns the id of the job that was reserved last, or so many before.
+    /// Returns the id of the job that was reserved `back` reservations before the last.
     pub(crate) fn held(&self, back: usize) -> Option<u64> {
         self.held.iter().rev().nth(back).copied()
     }
@@ -216,17 +214,17 @@ impl Tracker {
         matches!(self.input, Input::Body(_))
     }
 
-    /// Tells whether the next byte begins a command that is read at once.
+    /// Tells whether the next byte begins a command that is executed at once.
     pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.input == Input::Line(Vec::new())
     }
 
-    /// Returns what was odd in the bytes so far.
+    /// Returns the quirks in the bytes so far.
     pub(crate) fn quirks(&self) -> &BTreeSet<Quirk> {
         &self.quirks
     }
 
-    /// Takes one line with its end.
+    /// Processes one line with its CR LF.
     fn line(&mut self, whole: &[u8], put: &mut Option<usize>) {
         let line = &whole[..whole.len() - 2];
         let word = line.split(|byte| !byte.is_ascii_lowercase() && *byte != b'-').next();
@@ -249,7 +247,7 @@ impl Tracker {
         self.pending.push_back(Sent { verb, word });
     }
 
-    /// Takes the fields of a put, after which a body may follow.
+    /// Parses the fields of a put and expects its body.
     fn put(&mut self, fields: &[u8], put: &mut Option<usize>) -> Verb {
         let mut rest = fields;
         let mut bytes = 0;
@@ -297,7 +295,7 @@ impl Tracker {
     }
 }
 
-/// Reads a number after any spaces, and returns it with what follows.
+/// Parses a number after any spaces, and returns it with the rest.
 fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let spaces = text.iter().take_while(|&&byte| byte == b' ').count();
     let text = &text[spaces..];

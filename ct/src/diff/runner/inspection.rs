@@ -6,7 +6,7 @@ use crate::diff::record::Event;
 use crate::diff::reply::Reply;
 use crate::diff::tracker::Tracker;
 
-/// How many jobs are taken apart at the end.
+/// The most jobs that are taken out of a tube.
 const DRAIN_ROUNDS_MAX: usize = 40;
 
 impl Runner<'_> {
@@ -35,7 +35,7 @@ impl Runner<'_> {
         self.inspect_all().map(drop)
     }
 
-    /// Looks at all statistics and jobs, and returns the tubes.
+    /// Reads all statistics and jobs, and returns the tubes.
     fn inspect_all(&mut self) -> Result<Vec<String>, StopReason> {
         self.inspect_with(["stats", "list-tubes"].map(Command::line).to_vec())?;
         let tubes: Vec<String> = match self.record.events.last() {
@@ -60,7 +60,7 @@ impl Runner<'_> {
         Ok(tubes)
     }
 
-    /// Sends the same again and again until the last answer tells to stop.
+    /// Sends the same commands again until `is_last` accepts the last answer.
     fn inspect_until(
         &mut self,
         lines: &[&str],
@@ -76,9 +76,9 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Sends commands and returns what both answered to the last one.
+    /// Sends commands and returns the first line of the last answer.
     fn inspect_with(&mut self, commands: Vec<Command>) -> Result<String, StopReason> {
-        // One by one, so that each can be left out when the run is made short.
+        // Recorded one by one, so that shrinking can remove each.
         self.inspection.extend(commands.iter().map(|it| Operation::send(INSPECTOR, it.clone())));
         self.run_one(&Operation::Send { peer: INSPECTOR, commands, cut: None })?;
         self.check_schedule()?;

@@ -1,25 +1,25 @@
-//! Plays acts on two daemons and watches for a difference.
+//! Executes operations on two daemons and watches for a difference.
 //!
-//! It knows what each connection has under way, gives jobs their ids, keeps to the time table, and
-//! leaves out what may be answered in more than one way.
+//! The runner tracks the state of each connection, fills in job ids, keeps to the schedule, and leaves
+//! out what may be answered in more than one way.
 //!
-//! The protocol itself leaves open how the commands of two connections mix. So commands stand
-//! behind a waiting reserve on one connection at most. Meanwhile all others send one command at a
-//! time, and the connection is not closed: nobody knows how many of them would still be carried
-//! out. Before time passes, and at the end, it is half-closed, so that they are carried out now;
-//! what concerns nobody else may wait on.
+//! The protocol does not define how the commands of two connections mix. So at most one connection has
+//! commands queued behind a waiting reserve. Meanwhile all others send one command at a time, and that
+//! connection is not closed, because it is unknown how many of its commands would still be executed.
+//! Before time passes, and at the end, it is half-closed, so that they are executed now. Commands that
+//! affect no other connection may stay queued.
 //!
-//! The rest is what one of the daemons is declared to do differently:
+//! The rest depends on the masks of the two daemons:
 //!
-//! | mask | what is left out, or added |
+//! | mask | left out, or added |
 //! |---|---|
 //! | `waiters-swap` | a second client waiting for the same tube |
 //! | `lone-cr-mutes`, `cr-at-224-eats`, `timeout-unchecked` | lines that would show it |
-//! | `upload-visible` | looking at ids not known to be whole while a body is on its way |
-//! | `timer-lost` | a long wait while others hold jobs; added: a word of the holder in time |
+//! | `upload-visible` | reading jobs that may be incomplete while a body arrives |
+//! | `timer-lost` | a long wait while others hold jobs; added: a keep-alive of the holder in time |
 //!
-//! When the acts are over everything is looked at, and then taken apart job by job, so that orders
-//! show that no statistic tells.
+//! At the end all state is inspected, and then every job is taken out, because that shows orders that
+//! no statistic shows.
 
 mod inspection;
 mod schedule;
@@ -34,38 +34,37 @@ use crate::diff::record::{Event, Record, on_connection};
 use crate::diff::reply::Reply;
 use crate::diff::tracker::{Change, Quirk, Tracker, Verb};
 
-/// How long a burst of acts may take in a run that lets time pass.
+/// The longest time of a burst of operations in a run that lets time pass.
 const BURST_TIME_MAX: Duration = Duration::from_millis(130);
-/// How long the looking at the end may take in such a run.
+/// The longest time of the inspection in such a run.
 const INSPECTION_TIME_MAX: Duration = Duration::from_millis(220);
-/// How long a run may take that lets no time pass: no timer of the protocol ends before.
+/// The longest time of a run that lets no time pass. No timer of the protocol is shorter.
 const QUICK_RUN_TIME_MAX: Duration = Duration::from_millis(800);
-/// The pause between acts where time matters, so that timers are apart and their order is clear.
+/// The pause between operations if time matters, so that their timers are apart.
 const OPERATION_INTERVAL: Duration = Duration::from_millis(2);
-/// How many commands may be under way on a connection that waits. The kernel holds back what
-/// follows some ten small packets that were not acknowledged, and may take its time to acknowledge
-/// what nobody reads.
+/// The most commands in flight on a connection that waits. The kernel delays data after some ten
+/// small segments without acknowledgement, and it acknowledges unread data late.
 const QUEUED_COMMANDS_MAX: usize = 4;
-/// How long that may take.
+/// The longest time of a round of keep-alives.
 const KEEP_ALIVE_TIME_MAX: Duration = Duration::from_millis(40);
-/// Ids above this are ids of no job.
+/// No run makes a job with a higher id.
 const JOB_ID_MAX: u64 = 1_000_000_000;
-/// What is sent for a job that is not there (any more).
+/// Sent instead of the id of a job that does not exist.
 const NO_JOB: &[u8] = b"4000000000";
 
 /// How a run ended.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// The two answered the same to so many acts.
+    /// All answers were the same; the number of events.
     Agreed(usize),
-    /// It took so long that what is due when is not certain.
+    /// It took so long that the state of timers is uncertain.
     TooSlow,
-    /// They differed.
+    /// An answer differed.
     Differed(Box<Difference>),
 }
 
 impl Verdict {
-    /// Returns the difference, if there is one for sure.
+    /// Returns the difference, if one is certain.
     pub(crate) fn found(self) -> Option<Difference> {
         match self {
             Self::Differed(found) => Some(*found),
@@ -74,11 +73,11 @@ impl Verdict {
     }
 }
 
-/// A difference, and how it was come by.
+/// A difference, and the events that led to it.
 #[derive(Debug)]
 pub(crate) struct Difference {
     pub(crate) record: Record,
-    /// The acts of the looking at the end up to there, so that they can be left out one by one.
+    /// The operations of the inspection so far, so that shrinking can remove each.
     pub(crate) inspection: Vec<Operation>,
 }
 
@@ -88,7 +87,7 @@ enum StopReason {
     Differed,
 }
 
-/// Plays acts, and if `inspects` looks at everything afterwards.
+/// Executes operations; if `inspects`, inspects all state afterwards.
 pub(crate) fn run_operations(
     harness: Harness,
     operations: &[Operation],
@@ -127,7 +126,7 @@ pub(crate) fn run_operations(
     }
 }
 
-/// A command, or a part of one, on its way.
+/// A command to be sent, or a part of one.
 #[derive(Debug, Clone)]
 struct Outgoing {
     chunks: Vec<Chunk>,
@@ -147,24 +146,24 @@ struct Runner<'a> {
     job_size_limit: u64,
     /// The open connections.
     trackers: BTreeMap<Peer, Tracker>,
-    /// What is still to be sent of commands that were cut.
+    /// The unsent rest of commands that were cut.
     unsent: BTreeMap<Peer, Vec<Outgoing>>,
     half_closed: BTreeSet<Peer>,
-    /// The id of every job that was inserted, and the number of its put where that is known.
+    /// The id of every inserted job, and the number of its put if that is known.
     job_ids: BTreeMap<u64, Option<usize>>,
     is_timed: bool,
     started: Instant,
-    /// How long the present burst may take.
+    /// The longest time of the present burst.
     burst_time_max: Duration,
-    /// When each burst of acts should have begun, after the start.
+    /// The scheduled start of each burst, as time since the start.
     burst_starts: Vec<Duration>,
-    /// How far the time table has got, after the start.
+    /// The scheduled time now, as time since the start.
     scheduled: Duration,
-    /// How much of that passed since the last event.
+    /// The scheduled time since the last event.
     slept: Duration,
     record: Record,
     inspection: Vec<Operation>,
-    /// How many acts were carried out.
+    /// The number of events so far.
     event_count: usize,
 }
 
@@ -219,7 +218,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Fails if this burst has taken longer than it may.
+    /// Fails if this burst has taken too long.
     fn check_schedule(&self) -> Result<(), StopReason> {
         if self.is_late(Instant::now()) { Err(StopReason::TooSlow) } else { Ok(()) }
     }
@@ -254,7 +253,7 @@ impl Runner<'_> {
     }
 }
 
-/// Sending, and what is not sent.
+/// Sending, and what is left out.
 impl Runner<'_> {
     fn send(
         &mut self,
@@ -281,7 +280,7 @@ impl Runner<'_> {
         self.send_now(peer, &now)
     }
 
-    /// Sends the rest of commands that were cut; false if that must not be now.
+    /// Sends the rest of commands that were cut; false if that must not happen now.
     fn send_rest(&mut self, peer: Peer) -> Result<bool, StopReason> {
         let Some(rest) = self.unsent.get(&peer).cloned() else { return Ok(true) };
         let may_send = self.may_send(peer, &rest);
@@ -319,7 +318,7 @@ impl Runner<'_> {
         )
     }
 
-    /// Fills in the ids.
+    /// Fills in the job ids.
     fn outgoing(&self, peer: Peer, command: &Command) -> Outgoing {
         let id = |job| match job {
             Job::Put(number) => {
@@ -334,7 +333,7 @@ impl Runner<'_> {
         Outgoing { chunks: command.parts.iter().map(chunk).collect(), put: command.put }
     }
 
-    /// Tells whether both daemons are to answer this alike.
+    /// Tells whether both daemons must answer this alike.
     fn may_send(&self, peer: Peer, outgoing: &[Outgoing]) -> bool {
         if self.half_closed.contains(&peer) {
             return false;
@@ -370,7 +369,7 @@ impl Runner<'_> {
         self.trackers.iter().filter(move |(other, _)| **other != peer).map(|(_, tracker)| tracker)
     }
 
-    /// Tells whether commands look at a job whose body may be on its way.
+    /// Tells whether a command reads a job whose body may be arriving.
     fn inspects_upload(&self, peer: Peer, tracker: &Tracker) -> bool {
         let is_uploading = tracker.is_uploading() || self.others(peer).any(Tracker::is_uploading);
         is_uploading
@@ -381,7 +380,7 @@ impl Runner<'_> {
     }
 }
 
-/// Takes off what comes after so many bytes.
+/// Splits commands after `bytes` bytes and returns the rest.
 fn split_off(outgoing: &mut Vec<Outgoing>, bytes: usize) -> Vec<Outgoing> {
     let mut left = bytes;
     for index in 0..outgoing.len() {
@@ -401,10 +400,11 @@ fn split_off(outgoing: &mut Vec<Outgoing>, bytes: usize) -> Vec<Outgoing> {
     Vec::new()
 }
 
-/// Listening.
+/// Receiving.
 impl Runner<'_> {
-    /// Waits until both have said everything, and takes it in; that of `first` first. With `is_all`
-    /// the daemon has done everything when it has answered what is due there.
+    /// Waits until both daemons are quiet and processes what they sent, the connection `first`
+    /// before the others. If `is_all`, the daemon is done when it has sent the expected replies
+    /// there.
     fn settle(&mut self, first: Peer, bytes: usize, is_all: bool) -> Result<(), StopReason> {
         let replies = self.trackers.get(&first).map_or(0, Tracker::certain_replies);
         let expected = ExpectedReplies { peer: first, replies, is_all, bytes };
@@ -446,7 +446,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Ends the record with what the right one said where the left one said something else.
+    /// Ends the record with the right daemon's answer where the left one's differs.
     fn record_difference(&mut self, pair: &ReceivedPair, same: usize, message: &str) {
         let received = &pair.received[1];
         let pending = self.trackers.get(&pair.peer).and_then(|tracker| tracker.pending().next());

@@ -8,7 +8,7 @@ use crate::diff::harness::Chunk;
 use crate::diff::operation::{INSPECTOR, Operation};
 use crate::diff::tracker::Tracker;
 
-/// How long after the beginning of a burst, whole seconds later, holders of jobs say something.
+/// Keep-alives are sent this long after each whole second since the start of a burst.
 const KEEP_ALIVE_OFFSETS: [Duration; 2] = [Duration::from_millis(150), Duration::from_millis(190)];
 
 impl Runner<'_> {
@@ -27,7 +27,7 @@ impl Runner<'_> {
         self.settle(INSPECTOR, 0, false)
     }
 
-    /// Lets what stands behind a waiting reserve be carried out now, unless it may stay.
+    /// Lets queued commands be executed now, except on connections for which `may_stay` is true.
     fn clear_queues(&mut self, may_stay: impl Fn(&Tracker) -> bool) -> Result<(), StopReason> {
         let queues =
             self.trackers.iter().filter(|(_, it)| it.has_queued_commands() && !may_stay(it));
@@ -43,7 +43,7 @@ impl Runner<'_> {
         self.scheduled = moment;
     }
 
-    /// Returns when timers may have ended, a little later.
+    /// Returns the times shortly after those at which timers may end.
     fn keep_alive_times(&self, from: Duration, to: Duration) -> Vec<Duration> {
         let seconds = |burst: &Duration| {
             let burst = *burst;
@@ -57,7 +57,7 @@ impl Runner<'_> {
         keep_alive_times
     }
 
-    /// Lets everybody who holds a job say something.
+    /// Makes every connection that holds a job send a command.
     fn send_keep_alives(&mut self) -> Result<(), StopReason> {
         let holders = self.trackers.iter().filter(|(_, it)| it.is_idle() && it.held(0).is_some());
         for peer in holders.map(|(&peer, _)| peer).collect::<Vec<_>>() {
@@ -68,8 +68,8 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Brings to an end what would keep a holder of jobs from saying something, and what would show
-    /// that a time to run was over before that.
+    /// Ends what would keep a connection with reserved jobs from sending a keep-alive, and what
+    /// would show that a time to run ended before it.
     fn prepare_holders(&mut self) -> Result<(), StopReason> {
         for peer in self.trackers.keys().copied().collect::<Vec<_>>() {
             let holds = |tracker: &Tracker| tracker.held(0).is_some();
@@ -88,7 +88,7 @@ impl Runner<'_> {
     }
 }
 
-/// Makes what a holder says: it changes nothing but its own counter.
+/// Makes the command of a keep-alive: it changes only its own counter.
 fn keep_alive() -> Outgoing {
     Outgoing { chunks: vec![Chunk::Bytes(b"list-tube-used\r\n".to_vec())], put: None }
 }
