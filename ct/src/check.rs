@@ -1,9 +1,9 @@
 //! Plays many scripts against real daemons and reports on each.
 //!
-//! [`check_all`] gives every script a daemon of its own and plays many at a time, since most of
-//! their time is sleep. Daemons have clocks: what fails while this machine is too slow for a
-//! script's time table is not judged, but played again, alone. [`check_at`] meets a daemon that
-//! somebody else started, one script after the other, and skips what would need another one.
+//! [`check_all`] gives every script a daemon of its own and plays many in parallel, because most of
+//! their time is sleep. A script that fails on a machine too slow for its schedule is not judged,
+//! but played again, alone. [`check_at`] uses a daemon that runs already, one script after the
+//! other, and skips those that need another one.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -21,15 +21,16 @@ use crate::run::{Failure, Outcome, run};
 use crate::script::{Script, ScriptError};
 use crate::socket::SocketStage;
 
-/// How many scripts play at a time.
+/// The most scripts in parallel.
 const PARALLEL_SCRIPTS: usize = 16;
-/// How late a script may be and still be judged when it fails: scripts leave more than this between
-/// what they do and the next whole second. Alone on a quiet machine none takes half as long.
+/// A script that fails is judged only if it is less late than this. Scripts leave more time than
+/// this between their statements and the next whole second. Alone on a quiet machine every script
+/// is less than half as late.
 const LATENESS_MAX: Duration = Duration::from_millis(100);
-/// How long scripts that failed late are played again before they are given up.
+/// How long scripts that failed late are played again before they count as skipped.
 const RETRY_TIME: Duration = Duration::from_secs(180);
 
-/// How to start a daemon: a binary, and flags beside those that a script asks for.
+/// How to start a daemon: a binary, and flags besides those that a script asks for.
 #[derive(Debug, Clone)]
 pub struct Program {
     /// The binary.
@@ -39,7 +40,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Takes a binary without further flags.
+    /// Makes a program without further flags.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), flags: Vec::new() }
     }
@@ -54,15 +55,15 @@ impl Program {
 /// How a script ended.
 #[derive(Debug, Clone)]
 pub enum Verdict {
-    /// Everything was as expected.
+    /// All expectations were met.
     Passed,
-    /// Something was not.
+    /// An expectation was not met.
     Failed(Failure),
     /// It was not played, for this reason.
     Skipped(String),
 }
 
-/// What became of one script.
+/// The result of one script.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// The script's name.
@@ -75,14 +76,14 @@ pub struct Report {
     pub proves: Vec<String>,
     /// The conversation.
     pub transcript: String,
-    /// How long it took, the start of its daemon included.
+    /// How long it took, with the start of its daemon.
     pub duration: Duration,
-    /// How far it was behind its own time table in the end.
+    /// How late it was at the end, against its own schedule.
     pub lateness: Duration,
 }
 
 impl Report {
-    /// Reports a script that could not even be read.
+    /// Reports a script that could not be parsed.
     pub fn unreadable(path: &Path, error: &ScriptError) -> Self {
         let mut failure = failure(error.message.clone());
         failure.line = error.line;
@@ -102,7 +103,7 @@ impl Report {
         matches!(self.result, Verdict::Failed(_))
     }
 
-    /// Tells whether it failed, and perhaps only because this machine was slow.
+    /// Tells whether it failed, and perhaps only because the machine was slow.
     fn is_late_failure(&self) -> bool {
         self.is_failure() && self.lateness > LATENESS_MAX
     }
@@ -110,8 +111,9 @@ impl Report {
 
 /// Plays every script against a daemon of its own; reports in the order of the scripts.
 ///
-/// Those that sleep longest begin first, so that all take about as long as the longest. What fails
-/// late is played again, alone, for up to three minutes in all; then it is reported as skipped.
+/// Those that sleep longest begin first, so that all together take about as long as the longest. A
+/// script that fails late is played again, alone, for up to three minutes in all; then it counts as
+/// skipped.
 pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) -> Vec<Report> {
     let mut order: Vec<&Script> = scripts.iter().collect();
     order.sort_by_key(|script| std::cmp::Reverse(script.total_delay()));
@@ -144,7 +146,7 @@ pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) 
     reports
 }
 
-/// Makes a script that failed, but late, one that was not judged.
+/// Turns a late failure into a skipped script.
 fn skip_as_too_slow(report: &mut Report) {
     if let Verdict::Failed(Failure { line, message, .. }) = &report.result {
         let (late, first) = (report.lateness, message.lines().next().unwrap_or_default());
@@ -173,8 +175,8 @@ pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> 
 
 /// Plays scripts one after the other against the daemon at `host:port` or `unix:/path`.
 ///
-/// What a script leaves behind is deleted after it. An error if there is no daemon, or one that
-/// holds jobs: those could be disturbed, and could disturb.
+/// Jobs that a script leaves are deleted after it. An error if there is no daemon, or if it holds
+/// jobs, because scripts and those jobs would affect each other.
 pub fn check_at(scripts: &[Script], address: &str, dialect: &Dialect) -> io::Result<Vec<Report>> {
     let mut probe = Client::connect(address)?;
     require_no_jobs(&probe.yaml("stats")?)?;
@@ -200,7 +202,7 @@ fn failure(message: String) -> Failure {
     Failure { line: 0, message, transcript: String::new(), masks_used: BTreeSet::new() }
 }
 
-/// Adds to a failure what the daemon has to say; a daemon that has ended is a failure by itself.
+/// Adds the daemon's output to a failure; a daemon that has ended is a failure by itself.
 fn with_daemon_output(
     result: Result<Outcome, Failure>,
     daemon: &mut Daemon,
@@ -250,7 +252,7 @@ fn skipped(script: &Script, reason: &str) -> Report {
     Report { name, result, masks_used, proves, transcript, duration, lateness }
 }
 
-/// Refuses a daemon that holds jobs.
+/// Fails if the daemon holds jobs.
 fn require_no_jobs(stats: &str) -> io::Result<()> {
     for line in stats.lines() {
         let Some((key, count)) = line.split_once(": ") else {
@@ -264,8 +266,8 @@ fn require_no_jobs(stats: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Finds the highest job id so far by making one more.
-fn highest_id(probe: &mut Client) -> io::Result<u64> {
+/// Returns the highest job id so far, by making one more job.
+pub(crate) fn highest_id(probe: &mut Client) -> io::Result<u64> {
     let reply = probe.put(u32::MAX, u32::MAX, 1, b"")?;
     let id = reply.strip_prefix("INSERTED ").and_then(|id| id.parse().ok());
     let id = id.ok_or_else(|| io::Error::other(format!("put answered {reply}")))?;
@@ -275,10 +277,10 @@ fn highest_id(probe: &mut Client) -> io::Result<u64> {
     }
 }
 
-/// Deletes the jobs that were made since `base`, and resumes the default tube.
+/// Deletes the jobs made since `base`, and resumes the default tube.
 ///
-/// A hang-up gives reserved jobs back, so all of them can be deleted, but the daemon may notice it
-/// a little later than we ask.
+/// Closing a connection returns its reserved jobs, so that all can be deleted. The daemon may
+/// notice it a little late.
 fn clean_up(probe: &mut Client, base: u64) -> io::Result<()> {
     let top = highest_id(probe)?;
     for _ in 0..100 {
@@ -316,7 +318,7 @@ mod tests {
         }
     }
 
-    /// On a busy machine a timer ends between two statements that are meant to be one moment.
+    /// On a busy machine a timer may end between two statements that are meant to be simultaneous.
     #[test]
     fn only_what_fails_late_is_doubted_and_what_is_given_up_is_no_failure() {
         let failed = || Err(failure("expected `x`, got `y`".to_owned()));

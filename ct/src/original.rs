@@ -1,4 +1,4 @@
-//! Finds the original that is installed here, and asks it which release it is.
+//! Finds the installed original and its release.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,30 +7,30 @@ use std::{env, io};
 use crate::dialect::Dialect;
 use crate::skip::skip;
 
-/// Where Debian's package `beanstalkd` puts it.
+/// The path of the daemon in Debian's package `beanstalkd`.
 const DEFAULT_PATH: &str = "/usr/bin/beanstalkd";
 
-/// A release of the original that can be run.
+/// An installed release of the original.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Original {
     /// The binary.
     pub path: PathBuf,
-    /// What its release is known to do differently from ours.
+    /// Its known differences from ours.
     pub dialect: Dialect,
 }
 
 impl Original {
-    /// Finds it where the variable `ORIGINAL` says, or where Debian's package puts it.
+    /// Finds the original at the path in the variable `ORIGINAL`, or at that of Debian's package.
     ///
-    /// Where it is not there, or is no release that the table of dialects knows, none is returned,
-    /// and the reader learns that the comparison of this test was skipped.
+    /// If there is none, or its release is not in the table of dialects, the result is `None`, and
+    /// the comparison is reported as skipped.
     pub fn find() -> Option<Self> {
         let path = env::var_os("ORIGINAL").filter(|path| !path.is_empty());
         let path = path.map_or(DEFAULT_PATH.into(), PathBuf::from);
         Self::at(path).map_err(|reason| skip(&reason)).ok()
     }
 
-    /// Asks the binary at a path for its release; otherwise tells why nothing can be compared.
+    /// Asks the binary for its release. The error says why nothing can be compared.
     pub fn at(path: PathBuf) -> Result<Self, String> {
         let shown_path = path.display();
         let version = version(&path).map_err(|error| match error.kind() {
@@ -48,13 +48,13 @@ impl Original {
     }
 }
 
-/// What a daemon answers to `-v`: `beanstalkd 1.12`.
+/// Returns what a daemon prints for `-v`, such as `beanstalkd 1.12`.
 fn version(path: &Path) -> io::Result<String> {
     let output = Command::new(path).arg("-v").stdin(Stdio::null()).output()?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The dialect of a release of the original; ours is none.
+/// Returns the dialect of a release of the original; `None` for ours and for unknown releases.
 fn dialect(version: &str) -> Option<Dialect> {
     let release = version.strip_prefix("beanstalkd ")?;
     Dialect::named(release).filter(|dialect| dialect.name != "ours")

@@ -1,14 +1,14 @@
 //! Executes a script on a stage.
 //!
-//! A [`Stage`] is anything that holds a daemon: a socket, or a server in memory with a clock of its
+//! A [`Stage`] is anything that has a daemon: sockets, or a server in memory with a clock of its
 //! own. [`run`] plays the script on it, compares what arrives, and keeps the conversation for the
-//! reader. It holds nothing of its own against a clock, and it never retries.
+//! report. It measures no time itself, and never retries.
 //!
-//! **Order.** Over sockets, what `a` sent may be processed after what `b` sent later. So before a
-//! statement that could notice, a barrier is put in: two round trips of an unknown command on a
+//! **Order.** Over sockets, what `a` sent may be processed after what `b` sent later. So a barrier
+//! precedes every statement that could be affected: two round trips of an unknown command on a
 //! connection of the runner's own, opened at the first barrier. After the second reply the daemon
-//! has looked at every socket once more. It is put in on every stage alike, for it is seen in the
-//! daemon's counters.
+//! has looked at every socket once more. Barriers are the same on every stage, because they show in
+//! the daemon's counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,53 +18,53 @@ use crate::dialect::Dialect;
 use crate::script::{Action, Line, Script, Statement};
 use crate::text::{Ids, Match, Pattern, Text, show};
 
-/// The connection that carries barriers; no script can name it.
+/// The connection of the barriers; no script can name it.
 pub const BARRIER_CONNECTION: &str = "(barrier)";
 
-/// The largest body that `OK <bytes>` may announce before it is taken for nonsense.
+/// The largest body that `OK <bytes>` may announce; a larger one counts as a wrong reply.
 const BODY_MAX_BYTES: usize = 64 << 20;
 
-/// How much is collected of a reply that is wrong already.
+/// The most bytes of a wrong reply that are collected for the message.
 const UNEXPECTED_MAX_BYTES: usize = 4096;
 
-/// What a stage found when it looked for bytes.
+/// What a stage received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Arrived {
     /// At least one byte.
     Bytes(Vec<u8>),
-    /// The daemon closed the connection, in order or by a reset.
+    /// The daemon closed or reset the connection.
     Closed,
-    /// Nothing came as long as patience lasted.
+    /// Nothing came within the time limit.
     Nothing,
 }
 
 /// How long a stage waits for bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// A reply is due: wait for seconds before giving up.
+    /// A reply is expected: the stage waits for seconds.
     Reply,
-    /// Silence is expected: a moment is enough.
+    /// Silence is expected: the stage waits for a moment.
     Silence,
 }
 
-/// Something that holds a daemon, several connections to it, and a clock.
+/// A daemon, connections to it, and a clock.
 ///
-/// Connections are known by name. A name that was closed by either side may be connected again;
-/// it is then a new connection. Errors are sentences for the reader of a failure.
+/// Connections are known by name. After either side has closed a connection, its name may be used
+/// for a new one. Errors are sentences for a failure's message.
 pub trait Stage {
     /// Opens a connection.
     fn connect(&mut self, connection: &str) -> Result<(), String>;
     /// Sends bytes.
     fn send(&mut self, connection: &str, bytes: &[u8]) -> Result<(), String>;
-    /// Returns what has arrived since the last call, and waits if that is nothing.
+    /// Returns what has arrived since the last call; waits if nothing has.
     fn receive(&mut self, connection: &str, patience: Patience) -> Result<Arrived, String>;
-    /// Ends our direction only.
+    /// Shuts down the sending side.
     fn half_close(&mut self, connection: &str) -> Result<(), String>;
     /// Closes a connection.
     fn close(&mut self, connection: &str) -> Result<(), String>;
-    /// Sends a byte as TCP urgent data; does nothing where that cannot be.
+    /// Sends a byte as TCP urgent data; does nothing if the transport has none.
     fn urgent(&mut self, connection: &str, byte: u8) -> Result<(), String>;
-    /// Sends the daemon SIGUSR1, or what stands for it.
+    /// Sends the daemon SIGUSR1, or its equivalent.
     fn drain(&mut self) -> Result<(), String>;
     /// Lets time pass.
     fn advance(&mut self, time: Duration) -> Result<(), String>;
@@ -79,7 +79,7 @@ pub struct Outcome {
     pub transcript: String,
 }
 
-/// A script that met something else than it expected.
+/// A script whose expectations were not met.
 #[derive(Debug, Clone)]
 pub struct Failure {
     /// The line of the script.
@@ -118,7 +118,7 @@ pub fn run(
     }
 }
 
-/// Whether the script goes on after a statement.
+/// Whether the script continues after a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flow {
     Continue,
@@ -131,9 +131,9 @@ struct Run<'a> {
     ids: Ids,
     /// The line being executed, for the failure.
     line: usize,
-    /// The open connections and what arrived on them beyond what was expected so far.
+    /// The open connections, with the received bytes that no statement has taken.
     unread: BTreeMap<String, Vec<u8>>,
-    /// Connections whose last doing the daemon may not have seen yet.
+    /// Connections whose last action the daemon may not have processed yet.
     unsynchronized: BTreeSet<String>,
     has_barrier: bool,
     masks_used: BTreeSet<String>,
@@ -154,7 +154,7 @@ impl Run<'_> {
     fn statement(&mut self, statement: &Statement) -> Result<Flow, String> {
         match statement {
             Statement::On { connection, action } => {
-                // A name that is not open now will be another connection than the one it named.
+                // A name that is not open now will mean a new connection.
                 let all = matches!(action, Action::Silent) || !self.unread.contains_key(connection);
                 self.synchronize(|other| all || other != connection)?;
                 self.on_connection(connection, action)?;
@@ -249,7 +249,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Takes what fits the pattern off the connection.
+    /// Takes what matches the pattern from the received bytes.
     fn take(&mut self, connection: &str, pattern: &Pattern) -> Result<Vec<u8>, String> {
         let expectation = || {
             let shown = pattern.show();
@@ -294,7 +294,7 @@ impl Run<'_> {
         Err(format!("{}, got `{}`, then {end}", expectation(), show(unread)))
     }
 
-    /// Shows everything unread, and what comes within a moment: lines become complete so.
+    /// Shows all received bytes, and waits a moment for the rest of a line.
     fn describe_rest(&mut self, connection: &str) -> Result<String, String> {
         while self.unread(connection).len() < UNEXPECTED_MAX_BYTES {
             match self.stage.receive(connection, Patience::Silence)? {
@@ -373,8 +373,8 @@ impl Run<'_> {
         Err(format!("{expectation}, got {}", self.describe_rest(connection)?))
     }
 
-    /// Puts a barrier in if the daemon may not have seen the doings of a connection that concerns
-    /// the next statement.
+    /// Makes a barrier if the daemon may not have processed the last action of a connection for
+    /// which `concerns` is true.
     fn synchronize(&mut self, concerns: impl Fn(&str) -> bool) -> Result<(), String> {
         if !self.unsynchronized.iter().any(|other| concerns(other)) {
             return Ok(());
@@ -401,7 +401,8 @@ impl Run<'_> {
 }
 
 impl Action {
-    /// Tells whether the daemon may see this later than we go on.
+    /// Tells whether the daemon may process this action later than the next one of another
+    /// connection.
     fn awaits_no_reply(&self) -> bool {
         match self {
             Self::Send(_) | Self::Close | Self::Shutdown | Self::Urgent(_) | Self::Connect => true,
@@ -410,10 +411,10 @@ impl Action {
     }
 }
 
-/// The most differing lines that a failure names.
+/// The most differing lines in a message.
 const DIFFERENCES_MAX: usize = 8;
 
-/// Holds a body against its expected lines and tells all differences at once.
+/// Compares a body with its expected lines; the error lists all differences.
 fn compare_lines(body: &[u8], expected: &[Text], ids: Ids) -> Result<(), String> {
     let Some(text) = body.strip_suffix(b"\n") else {
         return Err(format!("expected a body that ends in LF, got `{}`", show(body)));

@@ -1,12 +1,12 @@
-//! A golden script: from its text to statements.
+//! Parses a golden script into statements.
 //!
-//! One script is one file, `NAME.txt`, with one statement a line:
+//! A script is a file, `NAME.txt`, with one statement a line:
 //!
 //! ```text
-//! # The first line tells the story: what a user would have suffered.
-//! proves Q4 E12       rules this script proves, at least one
-//! flags -z 100        flags of the daemon; it gets one of its own then
-//! fresh               needs a daemon that nobody has used
+//! # The first line says what a user would have suffered.
+//! proves Q4 E12       rules that this script proves, at least one
+//! flags -z 100        flags of the daemon, which is then started for this script
+//! fresh               needs a daemon that was never used
 //!
 //! a> put 0 0 60 1|x   connection a, opened at its first use, sends this and CR LF; | is CR LF
 //! a>> use de          sends without the CR LF at the end
@@ -14,24 +14,25 @@
 //! a< OK               alone: the header of a YAML body, which follows
 //!   ---               in indented lines; its size is checked, too
 //! a: silent           nothing more has come
-//! a: closed           the daemon closed; also close and shutdown (by us), connect, urgent X
+//! a: closed           the daemon closed; also close and shutdown (by the script), connect,
+//!                     urgent X
 //! +2s                 time passes; also +500ms
 //! drain               the daemon gets SIGUSR1
 //! when MASK           this part runs on a daemon known to differ (see `dialect`),
-//! otherwise           this one, which may be missing, on the others
+//! otherwise           this part, which may be missing, runs on the others
 //! end
-//! repeat 3            the lines three times; %i, %i+5 in them count the rounds
+//! repeat 3            repeats the lines three times; %i, %i+5 in them count the rounds
 //! end
 //! stop                the end of the script, from inside a `when`
 //! ```
 //!
 //! In texts, `\r \n \0 \t \\ \| \% \{ \xHH` are escapes, `%N` is the script's N-th job id and
-//! `{TEXT*N}` repeats. What is expected may hold `{int}`, `{57..60}` and `{any}`, which ends at the
+//! `{TEXT*N}` repeats. Expectations may contain `{int}`, `{57..60}` and `{any}`, which ends at the
 //! next literal or at the end of the line.
 //!
-//! Here it is only read; [`run()`](crate::run()) executes it. Every error names the file and the
-//! line, and nothing is guessed: a line that is not understood is refused, and so is a mask that
-//! [`dialect`](crate::dialect) does not list, since a misspelt `when` would silently never hold.
+//! [`run()`](crate::run()) executes a script. Every error names the file and the line. An unknown
+//! statement is an error, and so is a mask that [`dialect`](crate::dialect) does not list, because
+//! a misspelt `when` would silently never apply.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -42,26 +43,26 @@ use std::time::Duration;
 use crate::dialect::Dialect;
 use crate::text::{Text, Use};
 
-/// The most rounds of one `repeat`.
+/// The most rounds of a `repeat`.
 const REPEAT_ROUNDS_MAX: u64 = 1_000_000;
 
-/// One parsed golden script.
+/// A parsed golden script.
 #[derive(Debug, Clone)]
 pub struct Script {
     /// The file's name without `.txt`.
     pub name: String,
     /// The comment at its top: what a user would have suffered.
     pub description: String,
-    /// The ids of the rules it proves, in the order of the file.
+    /// The rules that it proves, in the order of the file.
     pub proves: Vec<String>,
-    /// The flags its daemon must be started with.
+    /// The flags of its daemon.
     pub flags: Vec<String>,
-    /// Whether it needs a daemon that nobody has used.
+    /// Whether it needs a daemon that was never used.
     pub fresh: bool,
     pub(crate) lines: Vec<Line>,
 }
 
-/// A statement and where it stands.
+/// A statement and its line number.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
     pub(crate) number: usize,
@@ -78,7 +79,7 @@ pub(crate) enum Statement {
     Repeat { rounds: u64, lines: Vec<Line> },
 }
 
-/// What happens on one connection.
+/// An action on a connection.
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
     Send(Text),
@@ -93,10 +94,10 @@ pub(crate) enum Action {
     Connect,
 }
 
-/// Says where a script is wrong, and how.
+/// An error in a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptError {
-    /// The script's file, as far as it is known.
+    /// The script's file, if it is known.
     pub file: String,
     /// The line, from 1; 0 if the file itself could not be read.
     pub line: usize,
@@ -133,7 +134,8 @@ impl Script {
         Self::parse(&name, &text)
     }
 
-    /// Reads every script of a directory, sorted by name; the first one that is wrong is the error.
+    /// Reads every script of a directory, sorted by name. The first script with an error is the
+    /// result's error.
     pub fn load_dir(directory: &Path) -> Result<Vec<Self>, ScriptError> {
         Self::files(directory)?.iter().map(|path| Self::load(path)).collect()
     }
@@ -149,7 +151,7 @@ impl Script {
         Ok(paths)
     }
 
-    /// Names the masks that stand in a `when`.
+    /// Returns the masks that are used in a `when`.
     pub fn masks(&self) -> BTreeSet<String> {
         let mut masks = BTreeSet::new();
         walk(&self.lines, &mut |statement| {
@@ -160,15 +162,15 @@ impl Script {
         masks
     }
 
-    /// Tells whether the script may only meet a daemon started for it: it has flags, wants a fresh
-    /// one, or drains it.
+    /// Tells whether the script needs a daemon of its own: it has flags, says `fresh`, or drains
+    /// the daemon.
     pub fn needs_own_daemon(&self) -> bool {
         let mut drains = false;
         walk(&self.lines, &mut |statement| drains |= matches!(statement, Statement::Drain));
         drains || self.fresh || !self.flags.is_empty()
     }
 
-    /// Adds up the time steps: on a socket the script takes at least about so long.
+    /// Returns the sum of all time steps. On sockets the script takes at least this long.
     pub fn total_delay(&self) -> Duration {
         total_delay(&self.lines)
     }
@@ -178,7 +180,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> ScriptError {
     ScriptError { file: path.display().to_string(), line: 0, message: error.to_string() }
 }
 
-/// Visits every statement, inner ones after the one that holds them.
+/// Visits every statement; inner ones after the one that contains them.
 fn walk(lines: &[Line], visit: &mut dyn FnMut(&Statement)) {
     for line in lines {
         visit(&line.statement);
@@ -205,7 +207,7 @@ fn total_delay(lines: &[Line]) -> Duration {
     each.fold(Duration::ZERO, Duration::saturating_add)
 }
 
-/// A line number and what is wrong there.
+/// A line number and the error there.
 type LineError = (usize, String);
 
 /// How a block of statements ended.
@@ -216,7 +218,7 @@ enum BlockEnd {
     File,
 }
 
-/// What encloses the statement being read.
+/// The blocks that contain the statement.
 #[derive(Debug, Clone, Copy, Default)]
 struct Enclosing {
     when: bool,
@@ -231,7 +233,7 @@ impl Enclosing {
 
 struct Parser<'a> {
     lines: Vec<&'a str>,
-    /// How many lines have been read, so the number of the last one.
+    /// The number of the line that was read last.
     line_number: usize,
     script: Script,
 }
@@ -246,7 +248,7 @@ impl<'a> Parser<'a> {
             fresh: false,
             lines: Vec::new(),
         };
-        // Not `str::lines`, which would forgive a CR at the end of a line.
+        // `str::lines` would accept a CR at the end of a line.
         let mut lines: Vec<&str> = text.split('\n').collect();
         if lines.last() == Some(&"") {
             lines.pop();
@@ -305,7 +307,7 @@ impl<'a> Parser<'a> {
         Ok(Some(line))
     }
 
-    /// Reads statements up to the end of the block they stand in.
+    /// Reads statements up to the end of the enclosing block.
     fn block(&mut self, enclosing: Enclosing) -> Result<(Vec<Line>, BlockEnd), LineError> {
         let mut lines = Vec::new();
         while let Some(line) = self.next_line()? {
@@ -322,7 +324,7 @@ impl<'a> Parser<'a> {
         Ok((lines, BlockEnd::File))
     }
 
-    /// Takes a line that is about the script as a whole, and says whether it was one.
+    /// Parses a line about the whole script; false if it is none.
     fn head(&mut self, line: &str, is_head: bool, enclosing: Enclosing) -> Result<bool, LineError> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let words = rest.split_whitespace().map(str::to_owned);
@@ -401,7 +403,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads `a> …`, `a>> …`, `a< …` and `a: …`; other lines give `None`.
+    /// Parses `a> …`, `a>> …`, `a< …` and `a: …`; other lines give `None`.
     fn on_connection(
         &mut self,
         line: &str,
@@ -482,7 +484,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Reads `2s` or `500ms`.
+/// Parses `2s` or `500ms`.
 fn duration(step: &str) -> Option<Duration> {
     if let Some(number) = step.strip_suffix("ms") {
         return number.parse().ok().map(Duration::from_millis);

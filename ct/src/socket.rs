@@ -1,6 +1,6 @@
-//! A stage over sockets: any daemon that listens somewhere, met as its clients meet it.
+//! A stage over sockets, for any daemon that listens at an address.
 //!
-//! Plain blocking sockets with time limits. Time steps are real sleeps.
+//! The sockets block, with time limits. Time steps are real sleeps.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use crate::os;
 use crate::run::{Arrived, Patience, Stage};
 
-/// How long a reply that is due may take on a busy machine.
+/// Time limit of an expected reply, long enough for a busy machine.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long silence is listened to: barriers have seen to it that nothing is on its way.
+/// How long silence is observed. Short, because barriers ensure that nothing is on its way.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(80);
-/// How long the daemon may refuse to take what we send.
+/// Time limit of a write to a daemon that does not read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One connection, over TCP or a UNIX socket.
@@ -67,12 +67,13 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Ends our direction before the descriptor is closed.
+    /// Shuts down the sending side before the descriptor is closed.
     ///
-    /// Closing alone could be late: while another thread starts a daemon, the child holds a copy of
-    /// every descriptor between fork and exec, and the daemon at the other end sees no hang-up.
+    /// Closing alone may take effect late. While another thread starts a daemon, the child has a
+    /// copy of every descriptor between fork and exec, and the daemon at the other end sees no
+    /// hang-up.
     fn drop(&mut self) {
-        // Fails only where there is no connection any more.
+        // Fails only if the connection is closed.
         let _ = self.shut_down_writing();
     }
 }
@@ -106,21 +107,22 @@ pub struct SocketStage {
     pid: Option<u32>,
     streams: HashMap<String, Stream>,
     began: Instant,
-    /// What was spent so far on waiting that the script asks for.
+    /// The time spent on waiting that the script asks for.
     time_waited: Duration,
 }
 
 impl SocketStage {
-    /// Prepares a stage for `host:port` or `unix:/path`; connects nowhere yet.
+    /// Makes a stage for `host:port` or `unix:/path`; connects nowhere yet.
     ///
-    /// With the daemon's pid scripts may drain it. The caller keeps the process unreaped as long.
+    /// With the daemon's pid, scripts may drain it. The caller must not reap the process while the
+    /// stage is in use.
     pub fn new(address: &str, pid: Option<u32>) -> Self {
         let (streams, began, time_waited) = (HashMap::new(), Instant::now(), Duration::ZERO);
         Self { address: address.to_owned(), pid, streams, began, time_waited }
     }
 
-    /// Returns how far the daemon's clock is ahead of the script's: what all the sending and
-    /// receiving took so far, and what sleeps took beyond their time.
+    /// Returns how far the daemon's clock is ahead of the script's: the time spent on sending and
+    /// receiving, and on sleeps that took too long.
     pub fn lateness(&self) -> Duration {
         self.began.elapsed().saturating_sub(self.time_waited)
     }
@@ -130,7 +132,7 @@ impl SocketStage {
     }
 }
 
-/// Turns an error into a sentence.
+/// Makes a message of an error.
 fn describe<'a>(doing: &'a str, connection: &'a str) -> impl Fn(io::Error) -> String + 'a {
     move |error| format!("{connection} could not {doing}: {error}")
 }
@@ -217,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// Accepts one connection and lets `serve` have it while `test` plays on the stage.
+    /// Accepts one connection, and runs `serve` on it and `test` on the stage.
     fn with_peer(serve: impl FnOnce(TcpStream) + Send, test: impl FnOnce(&mut SocketStage)) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();

@@ -1,25 +1,25 @@
 //! The text of a golden script: what a line sends, or what it expects.
 //!
-//! [`Text`] is parsed once; [`Text::bytes`] and [`Text::pattern`] fill in the job ids of one run.
-//! A [`Pattern`] is held against bytes as they arrive, so it knows "not yet" beside yes and no. It
-//! never goes back: `{any}` ends at the first place where the literal after it stands.
+//! [`Text`] is parsed once; [`Text::bytes`] and [`Text::pattern`] fill in the job ids of one run. A
+//! [`Pattern`] is matched against bytes as they arrive, so a match may be complete, partial or
+//! impossible. It never backtracks: `{any}` ends at the first place where the next literal matches.
 
 use std::fmt::Write as _;
 
-/// The most bytes that one `{TEXT*N}` may make, so that a slip of the pen stays harmless.
+/// The most bytes of one `{TEXT*N}`, which bounds the effect of a mistake.
 const REPEATED_MAX_BYTES: usize = 64 << 20;
 
-/// Where a text stands: expectations know placeholders, texts to send do not.
+/// What a text is for: only expectations may have placeholders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     Send,
     Expect,
 }
 
-/// The numbers that ids of a script are counted from in one run.
+/// What the job ids of a script are relative to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ids {
-    /// The highest id the daemon had given before the script.
+    /// The highest id that the daemon had given before the script.
     pub(crate) base: u64,
     /// The round of the enclosing `repeat`, from 1.
     pub(crate) round: u64,
@@ -40,7 +40,7 @@ enum Piece {
     Range(i64, i64),
 }
 
-/// A parsed text, not yet bound to the ids of a run.
+/// A parsed text, without the ids of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Text(Vec<Piece>);
 
@@ -61,14 +61,14 @@ impl Text {
         Ok(text)
     }
 
-    /// Adds literal bytes, usually the end of the line.
+    /// Appends literal bytes, usually CR LF.
     pub(crate) fn followed_by(mut self, ending: &[u8]) -> Self {
         let mut pieces = Pieces(std::mem::take(&mut self.0));
         pieces.literal(ending);
         Self(pieces.0)
     }
 
-    /// Tells whether an id of a `repeat` round stands in it.
+    /// Tells whether it has the id of a `repeat` round.
     pub(crate) fn has_round(&self) -> bool {
         self.0.iter().any(|piece| matches!(piece, Piece::RoundId(_)))
     }
@@ -83,7 +83,7 @@ impl Text {
         literals.flatten().collect()
     }
 
-    /// Fills in the ids, after which only literals and placeholders are left.
+    /// Fills in the ids, so that only literals and placeholders remain.
     pub(crate) fn pattern(&self, ids: Ids) -> Pattern {
         let mut bound = Pieces::default();
         for piece in &self.0 {
@@ -98,7 +98,7 @@ impl Text {
     }
 }
 
-/// Pieces in which no two literals are neighbours.
+/// Pieces without two literals in a row.
 #[derive(Debug, Default)]
 struct Pieces(Vec<Piece>);
 
@@ -123,7 +123,7 @@ impl Pieces {
     }
 }
 
-/// Eats the source of a text from the left.
+/// Parses a text from the left.
 struct Reader<'a> {
     rest: &'a str,
     purpose: Use,
@@ -191,7 +191,7 @@ impl Reader<'_> {
         let end = self.rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(self.rest.len());
         let (digits, after) = self.rest.split_at(end);
         self.rest = after;
-        // Half the range, so that a base can be added without a check.
+        // A small enough number that adding a base cannot overflow.
         digits.parse().ok().filter(|&number: &u64| number <= u64::MAX / 4).ok_or(())
     }
 
@@ -239,25 +239,25 @@ fn range(inside: &str) -> Option<Piece> {
     (low <= high).then_some(Piece::Range(low, high))
 }
 
-/// A text with its ids filled in, ready to be held against what arrives.
+/// A text with its ids filled in, ready to be matched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pattern(Vec<Piece>);
 
-/// What holding a pattern against the bytes so far has shown.
+/// The result of matching a pattern against the bytes so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Match {
-    /// The first so many bytes are what was expected.
+    /// The pattern matches this many bytes.
     Complete(usize),
-    /// All right so far, but more must come.
+    /// The bytes match so far; more must come.
     Partial,
-    /// Whatever comes, it cannot be what was expected.
+    /// The bytes do not match, whatever follows.
     Mismatch,
 }
 
 impl Pattern {
-    /// Holds the pattern against the beginning of `bytes`.
+    /// Matches the pattern against the beginning of `bytes`.
     ///
-    /// A pattern that ends in a placeholder fits only when something else follows: expectations
+    /// A pattern that ends in a placeholder matches only if something else follows; expectations
     /// always end in CR LF.
     pub(crate) fn match_prefix(&self, bytes: &[u8]) -> Match {
         let mut at = 0;
@@ -269,7 +269,7 @@ impl Pattern {
                     match_number(rest, |number| (*low..=*high).contains(&number))
                 }
                 Piece::Any => match_any(self.0.get(index + 1), rest),
-                // Ids became literals; what is left here is `{int}`.
+                // Ids have become literals, so this is `{int}`.
                 Piece::Int | Piece::Id(_) | Piece::RoundId(_) => match_number(rest, |_| true),
             };
             match step {
@@ -280,7 +280,7 @@ impl Pattern {
         Match::Complete(at)
     }
 
-    /// Tells whether the pattern is exactly `bytes`, which end there: a line without its ending.
+    /// Tells whether the pattern matches the whole of a line, given without its ending.
     pub(crate) fn matches_line(&self, bytes: &[u8]) -> bool {
         let mut parts = Pieces(self.0.clone());
         parts.literal(b"\n");
@@ -328,7 +328,7 @@ fn match_number(rest: &[u8], accepted: impl Fn(i64) -> bool) -> Match {
     }
 }
 
-/// `{any}` reaches to the literal after it, and never over the end of a line.
+/// `{any}` extends to the next literal, but never beyond the end of a line.
 fn match_any(next: Option<&Piece>, rest: &[u8]) -> Match {
     let literal: &[u8] = match next {
         Some(Piece::Literal(literal)) => literal,
@@ -349,7 +349,7 @@ fn match_any(next: Option<&Piece>, rest: &[u8]) -> Match {
 
 /// The length from which a run of one byte is written `{x*N}`.
 const RUN_MIN_BYTES: usize = 24;
-/// The most characters that [`show`] makes before it says how much it left out.
+/// The length from which [`show`] leaves the rest out.
 const SHOWN_MAX_CHARS: usize = 1500;
 
 /// Writes bytes as a script would: `|` for CR LF, escapes, and long runs as `{x*N}`.

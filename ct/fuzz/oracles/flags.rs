@@ -1,4 +1,4 @@
-//! Any arguments: they are read or refused in one line, and what is read keeps its bounds.
+//! Any arguments: they are accepted, or rejected in one line; accepted values keep their bounds.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
@@ -7,7 +7,7 @@ use beanstalkd::{
     proto::JOB_SIZE_LIMIT,
 };
 
-/// Judges arguments with a NUL between them.
+/// Checks arguments that are separated by NUL.
 pub(crate) fn check(input: &[u8]) {
     let arguments: Vec<_> = input.split(|&byte| byte == 0).map(OsStr::from_bytes).collect();
     match cli::parse(&arguments) {

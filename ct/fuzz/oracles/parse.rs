@@ -1,11 +1,11 @@
-//! Any line, read by the daemon's parser and by one so plain that it can be seen correct: both
-//! must come to the same command, or to the same refusal.
+//! Any line, parsed by the daemon and by a reference parser that is simple enough to be seen
+//! correct. Both must return the same command, or the same error.
 
 use beanstalkd::proto;
 
 use crate::reference;
 
-/// Judges lines; the two bytes in front choose what `-z` allows.
+/// Checks lines; the first two bytes are the limit of `-z`.
 pub(crate) fn check(input: &[u8]) {
     let Some((limit, lines)) = input.split_first_chunk() else { return };
     let limit = u32::from(u16::from_le_bytes(*limit));

@@ -1,11 +1,11 @@
-//! How a line is read, a second time: no table, no cleverness, every number as text. It shares
-//! only the vocabulary with the daemon's parser, so that one mistake is not made twice.
+//! A reference parser for lines: no table, no optimization, every number as text. It shares only
+//! its types with the daemon's parser, so that one mistake is not made twice.
 
 use beanstalkd::proto::{Command, ParseError, PutHeader, Verb};
 
 const BAD: ParseError = ParseError::BadFormat(None);
 
-/// Reads a line, given without its CR LF.
+/// Parses a line, given without its CR LF.
 pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, ParseError> {
     if line.contains(&0) || line.contains(&b'\r') {
         return Err(BAD);
@@ -94,8 +94,8 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Pars
     }
 }
 
-/// Whether the first line of a connection is HTTP: a word in upper case and an address, or three
-/// words of which the last names it. Of a line that is too long only the beginning is there.
+/// Tells whether the first line of a connection is HTTP: a word in upper case and an address, or
+/// three words of which the last names it. Of a line that is too long only the beginning is given.
 pub(crate) fn is_http(line: &[u8], is_whole: bool) -> bool {
     let text = String::from_utf8_lossy(line);
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
@@ -107,7 +107,7 @@ pub(crate) fn is_http(line: &[u8], is_whole: bool) -> bool {
     names_it || method == "CONNECT" || target.contains(['/', '*', ':', '.'])
 }
 
-/// What takes no arguments is known by its beginning, and malformed with anything behind it.
+/// A command without arguments is recognized by its beginning; anything after it is a format error.
 fn unread(line: &[u8]) -> ParseError {
     let known = [
         "reserve",
@@ -136,8 +136,8 @@ fn without_spaces(mut rest: &[u8]) -> &[u8] {
     rest
 }
 
-/// Spaces, then digits. As text, a number is too large if it has more digits than the largest, or
-/// as many and comes behind it in the order of words.
+/// Parses spaces, then digits. As text, a number is too large if it has more digits than the
+/// largest, or as many and sorts after it.
 fn digits<'a>(rest: &'a [u8], largest: &str) -> Result<(u64, &'a [u8]), ParseError> {
     let rest = without_spaces(rest);
     let mut length = 0;
@@ -187,7 +187,7 @@ fn name(rest: &[u8]) -> Result<&str, ParseError> {
     Ok(std::str::from_utf8(rest).expect("letters are text"))
 }
 
-/// C's `strtoul`: white space, a sign, digits, and whatever follows; the low 32 bits count.
+/// C's `strtoul`: white space, a sign, digits, and any text; the low 32 bits count.
 fn kick(rest: &[u8]) -> Result<Command<'_>, ParseError> {
     let mut rest = rest;
     while !rest.is_empty() && matches!(rest[0], b' ' | 9..=13) {

@@ -1,8 +1,9 @@
-//! Any bytes as a binlog, or any damage to a sound one: a start must not panic nor hang, and every
-//! job it found must be there again at the next one, when all that was damaged has been written
-//! anew, but for those that were deleted meanwhile. What was damaged must be kept as it was. An
-//! inspection must find the same. A start that is refused memory, descriptors or permission at any
-//! call must leave everything to the next one.
+//! Any bytes as a binlog, or any damage to a sound one.
+//!
+//! A start must neither panic nor hang. Every job it found must exist at the next start, when
+//! damaged segments have been rewritten, except for jobs deleted meanwhile. Damaged files must be
+//! kept unchanged. An inspection must find the same. A start that fails for want of memory,
+//! descriptors or permission at any call must change nothing that the next start finds.
 #![expect(clippy::disallowed_types, reason = "the oracle and the daemon share the disk")]
 
 use std::{
@@ -22,24 +23,24 @@ use beanstalkd::{
     wal::{self, Disk, Name, Options, Outcome, Report, Sync, Wal},
 };
 
-/// The system's number of the error with which a disk refuses to read what it once wrote.
+/// The error of a disk that cannot read what it once wrote.
 const EIO: i32 = 5;
 
 type Files = BTreeMap<Name, Vec<u8>>;
 
-/// What a system may refuse at any call: `EMFILE`, `ENOMEM`, `EACCES`, `EROFS`.
+/// Errors that any call may return: `EMFILE`, `ENOMEM`, `EACCES`, `EROFS`.
 const REFUSALS: [i32; 4] = [24, 12, 13, 30];
 
-/// Files in memory; nothing is ever lost, but a file may be unreadable.
+/// Files in memory. Nothing is ever lost, but a file may be unreadable.
 #[derive(Debug, Default, Clone)]
 struct Memory {
     files: Rc<RefCell<Files>>,
     unreadable: Option<(Name, i32)>,
-    /// How many calls are granted before one is refused, and the error of that one.
+    /// The number of calls that succeed before one fails, and its error.
     refusal: Option<(Rc<Cell<u32>>, i32)>,
 }
 
-/// Memory that is there for this number of tries, and never after them.
+/// Memory that is available for this number of checks, and never after them.
 #[derive(Debug)]
 struct Scarce(u32);
 
@@ -52,7 +53,7 @@ impl memory::Memory for Scarce {
 }
 
 impl Memory {
-    /// Fails if this call is the one to refuse; later ones are granted again.
+    /// Fails if this call is the chosen one; later calls succeed again.
     fn ask(&self) -> io::Result<()> {
         let Some((left, error)) = &self.refusal else { return Ok(()) };
         match left.replace(left.get().wrapping_sub(1)) {
@@ -147,11 +148,10 @@ fn calendar() -> Calendar {
     Calendar::new(START, 1_700_000_000_000_000_000)
 }
 
-/// What is known of a job, its tube and its body. If it is ready its deadline has passed, and says
-/// nothing any more.
+/// A job's id, tube, body and record. The deadline of a ready job has passed and is not compared.
 type Found = (u64, String, Vec<u8>, String);
 
-/// All jobs, each in its place, taken out of the queue one by one.
+/// Takes all jobs out of the queue, one by one.
 fn drain(queue: &mut Queue) -> Vec<Found> {
     let mut found = Vec::new();
     let names: Vec<String> = queue.tube_names().map(str::to_owned).collect();
@@ -175,8 +175,8 @@ fn open(disk: &Memory) -> io::Result<(Queue, Wal, Report)> {
     open_with(disk, 4096)
 }
 
-/// Starts with what is refused at some call, which must not change what the next start finds; and
-/// if it was memory, not a byte.
+/// Starts with one failing call. That must not change what the next start finds; if memory was
+/// short, it must not change a byte.
 fn check_failed_calls(files: &Files, granted: u32) {
     let open_copy = |memory: Option<Scarce>, refusal| {
         let files = Rc::new(RefCell::new(files.clone()));
@@ -224,8 +224,7 @@ fn open_with(disk: &Memory, segment_size: u64) -> io::Result<(Queue, Wal, Report
     Ok((queue, wal, report))
 }
 
-/// Lets the log do all it still has to do: whatever was damaged is written again, a piece in a
-/// turn.
+/// Commits until the binlog has nothing left to do; damaged segments are rewritten in pieces.
 fn commit_until_idle(queue: &Queue, wal: &mut Wal) {
     let mut turns = 0;
     while wal.next_deadline().is_some_and(|at| at <= START) {
@@ -236,13 +235,13 @@ fn commit_until_idle(queue: &Queue, wal: &mut Wal) {
     wal.check();
 }
 
-/// The next job of a tube, whatever its state.
+/// Returns the next job of a tube, whatever its state.
 fn first(queue: &Queue, tube: Key<Tube>) -> Option<Key<Job>> {
     let first = queue.first_ready(tube).or_else(|| queue.first_delayed(tube));
     first.or_else(|| queue.first_buried(tube))
 }
 
-/// Life goes on: of each tube one job is deleted, and one is put into a new one and buried.
+/// Deletes one job of each tube, puts one into a new tube and buries it.
 fn change_some_jobs(queue: &mut Queue, wal: &mut Wal) {
     let names: Vec<String> = queue.tube_names().map(str::to_owned).collect();
     for tube in names.iter().filter_map(|name| queue.find_tube(name)).collect::<Vec<_>>() {
@@ -265,8 +264,8 @@ fn change_some_jobs(queue: &mut Queue, wal: &mut Wal) {
     wal.check();
 }
 
-/// A sound binlog of a few jobs in all states: in several small segments, or mostly in one that is
-/// so large that its mark is repeated.
+/// Returns a sound binlog of a few jobs in all states: several small segments, or mostly one that
+/// is so large that its mark is repeated.
 fn sound_binlog(is_large: bool) -> &'static Files {
     static SMALL: OnceLock<Files> = OnceLock::new();
     static LARGE: OnceLock<Files> = OnceLock::new();
@@ -304,7 +303,7 @@ fn make_sound_binlog(segment_size: u64, length: usize) -> Files {
     disk.files.take()
 }
 
-/// The fuzzer's bytes as files: each two bytes of length, then so much of what is left.
+/// Reads the input as files: two bytes of length, then the contents, again and again.
 fn any_files(mut input: &[u8]) -> Files {
     let mut files = Files::new();
     while let Some((length, rest)) = input.split_first_chunk() {
@@ -317,7 +316,7 @@ fn any_files(mut input: &[u8]) -> Files {
     files
 }
 
-/// The fuzzer's bytes as things that are done to sound files.
+/// Reads the input as edits of sound files.
 fn damaged_files(is_large: bool, input: &[u8]) -> Files {
     let mut files = sound_binlog(is_large).clone();
     for edit in input.chunks_exact(6) {
@@ -331,7 +330,7 @@ fn damaged_files(is_large: bool, input: &[u8]) -> Files {
             3 => bytes[at..end].fill(edit[5]),
             4 => bytes.truncate(at),
             5 => {
-                // A piece of it once more, where it does not belong.
+                // A copied piece in the wrong place.
                 let piece = bytes[at..end].to_vec();
                 let to = usize::from(edit[5]) * 16 % (bytes.len() + 1);
                 bytes.splice(to..to, piece);
@@ -349,14 +348,14 @@ fn damaged_files(is_large: bool, input: &[u8]) -> Files {
     files
 }
 
-/// Judges a binlog made of any bytes.
+/// Checks a binlog made of any bytes.
 pub(crate) fn check(input: &[u8]) {
     let Some((&mode, input)) = input.split_first() else { return };
     let files = match mode & 1 {
         0 => any_files(input),
         _ => damaged_files(mode & 128 > 0, input),
     };
-    // The input decides after how many calls one is refused.
+    // The input decides which call fails.
     check_failed_calls(&files, input.iter().fold(0, |sum, &byte| sum ^ u32::from(byte)) % 64);
     let unreadable = match mode >> 1 & 7 {
         0 => Some(EIO),

@@ -1,7 +1,8 @@
-//! The whole server without sockets: several connections that send any bytes, whole or in pieces,
-//! go away at any moment, and a clock that jumps. Every invariant must hold after each step, and
-//! every byte of every reply is judged by the simulator's model, which gets the same bytes as read
-//! by the plain reference. In the end all counters are asked for.
+//! The whole server without sockets: several connections that send any bytes in any pieces and
+//! close at any moment, and a clock that jumps.
+//!
+//! Every invariant must hold after each step. The simulator's model gets the same bytes through the
+//! reference parser and judges every byte of every reply. At the end all counters are compared.
 
 use std::time::Duration;
 
@@ -14,22 +15,20 @@ use crate::{
     world::{Arrival, World},
 };
 
-/// Large bodies cost time, and teach no more than these.
+/// Larger bodies would only take time.
 const JOB_SIZE_LIMIT: u32 = 8000;
 const PEERS: usize = 6;
 
-/// The longest line, with its CR LF, as the protocol's description has it.
+/// The longest line of the protocol, with its CR LF.
 const LINE_LIMIT: usize = 224;
 
-/// The bytes of one client, as the model is to take them: a plain second reading of lines and
-/// bodies, which sees all that was ever sent and forgets what it has read.
+/// Parses the bytes of one client for the model: a plain second implementation of lines and bodies.
 #[derive(Debug, Default)]
 struct Reading {
     bytes: Vec<u8>,
-    /// How long the body is that comes next, with its CR LF, and what it is answered if it is
-    /// skipped.
+    /// The length of the body that comes next, with its CR LF, and its reply if it is skipped.
     body: Option<(usize, Option<&'static str>)>,
-    /// The first line has been seen.
+    /// Whether the first line has been seen.
     has_spoken: bool,
 }
 
@@ -123,10 +122,10 @@ impl Reading {
     }
 }
 
-/// A few are kept apart from small ones, and one is too large.
+/// Some are stored differently from small ones, and one is too large.
 const SIZES: [usize; 16] = [0, 0, 1, 1, 1, 5, 5, 5, 20, 20, 20, 20, 300, 4095, 8000, 8001];
 
-/// The fuzzer's bytes, as choices.
+/// The fuzzer's bytes as a sequence of choices.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -140,8 +139,7 @@ impl Choices<'_> {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// A command that means something more often than not: few tubes, few priorities, short
-    /// times, small ids.
+    /// Makes a command that is mostly valid: few tubes, few priorities, short times, small ids.
     fn command(&mut self) -> Vec<u8> {
         let verb = self.byte();
         let pri = self.among(&["0", "1", "1023", "1024", "4294967295", "4294967296"]);
@@ -181,7 +179,7 @@ impl Choices<'_> {
             _ => match self.byte() % 4 {
                 0 => "quit".into(),
                 1 => String::new(),
-                // About as long as a line and a name may be.
+                // Around the longest line and the longest name.
                 2 => {
                     let start = self.among(&["", "use ", "GET /"]);
                     format!("{start}{}", "x".repeat(194 + 2 * usize::from(id)))
@@ -244,7 +242,7 @@ impl Comparison {
         }
     }
 
-    /// One step, as the fuzzer chooses.
+    /// Does one step, chosen by the fuzzer.
     fn step(&mut self, choices: &mut Choices<'_>) {
         let (what, who) = (choices.byte(), choices.byte());
         let open: Vec<_> = (0..self.readings.len()).filter(|&it| self.model.is_open(it)).collect();
@@ -296,7 +294,7 @@ impl Comparison {
         }
     }
 
-    /// Asks for all counters.
+    /// Compares all counters.
     fn audit(&mut self) {
         let auditor = self.connect();
         let questions = self.model.questions();
@@ -306,7 +304,7 @@ impl Comparison {
     }
 }
 
-/// Judges what any bytes, read as choices, do to a server.
+/// Checks what any bytes, read as choices, do to a server.
 pub(crate) fn check(input: &[u8]) {
     let mut choices = Choices(input);
     let arrival = match choices.byte() % 4 {
@@ -314,7 +312,7 @@ pub(crate) fn check(input: &[u8]) {
         1 => Arrival::Pieces(Prng::new(choices.byte().into())),
         _ => Arrival::Whole,
     };
-    // Into the least of them two jobs of a usual size fit to the byte.
+    // The smallest has room for exactly two jobs of a usual size.
     let memory_limit =
         choices.among(&[None, None, None, Some(2 * (20 + 130)), Some(1000), Some(50_000)]);
     let mut world = World::new(arrival, JOB_SIZE_LIMIT);
@@ -330,7 +328,7 @@ pub(crate) fn check(input: &[u8]) {
         comparison.compare();
     }
     comparison.audit();
-    // Once in a lifetime: longer than any delay and any time to run.
+    // Longer than any delay and any time to run.
     comparison.advance(u64::from(u32::MAX) * SECOND + SECOND);
     comparison.compare();
     comparison.audit();

@@ -1,7 +1,7 @@
-//! Side by side: every scenario on every target, in turn, round after round.
+//! Runs every scenario on every target in turn, round after round.
 //!
-//! What one round measures on all targets lies within seconds, so the ratios of a round are fair
-//! even where the machine's speed drifts; their median is what counts, and their spread is shown.
+//! The measurements of one round lie within seconds, so their ratios are fair even if the machine's
+//! speed drifts. A row shows the median of the ratios and their range.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,45 +17,45 @@ use super::stats::{Spread, pairwise_ratios};
 use super::syscalls::SyscallCounter;
 use super::target::{PreparedDaemon, Target};
 
-/// What one measurement gave, by the name of the figure; times are in microseconds.
+/// The figures of one measurement by name; times are in microseconds.
 pub type Sample = BTreeMap<String, f64>;
 
-/// A line of the table: one thing that was done to all targets.
+/// A row of the table: one phase of a scenario on all targets.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// The scenario's name, and the phase's.
+    /// The names of scenario and phase.
     pub name: String,
     /// What was done.
     pub about: String,
-    /// What varies along its curve, and its value.
+    /// What varies along the curve, and its value.
     pub curve: Option<(String, f64)>,
-    /// What each target gave, in the order of the command line.
+    /// The results of the targets, in the order of the command line.
     pub results: Vec<Outcome>,
-    /// What the first target gave without the crowd, in turn with these. Its label is the name of
-    /// the row where that is done to all targets.
+    /// The first target's results without background state, measured in turn with the others. Its
+    /// label is the name of the row in which all targets do the same.
     pub base: Option<Outcome>,
 }
 
 impl Row {
-    /// Returns what one side gave: a target, or behind the last of them the base.
+    /// Returns the results of a participant: a target, or after the last of them the base.
     fn side(&mut self, index: usize) -> Option<&mut Outcome> {
         self.results.get_mut(index).or(self.base.as_mut())
     }
 }
 
-/// What one target gave in one row.
+/// The results of one target in one row.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// The target.
+    /// The target's label.
     pub label: String,
-    /// One for each round.
+    /// One sample for each round.
     pub samples: Vec<Sample>,
-    /// Why there are none, or no more.
+    /// Why samples are missing, if they are.
     pub error: Option<String>,
 }
 
 impl Outcome {
-    /// Returns median and ends of a figure, if it was measured.
+    /// Returns median and range of a figure, if it was measured.
     pub fn spread(&self, figure: &str) -> Option<Spread> {
         let values: Vec<f64> =
             self.samples.iter().filter_map(|sample| sample.get(figure).copied()).collect();
@@ -71,7 +71,7 @@ impl Outcome {
         if ratios.is_empty() { None } else { Some(Spread::of(&ratios)) }
     }
 
-    /// Says which side had no time left: the daemon, the load, both or none.
+    /// Tells which side was saturated: the daemon, the load, both or none.
     ///
     /// Time in which a side was ready to run but others had its core counts as busy.
     pub fn saturated(&self) -> &'static str {
@@ -91,17 +91,17 @@ impl Outcome {
 /// How a comparison is run.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// What is compared; the first against each of the others.
+    /// The programs; the first is compared with each of the others.
     pub targets: Vec<Target>,
     /// How much is measured.
     pub effort: Effort,
-    /// Where binlogs may be kept.
+    /// The parent directory of the binlogs.
     pub scratch: PathBuf,
-    /// Where daemons and load run.
+    /// The cores of daemons and load.
     pub cores: Cores,
 }
 
-/// Runs scenarios one after the other and keeps daemons whose state fits the next one too.
+/// Runs scenarios one after the other. A daemon is kept if its state fits the next scenario.
 #[derive(Debug)]
 pub struct Comparison {
     config: Config,
@@ -109,13 +109,13 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Prepares nothing yet.
+    /// Makes a comparison; starts nothing yet.
     pub fn new(config: Config) -> Self {
         let prepared = (0..=config.targets.len()).map(|_| None).collect();
         Self { config, prepared }
     }
 
-    /// Runs one scenario; a target that fails says why in its rows and does not stop the others.
+    /// Runs one scenario. A target that fails has the error in its rows, and the others continue.
     pub fn run(&mut self, scenario: &Scenario, progress: &mut dyn FnMut(&str)) -> Vec<Row> {
         match &scenario.work {
             Work::Phases(phases) => self.run_phases(scenario, phases, progress),
@@ -144,7 +144,8 @@ impl Comparison {
             });
         }
         let mut run = InterleavedRun { config, prepared, participants, rows };
-        // Where all connections together are too many, each target has them only in its own turn.
+        // If all connections together are too many, each target has them only during its own
+        // measurement.
         let alone = run.open_files() > config.cores.open_files;
         for round in 0..=config.effort.rounds {
             progress(&format!("round {round} of {}", config.effort.rounds));
@@ -167,7 +168,7 @@ impl Comparison {
         run.rows
     }
 
-    /// Runs what is no repeated load, on a fresh daemon for each target.
+    /// Runs a scenario that is no repeated load, on a new daemon for each target.
     fn run_special(&mut self, scenario: &Scenario, progress: &mut dyn FnMut(&str)) -> Vec<Row> {
         self.prepared.fill_with(|| None);
         let mut row = self.row(scenario, "");
@@ -194,19 +195,19 @@ impl Comparison {
     }
 }
 
-/// A scenario while those who take part take turns.
+/// A scenario with its participants, which are measured in turn.
 struct InterleavedRun<'a> {
     config: &'a Config,
-    /// Of each side.
+    /// One for each participant.
     prepared: &'a mut [Option<PreparedDaemon>],
-    /// The targets, and behind them the first of them with the base.
+    /// The targets, and after them the first target with the base.
     participants: Vec<Participant<'a>>,
     rows: Vec<Row>,
 }
 
 impl InterleavedRun<'_> {
-    /// Lets each target run once more while its system calls are counted; that costs time, so the
-    /// other figures of this run are dropped.
+    /// Runs the load once more on each target while system calls are counted. That is slower, so
+    /// the other figures of this run are dropped.
     fn count_calls(&mut self) {
         for (index, side) in self.participants.iter_mut().enumerate() {
             let (Some([load]), Some(prepared)) = (side.load.as_deref_mut(), &self.prepared[index])
@@ -223,7 +224,7 @@ impl InterleavedRun<'_> {
         }
     }
 
-    /// Measures one target once, unless it has failed or has no part in this.
+    /// Measures one participant once, unless it has failed or the scenario excludes it.
     fn measure_once(&mut self, index: usize, warms_up: bool, progress: &mut dyn FnMut(&str)) {
         let side = &mut self.participants[index];
         let has_failed = self.rows[0].side(index).is_none_or(|outcome| outcome.error.is_some());
@@ -249,18 +250,18 @@ impl InterleavedRun<'_> {
         }
     }
 
-    /// Returns how many files all sides need, and some to spare.
+    /// Returns how many files all participants need together.
     fn open_files(&self) -> usize {
         self.participants.iter().map(Participant::open_files).sum()
     }
 }
 
-/// Who takes part, and in what.
+/// A target with its scenario.
 struct Participant<'a> {
     target: &'a Target,
     scenario: &'a Scenario,
     phases: &'a [Phase],
-    /// Those of all phases, connected.
+    /// The connected loads of all phases.
     load: Option<Vec<Load>>,
 }
 
@@ -271,7 +272,8 @@ impl Participant<'_> {
         connections + self.scenario.state.blocked + self.scenario.state.idle + 100
     }
 
-    /// Runs each phase once, on a daemon in the scenario's state: the one there is, if it fits.
+    /// Runs each phase once, on a daemon in the scenario's state. The present daemon is used if it
+    /// fits.
     fn measure(
         &mut self,
         config: &Config,
@@ -295,8 +297,7 @@ impl Participant<'_> {
             before = figures.tally.cycles;
             let mut sample = sample(&figures);
             if phase.groups.iter().any(|group| matches!(group.pacing, Pacing::Open(_))) {
-                // The load spins until the next intended time, which says nothing of what it could
-                // do.
+                // The load spins until the next intended time, so its CPU time means nothing.
                 sample.retain(|figure, _| !figure.starts_with("load_"));
             }
             samples.push(sample);
@@ -330,7 +331,7 @@ impl Participant<'_> {
     }
 }
 
-/// Returns what an error says, in one line.
+/// Returns an error's message in one line.
 fn message(error: &io::Error) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -340,7 +341,7 @@ fn ratio(count: u64, commands: u64) -> f64 {
     count as f64 / commands.max(1) as f64
 }
 
-/// Names the figures of a run.
+/// Returns the figures of a run by name.
 pub fn sample(figures: &Figures) -> Sample {
     let mut sample = named([
         ("rate", figures.rate()),

@@ -1,7 +1,8 @@
-//! One connection of the load: sends a batch, checks its replies, goes on to the next.
+//! One connection of the load: it sends a batch, checks the replies, and continues with the next
+//! batch.
 //!
-//! Everything a command needs is allotted when the connection is made; after that nothing is
-//! allocated, and a batch is one write.
+//! All memory is allocated when the connection is made. After that nothing is allocated, and a
+//! batch is one write.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -14,12 +15,12 @@ use crate::{Prng, os};
 
 /// How many replies of a batch may be waited for before any of them is read.
 const REPLIES_PER_READ: usize = 8;
-/// Time to run of each job in seconds: nothing of a measurement depends on its end.
+/// So long that no measurement reaches the end of a time to run.
 const TTR_SECONDS: u32 = 1_000_000;
-/// A prime, so that all held jobs are met before one is met again.
+/// A prime, so that all held jobs are used before one is used again.
 const HELD_STRIDE: usize = 7_919;
 
-/// A group as its connections need it: the steps of their cycle.
+/// A group with the steps of its cycle.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) group: Group,
@@ -32,11 +33,11 @@ struct Step {
     expected: Kind,
     /// The fewest bytes of one reply.
     least: usize,
-    /// The bytes of a whole batch; empty if it is another each time.
+    /// The bytes of a whole batch; empty if they differ each time.
     batch: Vec<u8>,
 }
 
-/// What is known of the run under way.
+/// The state of a run.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) tally: Tally,
@@ -44,39 +45,39 @@ pub(super) struct Run {
     pub(super) stopping: bool,
     /// Cycles that may still begin.
     pub(super) cycles_left: u64,
-    /// Connections, workers apart, in the middle of a cycle.
+    /// Connections in the middle of a cycle, without workers.
     pub(super) active: usize,
-    /// Cycles that workers have ended and no producer has answered yet.
+    /// Cycles that workers have completed and no producer has followed yet.
     pub(super) permits: u64,
     /// When the last reply came.
     pub(super) last: u64,
 }
 
-/// A socket and where in its cycle it is.
+/// A socket and its position in the cycle.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: mio::net::TcpStream,
-    /// Which of the plans it follows.
+    /// The index of its plan.
     pub(super) plan: usize,
     step: usize,
-    /// Replies of this batch that have not come.
+    /// Replies of this batch that have not come yet.
     pub(super) awaited: usize,
-    /// When the batch was to be sent.
+    /// When the batch should have been sent.
     sent_at: u64,
     ids: Vec<u64>,
     held: Vec<u64>,
-    /// Which of the held jobs the next cycle begins with.
+    /// The index of the next cycle's first held job.
     cursor: usize,
     reader: Reader,
     out: Vec<u8>,
-    /// How much of the batch is written.
+    /// Bytes of the batch that are written.
     written: usize,
-    /// How many bytes must be there before the kernel wakes the load.
+    /// The number of received bytes at which the kernel wakes the load.
     low_water: usize,
 }
 
 impl Plan {
-    /// Works out each step; the bare responder answers all of them with `INSERTED 1`.
+    /// Prepares each step. The bare responder answers all of them with `INSERTED 1`.
     pub(super) fn new(group: Group, bare: bool) -> Self {
         let steps = group.cycle.iter().map(|&op| Step::new(op, &group, bare)).collect();
         Self { group, steps }
@@ -104,7 +105,7 @@ fn encode(out: &mut Vec<u8>, op: Op, ids: &mut [u64], body: &Body, now: u64, prn
 }
 
 impl Run {
-    /// Has counted nothing yet.
+    /// Makes the state before the first run.
     pub(super) fn new(seed: u64) -> Self {
         Self {
             tally: Tally::new(),
@@ -117,7 +118,7 @@ impl Run {
         }
     }
 
-    /// Begins anew, with the same sequence of random numbers.
+    /// Starts another run; the sequence of random numbers continues.
     pub(super) fn begin(&mut self, until: Until, now: u64) {
         self.stopping = false;
         self.cycles_left = until.cycles;
@@ -128,7 +129,7 @@ impl Run {
 }
 
 impl Connection {
-    /// Takes a connection of which nothing is awaited, and the jobs it holds.
+    /// Takes a connection without replies in flight, and the jobs it holds.
     pub(super) fn new(
         stream: TcpStream,
         plan: usize,
@@ -152,12 +153,12 @@ impl Connection {
         })
     }
 
-    /// Says whether it waits for a job, as workers do when there is nothing to do.
+    /// Tells whether it waits for a job, as workers do when no job is ready.
     pub(super) fn is_waiting(&self, plan: &Plan) -> bool {
         self.step == 0 && self.awaited == plan.group.depth
     }
 
-    /// Sends the first batch of a cycle that was to begin at this time.
+    /// Sends the first batch of a cycle, which should begin at `now`.
     pub(super) fn begin_cycle(&mut self, plan: &Plan, run: &mut Run, now: u64) -> io::Result<()> {
         self.step = 0;
         if !plan.group.waits {
@@ -183,7 +184,7 @@ impl Connection {
         self.flush(plan)
     }
 
-    /// Writes what is left of the batch, as far as the socket takes it.
+    /// Writes the rest of the batch, as far as the socket takes it.
     pub(super) fn flush(&mut self, plan: &Plan) -> io::Result<()> {
         let batch = &plan.steps[self.step].batch;
         let output = if batch.is_empty() { &self.out } else { batch };
@@ -291,10 +292,10 @@ impl Connection {
 
     /// Asks the kernel not to wake the load for each single reply of a batch.
     ///
-    /// A daemon that writes every reply by itself would otherwise have the load saturated before
-    /// it is saturated itself, and pay for the wake-ups. More than a few replies must not be waited
-    /// for, though: until the load reads, the kernel sends no acknowledgement, and a connection may
-    /// have no more than ten small segments on their way without one.
+    /// Otherwise a daemon that writes every reply by itself would saturate the load first, and
+    /// would pay for the wake-ups. Only a few replies may be waited for: until the load reads, the
+    /// kernel sends no acknowledgement, and a connection may have only some ten small segments in
+    /// flight without one.
     fn raise_low_water(&mut self, plan: &Plan) -> io::Result<()> {
         if plan.group.depth == 1 {
             return Ok(());
@@ -309,7 +310,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Loads the ids of the jobs that this cycle acts on.
+    /// Loads the ids of the held jobs that this cycle uses.
     fn load_held(&mut self) {
         if self.held.is_empty() {
             return;
@@ -320,7 +321,7 @@ impl Connection {
         }
     }
 
-    /// Notes the ids of the jobs that the cycle has put in the place of those it acted on.
+    /// Stores the ids of the jobs that the cycle has put, in place of those it used.
     fn store_held(&mut self) {
         if self.held.is_empty() {
             return;
@@ -337,7 +338,7 @@ impl Connection {
 
 #[cfg(test)]
 impl Connection {
-    /// Returns the ids of the jobs it holds between two cycles, in order.
+    /// Returns the ids of the held jobs between two cycles, in order.
     pub(super) fn held_ids(&self) -> Vec<u64> {
         let mut ids = self.held.clone();
         ids.sort_unstable();

@@ -1,5 +1,5 @@
-//! Does a command cost more in a crowd? The same few connections work on an empty daemon, and on
-//! one with thousands of tubes, thousands of blocked workers and a million jobs beside them.
+//! Does a command cost more on a crowded daemon? The same few connections load an empty daemon, and
+//! one with thousands of tubes, thousands of blocked workers and a million jobs.
 
 use std::fmt::Write as _;
 use std::io;
@@ -15,7 +15,7 @@ use super::state::State;
 use super::stats::{Spread, pairwise_ratios};
 use crate::{Daemon, Program};
 
-/// Pipeline depths that are tried until both daemons have enough to do.
+/// Pipeline depths that are tried until both daemons are saturated.
 const DEPTHS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 /// How the comparison is run.
@@ -23,19 +23,19 @@ const DEPTHS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 pub struct Config {
     /// The daemon.
     pub program: Program,
-    /// What stands around in the second one.
+    /// The background state of the second daemon.
     pub crowd: State,
-    /// How many connections work.
+    /// The number of connections of the load.
     pub active: usize,
-    /// How often each of the two is measured.
+    /// Measurements of each daemon.
     pub rounds: usize,
-    /// For how long each time.
+    /// The duration of a measurement.
     pub window: Duration,
-    /// Pipeline depth; found out where there is none.
+    /// Pipeline depth; none means the smallest that saturates both daemons.
     pub depth: Option<usize>,
 }
 
-/// One daemon with its load and those who stand around.
+/// A daemon with its load and its background connections.
 #[derive(Debug)]
 struct LoadedDaemon {
     // Connections close before the daemon ends.
@@ -44,12 +44,12 @@ struct LoadedDaemon {
     daemon: Daemon,
 }
 
-/// What came out.
+/// The result.
 #[derive(Debug)]
 pub struct Outcome {
     /// All figures, and the ratio, in a few lines.
     pub text: String,
-    /// Whether a daemon was not saturated, so that the ratio says nothing.
+    /// Whether a daemon was not saturated, which makes the ratio meaningless.
     pub is_unsaturated: bool,
 }
 
@@ -93,8 +93,8 @@ pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Ou
 }
 
 impl Config {
-    /// Makes the usual crowd: 10,000 tubes with a delayed job, 10,000 blocked connections and a
-    /// million ready jobs, half of them behind those that are worked on.
+    /// Makes the usual background: 10,000 tubes with a delayed job, 10,000 blocked connections and
+    /// a million ready jobs, half of them in the load's tube with a lower priority.
     pub fn new(program: Program) -> Self {
         let crowd = State {
             tubes: 10_000,
@@ -115,7 +115,7 @@ fn active_group(config: &Config, depth: usize) -> Group {
     Group::new(config.active, depth, &[put, Op::Reserve, Op::Delete], body)
 }
 
-/// Returns the smallest pipeline depth at which both daemons are saturated, or the best one.
+/// Returns the smallest pipeline depth that saturates both daemons, or the one that comes closest.
 fn find_depth(
     config: &Config,
     daemons: [&Daemon; 2],

@@ -1,23 +1,23 @@
-//! What a comparison should come to, and whether it did: a file of goals, a line each.
+//! Goals of a comparison: a file with one goal in a line.
 //!
 //! ```text
 //! ROW | FIGURE | AGAINST | at least NUMBER      (or: at most NUMBER)
 //! ```
 //!
-//! ROW and FIGURE are names of the kept comparison. AGAINST is `other`, the second daemon; `bare`,
+//! ROW and FIGURE are names in the saved comparison. AGAINST is `other`, the second daemon; `bare`,
 //! the bare responder; `row NAME`, the first daemon's own figure in that row, measured in turn with
 //! this one; or `-`, and then the figure itself counts. Empty lines and those that begin with `#`
-//! are left out.
+//! are ignored.
 
 use std::fmt::Write as _;
 
 use super::compare::{Outcome, Row};
 use super::report::{Report, number};
 
-/// How far behind its goal a figure may fall before that is a failure: machines are noisy.
+/// A goal may be missed by this share before it counts as missed, because measurements vary.
 const SLACK_SHARE: f64 = 0.15;
 
-/// What a figure is set against.
+/// What a figure is divided by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Reference {
     Other,
@@ -41,15 +41,15 @@ struct Goal {
 pub struct Verdict {
     /// A line for each goal.
     pub text: String,
-    /// How many goals were missed by more than the slack, or could not be looked at.
+    /// Goals that were missed by more than the slack, or whose figure is missing.
     pub missed: usize,
 }
 
-/// Judges a kept comparison by a file of goals.
+/// Compares a saved comparison with a file of goals.
 ///
 /// # Errors
 ///
-/// Fails where a line of the file makes no sense.
+/// Fails if a line of the file cannot be parsed.
 pub fn evaluate(report: &Report, goals: &str) -> Result<Verdict, String> {
     let mut verdict = Verdict { text: String::new(), missed: 0 };
     for line in goals.lines().map(str::trim) {

@@ -1,16 +1,16 @@
 //! The load: many connections on one event loop, each repeating its cycle of commands.
 //!
-//! A connection sends a batch (its depth in commands of one kind), waits for all replies, and goes
-//! on to the next command of its cycle with the ids it got.
+//! A connection sends a batch (its depth in commands of one kind), waits for all replies, and
+//! continues with the next command of its cycle and the ids it got.
 //!
-//! In closed loop a cycle follows the one before at once, and the daemon sets the pace. In open
-//! loop cycles begin at fixed times whether or not the daemon keeps up; one that finds no free
-//! connection waits for it, and its latency counts from the time it should have been sent. Paired
-//! connections put a job whenever a worker has finished one, so that as many jobs are under way as
-//! there are producers.
+//! In a closed loop a cycle follows the one before at once, and the daemon sets the pace. In an
+//! open loop cycles begin at fixed times, even if the daemon is late. A cycle that finds no free
+//! connection waits for one, and its latency counts from the intended time. Paired connections put
+//! a job whenever a worker has completed one, so that as many jobs are in flight as there are
+//! producers.
 //!
-//! The loop is mio's: the daemon's own dependency, safe, and no more than epoll underneath.
-//! Readiness is edge-triggered; a short read means that the socket is empty.
+//! The event loop is mio's, as in the daemon. Readiness is edge-triggered; a short read means that
+//! the socket is empty.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,18 +25,18 @@ use super::group::{Group, Pacing, Tubes, Until};
 use super::reader::Kind;
 use super::setup::SetupClient;
 
-/// How long a daemon may be silent while a reply is due.
+/// Time limit of a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long nothing must happen before workers are believed to have nothing left to do.
+/// If nothing comes for this long, workers have nothing left to do.
 const IDLE_TIME: Duration = Duration::from_millis(20);
-/// How long it may take until all connections are made and hold what they are to hold.
+/// Time limit for connecting all groups and reserving their jobs.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
-/// How much is read at a time.
+/// The most bytes of one read.
 const READ_BYTES: usize = 256 * 1024;
-/// The longest latency that is told apart, in nanoseconds.
+/// The longest latency that is recorded, in nanoseconds.
 pub(super) const LATENCY_MAX_NS: u64 = 120_000_000_000;
 
-/// Connections to one daemon, ready to run again and again.
+/// Connections to one daemon; may run several times.
 #[derive(Debug)]
 pub struct Load {
     poll: Poll,
@@ -51,15 +51,15 @@ pub struct Load {
     busy_polls: bool,
 }
 
-/// What a run counted.
+/// The counters of a run.
 pub struct Tally {
-    /// Replies that came.
+    /// Replies.
     pub commands: u64,
-    /// Cycles that were completed, times depth.
+    /// Completed cycles times depth.
     pub cycles: u64,
     /// From the first command to the last reply.
     pub wall: Duration,
-    /// How late each reply came, in nanoseconds.
+    /// Latency of each reply, in nanoseconds.
     pub latency: Histogram<u64>,
     /// From the intended `put` of each stamped job to its `RESERVED`, in nanoseconds.
     pub sojourn: Histogram<u64>,
@@ -73,7 +73,7 @@ impl fmt::Debug for Tally {
 }
 
 impl Tally {
-    /// Has counted nothing yet.
+    /// Makes counters of zero.
     pub(super) fn new() -> Self {
         let histogram =
             || Histogram::new_with_max(LATENCY_MAX_NS, 3).expect("three digits are valid");
@@ -85,7 +85,8 @@ impl Tally {
 impl Load {
     /// Connects all groups to a daemon and brings each connection to the start of its cycle.
     ///
-    /// `bare` says that it is the bare responder, which answers every line with `INSERTED 1`.
+    /// `bare` means the bare responder, which answers every line with `INSERTED 1`.
+
     pub fn connect(address: &str, groups: &[Group], bare: bool, seed: u64) -> io::Result<Self> {
         let poll = Poll::new()?;
         let deadline = Instant::now() + SETUP_TIMEOUT;
@@ -118,10 +119,10 @@ impl Load {
         })
     }
 
-    /// Runs until time is up and all cycles are complete, and returns what was counted.
+    /// Runs until a limit is reached and all cycles are complete, and returns the counters.
     ///
-    /// An error if the daemon answers anything unexpected, is silent, or cannot end its cycles in
-    /// time; the load is of no use after that.
+    /// An error if a reply is unexpected or missing, or if cycles do not end in time; the load
+    /// cannot be used after that.
     pub fn run(&mut self, until: Until) -> io::Result<Tally> {
         let start = self.now();
         self.run.begin(until, start);
@@ -149,14 +150,13 @@ impl Load {
         Ok(tally)
     }
 
-    /// From now on the load's core never sleeps while it waits for replies. On a machine that is
-    /// otherwise quiet a sleeping core is slow to wake, and a daemon cannot be kept busy by
-    /// somebody who is always late.
+    /// Makes the load's core poll without sleeping from now on. On a quiet machine a sleeping core
+    /// wakes slowly, and a load that is always late cannot saturate a daemon.
     pub fn busy_poll(&mut self) {
         self.busy_polls = true;
     }
 
-    /// Waits for readiness once and serves what is ready.
+    /// Polls once and serves the ready connections.
     fn poll_once(&mut self, now: u64) -> io::Result<()> {
         let next = self.time_to_next(now);
         if self.busy_polls {
@@ -197,7 +197,7 @@ impl Load {
         Ok(())
     }
 
-    /// Begins a cycle on each connection, but for those of open loops and workers that wait.
+    /// Begins a cycle on each connection, except in open loops and on workers that wait.
     fn begin_cycles(&mut self, now: u64) -> io::Result<()> {
         for (queue, plan) in self.queues.iter_mut().zip(&self.plans) {
             queue.begin(plan.group.pacing, now);
@@ -214,7 +214,7 @@ impl Load {
         Ok(())
     }
 
-    /// Begins the cycles whose time has come, or whose worker is free again.
+    /// Begins the cycles that are due, or whose worker is free again.
     fn begin_due(&mut self, now: u64) -> io::Result<()> {
         for (queue, plan) in self.queues.iter_mut().zip(&self.plans) {
             while self.run.cycles_left > 0 {
@@ -231,8 +231,8 @@ impl Load {
         Ok(())
     }
 
-    /// Returns how long the loop may sleep until the next intended time, if there is one. Close to
-    /// it the loop does not sleep: the kernel would wake it too late.
+    /// Returns how long the loop may sleep until the next intended time, if there is one. Shortly
+    /// before it the loop spins, because the kernel would wake it too late.
     fn time_to_next(&self, now: u64) -> Option<Duration> {
         let queues = self.queues.iter().filter(|queue| !queue.free.is_empty());
         let schedules = queues.filter_map(|queue| queue.schedule.as_ref());
@@ -246,7 +246,7 @@ impl Load {
         self.plans.iter().any(|plan| plan.group.waits)
     }
 
-    /// Says whether all workers wait and nothing comes any more; serves what does come.
+    /// Tells whether all workers wait and no reply comes any more; serves what does come.
     fn is_idle(&mut self) -> io::Result<bool> {
         self.poll.poll(&mut self.events, Some(IDLE_TIME))?;
         let silent = self.events.is_empty();
@@ -268,19 +268,19 @@ impl Load {
     }
 }
 
-/// Connections of a group that may not begin a cycle at once.
+/// The free connections of a group.
 #[derive(Debug)]
 struct Queue {
-    /// Those that are between two cycles.
+    /// Those between two cycles.
     free: VecDeque<usize>,
-    /// When the cycles are to begin, in an open loop.
+    /// When cycles begin, in an open loop.
     schedule: Option<Schedule>,
 }
 
-/// When the cycles of an open loop are to begin.
+/// When the cycles of an open loop begin.
 #[derive(Debug)]
 struct Schedule {
-    /// In nanoseconds of the load's clock; a fraction, so that rates are exact over time.
+    /// In nanoseconds of the load's clock. A float, so that rates are exact over time.
     next: f64,
     interval: f64,
 }
@@ -298,7 +298,7 @@ impl Queue {
         };
     }
 
-    /// Takes the connection for a cycle of an open loop that is due, and the time it was due.
+    /// Takes a free connection for a due cycle, with the time at which it was due.
     fn next_due(&mut self, now: u64) -> Option<(usize, u64)> {
         let schedule = self.schedule.as_mut()?;
         let intended = Some(schedule.next_at()).filter(|&next| next <= now)?;
@@ -320,7 +320,7 @@ impl Schedule {
     }
 }
 
-/// Sends what a connection of the group says before its cycles; returns the ids of held jobs.
+/// Prepares a connection of the group; returns the ids of its held jobs.
 fn prepare(client: &mut SetupClient, group: &Group, number: usize) -> io::Result<Vec<u64>> {
     match &group.tubes {
         Tubes::Default => {}
@@ -336,8 +336,8 @@ fn prepare(client: &mut SetupClient, group: &Group, number: usize) -> io::Result
     client.reserve(group.hold)
 }
 
-/// Waits now and then until the daemon has accepted what was connected so far, before its backlog
-/// of connections overflows.
+/// Waits at every hundredth connection until the daemon has accepted those so far, before its
+/// backlog overflows.
 fn wait_until_accepted(client: &mut SetupClient, number: usize, bare: bool) -> io::Result<()> {
     let kind = if bare { Kind::Inserted } else { Kind::Using };
     if number % 100 == 99 { client.command("use default\r\n", kind) } else { Ok(()) }
@@ -361,17 +361,17 @@ mod tests {
 
     const PUT: Op = Op::Put { priority: Priority::Fixed(0), delay: 0 };
 
-    /// Jobs of a daemon that can do just what these tests need.
+    /// The jobs of a daemon that can do just what these tests need.
     #[derive(Default)]
     struct Jobs {
         state: Mutex<ReadyJobs>,
         filled: Condvar,
     }
 
-    /// How many jobs were ever put, and those that are ready, with their CR LF.
+    /// The number of jobs so far, and the ready ones, with their CR LF.
     type ReadyJobs = (u64, VecDeque<(u64, Vec<u8>)>);
 
-    /// Starts it; `change` may spoil a reply, or hold it back.
+    /// Starts the daemon; `change` may corrupt or delay a reply.
     fn daemon(change: fn(u64, &mut Vec<u8>)) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -455,8 +455,8 @@ mod tests {
 
     #[test]
     fn a_stall_counts_for_all_that_should_have_been_sent_meanwhile() {
-        // The daemon sleeps 100 ms once. With 1,000 cycles a second and a single connection, a
-        // hundred of them are late, and a load that waits politely would have seen only one.
+        // The daemon sleeps 100 ms once. At 1,000 cycles a second on a single connection, a hundred
+        // of them are late. A load that waited for each reply would record only one.
         let address = daemon(|count, _| {
             if count == 50 {
                 thread::sleep(Duration::from_millis(100));
@@ -467,7 +467,7 @@ mod tests {
         let tally = load(&address, &[group]).run(Until::cycles(500)).unwrap();
         let late = tally.latency.count_between(20_000_000, LATENCY_MAX_NS);
         assert!(late >= 60, "only {late} were late");
-        // That it is not below the offered rate is a matter of the machine.
+        // Whether the rate falls below the offered one depends on the machine.
         assert!(tally.wall > Duration::from_millis(400), "above the offered rate: {tally:?}");
     }
 

@@ -1,18 +1,18 @@
-//! Cuts what a daemon sends into replies and understands each of them.
+//! Parses and checks a daemon's replies.
 //!
-//! Bytes come in pieces of any size; a [`Reader`] keeps what a reply has begun with and nothing
-//! more, so ten thousand connections cost next to nothing and a large body is never gathered.
-//! Every reply is checked: its words, its numbers, its CR LF, and a reserved body byte for byte. A
-//! load generator that skips this measures a daemon that may be answering nonsense.
+//! Bytes come in pieces of any size. A [`Reader`] keeps only the incomplete beginning of a reply,
+//! so ten thousand connections need little memory, and a large body is never collected. Every reply
+//! is checked: words, numbers, CR LF, and a reserved body byte for byte. Otherwise the load would
+//! measure a daemon that may be answering nonsense.
 
 use std::fmt;
 
-/// The longest line a daemon sends, CR LF included.
+/// The longest line of a daemon, CR LF included.
 const LINE_MAX_BYTES: usize = 224;
-/// How many bytes at the beginning of a body may hold the time it was sent.
+/// Bytes at the beginning of a body for the time it was sent.
 pub(crate) const STAMP_BYTES: usize = 20;
 
-/// What a reply says.
+/// The kind of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `INSERTED <id>`
@@ -21,7 +21,7 @@ pub enum Kind {
     Reserved,
     /// `FOUND <id> <bytes>` and the body.
     Found,
-    /// `OK <bytes>` and a body that is not looked into.
+    /// `OK <bytes>` and a body that is not checked.
     Ok,
     /// `DELETED`
     Deleted,
@@ -44,7 +44,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the fewest bytes such a reply can have, its body not counted.
+    /// Returns the fewest bytes of such a reply, without a body.
     pub fn least_bytes(self) -> usize {
         match self {
             Self::Reserved => "RESERVED 1 0\r\n\r\n".len(),
@@ -65,32 +65,32 @@ impl Kind {
     }
 }
 
-/// One reply, complete with its body.
+/// One reply, with its body complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply {
-    /// Which reply it is.
+    /// Its kind.
     pub kind: Kind,
-    /// The job id, or the count of `KICKED` and `WATCHING`; 0 where there is none.
+    /// The job id, or the count of `KICKED` and `WATCHING`; otherwise 0.
     pub number: u64,
-    /// The time the body was stamped with; 0 where it was not.
+    /// The time in the body's stamp; otherwise 0.
     pub stamp: u64,
 }
 
-/// A reply that no daemon may give.
+/// An invalid or unexpected reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplyError {
-    /// A line nobody would understand, or an error.
+    /// A line that is no valid reply, or an error reply.
     Line(String),
     /// A body of another length than was put.
     Length {
         /// The line that announced it.
         line: String,
-        /// What was put.
+        /// The length that was put.
         expected: usize,
     },
     /// A body with other bytes than were put.
     Body,
-    /// A body that CR LF does not follow.
+    /// A body without CR LF after it.
     End,
 }
 
@@ -109,22 +109,22 @@ impl fmt::Display for ReplyError {
 
 impl std::error::Error for ReplyError {}
 
-/// What jobs hold, so that what comes back can be compared.
+/// The expected body of all jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Body {
-    /// The bytes as they are put, but for the stamp.
+    /// The bytes as they are put, except for the stamp.
     pub bytes: Vec<u8>,
-    /// Whether the first 20 bytes tell when the job was sent.
+    /// Whether the first 20 bytes are the time at which the job was sent.
     pub stamped: bool,
 }
 
 impl Body {
-    /// Makes a body of so many equal bytes, which no line can be mistaken for.
+    /// Makes a body of `length` dots, which cannot be mistaken for a line.
     pub fn plain(length: usize) -> Self {
         Self { bytes: vec![b'.'; length], stamped: false }
     }
 
-    /// Makes a body that begins with the time of its sending; it is at least as long as that.
+    /// Makes a body that begins with the time of its sending; it is at least as long as the stamp.
     pub fn stamped(length: usize) -> Self {
         Self { bytes: vec![b'.'; length.max(STAMP_BYTES)], stamped: true }
     }
@@ -136,13 +136,13 @@ impl Body {
     }
 }
 
-/// Where in the stream of replies a connection is.
+/// The position of a connection in its stream of replies.
 #[derive(Debug, Default)]
 pub struct Reader {
     state: State,
-    /// The beginning of a line whose end has not come yet.
+    /// The beginning of an incomplete line.
     partial_line: Vec<u8>,
-    /// The beginning of a stamped body.
+    /// The digits of a body's stamp so far.
     stamp: u64,
 }
 
@@ -152,7 +152,7 @@ enum State {
     Line,
     Body {
         reply: Reply,
-        /// How long the body is, without its CR LF.
+        /// The length of the body, without CR LF.
         length: usize,
         /// How much of body and CR LF has come.
         got: usize,
@@ -160,8 +160,8 @@ enum State {
 }
 
 impl Reader {
-    /// Takes the next reply from the front of `rest`; `None` if it is not complete yet, and then
-    /// everything is taken.
+    /// Takes the next reply from the front of `rest`. If it is incomplete, takes everything and
+    /// returns `None`.
     pub fn take(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Reply>, ReplyError> {
         if matches!(self.state, State::Line) {
             match self.take_line(rest, body)? {
@@ -176,12 +176,12 @@ impl Reader {
         self.take_body(rest, body)
     }
 
-    /// Says whether nothing of a reply has come.
+    /// Tells whether no part of a reply has come.
     pub fn is_between_replies(&self) -> bool {
         matches!(self.state, State::Line) && self.partial_line.is_empty()
     }
 
-    /// Returns how many bytes must still come, at the least, for a reply of at least so many.
+    /// Returns how many bytes must still come for a reply of at least `least` bytes.
     pub fn missing_bytes(&self, least: usize) -> usize {
         match self.state {
             State::Line => least.saturating_sub(self.partial_line.len()),
@@ -250,13 +250,13 @@ impl Reader {
     }
 }
 
-/// What a line turned out to be.
+/// The meaning of a line.
 enum ParsedLine {
     Complete(Reply),
     Body(Reply, usize),
 }
 
-/// Understands one line; the words are tried in the order of their frequency.
+/// Parses one line; the most frequent words are tried first.
 fn parse_line(line: &[u8], body: &Body) -> Result<ParsedLine, ReplyError> {
     let text = line.strip_suffix(b"\r\n").ok_or_else(|| bad(line))?;
     let word = text.iter().position(|&byte| byte == b' ').unwrap_or(text.len());
@@ -291,7 +291,7 @@ fn parse_line(line: &[u8], body: &Body) -> Result<ParsedLine, ReplyError> {
     }
 }
 
-/// Understands ` <id> <bytes>` of a reply that hands out a job.
+/// Parses ` <id> <bytes>` of a reply with a job.
 fn job(kind: Kind, line: &[u8], rest: &[u8], body: &Body) -> Result<ParsedLine, ReplyError> {
     let parts = rest.split_first().and_then(|(_, rest)| {
         let space = rest.iter().position(|&byte| byte == b' ')?;
@@ -309,7 +309,7 @@ fn bad(line: &[u8]) -> ReplyError {
     ReplyError::Line(String::from_utf8_lossy(line).into_owned())
 }
 
-/// Reads decimal digits and nothing else.
+/// Parses decimal digits and nothing else.
 fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() { None } else { append_digits(0, digits) }
 }

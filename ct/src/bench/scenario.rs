@@ -1,7 +1,7 @@
-//! The named presets: what is done to a daemon, and in which state it is meanwhile.
+//! The presets: what is done to a daemon, and in which state it is meanwhile.
 //!
-//! A name has its family before the slash and what varies behind it. Families with a curve are
-//! drawn; what varies is then a number.
+//! A name has its family before the slash and its variant after it. Families with a curve are
+//! plotted; their variants are numbers.
 
 use std::time::Duration;
 
@@ -15,69 +15,70 @@ use super::state::State;
 pub struct Scenario {
     /// `family/variant`.
     pub name: String,
-    /// What happens, for a reader of the table.
+    /// What happens, for the reader of the table.
     pub about: String,
-    /// What varies along the curve this is a point of, and its value.
+    /// What varies along the curve of this family, and its value here.
     pub curve: Option<(&'static str, f64)>,
-    /// Whether the quick comparison has it.
+    /// Whether the quick comparison includes it.
     pub quick: bool,
     /// Whether the bare responder can take part.
     pub bare: bool,
     /// Whether system calls are counted.
     pub counts_calls: bool,
-    /// The flags for the binlog; none without one.
+    /// The flag of the binlog; none without a binlog.
     pub binlog: Option<&'static str>,
-    /// What is there beforehand.
+    /// The state of the daemon beforehand.
     pub state: State,
     /// What is done.
     pub work: Work,
-    /// What the first daemon does in turn with this, to be set against it: the same without a
-    /// crowd.
+    /// The same scenario without background state. The first daemon runs it in turn with this one,
+    /// for comparison.
     pub base: Option<Box<Scenario>>,
 }
 
 /// What a scenario does to a daemon.
 #[derive(Debug, Clone)]
 pub enum Work {
-    /// Runs loads one after the other, again in each round.
+    /// Loads, one after the other, repeated in each round.
     Phases(Vec<Phase>),
-    /// Weighs so many jobs of so many bytes, and what is left when they are deleted.
+    /// Measures the memory of jobs, and what remains when they are deleted.
     Jobs {
-        /// How many.
+        /// The number of jobs.
         jobs: u64,
-        /// Bytes of each.
+        /// Bytes of each body.
         body: usize,
     },
-    /// Weighs so many idle connections.
+    /// Measures the memory of this number of idle connections.
     Connections(usize),
-    /// Restarts a daemon that has so many jobs in its binlog.
+    /// Times the restart of a daemon with jobs in its binlog.
     Replay {
-        /// How many.
+        /// The number of jobs.
         jobs: u64,
-        /// Bytes of each.
+        /// Bytes of each body.
         body: usize,
     },
-    /// Kicks so many jobs with one command, and tells how long others wait meanwhile.
+    /// Moves this number of jobs with one `kick`, and measures how long another client waits
+    /// meanwhile.
     Kick(u64),
 }
 
 /// A load that is measured by itself.
 #[derive(Debug, Clone)]
 pub struct Phase {
-    /// Follows the scenario's name, if there are several.
+    /// The part of the row's name after that of the scenario, if there are several phases.
     pub name: &'static str,
-    /// Who does what.
+    /// The connections and their commands.
     pub groups: Vec<Group>,
-    /// How many cycles it has at the most; `None` for as many as the phase before had.
+    /// The most cycles; `None` for as many as the phase before had.
     pub cycles: Option<u64>,
 }
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Rounds that count, after one that does not.
+    /// Rounds that are measured, after one that warms up.
     pub rounds: usize,
-    /// How long a phase goes on in each.
+    /// The duration of a phase in each round.
     pub window: Duration,
     /// Jobs in a large backlog.
     pub backlog: u64,
@@ -91,16 +92,16 @@ impl Effort {
     pub const QUICK: Self =
         Self { rounds: 3, window: Duration::from_millis(200), backlog: 100_000 };
 
-    /// Returns when a phase ends that may have so many cycles.
+    /// Returns the end of a phase with at most `cycles` cycles.
     pub fn until(self, cycles: u64) -> Until {
         Until { time: self.window, cycles }
     }
 }
 
 const PUT: Op = put(Priority::Fixed(10));
-/// Bytes of a job where nothing else is said.
+/// Bytes of a body, unless the preset varies it.
 const BODY_BYTES: usize = 64;
-/// How many jobs are put before they are reserved again, at the most.
+/// The most jobs that are put before they are reserved.
 const BURST_JOBS_MAX: u64 = 300_000;
 
 const fn put(priority: Priority) -> Op {
@@ -210,7 +211,7 @@ fn pipeline(depth: u32) -> Scenario {
         .with_calls()
 }
 
-/// Puts first, then reserves and deletes what was put.
+/// Puts first; then reserves and deletes what was put.
 fn burst(depth: u32) -> Scenario {
     let name = format!("burst/{depth}");
     let about =
@@ -239,7 +240,7 @@ fn workers((producers, workers): (u32, u32)) -> Scenario {
         .beside(base)
 }
 
-/// Cycles that begin at fixed times, whatever the daemon does.
+/// Cycles that begin at fixed times, even if the daemon is late.
 fn open(rate: u32) -> Scenario {
     let group = cycle(100, 1, BODY_BYTES);
     let group = Group { pacing: Pacing::Open(f64::from(rate)), ..group };
@@ -283,7 +284,7 @@ fn watching(tubes: u32) -> Scenario {
         .beside((tubes > 1).then(|| watching(1)))
 }
 
-/// One connection that holds many reserved jobs and acts on one after the other.
+/// One connection that holds many reserved jobs and works on one after the other.
 fn held(held: u64) -> Scenario {
     let ops = [
         Op::Touch,
@@ -334,7 +335,7 @@ fn backlog_of(variant: &str, backlog: u64, priority: Priority, state: State) -> 
         Op::Reserve,
         Op::Bury,
         Op::KickJob,
-        // Another connection may be faster: what is deleted is what is reserved.
+        // Another connection may reserve the job first, so the last reserved one is deleted.
         Op::Reserve,
         Op::Delete,
     ];

@@ -1,6 +1,6 @@
-//! Brings a daemon into a state, fast and checked, over one blocking connection.
+//! A client that brings a daemon into a state, fast and checked, over one blocking connection.
 //!
-//! What is built here is not measured: backlogs, tubes, blocked workers, held jobs.
+//! Its work is not measured: it makes backlogs, tubes, blocked workers, held jobs.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use super::op::append_number;
 use super::reader::{Body, Kind, Reader, Reply};
 
-/// How many commands are on their way at a time.
+/// The most commands in flight.
 const COMMANDS_PER_WINDOW: u64 = 400;
-/// How long a window may take.
+/// Time limit of a read or write.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A blocking connection that sends windows of commands and checks every reply.
@@ -26,7 +26,7 @@ pub struct SetupClient {
 }
 
 impl SetupClient {
-    /// Connects to `host:port`; `body` is what the jobs hold that will be met.
+    /// Connects to `host:port`; `body` is the expected body of every job.
     pub fn connect(address: &str, body: Body) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -36,23 +36,23 @@ impl SetupClient {
         Ok(Self { stream, reader: Reader::default(), out, buffer, body, deadline: None })
     }
 
-    /// Gives up with an error when this time has come.
+    /// Makes [`Self::send`] fail after this time.
     pub fn set_deadline(&mut self, deadline: Instant) {
         self.deadline = Some(deadline);
     }
 
-    /// Changes what the jobs hold that will be met from now on.
+    /// Changes the expected body of every job.
     pub fn set_body(&mut self, body: Body) {
         self.body = body;
     }
 
-    /// Gives the connection away; nothing is under way on it.
+    /// Returns the connection, which has nothing in flight.
     pub fn into_stream(self) -> TcpStream {
         self.stream
     }
 
-    /// Sends `count` commands that `encode` appends to the buffer, each of which must be answered
-    /// with `kind`, and hands each reply to `on_reply`.
+    /// Sends `count` commands, which `encode` appends to a buffer. Each must be answered with
+    /// `kind`; `on_reply` gets each reply.
     pub fn send(
         &mut self,
         count: u64,
@@ -78,7 +78,7 @@ impl SetupClient {
         Ok(())
     }
 
-    /// Sends lines without waiting for an answer, as a worker does that will be left blocked.
+    /// Sends a line without waiting for a reply, as for a worker that stays blocked.
     pub fn send_unanswered(&mut self, line: &str) -> io::Result<()> {
         self.stream.write_all(line.as_bytes())
     }
@@ -88,14 +88,14 @@ impl SetupClient {
         self.send(1, kind, |_, out| out.extend_from_slice(line.as_bytes()), |_| ())
     }
 
-    /// Uses and watches a tube and nothing else.
+    /// Uses and watches this tube and no other.
     pub fn switch_to_tube(&mut self, tube: &str) -> io::Result<()> {
         self.command(&format!("use {tube}\r\n"), Kind::Using)?;
         self.command(&format!("watch {tube}\r\n"), Kind::Watching)?;
         self.command("ignore default\r\n", Kind::Watching)
     }
 
-    /// Puts `count` jobs into the used tube and returns their ids; `numbers` chooses priority and
+    /// Puts `count` jobs into the used tube and returns their ids; `numbers` returns priority and
     /// delay of each.
     pub fn put(
         &mut self,
@@ -128,7 +128,7 @@ impl SetupClient {
         Ok(ids)
     }
 
-    /// Reserves `count` jobs and buries each, a window at a time.
+    /// Reserves and buries `count` jobs, a window at a time.
     pub fn bury(&mut self, count: u64) -> io::Result<()> {
         let mut left = count;
         while left > 0 {

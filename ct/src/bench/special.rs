@@ -1,4 +1,4 @@
-//! Scenarios that are no repeated load: memory, restart, one command that moves a million jobs.
+//! Scenarios that are no repeated load: memory, restart, a command that moves a million jobs.
 
 use std::io;
 use std::path::Path;
@@ -17,13 +17,13 @@ use super::state::State;
 use super::target::{PreparedDaemon, ScratchDir, Target};
 use crate::{Client, Daemon};
 
-/// How long a daemon may take to give memory back after its last job is gone.
+/// Time for a daemon to give memory back after its last job is deleted.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
-/// How often the jobs are kicked, each time on a fresh daemon.
+/// Measurements of a kick, each on a new daemon.
 const KICK_ROUNDS: usize = 3;
-/// How often a restart is timed.
+/// Measurements of a restart.
 const RESTART_ROUNDS: usize = 3;
-/// How long a daemon may take to read its binlog.
+/// Time limit for reading a binlog.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs such a scenario on one target.
@@ -53,7 +53,7 @@ pub(crate) fn run(
     }
 }
 
-/// Weighs the daemon empty, with so many jobs, and when they are deleted.
+/// Measures the resident memory of the daemon: empty, with jobs, and after they are deleted.
 fn measure_job_memory(
     prepared: &PreparedDaemon,
     jobs: u64,
@@ -73,7 +73,7 @@ fn measure_job_memory(
     ])])
 }
 
-/// Weighs what a connection costs that has said something once.
+/// Measures the memory of connections that have each sent one command.
 fn measure_connection_memory(
     prepared: &PreparedDaemon,
     connections: usize,
@@ -92,7 +92,8 @@ fn measure_connection_memory(
     ])])
 }
 
-/// Sends one kick of all delayed jobs and finds the longest time anyone waits until it is done.
+/// Sends one kick of all delayed jobs and measures the longest time that another client waits
+/// meanwhile.
 fn kick(prepared: &PreparedDaemon, jobs: u64) -> io::Result<Sample> {
     let address = prepared.daemon.address();
     let put = Op::Put { priority: Priority::Fixed(10), delay: 0 };
@@ -113,7 +114,7 @@ fn kick(prepared: &PreparedDaemon, jobs: u64) -> io::Result<Sample> {
     Ok(named([("longest_wait", microseconds(tally.latency.max()))]))
 }
 
-/// Fills a binlog, kills the daemon, and times how long new ones take until they answer.
+/// Fills a binlog, ends the daemon, and times how long new ones take until they answer.
 fn replay(target: &Target, config: &Config, flag: &str, state: &State) -> io::Result<Vec<Sample>> {
     let scratch = ScratchDir::new(Path::new(&config.scratch))?;
     let flags = scratch.flags(flag);
@@ -139,7 +140,7 @@ fn replay(target: &Target, config: &Config, flag: &str, state: &State) -> io::Re
     Ok(samples)
 }
 
-/// Ends a daemon as an operator does, or kills it if it does not.
+/// Ends a daemon by SIGTERM, or kills it if that fails.
 fn end(mut daemon: Daemon) {
     if daemon.signal(libc::SIGTERM).is_ok() {
         let _ = daemon.wait_exit(Duration::from_secs(10));

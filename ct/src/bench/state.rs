@@ -1,4 +1,4 @@
-//! What stands in a daemon while it is measured: backlogs, tubes, and connections that wait.
+//! The state of a daemon while it is measured: backlogs, tubes, and background connections.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use super::reader::{Body, Kind};
 use super::setup::SetupClient;
 use crate::Prng;
 
-/// How long a daemon may take to be brought into a state.
+/// Time limit for building a state.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(60);
-/// The delay of jobs that are to stay delayed, in seconds; up to a thousand more are added.
+/// The least delay of jobs that must stay delayed.
 const DELAY_SECONDS: u32 = 1_000_000;
 
-/// Everything that is there before the load begins, and is still there when it has ended.
+/// Everything that exists before the load begins and after it has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
     /// Tubes `t0`, `t1`, … with a delayed job each.
@@ -22,7 +22,7 @@ pub struct State {
     pub blocked: usize,
     /// Connections that watch `default` and do nothing.
     pub idle: usize,
-    /// Ready jobs in a tube nobody reserves from.
+    /// Ready jobs in a tube that no client reserves from.
     pub ready_elsewhere: u64,
     /// Ready jobs in `default`.
     pub ready: u64,
@@ -53,7 +53,7 @@ impl Default for State {
 }
 
 impl State {
-    /// Brings an empty daemon into this state; the connections returned belong to it.
+    /// Brings an empty daemon into this state; returns the connections that belong to it.
     ///
     /// An error if that takes longer than a minute.
     pub fn build(
@@ -134,7 +134,7 @@ impl State {
     }
 }
 
-/// Spreads deadlines over a quarter of an hour, as real ones are.
+/// Spreads deadlines over a quarter of an hour, as in real use.
 fn delay(number: u64) -> u32 {
     DELAY_SECONDS + u32::try_from(number % 1_000).expect("below 1,000")
 }

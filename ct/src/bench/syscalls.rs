@@ -1,19 +1,19 @@
-//! Counts a daemon's system calls, where `perf` is installed and may.
+//! Counts a daemon's system calls, if `perf` is installed and permitted.
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
-/// Counts until it is asked.
+/// A running count.
 #[derive(Debug)]
 pub(crate) struct SyscallCounter {
     perf: Child,
 }
 
 impl SyscallCounter {
-    /// Begins to count the calls of a process; `None` where that cannot be done.
+    /// Starts counting the calls of a process; `None` if that is impossible.
     ///
-    /// `perf` ends together with the command it is given. That is a `cat` which answers a byte, so
-    /// that it is known when the counting has begun.
+    /// `perf` ends together with the command it is given. That is a `cat` that returns a byte, which
+    /// shows when counting has begun.
     pub(crate) fn start(pid: u32) -> Option<Self> {
         let mut perf = Command::new("perf")
             .args(["stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "-p"])
@@ -29,7 +29,7 @@ impl SyscallCounter {
         if started.is_ok() { Some(counter) } else { counter.stop().and(None) }
     }
 
-    /// Returns how many calls there were.
+    /// Returns the number of calls.
     pub(crate) fn stop(mut self) -> Option<u64> {
         drop(self.perf.stdin.take());
         let output = self.perf.wait_with_output().ok()?;

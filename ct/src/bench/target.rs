@@ -1,4 +1,4 @@
-//! The daemons that are compared, and each one's daemon of the moment.
+//! The programs that are compared, and their running daemons.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use crate::{Daemon, Program};
 /// One of the programs that are compared.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// What it is called in the table.
+    /// Its name in the table.
     pub label: String,
     /// How it is started.
     pub program: Program,
@@ -23,7 +23,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Takes a beanstalkd as given on the command line, `PROGRAM FLAGS`, and asks for its version.
+    /// Parses `PROGRAM FLAGS` and asks the program for its version.
     pub fn daemon(command: &str) -> io::Result<Self> {
         let mut words = command.split_whitespace().map(str::to_owned);
         let path = words.next().ok_or_else(|| io::Error::other("no program is named"))?;
@@ -32,14 +32,14 @@ impl Target {
         Ok(Self { label, program, bare: false })
     }
 
-    /// Takes the bare responder beside this very program.
+    /// Returns the bare responder in the directory of this program.
     pub fn bare() -> io::Result<Self> {
         let path = std::env::current_exe()?.with_file_name("ct-bare");
         Ok(Self { label: version(&path)?, program: Program::new(path), bare: true })
     }
 }
 
-/// Makes equal labels different, in the order of the command line.
+/// Makes equal labels different by a number, in the order of the command line.
 pub fn make_labels_unique(targets: &mut [Target]) {
     for index in 1..targets.len() {
         let (before, rest) = targets.split_at_mut(index);
@@ -53,7 +53,7 @@ pub fn make_labels_unique(targets: &mut [Target]) {
     }
 }
 
-/// Asks a program for its version; the first line it prints to `-v`.
+/// Returns the first line that a program prints for `-v`.
 fn version(path: &Path) -> io::Result<String> {
     let output = Command::new(path).arg("-v").output();
     let output = output
@@ -67,18 +67,17 @@ fn version(path: &Path) -> io::Result<String> {
 /// A daemon in a state, with the connections that belong to the state.
 #[derive(Debug)]
 pub struct PreparedDaemon {
-    /// Closed before the daemon ends.
+    /// Declared first, because they must close before the daemon ends.
     _background: Vec<SetupClient>,
-    /// The daemon itself.
     pub daemon: Daemon,
     state: State,
-    /// Removed after the daemon has ended.
+    /// Declared last, because it must be removed after the daemon has ended.
     binlog: Option<ScratchDir>,
 }
 
 impl PreparedDaemon {
-    /// Starts a daemon, with a binlog in a new directory below `scratch` if there are flags for
-    /// one, and brings it into a state.
+    /// Starts a daemon and brings it into a state. `binlog` is a flag and the parent of a new
+    /// directory for the binlog.
     pub fn prepare(
         target: &Target,
         cores: Cores,
@@ -101,20 +100,20 @@ impl PreparedDaemon {
         Ok(Self { _background: background, daemon, state: state.clone(), binlog: scratch })
     }
 
-    /// Says whether it can serve a scenario that wants this state and no binlog.
+    /// Tells whether it fits a scenario with this state and without a binlog.
     pub fn is_in(&self, state: &State) -> bool {
         self.state == *state && self.binlog.is_none()
     }
 }
 
-/// A directory of our own that is removed in the end.
+/// A directory that is removed when dropped.
 #[derive(Debug)]
 pub struct ScratchDir {
     path: PathBuf,
 }
 
 impl ScratchDir {
-    /// Makes a new directory below `parent`.
+    /// Makes a new directory in `parent`.
     pub fn new(parent: &Path) -> io::Result<Self> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -123,7 +122,7 @@ impl ScratchDir {
         Ok(Self { path })
     }
 
-    /// Returns where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -136,7 +135,7 @@ impl ScratchDir {
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // What cannot be removed is left to whoever cleans the temporary files.
+        // If it cannot be removed, it stays among the temporary files.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

@@ -30,7 +30,7 @@ use self::operation::{Operation, simpler};
 use self::reply::{Baseline, Comparator};
 use self::runner::{Difference, Verdict, run_operations};
 pub use self::shrink::shrink;
-use crate::check::Program;
+use crate::check::{Program, highest_id};
 use crate::client::Client;
 use crate::dialect::Dialect;
 use crate::run::run;
@@ -470,15 +470,6 @@ fn baseline(address: &str) -> io::Result<Baseline> {
     let counters = Baseline::counters(&client.yaml("stats")?);
     let default_tube = Baseline::counters(&client.yaml("stats-tube default")?);
     Ok(Baseline { id, counters, default_tube })
-}
-
-/// Returns the highest job id so far, by making one more job.
-fn highest_id(client: &mut Client) -> io::Result<u64> {
-    let reply = client.put(u32::MAX, u32::MAX, 1, b"")?;
-    let id = reply.strip_prefix("INSERTED ").and_then(|id| id.parse().ok());
-    let id = id.ok_or_else(|| io::Error::other(format!("put answered {reply}")))?;
-    client.command(&format!("delete {id}"))?;
-    Ok(id)
 }
 
 /// Deletes the jobs that a run has left at an address.

@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use super::*;
 use crate::dialect::MASKS;
 
-/// Answers every command line from a list, and records what it was asked to do.
+/// Answers command lines from a list, and records the calls.
 #[derive(Default)]
 struct Fake {
     replies: VecDeque<&'static str>,
@@ -40,7 +40,7 @@ impl Stage for Fake {
     }
 
     fn receive(&mut self, connection: &str, _: Patience) -> Result<Arrived, String> {
-        // One byte at a time, the hardest way for a matcher.
+        // One byte at a time, the hardest case for a matcher.
         let arrived = self.arrived.entry(connection.to_owned()).or_default();
         if !arrived.is_empty() {
             return Ok(Arrived::Bytes(arrived.drain(..1).collect()));
@@ -70,7 +70,7 @@ impl Stage for Fake {
     }
 }
 
-/// Plays a script on a fake that gives these replies and has the first mask of the table.
+/// Plays a script on a fake with these replies and the first mask of the table.
 fn play(body: &str, replies: &[&'static str]) -> (Result<Outcome, Failure>, Vec<String>) {
     let text = format!("# s\nproves Q1\n{body}").replace("MASK", MASKS[0].name);
     let script = Script::parse("s", &text).unwrap();

@@ -1,7 +1,7 @@
 use super::*;
 use crate::dialect::MASKS;
 
-/// Parses with any mask of the table for the word MASK.
+/// Parses a text in which MASK stands for the first mask of the table.
 fn parse(text: &str) -> Result<Script, ScriptError> {
     Script::parse("name", &text.replace("MASK", MASKS[0].name))
 }
