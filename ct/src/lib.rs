@@ -1,15 +1,15 @@
 //! Conformance and timing tools for any beanstalkd, used through its socket.
 //!
-//! This crate shares no code with the server. It judges daemons by their replies, so the same scripts
-//! test ours and the original. It is never shipped.
+//! This crate shares no code with the server. It judges daemons by their replies, so the same
+//! scripts test ours and the original. It is never shipped.
 //!
 //! Reading order:
 //! - [`script`] parses a golden script, and `text` the texts that it sends and expects;
 //! - [`mod@run`] plays it on a [`Stage`], and [`socket`] is the stage for real daemons;
 //! - [`dialect`] lists known differences between daemons;
 //! - [`check`] plays many scripts in parallel, for the tests and for the program `ct-check`;
-//! - [`daemon`], [`client`] and [`prng`] are tools for tests in Rust; [`original`] finds the original,
-//!   [`mod@skip`] reports what a test could not do, and [`wait`] waits for a condition;
+//! - [`daemon`], [`client`] and [`prng`] are tools for tests in Rust; [`original`] finds the
+//!   original, [`mod@skip`] reports what a test could not do, and [`wait`] waits for a condition;
 //! - [`mod@diff`] sends the same traffic to two daemons, for the program `ct-diff`;
 //! - [`mod@bench`] measures and compares, for the program `ct-bench`;
 //! - [`mod@abuse`] attacks a daemon and measures a well-behaved client, for the program `ct-abuse`;

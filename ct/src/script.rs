@@ -444,7 +444,7 @@ impl<'a> Parser<'a> {
     ) -> Result<Text, LineError> {
         match Text::parse(source, purpose) {
             Ok(text) if text.has_round() && !enclosing.repeat => {
-                self.error("%i has a meaning only enclosing repeat")
+                self.error("%i has a meaning only inside repeat")
             }
             Ok(text) => Ok(text.followed_by(ending)),
             Err(message) => self.error(message),

@@ -161,7 +161,7 @@ fn vanishing(attack: &Attack) -> io::Result<Outcome> {
     thread::scope(|scope| {
         let threads: Vec<_> =
             (0..THREADS).map(|thread| scope.spawn(move || churn(attack, thread, count))).collect();
-        let joined = threads.into_iter().map(|it| it.join().expect("a churn does not panic"));
+        let joined = threads.into_iter().map(|it| it.join().expect("a thread does not panic"));
         joined.collect::<io::Result<Vec<()>>>()
     })?;
     let summary = format!("{} connections made and closed", THREADS * count);
@@ -311,9 +311,8 @@ fn pipeline(attack: &Attack) -> io::Result<Outcome> {
     client.exchange(&delete_commands(&ids), ids.len())?;
     let lists = attack.items;
     client.exchange(b"stats\r\n".repeat(lists).as_slice(), lists)?;
-    let summary = format!(
-        "{count} puts, as many reserves and delete_commands, {lists} stats, each in one go"
-    );
+    let summary =
+        format!("{count} puts, as many reserves and deletes, {lists} stats, each in one go");
     Ok(Outcome { summary, ..Outcome::default() })
 }
 

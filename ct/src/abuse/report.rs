@@ -8,7 +8,7 @@ use super::{Round, Row};
 pub fn table(rows: &[Row]) -> String {
     let mut text = String::from(
         "| abuse | daemon | p50 ms, alone → meanwhile | p99 ms, alone → meanwhile | longest ms \
-         | CPU at rest | memory MB, before → outcome → after | |\n\
+         | CPU at rest | memory MB, before → held → after | |\n\
          |---|---|---|---|---|---|---|---|\n",
     );
     for row in rows {

@@ -86,7 +86,6 @@ impl Load {
     /// Connects all groups to a daemon and brings each connection to the start of its cycle.
     ///
     /// `bare` means the bare responder, which answers every line with `INSERTED 1`.
-
     pub fn connect(address: &str, groups: &[Group], bare: bool, seed: u64) -> io::Result<Self> {
         let poll = Poll::new()?;
         let deadline = Instant::now() + SETUP_TIMEOUT;

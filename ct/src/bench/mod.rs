@@ -2,12 +2,15 @@
 //!
 //! Reading order:
 //! - [`op`] has the commands and their bytes, [`reader`] parses the replies;
-//! - [`group`] describes connections, `connection` is one of them, and [`load`] is their event loop;
+//! - [`group`] describes connections, `connection` is one of them, and [`load`] is their event
+//!   loop;
 //! - [`setup`] and [`state`] bring a daemon into the state that is to be measured;
 //! - [`measure`] reads what a run cost either side, and `syscalls` counts system calls;
 //! - [`scenario`] lists the presets, and `special` runs those that are no repeated load;
-//! - [`target`] starts the daemons, [`compare`] runs them in turn, [`stats`] has medians and ratios;
-//! - [`report`] makes the table and the JSON, [`plot`] the curves, [`machine`] describes the machine;
+//! - [`target`] starts the daemons, [`compare`] runs them in turn, [`stats`] has medians and
+//!   ratios;
+//! - [`report`] makes the table and the JSON, [`plot`] the curves, [`machine`] describes the
+//!   machine;
 //! - [`goals`] compares the result with a file of goals;
 //! - [`crowd`] compares a daemon with itself, empty and crowded.
 

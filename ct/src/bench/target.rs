@@ -69,6 +69,7 @@ fn version(path: &Path) -> io::Result<String> {
 pub struct PreparedDaemon {
     /// Declared first, because they must close before the daemon ends.
     _background: Vec<SetupClient>,
+    /// The running daemon.
     pub daemon: Daemon,
     state: State,
     /// Declared last, because it must be removed after the daemon has ended.

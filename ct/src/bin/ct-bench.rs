@@ -74,7 +74,6 @@ goals: compares a saved comparison with a file of goals (ct/goals); the exit sta
 missed by more than 15 %
 
 On a machine with other load, ask the scheduler for precedence, or ratios will spread:
-
     setsid -w sh -c 'echo -20 >/proc/self/autogroup; exec nice -n -20 ct-bench compare …'
 ";
 

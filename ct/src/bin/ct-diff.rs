@@ -32,7 +32,6 @@ right one is the reference: scripts expect its answers.
 Every difference is shrunk and printed as a golden script. A difference that does not show again
 when its run is repeated is printed, too, but is no failure.
 
-
 Exit status: 0 if the two agree, 1 if they differ, 2 if ct-diff could not begin, or had to stop.
 ";
 

@@ -22,7 +22,6 @@ DAEMON is 'PROGRAM FLAGS'. Its binlog is in a new directory, removed at the end.
  -h, --help    this help
 
 Exit status: 0 if nothing was lost, grew or failed, 1 if something did, 2 if it could not begin.
-
 ";
 
 fn main() -> ExitCode {

@@ -133,7 +133,7 @@ impl Connection {
             match self.stream.write(rest) {
                 Ok(length) => rest = &rest[length..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    thread::sleep(POLL_INTERVAL)
+                    thread::sleep(POLL_INTERVAL);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return,

@@ -400,7 +400,7 @@ impl<'a> Comparison<'a> {
                 Ok(daemon) => {
                     let mut stage = SocketStage::new(daemon.address(), Some(daemon.pid()));
                     match run(&script, &self.dialects[side], 0, &mut stage) {
-                        Ok(_) => format!("{name} total_delay"),
+                        Ok(_) => format!("{name} passes"),
                         Err(failure) => format!("{name} fails in line {}", failure.line),
                     }
                 }

@@ -96,7 +96,7 @@ fn every_slip_is_refused_with_its_line() {
         ("# s\nproves Q1\na< OK\nb> x", 3, "indented lines"),
         ("# s\nproves Q1\na< OK\n  - {int\nb> x", 4, "{ without }"),
         ("# s\nproves Q1\na> {int}", 3, "only be expected"),
-        ("# s\nproves Q1\na> %i", 3, "only enclosing repeat"),
+        ("# s\nproves Q1\na> %i", 3, "only inside repeat"),
         ("# s\nproves Q1\n+2", 3, "+Ns or +Nms"),
         ("# s\nproves Q1\n+1.5s", 3, "+Ns or +Nms"),
         ("# s\nproves Q1\nwhen typo\nend", 3, "no mask `typo`"),

@@ -1,13 +1,13 @@
 //! Executes operations on two daemons and watches for a difference.
 //!
-//! The runner tracks the state of each connection, fills in job ids, keeps to the schedule, and leaves
-//! out what may be answered in more than one way.
+//! The runner tracks the state of each connection, fills in job ids, keeps to the schedule, and
+//! leaves out what may be answered in more than one way.
 //!
-//! The protocol does not define how the commands of two connections mix. So at most one connection has
-//! commands queued behind a waiting reserve. Meanwhile all others send one command at a time, and that
-//! connection is not closed, because it is unknown how many of its commands would still be executed.
-//! Before time passes, and at the end, it is half-closed, so that they are executed now. Commands that
-//! affect no other connection may stay queued.
+//! The protocol does not define how the commands of two connections mix. So at most one connection
+//! has commands queued behind a waiting reserve. Meanwhile all others send one command at a time,
+//! and that connection is not closed, because it is unknown how many of its commands would still be
+//! executed. Before time passes, and at the end, it is half-closed, so that they are executed now.
+//! Commands that affect no other connection may stay queued.
 //!
 //! The rest depends on the masks of the two daemons:
 //!
@@ -18,8 +18,8 @@
 //! | `upload-visible` | reading jobs that may be incomplete while a body arrives |
 //! | `timer-lost` | a long wait while others hold jobs; added: a keep-alive of the holder in time |
 //!
-//! At the end all state is inspected, and then every job is taken out, because that shows orders that
-//! no statistic shows.
+//! At the end all state is inspected, and then every job is taken out, because that shows orders
+//! that no statistic shows.
 
 mod inspection;
 mod schedule;
