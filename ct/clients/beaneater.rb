@@ -8,7 +8,7 @@ require "json"
 
 ADDRESS = "#{ARGV[1]}:#{ARGV[2]}"
 
-# Turns a value into what JSON can say; long or binary ones into length and digest.
+# Converts a value for JSON; long or binary values become length and digest.
 def plain(value)
   case value
   when Beaneater::Job then { id: value.id, body: plain(value.body) }
@@ -27,7 +27,7 @@ end
 
 REFUSALS = [Beaneater::UnexpectedResponse, Beaneater::InvalidTubeName, Beaneater::JobNotReserved].freeze
 
-# Calls `of.method(arguments)`; gives the line that tells it and the bare result.
+# Calls `of.method(arguments)`; returns the line without printing it, and the plain result.
 def quiet_call(name, of, method, *given)
   begin
     result = of.public_send(method, *given)
@@ -39,14 +39,14 @@ def quiet_call(name, of, method, *given)
   ["#{name}.#{method}(#{texts.join(', ')}) -> #{JSON.generate(answer)}", result]
 end
 
-# The same; prints the line.
+# Calls `of.method(arguments)`, prints the line and returns the plain result.
 def call(name, of, method, *given)
   line, result = quiet_call(name, of, method, *given)
   puts line
   result
 end
 
-# A client of a name, whose calls are printed.
+# A named client that prints its calls.
 class Traced
   def initialize(name)
     @name, @client = name, Beaneater.new(ADDRESS)

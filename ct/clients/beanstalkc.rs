@@ -13,8 +13,7 @@ use serde_json::{Value, json};
 const NONE: Duration = Duration::ZERO;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Calls a method of a client, a named one, and prints it: `name.call(arguments) -> JSON`.
-/// Gives what came, as JSON, too.
+/// Calls a method of a named client, prints `name.call(arguments) -> JSON` and returns the JSON.
 macro_rules! call {
     ($client:ident . $method:ident ($($argument:expr),*)) => {{
         let (line, answer) = quiet_call!($client.$method($($argument),*));
@@ -23,7 +22,7 @@ macro_rules! call {
     }};
 }
 
-/// The same without printing: gives the line, too.
+/// Calls a method of a named client; returns the line without printing it, and the JSON.
 macro_rules! quiet_call {
     ($client:ident . $method:ident ($($argument:expr),*)) => {{
         let answer = settled($client.$method($($argument),*));
@@ -240,12 +239,12 @@ fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// Finds the id in what a put or a reserve gave.
+/// Returns the id in the result of a put or a reserve.
 fn id(answer: &Value) -> u64 {
     answer.get("id").unwrap_or(answer).as_u64().unwrap_or_else(|| panic!("no job: {answer}"))
 }
 
-/// Turns a result into JSON. A refusal is a result; a lost connection ends the scenario.
+/// Converts a result to JSON. An error reply is a result; a lost connection ends the scenario.
 fn settled<T: Plain>(result: BeanstalkcResult<T>) -> Value {
     match result {
         Ok(value) => value.plain(),
@@ -254,7 +253,7 @@ fn settled<T: Plain>(result: BeanstalkcResult<T>) -> Value {
     }
 }
 
-/// What the library gives, as JSON.
+/// Converts a value of the library to JSON.
 trait Plain {
     fn plain(self) -> Value;
 }

@@ -1,7 +1,7 @@
 <?php
 // Calls to pheanstalk (PHP), which knows TCP only: arguments are `tcp HOST PORT`.
 //
-// It has no reserve by id. PHP waits in one place at a time, so nobody puts while a worker waits.
+// It has no reserve by id. PHP has no threads here, so no client puts while a worker waits.
 
 require 'Pheanstalk/autoload.php';
 
@@ -25,7 +25,7 @@ class Traced
         $this->client = Pheanstalk::create($argv[2], (int) $argv[3]);
     }
 
-    /** A refusal, one of the library's exceptions, becomes a result; a lost connection ends the scenario. */
+    /** The library's exceptions become results; a lost connection ends the scenario. */
     public function __call(string $method, array $given)
     {
         $result = null;
@@ -54,7 +54,7 @@ function json($value): string
     return json_encode($value, JSON_THROW_ON_ERROR);
 }
 
-/** Turns a value into what JSON can say; long or binary ones into length and digest. */
+/** Converts a value for JSON; long or binary values become length and digest. */
 function plain($value)
 {
     if ($value instanceof Pheanstalk) {
