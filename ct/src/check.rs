@@ -320,7 +320,7 @@ mod tests {
 
     /// On a busy machine a timer may end between two statements that are meant to be simultaneous.
     #[test]
-    fn only_what_fails_late_is_doubted_and_what_is_given_up_is_no_failure() {
+    fn only_late_failures_are_repeated_and_then_skipped() {
         let failed = || Err(failure("expected `x`, got `y`".to_owned()));
         let at = |milliseconds| Duration::from_millis(milliseconds);
         let on_time = Report { lateness: at(99), ..report(&script("s"), failed(), at(500)) };
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_holds_jobs_is_left_alone() {
+    fn a_daemon_that_holds_jobs_is_not_used() {
         let stats = "---\ncurrent-jobs-urgent: 1\ncurrent-jobs-ready: 0\ncurrent-jobs-buried: 0\n";
         assert!(require_no_jobs(stats).is_ok());
         let error = require_no_jobs(&stats.replace("buried: 0", "buried: 3")).unwrap_err();
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_dies_or_speaks_is_heard() {
+    fn exit_status_and_output_of_a_daemon_are_reported() {
         let mut daemon = Daemon::spawn_raw("/bin/sh".as_ref(), &["-c", "echo ouch >&2; exit 3"]);
         let daemon = daemon.as_mut().unwrap();
         daemon.wait_exit(Duration::from_secs(20)).unwrap();

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_and_bodies_are_told_apart_over_a_unix_socket() {
+    fn lines_and_bodies_are_distinguished_over_a_unix_socket() {
         let path = std::env::temp_dir().join(format!("ct-client-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
         let replies = "INSERTED 1\r\nOK 6\r\n---\na\n\r\nFOUND 1 2\r\n\r\n\r\nOK 1\r\nxyz\r\nend";

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_reaches_it_and_patience_ends() {
+    fn a_signal_ends_it_and_waiting_has_a_limit() {
         let mut daemon = shell("exec sleep 60");
         assert_eq!(daemon.wait_exit(Duration::from_millis(20)), None);
         daemon.signal(libc::SIGTERM).unwrap();

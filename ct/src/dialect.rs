@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_has_no_mask_and_strangers_have_no_dialect() {
+    fn ours_has_no_mask_and_unknown_releases_no_dialect() {
         assert!(Dialect::named("ours").unwrap().masks.is_empty());
         for mask in MASKS {
             let shows = |name| Dialect::named(name).unwrap().masks.contains(mask.name);

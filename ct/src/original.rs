@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_are_known_by_what_they_say_of_themselves() {
+    fn releases_are_recognized_by_their_version() {
         let name = |version| dialect(version).map(|dialect| dialect.name);
         assert_eq!(name("beanstalkd 1.12").as_deref(), Some("1.12"));
         assert_eq!(name("beanstalkd 1.13").as_deref(), Some("1.13"));
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_original_is_named_with_the_reason() {
+    fn an_unknown_binary_is_reported_with_the_reason() {
         let reason = |path: &str| Original::at(path.into()).unwrap_err();
         assert!(reason("/nonexistent/daemon").contains("no original at /nonexistent/daemon"));
         assert!(reason("/bin/false").contains("no original that is known here"));

@@ -106,7 +106,7 @@ pub(crate) fn connect_from(
     if number < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new, so nobody else owns it.
+    // SAFETY: the descriptor is new, so it has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
     // SAFETY: takes no pointers. What is started from here on does not inherit it.
     unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };

@@ -44,14 +44,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_learns_which_test_it_was_and_why() {
+    fn a_skipped_test_is_reported_with_its_reason() {
         assert_eq!(line(Some("a_test"), "there is no fish"), "a_test: there is no fish");
         assert_eq!(line(Some("main"), "there is no fish"), "there is no fish");
         assert_eq!(line(None, "there is no fish"), "there is no fish");
     }
 
     #[test]
-    fn the_list_grows() {
+    fn skipped_tests_are_appended_to_the_list() {
         let list = env::temp_dir().join(format!("ct-skipped-{}", std::process::id()));
         append(&list, "one").unwrap();
         append(&list, "two").unwrap();

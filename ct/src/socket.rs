@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_silence_and_the_end_are_told_apart() {
+    fn bytes_silence_and_the_end_are_distinguished() {
         let serve = |mut peer: TcpStream| {
             let mut all = Vec::new();
             peer.read_to_end(&mut all).unwrap();

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_in_a_text_is_named() {
+    fn an_error_in_a_text_is_named() {
         let table = [
             (r"\q", r"unknown escape \q"),
             ("\\", "escapes nothing"),
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_reply_is_told_from_an_unfinished_one() {
+    fn a_wrong_reply_is_distinguished_from_an_incomplete_one() {
         let table = [
             ("OK|", "", Match::Partial),
             ("OK|", "OK\r", Match::Partial),

@@ -406,7 +406,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_crowd_leaves_behind_is_no_leak_and_a_leak_is_one() {
+    fn memory_that_is_reused_is_no_leak() {
         let megabytes = |sizes: &[u64]| sizes.iter().map(|size| size << 20).collect::<Vec<_>>();
         for kept in [&[3][..], &[3, 5], &[150, 160], &[150, 290, 320], &[3, 3, 3], &[90, 20, 20]] {
             assert!(!grows(&megabytes(kept)), "{kept:?}");
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn each_abuse_has_a_name_of_its_own() {
+    fn attack_names_are_unique() {
         let names = names();
         let distinct: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(distinct.len(), names.len());

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_long_wait_weighs_what_it_would_for_many_clients() {
+    fn a_long_wait_counts_once_for_every_interval() {
         let mut window = Window::new(None);
         for _ in 0..99 {
             window.record(0, Duration::from_micros(100));

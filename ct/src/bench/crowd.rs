@@ -24,7 +24,7 @@ pub struct Config {
     /// The daemon.
     pub program: Program,
     /// The background state of the second daemon.
-    pub crowd: State,
+    pub background: State,
     /// The number of connections of the load.
     pub active: usize,
     /// Measurements of each daemon.
@@ -60,7 +60,7 @@ pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Ou
     let empty = cores.start(&config.program, &[])?;
     progress("starting the crowded daemon");
     let crowded = cores.start(&config.program, &[])?;
-    let background = config.crowd.build(crowded.address(), progress)?;
+    let connections = config.background.build(crowded.address(), progress)?;
     let depth = match config.depth {
         Some(depth) => depth,
         None => find_depth(config, [&empty, &crowded], progress)?,
@@ -73,7 +73,7 @@ pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Ou
     };
     let mut loaded = [
         LoadedDaemon { load: load(&empty, 1)?, _background: Vec::new(), daemon: empty },
-        LoadedDaemon { load: load(&crowded, 2)?, _background: background, daemon: crowded },
+        LoadedDaemon { load: load(&crowded, 2)?, _background: connections, daemon: crowded },
     ];
     let mut rounds = Vec::new();
     for round in 0..=config.rounds {
@@ -96,7 +96,7 @@ impl Config {
     /// Makes the usual background: 10,000 tubes with a delayed job, 10,000 blocked connections and
     /// a million ready jobs, half of them in the load's tube with a lower priority.
     pub fn new(program: Program) -> Self {
-        let crowd = State {
+        let background = State {
             tubes: 10_000,
             blocked: 10_000,
             ready_elsewhere: 500_000,
@@ -105,13 +105,13 @@ impl Config {
             ..State::default()
         };
         let window = Duration::from_secs(1);
-        Self { program, crowd, active: 10, rounds: 7, window, depth: None }
+        Self { program, background, active: 10, rounds: 7, window, depth: None }
     }
 }
 
 fn active_group(config: &Config, depth: usize) -> Group {
     let put = Op::Put { priority: Priority::Fixed(10), delay: 0 };
-    let body = Body::plain(config.crowd.body);
+    let body = Body::plain(config.background.body);
     Group::new(config.active, depth, &[put, Op::Reserve, Op::Delete], body)
 }
 
@@ -159,7 +159,7 @@ fn line(figures: &Figures) -> String {
 
 fn report(config: &Config, depth: usize, rounds: &[[Figures; 2]]) -> Outcome {
     let mut is_unsaturated = false;
-    let State { tubes, blocked, ready_elsewhere, ready, .. } = config.crowd;
+    let State { tubes, blocked, ready_elsewhere, ready, .. } = config.background;
     let mut text = format!(
         "{} active connections, depth {depth}, put, reserve, delete; the crowd: {tubes} tubes with \
          a delayed job, {blocked} blocked connections, {ready_elsewhere} ready jobs elsewhere and \

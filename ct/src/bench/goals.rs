@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_is_set_against_what_the_line_says() {
+    fn a_figure_is_divided_by_the_reference_of_its_goal() {
         let goals = "\
             # comment\n\na | rate | other | at least 1.5\na | rate | bare | at most 0.75\n\
             a | rate | row b | at least 2\nb | rate | - | at most 15\n";
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_meaning_is_an_error() {
+    fn an_invalid_line_is_an_error() {
         for line in ["a", "a | rate | other | 5", "a | rate | them | at least 5"] {
             assert!(evaluate(&Report::default(), line).is_err(), "{line}");
         }

@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_jobs_are_under_way_as_there_are_producers() {
+    fn as_many_jobs_are_in_flight_as_there_are_producers() {
         let address = daemon(|_, _| ());
         let put = Group::new(4, 1, &[PUT], Body::stamped(0));
         let producers = Group { pacing: Pacing::Paired, ..put };

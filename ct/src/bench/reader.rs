@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reply_is_understood_however_it_is_cut() {
+    fn every_reply_is_parsed_however_it_is_split() {
         let stream: &[u8] = b"INSERTED 7\r\nRESERVED 18446744073709551615 3\r\n...\r\nDELETED\r\n\
             RELEASED\r\nTOUCHED\r\nBURIED\r\nKICKED\r\nKICKED 12\r\nWATCHING 2\r\nUSING a\r\n\
             PAUSED\r\nTIMED_OUT\r\nFOUND 5 3\r\n...\r\nOK 5\r\na\r\nb\n\r\n";
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_daemon_may_answer_ends_the_run() {
+    fn an_invalid_reply_is_an_error() {
         for line in [
             "OUT_OF_MEMORY\r\n",
             "NOT_FOUND\r\n",

@@ -417,7 +417,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_preset_is_found_by_its_name_alone() {
+    fn preset_names_are_unique() {
         for effort in [Effort::FULL, Effort::QUICK] {
             let presets = presets(effort);
             let names: HashSet<&str> = presets.iter().map(|one| one.name.as_str()).collect();
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bare_responder_is_never_asked_to_keep_a_job() {
+    fn the_bare_responder_needs_no_jobs() {
         for scenario in presets(Effort::FULL).iter().filter(|one| one.bare) {
             assert_eq!(scenario.state, State::default(), "{}", scenario.name);
             let Work::Phases(phases) = &scenario.work else {
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_phase_leaves_the_next_one_takes() {
+    fn a_phase_takes_the_jobs_of_the_one_before() {
         for scenario in presets(Effort::FULL) {
             let Work::Phases(phases) = &scenario.work else { continue };
             assert!(phases[0].cycles.is_some(), "{}", scenario.name);

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_is_read_and_an_excuse_is_not() {
+    fn a_count_is_parsed_and_an_error_is_not() {
         assert_eq!(parse("x\n29,,raw_syscalls:sys_enter,841458,100.00,,\n"), Some(29));
         assert_eq!(parse("<not supported>,,raw_syscalls:sys_enter,0,100.00,,\n"), None);
         assert_eq!(parse("event syntax error\n"), None);

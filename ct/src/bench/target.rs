@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_daemons_of_one_version_are_told_apart() {
+    fn equal_labels_become_unique() {
         let target = |label: &str| Target {
             label: label.to_owned(),
             program: Program::new("x"),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scratch_directory_goes_with_its_owner() {
+    fn a_scratch_directory_is_removed_when_dropped() {
         let scratch = ScratchDir::new(&std::env::temp_dir()).unwrap();
         let path = scratch.path.clone();
         assert!(path.is_dir());

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_counted_however_they_are_cut() {
+    fn commands_are_counted_however_they_are_split() {
         let stream = b"put 0 0 60 3\r\n...\r\nreserve\r\n\r\ndelete 1\r\nput 0 0 60 0\r\n\r\n";
         for cut in 0..stream.len() {
             let (front, back) = stream.split_at(cut);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_writes_join_to_whole_replies() {
+    fn partial_writes_join_to_whole_replies() {
         let replies = REPLY.repeat(3);
         for step in [1, 5, 11, 12, 13, 36] {
             let (mut unsent, mut sent) = (10 * REPLY.len(), Vec::new());

@@ -364,7 +364,7 @@ mod tests {
         GeneratorOptions { steps: 120, garbage: false, can_drain: true, restarts: false };
 
     #[test]
-    fn a_seed_means_the_same_acts_every_time() {
+    fn a_seed_gives_the_same_operations_every_time() {
         for seed in 0..50 {
             for garbage in [false, true] {
                 let options = GeneratorOptions { garbage, ..OPTIONS };
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_bursts_stand_in_the_same_quarter_of_a_second() {
+    fn no_two_bursts_share_a_quarter_of_a_second() {
         let mut timed = 0;
         for seed in 0..200 {
             let operations = generate(seed, OPTIONS);
@@ -393,7 +393,7 @@ mod tests {
 
     /// A command that is never generated is never compared.
     #[test]
-    fn every_command_and_every_operation_comes_up() {
+    fn every_command_and_every_operation_is_generated() {
         let mut text = String::new();
         for seed in 0..60 {
             for operation in generate(seed, OPTIONS) {

@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_difference_is_told_with_both_answers() {
+    fn the_first_difference_is_reported_with_both_answers() {
         let ours = Dialect::named("ours").unwrap();
         let comparator = Comparator::new([&ours, &ours], false);
         let table = [

@@ -498,7 +498,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_told_from_a_command() {
+    fn an_address_is_distinguished_from_a_command() {
         for address in ["127.0.0.1:11300", "localhost:1", "[::1]:11300", "unix:/tmp/x"] {
             assert!(matches!(Target::parse(address), Ok(Target::Connect(_))), "{address}");
         }
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_tell_dialects() {
+    fn a_version_selects_the_dialect() {
         assert_eq!(dialect_of("1.12").name, "1.12");
         assert_eq!(dialect_of("2.0.0").name, "ours");
     }

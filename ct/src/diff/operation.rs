@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_simpler_is_different_and_never_grows() {
+    fn a_simpler_sequence_differs_and_is_no_longer() {
         let batch = ["stats", "quit"].map(Command::line).to_vec();
         let operations = [
             Operation::Send { peer: 3, commands: batch, cut: Some(500) },

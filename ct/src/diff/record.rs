@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_becomes_a_script_that_can_be_read_and_dropped_into_the_tests() {
+    fn a_record_becomes_a_valid_golden_script() {
         let line = |text: &str| Reply::Line(text.as_bytes().to_vec());
         let stats = ["---", "current-jobs-urgent: 0", "current-connections: 2", "os: x"];
         let stats = Reply::Yaml(stats.map(|line| line.as_bytes().to_vec()).to_vec());

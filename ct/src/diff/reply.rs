@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_cut_where_they_end() {
+    fn replies_are_split_at_their_ends() {
         let (all, rest) =
             replies(b"DELETED\r\nFOUND 1 4\r\na\r\nb\r\nOK 6\r\n---\na\n\r\nOK 3\r\nab");
         let found = Reply::Job { head: b"FOUND 1 4".to_vec(), body: b"a\r\nb".to_vec() };
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unquoted_where_that_is_declared_and_only_there() {
+    fn names_may_be_unquoted_only_if_declared() {
         let quoted = yaml("---\nname: \"a\"");
         let plain = yaml("---\nname: a");
         let ours_and_old = comparator("ours", "1.12");
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_used_daemon_is_told_from_where_the_run_began() {
+    fn replies_of_a_used_daemon_count_from_the_run() {
         let stats = "---\ncurrent-jobs-urgent: 2\ncmd-put: 12\nuptime: 100";
         let before = Baseline {
             id: 40,
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn expectations_leave_room_for_machines_only() {
+    fn only_values_of_the_machine_match_anything() {
         let job = Reply::Job { head: b"FOUND 3 2".to_vec(), body: b"% ".to_vec() };
         assert_eq!(job.expectation('a'), "a< FOUND %3 2|\\%\\x20\n");
         let stats = yaml("---\nid: 3\ntube: \"t\"\npri: 1\nage: 0\ntime-left: 9");

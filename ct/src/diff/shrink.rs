@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_needed_is_left_wherever_it_stood() {
+    fn only_needed_items_remain() {
         let mut prng = Prng::new(1);
         for _ in 0..50 {
             let count = 1 + usize::try_from(prng.below(6)).unwrap();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_judge_that_gives_up_ends_it_at_once() {
+    fn an_oracle_that_gives_up_ends_shrinking() {
         let mut rounds = 0;
         let short = shrink(
             vec![1; 64],

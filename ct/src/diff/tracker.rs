@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_told_from_bodies() {
+    fn commands_are_distinguished_from_bodies() {
         let other = || Verb::Other;
         let table: &[(&[u8], Vec<Verb>)] = &[
             (b"put 0 0 1 6\r\nstats\n\r\nstats\r\n", vec![Verb::Put(Some(7)), other()]),
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_known_daemons_treat_differently_is_noticed() {
+    fn quirks_are_recognized() {
         let long = |length: usize| [&vec![b'x'; length][..], b"\r\n"].concat();
         let table: &[(Vec<u8>, &[Quirk])] = &[
             (b"use a\rb\r\n".to_vec(), &[Quirk::LoneCr]),
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_ends_where_somebody_may_wait_and_where_a_body_arrives() {
+    fn certain_replies_end_at_a_wait_and_at_an_incomplete_body() {
         let table: [(&[u8], usize); 6] = [
             (b"stats\r\npeek 1\r\n", 2),
             (b"stats\r\nreserve\r\nstats\r\n", 1),
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_quit_resets_and_what_only_concerns_its_sender_is_private() {
+    fn bytes_after_quit_reset_and_use_and_watch_are_private() {
         assert!(!after(b"quit\r\n").is_reset());
         assert!(after(b"quit\r\n").is_ending());
         assert!(after(b"quit\r\nstats\r\n").is_reset());
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_tell_who_holds_watches_and_waits() {
+    fn replies_update_the_state_of_a_connection() {
         let mut tracker =
             after(b"put 0 0 1 1\r\nx\r\nwatch t\r\nreserve\r\nreserve\r\ndelete 9\r\n");
         assert!(tracker.may_wait());

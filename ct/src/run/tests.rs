@@ -86,7 +86,7 @@ fn message(body: &str, replies: &[&'static str]) -> String {
 }
 
 #[test]
-fn a_conversation_that_goes_as_told_is_an_outcome_with_its_transcript() {
+fn a_successful_script_returns_its_transcript() {
     let body =
         "a> put 0 0 60 1|x\na< INSERTED %1\na>> us\na>> e b|\na< USING b\na> quit\na: closed";
     let (result, asked) = play(body, &["INSERTED 41\r\n", "", "USING b\r\n"]);
@@ -116,7 +116,7 @@ fn a_wrong_reply_is_shown_beside_the_right_one() {
 }
 
 #[test]
-fn silence_and_the_end_of_a_connection_are_not_taken_for_granted() {
+fn silence_and_the_end_of_a_connection_are_checked() {
     let table = [
         ("a> x\na: silent", "expected silence on a, got `OK`"),
         ("a> quit\na: silent", "expected silence on a, got the end of the connection"),
@@ -130,7 +130,7 @@ fn silence_and_the_end_of_a_connection_are_not_taken_for_granted() {
 }
 
 #[test]
-fn a_body_is_held_to_its_announced_size_and_to_every_line() {
+fn a_body_is_compared_by_size_and_by_line() {
     let body = "a> list-tubes\na< OK\n  ---\n  - default\n  - {any}\n";
     let good = "OK 20\r\n---\n- default\n- abc\n\r\n";
     assert!(
@@ -158,7 +158,7 @@ fn a_body_is_held_to_its_announced_size_and_to_every_line() {
 }
 
 #[test]
-fn a_barrier_stands_exactly_where_the_order_could_be_lost() {
+fn a_barrier_is_made_exactly_when_the_order_could_be_lost() {
     let table = [
         ("a> x\na< R\nb> x\nb< R", 0),                // answered
         ("a> x\na> x\na< R", 0),                      // one connection keeps its order

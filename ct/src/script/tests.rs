@@ -62,7 +62,7 @@ fn every_statement_of_the_language_is_understood() {
 }
 
 #[test]
-fn a_script_that_disturbs_others_gets_a_daemon_of_its_own() {
+fn a_script_that_affects_others_needs_its_own_daemon() {
     let needs = |head: &str, tail: &str| {
         let text = format!("# s\nproves Q1\n{head}a> stats\n{tail}");
         parse(&text).unwrap().needs_own_daemon()
@@ -74,7 +74,7 @@ fn a_script_that_disturbs_others_gets_a_daemon_of_its_own() {
 }
 
 #[test]
-fn every_slip_is_refused_with_its_line() {
+fn every_error_is_reported_with_its_line() {
     let table = [
         ("a> x", 1, "no description"),
         ("# s\na> x", 1, "proves nothing"),

@@ -383,7 +383,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_tells_whose_it_is_and_nothing_else_passes_for_it() {
+    fn a_wrong_or_unknown_body_is_a_fault() {
         let mut record = AcknowledgedJobs::new(3, 1);
         let job = Job { serial: 12, size: 100 };
         let body = record.body(job);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kill_interrupts_may_have_been_done() {
+    fn an_unanswered_command_may_have_been_executed() {
         let mut record = AcknowledgedJobs::new(0, 1);
         let job = Job { serial: 0, size: 30 };
         record.jobs.insert(1, job);
