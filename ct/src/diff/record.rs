@@ -5,9 +5,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::harness::Chunk;
 use super::operation::{INSPECTOR, Peer, name};
 use super::reply::{Reply, trimmed, whole};
+use super::side::Chunk;
 
 /// One event.
 #[derive(Debug, Clone)]

@@ -9,8 +9,8 @@
 //! A [`PlantedDefect`] shows that the checks work: it must be found.
 
 mod acknowledged;
+mod monitor;
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::net::TcpStream;
@@ -20,7 +20,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use self::acknowledged::AcknowledgedJobs;
-use crate::bench::measure::resident_bytes;
+pub use self::monitor::Descriptors;
+use self::monitor::{SAMPLE_INTERVAL, Sample, descriptors, monitor};
 use crate::{Client, Daemon, Program, os};
 
 /// Lengths of the runs, in turn.
@@ -31,10 +32,6 @@ const SEGMENT_BYTES: u64 = 1 << 20;
 const CLIENT_COUNT: usize = 4;
 /// Pause of a client between two batches.
 const THINK_TIME: Duration = Duration::from_millis(2);
-/// Time between two samples.
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// The binlog may exceed its bound for this long, because a disk may be slow.
-const OVER_BOUND_MAX_TIME: Duration = Duration::from_secs(15);
 /// Binlog files that a daemon without clients may have open beyond those at its start: preallocated
 /// files come and go. Of other descriptors it may have none more.
 const BINLOG_FILES_SLACK: usize = 4;
@@ -214,6 +211,16 @@ fn run_all(
             break;
         }
     }
+    drain_all(config, folder, records, outcome)
+}
+
+/// Starts the daemon once more and takes all jobs out.
+fn drain_all(
+    config: &Config,
+    folder: &Path,
+    records: &mut [AcknowledgedJobs],
+    outcome: &mut Outcome,
+) -> io::Result<()> {
     let daemon = start(config, folder, "-f50")?;
     verify(records, &daemon, outcome)?;
     let address = daemon.address();
@@ -272,17 +279,6 @@ fn count_jobs(client: &mut Client) -> io::Result<usize> {
         line.and_then(|line| line.parse::<usize>().ok()).unwrap_or_default()
     };
     Ok(states.iter().map(|state| count(state)).sum())
-}
-
-/// One sample.
-#[derive(Debug, Default, Clone, Copy)]
-struct Sample {
-    memory: u64,
-    files: Descriptors,
-    binlog_bytes: u64,
-    bound: u64,
-    /// Faults of the clients in this run.
-    faults: u64,
 }
 
 /// Lets the clients work for `time` and samples the daemon; `before` are its descriptors at the
@@ -381,100 +377,6 @@ fn churn_connections(address: &str, shared: &Shared) {
         }
         thread::sleep(Duration::from_millis(10));
     }
-}
-
-fn monitor(
-    daemon: &mut Daemon,
-    folder: &Path,
-    time: Duration,
-    shared: &Shared,
-    outcome: &mut Outcome,
-    progress: &mut dyn FnMut(Instant, &Sample, u64, &Outcome),
-) -> io::Result<(u64, u64)> {
-    let began = Instant::now();
-    let mut within_at = began;
-    let mut quarters = [0; 4];
-    let mut recent_live = [0; 8];
-    for count in 0.. {
-        let now = Instant::now();
-        if now - began >= time || daemon.exit_status().is_some() {
-            break;
-        }
-        recent_live[count % recent_live.len()] = shared.live_bytes();
-        let live = recent_live.iter().max().copied().unwrap_or_default();
-        let sample = Sample {
-            memory: resident_bytes(daemon.pid())?,
-            files: descriptors(daemon.pid()),
-            binlog_bytes: binlog_bytes(folder)?,
-            bound: 2 * SEGMENT_BYTES + 2 * live,
-            faults: shared.faults.load(Ordering::Relaxed),
-        };
-        outcome.memory = outcome.memory.max(sample.memory);
-        outcome.binlog_bytes = outcome.binlog_bytes.max(sample.binlog_bytes);
-        if sample.binlog_bytes <= sample.bound || live == 0 {
-            within_at = now;
-        }
-        outcome.over_bound = outcome.over_bound.max(now - within_at);
-        if now - within_at > OVER_BOUND_MAX_TIME {
-            let Sample { binlog_bytes, bound, .. } = sample;
-            outcome
-                .faults
-                .push(format!("the binlog has {binlog_bytes} bytes, {bound} are allowed"));
-            within_at = now;
-        }
-        let quarter = (4 * (now - began).as_millis()) / time.as_millis().max(1);
-        let quarter = &mut quarters[usize::try_from(quarter).map_or(3, |it| it.min(3))];
-        *quarter = sample.memory.max(*quarter);
-        progress(now, &sample, shared.commands.load(Ordering::Relaxed), outcome);
-        thread::sleep(SAMPLE_INTERVAL);
-    }
-    // The first quarter is left out because jobs and memory build up in it.
-    let [_, settled, _, last] = quarters;
-    let allowed = settled + settled / 10 + MEMORY_SLACK_BYTES;
-    if last > allowed {
-        outcome.faults.push(format!("memory grew to {last} bytes, beyond {allowed}"));
-    }
-    Ok((settled, last))
-}
-
-fn binlog_bytes(folder: &Path) -> io::Result<u64> {
-    // A file may be removed between listing it and reading its size.
-    let sizes = fs::read_dir(folder)?.flatten().filter_map(|entry| entry.metadata().ok());
-    Ok(sizes.map(|metadata| metadata.len()).sum())
-}
-
-/// Open descriptors of a daemon.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Descriptors {
-    /// Files of its binlog.
-    pub binlog: usize,
-    /// Connections, listeners, standard streams and the rest.
-    pub others: usize,
-}
-
-impl Descriptors {
-    fn raise(&mut self, other: Self) {
-        self.binlog = self.binlog.max(other.binlog);
-        self.others = self.others.max(other.others);
-    }
-}
-
-impl fmt::Display for Descriptors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of the binlog and {} others", self.binlog, self.others)
-    }
-}
-
-/// Counts a process's open descriptors; none if the system does not tell.
-fn descriptors(pid: u32) -> Descriptors {
-    let mut found = Descriptors::default();
-    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    for target in entries.filter_map(|entry| fs::read_link(entry.path()).ok()) {
-        let name = target.file_name().unwrap_or_default().to_string_lossy();
-        let is_binlog = name.starts_with("binlog.") || name.starts_with("spare.");
-        *(if is_binlog { &mut found.binlog } else { &mut found.others }) += 1;
-    }
-    found
 }
 
 #[expect(clippy::cast_precision_loss, reason = "megabytes for the eye")]

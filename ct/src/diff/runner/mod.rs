@@ -28,10 +28,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::diff::harness::{Chunk, ExpectedReplies, Harness, ReceivedPair, Settled};
+use crate::diff::harness::{ExpectedReplies, Harness, ReceivedPair, Settled};
 use crate::diff::operation::{Command, INSPECTOR, Job, Operation, Part, Peer};
 use crate::diff::record::{Event, Record, on_connection};
 use crate::diff::reply::Reply;
+use crate::diff::side::Chunk;
 use crate::diff::tracker::{Change, Quirk, Tracker, Verb};
 
 /// The longest time of a burst of operations in a run that lets time pass.

@@ -4,8 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::{Outgoing, Runner, StopReason};
-use crate::diff::harness::Chunk;
 use crate::diff::operation::{INSPECTOR, Operation};
+use crate::diff::side::Chunk;
 use crate::diff::tracker::Tracker;
 
 /// Keep-alives are sent this long after each whole second since the start of a burst.
