@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::socket::Stream;
 
 /// Time limit of a read, until [`Client::set_timeout`] changes it.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One connection to a daemon.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Client {
     /// Connects to `host:port` or `unix:/path`.
     pub fn connect(address: &str) -> io::Result<Self> {
         let stream = Stream::connect(address)?;
-        stream.set_read_timeout(TIMEOUT)?;
+        stream.set_read_timeout(READ_TIMEOUT)?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 

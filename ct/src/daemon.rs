@@ -21,11 +21,11 @@ use crate::os;
 use crate::socket::Stream;
 
 /// How many ports are tried.
-const ATTEMPTS: u32 = 10;
+const PORT_ATTEMPTS: u32 = 10;
 /// Time limit for starting to listen, and for ending; long enough for a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause between two checks of a condition.
-const POLL: Duration = Duration::from_millis(3);
+const POLL_INTERVAL: Duration = Duration::from_millis(3);
 
 /// A running daemon, killed when dropped.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Daemon {
     /// If another process takes the port first, another port is tried.
     pub fn start(program: &Path, flags: &[&str]) -> io::Result<Self> {
         let mut last = None;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..PORT_ATTEMPTS {
             let port = free_port()?;
             let port_text = port.to_string();
             let mut arguments = vec!["-l", "127.0.0.1", "-p", &port_text];
@@ -152,7 +152,7 @@ impl Daemon {
             if status.is_some() || start.elapsed() >= timeout {
                 return status;
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -188,7 +188,7 @@ impl Daemon {
                 let message = format!("it does not listen: {}", self.stderr());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, message));
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }

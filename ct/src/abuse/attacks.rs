@@ -169,7 +169,7 @@ fn vanishing(attack: &Attack) -> io::Result<Outcome> {
 }
 
 fn churn(attack: &Attack, thread: usize, count: usize) -> io::Result<()> {
-    const WORDS: [&[u8]; 5] = [
+    const REQUESTS: [&[u8]; 5] = [
         b"",
         b"put 0 0 1 500\r\nhalf a bo",
         b"watch abuse\r\nreserve\r\n",
@@ -180,7 +180,7 @@ fn churn(attack: &Attack, thread: usize, count: usize) -> io::Result<()> {
     for number in 0..count {
         let mut stream = attack.connect(thread + number)?;
         // If the daemon's descriptors are used up, or it is dying, the probe shows it.
-        let _ = stream.write_all(WORDS[number % WORDS.len()]);
+        let _ = stream.write_all(REQUESTS[number % REQUESTS.len()]);
         if number % 2 == 0 {
             os::reset_on_close(&stream)?;
         }

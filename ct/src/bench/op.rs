@@ -44,7 +44,7 @@ pub enum Op {
     /// `ignore` of the tube that the same cycle has watched.
     Ignore,
     /// A `reserve-with-timeout 0` that finds no job.
-    ReserveNothing,
+    ReserveEmpty,
 }
 
 /// How a priority is chosen.
@@ -104,7 +104,7 @@ impl Op {
     pub(crate) fn is_constant(self, body: &Body) -> bool {
         match self {
             Self::Put { priority: Priority::Fixed(_), .. } => !body.stamped,
-            Self::Reserve | Self::Kick | Self::ReserveNothing => true,
+            Self::Reserve | Self::Kick | Self::ReserveEmpty => true,
             _ => false,
         }
     }
@@ -123,7 +123,7 @@ impl Op {
             Self::Use(_) => Kind::Using,
             Self::Watch(_) | Self::Ignore => Kind::Watching,
             Self::StatsTube(_) => Kind::Ok,
-            Self::ReserveNothing => Kind::TimedOut,
+            Self::ReserveEmpty => Kind::TimedOut,
         }
     }
 
@@ -138,7 +138,7 @@ impl Op {
         match self {
             Self::Put { priority, delay } => put(out, priority, delay, context),
             Self::Reserve => out.extend_from_slice(b"reserve\r\n"),
-            Self::ReserveNothing => out.extend_from_slice(b"reserve-with-timeout 0\r\n"),
+            Self::ReserveEmpty => out.extend_from_slice(b"reserve-with-timeout 0\r\n"),
             Self::Kick => out.extend_from_slice(b"kick 1\r\n"),
             Self::Delete => numbered(out, b"delete ", *slot, b"\r\n"),
             Self::Touch => numbered(out, b"touch ", *slot, b"\r\n"),

@@ -12,7 +12,7 @@ use super::reader::{Body, Kind, Reader, Reply};
 /// The most commands in flight.
 const COMMANDS_PER_WINDOW: u64 = 400;
 /// Time limit of a read or write.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const IO_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A blocking connection that sends windows of commands and checks every reply.
 #[derive(Debug)]
@@ -30,8 +30,8 @@ impl SetupClient {
     pub fn connect(address: &str, body: Body) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        stream.set_write_timeout(Some(TIMEOUT))?;
+        stream.set_read_timeout(Some(IO_TIMEOUT))?;
+        stream.set_write_timeout(Some(IO_TIMEOUT))?;
         let (out, buffer) = (Vec::new(), vec![0; 64 * 1024]);
         Ok(Self { stream, reader: Reader::default(), out, buffer, body, deadline: None })
     }

@@ -51,9 +51,9 @@ const REPRODUCTION_ATTEMPTS: usize = 5;
 const CATCH_UP_TIME: Duration = Duration::from_millis(400);
 const CATCH_UP_TIME_REPRODUCING: Duration = Duration::from_millis(100);
 /// The most runs with restarts in parallel.
-const RESTART_PARALLEL: usize = 4;
+const PARALLEL_RESTART_RUNS: usize = 4;
 /// The most candidates in parallel while shrinking.
-const SHRINK_PARALLEL: usize = 8;
+const PARALLEL_CANDIDATES: usize = 8;
 
 /// How many runs, and of what kind.
 #[derive(Debug, Clone)]
@@ -231,7 +231,7 @@ impl<'a> Comparison<'a> {
         match (self.is_started(), self.options.restart) {
             (false, _) => 1,
             // They wait for the disk, not for the clock.
-            (true, true) => wanted.clamp(1, RESTART_PARALLEL),
+            (true, true) => wanted.clamp(1, PARALLEL_RESTART_RUNS),
             (true, false) => wanted.max(1),
         }
     }
@@ -303,7 +303,7 @@ impl<'a> Comparison<'a> {
         let start = Instant::now();
         let mut last = found;
         let mut is_shortest = true;
-        let width = self.parallel(SHRINK_PARALLEL);
+        let width = self.parallel(PARALLEL_CANDIDATES);
         let find_failing = |candidates: &[Vec<Operation>]| {
             for (group, candidates) in candidates.chunks(width).enumerate() {
                 if start.elapsed() > self.options.shrink_time {

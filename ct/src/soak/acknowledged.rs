@@ -15,7 +15,7 @@ const BACKLOG_MAX_JOBS: usize = 1500;
 /// The most commands in a batch.
 const BATCH_MAX_COMMANDS: u64 = 30;
 /// Deleted jobs that are looked up again after a restart.
-const DELETED_MAX_REMEMBERED: usize = 5000;
+const REMEMBERED_DELETES_MAX: usize = 5000;
 /// The most `peek` commands in flight.
 const PEEKS_PER_WINDOW: usize = 200;
 /// Bytes that the binlog keeps for a job besides tube and body: two records, and a CR LF.
@@ -232,7 +232,7 @@ impl AcknowledgedJobs {
                 let was_there = self.jobs.remove(&id).is_some();
                 self.maybe_deleted.remove(&id);
                 self.deleted.push_back(id);
-                if self.deleted.len() > DELETED_MAX_REMEMBERED {
+                if self.deleted.len() > REMEMBERED_DELETES_MAX {
                     self.deleted.pop_front();
                 }
                 if was_there && line == "NOT_FOUND" {
