@@ -1,9 +1,9 @@
 //! The state of one connection, derived from the bytes sent on it and the replies.
 //!
-//! A tracker follows the protocol's framing and the commands that matter to a run: which client may
-//! be waiting and for which tubes, which jobs it holds, and whether it is within a line or a body.
-//! It does not judge replies. If garbage misleads it, one operation too many is left out, or a
-//! known difference is reported.
+//! A tracker follows the protocol's framing and the commands that matter to a run. It knows whether
+//! the client may be waiting and for which tubes, which jobs it holds, and whether it is within a
+//! line or a body. It does not judge replies. If garbage misleads it, one operation too many is left
+//! out, or a known difference is reported.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
