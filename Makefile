@@ -98,9 +98,9 @@ sim: tools
 fuzz: tools
 	ct/fuzz/run $(or $(TARGET),server) $(or $(SECONDS),60)
 
-# Keeps what fuzzing has found so far, no more files than it takes; `make check` judges them.
+# Keeps what fuzzing has found so far, no more files than it takes; `make check` replays them.
 corpus: tools
-	ct/fuzz/keep
+	ct/fuzz/minimize
 
 # How long the longest turn is while the queue grows to ten million jobs (JOBS) and shrinks again:
 # a few minutes, and 2 GB of memory.

@@ -1,4 +1,4 @@
-# The tour of beaneater (Ruby), which knows TCP only: arguments are `tcp HOST PORT`.
+# Calls to beaneater (Ruby), which knows TCP only: arguments are `tcp HOST PORT`.
 #
 # It has no reserve by id.
 
@@ -8,7 +8,7 @@ require "json"
 
 ADDRESS = "#{ARGV[1]}:#{ARGV[2]}"
 
-# Turns a value into what JSON can say; long or binary ones into length and digest.
+# Converts a value for JSON; long or binary values become length and digest.
 def plain(value)
   case value
   when Beaneater::Job then { id: value.id, body: plain(value.body) }
@@ -27,8 +27,8 @@ end
 
 REFUSALS = [Beaneater::UnexpectedResponse, Beaneater::InvalidTubeName, Beaneater::JobNotReserved].freeze
 
-# Calls `of.method(arguments)`; gives the line that tells it and the bare result.
-def ask(name, of, method, *given)
+# Calls `of.method(arguments)`; returns the line without printing it, and the plain result.
+def quiet_call(name, of, method, *given)
   begin
     result = of.public_send(method, *given)
     answer = plain(result)
@@ -39,15 +39,15 @@ def ask(name, of, method, *given)
   ["#{name}.#{method}(#{texts.join(', ')}) -> #{JSON.generate(answer)}", result]
 end
 
-# The same; prints the line.
+# Calls `of.method(arguments)`, prints the line and returns the plain result.
 def call(name, of, method, *given)
-  line, result = ask(name, of, method, *given)
+  line, result = quiet_call(name, of, method, *given)
   puts line
   result
 end
 
-# A client of a name, whose calls are printed.
-class Shown
+# A named client that prints its calls.
+class Traced
   def initialize(name)
     @name, @client = name, Beaneater.new(ADDRESS)
   end
@@ -66,7 +66,7 @@ class Shown
 end
 
 $stdout.sync = true
-a, b = Shown.new("a"), Shown.new("b")
+a, b = Traced.new("a"), Traced.new("b")
 
 puts "# an empty daemon"
 a.tubes(:all)
@@ -171,7 +171,7 @@ a.job(job, :delete)
 puts "# waiting"
 a.tubes(:reserve, 1)
 [[5], []].each do |timeout|
-  waiting = Thread.new { ask("b.tubes", b.client.tubes, :reserve, *timeout) }
+  waiting = Thread.new { quiet_call("b.tubes", b.client.tubes, :reserve, *timeout) }
   sleep 0.3
   a.tube("default", :stats)
   a.put("for b")
@@ -231,7 +231,7 @@ a.tube("default", :kick, 10)
 
 puts "# a worker leaves"
 a.put("kept")
-gone = Shown.new("gone")
+gone = Traced.new("gone")
 gone.tubes(:reserve)
 gone.client.close
 a.take(3)
@@ -242,4 +242,4 @@ b.tube("default", :stats)
 b.tube("mail", :stats)
 b.tubes(:all)
 b.stats
-puts "the end"
+puts "done"

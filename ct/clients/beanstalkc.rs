@@ -1,4 +1,4 @@
-//! The tour of beanstalkc (crates.io), which knows TCP only: arguments are `tcp HOST PORT`.
+//! Calls to beanstalkc (crates.io), which knows TCP only: arguments are `tcp HOST PORT`.
 //!
 //! It has no reserve by id.
 
@@ -13,18 +13,17 @@ use serde_json::{Value, json};
 const NONE: Duration = Duration::ZERO;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Calls a method of a client, a named one, and prints it: `name.call(arguments) -> JSON`.
-/// Gives what came, as JSON, too.
+/// Calls a method of a named client, prints `name.call(arguments) -> JSON` and returns the JSON.
 macro_rules! call {
     ($client:ident . $method:ident ($($argument:expr),*)) => {{
-        let (line, answer) = ask!($client.$method($($argument),*));
+        let (line, answer) = quiet_call!($client.$method($($argument),*));
         println!("{line}");
         answer
     }};
 }
 
-/// The same without printing: gives the line, too.
-macro_rules! ask {
+/// Calls a method of a named client; returns the line without printing it, and the JSON.
+macro_rules! quiet_call {
     ($client:ident . $method:ident ($($argument:expr),*)) => {{
         let answer = settled($client.$method($($argument),*));
         let arguments: &[&str] = &[$(stringify!($argument)),*];
@@ -167,7 +166,7 @@ fn main() {
     call!(a.reserve_with_timeout(seconds(1)));
     thread::scope(|scope| {
         let b = &mut b;
-        let waiting = scope.spawn(move || ask!(b.reserve_with_timeout(seconds(5))));
+        let waiting = scope.spawn(move || quiet_call!(b.reserve_with_timeout(seconds(5))));
         sleep(Duration::from_millis(300));
         call!(a.stats_tube("default"));
         call!(a.put_default(b"for b"));
@@ -227,7 +226,7 @@ fn main() {
     call!(b.stats_tube("mail"));
     call!(b.tubes());
     call!(b.stats());
-    println!("the end");
+    println!("done");
 }
 
 fn client() -> Beanstalkc {
@@ -240,12 +239,12 @@ fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// Finds the id in what a put or a reserve gave.
+/// Returns the id in the result of a put or a reserve.
 fn id(answer: &Value) -> u64 {
     answer.get("id").unwrap_or(answer).as_u64().unwrap_or_else(|| panic!("no job: {answer}"))
 }
 
-/// Turns a result into JSON. A refusal is a result; a lost connection ends the tour.
+/// Converts a result to JSON. An error reply is a result; a lost connection ends the scenario.
 fn settled<T: Plain>(result: BeanstalkcResult<T>) -> Value {
     match result {
         Ok(value) => value.plain(),
@@ -254,7 +253,7 @@ fn settled<T: Plain>(result: BeanstalkcResult<T>) -> Value {
     }
 }
 
-/// What the library gives, as JSON.
+/// Converts a value of the library to JSON.
 trait Plain {
     fn plain(self) -> Value;
 }

@@ -1,11 +1,11 @@
 "use strict";
-// The tour of fivebeans (npm): arguments are `tcp HOST PORT` or `unix PATH`.
+// Calls to fivebeans (npm): arguments are `tcp HOST PORT` or `unix PATH`.
 //
 // It has no reserve by id.
 
 const { once } = require("events");
 const Fivebeans = require("fivebeans");
-const { shown, sleep, tour } = require("./shown.js");
+const { traced, sleep, scenario } = require("./traced.js");
 
 const [, , kind, place, port] = process.argv;
 
@@ -19,10 +19,10 @@ async function client(name) {
     fivebeans[method](...given, callback);
     if (method === "end") resolve([]);
   });
-  return shown(name, call, (error) => typeof error === "string" ? error : undefined);
+  return traced(name, call, (error) => typeof error === "string" ? error : undefined);
 }
 
-tour(async () => {
+scenario(async () => {
   const [a, b] = [await client("a"), await client("b")];
   const put = async (body, priority = 1000, delay = 0, ttr = 60) => (await a.put(priority, delay, ttr, body))?.[0];
   const take = async (worker, timeout = 0) => worker.destroy((await worker.reserve_with_timeout(timeout))[0]);
@@ -134,7 +134,7 @@ tour(async () => {
   console.log("# waiting");
   await a.reserve_with_timeout(1);
   for (const [verb, ...timeout] of [["reserve_with_timeout", 5], ["reserve"]]) {
-    const waiting = b.ask(verb, ...timeout);
+    const waiting = b.quietCall(verb, ...timeout);
     await sleep(0.3);
     await a.stats_tube("default");
     await put("for b");

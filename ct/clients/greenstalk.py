@@ -1,4 +1,4 @@
-"""The tour of greenstalk (PyPI): arguments are `tcp HOST PORT` or `unix PATH`."""
+"""Calls to greenstalk (PyPI): arguments are `tcp HOST PORT` or `unix PATH`."""
 
 import os
 import signal
@@ -7,13 +7,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import greenstalk
-from shown import Shown
+from traced import Traced
 
 ADDRESS = sys.argv[2] if sys.argv[1] == "unix" else (sys.argv[2], int(sys.argv[3]))
 
 
 def client(name, **options):
-    return Shown(name, greenstalk.Client(ADDRESS, **options), greenstalk.Error)
+    return Traced(name, greenstalk.Client(ADDRESS, **options), greenstalk.Error)
 
 
 a, b = client("a"), client("b")
@@ -151,7 +151,7 @@ a.reserve(timeout=1)
 print("# a second passed:", 0.9 < time.monotonic() - started < 1.6)
 with ThreadPoolExecutor() as pool:
     for timeout in (5, None):
-        waiting = pool.submit(b.ask, "reserve", timeout=timeout)
+        waiting = pool.submit(b.quiet_call, "reserve", timeout=timeout)
         time.sleep(0.3)
         a.stats_tube("default")
         a.put("for b")
@@ -159,7 +159,7 @@ with ThreadPoolExecutor() as pool:
         print(line)
         b.delete(job)
     a.put("soon", delay=1)
-    line, job = pool.submit(b.ask, "reserve", timeout=5).result()
+    line, job = pool.submit(b.quiet_call, "reserve", timeout=5).result()
     print(line)
     b.delete(job)
 
@@ -228,4 +228,4 @@ time.sleep(0.2)
 a.put("too late")
 a.delete(a.reserve(timeout=0))
 a.stats()
-print("the end")
+print("done")

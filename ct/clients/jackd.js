@@ -1,10 +1,10 @@
 "use strict";
-// The tour of jackd (npm): arguments are `tcp HOST PORT` or `unix PATH`.
+// Calls to jackd (npm): arguments are `tcp HOST PORT` or `unix PATH`.
 //
 // It can put neither an empty body (it asserts one) nor bytes (it turns a Buffer into JSON).
 
 const Jackd = require("jackd");
-const { shown, sleep, tour } = require("./shown.js");
+const { traced, sleep, scenario } = require("./traced.js");
 
 const [, , kind, place, port] = process.argv;
 
@@ -13,11 +13,11 @@ async function client(name) {
   // Node takes a path for a port, and makes a UNIX socket of it.
   await jackd.connect(kind === "unix" ? { port: place } : { host: place, port: Number(port) });
   const refusals = ["Error", "InvalidResponseError"]; // Not AssertionError and the like.
-  return shown(name, (method, given) => jackd[method](...given),
+  return traced(name, (method, given) => jackd[method](...given),
     (error) => refusals.includes(error.constructor.name) ? error.message : undefined);
 }
 
-tour(async () => {
+scenario(async () => {
   const [a, b] = [await client("a"), await client("b")];
 
   console.log("# an empty daemon");
@@ -136,7 +136,7 @@ tour(async () => {
   console.log("# waiting");
   await a.reserveWithTimeout(1);
   for (const [verb, ...timeout] of [["reserveWithTimeout", 5], ["reserve"]]) {
-    const waiting = b.ask(verb, ...timeout);
+    const waiting = b.quietCall(verb, ...timeout);
     await sleep(0.3);
     await a.statsTube("default");
     await a.put("for b");

@@ -1,7 +1,7 @@
 <?php
-// The tour of pheanstalk (PHP), which knows TCP only: arguments are `tcp HOST PORT`.
+// Calls to pheanstalk (PHP), which knows TCP only: arguments are `tcp HOST PORT`.
 //
-// It has no reserve by id. PHP waits in one place at a time, so nobody puts while a worker waits.
+// It has no reserve by id. PHP has no threads here, so no client puts while a worker waits.
 
 require 'Pheanstalk/autoload.php';
 
@@ -13,7 +13,7 @@ use Pheanstalk\JobId;
 use Pheanstalk\Pheanstalk;
 
 /** Wraps a client: each call through it prints one line, `name.call(arguments) -> JSON`. */
-class Shown
+class Traced
 {
     private $name;
     private $client;
@@ -25,7 +25,7 @@ class Shown
         $this->client = Pheanstalk::create($argv[2], (int) $argv[3]);
     }
 
-    /** A refusal, one of the library's exceptions, becomes a result; a lost connection ends the tour. */
+    /** The library's exceptions become results; a lost connection ends the scenario. */
     public function __call(string $method, array $given)
     {
         $result = null;
@@ -54,7 +54,7 @@ function json($value): string
     return json_encode($value, JSON_THROW_ON_ERROR);
 }
 
-/** Turns a value into what JSON can say; long or binary ones into length and digest. */
+/** Converts a value for JSON; long or binary values become length and digest. */
 function plain($value)
 {
     if ($value instanceof Pheanstalk) {
@@ -79,8 +79,8 @@ set_error_handler(function ($level, $message, $file, $line) {
     throw new ErrorException($message, 0, $level, $file, $line);
 }, E_ALL & ~E_DEPRECATED);
 
-$a = new Shown('a');
-$b = new Shown('b');
+$a = new Traced('a');
+$b = new Traced('b');
 
 echo "# an empty daemon\n";
 $a->listTubes();
@@ -234,7 +234,7 @@ $a->take();
 
 echo "# a worker leaves\n";
 $job = $a->put('kept');
-$gone = new Shown('gone');
+$gone = new Traced('gone');
 $gone->reserve();
 $a->statsJob($job);
 $gone = null;
@@ -247,4 +247,4 @@ $b->statsTube('default');
 $b->statsTube('mail');
 $b->listTubes();
 $b->stats();
-echo "the end\n";
+echo "done\n";

@@ -1,4 +1,4 @@
-"""The tour of pystalk (PyPI), which knows TCP only: arguments are `tcp HOST PORT`.
+"""Calls to pystalk (PyPI), which knows TCP only: arguments are `tcp HOST PORT`.
 
 It has no touch, no peek by id, no reserve by id and no reserve without a timeout.
 """
@@ -8,12 +8,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pystalk
-from shown import Shown
+from traced import Traced
 
 
 def client(name, **options):
     address = sys.argv[2], int(sys.argv[3])
-    return Shown(name, pystalk.BeanstalkClient(*address, **options), pystalk.BeanstalkError)
+    return Traced(name, pystalk.BeanstalkClient(*address, **options), pystalk.BeanstalkError)
 
 
 a, b = client("a", auto_decode=True), client("b", auto_decode=True)
@@ -124,7 +124,7 @@ started = time.monotonic()
 a.reserve_job(timeout=1)
 print("# a second passed:", 0.9 < time.monotonic() - started < 1.6)
 with ThreadPoolExecutor() as pool:
-    waiting = pool.submit(b.ask, "reserve_job", timeout=5)
+    waiting = pool.submit(b.quiet_call, "reserve_job", timeout=5)
     time.sleep(0.3)
     a.stats_tube("default")
     a.put_job("for b")
@@ -132,7 +132,7 @@ with ThreadPoolExecutor() as pool:
     print(line)
     b.delete_job(job)
     a.put_job("soon", delay=1)
-    line, job = pool.submit(b.ask, "reserve_job", timeout=5).result()
+    line, job = pool.submit(b.quiet_call, "reserve_job", timeout=5).result()
     print(line)
     b.delete_job(job)
 
@@ -189,4 +189,4 @@ b.stats_tube("default")
 b.stats_tube("mail")
 b.list_tubes()
 b.stats()
-print("the end")
+print("done")

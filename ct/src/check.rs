@@ -1,9 +1,9 @@
 //! Plays many scripts against real daemons and reports on each.
 //!
-//! [`check_all`] gives every script a daemon of its own and plays many at a time, since most of
-//! their time is sleep. Daemons have clocks: what fails while this machine is too slow for a
-//! script's time table is not judged, but played again, alone. [`check_at`] meets a daemon that
-//! somebody else started, one script after the other, and skips what would need another one.
+//! [`check_all`] gives every script a daemon of its own and plays many in parallel, because most of
+//! their time is sleep. A script that fails on a machine too slow for its schedule is not judged,
+//! but played again, alone. [`check_at`] uses a daemon that runs already, one script after the
+//! other, and skips those that need another one.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -21,15 +21,16 @@ use crate::run::{Failure, Outcome, run};
 use crate::script::{Script, ScriptError};
 use crate::socket::SocketStage;
 
-/// How many scripts play at a time.
-const PARALLEL: usize = 16;
-/// How late a script may be and still be judged when it fails: scripts leave more than this between
-/// what they do and the next whole second. Alone on a quiet machine none takes half as long.
-const LATE: Duration = Duration::from_millis(100);
-/// How long scripts that failed late are played again before they are given up.
-const AGAIN_TIME: Duration = Duration::from_secs(180);
+/// The most scripts in parallel.
+const PARALLEL_SCRIPTS: usize = 16;
+/// A script that fails is judged only if it is less late than this. Scripts leave more time than
+/// this between their statements and the next whole second. Alone on a quiet machine every script
+/// is less than half as late.
+const LATENESS_MAX: Duration = Duration::from_millis(100);
+/// How long scripts that failed late are played again before they count as skipped.
+const RETRY_TIME: Duration = Duration::from_secs(180);
 
-/// How to start a daemon: a binary, and flags beside those that a script asks for.
+/// How to start a daemon: a binary, and flags besides those that a script asks for.
 #[derive(Debug, Clone)]
 pub struct Program {
     /// The binary.
@@ -39,7 +40,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Takes a binary without further flags.
+    /// Makes a program without further flags.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), flags: Vec::new() }
     }
@@ -54,15 +55,15 @@ impl Program {
 /// How a script ended.
 #[derive(Debug, Clone)]
 pub enum Verdict {
-    /// Everything was as expected.
+    /// All expectations were met.
     Passed,
-    /// Something was not.
+    /// An expectation was not met.
     Failed(Failure),
     /// It was not played, for this reason.
     Skipped(String),
 }
 
-/// What became of one script.
+/// The result of one script.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// The script's name.
@@ -75,14 +76,14 @@ pub struct Report {
     pub proves: Vec<String>,
     /// The conversation.
     pub transcript: String,
-    /// How long it took, the start of its daemon included.
+    /// How long it took, with the start of its daemon.
     pub duration: Duration,
-    /// How far it was behind its own time table in the end.
+    /// How late it was at the end, against its own schedule.
     pub lateness: Duration,
 }
 
 impl Report {
-    /// Reports a script that could not even be read.
+    /// Reports a script that could not be parsed.
     pub fn unreadable(path: &Path, error: &ScriptError) -> Self {
         let mut failure = failure(error.message.clone());
         failure.line = error.line;
@@ -102,19 +103,20 @@ impl Report {
         matches!(self.result, Verdict::Failed(_))
     }
 
-    /// Tells whether it failed, and perhaps only because this machine was slow.
-    fn is_doubtful(&self) -> bool {
-        self.is_failure() && self.lateness > LATE
+    /// Tells whether it failed, and perhaps only because the machine was slow.
+    fn is_late_failure(&self) -> bool {
+        self.is_failure() && self.lateness > LATENESS_MAX
     }
 }
 
 /// Plays every script against a daemon of its own; reports in the order of the scripts.
 ///
-/// Those that sleep longest begin first, so that all take about as long as the longest. What fails
-/// late is played again, alone, for up to three minutes in all; then it is reported as skipped.
+/// Those that sleep longest begin first, so that all together take about as long as the longest. A
+/// script that fails late is played again, alone, for up to three minutes in all; then it counts as
+/// skipped.
 pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) -> Vec<Report> {
     let mut order: Vec<&Script> = scripts.iter().collect();
-    order.sort_by_key(|script| std::cmp::Reverse(script.passes()));
+    order.sort_by_key(|script| std::cmp::Reverse(script.total_delay()));
     let next = AtomicUsize::new(0);
     let reports = Mutex::new(Vec::new());
     let work = || {
@@ -124,18 +126,18 @@ pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) 
         }
     };
     thread::scope(|scope| {
-        for _ in 0..PARALLEL.min(scripts.len()) {
+        for _ in 0..PARALLEL_SCRIPTS.min(scripts.len()) {
             scope.spawn(work);
         }
     });
     let mut reports = reports.into_inner().expect("no worker panics while it reports");
-    let place = |report: &Report| scripts.iter().position(|script| script.name == report.name);
-    reports.sort_by_key(place);
+    let position = |report: &Report| scripts.iter().position(|script| script.name == report.name);
+    reports.sort_by_key(position);
     let start = Instant::now();
     for (report, script) in reports.iter_mut().zip(scripts) {
-        while report.is_doubtful() {
-            if start.elapsed() >= AGAIN_TIME {
-                give_up(report);
+        while report.is_late_failure() {
+            if start.elapsed() >= RETRY_TIME {
+                skip_as_too_slow(report);
                 break;
             }
             *report = check_one(script, how_to_start, dialect);
@@ -144,12 +146,13 @@ pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) 
     reports
 }
 
-/// Makes a script that failed, but late, one that was not judged.
-fn give_up(report: &mut Report) {
+/// Turns a late failure into a skipped script.
+fn skip_as_too_slow(report: &mut Report) {
     if let Verdict::Failed(Failure { line, message, .. }) = &report.result {
         let (late, first) = (report.lateness, message.lines().next().unwrap_or_default());
-        let told = format!("this machine is too slow: {late:.1?} late, and in line {line} {first}");
-        report.result = Verdict::Skipped(told);
+        let reason =
+            format!("this machine is too slow: {late:.1?} late, and in line {line} {first}");
+        report.result = Verdict::Skipped(reason);
     }
 }
 
@@ -164,7 +167,7 @@ pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> 
             let result = run(script, dialect, 0, &mut stage);
             lateness = stage.lateness();
             drop(stage);
-            told_by_daemon(result, &mut daemon)
+            with_daemon_output(result, &mut daemon)
         }
     };
     Report { lateness, ..report(script, result, start.elapsed()) }
@@ -172,11 +175,11 @@ pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> 
 
 /// Plays scripts one after the other against the daemon at `host:port` or `unix:/path`.
 ///
-/// What a script leaves behind is deleted after it. An error if there is no daemon, or one that
-/// holds jobs: those could be disturbed, and could disturb.
+/// Jobs that a script leaves are deleted after it. An error if there is no daemon, or if it holds
+/// jobs, because scripts and those jobs would affect each other.
 pub fn check_at(scripts: &[Script], address: &str, dialect: &Dialect) -> io::Result<Vec<Report>> {
     let mut probe = Client::connect(address)?;
-    refuse_jobs(&probe.yaml("stats")?)?;
+    require_no_jobs(&probe.yaml("stats")?)?;
     let mut reports = Vec::new();
     for script in scripts {
         let start = Instant::now();
@@ -199,8 +202,8 @@ fn failure(message: String) -> Failure {
     Failure { line: 0, message, transcript: String::new(), masks_used: BTreeSet::new() }
 }
 
-/// Adds to a failure what the daemon has to say; a daemon that has ended is a failure by itself.
-fn told_by_daemon(
+/// Adds the daemon's output to a failure; a daemon that has ended is a failure by itself.
+fn with_daemon_output(
     result: Result<Outcome, Failure>,
     daemon: &mut Daemon,
 ) -> Result<Outcome, Failure> {
@@ -249,8 +252,8 @@ fn skipped(script: &Script, reason: &str) -> Report {
     Report { name, result, masks_used, proves, transcript, duration, lateness }
 }
 
-/// Refuses a daemon that holds jobs.
-fn refuse_jobs(stats: &str) -> io::Result<()> {
+/// Fails if the daemon holds jobs.
+fn require_no_jobs(stats: &str) -> io::Result<()> {
     for line in stats.lines() {
         let Some((key, count)) = line.split_once(": ") else {
             continue;
@@ -263,8 +266,8 @@ fn refuse_jobs(stats: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Finds the highest job id so far by making one more.
-fn highest_id(probe: &mut Client) -> io::Result<u64> {
+/// Returns the highest job id so far, by making one more job.
+pub(crate) fn highest_id(probe: &mut Client) -> io::Result<u64> {
     let reply = probe.put(u32::MAX, u32::MAX, 1, b"")?;
     let id = reply.strip_prefix("INSERTED ").and_then(|id| id.parse().ok());
     let id = id.ok_or_else(|| io::Error::other(format!("put answered {reply}")))?;
@@ -274,23 +277,23 @@ fn highest_id(probe: &mut Client) -> io::Result<u64> {
     }
 }
 
-/// Deletes the jobs that were made since `base`, and resumes the default tube.
+/// Deletes the jobs made since `base`, and resumes the default tube.
 ///
-/// A hang-up gives reserved jobs back, so all of them can be deleted, but the daemon may notice it
-/// a little later than we ask.
+/// Closing a connection returns its reserved jobs, so that all can be deleted. The daemon may
+/// notice it a little late.
 fn clean_up(probe: &mut Client, base: u64) -> io::Result<()> {
     let top = highest_id(probe)?;
     for _ in 0..100 {
         for id in base + 1..top {
             probe.command(&format!("delete {id}"))?;
         }
-        if refuse_jobs(&probe.yaml("stats")?).is_ok() {
+        if require_no_jobs(&probe.yaml("stats")?).is_ok() {
             probe.command("pause-tube default 0")?;
             return Ok(());
         }
         thread::sleep(Duration::from_millis(10));
     }
-    refuse_jobs(&probe.yaml("stats")?)
+    require_no_jobs(&probe.yaml("stats")?)
 }
 
 #[cfg(test)]
@@ -315,39 +318,39 @@ mod tests {
         }
     }
 
-    /// On a busy machine a timer ends between two statements that are meant to be one moment.
+    /// On a busy machine a timer may end between two statements that are meant to be simultaneous.
     #[test]
-    fn only_what_fails_late_is_doubted_and_what_is_given_up_is_no_failure() {
+    fn only_late_failures_are_repeated_and_then_skipped() {
         let failed = || Err(failure("expected `x`, got `y`".to_owned()));
         let at = |milliseconds| Duration::from_millis(milliseconds);
         let on_time = Report { lateness: at(99), ..report(&script("s"), failed(), at(500)) };
-        assert!(on_time.is_failure() && !on_time.is_doubtful());
+        assert!(on_time.is_failure() && !on_time.is_late_failure());
         let mut late = Report { lateness: at(101), ..report(&script("s"), failed(), at(500)) };
-        assert!(late.is_doubtful());
-        give_up(&mut late);
+        assert!(late.is_late_failure());
+        skip_as_too_slow(&mut late);
         assert!(!late.is_failure());
-        let Verdict::Skipped(told) = late.result else { panic!("it was not judged") };
-        assert!(told.contains("too slow") && told.contains("got `y`"), "{told}");
+        let Verdict::Skipped(reason) = late.result else { panic!("it was not judged") };
+        assert!(reason.contains("too slow") && reason.contains("got `y`"), "{reason}");
         let outcome = Outcome { masks_used: BTreeSet::new(), transcript: String::new() };
         let passed = Report { lateness: at(101), ..report(&script("s"), Ok(outcome), at(500)) };
-        assert!(!passed.is_doubtful(), "whatever was late, it was right");
+        assert!(!passed.is_late_failure(), "whatever was late, it was right");
     }
 
     #[test]
-    fn a_daemon_that_holds_jobs_is_left_alone() {
+    fn a_daemon_that_holds_jobs_is_not_used() {
         let stats = "---\ncurrent-jobs-urgent: 1\ncurrent-jobs-ready: 0\ncurrent-jobs-buried: 0\n";
-        assert!(refuse_jobs(stats).is_ok());
-        let error = refuse_jobs(&stats.replace("buried: 0", "buried: 3")).unwrap_err();
+        assert!(require_no_jobs(stats).is_ok());
+        let error = require_no_jobs(&stats.replace("buried: 0", "buried: 3")).unwrap_err();
         assert!(error.to_string().contains("current-jobs-buried: 3"), "{error}");
     }
 
     #[test]
-    fn a_daemon_that_dies_or_speaks_is_heard() {
+    fn exit_status_and_output_of_a_daemon_are_reported() {
         let mut daemon = Daemon::spawn_raw("/bin/sh".as_ref(), &["-c", "echo ouch >&2; exit 3"]);
         let daemon = daemon.as_mut().unwrap();
         daemon.wait_exit(Duration::from_secs(20)).unwrap();
         let outcome = Outcome { masks_used: BTreeSet::new(), transcript: "a> x\n".to_owned() };
-        let failure = told_by_daemon(Ok(outcome), daemon).unwrap_err();
+        let failure = with_daemon_output(Ok(outcome), daemon).unwrap_err();
         assert!(failure.message.contains("exit status: 3"), "{}", failure.message);
         assert!(failure.message.contains("printed: ouch"), "{}", failure.message);
         assert_eq!(failure.transcript, "a> x\n");

@@ -1,15 +1,15 @@
-//! A small blocking client for tests that say more with Rust than a script could.
+//! A small blocking client for tests that are easier in Rust than in a script.
 //!
-//! It knows lines and bodies, not the meaning of commands, and every call has a time limit, so that
-//! a daemon that does not answer fails a test instead of hanging it.
+//! It knows lines and bodies, but not the meaning of commands. Every call has a time limit, so a
+//! daemon that does not answer fails a test instead of blocking it.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::time::Duration;
 
 use crate::socket::Stream;
 
-/// How long a call waits before it gives up.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit of a read, until [`Client::set_timeout`] changes it.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One connection to a daemon.
 #[derive(Debug)]
@@ -21,11 +21,11 @@ impl Client {
     /// Connects to `host:port` or `unix:/path`.
     pub fn connect(address: &str) -> io::Result<Self> {
         let stream = Stream::connect(address)?;
-        stream.set_read_timeout(TIMEOUT)?;
+        stream.set_read_timeout(READ_TIMEOUT)?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// Changes how long reading waits; 10 seconds at first.
+    /// Sets the time limit of a read; 10 seconds by default.
     pub fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.stream.get_ref().set_read_timeout(timeout)
     }
@@ -35,7 +35,7 @@ impl Client {
         self.stream.get_mut().write_all(bytes.as_ref())
     }
 
-    /// Ends our direction; what the daemon still sends can be read.
+    /// Shuts down the sending side; the daemon's remaining replies can be read.
     pub fn half_close(&mut self) -> io::Result<()> {
         self.stream.get_ref().shut_down_writing()
     }
@@ -48,7 +48,7 @@ impl Client {
         Ok(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// Reads exactly so many bytes.
+    /// Reads exactly `count` bytes.
     pub fn bytes(&mut self, count: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; count];
         self.stream.read_exact(&mut bytes)?;
@@ -62,7 +62,7 @@ impl Client {
         Ok(rest)
     }
 
-    /// Sends a command, adding CR LF, and returns the one line of its reply.
+    /// Sends a command, adding CR LF, and returns the first line of its reply.
     pub fn command(&mut self, command: &str) -> io::Result<String> {
         self.send(format!("{command}\r\n"))?;
         self.line()
@@ -75,8 +75,8 @@ impl Client {
         self.line()
     }
 
-    /// Sends a command whose reply has a body announced by the last word of its line, as in
-    /// `OK <bytes>`, `FOUND <id> <bytes>` or `RESERVED <id> <bytes>`; returns line and body.
+    /// Sends a command whose reply has a body, as in `OK <bytes>`, `FOUND <id> <bytes>` or
+    /// `RESERVED <id> <bytes>`; returns line and body.
     pub fn with_body(&mut self, command: &str) -> io::Result<(String, Vec<u8>)> {
         let line = self.command(command)?;
         let length = line.rsplit(' ').next().and_then(|word| word.parse::<usize>().ok());
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_and_bodies_are_told_apart_over_a_unix_socket() {
+    fn lines_and_bodies_are_distinguished_over_a_unix_socket() {
         let path = std::env::temp_dir().join(format!("ct-client-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
         let replies = "INSERTED 1\r\nOK 6\r\n---\na\n\r\nFOUND 1 2\r\n\r\n\r\nOK 1\r\nxyz\r\nend";

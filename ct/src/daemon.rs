@@ -1,11 +1,11 @@
-//! Starts a daemon for a test and sees to its end.
+//! Starts a daemon for a test and ends it.
 //!
-//! Any beanstalkd will do. It listens on a free port of 127.0.0.1, what it prints goes to nameless
-//! files that can be read at any time, and dropping the [`Daemon`] kills exactly that process.
-//! There are no helper threads.
+//! Any beanstalkd will do. It listens on a free port of 127.0.0.1, and its output goes to deleted
+//! files that can be read at any time. Dropping the [`Daemon`] kills exactly that process. There
+//! are no helper threads.
 //!
-//! Whether it listens is learnt from the system, not by connecting, because `stats` counts
-//! connections. Where the system does not tell (no `/proc`), one connection is made and counted.
+//! The system tells whether it listens, because `stats` counts connections. If the system does not
+//! tell (no `/proc`), one connection is made and counted.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
@@ -20,12 +20,12 @@ use std::time::{Duration, Instant};
 use crate::os;
 use crate::socket::Stream;
 
-/// How many ports are tried before the fault is sought elsewhere.
-const ATTEMPTS: u32 = 10;
-/// How long a daemon may take to listen, or to end, however busy the machine.
+/// How many ports are tried.
+const PORT_ATTEMPTS: u32 = 10;
+/// Time limit for starting to listen, and for ending; long enough for a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often is looked whether something has happened.
-const POLL: Duration = Duration::from_millis(3);
+/// Pause between two checks of a condition.
+const POLL_INTERVAL: Duration = Duration::from_millis(3);
 
 /// A running daemon, killed when dropped.
 #[derive(Debug)]
@@ -41,10 +41,10 @@ impl Daemon {
     /// Starts `program -l 127.0.0.1 -p PORT` with further flags, on a free port, and returns when
     /// it listens.
     ///
-    /// Another process may take the port between finding and using it; then another one is tried.
+    /// If another process takes the port first, another port is tried.
     pub fn start(program: &Path, flags: &[&str]) -> io::Result<Self> {
         let mut last = None;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..PORT_ATTEMPTS {
             let port = free_port()?;
             let port_text = port.to_string();
             let mut arguments = vec!["-l", "127.0.0.1", "-p", &port_text];
@@ -62,26 +62,26 @@ impl Daemon {
 
     /// Starts a program with exactly these arguments and does not wait for anything.
     ///
-    /// [`Daemon::address`] is empty then; [`Daemon::wait_until_accepts`] tells when it serves.
+    /// [`Daemon::address`] is empty then; [`Daemon::wait_until_accepts`] waits until it serves.
     pub fn spawn_raw(program: &Path, arguments: &[&str]) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null());
         for variable in ["LISTEN_FDS", "LISTEN_PID", "NOTIFY_SOCKET"] {
             command.env_remove(variable);
         }
-        let stdout = nameless_file()?;
+        let stdout = anonymous_file()?;
         command.stdout(stdout.try_clone()?);
         Self::launch(&mut command, stdout)
     }
 
-    /// Starts a command as it is, but for its standard error, and does not wait for anything;
+    /// Starts a command and does not wait for anything. Only its standard error is redirected;
     /// [`Daemon::stdout`] is empty.
     pub fn spawn_command(command: &mut Command) -> io::Result<Self> {
-        Self::launch(command, nameless_file()?)
+        Self::launch(command, anonymous_file()?)
     }
 
     fn launch(command: &mut Command, stdout: File) -> io::Result<Self> {
-        let stderr = nameless_file()?;
+        let stderr = anonymous_file()?;
         command.stderr(stderr.try_clone()?);
         let child = command.spawn().map_err(|error| {
             let program = Path::new(command.get_program());
@@ -90,9 +90,9 @@ impl Daemon {
         Ok(Self { child, address: String::new(), status: None, stdout, stderr })
     }
 
-    /// Ends it by SIGTERM and starts it again with the same flags at the same address.
+    /// Ends the daemon by SIGTERM and starts it again with the same flags at the same address.
     ///
-    /// An error if it does not end within a minute, or does not come back.
+    /// An error if it does not end within a minute, or does not start again.
     pub fn restart(&mut self, program: &Path, flags: &[&str]) -> io::Result<()> {
         self.signal(libc::SIGTERM)?;
         if self.wait_exit(START_TIMEOUT).is_none() {
@@ -108,7 +108,7 @@ impl Daemon {
         self.wait_until_listening(number)
     }
 
-    /// Returns where it listens, as `127.0.0.1:PORT`; empty after [`Daemon::spawn_raw`].
+    /// Returns the address, `127.0.0.1:PORT`; empty after [`Daemon::spawn_raw`].
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -118,17 +118,17 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Returns what it has printed to standard error so far.
+    /// Returns its standard error so far.
     pub fn stderr(&self) -> String {
         contents(&self.stderr)
     }
 
-    /// Returns what it has printed to standard output so far.
+    /// Returns its standard output so far.
     pub fn stdout(&self) -> String {
         contents(&self.stdout)
     }
 
-    /// Sends it a signal; an error if its end has been seen already.
+    /// Sends a signal; an error if the process is known to have ended.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         match self.status {
             Some(_) => Err(io::Error::other("the daemon has ended")),
@@ -136,7 +136,7 @@ impl Daemon {
         }
     }
 
-    /// Returns how it ended, if it has.
+    /// Returns its exit status, if it has ended.
     pub fn exit_status(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
             self.status = self.child.try_wait().ok().flatten();
@@ -144,7 +144,7 @@ impl Daemon {
         self.status
     }
 
-    /// Waits for its end; `None` if it still runs when time is up.
+    /// Waits for its end; `None` if it still runs after `timeout`.
     pub fn wait_exit(&mut self, timeout: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         loop {
@@ -152,13 +152,13 @@ impl Daemon {
             if status.is_some() || start.elapsed() >= timeout {
                 return status;
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Connects to `host:port` or `unix:/path` again and again until it is accepted.
+    /// Connects to `host:port` or `unix:/path` repeatedly until that succeeds.
     ///
-    /// An error if the daemon ends, or when time is up. The daemon counts one connection.
+    /// An error if the daemon ends, or after `timeout`. The daemon counts one connection.
     pub fn wait_until_accepts(&mut self, address: &str, timeout: Duration) -> io::Result<()> {
         let accepted = |_: u32| Stream::connect(address).is_ok();
         self.wait_until(timeout, accepted)
@@ -188,7 +188,7 @@ impl Daemon {
                 let message = format!("it does not listen: {}", self.stderr());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, message));
             }
-            thread::sleep(POLL);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }
@@ -203,12 +203,12 @@ impl Drop for Daemon {
     }
 }
 
-/// Finds a port of 127.0.0.1 that nobody uses now.
+/// Returns a port of 127.0.0.1 that is free now.
 pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// Asks Linux whether the process listens on the port; `None` where it does not tell.
+/// Tells whether the process listens on the port; `None` if the system does not tell.
 fn is_listening(pid: u32, port: u16) -> Option<bool> {
     let table = BufReader::new(File::open("/proc/net/tcp").ok()?);
     let suffix = format!(":{port:04X}");
@@ -217,7 +217,7 @@ fn is_listening(pid: u32, port: u16) -> Option<bool> {
         // sl, local address, remote address, state (0A is listening), …, inode
         let line = line.ok()?;
         let fields: Vec<&str> = line.split_whitespace().collect();
-        // Those that listen come first. What follows can be thousands of dead connections.
+        // Listening sockets come first. Thousands of closed connections may follow.
         if *fields.get(3)? != "0A" {
             break;
         }
@@ -235,8 +235,8 @@ fn is_listening(pid: u32, port: u16) -> Option<bool> {
     Some(targets.any(|target| target.as_os_str() == wanted.as_str()))
 }
 
-/// Opens a file that has no name any more, so nothing is left behind.
-fn nameless_file() -> io::Result<File> {
+/// Opens a file and deletes its name, so that nothing is left behind.
+fn anonymous_file() -> io::Result<File> {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let number = COUNTER.fetch_add(1, Ordering::Relaxed);
     let path = std::env::temp_dir().join(format!("ct-{}-{number}", std::process::id()));
@@ -245,7 +245,7 @@ fn nameless_file() -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads a file from its beginning without moving the position its writer shares.
+/// Reads a file from its beginning without moving the position that its writer shares.
 fn contents(file: &File) -> String {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_reaches_it_and_patience_ends() {
+    fn a_signal_ends_it_and_waiting_has_a_limit() {
         let mut daemon = shell("exec sleep 60");
         assert_eq!(daemon.wait_exit(Duration::from_millis(20)), None);
         daemon.signal(libc::SIGTERM).unwrap();

@@ -1,9 +1,9 @@
-//! What each known daemon is known to do differently: one table of masks.
+//! Known differences between daemons: one table of masks.
 //!
-//! A golden script says what ours does. Where the original is known to answer something else, the
-//! script holds a `when MASK` part, and this table says which releases show it. A new mask is one
-//! line here: its name, a sentence that tells the difference, and the releases that have it.
-//! A mask excuses nothing by itself: the `when` part states the other answer exactly.
+//! A golden script states what ours does. If the original is known to answer differently, the
+//! script has a `when MASK` part, and this table lists the releases with this mask. A new mask is
+//! one line here: its name, a sentence about the difference, and the releases. A mask hides
+//! nothing: the `when` part states the other answer exactly.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +12,11 @@ use std::collections::BTreeSet;
 pub struct Mask {
     /// The name that scripts use in `when NAME`.
     pub name: &'static str,
-    /// Tells what the daemons with this mask do.
+    /// What daemons with this mask do.
     pub sentence: &'static str,
-    /// Whether release 1.12 of the original does it.
+    /// Whether release 1.12 of the original has it.
     pub in_1_12: bool,
-    /// Whether release 1.13 of the original does it.
+    /// Whether release 1.13 of the original has it.
     pub in_1_13: bool,
 }
 
@@ -34,17 +34,17 @@ pub const MASKS: &[Mask] = &[
     mask("half-close-spins", "A half-closed client with unread replies makes it spin.", true, true),
 ];
 
-/// Writes one line of the table.
+/// Makes one line of the table.
 const fn mask(name: &'static str, sentence: &'static str, in_1_12: bool, in_1_13: bool) -> Mask {
     Mask { name, sentence, in_1_12, in_1_13 }
 }
 
-/// A daemon's name and the masks it shows.
+/// A daemon's name and its masks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dialect {
     /// `ours`, `1.13` or `1.12`.
     pub name: String,
-    /// The names of the masks that hold for this daemon.
+    /// The names of the masks of this daemon.
     pub masks: BTreeSet<String>,
 }
 
@@ -52,7 +52,7 @@ impl Dialect {
     /// The names that [`Dialect::named`] knows.
     pub const NAMES: [&str; 3] = ["ours", "1.13", "1.12"];
 
-    /// Looks a dialect up: `ours` (no mask at all), `1.13` or `1.12`.
+    /// Finds a dialect by name: `ours` (no mask), `1.13` or `1.12`.
     pub fn named(name: &str) -> Option<Self> {
         let holds: fn(&Mask) -> bool = match name {
             "ours" => |_| false,
@@ -64,7 +64,7 @@ impl Dialect {
         Some(Self { name: name.to_owned(), masks: masks.collect() })
     }
 
-    /// Names every mask of the table, whichever daemon shows it.
+    /// Returns the names of all masks of the table.
     pub fn all_masks() -> BTreeSet<String> {
         MASKS.iter().map(|mask| mask.name.to_owned()).collect()
     }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_has_no_mask_and_strangers_have_no_dialect() {
+    fn ours_has_no_mask_and_unknown_releases_no_dialect() {
         assert!(Dialect::named("ours").unwrap().masks.is_empty());
         for mask in MASKS {
             let shows = |name| Dialect::named(name).unwrap().masks.contains(mask.name);

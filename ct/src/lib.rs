@@ -1,18 +1,19 @@
-//! Conformance and timing: meets any beanstalkd through its socket.
+//! Conformance and timing tools for any beanstalkd, used through its socket.
 //!
-//! This crate holds no code of the server and shares none with it. It tells daemons apart by what
-//! they answer, so the same scripts judge ours and the original. It is never shipped.
+//! This crate shares no code with the server. It judges daemons by their replies, so the same
+//! scripts test ours and the original. It is never shipped.
 //!
 //! Reading order:
-//! - [`script`] reads a golden script, with the texts that `text` knows to send and to match;
+//! - [`script`] parses a golden script, and `text` the texts that it sends and expects;
 //! - [`mod@run`] plays it on a [`Stage`], and [`socket`] is the stage for real daemons;
-//! - [`dialect`] lists where a known daemon answers differently;
-//! - [`check`] plays many scripts at a time, for the tests and for the program `ct-check`;
-//! - [`daemon`], [`client`] and [`prng`] are tools for tests in Rust; [`original`] finds what they
-//!   compare with, [`mod@skip`] says what they could not do, and [`wait`] waits;
+//! - [`dialect`] lists known differences between daemons;
+//! - [`check`] plays many scripts in parallel, for the tests and for the program `ct-check`;
+//! - [`daemon`], [`client`] and [`prng`] are tools for tests in Rust; [`original`] finds the
+//!   original, [`mod@skip`] reports what a test could not do, and [`wait`] waits for a condition;
+//! - [`mod@diff`] sends the same traffic to two daemons, for the program `ct-diff`;
 //! - [`mod@bench`] measures and compares, for the program `ct-bench`;
-//! - [`mod@abuse`] does harm and sees who suffers, for the program `ct-abuse`;
-//! - [`soak`] loads, kills and restarts for as long as one likes, for the program `ct-soak`.
+//! - [`mod@abuse`] attacks a daemon and measures a well-behaved client, for the program `ct-abuse`;
+//! - [`soak`] loads, kills and restarts a daemon for a given time, for the program `ct-soak`.
 
 pub mod abuse;
 pub mod bench;

@@ -1,4 +1,4 @@
-//! Finds the original that is installed here, and asks it which release it is.
+//! Finds the installed original and its release.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,52 +7,54 @@ use std::{env, io};
 use crate::dialect::Dialect;
 use crate::skip::skip;
 
-/// Where Debian's package `beanstalkd` puts it.
-const PLACE: &str = "/usr/bin/beanstalkd";
+/// The path of the daemon in Debian's package `beanstalkd`.
+const DEFAULT_PATH: &str = "/usr/bin/beanstalkd";
 
-/// A release of the original that can be run.
+/// An installed release of the original.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Original {
     /// The binary.
     pub path: PathBuf,
-    /// What its release is known to do differently from ours.
+    /// Its known differences from ours.
     pub dialect: Dialect,
 }
 
 impl Original {
-    /// Finds it where the variable `ORIGINAL` says, or where Debian's package puts it.
+    /// Finds the original at the path in the variable `ORIGINAL`, or at that of Debian's package.
     ///
-    /// Where it is not there, or is no release that the table of dialects knows, none is returned,
-    /// and the reader learns that the comparison of this test was skipped.
+    /// If there is none, or its release is not in the table of dialects, the result is `None`, and
+    /// the comparison is reported as skipped.
     pub fn find() -> Option<Self> {
         let path = env::var_os("ORIGINAL").filter(|path| !path.is_empty());
-        let path = path.map_or(PLACE.into(), PathBuf::from);
+        let path = path.map_or(DEFAULT_PATH.into(), PathBuf::from);
         Self::at(path).map_err(|reason| skip(&reason)).ok()
     }
 
-    /// Asks the binary at a path for its release; otherwise tells why nothing can be compared.
+    /// Asks the binary for its release. The error says why nothing can be compared.
     pub fn at(path: PathBuf) -> Result<Self, String> {
-        let place = path.display();
+        let shown_path = path.display();
         let version = version(&path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
-                format!("no original at {place} (Debian's package beanstalkd, or ORIGINAL=path)")
+                format!(
+                    "no original at {shown_path} (Debian's package beanstalkd, or ORIGINAL=path)"
+                )
             }
-            _ => format!("{place} -v: {error}"),
+            _ => format!("{shown_path} -v: {error}"),
         })?;
         match dialect(&version) {
             Some(dialect) => Ok(Self { path, dialect }),
-            None => Err(format!("{place} is no original that is known here: it is {version}")),
+            None => Err(format!("{shown_path} is no original that is known here: it is {version}")),
         }
     }
 }
 
-/// What a daemon answers to `-v`: `beanstalkd 1.12`.
+/// Returns what a daemon prints for `-v`, such as `beanstalkd 1.12`.
 fn version(path: &Path) -> io::Result<String> {
     let output = Command::new(path).arg("-v").stdin(Stdio::null()).output()?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The dialect of a release of the original; ours is none.
+/// Returns the dialect of a release of the original; `None` for ours and for unknown releases.
 fn dialect(version: &str) -> Option<Dialect> {
     let release = version.strip_prefix("beanstalkd ")?;
     Dialect::named(release).filter(|dialect| dialect.name != "ours")
@@ -63,19 +65,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_are_known_by_what_they_say_of_themselves() {
+    fn releases_are_recognized_by_their_version() {
         let name = |version| dialect(version).map(|dialect| dialect.name);
         assert_eq!(name("beanstalkd 1.12").as_deref(), Some("1.12"));
         assert_eq!(name("beanstalkd 1.13").as_deref(), Some("1.13"));
-        for stranger in ["beanstalkd 2.0.0", "beanstalkd 1.1", "beanstalkd ours", "1.12", ""] {
-            assert_eq!(name(stranger), None, "{stranger}");
+        for version in ["beanstalkd 2.0.0", "beanstalkd 1.1", "beanstalkd ours", "1.12", ""] {
+            assert_eq!(name(version), None, "{version}");
         }
     }
 
     #[test]
-    fn what_is_no_original_is_named_with_the_reason() {
-        let told = |path: &str| Original::at(path.into()).unwrap_err();
-        assert!(told("/nonexistent/daemon").contains("no original at /nonexistent/daemon"));
-        assert!(told("/bin/false").contains("no original that is known here"));
+    fn an_unknown_binary_is_reported_with_the_reason() {
+        let reason = |path: &str| Original::at(path.into()).unwrap_err();
+        assert!(reason("/nonexistent/daemon").contains("no original at /nonexistent/daemon"));
+        assert!(reason("/bin/false").contains("no original that is known here"));
     }
 }

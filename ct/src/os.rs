@@ -1,4 +1,4 @@
-//! The system calls that std does not offer, and every unsafe line of this crate.
+//! System calls that std does not offer, and all unsafe code of this crate.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ pub(crate) fn send_urgent(socket: BorrowedFd<'_>, byte: u8) -> io::Result<()> {
     if sent == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sends a signal to one process; 0 and what would mean a group are refused.
+/// Sends a signal to one process. Pid 0 and numbers that mean a process group are errors.
 #[expect(unsafe_code, reason = "std can only kill")]
 pub(crate) fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
     let pid = i32::try_from(pid).ok().filter(|&pid| pid > 0);
@@ -27,24 +27,24 @@ pub(crate) fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// How long a signal that was taken may need to have its effect; nothing else tells.
-const SIGNAL_TIME: Duration = Duration::from_millis(20);
-/// How often is looked whether a signal has been taken.
-const SIGNAL_POLL: Duration = Duration::from_millis(1);
+/// Time for a delivered signal to take effect, because that cannot be observed.
+const SIGNAL_EFFECT_TIME: Duration = Duration::from_millis(20);
+/// Pause between two checks of whether a signal is still pending.
+const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Waits until a process has taken a signal, or time is up.
+/// Waits until a signal was delivered to a process, or `timeout` is over.
 ///
-/// A busy system may let a process wait for the processor, and until then the signal is pending.
-/// Where the system does not tell (no `/proc`), only [`SIGNAL_TIME`] passes.
-pub(crate) fn wait_until_taken(pid: u32, signal: i32, timeout: Duration) {
+/// On a busy system a process may wait for the processor, and until then the signal is pending. If
+/// the system does not tell (no `/proc`), only [`SIGNAL_EFFECT_TIME`] passes.
+pub(crate) fn wait_until_delivered(pid: u32, signal: i32, timeout: Duration) {
     let start = Instant::now();
     while start.elapsed() < timeout && is_pending(pid, signal) {
-        thread::sleep(SIGNAL_POLL);
+        thread::sleep(SIGNAL_POLL_INTERVAL);
     }
-    thread::sleep(SIGNAL_TIME);
+    thread::sleep(SIGNAL_EFFECT_TIME);
 }
 
-/// Tells whether a signal waits for the process to take it.
+/// Tells whether a signal is pending.
 fn is_pending(pid: u32, signal: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
@@ -52,8 +52,8 @@ fn is_pending(pid: u32, signal: i32) -> bool {
     mask >> (signal - 1) & 1 == 1
 }
 
-/// Waits until one of the descriptors can be read, has ended or failed, or time is up, and tells
-/// which; none where a signal came between.
+/// Waits until one of the descriptors is readable, closed or failed, or `timeout` is over, and
+/// tells which; none if a signal interrupts.
 #[expect(unsafe_code, reason = "std waits for one descriptor only")]
 pub(crate) fn readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Vec<bool> {
     let asked =
@@ -66,13 +66,13 @@ pub(crate) fn readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Vec
     asked.iter().map(|answer| result > 0 && answer.revents != 0).collect()
 }
 
-/// Asks the kernel to call a socket readable only when so many bytes are there.
+/// Makes the kernel report a socket as readable only when it has at least `bytes` bytes.
 pub(crate) fn set_receive_low_water(socket: &impl AsRawFd, bytes: usize) -> io::Result<()> {
     let value = libc::c_int::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &value)
 }
 
-/// Has closing a socket reset the connection, as the end of a process with unread replies does.
+/// Makes closing a socket reset the connection, as the end of a process with unread replies does.
 pub(crate) fn reset_on_close(socket: &impl AsRawFd) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 })
 }
@@ -92,8 +92,8 @@ fn set_option<T>(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Connects from an address of our own choice, with a receive buffer of so many bytes if that is
-/// given; each try to send, and this one, ends after `timeout`.
+/// Connects from the given source address, with a receive buffer of the given size if there is one.
+/// Connecting and each write fail after `timeout`.
 #[expect(unsafe_code, reason = "std connects from where the system likes")]
 pub(crate) fn connect_from(
     source: Ipv4Addr,
@@ -106,7 +106,7 @@ pub(crate) fn connect_from(
     if number < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new, so nobody else owns it.
+    // SAFETY: the descriptor is new, so it has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
     // SAFETY: takes no pointers. What is started from here on does not inherit it.
     unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
@@ -115,8 +115,7 @@ pub(crate) fn connect_from(
         let value = libc::c_int::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
         set_option(&stream, libc::SOL_SOCKET, libc::SO_RCVBUF, &value)?;
     }
-    // Binding would take a port from all destinations, and those of closed connections for a
-    // minute.
+    // Otherwise `bind` takes a port for all destinations, and for a minute after closing.
     #[cfg(target_os = "linux")]
     set_option(&stream, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1_i32)?;
     stream.set_write_timeout(Some(timeout))?;
@@ -144,16 +143,16 @@ fn internet_address(address: SocketAddrV4) -> libc::sockaddr_in {
     raw
 }
 
-/// What a process can be held to.
+/// A resource limit of a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Limit {
     /// One more than the largest descriptor.
     Files,
-    /// Bytes of address space, as `ulimit -v` sets it; where they are limited already, that stays.
+    /// Bytes of address space, as `ulimit -v` sets it. An existing limit stays.
     Memory,
 }
 
-/// Sets a limit of a running process; what it has beyond that it keeps.
+/// Sets a limit of a running process; it keeps what it has beyond that.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "std has no call for limits")]
 pub(crate) fn set_limit(pid: u32, what: Limit, value: u64) -> io::Result<()> {
@@ -176,21 +175,20 @@ pub(crate) fn set_limit(pid: u32, what: Limit, value: u64) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Cannot: only Linux lets one process limit another.
+/// Fails: only Linux lets one process limit another.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn set_limit(_: u32, _: Limit, _: u64) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Lets all others go first: on Linux for the calling thread alone. Whether it worked does not
-/// matter.
+/// Lowers the priority: on Linux that of the calling thread alone. Errors are ignored.
 #[expect(unsafe_code, reason = "std has no call for priorities")]
-pub(crate) fn be_nice() {
+pub(crate) fn lower_priority() {
     // SAFETY: takes no pointers.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
 }
 
-/// Returns the cores this process may run on; none where there is no way to choose.
+/// Returns the cores this process may run on; none if the system has no way to choose.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "std only tells how many")]
 pub(crate) fn cores() -> io::Result<Vec<usize>> {
@@ -206,16 +204,16 @@ pub(crate) fn cores() -> io::Result<Vec<usize>> {
     Ok((0..limit).filter(|&core| unsafe { libc::CPU_ISSET(core, &set) }).collect())
 }
 
-/// Returns none: there is no way to choose a core here.
+/// Returns none: this system has no way to choose a core.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn cores() -> io::Result<Vec<usize>> {
     Ok(Vec::new())
 }
 
-/// Keeps the calling thread, and what it starts from now on, on one core.
+/// Pins the calling thread, and what it starts from now on, to one core.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "std has no call for it")]
-pub(crate) fn stay_on(core: usize) -> io::Result<()> {
+pub(crate) fn pin_to_core(core: usize) -> io::Result<()> {
     if core >= usize::try_from(libc::CPU_SETSIZE).expect("a small number") {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -228,9 +226,9 @@ pub(crate) fn stay_on(core: usize) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Is never called, for no cores were offered.
+/// Never called, because [`cores`] returns none.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn stay_on(_: usize) -> io::Result<()> {
+pub(crate) fn pin_to_core(_: usize) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
@@ -254,17 +252,16 @@ pub(crate) fn cpu_time(pid: u32) -> io::Result<Duration> {
     Ok(Duration::new(seconds, u32::try_from(time.tv_nsec).expect("below a second")))
 }
 
-/// Cannot tell: there are no clocks of other processes here.
+/// Fails: this system has no clocks of other processes.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn cpu_time(_: u32) -> io::Result<Duration> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// As many files as tests with ten thousand connections to each of several daemons need.
-const OPEN_FILES: u64 = 100_000;
+/// Enough for tests with ten thousand connections to each of several daemons.
+const OPEN_FILES_WANTED: u64 = 100_000;
 
-/// Raises the number of files this process may open as far as it may, and returns it. What it
-/// starts inherits the limit.
+/// Raises the limit on open files as far as possible, and returns it. Child processes inherit it.
 #[expect(unsafe_code, reason = "std has no call for limits")]
 pub(crate) fn raise_open_files() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -272,7 +269,7 @@ pub(crate) fn raise_open_files() -> io::Result<u64> {
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    for most in [limit.rlim_max.max(OPEN_FILES), limit.rlim_max] {
+    for most in [limit.rlim_max.max(OPEN_FILES_WANTED), limit.rlim_max] {
         limit = libc::rlimit { rlim_cur: most, rlim_max: most };
         // SAFETY: the pointer leads to a readable limit.
         if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0 {

@@ -1,16 +1,16 @@
-//! Repeatable randomness for tests and load: splitmix64, a dozen lines that need no package.
+//! Repeatable random numbers for tests and load: splitmix64, a dozen lines that need no package.
 //!
-//! The same seed gives the same numbers on every machine and in every release, so a failing run is
-//! repeated by its seed alone. It is no source of secrets.
+//! A seed gives the same numbers on every machine and in every release, so a failing run can be
+//! repeated by its seed. It is not fit for secrets.
 
-/// Produces the numbers of splitmix64 (Steele, Lea, Flood 2014).
+/// The generator splitmix64 (Steele, Lea, Flood 2014).
 #[derive(Debug, Clone)]
 pub struct Prng {
     state: u64,
 }
 
 impl Prng {
-    /// Starts the sequence that belongs to `seed`; neighbouring seeds give unrelated sequences.
+    /// Starts the sequence of `seed`; neighbouring seeds give unrelated sequences.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
@@ -26,13 +26,14 @@ impl Prng {
 
     /// Returns a number from 0 to `bound - 1`, and 0 for the bound 0.
     ///
-    /// The upper half of a wide product: its bias is below `bound / 2^64`, which no test sees.
+    /// It is the upper half of a wide product. Its bias is below `bound / 2^64`, too small for any
+    /// test.
     pub fn below(&mut self, bound: u64) -> u64 {
         let wide = u128::from(self.next_u64()) * u128::from(bound);
         u64::try_from(wide >> 64).expect("the upper half of a product of two 64-bit numbers")
     }
 
-    /// Says yes in `numerator` of `denominator` cases.
+    /// Returns true with the probability `numerator / denominator`.
     pub fn chance(&mut self, numerator: u64, denominator: u64) -> bool {
         self.below(denominator) < numerator
     }

@@ -1,14 +1,14 @@
 //! Executes a script on a stage.
 //!
-//! A [`Stage`] is anything that holds a daemon: a socket, or a server in memory with a clock of its
+//! A [`Stage`] is anything that has a daemon: sockets, or a server in memory with a clock of its
 //! own. [`run`] plays the script on it, compares what arrives, and keeps the conversation for the
-//! reader. It holds nothing of its own against a clock, and it never retries.
+//! report. It measures no time itself, and never retries.
 //!
-//! **Order.** Over sockets, what `a` sent may be processed after what `b` sent later. So before a
-//! statement that could notice, a barrier is put in: two round trips of an unknown command on a
+//! **Order.** Over sockets, what `a` sent may be processed after what `b` sent later. So a barrier
+//! precedes every statement that could be affected: two round trips of an unknown command on a
 //! connection of the runner's own, opened at the first barrier. After the second reply the daemon
-//! has looked at every socket once more. It is put in on every stage alike, for it is seen in the
-//! daemon's counters.
+//! has looked at every socket once more. Barriers are the same on every stage, because they show in
+//! the daemon's counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,55 +16,55 @@ use std::time::Duration;
 
 use crate::dialect::Dialect;
 use crate::script::{Action, Line, Script, Statement};
-use crate::text::{Fit, Ids, Pattern, Text, show};
+use crate::text::{Ids, Match, Pattern, Text, show};
 
-/// The connection that carries barriers; no script can name it.
+/// The connection of the barriers; no script can name it.
 pub const BARRIER_CONNECTION: &str = "(barrier)";
 
-/// The largest body that `OK <bytes>` may announce before it is taken for nonsense.
-const BODY_MAX: usize = 64 << 20;
+/// The largest body that `OK <bytes>` may announce; a larger one counts as a wrong reply.
+const BODY_MAX_BYTES: usize = 64 << 20;
 
-/// How much is collected of a reply that is wrong already.
-const REST_MAX: usize = 4096;
+/// The most bytes of a wrong reply that are collected for the message.
+const UNEXPECTED_MAX_BYTES: usize = 4096;
 
-/// What a stage found when it looked for bytes.
+/// What a stage received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Arrived {
     /// At least one byte.
     Bytes(Vec<u8>),
-    /// The daemon closed the connection, in order or by a reset.
+    /// The daemon closed or reset the connection.
     Closed,
-    /// Nothing came as long as patience lasted.
+    /// Nothing came within the time limit.
     Nothing,
 }
 
 /// How long a stage waits for bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// A reply is due: wait for seconds before giving up.
+    /// A reply is expected: the stage waits for seconds.
     Reply,
-    /// Silence is expected: a moment is enough.
+    /// Silence is expected: the stage waits for a moment.
     Silence,
 }
 
-/// Something that holds a daemon, several connections to it, and a clock.
+/// A daemon, connections to it, and a clock.
 ///
-/// Connections are known by name. A name that was closed by either side may be connected again;
-/// it is then a new connection. Errors are sentences for the reader of a failure.
+/// Connections are known by name. After either side has closed a connection, its name may be used
+/// for a new one. Errors are sentences for a failure's message.
 pub trait Stage {
     /// Opens a connection.
     fn connect(&mut self, connection: &str) -> Result<(), String>;
     /// Sends bytes.
     fn send(&mut self, connection: &str, bytes: &[u8]) -> Result<(), String>;
-    /// Returns what has arrived since the last call, and waits if that is nothing.
+    /// Returns what has arrived since the last call; waits if nothing has.
     fn receive(&mut self, connection: &str, patience: Patience) -> Result<Arrived, String>;
-    /// Ends our direction only.
+    /// Shuts down the sending side.
     fn half_close(&mut self, connection: &str) -> Result<(), String>;
     /// Closes a connection.
     fn close(&mut self, connection: &str) -> Result<(), String>;
-    /// Sends a byte as TCP urgent data; does nothing where that cannot be.
+    /// Sends a byte as TCP urgent data; does nothing if the transport has none.
     fn urgent(&mut self, connection: &str, byte: u8) -> Result<(), String>;
-    /// Sends the daemon SIGUSR1, or what stands for it.
+    /// Sends the daemon SIGUSR1, or its equivalent.
     fn drain(&mut self) -> Result<(), String>;
     /// Lets time pass.
     fn advance(&mut self, time: Duration) -> Result<(), String>;
@@ -79,7 +79,7 @@ pub struct Outcome {
     pub transcript: String,
 }
 
-/// A script that met something else than it expected.
+/// A script whose expectations were not met.
 #[derive(Debug, Clone)]
 pub struct Failure {
     /// The line of the script.
@@ -105,7 +105,7 @@ pub fn run(
         ids: Ids { base, round: 0 },
         line: 0,
         unread: BTreeMap::new(),
-        unsettled: BTreeSet::new(),
+        unsynchronized: BTreeSet::new(),
         has_barrier: false,
         masks_used: BTreeSet::new(),
         transcript: String::new(),
@@ -118,10 +118,10 @@ pub fn run(
     }
 }
 
-/// Whether the script goes on after a statement.
+/// Whether the script continues after a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flow {
-    On,
+    Continue,
     Stop,
 }
 
@@ -131,10 +131,10 @@ struct Run<'a> {
     ids: Ids,
     /// The line being executed, for the failure.
     line: usize,
-    /// The open connections and what arrived on them beyond what was expected so far.
+    /// The open connections, with the received bytes that no statement has taken.
     unread: BTreeMap<String, Vec<u8>>,
-    /// Connections whose last doing the daemon may not have seen yet.
-    unsettled: BTreeSet<String>,
+    /// Connections whose last action the daemon may not have processed yet.
+    unsynchronized: BTreeSet<String>,
     has_barrier: bool,
     masks_used: BTreeSet<String>,
     transcript: String,
@@ -148,25 +148,25 @@ impl Run<'_> {
                 return Ok(Flow::Stop);
             }
         }
-        Ok(Flow::On)
+        Ok(Flow::Continue)
     }
 
     fn statement(&mut self, statement: &Statement) -> Result<Flow, String> {
         match statement {
             Statement::On { connection, action } => {
-                // A name that is not open now will be another connection than the one it named.
+                // A name that is not open now will mean a new connection.
                 let all = matches!(action, Action::Silent) || !self.unread.contains_key(connection);
-                self.settle(|other| all || other != connection)?;
+                self.synchronize(|other| all || other != connection)?;
                 self.on_connection(connection, action)?;
             }
-            Statement::Pass(time) => {
-                self.settle(|_| true)?;
-                self.note(format_args!("+{}ms", time.as_millis()));
+            Statement::Advance(time) => {
+                self.synchronize(|_| true)?;
+                self.transcribe(format_args!("+{}ms", time.as_millis()));
                 self.stage.advance(*time)?;
             }
             Statement::Drain => {
-                self.settle(|_| true)?;
-                self.note(format_args!("drain"));
+                self.synchronize(|_| true)?;
+                self.transcribe(format_args!("drain"));
                 self.stage.drain()?;
             }
             Statement::Stop => return Ok(Flow::Stop),
@@ -186,7 +186,7 @@ impl Run<'_> {
                 }
             }
         }
-        Ok(Flow::On)
+        Ok(Flow::Continue)
     }
 
     fn on_connection(&mut self, connection: &str, action: &Action) -> Result<(), String> {
@@ -201,24 +201,24 @@ impl Run<'_> {
             Action::Silent => self.expect_silence(connection)?,
             Action::Closed => self.expect_closed(connection)?,
             Action::Close => {
-                self.note(format_args!("{connection}: close"));
+                self.transcribe(format_args!("{connection}: close"));
                 self.stage.close(connection)?;
                 self.unread.remove(connection);
             }
             Action::Shutdown => {
-                self.note(format_args!("{connection}: shutdown"));
+                self.transcribe(format_args!("{connection}: shutdown"));
                 self.stage.half_close(connection)?;
             }
             Action::Urgent(byte) => {
-                self.note(format_args!("{connection}: urgent {}", char::from(*byte)));
+                self.transcribe(format_args!("{connection}: urgent {}", char::from(*byte)));
                 self.stage.urgent(connection, *byte)?;
             }
-            Action::Connect => self.note(format_args!("{connection}: connect")),
+            Action::Connect => self.transcribe(format_args!("{connection}: connect")),
         }
-        if action.is_unanswered() {
-            self.unsettled.insert(connection.to_owned());
+        if action.awaits_no_reply() {
+            self.unsynchronized.insert(connection.to_owned());
         } else {
-            self.unsettled.remove(connection);
+            self.unsynchronized.remove(connection);
         }
         Ok(())
     }
@@ -235,8 +235,8 @@ impl Run<'_> {
     fn send(&mut self, connection: &str, text: &Text) -> Result<(), String> {
         let bytes = text.bytes(self.ids);
         match bytes.strip_suffix(b"\r\n") {
-            Some(line) => self.note(format_args!("{connection}> {}", show(line))),
-            None => self.note(format_args!("{connection}>> {}", show(&bytes))),
+            Some(line) => self.transcribe(format_args!("{connection}> {}", show(line))),
+            None => self.transcribe(format_args!("{connection}>> {}", show(&bytes))),
         }
         self.stage.send(connection, &bytes)
     }
@@ -245,29 +245,39 @@ impl Run<'_> {
         let pattern = text.pattern(self.ids);
         let reply = self.take(connection, &pattern)?;
         let line = reply.strip_suffix(b"\r\n").unwrap_or(&reply);
-        self.note(format_args!("{connection}< {}", show(line)));
+        self.transcribe(format_args!("{connection}< {}", show(line)));
         Ok(())
     }
 
-    /// Takes what fits the pattern off the connection.
+    /// Takes what matches the pattern from the received bytes.
     fn take(&mut self, connection: &str, pattern: &Pattern) -> Result<Vec<u8>, String> {
-        let wanted = || {
+        let expectation = || {
             let shown = pattern.show();
             format!("expected `{}`", shown.strip_suffix('|').unwrap_or(&shown))
         };
         loop {
-            match pattern.fit(self.unread(connection)) {
-                Fit::Whole(length) => return Ok(self.unread(connection).drain(..length).collect()),
-                Fit::Never => {
-                    return Err(format!("{}, got {}", wanted(), self.rest_of(connection)?));
+            match pattern.match_prefix(self.unread(connection)) {
+                Match::Complete(length) => {
+                    return Ok(self.unread(connection).drain(..length).collect());
                 }
-                Fit::SoFar => self.more(connection, wanted)?,
+                Match::Mismatch => {
+                    return Err(format!(
+                        "{}, got {}",
+                        expectation(),
+                        self.describe_rest(connection)?
+                    ));
+                }
+                Match::Partial => self.receive_more(connection, expectation)?,
             }
         }
     }
 
-    /// Waits for more bytes; `wanted` begins the message if none come.
-    fn more(&mut self, connection: &str, wanted: impl Fn() -> String) -> Result<(), String> {
+    /// Waits for more bytes; `expectation` begins the message if none come.
+    fn receive_more(
+        &mut self,
+        connection: &str,
+        expectation: impl Fn() -> String,
+    ) -> Result<(), String> {
         let end = match self.stage.receive(connection, Patience::Reply)? {
             Arrived::Bytes(bytes) => {
                 self.unread(connection).extend(bytes);
@@ -279,14 +289,14 @@ impl Run<'_> {
         let unread = self.unread(connection);
         if unread.is_empty() {
             let end = if end == "nothing more" { "nothing" } else { end };
-            return Err(format!("{}, got {end}", wanted()));
+            return Err(format!("{}, got {end}", expectation()));
         }
-        Err(format!("{}, got `{}`, then {end}", wanted(), show(unread)))
+        Err(format!("{}, got `{}`, then {end}", expectation(), show(unread)))
     }
 
-    /// Shows everything unread, and what comes within a moment: lines become complete so.
-    fn rest_of(&mut self, connection: &str) -> Result<String, String> {
-        while self.unread(connection).len() < REST_MAX {
+    /// Shows all received bytes, and waits a moment for the rest of a line.
+    fn describe_rest(&mut self, connection: &str) -> Result<String, String> {
+        while self.unread(connection).len() < UNEXPECTED_MAX_BYTES {
             match self.stage.receive(connection, Patience::Silence)? {
                 Arrived::Bytes(bytes) => self.unread(connection).extend(bytes),
                 Arrived::Closed | Arrived::Nothing => break,
@@ -305,35 +315,35 @@ impl Run<'_> {
         let header = self.take(connection, &header)?;
         let header = String::from_utf8_lossy(&header).trim_end().to_owned();
         let announced = header.strip_prefix("OK ").and_then(|bytes| bytes.parse().ok());
-        let Some(announced) = announced.filter(|&bytes: &usize| bytes <= BODY_MAX) else {
+        let Some(announced) = announced.filter(|&bytes: &usize| bytes <= BODY_MAX_BYTES) else {
             return Err(format!("expected `OK <bytes>`, got `{header}`"));
         };
         let body = self.body(connection, announced)?;
-        self.note(format_args!("{connection}< {header}"));
+        self.transcribe(format_args!("{connection}< {header}"));
         for line in String::from_utf8_lossy(&body).lines() {
-            self.note(format_args!("  {line}"));
+            self.transcribe(format_args!("  {line}"));
         }
         compare_lines(&body, expected, self.ids)
     }
 
     /// Takes a body of exactly this size and the CR LF after it.
     fn body(&mut self, connection: &str, announced: usize) -> Result<Vec<u8>, String> {
-        let wanted = || format!("expected {announced} bytes, as announced, and CR LF");
+        let expectation = || format!("expected {announced} bytes, as announced, and CR LF");
         while self.unread(connection).len() < announced + 2 {
-            self.more(connection, wanted)?;
+            self.receive_more(connection, expectation)?;
         }
         if self.unread(connection)[announced..].starts_with(b"\r\n") {
             let whole: Vec<u8> = self.unread(connection).drain(..announced + 2).collect();
             return Ok(whole[..announced].to_vec());
         }
-        Err(format!("{}, got {}", wanted(), self.rest_of(connection)?))
+        Err(format!("{}, got {}", expectation(), self.describe_rest(connection)?))
     }
 
     fn expect_silence(&mut self, connection: &str) -> Result<(), String> {
         if self.unread(connection).is_empty() {
             match self.stage.receive(connection, Patience::Silence)? {
                 Arrived::Nothing => {
-                    self.note(format_args!("{connection}: silent"));
+                    self.transcribe(format_args!("{connection}: silent"));
                     return Ok(());
                 }
                 Arrived::Closed => {
@@ -344,55 +354,56 @@ impl Run<'_> {
                 Arrived::Bytes(bytes) => self.unread(connection).extend(bytes),
             }
         }
-        Err(format!("expected silence on {connection}, got {}", self.rest_of(connection)?))
+        Err(format!("expected silence on {connection}, got {}", self.describe_rest(connection)?))
     }
 
     fn expect_closed(&mut self, connection: &str) -> Result<(), String> {
-        let wanted = format!("expected the end of {connection}");
+        let expectation = format!("expected the end of {connection}");
         if self.unread(connection).is_empty() {
             match self.stage.receive(connection, Patience::Reply)? {
                 Arrived::Closed => {
-                    self.note(format_args!("{connection}: closed"));
+                    self.transcribe(format_args!("{connection}: closed"));
                     self.unread.remove(connection);
                     return Ok(());
                 }
-                Arrived::Nothing => return Err(format!("{wanted}, got nothing")),
+                Arrived::Nothing => return Err(format!("{expectation}, got nothing")),
                 Arrived::Bytes(bytes) => self.unread(connection).extend(bytes),
             }
         }
-        Err(format!("{wanted}, got {}", self.rest_of(connection)?))
+        Err(format!("{expectation}, got {}", self.describe_rest(connection)?))
     }
 
-    /// Puts a barrier in if the daemon may not have seen the doings of a connection that concerns
-    /// the next statement.
-    fn settle(&mut self, concerns: impl Fn(&str) -> bool) -> Result<(), String> {
-        if !self.unsettled.iter().any(|other| concerns(other)) {
+    /// Makes a barrier if the daemon may not have processed the last action of a connection for
+    /// which `concerns` is true.
+    fn synchronize(&mut self, concerns: impl Fn(&str) -> bool) -> Result<(), String> {
+        if !self.unsynchronized.iter().any(|other| concerns(other)) {
             return Ok(());
         }
         if !self.has_barrier {
             self.stage.connect(BARRIER_CONNECTION)?;
             self.has_barrier = true;
         }
-        self.note(format_args!("{BARRIER_CONNECTION}"));
+        self.transcribe(format_args!("{BARRIER_CONNECTION}"));
         let answer = Text::parse("UNKNOWN_COMMAND|", crate::text::Use::Expect)?.pattern(self.ids);
         for _ in 0..2 {
             self.stage.send(BARRIER_CONNECTION, b"barrier\r\n")?;
             let taken = self.take(BARRIER_CONNECTION, &answer);
             taken.map_err(|message| format!("at the barrier before this line: {message}"))?;
         }
-        self.unsettled.clear();
+        self.unsynchronized.clear();
         Ok(())
     }
 
     /// Adds a line to the transcript.
-    fn note(&mut self, line: std::fmt::Arguments<'_>) {
+    fn transcribe(&mut self, line: std::fmt::Arguments<'_>) {
         writeln!(self.transcript, "{line}").expect("a String takes everything");
     }
 }
 
 impl Action {
-    /// Tells whether the daemon may see this later than we go on.
-    fn is_unanswered(&self) -> bool {
+    /// Tells whether the daemon may process this action later than the next one of another
+    /// connection.
+    fn awaits_no_reply(&self) -> bool {
         match self {
             Self::Send(_) | Self::Close | Self::Shutdown | Self::Urgent(_) | Self::Connect => true,
             Self::Expect(_) | Self::ExpectYaml(_) | Self::Silent | Self::Closed => false,
@@ -400,10 +411,10 @@ impl Action {
     }
 }
 
-/// The most differing lines that a failure names.
+/// The most differing lines in a message.
 const DIFFERENCES_MAX: usize = 8;
 
-/// Holds a body against its expected lines and tells all differences at once.
+/// Compares a body with its expected lines; the error lists all differences.
 fn compare_lines(body: &[u8], expected: &[Text], ids: Ids) -> Result<(), String> {
     let Some(text) = body.strip_suffix(b"\n") else {
         return Err(format!("expected a body that ends in LF, got `{}`", show(body)));
@@ -414,14 +425,14 @@ fn compare_lines(body: &[u8], expected: &[Text], ids: Ids) -> Result<(), String>
         let pattern = expected.get(index).map(|line| line.pattern(ids));
         let line = lines.get(index);
         if let (Some(pattern), Some(line)) = (&pattern, line) {
-            if pattern.is(line) {
+            if pattern.matches_line(line) {
                 continue;
             }
         }
-        let wanted =
+        let expectation =
             pattern.map_or("no line".to_owned(), |pattern| format!("`{}`", pattern.show()));
         let came = line.map_or("no line".to_owned(), |line| format!("`{}`", show(line)));
-        differences.push(format!("body line {}: expected {wanted}, got {came}", index + 1));
+        differences.push(format!("body line {}: expected {expectation}, got {came}", index + 1));
     }
     let left_out = differences.len().saturating_sub(DIFFERENCES_MAX);
     differences.truncate(DIFFERENCES_MAX);
@@ -435,215 +446,4 @@ fn compare_lines(body: &[u8], expected: &[Text], ids: Ids) -> Result<(), String>
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::VecDeque;
-
-    use super::*;
-    use crate::dialect::MASKS;
-
-    /// Answers every command line from a list, and records what it was asked to do.
-    #[derive(Default)]
-    struct Fake {
-        replies: VecDeque<&'static str>,
-        arrived: BTreeMap<String, Vec<u8>>,
-        closed: BTreeSet<String>,
-        asked: Vec<String>,
-    }
-
-    impl Fake {
-        #[expect(clippy::unnecessary_wraps, reason = "every method of a stage ends with it")]
-        fn ask(&mut self, what: String) -> Result<(), String> {
-            self.asked.push(what);
-            Ok(())
-        }
-    }
-
-    impl Stage for Fake {
-        fn connect(&mut self, connection: &str) -> Result<(), String> {
-            self.closed.remove(connection);
-            self.ask(format!("connect {connection}"))
-        }
-
-        fn send(&mut self, connection: &str, bytes: &[u8]) -> Result<(), String> {
-            let reply = match bytes {
-                b"barrier\r\n" => "UNKNOWN_COMMAND\r\n",
-                b"quit\r\n" => {
-                    self.closed.insert(connection.to_owned());
-                    ""
-                }
-                _ => self.replies.pop_front().unwrap_or(""),
-            };
-            self.arrived.entry(connection.to_owned()).or_default().extend(reply.bytes());
-            self.ask(format!("{connection}> {}", show(bytes)))
-        }
-
-        fn receive(&mut self, connection: &str, _: Patience) -> Result<Arrived, String> {
-            // One byte at a time, the hardest way for a matcher.
-            let arrived = self.arrived.entry(connection.to_owned()).or_default();
-            if !arrived.is_empty() {
-                return Ok(Arrived::Bytes(arrived.drain(..1).collect()));
-            }
-            let closed = self.closed.contains(connection);
-            Ok(if closed { Arrived::Closed } else { Arrived::Nothing })
-        }
-
-        fn half_close(&mut self, connection: &str) -> Result<(), String> {
-            self.ask(format!("{connection} half-closed"))
-        }
-
-        fn close(&mut self, connection: &str) -> Result<(), String> {
-            self.ask(format!("{connection} closed"))
-        }
-
-        fn urgent(&mut self, connection: &str, byte: u8) -> Result<(), String> {
-            self.ask(format!("{connection} urgent {byte}"))
-        }
-
-        fn drain(&mut self) -> Result<(), String> {
-            self.ask("drain".to_owned())
-        }
-
-        fn advance(&mut self, time: Duration) -> Result<(), String> {
-            self.ask(format!("+{time:?}"))
-        }
-    }
-
-    /// Plays a script on a fake that gives these replies and has the first mask of the table.
-    fn play(body: &str, replies: &[&'static str]) -> (Result<Outcome, Failure>, Vec<String>) {
-        let text = format!("# s\nproves Q1\n{body}").replace("MASK", MASKS[0].name);
-        let script = Script::parse("s", &text).unwrap();
-        let masks = BTreeSet::from([MASKS[0].name.to_owned()]);
-        let dialect = Dialect { name: "fake".to_owned(), masks };
-        let mut fake = Fake { replies: replies.iter().copied().collect(), ..Fake::default() };
-        let result = run(&script, &dialect, 40, &mut fake);
-        (result, fake.asked)
-    }
-
-    fn message(body: &str, replies: &[&'static str]) -> String {
-        play(body, replies).0.unwrap_err().message
-    }
-
-    #[test]
-    fn a_conversation_that_goes_as_told_is_an_outcome_with_its_transcript() {
-        let body =
-            "a> put 0 0 60 1|x\na< INSERTED %1\na>> us\na>> e b|\na< USING b\na> quit\na: closed";
-        let (result, asked) = play(body, &["INSERTED 41\r\n", "", "USING b\r\n"]);
-        let transcript =
-            "a> put 0 0 60 1|x\na< INSERTED 41\na>> us\na> e b\na< USING b\na> quit\na: closed\n";
-        assert_eq!(result.unwrap().transcript, transcript);
-        assert_eq!(asked, ["connect a", "a> put 0 0 60 1|x|", "a> us", "a> e b|", "a> quit|"]);
-    }
-
-    #[test]
-    fn a_wrong_reply_is_shown_beside_the_right_one() {
-        let body = "a> put 0 0 60 1|x\n# comment\na< INSERTED %1";
-        let (result, _) = play(body, &["BURIED 41\r\n"]);
-        let failure = result.unwrap_err();
-        assert_eq!(failure.message, "expected `INSERTED 41`, got `BURIED 41`");
-        assert_eq!(failure.line, 5);
-        assert_eq!(failure.transcript, "a> put 0 0 60 1|x\n");
-        let table = [
-            ("", "expected `DELETED`, got nothing"),
-            ("DEL", "expected `DELETED`, got `DEL`, then nothing more"),
-        ];
-        for (reply, told) in table {
-            assert_eq!(message("a> delete 1\na< DELETED", &[reply]), told);
-        }
-        let told = "expected `X`, got the end of the connection";
-        assert_eq!(message("a> quit\na< X", &[]), told);
-    }
-
-    #[test]
-    fn silence_and_the_end_of_a_connection_are_not_taken_for_granted() {
-        let table = [
-            ("a> x\na: silent", "expected silence on a, got `OK`"),
-            ("a> quit\na: silent", "expected silence on a, got the end of the connection"),
-            ("a> x\na: closed", "expected the end of a, got `OK`"),
-            ("a: connect\na: closed", "expected the end of a, got nothing"),
-            ("a> x\na: connect", "expected a to be closed, got an open connection"),
-        ];
-        for (body, told) in table {
-            assert!(message(body, &["OK"]).starts_with(told), "{}", message(body, &["OK"]));
-        }
-    }
-
-    #[test]
-    fn a_body_is_held_to_its_announced_size_and_to_every_line() {
-        let body = "a> list-tubes\na< OK\n  ---\n  - default\n  - {any}\n";
-        let good = "OK 20\r\n---\n- default\n- abc\n\r\n";
-        assert!(
-            play(body, &[good])
-                .0
-                .unwrap()
-                .transcript
-                .ends_with("a< OK 20\n  ---\n  - default\n  - abc\n")
-        );
-        let table = [
-            (
-                "OK 19\r\n---\n- default\n- abc\n\r\n",
-                "expected 19 bytes, as announced, and CR LF, got",
-            ),
-            (
-                "OK 21\r\n---\n- default\n- abc\n\r\n",
-                "expected 21 bytes, as announced, and CR LF, got",
-            ),
-            ("OK 22\r\n---\n- default\n- abc\n\r\n", "then nothing more"),
-            ("OK 19\r\n---\n- default\n- abc\r\n", "expected a body that ends in LF"),
-            ("OK -1\r\n", "expected `OK <bytes>`, got `OK -1`"),
-            ("NOT_FOUND\r\n", "expected `OK {int}`, got `NOT_FOUND`"),
-            ("OK 14\r\n---\n- default\n\r\n", "line 3: expected `- {any}`, got no line"),
-            (
-                "OK 20\r\n---\n- Default\n- abc\n\r\n",
-                "line 2: expected `- default`, got `- Default`",
-            ),
-            ("OK 22\r\n---\n- default\n- a\n- b\n\r\n", "line 4: expected no line, got `- b`"),
-        ];
-        for (reply, told) in table {
-            let message = message(body, &[reply]);
-            assert!(message.contains(told), "{reply:?}: {message}");
-        }
-    }
-
-    #[test]
-    fn a_barrier_stands_exactly_where_the_order_could_be_lost() {
-        let table = [
-            ("a> x\na< R\nb> x\nb< R", 0),                // answered
-            ("a> x\na> x\na< R", 0),                      // one connection keeps its order
-            ("a> x\nb> x\na< R\nb< R", 2),                // before b sends, and before a listens
-            ("a> x\nb: connect\n+1s\n+1s\na: silent", 2), // opening b may be seen late
-            ("a> x\na: silent", 1),
-            ("a> x\n+1s\na< R", 1),
-            ("a> x\ndrain\na< R", 1),
-            ("a: close\nb> x\nb< R", 1),
-            ("a: shutdown\nb> x", 1),
-            ("a: urgent X\n+1s", 1),
-            ("a: close\na> x", 1), // the second a is another connection
-            ("a> quit\na: closed\na> x\na< R", 0),
-            ("a> x\nrepeat 3\na< R\na> x\nend\n+1s", 1),
-            ("a> x\na: close", 0),
-            ("a> x\nstop\nb> x", 0),
-        ];
-        for (body, barriers) in table {
-            let body = body.replace("a: silent", "c: silent");
-            let (result, asked) = play(&body, &["R\r\n"; 9]);
-            result.unwrap_or_else(|failure| panic!("{body}: {}", failure.message));
-            let trips = asked.iter().filter(|what| *what == "(barrier)> barrier|").count();
-            assert_eq!(trips, 2 * barriers, "{body}: {asked:?}");
-            let opened = asked.iter().filter(|what| *what == "connect (barrier)").count();
-            assert_eq!(opened, barriers.min(1), "{body}: {asked:?}");
-        }
-    }
-
-    #[test]
-    fn a_known_difference_is_played_and_remembered() {
-        let body = "when MASK\na> then\notherwise\na> otherwise\nend\nrepeat 2\na> %i+1\nend";
-        let (result, asked) = play(body, &[]);
-        let outcome = result.unwrap();
-        assert_eq!(outcome.masks_used.into_iter().collect::<Vec<_>>(), [MASKS[0].name]);
-        assert_eq!(asked, ["connect a", "a> then|", "a> 42|", "a> 43|"]);
-        let body = "when MASK\nrepeat 2\nstop\nend\nend\na< X";
-        let (result, asked) = play(body, &[]);
-        assert_eq!(result.unwrap().masks_used.len(), 1);
-        assert_eq!(asked, [""; 0]);
-    }
-}
+mod tests;

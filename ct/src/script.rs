@@ -1,12 +1,12 @@
-//! A golden script: from its text to statements.
+//! Parses a golden script into statements.
 //!
-//! One script is one file, `NAME.txt`, with one statement a line:
+//! A script is a file, `NAME.txt`, with one statement a line:
 //!
 //! ```text
-//! # The first line tells the story: what a user would have suffered.
-//! proves Q4 E12       rules this script proves, at least one
-//! flags -z 100        flags of the daemon; it gets one of its own then
-//! fresh               needs a daemon that nobody has used
+//! # The first line says what a user would have suffered.
+//! proves Q4 E12       rules that this script proves, at least one
+//! flags -z 100        flags of the daemon, which is then started for this script
+//! fresh               needs a daemon that was never used
 //!
 //! a> put 0 0 60 1|x   connection a, opened at its first use, sends this and CR LF; | is CR LF
 //! a>> use de          sends without the CR LF at the end
@@ -14,24 +14,25 @@
 //! a< OK               alone: the header of a YAML body, which follows
 //!   ---               in indented lines; its size is checked, too
 //! a: silent           nothing more has come
-//! a: closed           the daemon closed; also close and shutdown (by us), connect, urgent X
+//! a: closed           the daemon closed; also close and shutdown (by the script), connect,
+//!                     urgent X
 //! +2s                 time passes; also +500ms
 //! drain               the daemon gets SIGUSR1
 //! when MASK           this part runs on a daemon known to differ (see `dialect`),
-//! otherwise           this one, which may be missing, on the others
+//! otherwise           this part, which may be missing, runs on the others
 //! end
-//! repeat 3            the lines three times; %i, %i+5 in them count the rounds
+//! repeat 3            repeats the lines three times; %i, %i+5 in them count the rounds
 //! end
 //! stop                the end of the script, from inside a `when`
 //! ```
 //!
 //! In texts, `\r \n \0 \t \\ \| \% \{ \xHH` are escapes, `%N` is the script's N-th job id and
-//! `{TEXT*N}` repeats. What is expected may hold `{int}`, `{57..60}` and `{any}`, which ends at the
+//! `{TEXT*N}` repeats. Expectations may contain `{int}`, `{57..60}` and `{any}`, which ends at the
 //! next literal or at the end of the line.
 //!
-//! Here it is only read; [`run()`](crate::run()) executes it. Every error names the file and the
-//! line, and nothing is guessed: a line that is not understood is refused, and so is a mask that
-//! [`dialect`](crate::dialect) does not list, since a misspelt `when` would silently never hold.
+//! [`run()`](crate::run()) executes a script. Every error names the file and the line. An unknown
+//! statement is an error, and so is a mask that [`dialect`](crate::dialect) does not list, because
+//! a misspelt `when` would silently never apply.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -42,26 +43,26 @@ use std::time::Duration;
 use crate::dialect::Dialect;
 use crate::text::{Text, Use};
 
-/// The most rounds of one `repeat`.
-const ROUNDS_MAX: u64 = 1_000_000;
+/// The most rounds of a `repeat`.
+const REPEAT_ROUNDS_MAX: u64 = 1_000_000;
 
-/// One parsed golden script.
+/// A parsed golden script.
 #[derive(Debug, Clone)]
 pub struct Script {
     /// The file's name without `.txt`.
     pub name: String,
     /// The comment at its top: what a user would have suffered.
-    pub story: String,
-    /// The ids of the rules it proves, in the order of the file.
+    pub description: String,
+    /// The rules that it proves, in the order of the file.
     pub proves: Vec<String>,
-    /// The flags its daemon must be started with.
+    /// The flags of its daemon.
     pub flags: Vec<String>,
-    /// Whether it needs a daemon that nobody has used.
+    /// Whether it needs a daemon that was never used.
     pub fresh: bool,
     pub(crate) lines: Vec<Line>,
 }
 
-/// A statement and where it stands.
+/// A statement and its line number.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
     pub(crate) number: usize,
@@ -71,14 +72,14 @@ pub(crate) struct Line {
 #[derive(Debug, Clone)]
 pub(crate) enum Statement {
     On { connection: String, action: Action },
-    Pass(Duration),
+    Advance(Duration),
     Drain,
     Stop,
     When { mask: String, then: Vec<Line>, otherwise: Vec<Line> },
     Repeat { rounds: u64, lines: Vec<Line> },
 }
 
-/// What happens on one connection.
+/// An action on a connection.
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
     Send(Text),
@@ -93,10 +94,10 @@ pub(crate) enum Action {
     Connect,
 }
 
-/// Says where a script is wrong, and how.
+/// An error in a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptError {
-    /// The script's file, as far as it is known.
+    /// The script's file, if it is known.
     pub file: String,
     /// The line, from 1; 0 if the file itself could not be read.
     pub line: usize,
@@ -133,7 +134,8 @@ impl Script {
         Self::parse(&name, &text)
     }
 
-    /// Reads every script of a directory, sorted by name; the first one that is wrong is the error.
+    /// Reads every script of a directory, sorted by name. The first script with an error is the
+    /// result's error.
     pub fn load_dir(directory: &Path) -> Result<Vec<Self>, ScriptError> {
         Self::files(directory)?.iter().map(|path| Self::load(path)).collect()
     }
@@ -149,7 +151,7 @@ impl Script {
         Ok(paths)
     }
 
-    /// Names the masks that stand in a `when`.
+    /// Returns the masks that are used in a `when`.
     pub fn masks(&self) -> BTreeSet<String> {
         let mut masks = BTreeSet::new();
         walk(&self.lines, &mut |statement| {
@@ -160,17 +162,17 @@ impl Script {
         masks
     }
 
-    /// Tells whether the script may only meet a daemon started for it: it has flags, wants a fresh
-    /// one, or drains it.
+    /// Tells whether the script needs a daemon of its own: it has flags, says `fresh`, or drains
+    /// the daemon.
     pub fn needs_own_daemon(&self) -> bool {
         let mut drains = false;
         walk(&self.lines, &mut |statement| drains |= matches!(statement, Statement::Drain));
         drains || self.fresh || !self.flags.is_empty()
     }
 
-    /// Adds up the time steps: on a socket the script takes at least about so long.
-    pub fn passes(&self) -> Duration {
-        passes(&self.lines)
+    /// Returns the sum of all time steps. On sockets the script takes at least this long.
+    pub fn total_delay(&self) -> Duration {
+        total_delay(&self.lines)
     }
 }
 
@@ -178,7 +180,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> ScriptError {
     ScriptError { file: path.display().to_string(), line: 0, message: error.to_string() }
 }
 
-/// Visits every statement, inner ones after the one that holds them.
+/// Visits every statement; inner ones after the one that contains them.
 fn walk(lines: &[Line], visit: &mut dyn FnMut(&Statement)) {
     for line in lines {
         visit(&line.statement);
@@ -193,20 +195,20 @@ fn walk(lines: &[Line], visit: &mut dyn FnMut(&Statement)) {
     }
 }
 
-fn passes(lines: &[Line]) -> Duration {
+fn total_delay(lines: &[Line]) -> Duration {
     let each = lines.iter().map(|line| match &line.statement {
-        Statement::Pass(time) => *time,
-        Statement::When { then, otherwise, .. } => passes(then).max(passes(otherwise)),
+        Statement::Advance(time) => *time,
+        Statement::When { then, otherwise, .. } => total_delay(then).max(total_delay(otherwise)),
         Statement::Repeat { rounds, lines } => {
-            passes(lines).saturating_mul(u32::try_from(*rounds).unwrap_or(u32::MAX))
+            total_delay(lines).saturating_mul(u32::try_from(*rounds).unwrap_or(u32::MAX))
         }
         _ => Duration::ZERO,
     });
     each.fold(Duration::ZERO, Duration::saturating_add)
 }
 
-/// A line number and what is wrong there.
-type Wrong = (usize, String);
+/// A line number and the error there.
+type LineError = (usize, String);
 
 /// How a block of statements ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -216,14 +218,14 @@ enum BlockEnd {
     File,
 }
 
-/// What encloses the statement being read.
+/// The blocks that contain the statement.
 #[derive(Debug, Clone, Copy, Default)]
-struct Inside {
+struct Enclosing {
     when: bool,
     repeat: bool,
 }
 
-impl Inside {
+impl Enclosing {
     fn is_block(self) -> bool {
         self.when || self.repeat
     }
@@ -231,8 +233,8 @@ impl Inside {
 
 struct Parser<'a> {
     lines: Vec<&'a str>,
-    /// How many lines have been read, so the number of the last one.
-    at: usize,
+    /// The number of the line that was read last.
+    line_number: usize,
     script: Script,
 }
 
@@ -240,33 +242,37 @@ impl<'a> Parser<'a> {
     fn new(name: &str, text: &'a str) -> Self {
         let script = Script {
             name: name.to_owned(),
-            story: String::new(),
+            description: String::new(),
             proves: Vec::new(),
             flags: Vec::new(),
             fresh: false,
             lines: Vec::new(),
         };
-        // Not `str::lines`, which would forgive a CR at the end of a line.
+        // `str::lines` would accept a CR at the end of a line.
         let mut lines: Vec<&str> = text.split('\n').collect();
         if lines.last() == Some(&"") {
             lines.pop();
         }
-        Self { lines, at: 0, script }
+        Self { lines, line_number: 0, script }
     }
 
-    fn script(&mut self) -> Result<Script, Wrong> {
-        self.story()?;
-        let (lines, end) = self.block(Inside::default())?;
+    fn script(&mut self) -> Result<Script, LineError> {
+        self.description()?;
+        let (lines, end) = self.block(Enclosing::default())?;
         match end {
             BlockEnd::File => {}
-            BlockEnd::End => return Err((self.at, "`end` without when or repeat".to_owned())),
-            BlockEnd::Otherwise => return Err((self.at, "`otherwise` without when".to_owned())),
+            BlockEnd::End => {
+                return Err((self.line_number, "`end` without when or repeat".to_owned()));
+            }
+            BlockEnd::Otherwise => {
+                return Err((self.line_number, "`otherwise` without when".to_owned()));
+            }
         }
         if self.script.proves.is_empty() {
             return Err((1, "the script proves nothing: add `proves RULE`".to_owned()));
         }
         if lines.is_empty() {
-            return Err((self.at, "the script has no statement".to_owned()));
+            return Err((self.line_number, "the script has no statement".to_owned()));
         }
         let mut script = self.script.clone();
         script.lines = lines;
@@ -274,57 +280,63 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads the comment at the top.
-    fn story(&mut self) -> Result<(), Wrong> {
+    fn description(&mut self) -> Result<(), LineError> {
         let comments = self.lines.iter().map_while(|line| line.strip_prefix('#'));
-        let story: Vec<&str> = comments.map(str::trim).collect();
-        self.script.story = story.join(" ");
-        if self.script.story.is_empty() {
-            return Err((1, "the first line must be a comment that tells the story".to_owned()));
+        let description: Vec<&str> = comments.map(str::trim).collect();
+        self.script.description = description.join(" ");
+        if self.script.description.is_empty() {
+            return Err((
+                1,
+                "the first line must be a comment that describes the script".to_owned(),
+            ));
         }
         Ok(())
     }
 
-    fn next_line(&mut self) -> Result<Option<&'a str>, Wrong> {
-        let Some(&line) = self.lines.get(self.at) else {
+    fn next_line(&mut self) -> Result<Option<&'a str>, LineError> {
+        let Some(&line) = self.lines.get(self.line_number) else {
             return Ok(None);
         };
-        self.at += 1;
+        self.line_number += 1;
         if line.ends_with(char::is_whitespace) {
-            return Err((self.at, "blanks at the end of the line; \\x20 is a space".to_owned()));
+            return Err((
+                self.line_number,
+                "blanks at the end of the line; \\x20 is a space".to_owned(),
+            ));
         }
         Ok(Some(line))
     }
 
-    /// Reads statements up to the end of the block they stand in.
-    fn block(&mut self, inside: Inside) -> Result<(Vec<Line>, BlockEnd), Wrong> {
+    /// Reads statements up to the end of the enclosing block.
+    fn block(&mut self, enclosing: Enclosing) -> Result<(Vec<Line>, BlockEnd), LineError> {
         let mut lines = Vec::new();
         while let Some(line) = self.next_line()? {
-            let number = self.at;
+            let number = self.line_number;
             match line {
                 "" => {}
                 "end" => return Ok((lines, BlockEnd::End)),
                 "otherwise" => return Ok((lines, BlockEnd::Otherwise)),
                 _ if line.starts_with('#') => {}
-                _ if self.head(line, lines.is_empty() && !inside.is_block(), inside)? => {}
-                _ => lines.push(Line { number, statement: self.statement(line, inside)? }),
+                _ if self.head(line, lines.is_empty() && !enclosing.is_block(), enclosing)? => {}
+                _ => lines.push(Line { number, statement: self.statement(line, enclosing)? }),
             }
         }
         Ok((lines, BlockEnd::File))
     }
 
-    /// Takes a line that is about the script as a whole, and says whether it was one.
-    fn head(&mut self, line: &str, is_head: bool, inside: Inside) -> Result<bool, Wrong> {
+    /// Parses a line about the whole script; false if it is none.
+    fn head(&mut self, line: &str, is_head: bool, enclosing: Enclosing) -> Result<bool, LineError> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let words = rest.split_whitespace().map(str::to_owned);
         match word {
-            "proves" if inside.is_block() => {
-                return self.wrong("`proves` cannot stand in a when or repeat");
+            "proves" if enclosing.is_block() => {
+                return self.error("`proves` cannot stand in a when or repeat");
             }
             "flags" | "fresh" if !is_head => {
-                return self.wrong(format!("`{word}` must stand before the first statement"));
+                return self.error(format!("`{word}` must stand before the first statement"));
             }
             "proves" | "flags" if rest.trim().is_empty() => {
-                return self.wrong(format!("`{word}` needs words after it"));
+                return self.error(format!("`{word}` needs words after it"));
             }
             "proves" => self.script.proves.extend(words),
             "flags" => self.script.flags.extend(words),
@@ -334,64 +346,69 @@ impl<'a> Parser<'a> {
         Ok(true)
     }
 
-    fn statement(&mut self, line: &str, inside: Inside) -> Result<Statement, Wrong> {
-        if let Some(statement) = self.on_connection(line, inside)? {
+    fn statement(&mut self, line: &str, enclosing: Enclosing) -> Result<Statement, LineError> {
+        if let Some(statement) = self.on_connection(line, enclosing)? {
             return Ok(statement);
         }
         if let Some(step) = line.strip_prefix('+') {
-            let time = duration(step).ok_or((self.at, "a time step is +Ns or +Nms".to_owned()))?;
-            return Ok(Statement::Pass(time));
+            let time = duration(step)
+                .ok_or((self.line_number, "a time step is +Ns or +Nms".to_owned()))?;
+            return Ok(Statement::Advance(time));
         }
         match line.split_once(' ').unwrap_or((line, "")) {
             ("drain", "") => Ok(Statement::Drain),
             ("stop", "") => Ok(Statement::Stop),
-            ("when", mask) => self.when(mask, inside),
-            ("repeat", rounds) => self.repeat(rounds, inside),
-            _ if line.starts_with(' ') => self.wrong("an indented line belongs after `a< OK` only"),
-            _ => self.wrong(format!("not a statement: `{line}`")),
+            ("when", mask) => self.when(mask, enclosing),
+            ("repeat", rounds) => self.repeat(rounds, enclosing),
+            _ if line.starts_with(' ') => self.error("an indented line belongs after `a< OK` only"),
+            _ => self.error(format!("not a statement: `{line}`")),
         }
     }
 
-    fn when(&mut self, mask: &str, inside: Inside) -> Result<Statement, Wrong> {
-        let start = self.at;
-        if inside.when {
-            return self.wrong("`when` cannot stand in another when");
+    fn when(&mut self, mask: &str, enclosing: Enclosing) -> Result<Statement, LineError> {
+        let start = self.line_number;
+        if enclosing.when {
+            return self.error("`when` cannot stand in another when");
         }
         if !Dialect::all_masks().contains(mask) {
-            return self.wrong(format!("no mask `{mask}` in the table of ct/src/dialect.rs"));
+            return self.error(format!("no mask `{mask}` in the table of ct/src/dialect.rs"));
         }
-        let inside = Inside { when: true, ..inside };
-        let (then, mut end) = self.block(inside)?;
+        let enclosing = Enclosing { when: true, ..enclosing };
+        let (then, mut end) = self.block(enclosing)?;
         let mut otherwise = Vec::new();
         if end == BlockEnd::Otherwise {
-            (otherwise, end) = self.block(inside)?;
+            (otherwise, end) = self.block(enclosing)?;
         }
         match end {
             BlockEnd::End => Ok(Statement::When { mask: mask.to_owned(), then, otherwise }),
-            BlockEnd::Otherwise => self.wrong("a second `otherwise`"),
+            BlockEnd::Otherwise => self.error("a second `otherwise`"),
             BlockEnd::File => Err((start, "`when` without `end`".to_owned())),
         }
     }
 
-    fn repeat(&mut self, rounds: &str, inside: Inside) -> Result<Statement, Wrong> {
-        let start = self.at;
-        if inside.repeat {
-            return self.wrong("`repeat` cannot stand in another repeat");
+    fn repeat(&mut self, rounds: &str, enclosing: Enclosing) -> Result<Statement, LineError> {
+        let start = self.line_number;
+        if enclosing.repeat {
+            return self.error("`repeat` cannot stand in another repeat");
         }
-        let rounds = rounds.parse().ok().filter(|&rounds: &u64| rounds <= ROUNDS_MAX);
+        let rounds = rounds.parse().ok().filter(|&rounds: &u64| rounds <= REPEAT_ROUNDS_MAX);
         let Some(rounds) = rounds else {
-            return self.wrong(format!("`repeat` needs a number up to {ROUNDS_MAX}"));
+            return self.error(format!("`repeat` needs a number up to {REPEAT_ROUNDS_MAX}"));
         };
-        let (lines, end) = self.block(Inside { repeat: true, ..inside })?;
+        let (lines, end) = self.block(Enclosing { repeat: true, ..enclosing })?;
         match end {
             BlockEnd::End => Ok(Statement::Repeat { rounds, lines }),
-            BlockEnd::Otherwise => self.wrong("`otherwise` without when"),
+            BlockEnd::Otherwise => self.error("`otherwise` without when"),
             BlockEnd::File => Err((start, "`repeat` without `end`".to_owned())),
         }
     }
 
-    /// Reads `a> …`, `a>> …`, `a< …` and `a: …`; other lines give `None`.
-    fn on_connection(&mut self, line: &str, inside: Inside) -> Result<Option<Statement>, Wrong> {
+    /// Parses `a> …`, `a>> …`, `a< …` and `a: …`; other lines give `None`.
+    fn on_connection(
+        &mut self,
+        line: &str,
+        enclosing: Enclosing,
+    ) -> Result<Option<Statement>, LineError> {
         let end = line.find(|c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit()));
         let (connection, rest) = line.split_at(end.unwrap_or(line.len()));
         let signs = [">>", ">", "<", ":"];
@@ -404,15 +421,15 @@ impl<'a> Parser<'a> {
             "" => "",
             spaced => match spaced.strip_prefix(' ') {
                 Some(text) => text,
-                None => return self.wrong(format!("a space must follow `{connection}{sign}`")),
+                None => return self.error(format!("a space must follow `{connection}{sign}`")),
             },
         };
         let action = match sign {
-            ">>" if text.is_empty() => return self.wrong("nothing to send"),
-            ">>" => Action::Send(self.text(text, Use::Send, b"", inside)?),
-            ">" => Action::Send(self.text(text, Use::Send, b"\r\n", inside)?),
-            "<" if text == "OK" => Action::ExpectYaml(self.yaml(inside)?),
-            "<" => Action::Expect(self.text(text, Use::Expect, b"\r\n", inside)?),
+            ">>" if text.is_empty() => return self.error("nothing to send"),
+            ">>" => Action::Send(self.text(text, Use::Send, b"", enclosing)?),
+            ">" => Action::Send(self.text(text, Use::Send, b"\r\n", enclosing)?),
+            "<" if text == "OK" => Action::ExpectYaml(self.yaml(enclosing)?),
+            "<" => Action::Expect(self.text(text, Use::Expect, b"\r\n", enclosing)?),
             _ => self.event(text)?,
         };
         Ok(Some(Statement::On { connection: connection.to_owned(), action }))
@@ -423,31 +440,31 @@ impl<'a> Parser<'a> {
         source: &str,
         purpose: Use,
         ending: &[u8],
-        inside: Inside,
-    ) -> Result<Text, Wrong> {
+        enclosing: Enclosing,
+    ) -> Result<Text, LineError> {
         match Text::parse(source, purpose) {
-            Ok(text) if text.has_round() && !inside.repeat => {
-                self.wrong("%i has a meaning only inside repeat")
+            Ok(text) if text.has_round() && !enclosing.repeat => {
+                self.error("%i has a meaning only inside repeat")
             }
             Ok(text) => Ok(text.followed_by(ending)),
-            Err(message) => self.wrong(message),
+            Err(message) => self.error(message),
         }
     }
 
     /// Reads the indented lines after `a< OK`.
-    fn yaml(&mut self, inside: Inside) -> Result<Vec<Text>, Wrong> {
+    fn yaml(&mut self, enclosing: Enclosing) -> Result<Vec<Text>, LineError> {
         let mut body = Vec::new();
-        while self.lines.get(self.at).is_some_and(|line| line.starts_with(' ')) {
+        while self.lines.get(self.line_number).is_some_and(|line| line.starts_with(' ')) {
             let Some(line) = self.next_line()? else { break };
-            body.push(self.text(line.trim_start_matches(' '), Use::Expect, b"", inside)?);
+            body.push(self.text(line.trim_start_matches(' '), Use::Expect, b"", enclosing)?);
         }
         if body.is_empty() {
-            return self.wrong("after `OK` alone the body must follow in indented lines");
+            return self.error("after `OK` alone the body must follow in indented lines");
         }
         Ok(body)
     }
 
-    fn event(&mut self, text: &str) -> Result<Action, Wrong> {
+    fn event(&mut self, text: &str) -> Result<Action, LineError> {
         Ok(match text {
             "silent" => Action::Silent,
             "closed" => Action::Closed,
@@ -456,18 +473,18 @@ impl<'a> Parser<'a> {
             "connect" => Action::Connect,
             _ => match text.strip_prefix("urgent ").map(str::as_bytes) {
                 Some(&[byte]) => Action::Urgent(byte),
-                Some(_) => return self.wrong("`urgent` sends exactly one byte"),
-                None => return self.wrong(format!("a connection cannot `{text}`")),
+                Some(_) => return self.error("`urgent` sends exactly one byte"),
+                None => return self.error(format!("a connection cannot `{text}`")),
             },
         })
     }
 
-    fn wrong<T>(&self, message: impl Into<String>) -> Result<T, Wrong> {
-        Err((self.at, message.into()))
+    fn error<T>(&self, message: impl Into<String>) -> Result<T, LineError> {
+        Err((self.line_number, message.into()))
     }
 }
 
-/// Reads `2s` or `500ms`.
+/// Parses `2s` or `500ms`.
 fn duration(step: &str) -> Option<Duration> {
     if let Some(number) = step.strip_suffix("ms") {
         return number.parse().ok().map(Duration::from_millis);
@@ -476,126 +493,4 @@ fn duration(step: &str) -> Option<Duration> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::dialect::MASKS;
-
-    /// Parses with any mask of the table for the word MASK.
-    fn parse(text: &str) -> Result<Script, ScriptError> {
-        Script::parse("name", &text.replace("MASK", MASKS[0].name))
-    }
-
-    const GOOD: &str = "\
-# A worker that waits
-# gets its job.
-proves Q4 E12
-proves Q5
-flags -z 100
-fresh
-
-a> put 0 0 60 1|x
-a< INSERTED %1
-a>> use de
-b: connect
-b: silent
-b: urgent X
-b: shutdown
-b: closed
-a: close
-+2s
-+500ms
-a< OK
-  ---
-  - {any}
-when MASK
-a>
-otherwise
-repeat 3
-a> delete %i+1
-+1s
-end
-stop
-end
-repeat 2
-when MASK
-a< x
-end
-drain
-end
-";
-
-    #[test]
-    fn every_statement_of_the_language_is_understood() {
-        let script = parse(GOOD).unwrap();
-        assert_eq!(script.story, "A worker that waits gets its job.");
-        assert_eq!(script.proves, ["Q4", "E12", "Q5"]);
-        assert_eq!(script.flags, ["-z", "100"]);
-        assert!(script.fresh);
-        assert_eq!(script.lines.len(), 14);
-        let last = script.lines.last().unwrap();
-        assert!(matches!(last.statement, Statement::Repeat { rounds: 2, .. }));
-        assert_eq!(last.number, 31);
-        let masks: Vec<_> = script.masks().into_iter().collect();
-        assert_eq!(masks, [MASKS[0].name]);
-        assert_eq!(script.passes(), Duration::from_millis(5500));
-    }
-
-    #[test]
-    fn a_script_that_disturbs_others_gets_a_daemon_of_its_own() {
-        let needs = |head: &str, tail: &str| {
-            let text = format!("# s\nproves Q1\n{head}a> stats\n{tail}");
-            parse(&text).unwrap().needs_own_daemon()
-        };
-        assert!(!needs("", ""));
-        assert!(needs("fresh\n", ""));
-        assert!(needs("flags -z 9\n", ""));
-        assert!(needs("", "repeat 1\ndrain\nend\n"));
-    }
-
-    #[test]
-    fn every_slip_is_refused_with_its_line() {
-        let table = [
-            ("a> x", 1, "no story"),
-            ("# s\na> x", 1, "proves nothing"),
-            ("# s\nproves Q1", 2, "no statement"),
-            ("# s\nproves\na> x", 2, "needs words"),
-            ("# s\nproves Q1\na> x \nb> y", 3, "blanks at the end"),
-            ("# s\nproves Q1\na> x\r\nb> y", 3, "blanks at the end"),
-            ("# s\nproves Q1\na> x\nflags -z 1", 4, "before the first"),
-            ("# s\nproves Q1\na> x\nfresh", 4, "before the first"),
-            ("# s\nproves Q1\nfresh air", 3, "not a statement"),
-            ("# s\nproves Q1\na>x", 3, "a space must follow"),
-            ("# s\nproves Q1\na>>", 3, "nothing to send"),
-            ("# s\nproves Q1\nA> x", 3, "not a statement"),
-            ("# s\nproves Q1\n1a> x", 3, "not a statement"),
-            ("# s\nproves Q1\nquit", 3, "not a statement"),
-            ("# s\nproves Q1\n  a> x", 3, "indented"),
-            ("# s\nproves Q1\na: sings", 3, "cannot `sings`"),
-            ("# s\nproves Q1\na: urgent XY", 3, "exactly one byte"),
-            ("# s\nproves Q1\na< OK\nb> x", 3, "indented lines"),
-            ("# s\nproves Q1\na< OK\n  - {int\nb> x", 4, "{ without }"),
-            ("# s\nproves Q1\na> {int}", 3, "only be expected"),
-            ("# s\nproves Q1\na> %i", 3, "only inside repeat"),
-            ("# s\nproves Q1\n+2", 3, "+Ns or +Nms"),
-            ("# s\nproves Q1\n+1.5s", 3, "+Ns or +Nms"),
-            ("# s\nproves Q1\nwhen typo\nend", 3, "no mask `typo`"),
-            ("# s\nproves Q1\nwhen MASK\na> x", 3, "without `end`"),
-            ("# s\nproves Q1\nwhen MASK\nwhen MASK", 4, "another when"),
-            ("# s\nproves Q1\nwhen MASK\notherwise\notherwise", 5, "a second"),
-            ("# s\nproves Q1\nwhen MASK\nproves Q2", 4, "cannot stand"),
-            ("# s\nproves Q1\na> x\nend", 4, "`end` without"),
-            ("# s\nproves Q1\na> x\notherwise", 4, "without when"),
-            ("# s\nproves Q1\nrepeat x\nend", 3, "needs a number"),
-            ("# s\nproves Q1\nrepeat 2\nrepeat 2\nend\nend", 4, "another repeat"),
-            ("# s\nproves Q1\nrepeat 2\na> x", 3, "without `end`"),
-            ("# s\nproves Q1\nrepeat 2\notherwise", 4, "without when"),
-        ];
-        for (text, line, message) in table {
-            let error = parse(text).unwrap_err();
-            assert_eq!(error.line, line, "{text:?}: {error}");
-            let found = error.message.contains(message) || message == "no story";
-            assert!(found, "{text:?}: {error}");
-            assert!(error.to_string().starts_with(&format!("name.txt:{line}: ")), "{error}");
-        }
-    }
-}
+mod tests;

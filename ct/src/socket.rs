@@ -1,6 +1,6 @@
-//! A stage over sockets: any daemon that listens somewhere, met as its clients meet it.
+//! A stage over sockets, for any daemon that listens at an address.
 //!
-//! Plain blocking sockets with time limits. Time steps are real sleeps.
+//! The sockets block, with time limits. Time steps are real sleeps.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use crate::os;
 use crate::run::{Arrived, Patience, Stage};
 
-/// How long a reply that is due may take on a busy machine.
+/// Time limit of an expected reply, long enough for a busy machine.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long silence is listened to: barriers have seen to it that nothing is on its way.
+/// How long silence is observed. Short, because barriers ensure that nothing is on its way.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(80);
-/// How long the daemon may refuse to take what we send.
+/// Time limit of a write to a daemon that does not read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One connection, over TCP or a UNIX socket.
@@ -67,12 +67,13 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Ends our direction before the descriptor is closed.
+    /// Shuts down the sending side before the descriptor is closed.
     ///
-    /// Closing alone could be late: while another thread starts a daemon, the child holds a copy of
-    /// every descriptor between fork and exec, and the daemon at the other end sees no hang-up.
+    /// Closing alone may take effect late. While another thread starts a daemon, the child has a
+    /// copy of every descriptor between fork and exec, and the daemon at the other end sees no
+    /// hang-up.
     fn drop(&mut self) {
-        // Fails only where there is no connection any more.
+        // Fails only if the connection is closed.
         let _ = self.shut_down_writing();
     }
 }
@@ -106,23 +107,24 @@ pub struct SocketStage {
     pid: Option<u32>,
     streams: HashMap<String, Stream>,
     began: Instant,
-    /// What was spent so far on waiting that the script asks for.
-    waited: Duration,
+    /// The time spent on waiting that the script asks for.
+    time_waited: Duration,
 }
 
 impl SocketStage {
-    /// Prepares a stage for `host:port` or `unix:/path`; connects nowhere yet.
+    /// Makes a stage for `host:port` or `unix:/path`; connects nowhere yet.
     ///
-    /// With the daemon's pid scripts may drain it. The caller keeps the process unreaped as long.
+    /// With the daemon's pid, scripts may drain it. The caller must not reap the process while the
+    /// stage is in use.
     pub fn new(address: &str, pid: Option<u32>) -> Self {
-        let (streams, began, waited) = (HashMap::new(), Instant::now(), Duration::ZERO);
-        Self { address: address.to_owned(), pid, streams, began, waited }
+        let (streams, began, time_waited) = (HashMap::new(), Instant::now(), Duration::ZERO);
+        Self { address: address.to_owned(), pid, streams, began, time_waited }
     }
 
-    /// Returns how far the daemon's clock is ahead of the script's: what all the sending and
-    /// receiving took so far, and what sleeps took beyond their time.
+    /// Returns how far the daemon's clock is ahead of the script's: the time spent on sending and
+    /// receiving, and on sleeps that took too long.
     pub fn lateness(&self) -> Duration {
-        self.began.elapsed().saturating_sub(self.waited)
+        self.began.elapsed().saturating_sub(self.time_waited)
     }
 
     fn stream(&mut self, connection: &str) -> Result<&mut Stream, String> {
@@ -130,20 +132,20 @@ impl SocketStage {
     }
 }
 
-/// Turns an error into a sentence.
-fn told<'a>(doing: &'a str, connection: &'a str) -> impl Fn(io::Error) -> String + 'a {
+/// Makes a message of an error.
+fn describe<'a>(doing: &'a str, connection: &'a str) -> impl Fn(io::Error) -> String + 'a {
     move |error| format!("{connection} could not {doing}: {error}")
 }
 
 impl Stage for SocketStage {
     fn connect(&mut self, connection: &str) -> Result<(), String> {
-        let stream = Stream::connect(&self.address).map_err(told("connect", connection))?;
+        let stream = Stream::connect(&self.address).map_err(describe("connect", connection))?;
         self.streams.insert(connection.to_owned(), stream);
         Ok(())
     }
 
     fn send(&mut self, connection: &str, bytes: &[u8]) -> Result<(), String> {
-        self.stream(connection)?.write_all(bytes).map_err(told("send", connection))
+        self.stream(connection)?.write_all(bytes).map_err(describe("send", connection))
     }
 
     fn receive(&mut self, connection: &str, patience: Patience) -> Result<Arrived, String> {
@@ -152,7 +154,7 @@ impl Stage for SocketStage {
             Patience::Silence => SILENCE_TIMEOUT,
         };
         let stream = self.stream(connection)?;
-        stream.set_read_timeout(timeout).map_err(told("set a time limit", connection))?;
+        stream.set_read_timeout(timeout).map_err(describe("set a time limit", connection))?;
         let mut buffer = vec![0; 64 << 10];
         loop {
             let error = match stream.read(&mut buffer) {
@@ -166,19 +168,19 @@ impl Stage for SocketStage {
             match error.kind() {
                 io::ErrorKind::Interrupted => {}
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                    self.waited += timeout;
+                    self.time_waited += timeout;
                     return Ok(Arrived::Nothing);
                 }
                 io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
                     return Ok(Arrived::Closed);
                 }
-                _ => return Err(told("receive", connection)(error)),
+                _ => return Err(describe("receive", connection)(error)),
             }
         }
     }
 
     fn half_close(&mut self, connection: &str) -> Result<(), String> {
-        self.stream(connection)?.shut_down_writing().map_err(told("half-close", connection))
+        self.stream(connection)?.shut_down_writing().map_err(describe("half-close", connection))
     }
 
     fn close(&mut self, connection: &str) -> Result<(), String> {
@@ -191,7 +193,7 @@ impl Stage for SocketStage {
     fn urgent(&mut self, connection: &str, byte: u8) -> Result<(), String> {
         match self.stream(connection)? {
             Stream::Tcp(tcp) => {
-                os::send_urgent(tcp.as_fd(), byte).map_err(told("send", connection))
+                os::send_urgent(tcp.as_fd(), byte).map_err(describe("send", connection))
             }
             Stream::Unix(_) => Ok(()), // Urgent data is a matter of TCP.
         }
@@ -200,13 +202,13 @@ impl Stage for SocketStage {
     fn drain(&mut self) -> Result<(), String> {
         let pid = self.pid.ok_or("the daemon's pid is not known, so it cannot be signalled")?;
         os::send_signal(pid, libc::SIGUSR1).map_err(|error| format!("no signal: {error}"))?;
-        os::wait_until_taken(pid, libc::SIGUSR1, REPLY_TIMEOUT);
+        os::wait_until_delivered(pid, libc::SIGUSR1, REPLY_TIMEOUT);
         Ok(())
     }
 
     fn advance(&mut self, time: Duration) -> Result<(), String> {
         thread::sleep(time);
-        self.waited += time;
+        self.time_waited += time;
         Ok(())
     }
 }
@@ -217,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// Accepts one connection and lets `serve` have it while `test` plays on the stage.
+    /// Accepts one connection, and runs `serve` on it and `test` on the stage.
     fn with_peer(serve: impl FnOnce(TcpStream) + Send, test: impl FnOnce(&mut SocketStage)) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_silence_and_the_end_are_told_apart() {
+    fn bytes_silence_and_the_end_are_distinguished() {
         let serve = |mut peer: TcpStream| {
             let mut all = Vec::new();
             peer.read_to_end(&mut all).unwrap();

@@ -1,25 +1,25 @@
 //! The text of a golden script: what a line sends, or what it expects.
 //!
-//! [`Text`] is parsed once; [`Text::bytes`] and [`Text::pattern`] fill in the job ids of one run.
-//! A [`Pattern`] is held against bytes as they arrive, so it knows "not yet" beside yes and no. It
-//! never goes back: `{any}` ends at the first place where the literal after it stands.
+//! [`Text`] is parsed once; [`Text::bytes`] and [`Text::pattern`] fill in the job ids of one run. A
+//! [`Pattern`] is matched against bytes as they arrive, so a match may be complete, partial or
+//! impossible. It never backtracks: `{any}` ends at the first place where the next literal matches.
 
 use std::fmt::Write as _;
 
-/// The most bytes that one `{TEXT*N}` may make, so that a slip of the pen stays harmless.
-const REPEATED_MAX: usize = 64 << 20;
+/// The most bytes of one `{TEXT*N}`, which bounds the effect of a mistake.
+const REPEATED_MAX_BYTES: usize = 64 << 20;
 
-/// Where a text stands: expectations know placeholders, texts to send do not.
+/// What a text is for: only expectations may have placeholders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     Send,
     Expect,
 }
 
-/// The numbers that ids of a script are counted from in one run.
+/// What the job ids of a script are relative to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ids {
-    /// The highest id the daemon had given before the script.
+    /// The highest id that the daemon had given before the script.
     pub(crate) base: u64,
     /// The round of the enclosing `repeat`, from 1.
     pub(crate) round: u64,
@@ -40,7 +40,7 @@ enum Piece {
     Range(i64, i64),
 }
 
-/// A parsed text, not yet bound to the ids of a run.
+/// A parsed text, without the ids of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Text(Vec<Piece>);
 
@@ -61,14 +61,14 @@ impl Text {
         Ok(text)
     }
 
-    /// Adds literal bytes, usually the end of the line.
+    /// Appends literal bytes, usually CR LF.
     pub(crate) fn followed_by(mut self, ending: &[u8]) -> Self {
         let mut pieces = Pieces(std::mem::take(&mut self.0));
         pieces.literal(ending);
         Self(pieces.0)
     }
 
-    /// Tells whether an id of a `repeat` round stands in it.
+    /// Tells whether it has the id of a `repeat` round.
     pub(crate) fn has_round(&self) -> bool {
         self.0.iter().any(|piece| matches!(piece, Piece::RoundId(_)))
     }
@@ -83,7 +83,7 @@ impl Text {
         literals.flatten().collect()
     }
 
-    /// Fills in the ids, after which only literals and placeholders are left.
+    /// Fills in the ids, so that only literals and placeholders remain.
     pub(crate) fn pattern(&self, ids: Ids) -> Pattern {
         let mut bound = Pieces::default();
         for piece in &self.0 {
@@ -98,7 +98,7 @@ impl Text {
     }
 }
 
-/// Pieces in which no two literals are neighbours.
+/// Pieces without two literals in a row.
 #[derive(Debug, Default)]
 struct Pieces(Vec<Piece>);
 
@@ -123,7 +123,7 @@ impl Pieces {
     }
 }
 
-/// Eats the source of a text from the left.
+/// Parses a text from the left.
 struct Reader<'a> {
     rest: &'a str,
     purpose: Use,
@@ -191,7 +191,7 @@ impl Reader<'_> {
         let end = self.rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(self.rest.len());
         let (digits, after) = self.rest.split_at(end);
         self.rest = after;
-        // Half the range, so that a base can be added without a check.
+        // A small enough number that adding a base cannot overflow.
         digits.parse().ok().filter(|&number: &u64| number <= u64::MAX / 4).ok_or(())
     }
 
@@ -219,7 +219,7 @@ impl Reader<'_> {
 
     fn repetition(&self, text: &str, times: &str, pieces: &mut Pieces) -> Result<(), String> {
         let times: usize = times.parse().map_err(|_| format!("{{…*{times}}} needs a number"))?;
-        if text.is_empty() || text.len().saturating_mul(times) > REPEATED_MAX {
+        if text.is_empty() || text.len().saturating_mul(times) > REPEATED_MAX_BYTES {
             return Err(format!("{{…*{times}}} repeats nothing, or too much"));
         }
         let Text(inner) = Text::parse(text, self.purpose)?;
@@ -239,53 +239,54 @@ fn range(inside: &str) -> Option<Piece> {
     (low <= high).then_some(Piece::Range(low, high))
 }
 
-/// A text with its ids filled in, ready to be held against what arrives.
+/// A text with its ids filled in, ready to be matched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pattern(Vec<Piece>);
 
-/// What holding a pattern against the bytes so far has shown.
+/// The result of matching a pattern against the bytes so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fit {
-    /// The first so many bytes are what was expected.
-    Whole(usize),
-    /// All right so far, but more must come.
-    SoFar,
-    /// Whatever comes, it cannot be what was expected.
-    Never,
+pub(crate) enum Match {
+    /// The pattern matches this many bytes.
+    Complete(usize),
+    /// The bytes match so far; more must come.
+    Partial,
+    /// The bytes do not match, whatever follows.
+    Mismatch,
 }
 
 impl Pattern {
-    /// Holds the pattern against the beginning of `bytes`.
+    /// Matches the pattern against the beginning of `bytes`.
     ///
-    /// A pattern that ends in a placeholder fits only when something else follows: expectations
+    /// A pattern that ends in a placeholder matches only if something else follows; expectations
     /// always end in CR LF.
-    pub(crate) fn fit(&self, bytes: &[u8]) -> Fit {
+    pub(crate) fn match_prefix(&self, bytes: &[u8]) -> Match {
         let mut at = 0;
         for (index, piece) in self.0.iter().enumerate() {
             let rest = &bytes[at..];
             let step = match piece {
-                Piece::Literal(literal) => fit_literal(literal, rest),
+                Piece::Literal(literal) => match_literal(literal, rest),
                 Piece::Range(low, high) => {
-                    fit_number(rest, |number| (*low..=*high).contains(&number))
+                    match_number(rest, |number| (*low..=*high).contains(&number))
                 }
-                Piece::Any => fit_any(self.0.get(index + 1), rest),
-                // Ids became literals; what is left here is `{int}`.
-                Piece::Int | Piece::Id(_) | Piece::RoundId(_) => fit_number(rest, |_| true),
+                Piece::Any => match_any(self.0.get(index + 1), rest),
+                // Ids have become literals, so this is `{int}`.
+                Piece::Int | Piece::Id(_) | Piece::RoundId(_) => match_number(rest, |_| true),
             };
             match step {
-                Fit::Whole(length) => at += length,
-                Fit::SoFar | Fit::Never => return step,
+                Match::Complete(length) => at += length,
+                Match::Partial | Match::Mismatch => return step,
             }
         }
-        Fit::Whole(at)
+        Match::Complete(at)
     }
 
-    /// Tells whether the pattern is exactly `bytes`, which end there: a line without its ending.
-    pub(crate) fn is(&self, bytes: &[u8]) -> bool {
+    /// Tells whether the pattern matches the whole of a line, given without its ending.
+    pub(crate) fn matches_line(&self, bytes: &[u8]) -> bool {
         let mut parts = Pieces(self.0.clone());
         parts.literal(b"\n");
         let ended = [bytes, b"\n"].concat();
-        !bytes.contains(&b'\n') && Pattern(parts.0).fit(&ended) == Fit::Whole(ended.len())
+        !bytes.contains(&b'\n')
+            && Pattern(parts.0).match_prefix(&ended) == Match::Complete(ended.len())
     }
 
     /// Writes the pattern as a script would.
@@ -303,65 +304,65 @@ impl Pattern {
     }
 }
 
-fn fit_literal(literal: &[u8], rest: &[u8]) -> Fit {
+fn match_literal(literal: &[u8], rest: &[u8]) -> Match {
     if rest.starts_with(literal) {
-        Fit::Whole(literal.len())
+        Match::Complete(literal.len())
     } else if literal.starts_with(rest) {
-        Fit::SoFar
+        Match::Partial
     } else {
-        Fit::Never
+        Match::Mismatch
     }
 }
 
-fn fit_number(rest: &[u8], accepted: impl Fn(i64) -> bool) -> Fit {
+fn match_number(rest: &[u8], accepted: impl Fn(i64) -> bool) -> Match {
     let sign = usize::from(rest.first() == Some(&b'-'));
     let digits = rest[sign..].iter().take_while(|byte| byte.is_ascii_digit()).count();
     let end = sign + digits;
     if end == rest.len() {
-        return Fit::SoFar; // The next byte may be a digit, too.
+        return Match::Partial; // The next byte may be a digit, too.
     }
     let number = std::str::from_utf8(&rest[..end]).ok().and_then(|text| text.parse().ok());
     match number {
-        Some(number) if accepted(number) => Fit::Whole(end),
-        _ => Fit::Never,
+        Some(number) if accepted(number) => Match::Complete(end),
+        _ => Match::Mismatch,
     }
 }
 
-/// `{any}` reaches to the literal after it, and never over the end of a line.
-fn fit_any(next: Option<&Piece>, rest: &[u8]) -> Fit {
+/// `{any}` extends to the next literal, but never beyond the end of a line.
+fn match_any(next: Option<&Piece>, rest: &[u8]) -> Match {
     let literal: &[u8] = match next {
         Some(Piece::Literal(literal)) => literal,
         _ => b"",
     };
     for at in 0..=rest.len() {
-        let step = fit_literal(literal, &rest[at..]);
+        let step = match_literal(literal, &rest[at..]);
         let end_of_line = rest.get(at).is_some_and(|byte| matches!(byte, b'\r' | b'\n'));
         match step {
-            Fit::Whole(_) => return Fit::Whole(at),
-            Fit::SoFar => return Fit::SoFar,
-            Fit::Never if end_of_line => return Fit::Never,
-            Fit::Never => {}
+            Match::Complete(_) => return Match::Complete(at),
+            Match::Partial => return Match::Partial,
+            Match::Mismatch if end_of_line => return Match::Mismatch,
+            Match::Mismatch => {}
         }
     }
-    Fit::SoFar
+    Match::Partial
 }
 
 /// The length from which a run of one byte is written `{x*N}`.
-const RUN_MIN: usize = 24;
-/// The most characters that [`show`] makes before it says how much it left out.
-const SHOWN_MAX: usize = 1500;
+const RUN_MIN_BYTES: usize = 24;
+/// The length from which [`show`] leaves the rest out.
+const SHOWN_MAX_CHARS: usize = 1500;
 
 /// Writes bytes as a script would: `|` for CR LF, escapes, and long runs as `{x*N}`.
 pub(crate) fn show(bytes: &[u8]) -> String {
     let mut shown = String::new();
     let mut rest = bytes;
     while let Some(&first) = rest.first() {
-        if shown.len() > SHOWN_MAX {
+        if shown.len() > SHOWN_MAX_CHARS {
             write_to(&mut shown, format_args!("… ({} more bytes)", rest.len()));
             break;
         }
         let run = rest.iter().take_while(|&&byte| byte == first).count();
-        let eaten = if run >= RUN_MIN {
+        let eaten = if run >= RUN_MIN_BYTES {
             write_to(&mut shown, format_args!("{{{}*{run}}}", show_byte(first)));
             run
         } else if rest.starts_with(b"\r\n") {
@@ -394,115 +395,4 @@ fn write_to(shown: &mut String, arguments: std::fmt::Arguments<'_>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const IDS: Ids = Ids { base: 40, round: 3 };
-
-    fn expected(source: &str) -> Pattern {
-        Text::parse(source, Use::Expect).unwrap().pattern(IDS)
-    }
-
-    #[test]
-    fn a_script_can_send_any_byte_and_any_id() {
-        let table: &[(&str, &[u8])] = &[
-            ("put 0 0 60 1|x", b"put 0 0 60 1\r\nx"),
-            (r"\r\n\0\t\\\|\%\{}", b"\r\n\0\t\\|%{}"),
-            (r"\x00\xff\x20", b"\0\xff "),
-            ("delete %2", b"delete 42"),
-            ("delete %i, %i+10", b"delete 43, 53"),
-            ("{a*5}{\\xff|*2}", b"aaaaa\xff\r\n\xff\r\n"),
-            ("{%1 *2}{b*0}", b"41 41 "),
-            ("{2*3*2}", b"2*32*3"),
-            ("ä", "ä".as_bytes()),
-        ];
-        for (source, bytes) in table {
-            let text = Text::parse(source, Use::Send).unwrap();
-            assert_eq!(show(&text.bytes(IDS)), show(bytes), "{source}");
-        }
-    }
-
-    #[test]
-    fn a_slip_in_a_text_is_named() {
-        let table = [
-            (r"\q", r"unknown escape \q"),
-            ("\\", "escapes nothing"),
-            (r"\x1", "two hexadecimal digits"),
-            (r"\x+1", "two hexadecimal digits"),
-            ("%x", "% needs a number"),
-            ("100%", "% needs a number"),
-            ("%i+", "%i+ needs a number"),
-            ("%99999999999999999999", "% needs a number"),
-            ("{a*5", "{ without }"),
-            ("{a*x}", "needs a number"),
-            ("{*5}", "repeats nothing"),
-            ("{a*999999999999}", "too much"),
-            ("{number}", "is not {TEXT*N}"),
-            ("{9..5}", "is not {TEXT*N}"),
-            ("{int}", "only be expected"),
-            ("{1..2}", "only be expected"),
-        ];
-        for (source, message) in table {
-            let error = Text::parse(source, Use::Send).unwrap_err();
-            assert!(error.contains(message), "{source}: {error}");
-        }
-        let error = Text::parse("{any}{int}", Use::Expect).unwrap_err();
-        assert!(error.contains("followed by a literal"), "{error}");
-    }
-
-    #[test]
-    fn a_wrong_reply_is_told_from_an_unfinished_one() {
-        let table = [
-            ("OK|", "", Fit::SoFar),
-            ("OK|", "OK\r", Fit::SoFar),
-            ("OK|", "OK\r\n", Fit::Whole(4)),
-            ("OK|", "OK\r\nmore", Fit::Whole(4)),
-            ("OK|", "OX", Fit::Never),
-            ("INSERTED %1|", "INSERTED 41\r\n", Fit::Whole(13)),
-            ("INSERTED %1|", "INSERTED 4", Fit::SoFar),
-            ("INSERTED %1|", "INSERTED 412\r\n", Fit::Never),
-            ("n {int}|", "n 12", Fit::SoFar),
-            ("n {int}|", "n -", Fit::SoFar),
-            ("n {int}|", "n 12\r\n", Fit::Whole(6)),
-            ("n {int}|", "n -12\r\n", Fit::Whole(7)),
-            ("n {int}|", "n \r\n", Fit::Never),
-            ("n {int}|", "n -\r\n", Fit::Never),
-            ("n {int}|", "n 1x", Fit::Never),
-            ("{57..60}|", "57\r\n", Fit::Whole(4)),
-            ("{57..60}|", "60\r\n", Fit::Whole(4)),
-            ("{57..60}|", "5", Fit::SoFar),
-            ("{57..60}|", "56\r\n", Fit::Never),
-            ("{57..60}|", "61\r\n", Fit::Never),
-            ("{-1..1}|", "-1\r\n", Fit::Whole(4)),
-            ("v {any}|", "v x y", Fit::SoFar),
-            ("v {any}|", "v x y\r", Fit::SoFar),
-            ("v {any}|", "v x y\r\n", Fit::Whole(7)),
-            ("v {any}|", "v \r\n", Fit::Whole(4)),
-            ("v {any}|", "v x\ny\r\n", Fit::Never),
-            ("v {any} z|", "v x y z\r\n", Fit::Whole(9)),
-            ("v {any} z|", "v x\r\nw z\r\n", Fit::Never),
-        ];
-        for (pattern, bytes, fit) in table {
-            assert_eq!(expected(pattern).fit(bytes.as_bytes()), fit, "{pattern} on {bytes:?}");
-        }
-    }
-
-    #[test]
-    fn a_line_of_a_body_is_compared_as_a_whole() {
-        assert!(expected("pid: {int}").is(b"pid: 12"));
-        assert!(expected("os: {any}").is(b"os: Linux 6"));
-        assert!(expected("- {any}").is(b"- "));
-        assert!(!expected("pid: {int}").is(b"pid: 12 "));
-        assert!(!expected("pid").is(b"pid\n"));
-        assert!(!expected("pid: 1").is(b"pid: 12"));
-    }
-
-    #[test]
-    fn what_is_shown_can_be_pasted_into_a_script() {
-        let bytes = b"a|b\r\n\\ %1 {x\0\xff\r \n\taaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
-        let text = Text::parse(&show(bytes), Use::Send).unwrap();
-        assert_eq!(text.bytes(IDS), bytes);
-        assert_eq!(expected("a {int}{1..2}%2|{any}").show(), "a {int}{1..2}42|{any}");
-        assert!(show(&b"ab".repeat(2000)).ends_with("more bytes)"));
-    }
-}
+mod tests;

@@ -1,18 +1,18 @@
-//! Waiting for something that has no event, without judging how fast a machine is.
+//! Waiting for a condition that has no event, without depending on the speed of the machine.
 
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
-/// How long a test waits for what must happen: far longer than any machine should take.
+/// How long a test waits for a condition; far longer than any machine should need.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// Asks every two milliseconds until the answer is yes.
+/// Checks a condition every two milliseconds until it is true.
 ///
 /// # Panics
 ///
-/// If it is still no after [`LONG`]; `what` names it.
+/// If it is still false after [`LONG`]; `what` names it.
 #[track_caller]
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();

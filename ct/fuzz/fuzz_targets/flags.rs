@@ -1,4 +1,4 @@
-//! The fuzzer's way to `tests/core/oracles/flags.rs`.
+//! Feeds the fuzzer's input to `tests/core/oracles/flags.rs`.
 #![no_main]
 
 #[path = "../../../tests/core/oracles/flags.rs"]

@@ -1,4 +1,4 @@
-//! The fuzzer's way to `tests/core/oracles/replay.rs`.
+//! Feeds the fuzzer's input to `tests/core/oracles/replay.rs`.
 #![no_main]
 
 #[path = "../../../tests/core/oracles/replay.rs"]

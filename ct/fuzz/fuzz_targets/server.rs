@@ -1,4 +1,4 @@
-//! The fuzzer's way to `tests/core/oracles/server.rs`.
+//! Feeds the fuzzer's input to `tests/core/oracles/server.rs`.
 #![no_main]
 
 #[allow(dead_code, reason = "the simulator uses all of it, this target a part")]

@@ -1,17 +1,16 @@
-//! Abuse: what a daemon is to a well-behaved client while somebody else does it every harm that a
-//! connection can do.
+//! Measures what a well-behaved client experiences while other connections attack the daemon.
 //!
-//! For each abuse (`kinds`) and each daemon, a fresh process is started. A gentle client
-//! (`gentle`) works all the time: first alone, then while the abuser (`mob`) attacks, holds
-//! what it has, and leaves. While the abuser holds still, the gentle client rests, and the daemon
-//! should too. All of it is repeated on the same process, so that what grows is seen to grow.
+//! For each attack (`attacks`) and each daemon, a new process is started. A probe (`probe`) works
+//! all the time: first alone, then while the attack runs, holds its connections, and cleans up.
+//! While the attack holds still, the probe pauses, and the daemon should be idle. All of it is
+//! repeated on the same process, so that a leak shows.
 //!
-//! Every wait has a limit: a daemon that stalls or dies ends its part of the table, not the run.
-//! What counts as good is in `judge`; the table is made in [`report`].
+//! Every wait has a limit: a daemon that stalls or dies ends its row of the table, not the run. The
+//! goals are in `missed_goals`; [`report`] makes the table.
 
-mod gentle;
-mod kinds;
-mod mob;
+mod attackers;
+mod attacks;
+mod probe;
 pub mod report;
 
 use std::fs;
@@ -22,105 +21,111 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use self::gentle::{COMMANDS, Gentle, Window};
-use self::kinds::{Held, KINDS, Kind, Start};
-use self::mob::Place;
+use self::attackers::Attack;
+use self::attacks::{ATTACK_KINDS, AttackKind, Outcome, Start};
+use self::probe::{COMMANDS, Probe, Window};
 use crate::bench::measure::{Cores, resident_bytes};
 use crate::bench::stats::Spread;
 use crate::bench::target::Target;
 use crate::{Client, Daemon, free_port, os};
 
-/// How long anything may be silent before it counts as stalled.
-const STALL: Duration = Duration::from_secs(10);
-/// How long an attack may take.
-const ATTACK: Duration = Duration::from_secs(30);
-/// For how long the gentle client is alone at first.
-const ALONE: Duration = Duration::from_secs(1);
-/// For how long the abuser holds what it has.
-const HOLD: Duration = Duration::from_millis(1500);
-/// How long a daemon may take to give memory back, and to work off what was asked.
-const SETTLE: Duration = Duration::from_secs(8);
-/// The goal for the 99th percentile, in milliseconds, unless three times the one alone is more.
-const GOAL: f64 = 5.0;
-/// The goal for the share of a core that a daemon uses while the abuser holds still, in percent.
-const IDLE_GOAL: f64 = 1.0;
-/// Memory may differ by so many bytes without having grown.
-const MORE_MEMORY: u64 = 4 << 20;
-/// Up to so many times as many rounds show whether memory that seems to grow goes on to.
-const PATIENCE: usize = 3;
-/// Files this program needs beside those of its mob.
-const OWN_FILES: usize = 100;
+/// A daemon that is silent for longer counts as stalled.
+const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit of an attack.
+const ATTACK_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the probe works alone before an attack.
+const BASELINE_TIME: Duration = Duration::from_secs(1);
+/// How long an attack holds its connections.
+const HOLD_TIME: Duration = Duration::from_millis(1500);
+/// How long a daemon may take to finish pending work and to give memory back.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(8);
+/// The 99th percentile may reach this, or three times the baseline if that is more.
+const P99_GOAL_MS: f64 = 5.0;
+/// CPU use of an idle daemon must stay below this share of a core.
+const IDLE_CPU_GOAL_PERCENT: f64 = 1.0;
+/// Growth of memory that is tolerated, besides a share of the earlier value.
+const MEMORY_SLACK_BYTES: u64 = 4 << 20;
+/// If memory seems to grow, the number of rounds is raised up to this factor.
+const GROWTH_ROUNDS_FACTOR: usize = 3;
+/// Files that this program needs besides the attackers' connections.
+const RESERVED_FILES: usize = 100;
 
-/// What is asked for.
+/// What is to be run.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The daemons; the goals are those of the first.
+    /// The daemons. The goals apply to the first.
     pub targets: Vec<Target>,
-    /// Names of abuses; all if there are none.
+    /// Names of attacks; empty means all.
     pub only: Vec<String>,
-    /// How many connections a mob has, if the limit on files allows.
+    /// Connections of an attack that opens many, if the limit on files allows.
     pub connections: usize,
-    /// How many jobs, tubes or commands are many.
-    pub many: usize,
-    /// How often each abuse is done to the same process.
+    /// Jobs, tubes or commands of an attack that makes many.
+    pub items: usize,
+    /// Rounds of each attack on the same process.
     pub rounds: usize,
 }
 
-/// Returns the names of all abuses.
+/// Returns the names of all attacks.
 pub fn names() -> Vec<&'static str> {
-    KINDS.iter().map(|kind| kind.name).collect()
+    ATTACK_KINDS.iter().map(|kind| kind.name).collect()
 }
 
-/// What one abuse, once, came to.
+/// The result of one round of an attack.
 #[derive(Debug)]
 struct Round {
-    alone: Window,
+    baseline: Window,
     during: Window,
-    /// The share of a core while the abuser held still, in percent.
-    idle: f64,
-    /// Memory before, while the abuser held, and after it left, in bytes.
+    /// CPU use while attack and probe were silent.
+    idle_cpu_percent: f64,
+    /// Resident bytes before the attack, while it held, and after the cleanup.
     memory: [u64; 3],
-    note: String,
+    summary: String,
     faults: Vec<String>,
-    /// The attack came to nothing within its time.
-    gave_up: bool,
+    /// The attack failed, usually at its deadline.
+    timed_out: bool,
 }
 
-/// What one abuse came to for one daemon.
+/// The results of one attack on one daemon.
 #[derive(Debug)]
 pub struct Row {
     kind: &'static str,
     daemon: String,
     rounds: Vec<Round>,
-    /// How the daemon was lost, if it was.
-    end: Option<String>,
+    /// Why the daemon could not be tested further, if so.
+    failure: Option<String>,
 }
 
-/// Does everything to everyone in turn; `tell` gets a line on each.
-pub fn run(config: &Config, tell: &mut dyn FnMut(&str)) -> io::Result<Vec<Row>> {
+/// Runs each attack on each daemon in turn; `progress` gets a line for each.
+pub fn run(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Vec<Row>> {
     let cores = Cores::take()?;
-    let crowd = config.connections.min(cores.open_files.saturating_sub(OWN_FILES));
-    if crowd < config.connections {
+    let connections = config.connections.min(cores.open_files.saturating_sub(RESERVED_FILES));
+    if connections < config.connections {
         let limit = cores.open_files;
-        tell(&format!("{crowd} connections at most: {limit} files may be open, and no more"));
+        progress(&format!(
+            "{connections} connections at most: {limit} files may be open, and no more"
+        ));
     }
-    let is_wanted =
-        |kind: &&Kind| config.only.is_empty() || config.only.iter().any(|name| *name == kind.name);
+    let is_wanted = |kind: &&AttackKind| {
+        config.only.is_empty() || config.only.iter().any(|name| *name == kind.name)
+    };
     let mut rows = Vec::new();
-    for kind in KINDS.iter().filter(is_wanted) {
+    for kind in ATTACK_KINDS.iter().filter(is_wanted) {
         for target in &config.targets {
-            if kind.start == Start::FakedClock && kinds::clock_library().is_none() {
-                tell(&format!("{}: not tried, libfaketime is not installed", kind.name));
+            if kind.start == Start::FakedClock && attacks::clock_library().is_none() {
+                progress(&format!("{}: not tried, libfaketime is not installed", kind.name));
                 continue;
             }
-            tell(&format!("{}: {}", kind.name, target.label));
-            let row = abuse(kind, target, cores, crowd, config)?;
+            progress(&format!("{}: {}", kind.name, target.label));
+            let row = run_attack(kind, target, cores, connections, config)?;
             for round in &row.rounds {
-                let (note, faults) = (&round.note, round.faults.join("; "));
-                tell(&format!("    {note}{}{faults}", if faults.is_empty() { "" } else { "; " }));
+                let (summary, faults) = (&round.summary, round.faults.join("; "));
+                progress(&format!(
+                    "    {summary}{}{faults}",
+                    if faults.is_empty() { "" } else { "; " }
+                ));
             }
-            if let Some(end) = &row.end {
-                tell(&format!("    {end}"));
+            if let Some(failure) = &row.failure {
+                progress(&format!("    {failure}"));
             }
             rows.push(row);
         }
@@ -128,14 +133,14 @@ pub fn run(config: &Config, tell: &mut dyn FnMut(&str)) -> io::Result<Vec<Row>> 
     Ok(rows)
 }
 
-/// A directory for the faked clock, removed in the end.
+/// The directory of the faked clock, removed when dropped.
 struct ClockFolder(PathBuf);
 
 impl ClockFolder {
     fn new() -> io::Result<Self> {
-        let folder = kinds::clock_folder();
+        let folder = attacks::clock_folder();
         fs::create_dir_all(&folder)?;
-        fs::write(kinds::clock_file(), "+0\n")?;
+        fs::write(attacks::clock_file(), "+0\n")?;
         Ok(Self(folder))
     }
 }
@@ -146,15 +151,15 @@ impl Drop for ClockFolder {
     }
 }
 
-fn abuse(
-    kind: &Kind,
+fn run_attack(
+    kind: &AttackKind,
     target: &Target,
     cores: Cores,
-    crowd: usize,
+    connections: usize,
     config: &Config,
 ) -> io::Result<Row> {
     let mut row =
-        Row { kind: kind.name, daemon: target.label.clone(), rounds: Vec::new(), end: None };
+        Row { kind: kind.name, daemon: target.label.clone(), rounds: Vec::new(), failure: None };
     let (daemon, address, _folder) = match kind.start {
         Start::Plain => {
             let daemon = cores.start(&target.program, &[])?;
@@ -167,21 +172,21 @@ fn abuse(
             (daemon, address, Some(folder))
         }
     };
-    let gentle = Gentle::start(&address, daemon.pid())?;
-    let mut victim = Victim { gentle, daemon, address, crowd };
-    while row.wants_more(config.rounds) {
-        match victim.round(kind, config.many) {
+    let probe = Probe::start(&address, daemon.pid())?;
+    let mut subject = DaemonUnderTest { probe, daemon, address, connections };
+    while row.needs_more_rounds(config.rounds) {
+        match subject.round(kind, config.items) {
             Ok(round) => row.rounds.push(round),
-            Err(error) => row.end = Some(error.to_string()),
+            Err(error) => row.failure = Some(error.to_string()),
         }
         let last = row.rounds.last();
-        let broken = last.and_then(|round| round.during.broken.clone());
-        if let Some(status) = victim.daemon.wait_exit(Duration::from_millis(50)) {
-            row.end = Some(format!("died: {status}, {}", last_line(&victim.daemon.stderr())));
-        } else if let Some(broken) = broken {
-            row.end = Some(broken);
+        let failure = last.and_then(|round| round.during.failure.clone());
+        if let Some(status) = subject.daemon.wait_exit(Duration::from_millis(50)) {
+            row.failure = Some(format!("died: {status}, {}", last_line(&subject.daemon.stderr())));
+        } else if let Some(failure) = failure {
+            row.failure = Some(failure);
         }
-        if row.end.is_some() || row.rounds.last().is_some_and(|round| round.gave_up) {
+        if row.failure.is_some() || row.rounds.last().is_some_and(|round| round.timed_out) {
             break;
         }
     }
@@ -192,116 +197,123 @@ fn last_line(text: &str) -> String {
     text.lines().last().unwrap_or_default().chars().take(160).collect()
 }
 
-/// On no core of its own, for the clock is no matter of speed.
+/// Starts the daemon without a core of its own, because this attack does not measure speed.
 fn start_with_faked_clock(target: &Target) -> io::Result<(Daemon, String)> {
-    let library = kinds::clock_library().ok_or(io::ErrorKind::NotFound)?;
+    let library = attacks::clock_library().ok_or(io::ErrorKind::NotFound)?;
     let port = free_port()?.to_string();
     let mut command = Command::new(&target.program.path);
     command.args(["-l", "127.0.0.1", "-p", &port]).args(&target.program.flags);
-    command.env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", kinds::clock_file());
+    command.env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", attacks::clock_file());
     command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     let mut daemon = Daemon::spawn_command(&mut command)?;
     let address = format!("127.0.0.1:{port}");
-    daemon.wait_until_accepts(&address, STALL)?;
+    daemon.wait_until_accepts(&address, STALL_TIMEOUT)?;
     Ok((daemon, address))
 }
 
-/// A daemon with its gentle client.
-struct Victim {
-    // The client leaves before the daemon ends.
-    gentle: Gentle,
+/// A daemon and its probe.
+struct DaemonUnderTest {
+    // Dropped first, so that the probe disconnects before the daemon ends.
+    probe: Probe,
     daemon: Daemon,
     address: String,
-    crowd: usize,
+    connections: usize,
 }
 
-impl Victim {
-    /// Attacks, holds, leaves. Fails if the daemon is not there any more.
-    fn round(&mut self, kind: &Kind, many: usize) -> io::Result<Round> {
+impl DaemonUnderTest {
+    /// Runs one round: attack, hold, clean up. An error if the daemon is gone.
+    fn round(&mut self, kind: &AttackKind, items: usize) -> io::Result<Round> {
         let pid = self.daemon.pid();
         let address: SocketAddrV4 = self.address.parse().map_err(io::Error::other)?;
-        self.gentle.cut();
-        thread::sleep(ALONE);
-        let alone = self.gentle.cut();
+        self.probe.take_window();
+        thread::sleep(BASELINE_TIME);
+        let baseline = self.probe.take_window();
         let before = resident_bytes(pid)?;
-        let place = Place { address, pid, crowd: self.crowd, many, until: Instant::now() + ATTACK };
-        let attacked = in_background(|| (kind.attack)(&place));
-        let gave_up = attacked.is_err();
-        let mut held = attacked.unwrap_or_else(|error| Held {
-            note: format!("the attack was {error}"),
+        let attack = Attack {
+            address,
+            pid,
+            connections: self.connections,
+            items,
+            deadline: Instant::now() + ATTACK_TIMEOUT,
+        };
+        let attacked = at_low_priority(|| (kind.run)(&attack));
+        let timed_out = attacked.is_err();
+        let mut outcome = attacked.unwrap_or_else(|error| Outcome {
+            summary: format!("the attack was {error}"),
             faults: vec![error.to_string()],
-            ..Held::default()
+            ..Outcome::default()
         });
-        thread::sleep(HOLD);
+        thread::sleep(HOLD_TIME);
         let peak = resident_bytes(pid)?;
-        self.gentle.rest();
-        let idle = self.idle()?;
-        self.gentle.go_on();
-        let mut faults = std::mem::take(&mut held.faults);
-        let note = std::mem::take(&mut held.note);
-        if let Err(error) = in_background(move || leave(held)) {
+        self.probe.pause();
+        let idle_cpu_percent = self.idle_cpu_percent()?;
+        self.probe.resume();
+        let mut faults = std::mem::take(&mut outcome.faults);
+        let summary = std::mem::take(&mut outcome.summary);
+        if let Err(error) = at_low_priority(move || clean_up(outcome)) {
             faults.push(format!("leaving: {error}"));
         }
-        thread::sleep(HOLD);
-        let during = self.gentle.cut();
-        if during.broken.is_none() {
-            faults.extend(self.newcomer().err().map(|error| format!("a newcomer: {error}")));
+        thread::sleep(HOLD_TIME);
+        let during = self.probe.take_window();
+        if during.failure.is_none() {
+            faults.extend(
+                self.check_new_connection().err().map(|error| format!("a new connection: {error}")),
+            );
         }
         let after = settled_memory(pid)?;
         let memory = [before, peak, after];
-        Ok(Round { alone, during, idle, memory, note, faults, gave_up })
+        Ok(Round { baseline, during, idle_cpu_percent, memory, summary, faults, timed_out })
     }
 
-    /// Returns which share of a core the daemon uses, in percent.
-    fn idle(&self) -> io::Result<f64> {
+    /// Returns the daemon's CPU use in percent of a core.
+    fn idle_cpu_percent(&self) -> io::Result<f64> {
         let pid = self.daemon.pid();
-        // What has been asked may be worked off; one that spins never comes to rest.
-        let patience = Instant::now() + SETTLE;
+        // Waits for pending work to end. A daemon that spins uses up the whole time.
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
         loop {
             let before = os::cpu_time(pid)?;
             thread::sleep(Duration::from_millis(100));
             let used = os::cpu_time(pid)?.saturating_sub(before);
-            if used < Duration::from_millis(10) || Instant::now() > patience {
+            if used < Duration::from_millis(10) || Instant::now() > deadline {
                 break;
             }
         }
         let (began, before) = (Instant::now(), os::cpu_time(pid)?);
-        thread::sleep(HOLD);
+        thread::sleep(HOLD_TIME);
         let used = os::cpu_time(pid)?.saturating_sub(before);
         Ok(used.as_secs_f64() / began.elapsed().as_secs_f64() * 100.0)
     }
 
-    /// Whoever comes after the abuse is served.
-    fn newcomer(&self) -> io::Result<()> {
+    /// Checks that a new connection is served.
+    fn check_new_connection(&self) -> io::Result<()> {
         let mut client = Client::connect(&self.address)?;
-        client.set_timeout(STALL)?;
+        client.set_timeout(STALL_TIMEOUT)?;
         client.yaml("stats").map(drop)
     }
 }
 
-/// Runs the abuser with low priority, so that it does not take the core from the gentle client,
-/// which shares it.
-fn in_background<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+/// Runs the attack with low priority, because it shares a core with the probe.
+fn at_low_priority<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            os::be_nice();
+            os::lower_priority();
             work()
         });
-        thread.join().expect("an abuser does not panic")
+        thread.join().expect("an attack does not panic")
     })
 }
 
-fn leave(held: Held) -> io::Result<()> {
-    let left = held.leave.map_or(Ok(()), |leave| leave());
-    drop(held.connections);
+fn clean_up(outcome: Outcome) -> io::Result<()> {
+    let left = outcome.cleanup.map_or(Ok(()), |cleanup| cleanup());
+    drop(outcome.connections);
     left
 }
 
-/// Waits until memory does not fall any more, and returns it.
+/// Waits until memory stops falling, and returns it in bytes.
 fn settled_memory(pid: u32) -> io::Result<u64> {
     let began = Instant::now();
     let mut least = (resident_bytes(pid)?, began);
-    while least.1.elapsed() < Duration::from_secs(1) && began.elapsed() < SETTLE {
+    while least.1.elapsed() < Duration::from_secs(1) && began.elapsed() < SETTLE_TIMEOUT {
         thread::sleep(Duration::from_millis(100));
         let memory = resident_bytes(pid)?;
         // A few pages come and go with every command.
@@ -313,18 +325,18 @@ fn settled_memory(pid: u32) -> io::Result<u64> {
 }
 
 impl Row {
-    /// The middle of some figure of all rounds.
+    /// Returns the median of a figure over all rounds.
     fn median(&self, figure: impl Fn(&Round) -> f64) -> f64 {
         let figures: Vec<f64> = self.rounds.iter().map(figure).collect();
         Spread::of(&figures).median
     }
 
-    /// The middle over the rounds of each command's quantile in milliseconds.
+    /// Returns for each command the median over the rounds of a latency quantile, in milliseconds.
     fn latency(&self, window: fn(&Round) -> &Window, share: f64) -> [f64; COMMANDS.len()] {
         [0, 1, 2].map(|command| self.median(|round| window(round).quantile(command, share)))
     }
 
-    /// The longest wait of all commands and rounds in milliseconds.
+    /// Returns the longest latency of all commands and rounds in milliseconds.
     fn longest(&self) -> f64 {
         let longest = |round: &Round| {
             let waits = (0..COMMANDS.len()).map(|command| round.during.quantile(command, 1.0));
@@ -333,60 +345,60 @@ impl Row {
         self.rounds.iter().map(longest).fold(0.0, f64::max)
     }
 
-    /// What was not as it should be; nothing if all goals were met.
-    fn judge(&self) -> Vec<String> {
-        let mut missed: Vec<String> = self.end.iter().cloned().collect();
+    /// Returns a sentence for each goal that was missed.
+    fn missed_goals(&self) -> Vec<String> {
+        let mut missed: Vec<String> = self.failure.iter().cloned().collect();
         for fault in self.rounds.iter().flat_map(|round| &round.faults) {
             if !missed.contains(fault) {
                 missed.push(fault.clone());
             }
         }
-        let alone = self.latency(|round| &round.alone, 0.99);
+        let alone = self.latency(|round| &round.baseline, 0.99);
         let during = self.latency(|round| &round.during, 0.99);
         for ((name, alone), during) in COMMANDS.iter().zip(alone).zip(during) {
-            let goal = GOAL.max(3.0 * alone);
+            let goal = P99_GOAL_MS.max(3.0 * alone);
             if during > goal {
                 missed.push(format!("p99 of {name} {during:.1} ms, beyond {goal:.1}"));
             }
         }
-        let idle = self.median(|round| round.idle);
-        if idle >= IDLE_GOAL {
+        let idle = self.median(|round| round.idle_cpu_percent);
+        if idle >= IDLE_CPU_GOAL_PERCENT {
             missed.push(format!("uses {idle:.0} % of a core while nobody asks"));
         }
-        if self.seems_to_grow() {
+        if self.memory_seems_to_grow() {
             missed.push("memory grows".to_owned());
         }
         missed
     }
 
-    /// Says whether another round is needed: all that were asked for, and more where memory seems
-    /// to grow, for what is left goes up and down.
-    fn wants_more(&self, rounds: usize) -> bool {
-        let most = if self.seems_to_grow() { PATIENCE * rounds } else { rounds };
+    /// Tells whether another round is needed. If memory seems to grow there are more rounds,
+    /// because what remains allocated varies.
+    fn needs_more_rounds(&self, rounds: usize) -> bool {
+        let most = if self.memory_seems_to_grow() { GROWTH_ROUNDS_FACTOR * rounds } else { rounds };
         self.rounds.len() < most
     }
 
-    fn seems_to_grow(&self) -> bool {
+    fn memory_seems_to_grow(&self) -> bool {
         let after: Vec<u64> = self.rounds.iter().map(|round| round.memory[2]).collect();
         grows(&after)
     }
 }
 
-/// Says whether what is left in memory after each of several equal abuses grows without end. What a
-/// first one leaves behind serves the next, so the steps become smaller; those of a leak do not.
+/// Tells whether memory grows without end over several equal attacks. What the first attack leaves
+/// allocated serves the next, so the steps become smaller; those of a leak do not.
 fn grows(after: &[u64]) -> bool {
     let steps: Vec<u64> = after.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
     match steps[..] {
         [] => false,
-        [only] => only > after[0] / 10 + MORE_MEMORY,
-        [first, .., last] => last > first / 2 + MORE_MEMORY,
+        [only] => only > after[0] / 10 + MEMORY_SLACK_BYTES,
+        [first, .., last] => last > first / 2 + MEMORY_SLACK_BYTES,
     }
 }
 
-/// Says whether the first daemon met all goals.
-pub fn is_good(config: &Config, rows: &[Row]) -> bool {
+/// Tells whether the first daemon met all goals.
+pub fn meets_goals(config: &Config, rows: &[Row]) -> bool {
     let first = config.targets.first().map(|target| &target.label);
-    rows.iter().filter(|row| Some(&row.daemon) == first).all(|row| row.judge().is_empty())
+    rows.iter().filter(|row| Some(&row.daemon) == first).all(|row| row.missed_goals().is_empty())
 }
 
 #[cfg(test)]
@@ -394,7 +406,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_crowd_leaves_behind_is_no_leak_and_a_leak_is_one() {
+    fn memory_that_is_reused_is_no_leak() {
         let megabytes = |sizes: &[u64]| sizes.iter().map(|size| size << 20).collect::<Vec<_>>();
         for kept in [&[3][..], &[3, 5], &[150, 160], &[150, 290, 320], &[3, 3, 3], &[90, 20, 20]] {
             assert!(!grows(&megabytes(kept)), "{kept:?}");
@@ -405,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn each_abuse_has_a_name_of_its_own() {
+    fn attack_names_are_unique() {
         let names = names();
         let distinct: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(distinct.len(), names.len());

@@ -1,10 +1,10 @@
-//! The table, in Markdown.
+//! The table of results, in Markdown.
 
 use std::fmt::Write as _;
 
 use super::{Round, Row};
 
-/// Makes the table, with what it means.
+/// Makes the table and an explanation of its columns.
 pub fn table(rows: &[Row]) -> String {
     let mut text = String::from(
         "| abuse | daemon | p50 ms, alone → meanwhile | p99 ms, alone → meanwhile | longest ms \
@@ -21,7 +21,7 @@ pub fn table(rows: &[Row]) -> String {
              all rounds. CPU at rest is what the daemon uses while abuser and client are silent.\n";
     for row in rows {
         if let Some(round) = row.rounds.last() {
-            let _ = writeln!(text, "- {}, {}: {}", row.kind, row.daemon, round.note);
+            let _ = writeln!(text, "- {}, {}: {}", row.kind, row.daemon, round.summary);
         }
     }
     text
@@ -29,12 +29,12 @@ pub fn table(rows: &[Row]) -> String {
 
 fn line(row: &Row) -> String {
     let head = format!("| {} | {} |", row.kind, row.daemon);
-    let judgement = row.judge();
-    let verdict = if judgement.is_empty() { "survived".to_owned() } else { judgement.join("; ") };
+    let missed = row.missed_goals();
+    let verdict = if missed.is_empty() { "survived".to_owned() } else { missed.join("; ") };
     if row.rounds.is_empty() {
         return format!("{head} – | – | – | – | – | {verdict} |");
     }
-    let alone = |share| milliseconds(row.latency(|round| &round.alone, share));
+    let alone = |share| milliseconds(row.latency(|round| &round.baseline, share));
     let during = |share| milliseconds(row.latency(|round| &round.during, share));
     let memory = [0, 1, 2].map(|at| {
         let round = if at == 2 { row.rounds.last() } else { row.rounds.first() };
@@ -47,7 +47,7 @@ fn line(row: &Row) -> String {
         alone(0.99),
         during(0.99),
         row.longest(),
-        row.median(|round| round.idle),
+        row.median(|round| round.idle_cpu_percent),
         memory[0],
         memory[1],
         memory[2],

@@ -1,61 +1,61 @@
-//! Side by side: every scenario on every target, in turn, round after round.
+//! Runs every scenario on every target in turn, round after round.
 //!
-//! What one round measures on all targets lies within seconds, so the ratios of a round are fair
-//! even where the machine's speed drifts; their median is what counts, and their spread is shown.
+//! The measurements of one round lie within seconds, so their ratios are fair even if the machine's
+//! speed drifts. A row shows the median of the ratios and their range.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::calls::Calls;
 use super::group::{Pacing, Until};
 use super::load::Load;
-use super::measure::{Cores, Figures, SATURATED};
+use super::measure::{Cores, Figures, SATURATED_SHARE};
 use super::scenario::{Effort, Phase, Scenario, Work};
 use super::special;
 use super::stats::{Spread, pairwise_ratios};
-use super::target::{Ground, Target};
+use super::syscalls::SyscallCounter;
+use super::target::{PreparedDaemon, Target};
 
-/// What one measurement gave, by the name of the figure; times are in microseconds.
+/// The figures of one measurement by name; times are in microseconds.
 pub type Sample = BTreeMap<String, f64>;
 
-/// A line of the table: one thing that was done to all targets.
+/// A row of the table: one phase of a scenario on all targets.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// The scenario's name, and the phase's.
+    /// The names of scenario and phase.
     pub name: String,
     /// What was done.
     pub about: String,
-    /// What varies along its curve, and its value.
+    /// What varies along the curve, and its value.
     pub curve: Option<(String, f64)>,
-    /// What each target gave, in the order of the command line.
+    /// The results of the targets, in the order of the command line.
     pub results: Vec<Outcome>,
-    /// What the first target gave without the crowd, in turn with these. Its label is the name of
-    /// the row where that is done to all targets.
+    /// The first target's results without background state, measured in turn with the others. Its
+    /// label is the name of the row in which all targets do the same.
     pub base: Option<Outcome>,
 }
 
 impl Row {
-    /// Returns what one side gave: a target, or behind the last of them the base.
+    /// Returns the results of a participant: a target, or after the last of them the base.
     fn side(&mut self, index: usize) -> Option<&mut Outcome> {
         self.results.get_mut(index).or(self.base.as_mut())
     }
 }
 
-/// What one target gave in one row.
+/// The results of one target in one row.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// The target.
+    /// The target's label.
     pub label: String,
-    /// One for each round.
+    /// One sample for each round.
     pub samples: Vec<Sample>,
-    /// Why there are none, or no more.
+    /// Why samples are missing, if they are.
     pub error: Option<String>,
 }
 
 impl Outcome {
-    /// Returns median and ends of a figure, if it was measured.
+    /// Returns median and range of a figure, if it was measured.
     pub fn spread(&self, figure: &str) -> Option<Spread> {
         let values: Vec<f64> =
             self.samples.iter().filter_map(|sample| sample.get(figure).copied()).collect();
@@ -71,13 +71,13 @@ impl Outcome {
         if ratios.is_empty() { None } else { Some(Spread::of(&ratios)) }
     }
 
-    /// Says which side had no time left: the daemon, the load, both or none.
+    /// Tells which side was saturated: the daemon, the load, both or none.
     ///
     /// Time in which a side was ready to run but others had its core counts as busy.
     pub fn saturated(&self) -> &'static str {
         let share = |busy: &str, waited: &str| {
             let median = |figure| self.spread(figure).map_or(0.0, |spread| spread.median);
-            median(busy) + median(waited) >= SATURATED
+            median(busy) + median(waited) >= SATURATED_SHARE
         };
         match (share("busy", "waited"), share("load_busy", "load_waited")) {
             (true, true) => "both",
@@ -91,31 +91,31 @@ impl Outcome {
 /// How a comparison is run.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// What is compared; the first against each of the others.
+    /// The programs; the first is compared with each of the others.
     pub targets: Vec<Target>,
     /// How much is measured.
     pub effort: Effort,
-    /// Where binlogs may be kept.
+    /// The parent directory of the binlogs.
     pub scratch: PathBuf,
-    /// Where daemons and load run.
+    /// The cores of daemons and load.
     pub cores: Cores,
 }
 
-/// Runs scenarios one after the other and keeps daemons whose state fits the next one too.
+/// Runs scenarios one after the other. A daemon is kept if its state fits the next scenario.
 #[derive(Debug)]
 pub struct Comparison {
     config: Config,
-    grounds: Vec<Option<Ground>>,
+    prepared: Vec<Option<PreparedDaemon>>,
 }
 
 impl Comparison {
-    /// Prepares nothing yet.
+    /// Makes a comparison; starts nothing yet.
     pub fn new(config: Config) -> Self {
-        let grounds = (0..=config.targets.len()).map(|_| None).collect();
-        Self { config, grounds }
+        let prepared = (0..=config.targets.len()).map(|_| None).collect();
+        Self { config, prepared }
     }
 
-    /// Runs one scenario; a target that fails says why in its rows and does not stop the others.
+    /// Runs one scenario. A target that fails has the error in its rows, and the others continue.
     pub fn run(&mut self, scenario: &Scenario, progress: &mut dyn FnMut(&str)) -> Vec<Row> {
         match &scenario.work {
             Work::Phases(phases) => self.run_phases(scenario, phases, progress),
@@ -130,41 +130,47 @@ impl Comparison {
         progress: &mut dyn FnMut(&str),
     ) -> Vec<Row> {
         let rows = phases.iter().map(|phase| self.row(scenario, phase.name)).collect();
-        let Self { config, grounds } = self;
+        let Self { config, prepared } = self;
         let targets = config.targets.iter();
-        let mut sides: Vec<Side<'_>> =
-            targets.map(|target| Side { target, scenario, phases, load: None }).collect();
+        let mut participants: Vec<Participant<'_>> =
+            targets.map(|target| Participant { target, scenario, phases, load: None }).collect();
         if let Some(base) = &scenario.base {
             let Work::Phases(phases) = &base.work else { unreachable!("a base is a load") };
-            sides.push(Side { target: sides[0].target, scenario: base, phases, load: None });
+            participants.push(Participant {
+                target: participants[0].target,
+                scenario: base,
+                phases,
+                load: None,
+            });
         }
-        let mut turns = Turns { config, grounds, sides, rows };
-        // Where all connections together are too many, each target has them only in its own turn.
-        let alone = turns.open_files() > config.cores.open_files;
+        let mut run = InterleavedRun { config, prepared, participants, rows };
+        // If all connections together are too many, each target has them only during its own
+        // measurement.
+        let alone = run.open_files() > config.cores.open_files;
         for round in 0..=config.effort.rounds {
             progress(&format!("round {round} of {}", config.effort.rounds));
-            for index in 0..turns.sides.len() {
+            for index in 0..run.participants.len() {
                 let warms_up = round == 0;
                 if alone && !warms_up {
-                    turns.take(index, true, progress);
+                    run.measure_once(index, true, progress);
                 }
                 if !alone || !warms_up {
-                    turns.take(index, warms_up, progress);
+                    run.measure_once(index, warms_up, progress);
                 }
                 if alone {
-                    (turns.sides[index].load, turns.grounds[index]) = (None, None);
+                    (run.participants[index].load, run.prepared[index]) = (None, None);
                 }
             }
         }
         if scenario.counts_calls && !alone {
-            turns.count_calls();
+            run.count_calls();
         }
-        turns.rows
+        run.rows
     }
 
-    /// Runs what is no repeated load, on a fresh daemon for each target.
+    /// Runs a scenario that is no repeated load, on a new daemon for each target.
     fn run_special(&mut self, scenario: &Scenario, progress: &mut dyn FnMut(&str)) -> Vec<Row> {
-        self.grounds.fill_with(|| None);
+        self.prepared.fill_with(|| None);
         let mut row = self.row(scenario, "");
         for (result, target) in row.results.iter_mut().zip(&self.config.targets) {
             if target.bare {
@@ -189,28 +195,28 @@ impl Comparison {
     }
 }
 
-/// A scenario while those who take part take turns.
-struct Turns<'a> {
+/// A scenario with its participants, which are measured in turn.
+struct InterleavedRun<'a> {
     config: &'a Config,
-    /// Of each side.
-    grounds: &'a mut [Option<Ground>],
-    /// The targets, and behind them the first of them with the base.
-    sides: Vec<Side<'a>>,
+    /// One for each participant.
+    prepared: &'a mut [Option<PreparedDaemon>],
+    /// The targets, and after them the first target with the base.
+    participants: Vec<Participant<'a>>,
     rows: Vec<Row>,
 }
 
-impl Turns<'_> {
-    /// Lets each target run once more while its system calls are counted; that costs time, so the
-    /// other figures of this run are dropped.
+impl InterleavedRun<'_> {
+    /// Runs the load once more on each target while system calls are counted. That is slower, so
+    /// the other figures of this run are dropped.
     fn count_calls(&mut self) {
-        for (index, side) in self.sides.iter_mut().enumerate() {
-            let (Some([load]), Some(ground)) = (side.load.as_deref_mut(), &self.grounds[index])
+        for (index, side) in self.participants.iter_mut().enumerate() {
+            let (Some([load]), Some(prepared)) = (side.load.as_deref_mut(), &self.prepared[index])
             else {
                 continue;
             };
-            let Some(calls) = Calls::begin(ground.daemon.pid()) else { return };
+            let Some(calls) = SyscallCounter::start(prepared.daemon.pid()) else { return };
             let tally = load.run(Until::time(self.config.effort.window));
-            let (Ok(tally), Some(calls)) = (tally, calls.end()) else { return };
+            let (Ok(tally), Some(calls)) = (tally, calls.stop()) else { return };
             let outcome = self.rows[0].side(index);
             if let Some(sample) = outcome.and_then(|outcome| outcome.samples.last_mut()) {
                 sample.extend(named([("calls", ratio(calls, tally.commands))]));
@@ -218,15 +224,15 @@ impl Turns<'_> {
         }
     }
 
-    /// Measures one target once, unless it has failed or has no part in this.
-    fn take(&mut self, index: usize, warms_up: bool, progress: &mut dyn FnMut(&str)) {
-        let side = &mut self.sides[index];
+    /// Measures one participant once, unless it has failed or the scenario excludes it.
+    fn measure_once(&mut self, index: usize, warms_up: bool, progress: &mut dyn FnMut(&str)) {
+        let side = &mut self.participants[index];
         let has_failed = self.rows[0].side(index).is_none_or(|outcome| outcome.error.is_some());
         if has_failed || (side.target.bare && !side.scenario.bare) {
             return;
         }
-        let ground = &mut self.grounds[index];
-        match side.measure(self.config, ground, progress) {
+        let prepared = &mut self.prepared[index];
+        match side.measure(self.config, prepared, progress) {
             Ok(_) if warms_up => {}
             Ok(samples) => {
                 for (row, sample) in self.rows.iter_mut().zip(samples) {
@@ -236,7 +242,7 @@ impl Turns<'_> {
                 }
             }
             Err(error) => {
-                (side.load, *ground) = (None, None);
+                (side.load, *prepared) = (None, None);
                 for outcome in self.rows.iter_mut().filter_map(|row| row.side(index)) {
                     outcome.error = Some(message(&error));
                 }
@@ -244,39 +250,40 @@ impl Turns<'_> {
         }
     }
 
-    /// Returns how many files all sides need, and some to spare.
+    /// Returns how many files all participants need together.
     fn open_files(&self) -> usize {
-        self.sides.iter().map(Side::open_files).sum()
+        self.participants.iter().map(Participant::open_files).sum()
     }
 }
 
-/// Who takes part, and in what.
-struct Side<'a> {
+/// A target with its scenario.
+struct Participant<'a> {
     target: &'a Target,
     scenario: &'a Scenario,
     phases: &'a [Phase],
-    /// Those of all phases, connected.
+    /// The connected loads of all phases.
     load: Option<Vec<Load>>,
 }
 
-impl Side<'_> {
+impl Participant<'_> {
     fn open_files(&self) -> usize {
         let groups = self.phases.iter().flat_map(|phase| &phase.groups);
         let connections: usize = groups.map(|group| group.connections).sum();
         connections + self.scenario.state.blocked + self.scenario.state.idle + 100
     }
 
-    /// Runs each phase once, on a daemon in the scenario's state: the one there is, if it fits.
+    /// Runs each phase once, on a daemon in the scenario's state. The present daemon is used if it
+    /// fits.
     fn measure(
         &mut self,
         config: &Config,
-        ground: &mut Option<Ground>,
+        prepared: &mut Option<PreparedDaemon>,
         progress: &mut dyn FnMut(&str),
     ) -> io::Result<Vec<Sample>> {
         if self.load.is_none() {
-            self.load = Some(self.connect(config, ground, progress)?);
+            self.load = Some(self.connect(config, prepared, progress)?);
         }
-        let (Some(loads), Some(ground)) = (&mut self.load, &*ground) else {
+        let (Some(loads), Some(prepared)) = (&mut self.load, &*prepared) else {
             unreachable!("both were made by now");
         };
         let mut before = 0;
@@ -286,12 +293,11 @@ impl Side<'_> {
                 Some(cycles) => config.effort.until(cycles),
                 None => Until::cycles(before),
             };
-            let figures = Figures::measure(load, ground.daemon.pid(), until)?;
+            let figures = Figures::measure(load, prepared.daemon.pid(), until)?;
             before = figures.tally.cycles;
             let mut sample = sample(&figures);
             if phase.groups.iter().any(|group| matches!(group.pacing, Pacing::Open(_))) {
-                // The load spins until the next intended time, which says nothing of what it could
-                // do.
+                // The load spins until the next intended time, so its CPU time means nothing.
                 sample.retain(|figure, _| !figure.starts_with("load_"));
             }
             samples.push(sample);
@@ -303,26 +309,29 @@ impl Side<'_> {
     fn connect(
         &self,
         config: &Config,
-        ground: &mut Option<Ground>,
+        prepared: &mut Option<PreparedDaemon>,
         progress: &mut dyn FnMut(&str),
     ) -> io::Result<Vec<Load>> {
         let Self { target, scenario, phases, .. } = self;
         let holds = phases.iter().flat_map(|phase| &phase.groups).any(|group| group.hold > 0);
-        let fits = |ground: &Ground| ground.is_in(&scenario.state) && scenario.binlog.is_none();
-        if holds || !ground.as_ref().is_some_and(fits) {
-            *ground = None;
+        let fits = |prepared: &PreparedDaemon| {
+            prepared.is_in(&scenario.state) && scenario.binlog.is_none()
+        };
+        if holds || !prepared.as_ref().is_some_and(fits) {
+            *prepared = None;
             let binlog = scenario.binlog.map(|flag| (flag, config.scratch.as_path()));
             let state = &scenario.state;
             let mut report = |text: &str| progress(&format!("{}: {text}", target.label));
-            *ground = Some(Ground::prepare(target, config.cores, state, binlog, &mut report)?);
+            *prepared =
+                Some(PreparedDaemon::prepare(target, config.cores, state, binlog, &mut report)?);
         }
-        let address = ground.as_ref().map_or("", |ground| ground.daemon.address());
+        let address = prepared.as_ref().map_or("", |prepared| prepared.daemon.address());
         let connect = |phase: &Phase| Load::connect(address, &phase.groups, target.bare, 1);
         phases.iter().map(connect).collect()
     }
 }
 
-/// Returns what an error says, in one line.
+/// Returns an error's message in one line.
 fn message(error: &io::Error) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -332,7 +341,7 @@ fn ratio(count: u64, commands: u64) -> f64 {
     count as f64 / commands.max(1) as f64
 }
 
-/// Names the figures of a run.
+/// Returns the figures of a run by name.
 pub fn sample(figures: &Figures) -> Sample {
     let mut sample = named([
         ("rate", figures.rate()),

@@ -1,25 +1,26 @@
-//! One connection of the load: sends a batch, checks its replies, goes on to the next.
+//! One connection of the load: it sends a batch, checks the replies, and continues with the next
+//! batch.
 //!
-//! Everything a command needs is allotted when the connection is made; after that nothing is
-//! allocated, and a batch is one write.
+//! All memory is allocated when the connection is made. After that nothing is allocated, and a
+//! batch is one write.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
 use super::group::{Group, Pacing, Until};
-use super::load::{LATENCY_LIMIT, Tally};
+use super::load::{LATENCY_MAX_NS, Tally};
 use super::op::{Context, Op};
 use super::reader::{Body, Kind, Reader};
 use crate::{Prng, os};
 
 /// How many replies of a batch may be waited for before any of them is read.
-const REPLIES_AT_ONCE: usize = 8;
-/// Time to run of each job in seconds: nothing of a measurement depends on its end.
-const TTR: u32 = 1_000_000;
-/// A prime, so that all held jobs are met before one is met again.
+const REPLIES_PER_READ: usize = 8;
+/// So long that no measurement reaches the end of a time to run.
+const TTR_SECONDS: u32 = 1_000_000;
+/// A prime, so that all held jobs are used before one is used again.
 const HELD_STRIDE: usize = 7_919;
 
-/// A group as its connections need it: the steps of their cycle.
+/// A group with the steps of its cycle.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) group: Group,
@@ -32,11 +33,11 @@ struct Step {
     expected: Kind,
     /// The fewest bytes of one reply.
     least: usize,
-    /// The bytes of a whole batch; empty if it is another each time.
+    /// The bytes of a whole batch; empty if they differ each time.
     batch: Vec<u8>,
 }
 
-/// What is known of the run under way.
+/// The state of a run.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) tally: Tally,
@@ -44,39 +45,39 @@ pub(super) struct Run {
     pub(super) stopping: bool,
     /// Cycles that may still begin.
     pub(super) cycles_left: u64,
-    /// Connections, workers apart, in the middle of a cycle.
+    /// Connections in the middle of a cycle, without workers.
     pub(super) active: usize,
-    /// Cycles that workers have ended and no producer has answered yet.
+    /// Cycles that workers have completed and no producer has followed yet.
     pub(super) permits: u64,
     /// When the last reply came.
     pub(super) last: u64,
 }
 
-/// A socket and where in its cycle it is.
+/// A socket and its position in the cycle.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: mio::net::TcpStream,
-    /// Which of the plans it follows.
+    /// The index of its plan.
     pub(super) plan: usize,
     step: usize,
-    /// Replies of this batch that have not come.
+    /// Replies of this batch that have not come yet.
     pub(super) awaited: usize,
-    /// When the batch was to be sent.
+    /// When the batch should have been sent.
     sent_at: u64,
     ids: Vec<u64>,
     held: Vec<u64>,
-    /// Which of the held jobs the next cycle begins with.
+    /// The index of the next cycle's first held job.
     cursor: usize,
     reader: Reader,
     out: Vec<u8>,
-    /// How much of the batch is written.
+    /// Bytes of the batch that are written.
     written: usize,
-    /// How many bytes must be there before the kernel wakes the load.
+    /// The number of received bytes at which the kernel wakes the load.
     low_water: usize,
 }
 
 impl Plan {
-    /// Works out each step; the bare responder answers all of them with `INSERTED 1`.
+    /// Prepares each step. The bare responder answers all of them with `INSERTED 1`.
     pub(super) fn new(group: Group, bare: bool) -> Self {
         let steps = group.cycle.iter().map(|&op| Step::new(op, &group, bare)).collect();
         Self { group, steps }
@@ -97,14 +98,14 @@ impl Step {
 
 /// Appends the bytes of a batch, a command for each id.
 fn encode(out: &mut Vec<u8>, op: Op, ids: &mut [u64], body: &Body, now: u64, prng: &mut Prng) {
-    let mut context = Context { body, ttr: TTR, now, prng };
+    let mut context = Context { body, ttr: TTR_SECONDS, now, prng };
     for id in ids {
         op.encode(out, id, &mut context);
     }
 }
 
 impl Run {
-    /// Has counted nothing yet.
+    /// Makes the state before the first run.
     pub(super) fn new(seed: u64) -> Self {
         Self {
             tally: Tally::new(),
@@ -117,7 +118,7 @@ impl Run {
         }
     }
 
-    /// Begins anew, with the same sequence of random numbers.
+    /// Starts another run; the sequence of random numbers continues.
     pub(super) fn begin(&mut self, until: Until, now: u64) {
         self.stopping = false;
         self.cycles_left = until.cycles;
@@ -128,7 +129,7 @@ impl Run {
 }
 
 impl Connection {
-    /// Takes a connection of which nothing is awaited, and the jobs it holds.
+    /// Takes a connection without replies in flight, and the jobs it holds.
     pub(super) fn new(
         stream: TcpStream,
         plan: usize,
@@ -152,19 +153,19 @@ impl Connection {
         })
     }
 
-    /// Says whether it waits for a job, as workers do when there is nothing to do.
+    /// Tells whether it waits for a job, as workers do when no job is ready.
     pub(super) fn is_waiting(&self, plan: &Plan) -> bool {
         self.step == 0 && self.awaited == plan.group.depth
     }
 
-    /// Sends the first batch of a cycle that was to begin at this time.
+    /// Sends the first batch of a cycle, which should begin at `now`.
     pub(super) fn begin_cycle(&mut self, plan: &Plan, run: &mut Run, now: u64) -> io::Result<()> {
         self.step = 0;
         if !plan.group.waits {
             run.active += 1;
             run.cycles_left = run.cycles_left.saturating_sub(plan.group.depth as u64);
         }
-        self.pick_held();
+        self.load_held();
         self.begin_step(plan, run, now)
     }
 
@@ -183,7 +184,7 @@ impl Connection {
         self.flush(plan)
     }
 
-    /// Writes what is left of the batch, as far as the socket takes it.
+    /// Writes the rest of the batch, as far as the socket takes it.
     pub(super) fn flush(&mut self, plan: &Plan) -> io::Result<()> {
         let batch = &plan.steps[self.step].batch;
         let output = if batch.is_empty() { &self.out } else { batch };
@@ -255,7 +256,7 @@ impl Connection {
         let count = (before - self.awaited) as u64;
         run.tally.commands += count;
         if plan.group.timed && !(plan.group.waits && self.step == 0) {
-            let latency = now.saturating_sub(self.sent_at).min(LATENCY_LIMIT);
+            let latency = now.saturating_sub(self.sent_at).min(LATENCY_MAX_NS);
             run.tally.latency.record_n(latency, count).expect("below the limit");
         }
         if self.awaited > 0 {
@@ -275,7 +276,7 @@ impl Connection {
             return Ok(false);
         }
         run.tally.cycles += plan.group.depth as u64;
-        self.give_back_held();
+        self.store_held();
         if plan.group.waits {
             run.permits += 1;
         } else {
@@ -291,17 +292,17 @@ impl Connection {
 
     /// Asks the kernel not to wake the load for each single reply of a batch.
     ///
-    /// A daemon that writes every reply by itself would otherwise have the load saturated before
-    /// it is saturated itself, and pay for the wake-ups. More than a few replies must not be waited
-    /// for, though: until the load reads, the kernel sends no acknowledgement, and a connection may
-    /// have no more than ten small segments on their way without one.
+    /// Otherwise a daemon that writes every reply by itself would saturate the load first, and
+    /// would pay for the wake-ups. Only a few replies may be waited for: until the load reads, the
+    /// kernel sends no acknowledgement, and a connection may have only some ten small segments in
+    /// flight without one.
     fn raise_low_water(&mut self, plan: &Plan) -> io::Result<()> {
         if plan.group.depth == 1 {
             return Ok(());
         }
         let least = plan.steps[self.step].least;
-        let more = (self.awaited - 1).min(REPLIES_AT_ONCE - 1);
-        let bytes = (self.reader.still_to_come(least) + more * least).max(1);
+        let more = (self.awaited - 1).min(REPLIES_PER_READ - 1);
+        let bytes = (self.reader.missing_bytes(least) + more * least).max(1);
         if bytes != self.low_water {
             self.low_water = bytes;
             os::set_receive_low_water(&self.socket, bytes)?;
@@ -309,8 +310,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Loads the ids of the jobs that this cycle acts on.
-    fn pick_held(&mut self) {
+    /// Loads the ids of the held jobs that this cycle uses.
+    fn load_held(&mut self) {
         if self.held.is_empty() {
             return;
         }
@@ -320,8 +321,8 @@ impl Connection {
         }
     }
 
-    /// Notes the ids of the jobs that the cycle has put in the place of those it acted on.
-    fn give_back_held(&mut self) {
+    /// Stores the ids of the jobs that the cycle has put, in place of those it used.
+    fn store_held(&mut self) {
         if self.held.is_empty() {
             return;
         }
@@ -337,7 +338,7 @@ impl Connection {
 
 #[cfg(test)]
 impl Connection {
-    /// Returns the ids of the jobs it holds between two cycles, in order.
+    /// Returns the ids of the held jobs between two cycles, in order.
     pub(super) fn held_ids(&self) -> Vec<u64> {
         let mut ids = self.held.clone();
         ids.sort_unstable();

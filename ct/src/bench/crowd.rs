@@ -1,21 +1,21 @@
-//! Does a command cost more in a crowd? The same few connections work on an empty daemon, and on
-//! one with thousands of tubes, thousands of blocked workers and a million jobs beside them.
+//! Does a command cost more on a crowded daemon? The same few connections load an empty daemon, and
+//! one with thousands of tubes, thousands of blocked workers and a million jobs.
 
 use std::fmt::Write as _;
 use std::io;
 use std::time::Duration;
 
-use super::feeder::Feeder;
 use super::group::{Group, Until};
 use super::load::Load;
-use super::measure::{Cores, Figures, SATURATED};
+use super::measure::{Cores, Figures, SATURATED_SHARE};
 use super::op::{Op, Priority};
 use super::reader::Body;
+use super::setup::SetupClient;
 use super::state::State;
 use super::stats::{Spread, pairwise_ratios};
 use crate::{Daemon, Program};
 
-/// Pipeline depths that are tried until both daemons have enough to do.
+/// Pipeline depths that are tried until both daemons are saturated.
 const DEPTHS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 /// How the comparison is run.
@@ -23,34 +23,34 @@ const DEPTHS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 pub struct Config {
     /// The daemon.
     pub program: Program,
-    /// What stands around in the second one.
-    pub crowd: State,
-    /// How many connections work.
+    /// The background state of the second daemon.
+    pub background: State,
+    /// The number of connections of the load.
     pub active: usize,
-    /// How often each of the two is measured.
+    /// Measurements of each daemon.
     pub rounds: usize,
-    /// For how long each time.
+    /// The duration of a measurement.
     pub window: Duration,
-    /// Pipeline depth; found out where there is none.
+    /// Pipeline depth; none means the smallest that saturates both daemons.
     pub depth: Option<usize>,
 }
 
-/// One daemon with its load and those who stand around.
+/// A daemon with its load and its background connections.
 #[derive(Debug)]
-struct Place {
+struct LoadedDaemon {
     // Connections close before the daemon ends.
     load: Load,
-    _bystanders: Vec<Feeder>,
+    _background: Vec<SetupClient>,
     daemon: Daemon,
 }
 
-/// What came out.
+/// The result.
 #[derive(Debug)]
 pub struct Outcome {
     /// All figures, and the ratio, in a few lines.
     pub text: String,
-    /// Whether a daemon was not saturated, so that the ratio says nothing.
-    pub is_void: bool,
+    /// Whether a daemon was not saturated, which makes the ratio meaningless.
+    pub is_unsaturated: bool,
 }
 
 /// Measures both daemons in turn.
@@ -60,25 +60,25 @@ pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Ou
     let empty = cores.start(&config.program, &[])?;
     progress("starting the crowded daemon");
     let crowded = cores.start(&config.program, &[])?;
-    let bystanders = config.crowd.build(crowded.address(), progress)?;
+    let connections = config.background.build(crowded.address(), progress)?;
     let depth = match config.depth {
         Some(depth) => depth,
         None => find_depth(config, [&empty, &crowded], progress)?,
     };
     let load = |daemon: &Daemon, seed| {
-        let groups = [actives(config, depth)];
+        let groups = [active_group(config, depth)];
         let mut load = Load::connect(daemon.address(), &groups, false, seed)?;
-        load.keep_awake();
+        load.busy_poll();
         Ok::<_, io::Error>(load)
     };
-    let mut places = [
-        Place { load: load(&empty, 1)?, _bystanders: Vec::new(), daemon: empty },
-        Place { load: load(&crowded, 2)?, _bystanders: bystanders, daemon: crowded },
+    let mut loaded = [
+        LoadedDaemon { load: load(&empty, 1)?, _background: Vec::new(), daemon: empty },
+        LoadedDaemon { load: load(&crowded, 2)?, _background: connections, daemon: crowded },
     ];
     let mut rounds = Vec::new();
     for round in 0..=config.rounds {
         progress(&format!("depth {depth}, round {round} of {}", config.rounds));
-        let [empty, crowded] = &mut places;
+        let [empty, crowded] = &mut loaded;
         let window = Until::time(config.window);
         let pair = [
             Figures::measure(&mut empty.load, empty.daemon.pid(), window)?,
@@ -93,29 +93,29 @@ pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Ou
 }
 
 impl Config {
-    /// Makes the usual crowd: 10,000 tubes with a delayed job, 10,000 blocked connections and a
-    /// million ready jobs, half of them behind those that are worked on.
+    /// Makes the usual background: 10,000 tubes with a delayed job, 10,000 blocked connections and
+    /// a million ready jobs, half of them in the load's tube with a lower priority.
     pub fn new(program: Program) -> Self {
-        let crowd = State {
+        let background = State {
             tubes: 10_000,
             blocked: 10_000,
-            apart: 500_000,
+            ready_elsewhere: 500_000,
             ready: 500_000,
             priority: Priority::Fixed(1_000),
             ..State::default()
         };
         let window = Duration::from_secs(1);
-        Self { program, crowd, active: 10, rounds: 7, window, depth: None }
+        Self { program, background, active: 10, rounds: 7, window, depth: None }
     }
 }
 
-fn actives(config: &Config, depth: usize) -> Group {
+fn active_group(config: &Config, depth: usize) -> Group {
     let put = Op::Put { priority: Priority::Fixed(10), delay: 0 };
-    let body = Body::plain(config.crowd.body);
+    let body = Body::plain(config.background.body);
     Group::new(config.active, depth, &[put, Op::Reserve, Op::Delete], body)
 }
 
-/// Returns the smallest pipeline depth at which both daemons are saturated, or the best one.
+/// Returns the smallest pipeline depth that saturates both daemons, or the one that comes closest.
 fn find_depth(
     config: &Config,
     daemons: [&Daemon; 2],
@@ -125,9 +125,9 @@ fn find_depth(
     for depth in DEPTHS {
         let mut busy = f64::INFINITY;
         for daemon in daemons {
-            let groups = [actives(config, depth)];
+            let groups = [active_group(config, depth)];
             let mut load = Load::connect(daemon.address(), &groups, false, 3)?;
-            load.keep_awake();
+            load.busy_poll();
             load.run(Until::time(Duration::from_millis(100)))?;
             let figures =
                 Figures::measure(&mut load, daemon.pid(), Until::time(Duration::from_millis(300)))?;
@@ -137,7 +137,7 @@ fn find_depth(
         if busy > best.0 {
             best = (busy, depth);
         }
-        if busy >= SATURATED + 0.03 {
+        if busy >= SATURATED_SHARE + 0.03 {
             return Ok(depth);
         }
     }
@@ -158,11 +158,11 @@ fn line(figures: &Figures) -> String {
 }
 
 fn report(config: &Config, depth: usize, rounds: &[[Figures; 2]]) -> Outcome {
-    let mut is_void = false;
-    let State { tubes, blocked, apart, ready, .. } = config.crowd;
+    let mut is_unsaturated = false;
+    let State { tubes, blocked, ready_elsewhere, ready, .. } = config.background;
     let mut text = format!(
         "{} active connections, depth {depth}, put, reserve, delete; the crowd: {tubes} tubes with \
-         a delayed job, {blocked} blocked connections, {apart} ready jobs elsewhere and \
+         a delayed job, {blocked} blocked connections, {ready_elsewhere} ready jobs elsewhere and \
          {ready} behind \
          theirs\n",
         config.active
@@ -186,8 +186,8 @@ fn report(config: &Config, depth: usize, rounds: &[[Figures; 2]]) -> Outcome {
             busy.least * 100.0,
             busy.most * 100.0
         );
-        if busy.median < SATURATED {
-            is_void = true;
+        if busy.median < SATURATED_SHARE {
+            is_unsaturated = true;
             let _ = writeln!(text, "{name} VOID: the daemon's core was not saturated");
         }
     }
@@ -201,5 +201,5 @@ fn report(config: &Config, depth: usize, rounds: &[[Figures; 2]]) -> Outcome {
         ratio.least,
         ratio.most
     );
-    Outcome { text, is_void }
+    Outcome { text, is_unsaturated }
 }

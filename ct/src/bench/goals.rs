@@ -1,25 +1,25 @@
-//! What a comparison should come to, and whether it did: a file of goals, a line each.
+//! Goals of a comparison: a file with one goal in a line.
 //!
 //! ```text
 //! ROW | FIGURE | AGAINST | at least NUMBER      (or: at most NUMBER)
 //! ```
 //!
-//! ROW and FIGURE are names of the kept comparison. AGAINST is `other`, the second daemon; `bare`,
+//! ROW and FIGURE are names in the saved comparison. AGAINST is `other`, the second daemon; `bare`,
 //! the bare responder; `row NAME`, the first daemon's own figure in that row, measured in turn with
 //! this one; or `-`, and then the figure itself counts. Empty lines and those that begin with `#`
-//! are left out.
+//! are ignored.
 
 use std::fmt::Write as _;
 
 use super::compare::{Outcome, Row};
 use super::report::{Report, number};
 
-/// How far behind its goal a figure may fall before that is a failure: machines are noisy.
-const SLACK: f64 = 0.15;
+/// A goal may be missed by this share before it counts as missed, because measurements vary.
+const SLACK_SHARE: f64 = 0.15;
 
-/// What a figure is set against.
+/// What a figure is divided by.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Against {
+enum Reference {
     Other,
     Bare,
     Row(String),
@@ -31,7 +31,7 @@ enum Against {
 struct Goal {
     row: String,
     figure: String,
-    against: Against,
+    reference: Reference,
     at_least: bool,
     bound: f64,
 }
@@ -41,17 +41,17 @@ struct Goal {
 pub struct Verdict {
     /// A line for each goal.
     pub text: String,
-    /// How many goals were missed by more than the slack, or could not be looked at.
-    pub far: usize,
+    /// Goals that were missed by more than the slack, or whose figure is missing.
+    pub missed: usize,
 }
 
-/// Judges a kept comparison by a file of goals.
+/// Compares a saved comparison with a file of goals.
 ///
 /// # Errors
 ///
-/// Fails where a line of the file makes no sense.
-pub fn judge(report: &Report, goals: &str) -> Result<Verdict, String> {
-    let mut verdict = Verdict { text: String::new(), far: 0 };
+/// Fails if a line of the file cannot be parsed.
+pub fn evaluate(report: &Report, goals: &str) -> Result<Verdict, String> {
+    let mut verdict = Verdict { text: String::new(), missed: 0 };
     for line in goals.lines().map(str::trim) {
         if line.is_empty() || line.starts_with('#') {
             continue;
@@ -59,9 +59,9 @@ pub fn judge(report: &Report, goals: &str) -> Result<Verdict, String> {
         let goal = Goal::parse(line).ok_or_else(|| format!("no goal: {line}"))?;
         let (word, value) = match goal.value(report) {
             None => ("MISSING", String::new()),
-            Some(value) => (goal.word(value), number(value)),
+            Some(value) => (goal.rating(value), number(value)),
         };
-        verdict.far += usize::from(matches!(word, "MISSING" | "FAR"));
+        verdict.missed += usize::from(matches!(word, "MISSING" | "FAR"));
         let _ = writeln!(verdict.text, "{word:8} {value:>10}  {line}");
     }
     Ok(verdict)
@@ -70,17 +70,17 @@ pub fn judge(report: &Report, goals: &str) -> Result<Verdict, String> {
 impl Goal {
     fn parse(line: &str) -> Option<Self> {
         let mut parts = line.split('|').map(str::trim);
-        let (row, figure, against, bound) =
+        let (row, figure, reference, bound) =
             (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
         let (least, most) = (bound.strip_prefix("at least "), bound.strip_prefix("at most "));
         Some(Self {
             row: row.to_owned(),
             figure: figure.to_owned(),
-            against: match against {
-                "other" => Against::Other,
-                "bare" => Against::Bare,
-                "-" => Against::Nothing,
-                other => Against::Row(other.strip_prefix("row ")?.to_owned()),
+            reference: match reference {
+                "other" => Reference::Other,
+                "bare" => Reference::Bare,
+                "-" => Reference::Nothing,
+                other => Reference::Row(other.strip_prefix("row ")?.to_owned()),
             },
             at_least: least.is_some(),
             bound: least.or(most)?.parse().ok()?,
@@ -93,20 +93,20 @@ impl Goal {
         let own = row.results.first()?;
         let ratio = |other: &Outcome| own.ratio_to(other, &self.figure).map(|ratio| ratio.median);
         let median = |row: &Row| Some(row.results.first()?.spread(&self.figure)?.median);
-        match &self.against {
-            Against::Other => ratio(row.results.get(1)?),
-            Against::Bare => ratio(row.results.iter().find(|result| result.label == "bare")?),
-            Against::Row(name) => ratio(row.base.as_ref().filter(|base| base.label == *name)?),
-            Against::Nothing => median(row),
+        match &self.reference {
+            Reference::Other => ratio(row.results.get(1)?),
+            Reference::Bare => ratio(row.results.iter().find(|result| result.label == "bare")?),
+            Reference::Row(name) => ratio(row.base.as_ref().filter(|base| base.label == *name)?),
+            Reference::Nothing => median(row),
         }
     }
 
-    fn word(&self, value: f64) -> &'static str {
-        let met = |bound: f64| if self.at_least { value >= bound } else { value <= bound };
-        let slack = if self.at_least { 1.0 / (1.0 + SLACK) } else { 1.0 + SLACK };
-        if met(self.bound) {
+    fn rating(&self, value: f64) -> &'static str {
+        let is_met = |bound: f64| if self.at_least { value >= bound } else { value <= bound };
+        let slack = if self.at_least { 1.0 / (1.0 + SLACK_SHARE) } else { 1.0 + SLACK_SHARE };
+        if is_met(self.bound) {
             "met"
-        } else if met(self.bound * slack) {
+        } else if is_met(self.bound * slack) {
             "short"
         } else {
             "FAR"
@@ -133,13 +133,13 @@ mod tests {
     fn words(goals: &str) -> (Vec<String>, usize) {
         let rows = vec![row("a", [30.0, 20.0, 40.0]), row("b", [15.0, 1.0, 1.0])];
         let report = Report { rows, ..Report::default() };
-        let verdict = judge(&report, goals).unwrap();
+        let verdict = evaluate(&report, goals).unwrap();
         let word = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
-        (verdict.text.lines().map(word).collect(), verdict.far)
+        (verdict.text.lines().map(word).collect(), verdict.missed)
     }
 
     #[test]
-    fn a_figure_is_set_against_what_the_line_says() {
+    fn a_figure_is_divided_by_the_reference_of_its_goal() {
         let goals = "\
             # comment\n\na | rate | other | at least 1.5\na | rate | bare | at most 0.75\n\
             a | rate | row b | at least 2\nb | rate | - | at most 15\n";
@@ -158,9 +158,9 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_meaning_is_an_error() {
+    fn an_invalid_line_is_an_error() {
         for line in ["a", "a | rate | other | 5", "a | rate | them | at least 5"] {
-            assert!(judge(&Report::default(), line).is_err(), "{line}");
+            assert!(evaluate(&Report::default(), line).is_err(), "{line}");
         }
     }
 }

@@ -1,35 +1,35 @@
-//! What connections are told to do: how many, how often, which commands, and for how long.
+//! Groups of connections: how many, which commands, how often, and for how long.
 
 use std::time::Duration;
 
 use super::op::Op;
 use super::reader::Body;
 
-/// Connections that all do the same.
+/// Connections with the same cycle.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// How many.
+    /// The number of connections.
     pub connections: usize,
-    /// How many commands each has under way.
+    /// Commands in flight on each.
     pub depth: usize,
-    /// What each repeats.
+    /// The commands that each repeats.
     pub cycle: Vec<Op>,
-    /// What its jobs hold.
+    /// The body of the jobs.
     pub body: Body,
-    /// Which tubes it uses and watches.
+    /// The tubes that each uses and watches.
     pub tubes: Tubes,
-    /// How many jobs each reserves beforehand; its cycles act on these.
+    /// Jobs that each reserves beforehand and uses in its cycles.
     pub hold: u64,
     /// Whether its `reserve` may wait for other connections' jobs, as a worker's does.
     pub waits: bool,
     /// When its cycles begin.
     pub pacing: Pacing,
-    /// Whether its replies count among the latencies.
+    /// Whether its latencies are recorded.
     pub timed: bool,
 }
 
 impl Group {
-    /// Makes a group in closed loop that uses and watches `default`.
+    /// Makes a closed-loop group that uses and watches `default`.
     pub fn new(connections: usize, depth: usize, cycle: &[Op], body: Body) -> Self {
         Self {
             connections,
@@ -53,43 +53,43 @@ impl Group {
 /// When the cycles of a group begin.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pacing {
-    /// Each connection begins one when it has ended one.
+    /// On each connection, when the cycle before has ended.
     Closed,
-    /// So many a second, by all connections together, at fixed times.
+    /// At fixed times; cycles a second, of all connections together.
     Open(f64),
-    /// One when a worker has ended one.
+    /// When a worker has completed a cycle.
     Paired,
 }
 
 /// Which tubes a connection uses and watches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tubes {
-    /// `default`, as each connection does at first.
+    /// `default` alone.
     Default,
-    /// One of this name.
+    /// This tube alone.
     Named(String),
-    /// One of its own.
+    /// A tube for each connection.
     Own,
-    /// `default`, and so many more are watched.
+    /// `default` is used; this many further tubes are watched.
     Many(u64),
 }
 
-/// How long a run goes on: no cycle begins when either is over.
+/// The limits of a run: no cycle begins after either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Until {
-    /// This time has passed.
+    /// The duration.
     pub time: Duration,
-    /// So many cycles have begun, a batch counted by its commands.
+    /// The number of cycles; a batch counts by its commands.
     pub cycles: u64,
 }
 
 impl Until {
-    /// Goes on for so long.
+    /// Limits a run by time.
     pub fn time(time: Duration) -> Self {
         Self { time, cycles: u64::MAX }
     }
 
-    /// Goes on until so many cycles have begun, and not longer than a minute.
+    /// Limits a run by cycles, and to a minute.
     pub fn cycles(cycles: u64) -> Self {
         Self { time: Duration::from_secs(60), cycles }
     }

@@ -1,16 +1,16 @@
 //! The load: many connections on one event loop, each repeating its cycle of commands.
 //!
-//! A connection sends a batch (its depth in commands of one kind), waits for all replies, and goes
-//! on to the next command of its cycle with the ids it got.
+//! A connection sends a batch (its depth in commands of one kind), waits for all replies, and
+//! continues with the next command of its cycle and the ids it got.
 //!
-//! In closed loop a cycle follows the one before at once, and the daemon sets the pace. In open
-//! loop cycles begin at fixed times whether or not the daemon keeps up; one that finds no free
-//! connection waits for it, and its latency counts from the time it should have been sent. Paired
-//! connections put a job whenever a worker has finished one, so that as many jobs are under way as
-//! there are producers.
+//! In a closed loop a cycle follows the one before at once, and the daemon sets the pace. In an
+//! open loop cycles begin at fixed times, even if the daemon is late. A cycle that finds no free
+//! connection waits for one, and its latency counts from the intended time. Paired connections put
+//! a job whenever a worker has completed one, so that as many jobs are in flight as there are
+//! producers.
 //!
-//! The loop is mio's: the daemon's own dependency, safe, and no more than epoll underneath.
-//! Readiness is edge-triggered; a short read means that the socket is empty.
+//! The event loop is mio's, as in the daemon. Readiness is edge-triggered; a short read means that
+//! the socket is empty.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,22 +21,22 @@ use hdrhistogram::Histogram;
 use mio::{Events, Interest, Poll, Token};
 
 use super::connection::{Connection, Plan, Run};
-use super::feeder::Feeder;
 use super::group::{Group, Pacing, Tubes, Until};
 use super::reader::Kind;
+use super::setup::SetupClient;
 
-/// How long a daemon may be silent while a reply is due.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// How long nothing must happen before workers are believed to have nothing left to do.
-const SILENCE: Duration = Duration::from_millis(20);
-/// How long it may take until all connections are made and hold what they are to hold.
-const PREPARATION: Duration = Duration::from_secs(60);
-/// How much is read at a time.
+/// Time limit of a reply.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
+/// If nothing comes for this long, workers have nothing left to do.
+const IDLE_TIME: Duration = Duration::from_millis(20);
+/// Time limit for connecting all groups and reserving their jobs.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
+/// The most bytes of one read.
 const READ_BYTES: usize = 256 * 1024;
-/// The longest latency that is told apart, in nanoseconds.
-pub(super) const LATENCY_LIMIT: u64 = 120_000_000_000;
+/// The longest latency that is recorded, in nanoseconds.
+pub(super) const LATENCY_MAX_NS: u64 = 120_000_000_000;
 
-/// Connections to one daemon, ready to run again and again.
+/// Connections to one daemon; may run several times.
 #[derive(Debug)]
 pub struct Load {
     poll: Poll,
@@ -47,19 +47,19 @@ pub struct Load {
     buffer: Vec<u8>,
     epoch: Instant,
     run: Run,
-    /// See [`Load::keep_awake`].
-    is_kept_awake: bool,
+    /// See [`Load::busy_poll`].
+    busy_polls: bool,
 }
 
-/// What a run counted.
+/// The counters of a run.
 pub struct Tally {
-    /// Replies that came.
+    /// Replies.
     pub commands: u64,
-    /// Cycles that were completed, times depth.
+    /// Completed cycles times depth.
     pub cycles: u64,
     /// From the first command to the last reply.
     pub wall: Duration,
-    /// How late each reply came, in nanoseconds.
+    /// Latency of each reply, in nanoseconds.
     pub latency: Histogram<u64>,
     /// From the intended `put` of each stamped job to its `RESERVED`, in nanoseconds.
     pub sojourn: Histogram<u64>,
@@ -73,9 +73,10 @@ impl fmt::Debug for Tally {
 }
 
 impl Tally {
-    /// Has counted nothing yet.
+    /// Makes counters of zero.
     pub(super) fn new() -> Self {
-        let histogram = || Histogram::new_with_max(LATENCY_LIMIT, 3).expect("three digits fit");
+        let histogram =
+            || Histogram::new_with_max(LATENCY_MAX_NS, 3).expect("three digits are valid");
         let (latency, sojourn) = (histogram(), histogram());
         Self { commands: 0, cycles: 0, wall: Duration::ZERO, latency, sojourn }
     }
@@ -84,20 +85,20 @@ impl Tally {
 impl Load {
     /// Connects all groups to a daemon and brings each connection to the start of its cycle.
     ///
-    /// `bare` says that it is the bare responder, which answers every line with `INSERTED 1`.
+    /// `bare` means the bare responder, which answers every line with `INSERTED 1`.
     pub fn connect(address: &str, groups: &[Group], bare: bool, seed: u64) -> io::Result<Self> {
         let poll = Poll::new()?;
-        let deadline = Instant::now() + PREPARATION;
+        let deadline = Instant::now() + SETUP_TIMEOUT;
         let mut connections = Vec::new();
         for (plan, group) in groups.iter().enumerate() {
             for number in 0..group.connections {
-                let mut feeder = Feeder::connect(address, group.body.clone())?;
-                feeder.set_deadline(deadline);
-                let held = if bare { Vec::new() } else { prepare(&mut feeder, group, number)? };
+                let mut client = SetupClient::connect(address, group.body.clone())?;
+                client.set_deadline(deadline);
+                let held = if bare { Vec::new() } else { prepare(&mut client, group, number)? };
                 if bare || group.tubes == Tubes::Default {
-                    be_accepted(&mut feeder, number, bare)?;
+                    wait_until_accepted(&mut client, number, bare)?;
                 }
-                connections.push(Connection::new(feeder.into_stream(), plan, group, held)?);
+                connections.push(Connection::new(client.into_stream(), plan, group, held)?);
             }
         }
         for (index, connection) in connections.iter_mut().enumerate() {
@@ -113,14 +114,14 @@ impl Load {
             buffer: vec![0; READ_BYTES],
             epoch: Instant::now(),
             run: Run::new(seed),
-            is_kept_awake: false,
+            busy_polls: false,
         })
     }
 
-    /// Runs until time is up and all cycles are complete, and returns what was counted.
+    /// Runs until a limit is reached and all cycles are complete, and returns the counters.
     ///
-    /// An error if the daemon answers anything unexpected, is silent, or cannot end its cycles in
-    /// time; the load is of no use after that.
+    /// An error if a reply is unexpected or missing, or if cycles do not end in time; the load
+    /// cannot be used after that.
     pub fn run(&mut self, until: Until) -> io::Result<Tally> {
         let start = self.now();
         self.run.begin(until, start);
@@ -134,45 +135,44 @@ impl Load {
             if !self.run.stopping {
                 self.begin_due(now)?;
             } else if self.run.active == 0 {
-                if !self.has_workers() || self.is_silent()? {
+                if !self.has_workers() || self.is_idle()? {
                     break;
                 }
                 continue;
-            } else if now > end + nanoseconds(PATIENCE) * 2 {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, self.missing()));
+            } else if now > end + nanoseconds(REPLY_TIMEOUT) * 2 {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, self.silence_message()));
             }
-            self.turn(now)?;
+            self.poll_once(now)?;
         }
         let mut tally = std::mem::replace(&mut self.run.tally, Tally::new());
         tally.wall = Duration::from_nanos(self.run.last.saturating_sub(start));
         Ok(tally)
     }
 
-    /// From now on the load's core never sleeps while it waits for replies. On a machine that is
-    /// otherwise quiet a sleeping core is slow to wake, and a daemon cannot be kept busy by
-    /// somebody who is always late.
-    pub fn keep_awake(&mut self) {
-        self.is_kept_awake = true;
+    /// Makes the load's core poll without sleeping from now on. On a quiet machine a sleeping core
+    /// wakes slowly, and a load that is always late cannot saturate a daemon.
+    pub fn busy_poll(&mut self) {
+        self.busy_polls = true;
     }
 
-    /// Waits for readiness once and serves what is ready.
-    fn turn(&mut self, now: u64) -> io::Result<()> {
+    /// Polls once and serves the ready connections.
+    fn poll_once(&mut self, now: u64) -> io::Result<()> {
         let next = self.time_to_next(now);
-        if self.is_kept_awake {
+        if self.busy_polls {
             let asked = nanoseconds(self.epoch.elapsed());
-            while self.events.is_empty() && self.now() < asked + nanoseconds(PATIENCE) {
+            while self.events.is_empty() && self.now() < asked + nanoseconds(REPLY_TIMEOUT) {
                 self.poll.poll(&mut self.events, Some(Duration::ZERO))?;
             }
             let served = self.serve();
             self.events.clear();
             return served;
         }
-        match self.poll.poll(&mut self.events, Some(next.unwrap_or(PATIENCE))) {
+        match self.poll.poll(&mut self.events, Some(next.unwrap_or(REPLY_TIMEOUT))) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
             result => result?,
         }
         if self.events.is_empty() && next.is_none() {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, self.missing()));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, self.silence_message()));
         }
         self.serve()
     }
@@ -196,7 +196,7 @@ impl Load {
         Ok(())
     }
 
-    /// Begins a cycle on each connection, but for those of open loops and workers that wait.
+    /// Begins a cycle on each connection, except in open loops and on workers that wait.
     fn begin_cycles(&mut self, now: u64) -> io::Result<()> {
         for (queue, plan) in self.queues.iter_mut().zip(&self.plans) {
             queue.begin(plan.group.pacing, now);
@@ -213,7 +213,7 @@ impl Load {
         Ok(())
     }
 
-    /// Begins the cycles whose time has come, or whose worker is free again.
+    /// Begins the cycles that are due, or whose worker is free again.
     fn begin_due(&mut self, now: u64) -> io::Result<()> {
         for (queue, plan) in self.queues.iter_mut().zip(&self.plans) {
             while self.run.cycles_left > 0 {
@@ -230,8 +230,8 @@ impl Load {
         Ok(())
     }
 
-    /// Returns how long the loop may sleep until the next intended time, if there is one. Close to
-    /// it the loop does not sleep: the kernel would wake it too late.
+    /// Returns how long the loop may sleep until the next intended time, if there is one. Shortly
+    /// before it the loop spins, because the kernel would wake it too late.
     fn time_to_next(&self, now: u64) -> Option<Duration> {
         let queues = self.queues.iter().filter(|queue| !queue.free.is_empty());
         let schedules = queues.filter_map(|queue| queue.schedule.as_ref());
@@ -245,9 +245,9 @@ impl Load {
         self.plans.iter().any(|plan| plan.group.waits)
     }
 
-    /// Says whether all workers wait and nothing comes any more; serves what does come.
-    fn is_silent(&mut self) -> io::Result<bool> {
-        self.poll.poll(&mut self.events, Some(SILENCE))?;
+    /// Tells whether all workers wait and no reply comes any more; serves what does come.
+    fn is_idle(&mut self) -> io::Result<bool> {
+        self.poll.poll(&mut self.events, Some(IDLE_TIME))?;
         let silent = self.events.is_empty();
         self.serve()?;
         let waits = |connection: &Connection| {
@@ -257,7 +257,7 @@ impl Load {
         Ok(silent && self.connections.iter().all(waits))
     }
 
-    fn missing(&self) -> String {
+    fn silence_message(&self) -> String {
         let awaited: usize = self.connections.iter().map(|connection| connection.awaited).sum();
         format!("the daemon is silent while {awaited} replies are due")
     }
@@ -267,19 +267,19 @@ impl Load {
     }
 }
 
-/// Connections of a group that may not begin a cycle at once.
+/// The free connections of a group.
 #[derive(Debug)]
 struct Queue {
-    /// Those that are between two cycles.
+    /// Those between two cycles.
     free: VecDeque<usize>,
-    /// When the cycles are to begin, in an open loop.
+    /// When cycles begin, in an open loop.
     schedule: Option<Schedule>,
 }
 
-/// When the cycles of an open loop are to begin.
+/// When the cycles of an open loop begin.
 #[derive(Debug)]
 struct Schedule {
-    /// In nanoseconds of the load's clock; a fraction, so that rates are exact over time.
+    /// In nanoseconds of the load's clock. A float, so that rates are exact over time.
     next: f64,
     interval: f64,
 }
@@ -297,7 +297,7 @@ impl Queue {
         };
     }
 
-    /// Takes the connection for a cycle of an open loop that is due, and the time it was due.
+    /// Takes a free connection for a due cycle, with the time at which it was due.
     fn next_due(&mut self, now: u64) -> Option<(usize, u64)> {
         let schedule = self.schedule.as_mut()?;
         let intended = Some(schedule.next_at()).filter(|&next| next <= now)?;
@@ -319,27 +319,27 @@ impl Schedule {
     }
 }
 
-/// Sends what a connection of the group says before its cycles; returns the ids of held jobs.
-fn prepare(feeder: &mut Feeder, group: &Group, number: usize) -> io::Result<Vec<u64>> {
+/// Prepares a connection of the group; returns the ids of its held jobs.
+fn prepare(client: &mut SetupClient, group: &Group, number: usize) -> io::Result<Vec<u64>> {
     match &group.tubes {
         Tubes::Default => {}
-        Tubes::Named(tube) => feeder.enter(tube)?,
-        Tubes::Own => feeder.enter(&format!("own-{number}"))?,
+        Tubes::Named(tube) => client.switch_to_tube(tube)?,
+        Tubes::Own => client.switch_to_tube(&format!("own-{number}"))?,
         Tubes::Many(tubes) => {
             let watch = |index, out: &mut Vec<u8>| {
                 let _ = write!(out, "watch many-{index}\r\n");
             };
-            feeder.send(*tubes, Kind::Watching, watch, |_| ())?;
+            client.send(*tubes, Kind::Watching, watch, |_| ())?;
         }
     }
-    feeder.reserve(group.hold)
+    client.reserve(group.hold)
 }
 
-/// Waits now and then until the daemon has accepted what was connected so far, before its backlog
-/// of connections overflows.
-fn be_accepted(feeder: &mut Feeder, number: usize, bare: bool) -> io::Result<()> {
+/// Waits at every hundredth connection until the daemon has accepted those so far, before its
+/// backlog overflows.
+fn wait_until_accepted(client: &mut SetupClient, number: usize, bare: bool) -> io::Result<()> {
     let kind = if bare { Kind::Inserted } else { Kind::Using };
-    if number % 100 == 99 { feeder.command("use default\r\n", kind) } else { Ok(()) }
+    if number % 100 == 99 { client.command("use default\r\n", kind) } else { Ok(()) }
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
@@ -347,158 +347,4 @@ fn nanoseconds(duration: Duration) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::VecDeque;
-    use std::io::{BufRead, BufReader, Write};
-    use std::net::{TcpListener, TcpStream};
-    use std::sync::{Arc, Condvar, Mutex};
-    use std::thread;
-
-    use super::super::op::{Op, Priority};
-    use super::super::reader::Body;
-    use super::*;
-
-    const PUT: Op = Op::Put { priority: Priority::Fixed(0), delay: 0 };
-
-    /// Jobs of a daemon that can do just what these tests need.
-    #[derive(Default)]
-    struct Jobs {
-        state: Mutex<Shelf>,
-        filled: Condvar,
-    }
-
-    /// How many jobs were ever put, and those that are ready, with their CR LF.
-    type Shelf = (u64, VecDeque<(u64, Vec<u8>)>);
-
-    /// Starts it; `change` may spoil a reply, or hold it back.
-    fn daemon(change: fn(u64, &mut Vec<u8>)) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let jobs = Arc::new(Jobs::default());
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let jobs = Arc::clone(&jobs);
-                thread::spawn(move || serve(stream.unwrap(), &jobs, change));
-            }
-        });
-        address
-    }
-
-    fn serve(stream: TcpStream, jobs: &Jobs, change: fn(u64, &mut Vec<u8>)) -> Option<()> {
-        stream.set_nodelay(true).ok()?;
-        let mut input = BufReader::new(stream);
-        for count in 0.. {
-            let mut line = String::new();
-            input.read_line(&mut line).ok().filter(|&length| length > 0)?;
-            let mut words = line.split_whitespace();
-            let mut reply = match words.next()? {
-                "put" => {
-                    let mut body = String::new();
-                    input.read_line(&mut body).ok()?;
-                    let mut state = jobs.state.lock().unwrap();
-                    state.0 += 1;
-                    let id = state.0;
-                    state.1.push_back((id, body.into_bytes()));
-                    jobs.filled.notify_one();
-                    format!("INSERTED {id}\r\n").into_bytes()
-                }
-                "reserve" => {
-                    let mut state = jobs.state.lock().unwrap();
-                    while state.1.is_empty() {
-                        state = jobs.filled.wait(state).unwrap();
-                    }
-                    let (id, body) = state.1.pop_front()?;
-                    let head = format!("RESERVED {id} {}\r\n", body.len() - 2);
-                    [head.as_bytes(), &body].concat()
-                }
-                "touch" => b"TOUCHED\r\n".to_vec(),
-                _ => b"DELETED\r\n".to_vec(),
-            };
-            change(count, &mut reply);
-            input.get_mut().write_all(&reply).ok()?;
-        }
-        None
-    }
-
-    fn load(address: &str, groups: &[Group]) -> Load {
-        Load::connect(address, groups, false, 1).unwrap()
-    }
-
-    #[test]
-    fn every_reply_is_counted_and_nothing_is_left_behind() {
-        let address = daemon(|_, _| ());
-        for depth in [1, 7, 64] {
-            let cycle = Group::new(3, depth, &[PUT, Op::Reserve, Op::Delete], Body::plain(100));
-            let mut load = load(&address, &[cycle]);
-            for _ in 0..2 {
-                let tally = load.run(Until::cycles(500)).unwrap();
-                assert!(tally.cycles >= 500, "{tally:?}");
-                assert_eq!(tally.commands, 3 * tally.cycles);
-                assert_eq!(tally.latency.len(), tally.commands);
-            }
-        }
-    }
-
-    #[test]
-    fn as_many_jobs_are_under_way_as_there_are_producers() {
-        let address = daemon(|_, _| ());
-        let put = Group::new(4, 1, &[PUT], Body::stamped(0));
-        let producers = Group { pacing: Pacing::Paired, ..put };
-        let mut load = load(&address, &[Group::workers(6, Body::stamped(0)), producers]);
-        for _ in 0..2 {
-            let tally = load.run(Until::cycles(300)).unwrap();
-            assert_eq!(tally.commands, 3 * 300, "each job is put, reserved and deleted");
-            assert_eq!(tally.sojourn.len(), 300);
-        }
-    }
-
-    #[test]
-    fn a_stall_counts_for_all_that_should_have_been_sent_meanwhile() {
-        // The daemon sleeps 100 ms once. With 1,000 cycles a second and a single connection, a
-        // hundred of them are late, and a load that waits politely would have seen only one.
-        let address = daemon(|count, _| {
-            if count == 50 {
-                thread::sleep(Duration::from_millis(100));
-            }
-        });
-        let group = Group::new(1, 1, &[PUT], Body::plain(0));
-        let group = Group { pacing: Pacing::Open(1_000.0), ..group };
-        let tally = load(&address, &[group]).run(Until::cycles(500)).unwrap();
-        let late = tally.latency.count_between(20_000_000, LATENCY_LIMIT);
-        assert!(late >= 60, "only {late} were late");
-        // That it is not below the offered rate is a matter of the machine.
-        assert!(tally.wall > Duration::from_millis(400), "above the offered rate: {tally:?}");
-    }
-
-    #[test]
-    fn held_jobs_stay_with_their_connection() {
-        let address = daemon(|_, _| ());
-        let mut put = load(&address, &[Group::new(1, 10, &[PUT], Body::plain(8))]);
-        put.run(Until::cycles(30)).unwrap();
-        let ops = [Op::Touch, Op::Delete, PUT, Op::Reserve];
-        let group = Group { hold: 30, ..Group::new(1, 10, &ops, Body::plain(8)) };
-        let mut load = load(&address, &[group]);
-        load.run(Until::cycles(200)).unwrap();
-        assert_eq!(load.connections[0].held_ids(), (201..=230).collect::<Vec<u64>>());
-    }
-
-    #[test]
-    fn a_wrong_reply_ends_the_run() {
-        let spoil: [fn(u64, &mut Vec<u8>); 3] = [
-            |count, reply| {
-                if count == 5 {
-                    *reply = b"NOT_FOUND\r\n".to_vec();
-                }
-            },
-            |_, reply| reply.extend_from_slice(b"DELETED\r\n"),
-            |_, reply| reply.extend_from_slice(b"D"),
-        ];
-        for change in spoil {
-            let address = daemon(change);
-            let group = Group::new(1, 1, &[PUT, Op::Reserve, Op::Delete], Body::plain(8));
-            let result = Load::connect(&address, &[group], false, 1)
-                .and_then(|mut load| load.run(Until::cycles(50)));
-            assert!(result.is_err(), "{result:?}");
-        }
-    }
-}
+mod tests;

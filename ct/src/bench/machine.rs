@@ -1,4 +1,4 @@
-//! Describes the machine, for whoever reads the figures elsewhere.
+//! Describes the machine for the report.
 
 use std::fs;
 

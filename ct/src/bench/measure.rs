@@ -1,4 +1,4 @@
-//! What a run costs the two sides: CPU time, waiting for a core, memory.
+//! The cost of a run on both sides: CPU time, waiting for a core, memory.
 
 use std::fs;
 use std::io;
@@ -9,22 +9,22 @@ use super::group::Until;
 use super::load::{Load, Tally};
 use crate::{Daemon, Program, os};
 
-/// A share of a core from which a side counts as saturated.
-pub const SATURATED: f64 = 0.9;
+/// The share of a core from which a side counts as saturated.
+pub const SATURATED_SHARE: f64 = 0.9;
 
-/// The two cores that daemon and load are kept on, if the machine has two.
+/// The two cores of daemon and load, if the machine has two.
 #[derive(Debug, Clone, Copy)]
 pub struct Cores {
-    /// How many this process may use.
+    /// Cores that this process may use.
     pub count: usize,
-    /// How many files each process may open.
+    /// Files that each process may open.
     pub open_files: usize,
     split: Option<(usize, usize)>,
 }
 
 impl Cores {
-    /// Takes the first two cores this process may use, and moves it to the second; also lets it,
-    /// and the daemons it will start, open as many files as the system allows.
+    /// Pins this process to the second of its cores; daemons get the first. Raises the limit on
+    /// open files of this process and of the daemons it will start.
     pub fn take() -> io::Result<Self> {
         let open_files = usize::try_from(os::raise_open_files()?).unwrap_or(usize::MAX);
         let cores = os::cores()?;
@@ -33,12 +33,12 @@ impl Cores {
             _ => None,
         };
         if let Some((_, load)) = split {
-            os::stay_on(load)?;
+            os::pin_to_core(load)?;
         }
         Ok(Self { count: cores.len(), open_files, split })
     }
 
-    /// Says whether daemon and load have a core each.
+    /// Tells whether daemon and load have a core each.
     pub fn are_split(self) -> bool {
         self.split.is_some()
     }
@@ -48,14 +48,14 @@ impl Cores {
         let Some((daemon, load)) = self.split else {
             return program.start(flags);
         };
-        os::stay_on(daemon)?;
+        os::pin_to_core(daemon)?;
         let started = program.start(flags);
-        os::stay_on(load)?;
+        os::pin_to_core(load)?;
         started
     }
 }
 
-/// What one process has used of the machine.
+/// CPU use of one process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time of all its threads.
@@ -65,7 +65,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Reads what a process has used since it began.
+    /// Reads the CPU use of a process since it began.
     pub fn of(pid: u32) -> io::Result<Self> {
         Ok(Self { cpu: os::cpu_time(pid)?, waited: waited(pid).unwrap_or_default() })
     }
@@ -76,21 +76,21 @@ impl Usage {
     }
 }
 
-/// What one run gave.
+/// The figures of one run.
 #[derive(Debug)]
 pub struct Figures {
-    /// What the load counted.
+    /// The load's counters.
     pub tally: Tally,
-    /// What the daemon used.
+    /// The daemon's CPU use.
     pub daemon: Usage,
-    /// What the load used.
+    /// The load's CPU use.
     pub load: Usage,
-    /// Which share of the daemon's CPU time the kernel worked for it.
+    /// The kernel's share of the daemon's CPU time.
     pub system_share: f64,
 }
 
 impl Figures {
-    /// Runs the load and looks at the daemon of this process id, and at itself, before and after.
+    /// Runs the load and reads its own and the daemon's CPU use before and after.
     pub fn measure(load: &mut Load, pid: u32, until: Until) -> io::Result<Self> {
         let own = std::process::id();
         let (daemon_before, load_before) = (Usage::of(pid)?, Usage::of(own)?);
@@ -119,22 +119,22 @@ impl Figures {
         per(self.load.cpu, self.tally.commands)
     }
 
-    /// Returns which share of the time the daemon's core worked for it.
+    /// Returns the daemon's CPU time as a share of the run's time.
     pub fn daemon_busy(&self) -> f64 {
         share(self.daemon.cpu, self.tally.wall)
     }
 
-    /// Returns which share of the time the load's core worked for it.
+    /// Returns the load's CPU time as a share of the run's time.
     pub fn load_busy(&self) -> f64 {
         share(self.load.cpu, self.tally.wall)
     }
 
-    /// Returns which share of the time the daemon waited for its core because others had it.
+    /// Returns the share of time in which the daemon waited for its core because others had it.
     pub fn daemon_waited(&self) -> f64 {
         share(self.daemon.waited, self.tally.wall)
     }
 
-    /// Returns which share of the time the load waited for its core because others had it.
+    /// Returns the share of time in which the load waited for its core because others had it.
     pub fn load_waited(&self) -> f64 {
         share(self.load.waited, self.tally.wall)
     }
@@ -154,7 +154,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// Adds up how long the threads of a process stood in line for a core.
+/// Returns how long the threads of a process have waited for a core.
 fn waited(pid: u32) -> Option<Duration> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let waits = tasks.flatten().filter_map(|task| wait_of(&task.path().join("schedstat")));
@@ -166,13 +166,13 @@ fn wait_of(path: &Path) -> Option<Duration> {
     Some(Duration::from_nanos(text.split_whitespace().nth(1)?.parse().ok()?))
 }
 
-/// Returns the ticks a process has spent in its own code and in the kernel.
+/// Returns the ticks that a process has spent in user and in kernel mode.
 fn ticks(pid: u32) -> Option<(f64, f64)> {
     parse_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 fn parse_ticks(stat: &str) -> Option<(f64, f64)> {
-    // The name in parentheses may hold anything; utime and stime are fields 14 and 15.
+    // The name in parentheses may contain anything; utime and stime are fields 14 and 15.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(11);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))

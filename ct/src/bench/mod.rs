@@ -1,22 +1,22 @@
 //! The load generator: how fast any beanstalkd is, side by side with another.
 //!
 //! Reading order:
-//! - [`op`] has the commands and their bytes, [`reader`] the replies;
-//! - [`group`] says who repeats what, `connection` does it, and [`load`] is their event loop;
-//! - [`feeder`] and [`state`] bring a daemon into the state that is to be measured;
-//! - [`measure`] reads what a run cost either side, and `calls` counts system calls;
+//! - [`op`] has the commands and their bytes, [`reader`] parses the replies;
+//! - [`group`] describes connections, `connection` is one of them, and [`load`] is their event
+//!   loop;
+//! - [`setup`] and [`state`] bring a daemon into the state that is to be measured;
+//! - [`measure`] reads what a run cost either side, and `syscalls` counts system calls;
 //! - [`scenario`] lists the presets, and `special` runs those that are no repeated load;
-//! - [`target`] starts what is compared, [`compare`] takes turns, [`stats`] finds the middle;
-//! - [`report`] makes the table and the JSON, [`machine`] one line for both;
+//! - [`target`] starts the daemons, [`compare`] runs them in turn, [`stats`] has medians and
+//!   ratios;
+//! - [`report`] makes the table and the JSON, [`machine`] describes the machine;
 //! - [`run_file`] reads the table back from Markdown, and [`plot`] draws it;
-//! - [`goals`] says whether that is enough;
-//! - [`crowd`] compares a daemon with itself, alone and in a crowd.
+//! - [`goals`] compares the result with a file of goals;
+//! - [`crowd`] compares a daemon with itself, empty and crowded.
 
-mod calls;
 pub mod compare;
 mod connection;
 pub mod crowd;
-pub mod feeder;
 pub mod goals;
 pub mod group;
 pub mod load;
@@ -28,7 +28,9 @@ pub mod reader;
 pub mod report;
 pub mod run_file;
 pub mod scenario;
+pub mod setup;
 mod special;
 pub mod state;
 pub mod stats;
+mod syscalls;
 pub mod target;

@@ -1,12 +1,12 @@
-//! The commands a connection can be told to repeat, and their bytes.
+//! The commands of a cycle, and their bytes.
 
-use super::reader::{Body, Kind, STAMP_LENGTH};
+use super::reader::{Body, Kind, STAMP_BYTES};
 use crate::Prng;
 
 /// One command of a cycle.
 ///
-/// Commands that name a job take the ids that the last `put` or `reserve` of the cycle was
-/// answered with, or the ids of jobs that the connection holds.
+/// A command that names a job takes the id from the reply to the last `put` or `reserve` of the
+/// cycle, or the id of a job that the connection holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// `put` of the group's body.
@@ -16,7 +16,7 @@ pub enum Op {
         /// Its delay in seconds.
         delay: u32,
     },
-    /// `reserve`, which waits where there is no job.
+    /// `reserve`, which waits if no job is ready.
     Reserve,
     /// `delete` of a job of the cycle.
     Delete,
@@ -35,16 +35,16 @@ pub enum Op {
     Kick,
     /// `peek` of a job of the cycle.
     Peek,
-    /// `use` of one tube out of so many.
+    /// `use` of one tube out of this many.
     Use(u64),
-    /// `watch` of one tube out of so many.
+    /// `watch` of one tube out of this many.
     Watch(u64),
-    /// `stats-tube` of one tube out of so many.
+    /// `stats-tube` of one tube out of this many.
     StatsTube(u64),
     /// `ignore` of the tube that the same cycle has watched.
     Ignore,
-    /// A bare `reserve-with-timeout 0` that finds nothing.
-    ReserveNothing,
+    /// A `reserve-with-timeout 0` that finds no job.
+    ReserveEmpty,
 }
 
 /// How a priority is chosen.
@@ -52,9 +52,9 @@ pub enum Op {
 pub enum Priority {
     /// Always this one.
     Fixed(u32),
-    /// Any of 0 to 2^32 - 1, evenly.
+    /// Uniform from 0 to 2^32 - 1.
     Random,
-    /// Any number from the first to the second, evenly.
+    /// Uniform from the first to the second.
     Between(u32, u32),
 }
 
@@ -71,19 +71,19 @@ impl Priority {
     }
 }
 
-/// What an [`Op`] needs beside itself to become bytes.
+/// What an [`Op`] needs to become bytes.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     pub body: &'a Body,
     /// Time to run of each job, in seconds.
     pub ttr: u32,
-    /// When the command was to be sent, in nanoseconds of the load's own clock.
+    /// When the command should be sent, in nanoseconds of the load's clock.
     pub now: u64,
     pub prng: &'a mut Prng,
 }
 
 impl Op {
-    /// Finds a command by its word, with the usual numbers; `None` if it has no place in a cycle.
+    /// Finds a command by its word, with the usual numbers; `None` if it cannot be in a cycle.
     pub fn named(word: &str) -> Option<Self> {
         let priority = Priority::Fixed(10);
         Some(match word {
@@ -100,16 +100,16 @@ impl Op {
         })
     }
 
-    /// Says whether its bytes are the same each time, so that a batch can be made beforehand.
+    /// Tells whether its bytes are always the same, so that a batch can be prepared.
     pub(crate) fn is_constant(self, body: &Body) -> bool {
         match self {
             Self::Put { priority: Priority::Fixed(_), .. } => !body.stamped,
-            Self::Reserve | Self::Kick | Self::ReserveNothing => true,
+            Self::Reserve | Self::Kick | Self::ReserveEmpty => true,
             _ => false,
         }
     }
 
-    /// Returns what the daemon answers.
+    /// Returns the kind of the expected reply.
     pub fn answer(self) -> Kind {
         match self {
             Self::Put { .. } => Kind::Inserted,
@@ -123,21 +123,22 @@ impl Op {
             Self::Use(_) => Kind::Using,
             Self::Watch(_) | Self::Ignore => Kind::Watching,
             Self::StatsTube(_) => Kind::Ok,
-            Self::ReserveNothing => Kind::TimedOut,
+            Self::ReserveEmpty => Kind::TimedOut,
         }
     }
 
-    /// Says whether the answer's number is the id of a job of the cycle.
+    /// Tells whether the reply's number is the id of a job of the cycle.
     pub(crate) fn yields_id(self) -> bool {
         matches!(self, Self::Put { .. } | Self::Reserve)
     }
 
-    /// Appends the command's bytes. `slot` is the job's id, or is left behind for `ignore`.
+    /// Appends the command's bytes. `slot` is the job's id; `watch` stores its tube there for
+    /// `ignore`.
     pub(crate) fn encode(self, out: &mut Vec<u8>, slot: &mut u64, context: &mut Context<'_>) {
         match self {
             Self::Put { priority, delay } => put(out, priority, delay, context),
             Self::Reserve => out.extend_from_slice(b"reserve\r\n"),
-            Self::ReserveNothing => out.extend_from_slice(b"reserve-with-timeout 0\r\n"),
+            Self::ReserveEmpty => out.extend_from_slice(b"reserve-with-timeout 0\r\n"),
             Self::Kick => out.extend_from_slice(b"kick 1\r\n"),
             Self::Delete => numbered(out, b"delete ", *slot, b"\r\n"),
             Self::Touch => numbered(out, b"touch ", *slot, b"\r\n"),
@@ -171,7 +172,7 @@ fn put(out: &mut Vec<u8>, priority: Priority, delay: u32, context: &mut Context<
     let start = out.len();
     out.extend_from_slice(body);
     if context.body.stamped {
-        write_stamp(&mut out[start..start + STAMP_LENGTH], context.now);
+        write_stamp(&mut out[start..start + STAMP_BYTES], context.now);
     }
     out.extend_from_slice(b"\r\n");
 }
@@ -190,9 +191,9 @@ pub(crate) fn append_number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&digits[zeros..]);
 }
 
-/// Fills `place` with decimal digits, zeros first.
-fn write_stamp(place: &mut [u8], mut number: u64) {
-    for digit in place.iter_mut().rev() {
+/// Fills `digits` with a number in decimal and leading zeros.
+fn write_stamp(digits: &mut [u8], mut number: u64) {
+    for digit in digits.iter_mut().rev() {
         *digit = b"0123456789"[usize::try_from(number % 10).expect("a digit")];
         number /= 10;
     }

@@ -1,18 +1,18 @@
-//! Cuts what a daemon sends into replies and understands each of them.
+//! Parses and checks a daemon's replies.
 //!
-//! Bytes come in pieces of any size; a [`Reader`] keeps what a reply has begun with and nothing
-//! more, so ten thousand connections cost next to nothing and a large body is never gathered.
-//! Every reply is checked: its words, its numbers, its CR LF, and a reserved body byte for byte. A
-//! load generator that skips this measures a daemon that may be answering nonsense.
+//! Bytes come in pieces of any size. A [`Reader`] keeps only the incomplete beginning of a reply,
+//! so ten thousand connections need little memory, and a large body is never collected. Every reply
+//! is checked: words, numbers, CR LF, and a reserved body byte for byte. Otherwise the load would
+//! measure a daemon that may be answering nonsense.
 
 use std::fmt;
 
-/// The longest line a daemon sends, CR LF included.
-const LINE_LIMIT: usize = 224;
-/// How many bytes at the beginning of a body may hold the time it was sent.
-pub(crate) const STAMP_LENGTH: usize = 20;
+/// The longest line of a daemon, CR LF included.
+const LINE_MAX_BYTES: usize = 224;
+/// Bytes at the beginning of a body for the time it was sent.
+pub(crate) const STAMP_BYTES: usize = 20;
 
-/// What a reply says.
+/// The kind of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `INSERTED <id>`
@@ -21,7 +21,7 @@ pub enum Kind {
     Reserved,
     /// `FOUND <id> <bytes>` and the body.
     Found,
-    /// `OK <bytes>` and a body that is not looked into.
+    /// `OK <bytes>` and a body that is not checked.
     Ok,
     /// `DELETED`
     Deleted,
@@ -44,7 +44,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the fewest bytes such a reply can have, its body not counted.
+    /// Returns the fewest bytes of such a reply, without a body.
     pub fn least_bytes(self) -> usize {
         match self {
             Self::Reserved => "RESERVED 1 0\r\n\r\n".len(),
@@ -65,36 +65,36 @@ impl Kind {
     }
 }
 
-/// One reply, complete with its body.
+/// One reply, with its body complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply {
-    /// Which reply it is.
+    /// Its kind.
     pub kind: Kind,
-    /// The job id, or the count of `KICKED` and `WATCHING`; 0 where there is none.
+    /// The job id, or the count of `KICKED` and `WATCHING`; otherwise 0.
     pub number: u64,
-    /// The time the body was stamped with; 0 where it was not.
+    /// The time in the body's stamp; otherwise 0.
     pub stamp: u64,
 }
 
-/// A reply that no daemon may give.
+/// An invalid or unexpected reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Bad {
-    /// A line nobody would understand, or an error.
+pub enum ReplyError {
+    /// A line that is no valid reply, or an error reply.
     Line(String),
     /// A body of another length than was put.
     Length {
         /// The line that announced it.
         line: String,
-        /// What was put.
+        /// The length that was put.
         expected: usize,
     },
     /// A body with other bytes than were put.
     Body,
-    /// A body that CR LF does not follow.
+    /// A body without CR LF after it.
     End,
 }
 
-impl fmt::Display for Bad {
+impl fmt::Display for ReplyError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line(line) => write!(out, "the daemon answered {line:?}"),
@@ -107,42 +107,42 @@ impl fmt::Display for Bad {
     }
 }
 
-impl std::error::Error for Bad {}
+impl std::error::Error for ReplyError {}
 
-/// What jobs hold, so that what comes back can be compared.
+/// The expected body of all jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Body {
-    /// The bytes as they are put, but for the stamp.
+    /// The bytes as they are put, except for the stamp.
     pub bytes: Vec<u8>,
-    /// Whether the first 20 bytes tell when the job was sent.
+    /// Whether the first 20 bytes are the time at which the job was sent.
     pub stamped: bool,
 }
 
 impl Body {
-    /// Makes a body of so many equal bytes, which no line can be mistaken for.
+    /// Makes a body of `length` dots, which cannot be mistaken for a line.
     pub fn plain(length: usize) -> Self {
         Self { bytes: vec![b'.'; length], stamped: false }
     }
 
-    /// Makes a body that begins with the time of its sending; it is at least as long as that.
+    /// Makes a body that begins with the time of its sending; it is at least as long as the stamp.
     pub fn stamped(length: usize) -> Self {
-        Self { bytes: vec![b'.'; length.max(STAMP_LENGTH)], stamped: true }
+        Self { bytes: vec![b'.'; length.max(STAMP_BYTES)], stamped: true }
     }
 
     fn matches(&self, piece: &[u8], offset: usize) -> bool {
-        let free = if self.stamped { STAMP_LENGTH.saturating_sub(offset) } else { 0 };
+        let free = if self.stamped { STAMP_BYTES.saturating_sub(offset) } else { 0 };
         let free = free.min(piece.len());
         self.bytes[offset + free..offset + piece.len()] == piece[free..]
     }
 }
 
-/// Where in the stream of replies a connection is.
+/// The position of a connection in its stream of replies.
 #[derive(Debug, Default)]
 pub struct Reader {
     state: State,
-    /// The beginning of a line whose end has not come yet.
-    carry: Vec<u8>,
-    /// The beginning of a stamped body.
+    /// The beginning of an incomplete line.
+    partial_line: Vec<u8>,
+    /// The digits of a body's stamp so far.
     stamp: u64,
 }
 
@@ -152,7 +152,7 @@ enum State {
     Line,
     Body {
         reply: Reply,
-        /// How long the body is, without its CR LF.
+        /// The length of the body, without CR LF.
         length: usize,
         /// How much of body and CR LF has come.
         got: usize,
@@ -160,13 +160,13 @@ enum State {
 }
 
 impl Reader {
-    /// Takes the next reply from the front of `rest`; `None` if it is not complete yet, and then
-    /// everything is taken.
-    pub fn take(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Reply>, Bad> {
+    /// Takes the next reply from the front of `rest`. If it is incomplete, takes everything and
+    /// returns `None`.
+    pub fn take(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Reply>, ReplyError> {
         if matches!(self.state, State::Line) {
             match self.take_line(rest, body)? {
-                Some(Begun::Complete(reply)) => return Ok(Some(reply)),
-                Some(Begun::Body(reply, length)) => {
+                Some(ParsedLine::Complete(reply)) => return Ok(Some(reply)),
+                Some(ParsedLine::Body(reply, length)) => {
                     self.stamp = 0;
                     self.state = State::Body { reply, length, got: 0 };
                 }
@@ -176,40 +176,44 @@ impl Reader {
         self.take_body(rest, body)
     }
 
-    /// Says whether nothing of a reply has come.
+    /// Tells whether no part of a reply has come.
     pub fn is_between_replies(&self) -> bool {
-        matches!(self.state, State::Line) && self.carry.is_empty()
+        matches!(self.state, State::Line) && self.partial_line.is_empty()
     }
 
-    /// Returns how many bytes must still come, at the least, for a reply of at least so many.
-    pub fn still_to_come(&self, least: usize) -> usize {
+    /// Returns how many bytes must still come for a reply of at least `least` bytes.
+    pub fn missing_bytes(&self, least: usize) -> usize {
         match self.state {
-            State::Line => least.saturating_sub(self.carry.len()),
+            State::Line => least.saturating_sub(self.partial_line.len()),
             State::Body { length, got, .. } => length + 2 - got,
         }
     }
 
-    fn take_line(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Begun>, Bad> {
+    fn take_line(
+        &mut self,
+        rest: &mut &[u8],
+        body: &Body,
+    ) -> Result<Option<ParsedLine>, ReplyError> {
         let end = rest.iter().position(|&byte| byte == b'\n');
         let (piece, after) = rest.split_at(end.map_or(rest.len(), |end| end + 1));
         *rest = after;
-        if self.carry.len() + piece.len() > LINE_LIMIT {
-            return Err(bad(&[&self.carry, piece].concat()));
+        if self.partial_line.len() + piece.len() > LINE_MAX_BYTES {
+            return Err(bad(&[&self.partial_line, piece].concat()));
         }
         if end.is_none() {
-            self.carry.extend_from_slice(piece);
+            self.partial_line.extend_from_slice(piece);
             return Ok(None);
         }
-        if self.carry.is_empty() {
-            return begin(piece, body).map(Some);
+        if self.partial_line.is_empty() {
+            return parse_line(piece, body).map(Some);
         }
-        self.carry.extend_from_slice(piece);
-        let begun = begin(&self.carry, body);
-        self.carry.clear();
-        begun.map(Some)
+        self.partial_line.extend_from_slice(piece);
+        let parsed = parse_line(&self.partial_line, body);
+        self.partial_line.clear();
+        parsed.map(Some)
     }
 
-    fn take_body(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Reply>, Bad> {
+    fn take_body(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Reply>, ReplyError> {
         let State::Body { reply, length, got } = &mut self.state else {
             return Ok(None);
         };
@@ -217,11 +221,11 @@ impl Reader {
             let (piece, after) = rest.split_at(rest.len().min(*length - *got));
             if reply.kind.has_job_body() {
                 if !body.matches(piece, *got) {
-                    return Err(Bad::Body);
+                    return Err(ReplyError::Body);
                 }
-                if body.stamped && *got < STAMP_LENGTH {
-                    let digits = &piece[..piece.len().min(STAMP_LENGTH - *got)];
-                    self.stamp = append_digits(self.stamp, digits).ok_or(Bad::Body)?;
+                if body.stamped && *got < STAMP_BYTES {
+                    let digits = &piece[..piece.len().min(STAMP_BYTES - *got)];
+                    self.stamp = append_digits(self.stamp, digits).ok_or(ReplyError::Body)?;
                 }
             }
             *got += piece.len();
@@ -232,7 +236,7 @@ impl Reader {
                 return Ok(None);
             };
             if byte != b"\r\n"[*got - *length] {
-                return Err(Bad::End);
+                return Err(ReplyError::End);
             }
             *got += 1;
             *rest = after;
@@ -246,18 +250,18 @@ impl Reader {
     }
 }
 
-/// What a line turned out to be.
-enum Begun {
+/// The meaning of a line.
+enum ParsedLine {
     Complete(Reply),
     Body(Reply, usize),
 }
 
-/// Understands one line; the words are tried in the order of their frequency.
-fn begin(line: &[u8], body: &Body) -> Result<Begun, Bad> {
+/// Parses one line; the most frequent words are tried first.
+fn parse_line(line: &[u8], body: &Body) -> Result<ParsedLine, ReplyError> {
     let text = line.strip_suffix(b"\r\n").ok_or_else(|| bad(line))?;
     let word = text.iter().position(|&byte| byte == b' ').unwrap_or(text.len());
     let (word, rest) = text.split_at(word);
-    let complete = |kind, number| Ok(Begun::Complete(Reply { kind, number, stamp: 0 }));
+    let complete = |kind, number| Ok(ParsedLine::Complete(Reply { kind, number, stamp: 0 }));
     let bare = |kind| if rest.is_empty() { complete(kind, 0) } else { Err(bad(line)) };
     let counted = |kind| match rest.split_first().and_then(|(_, digits)| number(digits)) {
         Some(number) => complete(kind, number),
@@ -281,14 +285,14 @@ fn begin(line: &[u8], body: &Body) -> Result<Begun, Bad> {
             let length = rest.split_first().and_then(|(_, digits)| number(digits));
             let length = length.and_then(|length| usize::try_from(length).ok());
             let reply = Reply { kind: Kind::Ok, number: 0, stamp: 0 };
-            length.map(|length| Begun::Body(reply, length)).ok_or_else(|| bad(line))
+            length.map(|length| ParsedLine::Body(reply, length)).ok_or_else(|| bad(line))
         }
         _ => Err(bad(line)),
     }
 }
 
-/// Understands ` <id> <bytes>` of a reply that hands out a job.
-fn job(kind: Kind, line: &[u8], rest: &[u8], body: &Body) -> Result<Begun, Bad> {
+/// Parses ` <id> <bytes>` of a reply with a job.
+fn job(kind: Kind, line: &[u8], rest: &[u8], body: &Body) -> Result<ParsedLine, ReplyError> {
     let parts = rest.split_first().and_then(|(_, rest)| {
         let space = rest.iter().position(|&byte| byte == b' ')?;
         Some((number(&rest[..space])?, number(&rest[space + 1..])?))
@@ -296,16 +300,16 @@ fn job(kind: Kind, line: &[u8], rest: &[u8], body: &Body) -> Result<Begun, Bad> 
     let (id, length) = parts.ok_or_else(|| bad(line))?;
     if length != body.bytes.len() as u64 {
         let line = String::from_utf8_lossy(line).into_owned();
-        return Err(Bad::Length { line, expected: body.bytes.len() });
+        return Err(ReplyError::Length { line, expected: body.bytes.len() });
     }
-    Ok(Begun::Body(Reply { kind, number: id, stamp: 0 }, body.bytes.len()))
+    Ok(ParsedLine::Body(Reply { kind, number: id, stamp: 0 }, body.bytes.len()))
 }
 
-fn bad(line: &[u8]) -> Bad {
-    Bad::Line(String::from_utf8_lossy(line).into_owned())
+fn bad(line: &[u8]) -> ReplyError {
+    ReplyError::Line(String::from_utf8_lossy(line).into_owned())
 }
 
-/// Reads decimal digits and nothing else.
+/// Parses decimal digits and nothing else.
 fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() { None } else { append_digits(0, digits) }
 }
@@ -325,7 +329,7 @@ fn append_digits(mut number: u64, digits: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn read(chunks: &[&[u8]], body: &Body) -> Result<Vec<Reply>, Bad> {
+    fn read(chunks: &[&[u8]], body: &Body) -> Result<Vec<Reply>, ReplyError> {
         let mut reader = Reader::default();
         let mut replies = Vec::new();
         for chunk in chunks {
@@ -338,12 +342,12 @@ mod tests {
         Ok(replies)
     }
 
-    fn one(text: &str) -> Result<Reply, Bad> {
+    fn one(text: &str) -> Result<Reply, ReplyError> {
         read(&[text.as_bytes()], &Body::plain(3)).map(|replies| replies[0])
     }
 
     #[test]
-    fn every_reply_is_understood_however_it_is_cut() {
+    fn every_reply_is_parsed_however_it_is_split() {
         let stream: &[u8] = b"INSERTED 7\r\nRESERVED 18446744073709551615 3\r\n...\r\nDELETED\r\n\
             RELEASED\r\nTOUCHED\r\nBURIED\r\nKICKED\r\nKICKED 12\r\nWATCHING 2\r\nUSING a\r\n\
             PAUSED\r\nTIMED_OUT\r\nFOUND 5 3\r\n...\r\nOK 5\r\na\r\nb\n\r\n";
@@ -361,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_daemon_may_answer_ends_the_run() {
+    fn an_invalid_reply_is_an_error() {
         for line in [
             "OUT_OF_MEMORY\r\n",
             "NOT_FOUND\r\n",
@@ -377,14 +381,14 @@ mod tests {
             "RESERVED 1\r\n",
             "\r\n",
         ] {
-            assert_eq!(one(line), Err(Bad::Line(line.to_owned())));
+            assert_eq!(one(line), Err(ReplyError::Line(line.to_owned())));
         }
-        let endless = "x".repeat(LINE_LIMIT + 1);
-        assert_eq!(one(&endless), Err(Bad::Line(endless.clone())));
-        assert!(matches!(one("RESERVED 1 4\r\n"), Err(Bad::Length { expected: 3, .. })));
-        assert_eq!(one("RESERVED 1 3\r\n..x\r\n"), Err(Bad::Body));
-        assert_eq!(one("RESERVED 1 3\r\n...\n\r"), Err(Bad::End));
-        assert_eq!(one("RESERVED 1 3\r\n...\rx"), Err(Bad::End));
+        let endless = "x".repeat(LINE_MAX_BYTES + 1);
+        assert_eq!(one(&endless), Err(ReplyError::Line(endless.clone())));
+        assert!(matches!(one("RESERVED 1 4\r\n"), Err(ReplyError::Length { expected: 3, .. })));
+        assert_eq!(one("RESERVED 1 3\r\n..x\r\n"), Err(ReplyError::Body));
+        assert_eq!(one("RESERVED 1 3\r\n...\n\r"), Err(ReplyError::End));
+        assert_eq!(one("RESERVED 1 3\r\n...\rx"), Err(ReplyError::End));
     }
 
     #[test]
@@ -397,9 +401,9 @@ mod tests {
             assert_eq!((replies[0].number, replies[0].stamp), (1, 1_234_567_890));
         }
         let wrong = b"RESERVED 1 24\r\n00000000001234567890...x\r\n";
-        assert_eq!(read(&[wrong], &body), Err(Bad::Body));
+        assert_eq!(read(&[wrong], &body), Err(ReplyError::Body));
         let no_stamp = b"RESERVED 1 24\r\n........................\r\n";
-        assert_eq!(read(&[no_stamp], &body), Err(Bad::Body));
+        assert_eq!(read(&[no_stamp], &body), Err(ReplyError::Body));
     }
 
     #[test]

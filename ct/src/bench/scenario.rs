@@ -1,7 +1,7 @@
-//! The named presets: what is done to a daemon, and in which state it is meanwhile.
+//! The presets: what is done to a daemon, and in which state it is meanwhile.
 //!
-//! A name has its family before the slash and what varies behind it. Families with a curve are
-//! drawn; what varies is then a number.
+//! A name has its family before the slash and its variant after it. Families with a curve are
+//! plotted; their variants are numbers.
 
 use std::time::Duration;
 
@@ -15,69 +15,70 @@ use super::state::State;
 pub struct Scenario {
     /// `family/variant`.
     pub name: String,
-    /// What happens, for a reader of the table.
+    /// What happens, for the reader of the table.
     pub about: String,
-    /// What varies along the curve this is a point of, and its value.
+    /// What varies along the curve of this family, and its value here.
     pub curve: Option<(&'static str, f64)>,
-    /// Whether the quick comparison has it.
+    /// Whether the quick comparison includes it.
     pub quick: bool,
     /// Whether the bare responder can take part.
     pub bare: bool,
     /// Whether system calls are counted.
     pub counts_calls: bool,
-    /// The flags for the binlog; none without one.
+    /// The flag of the binlog; none without a binlog.
     pub binlog: Option<&'static str>,
-    /// What is there beforehand.
+    /// The state of the daemon beforehand.
     pub state: State,
     /// What is done.
     pub work: Work,
-    /// What the first daemon does in turn with this, to be set against it: the same without a
-    /// crowd.
+    /// The same scenario without background state. The first daemon runs it in turn with this one,
+    /// for comparison.
     pub base: Option<Box<Scenario>>,
 }
 
 /// What a scenario does to a daemon.
 #[derive(Debug, Clone)]
 pub enum Work {
-    /// Runs loads one after the other, again in each round.
+    /// Loads, one after the other, repeated in each round.
     Phases(Vec<Phase>),
-    /// Weighs so many jobs of so many bytes, and what is left when they are deleted.
+    /// Measures the memory of jobs, and what remains when they are deleted.
     Jobs {
-        /// How many.
+        /// The number of jobs.
         jobs: u64,
-        /// Bytes of each.
+        /// Bytes of each body.
         body: usize,
     },
-    /// Weighs so many idle connections.
+    /// Measures the memory of this number of idle connections.
     Connections(usize),
-    /// Restarts a daemon that has so many jobs in its binlog.
+    /// Times the restart of a daemon with jobs in its binlog.
     Replay {
-        /// How many.
+        /// The number of jobs.
         jobs: u64,
-        /// Bytes of each.
+        /// Bytes of each body.
         body: usize,
     },
-    /// Kicks so many jobs with one command, and tells how long others wait meanwhile.
+    /// Moves this number of jobs with one `kick`, and measures how long another client waits
+    /// meanwhile.
     Kick(u64),
 }
 
 /// A load that is measured by itself.
 #[derive(Debug, Clone)]
 pub struct Phase {
-    /// Follows the scenario's name, if there are several.
+    /// The part of the row's name after that of the scenario, if there are several phases.
     pub name: &'static str,
-    /// Who does what.
+    /// The connections and their commands.
     pub groups: Vec<Group>,
-    /// How many cycles it has at the most; `None` for as many as the phase before had.
+    /// The most cycles; `None` for as many as the phase before had.
     pub cycles: Option<u64>,
 }
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Rounds that count, after one that does not.
+    /// Rounds that are measured, after one that warms up.
     pub rounds: usize,
-    /// How long a phase goes on in each.
+    /// The duration of a phase in each round.
     pub window: Duration,
     /// Jobs in a large backlog.
     pub backlog: u64,
@@ -91,17 +92,17 @@ impl Effort {
     pub const QUICK: Self =
         Self { rounds: 3, window: Duration::from_millis(200), backlog: 100_000 };
 
-    /// Returns when a phase ends that may have so many cycles.
+    /// Returns the end of a phase with at most `cycles` cycles.
     pub fn until(self, cycles: u64) -> Until {
         Until { time: self.window, cycles }
     }
 }
 
 const PUT: Op = put(Priority::Fixed(10));
-/// Bytes of a job where nothing else is said.
-const BODY: usize = 64;
-/// How many jobs are put before they are reserved again, at the most.
-const BURST: u64 = 300_000;
+/// Bytes of a body, unless the preset varies it.
+const BODY_BYTES: usize = 64;
+/// The most jobs that are put before they are reserved.
+const BURST_JOBS_MAX: u64 = 300_000;
 
 const fn put(priority: Priority) -> Op {
     Op::Put { priority, delay: 0 }
@@ -193,7 +194,7 @@ fn cycle(connections: usize, depth: usize, body: usize) -> Group {
 fn connections(connections: u32) -> Scenario {
     let name = format!("connections/{connections}");
     let about = format!("{connections} connections put, reserve, delete; nothing pipelined");
-    Scenario::one(name, about, vec![cycle(size(connections), 1, BODY)])
+    Scenario::one(name, about, vec![cycle(size(connections), 1, BODY_BYTES)])
         .on_curve("connections", f64::from(connections))
         .quick_if(matches!(connections, 10 | 100 | 1_000))
         .with_bare()
@@ -203,32 +204,32 @@ fn connections(connections: u32) -> Scenario {
 fn pipeline(depth: u32) -> Scenario {
     let name = format!("pipeline/{depth}");
     let about = format!("10 connections put, reserve, delete; {depth} commands at a time each");
-    Scenario::one(name, about, vec![cycle(10, size(depth), BODY)])
+    Scenario::one(name, about, vec![cycle(10, size(depth), BODY_BYTES)])
         .on_curve("pipeline depth", f64::from(depth))
         .quick_if(matches!(depth, 16 | 64))
         .with_bare()
         .with_calls()
 }
 
-/// Puts first, then reserves and deletes what was put.
+/// Puts first; then reserves and deletes what was put.
 fn burst(depth: u32) -> Scenario {
     let name = format!("burst/{depth}");
     let about =
         format!("10 connections, {depth} commands at a time: put; then reserve and delete them");
-    let phases = burst_phases(10, size(depth), BODY);
+    let phases = burst_phases(10, size(depth), BODY_BYTES);
     Scenario::new(name, about, Work::Phases(phases)).quick_if(depth == 64)
 }
 
 fn burst_phases(connections: usize, depth: usize, body: usize) -> Vec<Phase> {
     let group = |ops: &[Op]| vec![Group::new(connections, depth, ops, Body::plain(body))];
     vec![
-        Phase { name: "put", groups: group(&[PUT]), cycles: Some(BURST) },
+        Phase { name: "put", groups: group(&[PUT]), cycles: Some(BURST_JOBS_MAX) },
         Phase { name: "reserve, delete", groups: group(&[Op::Reserve, Op::Delete]), cycles: None },
     ]
 }
 
 fn workers((producers, workers): (u32, u32)) -> Scenario {
-    let body = Body::stamped(BODY);
+    let body = Body::stamped(BODY_BYTES);
     let put = Group::new(size(producers), 1, &[PUT], body.clone());
     let put = Group { pacing: Pacing::Paired, ..put };
     let about = format!("{producers} producers; {workers} workers that wait; a job for each reply");
@@ -239,9 +240,9 @@ fn workers((producers, workers): (u32, u32)) -> Scenario {
         .beside(base)
 }
 
-/// Cycles that begin at fixed times, whatever the daemon does.
+/// Cycles that begin at fixed times, even if the daemon is late.
 fn open(rate: u32) -> Scenario {
-    let group = cycle(100, 1, BODY);
+    let group = cycle(100, 1, BODY_BYTES);
     let group = Group { pacing: Pacing::Open(f64::from(rate)), ..group };
     let about = format!("{rate} jobs a second put, reserved, deleted, on 100 connections");
     Scenario::one(format!("open/{rate}"), about, vec![group])
@@ -252,15 +253,15 @@ fn open(rate: u32) -> Scenario {
 
 fn idle(idle: u32) -> Scenario {
     let about = format!("10 connections put, reserve, delete beside {idle} idle ones");
-    Scenario::one(format!("idle/{idle}"), about, vec![cycle(10, 1, BODY)])
+    Scenario::one(format!("idle/{idle}"), about, vec![cycle(10, 1, BODY_BYTES)])
         .with_state(State { idle: size(idle), ..State::default() })
 }
 
 fn tubes(tubes: u32) -> Scenario {
-    let group = |ops: &[Op]| vec![Group::new(10, 1, ops, Body::plain(BODY))];
+    let group = |ops: &[Op]| vec![Group::new(10, 1, ops, Body::plain(BODY_BYTES))];
     let count = u64::from(tubes);
     let phases = vec![
-        Phase::endless("cycle", vec![cycle(10, 1, BODY)]),
+        Phase::endless("cycle", vec![cycle(10, 1, BODY_BYTES)]),
         Phase::endless("use", group(&[Op::Use(count)])),
         Phase::endless("watch, ignore", group(&[Op::Watch(count), Op::Ignore])),
         Phase::endless("stats-tube", group(&[Op::StatsTube(count)])),
@@ -274,15 +275,16 @@ fn tubes(tubes: u32) -> Scenario {
 }
 
 fn watching(tubes: u32) -> Scenario {
-    let put = Group { pacing: Pacing::Paired, ..Group::new(10, 1, &[PUT], Body::plain(BODY)) };
-    let workers = Group::workers(10, Body::plain(BODY));
+    let put =
+        Group { pacing: Pacing::Paired, ..Group::new(10, 1, &[PUT], Body::plain(BODY_BYTES)) };
+    let workers = Group::workers(10, Body::plain(BODY_BYTES));
     let workers = Group { tubes: Tubes::Many(u64::from(tubes) - 1), ..workers };
     let about = format!("10 producers; 10 workers that watch {tubes} tubes");
     Scenario::one(format!("watching/{tubes}"), about, vec![workers, put])
         .beside((tubes > 1).then(|| watching(1)))
 }
 
-/// One connection that holds many reserved jobs and acts on one after the other.
+/// One connection that holds many reserved jobs and works on one after the other.
 fn held(held: u64) -> Scenario {
     let ops = [
         Op::Touch,
@@ -296,7 +298,7 @@ fn held(held: u64) -> Scenario {
         "one connection that holds {held} reserved jobs, 8 commands at a time: touch, release, \
          reserve, delete, put, reserve"
     );
-    let group = Group { hold: held, ..Group::new(1, 8, &ops, Body::plain(BODY)) };
+    let group = Group { hold: held, ..Group::new(1, 8, &ops, Body::plain(BODY_BYTES)) };
     Scenario::one(format!("held/{held}"), about, vec![group])
         .with_state(State { ready: held, ..State::default() })
         .quick_if(held == 10_000)
@@ -322,7 +324,7 @@ fn backlogs(backlog: u64) -> Vec<Scenario> {
 }
 
 fn backlog_of(variant: &str, backlog: u64, priority: Priority, state: State) -> Scenario {
-    let group = |ops: &[Op]| vec![Group::new(10, 1, ops, Body::plain(BODY))];
+    let group = |ops: &[Op]| vec![Group::new(10, 1, ops, Body::plain(BODY_BYTES))];
     let put = put(priority);
     let release = Op::Release { priority };
     let each = [
@@ -333,7 +335,7 @@ fn backlog_of(variant: &str, backlog: u64, priority: Priority, state: State) -> 
         Op::Reserve,
         Op::Bury,
         Op::KickJob,
-        // Another connection may be faster: what is deleted is what is reserved.
+        // Another connection may reserve the job first, so the last reserved one is deleted.
         Op::Reserve,
         Op::Delete,
     ];
@@ -373,7 +375,7 @@ fn binlogs() -> Vec<Scenario> {
     ];
     let scenario = |(name, flag, connections, depth, quick)| {
         let about = format!("binlog {flag}: {connections} connections, depth {depth}");
-        let work = Work::Phases(burst_phases(connections, depth, BODY));
+        let work = Work::Phases(burst_phases(connections, depth, BODY_BYTES));
         let name = format!("binlog/{name}-{connections}x{depth}");
         Scenario { binlog: Some(flag), ..Scenario::new(name, about, work) }.quick_if(quick)
     };
@@ -415,7 +417,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_preset_is_found_by_its_name_alone() {
+    fn preset_names_are_unique() {
         for effort in [Effort::FULL, Effort::QUICK] {
             let presets = presets(effort);
             let names: HashSet<&str> = presets.iter().map(|one| one.name.as_str()).collect();
@@ -425,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bare_responder_is_never_asked_to_keep_a_job() {
+    fn the_bare_responder_needs_no_jobs() {
         for scenario in presets(Effort::FULL).iter().filter(|one| one.bare) {
             assert_eq!(scenario.state, State::default(), "{}", scenario.name);
             let Work::Phases(phases) = &scenario.work else {
@@ -450,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_phase_leaves_the_next_one_takes() {
+    fn a_phase_takes_the_jobs_of_the_one_before() {
         for scenario in presets(Effort::FULL) {
             let Work::Phases(phases) = &scenario.work else { continue };
             assert!(phases[0].cycles.is_some(), "{}", scenario.name);

@@ -1,4 +1,4 @@
-//! Scenarios that are no repeated load: memory, restart, one command that moves a million jobs.
+//! Scenarios that are no repeated load: memory, restart, a command that moves a million jobs.
 
 use std::io;
 use std::path::Path;
@@ -6,24 +6,24 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::compare::{Config, Sample, microseconds, named};
-use super::feeder::Feeder;
 use super::group::{Group, Tubes, Until};
 use super::load::Load;
 use super::measure::resident_bytes;
 use super::op::{Op, Priority};
 use super::reader::Body;
 use super::scenario::{Scenario, Work};
+use super::setup::SetupClient;
 use super::state::State;
-use super::target::{Ground, Scratch, Target};
+use super::target::{PreparedDaemon, ScratchDir, Target};
 use crate::{Client, Daemon};
 
-/// How long a daemon may take to give memory back after its last job is gone.
-const SETTLING: Duration = Duration::from_millis(500);
-/// How often the jobs are kicked, each time on a fresh daemon.
-const KICKS: usize = 3;
-/// How often a restart is timed.
-const RESTARTS: usize = 3;
-/// How long a daemon may take to read its binlog.
+/// Time for a daemon to give memory back after its last job is deleted.
+const SETTLE_TIME: Duration = Duration::from_millis(500);
+/// Measurements of a kick, each on a new daemon.
+const KICK_ROUNDS: usize = 3;
+/// Measurements of a restart.
+const RESTART_ROUNDS: usize = 3;
+/// Time limit for reading a binlog.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs such a scenario on one target.
@@ -34,15 +34,17 @@ pub(crate) fn run(
     progress: &mut dyn FnMut(&str),
 ) -> io::Result<Vec<Sample>> {
     let prepare = |progress: &mut dyn FnMut(&str)| {
-        Ground::prepare(target, config.cores, &scenario.state, None, progress)
+        PreparedDaemon::prepare(target, config.cores, &scenario.state, None, progress)
     };
     match scenario.work {
         Work::Phases(_) => Ok(Vec::new()),
-        Work::Jobs { jobs, body } => weigh_jobs(&prepare(progress)?, jobs, body),
-        Work::Connections(connections) => weigh_connections(&prepare(progress)?, connections),
+        Work::Jobs { jobs, body } => measure_job_memory(&prepare(progress)?, jobs, body),
+        Work::Connections(connections) => {
+            measure_connection_memory(&prepare(progress)?, connections)
+        }
         Work::Kick(jobs) => {
             let kick = |_| kick(&prepare(&mut *progress)?, jobs);
-            (0..KICKS).map(kick).collect()
+            (0..KICK_ROUNDS).map(kick).collect()
         }
         Work::Replay { jobs, body } => {
             let flag = scenario.binlog.unwrap_or("-F");
@@ -51,15 +53,19 @@ pub(crate) fn run(
     }
 }
 
-/// Weighs the daemon empty, with so many jobs, and when they are deleted.
-fn weigh_jobs(ground: &Ground, jobs: u64, body: usize) -> io::Result<Vec<Sample>> {
-    let pid = ground.daemon.pid();
-    let mut feeder = Feeder::connect(ground.daemon.address(), Body::plain(body))?;
+/// Measures the resident memory of the daemon: empty, with jobs, and after they are deleted.
+fn measure_job_memory(
+    prepared: &PreparedDaemon,
+    jobs: u64,
+    body: usize,
+) -> io::Result<Vec<Sample>> {
+    let pid = prepared.daemon.pid();
+    let mut client = SetupClient::connect(prepared.daemon.address(), Body::plain(body))?;
     let empty = resident_bytes(pid)?;
-    let ids = feeder.put(jobs, |_| (10, 0))?;
+    let ids = client.put(jobs, |_| (10, 0))?;
     let full = resident_bytes(pid)?;
-    feeder.delete(&ids)?;
-    thread::sleep(SETTLING);
+    client.delete(&ids)?;
+    thread::sleep(SETTLE_TIME);
     let left = resident_bytes(pid)?;
     Ok(vec![named([
         ("bytes_each", each(full.saturating_sub(empty), jobs)),
@@ -67,15 +73,18 @@ fn weigh_jobs(ground: &Ground, jobs: u64, body: usize) -> io::Result<Vec<Sample>
     ])])
 }
 
-/// Weighs what a connection costs that has said something once.
-fn weigh_connections(ground: &Ground, connections: usize) -> io::Result<Vec<Sample>> {
-    let pid = ground.daemon.pid();
+/// Measures the memory of connections that have each sent one command.
+fn measure_connection_memory(
+    prepared: &PreparedDaemon,
+    connections: usize,
+) -> io::Result<Vec<Sample>> {
+    let pid = prepared.daemon.pid();
     let state = State { idle: connections, ..State::default() };
     let empty = resident_bytes(pid)?;
-    let connected = state.build(ground.daemon.address(), &mut |_| ())?;
+    let connected = state.build(prepared.daemon.address(), &mut |_| ())?;
     let full = resident_bytes(pid)?;
     drop(connected);
-    thread::sleep(SETTLING);
+    thread::sleep(SETTLE_TIME);
     let left = resident_bytes(pid)?;
     Ok(vec![named([
         ("bytes_each", each(full.saturating_sub(empty), connections as u64)),
@@ -83,9 +92,10 @@ fn weigh_connections(ground: &Ground, connections: usize) -> io::Result<Vec<Samp
     ])])
 }
 
-/// Sends one kick of all delayed jobs and finds the longest time anyone waits until it is done.
-fn kick(ground: &Ground, jobs: u64) -> io::Result<Sample> {
-    let address = ground.daemon.address();
+/// Sends one kick of all delayed jobs and measures the longest time that another client waits
+/// meanwhile.
+fn kick(prepared: &PreparedDaemon, jobs: u64) -> io::Result<Sample> {
+    let address = prepared.daemon.address();
     let put = Op::Put { priority: Priority::Fixed(10), delay: 0 };
     let others = Group {
         tubes: Tubes::Named("others".to_owned()),
@@ -104,22 +114,22 @@ fn kick(ground: &Ground, jobs: u64) -> io::Result<Sample> {
     Ok(named([("longest_wait", microseconds(tally.latency.max()))]))
 }
 
-/// Fills a binlog, kills the daemon, and times how long new ones take until they answer.
+/// Fills a binlog, ends the daemon, and times how long new ones take until they answer.
 fn replay(target: &Target, config: &Config, flag: &str, state: &State) -> io::Result<Vec<Sample>> {
-    let scratch = Scratch::new(Path::new(&config.scratch))?;
+    let scratch = ScratchDir::new(Path::new(&config.scratch))?;
     let flags = scratch.flags(flag);
     let start = || config.cores.start(&target.program, &flags);
     let daemon = start()?;
     drop(state.build(daemon.address(), &mut |_| ())?);
     end(daemon);
     let mut samples = Vec::new();
-    for _ in 0..RESTARTS {
-        let begun = Instant::now();
+    for _ in 0..RESTART_ROUNDS {
+        let began = Instant::now();
         let daemon = start()?;
         let mut client = Client::connect(daemon.address())?;
         client.set_timeout(REPLAY_TIMEOUT)?;
         let answer = client.yaml("stats")?;
-        let time = begun.elapsed().as_secs_f64();
+        let time = began.elapsed().as_secs_f64();
         let expected = format!("current-jobs-ready: {}\n", state.ready);
         if !answer.contains(&expected) {
             return Err(io::Error::other(format!("no {expected:?} after the restart")));
@@ -130,7 +140,7 @@ fn replay(target: &Target, config: &Config, flag: &str, state: &State) -> io::Re
     Ok(samples)
 }
 
-/// Ends a daemon as an operator does, or kills it if it does not.
+/// Ends a daemon by SIGTERM, or kills it if that fails.
 fn end(mut daemon: Daemon) {
     if daemon.signal(libc::SIGTERM).is_ok() {
         let _ = daemon.wait_exit(Duration::from_secs(10));

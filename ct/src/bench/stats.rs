@@ -1,18 +1,18 @@
 //! Medians and spreads of a few repeated measurements.
 
-/// The middle and the ends of what was measured.
+/// Median and range of several measurements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
     /// The smallest value.
     pub least: f64,
-    /// The middle one, or the mean of the two middle ones.
+    /// The middle value, or the mean of the two middle ones.
     pub median: f64,
     /// The largest value.
     pub most: f64,
 }
 
 impl Spread {
-    /// Orders values and takes the middle; all zero where there is none.
+    /// Sorts values and takes the median; all zero if there are none.
     pub fn of(values: &[f64]) -> Self {
         let mut values = values.to_vec();
         values.sort_by(f64::total_cmp);
@@ -27,13 +27,13 @@ impl Spread {
         Self { least, median, most }
     }
 
-    /// Returns the distance of the ends as a share of the median.
+    /// Returns the range as a share of the median.
     pub fn width(&self) -> f64 {
         if self.median > 0.0 { (self.most - self.least) / self.median } else { 0.0 }
     }
 }
 
-/// Divides the second of each pair by the first; pairs without a first are left out.
+/// Divides the second of each pair by the first; pairs with a first of zero are left out.
 pub fn pairwise_ratios(pairs: impl IntoIterator<Item = (f64, f64)>) -> Vec<f64> {
     pairs.into_iter().filter(|pair| pair.0 > 0.0).map(|(first, second)| second / first).collect()
 }

@@ -1,4 +1,4 @@
-//! The daemons that are compared, and each one's daemon of the moment.
+//! The programs that are compared, and their running daemons.
 
 use std::fs;
 use std::io;
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::feeder::Feeder;
 use super::measure::Cores;
+use super::setup::SetupClient;
 use super::state::State;
 use crate::{Daemon, Program};
 
 /// One of the programs that are compared.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// What it is called in the table.
+    /// Its name in the table.
     pub label: String,
     /// How it is started.
     pub program: Program,
@@ -23,7 +23,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Takes a beanstalkd as given on the command line, `PROGRAM FLAGS`, and asks for its version.
+    /// Parses `PROGRAM FLAGS` and asks the program for its version.
     pub fn daemon(command: &str) -> io::Result<Self> {
         let mut words = command.split_whitespace().map(str::to_owned);
         let path = words.next().ok_or_else(|| io::Error::other("no program is named"))?;
@@ -32,15 +32,15 @@ impl Target {
         Ok(Self { label, program, bare: false })
     }
 
-    /// Takes the bare responder beside this very program.
+    /// Returns the bare responder in the directory of this program.
     pub fn bare() -> io::Result<Self> {
         let path = std::env::current_exe()?.with_file_name("ct-bare");
         Ok(Self { label: version(&path)?, program: Program::new(path), bare: true })
     }
 }
 
-/// Makes equal labels different, in the order of the command line.
-pub fn tell_apart(targets: &mut [Target]) {
+/// Makes equal labels different by a number, in the order of the command line.
+pub fn make_labels_unique(targets: &mut [Target]) {
     for index in 1..targets.len() {
         let (before, rest) = targets.split_at_mut(index);
         let label = &mut rest[0].label;
@@ -53,7 +53,7 @@ pub fn tell_apart(targets: &mut [Target]) {
     }
 }
 
-/// Asks a program for its version; the first line it prints to `-v`.
+/// Returns the first line that a program prints for `-v`.
 fn version(path: &Path) -> io::Result<String> {
     let output = Command::new(path).arg("-v").output();
     let output = output
@@ -66,19 +66,19 @@ fn version(path: &Path) -> io::Result<String> {
 
 /// A daemon in a state, with the connections that belong to the state.
 #[derive(Debug)]
-pub struct Ground {
-    /// Closed before the daemon ends.
-    _bystanders: Vec<Feeder>,
-    /// The daemon itself.
+pub struct PreparedDaemon {
+    /// Declared first, because they must close before the daemon ends.
+    _background: Vec<SetupClient>,
+    /// The running daemon.
     pub daemon: Daemon,
     state: State,
-    /// Removed after the daemon has ended.
-    binlog: Option<Scratch>,
+    /// Declared last, because it must be removed after the daemon has ended.
+    binlog: Option<ScratchDir>,
 }
 
-impl Ground {
-    /// Starts a daemon, with a binlog in a new directory below `scratch` if there are flags for
-    /// one, and brings it into a state.
+impl PreparedDaemon {
+    /// Starts a daemon and brings it into a state. `binlog` is a flag and the parent of a new
+    /// directory for the binlog.
     pub fn prepare(
         target: &Target,
         cores: Cores,
@@ -88,33 +88,33 @@ impl Ground {
     ) -> io::Result<Self> {
         let (flags, scratch) = match binlog {
             Some((flag, parent)) => {
-                let scratch = Scratch::new(parent)?;
+                let scratch = ScratchDir::new(parent)?;
                 (scratch.flags(flag), Some(scratch))
             }
             None => (Vec::new(), None),
         };
         let daemon = cores.start(&target.program, &flags)?;
-        let mut bystanders = Vec::new();
+        let mut background = Vec::new();
         if !target.bare {
-            bystanders = state.build(daemon.address(), progress)?;
+            background = state.build(daemon.address(), progress)?;
         }
-        Ok(Self { _bystanders: bystanders, daemon, state: state.clone(), binlog: scratch })
+        Ok(Self { _background: background, daemon, state: state.clone(), binlog: scratch })
     }
 
-    /// Says whether it can serve a scenario that wants this state and no binlog.
+    /// Tells whether it fits a scenario with this state and without a binlog.
     pub fn is_in(&self, state: &State) -> bool {
         self.state == *state && self.binlog.is_none()
     }
 }
 
-/// A directory of our own that is removed in the end.
+/// A directory that is removed when dropped.
 #[derive(Debug)]
-pub struct Scratch {
+pub struct ScratchDir {
     path: PathBuf,
 }
 
-impl Scratch {
-    /// Makes a new directory below `parent`.
+impl ScratchDir {
+    /// Makes a new directory in `parent`.
     pub fn new(parent: &Path) -> io::Result<Self> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -123,7 +123,7 @@ impl Scratch {
         Ok(Self { path })
     }
 
-    /// Returns where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -134,9 +134,9 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // What cannot be removed is left to whoever cleans the temporary files.
+        // If it cannot be removed, it stays among the temporary files.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
@@ -146,21 +146,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_daemons_of_one_version_are_told_apart() {
+    fn equal_labels_become_unique() {
         let target = |label: &str| Target {
             label: label.to_owned(),
             program: Program::new("x"),
             bare: false,
         };
         let mut targets = [target("a"), target("b"), target("a"), target("a")];
-        tell_apart(&mut targets);
+        make_labels_unique(&mut targets);
         let labels = targets.map(|target| target.label);
         assert_eq!(labels, ["a", "b", "a (2)", "a (3)"]);
     }
 
     #[test]
-    fn a_scratch_directory_goes_with_its_owner() {
-        let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
+    fn a_scratch_directory_is_removed_when_dropped() {
+        let scratch = ScratchDir::new(&std::env::temp_dir()).unwrap();
         let path = scratch.path.clone();
         assert!(path.is_dir());
         fs::write(path.join("binlog.1"), b"x").unwrap();

@@ -1,5 +1,5 @@
-//! Does to daemons, side by side, whatever harm a connection can do, and says what a well-behaved
-//! client had of it.
+//! Attacks daemons through connections, side by side, and reports what a well-behaved client
+//! experiences.
 //!
 //! Only arguments and output are here; [`ct::abuse`] does the work.
 
@@ -12,13 +12,14 @@ use ct::bench::target::{self, Target};
 const USAGE: &str = "\
 Usage: ct-abuse [OPTIONS] DAEMON…
 
-DAEMON is 'PROGRAM FLAGS'. The goals are those of the first; the others are there to compare.
+DAEMON is 'PROGRAM FLAGS'. The goals apply to the first; the others are for comparison.
 
- --only NAMES      some abuses, with commas between; --list tells their names
- --connections N   how many connections a mob has (20000, or what the limit on files allows)
- --many N          how many jobs, tubes or commands are many (100000)
- --rounds N        how often each abuse is done to one process (3)
- --list            the names of the abuses
+ --only NAMES      run only these attacks, separated by commas; see --list
+ --connections N   connections of an attack that opens many (20000, or what the limit on files
+                   allows)
+ --many N          jobs, tubes or commands of an attack that makes many (100000)
+ --rounds N        rounds of each attack on the same process (3)
+ --list            print the names of the attacks
  -h, --help        this help
 
 Exit status: 0 if the first daemon met every goal, 1 if it did not, 2 if it could not begin.
@@ -46,10 +47,10 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[String]) -> Result<bool, String> {
     let config = config(arguments)?;
-    let mut tell = |line: &str| eprintln!("{line}");
-    let rows = abuse::run(&config, &mut tell).map_err(|error| error.to_string())?;
+    let mut progress = |line: &str| eprintln!("{line}");
+    let rows = abuse::run(&config, &mut progress).map_err(|error| error.to_string())?;
     print(&abuse::report::table(&rows));
-    Ok(abuse::is_good(&config, &rows))
+    Ok(abuse::meets_goals(&config, &rows))
 }
 
 fn config(arguments: &[String]) -> Result<Config, String> {
@@ -57,7 +58,7 @@ fn config(arguments: &[String]) -> Result<Config, String> {
         targets: Vec::new(),
         only: Vec::new(),
         connections: 20_000,
-        many: 100_000,
+        items: 100_000,
         rounds: 3,
     };
     let mut arguments = arguments.iter();
@@ -70,7 +71,7 @@ fn config(arguments: &[String]) -> Result<Config, String> {
         match argument.as_str() {
             "--only" => config.only = value()?.split(',').map(str::to_owned).collect(),
             "--connections" => config.connections = number(value()?)?,
-            "--many" => config.many = number(value()?)?,
+            "--many" => config.items = number(value()?)?,
             "--rounds" => config.rounds = number(value()?)?,
             flag if flag.starts_with("--") => return Err(format!("what is {flag}?\n\n{USAGE}")),
             command => {
@@ -79,16 +80,16 @@ fn config(arguments: &[String]) -> Result<Config, String> {
         }
     }
     if let Some(name) = config.only.iter().find(|name| !abuse::names().contains(&name.as_str())) {
-        return Err(format!("no abuse is called {name}; --list tells their names"));
+        return Err(format!("no attack is called {name}; see --list"));
     }
     if config.targets.is_empty() {
         return Err(format!("give a daemon\n\n{USAGE}"));
     }
-    target::tell_apart(&mut config.targets);
+    target::make_labels_unique(&mut config.targets);
     Ok(config)
 }
 
-/// Prints at once; a reader who has gone away is no fault of ours.
+/// Prints at once; a closed pipe is no error.
 fn print(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes());

@@ -1,8 +1,8 @@
-//! The yardstick of the possible: a responder that keeps no queue.
+//! The bare responder: an upper bound for the speed of a daemon. It keeps no queue.
 //!
 //! It waits, reads, finds line ends and writes. Each line that begins with a lower-case letter is
-//! answered with `INSERTED 1`; all others are taken for bodies, and the load sends none that begin
-//! so. No daemon that does anything can be faster on one core in the same loop.
+//! answered with `INSERTED 1`. All others count as bodies; the load sends no bodies that begin so.
+//! No real daemon can be faster on one core with the same event loop.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -23,8 +23,8 @@ Answers every line that begins with a lower-case letter with INSERTED 1, and dro
 ";
 
 const REPLY: &[u8] = b"INSERTED 1\r\n";
-/// How many replies go into one write at the most.
-const REPLIES: usize = 4096;
+/// The most replies in one write.
+const REPLIES_PER_WRITE: usize = 4096;
 const LISTENER: Token = Token(usize::MAX);
 
 fn main() -> ExitCode {
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns where to listen, unless something was printed instead.
+/// Returns the address to listen on; none if help or version was printed.
 fn parse(arguments: &[String]) -> io::Result<Option<SocketAddr>> {
     let (mut host, mut port) = ("127.0.0.1", "11300");
     let mut arguments = arguments.iter().map(String::as_str);
@@ -65,7 +65,7 @@ struct Connection {
     socket: TcpStream,
     /// Whether the next byte begins a line.
     at_start: bool,
-    /// Bytes of replies that could not be sent yet.
+    /// Bytes of replies that are not sent yet.
     unsent: usize,
 }
 
@@ -76,7 +76,7 @@ fn serve(address: SocketAddr) -> io::Result<()> {
     let mut events = Events::with_capacity(1024);
     let mut connections: Vec<Option<Connection>> = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
-    let replies = REPLY.repeat(REPLIES);
+    let replies = REPLY.repeat(REPLIES_PER_WRITE);
     loop {
         match poll.poll(&mut events, None) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -115,7 +115,7 @@ fn accept(
 }
 
 impl Connection {
-    /// Answers what has come; an error means that the connection is over.
+    /// Answers what has arrived; an error means that the connection is over.
     fn advance(&mut self, buffer: &mut [u8], replies: &[u8]) -> io::Result<()> {
         loop {
             if !self.flush(replies)? {
@@ -150,7 +150,7 @@ impl Connection {
         commands
     }
 
-    /// Writes what is unsent; false if the socket takes no more for now.
+    /// Writes unsent replies; false if the socket takes no more for now.
     fn flush(&mut self, replies: &[u8]) -> io::Result<bool> {
         while self.unsent > 0 {
             match self.socket.write(tail(replies, self.unsent)) {
@@ -164,7 +164,7 @@ impl Connection {
     }
 }
 
-/// Returns what to write next if so much is unsent: whole replies after the rest of a cut one.
+/// Returns the bytes to write next: whole replies, after the rest of a partly sent one.
 fn tail(replies: &[u8], unsent: usize) -> &[u8] {
     let length = match unsent.checked_sub(replies.len()) {
         Some(_) => replies.len() - REPLY.len() + unsent % REPLY.len(),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_counted_however_they_are_cut() {
+    fn commands_are_counted_however_they_are_split() {
         let stream = b"put 0 0 60 3\r\n...\r\nreserve\r\n\r\ndelete 1\r\nput 0 0 60 0\r\n\r\n";
         for cut in 0..stream.len() {
             let (front, back) = stream.split_at(cut);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_writes_join_to_whole_replies() {
+    fn partial_writes_join_to_whole_replies() {
         let replies = REPLY.repeat(3);
         for step in [1, 5, 11, 12, 13, 36] {
             let (mut unsent, mut sent) = (10 * REPLY.len(), Vec::new());

@@ -1,4 +1,4 @@
-//! Loads any beanstalkd and tells what it costs, side by side with others.
+//! Measures what any beanstalkd costs under load, side by side with others.
 //!
 //! Only arguments and output are here; [`ct::bench`] does the work.
 
@@ -22,7 +22,7 @@ use ct::bench::reader::Body;
 use ct::bench::report::{Report, number as decimal, table_row};
 use ct::bench::run_file::RunFile;
 use ct::bench::scenario::{Effort, Scenario, presets};
-use ct::bench::target::{Target, tell_apart};
+use ct::bench::target::{Target, make_labels_unique};
 
 const USAGE: &str = "\
 Usage: ct-bench compare [OPTIONS] DAEMON [DAEMON...]
@@ -34,48 +34,48 @@ Usage: ct-bench compare [OPTIONS] DAEMON [DAEMON...]
        ct-bench goals FILE GOALS
 
 DAEMON is 'PROGRAM FLAGS' of any beanstalkd. It is started on a free port of 127.0.0.1 and ended
-afterwards. Daemon and load get a core each where there are two. Every reply is checked: a wrong
-answer ends the row with an error; if it is the first daemon's, the exit status is 1.
+afterwards. Daemon and load get a core each if there are two. Every reply is checked: a wrong
+reply ends the row with an error. If it is the first daemon's, the exit status is 1.
 
 compare: measures the first daemon side by side with each of the others, in turn
- --quick            a minute instead of ten: fewer presets, shorter, smaller backlogs
- --only PREFIX      only presets whose name begins so; may be repeated
+ --quick            a minute instead of twelve: fewer presets, shorter, smaller backlogs
+ --only PREFIX      only presets whose name begins with PREFIX; may be repeated
  --rounds N         rounds of each row
  --window MS        how long a load runs in each round
  --backlog N        jobs in a large backlog
- --no-bare          without the bare responder, the yardstick of the possible
- --scratch DIR      where binlogs may be kept meanwhile (the system's temporary directory)
- --json FILE        keep every sample there
- --plots DIR        draw it there
+  --no-bare          without the bare responder, which keeps no queue
+  --scratch DIR      parent directory of the binlogs (the system's temporary directory)
+  --json FILE        write every sample to FILE
+  --plots DIR        write the pictures to DIR
 
-crowd: does a command cost more where 10,000 tubes, 10,000 blocked workers and a million jobs stand
-by? Measures two daemons of the same program, one empty, one crowded, in turn; a side whose daemon
-was not saturated is void, and the exit status is 1
+crowd: does a command cost more if there are 10,000 tubes, 10,000 blocked workers and a million
+jobs? Measures two daemons of the same program in turn, one empty, one crowded. If a daemon was not
+saturated, its side is void and the exit status is 1
  --depth N          pipeline depth; without it, the smallest that saturates both daemons
  --rounds N         rounds (7)
  --window MS        how long the load runs in each (1000)
 
-load: loads a daemon that runs already, at ADDRESS (host:port), with what you say
+load: loads a daemon that runs already, at ADDRESS (host:port)
  --cycle COMMANDS   what each connection repeats (put,reserve,delete): of put, reserve, delete,
                     release, bury, touch, kick, kick-job and peek; ids come from the last put or
                     reserve before. What it puts and does not delete stays there
- --connections N    how many (10)
+ --connections N    number of connections (10)
  --depth N          commands at a time on each (1)
  --body N           bytes of each job (64)
  --tube NAME        the tube (default)
- --rate N           begin so many cycles a second, at fixed times, however late the daemon is, and
-                    count latencies from these times; without it, as fast as replies come
- --seconds N        for how long (5)
- --pid N            the daemon's process id, to tell its CPU time too
+ --rate N           begin N cycles a second at fixed times, even if the daemon is late, and measure
+                    latencies from these times; without it, as fast as replies come
+ --seconds N        duration (5)
+ --pid N            the daemon's process id, to show its CPU time too
 
 list: the presets and what they do
-table: shows a kept comparison again; --markdown for a document
-plot: draws a kept comparison: the gain of each workload, and curves; FILE is what --json wrote, or
+table: prints a saved comparison; --markdown for a document
+plot: draws a saved comparison, the gain of each workload and curves; FILE is what --json wrote, or
 its table in Markdown (.md)
-goals: holds a kept comparison against a file of goals (ct/goals); the exit status is 1 where one is
+goals: compares a saved comparison with a file of goals (ct/goals); the exit status is 1 if one is
 missed by more than 15 %
 
-On a machine that does other things too, ask the scheduler for precedence, or ratios will spread:
+On a machine with other load, ask the scheduler for precedence, or ratios will spread:
     setsid -w sh -c 'echo -20 >/proc/self/autogroup; exec nice -n -20 ct-bench compare …'
 ";
 
@@ -96,7 +96,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does everything; false if a measurement failed.
+/// Runs the command; false if a measurement failed.
 fn run(arguments: &[String]) -> Result<bool, String> {
     let options = Options::parse(&arguments[1..])?;
     match (arguments[0].as_str(), &options.operands[..]) {
@@ -112,12 +112,12 @@ fn run(arguments: &[String]) -> Result<bool, String> {
             Ok(true)
         }
         ("plot", [file, directory]) => draw(&table_of(file)?, Path::new(directory)).map(|()| true),
-        ("goals", [file, goals]) => judge(&read(file)?, goals),
+        ("goals", [file, goals]) => evaluate(&read(file)?, goals),
         _ => Err(format!("what is {:?}?\n\n{USAGE}", arguments.join(" "))),
     }
 }
 
-/// What the command line asks for.
+/// The command line.
 #[derive(Debug, Default)]
 struct Options {
     quick: bool,
@@ -185,7 +185,7 @@ impl Options {
         }
     }
 
-    /// Returns what the connections of `load` do.
+    /// Returns the connections of `load`.
     fn group(&self) -> Result<Group, String> {
         let cycle = self.cycle.as_deref().unwrap_or("put,reserve,delete").split(',');
         let named = |word| Op::named(word).ok_or_else(|| format!("no cycle can have {word:?}"));
@@ -224,7 +224,7 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
     if !options.no_bare {
         targets.push(Target::bare().map_err(|error| error.to_string())?);
     }
-    tell_apart(&mut targets);
+    make_labels_unique(&mut targets);
     let scenarios = options.scenarios();
     if scenarios.is_empty() {
         return Err("no preset has such a name; see ct-bench list".to_owned());
@@ -250,7 +250,7 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
         report.rows.extend(rows);
     }
     keep(options, &report)?;
-    // What the others cannot do is in the table, and no failure of the first.
+    // Errors of the other daemons are in the table; only the first daemon's count as failure.
     let has_failed = |row: &Row| {
         let mut own = row.results.first().into_iter().chain(&row.base);
         own.any(|outcome| outcome.error.is_some())
@@ -296,11 +296,11 @@ fn read(path: &str) -> Result<Report, String> {
     Report::from_json(&value).ok_or_else(|| format!("{path}: no report of ct-bench"))
 }
 
-fn judge(report: &Report, path: &str) -> Result<bool, String> {
+fn evaluate(report: &Report, path: &str) -> Result<bool, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
-    let goals::Verdict { text, far } = goals::judge(report, &text)?;
+    let goals::Verdict { text, missed } = goals::evaluate(report, &text)?;
     print(&text);
-    Ok(far == 0)
+    Ok(missed == 0)
 }
 
 fn table(report: &Report, markdown: bool) -> String {
@@ -333,10 +333,10 @@ fn crowd(options: &Options, daemon: &str) -> Result<bool, String> {
     progress.clear();
     let outcome = outcome.map_err(|error| error.to_string())?;
     print(&outcome.text);
-    Ok(!outcome.is_void)
+    Ok(!outcome.is_unsaturated)
 }
 
-/// Runs what the command line says against one address.
+/// Runs one load against an address.
 fn load_one(options: &Options, address: &str) -> Result<(), String> {
     Cores::take().map_err(|error| error.to_string())?;
     let until = Until::time(Duration::from_secs(options.seconds.unwrap_or(5)));
@@ -366,7 +366,7 @@ fn load_one(options: &Options, address: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// One line on a terminal that says how far the run is; nothing elsewhere.
+/// A progress line, if standard error is a terminal.
 struct Progress {
     start: Instant,
     terminal: bool,
@@ -404,7 +404,7 @@ impl Progress {
     }
 }
 
-/// Prints; whoever closed the pipe early does not want the rest.
+/// Prints; a closed pipe is no error.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
     let _ = std::io::stdout().flush();

@@ -1,4 +1,4 @@
-//! Plays the golden scripts against any beanstalkd and tells which rules it keeps.
+//! Plays the golden scripts against any beanstalkd and reports which rules it keeps.
 //!
 //! Only arguments and output are here; [`ct::check`] does the work.
 
@@ -15,9 +15,9 @@ const USAGE: &str = "\
 Usage: ct-check [OPTIONS] ADDRESS...
        ct-check [OPTIONS] --daemon 'PROGRAM FLAGS'
 
-ADDRESS is host:port or unix:/path of a daemon that holds no jobs and that nobody else uses: what is
-put there meanwhile is deleted. Scripts that need a daemon of their own are skipped. With --daemon
-each script gets a fresh one.
+ADDRESS is host:port or unix:/path of a daemon without jobs and other users: all jobs that are put
+there meanwhile are deleted. Scripts that need a daemon of their own are skipped. With --daemon
+each script gets a new daemon.
 
  --scripts DIR      the scripts (tests/golden of this source tree)
  --dialect NAME     which daemon it is: ours, 1.13 or 1.12 (ours)
@@ -28,7 +28,7 @@ each script gets a fresh one.
 Exit status: 0 if nothing failed, 1 if something failed, 2 if ct-check could not begin.
 ";
 
-/// What the command line asks for.
+/// The command line.
 struct Config {
     scripts: PathBuf,
     dialect: Dialect,
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does everything; true if nothing failed.
+/// Runs the check; true if nothing failed.
 fn check(arguments: &[String]) -> Result<bool, String> {
     let config = Config::parse(arguments)?;
     let (scripts, mut reports) = config.load()?;
@@ -65,7 +65,7 @@ fn check(arguments: &[String]) -> Result<bool, String> {
         (None, false) => plain(&reports) + &rules(&reports),
     };
     print(&text);
-    // What is no line of the protocol is a comment in it.
+    // In TAP, other lines must be comments.
     let sign = if config.tap { "# " } else { "" };
     print(&format!("{sign}{}\n", totals(&reports)));
     Ok(!reports.iter().any(Report::is_failure))
@@ -103,7 +103,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Reads the scripts; one that is wrong is a failure of its own and does not hide the others.
+    /// Reads the scripts. One that cannot be parsed is a failure of its own and does not hide the
+    /// others.
     fn load(&self) -> Result<(Vec<Script>, Vec<Report>), String> {
         let paths = match &self.show {
             Some(name) => vec![self.scripts.join(name).with_extension("txt")],
@@ -142,27 +143,27 @@ fn dialect(name: &str) -> Result<Dialect, String> {
     Dialect::named(name).ok_or_else(|| format!("no dialect {name}; there are {names}"))
 }
 
-/// Splits a command line at blanks.
+/// Splits a command line at spaces.
 fn program(command: &str) -> Result<Program, String> {
     let mut words = command.split_whitespace().map(str::to_owned);
     let path = words.next().ok_or("--daemon needs a program")?.into();
     Ok(Program { path, flags: words.collect() })
 }
 
-/// Prints; a reader who has gone away is no fault of ours.
+/// Prints; a closed pipe is no error.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-/// Returns message and conversation of a failure, each line behind `margin`.
+/// Returns message and conversation of a failure, each line after `margin`.
 fn details(report: &Report, margin: &str) -> String {
     let mut text = String::new();
     if let Verdict::Failed(failure) = &report.result {
-        let place = match failure.line {
+        let location = match failure.line {
             0 => String::new(),
             line => format!("{}.txt:{line}: ", report.name),
         };
-        let mut all = format!("{place}{}\n", failure.message);
+        let mut all = format!("{location}{}\n", failure.message);
         if !report.transcript.is_empty() {
             all += "The conversation so far:\n";
         }
@@ -206,7 +207,7 @@ fn tap(reports: &[Report]) -> String {
 fn conversation(scripts: &[Script], reports: &[Report]) -> String {
     let mut text = String::new();
     for (script, report) in scripts.iter().cycle().zip(reports) {
-        put(&mut text, format_args!("# {}", script.story));
+        put(&mut text, format_args!("# {}", script.description));
         if report.is_failure() {
             text.push_str(&details(report, ""));
         } else {
@@ -216,7 +217,7 @@ fn conversation(scripts: &[Script], reports: &[Report]) -> String {
     text
 }
 
-/// Tells for each command and each rule how many scripts prove it, and whether they passed.
+/// Reports for each command and each rule how many scripts prove it, and whether they passed.
 fn rules(reports: &[Report]) -> String {
     let mut counts: HashMap<&str, [usize; 3]> = HashMap::new();
     for report in reports {
@@ -226,7 +227,7 @@ fn rules(reports: &[Report]) -> String {
     }
     let mut counts: Vec<(&str, [usize; 3])> = counts.into_iter().collect();
     counts.sort_by_key(|(rule, _)| natural(rule));
-    // Commands are written small, the marks of rules begin with a capital.
+    // Commands are lower-case; the marks of rules begin with a capital.
     let is_command = |rule: &str| rule.starts_with(|first: char| first.is_ascii_lowercase());
     let (commands, rules): (Vec<_>, Vec<_>) =
         counts.into_iter().partition(|(rule, _)| is_command(rule));
@@ -235,7 +236,7 @@ fn rules(reports: &[Report]) -> String {
     text + "\n"
 }
 
-/// Writes one table: what is proved, by how many scripts, and what became of them.
+/// Makes one table: each item, the number of scripts that prove it, and their results.
 fn table(title: &str, counts: &[(&str, [usize; 3])]) -> String {
     let mut text = format!("\n{title}, and the scripts that prove them:\n");
     for &(rule, [passed, failed, skipped]) in counts {
@@ -251,14 +252,14 @@ fn table(title: &str, counts: &[(&str, [usize; 3])]) -> String {
     text
 }
 
-/// Sorts `E2` before `E12`.
+/// A key that sorts `E2` before `E12`.
 fn natural(rule: &str) -> (&str, u64, &str) {
     let digits = rule.find(|c: char| c.is_ascii_digit()).unwrap_or(rule.len());
     let (letters, number) = rule.split_at(digits);
     (letters, number.parse().unwrap_or(u64::MAX), number)
 }
 
-/// The place of a verdict in counts: passed, failed, skipped.
+/// The index of a verdict in counts: passed, failed, skipped.
 fn kind(report: &Report) -> usize {
     match report.result {
         Verdict::Passed => 0,
@@ -276,7 +277,7 @@ fn totals(reports: &[Report]) -> String {
     format!("{passed} passed, {failed} failed, {skipped} skipped")
 }
 
-/// Adds a line.
+/// Appends a line.
 fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
     writeln!(text, "{line}").expect("a String takes everything");
 }

@@ -13,29 +13,29 @@ use ct::diff::{Finding, Options, Summary, Target, compare};
 const USAGE: &str = "\
 Usage: ct-diff --left DAEMON --right DAEMON [OPTIONS]
 
-DAEMON is 'PROGRAM FLAGS', started afresh on a free port of 127.0.0.1 for every run, or host:port or
-unix:/path of one that holds no jobs and that nobody else uses; what is put there is deleted. The
+DAEMON is 'PROGRAM FLAGS', started on a free port of 127.0.0.1 for every run; or host:port or
+unix:/path of a daemon without jobs and other users, where all jobs that a run puts are deleted. The
 right one is the reference: scripts expect its answers.
 
  --seed N           seed of the first run, the others follow (1)
- --runs N           how many runs (100)
- --steps N          acts of a run, at most 400, and 60 in runs that let time pass (200)
+ --runs N           number of runs (100)
+ --steps N          operations of a run, at most 400, and 60 in runs that let time pass (200)
  --garbage          send mostly garbage
- --restart          give each a binlog (-b), end them by SIGTERM and start them again in the middle
+ --restart          give each a binlog (-b) and restart them by SIGTERM during the run
  --seconds N        begin no run later than this
- --parallel N       runs at a time, where daemons are started (24)
+ --parallel N       runs in parallel, if daemons are started (24)
  --go-on            do not stop at the first difference
- --left-dialect D   what is known about the left daemon: ours, 1.13 or 1.12 (its version tells)
- --right-dialect D  the same for the right one
+ --left-dialect D   known differences of the left daemon: ours, 1.13 or 1.12 (by its version)
+ --right-dialect D  known differences of the right daemon
  -h, --help         this help
 
-Every difference is made short and printed as a golden script. One that does not show again when
-its run is repeated is printed, too, but is no failure.
+Every difference is shrunk and printed as a golden script. A difference that does not show again
+when its run is repeated is printed, too, but is no failure.
 
 Exit status: 0 if the two agree, 1 if they differ, 2 if ct-diff could not begin, or had to stop.
 ";
 
-/// What the command line asks for.
+/// The command line.
 struct Config {
     left: Target,
     right: Target,
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does everything; true if the two agree.
+/// Runs the comparison; true if the two daemons agree.
 fn diff(config: &Config) -> Result<bool, String> {
     let start = Instant::now();
     let is_watched = std::io::stderr().is_terminal();
@@ -73,11 +73,11 @@ fn diff(config: &Config) -> Result<bool, String> {
         eprint!("\r\x1b[K");
     }
     let summary = summary.map_err(|error| error.to_string())?;
-    for finding in &summary.unrepeated {
-        print(&told("seen once only", finding));
+    for finding in &summary.unreproduced {
+        print(&message("seen once only", finding));
     }
     for finding in &summary.findings {
-        print(&told("a difference", finding));
+        print(&message("a difference", finding));
     }
     print(&format!("{}\n", totals(&summary, start.elapsed())));
     if summary.agreed == 0 && summary.findings.is_empty() {
@@ -107,7 +107,7 @@ impl Config {
                 }
                 "--restart" => options.restart = true,
                 "--garbage" => options.garbage = true,
-                "--go-on" => options.goes_on = true,
+                "--go-on" => options.keeps_going = true,
                 "--left-dialect" => options.dialects[0] = Some(dialect(value()?)?),
                 "--right-dialect" => options.dialects[1] = Some(dialect(value()?)?),
                 other => return Err(format!("what is {other}?\n\n{USAGE}")),
@@ -129,13 +129,13 @@ fn dialect(name: &str) -> Result<Dialect, String> {
     Dialect::named(name).ok_or_else(|| format!("no dialect {name}; there are {names}"))
 }
 
-/// Prints; a reader who has gone away is no fault of ours.
+/// Prints; a closed pipe is no error.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-fn told(what: &str, finding: &Finding) -> String {
-    let Finding { seed, message, script, shown: (times, played), check, .. } = finding;
+fn message(what: &str, finding: &Finding) -> String {
+    let Finding { seed, message, script, reproduced: (times, played), check, .. } = finding;
     format!(
         "Seed {seed}: {what}, shown {times} of {played} times. As a script: {check}.\n{message}\n\
          ----\n{script}----\n"
@@ -143,7 +143,7 @@ fn told(what: &str, finding: &Finding) -> String {
 }
 
 fn totals(summary: &Summary, time: Duration) -> String {
-    let Summary { agreed, events, too_slow, findings, unrepeated } = summary;
+    let Summary { agreed, events, too_slow, findings, unreproduced } = summary;
     let slow: Vec<String> = too_slow.iter().map(u64::to_string).collect();
     let slow = if slow.is_empty() { String::new() } else { format!(" ({})", slow.join(", ")) };
     format!(
@@ -151,7 +151,7 @@ fn totals(summary: &Summary, time: Duration) -> String {
          {} too slow{}, \
          {:.1} s",
         findings.len(),
-        unrepeated.len(),
+        unreproduced.len(),
         too_slow.len(),
         slow,
         time.as_secs_f64()

@@ -1,5 +1,5 @@
-//! Keeps a daemon with a binlog under load, kills it again and again, and says whether everything
-//! that it acknowledged is there.
+//! Keeps a daemon with a binlog under load, kills and restarts it, and reports whether it lost or
+//! leaked anything.
 //!
 //! Only arguments and output are here; [`ct::soak`] does the work.
 
@@ -7,21 +7,21 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ct::bench::target::{Scratch, Target};
-use ct::soak::{self, Config, Plant};
+use ct::bench::target::{ScratchDir, Target};
+use ct::soak::{self, Config, PlantedDefect};
 
 const USAGE: &str = "\
 Usage: ct-soak [OPTIONS] DAEMON
 
-DAEMON is 'PROGRAM FLAGS'; its binlog is in a directory of its own, removed in the end.
+DAEMON is 'PROGRAM FLAGS'. Its binlog is in a new directory, removed at the end.
 
- --minutes N   how long (30)
- --seed N      what the clients' choices begin with (1)
- --dir PATH    where the binlog's directory is made (the directory for temporary files)
- --plant WHAT  a defect that must be found: loss, leak or growth
+ --minutes N   duration (30)
+ --seed N      seed of the clients' random choices (1)
+ --dir PATH    parent of the binlog's directory (the directory for temporary files)
+ --plant WHAT  plant a defect that must be found: loss, leak or growth
  -h, --help    this help
 
-Exit status: 0 if all is well, 1 if something was lost, grew or failed, 2 if it could not begin.
+Exit status: 0 if nothing was lost, grew or failed, 1 if something did, 2 if it could not begin.
 ";
 
 fn main() -> ExitCode {
@@ -55,7 +55,8 @@ fn soak(arguments: &[String]) -> Result<bool, String> {
             "--dir" => parent = value()?.into(),
             "--plant" => {
                 let name = value()?;
-                let known = Plant::named(name).ok_or_else(|| format!("no such plant: {name}"))?;
+                let known =
+                    PlantedDefect::named(name).ok_or_else(|| format!("no such defect: {name}"))?;
                 plant = Some(known);
             }
             flag if flag.starts_with("--") => return Err(format!("what is {flag}?\n\n{USAGE}")),
@@ -63,20 +64,20 @@ fn soak(arguments: &[String]) -> Result<bool, String> {
         }
     }
     let daemon = daemon.ok_or_else(|| format!("give a daemon\n\n{USAGE}"))?;
-    let told = |error: std::io::Error| error.to_string();
-    let target = Target::daemon(&daemon).map_err(told)?;
-    let scratch = Scratch::new(&parent).map_err(told)?;
-    soak::prepare().map_err(told)?;
+    let describe = |error: std::io::Error| error.to_string();
+    let target = Target::daemon(&daemon).map_err(describe)?;
+    let scratch = ScratchDir::new(&parent).map_err(describe)?;
+    soak::prepare().map_err(describe)?;
     print(&format!("{}: {minutes} minutes, seed {seed}\n", target.label));
     let time = Duration::from_secs(60 * minutes);
     let config = Config { program: target.program, time, seed, plant };
-    let mut tell = |line: &str| print(&format!("{line}\n"));
-    let outcome = soak::run(&config, scratch.path(), &mut tell).map_err(told)?;
+    let mut progress = |line: &str| print(&format!("{line}\n"));
+    let outcome = soak::run(&config, scratch.path(), &mut progress).map_err(describe)?;
     print(&outcome.report());
     Ok(outcome.faults.is_empty() && outcome.lost == 0)
 }
 
-/// Prints at once; a reader who has gone away is no fault of ours.
+/// Prints at once; a closed pipe is no error.
 fn print(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes());

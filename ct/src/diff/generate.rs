@@ -1,135 +1,136 @@
-//! Draws the acts of a run from its seed, with a bias to states where something can go wrong: few
-//! tubes, few priorities, short times, jobs that exist, commands that are nearly right.
+//! Generates the operations of a run from its seed. The choices favour states in which faults are
+//! likely: few tubes, few priorities, short times, jobs that exist, commands that are nearly valid.
 //!
-//! It never sees a reply, so a seed means the same acts for all daemons. What must not be done on
-//! some daemon is left out while the run is played.
+//! The generator never sees a reply, so a seed means the same operations for all daemons. What must
+//! not be sent to some daemon is left out by the runner.
 //!
-//! **Time.** All timers of the protocol run for whole seconds. So a run that lets time pass does it
-//! in steps of 0.25, 1.25 or 2.25 seconds: what is done after the n-th step happens 0.25·n seconds
-//! beside every timer that was set before, and both daemons agree on what is due, as long as each
-//! burst of acts is over in a fraction of 0.25 seconds. Hence at most three steps in a run.
+//! **Time.** All timers of the protocol run for whole seconds. A run that lets time pass does so in
+//! steps of 0.25, 1.25 or 2.25 seconds. After the n-th step, operations happen 0.25·n seconds apart
+//! from every timer that was set before. So both daemons agree on what is due if each burst of
+//! operations ends within a fraction of 0.25 seconds. Hence a run has at most three steps.
 
 use std::time::Duration;
 
-use super::act::{Act, Command, Job, Part, Peer};
+use super::operation::{Command, Job, Operation, Part, Peer};
 use crate::prng::Prng;
 
-/// Bursts of acts in a run that lets time pass, and acts of a burst.
-const BURSTS: usize = 3;
-const BURST_ACTS: usize = 20;
+/// Bursts of a run that lets time pass, and the most operations of a burst.
+const BURSTS_PER_RUN: usize = 3;
+const OPERATIONS_PER_BURST: usize = 20;
 
-/// Acts of a run in which no second passes.
-const QUICK_ACTS: usize = 400;
+/// The most operations of a run that lets no time pass.
+const QUICK_RUN_OPERATIONS_MAX: usize = 400;
 
-/// A job that no run makes.
+/// The id of a job that no run makes.
 const NO_JOB: &str = "4000000000";
 
-/// What kind of runs are drawn.
+/// What kind of run is generated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Taste {
-    /// How many acts a run has, if its kind allows as many.
+pub(crate) struct GeneratorOptions {
+    /// Operations of a run, if its kind allows so many.
     pub(crate) steps: usize,
     /// Whether most of what is sent is garbage.
     pub(crate) garbage: bool,
     /// Whether the daemons may be told to drain.
     pub(crate) can_drain: bool,
-    /// Whether they are ended and started again. Then nothing is done that the original does not
-    /// log, or not well: `reserve-job` and releases without delay (B12), `bury` (B13), and a job
-    /// that stays makes the ids go on (B16).
+    /// Whether the daemons are restarted. Then the run leaves out what the original does not log,
+    /// or logs badly: `reserve-job` and releases without delay (B12), and `bury` (B13). One job
+    /// stays from beginning to end, so that ids continue after a restart (B16).
     pub(crate) restarts: bool,
 }
 
-/// Draws a run.
-pub(crate) fn generate(seed: u64, taste: Taste) -> Vec<Act> {
+/// Generates a run.
+pub(crate) fn generate(seed: u64, options: GeneratorOptions) -> Vec<Operation> {
     let mut prng = Prng::new(seed);
     let peers = 2 + at_most(&mut prng, 3);
     let is_timed = prng.chance(2, 5);
-    let drains = taste.can_drain && prng.chance(1, 12);
-    let mut generator = Generator { prng, taste, peers, puts: 0 };
-    let mut acts = if is_timed { generator.timed() } else { generator.quick() };
-    if taste.restarts {
+    let drains = options.can_drain && prng.chance(1, 12);
+    let mut generator = Generator { prng, options, peers, puts: 0 };
+    let mut operations = if is_timed { generator.timed() } else { generator.quick() };
+    if options.restarts {
         for _ in 0..=at_most(&mut generator.prng, 2) {
-            let place = at_most(&mut generator.prng, acts.len());
-            acts.insert(place, Act::Restart);
+            let position = at_most(&mut generator.prng, operations.len());
+            operations.insert(position, Operation::Restart);
         }
-        // Of its own connection, so that nothing stands in its way.
-        acts.insert(0, Act::send(peers, generator.put(u32::MAX, u32::MAX)));
+        // On a connection of its own, so that no other operation delays it.
+        operations.insert(0, Operation::send(peers, generator.put(u32::MAX, u32::MAX)));
     }
     if drains {
-        let last = acts.len() / 5;
-        let place = acts.len() - at_most(&mut generator.prng, last);
-        acts.insert(place, Act::Drain);
+        let last = operations.len() / 5;
+        let position = operations.len() - at_most(&mut generator.prng, last);
+        operations.insert(position, Operation::Drain);
     }
-    acts
+    operations
 }
 
-/// Draws a number from 0 to `most`.
+/// Returns a random number from 0 to `most`.
 fn at_most(prng: &mut Prng, most: usize) -> usize {
     usize::try_from(prng.below(most as u64 + 1)).expect("not above a usize")
 }
 
 struct Generator {
     prng: Prng,
-    taste: Taste,
+    options: GeneratorOptions,
     peers: usize,
-    /// How many puts were drawn.
+    /// Puts that were generated so far.
     puts: usize,
 }
 
 impl Generator {
-    fn quick(&mut self) -> Vec<Act> {
-        (0..self.taste.steps.min(QUICK_ACTS)).map(|_| self.act()).collect()
+    fn quick(&mut self) -> Vec<Operation> {
+        (0..self.options.steps.min(QUICK_RUN_OPERATIONS_MAX)).map(|_| self.operation()).collect()
     }
 
-    fn timed(&mut self) -> Vec<Act> {
-        let each = self.taste.steps.div_ceil(BURSTS).min(BURST_ACTS);
-        let mut acts = Vec::new();
-        for _ in 0..BURSTS {
-            acts.extend((0..each).map(|_| self.act()));
-            acts.push(Act::Pass(Duration::from_millis(self.pick(&[250, 1250, 1250, 2250]))));
+    fn timed(&mut self) -> Vec<Operation> {
+        let each = self.options.steps.div_ceil(BURSTS_PER_RUN).min(OPERATIONS_PER_BURST);
+        let mut operations = Vec::new();
+        for _ in 0..BURSTS_PER_RUN {
+            operations.extend((0..each).map(|_| self.operation()));
+            operations
+                .push(Operation::Sleep(Duration::from_millis(self.pick(&[250, 1250, 1250, 2250]))));
         }
-        acts
+        operations
     }
 
     fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[at_most(&mut self.prng, choices.len() - 1)]
     }
 
-    fn act(&mut self) -> Act {
+    fn operation(&mut self) -> Operation {
         let peer = at_most(&mut self.prng, self.peers - 1);
         match self.prng.below(100) {
-            0..=1 => Act::Close(peer),
-            2 => Act::HalfClose(peer),
+            0..=1 => Operation::Close(peer),
+            2 => Operation::HalfClose(peer),
             3..=12 => {
                 let commands = (0..2 + at_most(&mut self.prng, 4)).map(|_| self.command());
-                Act::Send { peer, commands: commands.collect(), cut: None }
+                Operation::Send { peer, commands: commands.collect(), cut: None }
             }
             13..=15 => self.worker(peer),
             16..=22 => {
                 let commands = (0..=at_most(&mut self.prng, 2)).map(|_| self.command()).collect();
                 let cut = u16::try_from(self.prng.below(1001)).expect("at most 1000");
-                Act::Send { peer, commands, cut: Some(cut) }
+                Operation::Send { peer, commands, cut: Some(cut) }
             }
-            _ => Act::send(peer, self.command()),
+            _ => Operation::send(peer, self.command()),
         }
     }
 
-    /// Lets a connection wait for the jobs of one tube.
-    fn worker(&mut self, peer: Peer) -> Act {
+    /// Makes a connection wait for the jobs of one tube.
+    fn worker(&mut self, peer: Peer) -> Operation {
         let tube = self.tube();
         let reserve = self.pick(&["reserve", "reserve-with-timeout 1", "reserve-with-timeout 2"]);
         let lines = [&format!("watch {tube}"), "ignore default", "ignore a", reserve];
         let lines = lines.into_iter().filter(|line| *line != format!("ignore {tube}"));
-        Act::Send { peer, commands: lines.map(Command::line).collect(), cut: None }
+        Operation::Send { peer, commands: lines.map(Command::line).collect(), cut: None }
     }
 
     fn command(&mut self) -> Command {
         match self.prng.below(100) {
-            _ if self.taste.garbage && self.prng.chance(2, 3) => self.garbage(),
-            // What is nearly right may be a release without delay.
-            0..=4 if !self.taste.restarts => {
+            _ if self.options.garbage && self.prng.chance(2, 3) => self.garbage(),
+            // A mutated command may become a release without delay.
+            0..=4 if !self.options.restarts => {
                 let command = self.valid();
-                self.nearly(command)
+                self.mutate_command(command)
             }
             5 => self.bad_put(),
             _ => self.valid(),
@@ -147,11 +148,11 @@ impl Generator {
                 let seconds = self.pick(&[0, 0, 0, 0, 1, 2, 0x7FFF_FFFF]);
                 Command::line(format!("reserve-with-timeout {seconds}"))
             }
-            18..=19 | 26..=28 if self.taste.restarts => self.on_job("kick-job", ""),
+            18..=19 | 26..=28 if self.options.restarts => self.on_job("kick-job", ""),
             18..=19 => self.on_job("reserve-job", ""),
             20..=22 => self.on_job("delete", ""),
             23..=25 => {
-                let least = u32::from(self.taste.restarts);
+                let least = u32::from(self.options.restarts);
                 self.on_job("release", &format!(" {pri} {}", delay.max(least)))
             }
             26..=28 => self.on_job("bury", &format!(" {pri}")),
@@ -195,7 +196,7 @@ impl Generator {
         self.put_of(format!("put {pri} {delay} {ttr} {size}\r\n"), body(size), b"\r\n")
     }
 
-    /// Announces one thing and sends another.
+    /// Makes a `put` whose body has another length than announced, or another end than CR LF.
     fn bad_put(&mut self) -> Command {
         let (announced, sent) = self.pick(&[(3, 2), (3, 4), (5, 1), (0, 3), (20, 9), (2, 30)]);
         let (announced, sent) = match self.prng.below(8) {
@@ -213,37 +214,37 @@ impl Generator {
         Command { put: Some(self.puts - 1), ..Command::raw(bytes) }
     }
 
-    /// Changes a little of a command: a byte, a blank, a number, its end.
-    fn nearly(&mut self, mut command: Command) -> Command {
+    /// Changes a byte, a space, a number or the end of a command.
+    fn mutate_command(&mut self, mut command: Command) -> Command {
         for _ in 0..=at_most(&mut self.prng, 1) {
             let part = at_most(&mut self.prng, command.parts.len() - 1);
             match &mut command.parts[part] {
-                Part::Bytes(bytes) => self.change(bytes),
+                Part::Bytes(bytes) => self.mutate_bytes(bytes),
                 id @ Part::Id(_) => *id = Part::Bytes(self.number().into()),
             }
         }
         command
     }
 
-    fn change(&mut self, bytes: &mut Vec<u8>) {
+    fn mutate_bytes(&mut self, bytes: &mut Vec<u8>) {
         let line = bytes.windows(2).position(|pair| pair == b"\r\n").unwrap_or(bytes.len());
-        let place = at_most(&mut self.prng, line);
+        let position = at_most(&mut self.prng, line);
         let odd = self.pick(b"  \t\0\n-+:;_09azAZ|%\x7f\x80\xff");
         match self.prng.below(9) {
-            0 => bytes.insert(place, odd),
-            1 | 2 if place < line => {
-                bytes.remove(place);
+            0 => bytes.insert(position, odd),
+            1 | 2 if position < line => {
+                bytes.remove(position);
             }
-            3 if place < line => bytes[place] = odd,
-            4 if place < line => bytes[place] ^= 0x20,
-            5 => bytes.truncate(place),
+            3 if position < line => bytes[position] = odd,
+            4 if position < line => bytes[position] ^= 0x20,
+            5 => bytes.truncate(position),
             6 => {
                 let word = [b" ", self.number().as_bytes()].concat();
-                bytes.splice(place..place, word);
+                bytes.splice(position..position, word);
             }
             7 => {
                 let filling = vec![self.pick(b"a 0\0"); self.pick(&[190, 200, 201, 215, 400, 900])];
-                bytes.splice(place..place, filling);
+                bytes.splice(position..position, filling);
             }
             _ => {
                 let number = self.number();
@@ -275,7 +276,7 @@ impl Generator {
         ])
     }
 
-    /// Makes something of words and bytes that no client would send.
+    /// Makes a line of words and bytes that no client would send.
     fn garbage(&mut self) -> Command {
         let mut bytes = Vec::new();
         for _ in 0..=at_most(&mut self.prng, 7) {
@@ -339,7 +340,8 @@ impl Generator {
     }
 }
 
-/// Makes a body that is easy to write down where it is long, and hard to read where it is short.
+/// Makes a body of one repeated byte if it is long, and of bytes that are hard to parse if it is
+/// short.
 fn body(size: usize) -> Vec<u8> {
     match size {
         0..=20 => (0..size).map(|at| b"\r\n\0put 0 stats"[at % 13]).collect(),
@@ -347,7 +349,7 @@ fn body(size: usize) -> Vec<u8> {
     }
 }
 
-/// Puts other text in the place of the last number of a line.
+/// Replaces the last number of a line.
 fn replace_number(bytes: &mut Vec<u8>, line: usize, number: &str) {
     let Some(last) = bytes[..line].iter().rposition(u8::is_ascii_digit) else { return };
     let before = bytes[..last].iter().rposition(|byte| !byte.is_ascii_digit());
@@ -358,55 +360,56 @@ fn replace_number(bytes: &mut Vec<u8>, line: usize, number: &str) {
 mod tests {
     use super::*;
 
-    const TASTE: Taste = Taste { steps: 120, garbage: false, can_drain: true, restarts: false };
+    const OPTIONS: GeneratorOptions =
+        GeneratorOptions { steps: 120, garbage: false, can_drain: true, restarts: false };
 
     #[test]
-    fn a_seed_means_the_same_acts_every_time() {
+    fn a_seed_gives_the_same_operations_every_time() {
         for seed in 0..50 {
             for garbage in [false, true] {
-                let taste = Taste { garbage, ..TASTE };
-                assert_eq!(generate(seed, taste), generate(seed, taste));
+                let options = GeneratorOptions { garbage, ..OPTIONS };
+                assert_eq!(generate(seed, options), generate(seed, options));
             }
-            assert_ne!(generate(seed, TASTE), generate(seed + 1, TASTE));
+            assert_ne!(generate(seed, OPTIONS), generate(seed + 1, OPTIONS));
         }
     }
 
     #[test]
-    fn no_two_bursts_stand_in_the_same_quarter_of_a_second() {
+    fn no_two_bursts_share_a_quarter_of_a_second() {
         let mut timed = 0;
         for seed in 0..200 {
-            let acts = generate(seed, TASTE);
-            let passes = acts.iter().filter_map(|act| match act {
-                Act::Pass(time) => Some(time.as_millis()),
+            let operations = generate(seed, OPTIONS);
+            let sleeps = operations.iter().filter_map(|operation| match operation {
+                Operation::Sleep(time) => Some(time.as_millis()),
                 _ => None,
             });
-            let passes: Vec<u128> = passes.collect();
-            assert!(passes.iter().all(|time| time % 1000 == 250), "{passes:?}");
-            assert!(passes.is_empty() || passes.len() == BURSTS);
-            timed += usize::from(!passes.is_empty());
+            let sleeps: Vec<u128> = sleeps.collect();
+            assert!(sleeps.iter().all(|time| time % 1000 == 250), "{sleeps:?}");
+            assert!(sleeps.is_empty() || sleeps.len() == BURSTS_PER_RUN);
+            timed += usize::from(!sleeps.is_empty());
         }
         assert!((50..110).contains(&timed), "{timed} of 200 runs let time pass");
     }
 
-    /// Words that never come up are commands that are never compared.
+    /// A command that is never generated is never compared.
     #[test]
-    fn every_command_and_every_act_comes_up() {
-        let mut told = String::new();
+    fn every_command_and_every_operation_is_generated() {
+        let mut text = String::new();
         for seed in 0..60 {
-            for act in generate(seed, TASTE) {
-                match act {
-                    Act::Send { commands, cut, .. } => {
-                        told += if cut.is_some() { "Cut;" } else { "" };
+            for operation in generate(seed, OPTIONS) {
+                match operation {
+                    Operation::Send { commands, cut, .. } => {
+                        text += if cut.is_some() { "Cut;" } else { "" };
                         for command in commands {
                             let Part::Bytes(bytes) = &command.parts[0] else { continue };
-                            told += &String::from_utf8_lossy(bytes);
-                            told.push(';');
+                            text += &String::from_utf8_lossy(bytes);
+                            text.push(';');
                         }
                     }
                     other => {
                         let name = format!("{other:?}");
-                        told += &name;
-                        told.push(';');
+                        text += &name;
+                        text.push(';');
                     }
                 }
             }
@@ -439,12 +442,12 @@ mod tests {
             "quit",
             "HalfClose",
             "Close",
-            "Pass",
+            "Sleep",
             "Drain",
             "Cut",
         ];
         for word in words {
-            let found = told.contains(&format!(";{word}"));
+            let found = text.contains(&format!(";{word}"));
             assert!(found, "{word} never comes up");
         }
     }

@@ -1,20 +1,24 @@
-//! The same traffic to two daemons, and what they do not agree on.
+//! Sends the same traffic to two daemons and reports where their answers differ.
 //!
-//! [`compare`] draws runs from seeds, plays each on a fresh pair of daemons, and makes a short
-//! golden script of what it finds. Most of a run is sleep, so many are played at a time.
+//! [`compare`] generates runs from seeds, executes each on a new pair of daemons, and shrinks every
+//! difference to a short golden script. Most of a run is sleep, so many runs are executed in
+//! parallel.
 //!
-//! Reading order: `act` is what a run is made of, `generate` draws it, `play` plays it on a `rig`
-//! of two daemons with a `track` of each connection, `reply` says what is the same, `shrink` makes
-//! a failing run short, and `record` writes it down.
+//! Reading order: `operation` has the parts of a run, `generate` makes a run, and `runner` executes
+//! it on a `harness` of two daemons with a `tracker` of each connection. A `target` says how to
+//! reach a daemon, and a `side` holds the connections to it. `reply` compares, `shrink` shortens a
+//! failing run, and `record` writes it as a script.
 
-mod act;
 mod generate;
-mod play;
+mod harness;
+mod operation;
 mod record;
 mod reply;
-mod rig;
+mod runner;
 mod shrink;
-mod track;
+mod side;
+mod target;
+mod tracker;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,78 +27,56 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use self::act::{Act, simpler};
-use self::generate::{Taste, generate};
-use self::play::{Found, Verdict, play};
-use self::reply::{Baseline, Judge};
-use self::rig::{Binlog, Rig, SIDES, Side};
+use self::generate::{GeneratorOptions, generate};
+use self::harness::Harness;
+use self::operation::{Operation, simpler};
+use self::reply::Comparator;
+use self::runner::{Difference, Verdict, run_operations};
 pub use self::shrink::shrink;
-use crate::check::Program;
-use crate::client::Client;
+use self::side::SIDES;
+pub use self::target::Target;
+use self::target::{DaemonInfo, clean_up, dialect_of, open_side};
 use crate::dialect::Dialect;
 use crate::run::run;
 use crate::script::Script;
 use crate::socket::SocketStage;
 
-/// How often a run that was too slow is tried again.
-const ATTEMPTS: usize = 4;
-/// How often a difference may fail to show again before it is taken for chance, and how often its
-/// short form is played to tell how surely it shows.
-const REPEATS: usize = 5;
-/// How long the slower daemon gets to catch up, and how long where the difference was seen before.
-const PATIENCE: Duration = Duration::from_millis(400);
-const PATIENCE_AGAIN: Duration = Duration::from_millis(100);
-/// How many runs with restarts go on at a time.
-const RESTART_PARALLEL: usize = 4;
-/// How many candidates are tried at a time while shrinking.
-const SHRINK_PARALLEL: usize = 8;
-
-/// Where a daemon is found.
-#[derive(Debug, Clone)]
-pub enum Target {
-    /// A fresh one is started for every run.
-    Start(Program),
-    /// It runs already, at `host:port` or `unix:/path`, holds no jobs, and nobody else uses it.
-    /// Jobs that a run leaves there are deleted.
-    Meet(String),
-}
-
-impl Target {
-    /// Reads an address or a command line; the latter is split at blanks.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let mut words = text.split_whitespace().map(str::to_owned);
-        let first = words.next().ok_or("a daemon is an address or a command")?;
-        let flags: Vec<String> = words.collect();
-        let has_port = first.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        if flags.is_empty() && (has_port || first.starts_with("unix:")) {
-            return Ok(Self::Meet(first));
-        }
-        Ok(Self::Start(Program { path: first.into(), flags }))
-    }
-}
+/// Attempts at a run that is too slow.
+const ATTEMPTS_PER_RUN: usize = 4;
+/// How often a difference is repeated before it counts as not reproducible, and how often its short
+/// form is repeated to tell how reliably it shows.
+const REPRODUCTION_ATTEMPTS: usize = 5;
+/// How long the slower daemon gets to catch up: in the first run, and when a known difference is
+/// reproduced.
+const CATCH_UP_TIME: Duration = Duration::from_millis(400);
+const CATCH_UP_TIME_REPRODUCING: Duration = Duration::from_millis(100);
+/// The most runs with restarts in parallel.
+const PARALLEL_RESTART_RUNS: usize = 4;
+/// The most candidates in parallel while shrinking.
+const PARALLEL_CANDIDATES: usize = 8;
 
 /// How many runs, and of what kind.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The seed of the first run; the others follow.
     pub seed: u64,
-    /// How many runs.
+    /// The number of runs.
     pub runs: u64,
-    /// How many acts a run has; at most 400, and 60 where time passes.
+    /// Operations of a run; at most 400, or 60 in a run that lets time pass.
     pub steps: usize,
     /// Whether most of what is sent is garbage.
     pub garbage: bool,
-    /// Whether the daemons keep binlogs and are ended and started again in the middle.
+    /// Whether the daemons keep binlogs and are restarted during the run.
     pub restart: bool,
     /// No run begins later than this after the start.
     pub time: Option<Duration>,
-    /// How long the search for a shorter form of one failing run may take.
+    /// Time limit for shrinking one failing run.
     pub shrink_time: Duration,
-    /// How many runs are played at a time.
+    /// The most runs in parallel.
     pub parallel: usize,
-    /// Whether to go on after the first difference.
-    pub goes_on: bool,
-    /// The dialects of left and right; where none is given, the daemon's version tells.
+    /// Whether to continue after the first difference.
+    pub keeps_going: bool,
+    /// The dialects of left and right; if one is missing, the daemon's version decides.
     pub dialects: [Option<Dialect>; 2],
 }
 
@@ -109,54 +91,55 @@ impl Default for Options {
             time: None,
             shrink_time: Duration::from_secs(60),
             parallel: 24,
-            goes_on: false,
+            keeps_going: false,
             dialects: [None, None],
         }
     }
 }
 
-/// A difference, made short.
+/// A difference, shrunk to a short script.
 #[derive(Debug, Clone)]
 pub struct Finding {
     /// The seed of the run.
     pub seed: u64,
     /// What left and right answered.
     pub message: String,
-    /// A golden script of it, expecting the right one's answers.
+    /// A golden script that expects the right daemon's answers.
     pub script: String,
-    /// Whether the search for a shorter form came to its end: time was left, and nothing that was
-    /// tried was too slow every time.
+    /// Whether shrinking came to its end: it had time enough, and no candidate was too slow every
+    /// time.
     pub is_shortest: bool,
-    /// How often it showed, and how often it was played.
-    pub shown: (usize, usize),
-    /// What became of the script on each of the two.
+    /// How often the difference showed, and how often it was tried.
+    pub reproduced: (usize, usize),
+    /// The result of the script on each daemon.
     pub check: String,
 }
 
-/// What all runs came to.
+/// The results of all runs.
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
-    /// How many runs agreed from beginning to end.
+    /// Runs without a difference.
     pub agreed: u64,
-    /// How many things were done in them: bytes sent, answers compared, connections ended.
+    /// Events in these runs: sends, compared replies, closed connections.
     pub events: u64,
-    /// The seeds of runs that were too slow for their time table, every time they were tried.
+    /// Seeds of runs that were too slow in every attempt.
     pub too_slow: Vec<u64>,
-    /// Differences that show again.
+    /// Differences that were reproduced.
     pub findings: Vec<Finding>,
-    /// Differences that did not show again: a race in a daemon, or this machine was busy.
-    pub unrepeated: Vec<Finding>,
+    /// Differences that were not reproduced: a race in a daemon, or a busy machine.
+    pub unreproduced: Vec<Finding>,
 }
 
-/// Plays runs on two daemons and tells where they differ. `progress` hears of every run's end.
+/// Executes runs on two daemons and returns their differences. `progress` is called at the end of
+/// every run.
 ///
-/// An error if a daemon cannot be started or met, or if it holds jobs.
+/// An error if a daemon cannot be started or reached, or if it holds jobs.
 pub fn compare(
     targets: [&Target; 2],
     options: &Options,
     progress: &(dyn Fn(&Summary) + Sync),
 ) -> io::Result<Summary> {
-    let contest = Contest::new(targets, options)?;
+    let comparison = Comparison::new(targets, options)?;
     let start = Instant::now();
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let state = Mutex::new((Summary::default(), None));
@@ -167,20 +150,20 @@ pub fn compare(
             if number >= options.runs || is_late || stop.load(Ordering::Relaxed) {
                 return;
             }
-            let result = contest.run(options.seed.wrapping_add(number));
+            let result = comparison.run(options.seed.wrapping_add(number));
             let mut state = state.lock().expect("no worker panics while it counts");
             let (summary, error) = &mut *state;
             match result {
                 Ok(result) => summary.count(result),
                 Err(failure) => *error = Some(failure),
             }
-            let has_finding = !summary.findings.is_empty() && !options.goes_on;
+            let has_finding = !summary.findings.is_empty() && !options.keeps_going;
             stop.fetch_or(has_finding || error.is_some(), Ordering::Relaxed);
             progress(summary);
         }
     };
     thread::scope(|scope| {
-        for _ in 0..contest.parallel(options.parallel) {
+        for _ in 0..comparison.parallel(options.parallel) {
             scope.spawn(work);
         }
     });
@@ -195,7 +178,7 @@ enum RunEnd {
     Agreed(usize),
     TooSlow(u64),
     Finding(Finding),
-    Unrepeated(Finding),
+    Unreproduced(Finding),
 }
 
 impl Summary {
@@ -207,13 +190,13 @@ impl Summary {
             }
             RunEnd::TooSlow(seed) => self.too_slow.push(seed),
             RunEnd::Finding(finding) => self.findings.push(finding),
-            RunEnd::Unrepeated(finding) => self.unrepeated.push(finding),
+            RunEnd::Unreproduced(finding) => self.unreproduced.push(finding),
         }
     }
 }
 
 /// Two daemons, and what is known about them.
-struct Contest<'a> {
+struct Comparison<'a> {
     targets: [&'a Target; 2],
     options: &'a Options,
     dialects: [Dialect; 2],
@@ -221,16 +204,16 @@ struct Contest<'a> {
     job_size_limit: u64,
 }
 
-impl<'a> Contest<'a> {
-    /// Asks both who they are.
+impl<'a> Comparison<'a> {
+    /// Asks both daemons for version and limits.
     fn new(targets: [&'a Target; 2], options: &'a Options) -> io::Result<Self> {
-        let [left, right] = targets.map(Acquaintance::make);
+        let [left, right] = targets.map(DaemonInfo::query);
         let known = [left?, right?];
         let dialect = |side: usize| {
             let named = options.dialects[side].clone();
             named.unwrap_or_else(|| dialect_of(&known[side].version))
         };
-        if options.restart && targets.iter().any(|target| matches!(target, Target::Meet(_))) {
+        if options.restart && targets.iter().any(|target| matches!(target, Target::Connect(_))) {
             return Err(io::Error::other("only daemons that are started here can be restarted"));
         }
         let dialects = [dialect(0), dialect(1)];
@@ -243,12 +226,12 @@ impl<'a> Contest<'a> {
         self.targets.iter().all(|target| matches!(target, Target::Start(_)))
     }
 
-    /// Returns how many runs may go on at a time: daemons at an address have room for one.
+    /// Returns how many runs may be in parallel; only one if a daemon is at an address.
     fn parallel(&self, wanted: usize) -> usize {
         match (self.is_started(), self.options.restart) {
             (false, _) => 1,
             // They wait for the disk, not for the clock.
-            (true, true) => wanted.clamp(1, RESTART_PARALLEL),
+            (true, true) => wanted.clamp(1, PARALLEL_RESTART_RUNS),
             (true, false) => wanted.max(1),
         }
     }
@@ -256,67 +239,72 @@ impl<'a> Contest<'a> {
     fn run(&self, seed: u64) -> io::Result<RunEnd> {
         let Options { steps, garbage, restart, .. } = *self.options;
         let can_drain = self.is_started() && !restart;
-        let mut acts = generate(seed, Taste { steps, garbage, can_drain, restarts: restart });
-        let found = match self.play_in_time(&acts, true)? {
+        let mut operations =
+            generate(seed, GeneratorOptions { steps, garbage, can_drain, restarts: restart });
+        let found = match self.run_with_retries(&operations, true)? {
             Verdict::Agreed(events) => return Ok(RunEnd::Agreed(events)),
             Verdict::TooSlow => return Ok(RunEnd::TooSlow(seed)),
             Verdict::Differed(found) => *found,
         };
-        acts.extend(found.looked.iter().cloned());
-        for _ in 0..REPEATS {
-            if let Some(again) = self.play_for_difference(&acts)?.found() {
-                let (shorter, found, is_shortest) = self.shrink(acts, again);
-                let shown = self.count_shows(&shorter)?;
-                let finding = self.finding(seed, &found, shown);
+        operations.extend(found.inspection.iter().cloned());
+        for _ in 0..REPRODUCTION_ATTEMPTS {
+            if let Some(again) = self.reproduce(&operations)?.found() {
+                let (shorter, found, is_shortest) = self.shrink(operations, again);
+                let reproduced = self.count_reproductions(&shorter)?;
+                let finding = self.finding(seed, &found, reproduced);
                 return Ok(RunEnd::Finding(Finding { is_shortest, ..finding }));
             }
         }
-        Ok(RunEnd::Unrepeated(self.finding(seed, &found, (0, REPEATS))))
+        Ok(RunEnd::Unreproduced(self.finding(seed, &found, (0, REPRODUCTION_ATTEMPTS))))
     }
 
-    /// Plays acts on a fresh pair, or on the pair at hand.
-    fn play(&self, acts: &[Act], inspects: bool) -> io::Result<Verdict> {
-        let judge = Judge::new(self.dialects.each_ref(), self.options.restart);
-        let [left, right] = self.targets.map(|target| side(target, self.options.restart));
-        let patience = if inspects { PATIENCE } else { PATIENCE_AGAIN };
-        let verdict = play(
-            Rig::new([left?, right?], judge, patience),
-            acts,
+    /// Executes operations on a new pair of daemons, or on those at the given addresses.
+    fn run_once(&self, operations: &[Operation], inspects: bool) -> io::Result<Verdict> {
+        let comparator = Comparator::new(self.dialects.each_ref(), self.options.restart);
+        let [left, right] = self.targets.map(|target| open_side(target, self.options.restart));
+        let catch_up_time = if inspects { CATCH_UP_TIME } else { CATCH_UP_TIME_REPRODUCING };
+        let verdict = run_operations(
+            Harness::new([left?, right?], comparator, catch_up_time),
+            operations,
             inspects,
             &self.masks,
             self.job_size_limit,
         );
         for target in self.targets {
-            if let Target::Meet(address) = target {
+            if let Target::Connect(address) = target {
                 clean_up(address)?;
             }
         }
         Ok(verdict)
     }
 
-    /// The same, again where it was too slow.
-    fn play_in_time(&self, acts: &[Act], inspects: bool) -> io::Result<Verdict> {
-        for _ in 1..ATTEMPTS {
-            let verdict = self.play(acts, inspects)?;
+    /// Executes operations as [`Self::run_once`] does, and again if that was too slow.
+    fn run_with_retries(&self, operations: &[Operation], inspects: bool) -> io::Result<Verdict> {
+        for _ in 1..ATTEMPTS_PER_RUN {
+            let verdict = self.run_once(operations, inspects)?;
             if !matches!(verdict, Verdict::TooSlow) {
                 return Ok(verdict);
             }
         }
-        self.play(acts, inspects)
+        self.run_once(operations, inspects)
     }
 
-    fn play_for_difference(&self, acts: &[Act]) -> io::Result<Verdict> {
-        self.play_in_time(acts, false)
+    fn reproduce(&self, operations: &[Operation]) -> io::Result<Verdict> {
+        self.run_with_retries(operations, false)
     }
 
-    /// Looks for a shorter run that fails, with many daemons at a time; says whether it could look
-    /// to the end.
-    fn shrink(&self, acts: Vec<Act>, found: Found) -> (Vec<Act>, Found, bool) {
+    /// Shrinks a failing run, with many daemons in parallel. Tells whether shrinking came to its
+    /// end.
+    fn shrink(
+        &self,
+        operations: Vec<Operation>,
+        found: Difference,
+    ) -> (Vec<Operation>, Difference, bool) {
         let start = Instant::now();
         let mut last = found;
         let mut is_shortest = true;
-        let width = self.parallel(SHRINK_PARALLEL);
-        let find_failing = |candidates: &[Vec<Act>]| {
+        let width = self.parallel(PARALLEL_CANDIDATES);
+        let find_failing = |candidates: &[Vec<Operation>]| {
             for (group, candidates) in candidates.chunks(width).enumerate() {
                 if start.elapsed() > self.options.shrink_time {
                     is_shortest = false;
@@ -331,17 +319,18 @@ impl<'a> Contest<'a> {
             }
             None
         };
-        let acts = shrink(acts, simpler, find_failing);
-        (acts, last, is_shortest)
+        let operations = shrink(operations, simpler, find_failing);
+        (operations, last, is_shortest)
     }
 
-    /// Plays some runs at the same time. Says whether those before the one that fails are sure not
-    /// to: one that is too slow, or whose daemon does not start, shows nothing.
-    fn first_failing(&self, candidates: &[Vec<Act>]) -> (Option<(usize, Found)>, bool) {
+    /// Executes some runs in parallel and returns the first that fails. Also tells whether those
+    /// before it are certain not to fail: a run that was too slow, or whose daemon did not start,
+    /// shows nothing.
+    fn first_failing(&self, candidates: &[Vec<Operation>]) -> (Option<(usize, Difference)>, bool) {
         let verdicts: Vec<Option<Verdict>> = thread::scope(|scope| {
             let threads: Vec<_> = candidates
                 .iter()
-                .map(|acts| scope.spawn(|| self.play_for_difference(acts).ok()))
+                .map(|operations| scope.spawn(|| self.reproduce(operations).ok()))
                 .collect();
             threads.into_iter().map(|thread| thread.join().ok().flatten()).collect()
         });
@@ -356,15 +345,15 @@ impl<'a> Contest<'a> {
         (None, is_sure)
     }
 
-    fn count_shows(&self, acts: &[Act]) -> io::Result<(usize, usize)> {
-        let mut shown = 0;
-        for _ in 0..REPEATS {
-            shown += usize::from(self.play_for_difference(acts)?.found().is_some());
+    fn count_reproductions(&self, operations: &[Operation]) -> io::Result<(usize, usize)> {
+        let mut reproduced = 0;
+        for _ in 0..REPRODUCTION_ATTEMPTS {
+            reproduced += usize::from(self.reproduce(operations)?.found().is_some());
         }
-        Ok((shown, REPEATS))
+        Ok((reproduced, REPRODUCTION_ATTEMPTS))
     }
 
-    fn finding(&self, seed: u64, found: &Found, shown: (usize, usize)) -> Finding {
+    fn finding(&self, seed: u64, found: &Difference, reproduced: (usize, usize)) -> Finding {
         let Options { steps, garbage, .. } = *self.options;
         let garbage = if garbage { " --garbage" } else { "" };
         let restart = if self.options.restart { " --restart" } else { "" };
@@ -372,10 +361,10 @@ impl<'a> Contest<'a> {
         let script = found.record.script(&origin);
         let check = self.check(&script);
         let message = found.record.message.clone();
-        Finding { seed, message, script, is_shortest: false, shown, check }
+        Finding { seed, message, script, is_shortest: false, reproduced, check }
     }
 
-    /// Plays the script itself on both.
+    /// Plays the script on both daemons.
     fn check(&self, text: &str) -> String {
         let script = match Script::parse("found", text) {
             Ok(script) => script,
@@ -401,125 +390,14 @@ impl<'a> Contest<'a> {
     }
 }
 
-/// What a daemon says about itself.
-struct Acquaintance {
-    version: String,
-    job_size_limit: u64,
-}
-
-impl Acquaintance {
-    fn make(target: &Target) -> io::Result<Self> {
-        let daemon = match target {
-            Target::Start(program) => Some(program.start(&[])?),
-            Target::Meet(_) => None,
-        };
-        let address = match (target, &daemon) {
-            (Target::Meet(address), _) => address,
-            (Target::Start(_), Some(daemon)) => daemon.address(),
-            (Target::Start(_), None) => "",
-        };
-        let stats = Client::connect(address)?.yaml("stats")?;
-        let value = |key: &str| {
-            let mut entries = stats.lines().filter_map(|line| line.split_once(": "));
-            entries.find(|(name, _)| *name == key).map_or("", |(_, value)| value)
-        };
-        let version = value("version").trim_matches('"').to_owned();
-        let job_size_limit = value("max-job-size").parse().map_err(io::Error::other)?;
-        Ok(Self { version, job_size_limit })
-    }
-}
-
-/// Tells the dialect by the version; whoever is unknown is taken for ours.
-fn dialect_of(version: &str) -> Dialect {
-    Dialect::named(version)
-        .or_else(|| Dialect::named("ours"))
-        .expect("the table of dialects has ours")
-}
-
-/// Makes ready to meet a daemon, a fresh one where it is started.
-fn side(target: &Target, has_binlog: bool) -> io::Result<Side> {
-    match target {
-        Target::Start(program) if has_binlog => {
-            let binlog = Binlog::new(program)?;
-            Side::started(binlog.start()?, Some(binlog))
-        }
-        Target::Start(program) => Side::started(program.start(&[])?, None),
-        Target::Meet(address) => Side::met(address, baseline(address)?),
-    }
-}
-
-/// Learns from where to count at a daemon that has been used.
-fn baseline(address: &str) -> io::Result<Baseline> {
-    let mut client = Client::connect(address)?;
-    let stats = client.yaml("stats")?;
-    let holds_jobs =
-        stats.lines().any(|line| line.starts_with("current-jobs-") && !line.ends_with(": 0"));
-    if holds_jobs {
-        return Err(io::Error::other(format!("the daemon at {address} holds jobs")));
-    }
-    let id = highest_id(&mut client)?;
-    let counters = Baseline::counters(&client.yaml("stats")?);
-    let default_tube = Baseline::counters(&client.yaml("stats-tube default")?);
-    Ok(Baseline { id, counters, default_tube })
-}
-
-/// Finds the highest job id so far by making one more.
-fn highest_id(client: &mut Client) -> io::Result<u64> {
-    let reply = client.put(u32::MAX, u32::MAX, 1, b"")?;
-    let id = reply.strip_prefix("INSERTED ").and_then(|id| id.parse().ok());
-    let id = id.ok_or_else(|| io::Error::other(format!("put answered {reply}")))?;
-    client.command(&format!("delete {id}"))?;
-    Ok(id)
-}
-
-/// Deletes what a run has left at an address.
-fn clean_up(address: &str) -> io::Result<()> {
-    let mut client = Client::connect(address)?;
-    client.command("pause-tube default 0")?;
-    let top = highest_id(&mut client)?;
-    // A hang-up gives jobs back, but it may be noticed a little later than we ask.
-    for _ in 0..100 {
-        for id in top.saturating_sub(JOBS_MAX)..top {
-            client.command(&format!("delete {id}"))?;
-        }
-        if baseline(address).is_ok() {
-            return Ok(());
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    baseline(address).map(drop)
-}
-
-/// More jobs than a run makes.
-const JOBS_MAX: u64 = 3000;
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_address_is_told_from_a_command() {
-        for address in ["127.0.0.1:11300", "localhost:1", "[::1]:11300", "unix:/tmp/x"] {
-            assert!(matches!(Target::parse(address), Ok(Target::Meet(_))), "{address}");
-        }
-        let Ok(Target::Start(program)) = Target::parse("/usr/bin/beanstalkd -z 100") else {
-            panic!("a command")
-        };
-        assert_eq!(program.flags, ["-z", "100"]);
-        assert!(matches!(Target::parse("beanstalkd"), Ok(Target::Start(_))));
-        assert!(Target::parse(" ").is_err());
-    }
 
     #[test]
     fn a_daemon_that_does_not_start_is_an_error_and_no_difference() {
         let target = Target::parse("/bin/false").unwrap();
         let error = compare([&target, &target], &Options::default(), &|_| ()).unwrap_err();
         assert!(error.to_string().contains("ended"), "{error}");
-    }
-
-    #[test]
-    fn versions_tell_dialects() {
-        assert_eq!(dialect_of("1.12").name, "1.12");
-        assert_eq!(dialect_of("2.0.0").name, "ours");
     }
 }

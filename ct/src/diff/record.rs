@@ -1,26 +1,26 @@
-//! What happened in a run, told as a golden script.
+//! The events of a run, written as a golden script.
 //!
-//! The script expects what the right daemon answered, so it passes there and fails on the left one.
+//! The script expects the right daemon's answers, so it passes there and fails on the left one.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::act::{INSPECTOR, Peer, name};
+use super::operation::{INSPECTOR, Peer, name};
 use super::reply::{Reply, trimmed, whole};
-use super::rig::Chunk;
+use super::side::Chunk;
 
-/// One thing that happened.
+/// One event.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
     Sent(Peer, Vec<Chunk>),
     Answered(Peer, Reply),
-    /// Nothing came where the other daemon said something.
+    /// Nothing came, but the other daemon sent something.
     Silent(Peer),
-    /// The daemon closed it.
+    /// The daemon closed the connection.
     Closed(Peer),
     HalfClose(Peer),
     Close(Peer),
-    Passed(Duration),
+    Slept(Duration),
     Drained,
     Restarted,
 }
@@ -29,24 +29,24 @@ pub(crate) enum Event {
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) events: Vec<Event>,
-    /// Tells the difference, which stands at the end of the events.
+    /// Describes the difference, which is at the end of the events.
     pub(crate) message: String,
     /// The first word of the command whose answers differ.
     pub(crate) word: String,
 }
 
-/// The longest story in a script.
-const STORY_MAX: usize = 300;
+/// The longest description in a script.
+const DESCRIPTION_MAX_CHARS: usize = 300;
 
 impl Record {
-    /// Writes the golden script. `origin` tells how to find the difference again.
+    /// Writes the golden script. `origin` is the command that finds the difference again.
     pub(crate) fn script(&self, origin: &str) -> String {
-        let story: String = self.message.chars().take(STORY_MAX).collect();
+        let description: String = self.message.chars().take(DESCRIPTION_MAX_CHARS).collect();
         let word = if self.word.is_empty() { "connections" } else { &self.word };
         let mut script = format!(
             "# {}\n# Found by {origin}. What is expected here is what the right one answered.\n\
              proves {word}\nfresh\n\n",
-            story.trim_end()
+            description.trim_end()
         );
         script.push_str(&self.opening());
         for event in &self.events {
@@ -55,7 +55,8 @@ impl Record {
         script
     }
 
-    /// Opens the barrier of the script at once where connections are counted: the run had one.
+    /// Opens the barrier at once if the script reads the number of connections, because the run had
+    /// one.
     fn opening(&self) -> String {
         let counts = |event: &Event| match event {
             Event::Answered(_, Reply::Yaml(lines)) => {
@@ -75,7 +76,7 @@ impl Record {
 }
 
 impl Event {
-    /// Writes it as a statement of a script.
+    /// Writes the event as a statement of a script.
     fn statement(&self) -> String {
         match self {
             Self::Sent(peer, chunks) => sent(*peer, chunks),
@@ -84,9 +85,9 @@ impl Event {
             Self::Closed(peer) => format!("{}: closed\n", name(*peer)),
             Self::HalfClose(peer) => format!("{}: shutdown\n", name(*peer)),
             Self::Close(peer) => format!("{}: close\n", name(*peer)),
-            Self::Passed(time) => format!("+{}ms\n", time.as_millis()),
+            Self::Slept(time) => format!("+{}ms\n", time.as_millis()),
             Self::Drained => "drain\n".to_owned(),
-            // Scripts cannot say it; the reader can do it.
+            // Scripts have no statement for it.
             Self::Restarted => "# The daemon is ended by SIGTERM and started again.\n".to_owned(),
         }
     }
@@ -114,7 +115,7 @@ fn sent(peer: Peer, chunks: &[Chunk]) -> String {
     format!("{}{sign}{space}{text}\n", name(peer))
 }
 
-/// Tells which connection a message is about.
+/// Puts the name of its connection before a message.
 pub(crate) fn on_connection(peer: Peer, message: &str) -> String {
     match peer {
         INSPECTOR => format!("at the end: {message}"),
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_becomes_a_script_that_can_be_read_and_dropped_into_the_tests() {
+    fn a_record_becomes_a_valid_golden_script() {
         let line = |text: &str| Reply::Line(text.as_bytes().to_vec());
         let stats = ["---", "current-jobs-urgent: 0", "current-connections: 2", "os: x"];
         let stats = Reply::Yaml(stats.map(|line| line.as_bytes().to_vec()).to_vec());
@@ -143,7 +144,7 @@ mod tests {
                 Event::Sent(1, vec![bytes("use ")]),
                 Event::Sent(1, vec![bytes("\r\n")]),
                 Event::Answered(1, line("BAD_FORMAT")),
-                Event::Passed(Duration::from_millis(1200)),
+                Event::Slept(Duration::from_millis(1200)),
                 Event::Sent(0, vec![bytes("release "), Chunk::Id(1), bytes(" 0 0\r\nstats\r\n")]),
                 Event::Answered(0, line("NOT_FOUND")),
                 Event::Answered(0, stats),

@@ -1,33 +1,33 @@
-//! Replies: cut out of a stream, held against each other, written as expectations of a script.
+//! Replies: taken from a stream, compared, and written as expectations of a script.
 //!
-//! Two replies are the same if they are equal byte for byte, but for what belongs to the machine or
-//! the process, and for the declared masks of the two daemons. Ages and times left must be equal,
-//! too: runs keep away from the moments where a second ends. How long a YAML body is announced to
-//! be is checked while it is cut out, against the body.
+//! Two replies are the same if they are equal byte for byte, except for values that belong to the
+//! machine or the process, and for the masks of the two daemons. Ages and times left must be equal
+//! too, because runs avoid the moments at which a second ends. The announced length of a YAML body
+//! is checked against the body.
 
 use std::collections::BTreeMap;
 
 use crate::dialect::Dialect;
 use crate::text::show;
 
-/// The largest body that is waited for.
-const BODY_MAX: usize = 64 << 20;
+/// The longest body that is waited for.
+const BODY_MAX_BYTES: usize = 64 << 20;
 
 /// One reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// A line, without its end.
+    /// A line, without CR LF.
     Line(Vec<u8>),
     /// `RESERVED` or `FOUND` with a job's body.
     Job { head: Vec<u8>, body: Vec<u8> },
     /// `OK` with the lines of a YAML body.
     Yaml(Vec<Vec<u8>>),
-    /// A body that does not end where it should; nothing after it can be understood.
+    /// A body that does not end at its announced length. What follows cannot be parsed.
     Broken(Vec<u8>),
 }
 
 impl Reply {
-    /// Takes the first whole reply off what has arrived.
+    /// Takes the first complete reply from the received bytes.
     pub(crate) fn take(arrived: &mut Vec<u8>) -> Option<Self> {
         let end = arrived.windows(2).position(|pair| pair == b"\r\n")?;
         let Some(length) = body_length(&arrived[..end]) else {
@@ -55,7 +55,7 @@ impl Reply {
         Some(Self::Yaml(lines.split(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect()))
     }
 
-    /// Returns the line that tells what became of the command.
+    /// Returns the reply's first line.
     pub(crate) fn head(&self) -> &[u8] {
         match self {
             Self::Line(line) => line,
@@ -65,7 +65,8 @@ impl Reply {
         }
     }
 
-    /// Writes it as what a script expects, below `peer<`. Machines get some room.
+    /// Writes the reply as an expectation of a script, for the connection `peer`. Values of the
+    /// machine match anything.
     pub(crate) fn expectation(&self, peer: char) -> String {
         match self {
             Self::Line(line) => format!("{peer}< {}\n", trimmed(&with_ids(line))),
@@ -81,7 +82,7 @@ impl Reply {
         }
     }
 
-    /// Writes it for the reader of a message.
+    /// Writes the reply for a message.
     pub(crate) fn summary(&self) -> String {
         match self {
             Self::Line(line) => show(line),
@@ -92,7 +93,7 @@ impl Reply {
     }
 }
 
-/// Returns how long a body follows this line.
+/// Returns the length of the body after this line, if one follows.
 fn body_length(line: &[u8]) -> Option<usize> {
     let line = std::str::from_utf8(line).ok()?;
     let mut words = line.split(' ');
@@ -102,10 +103,13 @@ fn body_length(line: &[u8]) -> Option<usize> {
         _ => return None,
     };
     let numbers: Vec<usize> = words.map(str::parse).collect::<Result<_, _>>().ok()?;
-    numbers.get(count - 1).copied().filter(|&length| numbers.len() == count && length <= BODY_MAX)
+    numbers
+        .get(count - 1)
+        .copied()
+        .filter(|&length| numbers.len() == count && length <= BODY_MAX_BYTES)
 }
 
-/// Which statistics a body holds; keys mean different things in them.
+/// The kind of a statistics body; keys mean different things in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Daemon,
@@ -118,9 +122,9 @@ enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
     Exact,
-    /// Whatever it is.
+    /// Not compared.
     Machine,
-    /// Quoted, if the daemon quotes names.
+    /// Quoted, unless the daemon does not quote names.
     Name,
 }
 
@@ -162,21 +166,21 @@ fn entry(line: &[u8]) -> Option<(&str, &str)> {
 
 /// Compares the replies of two daemons.
 #[derive(Debug, Clone)]
-pub(crate) struct Judge {
+pub(crate) struct Comparator {
     /// Which of the two print names without quotes.
     is_unquoted: [bool; 2],
-    /// Whether they keep binlogs: what these look like is each daemon's own affair.
+    /// Whether they keep binlogs; keys about these are not compared.
     has_binlogs: bool,
 }
 
-impl Judge {
-    /// Judges by what is declared about the two.
+impl Comparator {
+    /// Makes a comparator for two dialects.
     pub(crate) fn new(dialects: [&Dialect; 2], has_binlogs: bool) -> Self {
         let is_unquoted = dialects.map(|dialect| dialect.masks.contains("unquoted-names"));
         Self { is_unquoted, has_binlogs }
     }
 
-    /// Tells in a sentence how two replies differ, if they do.
+    /// Describes how two replies differ, if they do.
     pub(crate) fn difference(&self, replies: [&Reply; 2]) -> Option<String> {
         let [Reply::Yaml(left), Reply::Yaml(right)] = replies else {
             let [left, right] = replies.map(Reply::summary);
@@ -184,14 +188,14 @@ impl Judge {
                 .then(|| format!("left answered `{left}`, right `{right}`"));
         };
         let kinds = [Kind::of(left), Kind::of(right)];
-        let mut told = Vec::new();
+        let mut message = Vec::new();
         for index in 0..left.len().max(right.len()) {
             let lines = [left, right].map(|lines| lines.get(index).map_or(&b""[..], |line| line));
             if kinds[0] != kinds[1] || !self.is_same_line(kinds[0], lines) {
-                told.push(format!("left has `{}`, right `{}`", show(lines[0]), show(lines[1])));
+                message.push(format!("left has `{}`, right `{}`", show(lines[0]), show(lines[1])));
             }
         }
-        (!told.is_empty()).then(|| told.join("; "))
+        (!message.is_empty()).then(|| message.join("; "))
     }
 
     fn is_same_line(&self, kind: Kind, lines: [&[u8]; 2]) -> bool {
@@ -219,19 +223,19 @@ impl Judge {
     }
 }
 
-/// What a daemon had behind it when a run began: its replies are told from there.
+/// Ids and counters of a daemon when a run began. Replies are converted to count from there.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Baseline {
     /// The highest job id so far.
     pub(crate) id: u64,
-    /// The counters of `stats` that never go down.
+    /// The counters of `stats` that never decrease.
     pub(crate) counters: BTreeMap<String, u64>,
-    /// Those of `stats-tube default`.
+    /// The counters of `stats-tube default` that never decrease.
     pub(crate) default_tube: BTreeMap<String, u64>,
 }
 
 impl Baseline {
-    /// Picks the counters that never go down out of a YAML body.
+    /// Returns the counters of a YAML body that never decrease.
     pub(crate) fn counters(yaml: &str) -> BTreeMap<String, u64> {
         let never_goes_down = |key: &str| {
             let start = ["cmd-", "total-"].iter().any(|start| key.starts_with(start));
@@ -242,7 +246,7 @@ impl Baseline {
         counters.filter_map(|(key, value)| Some((key.to_owned(), value.parse().ok()?))).collect()
     }
 
-    /// Tells a reply as a daemon would that began with this run.
+    /// Converts a reply to that of a daemon that started with this run.
     pub(crate) fn relative(&self, reply: Reply) -> Reply {
         match reply {
             Reply::Line(line) => Reply::Line(self.relative_head(&line)),
@@ -270,7 +274,7 @@ impl Baseline {
             Kind::Tube if lines.get(1).is_some_and(name) => Some(&self.default_tube),
             Kind::Tube | Kind::Job | Kind::List => None,
         };
-        let told = |line: Vec<u8>| match entry(&line) {
+        let message = |line: Vec<u8>| match entry(&line) {
             Some(("id", id)) if kind == Kind::Job => format!("id: {}", less(id, self.id)).into(),
             Some((key, value)) => match counters.and_then(|counters| counters.get(key)) {
                 Some(&before) => format!("{key}: {}", less(value, before)).into(),
@@ -278,17 +282,17 @@ impl Baseline {
             },
             None => line,
         };
-        Reply::Yaml(lines.into_iter().map(told).collect())
+        Reply::Yaml(lines.into_iter().map(message).collect())
     }
 }
 
-/// Takes `base` off a number; what is no such number stays.
+/// Subtracts `base` from a number; other text stays as it is.
 fn less(number: &str, base: u64) -> String {
     let less = number.parse::<u64>().ok().and_then(|number| number.checked_sub(base));
     less.map_or_else(|| number.to_owned(), |number| number.to_string())
 }
 
-/// Writes a reply line, with the job ids in it as a script counts them.
+/// Writes a reply line with its job ids as a script counts them.
 fn with_ids(head: &[u8]) -> String {
     let text = String::from_utf8_lossy(head);
     let words: Vec<&str> = text.split(' ').collect();
@@ -302,22 +306,22 @@ fn with_ids(head: &[u8]) -> String {
 }
 
 /// The length from which [`show`] shortens a run of one byte.
-const RUN_MIN: usize = 24;
-/// How many different bytes are shown in one go, below the length where [`show`] leaves bytes out.
-const SHOWN_AT_ONCE: usize = 256;
+const RUN_MIN_BYTES: usize = 24;
+/// How many bytes are passed to [`show`] at a time, fewer than it shows at most.
+const SHOWN_AT_ONCE_BYTES: usize = 256;
 
-/// Writes bytes as a script would, all of them.
+/// Writes bytes as a script would, without leaving any out.
 pub(crate) fn whole(bytes: &[u8]) -> String {
     let mut shown = String::new();
     let mut rest = bytes;
     while !rest.is_empty() {
         let length = match run_length(rest) {
-            run if run >= RUN_MIN => run,
-            _ => (1..rest.len().min(SHOWN_AT_ONCE))
-                .find(|&at| run_length(&rest[at..]) >= RUN_MIN)
-                .unwrap_or(rest.len().min(SHOWN_AT_ONCE)),
+            run if run >= RUN_MIN_BYTES => run,
+            _ => (1..rest.len().min(SHOWN_AT_ONCE_BYTES))
+                .find(|&at| run_length(&rest[at..]) >= RUN_MIN_BYTES)
+                .unwrap_or(rest.len().min(SHOWN_AT_ONCE_BYTES)),
         };
-        // Never between CR and LF, which are one sign.
+        // Never between CR and LF, which are one character in scripts.
         let splits = rest[..length].ends_with(b"\r") && rest.get(length) == Some(&b'\n');
         let length = if splits && length > 1 { length - 1 } else { length };
         shown.push_str(&show(&rest[..length]));
@@ -330,7 +334,7 @@ fn run_length(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|&byte| Some(byte) == bytes.first()).count()
 }
 
-/// Hides a blank at the end, which scripts do not allow.
+/// Escapes a space at the end, which scripts do not allow.
 pub(crate) fn trimmed(shown: &str) -> String {
     match shown.strip_suffix(' ') {
         Some(start) => format!("{start}\\x20"),
@@ -352,13 +356,13 @@ mod tests {
         Reply::Yaml(text.lines().map(|line| line.as_bytes().to_vec()).collect())
     }
 
-    fn judge(left: &str, right: &str) -> Judge {
+    fn comparator(left: &str, right: &str) -> Comparator {
         let [left, right] = [left, right].map(|name| Dialect::named(name).unwrap());
-        Judge::new([&left, &right], false)
+        Comparator::new([&left, &right], false)
     }
 
     #[test]
-    fn replies_are_cut_where_they_end() {
+    fn replies_are_split_at_their_ends() {
         let (all, rest) =
             replies(b"DELETED\r\nFOUND 1 4\r\na\r\nb\r\nOK 6\r\n---\na\n\r\nOK 3\r\nab");
         let found = Reply::Job { head: b"FOUND 1 4".to_vec(), body: b"a\r\nb".to_vec() };
@@ -407,32 +411,32 @@ mod tests {
                 [("- a", "- b"), ("\n- a", ""), ("- a", "- a\n- b")],
             ),
         ];
-        let judge = judge("ours", "ours");
+        let comparator = comparator("ours", "ours");
         for (what, text, is_same, changes) in table {
             for (from, to) in changes {
                 let other = text.replace(from, to);
-                let told = judge.difference([&yaml(text), &yaml(&other)]);
-                assert_eq!(told.is_none(), is_same, "{what}: {to}: {told:?}");
+                let message = comparator.difference([&yaml(text), &yaml(&other)]);
+                assert_eq!(message.is_none(), is_same, "{what}: {to}: {message:?}");
             }
         }
     }
 
     #[test]
-    fn names_are_unquoted_where_that_is_declared_and_only_there() {
+    fn names_may_be_unquoted_only_if_declared() {
         let quoted = yaml("---\nname: \"a\"");
         let plain = yaml("---\nname: a");
-        let ours_and_old = judge("ours", "1.12");
+        let ours_and_old = comparator("ours", "1.12");
         assert_eq!(ours_and_old.difference([&quoted, &plain]), None);
         for wrong in [[&plain, &plain], [&quoted, &quoted], [&plain, &quoted]] {
             assert!(ours_and_old.difference(wrong).is_some(), "{wrong:?}");
         }
-        assert_eq!(judge("1.12", "ours").difference([&plain, &quoted]), None);
-        assert_eq!(judge("1.12", "1.12").difference([&plain, &plain]), None);
-        assert!(judge("ours", "1.13").difference([&quoted, &plain]).is_some());
+        assert_eq!(comparator("1.12", "ours").difference([&plain, &quoted]), None);
+        assert_eq!(comparator("1.12", "1.12").difference([&plain, &plain]), None);
+        assert!(comparator("ours", "1.13").difference([&quoted, &plain]).is_some());
     }
 
     #[test]
-    fn a_used_daemon_is_told_from_where_the_run_began() {
+    fn replies_of_a_used_daemon_count_from_the_run() {
         let stats = "---\ncurrent-jobs-urgent: 2\ncmd-put: 12\nuptime: 100";
         let before = Baseline {
             id: 40,
@@ -440,19 +444,19 @@ mod tests {
             default_tube: BTreeMap::new(),
         };
         assert_eq!(before.counters.len(), 2, "{before:?}");
-        let told = [
+        let message = [
             (yaml(stats), yaml("---\ncurrent-jobs-urgent: 2\ncmd-put: 2\nuptime: 0")),
             (yaml("---\nid: 41\nttr: 41"), yaml("---\nid: 1\nttr: 41")),
             (Reply::Line(b"INSERTED 42".to_vec()), Reply::Line(b"INSERTED 2".to_vec())),
             (Reply::Line(b"KICKED 42".to_vec()), Reply::Line(b"KICKED 42".to_vec())),
         ];
-        for (absolute, relative) in told {
+        for (absolute, relative) in message {
             assert_eq!(before.relative(absolute), relative);
         }
     }
 
     #[test]
-    fn expectations_leave_room_for_machines_only() {
+    fn only_values_of_the_machine_match_anything() {
         let job = Reply::Job { head: b"FOUND 3 2".to_vec(), body: b"% ".to_vec() };
         assert_eq!(job.expectation('a'), "a< FOUND %3 2|\\%\\x20\n");
         let stats = yaml("---\nid: 3\ntube: \"t\"\npri: 1\nage: 0\ntime-left: 9");

@@ -1,13 +1,13 @@
-//! Delta debugging: from a long sequence that fails to a short one.
+//! Delta debugging: shrinks a long failing sequence to a short one.
 //!
-//! It knows nothing about daemons. Whoever asks brings the judge, which gets several candidates at
-//! a time, so that it may try them side by side, and which may give up when its time is over.
+//! It knows nothing about daemons. The caller's oracle gets several candidates at a time, so that
+//! it can try them in parallel, and may give up when its time is over.
 
 /// Returns a shorter sequence that still fails, or the same one.
 ///
-/// `find_failing` returns the index of a candidate that fails, if it finds one. `simpler` lists
-/// sequences of the same length that are simpler; it must get to an end. The result is one from
-/// which no single item can be taken, unless the judge gave up before.
+/// `find_failing` is the oracle: it returns the index of a candidate that fails, if it finds one.
+/// `simpler` lists simpler sequences of the same length; it must terminate. From the result no
+/// single item can be removed, unless the oracle gave up before.
 pub fn shrink<T: Clone>(
     mut items: Vec<T>,
     simpler: impl Fn(&[T]) -> Vec<Vec<T>>,
@@ -33,9 +33,9 @@ pub fn shrink<T: Clone>(
     }
 }
 
-/// Goes once from the end to the beginning and takes out every chunk that is not needed.
+/// Removes every chunk that is not needed, from the end to the beginning.
 ///
-/// What comes late is needed least often, so most of a run goes in the first steps.
+/// Late items are needed least often, so most of a run is removed in the first steps.
 fn sweep<T: Clone>(
     items: &mut Vec<T>,
     chunk: usize,
@@ -57,8 +57,8 @@ mod tests {
     use super::*;
     use crate::prng::Prng;
 
-    /// Says which candidate holds all of `needed`, in this order, and counts the questions.
-    fn judge<'a>(
+    /// Returns the first candidate that contains all of `needed` in order, and counts candidates.
+    fn oracle<'a>(
         needed: &'a [u32],
         asked: &'a mut usize,
     ) -> impl FnMut(&[Vec<u32>]) -> Option<usize> + 'a {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_needed_is_left_wherever_it_stood() {
+    fn only_needed_items_remain() {
         let mut prng = Prng::new(1);
         for _ in 0..50 {
             let count = 1 + usize::try_from(prng.below(6)).unwrap();
@@ -84,7 +84,7 @@ mod tests {
                 items.insert(at, wanted);
             }
             let mut asked = 0;
-            let short = shrink(items, |_| Vec::new(), judge(&needed, &mut asked));
+            let short = shrink(items, |_| Vec::new(), oracle(&needed, &mut asked));
             assert_eq!(short, needed);
             assert!(asked < 1000, "{asked} questions");
         }
@@ -99,12 +99,12 @@ mod tests {
                 .collect()
         };
         let mut asked = 0;
-        let short = shrink(vec![9, 3001, 8, 2002], smaller, judge(&[1, 2], &mut asked));
+        let short = shrink(vec![9, 3001, 8, 2002], smaller, oracle(&[1, 2], &mut asked));
         assert_eq!(short, [1, 2]);
     }
 
     #[test]
-    fn a_judge_that_gives_up_ends_it_at_once() {
+    fn an_oracle_that_gives_up_ends_shrinking() {
         let mut rounds = 0;
         let short = shrink(
             vec![1; 64],

@@ -1,17 +1,16 @@
-//! Half an hour in the life of a daemon with a binlog: mixed load, kills, restarts, strangers who
-//! come and go. Nothing that was acknowledged may be lost, and nothing may grow.
+//! A soak test of a daemon with a binlog: mixed load, kills, restarts, and short connections. No
+//! acknowledged job may be lost, and nothing may grow.
 //!
-//! A *life* is the time from a start to a kill. In each, several clients work (`ledger`) while
-//! strangers connect and vanish, and memory, descriptors and the log's size are looked at four
-//! times a second. Lives take turns between syncing within 50 ms and before every reply. The last
-//! one takes a third of all the time, for what grows slowly.
+//! A *run* is the time from a start of the daemon to its end. In each, several clients work
+//! (`acknowledged`) while short connections come and go. Memory, descriptors and the binlog's size
+//! are sampled four times a second. Runs alternate between syncing within 50 ms and before every
+//! reply. The last run takes a third of the time, to show what grows slowly.
 //!
-//! A judge that has never said no is not to be trusted: a [`Plant`] is a defect on purpose, which
-//! has to be found.
+//! A [`PlantedDefect`] shows that the checks work: it must be found.
 
-mod ledger;
+mod acknowledged;
+mod monitor;
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::net::TcpStream;
@@ -20,56 +19,53 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use self::ledger::Ledger;
-use crate::bench::measure::resident_bytes;
+use self::acknowledged::AcknowledgedJobs;
+pub use self::monitor::Descriptors;
+use self::monitor::{SAMPLE_INTERVAL, Sample, descriptors, monitor};
 use crate::{Client, Daemon, Program, os};
 
-/// How long lives are, in seconds, one after the other.
-const LIVES: [u64; 5] = [20, 45, 90, 30, 150];
-/// Small, so that files end, and garbage is collected, all the time.
-const SEGMENT: u64 = 1 << 20;
-/// Clients at work.
-const CLIENTS: usize = 4;
-/// A client's rest between two batches.
-const REST: Duration = Duration::from_millis(2);
-/// Between two looks at the daemon.
-const LOOK: Duration = Duration::from_millis(250);
-/// The log must be within its bound at least once in this time; a slow disk may be late.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// How many more files of its binlog than at its start a daemon may have open when all clients have
-/// left: spares come and go. Of everything else it may have none more.
-const MORE_FILES: usize = 4;
-/// Memory may be so many bytes above a tenth more than what it was.
-const MORE_MEMORY: u64 = 2 << 20;
-/// The last life's share of all the time.
-const LAST: u32 = 3;
+/// Lengths of the runs, in turn.
+const RUN_SECONDS: [u64; 5] = [20, 45, 90, 30, 150];
+/// Small, so that segments fill up and are collected all the time.
+const SEGMENT_BYTES: u64 = 1 << 20;
+/// Clients that put, reserve and delete.
+const CLIENT_COUNT: usize = 4;
+/// Pause of a client between two batches.
+const THINK_TIME: Duration = Duration::from_millis(2);
+/// Binlog files that a daemon without clients may have open beyond those at its start: preallocated
+/// files come and go. Of other descriptors it may have none more.
+const BINLOG_FILES_SLACK: usize = 4;
+/// Growth of memory that is tolerated, besides a tenth.
+const MEMORY_SLACK_BYTES: u64 = 2 << 20;
+/// The last run takes the whole time divided by this.
+const LAST_RUN_DIVISOR: u32 = 3;
 
-/// What is asked for.
+/// What is to be run.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The daemon; flags for its binlog are added.
+    /// The daemon; the flags for its binlog are added.
     pub program: Program,
-    /// How long, in all.
+    /// The duration of all runs together.
     pub time: Duration,
-    /// What the clients' choices begin with.
+    /// The seed of the clients' random choices.
     pub seed: u64,
-    /// A defect to be found, if any.
-    pub plant: Option<Plant>,
+    /// A defect to plant, if any.
+    pub plant: Option<PlantedDefect>,
 }
 
-/// A defect on purpose.
+/// A defect that is planted to show that it is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plant {
-    /// A file of the binlog vanishes between two lives.
+pub enum PlantedDefect {
+    /// A file of the binlog is removed between two runs.
     Loss,
     /// Some connections are never closed.
     Leak,
-    /// Somebody puts jobs that nobody takes.
+    /// A client puts jobs that no client takes.
     Growth,
 }
 
-impl Plant {
-    /// Finds one by its name on the command line.
+impl PlantedDefect {
+    /// Finds a defect by its name on the command line.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "loss" => Some(Self::Loss),
@@ -80,42 +76,42 @@ impl Plant {
     }
 }
 
-/// What was met.
+/// The results.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Starts of the daemon.
-    pub lives: u64,
+    pub runs: u64,
     /// Ends by SIGKILL; the others were by SIGTERM.
     pub kills: u64,
-    /// Commands answered.
+    /// Commands that were answered.
     pub commands: u64,
-    /// Jobs acknowledged and gone.
+    /// Acknowledged jobs that were lost.
     pub lost: u64,
-    /// What should not have happened, lost jobs among it.
+    /// Everything that was wrong, lost jobs included.
     pub faults: Vec<String>,
     /// The largest resident memory in bytes.
     pub memory: u64,
-    /// The largest log in bytes.
-    pub log: u64,
-    /// The longest time that the log was beyond its bound.
-    pub late: Duration,
-    /// Descriptors at a start, and without clients at the end of a life, each at most.
+    /// The largest size of the binlog in bytes.
+    pub binlog_bytes: u64,
+    /// The longest time that the binlog was beyond its bound.
+    pub over_bound: Duration,
+    /// The most descriptors at the start of a run, and at its end without clients.
     pub files: (Descriptors, Descriptors),
-    /// Memory in the second and in the last quarter of the last life, in bytes.
-    pub last_life: (u64, u64),
-    /// Strangers who came and went.
-    pub strangers: u64,
+    /// Resident bytes in the second and in the last quarter of the last run.
+    pub last_run: (u64, u64),
+    /// Short connections that were made.
+    pub short_connections: u64,
 }
 
-/// What the threads of one life share.
+/// What the threads of one run share.
 #[derive(Debug, Default)]
 struct Shared {
     is_over: AtomicBool,
-    /// Live bytes of the log, by client.
-    live: [AtomicU64; CLIENTS],
+    /// Live bytes of the binlog, by client.
+    live_bytes: [AtomicU64; CLIENT_COUNT],
     commands: AtomicU64,
     faults: AtomicU64,
-    strangers: AtomicU64,
+    short_connections: AtomicU64,
 }
 
 impl Shared {
@@ -123,69 +119,78 @@ impl Shared {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    fn live(&self) -> u64 {
-        self.live.iter().map(|live| live.load(Ordering::Relaxed)).sum()
+    fn live_bytes(&self) -> u64 {
+        self.live_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
     }
 }
 
-/// Runs it; `tell` gets a line each minute. Fails only if the daemon cannot be started at all.
-pub fn run(config: &Config, folder: &Path, tell: &mut dyn FnMut(&str)) -> io::Result<Outcome> {
+/// Runs the test; `progress` gets a line each minute. An error only if the daemon cannot be started
+/// at all.
+pub fn run(config: &Config, folder: &Path, progress: &mut dyn FnMut(&str)) -> io::Result<Outcome> {
     drop(start(config, folder, "-f50")?);
     let mut outcome = Outcome::default();
-    let mut ledgers: Vec<_> =
-        (0..CLIENTS).map(|number| Ledger::new(number, config.seed + number as u64)).collect();
-    if let Err(error) = lives(config, folder, &mut ledgers, &mut outcome, tell) {
+    let mut records: Vec<_> = (0..CLIENT_COUNT)
+        .map(|number| AcknowledgedJobs::new(number, config.seed + number as u64))
+        .collect();
+    if let Err(error) = run_all(config, folder, &mut records, &mut outcome, progress) {
         outcome.faults.push(format!("the daemon could not be worked with: {error}"));
     }
-    for ledger in ledgers {
-        outcome.lost += ledger.lost;
-        outcome.commands += ledger.commands;
-        outcome.faults.extend(ledger.faults);
+    for record in records {
+        outcome.lost += record.lost;
+        outcome.commands += record.commands;
+        outcome.faults.extend(record.faults);
     }
     Ok(outcome)
 }
 
-/// Life after life, until the time is up; then all jobs are taken out.
-fn lives(
+/// Does one run after another until the time is up, and takes all jobs out at the end.
+fn run_all(
     config: &Config,
     folder: &Path,
-    ledgers: &mut [Ledger],
+    records: &mut [AcknowledgedJobs],
     outcome: &mut Outcome,
-    tell: &mut dyn FnMut(&str),
+    progress: &mut dyn FnMut(&str),
 ) -> io::Result<()> {
     let began = Instant::now();
     let mut next_line = Duration::from_secs(60);
-    for (life, &seconds) in LIVES.iter().cycle().enumerate() {
+    for (run, &seconds) in RUN_SECONDS.iter().cycle().enumerate() {
         let left = config.time.saturating_sub(began.elapsed());
-        let last = config.time / LAST;
+        let last = config.time / LAST_RUN_DIVISOR;
         let is_last = left <= last;
         let time = if is_last {
             left
         } else {
             Duration::from_secs(seconds).min(left.saturating_sub(last))
         };
-        let flag = ["-f50", "-f0"][life % 2];
+        let flag = ["-f50", "-f0"][run % 2];
         let mut daemon = start(config, folder, flag)?;
-        outcome.lives += 1;
-        verify(ledgers, &daemon, outcome)?;
-        // By now it has opened all it needs, and seen that the clients above have left.
-        thread::sleep(LOOK);
+        outcome.runs += 1;
+        verify(records, &daemon, outcome)?;
+        // By now it has opened what it needs, and noticed that the clients above have closed.
+        thread::sleep(SAMPLE_INTERVAL);
         let files = descriptors(daemon.pid());
         outcome.files.0.raise(files);
-        let answered: u64 = ledgers.iter().map(|ledger| ledger.commands).sum();
-        let earlier: usize = ledgers.iter().map(|ledger| ledger.faults.len()).sum();
-        let mut progress = |at: Instant, look: &Look, commands: u64, outcome: &Outcome| {
+        let answered: u64 = records.iter().map(|record| record.commands).sum();
+        let earlier: usize = records.iter().map(|record| record.faults.len()).sum();
+        let mut report_sample = |at: Instant, sample: &Sample, commands: u64, outcome: &Outcome| {
             if at - began >= next_line {
                 let minute = next_line.as_secs() / 60;
                 next_line += Duration::from_secs(60);
-                let faults = earlier as u64 + look.faults + outcome.faults.len() as u64;
-                tell(&line(minute, life, flag, look, answered + commands, faults));
+                let faults = earlier as u64 + sample.faults + outcome.faults.len() as u64;
+                progress(&progress_line(minute, run, flag, sample, answered + commands, faults));
             }
         };
-        let memory =
-            live(config, ledgers, &mut daemon, folder, (time, files), outcome, &mut progress)?;
-        // Every fifth is asked to go, the others are not asked.
-        let is_kill = life % 5 != 4;
+        let memory = run_once(
+            config,
+            records,
+            &mut daemon,
+            folder,
+            (time, files),
+            outcome,
+            &mut report_sample,
+        )?;
+        // Every fifth run ends by SIGTERM.
+        let is_kill = run % 5 != 4;
         outcome.kills += u64::from(is_kill);
         if daemon.exit_status().is_some() {
             outcome.faults.push(format!("the daemon died by itself: {}", daemon.stderr()));
@@ -195,53 +200,67 @@ fn lives(
         if daemon.wait_exit(Duration::from_secs(30)).is_none() {
             outcome.faults.push("the daemon does not end".to_owned());
         }
-        for ledger in &mut *ledgers {
-            ledger.interrupted();
+        for record in &mut *records {
+            record.mark_unanswered();
         }
-        if config.plant == Some(Plant::Loss) && life == 1 {
-            remove_a_file(folder)?;
+        if config.plant == Some(PlantedDefect::Loss) && run == 1 {
+            remove_oldest_binlog_file(folder)?;
         }
         if is_last {
-            outcome.last_life = memory;
+            outcome.last_run = memory;
             break;
         }
     }
+    drain_all(config, folder, records, outcome)
+}
+
+/// Starts the daemon once more and takes all jobs out.
+fn drain_all(
+    config: &Config,
+    folder: &Path,
+    records: &mut [AcknowledgedJobs],
+    outcome: &mut Outcome,
+) -> io::Result<()> {
     let daemon = start(config, folder, "-f50")?;
-    verify(ledgers, &daemon, outcome)?;
+    verify(records, &daemon, outcome)?;
     let address = daemon.address();
     thread::scope(|scope| {
-        let drains = ledgers.iter_mut().map(|ledger| {
-            scope.spawn(move || ledger.connect(address).and_then(|mut it| ledger.drain(&mut it)))
+        let drains = records.iter_mut().map(|record| {
+            scope.spawn(move || record.connect(address).and_then(|mut it| record.drain(&mut it)))
         });
         let drains: Vec<_> = drains.collect();
         drains.into_iter().try_for_each(|it| it.join().expect("a drain does not panic"))
     })?;
-    let left = jobs(&mut Client::connect(address)?)?;
+    let left = count_jobs(&mut Client::connect(address)?)?;
     if left > 0 {
-        outcome.faults.push(format!("{left} jobs are left that nobody put"));
+        outcome.faults.push(format!("{left} jobs are left that no client put"));
     }
     Ok(())
 }
 
 fn start(config: &Config, folder: &Path, flag: &str) -> io::Result<Daemon> {
-    let size = SEGMENT.to_string();
+    let size = SEGMENT_BYTES.to_string();
     let folder = folder.to_string_lossy();
     let flags = ["-b", &folder, flag, "-s", &size].map(str::to_owned);
     config.program.start(&flags)
 }
 
-/// Holds every client's ledger against a daemon that has just started.
-fn verify(ledgers: &mut [Ledger], daemon: &Daemon, outcome: &mut Outcome) -> io::Result<()> {
+/// Checks every client's acknowledged jobs on a daemon that has just started.
+fn verify(
+    records: &mut [AcknowledgedJobs],
+    daemon: &Daemon,
+    outcome: &mut Outcome,
+) -> io::Result<()> {
     let address = daemon.address();
-    let found = jobs(&mut Client::connect(address)?)?;
-    let (sure, unsure) = ledgers.iter().map(Ledger::count).fold((0, 0), add);
+    let found = count_jobs(&mut Client::connect(address)?)?;
+    let (sure, unsure) = records.iter().map(AcknowledgedJobs::count).fold((0, 0), add);
     if found < sure || found > sure + unsure {
         let text = format!("{found} jobs after a restart, not {sure} to {}", sure + unsure);
         outcome.faults.push(text);
     }
-    for ledger in ledgers {
-        let mut client = ledger.connect(address)?;
-        ledger.verify(&mut client)?;
+    for record in records {
+        let mut client = record.connect(address)?;
+        record.verify(&mut client)?;
     }
     Ok(())
 }
@@ -250,8 +269,8 @@ fn add((a, b): (usize, usize), (c, d): (usize, usize)) -> (usize, usize) {
     (a + c, b + d)
 }
 
-/// Counts the jobs of a daemon.
-fn jobs(client: &mut Client) -> io::Result<usize> {
+/// Counts the jobs of a daemon in all states.
+fn count_jobs(client: &mut Client) -> io::Result<usize> {
     let text = client.yaml("stats")?;
     let states = ["ready", "reserved", "delayed", "buried"];
     let count = |state: &str| {
@@ -262,54 +281,43 @@ fn jobs(client: &mut Client) -> io::Result<usize> {
     Ok(states.iter().map(|state| count(state)).sum())
 }
 
-/// What one look finds.
-#[derive(Debug, Default, Clone, Copy)]
-struct Look {
-    memory: u64,
-    files: Descriptors,
-    log: u64,
-    bound: u64,
-    /// What clients have met in this life and should not have.
-    faults: u64,
-}
-
-/// Lets the clients work for some time on a daemon that had so many files open at its start, and
-/// looks at it meanwhile. Returns its memory in the second and in the last quarter.
-fn live(
+/// Lets the clients work for `time` and samples the daemon; `before` are its descriptors at the
+/// start. Returns its memory in the second and in the last quarter.
+fn run_once(
     config: &Config,
-    ledgers: &mut [Ledger],
+    records: &mut [AcknowledgedJobs],
     daemon: &mut Daemon,
     folder: &Path,
     (time, before): (Duration, Descriptors),
     outcome: &mut Outcome,
-    progress: &mut dyn FnMut(Instant, &Look, u64, &Outcome),
+    progress: &mut dyn FnMut(Instant, &Sample, u64, &Outcome),
 ) -> io::Result<(u64, u64)> {
     let shared = Shared::default();
     let (address, pid) = (daemon.address().to_owned(), daemon.pid());
     let leaked = match config.plant {
-        Some(Plant::Leak) => (0..10).map(|_| TcpStream::connect(&address)).collect(),
+        Some(PlantedDefect::Leak) => (0..10).map(|_| TcpStream::connect(&address)).collect(),
         _ => Vec::new(),
     };
     let memory = thread::scope(|scope| {
-        for (number, ledger) in ledgers.iter_mut().enumerate() {
+        for (number, record) in records.iter_mut().enumerate() {
             let (shared, address) = (&shared, &address);
-            scope.spawn(move || work(number, ledger, address, shared));
+            scope.spawn(move || work(number, record, address, shared));
         }
-        if config.plant == Some(Plant::Growth) {
-            scope.spawn(|| hoard(&address, &shared));
+        if config.plant == Some(PlantedDefect::Growth) {
+            scope.spawn(|| put_unconsumed_jobs(&address, &shared));
         }
-        let strangers = scope.spawn(|| strangers(&address, &shared));
-        let looked = look_on(daemon, folder, time, &shared, outcome, progress);
+        let churn = scope.spawn(|| churn_connections(&address, &shared));
+        let monitored = monitor(daemon, folder, time, &shared, outcome, progress);
         shared.is_over.store(true, Ordering::Relaxed);
-        let _ = strangers.join();
-        outcome.strangers += shared.strangers.load(Ordering::Relaxed);
-        looked
+        let _ = churn.join();
+        outcome.short_connections += shared.short_connections.load(Ordering::Relaxed);
+        monitored
     })?;
-    // All clients have gone, so what is open now is the daemon's own.
-    thread::sleep(LOOK);
+    // All clients have closed, so the remaining descriptors are the daemon's own.
+    thread::sleep(SAMPLE_INTERVAL);
     let files = descriptors(pid);
     outcome.files.1.raise(files);
-    if files.others > before.others || files.binlog > before.binlog + MORE_FILES {
+    if files.others > before.others || files.binlog > before.binlog + BINLOG_FILES_SLACK {
         let text = format!("descriptors without clients: {files}; at the start: {before}");
         outcome.faults.push(text);
     }
@@ -317,45 +325,45 @@ fn live(
     Ok(memory)
 }
 
-/// Puts jobs that nobody takes: the planted growth.
-fn hoard(address: &str, shared: &Shared) {
+/// Puts jobs that no client takes: the planted growth.
+fn put_unconsumed_jobs(address: &str, shared: &Shared) {
     let Ok(mut client) = Client::connect(address) else { return };
     while !shared.is_over() && client.put(0, 3600, 60, &[b'x'; 10_000]).is_ok() {
-        thread::sleep(LOOK / 25);
+        thread::sleep(SAMPLE_INTERVAL / 25);
     }
 }
 
 /// Removes the oldest file of the binlog: the planted loss.
-fn remove_a_file(folder: &Path) -> io::Result<()> {
+fn remove_oldest_binlog_file(folder: &Path) -> io::Result<()> {
     let number = |path: &Path| path.to_str()?.rsplit_once("binlog.")?.1.parse::<u64>().ok();
     let paths = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
     let oldest = paths.filter_map(|path| Some((number(&path)?, path))).min();
     oldest.map_or(Ok(()), |(_, path)| fs::remove_file(path))
 }
 
-fn work(number: usize, ledger: &mut Ledger, address: &str, shared: &Shared) {
-    let before = ledger.commands;
+fn work(number: usize, record: &mut AcknowledgedJobs, address: &str, shared: &Shared) {
+    let before = record.commands;
     let mut worked = || -> io::Result<()> {
-        let mut client = ledger.connect(address)?;
+        let mut client = record.connect(address)?;
         while !shared.is_over() {
-            let done = ledger.commands;
-            let earlier = ledger.faults.len();
-            ledger.batch(&mut client)?;
-            shared.faults.fetch_add((ledger.faults.len() - earlier) as u64, Ordering::Relaxed);
-            shared.live[number].store(ledger.live_bytes(), Ordering::Relaxed);
-            shared.commands.fetch_add(ledger.commands - done, Ordering::Relaxed);
-            thread::sleep(REST);
+            let done = record.commands;
+            let earlier = record.faults.len();
+            record.run_batch(&mut client)?;
+            shared.faults.fetch_add((record.faults.len() - earlier) as u64, Ordering::Relaxed);
+            shared.live_bytes[number].store(record.live_bytes(), Ordering::Relaxed);
+            shared.commands.fetch_add(record.commands - done, Ordering::Relaxed);
+            thread::sleep(THINK_TIME);
         }
         Ok(())
     };
     if let Err(error) = worked() {
-        let after = ledger.commands - before;
-        ledger.faults.push(format!("client {number} failed after {after} commands: {error}"));
+        let after = record.commands - before;
+        record.faults.push(format!("client {number} failed after {after} commands: {error}"));
     }
 }
 
-/// Connects, says something or nothing, often only half of it, and goes.
-fn strangers(address: &str, shared: &Shared) {
+/// Opens and closes connections that send nothing, a command, or part of one.
+fn churn_connections(address: &str, shared: &Shared) {
     let words: [&[u8]; 4] =
         [b"", b"put 0 0 1 500\r\nhalf a bo", b"watch away\r\nreserve\r\n", b"stats\r\nsta"];
     for word in words.iter().cycle() {
@@ -363,104 +371,12 @@ fn strangers(address: &str, shared: &Shared) {
             return;
         }
         if let Ok(mut stream) = TcpStream::connect(address) {
-            // The daemon may be gone, which the clients notice.
+            // If the daemon is gone, the clients report it.
             let _ = io::Write::write_all(&mut stream, word);
-            shared.strangers.fetch_add(1, Ordering::Relaxed);
+            shared.short_connections.fetch_add(1, Ordering::Relaxed);
         }
         thread::sleep(Duration::from_millis(10));
     }
-}
-
-fn look_on(
-    daemon: &mut Daemon,
-    folder: &Path,
-    time: Duration,
-    shared: &Shared,
-    outcome: &mut Outcome,
-    progress: &mut dyn FnMut(Instant, &Look, u64, &Outcome),
-) -> io::Result<(u64, u64)> {
-    let began = Instant::now();
-    let mut within_at = began;
-    let mut quarters = [0; 4];
-    let mut recent_live = [0; 8];
-    for count in 0.. {
-        let now = Instant::now();
-        if now - began >= time || daemon.exit_status().is_some() {
-            break;
-        }
-        recent_live[count % recent_live.len()] = shared.live();
-        let live = recent_live.iter().max().copied().unwrap_or_default();
-        let look = Look {
-            memory: resident_bytes(daemon.pid())?,
-            files: descriptors(daemon.pid()),
-            log: log_size(folder)?,
-            bound: 2 * SEGMENT + 2 * live,
-            faults: shared.faults.load(Ordering::Relaxed),
-        };
-        outcome.memory = outcome.memory.max(look.memory);
-        outcome.log = outcome.log.max(look.log);
-        if look.log <= look.bound || live == 0 {
-            within_at = now;
-        }
-        outcome.late = outcome.late.max(now - within_at);
-        if now - within_at > PATIENCE {
-            let (log, bound) = (look.log, look.bound);
-            outcome.faults.push(format!("the log has {log} bytes, {bound} are allowed"));
-            within_at = now;
-        }
-        let quarter = (4 * (now - began).as_millis()) / time.as_millis().max(1);
-        let quarter = &mut quarters[usize::try_from(quarter).map_or(3, |it| it.min(3))];
-        *quarter = look.memory.max(*quarter);
-        progress(now, &look, shared.commands.load(Ordering::Relaxed), outcome);
-        thread::sleep(LOOK);
-    }
-    // The first quarter is left out: jobs and memory have to come first.
-    let [_, settled, _, last] = quarters;
-    let allowed = settled + settled / 10 + MORE_MEMORY;
-    if last > allowed {
-        outcome.faults.push(format!("memory grew to {last} bytes, beyond {allowed}"));
-    }
-    Ok((settled, last))
-}
-
-fn log_size(folder: &Path) -> io::Result<u64> {
-    // A file may go between its name and its size.
-    let sizes = fs::read_dir(folder)?.flatten().filter_map(|entry| entry.metadata().ok());
-    Ok(sizes.map(|metadata| metadata.len()).sum())
-}
-
-/// What a daemon has open.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Descriptors {
-    /// Files of its binlog.
-    pub binlog: usize,
-    /// Connections, listeners, standard streams and the rest.
-    pub others: usize,
-}
-
-impl Descriptors {
-    fn raise(&mut self, other: Self) {
-        self.binlog = self.binlog.max(other.binlog);
-        self.others = self.others.max(other.others);
-    }
-}
-
-impl fmt::Display for Descriptors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of the binlog and {} others", self.binlog, self.others)
-    }
-}
-
-/// Looks at what a process has open; nothing where the system does not tell.
-fn descriptors(pid: u32) -> Descriptors {
-    let mut found = Descriptors::default();
-    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    for target in entries.filter_map(|entry| fs::read_link(entry.path()).ok()) {
-        let name = target.file_name().unwrap_or_default().to_string_lossy();
-        let is_binlog = name.starts_with("binlog.") || name.starts_with("spare.");
-        *(if is_binlog { &mut found.binlog } else { &mut found.others }) += 1;
-    }
-    found
 }
 
 #[expect(clippy::cast_precision_loss, reason = "megabytes for the eye")]
@@ -468,51 +384,58 @@ fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }
 
-fn line(minute: u64, life: usize, flag: &str, look: &Look, commands: u64, faults: u64) -> String {
+fn progress_line(
+    minute: u64,
+    run: usize,
+    flag: &str,
+    sample: &Sample,
+    commands: u64,
+    faults: u64,
+) -> String {
     format!(
-        "minute {minute:3}: life {} ({flag}), {commands} commands, memory {:.1} MB, \
+        "minute {minute:3}: run {} ({flag}), {commands} commands, memory {:.1} MB, \
          descriptors: {}, \
-         log {:.1} MB of {:.1} allowed, {} faults",
-        life + 1,
-        megabytes(look.memory),
-        look.files,
-        megabytes(look.log),
-        megabytes(look.bound),
+         binlog {:.1} MB of {:.1} allowed, {} faults",
+        run + 1,
+        megabytes(sample.memory),
+        sample.files,
+        megabytes(sample.binlog_bytes),
+        megabytes(sample.bound),
         faults
     )
 }
 
 impl Outcome {
-    /// Says all of it in a few lines.
+    /// Formats the results in a few lines.
     pub fn report(&self) -> String {
         let mut text = format!(
-            "{} lives, {} kills, {} commands, {} strangers\n\
+            "{} runs, {} kills, {} commands, {} short connections\n\
              jobs lost: {}\n\
-             memory at most {:.1} MB; in the last life {:.1} MB in its second quarter, {:.1} MB in \
+             memory at most {:.1} MB; in the last run {:.1} MB in its second quarter, {:.1} MB in \
              its last\n\
-             log at most {:.1} MB, beyond its bound for {:.1} s at most\n\
-             descriptors at most: {} at a start; {} without clients at the end of a life\n",
-            self.lives,
+             binlog at most {:.1} MB, beyond its bound for {:.1} s at most\n\
+             descriptors at most: {} at a start; {} without clients at the end of a run\n",
+            self.runs,
             self.kills,
             self.commands,
-            self.strangers,
+            self.short_connections,
             self.lost,
             megabytes(self.memory),
-            megabytes(self.last_life.0),
-            megabytes(self.last_life.1),
-            megabytes(self.log),
-            self.late.as_secs_f64(),
+            megabytes(self.last_run.0),
+            megabytes(self.last_run.1),
+            megabytes(self.binlog_bytes),
+            self.over_bound.as_secs_f64(),
             self.files.0,
             self.files.1
         );
         for fault in self.faults.iter().take(20) {
             text = text + "FAULT " + fault + "\n";
         }
-        text + if self.faults.is_empty() { "all is well\n" } else { "not all is well\n" }
+        text + if self.faults.is_empty() { "no faults\n" } else { "faults found\n" }
     }
 }
 
-/// Lets the daemons that are started here open as many files as the system allows.
+/// Raises the limit on open files, which the daemons started here inherit.
 pub fn prepare() -> io::Result<()> {
     os::raise_open_files().map(drop)
 }

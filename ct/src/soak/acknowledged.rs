@@ -1,8 +1,8 @@
-//! What one client of the soak has been told, and whether the daemon still stands by it.
+//! The jobs of one client that the daemon has acknowledged, and the checks that it keeps them.
 //!
-//! Every client has a tube of its own, so nobody else touches its jobs. A job whose `put` was
-//! acknowledged must be there, with its body, until its `delete` was; then it must be gone for
-//! good. What was on its way when the daemon was killed may have been done or not.
+//! Every client has a tube of its own, so no other client touches its jobs. A job whose `put` was
+//! acknowledged must exist, with its body, until its `delete` is acknowledged; then it must never
+//! return. Commands that were unanswered when the daemon was killed may have been executed or not.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -10,41 +10,41 @@ use std::io;
 
 use crate::{Client, Prng};
 
-/// How many jobs a client keeps about.
-const BACKLOG: usize = 1500;
-/// How many commands a batch has at most.
-const BATCH: u64 = 30;
-/// How many deleted jobs are asked for again after a restart.
-const REMEMBERED: usize = 5000;
-/// How many questions are on their way at a time.
-const WINDOW: usize = 200;
-/// What the log keeps for a job beside its tube and body: two records, and a CR LF.
-const RECORDS: u64 = 84 + 84 + 2;
+/// The number of jobs above which a client puts less.
+const BACKLOG_MAX_JOBS: usize = 1500;
+/// The most commands in a batch.
+const BATCH_MAX_COMMANDS: u64 = 30;
+/// Deleted jobs that are looked up again after a restart.
+const REMEMBERED_DELETES_MAX: usize = 5000;
+/// The most `peek` commands in flight.
+const PEEKS_PER_WINDOW: usize = 200;
+/// Bytes that the binlog keeps for a job besides tube and body: two records, and a CR LF.
+const JOB_OVERHEAD_BYTES: u64 = 84 + 84 + 2;
 
-/// A job that is there, or may be.
+/// A job that exists, or may exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Job {
-    /// Which put of its client it was; its body tells.
+    /// The number of its put among those of its client; the body contains it.
     serial: u64,
     size: usize,
 }
 
-/// A command on its way.
+/// A command without a reply so far.
 #[derive(Debug, Clone, Copy)]
 enum Sent {
     Put(Job),
     Reserve,
     Delete(u64),
-    /// Gives a held job back, in one way or another.
+    /// A release or a bury, with the reply that means success.
     Return(&'static str),
     Touch,
     Kick,
-    Look(u64),
+    Peek(u64),
 }
 
-/// One client's knowledge.
+/// One client's acknowledged jobs, and the generator of its commands.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct AcknowledgedJobs {
     prng: Prng,
     tube: String,
     serial: u64,
@@ -55,15 +55,15 @@ pub(super) struct Ledger {
     /// Puts and deletes that a kill left unanswered.
     maybe_put: BTreeSet<u64>,
     maybe_deleted: BTreeSet<u64>,
-    /// How many commands were answered.
+    /// Commands that were answered.
     pub(super) commands: u64,
-    /// What should not have happened.
+    /// Replies and jobs that are wrong.
     pub(super) faults: Vec<String>,
-    /// Jobs that are not there any more and should be.
+    /// Acknowledged jobs that are missing.
     pub(super) lost: u64,
 }
 
-impl Ledger {
+impl AcknowledgedJobs {
     pub(super) fn new(number: usize, seed: u64) -> Self {
         Self {
             prng: Prng::new(seed),
@@ -81,7 +81,7 @@ impl Ledger {
         }
     }
 
-    /// Returns how many jobs must be there, and how many more may be.
+    /// Returns how many jobs must exist, and how many more may exist.
     pub(super) fn count(&self) -> (usize, usize) {
         (
             self.jobs.len() - self.maybe_deleted.len(),
@@ -89,13 +89,13 @@ impl Ledger {
         )
     }
 
-    /// Returns how many bytes of the log are live for these jobs.
+    /// Returns the bytes of the binlog that are live for these jobs.
     pub(super) fn live_bytes(&self) -> u64 {
         let tube = self.tube.len() as u64;
-        self.jobs.values().map(|job| RECORDS + tube + job.size as u64).sum()
+        self.jobs.values().map(|job| JOB_OVERHEAD_BYTES + tube + job.size as u64).sum()
     }
 
-    /// Connects to the client's tube.
+    /// Connects, and uses and watches only the client's tube.
     pub(super) fn connect(&self, address: &str) -> io::Result<Client> {
         let mut client = Client::connect(address)?;
         client.command(&format!("use {}", self.tube))?;
@@ -104,11 +104,11 @@ impl Ledger {
         Ok(client)
     }
 
-    /// Sends a batch and takes its replies; an error when the daemon is gone.
-    pub(super) fn batch(&mut self, client: &mut Client) -> io::Result<()> {
+    /// Sends a batch and reads its replies; an error if the daemon is gone.
+    pub(super) fn run_batch(&mut self, client: &mut Client) -> io::Result<()> {
         let mut bytes = Vec::new();
-        for _ in 0..=self.prng.below(BATCH) {
-            let sent = self.think(&mut bytes);
+        for _ in 0..=self.prng.below(BATCH_MAX_COMMANDS) {
+            let sent = self.choose_command(&mut bytes);
             self.sent.push_back(sent);
         }
         client.send(&bytes)?;
@@ -120,23 +120,23 @@ impl Ledger {
         Ok(())
     }
 
-    fn think(&mut self, bytes: &mut Vec<u8>) -> Sent {
-        let dice = self.prng.below(100);
-        // A full backlog shrinks slowly: some of the other dice below put as well.
-        let puts = if self.jobs.len() < BACKLOG { 60 } else { 10 };
-        if dice < puts {
+    fn choose_command(&mut self, bytes: &mut Vec<u8>) -> Sent {
+        let roll = self.prng.below(100);
+        // A full backlog shrinks slowly, because some of the other cases below put as well.
+        let puts = if self.jobs.len() < BACKLOG_MAX_JOBS { 60 } else { 10 };
+        if roll < puts {
             return self.put(bytes);
         }
         let mut line = String::new();
-        let sent = match (dice % 20, self.held.is_empty()) {
+        let sent = match (roll % 20, self.held.is_empty()) {
             (0, _) => {
                 line.push_str("kick 5");
                 Sent::Kick
             }
-            (1, _) => match self.any() {
+            (1, _) => match self.random_job() {
                 Some(id) => {
                     let _ = write!(line, "peek {id}");
-                    Sent::Look(id)
+                    Sent::Peek(id)
                 }
                 None => return self.put(bytes),
             },
@@ -163,7 +163,7 @@ impl Ledger {
                         let _ = write!(line, "touch {id}");
                         Sent::Touch
                     }
-                    // It is forgotten, and its time runs out.
+                    // The job is not touched again, so that its time to run ends.
                     13 => return self.put(bytes),
                     _ => {
                         let _ = write!(line, "delete {id}");
@@ -177,8 +177,8 @@ impl Ledger {
         sent
     }
 
-    /// A job that is there for sure and that no command on its way deletes.
-    fn any(&mut self) -> Option<u64> {
+    /// Picks a job that certainly exists and that no command in flight deletes.
+    fn random_job(&mut self) -> Option<u64> {
         let (&last, _) = self.jobs.last_key_value()?;
         let from = self.prng.below(last + 1);
         let (&id, _) = self.jobs.range(from..).next()?;
@@ -202,7 +202,7 @@ impl Ledger {
         Sent::Put(Job { size: body.len(), ..job })
     }
 
-    /// The body tells its client and its serial, and the rest of it depends on both.
+    /// Makes the body: tube and serial, and bytes that depend on the serial.
     fn body(&self, job: Job) -> Vec<u8> {
         let mut body = format!("{} {} ", self.tube, job.serial).into_bytes();
         let mut prng = Prng::new(job.serial);
@@ -222,17 +222,17 @@ impl Ledger {
             },
             Sent::Reserve if line.starts_with("RESERVED ") => {
                 let (id, body) = body_of(client, &line)?;
-                self.meet(id, &body);
+                self.check_body(id, &body);
                 self.held.push(id);
                 true
             }
             Sent::Reserve => line == "TIMED_OUT" || line == "DEADLINE_SOON",
             Sent::Delete(id) => {
-                // A job whose time ran out may have been reserved once more, and deleted before.
+                // A job whose time to run ended may have been reserved again and deleted.
                 let was_there = self.jobs.remove(&id).is_some();
                 self.maybe_deleted.remove(&id);
                 self.deleted.push_back(id);
-                if self.deleted.len() > REMEMBERED {
+                if self.deleted.len() > REMEMBERED_DELETES_MAX {
                     self.deleted.pop_front();
                 }
                 if was_there && line == "NOT_FOUND" {
@@ -240,16 +240,16 @@ impl Ledger {
                 }
                 line == if was_there { "DELETED" } else { "NOT_FOUND" }
             }
-            // Its time may have run out.
+            // Its time to run may have ended.
             Sent::Return(done) => line == done || line == "NOT_FOUND",
             Sent::Touch => line == "TOUCHED" || line == "NOT_FOUND",
             Sent::Kick => line.starts_with("KICKED "),
-            Sent::Look(id) if line.starts_with("FOUND ") => {
+            Sent::Peek(id) if line.starts_with("FOUND ") => {
                 let (found, body) = body_of(client, &line)?;
-                self.meet(found, &body);
+                self.check_body(found, &body);
                 found == id
             }
-            Sent::Look(_) => false,
+            Sent::Peek(_) => false,
         };
         if !is_right {
             self.fault(&format!("{sent:?} was answered {line}"));
@@ -257,13 +257,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// A job has been seen: it must be one of ours, as it was put.
-    fn meet(&mut self, id: u64, body: &[u8]) {
+    /// Checks a job that the daemon returned: it must exist, with the body that was put.
+    fn check_body(&mut self, id: u64, body: &[u8]) {
         let known = self.jobs.get(&id).copied();
         let serial = serial_of(body);
         let job = match (known, serial) {
             (Some(job), _) => job,
-            // Its put was on its way when the daemon was killed.
+            // Its put was unanswered when the daemon was killed.
             (None, Some(serial)) if self.maybe_put.remove(&serial) => {
                 let job = Job { serial, size: body.len() };
                 self.jobs.insert(id, job);
@@ -280,8 +280,8 @@ impl Ledger {
         self.faults.push(format!("{}: {text}", self.tube));
     }
 
-    /// The daemon was killed: what was on its way may have been done.
-    pub(super) fn interrupted(&mut self) {
+    /// Records that commands without a reply may have been executed, after the daemon was killed.
+    pub(super) fn mark_unanswered(&mut self) {
         for sent in std::mem::take(&mut self.sent) {
             match sent {
                 Sent::Put(job) => drop(self.maybe_put.insert(job.serial)),
@@ -294,18 +294,18 @@ impl Ledger {
         self.held.clear();
     }
 
-    /// Asks a daemon that has just started for every job there should be, and for some that should
+    /// Asks a daemon that has just started for every job that must exist, and for some that must
     /// not.
     pub(super) fn verify(&mut self, client: &mut Client) -> io::Result<()> {
         let ids: Vec<u64> = self.jobs.keys().copied().collect();
-        for ids in ids.chunks(WINDOW) {
+        for ids in ids.chunks(PEEKS_PER_WINDOW) {
             client.send(peeks(ids))?;
             for &id in ids {
                 let line = client.line()?;
                 let was_unsure = self.maybe_deleted.remove(&id);
                 if line.starts_with("FOUND ") {
                     let (id, body) = body_of(client, &line)?;
-                    self.meet(id, &body);
+                    self.check_body(id, &body);
                 } else {
                     self.jobs.remove(&id);
                     if !was_unsure {
@@ -316,7 +316,7 @@ impl Ledger {
             }
         }
         let gone: Vec<u64> = self.deleted.drain(..).collect();
-        for ids in gone.chunks(WINDOW) {
+        for ids in gone.chunks(PEEKS_PER_WINDOW) {
             client.send(peeks(ids))?;
             for &id in ids {
                 let line = client.line()?;
@@ -329,17 +329,17 @@ impl Ledger {
         Ok(())
     }
 
-    /// Takes every job out; what remains in the ledger then is lost.
+    /// Takes all jobs out; those that remain in the record are lost.
     pub(super) fn drain(&mut self, client: &mut Client) -> io::Result<()> {
         client.command("kick 1000000")?;
         loop {
-            // Longer than any delay and any time to run.
+            // Longer than any delay and any time to run of these jobs.
             let line = client.command("reserve-with-timeout 4")?;
             if !line.starts_with("RESERVED ") {
                 break;
             }
             let (id, body) = body_of(client, &line)?;
-            self.meet(id, &body);
+            self.check_body(id, &body);
             let line = client.command(&format!("delete {id}"))?;
             if line != "DELETED" {
                 self.fault(&format!("job {id}: {line} instead of DELETED"));
@@ -361,7 +361,7 @@ fn peeks(ids: &[u64]) -> String {
     })
 }
 
-/// Reads the body behind `RESERVED <id> <bytes>` or `FOUND <id> <bytes>`.
+/// Reads the body after `RESERVED <id> <bytes>` or `FOUND <id> <bytes>`.
 fn body_of(client: &mut Client, line: &str) -> io::Result<(u64, Vec<u8>)> {
     let mut words = line.split(' ').skip(1).map(str::parse::<u64>);
     let (Some(Ok(id)), Some(Ok(size))) = (words.next(), words.next()) else {
@@ -383,30 +383,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_tells_whose_it_is_and_nothing_else_passes_for_it() {
-        let mut ledger = Ledger::new(3, 1);
+    fn a_wrong_or_unknown_body_is_a_fault() {
+        let mut record = AcknowledgedJobs::new(3, 1);
         let job = Job { serial: 12, size: 100 };
-        let body = ledger.body(job);
+        let body = record.body(job);
         assert_eq!((body.len(), serial_of(&body)), (100, Some(12)));
-        ledger.jobs.insert(7, job);
-        ledger.meet(7, &body);
-        assert!(ledger.faults.is_empty());
-        ledger.meet(7, &body[..99]);
-        ledger.meet(8, &body);
-        assert_eq!(ledger.faults.len(), 2, "{:?}", ledger.faults);
+        record.jobs.insert(7, job);
+        record.check_body(7, &body);
+        assert!(record.faults.is_empty());
+        record.check_body(7, &body[..99]);
+        record.check_body(8, &body);
+        assert_eq!(record.faults.len(), 2, "{:?}", record.faults);
     }
 
     #[test]
-    fn what_a_kill_interrupts_may_have_been_done() {
-        let mut ledger = Ledger::new(0, 1);
+    fn an_unanswered_command_may_have_been_executed() {
+        let mut record = AcknowledgedJobs::new(0, 1);
         let job = Job { serial: 0, size: 30 };
-        ledger.jobs.insert(1, job);
-        ledger.sent.extend([Sent::Delete(1), Sent::Put(Job { serial: 1, size: 30 })]);
-        ledger.interrupted();
-        assert_eq!(ledger.count(), (0, 2));
-        let body = ledger.body(Job { serial: 1, size: 30 });
-        ledger.meet(2, &body);
-        assert!(ledger.faults.is_empty(), "{:?}", ledger.faults);
-        assert_eq!(ledger.count(), (1, 1));
+        record.jobs.insert(1, job);
+        record.sent.extend([Sent::Delete(1), Sent::Put(Job { serial: 1, size: 30 })]);
+        record.mark_unanswered();
+        assert_eq!(record.count(), (0, 2));
+        let body = record.body(Job { serial: 1, size: 30 });
+        record.check_body(2, &body);
+        assert!(record.faults.is_empty(), "{:?}", record.faults);
+        assert_eq!(record.count(), (1, 1));
     }
 }

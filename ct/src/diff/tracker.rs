@@ -1,45 +1,45 @@
-//! What one connection has under way, learnt from the bytes sent on it and the replies.
+//! The state of one connection, derived from the bytes sent on it and the replies.
 //!
-//! It follows the framing of the protocol and the few commands that matter to a run: who may be
-//! waiting and where, who holds which job, who is in the middle of a line or body. It does not
-//! judge replies. Where garbage leads it astray nothing worse follows than an act too few or a
-//! known difference too many.
+//! A tracker follows the protocol's framing and the commands that matter to a run. It knows whether
+//! the client may be waiting and for which tubes, which jobs it holds, and whether it is within a
+//! line or a body. It does not judge replies. If garbage misleads it, one operation too many is left
+//! out, or a known difference is reported.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
 
-/// The longest line, its end included.
-const LINE_MAX: usize = 224;
+/// The longest line, CR LF included.
+const LINE_MAX_BYTES: usize = 224;
 
 /// What a command means to a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verb {
-    /// A put whose number is known makes the job that others name.
+    /// A put; if its number is known, other operations can name its job.
     Put(Option<usize>),
     Reserve {
         may_wait: bool,
     },
     Watch(Vec<u8>),
     Ignore(Vec<u8>),
-    /// Shows a job that may not be wholly there yet.
-    Look(u64),
-    /// Takes a job from its holder, if it works.
-    GiveUp(u64),
+    /// Shows a job whose body may not be complete yet.
+    Inspect(u64),
+    /// Ends the reservation of a job, if it succeeds.
+    EndReservation(u64),
     Other,
 }
 
-/// What some daemons are known to treat in their own way.
+/// Input that some daemons are known to treat differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Oddity {
+pub(crate) enum Quirk {
     /// A CR inside a line.
     LoneCr,
-    /// A line's CR is byte 224, or a multiple of that.
+    /// A line whose CR is byte 224, or a multiple of that.
     CrAt224,
     /// A timeout that is not a number within its range.
     UncheckedTimeout,
 }
 
-/// A command on its way: its verb, and its first word for the reader.
+/// A command without a reply so far: its verb, and its first word for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sent {
     pub(crate) verb: Verb,
@@ -49,7 +49,7 @@ pub(crate) struct Sent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Input {
     Line(Vec<u8>),
-    /// The rest of a body and its CR LF, or of one that is thrown away.
+    /// Bytes left of a body and its CR LF, accepted or not.
     Body(u64),
     /// After `quit`, and whether anything was sent then.
     Ended {
@@ -57,32 +57,31 @@ enum Input {
     },
 }
 
-/// What a reply changed, for whoever keeps the jobs.
+/// What a reply changed among the jobs of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     Nothing,
-    /// A job came into being, put by the put of this number.
+    /// The put with this number made a job.
     Inserted {
         put: Option<usize>,
         id: u64,
     },
 }
 
-/// One connection as far as its bytes tell.
+/// The state of one connection.
 #[derive(Debug, Clone)]
-pub(crate) struct Track {
+pub(crate) struct Tracker {
     input: Input,
     job_size_limit: u64,
     pending: VecDeque<Sent>,
     watched: BTreeSet<Vec<u8>>,
-    /// Jobs that were reserved and not given up, the last one at the end. A time to run may have
-    /// ended since.
+    /// Reserved jobs, the latest at the end. Their time to run may have ended since.
     held: Vec<u64>,
-    oddities: BTreeSet<Oddity>,
+    quirks: BTreeSet<Quirk>,
 }
 
-impl Track {
-    /// Follows a new connection.
+impl Tracker {
+    /// Makes the state of a new connection.
     pub(crate) fn new(job_size_limit: u64) -> Self {
         Self {
             input: Input::Line(Vec::new()),
@@ -90,11 +89,11 @@ impl Track {
             pending: VecDeque::new(),
             watched: BTreeSet::from([b"default".to_vec()]),
             held: Vec::new(),
-            oddities: BTreeSet::new(),
+            quirks: BTreeSet::new(),
         }
     }
 
-    /// Takes bytes that are sent. The first put line in them is the put of this number.
+    /// Processes bytes that are sent. The first put in them has the number `put`.
     pub(crate) fn sent(&mut self, bytes: &[u8], mut put: Option<usize>) {
         let mut rest = bytes;
         while let Some(&byte) = rest.first() {
@@ -106,7 +105,7 @@ impl Track {
                         let line = mem::take(line);
                         self.line(&line, &mut put);
                     } else if line.len() > 1 && line[line.len() - 2] == b'\r' {
-                        self.oddities.insert(Oddity::LoneCr);
+                        self.quirks.insert(Quirk::LoneCr);
                     }
                 }
                 Input::Body(left) => {
@@ -125,7 +124,7 @@ impl Track {
         }
     }
 
-    /// Takes the next reply, which answers the oldest command.
+    /// Processes the next reply, which answers the oldest command.
     pub(crate) fn replied(&mut self, line: &[u8]) -> Change {
         let line = String::from_utf8_lossy(line);
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
@@ -134,7 +133,7 @@ impl Track {
         match (word, number, verb) {
             ("INSERTED", Some(id), Verb::Put(put)) => return Change::Inserted { put, id },
             ("RESERVED", Some(id), _) => self.held.push(id),
-            ("DELETED" | "RELEASED" | "BURIED", _, Verb::GiveUp(id)) => {
+            ("DELETED" | "RELEASED" | "BURIED", _, Verb::EndReservation(id)) => {
                 self.held.retain(|&held| held != id);
             }
             ("WATCHING", _, Verb::Watch(name)) => {
@@ -148,56 +147,55 @@ impl Track {
         Change::Nothing
     }
 
-    /// Returns what was sent since this and is not answered yet, oldest first.
+    /// Returns the commands without a reply so far, oldest first.
     pub(crate) fn pending(&self) -> impl Iterator<Item = &Sent> {
         self.pending.iter()
     }
 
-    /// Tells whether a command that was answered neither here nor there may be waiting.
+    /// Tells whether the connection may be waiting in a reserve.
     pub(crate) fn may_wait(&self) -> bool {
         self.pending.iter().any(|sent| sent.verb == Verb::Reserve { may_wait: true })
     }
 
-    /// Returns how many replies are certain to come: all up to the first that may have to wait, but
-    /// not that of a body that is still arriving.
-    pub(crate) fn due(&self) -> usize {
+    /// Returns how many replies are certain to come: those before the first reserve that may wait,
+    /// without that to a body that is still arriving.
+    pub(crate) fn certain_replies(&self) -> usize {
         let waits = |sent: &Sent| sent.verb == Verb::Reserve { may_wait: true };
         let is_arriving = usize::from(self.is_uploading());
         let whole = self.pending.len().saturating_sub(is_arriving);
         self.pending.iter().position(waits).map_or(whole, |wait| wait.min(whole))
     }
 
-    /// Tells whether the connection ends when all is answered.
+    /// Tells whether the connection ends after the last reply.
     pub(crate) fn is_ending(&self) -> bool {
         matches!(self.input, Input::Ended { .. })
     }
 
-    /// Tells whether something was sent after `quit`. It is never read, so the connection is reset,
-    /// and with it replies may be lost.
+    /// Tells whether something was sent after `quit`. The daemon never reads it, so the connection
+    /// is reset, and replies may be lost.
     pub(crate) fn is_reset(&self) -> bool {
         self.input == Input::Ended { has_more: true }
     }
 
-    /// Tells whether all that stands behind one that may be waiting is of no concern to others, so
-    /// that it may be carried out at any time.
-    pub(crate) fn is_queue_private(&self) -> bool {
+    /// Tells whether the commands after a reserve that may wait affect no other connection, so that
+    /// they may be executed at any time.
+    pub(crate) fn has_only_private_queued_commands(&self) -> bool {
         let private = ["use", "watch", "ignore", "list-tube-used", "list-tubes-watched"];
         self.pending.iter().skip(1).all(|sent| private.contains(&&*sent.word))
     }
 
-    /// Tells whether commands stand behind one that may be waiting.
-    pub(crate) fn has_queue(&self) -> bool {
+    /// Tells whether commands follow a reserve that may wait.
+    pub(crate) fn has_queued_commands(&self) -> bool {
         self.may_wait() && self.pending.len() > 1
     }
 
-    /// Tells whether a client that waits on this connection could take a job that one on the other
-    /// could take, too.
-    pub(crate) fn waits_beside(&self, other: &Self) -> bool {
+    /// Tells whether both connections may wait for the same job.
+    pub(crate) fn competes_with(&self, other: &Self) -> bool {
         let (mine, others) = (self.may_watch(), other.may_watch());
         self.may_wait() && other.may_wait() && mine.iter().any(|name| others.contains(name))
     }
 
-    /// Returns the watched tubes and those that commands under way would add.
+    /// Returns the watched tubes and those that commands in flight would add.
     fn may_watch(&self) -> BTreeSet<&[u8]> {
         let coming = self.pending.iter().filter_map(|sent| match &sent.verb {
             Verb::Watch(name) => Some(&name[..]),
@@ -206,7 +204,7 @@ impl Track {
         self.watched.iter().map(|name| &name[..]).chain(coming).collect()
     }
 
-    /// Returns the id of the job that was reserved last, or so many before.
+    /// Returns the id of the job that was reserved `back` reservations before the last.
     pub(crate) fn held(&self, back: usize) -> Option<u64> {
         self.held.iter().rev().nth(back).copied()
     }
@@ -216,25 +214,26 @@ impl Track {
         matches!(self.input, Input::Body(_))
     }
 
-    /// Tells whether the next byte begins a command that is read at once.
-    pub(crate) fn is_at_rest(&self) -> bool {
+    /// Tells whether the next byte begins a command that is executed at once.
+    pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.input == Input::Line(Vec::new())
     }
 
-    /// Returns what was odd in the bytes so far.
-    pub(crate) fn oddities(&self) -> &BTreeSet<Oddity> {
-        &self.oddities
+    /// Returns the quirks in the bytes so far.
+    pub(crate) fn quirks(&self) -> &BTreeSet<Quirk> {
+        &self.quirks
     }
 
-    /// Takes one line with its end.
+    /// Processes one line with its CR LF.
     fn line(&mut self, whole: &[u8], put: &mut Option<usize>) {
         let line = &whole[..whole.len() - 2];
         let word = line.split(|byte| !byte.is_ascii_lowercase() && *byte != b'-').next();
         let word = String::from_utf8_lossy(word.unwrap_or_default()).into_owned();
-        if (line.len() + 1) % LINE_MAX == 0 {
-            self.oddities.insert(Oddity::CrAt224);
+        if (line.len() + 1) % LINE_MAX_BYTES == 0 {
+            self.quirks.insert(Quirk::CrAt224);
         }
-        let is_well_formed = whole.len() <= LINE_MAX && !line.iter().any(|b| b"\r\0".contains(b));
+        let is_well_formed =
+            whole.len() <= LINE_MAX_BYTES && !line.iter().any(|b| b"\r\0".contains(b));
         let verb = if !is_well_formed {
             Verb::Other
         } else if line.starts_with(b"quit") {
@@ -248,7 +247,7 @@ impl Track {
         self.pending.push_back(Sent { verb, word });
     }
 
-    /// Takes the fields of a put, after which a body may follow.
+    /// Parses the fields of a put and expects its body.
     fn put(&mut self, fields: &[u8], put: &mut Option<usize>) -> Verb {
         let mut rest = fields;
         let mut bytes = 0;
@@ -280,8 +279,8 @@ impl Track {
             b"reserve-with-timeout" if word != line => self.reserve_with_timeout(rest),
             b"watch" => Verb::Watch(rest.to_vec()),
             b"ignore" => Verb::Ignore(rest.to_vec()),
-            b"peek" | b"stats-job" => id().map_or(Verb::Other, Verb::Look),
-            b"delete" | b"release" | b"bury" => id().map_or(Verb::Other, Verb::GiveUp),
+            b"peek" | b"stats-job" => id().map_or(Verb::Other, Verb::Inspect),
+            b"delete" | b"release" | b"bury" => id().map_or(Verb::Other, Verb::EndReservation),
             _ => Verb::Other,
         }
     }
@@ -290,13 +289,13 @@ impl Track {
         if let Some((seconds, _)) = number(rest).filter(|(seconds, _)| *seconds <= 0x7FFF_FFFF) {
             Verb::Reserve { may_wait: seconds > 0 }
         } else {
-            self.oddities.insert(Oddity::UncheckedTimeout);
+            self.quirks.insert(Quirk::UncheckedTimeout);
             Verb::Reserve { may_wait: true }
         }
     }
 }
 
-/// Reads a number after any spaces, and returns it with what follows.
+/// Parses a number after any spaces, and returns it with the rest.
 fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let spaces = text.iter().take_while(|&&byte| byte == b' ').count();
     let text = &text[spaces..];
@@ -310,10 +309,10 @@ fn number(text: &[u8]) -> Option<(u64, &[u8])> {
 mod tests {
     use super::*;
 
-    fn after(bytes: &[u8]) -> Track {
-        let mut track = Track::new(100);
-        track.sent(bytes, Some(7));
-        track
+    fn after(bytes: &[u8]) -> Tracker {
+        let mut tracker = Tracker::new(100);
+        tracker.sent(bytes, Some(7));
+        tracker
     }
 
     fn verbs(bytes: &[u8]) -> Vec<Verb> {
@@ -321,14 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_told_from_bodies() {
+    fn commands_are_distinguished_from_bodies() {
         let other = || Verb::Other;
         let table: &[(&[u8], Vec<Verb>)] = &[
             (b"put 0 0 1 6\r\nstats\n\r\nstats\r\n", vec![Verb::Put(Some(7)), other()]),
             (b"put 0 0 1 3\r\ntoo long\r\n", vec![Verb::Put(Some(7)), other()]),
-            (b"put 0 0 1 -1\r\npeek 1\r\n", vec![other(), Verb::Look(1)]),
-            (b"put 0 0 1 4294967296\r\npeek 1\r\n", vec![other(), Verb::Look(1)]),
-            (b"put 0 0 1 1 \r\npeek 1\r\n", vec![other(), Verb::Look(1)]),
+            (b"put 0 0 1 -1\r\npeek 1\r\n", vec![other(), Verb::Inspect(1)]),
+            (b"put 0 0 1 4294967296\r\npeek 1\r\n", vec![other(), Verb::Inspect(1)]),
+            (b"put 0 0 1 1 \r\npeek 1\r\n", vec![other(), Verb::Inspect(1)]),
             (b"put 0 0 1 101 x\r\npeek 1\r\n", vec![other()]),
             (b"use a\0\r\nquit now\r\nstats\r\n", vec![other()]),
             (
@@ -342,7 +341,11 @@ mod tests {
             ),
             (
                 b"bury 5 1\r\nwatch x\r\nignore x\r\n",
-                vec![Verb::GiveUp(5), Verb::Watch(b"x".to_vec()), Verb::Ignore(b"x".to_vec())],
+                vec![
+                    Verb::EndReservation(5),
+                    Verb::Watch(b"x".to_vec()),
+                    Verb::Ignore(b"x".to_vec()),
+                ],
             ),
         ];
         for (bytes, expected) in table {
@@ -351,29 +354,29 @@ mod tests {
     }
 
     #[test]
-    fn what_known_daemons_treat_differently_is_noticed() {
+    fn quirks_are_recognized() {
         let long = |length: usize| [&vec![b'x'; length][..], b"\r\n"].concat();
-        let table: &[(Vec<u8>, &[Oddity])] = &[
-            (b"use a\rb\r\n".to_vec(), &[Oddity::LoneCr]),
+        let table: &[(Vec<u8>, &[Quirk])] = &[
+            (b"use a\rb\r\n".to_vec(), &[Quirk::LoneCr]),
             (b"put 0 0 1 4\r\na\rb\r\r\n".to_vec(), &[]),
             (long(222), &[]),
-            (long(223), &[Oddity::CrAt224]),
-            (long(447), &[Oddity::CrAt224]),
-            (b"reserve-with-timeout -1\r\n".to_vec(), &[Oddity::UncheckedTimeout]),
+            (long(223), &[Quirk::CrAt224]),
+            (long(447), &[Quirk::CrAt224]),
+            (b"reserve-with-timeout -1\r\n".to_vec(), &[Quirk::UncheckedTimeout]),
             (b"reserve-with-timeout\r\n".to_vec(), &[]),
         ];
         for (bytes, expected) in table {
-            let found: Vec<Oddity> = after(bytes).oddities().iter().copied().collect();
+            let found: Vec<Quirk> = after(bytes).quirks().iter().copied().collect();
             assert_eq!(found, *expected, "{}", bytes.escape_ascii());
         }
-        let mut track = after(b"stats\r");
-        assert!(!track.is_at_rest());
-        track.sent(b"\n", None);
-        assert!(track.oddities().is_empty());
+        let mut tracker = after(b"stats\r");
+        assert!(!tracker.is_idle());
+        tracker.sent(b"\n", None);
+        assert!(tracker.quirks().is_empty());
     }
 
     #[test]
-    fn what_is_due_ends_where_somebody_may_wait_and_where_a_body_arrives() {
+    fn certain_replies_end_at_a_wait_and_at_an_incomplete_body() {
         let table: [(&[u8], usize); 6] = [
             (b"stats\r\npeek 1\r\n", 2),
             (b"stats\r\nreserve\r\nstats\r\n", 1),
@@ -383,37 +386,38 @@ mod tests {
             (b"reserve\r\nput 0 0 1 3\r\nab", 0),
         ];
         for (bytes, due) in table {
-            assert_eq!(after(bytes).due(), due, "{}", bytes.escape_ascii());
+            assert_eq!(after(bytes).certain_replies(), due, "{}", bytes.escape_ascii());
         }
     }
 
     #[test]
-    fn what_follows_quit_resets_and_what_only_concerns_its_sender_is_private() {
+    fn bytes_after_quit_reset_and_use_and_watch_are_private() {
         assert!(!after(b"quit\r\n").is_reset());
         assert!(after(b"quit\r\n").is_ending());
         assert!(after(b"quit\r\nstats\r\n").is_reset());
-        assert!(after(b"reserve\r\nwatch a\r\nuse b\r\n").is_queue_private());
-        assert!(!after(b"reserve\r\nwatch a\r\nreserve\r\n").is_queue_private());
+        assert!(after(b"reserve\r\nwatch a\r\nuse b\r\n").has_only_private_queued_commands());
+        assert!(!after(b"reserve\r\nwatch a\r\nreserve\r\n").has_only_private_queued_commands());
     }
 
     #[test]
-    fn replies_tell_who_holds_watches_and_waits() {
-        let mut track = after(b"put 0 0 1 1\r\nx\r\nwatch t\r\nreserve\r\nreserve\r\ndelete 9\r\n");
-        assert!(track.may_wait());
-        assert_eq!(track.replied(b"INSERTED 9"), Change::Inserted { put: Some(7), id: 9 });
-        track.replied(b"WATCHING 2");
+    fn replies_update_the_state_of_a_connection() {
+        let mut tracker =
+            after(b"put 0 0 1 1\r\nx\r\nwatch t\r\nreserve\r\nreserve\r\ndelete 9\r\n");
+        assert!(tracker.may_wait());
+        assert_eq!(tracker.replied(b"INSERTED 9"), Change::Inserted { put: Some(7), id: 9 });
+        tracker.replied(b"WATCHING 2");
         for id in [b"RESERVED 4 1", b"RESERVED 9 1"] {
-            track.replied(id);
+            tracker.replied(id);
         }
-        assert!(!track.may_wait());
-        assert_eq!((track.held(0), track.held(1), track.held(2)), (Some(9), Some(4), None));
-        track.replied(b"DELETED");
-        assert_eq!((track.held(0), track.is_at_rest()), (Some(4), true));
-        track.sent(b"ignore default\r\nreserve\r\n", None);
-        track.replied(b"WATCHING 1");
+        assert!(!tracker.may_wait());
+        assert_eq!((tracker.held(0), tracker.held(1), tracker.held(2)), (Some(9), Some(4), None));
+        tracker.replied(b"DELETED");
+        assert_eq!((tracker.held(0), tracker.is_idle()), (Some(4), true));
+        tracker.sent(b"ignore default\r\nreserve\r\n", None);
+        tracker.replied(b"WATCHING 1");
         let mut other = after(b"reserve\r\n");
-        assert!(!other.waits_beside(&track), "they watch different tubes");
+        assert!(!other.competes_with(&tracker), "they watch different tubes");
         other.sent(b"watch t\r\n", None);
-        assert!(other.waits_beside(&track));
+        assert!(other.competes_with(&tracker));
     }
 }

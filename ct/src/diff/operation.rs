@@ -1,28 +1,29 @@
-//! What a run does: a sequence of acts that says the same on any daemon.
+//! The operations of a run: a sequence with the same meaning on any daemon.
 //!
-//! Acts name jobs by who put them, not by id, so that a sequence keeps its sense when acts are
-//! taken out of it: the job of the seventh `put` is that job, also if it is the first one left.
+//! Operations name a job by its `put`, not by its id, so that a sequence keeps its meaning when
+//! operations are removed. The job of the seventh `put` is that job even if all earlier puts are
+//! gone.
 
 use std::time::Duration;
 
 /// One connection of a run: `a` is 0, `b` is 1 and so on.
 pub(crate) type Peer = usize;
 
-/// The connection that looks at everything when a run is over.
+/// The connection that inspects all state at the end of a run.
 pub(crate) const INSPECTOR: Peer = 25;
 
-/// Returns the name that scripts give to a connection.
+/// Returns the name of a connection in scripts.
 pub(crate) fn name(peer: Peer) -> char {
     let letter = u8::try_from(peer).ok().filter(|&letter| letter < 26);
     char::from(b'a' + letter.expect("a run has at most 26 connections"))
 }
 
-/// A job that a command is about.
+/// The job of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Job {
-    /// The one that the put with this number made.
+    /// The job of the put with this number.
     Put(usize),
-    /// The one that this connection reserved last, or so many before that.
+    /// The job that this connection reserved last, or this many reservations earlier.
     Held(usize),
 }
 
@@ -34,7 +35,7 @@ pub(crate) enum Part {
     Id(Job),
 }
 
-/// One command, or something that nearly is one.
+/// One command, valid or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Command {
     pub(crate) parts: Vec<Part>,
@@ -43,21 +44,21 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// Makes a command of a line without its end.
+    /// Makes a command of a line and adds CR LF.
     pub(crate) fn line(line: impl Into<Vec<u8>>) -> Self {
         let mut bytes = line.into();
         bytes.extend_from_slice(b"\r\n");
         Self::raw(bytes)
     }
 
-    /// Makes a command of a word, the id of a job, and what follows, without the line's end.
+    /// Makes a command of a word, a job's id and the rest of the line, and adds CR LF.
     pub(crate) fn on_job(word: &str, job: Job, rest: &str) -> Self {
         let before = Part::Bytes(format!("{word} ").into_bytes());
         let after = Part::Bytes(format!("{rest}\r\n").into_bytes());
         Self { parts: vec![before, Part::Id(job), after], put: None }
     }
 
-    /// Takes bytes as they are.
+    /// Makes a command of these bytes.
     pub(crate) fn raw(bytes: Vec<u8>) -> Self {
         Self { parts: vec![Part::Bytes(bytes)], put: None }
     }
@@ -65,23 +66,23 @@ impl Command {
 
 /// One step of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Act {
-    /// Sends commands in one go. With a cut only so many thousandths of the bytes leave now, and
-    /// the rest before this connection's next act.
+pub(crate) enum Operation {
+    /// Sends commands in one write. With a cut only this many thousandths of the bytes are sent
+    /// now, and the rest before the connection's next operation.
     Send { peer: Peer, commands: Vec<Command>, cut: Option<u16> },
-    /// Ends our direction of a connection.
+    /// Shuts down the sending side of a connection.
     HalfClose(Peer),
-    /// Closes a connection, with all that it holds.
+    /// Closes a connection.
     Close(Peer),
     /// Lets time pass.
-    Pass(Duration),
+    Sleep(Duration),
     /// Sends the daemons SIGUSR1.
     Drain,
     /// Ends the daemons by SIGTERM and starts them again, with the same binlogs.
     Restart,
 }
 
-impl Act {
+impl Operation {
     /// Sends one command whole.
     pub(crate) fn send(peer: Peer, command: Command) -> Self {
         Self::Send { peer, commands: vec![command], cut: None }
@@ -90,11 +91,11 @@ impl Act {
     fn peer_mut(&mut self) -> Option<&mut Peer> {
         match self {
             Self::Send { peer, .. } | Self::HalfClose(peer) | Self::Close(peer) => Some(peer),
-            Self::Pass(_) | Self::Drain | Self::Restart => None,
+            Self::Sleep(_) | Self::Drain | Self::Restart => None,
         }
     }
 
-    /// Says the same with less: one command fewer, no cut, a shorter time.
+    /// Lists simpler forms: one command fewer, no cut, a shorter time.
     fn simpler(&self) -> Vec<Self> {
         let mut simpler = Vec::new();
         match self {
@@ -111,9 +112,9 @@ impl Act {
                     }
                 }
             }
-            Self::Pass(time) => {
+            Self::Sleep(time) => {
                 let second = Duration::from_secs(1);
-                simpler.extend(time.checked_sub(second).map(Self::Pass));
+                simpler.extend(time.checked_sub(second).map(Self::Sleep));
             }
             Self::HalfClose(_) | Self::Close(_) | Self::Drain | Self::Restart => {}
         }
@@ -121,38 +122,40 @@ impl Act {
     }
 }
 
-/// Lists what is a little simpler than a sequence and as long, for [`shrink`](super::shrink()).
-pub(crate) fn simpler(acts: &[Act]) -> Vec<Vec<Act>> {
+/// Lists sequences of the same length with one simpler operation, or with two connections merged,
+/// for [`shrink`](super::shrink()).
+pub(crate) fn simpler(operations: &[Operation]) -> Vec<Vec<Operation>> {
     let mut candidates = Vec::new();
-    for (index, act) in acts.iter().enumerate() {
-        for simpler in act.simpler() {
-            let mut candidate = acts.to_vec();
+    for (index, operation) in operations.iter().enumerate() {
+        for simpler in operation.simpler() {
+            let mut candidate = operations.to_vec();
             candidate[index] = simpler;
             candidates.push(candidate);
         }
     }
     let mut peers: Vec<Peer> =
-        acts.iter().filter_map(|act| act.clone().peer_mut().copied()).collect();
+        operations.iter().filter_map(|operation| operation.clone().peer_mut().copied()).collect();
     peers.sort_unstable();
     peers.dedup();
     for (rank, &from) in peers.iter().enumerate() {
         for &to in &peers[..rank] {
-            candidates.push(renamed(acts, from, to));
+            candidates.push(renamed(operations, from, to));
         }
         if from > rank {
-            candidates.push(renamed(acts, from, rank));
+            candidates.push(renamed(operations, from, rank));
         }
     }
     candidates
 }
 
-/// Lets one connection do what another did.
-fn renamed(acts: &[Act], from: Peer, to: Peer) -> Vec<Act> {
-    let mut acts = acts.to_vec();
-    for peer in acts.iter_mut().filter_map(Act::peer_mut).filter(|peer| **peer == from) {
+/// Moves the operations of one connection to another.
+fn renamed(operations: &[Operation], from: Peer, to: Peer) -> Vec<Operation> {
+    let mut operations = operations.to_vec();
+    for peer in operations.iter_mut().filter_map(Operation::peer_mut).filter(|peer| **peer == from)
+    {
         *peer = to;
     }
-    acts
+    operations
 }
 
 #[cfg(test)]
@@ -160,22 +163,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_simpler_is_different_and_never_grows() {
+    fn a_simpler_sequence_differs_and_is_no_longer() {
         let batch = ["stats", "quit"].map(Command::line).to_vec();
-        let acts = [
-            Act::Send { peer: 3, commands: batch, cut: Some(500) },
-            Act::Pass(Duration::from_millis(1200)),
-            Act::Close(1),
+        let operations = [
+            Operation::Send { peer: 3, commands: batch, cut: Some(500) },
+            Operation::Sleep(Duration::from_millis(1200)),
+            Operation::Close(1),
         ];
-        let candidates = simpler(&acts);
+        let candidates = simpler(&operations);
         assert_eq!(candidates.len(), 3 + 1 + 3, "{candidates:?}");
         for candidate in &candidates {
-            assert_ne!(candidate[..], acts);
-            assert_eq!(candidate.len(), acts.len());
+            assert_ne!(candidate[..], operations);
+            assert_eq!(candidate.len(), operations.len());
         }
-        assert!(candidates.contains(&renamed(&acts, 3, 1)));
-        let least = [Act::send(0, Command::line("stats")), Act::Pass(Duration::from_millis(200))];
-        assert_eq!(simpler(&least), Vec::<Vec<Act>>::new());
+        assert!(candidates.contains(&renamed(&operations, 3, 1)));
+        let least = [
+            Operation::send(0, Command::line("stats")),
+            Operation::Sleep(Duration::from_millis(200)),
+        ];
+        assert_eq!(simpler(&least), Vec::<Vec<Operation>>::new());
     }
 
     #[test]

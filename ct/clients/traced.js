@@ -4,19 +4,20 @@
 const { createHash } = require("crypto");
 
 /**
- * Wraps a client: each call through it prints one line, `name.call(arguments) -> JSON`, and gives
- * the bare result. `call(method, arguments)` promises it; an error for which `refusal(error)` gives
- * a text becomes a result, any other one ends the tour. `ask` gives [line, result] unprinted.
+ * Wraps a client: each call through it prints one line, `name.call(arguments) -> JSON`, and returns
+ * the plain result of `call(method, arguments)`, a promise. An error for which `errorText(error)`
+ * returns a text becomes a result; any other error ends the scenario. `quietCall` returns
+ * [line, result] without printing.
  */
-function shown(name, call, refusal) {
-  async function ask(method, ...given) {
+function traced(name, call, errorText) {
+  async function quietCall(method, ...given) {
     let result = null;
     let answer;
     try {
       result = await call(method, given);
       answer = plain(result);
     } catch (error) {
-      const text = refusal(error);
+      const text = errorText(error);
       if (text === undefined) throw error;
       answer = { refused: text };
     }
@@ -26,10 +27,10 @@ function shown(name, call, refusal) {
 
   return new Proxy({}, {
     get(_, method) {
-      if (method === "ask") return ask;
-      if (method === "then") return undefined; // It is no promise.
+      if (method === "quietCall") return quietCall;
+      if (method === "then") return undefined; // The proxy is no promise.
       return async (...given) => {
-        const [line, result] = await ask(method, ...given);
+        const [line, result] = await quietCall(method, ...given);
         console.log(line);
         return result;
       };
@@ -37,7 +38,7 @@ function shown(name, call, refusal) {
   });
 }
 
-/** Turns a value into what JSON can say; long or binary ones into length and digest. */
+/** Converts a value for JSON; long or binary values become length and digest. */
 function plain(value) {
   if (value === undefined) return null;
   if (typeof value === "string") {
@@ -57,7 +58,7 @@ function text(bytes) {
   return `${bytes.length} bytes, sha256 ${digest}`;
 }
 
-/** Reads the two forms of YAML that beanstalkd writes, with or without quotes. */
+/** Parses the two forms of YAML that beanstalkd writes, with or without quotes. */
 function yaml(body) {
   const lines = body.split("\n").slice(1, -1);
   if (lines.every((line) => line.startsWith("- "))) return lines.map((line) => line.slice(2));
@@ -67,10 +68,10 @@ function yaml(body) {
 
 const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
 
-/** Runs a tour; an error nobody expected ends it with status 1. */
-function tour(steps) {
+/** Runs a scenario; an unexpected error ends it with status 1. */
+function scenario(steps) {
   steps().then(() => {
-    console.log("the end");
+    console.log("done");
     process.exit(0);
   }, (error) => {
     console.log(error);
@@ -78,4 +79,4 @@ function tour(steps) {
   });
 }
 
-module.exports = { shown, sleep, tour };
+module.exports = { traced, sleep, scenario };

@@ -1,42 +1,43 @@
-//! Many connections, from several addresses of this machine; and one that says very much.
+//! The attackers' connections: many at once from several loopback addresses, or one that pipelines.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::STALL;
+use super::STALL_TIMEOUT;
 use crate::os;
 
-/// How many addresses connections come from: each has ports for some 28,000.
-const SOURCES: u8 = 8;
+/// Loopback addresses that connections come from. Each has ports for some 28,000 connections.
+const SOURCE_ADDRESSES: u8 = 8;
 
-/// Where the daemon is, and how much is done to it.
+/// The daemon under attack and the size of the attack.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct Attack {
     pub(super) address: SocketAddrV4,
     pub(super) pid: u32,
-    /// How many connections a mob has.
-    pub(super) crowd: usize,
-    /// How many jobs, tubes or commands are many.
-    pub(super) many: usize,
-    /// When an attack has to be over.
-    pub(super) until: Instant,
+    /// Connections of an attack that opens many.
+    pub(super) connections: usize,
+    /// Jobs, tubes or commands of an attack that makes many.
+    pub(super) items: usize,
+    /// The attack fails if it is not done by then.
+    pub(super) deadline: Instant,
 }
 
-impl Place {
-    pub(super) fn is_late(&self) -> bool {
-        Instant::now() > self.until
+impl Attack {
+    pub(super) fn is_past_deadline(&self) -> bool {
+        Instant::now() > self.deadline
     }
 
-    /// Connects, from the address whose turn it is.
+    /// Connects from source address `number` modulo [`SOURCE_ADDRESSES`].
     pub(super) fn connect(&self, number: usize) -> io::Result<TcpStream> {
-        self.connect_with(number, None, STALL)
+        self.connect_with(number, None, STALL_TIMEOUT)
     }
 
-    /// Connects, or gives up soon, now and whenever the daemon does not read.
+    /// Connects as [`Attack::connect`] does, but connecting and every write fail after a tenth of
+    /// the time.
     pub(super) fn connect_quickly(&self, number: usize) -> io::Result<TcpStream> {
-        self.connect_with(number, None, STALL / 10)
+        self.connect_with(number, None, STALL_TIMEOUT / 10)
     }
 
     fn connect_with(
@@ -45,88 +46,96 @@ impl Place {
         buffer: Option<usize>,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
-        let source = u8::try_from(number % usize::from(SOURCES)).expect("a small number");
+        let source = u8::try_from(number % usize::from(SOURCE_ADDRESSES)).expect("a small number");
         let source = Ipv4Addr::new(127, 0, 0, 1 + source);
         let stream = os::connect_from(source, self.address, buffer, timeout)?;
-        stream.set_read_timeout(Some(STALL))?;
+        stream.set_read_timeout(Some(STALL_TIMEOUT))?;
         Ok(stream)
     }
 
-    /// Connects `count` times and says the same on each.
-    pub(super) fn mob(&self, count: usize, words: &[u8]) -> io::Result<Vec<TcpStream>> {
-        self.mob_with(count, words, None)
+    /// Opens `count` connections and sends `bytes` on each.
+    pub(super) fn connect_many(&self, count: usize, bytes: &[u8]) -> io::Result<Vec<TcpStream>> {
+        self.connect_many_with(count, bytes, None)
     }
 
-    /// The same for connections that take few bytes when nobody reads.
-    pub(super) fn deaf_mob(&self, count: usize, words: &[u8]) -> io::Result<Vec<TcpStream>> {
-        self.mob_with(count, words, Some(4096))
-    }
-
-    fn mob_with(
+    /// Opens `count` connections with receive buffers of 4 KiB and sends `bytes` on each. Replies
+    /// that are not read fill such a buffer soon.
+    pub(super) fn connect_many_with_small_buffers(
         &self,
         count: usize,
-        words: &[u8],
-        buffer: Option<usize>,
+        bytes: &[u8],
     ) -> io::Result<Vec<TcpStream>> {
-        let mut mob = Vec::with_capacity(count);
-        for number in 0..count {
-            let mut stream = self.connect_with(number, buffer, STALL)?;
-            stream.write_all(words)?;
-            mob.push(stream);
-            if self.is_late() {
-                return Err(late(&format!("{} of {count} connections", mob.len())));
-            }
-        }
-        Ok(mob)
+        self.connect_many_with(count, bytes, Some(4096))
     }
 
-    /// Opens a connection for [`Line::exchange`].
-    pub(super) fn line(&self) -> io::Result<Line> {
+    fn connect_many_with(
+        &self,
+        count: usize,
+        bytes: &[u8],
+        buffer: Option<usize>,
+    ) -> io::Result<Vec<TcpStream>> {
+        let mut attackers = Vec::with_capacity(count);
+        for number in 0..count {
+            let mut stream = self.connect_with(number, buffer, STALL_TIMEOUT)?;
+            stream.write_all(bytes)?;
+            attackers.push(stream);
+            if self.is_past_deadline() {
+                return Err(timed_out(&format!("{} of {count} connections", attackers.len())));
+            }
+        }
+        Ok(attackers)
+    }
+
+    /// Opens a connection for [`PipelineClient::exchange`].
+    pub(super) fn pipeline_client(&self) -> io::Result<PipelineClient> {
         let stream = self.connect(0)?;
         stream.set_nodelay(true)?;
-        Ok(Line { reader: BufReader::with_capacity(1 << 16, stream), until: self.until })
+        Ok(PipelineClient {
+            reader: BufReader::with_capacity(1 << 16, stream),
+            deadline: self.deadline,
+        })
     }
 }
 
-pub(super) fn late(done: &str) -> io::Error {
+pub(super) fn timed_out(done: &str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("given up after {done}"))
 }
 
-/// The commands that delete some jobs.
-pub(super) fn deletes(ids: &[u64]) -> Vec<u8> {
+/// Returns the commands that delete the jobs.
+pub(super) fn delete_commands(ids: &[u64]) -> Vec<u8> {
     ids.iter().flat_map(|id| format!("delete {id}\r\n").into_bytes()).collect()
 }
 
-/// One connection that pipelines.
+/// A connection that pipelines commands.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct PipelineClient {
     reader: BufReader<TcpStream>,
-    pub(super) until: Instant,
+    pub(super) deadline: Instant,
 }
 
-/// What came back.
+/// The replies of one exchange.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
-    /// Jobs that were put or reserved.
+    /// Ids of the jobs that were put or reserved.
     pub(super) ids: Vec<u64>,
-    /// `OUT_OF_MEMORY`.
-    pub(super) refused: usize,
-    /// `NOT_FOUND`, `TIMED_OUT` and other words, but for those of success.
+    /// Replies `OUT_OF_MEMORY`.
+    pub(super) out_of_memory: usize,
+    /// Replies that mean neither success nor `OUT_OF_MEMORY`, such as `NOT_FOUND` and `TIMED_OUT`.
     pub(super) others: usize,
 }
 
-impl Line {
-    /// Sends all of it while reading, and takes so many replies.
+impl PipelineClient {
+    /// Sends `bytes` and reads the given number of replies at the same time.
     pub(super) fn exchange(&mut self, bytes: &[u8], replies: usize) -> io::Result<Replies> {
         let mut writer = self.reader.get_ref().try_clone()?;
         thread::scope(|scope| {
             let writing = scope.spawn(move || {
-                os::be_nice();
+                os::lower_priority();
                 writer.write_all(bytes)
             });
-            let found = self.take(replies);
+            let found = self.read_replies(replies);
             if found.is_err() {
-                // Or the writer would wait for a daemon that does not read.
+                // Otherwise the writer would wait for a daemon that does not read.
                 let _ = self.reader.get_ref().shutdown(std::net::Shutdown::Both);
             }
             let written = writing.join().expect("the writer does not panic");
@@ -134,19 +143,19 @@ impl Line {
         })
     }
 
-    fn take(&mut self, replies: usize) -> io::Result<Replies> {
+    fn read_replies(&mut self, replies: usize) -> io::Result<Replies> {
         let mut found = Replies::default();
         let mut line = Vec::new();
         for count in 0..replies {
-            if count % 64 == 0 && Instant::now() > self.until {
-                return Err(late(&format!("{count} of {replies} replies")));
+            if count % 64 == 0 && Instant::now() > self.deadline {
+                return Err(timed_out(&format!("{count} of {replies} replies")));
             }
             line.clear();
             match self.reader.read_until(b'\n', &mut line) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let silence = STALL.as_secs();
-                    return Err(late(&format!(
+                    let silence = STALL_TIMEOUT.as_secs();
+                    return Err(timed_out(&format!(
                         "{count} of {replies} replies and {silence} s of silence"
                     )));
                 }
@@ -166,7 +175,7 @@ impl Line {
                 }
                 (Some("OK"), _) => number(1),
                 (Some("OUT_OF_MEMORY"), _) => {
-                    found.refused += 1;
+                    found.out_of_memory += 1;
                     None
                 }
                 (Some("DELETED" | "WATCHING" | "USING"), _) => None,
@@ -183,16 +192,16 @@ impl Line {
         Ok(found)
     }
 
-    /// Deletes jobs, many at a time.
+    /// Deletes jobs, 1,000 in a batch, and returns how many were not found.
     pub(super) fn delete(&mut self, ids: &[u64]) -> io::Result<usize> {
         let mut missing = 0;
         for ids in ids.chunks(1000) {
-            missing += self.exchange(&deletes(ids), ids.len())?.others;
+            missing += self.exchange(&delete_commands(ids), ids.len())?.others;
         }
         Ok(missing)
     }
 
-    /// Reads one number of a list of statistics.
+    /// Returns one number of a statistics body.
     pub(super) fn statistic(&mut self, command: &str, name: &str) -> io::Result<u64> {
         self.reader.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
         let mut line = String::new();
@@ -207,8 +216,8 @@ impl Line {
         value.ok_or_else(|| io::Error::other(format!("no {name}")))
     }
 
-    /// Allows more time.
-    pub(super) fn allow(&mut self, time: Duration) {
-        self.until = Instant::now() + time;
+    /// Sets the deadline to `time` from now.
+    pub(super) fn extend_deadline(&mut self, time: Duration) {
+        self.deadline = Instant::now() + time;
     }
 }

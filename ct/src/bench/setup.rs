@@ -1,6 +1,6 @@
-//! Brings a daemon into a state, fast and checked, over one blocking connection.
+//! A client that brings a daemon into a state, fast and checked, over one blocking connection.
 //!
-//! What is built here is not measured: backlogs, tubes, blocked workers, held jobs.
+//! Its work is not measured: it makes backlogs, tubes, blocked workers, held jobs.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use super::op::append_number;
 use super::reader::{Body, Kind, Reader, Reply};
 
-/// How many commands are on their way at a time.
-const WINDOW: u64 = 400;
-/// How long a window may take.
-const TIMEOUT: Duration = Duration::from_secs(60);
+/// The most commands in flight.
+const COMMANDS_PER_WINDOW: u64 = 400;
+/// Time limit of a read or write.
+const IO_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A blocking connection that sends windows of commands and checks every reply.
 #[derive(Debug)]
-pub struct Feeder {
+pub struct SetupClient {
     stream: TcpStream,
     reader: Reader,
     out: Vec<u8>,
@@ -25,44 +25,44 @@ pub struct Feeder {
     deadline: Option<Instant>,
 }
 
-impl Feeder {
-    /// Connects to `host:port`; `body` is what the jobs hold that will be met.
+impl SetupClient {
+    /// Connects to `host:port`; `body` is the expected body of every job.
     pub fn connect(address: &str, body: Body) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        stream.set_write_timeout(Some(TIMEOUT))?;
+        stream.set_read_timeout(Some(IO_TIMEOUT))?;
+        stream.set_write_timeout(Some(IO_TIMEOUT))?;
         let (out, buffer) = (Vec::new(), vec![0; 64 * 1024]);
         Ok(Self { stream, reader: Reader::default(), out, buffer, body, deadline: None })
     }
 
-    /// Gives up with an error when this time has come.
+    /// Makes [`Self::send`] fail after this time.
     pub fn set_deadline(&mut self, deadline: Instant) {
         self.deadline = Some(deadline);
     }
 
-    /// Changes what the jobs hold that will be met from now on.
+    /// Changes the expected body of every job.
     pub fn set_body(&mut self, body: Body) {
         self.body = body;
     }
 
-    /// Gives the connection away; nothing is under way on it.
+    /// Returns the connection, which has nothing in flight.
     pub fn into_stream(self) -> TcpStream {
         self.stream
     }
 
-    /// Sends `count` commands that `encode` appends to the buffer, each of which must be answered
-    /// with `kind`, and hands each reply to `met`.
+    /// Sends `count` commands, which `encode` appends to a buffer. Each must be answered with
+    /// `kind`; `on_reply` gets each reply.
     pub fn send(
         &mut self,
         count: u64,
         kind: Kind,
         mut encode: impl FnMut(u64, &mut Vec<u8>),
-        mut met: impl FnMut(Reply),
+        mut on_reply: impl FnMut(Reply),
     ) -> io::Result<()> {
         let mut sent = 0;
         while sent < count {
-            let window = WINDOW.min(count - sent);
+            let window = COMMANDS_PER_WINDOW.min(count - sent);
             self.out.clear();
             for index in sent..sent + window {
                 encode(index, &mut self.out);
@@ -72,13 +72,13 @@ impl Feeder {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, message));
             }
             self.stream.write_all(&self.out)?;
-            self.read(window, kind, &mut met)?;
+            self.read(window, kind, &mut on_reply)?;
             sent += window;
         }
         Ok(())
     }
 
-    /// Sends lines without waiting for an answer, as a worker does that will be left blocked.
+    /// Sends a line without waiting for a reply, as for a worker that stays blocked.
     pub fn send_unanswered(&mut self, line: &str) -> io::Result<()> {
         self.stream.write_all(line.as_bytes())
     }
@@ -88,14 +88,14 @@ impl Feeder {
         self.send(1, kind, |_, out| out.extend_from_slice(line.as_bytes()), |_| ())
     }
 
-    /// Uses and watches a tube and nothing else.
-    pub fn enter(&mut self, tube: &str) -> io::Result<()> {
+    /// Uses and watches this tube and no other.
+    pub fn switch_to_tube(&mut self, tube: &str) -> io::Result<()> {
         self.command(&format!("use {tube}\r\n"), Kind::Using)?;
         self.command(&format!("watch {tube}\r\n"), Kind::Watching)?;
         self.command("ignore default\r\n", Kind::Watching)
     }
 
-    /// Puts `count` jobs into the used tube and returns their ids; `numbers` chooses priority and
+    /// Puts `count` jobs into the used tube and returns their ids; `numbers` returns priority and
     /// delay of each.
     pub fn put(
         &mut self,
@@ -128,11 +128,11 @@ impl Feeder {
         Ok(ids)
     }
 
-    /// Reserves `count` jobs and buries each, a window at a time.
+    /// Reserves and buries `count` jobs, a window at a time.
     pub fn bury(&mut self, count: u64) -> io::Result<()> {
         let mut left = count;
         while left > 0 {
-            let window = left.min(WINDOW);
+            let window = left.min(COMMANDS_PER_WINDOW);
             let ids = self.reserve(window)?;
             self.send_each(&ids, "bury", " 0", Kind::Buried)?;
             left -= window;
@@ -153,7 +153,7 @@ impl Feeder {
         self.send(ids.len() as u64, kind, encode, |_| ())
     }
 
-    fn read(&mut self, count: u64, kind: Kind, met: &mut impl FnMut(Reply)) -> io::Result<()> {
+    fn read(&mut self, count: u64, kind: Kind, on_reply: &mut impl FnMut(Reply)) -> io::Result<()> {
         let mut got = 0;
         while got < count {
             let length = self.stream.read(&mut self.buffer)?;
@@ -169,7 +169,7 @@ impl Feeder {
                     return Err(io::Error::other(message));
                 }
                 got += 1;
-                met(reply);
+                on_reply(reply);
             }
         }
         Ok(())

@@ -4,31 +4,31 @@ import hashlib
 import json
 
 
-class Shown:
+class Traced:
     """Wraps a client: each call through it prints one line, `name.call(arguments) -> JSON`.
 
-    A refusal, one of the given exceptions, becomes a result; anything else ends the tour.
+    The exceptions in `errors` become results; any other exception ends the scenario.
     """
 
-    def __init__(self, name, client, refusals):
-        self._name, self._client, self._refusals = name, client, refusals
+    def __init__(self, name, client, errors):
+        self._name, self._client, self._errors = name, client, errors
 
     def __getattr__(self, method):
         def call(*arguments, **options):
-            line, result = self.ask(method, *arguments, **options)
+            line, result = self.quiet_call(method, *arguments, **options)
             print(line, flush=True)
             return result
 
         return call
 
-    def ask(self, method, *arguments, **options):
-        """Calls; returns the line without printing it, and the bare result."""
+    def quiet_call(self, method, *arguments, **options):
+        """Calls; returns the line without printing it, and the plain result."""
         shown = [text(value) for value in arguments]
         shown += [f"{name}={text(value)}" for name, value in options.items()]
         try:
             result = getattr(self._client, method)(*arguments, **options)
             answer = plain(result)
-        except self._refusals as error:
+        except self._errors as error:
             result, answer = None, {type(error).__name__: plain(vars(error))}
         line = f"{self._name}.{method}({', '.join(shown)}) -> {json.dumps(answer)}"
         return line, result
@@ -39,7 +39,7 @@ def text(value):
 
 
 def plain(value):
-    """Turns a value into what JSON can say; long or binary ones into length and digest."""
+    """Converts a value for JSON; long or binary values become length and digest."""
     if isinstance(value, str) and len(value) > 80:
         value = value.encode()
     if isinstance(value, bytes):

@@ -1,20 +1,20 @@
-//! Counts a daemon's system calls, where `perf` is installed and may.
+//! Counts a daemon's system calls, if `perf` is installed and permitted.
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
-/// Counts until it is asked.
+/// A running count.
 #[derive(Debug)]
-pub(crate) struct Calls {
+pub(crate) struct SyscallCounter {
     perf: Child,
 }
 
-impl Calls {
-    /// Begins to count the calls of a process; `None` where that cannot be done.
+impl SyscallCounter {
+    /// Starts counting the calls of a process; `None` if that is impossible.
     ///
-    /// `perf` ends together with the command it is given. That is a `cat` which answers a byte, so
-    /// that it is known when the counting has begun.
-    pub(crate) fn begin(pid: u32) -> Option<Self> {
+    /// `perf` ends together with the command it is given. That is a `cat` that returns a byte,
+    /// which shows when counting has begun.
+    pub(crate) fn start(pid: u32) -> Option<Self> {
         let mut perf = Command::new("perf")
             .args(["stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "-p"])
             .args([&pid.to_string(), "cat"])
@@ -24,13 +24,13 @@ impl Calls {
             .spawn()
             .ok()?;
         perf.stdin.as_mut()?.write_all(b"x").ok()?;
-        let begun = perf.stdout.as_mut()?.read_exact(&mut [0]);
-        let calls = Self { perf };
-        if begun.is_ok() { Some(calls) } else { calls.end().and(None) }
+        let started = perf.stdout.as_mut()?.read_exact(&mut [0]);
+        let counter = Self { perf };
+        if started.is_ok() { Some(counter) } else { counter.stop().and(None) }
     }
 
-    /// Returns how many calls there were.
-    pub(crate) fn end(mut self) -> Option<u64> {
+    /// Returns the number of calls.
+    pub(crate) fn stop(mut self) -> Option<u64> {
         drop(self.perf.stdin.take());
         let output = self.perf.wait_with_output().ok()?;
         parse(&String::from_utf8_lossy(&output.stderr))
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_is_read_and_an_excuse_is_not() {
+    fn a_count_is_parsed_and_an_error_is_not() {
         assert_eq!(parse("x\n29,,raw_syscalls:sys_enter,841458,100.00,,\n"), Some(29));
         assert_eq!(parse("<not supported>,,raw_syscalls:sys_enter,0,100.00,,\n"), None);
         assert_eq!(parse("event syntax error\n"), None);
