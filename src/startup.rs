@@ -93,7 +93,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     sys::share_small_blocks();
     match sys::raise_descriptor_limit() {
         Ok(limit) => debug!("up to {limit} descriptors"),
-        Err(error) => warn!("the limit on descriptors stays as it is: {error}"),
+        Err(error) => warn!("cannot raise the limit on descriptors: {error}"),
     }
     let identity = identify().map_err(StartError::Identity)?;
     // Before there is a socket file that a signal would leave behind.
@@ -142,7 +142,7 @@ fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
         return Listener::bind_all(&config.addresses);
     }
     if config.is_address_given {
-        warn!("-l and -p are ignored: whoever started this process has opened its sockets");
+        warn!("-l and -p are ignored: the service manager has passed on its sockets");
     }
     Ok(inherited)
 }
@@ -194,7 +194,7 @@ fn open_binlog(
     let damaged = report_damage(path, &report);
     let took = now.until(clock.now());
     let (jobs, files) = (restored.queue.jobs(), report.segments.len());
-    info!("the binlog had {jobs} jobs in {files} files, {damaged} damaged, read in {took:.1?}");
+    info!("read {jobs} jobs from {files} binlog files, {damaged} of them damaged, in {took:.1?}");
     Ok(Some(wal))
 }
 
@@ -208,10 +208,10 @@ fn report_damage(path: &Path, report: &Report) -> usize {
         }
         let more = segment.problem_count - segment.problems.len() as u64;
         if more > 0 {
-            warn!("{file}: {more} more places like these");
+            warn!("{file}: {more} more problems");
         }
         if let Some(offset) = segment.torn {
-            info!("{file}: ends within a record at {offset}: it was being written");
+            info!("{file}: ends with an unfinished record at {offset}, left by a kill or a crash");
         }
     }
     report.segments.iter().filter(|segment| segment.problem_count > 0).count()

@@ -109,7 +109,7 @@ impl EventLoop {
             self.accept_at(index, accept_limit, now);
         }
         if self.listeners.iter().all(|slot| !slot.is_open(now)) && self.shortage.end() {
-            info!("new connections are accepted again");
+            info!("connections are accepted again");
         }
     }
 
@@ -164,7 +164,7 @@ impl EventLoop {
     pub(super) fn back_off(&mut self, error: &io::Error, now: Time) {
         self.backs_off_until = Some(now + BACK_OFF_TIME);
         if self.shortage.begin(now) {
-            warn!("no new connections until others close: {error}");
+            warn!("cannot accept connections until others close: {error}");
         }
     }
 

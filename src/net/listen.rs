@@ -177,7 +177,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Err(error) = self.remove_file() {
-            warn!("the socket file stays: {error}");
+            warn!("cannot remove the socket file: {error}");
         }
     }
 }
@@ -300,7 +300,7 @@ impl Drop for Claim {
     fn drop(&mut self) {
         // While it is still locked, so that it cannot be another process's.
         if let Err(error) = fs::remove_file(&self.lock) {
-            warn!("{} stays: {error}", self.lock.display());
+            warn!("cannot remove {}: {error}", self.lock.display());
         }
     }
 }

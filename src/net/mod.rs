@@ -171,7 +171,9 @@ impl EventLoop {
             Health::BinlogFailed => {
                 "the binlog has failed: changes are refused until it works again"
             }
-            Health::BinlogFull => "no room for the binlog: jobs are refused when it is used up",
+            Health::BinlogFull => {
+                "no disk space for the binlog: jobs are refused when the current segments are full"
+            }
             Health::Draining => "draining: new jobs are refused",
             Health::Serving => "serving",
         }

@@ -100,7 +100,7 @@ impl EventLoop {
         let has_hung_up = socket.has_hung_up || self.server.has_hung_up(key);
         if has_hung_up && !self.server.has_memory_for_step() {
             // It cannot be answered, and those who leave must not wait for the memory they have.
-            debug!("{key:?} hung up, and there is no memory to answer it");
+            debug!("{key:?} hung up, and memory is too short to answer it");
             return self.end(key);
         }
         if socket.has_hung_up {

@@ -169,9 +169,11 @@ impl EventLoop {
             self.close_for_memory_at = Some(now + STARVATION_TIME);
             return;
         };
-        debug!("{key:?} does not read {unsent} bytes, and there is no memory");
+        debug!("{key:?} leaves {unsent} bytes unread, and memory is short");
         if let Some(count) = self.closed_for_memory.pass(now) {
-            warn!("connections closed that did not read, for want of memory: {count}");
+            warn!(
+                "out of memory: connections closed because they did not read their replies: {count}"
+            );
         }
         self.end(key);
     }

@@ -63,7 +63,10 @@ impl Notifier {
         match open(&name) {
             Ok((socket, address)) => Self(Some(Manager { socket, address, watchdog, status: "" })),
             Err(error) => {
-                warn!("nothing is told to NOTIFY_SOCKET={}: {error}", name.to_string_lossy());
+                warn!(
+                    "cannot notify the service manager at NOTIFY_SOCKET={}: {error}",
+                    name.to_string_lossy()
+                );
                 Self(None)
             }
         }
@@ -82,7 +85,7 @@ impl Notifier {
         manager.status = status;
         manager.send(&format!("READY=1\nSTATUS={status}"));
         if let Err(error) = manager.socket.set_nonblocking(true) {
-            warn!("nothing more is told to NOTIFY_SOCKET: {error}");
+            warn!("cannot notify the service manager any more: {error}");
             self.0 = None;
         }
     }

@@ -197,7 +197,7 @@ impl Wal {
             }
             match self.open_segment(last + 1, queue) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    warn!("a file that the daemon has made is gone: {error}");
+                    warn!("a preallocated file is missing, another is made: {error}");
                     self.take_preallocated(0);
                 }
                 result => return result,

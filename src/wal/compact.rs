@@ -105,10 +105,10 @@ impl Wal {
         let result = if oldest.is_damaged {
             let kept = Name::Damaged(oldest.number);
             self.disk.rename(name, kept).inspect(|()| {
-                warn!("every job of {name} is in newer files; what was damaged stays in {kept}");
+                warn!("every job of {name} is in newer segments; the damaged file stays as {kept}");
             })
         } else {
-            debug!("{name} is of no more use");
+            debug!("no job needs {name}: it is removed");
             self.disk.remove(name).or_else(|error| self.truncate_unremovable(name, error))
         };
         match result {
@@ -116,7 +116,7 @@ impl Wal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
                 let delay = self.drop_retry_delay;
-                warn!("a file of the binlog stays that no job needs, and all behind it: {error}");
+                warn!("cannot remove an unneeded segment; it and all newer ones stay: {error}");
                 self.drop_retry_at = Some(now + delay);
                 self.drop_retry_delay = (2 * delay).min(RETRY_DELAY_MAX);
                 return Ok(());
@@ -142,7 +142,7 @@ impl Wal {
             self.disk.sync(name)?;
         }
         self.disk.close(name);
-        warn!("an empty file of the binlog stays: {error}");
+        warn!("cannot remove a segment of the binlog; it was emptied instead: {error}");
         Ok(())
     }
 

@@ -201,7 +201,7 @@ impl Disk for Directory {
             match Syncer::start() {
                 Ok(syncer) => self.syncer = Some(syncer),
                 Err(error) => {
-                    warn!("no thread for the syncs of the binlog, so the daemon waits: {error}");
+                    warn!("cannot start a thread for syncs; the daemon waits for each: {error}");
                 }
             }
         }

@@ -438,7 +438,9 @@ impl Wal {
         self.compact(jobs, budget, now);
         if let Err(error) = self.write_and_sync(now).and_then(|()| self.drop_oldest(now)) {
             if self.health == Health::Sound {
-                error!("the binlog has failed, nothing is acknowledged until it works: {error}");
+                error!(
+                    "the binlog has failed; no change is acknowledged until it works again: {error}"
+                );
             }
             self.fail(now);
             return CommitOutcome::Failed;

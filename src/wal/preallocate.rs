@@ -169,13 +169,16 @@ impl Wal {
 
     pub(super) fn on_disk_full(&mut self, error: &io::Error, now: Time) {
         if self.full_until.replace(now + RETRY_DELAY).is_none() {
-            warn!("no room for the binlog, jobs are refused when it is used up: {error}");
+            warn!(
+                "no disk space for another segment; jobs are refused once the present ones are \
+                 full: {error}"
+            );
         }
     }
 
     fn on_disk_space(&mut self) {
         if self.full_until.take().is_some() {
-            info!("there is room for the binlog again");
+            info!("the disk has space for the binlog again");
         }
     }
 
@@ -264,7 +267,7 @@ impl Wal {
     fn remove_preallocated(&mut self, index: usize) {
         let Some(file) = self.take_preallocated(index) else { return };
         if let Err(error) = self.disk.remove(Name::Preallocated(file.number)) {
-            warn!("a file of the binlog that is not needed stays until the next start: {error}");
+            warn!("cannot remove an unneeded file, which stays until the next start: {error}");
         }
         // The largest one is to be the first.
         let by_size = |index: &usize| self.preallocated[*index].size;

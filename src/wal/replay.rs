@@ -74,7 +74,7 @@ impl fmt::Display for Problem {
             Fault::Version(number) => write!(f, "version {number}, which is not known"),
             Fault::NoVersion => f.write_str("no version"),
             Fault::NoSegmentHeader => {
-                f.write_str("its mark is damaged, so nothing in it can be checked")
+                f.write_str("its segment header is damaged, so no record in it can be checked")
             }
             Fault::BehindTheEnd => write!(f, "at {offset}: {lost} bytes behind the end"),
             Fault::Unreadable(error) => {

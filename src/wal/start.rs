@@ -44,7 +44,7 @@ impl Wal {
             Ok(true) => {}
             Ok(false) => {
                 error!(
-                    "there is not even room for one delete: no job can be changed until there is"
+                    "the disk has no space for a single delete: changes are refused until it has"
                 );
                 // Serve what is there, and try again: somebody may make room.
                 self.segment_index.open(number);
@@ -95,7 +95,7 @@ impl Wal {
             let is_synced = self.sync != SyncPolicy::Never;
             let result = cut.and_then(|()| if is_synced { self.disk.sync(name) } else { Ok(()) });
             if let Err(error) = result {
-                warn!("an unfinished record stays, and will be taken for damage: {error}");
+                warn!("cannot truncate an unfinished record, which will count as damage: {error}");
             }
             self.disk.close(name);
         }
@@ -115,7 +115,7 @@ impl Wal {
         for &(name, _) in files {
             if let Name::Preallocated(_) = name {
                 if let Err(error) = self.disk.remove(name) {
-                    warn!("a file of the last run stays: {error}");
+                    warn!("cannot remove a preallocated file of the last run: {error}");
                 }
             }
         }
@@ -125,7 +125,7 @@ impl Wal {
                 continue;
             }
             if let Err(error) = self.disk.truncate(name, segment.used) {
-                warn!("the unused end of a file of the last run stays: {error}");
+                warn!("cannot truncate a segment of the last run: {error}");
             }
             self.disk.close(name);
         }

@@ -164,7 +164,8 @@ fn on_a_full_disk_what_is_refused_changes_nothing() {
     let Some(FullDisk { disk, daemon, mut client, mut worker, last, .. }) = FullDisk::new() else {
         return;
     };
-    let warning = "no room for the binlog, jobs are refused when it is used up";
+    let warning =
+        "no disk space for another segment; jobs are refused once the present ones are full";
     assert_eq!(daemon.stderr().matches(warning).count(), 1, "{}", daemon.stderr());
 
     assert_eq!(client.0.put(0, 0, 60, b"x").expect("a reply"), "OUT_OF_MEMORY");
@@ -206,7 +207,9 @@ fn on_a_full_disk_what_is_refused_changes_nothing() {
     worker.tell("bury 19 0", "BURIED");
     worker.tell(&format!("release 20 0 {FAR}"), "RELEASED");
     client.tell("kick 1", "KICKED 1");
-    eventually("it says so", || daemon.stderr().contains("there is room for the binlog again"));
+    eventually("it says so", || {
+        daemon.stderr().contains("the disk has space for the binlog again")
+    });
 }
 
 /// The daemon would not start on a full disk, and no space could be freed without a start.
