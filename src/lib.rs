@@ -1,25 +1,30 @@
 //! A work queue daemon: beanstalkd's protocol, flags and habits, on one thread.
 //!
-//! **The one idea.** A pure machine in the middle: bytes and the present time go in; bytes and
-//! the next deadline come out. Around it an event loop owns sockets, signals and the clock. So any
-//! behaviour can be replayed, a simulated year takes a second, and the original and this daemon
-//! answer the same scripts.
+//! **The one idea.** The daemon is a pure machine with a thin shell. Bytes and the present time go
+//! into the machine; bytes and the next deadline come out. The shell, an event loop, owns sockets,
+//! signals and the clock. So any behaviour can be replayed, a simulated year takes a second, and
+//! the original and this daemon answer the same scripts.
 //!
 //! # Vocabulary
 //!
-//! A *job* is a body and a record of what is known of it. It is *ready*, *reserved*, *delayed* or
-//! *buried*. *Tubes* are named lanes of jobs. A *connection* is seen three ways under one key: its
-//! socket ([`net`]), its bytes ([`conn`]) and its membership in the queue, the *client*
-//! ([`queue`]). A *turn* is one round of the event loop; a *tick* does what is due.
+//! A *job* is a body and a record: its id, priority, times, state and counters. It is *ready*,
+//! *reserved*, *delayed* or *buried*. *Tubes* are named queues of jobs. A *connection* is seen three
+//! ways under one index: its socket ([`net`]), its bytes ([`conn`]) and its membership in the queue,
+//! the *client* ([`queue`]). A *turn* is one round of the event loop, a *tick* does what is due, and
+//! a *commit* writes the turn's records to the *binlog*, a row of files called *segments* ([`wal`]).
+//! doc/architecture.md has the glossary.
 //!
 //! # Reading order
 //!
 //! 1. [`queue`]: what a work queue is, one method per verb;
-//! 2. [`proto`]: the words on the wire, and [`conn`]: how bytes become words;
-//! 3. [`server`]: where they meet; `dispatch.rs` has one short arm per command;
-//! 4. [`net`]: the turn, sockets, readiness;
-//! 5. [`wal`]: the binlog;
-//! 6. [`collections`] and [`memory`]: the containers, when their cost matters to you;
+//! 2. [`proto`]: the language of the wire, and [`conn`]: how bytes become commands;
+//! 3. [`server`]: where the parts meet, and all bodies are kept; `dispatch.rs` has one short arm per
+//!    command;
+//! 4. [`net`]: the event loop, sockets, readiness;
+//! 5. [`wal`]: the binlog, a fifth of the code: permits before a change, records after it, what a
+//!    crash leaves, and how any bytes are read;
+//! 6. [`collections`] and [`memory`]: the containers, the blocks of bodies, and the budget that is
+//!    asked before anything grows;
 //! 7. [`cli`], [`clock`], [`service`], [`sys`], [`startup`] and `main.rs`: the edges.
 //!
 //! # What must always hold
@@ -27,9 +32,10 @@
 //! - Between commands no unpaused tube has both a ready job and a waiting client.
 //! - A job is in exactly one place, and its state says which.
 //! - Every order is total: ties end at an id or a key. Time is strictly increasing.
-//! - A command costs O(log n); what one event makes large is done in slices.
-//! - What grows has its memory before anything changes, or the change is refused.
-//! - Bytes from outside meet a reply or a refusal before they could meet an assertion.
+//! - A command costs O(log n); work that one event makes large is done in slices.
+//! - Memory and disk space are asked for before anything changes; then the change cannot fail.
+//! - No reply leaves before the records that it promises are where the flags want them.
+//! - Bytes from the network or the disk never reach a panic: they are answered or reported.
 //!
 //! doc/architecture.md says more, and what is absent on purpose.
 

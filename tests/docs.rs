@@ -303,6 +303,23 @@ fn the_map_of_modules_is_true() {
     }
 }
 
+/// A file that has grown for no reason is read by fewer people.
+#[test]
+fn long_files_have_their_reason() {
+    const LINES_MAX: usize = 500;
+    let architecture = read("doc/architecture.md");
+    let reasons = architecture.split_once("## Files above 500 lines").expect("a section").1;
+    let reasons = reasons.split("\n## ").next().expect("a part");
+    let mut sources = Vec::new();
+    rust_sources(&root().join("src"), &mut sources);
+    for path in sources {
+        let lines = fs::read_to_string(&path).expect("it can be read").lines().count();
+        let name = path.strip_prefix(root()).expect("a path in the source tree").display();
+        let has_reason = reasons.contains(&format!("`{name}`"));
+        assert!(lines <= LINES_MAX || has_reason, "{name} has {lines} lines");
+    }
+}
+
 /// A target or a test that nobody knows of is not run.
 #[test]
 fn every_target_and_test_is_in_the_guide() {

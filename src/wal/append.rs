@@ -263,3 +263,65 @@ impl Wal {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Fixture;
+    use super::*;
+
+    /// A system call a record would cost more than everything else.
+    #[test]
+    fn the_records_of_a_turn_are_one_write() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        let first = binlog.put(10);
+        binlog.put(20);
+        binlog.bury(first);
+        assert_eq!(binlog.disk.take_calls(), [""; 0], "nothing before the commit");
+        binlog.settle();
+        let calls = binlog.disk.take_calls();
+        assert_eq!(calls.iter().filter(|call| *call == "write binlog.1").count(), 1, "{calls:?}");
+        assert_eq!(binlog.ids_after_restart(), [1, 2]);
+    }
+
+    #[test]
+    fn a_full_segment_is_truncated_synced_and_followed_by_the_next() {
+        let mut binlog = Fixture::new(SyncPolicy::Within(std::time::Duration::ZERO));
+        binlog.settle();
+        binlog.disk.take_calls();
+        for _ in 0..2 {
+            binlog.put(2000);
+        }
+        let calls = binlog.disk.take_calls().join(", ");
+        let wanted = "write binlog.1, truncate binlog.1, sync binlog.1, write spare.2, sync spare.2, \
+                      rename spare.2, sync directory";
+        assert!(calls.contains(wanted), "{calls}");
+        binlog.settle();
+        assert_eq!(binlog.wal.counts().current, 2);
+        let sizes = binlog.disk.state().files[&Name::Segment(1)].len();
+        assert!(sizes < 4096, "the unused end of a closed segment is truncated: {sizes}");
+        assert_eq!(binlog.ids_after_restart(), [1, 2]);
+    }
+
+    /// Beyond a megabyte the buffer would grow, or a body would be copied once more.
+    #[test]
+    fn a_large_body_is_written_by_itself() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        binlog.put(10);
+        let large = binlog.put(300_000);
+        binlog.put(10);
+        binlog.settle();
+        assert_eq!(binlog.ids_after_restart(), [1, 2, 3]);
+        binlog.delete(large);
+        binlog.settle();
+        assert_eq!(binlog.ids_after_restart(), [1, 3]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a permit is for one change")]
+    fn a_permit_for_a_put_is_none_for_a_delete() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        let job = binlog.put(10);
+        let permit = binlog.wal.permit_put(200, binlog.now).expect("there is space");
+        binlog.wal.delete(permit, &binlog.restored.queue, job);
+    }
+}

@@ -164,3 +164,64 @@ impl Wal {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::testing::Fixture;
+    use super::*;
+
+    /// A power cut between the two would lose the job that was relocated.
+    #[test]
+    fn a_segment_stays_until_what_replaces_it_is_synced() {
+        let mut binlog = Fixture::new(SyncPolicy::Within(Duration::from_secs(3600)));
+        let kept = binlog.put(100);
+        let others: Vec<_> = (0..20).map(|_| binlog.put(500)).collect();
+        binlog.settle();
+        for job in others {
+            binlog.delete(job);
+        }
+        for _ in 0..20 {
+            binlog.turn();
+        }
+        assert!(binlog.wal.counts().migrated > 0);
+        assert_ne!(binlog.wal.segment_of(kept), 1);
+        assert_eq!(binlog.wal.counts().oldest, 1, "no sync covers the relocated job yet");
+        binlog.disk.state().ends_syncs = true;
+        binlog.settle();
+        assert!(binlog.wal.counts().oldest > 1);
+        assert_eq!(binlog.ids_after_restart(), [1]);
+    }
+
+    #[test]
+    fn garbage_of_few_busy_jobs_does_not_pile_up() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        for _ in 0..500 {
+            let job = binlog.put(300);
+            binlog.bury(job);
+            binlog.delete(job);
+            binlog.settle();
+        }
+        let bytes: usize = binlog.disk.state().files.values().map(Vec::len).sum();
+        assert!(bytes <= 5 * 4096, "{bytes} bytes for no job");
+        assert_eq!(binlog.ids_after_restart(), [0; 0]);
+    }
+
+    /// The file of an immutable directory entry, for one, cannot be removed.
+    #[test]
+    fn a_segment_that_cannot_be_removed_is_truncated_or_tried_again() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        binlog.disk.state().failing = Some("remove binlog");
+        for _ in 0..50 {
+            let job = binlog.put(300);
+            binlog.delete(job);
+            binlog.settle();
+        }
+        let oldest = binlog.wal.counts().oldest;
+        assert!(oldest > 1, "its records are gone, so it does no harm");
+        assert_eq!(binlog.disk.state().files[&Name::Segment(1)].len(), VERSION_BYTES);
+        binlog.disk.state().failing = None;
+        assert_eq!(binlog.ids_after_restart(), [0; 0]);
+    }
+}

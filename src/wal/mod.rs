@@ -32,6 +32,8 @@ mod segments;
 mod space;
 mod start;
 mod sync;
+#[cfg(test)]
+mod testing;
 mod window;
 
 use std::{collections::VecDeque, io, time::Duration};

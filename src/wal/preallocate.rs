@@ -329,3 +329,62 @@ pub(super) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{SyncPolicy, Unavailable, testing::Fixture};
+    use super::*;
+
+    /// A put would be acknowledged of which the delete fails, so the job would run for ever.
+    #[test]
+    fn on_a_full_disk_puts_are_refused_and_every_job_can_be_deleted() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        binlog.disk.state().capacity = Some(64 * 1024);
+        let mut jobs = Vec::new();
+        loop {
+            match binlog.try_put(200) {
+                Ok(job) => jobs.push(job),
+                Err(error) => break assert_eq!(error, Unavailable::Full),
+            }
+            binlog.turn();
+        }
+        assert!(jobs.len() > 100, "{} jobs", jobs.len());
+        assert!(binlog.wal.is_full());
+        for job in jobs {
+            binlog.delete(job);
+            binlog.turn();
+        }
+        binlog.wait(RETRY_DELAY);
+        binlog.settle();
+        assert!(!binlog.wal.is_full());
+        binlog.put(200);
+    }
+
+    #[test]
+    fn a_full_disk_is_asked_once_a_second_and_no_more() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        binlog.disk.state().capacity = Some(16 * 1024);
+        while binlog.try_put(500).is_ok() {}
+        binlog.disk.take_calls();
+        for _ in 0..100 {
+            assert_eq!(binlog.try_put(500), Err(Unavailable::Full));
+        }
+        assert_eq!(binlog.disk.take_calls(), [""; 0]);
+        binlog.wait(RETRY_DELAY);
+        assert_eq!(binlog.try_put(500), Err(Unavailable::Full));
+        assert!(!binlog.disk.take_calls().is_empty());
+    }
+
+    #[test]
+    fn files_made_for_a_large_job_go_with_it() {
+        let mut binlog = Fixture::new(SyncPolicy::Within(Duration::ZERO));
+        let large = binlog.put(1_000_000);
+        binlog.settle();
+        binlog.delete(large);
+        binlog.settle();
+        let bytes: usize = binlog.disk.state().files.values().map(Vec::len).sum();
+        assert!(bytes < 64 * 1024, "{bytes} bytes in {:?}", binlog.disk.names());
+    }
+}

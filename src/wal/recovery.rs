@@ -56,3 +56,57 @@ impl Wal {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{CommitOutcome, SyncPolicy, Unavailable, testing::Fixture};
+    use super::*;
+
+    const F0: SyncPolicy = SyncPolicy::Within(Duration::ZERO);
+
+    /// What the disk has after a failed write is unknown; acknowledging more would promise too much.
+    #[test]
+    fn after_a_failed_write_nothing_is_permitted_until_all_jobs_are_in_new_segments() {
+        let mut binlog = Fixture::new(F0);
+        let first = binlog.put(100);
+        binlog.settle();
+        binlog.disk.state().failing = Some("write");
+        binlog.put(100);
+        assert_eq!(binlog.commit(), CommitOutcome::Failed);
+        assert_eq!(binlog.try_put(10), Err(Unavailable::Failed));
+        assert!(binlog.wal.permit_update(binlog.now).is_err());
+        assert!(binlog.wal.permit_deferrable_update().is_err());
+        assert!(binlog.wal.permit_delete(binlog.now).is_err());
+        assert_eq!(binlog.commit(), CommitOutcome::Done, "nothing is tried before its time");
+        binlog.disk.state().failing = None;
+        binlog.wait(RETRY_DELAY);
+        let mut outcomes = Vec::new();
+        while !binlog.wal.is_sound() && outcomes.len() < 100 {
+            outcomes.push(binlog.commit());
+        }
+        assert_eq!(outcomes.last(), Some(&CommitOutcome::Recovered));
+        assert!(binlog.wal.segment_of(first) > 1);
+        binlog.put(10);
+        binlog.settle();
+        assert_eq!(binlog.ids_after_restart(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_disk_that_fails_again_while_recovering_is_tried_less_and_less_often() {
+        let mut binlog = Fixture::new(F0);
+        binlog.put(100);
+        binlog.settle();
+        binlog.disk.state().failing = Some("sync binlog");
+        binlog.put(100);
+        let mut delays = Vec::new();
+        for _ in 0..10 {
+            while binlog.commit() != CommitOutcome::Failed {}
+            let retry_at = binlog.wal.next_deadline().expect("it is tried again");
+            delays.push(binlog.now.until(retry_at).as_secs());
+            binlog.now = retry_at;
+        }
+        assert_eq!(delays, [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]);
+    }
+}

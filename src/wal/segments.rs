@@ -308,3 +308,78 @@ impl SegmentIndex {
         assert_eq!(used.sum::<u64>(), self.closed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(jobs: usize) -> (SegmentIndex, Vec<Key<Job>>) {
+        let mut index = SegmentIndex::default();
+        index.open(1);
+        let keys: Vec<Key<Job>> = (0..jobs).map(Key::from_index).collect();
+        for &key in &keys {
+            index.insert(key, 100);
+            index.grow(100);
+        }
+        (index, keys)
+    }
+
+    #[test]
+    fn live_bytes_are_those_of_the_records_that_jobs_need() {
+        let (mut index, keys) = index(3);
+        index.update(keys[0]);
+        index.update(keys[0]);
+        assert_eq!(index.live(), 300 + SHORT_BYTES, "one short record a job is live");
+        index.remove(keys[1]);
+        index.check();
+        index.open(2);
+        index.relocate(keys[0]);
+        assert_eq!(index.live(), 200, "a full record replaces the short one, too");
+        assert_eq!((index.segment_of(keys[0]), index.segment_of(keys[2])), (2, 1));
+        index.check();
+    }
+
+    #[test]
+    fn a_segment_is_unneeded_when_its_last_job_has_left() {
+        let (mut index, keys) = index(2);
+        index.open(2);
+        assert_eq!(index.oldest_closed().expect("segment 1").1, Some(keys[0]));
+        index.relocate(keys[0]);
+        index.remove(keys[1]);
+        assert_eq!(index.oldest_closed().expect("segment 1").1, None);
+        index.drop_oldest();
+        assert!(index.oldest_closed().is_none());
+        assert_eq!(index.closed(), 0);
+        index.check();
+    }
+
+    /// A deferred record that is forgotten is lost with the next restart.
+    #[test]
+    fn each_deferred_job_is_found_until_its_record_is_appended() {
+        let (mut index, keys) = index(5);
+        for key in [keys[1], keys[3], keys[1]] {
+            index.defer(key);
+        }
+        let mut found = Vec::new();
+        while index.has_deferred() {
+            let job = index.next_deferred().expect("few locations are searched at once");
+            found.push(job);
+            index.update(job);
+            index.check();
+        }
+        found.sort_unstable();
+        assert_eq!(found, [keys[1], keys[3]]);
+    }
+
+    #[test]
+    fn jobs_are_found_by_the_segments_that_are_suspect() {
+        let (mut index, keys) = index(2);
+        index.open(2);
+        index.relocate(keys[1]);
+        index.open(3);
+        assert_eq!(index.first_job_in(0..=0), None);
+        assert_eq!(index.first_job_in(0..=3), Some(keys[0]));
+        assert_eq!(index.first_job_in(2..=3), Some(keys[1]));
+        assert_eq!(index.first_job_in(3..=9), None);
+    }
+}

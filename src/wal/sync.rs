@@ -127,3 +127,111 @@ impl Wal {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CommitOutcome, testing::Fixture};
+    use super::*;
+
+    const DELAY: Duration = Duration::from_millis(50);
+
+    fn syncs(binlog: &Fixture) -> usize {
+        let calls = binlog.disk.take_calls();
+        calls.iter().filter(|call| call.contains("sync binlog")).count()
+    }
+
+    #[test]
+    fn with_f0_each_commit_syncs_what_it_wrote() {
+        let mut binlog = Fixture::new(SyncPolicy::Within(Duration::ZERO));
+        binlog.settle();
+        syncs(&binlog);
+        for _ in 0..3 {
+            binlog.put(10);
+            assert_eq!(binlog.commit(), CommitOutcome::Done);
+            assert_eq!(syncs(&binlog), 1);
+            assert_eq!(binlog.wal.sync_state, SyncState::Clean);
+        }
+        assert_eq!(binlog.commit(), CommitOutcome::Done);
+        assert_eq!(syncs(&binlog), 0, "nothing was written");
+    }
+
+    #[test]
+    fn a_sync_begins_when_the_oldest_write_is_old_enough() {
+        let mut binlog = Fixture::new(SyncPolicy::Within(DELAY));
+        binlog.settle();
+        let since = binlog.now;
+        binlog.put(10);
+        binlog.settle();
+        assert_eq!(binlog.wal.sync_state, SyncState::Dirty { since });
+        binlog.wait(DELAY / 2);
+        binlog.put(10);
+        binlog.settle();
+        assert_eq!(binlog.wal.next_sync(), Some(since + DELAY), "the second write waits no longer");
+        syncs(&binlog);
+        binlog.wait(DELAY / 2);
+        binlog.turn();
+        assert_eq!(syncs(&binlog), 1);
+        assert!(matches!(binlog.wal.sync_state, SyncState::InFlight { .. }));
+    }
+
+    /// What is written while a sync is under way may not be covered by it.
+    #[test]
+    fn a_write_during_a_sync_needs_another() {
+        let mut binlog = Fixture::new(SyncPolicy::Within(DELAY));
+        binlog.put(10);
+        binlog.settle();
+        binlog.wait(DELAY);
+        binlog.turn();
+        let before = binlog.wal.synced;
+        let since = binlog.now;
+        binlog.put(10);
+        binlog.turn();
+        let SyncState::InFlight { covers, dirty_since, .. } = binlog.wal.sync_state else {
+            panic!("the sync is under way");
+        };
+        assert_eq!(dirty_since, Some(since));
+        assert!(covers < binlog.wal.segment_index.length());
+        binlog.disk.state().ends_syncs = true;
+        binlog.wait(SYNC_POLL_INTERVAL);
+        binlog.turn();
+        assert_eq!(binlog.wal.sync_state, SyncState::Dirty { since });
+        assert_eq!(binlog.wal.synced, covers);
+        assert!(binlog.wal.synced > before);
+    }
+
+    #[test]
+    fn a_sync_that_fails_in_the_background_fails_the_commit() {
+        let mut binlog = Fixture::new(SyncPolicy::Within(DELAY));
+        binlog.put(10);
+        binlog.settle();
+        binlog.wait(DELAY);
+        binlog.turn();
+        let mut state = binlog.disk.state();
+        (state.failing, state.ends_syncs) = (Some("end-sync"), true);
+        drop(state);
+        assert_eq!(binlog.commit(), CommitOutcome::Failed);
+    }
+
+    #[test]
+    fn without_syncs_none_is_asked_for() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        for size in [10, 5000, 10] {
+            binlog.put(size);
+            binlog.settle();
+        }
+        binlog.wal.end().expect("nothing is to do");
+        assert_eq!(syncs(&binlog), 0);
+    }
+
+    #[test]
+    fn the_end_of_the_daemon_syncs_what_is_dirty() {
+        let mut binlog = Fixture::new(SyncPolicy::Within(DELAY));
+        binlog.put(10);
+        binlog.settle();
+        syncs(&binlog);
+        binlog.wal.end().expect("the disk works");
+        assert_eq!(syncs(&binlog), 1);
+        binlog.wal.end().expect("the disk works");
+        assert_eq!(syncs(&binlog), 0, "nothing is dirty any more");
+    }
+}

@@ -1,0 +1,259 @@
+//! For unit tests of the binlog: a disk in memory, and a queue that is kept on it.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use super::{CommitOutcome, Disk, Name, Options, Report, Restored, SyncPolicy, Wal, go_on};
+use crate::{
+    clock::{Calendar, Time},
+    collections::Key,
+    queue::{Client, Job, Put},
+};
+
+/// When the tests begin.
+pub(super) const START: Time = Time::from_nanoseconds(1_000_000_000_000);
+
+/// What a test sees and sets of a [`MemoryDisk`].
+#[derive(Debug, Default)]
+pub(super) struct MemoryDiskState {
+    pub(super) files: BTreeMap<Name, Vec<u8>>,
+    /// Each call that changes or syncs something, as `write binlog.1`.
+    pub(super) calls: Vec<String>,
+    /// Calls that begin with this text fail with `EIO`.
+    pub(super) failing: Option<&'static str>,
+    /// No file grows if all of them would then have more than this many bytes.
+    pub(super) capacity: Option<u64>,
+    /// Whether background syncs end; if not, they stay under way.
+    pub(super) ends_syncs: bool,
+    is_syncing: bool,
+}
+
+/// A disk in memory. Clones are the same disk.
+#[derive(Debug, Clone, Default)]
+pub(super) struct MemoryDisk(Arc<Mutex<MemoryDiskState>>);
+
+impl MemoryDisk {
+    pub(super) fn state(&self) -> MutexGuard<'_, MemoryDiskState> {
+        self.0.lock().expect("no test panics while it looks")
+    }
+
+    /// The calls since the last time.
+    pub(super) fn take_calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().calls)
+    }
+
+    /// The names of all files.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.state().files.keys().map(ToString::to_string).collect()
+    }
+
+    fn call(&self, call: &str, name: &str) -> io::Result<MutexGuard<'_, MemoryDiskState>> {
+        let mut state = self.state();
+        let text = format!("{call} {name}");
+        let fails = state.failing.is_some_and(|failing| text.starts_with(failing));
+        state.calls.push(text);
+        if fails { Err(io::Error::from_raw_os_error(libc::EIO)) } else { Ok(state) }
+    }
+}
+
+impl MemoryDiskState {
+    fn grow(&mut self, name: Name, size: usize) -> io::Result<&mut Vec<u8>> {
+        let others = self.files.iter().filter(|&(&other, _)| other != name);
+        let others: usize = others.map(|(_, bytes)| bytes.len()).sum();
+        let bytes = self.files.get_mut(&name).ok_or(io::ErrorKind::NotFound)?;
+        let grown = bytes.len().max(size);
+        if self.capacity.is_some_and(|capacity| (others + grown) as u64 > capacity) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        bytes.resize(grown, 0);
+        Ok(bytes)
+    }
+}
+
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("files in memory are small")
+}
+
+impl Disk for MemoryDisk {
+    fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {
+        Ok(self.state().files.iter().map(|(&name, bytes)| (name, bytes.len() as u64)).collect())
+    }
+
+    fn prepare(&mut self, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let state = self.state();
+        let bytes = state.files.get(&name).ok_or(io::ErrorKind::NotFound)?;
+        let rest = bytes.get(index(offset)..).unwrap_or_default();
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+
+    fn next_data(&mut self, _: Name, offset: u64) -> io::Result<Option<u64>> {
+        Ok(Some(offset))
+    }
+
+    fn create(&mut self, name: Name) -> io::Result<()> {
+        self.call("create", &name.to_string())?.files.insert(name, Vec::new());
+        Ok(())
+    }
+
+    fn reserve(&mut self, name: Name, size: u64) -> io::Result<bool> {
+        self.call("reserve", &name.to_string())?.grow(name, index(size)).map(|_| true)
+    }
+
+    fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.call("write", &name.to_string())?;
+        let file = state.grow(name, index(offset) + bytes.len())?;
+        file[index(offset)..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn truncate(&mut self, name: Name, size: u64) -> io::Result<()> {
+        let mut state = self.call("truncate", &name.to_string())?;
+        state.files.get_mut(&name).ok_or(io::ErrorKind::NotFound)?.truncate(index(size));
+        Ok(())
+    }
+
+    fn sync(&mut self, name: Name) -> io::Result<()> {
+        self.call("sync", &name.to_string()).map(drop)
+    }
+
+    fn begin_sync(&mut self, name: Name) -> io::Result<()> {
+        self.call("begin-sync", &name.to_string())?.is_syncing = true;
+        Ok(())
+    }
+
+    fn sync_result(&mut self) -> Option<io::Result<()>> {
+        let is_over = self.state().ends_syncs;
+        is_over.then(|| self.end_sync())
+    }
+
+    fn end_sync(&mut self) -> io::Result<()> {
+        let mut state = self.call("end-sync", "")?;
+        assert!(std::mem::take(&mut state.is_syncing), "a sync was begun");
+        Ok(())
+    }
+
+    fn close(&mut self, _: Name) {}
+
+    fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
+        let mut state = self.call("rename", &from.to_string())?;
+        let bytes = state.files.remove(&from).ok_or(io::ErrorKind::NotFound)?;
+        state.files.insert(to, bytes);
+        Ok(())
+    }
+
+    fn remove(&mut self, name: Name) -> io::Result<()> {
+        let mut state = self.call("remove", &name.to_string())?;
+        state.files.remove(&name).map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn sync_directory(&mut self) -> io::Result<()> {
+        self.call("sync", "directory").map(drop)
+    }
+}
+
+/// A queue with a binlog, as the server has one.
+#[derive(Debug)]
+pub(super) struct Fixture {
+    pub(super) disk: MemoryDisk,
+    pub(super) restored: Restored,
+    pub(super) wal: Wal,
+    pub(super) now: Time,
+    client: Key<Client>,
+}
+
+impl Fixture {
+    /// A binlog on an empty disk, with segments of 4,096 bytes.
+    pub(super) fn new(sync: SyncPolicy) -> Self {
+        Self::open(MemoryDisk::default(), sync, START).0
+    }
+
+    /// A binlog with the jobs of a disk.
+    pub(super) fn open(disk: MemoryDisk, sync: SyncPolicy, now: Time) -> (Self, Report) {
+        let options = Options { segment_size: 4096, sync, seed: 1 };
+        let mut restored = Restored::default();
+        let calendar = Calendar::new(START, 1_700_000_000_000_000_000);
+        let boxed = Box::new(disk.clone());
+        let opened = Wal::open(boxed, options, &mut restored, calendar, now, &mut go_on);
+        let (wal, report) = opened.expect("the disk works");
+        let client = restored.queue.join();
+        disk.take_calls();
+        (Self { disk, restored, wal, now, client }, report)
+    }
+
+    /// Puts a job with a body of `size` bytes, if the binlog permits it.
+    pub(super) fn try_put(&mut self, size: usize) -> Result<Key<Job>, super::Unavailable> {
+        let Restored { queue, bodies } = &mut self.restored;
+        let permit = self.wal.permit_put(Wal::full_length("default", size + 2), self.now)?;
+        let mut body = vec![b'x'; size];
+        body.extend_from_slice(b"\r\n");
+        let body = bodies.store(&body).expect("there is memory");
+        let put = Put { id: queue.take_id(), pri: 0, delay: 0, ttr: 1, created_at: self.now };
+        let job = queue.put(self.client, put, body, self.now);
+        self.wal.put(permit, self.restored.jobs(), job);
+        Ok(job)
+    }
+
+    pub(super) fn put(&mut self, size: usize) -> Key<Job> {
+        self.try_put(size).expect("it is permitted")
+    }
+
+    pub(super) fn bury(&mut self, job: Key<Job>) {
+        let permit = self.wal.permit_update(self.now).expect("it is permitted");
+        self.restored.queue.reserve_job(self.client, job, self.now);
+        self.restored.queue.bury(job, 7, self.now);
+        self.wal.update(permit, &self.restored.queue, job, self.now);
+    }
+
+    pub(super) fn delete(&mut self, job: Key<Job>) {
+        let permit = self.wal.permit_delete(self.now).expect("a delete is always permitted");
+        self.wal.delete(permit, &self.restored.queue, job);
+        self.restored.bodies.remove(self.restored.queue.delete(job));
+    }
+
+    /// Ends a turn.
+    pub(super) fn commit(&mut self) -> CommitOutcome {
+        let outcome = self.wal.commit(self.restored.jobs(), self.now);
+        self.wal.check();
+        outcome
+    }
+
+    /// Ends a turn whose records must not be lost.
+    pub(super) fn turn(&mut self) {
+        assert_ne!(self.commit(), CommitOutcome::Failed);
+    }
+
+    /// Ends turns until the binlog has nothing more to do at once.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..10_000 {
+            self.turn();
+            if self.wal.next_deadline().is_none_or(|at| at > self.now) {
+                return;
+            }
+        }
+        panic!("the binlog never comes to rest");
+    }
+
+    pub(super) fn wait(&mut self, time: Duration) {
+        self.now = self.now + time;
+    }
+
+    /// The ids of the jobs that a restart finds on a copy of the disk.
+    pub(super) fn ids_after_restart(&self) -> Vec<u64> {
+        let copy = MemoryDisk::default();
+        copy.state().files = self.disk.state().files.clone();
+        let (found, report) = Self::open(copy, SyncPolicy::Never, self.now);
+        assert!(!report.is_damaged(), "{report:?}");
+        let queue = &found.restored.queue;
+        (1..queue.next_id()).filter(|&id| queue.find(id).is_some()).collect()
+    }
+}
