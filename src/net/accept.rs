@@ -21,7 +21,7 @@ const ACCEPTS_PER_TURN: usize = 64;
 /// closes earlier; also how long one listener pauses that keeps failing.
 const BACK_OFF_TIME: Duration = Duration::from_secs(1);
 
-/// The least time between two log lines about such a problem.
+/// The least time between two log lines about the same lasting problem.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How often in a row a listener may fail to accept. An error caused by one client is over with

@@ -19,7 +19,7 @@ const COMMANDS_PER_VISIT_MIN: u32 = 32;
 /// microseconds, however few its commands are.
 const VISITS_PER_TURN: usize = 256;
 
-/// How many of them may be busy ones, which could use up any turn.
+/// How many of a turn's visits may go to busy connections, which could use up any turn.
 const BUSY_VISITS_PER_TURN: usize = VISITS_PER_TURN / 4;
 
 impl EventLoop {
