@@ -2,13 +2,13 @@
 //!
 //! | status | meaning |
 //! |---|---|
-//! | 0 | ended by SIGTERM, SIGINT or SIGHUP; or did what else was asked for: help, version, ping |
+//! | 0 | ended by SIGTERM, SIGINT or SIGHUP; or done with help, version, ping and the like |
 //! | 1 | the event loop or printing failed; a checked binlog is damaged; no answer to a ping |
-//! | 5 | the arguments make no sense |
-//! | 10 | the binlog cannot be had |
-//! | 32, 33, 34 | the user database failed; no such user; becoming that user was not allowed |
-//! | 50 | the system would not tell what `stats` reports of it |
-//! | 111 | an address could not be listened on, or signals not be caught |
+//! | 5 | the arguments are wrong |
+//! | 10 | the binlog cannot be opened |
+//! | 32, 33, 34 | the user database failed; no such user; becoming that user was not permitted |
+//! | 50 | the system did not provide what `stats` reports of it |
+//! | 111 | cannot listen on an address, or cannot catch signals |
 
 use std::{
     env,
@@ -52,14 +52,14 @@ fn main() -> ExitCode {
             }
         }
         Err(mistake) => {
-            // Where even this cannot be said, the status still says it.
+            // If even this cannot be printed, the status still reports the error.
             let _ = write!(io::stderr(), "beanstalkd: {mistake}\n{}", cli::usage());
             ExitCode::from(5)
         }
     }
 }
 
-/// Prints what may be long as it comes, and never keeps the whole of it.
+/// Prints `text` piece by piece, because it may be too long to keep in memory.
 fn print(text: impl Display) -> ExitCode {
     let mut out = io::stdout().lock();
     match write!(out, "{text}").and_then(|()| out.flush()) {

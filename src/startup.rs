@@ -1,5 +1,5 @@
-//! From flags to a daemon that serves: its listeners, its user, its binlog, and what can go wrong
-//! on the way.
+//! From flags to a daemon that serves: its listeners, its user, its binlog, and the errors on the
+//! way.
 
 use std::{
     env,
@@ -28,25 +28,25 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Signals on which the daemon ends.
 const END_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
-/// Why a daemon did not come to serve, or could not go on.
+/// Why a daemon did not start, or ended with an error.
 #[derive(Debug)]
 pub enum StartError {
-    /// The system would not tell about itself.
+    /// The system did not provide what `stats` reports of it.
     Identity(io::Error),
     /// Signals cannot be caught.
     Signals(io::Error),
-    /// An address cannot be listened on.
+    /// The daemon cannot listen on an address.
     Listen(ListenError),
     /// The process cannot become this user.
     User(String, UserError),
-    /// The binlog in this directory cannot be had.
+    /// The binlog in this directory cannot be opened.
     Binlog(PathBuf, String),
     /// The event loop failed.
     Loop(io::Error),
 }
 
 impl StartError {
-    /// The exit status: those of the original, where it has one for this.
+    /// The exit status: the original's, if it has one for this error.
     pub fn status(&self) -> u8 {
         match self {
             Self::Loop(_) => 1,
@@ -81,10 +81,10 @@ impl fmt::Display for StartError {
 
 impl Error for StartError {}
 
-/// Serves until a signal ends the daemon. `arguments` are those of the command line, for the log.
+/// Serves until a signal ends the daemon. `arguments`, those of the command line, are logged.
 ///
-/// Listens before it lets go of privileges, because a port or a path may need them; and before it
-/// reads the binlog, so that clients wait meanwhile and are not refused.
+/// Listens before it drops privileges, because a port or a path may need them. Listens also before
+/// it reads the binlog, so that clients wait meanwhile and are not rejected.
 pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> {
     for warning in &config.warnings {
         warn!("{warning}");
@@ -96,7 +96,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         Err(error) => warn!("cannot raise the limit on descriptors: {error}"),
     }
     let identity = identify().map_err(StartError::Identity)?;
-    // Before there is a socket file that a signal would leave behind.
+    // Signals are caught before there is a socket file that they would leave behind.
     let signals = Signals::catch(&END_SIGNALS, &[libc::SIGUSR1, libc::SIGUSR2])
         .map_err(StartError::Signals)?;
     let listeners = listen(config, identity.pid).map_err(StartError::Listen)?;
@@ -122,7 +122,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
             let mut restored = Restored::default();
             let Some(wal) = open_binlog(config, path, &mut restored, &signals, &mut notifier)?
             else {
-                // What was read is still in its files.
+                // All jobs are still in the binlog's files.
                 info!("ending on a signal before the binlog is read");
                 notifier.stopping();
                 return Ok(());
@@ -135,7 +135,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     event_loop.run().map_err(StartError::Loop)
 }
 
-/// Takes over the sockets of a service manager, or else opens those of the flags.
+/// Takes over the sockets of a service manager, or else opens those that the flags ask for.
 fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
     let inherited = Listener::inherited(pid)?;
     if inherited.is_empty() {
@@ -147,7 +147,7 @@ fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
     Ok(inherited)
 }
 
-/// Reads the jobs of the last run, and tells how far it is while that takes long. `None` if a
+/// Reads the jobs of the last run, and reports the progress at most once a second. `None` if a
 /// signal to end came first.
 fn open_binlog(
     config: &Config,
@@ -157,8 +157,8 @@ fn open_binlog(
     notifier: &mut Notifier,
 ) -> Result<Option<Wal>, StartError> {
     let clock = Clock;
-    // What comes before reading may take long, too.
-    let mut told_at = clock.now();
+    // The steps before reading may take long, too.
+    let mut reported_at = clock.now();
     let failed = |error: String| StartError::Binlog(path.into(), error);
     let directory = Directory::lock(path).map_err(|error| match error.raw_os_error() {
         Some(libc::EACCES | libc::EAGAIN) if path.join("lock").exists() => {
@@ -177,8 +177,8 @@ fn open_binlog(
         if signals.has_come(&END_SIGNALS) {
             return ControlFlow::Break(());
         }
-        if told_at.seconds_until(clock.now()) >= 1 {
-            told_at = clock.now();
+        if reported_at.seconds_until(clock.now()) >= 1 {
+            reported_at = clock.now();
             let text = format!("the binlog is read: {} of {} MiB", read >> 20, all >> 20);
             info!("{text}");
             notifier.progress(&text);
@@ -198,7 +198,7 @@ fn open_binlog(
     Ok(Some(wal))
 }
 
-/// Logs where the binlog could not be read, and returns in how many files.
+/// Logs the damaged parts of the binlog, and returns how many files have some.
 fn report_damage(path: &Path, report: &Report) -> usize {
     for segment in &report.segments {
         let file = path.join(Name::Segment(segment.number).to_string());

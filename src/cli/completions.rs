@@ -1,4 +1,4 @@
-//! What shells want to know of the flags, from their table.
+//! Completions of the flags for shells, from the table of flags.
 
 use std::fmt::Write;
 
@@ -15,13 +15,13 @@ pub enum Shell {
     Fish,
 }
 
-/// What can stand in an argument.
+/// What an argument can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Values {
     Directories,
     Users,
     Shells,
-    /// A number, a name or an address, which nobody can guess.
+    /// A number, a name or an address, which cannot be completed.
     Anything,
 }
 
@@ -37,7 +37,7 @@ fn values(argument: &str) -> Values {
 }
 
 impl Shell {
-    /// The shell of this name.
+    /// Finds a shell by its name.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "bash" => Some(Self::Bash),
@@ -47,7 +47,7 @@ impl Shell {
         }
     }
 
-    /// The text of its file.
+    /// The text of the completion file.
     pub fn completions(self) -> String {
         match self {
             Self::Bash => bash(),
@@ -57,7 +57,7 @@ impl Shell {
     }
 }
 
-/// What a flag does, in the few words that fit beside it.
+/// The part of a flag's help text that fits beside it.
 fn summary(flag: &Flag) -> &str {
     let end = flag.help.find([';', ',', ':', '(']).unwrap_or(flag.help.len());
     flag.help[..end].trim_end()
@@ -90,7 +90,7 @@ fn zsh() -> String {
     for flag in FLAGS {
         let summary = summary(flag);
         for name in flag.names() {
-            // A letter's argument may be joined to it, a long name's follows `=` or a space.
+            // A letter's argument may be joined to it; a long name's follows `=` or a space.
             let joint = match (flag.argument.is_some(), name.starts_with("--")) {
                 (false, _) => "",
                 (true, false) => "+",
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_the_table_ends_a_quotation() {
+    fn no_help_text_needs_quoting_in_a_shell() {
         let special = ['\'', '"', '[', ']', '\\', '$', '`'];
         assert!(FLAGS.iter().all(|flag| !flag.help.contains(special)));
     }

@@ -1,11 +1,10 @@
-//! The command line: one table of flags, from which come the reading of arguments, the usage
-//! text, the shells' completions, and by test the manual and the README.
+//! The command line: one table of flags. The parser, the usage text and the shells' completions
+//! come from it; a test holds the manual and the README to it.
 //!
-//! Flags of one letter, their joined and combined forms and their exit codes are the original's,
-//! so that a service file written for it starts this daemon; beside them each flag has a long
-//! name. Arguments are read from left to right: the first that makes no sense is the one that is
-//! told, help or the version is answered whatever stands behind, and of a repeated flag the last
-//! one wins.
+//! One-letter flags, their joined and combined forms and their exit statuses are the original's, so
+//! its service files start this daemon, too. All of them but `-c` and `-n` have a long name as
+//! well. Arguments are read from left to right, up to `-h` or `-v`. The first wrong one is
+//! reported. Of a repeated flag the last one counts.
 
 mod completions;
 
@@ -24,8 +23,8 @@ use crate::{
     wal::SyncPolicy,
 };
 
-/// The largest size of a binlog file, in bytes: the largest that the original can take, rounded up
-/// to blocks. What is beyond that is a slip, and would only fill the disk.
+/// The largest size of a binlog file in bytes: the original's limit, rounded up to blocks. A larger
+/// size is a mistake that would only fill the disk.
 const BINLOG_SIZE_LIMIT: u64 = 1 << 31;
 
 /// One flag of the command line.
@@ -128,13 +127,13 @@ const fn flag(
 }
 
 impl Flag {
-    /// Each way to write it, with its dashes.
+    /// Each name of the flag, with its dashes.
     pub fn names(&self) -> impl Iterator<Item = String> {
         let letter = self.letter.map(|letter| format!("-{letter}"));
         letter.into_iter().chain(self.long.map(|long| format!("--{long}")))
     }
 
-    /// All ways to write it and its argument: `-b, --binlog DIR`.
+    /// All names of the flag, and its argument: `-b, --binlog DIR`.
     pub fn synopsis(&self) -> String {
         let names = self.names().collect::<Vec<_>>().join(", ");
         [Some(&*names), self.argument].into_iter().flatten().collect::<Vec<_>>().join(" ")
@@ -144,7 +143,7 @@ impl Flag {
 /// What the process is asked to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invocation {
-    /// Be a daemon.
+    /// Serve as a daemon.
     Serve(Config),
     /// Print the usage and exit.
     Help,
@@ -152,16 +151,16 @@ pub enum Invocation {
     Version,
     /// Print what is in the binlog of this directory and exit.
     CheckBinlog(PathBuf),
-    /// See whether the daemons at these addresses answer, and exit.
+    /// Check whether the daemons at these addresses answer, and exit.
     Ping(Vec<Address>),
-    /// Print what a shell wants to know of the flags, and exit.
+    /// Print the completions of the flags for a shell, and exit.
     Completions(Shell),
 }
 
 /// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// Names or numbers, resolved at start.
+    /// A name or a number each, resolved at start.
     Tcp {
         /// `-l`
         host: String,
@@ -181,12 +180,12 @@ impl fmt::Display for Address {
     }
 }
 
-/// All that the flags decide.
+/// The values of all flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// `-l` and `-p`: at least one.
     pub addresses: Vec<Address>,
-    /// Whether they are more than the default.
+    /// Whether `-l` or `-p` is given.
     pub is_address_given: bool,
     /// `-u`.
     pub user: Option<String>,
@@ -200,13 +199,13 @@ pub struct Config {
     pub binlog_size: u64,
     /// `--max-memory`, in bytes.
     pub memory_limit: Option<u64>,
-    /// How many `-V`.
+    /// How often `-V` is given.
     pub verbosity: usize,
-    /// What the user should know about these flags, a line each.
+    /// Warnings about these flags, a line each.
     pub warnings: Vec<String>,
 }
 
-/// Arguments that make no sense, and why. The process exits with 5.
+/// The first wrong argument, and why it is wrong. The process exits with 5.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageError(String);
 
@@ -216,16 +215,15 @@ impl fmt::Display for UsageError {
     }
 }
 
-/// Reads the arguments, without the program's name.
+/// Parses the arguments, without the program's name.
 ///
-/// getopts would look at all of them before it says anything. So it is given the shortest prefix
-/// of what is left that can be a flag, which is a letter or a word, and the argument behind it if
-/// it asks for one.
+/// getopts would check all arguments first. So it gets one flag at a time: a letter, or a word that
+/// begins with two dashes, and the argument behind it if the flag requires one.
 pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError> {
     let options = options();
     let mut draft = Draft::default();
-    let mut words = arguments.iter().map(|word| plain(word.as_ref()));
-    // What is left of a word of letters.
+    let mut words = arguments.iter().map(|word| utf8(word.as_ref()));
+    // The letters left of a word such as `-Vp`.
     let mut letters = "";
     loop {
         let flag = if let Some(letter) = letters.chars().next() {
@@ -240,7 +238,7 @@ pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError>
             word.into()
         };
         let written = flag.split_once('=').map_or(&*flag, |(name, _)| name);
-        // getopts would take -- for the end of the flags, and --p for -p.
+        // getopts would take `--` for the end of the flags, and `--p` for `-p`.
         if written.strip_prefix("--").is_some_and(|name| name.chars().count() < 2) {
             return Err(UsageError(format!("unknown flag: {written}")));
         }
@@ -286,15 +284,15 @@ fn explain(fail: &Fail) -> UsageError {
     UsageError(format!("{mistake}: {dashes}{name}"))
 }
 
-fn plain(word: &OsStr) -> Result<&str, UsageError> {
-    let foreign = || UsageError(format!("not UTF-8: {}", word.to_string_lossy()));
-    word.to_str().ok_or_else(foreign)
+fn utf8(word: &OsStr) -> Result<&str, UsageError> {
+    let not_utf8 = || UsageError(format!("not UTF-8: {}", word.to_string_lossy()));
+    word.to_str().ok_or_else(not_utf8)
 }
 
-/// What the arguments so far ask for.
+/// What the arguments read so far ask for.
 #[derive(Debug)]
 struct Draft {
-    /// Something else than to serve; addresses of a ping are known in the end.
+    /// What is asked for instead of serving. The addresses of a ping are filled in at the end.
     instead: Option<Invocation>,
     list: Option<String>,
     service: Option<String>,
@@ -361,7 +359,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Reads a size that is cut down to a limit, with a word on that.
+    /// Parses a size. If it is above `limit`, uses `limit` and adds a warning.
     fn capped(&mut self, text: &str, written: &str, limit: u64) -> Result<u64, UsageError> {
         let size = size(text)?;
         if size > limit {
@@ -382,7 +380,7 @@ impl Draft {
     }
 }
 
-/// Reads the list of `-l`. A UNIX socket's path ends at a comma like everything else.
+/// Parses the list of `-l`. A comma ends a UNIX socket's path, too.
 fn addresses(list: &str, service: &str) -> Vec<Address> {
     let address = |host: &str| match host.strip_prefix("unix:") {
         Some(path) => Address::Unix(path.into()),
@@ -391,15 +389,15 @@ fn addresses(list: &str, service: &str) -> Vec<Address> {
     list.split(',').map(address).collect()
 }
 
-/// Reads a number as C's `%zu` does: white space and a sign may precede it, a negative one wraps
-/// round, so that `-z -1` asks for the most there is, and what is beyond all numbers is the most.
+/// Parses a number as C's `%zu` does. White space and a sign may precede it. A negative number
+/// wraps round, so `-z -1` asks for the maximum. A number that does not fit is the maximum.
 fn size(text: &str) -> Result<u64, UsageError> {
     let trimmed = text.trim_start();
     let digits = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(UsageError(format!("invalid size: {text}")));
     }
-    // Of digits alone, only too many are no number.
+    // Digits alone fail to parse only if there are too many.
     Ok(match digits.parse::<u64>() {
         Ok(number) if trimmed.starts_with('-') => number.wrapping_neg(),
         Ok(number) => number,
@@ -407,19 +405,19 @@ fn size(text: &str) -> Result<u64, UsageError> {
     })
 }
 
-/// Where the texts of the flags begin in a line of the usage, and how wide they are.
-const TEXT: usize = 27;
-const TEXT_WIDTH: usize = 80 - TEXT;
+/// The column where the help texts begin in a line of the usage, and their width.
+const HELP_COLUMN: usize = 27;
+const HELP_WIDTH: usize = 80 - HELP_COLUMN;
 
-/// The usage text, ending in a line end.
+/// The usage text, with a line end at its end.
 pub fn usage() -> String {
     let mut out = String::from("Use: beanstalkd [OPTIONS]\n\nOptions:\n");
     for flag in FLAGS {
-        // Those without a letter stand under the long names of the others.
+        // Flags without a letter stand under the long names of the others.
         let indent = if flag.letter.is_none() { "     " } else { " " };
         let mut head = format!("{indent}{}", flag.synopsis());
         for line in wrap(flag.help) {
-            writeln!(out, "{head:TEXT$}{line}").expect("writing to memory does not fail");
+            writeln!(out, "{head:HELP_COLUMN$}{line}").expect("writing to memory does not fail");
             head.clear();
         }
     }
@@ -433,7 +431,7 @@ fn wrap(text: &str) -> Vec<String> {
         let line = lines.last_mut().expect("there is one from the start");
         if line.is_empty() {
             line.push_str(word);
-        } else if line.len() + 1 + word.len() <= TEXT_WIDTH {
+        } else if line.len() + 1 + word.len() <= HELP_WIDTH {
             line.push(' ');
             line.push_str(word);
         } else {

@@ -22,7 +22,7 @@ fn unix(path: &str) -> Address {
 }
 
 #[test]
-fn nothing_given_means_the_originals_defaults() {
+fn defaults_are_those_of_the_original() {
     assert_eq!(
         serve(""),
         Config {
@@ -70,7 +70,7 @@ fn a_list_has_one_port_for_all_its_hosts() {
 }
 
 #[test]
-fn long_names_do_as_their_letters() {
+fn long_names_mean_the_same_as_their_letters() {
     let pairs = [
         ("--binlog /d --sync 7 --binlog-size=4096", "-b /d -f7 -s4096"),
         ("--sync=7 --no-sync", "-f7 -F"),
@@ -85,7 +85,7 @@ fn long_names_do_as_their_letters() {
 }
 
 #[test]
-fn what_is_asked_of_a_running_daemon_or_a_shell() {
+fn ping_and_completions_are_not_serving() {
     assert_eq!(read("--ping"), Ok(Invocation::Ping(vec![tcp("0.0.0.0", "11300")])));
     assert_eq!(
         read("-l ::1,unix:/a --ping -p 7"),
@@ -97,7 +97,7 @@ fn what_is_asked_of_a_running_daemon_or_a_shell() {
 }
 
 #[test]
-fn the_last_word_on_syncing_wins() {
+fn the_last_sync_flag_wins() {
     assert_eq!(serve("-f0").sync, SyncPolicy::Within(Duration::ZERO));
     assert_eq!(serve("-F").sync, SyncPolicy::Never);
     assert_eq!(serve("-F -f 10").sync, SyncPolicy::Within(Duration::from_millis(10)));
@@ -131,7 +131,7 @@ fn sizes_are_capped_with_a_warning() {
 }
 
 #[test]
-fn mistakes_are_named() {
+fn errors_name_the_wrong_argument() {
     let cases = [
         ("-x", "unknown flag: -x"),
         ("-Vx", "unknown flag: -x"),
@@ -164,9 +164,9 @@ fn mistakes_are_named() {
         assert_eq!(read(line), Err(UsageError(wanted.into())), "{line}");
     }
     assert_eq!(parse(&["-z", ""]), Err(UsageError("invalid size: ".into())));
-    let foreign = UsageError("not UTF-8: \u{fffd}".into());
+    let not_utf8 = UsageError("not UTF-8: \u{fffd}".into());
     for words in [&[OsStr::from_bytes(b"\xff")][..], &["-b".as_ref(), OsStr::from_bytes(b"\xff")]] {
-        assert_eq!(parse(words), Err(foreign.clone()));
+        assert_eq!(parse(words), Err(not_utf8.clone()));
     }
 }
 
@@ -201,6 +201,7 @@ fn the_usage_has_the_originals_shape() {
     assert!(usage.starts_with("Use: beanstalkd [OPTIONS]\n\nOptions:\n -b, --binlog DIR    "));
     assert!(usage.contains("\n     --ping                ask"));
     assert!(usage.lines().all(|line| line.len() <= 80));
-    let columns: Vec<_> = usage.lines().skip(3).map(|line| &line[TEXT - 1..=TEXT]).collect();
+    let columns: Vec<_> =
+        usage.lines().skip(3).map(|line| &line[HELP_COLUMN - 1..=HELP_COLUMN]).collect();
     assert!(columns.iter().all(|it| it.starts_with(' ') && !it.ends_with(' ')), "{usage}");
 }

@@ -1,4 +1,4 @@
-//! New connections: at each listener, as long as it accepts and there is memory for them.
+//! New connections: accepted at each listener while there are descriptors and memory for them.
 
 use std::{io, time::Duration};
 
@@ -14,31 +14,31 @@ use crate::{
     memory::{Need, OutOfMemory},
 };
 
-/// How many connections are accepted in a turn, over all listeners: a millisecond's worth.
+/// How many connections are accepted in a turn over all listeners: about a millisecond's work.
 const ACCEPTS_PER_TURN: usize = 64;
 
-/// How long the listeners rest when the system has no descriptors to give, unless a connection
-/// closes before; and how long one rests that can accept nothing.
+/// How long no listener accepts if the system lacks descriptors or memory, unless a connection
+/// closes earlier; also how long one listener pauses that keeps failing.
 const BACK_OFF_TIME: Duration = Duration::from_secs(1);
 
-/// How long it is, at least, from one report of such a trouble to the next.
+/// The least time between two log lines about the same lasting problem.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often in a row a listener may fail to accept: one that fails for a reason of the client's
-/// has rid itself of that client, and one that goes on failing has a reason of its own.
+/// How often in a row a listener may fail to accept. An error caused by one client is over with
+/// that client, so a listener that fails more often has a problem of its own.
 const ACCEPT_FAILURES_MAX: u32 = 16;
 
-/// Something that may last long and come often: it is reported when it begins and when it is
-/// over, and what begins soon after the last report is not reported.
+/// A problem that may last long and recur often. Its beginning and its end are logged; a beginning
+/// soon after the last one logged is not.
 #[derive(Debug, Default)]
 pub(super) struct LastingProblem {
     is_reported: bool,
-    /// None is reported before.
+    /// No beginning is logged before this instant.
     reports_from: Time,
 }
 
 impl LastingProblem {
-    /// It is there, maybe for long already; whether that is to be reported.
+    /// Records that the problem exists. Returns whether to log its beginning.
     pub(super) fn begin(&mut self, now: Time) -> bool {
         let is_new = !self.is_reported && self.reports_from <= now;
         if is_new {
@@ -48,20 +48,20 @@ impl LastingProblem {
         is_new
     }
 
-    /// It is there no more; whether that is to be reported.
+    /// Records that the problem is over. Returns whether to log its end.
     fn end(&mut self) -> bool {
         std::mem::take(&mut self.is_reported)
     }
 }
 
-/// A listener, and whether somebody may be at it; otherwise an event will come.
+/// A listener, and whether it may have a client to accept. If not, an event will come.
 #[derive(Debug)]
 pub(super) struct ListenerSlot {
     pub(super) listener: Listener,
     pub(super) is_ready: bool,
     /// How often in a row it has failed to accept.
     failures: u32,
-    /// It has failed too often, and is not tried before.
+    /// It has failed too often, and is not tried before this instant.
     pub(super) backs_off_until: Option<Time>,
     problem: LastingProblem,
 }
@@ -77,7 +77,7 @@ impl ListenerSlot {
         self.is_ready && self.backs_off_until.is_none_or(|until| until <= now)
     }
 
-    fn has_failed(&mut self, error: &io::Error, now: Time) {
+    fn on_failure(&mut self, error: &io::Error, now: Time) {
         self.failures = self.failures.saturating_add(1);
         if self.failures < ACCEPT_FAILURES_MAX {
             return;
@@ -88,7 +88,7 @@ impl ListenerSlot {
         }
     }
 
-    fn has_worked(&mut self) {
+    fn on_success(&mut self) {
         self.failures = 0;
         self.backs_off_until = None;
         if self.problem.end() {
@@ -119,14 +119,14 @@ impl EventLoop {
             if !slot.is_open(now) || self.backs_off_until.is_some() {
                 return;
             }
-            // What a connection needs beside its descriptor cannot be refused later.
+            // This is the last point at which a lack of memory can be handled.
             if let Err(OutOfMemory) = self.ensure_memory_to_accept() {
                 return self.back_off(&io::ErrorKind::OutOfMemory.into(), now);
             }
             let slot = &mut self.listeners[index];
             match slot.listener.accept() {
                 Ok(stream) => {
-                    slot.has_worked();
+                    slot.on_success();
                     if let Err(error) = self.add_connection(stream, now) {
                         debug!("a new connection could not be registered: {error}");
                         self.back_off(&error, now);
@@ -134,29 +134,29 @@ impl EventLoop {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     slot.is_ready = false;
-                    slot.has_worked();
+                    slot.on_success();
                 }
                 Err(error) if is_shortage(&error) => self.back_off(&error, now),
-                // The client has gone before it was accepted; the next one may be there.
+                // The client disconnected before it was accepted; another one may be behind it.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {
                     debug!("accept: {error}");
                 }
                 Err(error) => {
                     debug!("accept: {error}");
-                    slot.has_failed(&error, now);
+                    slot.on_failure(&error, now);
                 }
             }
         }
     }
 
-    /// Makes sure that another connection finds memory, here and in the server.
+    /// Makes sure that one more connection finds memory, in the loop and in the server.
     fn ensure_memory_to_accept(&mut self) -> Result<(), OutOfMemory> {
         self.server.ensure_memory_to_open()?;
         let budget = self.server.budget_mut();
         let count = self.sockets.len() + 1;
         budget.grow_vec(Need::Connection, &mut self.sockets, count)?;
-        for line in [&mut self.runnable, &mut self.busy, &mut self.ended, &mut self.deferred] {
-            budget.grow_deque(Need::Connection, line, count)?;
+        for queue in [&mut self.runnable, &mut self.busy, &mut self.ended, &mut self.deferred] {
+            budget.grow_deque(Need::Connection, queue, count)?;
         }
         Ok(())
     }
@@ -186,7 +186,7 @@ impl EventLoop {
 
 pub(super) fn register(registry: &Registry, stream: &mut Stream, token: Token) -> io::Result<()> {
     let interests = Interest::READABLE | Interest::WRITABLE;
-    // A read stops at an urgent byte, and no other event tells that bytes follow it.
+    // A read stops at an urgent byte, and no other event reports the bytes behind it.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let interests = interests | Interest::PRIORITY;
     registry.register(stream.source(), token, interests)

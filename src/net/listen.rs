@@ -1,4 +1,4 @@
-//! The listening sockets: TCP on a host and port, UNIX sockets at a path, and those of either
+//! The listening sockets: TCP on a host and port, UNIX sockets at a path, and sockets of either
 //! kind that a service manager has opened and passes on.
 
 use std::{
@@ -24,16 +24,16 @@ use mio::{
 use super::socket::Stream;
 use crate::{cli::Address, sys};
 
-/// Why nothing listens.
+/// Why the daemon cannot listen.
 #[derive(Debug)]
 pub enum ListenError {
-    /// The system refused; where, and why.
+    /// The system reported an error for this address.
     Bind(String, io::Error),
     /// Another process listens on this path.
     InUse(PathBuf),
     /// Another process is just beginning to listen on this path.
     InUseSoon(PathBuf),
-    /// Something at this path is not a socket, so it is not ours to remove.
+    /// The file at this path is not a socket, so the daemon must not remove it.
     NotASocket(PathBuf),
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for ListenError {
     }
 }
 
-/// A UNIX socket's file, recognisable when it is time to remove it.
+/// The file of a UNIX socket, with its identity, by which it is recognised before it is removed.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -65,11 +65,11 @@ struct SocketFile {
 #[derive(Debug)]
 enum Kind {
     Tcp(TcpListener),
-    /// With its file, unless it is somebody else's.
+    /// With its file, unless a service manager made it.
     Unix(UnixListener, Option<SocketFile>),
 }
 
-/// The number of the first descriptor that a service manager passes on.
+/// The first descriptor that a service manager passes on.
 const FIRST_INHERITED: RawFd = 3;
 
 /// What clients connect to.
@@ -77,25 +77,26 @@ const FIRST_INHERITED: RawFd = 3;
 pub struct Listener(Kind);
 
 impl Listener {
-    /// Starts to listen at every address, or, if one cannot be had, at none. Clients can connect
-    /// from now on, and wait to be accepted. Beside other addresses an IPv6 one is only that;
-    /// alone, `::` is all of IPv4 as well.
+    /// Listens on all addresses, or on none if one fails. From now on clients can connect, and wait
+    /// to be accepted. Among several addresses an IPv6 one is IPv6 only; alone, `::` includes all
+    /// of IPv4.
     pub fn bind_all(addresses: &[Address]) -> Result<Vec<Self>, ListenError> {
-        let apart = addresses.len() > 1;
-        addresses.iter().map(|address| Self::bind(address, apart)).collect()
+        let ipv6_only = addresses.len() > 1;
+        addresses.iter().map(|address| Self::bind(address, ipv6_only)).collect()
     }
 
-    fn bind(address: &Address, apart: bool) -> Result<Self, ListenError> {
+    fn bind(address: &Address, ipv6_only: bool) -> Result<Self, ListenError> {
         match address {
-            Address::Tcp { host, service } => sys::listen_tcp(host, service, apart)
+            Address::Tcp { host, service } => sys::listen_tcp(host, service, ipv6_only)
                 .map(|listener| Self(Kind::Tcp(TcpListener::from_std(listener))))
                 .map_err(|error| ListenError::Bind(address.to_string(), error)),
             Address::Unix(path) => bind_unix(path),
         }
     }
 
-    /// Takes over the sockets that a service manager has opened for the process `pid`, which is
-    /// this one: none where there is no such manager. Variables that tell of them are removed.
+    /// Takes over the sockets that a service manager has opened for the process `pid`, which must
+    /// be this one. The list is empty without such a manager. Removes the variables that describe
+    /// them.
     pub fn inherited(pid: u32) -> Result<Vec<Self>, ListenError> {
         let [for_pid, count, _] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"].map(|name| {
             let value = env::var_os(name);
@@ -129,7 +130,7 @@ impl Listener {
         Ok(Self(Kind::Tcp(TcpListener::from_std(listener))))
     }
 
-    /// Where clients find it, as a person writes it.
+    /// The address that clients connect to, as log lines show it.
     pub fn address(&self) -> String {
         let unknown = || "an unknown address".into();
         match &self.0 {
@@ -145,7 +146,7 @@ impl Listener {
         }
     }
 
-    /// Takes the next connection, which does not block and inherits the listener's options.
+    /// Accepts the next connection. It does not block, and it inherits the listener's options.
     pub(super) fn accept(&self) -> io::Result<Stream> {
         match &self.0 {
             Kind::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
@@ -153,7 +154,7 @@ impl Listener {
         }
     }
 
-    /// What the poll loop watches.
+    /// The source to register with the poll.
     pub(super) fn source(&mut self) -> &mut dyn Source {
         match &mut self.0 {
             Kind::Tcp(listener) => listener,
@@ -161,7 +162,7 @@ impl Listener {
         }
     }
 
-    /// Removes the file of its own UNIX socket, unless somebody has put another in its place.
+    /// Removes the socket file that this process made, unless the path has another file now.
     fn remove_file(&self) -> io::Result<()> {
         let Kind::Unix(_, Some(file)) = &self.0 else { return Ok(()) };
         match fs::symlink_metadata(&file.path) {
@@ -173,7 +174,7 @@ impl Listener {
     }
 }
 
-/// However the process ends in order, also before it serves, the file goes with it.
+/// The file is removed at every orderly end of the process, even before it serves.
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Err(error) = self.remove_file() {
@@ -182,7 +183,7 @@ impl Drop for Listener {
     }
 }
 
-/// How many sockets are passed on to the process `pid`, by what the variables say.
+/// How many sockets are passed on to the process `pid`, according to the variables.
 fn inherited_count(
     for_pid: Option<OsString>,
     count: Option<OsString>,
@@ -201,7 +202,7 @@ fn inherited_count(
     }
     let count = number("LISTEN_FDS", &count)?;
     if count == 0 {
-        // Rather than to listen where it was not meant to.
+        // An error, because otherwise the daemon would listen on an address that was not intended.
         let error = "LISTEN_FDS is 0: no socket is passed on";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
     }
@@ -211,10 +212,10 @@ fn inherited_count(
 fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     let bind_error = |error| ListenError::Bind(format!("unix:{}", path.display()), error);
     unix::net::SocketAddr::from_pathname(path).map_err(bind_error)?;
-    // What cannot be had at all is said before anything is changed.
-    is_left_over(path)?;
-    let _claim = Claim::on(path)?;
-    if is_left_over(path)? {
+    // A path that cannot be used at all is reported before anything is changed.
+    is_stale(path)?;
+    let _lock = BindLock::acquire(path)?;
+    if is_stale(path)? {
         fs::remove_file(path).map_err(bind_error)?;
     }
     let listener = UnixListener::bind(path).map_err(bind_error)?;
@@ -223,14 +224,14 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     Ok(Listener(Kind::Unix(listener, Some(file))))
 }
 
-/// Whether there is a socket whose owner is gone; not if there is nothing.
-fn is_left_over(path: &Path) -> Result<bool, ListenError> {
+/// Whether the path has a socket that no process listens on. False if there is no file.
+fn is_stale(path: &Path) -> Result<bool, ListenError> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(false) };
     if !found.file_type().is_socket() {
         return Err(ListenError::NotASocket(path.into()));
     }
-    // A socket that refuses is left over from a process that is gone; one that does not has an
-    // owner, who may be too busy to answer: this connects without waiting.
+    // Connecting does not wait. If the connection is refused, the owner has ended. Otherwise there
+    // is an owner, even if it is too busy to accept.
     match UnixStream::connect(path) {
         Ok(_) => Err(ListenError::InUse(path.into())),
         Err(error) => match error.kind() {
@@ -243,20 +244,20 @@ fn is_left_over(path: &Path) -> Result<bool, ListenError> {
     }
 }
 
-/// The right to set a socket up at a path: a lock on a file beside it, which is there no longer
-/// than that takes. Without it, of two processes that start at once each may take the other's new
-/// socket, which does not listen yet, for one that was left over.
+/// The right to set up a socket at a path: a lock on a file beside it, which exists only meanwhile.
+/// Without it, two processes that start at once could each remove the other's new socket: one that
+/// is bound but does not listen yet looks stale.
 #[derive(Debug)]
-struct Claim {
+struct BindLock {
     lock: PathBuf,
-    /// Keeps the lock.
+    /// Holds the lock.
     _file: OwnedFd,
 }
 
-impl Claim {
-    /// Takes it, or fails at once where another process has it. Whatever file of that name was
-    /// left behind by a process that was killed meanwhile is as good as a new one.
-    fn on(path: &Path) -> Result<Self, ListenError> {
+impl BindLock {
+    /// Takes the lock. Fails at once if another process has it. A lock file left by a process that
+    /// was killed is reused.
+    fn acquire(path: &Path) -> Result<Self, ListenError> {
         let bind_error = |error| ListenError::Bind(format!("unix:{}", path.display()), error);
         let Some(own_name) = path.file_name() else {
             return Err(bind_error(io::Error::new(
@@ -268,7 +269,7 @@ impl Claim {
         name.push(own_name);
         name.push(".beanstalkd-start");
         let lock = path.with_file_name(name);
-        // Neither a link nor a pipe that somebody has put there leads astray or holds up.
+        // A link at this path is not followed, and a pipe does not block.
         let file = fs::OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -281,24 +282,24 @@ impl Claim {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) => {
                 return Err(ListenError::InUseSoon(path.into()));
             }
-            // Where there are no locks, it goes without.
+            // If the file system has no locks, the daemon goes on without one.
             Ok(()) | Err(_) => {}
         }
-        // Its last owner may have removed it between opening and locking, and another process may
-        // have a new one by now.
+        // Its last owner may have removed it between open and lock, and another process may have
+        // made a new one.
         let own = file.metadata().map_err(bind_error)?;
-        let is_there = fs::symlink_metadata(&lock)
+        let is_current = fs::symlink_metadata(&lock)
             .is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()));
-        if !is_there {
+        if !is_current {
             return Err(ListenError::InUseSoon(path.into()));
         }
         Ok(Self { lock, _file: file.into() })
     }
 }
 
-impl Drop for Claim {
+impl Drop for BindLock {
     fn drop(&mut self) {
-        // While it is still locked, so that it cannot be another process's.
+        // The file is removed while it is locked, so it cannot be another process's.
         if let Err(error) = fs::remove_file(&self.lock) {
             warn!("cannot remove {}: {error}", self.lock.display());
         }
@@ -310,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_are_taken_over_only_by_whom_they_are_meant_for() {
+    fn only_sockets_meant_for_this_process_are_inherited() {
         let count = |pid: Option<&str>, fds: Option<&str>| {
             inherited_count(pid.map(Into::into), fds.map(Into::into), 17)
                 .map_err(|error| error.to_string())

@@ -1,15 +1,15 @@
 //! The event loop around the pure server: one thread, one poll, sockets, the clock.
 //!
 //! It decides nothing about jobs. Each turn it collects readiness, lets the server act, and only
-//! then sends replies. Everything in a turn has a bound: a read, a share of commands, a write, a
-//! batch of new connections and of ended ones; whoever wants more is lined up for the next turn,
-//! which then does not sleep. Who was quiet goes before those who always have more to do, so that
-//! a thousand busy clients do not stand between a client and its answer.
+//! then sends replies. Everything in a turn has a bound: reads, commands, writes, new connections,
+//! closed ones. A connection with more to do is queued for the next turn, which then does not
+//! sleep. Connections that were quiet go before busy ones, so a thousand busy clients do not delay
+//! a quiet client's reply.
 //!
 //! Both interests of a socket are registered once. Readiness is latched here, and cleared by
-//! `WouldBlock` or a short read or write, so a quiet connection costs nothing and a busy one no
-//! call that only says "nothing". Invariant: a connection that could go on is in `runnable`, or
-//! waits for an event that will come.
+//! `WouldBlock` or a short read or write. So a quiet connection costs nothing, and a busy one costs
+//! no call that returns only `WouldBlock`. Invariant: a connection that could go on is in a queue
+//! of the loop, or waits for an event that will come.
 
 mod accept;
 mod listen;
@@ -40,20 +40,19 @@ use crate::{
 
 const SIGNALS: Token = Token(usize::MAX - 1);
 
-/// The token of the first listener; those of connections lie far below.
+/// The token of the first listener. Those of connections are far below.
 const FIRST_LISTENER_TOKEN: usize = usize::MAX / 2;
 
-/// How many bytes one connection may bring in a turn: enough for a job of the default limit to
-/// arrive whole, and so be copied once.
+/// How many bytes one connection may read in a turn. A job of the default size limit arrives whole
+/// within this, and so is copied once.
 const READ_MAX_BYTES: usize = 128 * 1024;
 
-/// How many events are taken from the system at once. It tells them in the order they came, so a
-/// client behind a crowd is seen only when the crowd has been; and seeing takes far less time than
-/// a visit.
+/// How many events one poll takes at most. The kernel reports them in the order they came, so an
+/// event behind many others is seen only after them. Handling an event takes far less time than a
+/// visit.
 const EVENTS_PER_POLL: usize = 4096;
 
-/// How often an idle daemon looks at the clock on the wall, which may be set, while that moves
-/// deadlines.
+/// How often an idle daemon checks the wall clock if setting it would move deadlines.
 const CALENDAR_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The running daemon.
@@ -61,39 +60,41 @@ const CALENDAR_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 pub struct EventLoop {
     poll: Poll,
     listeners: Vec<ListenerSlot>,
-    /// Out of descriptors: nobody is let in until then, or until one is given back.
+    /// There are no descriptors or no memory: no connection is accepted before this instant, unless
+    /// one is closed earlier.
     backs_off_until: Option<Time>,
-    /// Somebody has been at a door ever since it was reported.
+    /// The logged shortage of descriptors or memory. It ends when no listener has a client to
+    /// accept.
     shortage: LastingProblem,
     notifier: Notifier,
     signals: Signals,
     clock: Clock,
     server: Server,
-    /// By the index of the server's key.
+    /// Indexed by the server's keys.
     sockets: Vec<Option<Socket>>,
-    /// Connections that can go on since something happened to them.
+    /// Connections that can go on because of an event.
     runnable: VecDeque<Key<Conn>>,
-    /// Those that can go on without that, for they had more to do than their share of a turn; and
-    /// those that leave.
+    /// Connections that can go on without an event: they had more to do than their share of a turn,
+    /// or their client has hung up.
     busy: VecDeque<Key<Conn>>,
-    /// Those that have ended and are not closed yet.
+    /// Connections that have ended and are not closed yet.
     ended: VecDeque<Key<Conn>>,
-    /// Those that could go on if there were memory; and when they try again.
+    /// Connections that wait for memory, and when they are retried.
     deferred: VecDeque<Key<Conn>>,
     deferred_retry_at: Option<Time>,
-    /// Nothing can be served for want of memory; from then on connections are closed for it.
+    /// There is no memory for any step. From this instant on, connections are closed to free some.
     close_for_memory_at: Option<Time>,
-    /// Connections that were closed for it.
+    /// Counts connections closed for lack of memory.
     closed_for_memory: Throttle,
-    /// Connections that can take more of their output.
+    /// Connections that can send more of their output.
     writable: Vec<Key<Conn>>,
-    /// Where bytes arrive; whatever is not consumed at once moves to its socket.
+    /// Receives input. Bytes that are not consumed at once move to their socket.
     buffer: Box<[u8]>,
     is_stopping: bool,
 }
 
 impl EventLoop {
-    /// Makes ready to serve.
+    /// Registers the listeners and the signals.
     pub fn new(
         server: Server,
         listeners: Vec<Listener>,
@@ -110,7 +111,7 @@ impl EventLoop {
         }
         let fd = signals.as_raw_fd();
         poll.registry().register(&mut SourceFd(&fd), SIGNALS, Interest::READABLE)?;
-        // Without one descriptor more no client could ever connect: better to end and say so.
+        // Without one more descriptor no client could ever connect: better to end with an error.
         drop(poll.registry().try_clone()?);
         Ok(Self {
             poll,
@@ -135,8 +136,8 @@ impl EventLoop {
         })
     }
 
-    /// Serves until a signal says to stop. Then the turn is done to its end, but nobody new is let
-    /// in: whoever waits at a socket that outlasts this process is served by the next one.
+    /// Serves until a signal to end arrives. That turn is completed without new connections.
+    /// Clients in the backlog of a socket that outlasts this process are left to the next one.
     pub fn run(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
         self.notifier.ready(self.status());
@@ -165,7 +166,7 @@ impl EventLoop {
         self.server.end()
     }
 
-    /// What a service manager shows of the daemon.
+    /// The status line that the service manager shows.
     fn status(&self) -> &'static str {
         match self.server.health() {
             Health::BinlogFailed => {
@@ -179,24 +180,24 @@ impl EventLoop {
         }
     }
 
-    /// Sleeps until something happens or is due; not at all while work is left.
+    /// Sleeps until an event or the next deadline; not at all while work is left.
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         let ready = self.listeners.iter().filter(|slot| slot.is_ready);
         let accept = ready
             .map(|slot| slot.backs_off_until.max(self.backs_off_until).unwrap_or_default())
             .min();
-        let lines = [&self.runnable, &self.busy, &self.ended];
-        let work = lines.iter().any(|line| !line.is_empty()).then(Time::default);
-        let (again, relief) = (self.deferred_retry_at, self.close_for_memory_at);
+        let queues = [&self.runnable, &self.busy, &self.ended];
+        let work = queues.iter().any(|queue| !queue.is_empty()).then(Time::default);
+        let (retry, close) = (self.deferred_retry_at, self.close_for_memory_at);
         let (server, notifier) = (self.server.next_deadline(), self.notifier.next_deadline());
-        let due = [server, notifier, accept, work, again, relief];
+        let due = [server, notifier, accept, work, retry, close];
         let next = due.into_iter().flatten().min();
-        // The turn has taken time; what is due must not wait as long again.
+        // The turn has taken time, by which the sleep must be shorter.
         let timeout = next.map(|at| self.clock.now().until(at));
-        // The log dates delayed jobs, and no event tells that the clock on the wall was set.
+        // The binlog stores delays as dates, and no event reports that the wall clock was set.
         let is_dated = self.server.has_wal() && self.server.queue().counts().delayed > 0;
-        let look = is_dated.then_some(CALENDAR_CHECK_INTERVAL);
-        let timeout = [timeout, look].into_iter().flatten().min();
+        let calendar_check = is_dated.then_some(CALENDAR_CHECK_INTERVAL);
+        let timeout = [timeout, calendar_check].into_iter().flatten().min();
         match self.poll.poll(events, timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                 events.clear();
@@ -219,8 +220,8 @@ impl EventLoop {
                 socket.latch(event);
                 let key = Key::from_index(index);
                 if socket.has_hung_up {
-                    // It gets no more jobs; but thousands that leave at once must not stand before
-                    // those who stay.
+                    // It gets no more jobs. It counts as busy, because thousands that hang up at
+                    // once must not delay other connections.
                     self.server.hang_up(key);
                     self.enqueue_busy(key);
                 } else {

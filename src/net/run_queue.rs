@@ -1,4 +1,4 @@
-//! Which connections go on in a turn, and how much of it each gets.
+//! Which connections run in a turn, and how much of the turn each one gets.
 
 use log::debug;
 
@@ -11,19 +11,19 @@ use crate::{
     server::{COMMANDS_PER_CONNECTION, COMMANDS_PER_TURN, FeedResult, SHORTAGE_RETRY_DELAY},
 };
 
-/// How many commands one connection may always have obeyed when it is its turn: fewer would not be
-/// worth the system calls.
+/// How many commands each visited connection may execute at least; fewer would not be worth the
+/// system calls.
 const COMMANDS_PER_VISIT_MIN: u32 = 32;
 
-/// How many connections may read and be answered in a turn: the system takes some microseconds for
-/// each, however little they want.
+/// How many connections may read and be answered in a turn. The system calls for each take some
+/// microseconds, however few its commands are.
 const VISITS_PER_TURN: usize = 256;
 
-/// How many of them may be busy ones, who would use up any turn.
+/// How many of a turn's visits may go to busy connections, which could use up any turn.
 const BUSY_VISITS_PER_TURN: usize = VISITS_PER_TURN / 4;
 
 impl EventLoop {
-    /// Lets a connection go on, in this turn or soon after, since something happened to it.
+    /// Queues a connection that an event allows to go on.
     pub(super) fn enqueue(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if !std::mem::replace(&mut socket.is_runnable, true) {
@@ -31,7 +31,7 @@ impl EventLoop {
         }
     }
 
-    /// Lets a connection go on when there may be memory for it.
+    /// Defers a connection until there may be memory: at most [`SHORTAGE_RETRY_DELAY`].
     pub(super) fn defer(&mut self, key: Key<Conn>, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if !std::mem::replace(&mut socket.is_deferred, true) {
@@ -40,7 +40,7 @@ impl EventLoop {
         self.deferred_retry_at.get_or_insert(now + SHORTAGE_RETRY_DELAY);
     }
 
-    /// Lets those go on that there was no memory for, if it is time.
+    /// Queues the deferred connections again if it is time.
     pub(super) fn retry_deferred(&mut self, now: Time) {
         if self.deferred_retry_at.is_none_or(|at| at > now) {
             return;
@@ -54,7 +54,7 @@ impl EventLoop {
         }
     }
 
-    /// Lets a connection go on that has had its share.
+    /// Queues a connection that has used up its share of a turn.
     pub(super) fn enqueue_busy(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if !std::mem::replace(&mut socket.is_runnable, true) {
@@ -64,24 +64,24 @@ impl EventLoop {
 }
 
 impl EventLoop {
-    /// Shares the turn among the connections in line: first those that something happened to, but
-    /// for a part that is kept for busy ones. Where they are very many, the rest of a line comes
-    /// first in the next turn, so that what is due need not wait for all of them.
+    /// Shares the turn among the queued connections: first those with an event, but some visits are
+    /// kept for busy ones. If there are very many, the rest runs first in the next turn. So due
+    /// work does not wait for all of them.
     pub(super) fn advance_all(&mut self, now: Time) {
         let (fresh, busy) = (self.runnable.len(), self.busy.len());
         let all = u32::try_from(fresh + busy).unwrap_or(u32::MAX);
         let command_limit =
             (COMMANDS_PER_TURN / all.max(1)).clamp(COMMANDS_PER_VISIT_MIN, COMMANDS_PER_CONNECTION);
-        let kept = busy.min(BUSY_VISITS_PER_TURN);
-        for _ in 0..fresh.min(VISITS_PER_TURN - kept) {
+        let busy_visits = busy.min(BUSY_VISITS_PER_TURN);
+        for _ in 0..fresh.min(VISITS_PER_TURN - busy_visits) {
             let Some(key) = self.runnable.pop_front() else { break };
             self.advance(key, command_limit, now);
             if self.server.is_turn_over() {
                 break;
             }
         }
-        // One of them at least, even where others have used the turn up.
-        for _ in 0..kept {
+        // At least one of them runs, even if others have used up the turn.
+        for _ in 0..busy_visits {
             let Some(key) = self.busy.pop_front() else { break };
             self.advance(key, command_limit, now);
             if self.server.is_turn_over() {
@@ -99,12 +99,12 @@ impl EventLoop {
         }
         let has_hung_up = socket.has_hung_up || self.server.has_hung_up(key);
         if has_hung_up && !self.server.has_memory_for_step() {
-            // It cannot be answered, and those who leave must not wait for the memory they have.
+            // It cannot be answered. Others may be waiting for the memory that closing it frees.
             debug!("{key:?} hung up, and memory is too short to answer it");
             return self.end(key);
         }
         if socket.has_hung_up {
-            // It may be told that it waits no longer.
+            // A `reserve` that waits may be answered now.
             socket.has_hung_up = false;
             self.server.half_close(key);
         }
@@ -133,7 +133,7 @@ impl EventLoop {
         match feed_result {
             FeedResult::Later => self.enqueue_busy(key),
             FeedResult::More if socket.is_readable => self.enqueue_busy(key),
-            // An event, or a note of the server's, will come.
+            // An event will come, or the server will mark the connection dirty.
             FeedResult::More | FeedResult::Paused => {}
             FeedResult::Short => self.defer(key, now),
         }

@@ -1,5 +1,4 @@
-//! A connection's descriptor, what is known of its readiness, and the bytes that were read but
-//! not consumed.
+//! A connection's descriptor, its readiness, and the bytes that were read but not consumed.
 
 use std::io::{self, IoSlice, Read, Write};
 
@@ -10,7 +9,7 @@ use mio::{
 
 use crate::{proto::LINE_LIMIT, server::FeedResult, sys};
 
-/// Either kind of stream.
+/// A TCP or UNIX stream.
 #[derive(Debug)]
 pub(super) enum Stream {
     Tcp(TcpStream),
@@ -18,7 +17,7 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// What the poll loop watches.
+    /// The source to register with the poll.
     pub(super) fn source(&mut self) -> &mut dyn Source {
         match self {
             Self::Tcp(stream) => stream,
@@ -32,24 +31,24 @@ impl Stream {
 #[expect(clippy::struct_excessive_bools, reason = "seven independent facts, not one state")]
 pub(super) struct Socket {
     stream: Stream,
-    /// A read may bring something.
+    /// A read may return bytes.
     pub(super) is_readable: bool,
-    /// A write may be taken.
+    /// A write may be accepted.
     pub(super) is_writable: bool,
-    /// The system hinted at something that a read of any length may hide: an urgent byte, where
-    /// reads stop, or the end. Until it shows, a short read does not mean that all is read.
-    reads_on: bool,
-    /// The client has ended its side, or all of it, and the server has not been told.
+    /// The kernel reported an urgent byte, where reads stop, or the end of input. Until
+    /// `WouldBlock`, a short read does not mean that all is read.
+    reads_until_blocked: bool,
+    /// The client has closed its sending side, or disconnected, and the server has not been told.
     pub(super) has_hung_up: bool,
-    /// Is lined up.
+    /// Is in `runnable` or `busy`.
     pub(super) is_runnable: bool,
-    /// Is among those that there is no memory for.
+    /// Is in `deferred`.
     pub(super) is_deferred: bool,
-    /// Nothing is done for it any more but closing it.
+    /// Only closing is left to do.
     pub(super) has_ended: bool,
-    /// What the server wanted when it was last fed.
+    /// The result of the last [`Server::feed`](crate::server::Server::feed).
     pub(super) feed_result: FeedResult,
-    /// Bytes read and not consumed; at most one read's worth, none while idle.
+    /// Bytes read and not consumed: at most one read, and none while the connection is idle.
     pub(super) unconsumed: Vec<u8>,
 }
 
@@ -58,9 +57,9 @@ impl Socket {
         Self {
             stream,
             is_readable: false,
-            // A fresh socket takes a reply; if not, the first write will say so.
+            // A new socket accepts a reply; if not, the first write reports that.
             is_writable: true,
-            reads_on: false,
+            reads_until_blocked: false,
             has_hung_up: false,
             is_runnable: false,
             is_deferred: false,
@@ -70,10 +69,10 @@ impl Socket {
         }
     }
 
-    /// Notes what an event says.
+    /// Latches the readiness that an event reports.
     pub(super) fn latch(&mut self, event: &Event) {
         let is_hint = event.is_priority() || event.is_read_closed() || event.is_error();
-        self.reads_on |= is_hint;
+        self.reads_until_blocked |= is_hint;
         self.has_hung_up |= event.is_read_closed() || event.is_error();
         self.is_readable |= event.is_readable() || is_hint;
         self.is_writable |= event.is_writable() || event.is_error();
@@ -85,22 +84,22 @@ impl Socket {
             Stream::Tcp(stream) => stream.read(buffer),
             Stream::Unix(stream) => stream.read(buffer),
         };
-        self.note_read(&result, buffer.len());
+        self.on_read(&result, buffer.len());
         result
     }
 
-    /// Looks at what a read would bring, and leaves it in the system.
+    /// Copies what a read would return, and leaves it in the kernel.
     pub(super) fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let result = match &self.stream {
             Stream::Tcp(stream) => sys::peek(stream, buffer),
             Stream::Unix(stream) => sys::peek(stream, buffer),
         };
-        self.note_read(&result, buffer.len());
+        self.on_read(&result, buffer.len());
         result
     }
 
-    /// Reads away what a look has shown: the whole buffer.
-    pub(super) fn drop_seen(&mut self, mut buffer: &mut [u8]) -> io::Result<()> {
+    /// Reads and discards as many bytes as the buffer has; a peek must have returned them.
+    pub(super) fn discard_peeked(&mut self, mut buffer: &mut [u8]) -> io::Result<()> {
         while !buffer.is_empty() {
             match self.read(buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -112,23 +111,23 @@ impl Socket {
         Ok(())
     }
 
-    fn note_read(&mut self, result: &io::Result<usize>, wanted: usize) {
+    fn on_read(&mut self, result: &io::Result<usize>, wanted: usize) {
         match result {
-            Ok(count) if *count < wanted && !self.reads_on => self.is_readable = false,
+            Ok(count) if *count < wanted && !self.reads_until_blocked => self.is_readable = false,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.is_readable = false;
-                self.reads_on = false;
+                self.reads_until_blocked = false;
             }
             _ => {}
         }
     }
 
-    /// Whether no event tells that something more has come.
-    pub(super) fn reads_on(&self) -> bool {
-        self.reads_on
+    /// Whether reads go on until `WouldBlock`, because no event may report further bytes.
+    pub(super) fn reads_until_blocked(&self) -> bool {
+        self.reads_until_blocked
     }
 
-    /// Writes once, and says how many bytes were taken.
+    /// Writes once, and returns how many bytes the kernel accepted.
     pub(super) fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let offered: usize = slices.iter().map(|slice| slice.len()).sum();
         let result = match (&mut self.stream, slices) {
@@ -144,7 +143,7 @@ impl Socket {
         result
     }
 
-    /// Keeps what was not consumed of a read.
+    /// Stores the bytes of a read that were not consumed.
     pub(super) fn keep_unconsumed(&mut self, rest: &[u8]) {
         if rest.is_empty() {
             self.unconsumed = Vec::new();
@@ -154,11 +153,11 @@ impl Socket {
         }
     }
 
-    /// Forgets what has been consumed meanwhile.
+    /// Removes the first `consumed` bytes from those stored.
     pub(super) fn drop_consumed(&mut self, consumed: usize) {
         let rest = &self.unconsumed[consumed..];
         if rest.len() < LINE_LIMIT {
-            // The connection may rest now, and must not keep a large buffer meanwhile.
+            // The connection may be idle from now on, and must not keep a large buffer.
             self.unconsumed = rest.to_vec();
         } else {
             self.unconsumed.drain(..consumed);

@@ -1,4 +1,4 @@
-//! Bytes in, bytes out, and the end of connections.
+//! Reading, sending, and closing connections.
 
 use std::{io, time::Duration};
 
@@ -7,19 +7,19 @@ use log::{debug, warn};
 use super::EventLoop;
 use crate::{clock::Time, collections::Key, conn::Conn, server::FeedResult};
 
-/// How many bytes one connection may take away in a turn, give or take one write.
+/// How many bytes one connection may send in a turn; the last write may exceed it.
 const WRITE_MAX_BYTES: usize = 1024 * 1024;
 
-/// For how long connections are closed in a turn, give or take one: with much that was not read,
-/// the system may take a millisecond for a single one.
+/// How long connections are closed in a turn; the last one may exceed it. If much input is unread,
+/// closing a single one may take the kernel a millisecond.
 const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 
-/// How long nothing is served for want of memory until those are closed who keep the most of it.
+/// How long a shortage of memory may stop all service before connections are closed to free some.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
-/// Bytes in.
+/// Input.
 impl EventLoop {
-    /// Reads once and feeds that, behind the part of a line that was left over.
+    /// Reads once, and feeds the bytes behind the stored part of a line.
     pub(super) fn read(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let left = socket.unconsumed.len();
@@ -40,8 +40,8 @@ impl EventLoop {
         }
     }
 
-    /// Does what [`EventLoop::read`] does where there is no memory to keep what cannot be consumed
-    /// at once: that stays in the system, for one call more.
+    /// Feeds input without keeping what cannot be consumed, because there is no memory for that.
+    /// Such bytes stay in the kernel, which costs one more call than [`EventLoop::read`].
     pub(super) fn peek(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let left = socket.unconsumed.len();
@@ -51,15 +51,15 @@ impl EventLoop {
             Ok(count) => {
                 let bytes = &self.buffer[..left + count];
                 let (consumed, feed_result) = self.server.feed(key, bytes, command_limit, now);
-                // A part of a line stays there too, until more comes; unless no event may tell
-                // that.
-                let is_part = feed_result == FeedResult::More && socket.reads_on();
+                // An incomplete line stays there too, until more comes. It is read and stored if no
+                // event may report that more has come.
+                let is_part = feed_result == FeedResult::More && socket.reads_until_blocked();
                 let taken = if is_part { left + count } else { consumed.max(left) };
                 let has_more = feed_result != FeedResult::More && taken < left + count;
                 let (before, is_readable) = (socket.unconsumed.capacity(), socket.is_readable);
                 socket.keep_unconsumed(&bytes[consumed..taken]);
                 self.server.budget_mut().on_resize(before, socket.unconsumed.capacity());
-                if let Err(error) = socket.drop_seen(&mut self.buffer[..taken - left]) {
+                if let Err(error) = socket.discard_peeked(&mut self.buffer[..taken - left]) {
                     return self.fail(key, &error);
                 }
                 socket.is_readable = is_readable || has_more;
@@ -71,7 +71,7 @@ impl EventLoop {
         }
     }
 
-    /// Feeds what was left over when the connection's share was used up or its input paused.
+    /// Feeds the stored bytes of a connection whose share was used up or whose input was paused.
     pub(super) fn feed_unconsumed(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let (consumed, feed_result) = self.server.feed(key, &socket.unconsumed, command_limit, now);
@@ -82,7 +82,7 @@ impl EventLoop {
     }
 }
 
-/// Bytes out.
+/// Output.
 impl EventLoop {
     /// Sends the replies of this turn, and what earlier turns could not send.
     pub(super) fn flush(&mut self) {
@@ -117,7 +117,7 @@ impl EventLoop {
             return self.end(key);
         }
         let can_send = socket.is_writable && self.server.unsent(key) > 0;
-        // One that there was no memory for has better prospects now that it has less to read.
+        // A deferred connection has a better chance of memory if less output is unsent now.
         let may_fit = !socket.is_deferred || self.server.unsent(key) < before;
         let can_feed = self.server.takes_input(key)
             && may_fit
@@ -132,21 +132,21 @@ impl EventLoop {
         self.end(key);
     }
 
-    /// Lets a connection come to its end, in this turn or soon after.
+    /// Marks a connection as ended. It is closed in this turn or soon after.
     pub(super) fn end(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if !std::mem::replace(&mut socket.has_ended, true) {
             self.ended.push_back(key);
         }
         if socket.is_deferred {
-            // It leaves that line, and gives its memory to the others.
+            // It must leave `deferred` before closing it can free its memory.
             self.deferred_retry_at = Some(Time::AT_ONCE);
         }
     }
 
-    /// Where nothing has been served for a while for want of memory, closes the connection that has
-    /// the most to read and does not: one in a turn, until there is memory. Called when all was
-    /// sent that the clients take. O(connections) then, and O(1) otherwise.
+    /// Closes a connection if lack of memory has stopped all service for [`STARVATION_TIME`]: the
+    /// one with the most unsent output, one a turn, until there is memory. Call it when all is sent
+    /// that clients accept. O(connections) then, and O(1) otherwise.
     pub(super) fn close_for_memory(&mut self, now: Time) {
         if self.close_for_memory_at.is_none() && !self.server.lacks_memory() {
             return;
@@ -156,7 +156,7 @@ impl EventLoop {
             return;
         }
         let is_due = *self.close_for_memory_at.get_or_insert(now + STARVATION_TIME) <= now;
-        // Those who are about to be closed may be enough.
+        // Closing those that have ended may free enough.
         if !is_due || !self.ended.is_empty() {
             return;
         }
@@ -165,7 +165,7 @@ impl EventLoop {
         let unsent = unsent.map(|key| (self.server.unsent(key), key));
         let most = unsent.max_by_key(|&(unsent, _)| unsent).filter(|&(unsent, _)| unsent > 0);
         let Some((unsent, key)) = most else {
-            // It is others who have the memory: jobs, for one.
+            // No output is unsent: the memory is in jobs, for example.
             self.close_for_memory_at = Some(now + STARVATION_TIME);
             return;
         };
@@ -178,7 +178,7 @@ impl EventLoop {
         self.end(key);
     }
 
-    /// Closes connections that have ended, as many as there is time for.
+    /// Closes connections that have ended, for at most [`CLOSE_TIME_PER_TURN`].
     pub(super) fn close_ended(&mut self, now: Time) {
         if self.ended.is_empty() {
             return;
@@ -188,7 +188,7 @@ impl EventLoop {
             let Some(key) = self.ended.pop_front() else { break };
             let socket = self.sockets[key.index()].as_ref();
             if socket.is_some_and(|socket| socket.is_runnable || socket.is_deferred) {
-                // Its key is in a line still, and must not name another connection there.
+                // A queue still holds its key, which must not name another connection there.
                 self.ended.push_back(key);
             } else {
                 self.close(key, now);
@@ -197,7 +197,7 @@ impl EventLoop {
                 break;
             }
         }
-        // The jobs they held may have gone to others, who hear of it now.
+        // The jobs they held may have gone to waiting clients, which are answered now.
         self.flush();
     }
 
@@ -206,7 +206,7 @@ impl EventLoop {
         self.sockets[key.index()] = None;
         self.server.close(key, now);
         self.backs_off_until = None;
-        // There may be memory for others now.
+        // There may be memory for other connections now.
         self.deferred_retry_at = self.deferred_retry_at.map(|_| Time::AT_ONCE);
     }
 }

@@ -1,5 +1,5 @@
-//! Work that one event makes large, a slice of it in a turn: alarms, long kicks, ends of pauses,
-//! jobs and tubes of clients that have left.
+//! Work that one event makes large, done in slices: timers, long kicks, ends of pauses, jobs and
+//! tubes of disconnected clients.
 
 use super::{DISCONNECT_STEPS_PER_CLIENT, JOBS_PER_SLICE, Server};
 use crate::{
@@ -14,13 +14,13 @@ use crate::{
 /// A `kick` that takes more than one turn.
 #[derive(Debug)]
 pub(super) struct LongKick {
-    /// Who waits for the answer; `None` when it has gone, which does not stop the kick.
+    /// The connection to answer. `None` if its client has disconnected; the kick goes on.
     pub(super) by: Option<Key<Conn>>,
     pub(super) kick: Kick,
 }
 
 impl Server {
-    /// Does what is due at `now`.
+    /// Does what is due at `now`, up to the limit of each kind of timer; see [`JOBS_PER_SLICE`].
     pub(super) fn process_timers(&mut self, now: Time) {
         let limit =
             JOBS_PER_SLICE.max(std::mem::take(&mut self.commands_this_turn).saturating_mul(2));
@@ -48,7 +48,7 @@ impl Server {
         }
     }
 
-    /// Gives a piece of memory back to the system that nothing needs any more.
+    /// Releases one piece of unused memory to the system. Returns whether there was one.
     pub(super) fn release_one(&mut self) -> bool {
         self.bodies.release_one()
             || self.queue.release_one()
@@ -58,7 +58,7 @@ impl Server {
 }
 
 impl Server {
-    /// Ends a tube's pause, at once if a slice of jobs is enough.
+    /// Ends a tube's pause: one slice of jobs now, the rest by the pause's timer, which is due.
     pub(super) fn end_pause(&mut self, tube: Key<Tube>, now: Time) {
         for _ in 0..JOBS_PER_SLICE {
             if !self.may_step(now) {
@@ -69,12 +69,12 @@ impl Server {
         }
     }
 
-    /// Moves the jobs of a kick as far as this turn's allowance goes; answers it, or lines it up
+    /// Moves jobs of a kick while this turn's allowance lasts. Then answers the kick, or queues it
     /// for the next turn.
     pub(super) fn kick(&mut self, mut long: LongKick, now: Time) {
         while self.kicks_left > 0 {
             if !self.may_step(now) {
-                // Nor is there for the other ones.
+                // Other kicks would find no memory either.
                 self.kicks_left = 0;
                 break;
             }
@@ -110,7 +110,7 @@ impl Server {
         }
     }
 
-    /// Nobody waits for the answers to this connection's kicks any more.
+    /// Detaches a connection from its kicks, which go on without a reply.
     pub(super) fn detach_kicks(&mut self, key: Key<Conn>) {
         for long in &mut self.kicks {
             if long.by == Some(key) {
@@ -119,8 +119,8 @@ impl Server {
         }
     }
 
-    /// Returns the jobs of closed connections and leaves their tubes, as far as this turn's
-    /// allowance goes.
+    /// Returns the jobs of closed connections and leaves their tubes, while this turn's allowance
+    /// lasts.
     pub(super) fn process_disconnects(&mut self, now: Time) {
         while self.disconnect_steps_left > 0 {
             let Some(key) = self.disconnecting.pop_front() else { return };
@@ -130,13 +130,13 @@ impl Server {
             if self.process_disconnect(key, now) {
                 self.reclaimable.push(key);
             } else {
-                // Behind the others, who may have less to leave.
+                // The others go first, because they may need fewer steps.
                 self.disconnecting.push_back(key);
             }
         }
     }
 
-    /// Takes some steps with one of them; whether it holds and watches nothing any more.
+    /// Takes a few steps for a closed connection. Returns whether it holds and watches nothing.
     fn process_disconnect(&mut self, key: Key<Conn>, now: Time) -> bool {
         for _ in 0..DISCONNECT_STEPS_PER_CLIENT.min(self.disconnect_steps_left) {
             let client = self.queue.client(key.paired());

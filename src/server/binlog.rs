@@ -1,5 +1,5 @@
-//! The server and its log: asking before a change, telling after it, and what follows when the
-//! turn's records are written, or are not. Without a log, all of it is nothing.
+//! The server's side of the binlog: a permit before each change, a record after it, and the effects
+//! of a commit that succeeds or fails. Without a binlog, all of it does nothing.
 
 use std::io;
 
@@ -15,7 +15,7 @@ use crate::{
     wal::{self, CommitOutcome, Jobs, Restored, Unavailable, Wal},
 };
 
-/// Leave to change a job, spent by telling the binlog of the change; without a binlog, just leave.
+/// Leave to change a job, consumed by recording the change. Without a binlog it is always granted.
 #[must_use = "a change that the binlog is not told of does not outlast a restart"]
 #[derive(Debug)]
 pub(super) struct Permit(Option<wal::Permit>);
@@ -25,7 +25,7 @@ fn permit(result: Result<wal::Permit, Unavailable>) -> Result<Permit, Unavailabl
 }
 
 impl Server {
-    /// Makes a server that goes on with the jobs of a log.
+    /// Makes a server with the jobs of a binlog. It hands out none while the binlog is not sound.
     pub fn with_wal(
         identity: Identity,
         settings: Settings,
@@ -36,12 +36,12 @@ impl Server {
         if !wal.is_sound() {
             restored.queue.freeze();
         }
-        // What the log has brought stays, whatever the ceiling is now.
+        // Restored jobs stay, even if they exceed the memory limit.
         Self::with(identity, settings, restored, Some(wal), now)
     }
 
-    /// Ends the doings of a turn: call it before replies leave. They may leave after it, except
-    /// those that it has taken back because what they say could not be made sure of.
+    /// Writes the turn's records; call it before any reply is sent. If that fails, drops the unsent
+    /// replies of each connection in `awaiting_commit` and closes it.
     pub fn commit(&mut self, now: Time) {
         let Some(wal) = &mut self.wal else { return };
         match wal.commit(Jobs { queue: &self.queue, bodies: &self.bodies }, now) {
@@ -60,7 +60,7 @@ impl Server {
         }
     }
 
-    /// The daemon ends in order: call it after the last commit.
+    /// Syncs the binlog, unless it is never synced. Call it after the last commit.
     pub fn end(&mut self) -> io::Result<()> {
         self.wal.as_mut().map_or(Ok(()), Wal::end)
     }
@@ -70,21 +70,21 @@ impl Server {
         self.wal.is_some()
     }
 
-    /// Tells the log how the calendar is set.
+    /// Tells the binlog what time the wall clock shows.
     pub fn set_calendar(&mut self, calendar: Calendar) {
         if let Some(wal) = &mut self.wal {
             wal.set_calendar(calendar);
         }
     }
 
-    /// Goes on with what a wall clock that has been set has brought, for so many jobs.
+    /// Adjusts up to `jobs` restored jobs if the wall clock has been set: see [`Wal::shift_dates`].
     pub(super) fn shift_dates(&mut self, jobs: u32, now: Time) {
         if let Some(wal) = &mut self.wal {
             wal.shift_dates(&mut self.queue, jobs as usize, now);
         }
     }
 
-    /// The binlog, to look at.
+    /// The binlog, read-only.
     pub fn wal(&self) -> Option<&Wal> {
         self.wal.as_ref()
     }
@@ -99,7 +99,7 @@ impl Server {
         }
     }
 
-    /// Permits a new job of the client, with a body of `size` bytes.
+    /// Permits a `put` of the connection, with a body of `size` bytes.
     pub(super) fn permit_put(
         &mut self,
         key: Key<Conn>,
@@ -119,7 +119,7 @@ impl Server {
         self.wal.as_mut().map_or(Ok(Permit(None)), |wal| permit(wal.permit_update(now)))
     }
 
-    /// Permits a change of a job that must not be refused because the disk is full.
+    /// Permits a change that must succeed even if the disk is full.
     pub(super) fn permit_deferrable_update(&self) -> Result<Permit, Unavailable> {
         self.wal.as_ref().map_or(Ok(Permit(None)), |wal| permit(wal.permit_deferrable_update()))
     }
@@ -129,28 +129,28 @@ impl Server {
         self.wal.as_mut().map_or(Ok(Permit(None)), |wal| permit(wal.permit_delete(now)))
     }
 
-    /// A job has been put.
+    /// Records a `put`.
     pub(super) fn record_put(&mut self, permit: Permit, job: Key<Job>) {
         if let (Some(wal), Some(permit)) = (&mut self.wal, permit.0) {
             wal.put(permit, Jobs { queue: &self.queue, bodies: &self.bodies }, job);
         }
     }
 
-    /// A job has changed in a way that a restart must know of.
+    /// Records a change that a restart must preserve.
     pub(super) fn record_change(&mut self, permit: Permit, job: Key<Job>, now: Time) {
         if let (Some(wal), Some(permit)) = (&mut self.wal, permit.0) {
             wal.update(permit, &self.queue, job, now);
         }
     }
 
-    /// A job is about to be deleted.
+    /// Records a delete. Call it before the job is removed.
     pub(super) fn record_delete(&mut self, permit: Permit, job: Key<Job>) {
         if let (Some(wal), Some(permit)) = (&mut self.wal, permit.0) {
             wal.delete(permit, &self.queue, job);
         }
     }
 
-    /// A reply that says that a change is made: it must not leave unless that is in the log.
+    /// Sends a reply that confirms a change. It is not sent before the change is in the binlog.
     pub(super) fn acknowledge(&mut self, key: Key<Conn>, reply: Reply<'_>) {
         self.reply(key, reply);
         if self.wal.is_some() && self.awaiting_commit.last() != Some(&key) {
@@ -158,13 +158,12 @@ impl Server {
         }
     }
 
-    /// What `stats` tells of the log.
+    /// What `stats` reports of the binlog.
     pub(super) fn binlog_counts(&self) -> wal::Counts {
         self.wal.as_ref().map(Wal::counts).unwrap_or_default()
     }
 
-    /// Ends a connection without its replies: it must find out for itself what has become of its
-    /// commands.
+    /// Closes a connection without its replies: whether its changes took effect is unknown.
     fn abort(&mut self, key: Key<Conn>) {
         self.detach_kicks(key);
         self.queue.stop_waiting(key.paired());
@@ -173,7 +172,7 @@ impl Server {
     }
 }
 
-/// What the client is told where a change is refused.
+/// The error reply if the binlog cannot take a change.
 pub(super) fn error_reply(error: Unavailable) -> ErrorReply {
     match error {
         Unavailable::Full => ErrorReply::OutOfMemory,

@@ -14,22 +14,22 @@ use crate::{
     queue::{Job, State, Tube},
 };
 
-/// What obeying comes to: an error is the reply that says why it was not done.
+/// The result of a command. An error is the reply that says why the command was not executed.
 type Answer = Result<(), Reply<'static>>;
 
 const NOT_FOUND: Reply<'static> = Reply::NotFound;
 const INTERNAL_ERROR: Reply<'static> = Reply::Error(ErrorReply::InternalError);
 
-/// A list of more bytes than this is not sent where memory is scarce.
+/// The longest list of tubes, in bytes, that is sent even if memory is scarce.
 const SMALL_LIST_MAX_BYTES: usize = 4096;
 
-/// Where there is no memory.
+/// The error reply if there is no memory.
 fn no_memory(error: OutOfMemory) -> Reply<'static> {
     Reply::Error(out_of_memory(error))
 }
 
 impl Server {
-    /// Obeys one line. `rest` is what has arrived behind it: the body of a `put` may be there.
+    /// Executes one line. `rest`, the input behind it, may begin with the body of a `put`.
     pub(super) fn dispatch(&mut self, key: Key<Conn>, line: &[u8], rest: &mut &[u8], now: Time) {
         trace!("{key:?} > {}", line.escape_ascii());
         let now = self.instant(now);
@@ -63,8 +63,8 @@ impl Server {
         self.reply(key, Reply::Error(reply));
     }
 
-    /// Obeys a command. Fails with the answer where it cannot be: what it names is not there, or
-    /// not this client's to command, or the log cannot take the change.
+    /// Executes a command. Fails with the reply if it cannot: the job or tube does not exist, the
+    /// client may not do this, or memory or the binlog does not allow it.
     fn execute(
         &mut self,
         key: Key<Conn>,
@@ -148,7 +148,7 @@ impl Server {
         Ok(())
     }
 
-    /// Answers with a job or with what forbids waiting for one; otherwise the client waits.
+    /// Answers with a job or with `DEADLINE_SOON` or `TIMED_OUT`; otherwise the client waits.
     fn reserve(&mut self, key: Key<Conn>, timeout: Option<u32>, now: Time) -> Answer {
         let client = key.paired();
         self.charge(self.queue.tubes_to_scan(client));
@@ -197,8 +197,7 @@ impl Server {
         Ok(())
     }
 
-    /// Without a delay it is done even where the log has no room for it: a worker that gives a
-    /// job back must be rid of it.
+    /// Without a delay it succeeds even if the disk is full: a worker must be able to return a job.
     fn release(&mut self, key: Key<Conn>, id: u64, pri: u32, delay: u32, now: Time) -> Answer {
         let job = self.queue.reserved_by(key.paired(), id).ok_or(NOT_FOUND)?;
         self.queue
@@ -246,7 +245,7 @@ impl Server {
     }
 
     fn send_document(&mut self, key: Key<Conn>, document: &[u8]) {
-        // Written name by name and number by number: `stats` takes as long as ten other commands.
+        // It was formatted value by value: `stats` takes as long as ten other commands.
         self.charge(document.len() / 2);
         self.conns[key].output.reply(Reply::Ok(document), self.bodies.budget_mut());
         self.mark_dirty(key);
@@ -271,7 +270,7 @@ impl Server {
         Ok(())
     }
 
-    /// Fails where there is no memory for a list of tubes.
+    /// Makes sure of the memory for a list of tubes. Fails if there is none.
     fn ensure_memory_to_list(&mut self, list: List) -> Answer {
         self.charge(list.size() / 2);
         let need = if list.size() > SMALL_LIST_MAX_BYTES { Need::Storage } else { Need::Essential };

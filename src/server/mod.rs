@@ -1,21 +1,21 @@
 //! The daemon without its sockets: bytes and the present in, bytes and the next deadline out.
 //!
-//! The only place where all parts meet. The event loop calls it in turns:
+//! This is the only place where all parts meet. The event loop calls it in turns:
 //!
-//! - bring the world in: [`Server::open`], [`Server::feed`], [`Server::half_close`],
-//!   [`Server::end_of_input`], [`Server::close`], [`Server::drain`], [`Server::tick`];
-//! - [`Server::commit`] makes sure of what was done, in the log;
-//! - hand out: [`Server::next_dirty`] names the connections whose output or appetite changed,
-//!   [`Server::output`] what to send, [`Server::next_deadline`] when to come back;
-//! - and [`Server::reclaim`] ends the turn: keys of closed connections may be reused.
+//! - input: [`Server::open`], [`Server::feed`], [`Server::half_close`], [`Server::end_of_input`],
+//!   [`Server::close`], [`Server::drain`], [`Server::tick`];
+//! - [`Server::commit`] writes the turn's changes to the binlog;
+//! - output: [`Server::next_dirty`] names connections with changed output or input state,
+//!   [`Server::output`] the bytes to send, [`Server::next_deadline`] the time of the next call;
+//! - [`Server::reclaim`] ends the turn: keys of closed connections may be reused.
 //!
-//! Work that one event makes large (a long `kick`, many jobs due at once, closing with many
-//! reserved jobs or watched tubes) is done in slices of [`JOBS_PER_SLICE`] steps a turn; until its
-//! slice comes, a job is in its old state for everybody, and so is a tube.
+//! One event can cause large work: a long `kick`, many jobs due at once, a client that disconnects
+//! with many reserved jobs or watched tubes. It is done in slices of [`JOBS_PER_SLICE`] steps a
+//! turn. A job or tube keeps its old state for all clients until its slice comes.
 //!
 //! Time is strictly increasing here: each command takes one nanosecond more than the one before,
-//! also where many of them share a turn. So equal delays keep their order, and a reservation
-//! looked at at once has less than its whole time left, as in the original.
+//! even within a turn. So equal delays keep their order. A job just reserved has less than its
+//! whole TTR left, as in the original.
 
 mod background;
 mod binlog;
@@ -39,47 +39,46 @@ use crate::{
     wal::{Jobs, Restored, Wal},
 };
 
-/// How many jobs one kind of large work moves in a turn, and how many alarms of one kind are
-/// heeded: or, of alarms, twice as many as commands were obeyed since the last tick. A command
-/// sets at most one alarm, so a flood of them cannot fall behind without end.
+/// How many jobs one kind of large work moves in a turn. A tick handles as many timers of each
+/// kind, or twice the number of commands since the last tick, if that is more. A command sets at
+/// most one timer, so timers cannot fall behind without end.
 pub const JOBS_PER_SLICE: u32 = 1000;
 
-/// How many commands of one connection are obeyed, at most, before others get their share of the
+/// How many commands of one connection are executed at most before others get their share of the
 /// turn.
 pub const COMMANDS_PER_CONNECTION: u32 = 512;
 
-/// How many commands a turn obeys, over all connections, give or take the share of one: a
-/// millisecond or two of them, for the others wait meanwhile.
+/// How many commands a turn executes over all connections; the share of one connection may exceed
+/// it. They take a millisecond or two, which all other clients wait.
 pub const COMMANDS_PER_TURN: u32 = 1024;
 
-/// How many jobs or tubes a departed client gives up before another one's turn comes.
+/// How many jobs a closed connection returns, or tubes it leaves, before the next one is processed.
 const DISCONNECT_STEPS_PER_CLIENT: u32 = 100;
 
-/// How many pieces of memory a turn gives back to the system: each takes some tens of
-/// microseconds.
+/// How many pieces of memory a turn releases to the system. Each takes some tens of microseconds.
 const RELEASES_PER_TURN: u32 = 16;
 
-/// How many steps of a walk through tubes or clients count as much as a command.
+/// How many steps of a walk through tubes or clients count as one command.
 const STEPS_PER_COMMAND: u32 = 64;
 
-/// What one step may take, in bytes, beside what is tried for it alone: replies to two clients, the
-/// buffers of which may have to move.
+/// How many bytes one step may allocate, beside what is checked for it alone: replies to two
+/// clients, whose buffers may have to move.
 const STEP_BYTES_MAX: usize = 128 * 1024;
 
-/// How long it is until what there was no memory for is tried again.
+/// How long to wait before work is retried for which there was no memory.
 pub const SHORTAGE_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// How many bytes of an HTTP request the log shows.
+/// How many bytes of an HTTP request a log line shows.
 const HTTP_LOGGED_BYTES: usize = 20;
 
-/// What `stats` tells of the process and its machine.
+/// What `stats` reports of the process and its machine.
 #[derive(Debug, Clone)]
 pub struct Identity {
     /// The process id.
     pub pid: u32,
     /// The daemon's version.
     pub version: String,
-    /// Sixteen random hexadecimal digits that tell one run from another.
+    /// Sixteen random hexadecimal digits that distinguish this run from others.
     pub id: String,
     /// The machine's name.
     pub hostname: String,
@@ -87,7 +86,7 @@ pub struct Identity {
     pub os: String,
     /// The processor's kind.
     pub platform: String,
-    /// Asks for the CPU time used so far.
+    /// Returns the CPU time used so far.
     pub rusage: fn() -> Rusage,
 }
 
@@ -100,86 +99,86 @@ pub struct Rusage {
     pub system: Duration,
 }
 
-/// What the flags decide for the core.
+/// The flags that the server needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// The largest job body in bytes: `-z`.
     pub job_size_limit: u32,
     /// The size of a binlog file in bytes: `-s`.
     pub binlog_size: u64,
-    /// How many bytes all bodies may hold, with [`crate::queue::JOB_OVERHEAD_BYTES`] for each:
-    /// those of jobs, those that arrive, and those that are on their way out.
+    /// The limit on the total size of bodies in bytes: those of jobs, uploads and unsent replies.
+    /// Each counts [`crate::queue::JOB_OVERHEAD_BYTES`] more.
     pub memory_limit: Option<u64>,
 }
 
-/// What the daemon can do for its clients; the worst that holds.
+/// What the daemon can do for its clients. If several apply, the first one here counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// A write or sync of the binlog has failed: changes are refused.
+    /// A write or sync of the binlog has failed: changes get an error reply.
     BinlogFailed,
-    /// The disk has no room for more of the binlog.
+    /// The disk has no space for more of the binlog.
     BinlogFull,
-    /// New jobs are refused because somebody wishes so.
+    /// The operator has told the daemon to drain: every `put` gets `DRAINING`.
     Draining,
-    /// All it can.
+    /// Everything works.
     Serving,
 }
 
-/// How a connection goes on after [`Server::feed`].
+/// Why [`Server::feed`] stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FeedResult {
-    /// What is left means nothing yet; it must come again with more behind it.
+    /// The unconsumed bytes are incomplete. They must be fed again with more behind them.
     More,
-    /// Its share of the turn is used up; what is left wants to come again next turn.
+    /// Its share of the turn is used up. The unconsumed bytes must be fed again next turn.
     Later,
-    /// It takes no input until it is noted.
+    /// The connection takes no input until [`Server::next_dirty`] names it.
     Paused,
-    /// There is no memory to go on with it; what is left wants to come again when there may be, at
-    /// the latest after [`SHORTAGE_RETRY_DELAY`].
+    /// There is no memory for the next step. The unconsumed bytes must be fed again when there may
+    /// be, at the latest after [`SHORTAGE_RETRY_DELAY`].
     Short,
 }
 
-/// The whole daemon but its sockets and clock.
+/// The whole daemon except its sockets and clock.
 #[derive(Debug)]
 pub struct Server {
     queue: Queue,
-    /// All bodies: of jobs, of uploads, of replies.
+    /// The bodies of jobs, uploads and unsent replies.
     bodies: Bodies,
     wal: Option<Wal>,
-    /// Connections with replies that must not leave before the next commit.
+    /// Connections with replies that must not be sent before the next commit.
     awaiting_commit: Vec<Key<Conn>>,
-    /// In step with the queue's clients: a connection and its client have the same index.
+    /// Parallel to the queue's clients: a connection and its client have the same index.
     conns: Arena<Conn>,
     identity: Identity,
     settings: Settings,
     commands: [u64; Verb::COUNT],
     is_draining: bool,
     started_at: Time,
-    /// The latest instant given to anything.
+    /// The latest instant used.
     latest: Time,
-    /// Commands obeyed since the last tick; one that takes long counts as several.
+    /// Commands executed since the last tick. A slow one counts as several.
     commands_this_turn: u32,
-    /// There was no memory for something that is due: it is tried again then.
+    /// Due work for which there was no memory is deferred until then.
     deferred_until: Option<Time>,
     shortage_retry_delay: Duration,
     kicks: VecDeque<LongKick>,
-    /// Jobs that kicks may still move this turn.
+    /// How many jobs kicks may still move this turn.
     kicks_left: u32,
-    /// Closed connections that still hold jobs, or watch tubes.
+    /// Closed connections that still hold jobs or watch tubes.
     disconnecting: VecDeque<Key<Conn>>,
-    /// Jobs that closed connections may still return this turn, or tubes they may leave.
+    /// How many jobs closed connections may still return this turn, or tubes they may leave.
     disconnect_steps_left: u32,
-    /// Connections whose output or appetite changed.
+    /// Connections whose output or input state changed.
     dirty: VecDeque<Key<Conn>>,
-    /// Closed connections that hold nothing any more.
+    /// Closed connections that hold no jobs and watch no tubes any more.
     reclaimable: Vec<Key<Conn>>,
-    /// Connections closed because they sent HTTP.
+    /// Counts connections closed because they sent HTTP.
     http_closed: Throttle,
 }
 
-/// The world comes in.
+/// Input.
 impl Server {
-    /// Makes a server without connections, jobs or log.
+    /// Makes a server without connections, jobs or binlog.
     pub fn new(identity: Identity, settings: Settings, now: Time) -> Self {
         Self::with(identity, settings, Restored::default(), None, now)
     }
@@ -218,8 +217,8 @@ impl Server {
         }
     }
 
-    /// Takes memory from somewhere else from now on, a step of so many bytes ahead; and tries again
-    /// after so long what there was none for.
+    /// Takes memory from `memory` from now on, probing `step` bytes ahead. Work for which there is
+    /// none is retried after `shortage_retry_delay`.
     pub fn set_memory(
         &mut self,
         memory: Box<dyn MemorySource>,
@@ -230,37 +229,36 @@ impl Server {
         self.shortage_retry_delay = shortage_retry_delay;
     }
 
-    /// Makes sure that [`Server::open`] finds memory. Fails where there is none. O(1), unless a
-    /// list must move.
+    /// Makes sure that [`Server::open`] finds memory. Fails if there is none. O(1), unless a list
+    /// must move.
     pub fn ensure_memory_to_open(&mut self) -> Result<(), OutOfMemory> {
         let budget = self.bodies.budget_mut();
         self.queue.ensure_memory_to_join(budget)?;
         self.conns.ensure_memory(Need::Connection, budget)?;
         let count = self.conns.len() + 1;
-        for line in [&mut self.dirty, &mut self.disconnecting] {
-            budget.grow_deque(Need::Connection, line, count)?;
+        for queue in [&mut self.dirty, &mut self.disconnecting] {
+            budget.grow_deque(Need::Connection, queue, count)?;
         }
         budget.grow_vec(Need::Connection, &mut self.reclaimable, count)
     }
 
-    /// The memory that there is.
+    /// The memory budget of the server and the event loop.
     pub fn budget_mut(&mut self) -> &mut MemoryBudget {
         self.bodies.budget_mut()
     }
 
-    /// The latest instant given to anything, a few nanoseconds after the one last told: what is due
-    /// by then is due. For the simulator.
+    /// The latest instant used, a few nanoseconds after the last `now` given. For the simulator:
+    /// what is due by then must be done.
     pub fn latest(&self) -> Time {
         self.latest
     }
 
-    /// Whether there is memory for a small step that something makes necessary.
+    /// Whether there is memory for a small step that cannot be avoided.
     pub fn has_memory_for_step(&mut self) -> bool {
         self.bodies.budget_mut().admits(Need::Essential, STEP_BYTES_MAX)
     }
 
-    /// Whether something was refused that [`Server::has_memory_for_step`] asks for, since the last
-    /// tick.
+    /// Whether memory for a small step was found lacking since the last tick. Tries nothing.
     pub fn lacks_memory(&self) -> bool {
         self.bodies.budget().was_refused(Need::Essential)
     }
@@ -273,9 +271,9 @@ impl Server {
         key
     }
 
-    /// Takes bytes that have arrived, does what they ask, and says how many it took; the rest
-    /// stays with the caller. Obeys at most `command_limit` commands, which is at most
-    /// [`COMMANDS_PER_CONNECTION`]; fewer if they take long.
+    /// Executes the commands in `bytes`, and returns how many bytes it consumed; the caller keeps
+    /// the rest. Stops after `command_limit` commands, or fewer slow ones. `command_limit` is at
+    /// most [`COMMANDS_PER_CONNECTION`].
     pub fn feed(
         &mut self,
         key: Key<Conn>,
@@ -286,7 +284,7 @@ impl Server {
         let mut rest = bytes;
         let mut feed_result = FeedResult::Later;
         let end = self.commands_this_turn.saturating_add(command_limit);
-        // Where memory is scarce, those who have read all their replies come first.
+        // If memory is scarce, clients that have read all their replies come first.
         let has_unsent = !self.conns[key].output.is_empty();
         let mut need = if has_unsent { Need::Reply } else { Need::Essential };
         while self.commands_this_turn < end {
@@ -309,7 +307,7 @@ impl Server {
                 Step::Body(put, body) => {
                     self.put(key, put, ArrivedBody::Collected(body), now);
                 }
-                Step::Reject(refused) => self.reply(key, Reply::Error(refused)),
+                Step::Reject(error) => self.reply(key, Reply::Error(error)),
                 Step::More => {
                     feed_result = FeedResult::More;
                     break;
@@ -323,8 +321,8 @@ impl Server {
         (bytes.len() - rest.len(), feed_result)
     }
 
-    /// The client will send nothing beyond what has arrived, and may have closed altogether. From
-    /// now on it gets no job that it waits for; [`Server::half_close`] tells it so.
+    /// Handles the end of a client's sending side, which may be a full close. A `reserve` that
+    /// waits gets no job; [`Server::half_close`] answers it.
     pub fn hang_up(&mut self, key: Key<Conn>) {
         self.conns[key].is_half_closed = true;
         if self.queue.client(key.paired()).is_waiting() {
@@ -333,14 +331,13 @@ impl Server {
         }
     }
 
-    /// Whether [`Server::hang_up`] was called for it.
+    /// Whether [`Server::hang_up`] was called for the connection.
     pub fn has_hung_up(&self, key: Key<Conn>) -> bool {
         self.conns[key].is_half_closed
     }
 
-    /// The client will send nothing beyond what has arrived. One that waits for a job is told
-    /// that its time is up, for it may have closed altogether; what it sent before is still
-    /// obeyed.
+    /// Calls [`Server::hang_up`], and answers a waiting `reserve` with `TIMED_OUT`. Commands that
+    /// the client sent before are still executed.
     pub fn half_close(&mut self, key: Key<Conn>) {
         self.hang_up(key);
         if self.conns[key].has_wait_ended() {
@@ -348,14 +345,14 @@ impl Server {
         }
     }
 
-    /// All that the client ever sent has been fed; the connection ends when its replies are sent.
+    /// Closes the connection once its replies are sent. All input must have been fed.
     pub fn end_of_input(&mut self, key: Key<Conn>) {
         self.conns[key].close(&mut self.bodies);
         self.mark_dirty(key);
     }
 
-    /// The connection is gone. Jobs it held return to their tubes, and it leaves those it watched:
-    /// a first slice at once.
+    /// Handles a connection whose socket is closed. Its jobs return to their tubes, and it leaves
+    /// the tubes it watches: a first slice at once, the rest in later turns.
     pub fn close(&mut self, key: Key<Conn>, now: Time) {
         self.detach_kicks(key);
         self.conns[key].forget(&mut self.bodies);
@@ -365,17 +362,17 @@ impl Server {
         self.process_disconnects(now);
     }
 
-    /// From now on every `put` is refused.
+    /// Answers every `put` with `DRAINING` from now on.
     pub fn drain(&mut self) {
         self.is_draining = true;
     }
 
-    /// From now on jobs are taken again.
+    /// Accepts jobs again.
     pub fn end_drain(&mut self) {
         self.is_draining = false;
     }
 
-    /// Does what is due at `now`, then the next slices of what is large.
+    /// Does what is due at `now`, then the next slices of large work.
     pub fn tick(&mut self, now: Time) {
         let now = self.instant(now);
         self.bodies.budget_mut().forget_refusals();
@@ -385,7 +382,7 @@ impl Server {
         self.disconnect_steps_left = JOBS_PER_SLICE;
         self.process_disconnects(now);
         self.kicks_left = JOBS_PER_SLICE;
-        // One that is not done lines up behind the others, so each gets its turn.
+        // An unfinished kick goes to the end of the queue, so that each kick gets its turn.
         while self.kicks_left > 0 {
             let Some(long) = self.kicks.pop_front() else { break };
             self.kick(long, now);
@@ -398,46 +395,46 @@ impl Server {
     }
 }
 
-/// The server answers.
+/// Output.
 impl Server {
-    /// Whether this turn has obeyed as many commands as it should.
+    /// Whether this turn has executed [`COMMANDS_PER_TURN`] commands.
     pub fn is_turn_over(&self) -> bool {
         self.commands_this_turn >= COMMANDS_PER_TURN
     }
 
-    /// How many bytes wait to be sent.
+    /// How many bytes of output are not sent yet.
     pub fn unsent(&self, key: Key<Conn>) -> usize {
         self.conns[key].output.len()
     }
 
-    /// The first bytes to send, as slices for one `writev`, and how many of these there are.
+    /// The first bytes to send, as slices for one `writev`, and the number of slices in use.
     pub fn output(&self, key: Key<Conn>) -> ([IoSlice<'_>; SLICES], usize) {
         self.conns[key].output.slices(&self.bodies)
     }
 
-    /// So many bytes of the output have been sent.
+    /// Removes `count` bytes from the output, because they have been sent.
     pub fn sent(&mut self, key: Key<Conn>, count: usize) {
         self.conns[key].output.sent(count, &mut self.bodies);
     }
 
-    /// Whether [`Server::feed`] would look at bytes now.
+    /// Whether [`Server::feed`] would take input now.
     pub fn takes_input(&self, key: Key<Conn>) -> bool {
         self.conns[key].takes_input()
     }
 
-    /// Whether nothing is left to do for the connection but closing its socket.
+    /// Whether nothing is left to do for the connection except closing its socket.
     pub fn is_finished(&self, key: Key<Conn>) -> bool {
         self.conns[key].is_finished()
     }
 
-    /// The next connection whose output or appetite changed since it was last named here.
+    /// Returns the next connection whose output or input state changed since it was last returned.
     pub fn next_dirty(&mut self) -> Option<Key<Conn>> {
         let key = self.dirty.pop_front()?;
         self.conns[key].is_dirty = false;
         Some(key)
     }
 
-    /// When [`Server::tick`] or [`Server::commit`] has something to do: in the past where it has
+    /// When [`Server::tick`] or [`Server::commit`] has work to do; in the past if there is some
     /// now.
     pub fn next_deadline(&self) -> Option<Time> {
         let has_releasable = self.queue.has_releasable()
@@ -447,16 +444,16 @@ impl Server {
         if has_releasable {
             return Some(Time::AT_ONCE);
         }
-        let log = self.wal.as_ref().and_then(Wal::next_deadline);
+        let binlog = self.wal.as_ref().and_then(Wal::next_deadline);
         let has_work = !self.kicks.is_empty() || !self.disconnecting.is_empty();
         let work = has_work.then(Time::default);
         let due = [self.queue.next_deadline(), work].into_iter().flatten().min();
         let due = due.map(|at| at.max(self.deferred_until.unwrap_or_default()));
-        [due, log].into_iter().flatten().min()
+        [due, binlog].into_iter().flatten().min()
     }
 
-    /// Ends a turn: the keys of connections that are gone may be used again. The event loop must
-    /// have taken all notes and dropped all copies of those keys.
+    /// Ends a turn: keys of closed connections may be reused. Before this, the event loop must
+    /// empty [`Server::next_dirty`] and drop all copies of those keys.
     pub fn reclaim(&mut self) {
         assert!(self.dirty.is_empty(), "a note may name a connection that is gone");
         for key in self.reclaimable.drain(..) {
@@ -465,27 +462,28 @@ impl Server {
         }
     }
 
-    /// Whether every `put` is refused.
+    /// Whether every `put` gets `DRAINING`.
     pub fn is_draining(&self) -> bool {
         self.is_draining
     }
 
-    /// The bodies, to look at.
+    /// The bodies, read-only.
     pub fn bodies(&self) -> &Bodies {
         &self.bodies
     }
 
-    /// The jobs and their bodies, to look at.
+    /// The jobs and their bodies, read-only.
     pub fn jobs(&self) -> Jobs<'_> {
         Jobs { queue: &self.queue, bodies: &self.bodies }
     }
 
-    /// The queue, to look at.
+    /// The queue, read-only.
     pub fn queue(&self) -> &Queue {
         &self.queue
     }
 
-    /// Walks everything but the log and panics where something does not hold. O(all): for tests.
+    /// Checks all invariants except those of the binlog, and panics if one does not hold. O(all):
+    /// for tests.
     pub fn check(&self) {
         self.queue.check();
         let handles: usize = self.conns.iter().map(|(_, conn)| conn.handles()).sum();
@@ -497,15 +495,17 @@ impl Server {
     }
 }
 
-/// Steps behind the verbs.
+/// Steps that several commands share.
 impl Server {
-    /// The present for one command: `now`, or one nanosecond after the command before.
+    /// Returns the time for one command: `now`, or one nanosecond after the last instant used if
+    /// that is later.
     fn instant(&mut self, now: Time) -> Time {
         self.latest = now.max(self.latest.next());
         self.latest
     }
 
-    /// Whether there is memory for the next step of what is due, or large; if not, all of it waits.
+    /// Whether there is memory for the next step of due or large work. If not, all such work is
+    /// deferred.
     fn may_step(&mut self, now: Time) -> bool {
         let has_memory = self.has_memory_for_step();
         if !has_memory {
@@ -514,7 +514,7 @@ impl Server {
         has_memory
     }
 
-    /// Counts a walk of so many steps as the commands that would take as long.
+    /// Counts a walk of `steps` steps as the commands that take as long.
     fn charge(&mut self, steps: usize) {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         self.commands_this_turn = self.commands_this_turn.saturating_add(steps / STEPS_PER_COMMAND);
@@ -527,7 +527,7 @@ impl Server {
         }
     }
 
-    /// Sends a client the job that it has waited for.
+    /// Sends a job to a client that waits for one.
     fn deliver(&mut self, (client, job): (Key<Client>, Key<Job>)) {
         self.conns[client.paired()].resume();
         self.send_reserved(client.paired(), job);
@@ -549,7 +549,7 @@ impl Server {
         self.mark_dirty(key);
     }
 
-    /// Tells a client that it need not wait any longer.
+    /// Answers a waiting client, which then waits no longer.
     fn answer_waiting(&mut self, client: Key<Client>, reply: Reply<'_>) {
         self.conns[client.paired()].resume();
         self.reply(client.paired(), reply);
@@ -569,7 +569,7 @@ impl Server {
     }
 }
 
-/// What a client is told where there is no memory.
+/// The error reply if there is no memory.
 fn out_of_memory(_: OutOfMemory) -> ErrorReply {
     ErrorReply::OutOfMemory
 }

@@ -1,4 +1,4 @@
-//! A job comes in: its header, its body, and the one decision whether it is admitted.
+//! Adding a job: its header, its body, and the one decision whether it is admitted.
 
 use super::{Server, binlog::Permit, out_of_memory};
 use crate::{
@@ -10,17 +10,17 @@ use crate::{
     queue::Put,
 };
 
-/// A body that has arrived to its end, with its CR LF.
+/// A body that has arrived completely, with its CR LF.
 pub(super) enum ArrivedBody<'a> {
-    /// In one piece with its command; not stored yet.
+    /// In one piece with its command. Not stored yet.
     Whole(&'a [u8]),
-    /// In several pieces, which were stored as they came.
+    /// In several pieces, stored as they arrived.
     Collected(Body),
 }
 
 impl Server {
-    /// Reads the header of a `put`; `rest` is what has arrived behind it. The id is taken here, so
-    /// a body that fails leaves a gap.
+    /// Handles the header of a `put`. `rest` holds the input behind it. The id is taken here, so a
+    /// failed body leaves a gap.
     pub(super) fn put_header(
         &mut self,
         key: Key<Conn>,
@@ -38,7 +38,7 @@ impl Server {
         }
     }
 
-    /// Adds the job whose body has arrived, or answers why not.
+    /// Adds the job whose body has arrived, or sends the error reply.
     pub(super) fn put(
         &mut self,
         key: Key<Conn>,
@@ -58,15 +58,15 @@ impl Server {
                 self.bodies.store(bytes).map(|body| (permit, body)).map_err(out_of_memory)
             }
             (Ok(permit), ArrivedBody::Collected(body)) => Ok((permit, body)),
-            (Err(refused), ArrivedBody::Whole(_)) => Err(refused),
-            (Err(refused), ArrivedBody::Collected(body)) => {
+            (Err(error), ArrivedBody::Whole(_)) => Err(error),
+            (Err(error), ArrivedBody::Collected(body)) => {
                 self.bodies.remove(body);
-                Err(refused)
+                Err(error)
             }
         };
         let (permit, body) = match admitted {
             Ok(admitted) => admitted,
-            Err(refused) => return self.reply(key, Reply::Error(refused)),
+            Err(error) => return self.reply(key, Reply::Error(error)),
         };
         let put = Put { id, pri, delay, ttr, created_at: received_at };
         let job = self.queue.put(key.paired(), put, body, now);
@@ -76,9 +76,9 @@ impl Server {
         self.hand_out(tube, now);
     }
 
-    /// Decides whether a job comes in, with a body of `size` bytes: its end is right, jobs are
-    /// taken, and there is memory for the queue's part and space in the binlog. Memory for a body
-    /// that is not stored yet is the caller's matter.
+    /// Decides whether a job is admitted, with a body of `size` bytes. It must end in CR LF, the
+    /// daemon must not drain, and the queue must have memory and the binlog space. The caller
+    /// allocates memory for a body that is not stored yet.
     fn admit(
         &mut self,
         key: Key<Conn>,

@@ -1,4 +1,4 @@
-//! What `stats`, `stats-job` and `stats-tube` tell, as YAML.
+//! The bodies of the replies to `stats`, `stats-job` and `stats-tube`, as YAML.
 
 use super::Server;
 use crate::{
@@ -12,7 +12,7 @@ impl Server {
     pub(super) fn stats(&self, now: Time) -> Vec<u8> {
         let counts = self.queue.counts();
         let rusage = (self.identity.rusage)();
-        let log = self.binlog_counts();
+        let binlog = self.binlog_counts();
         ServerStats {
             current_jobs_urgent: counts.urgent,
             current_jobs_ready: counts.ready,
@@ -34,10 +34,10 @@ impl Server {
             rusage_utime: rusage.user,
             rusage_stime: rusage.system,
             uptime: self.started_at.seconds_until(now),
-            binlog_oldest_index: log.oldest,
-            binlog_current_index: log.current,
-            binlog_records_migrated: log.migrated,
-            binlog_records_written: log.written,
+            binlog_oldest_index: binlog.oldest,
+            binlog_current_index: binlog.current,
+            binlog_records_migrated: binlog.migrated,
+            binlog_records_written: binlog.written,
             binlog_max_size: self.settings.binlog_size,
             draining: self.is_draining,
             id: &self.identity.id,
@@ -49,7 +49,7 @@ impl Server {
     }
 
     pub(super) fn stats_job(&self, job: Key<Job>, now: Time) -> Vec<u8> {
-        let file = self.wal().map_or(0, |log| log.segment_of(job));
+        let file = self.wal().map_or(0, |wal| wal.segment_of(job));
         let Job { record, tube, .. } = self.queue.job(job);
         let time_left = match record.state {
             State::Reserved(_) | State::Delayed => now.seconds_until(record.deadline_at),

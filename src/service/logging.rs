@@ -1,7 +1,7 @@
-//! Log lines on standard error, in the form that whoever reads them expects.
+//! Log lines on standard error.
 //!
-//! The journal of systemd gets a priority in front of each line and keeps the time itself;
-//! everybody else gets the time, in UTC. Warnings and errors say that they are some.
+//! The systemd journal gets a priority before each line and adds the time itself. Everything else
+//! gets the time in UTC, and the words "error" or "warning" if the line is one.
 
 use std::{
     env,
@@ -13,7 +13,7 @@ use log::{Level, LevelFilter};
 
 use crate::{clock::Time, sys};
 
-/// How long it is, at least, from one line about what clients do to the next.
+/// The least time between two log lines about the same thing that clients do.
 const THROTTLE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How lines are written.
@@ -25,7 +25,8 @@ enum Form {
     Dated,
 }
 
-/// Begins to log: what an operator wants to know; connections with one `-V`, commands with more.
+/// Starts to log: information for the operator, also connections at `verbosity` 1, and commands
+/// from 2 on.
 pub fn start(verbosity: usize) {
     let level = match verbosity {
         0 => LevelFilter::Info,
@@ -45,8 +46,8 @@ pub fn start(verbosity: usize) {
         .init();
 }
 
-/// The journal says of which stream it reads by its device and inode, so that a process whose
-/// standard error has been sent elsewhere finds out.
+/// The journal names its stream by device and inode in `JOURNAL_STREAM`. They differ from those of
+/// standard error if that has been redirected.
 fn form() -> Form {
     let journal = env::var("JOURNAL_STREAM").ok();
     let is_journal =
@@ -78,24 +79,23 @@ fn dated(nanoseconds: u64, level: Level) -> String {
     )
 }
 
-/// Something that any client can do as often as it likes, and that is told all the same: seldom
-/// enough that no log is filled by it.
+/// Limits the log lines about an event that any client can cause as often as it likes.
 #[derive(Debug, Default)]
 pub struct Throttle {
-    /// How often it has been since it was told.
+    /// How many events there were since the last log line.
     count: u64,
-    /// It is not told before.
-    from: Time,
+    /// No line is logged before this instant.
+    silent_until: Time,
 }
 
 impl Throttle {
-    /// It has been once more. How often since it was last told, if it is time to tell it again.
+    /// Counts one more event. Returns the events since the last log line if it is time for another.
     pub fn pass(&mut self, now: Time) -> Option<u64> {
         self.count += 1;
-        if now < self.from {
+        if now < self.silent_until {
             return None;
         }
-        self.from = now + THROTTLE_INTERVAL;
+        self.silent_until = now + THROTTLE_INTERVAL;
         Some(std::mem::take(&mut self.count))
     }
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_often_is_told_seldom_and_counted() {
+    fn frequent_events_are_counted_and_logged_rarely() {
         let (mut throttle, start) = (Throttle::default(), Time::from_nanoseconds(7));
         assert_eq!(throttle.pass(start), Some(1));
         for _ in 0..1000 {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_are_those_of_the_utc_calendar() {
         let cases = [
             (0, "1970-01-01T00:00:00.000Z beanstalkd: "),
             (951_827_696_789_000_000, "2000-02-29T12:34:56.789Z beanstalkd: "),

@@ -1,4 +1,4 @@
-//! What a daemon owes its surroundings: log lines, the service manager's notices, the health check.
+//! The daemon's surroundings: log lines, messages to the service manager, the health check.
 
 pub mod logging;
 pub mod notify;

@@ -1,8 +1,8 @@
-//! A word to the service manager, as systemd wants it: datagrams of `KEY=value` lines to the
+//! Messages to the service manager, as systemd defines them: datagrams of `KEY=value` lines to the
 //! socket that `NOTIFY_SOCKET` names. Without that variable, nothing here does anything.
 //!
-//! The manager learns when jobs can be served, how far a long start is, what state the daemon is
-//! in, and, where it wants to, that the event loop still turns.
+//! The manager learns when jobs are served, how far a long start is, and what state the daemon is
+//! in. With a watchdog it also learns that the event loop still turns.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -15,14 +15,14 @@ use log::warn;
 
 use crate::clock::Time;
 
-/// How long a word may wait for a manager that does not listen, before jobs are served; after
-/// that it does not wait.
-const SHORTAGE_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// How long a message may block before jobs are served, if the manager does not read. After that no
+/// message blocks.
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a start may take from each word on how far it is.
+/// How much time a start asks for with each message on its progress.
 const EXTENSION: Duration = Duration::from_secs(60);
 
-/// The way to the service manager, if there is one.
+/// The connection to the service manager, if there is one.
 #[derive(Debug, Default)]
 pub struct Notifier(Option<Manager>);
 
@@ -31,11 +31,11 @@ struct Manager {
     socket: UnixDatagram,
     address: SocketAddr,
     watchdog: Option<Watchdog>,
-    /// What it was told last.
+    /// The status last sent.
     status: &'static str,
 }
 
-/// The manager wants a word from time to time, or takes the process for hung.
+/// The manager treats the process as hung unless it gets a message from time to time.
 #[derive(Debug)]
 struct Watchdog {
     every: Duration,
@@ -43,8 +43,8 @@ struct Watchdog {
 }
 
 impl Notifier {
-    /// Finds out from the environment whom to tell what. A watchdog that is meant for another
-    /// process than `pid` is no matter.
+    /// Reads the variables of the service manager. A watchdog for another process than `pid` is
+    /// ignored.
     pub fn new(variable: impl Fn(&str) -> Option<OsString>, pid: u32, now: Time) -> Self {
         let Some(name) = variable("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
             return Self(None);
@@ -56,7 +56,7 @@ impl Notifier {
         };
         let limit = number("WATCHDOG_USEC").filter(|&limit| is_ours && limit > 0);
         let watchdog = limit.map(|limit| {
-            // Two may be late or lost before the manager acts.
+            // Two messages may be late or lost before the manager acts.
             let every = Duration::from_micros(limit) / 3;
             Watchdog { every, next: now }
         });
@@ -72,14 +72,14 @@ impl Notifier {
         }
     }
 
-    /// The start takes long: how far it is, and that it should be given more time.
+    /// Reports the progress of a long start, and asks for more time.
     pub fn progress(&self, text: &str) {
         let Some(manager) = &self.0 else { return };
         let more = EXTENSION.as_micros();
         manager.send(&format!("STATUS={text}\nEXTEND_TIMEOUT_USEC={more}"));
     }
 
-    /// Jobs are served from now on. From here no word waits.
+    /// Reports that jobs are served. From now on no message blocks.
     pub fn ready(&mut self, status: &'static str) {
         let Some(manager) = &mut self.0 else { return };
         manager.status = status;
@@ -90,7 +90,7 @@ impl Notifier {
         }
     }
 
-    /// The state the daemon is in; told when it is another one than before.
+    /// Reports the daemon's state, if it has changed.
     pub fn status(&mut self, status: &'static str) {
         let Some(manager) = &mut self.0 else { return };
         if status != manager.status {
@@ -99,13 +99,13 @@ impl Notifier {
         }
     }
 
-    /// The daemon is about to end.
+    /// Reports that the daemon is about to end.
     pub fn stopping(&self) {
         let Some(manager) = &self.0 else { return };
         manager.send("STOPPING=1\nSTATUS=ending");
     }
 
-    /// Tells the watchdog that the loop turns, if it is time to.
+    /// Tells the watchdog that the event loop turns, if it is time to.
     pub fn feed_watchdog(&mut self, now: Time) {
         let Some(manager) = &mut self.0 else { return };
         let Some(watchdog) = &mut manager.watchdog else { return };
@@ -115,14 +115,14 @@ impl Notifier {
         }
     }
 
-    /// When the watchdog wants to be told next.
+    /// When the watchdog must be told next.
     pub fn next_deadline(&self) -> Option<Time> {
         Some(self.0.as_ref()?.watchdog.as_ref()?.next)
     }
 }
 
 impl Manager {
-    /// A word that is lost is no reason to stop serving.
+    /// Ignores errors: a lost message is no reason to stop serving.
     fn send(&self, lines: &str) {
         let _ = self.socket.send_to_addr(lines.as_bytes(), &self.address);
     }
@@ -135,7 +135,7 @@ fn open(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
         _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no UNIX socket")),
     };
     let socket = UnixDatagram::unbound()?;
-    socket.set_write_timeout(Some(SHORTAGE_RETRY_DELAY))?;
+    socket.set_write_timeout(Some(SEND_TIMEOUT))?;
     Ok((socket, address))
 }
 
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_watchdog_of_this_process_wakes_it() {
+    fn only_a_watchdog_of_this_process_has_a_deadline() {
         let now = Time::from_nanoseconds(1_000);
         let socket = ("NOTIFY_SOCKET", "/nobody/reads/this");
         let limit = ("WATCHDOG_USEC", "3000000");
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watchdog_is_told_three_times_within_its_limit() {
+    fn a_watchdog_is_fed_three_times_within_its_limit() {
         let variable = |key: &str| match key {
             "NOTIFY_SOCKET" => Some("@nobody-reads-this".into()),
             "WATCHDOG_USEC" => Some("3000000".into()),

@@ -1,5 +1,4 @@
-//! Asks a running daemon for a sign of life, for whoever has only this binary: a container without
-//! a shell, say.
+//! The health check of a running daemon, for a container without a shell, for example.
 
 use std::{
     io::{self, Read, Write},
@@ -11,27 +10,28 @@ use std::{
 
 use crate::{cli::Address, sys};
 
-/// How long all of it may take, finding the address included.
-const SHORTAGE_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// How long the check of one address may take, its resolution included.
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 const REQUEST: &[u8] = b"list-tube-used\r\n";
 const EXPECTED_REPLY: &[u8] = b"USING default\r\n";
 
-/// Whether a beanstalkd answers at each of the addresses; otherwise which does not, and why.
+/// Checks that a beanstalkd answers at each address. Fails with the first address that does not,
+/// and the reason.
 pub fn ping(addresses: &[Address]) -> Result<(), String> {
     addresses.iter().try_for_each(|address| {
         let failed = |error| format!("{address}: {error}");
-        within(SHORTAGE_RETRY_DELAY, address.clone()).map_err(failed)
+        within(PING_TIMEOUT, address.clone()).map_err(failed)
     })
 }
 
-/// The system may take minutes to give up a name or a connection: what waits for it is left
-/// behind, and ends with the process.
-fn within(patience: Duration, address: Address) -> io::Result<()> {
-    let (told, outcome) = mpsc::channel();
-    thread::Builder::new().spawn(move || told.send(ask(&address)))?;
-    let late = |_| Err(io::Error::new(io::ErrorKind::TimedOut, "no answer within 5 seconds"));
-    outcome.recv_timeout(patience).unwrap_or_else(late)
+/// The system may take minutes to give up a name or a connection, so a thread waits for it. After a
+/// timeout that thread ends with the process.
+fn within(timeout: Duration, address: Address) -> io::Result<()> {
+    let (sender, receiver) = mpsc::channel();
+    thread::Builder::new().spawn(move || sender.send(ask(&address)))?;
+    let timed_out = |_| Err(io::Error::new(io::ErrorKind::TimedOut, "no answer within 5 seconds"));
+    receiver.recv_timeout(timeout).unwrap_or_else(timed_out)
 }
 
 fn ask(address: &Address) -> io::Result<()> {

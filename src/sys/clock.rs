@@ -4,30 +4,30 @@ use std::mem::MaybeUninit;
 
 use super::check;
 
-/// The clock that counts on, also while the machine sleeps, and that nobody sets.
+/// A clock that cannot be set, and that also counts while the machine is suspended.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const CLOCK: libc::clockid_t = libc::CLOCK_BOOTTIME;
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
-/// Reads the monotonic clock, in nanoseconds since some moment before this process began.
+/// Reads the monotonic clock, in nanoseconds since an instant before this process began.
 pub fn monotonic_nanoseconds() -> u64 {
     nanoseconds(CLOCK)
 }
 
-/// Reads the clock on the wall, in nanoseconds since 1970.
+/// Reads the wall clock, in nanoseconds since 1970.
 pub fn wall_nanoseconds() -> u64 {
     nanoseconds(libc::CLOCK_REALTIME)
 }
 
-/// A moment as the calendar of UTC writes it: year, month, day, hour, minute, second.
+/// Converts seconds since 1970 to UTC: year, month, day, hour, minute, second.
 pub fn utc(seconds: u64) -> [i32; 6] {
     let seconds = libc::time_t::try_from(seconds).unwrap_or(0);
-    // SAFETY: a tm of zeros is valid: numbers, and a null pointer where it has one.
+    // SAFETY: a tm of zeros is valid: numbers and, on some systems, a null pointer.
     let mut date: libc::tm = unsafe { MaybeUninit::zeroed().assume_init() };
-    // SAFETY: both pointers are valid for the call. It fails for years beyond an int, and then
-    // leaves the date as it is.
+    // SAFETY: both pointers are valid for the call. It fails if the year does not fit an int, and
+    // then does not change the date.
     unsafe { libc::gmtime_r(&raw const seconds, &raw mut date) };
     let libc::tm { tm_year, tm_mon, tm_mday, tm_hour, tm_min, tm_sec, .. } = date;
     [1900 + tm_year, 1 + tm_mon, tm_mday, tm_hour, tm_min, tm_sec]

@@ -1,4 +1,4 @@
-//! Files: locks, holes, and space set aside.
+//! Files: locks, holes, and allocated disk space.
 
 use std::{
     ffi::{c_int, c_short},
@@ -9,8 +9,8 @@ use std::{
 
 use super::check;
 
-/// Takes the POSIX lock on a whole file for this process, which keeps it until it ends or closes
-/// any descriptor of that file. Fails at once where another process has it.
+/// Takes the POSIX lock on a whole file. This process holds it until it ends or closes any
+/// descriptor of that file. Fails at once if another process has the lock.
 pub fn lock_file(file: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: a flock of zeros is valid: from the start to the end of the file.
     let mut lock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -21,9 +21,9 @@ pub fn lock_file(file: &impl AsRawFd) -> io::Result<()> {
     check(result).map(drop)
 }
 
-/// The first offset of a file, from this one on, at which a byte may stand that is not zero; `None`
-/// if there are only zeros up to its end. A system or a file system that does not tell holes from
-/// data answers the offset itself.
+/// Returns the first offset from `offset` on at which a file may have a byte other than zero;
+/// `None` if only zeros follow. Returns `offset` itself if the system or the file system does not
+/// report holes.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
 pub fn next_data(file: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
     let Ok(from) = libc::off_t::try_from(offset) else { return Ok(None) };
@@ -40,19 +40,19 @@ pub fn next_data(file: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
     }
 }
 
-/// The same where holes cannot be asked for.
+/// Returns `offset`, because this system does not report holes.
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
 #[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
 pub fn next_data(_: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
     Ok(Some(offset))
 }
 
-/// What some file systems answer, though the number is the kernel's own.
+/// An error number that some file systems return, though it is internal to the kernel.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const ENOTSUPP: c_int = 524;
 
-/// Makes a file `size` bytes long and has the file system set their space aside. False if it does
-/// not offer that; then nothing has changed.
+/// Makes a file `size` bytes long, and allocates disk space for all of it. Returns false and
+/// changes nothing if the file system does not offer that.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub fn reserve_space(file: &impl AsRawFd, size: u64) -> io::Result<bool> {
     let size = libc::off_t::try_from(size).map_err(|_| io::ErrorKind::StorageFull)?;
@@ -75,7 +75,7 @@ pub fn reserve_space(file: &impl AsRawFd, size: u64) -> io::Result<bool> {
     }
 }
 
-/// The same where no system call does it without writing.
+/// Returns false, because no system call allocates disk space without writing.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 #[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
 pub fn reserve_space(_: &impl AsRawFd, _: u64) -> io::Result<bool> {

@@ -1,7 +1,7 @@
 //! Every call to libc that no safe library makes for us, and so every `unsafe` of the daemon.
 //!
-//! Each block holds one operation and says why it is sound. What comes out is safe: owned
-//! descriptors, plain numbers, `io::Error`. Nothing here knows what the daemon does with it.
+//! Each block holds one operation and says why it is sound. Callers get safe values: owned
+//! descriptors, plain numbers, `io::Error`. Nothing here knows what the daemon does with them.
 #![expect(unsafe_code, reason = "this is the one place for it")]
 
 mod clock;
@@ -28,7 +28,7 @@ pub use self::{
     },
 };
 
-/// Turns the system's -1 into the error it stands for.
+/// Turns the result -1 into the error that `errno` holds.
 fn check(result: c_int) -> io::Result<c_int> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

@@ -1,4 +1,4 @@
-//! The process: its user, its limits, what the system tells of it, and random bytes.
+//! The process: its user, its limits, its CPU time, the machine's names, and random bytes.
 
 use std::{
     ffi::{CString, c_char},
@@ -10,26 +10,26 @@ use std::{
 
 use super::check;
 
-/// Removes a variable from the environment. There must be no other thread yet.
+/// Removes a variable from the environment. No other thread may exist yet.
 pub fn forget_variable(name: &str) {
-    // SAFETY: the daemon has one thread, and this is called at its start, where nothing of C is
-    // reading the environment.
+    // SAFETY: the daemon has one thread, and calls this at its start, when no C code reads the
+    // environment.
     unsafe { std::env::remove_var(name) };
 }
 
-/// Why a user could not be taken on.
+/// Why the process cannot become a user.
 #[derive(Debug)]
 pub enum UserError {
     /// The user database could not be read.
     Lookup(io::Error),
-    /// It has no such user.
+    /// The database has no such user.
     Unknown,
-    /// The system did not allow the change; the operation and its error.
+    /// The system did not permit the change: the operation and its error.
     Denied(&'static str, io::Error),
 }
 
-/// Becomes `name` and its primary group, and lets go of all supplementary groups. A process that
-/// is that user already changes nothing.
+/// Becomes `name` and its primary group. Root drops all supplementary groups first. Without
+/// privileges this succeeds only for the user and group that the process already has.
 pub fn become_user(name: &str) -> Result<(), UserError> {
     let (uid, gid) = find_user(name)?;
     let denied = |operation| move |error| UserError::Denied(operation, error);
@@ -67,12 +67,12 @@ fn find_user(name: &str) -> Result<(libc::uid_t, libc::gid_t), UserError> {
     if code != 0 {
         return Err(UserError::Lookup(io::Error::from_raw_os_error(code)));
     }
-    // SAFETY: null where there is no such user; otherwise it points at `entry`, now filled.
+    // SAFETY: null if there is no such user; otherwise it points at `entry`, now filled.
     let entry = unsafe { found.as_ref() }.ok_or(UserError::Unknown)?;
     Ok((entry.pw_uid, entry.pw_gid))
 }
 
-/// Raises the limit on open descriptors as far as the process may, and answers what it is then.
+/// Raises the soft limit on open descriptors to the hard limit, and returns it.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is valid for one rlimit.
@@ -85,7 +85,7 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// What `uname` tells of the machine.
+/// What `uname` reports of the machine.
 #[derive(Debug, Clone)]
 pub struct Uname {
     /// The machine's name.
@@ -96,7 +96,7 @@ pub struct Uname {
     pub machine: String,
 }
 
-/// Asks the kernel about itself.
+/// Asks the kernel for its names.
 pub fn uname() -> io::Result<Uname> {
     let mut names = MaybeUninit::<libc::utsname>::uninit();
     // SAFETY: the pointer is valid for one utsname.
@@ -117,7 +117,7 @@ fn text(array: &[c_char]) -> String {
     String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
 }
 
-/// CPU time of this process: its own, and the kernel's for it.
+/// CPU time of this process: in user mode and in the kernel.
 pub fn cpu_time() -> (Duration, Duration) {
     let mut usage = MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: the pointer is valid for one rusage.
@@ -134,7 +134,7 @@ pub fn cpu_time() -> (Duration, Duration) {
     (duration(usage.ru_utime), duration(usage.ru_stime))
 }
 
-/// Eight bytes that no other run of the daemon has.
+/// Reads eight random bytes from the kernel, which distinguish this run from all others.
 pub fn random_bytes() -> io::Result<[u8; 8]> {
     let mut bytes = [0; 8];
     // SAFETY: the pointer is valid for the length given, which is within getentropy's 256.

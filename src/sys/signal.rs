@@ -1,4 +1,4 @@
-//! Signals, which a descriptor tells of.
+//! Signals, reported through a descriptor.
 
 use std::{
     ffi::{c_int, c_void},
@@ -14,36 +14,36 @@ use std::{
 
 use super::check;
 
-/// Takes on the descriptor of the pair's end that signals write to, for the life of the process.
-static WAKE: AtomicI32 = AtomicI32::new(-1);
+/// The end of the socket pair that signals write to, open as long as the process.
+static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
 
-/// Which signals have come since they were last taken, in the order in which each came last: the
-/// first in the lowest [`PLACE`].
+/// The signals that have arrived since they were last taken, packed in the order in which each
+/// arrived last. The first one is in the lowest [`SIGNAL_BITS`].
 static ARRIVED: AtomicI32 = AtomicI32::new(0);
 
-/// The bits of one signal's number: those of 1 to 31 fit.
-const PLACE: usize = 5;
+/// The bits of one packed signal: enough for numbers 1 to 31.
+const SIGNAL_BITS: usize = 5;
 
-/// How many different signals have a place.
-const PLACES: usize = 31 / PLACE;
+/// How many different signals can be packed.
+const SIGNALS_MAX: usize = 31 / SIGNAL_BITS;
 
-/// The numbers in a row of places, from the first on.
-fn numbers(mut row: c_int) -> impl Iterator<Item = c_int> {
+/// The signals in `packed`, from the first on.
+fn unpack(mut packed: c_int) -> impl Iterator<Item = c_int> {
     std::iter::from_fn(move || {
-        let first = row & ((1 << PLACE) - 1);
-        row >>= PLACE;
+        let first = packed & ((1 << SIGNAL_BITS) - 1);
+        packed >>= SIGNAL_BITS;
         (first != 0).then_some(first)
     })
 }
 
-/// A row of places with a signal at its end, and nowhere else.
-fn with_last(row: c_int, signal: c_int) -> c_int {
-    let others = numbers(row).filter(|&number| number != signal);
-    let places = others.chain([signal]).zip((0..).step_by(PLACE)).take(PLACES);
-    places.fold(0, |row, (number, at)| row | number << at)
+/// Moves `signal` to the end of `packed`, or adds it there.
+fn move_to_end(packed: c_int, signal: c_int) -> c_int {
+    let others = unpack(packed).filter(|&number| number != signal);
+    let signals = others.chain([signal]).zip((0..).step_by(SIGNAL_BITS)).take(SIGNALS_MAX);
+    signals.fold(0, |packed, (number, at)| packed | number << at)
 }
 
-/// Signals that wake the event loop. There is one of these in a process: handlers can only reach
+/// Signals that wake the event loop. A process has one of these, because handlers can only reach
 /// what is static.
 #[derive(Debug)]
 pub struct Signals {
@@ -51,24 +51,24 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches the signals given, at most six with numbers below 32, and ignores SIGPIPE and
-    /// SIGXFSZ, for what they say is also said by the call that failed. Of `ends`, those that
-    /// whoever started the process has had ignored (as `nohup` does) stay ignored.
-    pub fn catch(ends: &[c_int], others: &[c_int]) -> io::Result<Self> {
-        assert!(ends.len() + others.len() <= PLACES, "each has its place");
+    /// Catches the signals given: at most six, with numbers below 32. Ignores SIGPIPE and SIGXFSZ,
+    /// because the call that failed reports the same. Those of `end_signals` stay ignored that the
+    /// parent process has ignored, as `nohup` does.
+    pub fn catch(end_signals: &[c_int], others: &[c_int]) -> io::Result<Self> {
+        assert!(end_signals.len() + others.len() <= SIGNALS_MAX, "each has its place");
         let (woken, wake) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
-        WAKE.store(wake.into_raw_fd(), Ordering::Relaxed);
-        let note: extern "C" fn(c_int) = note_signal;
-        let note = note as *const c_void as libc::sighandler_t;
-        for &signal in ends {
+        WAKE_FD.store(wake.into_raw_fd(), Ordering::Relaxed);
+        let on_arrival: extern "C" fn(c_int) = on_signal;
+        let on_arrival = on_arrival as *const c_void as libc::sighandler_t;
+        for &signal in end_signals {
             if handler(signal)? != libc::SIG_IGN {
-                set_handler(signal, note)?;
+                set_handler(signal, on_arrival)?;
             }
         }
         for &signal in others {
-            set_handler(signal, note)?;
+            set_handler(signal, on_arrival)?;
         }
         for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
             set_handler(signal, libc::SIG_IGN)?;
@@ -76,29 +76,29 @@ impl Signals {
         Ok(Self { woken })
     }
 
-    /// Whether one of these has come and has not been taken.
+    /// Whether one of `signals` has arrived and has not been taken.
     pub fn has_come(&self, signals: &[c_int]) -> bool {
-        numbers(ARRIVED.load(Ordering::Relaxed)).any(|number| signals.contains(&number))
+        unpack(ARRIVED.load(Ordering::Relaxed)).any(|number| signals.contains(&number))
     }
 
-    /// The signals that came since the last call, each once, in the order in which each came last.
-    /// Of two that came before the process could run, the system does not tell the order; Linux
+    /// Returns the signals that arrived since the last call, each once, ordered by last arrival.
+    /// The system does not tell the order of two that arrived before the process could run. Linux
     /// lets the handler of the higher number interrupt the other, and so finish first.
     pub fn take(&mut self) -> impl Iterator<Item = c_int> + use<> {
         let mut bytes = [0; 64];
         while matches!(io::Read::read(&mut self.woken, &mut bytes), Ok(count) if count > 0) {}
-        numbers(ARRIVED.swap(0, Ordering::Relaxed))
+        unpack(ARRIVED.swap(0, Ordering::Relaxed))
     }
 }
 
 impl AsRawFd for Signals {
-    /// Becomes readable when a signal comes.
+    /// The descriptor that becomes readable when a signal arrives.
     fn as_raw_fd(&self) -> RawFd {
         self.woken.as_raw_fd()
     }
 }
 
-/// What a signal does at present.
+/// The current action of a signal.
 fn handler(signal: c_int) -> io::Result<libc::sighandler_t> {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: a null pointer changes nothing; the other is valid for one sigaction.
@@ -112,33 +112,33 @@ fn set_handler(signal: c_int, handler: libc::sighandler_t) -> io::Result<()> {
     // SAFETY: a sigaction of zeros is valid: no handler, no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handler;
-    // SAFETY: the handler is SIG_IGN or `note_signal`, which does only what handlers may.
+    // SAFETY: the handler is SIG_IGN or `on_signal`, which does only what handlers may.
     let result = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
     check(result).map(drop)
 }
 
-/// Notes the signal and wakes the loop: atomic operations and a write, all allowed in a handler,
-/// also in one that has interrupted another. A full pair is as good as a write: the loop will wake.
-extern "C" fn note_signal(signal: c_int) {
-    let note = |row| Some(with_last(row, signal));
-    let dirty = ARRIVED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, note);
-    debug_assert!(dirty.is_ok(), "there is always a new row");
+/// Records the signal and wakes the loop: atomic operations and a write, all allowed in a handler,
+/// even one that interrupts another. If the pair is full, the loop wakes anyway.
+extern "C" fn on_signal(signal: c_int) {
+    let add = |packed| Some(move_to_end(packed, signal));
+    let updated = ARRIVED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    debug_assert!(updated.is_ok(), "there is always a new row");
     let byte = 0u8;
     let pointer: *const u8 = &raw const byte;
     let errno = io::Error::last_os_error().raw_os_error();
     // SAFETY: the pointer is valid for one byte; the descriptor is open as long as the process.
-    unsafe { libc::write(WAKE.load(Ordering::Relaxed), pointer.cast(), 1) };
+    unsafe { libc::write(WAKE_FD.load(Ordering::Relaxed), pointer.cast(), 1) };
     restore_errno(errno);
 }
 
-/// The interrupted code must find the errno it left.
+/// The interrupted code must find `errno` unchanged.
 fn restore_errno(errno: Option<i32>) {
     #[cfg(target_os = "linux")]
     if let Some(errno) = errno {
-        // SAFETY: answers a pointer to this thread's errno.
-        let place = unsafe { libc::__errno_location() };
+        // SAFETY: returns a pointer to this thread's errno.
+        let location = unsafe { libc::__errno_location() };
         // SAFETY: that pointer is valid as long as the thread.
-        unsafe { *place = errno };
+        unsafe { *location = errno };
     }
     #[cfg(not(target_os = "linux"))]
     let _ = errno;
@@ -149,10 +149,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_stay_in_the_order_of_their_last_coming() {
+    fn signals_are_kept_in_the_order_of_last_arrival() {
         let after = |came: &[c_int]| {
-            let row = came.iter().fold(0, |row, &signal| with_last(row, signal));
-            numbers(row).collect::<Vec<_>>()
+            let packed = came.iter().fold(0, |packed, &signal| move_to_end(packed, signal));
+            unpack(packed).collect::<Vec<_>>()
         };
         assert_eq!(after(&[]), [0; 0]);
         assert_eq!(after(&[12, 10]), [12, 10]);

@@ -11,15 +11,14 @@ use std::{
 
 use super::check;
 
-/// Opens a TCP socket that listens on the first address of `host` and `service` (a name or a
-/// number each) that can be had. Connections inherit its options: no delay, keepalive. Of an IPv6
-/// socket on all addresses, IPv4 is a part, unless it is `apart`.
-pub fn listen_tcp(host: &str, service: &str, apart: bool) -> io::Result<TcpListener> {
-    Addresses::resolve(host, service)?.first(|address| listen_on(address, apart))
+/// Listens on the first usable TCP address of `host` and `service` (a name or a number each).
+/// Connections inherit its options: no delay, keepalive. A socket on all IPv6 addresses includes
+/// IPv4, unless it is `ipv6_only`.
+pub fn listen_tcp(host: &str, service: &str, ipv6_only: bool) -> io::Result<TcpListener> {
+    Addresses::resolve(host, service)?.first(|address| listen_on(address, ipv6_only))
 }
 
-/// Connects to the first address of `host` and `service` that answers. Waits as long as the
-/// system does.
+/// Connects to the first address of `host` and `service` that answers, with the system's timeout.
 pub fn connect_tcp(host: &str, service: &str) -> io::Result<TcpStream> {
     Addresses::resolve(host, service)?.first(|address| {
         let fd = open_socket(address)?;
@@ -31,11 +30,11 @@ pub fn connect_tcp(host: &str, service: &str) -> io::Result<TcpStream> {
     })
 }
 
-fn listen_on(address: &libc::addrinfo, apart: bool) -> io::Result<TcpListener> {
+fn listen_on(address: &libc::addrinfo, ipv6_only: bool) -> io::Result<TcpListener> {
     let fd = open_socket(address)?;
     set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
     if address.ai_family == libc::AF_INET6 {
-        set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, c_int::from(apart))?;
+        set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, c_int::from(ipv6_only))?;
     }
     set_tcp_options(&fd)?;
     // SAFETY: the address is one that getaddrinfo made, with its own length.
@@ -53,20 +52,20 @@ fn open_socket(address: &libc::addrinfo) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers.
     let fd = unsafe { libc::socket(address.ai_family, libc::SOCK_STREAM, address.ai_protocol) };
     let fd = check(fd)?;
-    // SAFETY: the descriptor is new, so nobody else owns it.
+    // SAFETY: the descriptor is new, so nothing else owns it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     set_close_on_exec(&fd)?;
     Ok(fd)
 }
 
-/// Sets what the connections of a TCP listener inherit from it: no delay, keepalive.
+/// Sets the options that connections inherit from a TCP listener: no delay, keepalive.
 pub fn set_tcp_options(fd: &impl AsFd) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
     shorten_keepalive(fd)
 }
 
-/// A peer that vanished is found in about a quarter of an hour instead of over two hours.
+/// Detects a vanished peer after about a quarter of an hour instead of over two hours.
 #[cfg(target_os = "linux")]
 fn shorten_keepalive(fd: &impl AsFd) -> io::Result<()> {
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 600)?;
@@ -89,14 +88,14 @@ fn set_option(fd: &impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Re
     check(result).map(drop)
 }
 
-/// Asks for an option of the socket itself.
+/// Reads an option of level `SOL_SOCKET`.
 fn option(fd: BorrowedFd<'_>, name: c_int) -> io::Result<c_int> {
     let mut value: c_int = 0;
     let mut length = libc::socklen_t::try_from(size_of::<c_int>()).expect("four");
-    let place: *mut c_int = &raw mut value;
+    let pointer: *mut c_int = &raw mut value;
     let (fd, level) = (fd.as_raw_fd(), libc::SOL_SOCKET);
     // SAFETY: both pointers are valid, the first for the length that the second points at.
-    let result = unsafe { libc::getsockopt(fd, level, name, place.cast(), &raw mut length) };
+    let result = unsafe { libc::getsockopt(fd, level, name, pointer.cast(), &raw mut length) };
     check(result).map(|_| value)
 }
 
@@ -106,16 +105,16 @@ fn set_close_on_exec(fd: &OwnedFd) -> io::Result<()> {
     check(result).map(drop)
 }
 
-/// Takes on a descriptor that whoever started this process has left open for it. Succeeds once.
+/// Takes over a descriptor that the parent process has left open for this one. Succeeds once.
 pub fn inherit(number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: takes no pointers, and only asks.
+    // SAFETY: takes no pointers, and changes nothing.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
-    // One that came through exec lacks this mark, and all that this process opens have it.
+    // A descriptor that came through exec lacks this flag. All that this process opens have it.
     if !check(flags).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0) {
         return Err(io::Error::new(io::ErrorKind::NotFound, "nothing is passed on there"));
     }
-    // SAFETY: it is open and came through exec, so nobody in this process owns it; and the mark
-    // that it gets now keeps it from being taken twice.
+    // SAFETY: it is open and came through exec, so nothing in this process owns it. The flag set
+    // below keeps it from being taken twice.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
     set_close_on_exec(&fd)?;
     Ok(fd)
@@ -127,7 +126,7 @@ pub fn is_listening_stream(fd: &impl AsFd) -> bool {
     is(libc::SO_TYPE, libc::SOCK_STREAM) && is(libc::SO_ACCEPTCONN, 1)
 }
 
-/// The numbers of the device and the file behind a descriptor, with a colon between.
+/// The device and the inode behind a descriptor, with a colon between.
 pub fn device_and_inode(fd: &impl AsFd) -> io::Result<String> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the pointer is valid for one stat.
@@ -138,12 +137,12 @@ pub fn device_and_inode(fd: &impl AsFd) -> io::Result<String> {
     Ok(format!("{}:{}", status.st_dev, status.st_ino))
 }
 
-/// What getaddrinfo answered; freed when dropped.
+/// The result of getaddrinfo, freed when dropped.
 struct Addresses(*mut libc::addrinfo);
 
 impl Addresses {
     fn resolve(host: &str, service: &str) -> io::Result<Self> {
-        // The resolver would take a number that is no port for another one.
+        // The resolver would map a number that is no port to another port.
         let number = service.trim_start();
         let digits = number.strip_prefix(['+', '-']).unwrap_or(number);
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -168,7 +167,8 @@ impl Addresses {
         }
     }
 
-    /// What can be made of the first address that serves; otherwise why the last one does not.
+    /// Returns what `make` returns for the first address for which it succeeds; otherwise its last
+    /// error.
     fn first<T>(&self, make: impl Fn(&libc::addrinfo) -> io::Result<T>) -> io::Result<T> {
         let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in self.iter() {
@@ -195,14 +195,14 @@ impl Drop for Addresses {
 }
 
 fn resolver_message(code: c_int) -> String {
-    // SAFETY: the call answers a valid pointer for any code.
+    // SAFETY: the call returns a valid pointer for any code.
     let text = unsafe { libc::gai_strerror(code) };
     // SAFETY: the text is static and ends in NUL.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_string_lossy().into_owned()
 }
 
-/// Looks at what has arrived at a socket, up to the length of the buffer, and leaves it there.
+/// Copies what has arrived at a socket, up to the length of the buffer, and leaves it there.
 pub fn peek(socket: &impl AsRawFd, buffer: &mut [u8]) -> io::Result<usize> {
     let (start, length) = (buffer.as_mut_ptr(), buffer.len());
     // SAFETY: the pointer is valid for the length given.
