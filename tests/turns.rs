@@ -1,15 +1,15 @@
-//! How long a turn takes while the queue grows to millions of jobs and shrinks again: nobody else
-//! is served meanwhile. In CPU time of the process, not by the clock on the wall, and only on
-//! request (`make turns`), for a machine that is busy otherwise has slower caches.
+//! How long a turn takes while the queue grows to millions of jobs and shrinks again: no other
+//! client is served during a turn. It is measured in CPU time of the process, not by the clock, and
+//! only on request (`make turns`), because a busy machine has slower caches.
 //!
-//! It is a crate of its own because it measures the CPU time of its whole process, and sets how
-//! that allocates large blocks: no other test may run in it.
+//! It is a crate of its own because it measures the CPU time of its whole process, and sets how the
+//! process allocates large blocks: no other test may run in it.
 //!
-//! The same story is told several times, and a turn counts as its quickest telling: what it has to
-//! do takes long every time, what the machine did meanwhile does not.
+//! The same commands run several times, and the quickest time of each turn counts: its own work
+//! takes long every time, what the machine does meanwhile does not.
 //!
 //! JOBS=10000000 sets how many jobs, MOST=2000 how many microseconds a turn may take, RUNS=3 how
-//! often the story is told.
+//! often the commands run.
 
 use std::{env, fmt::Write as _, time::Duration};
 
@@ -21,7 +21,7 @@ use beanstalkd::{
     sys,
 };
 
-/// So many connections with full buffers use up a turn.
+/// How many connections with full buffers use up a turn.
 const CONNECTIONS: u32 = COMMANDS_PER_TURN / COMMANDS_PER_CONNECTION;
 
 /// A server and the CPU time of its turns.
@@ -34,7 +34,7 @@ struct Stage {
     acts: Vec<Act>,
 }
 
-/// A part of the story.
+/// A part of the run.
 struct Act {
     name: &'static str,
     /// Microseconds of each of its turns.
@@ -90,7 +90,7 @@ impl Stage {
         Self { server, conns, now, turns: Vec::new(), acts: Vec::new() }
     }
 
-    /// A turn as the shell takes it, with these bytes for each of the connections.
+    /// Takes a turn as the event loop does, with these bytes for each of the connections.
     fn turn(&mut self, bytes: &[Vec<u8>]) {
         let began = cpu_microseconds();
         self.server.tick(self.now);
@@ -132,7 +132,7 @@ impl Stage {
         self.end(act);
     }
 
-    /// Sends this on the first connection, and takes turns until nothing is due any more.
+    /// Sends `text` on the first connection, and takes turns until nothing is due any more.
     fn once(&mut self, act: &'static str, text: &str) {
         self.turn(&[text.into()]);
         while self.server.next_deadline().is_some_and(|at| at <= self.now) {
@@ -146,15 +146,15 @@ impl Stage {
     }
 }
 
-/// Numbers in an order that no cache foresees: a multiplication by an odd number permutes them.
+/// Numbers in an order that no cache predicts: a multiplication by an odd number permutes them.
 fn scattered(number: u64, bits: u32) -> u64 {
     number.wrapping_mul(0x9E37_79B9_7F4A_7C15 | 1) & ((1 << bits) - 1)
 }
 
-/// The whole story, on a server of its own.
+/// All acts, on a server of its own.
 fn tell(jobs: u64) -> Vec<Act> {
     let some = jobs / 10;
-    // A machine that lends its memory out has to find it first; that is not what is measured.
+    // A virtual machine may have to find memory first; that is not what is measured.
     drop(vec![1u8; usize::try_from(jobs).expect("they fit into memory") * 250]);
     let mut stage = Stage::new();
     let put = |text: &mut String, pri: u64, delay: u32| {
