@@ -10,8 +10,8 @@ use crate::{
     collections::Key,
     conn::Conn,
     memory::{Need, OutOfMemory},
-    proto::{self, CRLF, Command, ErrorReply, List, ParseError, Reply},
-    queue::{Job, State, Tube},
+    proto::{self, Command, ErrorReply, List, ParseError, Reply},
+    queue::{State, Tube},
 };
 
 /// The result of a command. An error is the reply that says why the command was not executed.
@@ -236,19 +236,6 @@ impl Server {
 
     fn used(&self, key: Key<Conn>) -> Key<Tube> {
         self.queue.client(key.paired()).using
-    }
-
-    fn send_found(&mut self, key: Key<Conn>, job: Key<Job>) {
-        let Job { record, body, .. } = self.queue.job(job);
-        let reply = Reply::Found { id: record.id, size: body.len() - CRLF.len() };
-        self.send_body(key, reply, job);
-    }
-
-    fn send_document(&mut self, key: Key<Conn>, document: &[u8]) {
-        // It was formatted value by value: `stats` takes as long as ten other commands.
-        self.charge(document.len() / 2);
-        self.conns[key].output.reply(Reply::Ok(document), self.bodies.budget_mut());
-        self.mark_dirty(key);
     }
 
     fn list_tubes(&mut self, key: Key<Conn>) -> Answer {

@@ -20,21 +20,24 @@
 mod background;
 mod binlog;
 mod dispatch;
+mod identity;
 mod put;
+mod replies;
 mod stats;
 
 use std::{collections::VecDeque, io::IoSlice, time::Duration};
 
-use ::log::{debug, info, trace};
+use ::log::{debug, info};
 
+pub use self::identity::{Identity, Rusage, Settings};
 use self::{background::LongKick, put::ArrivedBody};
 use crate::{
     clock::Time,
     collections::{Arena, Key},
     conn::{Conn, SLICES, Step},
     memory::{Bodies, MemoryBudget, MemorySource, Need, OutOfMemory},
-    proto::{CRLF, ErrorReply, Reply, Verb},
-    queue::{Client, Job, Queue, Tube},
+    proto::{ErrorReply, Reply, Verb},
+    queue::Queue,
     service::logging::Throttle,
     wal::{Jobs, Restored, Wal},
 };
@@ -70,46 +73,6 @@ pub const SHORTAGE_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// How many bytes of an HTTP request a log line shows.
 const HTTP_LOGGED_BYTES: usize = 20;
-
-/// What `stats` reports of the process and its machine.
-#[derive(Debug, Clone)]
-pub struct Identity {
-    /// The process id.
-    pub pid: u32,
-    /// The daemon's version.
-    pub version: String,
-    /// Sixteen random hexadecimal digits that distinguish this run from others.
-    pub id: String,
-    /// The machine's name.
-    pub hostname: String,
-    /// The kernel's version.
-    pub os: String,
-    /// The processor's kind.
-    pub platform: String,
-    /// Returns the CPU time used so far.
-    pub rusage: fn() -> Rusage,
-}
-
-/// CPU time.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Rusage {
-    /// In the process itself.
-    pub user: Duration,
-    /// In the kernel on its behalf.
-    pub system: Duration,
-}
-
-/// The flags that the server needs.
-#[derive(Debug, Clone, Copy)]
-pub struct Settings {
-    /// The largest job body in bytes: `-z`.
-    pub job_size_limit: u32,
-    /// The size of a binlog file in bytes: `-s`.
-    pub binlog_size: u64,
-    /// The limit on the total size of bodies in bytes: those of jobs, uploads and unsent replies.
-    /// Each counts [`crate::queue::JOB_OVERHEAD_BYTES`] more.
-    pub memory_limit: Option<u64>,
-}
 
 /// What the daemon can do for its clients. If several apply, the first one here counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -518,54 +481,6 @@ impl Server {
     fn charge(&mut self, steps: usize) {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         self.commands_this_turn = self.commands_this_turn.saturating_add(steps / STEPS_PER_COMMAND);
-    }
-
-    /// Restores the resting invariant of a tube: see [`Queue::hand_out`].
-    fn hand_out(&mut self, tube: Key<Tube>, now: Time) {
-        while let Some(pair) = self.queue.hand_out(tube, now) {
-            self.deliver(pair);
-        }
-    }
-
-    /// Sends a job to a client that waits for one.
-    fn deliver(&mut self, (client, job): (Key<Client>, Key<Job>)) {
-        self.conns[client.paired()].resume();
-        self.send_reserved(client.paired(), job);
-    }
-
-    fn send_reserved(&mut self, key: Key<Conn>, job: Key<Job>) {
-        let Job { record, body, .. } = self.queue.job(job);
-        let reply = Reply::Reserved { id: record.id, size: body.len() - CRLF.len() };
-        self.send_body(key, reply, job);
-    }
-
-    /// Sends a reply that announces a job's body, and the body.
-    fn send_body(&mut self, key: Key<Conn>, reply: Reply<'_>, job: Key<Job>) {
-        let body = &self.queue.job(job).body;
-        let shared = body.is_large().then(|| self.bodies.add_ref(body));
-        let (body, budget) = self.bodies.bytes_and_budget(body);
-        self.conns[key].output.reply_with(reply, body, shared, budget);
-        trace!("{key:?} < {reply:?}");
-        self.mark_dirty(key);
-    }
-
-    /// Answers a waiting client, which then waits no longer.
-    fn answer_waiting(&mut self, client: Key<Client>, reply: Reply<'_>) {
-        self.conns[client.paired()].resume();
-        self.reply(client.paired(), reply);
-    }
-
-    fn reply(&mut self, key: Key<Conn>, reply: Reply<'_>) {
-        trace!("{key:?} < {reply:?}");
-        self.conns[key].output.reply(reply, self.bodies.budget_mut());
-        self.mark_dirty(key);
-    }
-
-    fn mark_dirty(&mut self, key: Key<Conn>) {
-        let conn = &mut self.conns[key];
-        if !std::mem::replace(&mut conn.is_dirty, true) {
-            self.dirty.push_back(key);
-        }
     }
 }
 

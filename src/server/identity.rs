@@ -1,0 +1,43 @@
+//! What the server is told of its process, its machine and its flags.
+
+use std::time::Duration;
+
+/// What `stats` reports of the process and its machine.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The process id.
+    pub pid: u32,
+    /// The daemon's version.
+    pub version: String,
+    /// Sixteen random hexadecimal digits that distinguish this run from others.
+    pub id: String,
+    /// The machine's name.
+    pub hostname: String,
+    /// The kernel's version.
+    pub os: String,
+    /// The processor's kind.
+    pub platform: String,
+    /// Returns the CPU time used so far.
+    pub rusage: fn() -> Rusage,
+}
+
+/// CPU time.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Rusage {
+    /// In the process itself.
+    pub user: Duration,
+    /// In the kernel on its behalf.
+    pub system: Duration,
+}
+
+/// The flags that the server needs.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// The largest job body in bytes: `-z`.
+    pub job_size_limit: u32,
+    /// The size of a binlog file in bytes: `-s`.
+    pub binlog_size: u64,
+    /// The limit on the total size of bodies in bytes: those of jobs, uploads and unsent replies.
+    /// Each counts [`crate::queue::JOB_OVERHEAD_BYTES`] more.
+    pub memory_limit: Option<u64>,
+}

@@ -1,0 +1,77 @@
+//! What the server sends: replies, jobs and documents, each to the output of a connection.
+
+use ::log::trace;
+
+use super::Server;
+use crate::{
+    clock::Time,
+    collections::Key,
+    conn::Conn,
+    proto::{CRLF, Reply},
+    queue::{Client, Job, Tube},
+};
+
+impl Server {
+    /// Restores the resting invariant of a tube: see [`Queue::hand_out`].
+    pub(super) fn hand_out(&mut self, tube: Key<Tube>, now: Time) {
+        while let Some(pair) = self.queue.hand_out(tube, now) {
+            self.deliver(pair);
+        }
+    }
+
+    /// Sends a job to a client that waits for one.
+    pub(super) fn deliver(&mut self, (client, job): (Key<Client>, Key<Job>)) {
+        self.conns[client.paired()].resume();
+        self.send_reserved(client.paired(), job);
+    }
+
+    pub(super) fn send_reserved(&mut self, key: Key<Conn>, job: Key<Job>) {
+        self.send_job(key, job, |id, size| Reply::Reserved { id, size });
+    }
+
+    pub(super) fn send_found(&mut self, key: Key<Conn>, job: Key<Job>) {
+        self.send_job(key, job, |id, size| Reply::Found { id, size });
+    }
+
+    /// Sends the reply that `announce` makes of a job's id and size, and the job's body.
+    fn send_job(
+        &mut self,
+        key: Key<Conn>,
+        job: Key<Job>,
+        announce: fn(u64, usize) -> Reply<'static>,
+    ) {
+        let Job { record, body, .. } = self.queue.job(job);
+        let reply = announce(record.id, body.len() - CRLF.len());
+        let shared = body.is_large().then(|| self.bodies.add_ref(body));
+        let (body, budget) = self.bodies.bytes_and_budget(body);
+        self.conns[key].output.reply_with(reply, body, shared, budget);
+        trace!("{key:?} < {reply:?}");
+        self.mark_dirty(key);
+    }
+
+    /// Answers a waiting client, which then waits no longer.
+    pub(super) fn answer_waiting(&mut self, client: Key<Client>, reply: Reply<'_>) {
+        self.conns[client.paired()].resume();
+        self.reply(client.paired(), reply);
+    }
+
+    pub(super) fn reply(&mut self, key: Key<Conn>, reply: Reply<'_>) {
+        trace!("{key:?} < {reply:?}");
+        self.conns[key].output.reply(reply, self.bodies.budget_mut());
+        self.mark_dirty(key);
+    }
+
+    pub(super) fn mark_dirty(&mut self, key: Key<Conn>) {
+        let conn = &mut self.conns[key];
+        if !std::mem::replace(&mut conn.is_dirty, true) {
+            self.dirty.push_back(key);
+        }
+    }
+
+    pub(super) fn send_document(&mut self, key: Key<Conn>, document: &[u8]) {
+        // It was formatted value by value: `stats` takes as long as ten other commands.
+        self.charge(document.len() / 2);
+        self.conns[key].output.reply(Reply::Ok(document), self.bodies.budget_mut());
+        self.mark_dirty(key);
+    }
+}
