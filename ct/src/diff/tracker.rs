@@ -2,8 +2,8 @@
 //!
 //! A tracker follows the protocol's framing and the commands that matter to a run. It knows whether
 //! the client may be waiting and for which tubes, which jobs it holds, and whether it is within a
-//! line or a body. It does not judge replies. If garbage misleads it, one operation too many is left
-//! out, or a known difference is reported.
+//! line or a body. It does not judge replies. If garbage misleads it, one operation too many is
+//! left out, or a known difference is reported.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
