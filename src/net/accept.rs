@@ -196,3 +196,42 @@ pub(super) fn register(registry: &Registry, stream: &mut Stream, token: Token) -
 fn is_shortage(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A problem that comes and goes each second would fill the log.
+    #[test]
+    fn a_problem_is_logged_when_it_begins_and_ends_but_not_again_and_again() {
+        let start = Time::from_nanoseconds(1);
+        let mut problem = LastingProblem::default();
+        assert!(problem.begin(start));
+        assert!(!problem.begin(start), "it is known");
+        assert!(problem.end());
+        assert!(!problem.end());
+        assert!(!problem.begin(start + REPORT_INTERVAL / 2), "too soon after the last");
+        assert!(!problem.end(), "what was not said to begin does not end");
+        assert!(problem.begin(start + REPORT_INTERVAL));
+    }
+
+    #[test]
+    fn a_listener_backs_off_after_many_failures_in_a_row() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let address = crate::cli::Address::Unix(folder.path().join("socket"));
+        let mut listeners = Listener::bind_all(&[address]).expect("the path is free");
+        let mut slot = ListenerSlot::new(listeners.remove(0));
+        let now = Time::from_nanoseconds(1);
+        let error = io::Error::from_raw_os_error(libc::EPERM);
+        for _ in 1..ACCEPT_FAILURES_MAX {
+            slot.on_failure(&error, now);
+            assert!(slot.is_open(now));
+        }
+        slot.on_failure(&error, now);
+        assert!(!slot.is_open(now));
+        assert!(slot.is_open(now + BACK_OFF_TIME));
+        slot.on_success();
+        slot.on_failure(&error, now);
+        assert!(slot.is_open(now), "it counts from the start again");
+    }
+}

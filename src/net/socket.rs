@@ -164,3 +164,73 @@ impl Socket {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn pair() -> (Socket, std::os::unix::net::UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        let theirs = std::os::fd::OwnedFd::from(theirs).into();
+        (Socket::new(Stream::Unix(ours)), theirs)
+    }
+
+    /// The latch saves a system call for each command; a wrong one would make a client wait for ever.
+    #[test]
+    fn a_short_read_clears_the_latch_unless_the_kernel_hinted_at_more() {
+        let (mut socket, mut client) = pair();
+        let buffer = &mut [0; 8];
+        for (hint, is_readable) in [(false, false), (true, true)] {
+            client.write_all(b"abc").expect("there is space");
+            (socket.is_readable, socket.reads_until_blocked) = (true, hint);
+            assert_eq!(socket.read(buffer).expect("bytes"), 3);
+            assert_eq!(socket.is_readable, is_readable);
+        }
+        let error = socket.read(buffer).expect_err("nothing is left");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(!socket.is_readable && !socket.reads_until_blocked());
+        client.write_all(b"abcdefghij").expect("there is space");
+        socket.is_readable = true;
+        assert_eq!(socket.read(buffer).expect("bytes"), 8);
+        assert!(socket.is_readable, "a full buffer says nothing of the rest");
+    }
+
+    #[test]
+    fn what_was_peeked_at_stays_until_it_is_discarded() {
+        let (mut socket, mut client) = pair();
+        client.write_all(b"use a\r\nrest").expect("there is space");
+        let buffer = &mut [0; 64];
+        for _ in 0..2 {
+            assert_eq!(socket.peek(buffer).expect("bytes"), 11);
+        }
+        socket.discard_peeked(&mut buffer[..7]).expect("they are there");
+        let count = socket.read(buffer).expect("bytes");
+        assert_eq!(&buffer[..count], b"rest");
+    }
+
+    #[test]
+    fn a_write_that_the_kernel_cuts_short_waits_for_an_event() {
+        let (mut socket, _client) = pair();
+        let bytes = vec![0; 16 << 20];
+        let sent = socket.write(&[IoSlice::new(&bytes)]).expect("a part");
+        assert!(sent < bytes.len() && !socket.is_writable);
+        socket.is_writable = true;
+        let error = socket.write(&[IoSlice::new(&bytes)]).expect_err("the buffer is full");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(!socket.is_writable);
+    }
+
+    /// A hundred thousand idle connections must not keep what once was a large read.
+    #[test]
+    fn an_idle_connection_keeps_no_large_buffer() {
+        let (mut socket, _client) = pair();
+        socket.keep_unconsumed(&vec![b'x'; 100_000]);
+        socket.drop_consumed(99_990);
+        assert_eq!(socket.unconsumed.len(), 10);
+        assert!(socket.unconsumed.capacity() < LINE_LIMIT);
+        socket.keep_unconsumed(b"");
+        assert_eq!(socket.unconsumed.capacity(), 0);
+    }
+}

@@ -156,3 +156,81 @@ impl Server {
         false
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{START, connect, exchange, receive, send, server};
+    use super::*;
+
+    const JOBS: u32 = JOBS_PER_SLICE * 2 + 500;
+
+    fn bury_all(server: &mut Server, client: Key<Conn>) {
+        for id in 1..=JOBS {
+            let text = format!("put 0 0 60 1\r\na\r\nreserve\r\nbury {id} 0\r\n");
+            assert!(exchange(server, client, &text).ends_with("BURIED\r\n"));
+            server.tick(START);
+        }
+    }
+
+    fn ready(server: &Server) -> u64 {
+        server.queue().counts().ready
+    }
+
+    /// A million jobs in one step would keep all other clients waiting.
+    #[test]
+    fn a_long_kick_takes_a_slice_in_each_turn() {
+        let mut server = server(None);
+        let (client, other) = (connect(&mut server), connect(&mut server));
+        bury_all(&mut server, client);
+        send(&mut server, client, &format!("kick {JOBS}\r\n"));
+        assert_eq!(ready(&server), u64::from(JOBS_PER_SLICE));
+        assert_eq!(receive(&mut server, client), "", "it is answered when it is done");
+        assert_eq!(exchange(&mut server, other, "use other\r\n"), "USING other\r\n");
+        assert_eq!(server.next_deadline(), Some(Time::AT_ONCE));
+        for moved in [2 * JOBS_PER_SLICE, JOBS] {
+            server.tick(START);
+            assert_eq!(ready(&server), u64::from(moved));
+        }
+        assert_eq!(receive(&mut server, client), format!("KICKED {JOBS}\r\n"));
+        server.check();
+    }
+
+    #[test]
+    fn a_long_kick_goes_on_without_its_client() {
+        let mut server = server(None);
+        let client = connect(&mut server);
+        bury_all(&mut server, client);
+        send(&mut server, client, &format!("kick {JOBS}\r\n"));
+        server.close(client, START);
+        while server.next_dirty().is_some() {}
+        server.reclaim();
+        let next = connect(&mut server);
+        for _ in 0..3 {
+            server.tick(START);
+        }
+        assert_eq!(ready(&server), u64::from(JOBS));
+        assert_eq!(receive(&mut server, next), "", "its key may be another client's by now");
+        server.check();
+    }
+
+    #[test]
+    fn a_disconnected_client_returns_its_jobs_in_slices() {
+        let mut server = server(None);
+        let client = connect(&mut server);
+        for _ in 0..JOBS {
+            exchange(&mut server, client, "put 0 0 60 1\r\na\r\nreserve\r\n");
+            server.tick(START);
+        }
+        server.close(client, START);
+        let first = ready(&server);
+        assert!(first <= u64::from(JOBS_PER_SLICE), "{first}");
+        assert_eq!(server.queue().counts().connections, 0, "it counts no more at once");
+        for _ in 0..4 {
+            while server.next_dirty().is_some() {}
+            server.reclaim();
+            server.tick(START);
+        }
+        assert_eq!(ready(&server), u64::from(JOBS));
+        server.check();
+    }
+}

@@ -179,3 +179,65 @@ pub(super) fn error_reply(error: Unavailable) -> ErrorReply {
         Unavailable::Failed => ErrorReply::InternalError,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::testing::{START, connect, exchange, receive, send, server_with_wal};
+    use super::*;
+    use crate::wal::{
+        SyncPolicy,
+        testing::{MemoryDisk, open},
+    };
+
+    fn serve() -> (MemoryDisk, Server) {
+        let (disk, sync) = (MemoryDisk::default(), SyncPolicy::Within(Duration::ZERO));
+        let (restored, wal, _) = open(&disk, sync, START);
+        (disk, server_with_wal(restored, wal))
+    }
+
+    /// The client would believe in a job that a restart does not find.
+    #[test]
+    fn a_reply_whose_record_failed_is_never_sent() {
+        let (disk, mut server) = serve();
+        let (producer, other) = (connect(&mut server), connect(&mut server));
+        send(&mut server, producer, "put 0 0 60 1\r\na\r\n");
+        send(&mut server, other, "list-tube-used\r\n");
+        disk.state().failing = Some("write binlog");
+        server.commit(START);
+        assert_eq!(server.health(), Health::BinlogFailed);
+        assert_eq!(receive(&mut server, producer), "");
+        assert!(server.is_finished(producer), "it must find out what has become of its command");
+        assert_eq!(receive(&mut server, other), "USING default\r\n", "it promised nothing");
+    }
+
+    #[test]
+    fn while_the_binlog_has_failed_changes_are_refused_and_reading_is_not() {
+        let (disk, mut server) = serve();
+        let client = connect(&mut server);
+        let text = exchange(&mut server, client, "put 0 0 60 1\r\na\r\n");
+        assert_eq!(text, "INSERTED 1\r\n");
+        server.commit(START);
+        disk.state().failing = Some("write");
+        let failing = connect(&mut server);
+        send(&mut server, failing, "put 0 0 60 1\r\nb\r\n");
+        server.commit(START);
+        for command in ["put 0 0 60 1\r\nc\r\n", "delete 1\r\n", "reserve-job 1\r\n"] {
+            let reply = exchange(&mut server, client, command);
+            assert_eq!(reply, "INTERNAL_ERROR\r\n", "{command}");
+        }
+        assert_eq!(exchange(&mut server, client, "peek 1\r\n"), "FOUND 1 1\r\na\r\n");
+        let timed_out = exchange(&mut server, client, "reserve-with-timeout 0\r\n");
+        assert_eq!(timed_out, "TIMED_OUT\r\n", "nothing is handed out");
+        disk.state().failing = None;
+        let mut now = START;
+        while server.health() == Health::BinlogFailed {
+            now = server.next_deadline().expect("it is tried again").max(now);
+            server.tick(now);
+            server.commit(now);
+        }
+        assert_eq!(exchange(&mut server, client, "delete 1\r\n"), "DELETED\r\n");
+        server.check();
+    }
+}

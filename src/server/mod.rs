@@ -24,6 +24,8 @@ mod identity;
 mod put;
 mod replies;
 mod stats;
+#[cfg(test)]
+mod testing;
 
 use std::{collections::VecDeque, io::IoSlice, time::Duration};
 

@@ -98,3 +98,61 @@ impl Server {
         self.permit_put(key, size, now)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{connect, exchange, send, server};
+
+    /// The reply tells the client what to mend first; the original's order is part of the protocol.
+    #[test]
+    fn of_several_reasons_against_a_job_the_first_is_answered() {
+        let mut server = server(Some(1000));
+        let client = connect(&mut server);
+        server.drain();
+        let large = format!("put 0 0 1 2000\r\n{}\r\n", "x".repeat(2000));
+        assert_eq!(exchange(&mut server, client, &large), "OUT_OF_MEMORY\r\n");
+        assert_eq!(exchange(&mut server, client, "put 0 0 1 1\r\nabc"), "EXPECTED_CRLF\r\n");
+        assert_eq!(exchange(&mut server, client, "put 0 0 1 1\r\na\r\n"), "DRAINING\r\n");
+        server.end_drain();
+        assert_eq!(exchange(&mut server, client, "put 0 0 1 1\r\na\r\n"), "INSERTED 3\r\n");
+        server.check();
+    }
+
+    #[test]
+    fn a_body_in_pieces_is_admitted_as_one_in_a_piece() {
+        for text in ["put 5 0 1 3\r\nabc\r\n", "put 5 0 1 3\r\nabcde"] {
+            let mut whole = server(None);
+            let client = connect(&mut whole);
+            let wanted = exchange(&mut whole, client, text);
+            for split in 13..text.len() {
+                let mut pieces = server(None);
+                let client = connect(&mut pieces);
+                send(&mut pieces, client, &text[..split]);
+                assert_eq!(exchange(&mut pieces, client, &text[split..]), wanted, "{split}");
+                pieces.check();
+            }
+        }
+    }
+
+    /// A body that is refused after it was collected would stay in memory for ever.
+    #[test]
+    fn a_collected_body_that_is_not_admitted_is_freed() {
+        let mut server = server(None);
+        let client = connect(&mut server);
+        server.drain();
+        send(&mut server, client, "put 0 0 1 9\r\n1234");
+        assert_eq!(server.bodies().handles(), 1);
+        assert_eq!(exchange(&mut server, client, "56789\r\n"), "DRAINING\r\n");
+        assert_eq!((server.bodies().handles(), server.bodies().budget().body_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_waiting_worker_gets_a_job_with_the_put() {
+        let mut server = server(None);
+        let (worker, producer) = (connect(&mut server), connect(&mut server));
+        send(&mut server, worker, "reserve\r\n");
+        assert_eq!(exchange(&mut server, producer, "put 0 0 1 1\r\na\r\n"), "INSERTED 1\r\n");
+        assert_eq!(super::super::testing::receive(&mut server, worker), "RESERVED 1 1\r\na\r\n");
+        server.check();
+    }
+}

@@ -33,7 +33,7 @@ mod space;
 mod start;
 mod sync;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod window;
 
 use std::{collections::VecDeque, io, time::Duration};

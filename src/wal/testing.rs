@@ -15,39 +15,39 @@ use crate::{
 };
 
 /// When the tests begin.
-pub(super) const START: Time = Time::from_nanoseconds(1_000_000_000_000);
+pub(crate) const START: Time = Time::from_nanoseconds(1_000_000_000_000);
 
 /// What a test sees and sets of a [`MemoryDisk`].
 #[derive(Debug, Default)]
-pub(super) struct MemoryDiskState {
-    pub(super) files: BTreeMap<Name, Vec<u8>>,
+pub(crate) struct MemoryDiskState {
+    pub(crate) files: BTreeMap<Name, Vec<u8>>,
     /// Each call that changes or syncs something, as `write binlog.1`.
-    pub(super) calls: Vec<String>,
+    pub(crate) calls: Vec<String>,
     /// Calls that begin with this text fail with `EIO`.
-    pub(super) failing: Option<&'static str>,
+    pub(crate) failing: Option<&'static str>,
     /// No file grows if all of them would then have more than this many bytes.
-    pub(super) capacity: Option<u64>,
+    pub(crate) capacity: Option<u64>,
     /// Whether background syncs end; if not, they stay under way.
-    pub(super) ends_syncs: bool,
+    pub(crate) ends_syncs: bool,
     is_syncing: bool,
 }
 
 /// A disk in memory. Clones are the same disk.
 #[derive(Debug, Clone, Default)]
-pub(super) struct MemoryDisk(Arc<Mutex<MemoryDiskState>>);
+pub(crate) struct MemoryDisk(Arc<Mutex<MemoryDiskState>>);
 
 impl MemoryDisk {
-    pub(super) fn state(&self) -> MutexGuard<'_, MemoryDiskState> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, MemoryDiskState> {
         self.0.lock().expect("no test panics while it looks")
     }
 
     /// The calls since the last time.
-    pub(super) fn take_calls(&self) -> Vec<String> {
+    pub(crate) fn take_calls(&self) -> Vec<String> {
         std::mem::take(&mut self.state().calls)
     }
 
     /// The names of all files.
-    pub(super) fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.state().files.keys().map(ToString::to_string).collect()
     }
 
@@ -161,37 +161,43 @@ impl Disk for MemoryDisk {
     }
 }
 
+/// Starts with what a disk has.
+pub(crate) fn open(disk: &MemoryDisk, sync: SyncPolicy, now: Time) -> (Restored, Wal, Report) {
+    let options = Options { segment_size: 4096, sync, seed: 1 };
+    let mut restored = Restored::default();
+    let calendar = Calendar::new(START, 1_700_000_000_000_000_000);
+    let boxed = Box::new(disk.clone());
+    let opened = Wal::open(boxed, options, &mut restored, calendar, now, &mut go_on);
+    let (wal, report) = opened.expect("the disk works");
+    disk.take_calls();
+    (restored, wal, report)
+}
+
 /// A queue with a binlog, as the server has one.
 #[derive(Debug)]
-pub(super) struct Fixture {
-    pub(super) disk: MemoryDisk,
-    pub(super) restored: Restored,
-    pub(super) wal: Wal,
-    pub(super) now: Time,
+pub(crate) struct Fixture {
+    pub(crate) disk: MemoryDisk,
+    pub(crate) restored: Restored,
+    pub(crate) wal: Wal,
+    pub(crate) now: Time,
     client: Key<Client>,
 }
 
 impl Fixture {
     /// A binlog on an empty disk, with segments of 4,096 bytes.
-    pub(super) fn new(sync: SyncPolicy) -> Self {
+    pub(crate) fn new(sync: SyncPolicy) -> Self {
         Self::open(MemoryDisk::default(), sync, START).0
     }
 
-    /// A binlog with the jobs of a disk.
-    pub(super) fn open(disk: MemoryDisk, sync: SyncPolicy, now: Time) -> (Self, Report) {
-        let options = Options { segment_size: 4096, sync, seed: 1 };
-        let mut restored = Restored::default();
-        let calendar = Calendar::new(START, 1_700_000_000_000_000_000);
-        let boxed = Box::new(disk.clone());
-        let opened = Wal::open(boxed, options, &mut restored, calendar, now, &mut go_on);
-        let (wal, report) = opened.expect("the disk works");
+    /// A binlog with the jobs of a disk, and a client.
+    pub(crate) fn open(disk: MemoryDisk, sync: SyncPolicy, now: Time) -> (Self, Report) {
+        let (mut restored, wal, report) = open(&disk, sync, now);
         let client = restored.queue.join();
-        disk.take_calls();
         (Self { disk, restored, wal, now, client }, report)
     }
 
     /// Puts a job with a body of `size` bytes, if the binlog permits it.
-    pub(super) fn try_put(&mut self, size: usize) -> Result<Key<Job>, super::Unavailable> {
+    pub(crate) fn try_put(&mut self, size: usize) -> Result<Key<Job>, super::Unavailable> {
         let Restored { queue, bodies } = &mut self.restored;
         let permit = self.wal.permit_put(Wal::full_length("default", size + 2), self.now)?;
         let mut body = vec![b'x'; size];
@@ -203,37 +209,37 @@ impl Fixture {
         Ok(job)
     }
 
-    pub(super) fn put(&mut self, size: usize) -> Key<Job> {
+    pub(crate) fn put(&mut self, size: usize) -> Key<Job> {
         self.try_put(size).expect("it is permitted")
     }
 
-    pub(super) fn bury(&mut self, job: Key<Job>) {
+    pub(crate) fn bury(&mut self, job: Key<Job>) {
         let permit = self.wal.permit_update(self.now).expect("it is permitted");
         self.restored.queue.reserve_job(self.client, job, self.now);
         self.restored.queue.bury(job, 7, self.now);
         self.wal.update(permit, &self.restored.queue, job, self.now);
     }
 
-    pub(super) fn delete(&mut self, job: Key<Job>) {
+    pub(crate) fn delete(&mut self, job: Key<Job>) {
         let permit = self.wal.permit_delete(self.now).expect("a delete is always permitted");
         self.wal.delete(permit, &self.restored.queue, job);
         self.restored.bodies.remove(self.restored.queue.delete(job));
     }
 
     /// Ends a turn.
-    pub(super) fn commit(&mut self) -> CommitOutcome {
+    pub(crate) fn commit(&mut self) -> CommitOutcome {
         let outcome = self.wal.commit(self.restored.jobs(), self.now);
         self.wal.check();
         outcome
     }
 
     /// Ends a turn whose records must not be lost.
-    pub(super) fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         assert_ne!(self.commit(), CommitOutcome::Failed);
     }
 
     /// Ends turns until the binlog has nothing more to do at once.
-    pub(super) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         for _ in 0..10_000 {
             self.turn();
             if self.wal.next_deadline().is_none_or(|at| at > self.now) {
@@ -243,12 +249,12 @@ impl Fixture {
         panic!("the binlog never comes to rest");
     }
 
-    pub(super) fn wait(&mut self, time: Duration) {
+    pub(crate) fn wait(&mut self, time: Duration) {
         self.now = self.now + time;
     }
 
     /// The ids of the jobs that a restart finds on a copy of the disk.
-    pub(super) fn ids_after_restart(&self) -> Vec<u64> {
+    pub(crate) fn ids_after_restart(&self) -> Vec<u64> {
         let copy = MemoryDisk::default();
         copy.state().files = self.disk.state().files.clone();
         let (found, report) = Self::open(copy, SyncPolicy::Never, self.now);
