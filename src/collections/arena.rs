@@ -90,7 +90,7 @@ const CHUNK_LENGTH_DEFAULT: usize = 4096;
 /// Items are in chunks, each a slab that never grows. So adding an item never copies the others,
 /// and the memory of an empty chunk can be released to the system: see [`Arena::release_one`].
 /// Invariant: `open` names the chunks that have free slots, each once. Empty chunks have no memory,
-/// except for the last of `open`, so that a single item does not allocate each time.
+/// except for the last of `open`: otherwise a lone item would allocate each time it is added.
 ///
 /// Arenas that are filled and emptied in step, with the same `CHUNK_LENGTH`, have the same indexes.
 #[derive(Debug)]
@@ -195,7 +195,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         item
     }
 
-    /// Makes the last open chunk's memory releasable if it is empty, before another one becomes
+    /// Makes the memory of the last open chunk releasable if it is empty. Another chunk becomes
     /// last.
     fn release_last_if_empty(&mut self) {
         let Some(&number) = self.open.last() else { return };

@@ -174,8 +174,7 @@ mod tests {
     }
 
     proptest! {
-        /// If a name were not found again, no client could reach its tube, or the tube would exist
-        /// twice.
+        /// If a name were lost, no client could reach its tube, or the tube would exist twice.
         #[test]
         fn agrees_with_a_map(
             operations in prop::collection::vec((any::<bool>(), 0..200u8), 0..600),

@@ -112,7 +112,7 @@ impl Block {
         if self.size == 0 { self.bytes.capacity() } else { self.size }
     }
 
-    /// How many bytes of its memory were ever used, and so take physical memory.
+    /// How many bytes of its memory were ever used, and so are resident.
     fn used_bytes(&self) -> usize {
         self.used_before.max(usize::from(self.touched) * self.size)
     }
@@ -487,7 +487,7 @@ impl Bodies {
         self.has_releasable() && self.releasable.pop_front().is_some()
     }
 
-    /// Whether [`Bodies::release_one`] has memory to release.
+    /// Whether [`Bodies::release_one`] has memory to release, beyond [`KEPT_BLOCKS_MAX`] blocks.
     pub fn has_releasable(&self) -> bool {
         self.releasable.len() > KEPT_BLOCKS_MAX
     }

@@ -2,9 +2,8 @@
 //!
 //! A list that grows cannot report an error: if memory for it is missing, the process ends. So the
 //! caller takes the memory from the [`MemoryBudget`] first, while the change can still be refused.
-//! The budget probes one step ahead. Most calls cost a subtraction, and only one in
-//! [`PROBE_STEP_BYTES`] bytes of growth calls the system. Growth within the capacity of a list
-//! costs nothing.
+//! The budget probes one step ahead. Most calls cost a subtraction, and the system is called once
+//! for each [`PROBE_STEP_BYTES`] of growth. Growth within the capacity of a list costs nothing.
 //!
 //! There may also be a limit on what bodies count.
 //!
@@ -38,8 +37,8 @@ pub enum Need {
     Essential,
 }
 
-/// By need: bytes that must stay available beside those taken. After a start the same jobs lie
-/// otherwise in memory, and the first connection must still fit: the first two differ for that.
+/// By need: bytes that must stay available beside those taken. After a start the same jobs may be
+/// laid out differently, and the first connection must still fit: the first two differ for that.
 const HEADROOM_BYTES: [usize; 4] = [7 << 20, 4 << 20, 3 << 20, 2 << 20];
 
 /// A source of memory. Tests have others, which fail.
@@ -165,8 +164,7 @@ impl MemoryBudget {
         self.body_bytes -= bytes;
     }
 
-    /// Allows probes for needs that were refused. Call it once a turn: more probes would be in
-    /// vain.
+    /// Allows probes of refused needs again. Call it once a turn: more probes would be in vain.
     pub fn forget_refusals(&mut self) {
         self.is_refused = [false; HEADROOM_BYTES.len()];
     }
@@ -270,8 +268,8 @@ impl MemoryBudget {
         list.try_reserve(length - list.len()).map_err(|_| OutOfMemory)
     }
 
-    /// Grows a deque's capacity to at least `length` items. Fails as [`MemoryBudget::grow_vec`]
-    /// does.
+    /// Grows a deque's capacity to at least `length` items. Fails, and leaves the deque as it was,
+    /// if there is no memory. O(1), unless the deque is reallocated.
     #[inline]
     pub fn grow_deque<T>(
         &mut self,

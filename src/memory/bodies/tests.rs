@@ -106,7 +106,7 @@ fn an_empty_store_has_no_large_blocks() {
     );
 }
 
-/// Memory that was used stays physical memory, even if smaller bodies use it next.
+/// Memory that was used stays resident, even if smaller bodies use it next.
 #[test]
 fn a_used_block_is_not_kept_for_small_bodies() {
     let mut bodies = Bodies::default();
