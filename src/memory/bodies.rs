@@ -487,7 +487,7 @@ impl Bodies {
         self.has_releasable() && self.releasable.pop_front().is_some()
     }
 
-    /// Whether [`Bodies::release_one`] has memory to release, beyond [`KEPT_BLOCKS_MAX`] blocks.
+    /// Whether [`Bodies::release_one`] has memory to release, beyond the blocks it keeps.
     pub fn has_releasable(&self) -> bool {
         self.releasable.len() > KEPT_BLOCKS_MAX
     }
