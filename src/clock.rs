@@ -1,7 +1,7 @@
-//! Time: monotonic nanoseconds, and the only place that asks the operating system for them.
+//! Time: monotonic nanoseconds, and the only place that reads the system's clocks.
 //!
-//! Every call of the core that needs the present gets it as an argument, so tests jump instead of
-//! sleeping. No deadline moves when somebody sets the wall clock.
+//! Every call of the core that needs the present gets it as an argument, so tests jump in time
+//! instead of sleeping. Only deadlines restored from a binlog move when the wall clock is set.
 
 use std::{
     ops::{Add, Sub},
@@ -15,7 +15,7 @@ use crate::sys;
 pub struct Time(u64);
 
 impl Time {
-    /// An instant that has passed. As a deadline it says that there is something to do at once.
+    /// An instant that has passed. As a deadline it means at once.
     pub const AT_ONCE: Self = Self(0);
 
     /// The instant `nanoseconds` after the origin.
@@ -28,18 +28,18 @@ impl Time {
         self.0
     }
 
-    /// The next instant there is.
+    /// The instant one nanosecond later.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
     }
 
-    /// How long it is from `self` to `later`; zero where `later` has passed.
+    /// How long it is from `self` to `later`; zero if `later` has passed.
     pub const fn until(self, later: Self) -> Duration {
         Duration::from_nanos(later.0.saturating_sub(self.0))
     }
 
-    /// Whole seconds from `self` to `later`, rounded towards zero; zero where `later` has passed.
+    /// Whole seconds from `self` to `later`, rounded towards zero; zero if `later` has passed.
     pub const fn seconds_until(self, later: Self) -> u64 {
         self.until(later).as_secs()
     }
@@ -47,7 +47,7 @@ impl Time {
 
 impl Add<Duration> for Time {
     type Output = Self;
-    /// Saturates: what lies beyond 584 years never comes.
+    /// Saturates: an instant beyond 584 years never comes.
     fn add(self, duration: Duration) -> Self {
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanoseconds))
@@ -63,21 +63,21 @@ impl Sub<Duration> for Time {
     }
 }
 
-/// Ties instants to the calendar, which the binlog needs and nothing else.
+/// Converts between instants and dates, which only the binlog needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Calendar {
-    /// Nanoseconds since 1970 less nanoseconds since the origin.
+    /// Nanoseconds since 1970 minus nanoseconds since the origin.
     offset: i128,
 }
 
 impl Calendar {
-    /// The calendar in which it is `nanoseconds` since 1970 at `now`.
+    /// The calendar in which `now` is `nanoseconds` since 1970.
     pub fn new(now: Time, nanoseconds: i64) -> Self {
         Self { offset: i128::from(nanoseconds) - i128::from(now.0) }
     }
 
-    /// Whether somebody has set the clock on the wall between the two, rather than that reading
-    /// two clocks took a moment: dates made from either then keep the order of their instants.
+    /// Whether the wall clock was set between the two: they differ by a second or more. Less comes
+    /// from reading two clocks, and the caller keeps its calendar, so that dates keep their order.
     pub fn is_set_otherwise(self, other: Self) -> bool {
         self.offset.abs_diff(other.offset) >= 1_000_000_000
     }
@@ -96,16 +96,16 @@ impl Calendar {
 }
 
 /// How long before the start of the machine the origin of [`Clock`] lies: half of what can be
-/// counted. A job that comes out of the binlog may be older than that start, and while the wall
-/// clock is wrong its dates may seem to lie centuries before or behind.
+/// counted. A job from the binlog may be older than that start. While the wall clock is wrong, its
+/// dates may seem to lie centuries in the past or the future.
 const ORIGIN_BEFORE_START: Duration = Duration::from_secs(290 * 365 * 24 * 60 * 60);
 
-/// Reads the operating system's clocks; one reading per turn of the event loop.
+/// Reads the system's clocks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Clock;
 
 impl Clock {
-    /// The present. It counts the time the machine was suspended, where the system offers that.
+    /// The present. It counts the time that the machine was suspended, if the system offers that.
     pub fn now(self) -> Time {
         Time(sys::monotonic_nanoseconds()) + ORIGIN_BEFORE_START
     }

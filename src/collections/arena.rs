@@ -1,7 +1,8 @@
-//! Typed arenas: a `Key<Job>` is four bytes and cannot open an `Arena<Tube>`.
+//! Typed arenas: a `Key<Job>` takes four bytes and cannot index an `Arena<Tube>`.
 //!
-//! A key is valid from `insert` to `remove`. Keys are reused, so an owner that gives one back
-//! must know that nobody holds a copy: connections give theirs back only at the end of a turn.
+//! A key is valid from `insert` to `remove`, and is reused later. So whatever removes an item must
+//! know that no copy of its key is in use: keys of connections are removed only at the end of a
+//! turn.
 
 use std::{
     cmp::Ordering,
@@ -30,24 +31,24 @@ impl<T> Key<T> {
         Self { slot: slot.expect("an arena holds fewer than 2^32 items"), of: PhantomData }
     }
 
-    /// The slot as a number: for tokens, logs, and total orders where nothing else decides.
+    /// The slot as a number: for tokens, log lines, and as the last term of total orders.
     pub fn index(self) -> usize {
         self.slot.get() as usize - 1
     }
 
-    /// The key of the item at the same index in another arena: for arenas that are filled and
-    /// emptied in step, as connections, clients and sockets are.
+    /// The key of the same index in another arena, for arenas that are filled and emptied in step,
+    /// as those of connections, clients and sockets are.
     pub fn paired<U>(self) -> Key<U> {
         Key { slot: self.slot, of: PhantomData }
     }
 
-    /// Takes an `index` back to a key; the inverse of [`Key::index`].
+    /// Makes a key from its index; the inverse of [`Key::index`].
     pub fn from_index(index: usize) -> Self {
         Self::from_slot(index)
     }
 }
 
-// Derived impls would demand the same of `T`.
+// Derived impls would require the same trait of `T`.
 impl<T> Clone for Key<T> {
     fn clone(&self) -> Self {
         *self
@@ -81,22 +82,22 @@ impl<T> fmt::Debug for Key<T> {
     }
 }
 
-/// How many items a chunk holds unless its owner says otherwise: of jobs, half a MiB.
+/// How many items a chunk holds by default; a chunk of jobs takes half a MiB.
 const CHUNK_LENGTH_DEFAULT: usize = 4096;
 
-/// Owns items and hands out keys to them.
+/// Owns items and gives out keys to them.
 ///
-/// They live in chunks, each a slab that never grows: so adding an item never copies the others,
-/// and the memory of a chunk that has become empty goes back to the system, when the owner says so:
-/// see [`Arena::release_one`]. Invariant: `open` names the chunks with room, each once; a chunk
-/// without items has no memory, but for the last of these, lest it come and go with each item.
+/// Items are in chunks, each a slab that never grows. So adding an item never copies the others,
+/// and the memory of an empty chunk can be released to the system: see [`Arena::release_one`].
+/// Invariant: `open` names the chunks that have free slots, each once. Empty chunks have no memory,
+/// except for the last of `open`: otherwise a lone item would allocate each time it is added.
 ///
-/// Arenas that are filled and emptied in step, with chunks of as many items, have the same indexes.
+/// Arenas that are filled and emptied in step, with the same `CHUNK_LENGTH`, have the same indexes.
 #[derive(Debug)]
 pub struct Arena<T, const CHUNK_LENGTH: usize = CHUNK_LENGTH_DEFAULT> {
     chunks: Vec<Slab<T>>,
     open: Vec<u32>,
-    /// The memory of chunks that have become empty.
+    /// The memory of chunks that became empty.
     releasable: Vec<Slab<T>>,
     len: usize,
     /// How often an item was looked up; see [`Arena::visits`].
@@ -118,7 +119,7 @@ impl<T, const CHUNK_LENGTH: usize> Default for Arena<T, CHUNK_LENGTH> {
 }
 
 impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
-    /// Makes sure that the next item finds memory. Fails where there is none. O(1).
+    /// Ensures memory for the next item. Fails if there is none. O(1).
     #[inline]
     pub fn ensure_memory(
         &mut self,
@@ -138,10 +139,10 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
     #[cold]
     fn make_chunk(&mut self, need: Need, budget: &mut MemoryBudget) -> Result<(), OutOfMemory> {
         let next = self.open.last();
-        // A slab keeps a word beside each item, at most two with the gap before it.
+        // A slab stores a word beside each item; with padding, at most two.
         budget.take(need, CHUNK_LENGTH * (size_of::<T>() + 2 * size_of::<usize>()))?;
         if next.is_none() {
-            // Each of them may be open one day, or spent, when nothing can be refused any more.
+            // Each chunk may become open or releasable later, when nothing can be refused.
             let chunks = self.chunks.len() + 1;
             budget.grow_vec(need, &mut self.chunks, chunks)?;
             budget.grow_vec(need, &mut self.open, chunks)?;
@@ -151,7 +152,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         Ok(())
     }
 
-    /// The chunk that the next item goes to; it has memory from now on.
+    /// The chunk that the next item goes to. Allocates its memory if it has none.
     #[cold]
     fn chunk_to_fill(&mut self) -> usize {
         if self.open.is_empty() {
@@ -166,7 +167,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         number
     }
 
-    /// Stores an item. O(1), but for the list of chunks, which is a small fraction of the items.
+    /// Stores an item. O(1), unless the list of chunks is reallocated, which is small.
     pub fn insert(&mut self, item: T) -> Key<T> {
         let number = self.ready_chunk().unwrap_or_else(|| self.chunk_to_fill());
         let chunk = &mut self.chunks[number];
@@ -178,14 +179,14 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         Key::from_slot(number * CHUNK_LENGTH + slot)
     }
 
-    /// Takes an item out; its key may name another item from now on.
+    /// Removes an item. Its key may name another item from now on.
     pub fn remove(&mut self, key: Key<T>) -> T {
         let (number, slot) = locate::<T, CHUNK_LENGTH>(key);
         let chunk = &mut self.chunks[number];
         let was_full = chunk.len() == CHUNK_LENGTH;
         let item = chunk.remove(slot);
         if was_full {
-            self.leave_last();
+            self.release_last_if_empty();
             self.open.push(u32::try_from(number).expect("fewer than 2^32 chunks"));
         } else if chunk.is_empty() && self.open[self.open.len() - 1] as usize != number {
             self.releasable.push(mem::take(chunk));
@@ -194,8 +195,9 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         item
     }
 
-    /// Another chunk is filled next.
-    fn leave_last(&mut self) {
+    /// Makes the memory of the last open chunk releasable if it is empty. Another chunk becomes
+    /// last.
+    fn release_last_if_empty(&mut self) {
         let Some(&number) = self.open.last() else { return };
         let chunk = &mut self.chunks[number as usize];
         if chunk.is_empty() {
@@ -203,18 +205,18 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         }
     }
 
-    /// Gives the memory of one empty chunk back to the system; whether there was one. It is a
-    /// system call and takes its time, so nobody should do many of them in a row.
+    /// Releases the memory of one empty chunk to the system. Returns whether there was one. Each
+    /// call is a slow system call, so do not repeat it many times in a row.
     pub fn release_one(&mut self) -> bool {
         self.releasable.pop().is_some()
     }
 
-    /// Whether there is something to give back.
+    /// Whether [`Arena::release_one`] has memory to release.
     pub fn has_releasable(&self) -> bool {
         !self.releasable.is_empty()
     }
 
-    /// The item, or `None` where the key has been given back.
+    /// The item, or `None` if it has been removed.
     pub fn get(&self, key: Key<T>) -> Option<&T> {
         self.count_visit();
         let (number, slot) = locate::<T, CHUNK_LENGTH>(key);
@@ -226,18 +228,18 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         self.len
     }
 
-    /// How many places there are for items: every index is below.
+    /// How many slots there are, used and free. Every index is smaller.
     pub fn slots(&self) -> usize {
         self.chunks.len() * CHUNK_LENGTH
     }
 
-    /// Whether there is none.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How often an item was looked up by its key: what a command costs, counted rather than
-    /// timed, for tests of that. Always zero in a release build.
+    /// How often an item was looked up by its key. Tests take it as the cost of a command, because
+    /// unlike time it does not vary. Always 0 in a release build.
     pub fn visits(&self) -> u64 {
         #[cfg(debug_assertions)]
         return self.visits.get();
@@ -250,7 +252,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         self.visits.set(self.visits.get() + 1);
     }
 
-    /// Every item with its key, in slot order. O(capacity): for checks and closing down.
+    /// Every item with its key, in slot order. O(slots): for checks and shutdown.
     pub fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
         self.chunks.iter().enumerate().flat_map(|(number, chunk)| {
             chunk
@@ -260,7 +262,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
     }
 }
 
-/// The chunk of an item, and its slot there.
+/// The chunk of a key, and its slot there.
 fn locate<T, const CHUNK_LENGTH: usize>(key: Key<T>) -> (usize, usize) {
     (key.index() / CHUNK_LENGTH, key.index() % CHUNK_LENGTH)
 }
@@ -292,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_finds_its_item_until_it_is_given_back() {
+    fn a_key_finds_its_item_until_it_is_removed() {
         let mut arena: Arena<_> = Arena::default();
         let (one, two) = (arena.insert("one"), arena.insert("two"));
         assert_eq!((arena[one], arena[two], arena.len()), ("one", "two", 2));
@@ -302,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_become_empty_goes_back() {
+    fn the_memory_of_empty_chunks_can_be_released() {
         for oldest_first in [true, false] {
             let mut arena: Arena<_> = Arena::default();
             let mut keys: Vec<_> = (0..5 * CHUNK_LENGTH_DEFAULT).map(|n| arena.insert(n)).collect();
@@ -330,9 +332,9 @@ mod tests {
             let key = left.insert(n);
             assert_eq!(key.paired(), right.insert(n.to_string()));
         }
-        let gone = Key::from_index(3);
-        left.remove(gone);
-        right.remove(gone.paired());
+        let removed = Key::from_index(3);
+        left.remove(removed);
+        right.remove(removed.paired());
         assert_eq!(left.insert(9).paired(), right.insert("9".into()));
     }
 }

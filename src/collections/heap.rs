@@ -1,11 +1,11 @@
-//! A binary heap whose items know where they are, so that any of them can leave in O(log n).
+//! A binary heap whose items know their positions, so that any of them can be removed in O(log n).
 //!
-//! The sort key stands beside the item's key in one entry: a sift compares neighbours in one
-//! array and visits no item. Each move is reported to a closure, which notes the new position in
-//! the item. Invariant: no entry is smaller than its parent, and the last position reported for
-//! an item is where its entry stands.
+//! An entry has the sort key beside the item's key. So a sift compares entries of one array and
+//! looks up no item. Each move is reported to a closure, which stores the new position in the item.
+//! Invariant: no entry is smaller than its parent, and the position reported last for an item is
+//! that of its entry.
 //!
-//! Keys must be distinct for a total order; every caller ends its key in something unique.
+//! Sort keys must be distinct for a total order: every caller ends them in a unique id or key.
 
 use super::Key;
 use crate::memory::{MemoryBudget, Need, OutOfMemory};
@@ -16,7 +16,7 @@ struct Entry<K, T> {
     item: Key<T>,
 }
 
-// Derived impls would demand the same of `T`.
+// Derived impls would require the same trait of `T`.
 impl<K: Copy, T> Clone for Entry<K, T> {
     fn clone(&self) -> Self {
         *self
@@ -24,14 +24,14 @@ impl<K: Copy, T> Clone for Entry<K, T> {
 }
 impl<K: Copy, T> Copy for Entry<K, T> {}
 
-/// How many entries of memory are given back at once, at most: with 20 bytes each, a megabyte.
+/// How many entries of memory one shrink releases, at most: 1.3 MB at 20 bytes each.
 const SHRINK_STEP_ITEMS: usize = 1 << 16;
 
 /// A min-heap of `T`s by `K`.
 #[derive(Debug)]
 pub struct Heap<K, T> {
     entries: Vec<Entry<K, T>>,
-    /// Memory is kept for so many items, be they in or not.
+    /// Memory is kept for this many items, even if there are fewer.
     min_capacity: usize,
 }
 
@@ -52,13 +52,13 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.entries.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Makes sure that one more item than are in, or are kept room for, finds memory. Fails where
-    /// there is none. O(1), unless the heap must move.
+    /// Ensures memory for one item more than there are, or than [`Heap::set_min_capacity`] keeps
+    /// memory for. Fails if there is none. O(1), unless the heap is reallocated.
     #[inline]
     pub fn ensure_memory(
         &mut self,
@@ -69,8 +69,8 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         budget.grow_vec(need, &mut self.entries, count)
     }
 
-    /// Keeps room for so many items from now on: whoever may come in when nobody can refuse it any
-    /// more. Costs nothing where [`Heap::ensure_memory`] was asked before.
+    /// Keeps memory for `count` items from now on: those that may be added when nothing can be
+    /// refused. Allocates nothing if [`Heap::ensure_memory`] was called before.
     pub fn set_min_capacity(&mut self, count: usize) {
         self.min_capacity = count;
         if self.entries.capacity() < count {
@@ -79,14 +79,14 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.shrink();
     }
 
-    /// Adds an item. `moved` learns the position of each entry that moved, the new one included.
-    /// O(log n).
+    /// Adds an item. Calls `moved` with the position of each entry that moves, the new one
+    /// included. O(log n).
     pub fn push(&mut self, key: K, item: Key<T>, moved: impl FnMut(Key<T>, u32)) {
         self.entries.push(Entry { key, item });
         self.sift_up(self.entries.len() - 1, moved);
     }
 
-    /// Takes out the item at `position`; the others that move are reported. O(log n).
+    /// Removes the item at `position`. Calls `moved` for each other entry that moves. O(log n).
     pub fn remove(&mut self, position: u32, moved: impl FnMut(Key<T>, u32)) -> Key<T> {
         let position = position as usize;
         let removed = self.entries.swap_remove(position);
@@ -97,18 +97,18 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         removed.item
     }
 
-    /// Gives the item at `position` another key; all moves are reported. O(log n).
+    /// Gives the item at `position` another sort key. Calls `moved` for each move. O(log n).
     pub fn update(&mut self, position: u32, key: K, moved: impl FnMut(Key<T>, u32)) {
         self.entries[position as usize].key = key;
         self.sift(position as usize, moved);
     }
 
-    /// Every item with its key, in no order worth relying on: for checks.
+    /// Every item with its sort key, in no particular order: for checks.
     pub fn iter(&self) -> impl Iterator<Item = (K, Key<T>)> {
         self.entries.iter().map(|entry| (entry.key, entry.item))
     }
 
-    /// Panics where an entry is smaller than its parent, or where `position_of` disagrees.
+    /// Panics if an entry is smaller than its parent, or if `position_of` an item is wrong.
     pub fn check(&self, position_of: impl Fn(Key<T>) -> u32) {
         for (position, entry) in self.entries.iter().enumerate() {
             assert!(position == 0 || self.entries[(position - 1) / 2].key <= entry.key);
@@ -117,9 +117,9 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         assert!(self.entries.capacity() >= self.min_capacity, "room is kept");
     }
 
-    /// Makes an array of which three quarters are unused a little shorter, at its end; so a heap
-    /// that loses millions of items gives memory back in steps that nobody feels. A small one is
-    /// kept, so that a heap which is now empty, now not, does not pay for it each time.
+    /// Shortens an array of which three quarters are unused, by at most [`SHRINK_STEP_ITEMS`]. So a
+    /// heap that loses millions of items releases memory in short steps. A small array is kept, so
+    /// that a heap that is often empty does not reallocate each time.
     fn shrink(&mut self) {
         let capacity = self.entries.capacity();
         if capacity > 16 && self.entries.len().max(self.min_capacity) < capacity / 4 {
@@ -187,33 +187,34 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Clone)]
-    enum Act {
+    enum Operation {
         Push(u8),
         Pop,
         Remove(prop::sample::Index),
         Update(prop::sample::Index, u8),
     }
 
-    fn acts() -> impl Strategy<Value = Vec<Act>> {
-        let act = prop_oneof![
-            3 => any::<u8>().prop_map(Act::Push),
-            1 => Just(Act::Pop),
-            1 => any::<prop::sample::Index>().prop_map(Act::Remove),
-            1 => any::<(prop::sample::Index, u8)>().prop_map(|(i, key)| Act::Update(i, key)),
+    fn operations() -> impl Strategy<Value = Vec<Operation>> {
+        let operation = prop_oneof![
+            3 => any::<u8>().prop_map(Operation::Push),
+            1 => Just(Operation::Pop),
+            1 => any::<prop::sample::Index>().prop_map(Operation::Remove),
+            1 => any::<(prop::sample::Index, u8)>().prop_map(|(i, key)| Operation::Update(i, key)),
         ];
-        prop::collection::vec(act, 0..200)
+        prop::collection::vec(operation, 0..200)
     }
 
     proptest! {
-        /// A heap that lost or misplaced an item would lose or reorder somebody's job.
+        /// If the heap lost or misplaced an item, a job would be lost or handed out in the wrong
+        /// order.
         #[test]
-        fn agrees_with_an_ordered_set(acts in acts()) {
+        fn agrees_with_an_ordered_set(operations in operations()) {
             let mut heap: Heap<(u8, usize), ()> = Heap::default();
             let mut positions: Vec<u32> = Vec::new();
             let mut model: BTreeSet<(u8, usize)> = BTreeSet::new();
-            for act in acts {
-                match act {
-                    Act::Push(key) => {
+            for operation in operations {
+                match operation {
+                    Operation::Push(key) => {
                         let item = positions.len();
                         positions.push(u32::MAX);
                         model.insert((key, item));
@@ -221,19 +222,19 @@ mod tests {
                             positions[i.index()] = p;
                         });
                     }
-                    Act::Pop if !model.is_empty() => {
+                    Operation::Pop if !model.is_empty() => {
                         let smallest = model.pop_first().map(|(_, item)| item);
                         let item = heap.remove(0, |i, p| positions[i.index()] = p);
                         prop_assert_eq!(Some(item.index()), smallest);
                     }
-                    Act::Remove(index) if !model.is_empty() => {
+                    Operation::Remove(index) if !model.is_empty() => {
                         let chosen = *index.get(&model.iter().copied().collect::<Vec<_>>());
                         model.remove(&chosen);
                         let position = positions[chosen.1];
                         let item = heap.remove(position, |i, p| positions[i.index()] = p);
                         prop_assert_eq!(item.index(), chosen.1);
                     }
-                    Act::Update(index, key) if !model.is_empty() => {
+                    Operation::Update(index, key) if !model.is_empty() => {
                         let chosen = *index.get(&model.iter().copied().collect::<Vec<_>>());
                         model.remove(&chosen);
                         model.insert((key, chosen.1));

@@ -1,12 +1,12 @@
-//! A doubly linked list by key: first in, first out, and anybody may leave from the middle in
-//! O(1). The links live in the items, so a list allocates nothing.
+//! A doubly linked list by key: first in, first out, with O(1) removal from the middle. The links
+//! are in the items, so a list allocates nothing.
 //!
-//! Invariant: walking from head to tail and back meets the same `len` items. An item is in at
-//! most one list at a time; whoever calls `unlink` knows which.
+//! Invariant: walking from head to tail and back meets the same `len` items. An item is in at most
+//! one list at a time; the caller of `unlink` knows which.
 
 use super::{Arena, Key};
 
-/// The neighbours of an item in the list it is in; both `None` outside one.
+/// The neighbours of an item in its list; both `None` outside a list.
 #[derive(Debug)]
 pub struct Links<T> {
     before: Option<Key<T>>,
@@ -19,11 +19,11 @@ impl<T> Default for Links<T> {
     }
 }
 
-/// An item that can stand in a [`List`].
+/// An item that can be in a [`List`].
 pub trait Linked: Sized {
     /// The item's links.
     fn links(&self) -> &Links<Self>;
-    /// The item's links, to change them; only lists do.
+    /// The item's links, which only lists change.
     fn links_mut(&mut self) -> &mut Links<Self>;
 }
 
@@ -42,7 +42,7 @@ impl<T> Default for List<T> {
 }
 
 impl<T: Linked> List<T> {
-    /// The oldest item.
+    /// The first item.
     pub fn front(&self) -> Option<Key<T>> {
         self.head
     }
@@ -52,7 +52,7 @@ impl<T: Linked> List<T> {
         self.len as usize
     }
 
-    /// Whether there is none.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.head.is_none()
     }
@@ -68,7 +68,7 @@ impl<T: Linked> List<T> {
         self.len += 1;
     }
 
-    /// Takes an item of this list out of it.
+    /// Removes an item, which must be in this list.
     pub fn unlink(&mut self, items: &mut Arena<T>, key: Key<T>) {
         let Links { before, after } = std::mem::take(items[key].links_mut());
         match before {
@@ -82,8 +82,8 @@ impl<T: Linked> List<T> {
         self.len -= 1;
     }
 
-    /// Brings the items into the order of their keys; equal ones stay as they are. It merges the
-    /// runs that are in order already, two and two, and takes no memory. O(length · log runs).
+    /// Sorts the items by `key`; equal ones keep their order. Merges neighbouring runs that are
+    /// already sorted, two at a time, and allocates nothing. O(length · log runs).
     pub fn sort_by_key<K: Ord>(&mut self, items: &mut Arena<T>, key: impl Fn(&T) -> K) {
         loop {
             let mut rest = std::mem::take(self);
@@ -112,7 +112,7 @@ impl<T: Linked> List<T> {
         }
     }
 
-    /// Takes the longest run off the front whose keys do not fall.
+    /// Removes the longest sorted run from the front and returns it.
     fn pop_run<K: Ord>(&mut self, items: &mut Arena<T>, key: &impl Fn(&T) -> K) -> Self {
         let mut run = Self::default();
         while let Some(next) = self.head {
@@ -124,7 +124,7 @@ impl<T: Linked> List<T> {
         run
     }
 
-    /// Appends the first item of another list, which has one.
+    /// Moves the first item of `from`, if any, to the end of this list.
     fn take_front(&mut self, items: &mut Arena<T>, from: &mut Self) {
         if let Some(key) = from.head {
             from.unlink(items, key);
@@ -132,12 +132,12 @@ impl<T: Linked> List<T> {
         }
     }
 
-    /// Walks from the oldest to the newest. O(length): for checks.
+    /// Iterates from the first to the last item. O(length): for checks.
     pub fn iter<'a>(&self, items: &'a Arena<T>) -> impl Iterator<Item = Key<T>> + use<'a, T> {
         std::iter::successors(self.head, |&key| items[key].links().after)
     }
 
-    /// Panics where links and length disagree.
+    /// Panics if links and length disagree.
     pub fn check(&self, items: &Arena<T>) {
         let mut before = None;
         let mut len = 0;
@@ -190,15 +190,15 @@ mod tests {
             prop_assert_eq!(found, wanted);
         }
 
-        /// A list that skipped an item would let somebody wait for ever.
+        /// If a list skipped an item, a client's job would never come back to its tube.
         #[test]
         fn agrees_with_a_queue(
-            acts in prop::collection::vec(any::<Option<prop::sample::Index>>(), 0..200),
+            operations in prop::collection::vec(any::<Option<prop::sample::Index>>(), 0..200),
         ) {
             let (mut items, mut list): (Arena<_>, _) = (Arena::default(), List::default());
             let mut model = VecDeque::new();
-            for act in acts {
-                match act {
+            for operation in operations {
+                match operation {
                     Some(index) if !model.is_empty() => {
                         let key = model.remove(index.index(model.len())).expect("in range");
                         list.unlink(&mut items, key);

@@ -1,7 +1,7 @@
 //! Containers that know nothing of queues: [`Arena`] with typed keys, [`Heap`] whose items know
-//! their place, [`List`] by key, [`IdMap`] from id to key, [`NameTable`] from name to key.
+//! their positions, [`List`] by key, [`IdMap`] from id to key, [`NameTable`] from name to key.
 //!
-//! What grows takes its memory from [`crate::memory::MemoryBudget`] before anything changes.
+//! A container that grows takes memory from [`crate::memory::MemoryBudget`] before it changes.
 
 mod arena;
 mod heap;

@@ -1,19 +1,19 @@
-//! From name to key, in a hash table that never stops to grow: each new name adds one bucket and
-//! moves only the names that belong there (linear hashing, Litwin 1980).
+//! A map from name to key: a hash table that grows without a pause. Each new name adds one bucket
+//! and moves only the names that belong there (linear hashing, Litwin 1980).
 //!
-//! A table that doubles would hold everybody up for tens of milliseconds at a hundred thousand
-//! names. Clients choose the names, so the hash is keyed with random bytes. Names and chains live
-//! in the items; a bucket is four bytes.
+//! A table that doubles would stop the daemon for tens of milliseconds at a hundred thousand names.
+//! Clients choose the names, so the hash is keyed with random bytes. Names and chains are in the
+//! items; a bucket takes four bytes.
 //!
-//! Invariant: there is a bucket for each name, and one more; an item is in the chain of the bucket
-//! that its hash belongs to.
+//! Invariant: there is one bucket more than there are names, and an item is in the chain of the
+//! bucket that its hash selects.
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::{Arena, Key};
 use crate::memory::{MemoryBudget, Need, OutOfMemory};
 
-/// An item's part of the table.
+/// What the table stores in an item.
 #[derive(Debug)]
 pub struct Entry<T> {
     name: Box<str>,
@@ -32,11 +32,11 @@ impl<T> Entry<T> {
 pub trait Named: Sized {
     /// The item's entry.
     fn entry(&self) -> &Entry<Self>;
-    /// The item's entry, to change it; only the table does.
+    /// The item's entry, which only the table changes.
     fn entry_mut(&mut self) -> &mut Entry<Self>;
 }
 
-/// A table of names.
+/// A map from name to key.
 #[derive(Debug)]
 pub struct NameTable<T> {
     hasher: RandomState,
@@ -51,7 +51,7 @@ impl<T> Default for NameTable<T> {
 }
 
 impl<T: Named> NameTable<T> {
-    /// The item of this name. O(1) on average.
+    /// The item with this name. O(1) on average.
     pub fn find(&self, items: &Arena<T>, name: &str) -> Option<Key<T>> {
         let hash = self.hash(name);
         let mut at = self.buckets[self.bucket_of(hash)];
@@ -65,8 +65,8 @@ impl<T: Named> NameTable<T> {
         at
     }
 
-    /// Makes sure that one more item of this name finds memory. Fails where there is none. O(1),
-    /// unless the buckets must move.
+    /// Ensures memory for one more item with this name. Fails if there is none. O(1), unless the
+    /// buckets are reallocated.
     pub fn ensure_memory(
         &mut self,
         name: &str,
@@ -74,7 +74,7 @@ impl<T: Named> NameTable<T> {
     ) -> Result<(), OutOfMemory> {
         let count = self.buckets.len() + 1;
         budget.grow_vec(Need::Storage, &mut self.buckets, count)?;
-        // With what the allocator keeps beside it.
+        // The name, with the overhead of the allocator.
         budget.take(Need::Storage, name.len() + 4 * size_of::<usize>())
     }
 
@@ -83,7 +83,7 @@ impl<T: Named> NameTable<T> {
         Entry { name: name.into(), hash: self.hash(name), next: None }
     }
 
-    /// Adds an item whose name no other has. O(1) on average.
+    /// Adds an item. No other item may have its name. O(1) on average.
     pub fn insert(&mut self, items: &mut Arena<T>, key: Key<T>) {
         let added = self.buckets.len();
         self.buckets.push(None);
@@ -96,7 +96,7 @@ impl<T: Named> NameTable<T> {
         self.link(items, key);
     }
 
-    /// Takes out an item that is in the table. O(1) on average.
+    /// Removes an item that is in the table. O(1) on average.
     pub fn remove(&mut self, items: &mut Arena<T>, key: Key<T>) {
         self.unlink(items, key);
         let mut chain = self.buckets.pop().expect("there is a bucket for each name");
@@ -111,7 +111,7 @@ impl<T: Named> NameTable<T> {
         self.buckets.len() - 1
     }
 
-    /// Whether there is none.
+    /// Whether there are no names.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -120,8 +120,8 @@ impl<T: Named> NameTable<T> {
         self.hasher.hash_one(name)
     }
 
-    /// With 2^n buckets the last n bits of a hash decide. Between 2^n and 2^(n+1), the last n+1
-    /// decide if there is such a bucket already.
+    /// The bucket of a hash. With 2^n buckets, the last n bits of the hash select it. Between 2^n
+    /// and 2^(n+1), the last n+1 bits do if that bucket exists, otherwise the last n.
     fn bucket_of(&self, hash: u64) -> usize {
         let mask = self.buckets.len().next_power_of_two() - 1;
         let hash = usize::try_from(hash & mask as u64).expect("no more than the mask");
@@ -174,13 +174,14 @@ mod tests {
     }
 
     proptest! {
-        /// A name that is not found again would be a tube that nobody can reach, or that is there
-        /// twice.
+        /// If a name were lost, no client could reach its tube, or the tube would exist twice.
         #[test]
-        fn agrees_with_a_map(acts in prop::collection::vec((any::<bool>(), 0..200u8), 0..600)) {
+        fn agrees_with_a_map(
+            operations in prop::collection::vec((any::<bool>(), 0..200u8), 0..600),
+        ) {
             let (mut names, mut items): (_, Arena<_>) = (NameTable::default(), Arena::default());
             let mut model: HashMap<String, Key<Item>> = HashMap::new();
-            for (insert, name) in acts {
+            for (insert, name) in operations {
                 let name = name.to_string();
                 prop_assert_eq!(names.find(&items, &name), model.get(&name).copied());
                 if insert && !model.contains_key(&name) {
@@ -200,7 +201,7 @@ mod tests {
         }
     }
 
-    /// The reason for all this.
+    /// The reason for linear hashing: no insertion takes long.
     #[test]
     fn no_name_moves_many_others() {
         let (mut names, mut items): (_, Arena<_>) = (NameTable::default(), Arena::default());

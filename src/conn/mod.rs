@@ -1,22 +1,22 @@
 //! A connection's state machine: bytes in, steps out.
 //!
-//! [`Conn::step`] takes bytes from the front of what has arrived and says what they mean: a
-//! line, a whole body, the end of something skipped. It acts on nothing; the server does, and
-//! tells the connection how to go on. Between steps the phase owns all that is remembered of the
-//! input, so the caller may split the stream at any byte.
+//! [`Conn::step`] takes bytes from the front of the input and returns what they mean: a line, a
+//! whole body, the end of something skipped. It executes nothing: the server does, and tells the
+//! connection how to continue. Between steps the phase stores all that is known of the input, so
+//! the caller may split the stream at any byte.
 //!
 //! | phase | ends with | then |
 //! |---|---|---|
 //! | `Line` | a CR LF within the limit | the server decides |
-//! | `SkipLine` | a CR LF | refusal, `Line` |
-//! | `Body` | as many bytes as promised | `Line` |
-//! | `Skip` | as many bytes as promised | refusal, `Line` |
+//! | `SkipLine` | a CR LF | error reply, `Line` |
+//! | `Body` | as many bytes as announced | `Line` |
+//! | `Skip` | as many bytes as announced | error reply, `Line` |
 //! | `Waiting` | the server answers a reserve or a kick | `Line` |
-//! | `WaitEnded` | the server answers a reserve of a client that may be gone | `Line` |
+//! | `WaitEnded` | the server answers a reserve of a client that may have disconnected | `Line` |
 //! | `Closing` | all output sent | the event loop closes |
 //!
-//! Sending is not a phase: [`Output`] is independent of input, and input pauses while there is
-//! too much of it.
+//! Sending is not a phase: [`Output`] is independent of input, and input pauses while too much
+//! output is unsent.
 
 mod output;
 
@@ -31,26 +31,26 @@ use crate::{
 /// Input pauses while this many bytes of replies wait to be sent.
 const OUTPUT_MAX_BYTES: usize = 64 * 1024;
 
-/// The first buffer of a body that arrives in pieces; it doubles from there with what arrives.
+/// The first capacity of a body that arrives in pieces, in bytes; it doubles as they arrive.
 const BODY_START_BYTES: usize = 16 * 1024;
 
-/// What a connection is in the middle of.
+/// What a connection reads or waits for.
 #[derive(Debug)]
 enum Phase {
     Line,
-    /// In a line that is too long; whether its last byte so far was a CR.
+    /// The rest of a line that is too long. `after_cr` says whether its last byte so far was a CR.
     SkipLine {
         after_cr: bool,
     },
     Body(Collecting),
-    /// The rest of a body that is not wanted, and what is answered after it.
+    /// The rest of a body that is not kept, and the error reply that follows it.
     Skip {
         left: u64,
         then: ErrorReply,
     },
     /// A `reserve` or a long `kick` has not been answered yet; later commands wait.
     Waiting,
-    /// A `reserve` waits no longer, for the client may be gone, and has not been answered yet.
+    /// A `reserve` has ended, because the client may have disconnected, but is not answered yet.
     WaitEnded,
     Closing,
 }
@@ -58,9 +58,9 @@ enum Phase {
 #[derive(Debug)]
 struct Collecting {
     put: PendingPut,
-    /// With its CR LF.
+    /// Bytes of the body, with its CR LF.
     size: usize,
-    /// What has arrived, if anything has.
+    /// What has arrived; `None` if nothing has.
     got: Option<Body>,
 }
 
@@ -69,7 +69,7 @@ struct Collecting {
 pub struct PendingPut {
     /// The job's id.
     pub id: u64,
-    /// What the header says.
+    /// The fields of the header.
     pub header: PutHeader,
     /// When the header was read.
     pub received_at: Time,
@@ -80,29 +80,29 @@ pub struct PendingPut {
 pub enum Step<'a> {
     /// A command line, without its CR LF.
     Line(&'a [u8]),
-    /// The first line of an HTTP request, or its beginning: whoever sends that means somebody else.
+    /// The first line of an HTTP request, or its beginning: the connection must be closed.
     Http(&'a [u8]),
     /// The whole body of a `put`, with the two bytes that should be CR LF.
     Body(PendingPut, Body),
-    /// Something was skipped that earns this answer.
+    /// The end of a skipped line or body, and the error reply to it.
     Reject(ErrorReply),
-    /// Nothing more can be made of the bytes there are; what is left must come again, with more.
+    /// More input is needed. The bytes that are left must be passed again, with more after them.
     More,
     /// The connection takes no input now.
     Paused,
 }
 
-/// One connection's bytes.
+/// One connection: its input phase and its output.
 #[derive(Debug)]
 pub struct Conn {
     phase: Phase,
-    /// A line with anything in it has been seen.
+    /// Whether a line that is not blank has arrived.
     has_spoken: bool,
-    /// Replies on their way.
+    /// Replies to be sent.
     pub output: Output,
-    /// The client has ended its side: it will not send more than has arrived.
+    /// Whether the client has ended its side: it sends no more than has arrived.
     pub(crate) is_half_closed: bool,
-    /// Dirty since the event loop last asked.
+    /// Whether it is in the server's list of dirty connections.
     pub(crate) is_dirty: bool,
 }
 
@@ -119,7 +119,7 @@ impl Default for Conn {
 }
 
 impl Conn {
-    /// Takes the next meaning off the front of `rest`. What arrives of a body goes to `bodies`.
+    /// Takes the next step off the front of `rest`. Bytes of a body are stored in `bodies`.
     pub fn step<'a>(&mut self, rest: &mut &'a [u8], bodies: &mut Bodies) -> Step<'a> {
         if !self.takes_input() {
             return Step::Paused;
@@ -183,15 +183,16 @@ impl Conn {
         self.step(rest, bodies)
     }
 
-    /// Whether this is the first line with anything in it, and that of an HTTP request.
+    /// Whether this is the first line that is not blank, and that of an HTTP request.
     fn is_http(&mut self, line: &[u8], is_whole: bool) -> bool {
         let is_first = !self.has_spoken;
         self.has_spoken |= !line.trim_ascii().is_empty();
         is_first && proto::is_http_request(line, is_whole)
     }
 
-    /// Goes on with the body that the header of `put` announces. A body that has arrived
-    /// whole is copied once; of any other, memory is taken as its bytes arrive.
+    /// Begins the body that the header of `put` announces. If the whole body is in `rest`, returns
+    /// it with its CR LF, so that it is copied only once. Otherwise takes memory as its bytes
+    /// arrive.
     pub fn expect_body<'a>(&mut self, put: PendingPut, rest: &mut &'a [u8]) -> Option<&'a [u8]> {
         let size = put.header.size as usize + CRLF.len();
         if let Some((body, behind)) = rest.split_at_checked(size) {
@@ -202,7 +203,7 @@ impl Conn {
         None
     }
 
-    /// Goes on by skipping the body of a refused put, of `size` bytes without its CR LF.
+    /// Skips the body of a rejected put, `size` bytes without its CR LF, and then replies `then`.
     pub fn skip_body(&mut self, size: u32, then: ErrorReply) {
         self.phase = Phase::Skip { left: u64::from(size) + CRLF.len() as u64, then };
     }
@@ -212,30 +213,30 @@ impl Conn {
         self.phase = Phase::Waiting;
     }
 
-    /// Ends waiting, but for the answer.
+    /// Ends the wait; its reply is still to come.
     pub fn end_wait(&mut self) {
         debug_assert!(self.is_waiting());
         self.phase = Phase::WaitEnded;
     }
 
-    /// Whether it waits no longer, and has not been told.
+    /// Whether the wait has ended and its reply is still to come.
     pub fn has_wait_ended(&self) -> bool {
         matches!(self.phase, Phase::WaitEnded)
     }
 
-    /// Ends waiting.
+    /// Takes input again, after a wait.
     pub fn resume(&mut self) {
         debug_assert!(self.is_waiting() || self.has_wait_ended());
         self.phase = Phase::Line;
     }
 
-    /// Takes no more input at all; an unfinished body goes.
+    /// Takes no more input at all, and removes an unfinished body.
     pub fn close(&mut self, bodies: &mut Bodies) {
         self.drop_body(bodies);
         self.phase = Phase::Closing;
     }
 
-    /// The same, and forgets what has not been sent.
+    /// Takes no more input at all, and removes an unfinished body and all unsent output.
     pub fn forget(&mut self, bodies: &mut Bodies) {
         self.close(bodies);
         self.output.clear(bodies);
@@ -248,30 +249,30 @@ impl Conn {
         }
     }
 
-    /// How many rights to bodies it has, for those on their way in or out: for checks.
+    /// How many body handles it has, for bodies that arrive or are to be sent: for checks.
     pub fn handles(&self) -> usize {
         let is_coming = matches!(&self.phase, Phase::Body(body) if body.got.is_some());
         usize::from(is_coming) + self.output.handles()
     }
 
-    /// Whether it waits for the answer to a `reserve` or a `kick`.
+    /// Whether it waits for the reply to a `reserve` or a `kick`.
     pub fn is_waiting(&self) -> bool {
         matches!(self.phase, Phase::Waiting)
     }
 
-    /// Whether bytes would be looked at now.
+    /// Whether [`Conn::step`] looks at bytes now.
     pub fn takes_input(&self) -> bool {
         let is_paused = matches!(self.phase, Phase::Waiting | Phase::WaitEnded | Phase::Closing);
         !is_paused && self.output.len() < OUTPUT_MAX_BYTES
     }
 
-    /// Whether nothing is left to do for it but closing the socket.
+    /// Whether nothing is left to do but to close its socket.
     pub fn is_finished(&self) -> bool {
         matches!(self.phase, Phase::Closing) && self.output.is_empty()
     }
 }
 
-/// The place behind the first CR LF. `after_cr`: whether a CR has gone by just before.
+/// The index after the first CR LF. `after_cr` says whether a CR came just before `bytes`.
 fn end_of_line(bytes: &[u8], after_cr: bool) -> Option<usize> {
     let mut from = 0;
     while let Some(found) = bytes[from..].iter().position(|&byte| byte == b'\n') {
@@ -290,7 +291,7 @@ impl Collecting {
         self.size - self.got.as_ref().map_or(0, Body::len)
     }
 
-    /// Takes what belongs to the body off `rest`, or nothing where there is no memory for it.
+    /// Takes the bytes of the body off `rest`. Fails, and takes none, if there is no memory.
     fn take(&mut self, rest: &mut &[u8], bodies: &mut Bodies) -> Result<(), OutOfMemory> {
         let (bytes, behind) = rest.split_at(rest.len().min(self.left()));
         if bytes.is_empty() {
@@ -317,7 +318,7 @@ mod tests {
         PendingPut { id: 1, header, received_at: Time::from_nanoseconds(0) }
     }
 
-    /// What a stream means, step by step, as far as it goes.
+    /// All steps of a stream, as texts.
     fn steps(conn: &mut Conn, bytes: &[u8]) -> Vec<String> {
         steps_in(&mut Bodies::default(), conn, bytes)
     }
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_too_long_line_may_be_cut_between_cr_and_lf() {
+    fn a_too_long_line_may_be_split_between_cr_and_lf() {
         let conn = &mut Conn::default();
         assert_eq!(steps(conn, "y".repeat(300).as_bytes()), ["0 left"]);
         assert_eq!(steps(conn, b"yy\r"), ["0 left"]);
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_ends_where_it_said() {
+    fn a_body_ends_after_its_announced_length() {
         let conn = &mut Conn::default();
         let mut rest: &[u8] = b"abcd\r\nnext\r\n";
         assert_eq!(conn.expect_body(put(4), &mut rest), Some(&b"abcd\r\n"[..]));
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unwanted_body_goes_by_before_it_is_refused() {
+    fn a_skipped_body_is_rejected_at_its_end() {
         let conn = &mut Conn::default();
         conn.skip_body(u32::MAX, ErrorReply::JobTooBig);
         // 2^32 - 1 is 257 times 16,711,935, so this is the body to its last byte.
@@ -435,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_does_not_read_is_not_heard() {
+    fn input_pauses_while_too_much_output_is_unsent() {
         let conn = &mut Conn::default();
         let bodies = &mut Bodies::default();
         conn.output.copy(&vec![0; OUTPUT_MAX_BYTES], bodies.budget_mut());

@@ -1,8 +1,8 @@
-//! Replies on their way to a client: small ones copied into one buffer, large bodies shared with
-//! their jobs, all of it handed to one `writev`.
+//! Replies to be sent to a client: small ones are copied into one buffer, large bodies are shared
+//! with their jobs, and all of it is passed to one `writev`.
 //!
-//! Invariant: `len` is the number of bytes not sent yet; an empty output owns no memory. What it
-//! owns beside bodies is taken from the room that bodies are in, and given back there.
+//! Invariant: `len` is the number of unsent bytes; an empty output owns no memory. Its own memory
+//! is taken from the budget of [`Bodies`], and credited there.
 
 use std::{collections::VecDeque, io::IoSlice, iter, mem};
 
@@ -11,21 +11,21 @@ use crate::{
     proto::{CRLF, Reply},
 };
 
-/// A buffer of this size takes no further reply; the next one begins another.
-const PIECE: usize = 16 * 1024;
+/// A buffer of this many bytes takes no further reply; the next reply begins another.
+const BUFFER_FULL_BYTES: usize = 16 * 1024;
 
-/// What a buffer begins with: enough for most replies, so that it seldom grows.
-const BEGINNING: usize = 96;
+/// The first capacity of a buffer: enough for most replies, so that it seldom grows.
+const BUFFER_START_BYTES: usize = 96;
 
-/// As much as a buffer mostly comes to that takes bodies until it takes no further reply.
-const WHOLE: usize = PIECE + COPIED_BODY_MAX_BYTES + BEGINNING;
+/// The capacity that mostly suffices for a buffer that takes bodies until it is full.
+const BUFFER_USUAL_BYTES: usize = BUFFER_FULL_BYTES + COPIED_BODY_MAX_BYTES + BUFFER_START_BYTES;
 
-/// How many slices one write hands to the system; more would only be looked at, not sent.
+/// How many slices one write passes to the kernel, which would look at more but not send them.
 pub const SLICES: usize = 16;
 
 #[derive(Debug)]
 enum Piece {
-    /// Replies, and how many of their bytes are those of bodies.
+    /// Replies, and how many of their bytes are copied bodies.
     Copied(Vec<u8>, u64),
     Shared(Body),
 }
@@ -45,7 +45,7 @@ impl Piece {
         }
     }
 
-    fn forget(self, bodies: &mut Bodies) {
+    fn free(self, bodies: &mut Bodies) {
         match self {
             Self::Copied(bytes, of_bodies) => {
                 bodies.budget_mut().credit(bytes.capacity());
@@ -65,16 +65,16 @@ impl Default for Piece {
 /// Bytes to send, in order.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// Mostly all there is; so a reply that is sent at once costs one allocation.
+    /// Mostly the only piece, so a reply that is sent at once costs one allocation.
     first: Piece,
     rest: VecDeque<Piece>,
-    /// How much of the first piece has been sent.
+    /// How many bytes of `first` have been sent.
     sent: usize,
     len: usize,
 }
 
 impl Output {
-    /// How many bytes wait.
+    /// How many bytes are unsent.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -89,8 +89,8 @@ impl Output {
         self.write(budget, |buffer| reply.write(buffer));
     }
 
-    /// Appends a reply that announces a body, and the body, which ends in its own CR LF: shared
-    /// if the job shares it, which pays for large ones, or else copied.
+    /// Appends a reply that announces a body, and the body, which ends in its own CR LF. If
+    /// `shared` is given, as for large bodies, the body is shared; otherwise `bytes` are copied.
     pub fn reply_with(
         &mut self,
         reply: Reply<'_>,
@@ -105,13 +105,15 @@ impl Output {
         self.push(Piece::Shared(shared), budget);
     }
 
-    /// Appends the bytes of a body.
+    /// Appends a copy of the bytes of a body.
     pub fn copy(&mut self, bytes: &[u8], budget: &mut MemoryBudget) {
         self.write(budget, |buffer| {
-            // Where one body follows another, more will follow, and each move would copy them all.
+            // If one body follows another, more will follow; each reallocation would copy them all.
             let is_short = buffer.capacity() - buffer.len() < bytes.len();
-            if is_short && buffer.len() > BEGINNING {
-                buffer.reserve_exact(bytes.len().max(WHOLE.saturating_sub(buffer.len())));
+            if is_short && buffer.len() > BUFFER_START_BYTES {
+                buffer.reserve_exact(
+                    bytes.len().max(BUFFER_USUAL_BYTES.saturating_sub(buffer.len())),
+                );
             }
             buffer.extend_from_slice(bytes);
         });
@@ -129,10 +131,10 @@ impl Output {
 
     /// Appends what `write` appends to a buffer.
     pub fn write(&mut self, budget: &mut MemoryBudget, write: impl FnOnce(&mut Vec<u8>)) {
-        // A piece is given back when all of it is sent; so it must not go on growing while a slow
-        // reader follows.
-        let has_room = |piece: &Piece| matches!(piece, Piece::Copied(it, _) if it.len() < PIECE);
-        if !has_room(self.rest.back().unwrap_or(&self.first)) {
+        // A piece is freed when all of it is sent, so it must not keep growing under a slow client.
+        let has_space =
+            |piece: &Piece| matches!(piece, Piece::Copied(it, _) if it.len() < BUFFER_FULL_BYTES);
+        if !has_space(self.rest.back().unwrap_or(&self.first)) {
             self.push(Piece::default(), budget);
         }
         let Piece::Copied(buffer, _) = self.rest.back_mut().unwrap_or(&mut self.first) else {
@@ -140,7 +142,7 @@ impl Output {
         };
         let capacity = buffer.capacity();
         if capacity == 0 {
-            buffer.reserve(BEGINNING);
+            buffer.reserve(BUFFER_START_BYTES);
         }
         let before = buffer.len();
         write(buffer);
@@ -160,29 +162,29 @@ impl Output {
         (slices, count)
     }
 
-    /// Forgets the first `count` bytes.
+    /// Removes the first `count` bytes, which have been sent.
     pub fn sent(&mut self, count: usize, bodies: &mut Bodies) {
         self.len -= count;
         self.sent += count;
         while self.sent >= self.first.len() {
             self.sent -= self.first.len();
             match self.rest.pop_front() {
-                Some(piece) => mem::replace(&mut self.first, piece).forget(bodies),
+                Some(piece) => mem::replace(&mut self.first, piece).free(bodies),
                 None => return self.clear(bodies),
             }
         }
     }
 
-    /// Forgets everything: nobody will read it.
+    /// Removes everything, because it will not be sent.
     pub fn clear(&mut self, bodies: &mut Bodies) {
         let Self { first, rest, .. } = mem::take(self);
         bodies.budget_mut().credit(rest.capacity() * size_of::<Piece>());
         for piece in iter::once(first).chain(rest) {
-            piece.forget(bodies);
+            piece.free(bodies);
         }
     }
 
-    /// How many bytes it has copied of bodies, and not given back: for checks.
+    /// How many bytes of copied bodies it still counts: for checks.
     pub fn copied(&self) -> u64 {
         let pieces = iter::once(&self.first).chain(&self.rest);
         let copied = pieces.map(|piece| match piece {
@@ -192,7 +194,7 @@ impl Output {
         copied.sum()
     }
 
-    /// How many handles to bodies it has: for checks.
+    /// How many body handles it has: for checks.
     pub fn handles(&self) -> usize {
         let pieces = iter::once(&self.first).chain(&self.rest);
         pieces.filter(|piece| matches!(piece, Piece::Shared(_))).count()
@@ -205,10 +207,9 @@ mod tests {
 
     use super::*;
 
-    /// A reader that is always a little behind would otherwise make the daemon keep every byte
-    /// it ever sent.
+    /// If a client were always a little behind, the daemon would otherwise keep every byte sent.
     #[test]
-    fn what_is_sent_is_given_back_though_the_output_never_is_empty() {
+    fn sent_bytes_are_freed_though_the_output_is_never_empty() {
         let (mut output, mut bodies) = (Output::default(), Bodies::default());
         output.copy(&[0; 1000], bodies.budget_mut());
         for _ in 0..10_000 {
@@ -216,12 +217,12 @@ mod tests {
             output.sent(1000, &mut bodies);
             let pieces = iter::once(&output.first).chain(&output.rest);
             let held: usize = pieces.map(Piece::len).sum();
-            assert!(held <= 2 * PIECE, "{held} bytes held for {} unsent", output.len());
+            assert!(held <= 2 * BUFFER_FULL_BYTES, "{held} bytes held for {} unsent", output.len());
         }
     }
 
     proptest! {
-        /// Whatever the kernel takes at a time, the client gets the same bytes in the same order.
+        /// However much the kernel takes at a time, the client gets all bytes in order.
         #[test]
         fn is_sent_whole_in_any_portions(
             pieces in prop::collection::vec(

@@ -1,50 +1,49 @@
-//! Jobs' bodies: on their way in, kept, and on their way out.
+//! Jobs' bodies: while they arrive, while they are kept and while they are sent.
 //!
 //! A body takes a slot in a block of slots of one size, without an allocator's header. When all
-//! bodies of a block have gone, its memory goes back to the system, which the C library's heap does
-//! not promise: a few bytes in use at its end keep all of it.
+//! bodies of a block are removed, its memory can be released to the system. The C library's heap
+//! does not promise that: a few bytes in use at its end keep all of it.
 //!
 //! Up to [`COPIED_BODY_MAX_BYTES`] bytes, sizes are eight bytes apart; above, at most an eighth. A
-//! body beyond [`SHARED_BLOCK_BODY_MAX_BYTES`] has a block for itself, which may grow. Large bodies
-//! can be shared, between their job and the replies that are on their way with them; the last to
-//! let go frees the slot. Whoever has a [`Body`] must give it back with [`Bodies::remove`]: nothing
-//! else would.
+//! body beyond [`SHARED_BLOCK_BODY_MAX_BYTES`] has a block of its own, which may grow. A large body
+//! can be shared by its job and the replies that send it; removing the last handle frees the slot.
+//! The owner of a [`Body`] must pass it to [`Bodies::remove`], because dropping it frees nothing.
 //!
-//! Every body counts, from its first byte until the last handle to it is given back, whatever has
-//! that: a job, an upload that has not ended, a reply that is not sent. Copies in replies count
-//! likewise. There may be a ceiling on what all of them count for.
+//! Each body counts from its first byte until its last handle is removed. The handles may belong to
+//! a job, an unfinished upload or an unsent reply. Copies in replies count likewise. There may be a
+//! limit on what all of them count.
 //!
-//! Invariant: of each size, `open` names the blocks with room, each once; none is without bodies,
-//! but for the one that is filled next if few bytes of that were ever used, lest it come and go
-//! with each body.
+//! Invariant: for each size, `open` names the blocks that have free slots, each once. None of them
+//! is empty, except for the one filled next if few of its bytes were ever used. Otherwise a block
+//! would be allocated and released with each single body.
 
 use std::{collections::VecDeque, fmt, mem};
 
 use super::budget::{MemoryBudget, Need, OutOfMemory};
 
-/// Bodies start at multiples of this.
+/// Bodies start at multiples of this many bytes.
 const ALIGN_BYTES: usize = 8;
 
-/// Up to this many bytes a body is copied into replies; above, it is shared. Here and below, a body
-/// may be a round number of bytes with its CR LF, as many are: hence the eight bytes.
+/// A body of up to this many bytes is copied into replies; a larger one is shared. This bound and
+/// the next have eight bytes more because many bodies are a round number of bytes, and CR LF.
 pub const COPIED_BODY_MAX_BYTES: usize = 4096 + ALIGN_BYTES;
 
 /// The largest body, in bytes, that shares a block with others.
 const SHARED_BLOCK_BODY_MAX_BYTES: usize = 128 * 1024 + ALIGN_BYTES;
 
-/// The size of a block in bytes: large enough for the system to be asked for it alone.
+/// The size of a block in bytes, large enough for the allocator to map it on its own.
 const BLOCK_BYTES: usize = 512 * 1024 + 128 * ALIGN_BYTES;
 
-/// How many sizes of large bodies lie between one power of two and the next.
+/// How many sizes of large slots lie between one power of two and the next.
 const SIZES_PER_DOUBLING: usize = 8;
 
-/// Up to this many used bytes an empty block is kept for the next body.
+/// An empty block is kept for the next body of its size if at most this many bytes were used.
 const KEEP_BELOW_BYTES: usize = 64 * 1024;
 
-/// So many empty blocks are kept for whatever size comes next.
+/// How many empty blocks are kept for bodies of any size.
 const KEPT_BLOCKS_MAX: usize = 4;
 
-/// What a body counts for beside its bytes: about what its job takes, but for the rounding up of
+/// Bytes that a body counts beside its length: about what its job takes, without the rounding up of
 /// large bodies.
 pub const BODY_OVERHEAD_BYTES: u64 = 128;
 
@@ -69,7 +68,7 @@ impl Body {
         self.len == 0
     }
 
-    /// Whether replies share it rather than copy it.
+    /// Whether replies share it instead of copying it.
     pub fn is_large(&self) -> bool {
         self.len() > COPIED_BODY_MAX_BYTES
     }
@@ -81,24 +80,24 @@ impl fmt::Debug for Body {
     }
 }
 
-/// Bodies of one size.
+/// A block of slots of one size, or of one large body.
 #[derive(Debug, Default)]
 struct Block {
-    /// All of a block, or nothing; of a block with a single body, that body.
+    /// The memory of all slots, or none; in a block of one large body, its bytes.
     bytes: Vec<u8>,
-    /// Of a slot, in bytes; zero where the block is one body's.
+    /// Bytes of a slot; 0 in a block of one large body.
     size: usize,
     slots: u16,
-    /// How many slots have been used since the block got its memory: the first ones.
+    /// How many slots, from the first, have been used since the block got its memory.
     touched: u16,
-    /// How many bytes of this memory were in use before that.
+    /// How many bytes of this memory were used before that.
     used_before: usize,
-    /// How many were made ready ahead.
+    /// How many bytes have been populated.
     populated: usize,
-    /// The slot that was freed last; its first two bytes name the one freed before, plus one.
+    /// The slot freed last. Its first two bytes name the slot freed before it, plus one.
     free: Option<u16>,
     used: u16,
-    /// Where it stands among the open ones of its size, if it is.
+    /// Index among the open blocks of its size, if it is open.
     open_index: usize,
     /// By slot, if bodies can be shared: how many handles there are beside the first.
     extra_handles: Vec<u32>,
@@ -113,7 +112,7 @@ impl Block {
         if self.size == 0 { self.bytes.capacity() } else { self.size }
     }
 
-    /// How many bytes of its memory were ever in use, and so are the system's to give back.
+    /// How many bytes of its memory were ever used, and so are resident.
     fn used_bytes(&self) -> usize {
         self.used_before.max(usize::from(self.touched) * self.size)
     }
@@ -122,7 +121,7 @@ impl Block {
         self.used == self.slots
     }
 
-    /// Puts bytes behind the first `len` of a slot, which has room for them.
+    /// Writes bytes behind the first `len` of a slot, which must be large enough.
     fn write(&mut self, slot: u16, len: usize, bytes: &[u8]) {
         if self.size == 0 {
             self.bytes.extend_from_slice(bytes);
@@ -145,12 +144,12 @@ impl Block {
         }
     }
 
-    /// Makes memory ready a piece further than slots have been used.
+    /// Populates memory up to [`POPULATED_BYTES`] beyond the slots that have been used.
     fn populate(&mut self, populate: Populate) {
         let used = self.used_bytes();
         if self.populated < used {
             let end = (used + POPULATED_BYTES).min(self.bytes.len());
-            // Where it fails, the pages are made ready as they are touched.
+            // If it fails, the kernel populates each page when it is first used.
             let _ = populate(&mut self.bytes[self.populated..end]);
             self.populated = end;
         }
@@ -165,29 +164,29 @@ impl Block {
     }
 }
 
-/// Has the system make the pages of some memory ready at once; false if it cannot, and then they
-/// are made ready one by one, as they are touched.
+/// Has the kernel populate memory in one call. Returns false if it cannot; then it populates each
+/// page when it is first used.
 type Populate = fn(&mut [u8]) -> bool;
 
-/// So many bytes are made ready at once: few enough to be in a processor's cache still when bodies
-/// are copied there, and not to count where they stay unused.
+/// How many bytes are populated at once: few enough to be still in the processor's cache when
+/// bodies are copied there, and to be negligible if unused.
 const POPULATED_BYTES: usize = 32 * 1024;
 
-/// Owns all bodies, and the memory that they and everything else may take.
+/// Owns all bodies, and the budget of all memory.
 #[derive(Debug, Default)]
 pub struct Bodies {
     budget: MemoryBudget,
     blocks: Vec<Block>,
-    /// By class: the blocks of that size with room; the last is filled next.
+    /// By class: the blocks of that size with free slots; the last is filled next.
     open: Vec<Vec<u32>>,
     /// The numbers of blocks that are not in use.
     vacant: Vec<u32>,
-    /// The memory of blocks that have become empty, the latest at the end; and how many bytes of it
-    /// were ever in use.
+    /// The memory of blocks that became empty, the latest at the end, with the number of its bytes
+    /// that were ever used.
     releasable: VecDeque<(Vec<u8>, usize)>,
-    /// While a start takes many blocks in: makes their memory ready.
+    /// Populates the memory of blocks between [`Bodies::begin_bulk`] and [`Bodies::end_bulk`].
     populate: Option<Populate>,
-    /// How many [`Body`]s there are, shares among them.
+    /// How many [`Body`] handles there are.
     handles: usize,
 }
 
@@ -195,8 +194,8 @@ pub struct Bodies {
 /// slot in bytes.
 fn class(len: usize) -> (usize, usize) {
     if len <= COPIED_BODY_MAX_BYTES {
-        let grains = len.div_ceil(ALIGN_BYTES).max(1);
-        return (grains, grains * ALIGN_BYTES);
+        let units = len.div_ceil(ALIGN_BYTES).max(1);
+        return (units, units * ALIGN_BYTES);
     }
     let round = len - ALIGN_BYTES;
     let power = (round - 1).ilog2();
@@ -211,34 +210,33 @@ fn class(len: usize) -> (usize, usize) {
 }
 
 impl Bodies {
-    /// Whether the ceiling allows another body of so many bytes.
+    /// Whether the limit permits another body of `bytes` bytes.
     pub fn admits(&self, bytes: u64) -> bool {
         self.budget.admits_body_bytes(bytes.saturating_add(BODY_OVERHEAD_BYTES))
     }
 
-    /// The memory that there is, for bodies and for everything else.
+    /// The budget of the memory for bodies and everything else.
     pub fn budget(&self) -> &MemoryBudget {
         &self.budget
     }
 
-    /// The same, to take from it.
+    /// The budget, to take memory from.
     pub fn budget_mut(&mut self) -> &mut MemoryBudget {
         &mut self.budget
     }
 
-    /// Has memory for bodies made ready a piece at a time from now on, which costs less than page
-    /// by page where many are taken in: for a start.
+    /// Populates the memory of bodies in advance from now on. If many bodies are stored, as in a
+    /// start, that costs less than page by page.
     pub fn begin_bulk(&mut self, populate: Populate) {
         self.populate = Some(populate);
     }
 
-    /// Ends that.
+    /// Ends [`Bodies::begin_bulk`].
     pub fn end_bulk(&mut self) {
         self.populate = None;
     }
 
-    /// Takes a body in. Fails where there is no memory for it, or the ceiling forbids it.
-    /// O(length).
+    /// Stores a body. Fails if there is no memory, or the limit does not permit it. O(length).
     pub fn store(&mut self, bytes: &[u8]) -> Result<Body, OutOfMemory> {
         if !self.admits(bytes.len() as u64) {
             return Err(OutOfMemory);
@@ -250,9 +248,9 @@ impl Bodies {
         Ok(body)
     }
 
-    /// Begins a body of which so many bytes are expected for now, and at most `limit`. Fails where
-    /// there is no memory for them, or where the ceiling forbids another body. They do not count
-    /// before they come.
+    /// Begins a body with memory for `capacity` bytes, to which at most `limit` are appended. Fails
+    /// if there is no memory, or the limit on bodies does not permit another. Its bytes count when
+    /// they are appended.
     pub fn begin(&mut self, capacity: usize, limit: usize) -> Result<Body, OutOfMemory> {
         if !self.admits(0) {
             return Err(OutOfMemory);
@@ -262,8 +260,9 @@ impl Bodies {
         Ok(body)
     }
 
-    /// The limit, where a slot for all of that is there already and costs nothing: then the body
-    /// need not move, and none of the sizes between must find memory. Otherwise the capacity.
+    /// Returns `limit` if a slot of that size is free and so costs nothing. The body then need not
+    /// move through the sizes between, for which memory may be missing. Otherwise returns
+    /// `capacity`.
     fn prefer_whole_slot(&self, capacity: usize, limit: usize) -> usize {
         let is_open = || self.open.get(class(limit).0).is_some_and(|blocks| !blocks.is_empty());
         if limit <= SHARED_BLOCK_BODY_MAX_BYTES && is_open() { limit } else { capacity }
@@ -289,7 +288,7 @@ impl Bodies {
         Ok(Body { block, len: 0, slot })
     }
 
-    /// Takes memory, if need be with what empty blocks give back.
+    /// Takes memory from the budget. If it is missing, releases empty blocks and tries again.
     fn take(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
         let taken = self.budget.take(Need::Storage, bytes);
         if taken.is_ok() || !self.release_all() {
@@ -299,15 +298,15 @@ impl Bodies {
         self.budget.take(Need::Storage, bytes)
     }
 
-    /// Gives the memory of all empty blocks back to the system; whether there was any. For a
-    /// shortage: it takes some 20 microseconds a block.
+    /// Releases the memory of all empty blocks to the system. Returns whether there was any. Only
+    /// for a shortage: it takes some 20 microseconds a block.
     pub fn release_all(&mut self) -> bool {
         let has_releasable = !self.releasable.is_empty();
         self.releasable.clear();
         has_releasable
     }
 
-    /// A block for one large body.
+    /// Adds a block for one large body.
     fn single_block(&mut self, capacity: usize) -> Result<u32, OutOfMemory> {
         self.take(capacity)?;
         let mut bytes = Vec::new();
@@ -325,7 +324,7 @@ impl Bodies {
         u32::try_from(self.blocks.len() - 1).expect("fewer than 2^32 blocks")
     }
 
-    /// The block that the next body of this class goes to.
+    /// The block that the next body of this class goes to. Adds one if there is none.
     fn open_block(&mut self, class: usize, size: usize) -> Result<u32, OutOfMemory> {
         if self.open.len() <= class {
             self.open.resize_with(class + 1, Vec::new);
@@ -348,9 +347,9 @@ impl Bodies {
         Ok(number)
     }
 
-    /// Appends to a body, which nobody shares yet. Where it outgrows its room it gets twice as
-    /// much, but at most `limit` bytes, which it will not exceed. Fails, and changes nothing, where
-    /// there is no memory, or the ceiling forbids it.
+    /// Appends to a body that is not shared. If its slot is too small, its capacity doubles, but to
+    /// at most `limit` bytes, which the body must not exceed. Fails, and changes nothing, if there
+    /// is no memory or the limit on bodies does not permit it.
     pub fn append(
         &mut self,
         body: &mut Body,
@@ -377,7 +376,7 @@ impl Bodies {
         self.blocks[body.block as usize].capacity()
     }
 
-    /// Gives a body more room, perhaps elsewhere.
+    /// Grows the capacity of a body, and may move it.
     fn grow(&mut self, body: &mut Body, capacity: usize) -> Result<(), OutOfMemory> {
         let len = body.len();
         if self.blocks[body.block as usize].size == 0 {
@@ -387,7 +386,7 @@ impl Bodies {
             return bytes.try_reserve_exact(more).map_err(|_| OutOfMemory);
         }
         let mut new = self.take_slot(capacity)?;
-        // Both blocks are in one list, so one lends its memory for the copy.
+        // Both blocks are in one list, so the memory of one is taken out of it for the copy.
         let block = &mut self.blocks[body.block as usize];
         let (start, bytes) = (block.start(body.slot), mem::take(&mut block.bytes));
         self.blocks[new.block as usize].write(new.slot, 0, &bytes[start..start + len]);
@@ -404,14 +403,14 @@ impl Bodies {
         &block.bytes[start..start + body.len()]
     }
 
-    /// The bytes of a body, and the memory that there is for a copy of them.
+    /// The bytes of a body, and the budget for a copy of them.
     pub fn bytes_and_budget(&mut self, body: &Body) -> (&[u8], &mut MemoryBudget) {
         let block = &self.blocks[body.block as usize];
         let start = block.start(body.slot);
         (&block.bytes[start..start + body.len()], &mut self.budget)
     }
 
-    /// Another handle to a large body.
+    /// Returns another handle to a large body.
     pub fn add_ref(&mut self, body: &Body) -> Body {
         debug_assert!(body.is_large());
         self.blocks[body.block as usize].extra_handles[usize::from(body.slot)] += 1;
@@ -419,7 +418,7 @@ impl Bodies {
         Body { ..*body }
     }
 
-    /// Gives back a handle to a body; with the last one, its room is free. O(1).
+    /// Removes a handle to a body. The last one frees its slot. O(1).
     pub fn remove(&mut self, body: Body) {
         let length = body.len() as u64;
         if self.drop_handle(body) {
@@ -427,7 +426,7 @@ impl Bodies {
         }
     }
 
-    /// Gives back a handle; whether it was the last one.
+    /// Removes a handle. Returns whether it was the last one.
     #[expect(clippy::needless_pass_by_value, reason = "nobody may read it after this")]
     fn drop_handle(&mut self, body: Body) -> bool {
         self.handles -= 1;
@@ -462,7 +461,7 @@ impl Bodies {
         true
     }
 
-    /// Sets the memory of an open block aside if no body is in it, and forgets the block.
+    /// Removes an open block if it is empty, and makes its memory releasable.
     fn release_if_empty(&mut self, number: u32) {
         let block = &mut self.blocks[number as usize];
         if block.used > 0 {
@@ -476,24 +475,24 @@ impl Bodies {
         open.swap_remove(open_index);
         if let Some(&moved) = open.get(open_index) {
             self.blocks[moved as usize].open_index = open_index;
-            // Only the last one may be empty.
+            // Only the last open block may be empty.
             self.release_if_empty(moved);
         }
     }
 
-    /// Gives the memory of one empty block back to the system; whether there was one. It is a
-    /// system call and takes its time, so nobody should do many of them in a row.
+    /// Releases the memory of one empty block to the system. Returns whether there was one. Each
+    /// call is a slow system call, so do not repeat it many times in a row.
     pub fn release_one(&mut self) -> bool {
-        // The one that was left longest ago.
+        // The block that became empty first.
         self.has_releasable() && self.releasable.pop_front().is_some()
     }
 
-    /// Whether there is something to give back.
+    /// Whether [`Bodies::release_one`] has memory to release, beyond the blocks it keeps.
     pub fn has_releasable(&self) -> bool {
         self.releasable.len() > KEPT_BLOCKS_MAX
     }
 
-    /// How many [`Body`]s there are, shares among them: for checks.
+    /// How many [`Body`] handles there are: for checks.
     pub fn handles(&self) -> usize {
         self.handles
     }

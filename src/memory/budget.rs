@@ -1,71 +1,69 @@
-//! Whether there is memory, tried before it is needed.
+//! The memory budget: memory is probed before it is needed.
 //!
-//! A list that grows cannot refuse: where memory for it is missing, the process ends. So whoever is
-//! about to make something grow takes the memory for it from the [`MemoryBudget`], as long as that
-//! can still be refused. The room is tried a step ahead: most of what is taken costs a subtraction,
-//! and a call to the system only once in [`PROBE_STEP_BYTES`] bytes of growth. Growth within what a
-//! list has room for already costs nothing at all.
+//! A list that grows cannot report an error: if memory for it is missing, the process ends. So the
+//! caller takes the memory from the [`MemoryBudget`] first, while the change can still be refused.
+//! The budget probes one step ahead. Most calls cost a subtraction, and the system is called once
+//! for each [`PROBE_STEP_BYTES`] of growth. Growth within the capacity of a list costs nothing.
 //!
-//! Beside what there is, there may be a ceiling on what bodies may count for.
+//! There may also be a limit on what bodies count.
 //!
-//! Not everything can be refused: a job whose time is over must go somewhere. What such steps need
-//! is either had before, or is little, and comes out of what is spared.
+//! Not everything can be refused: a job whose time to run is over must return to its tube. The
+//! memory of such steps is taken in advance, or it is little and comes out of the headroom.
 
 use std::{collections::VecDeque, fmt, hint::black_box};
 
-/// There is no memory, or none is granted.
+/// There is no memory, or the limit does not permit it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOfMemory;
 
-/// How far a try reaches, in bytes. Less than what is spared.
+/// How many bytes a probe asks for ahead. Less than any headroom.
 const PROBE_STEP_BYTES: usize = 512 << 10;
 
-/// A list that grows by more bytes than this at once must leave as much as a connection.
+/// A list that grows beyond this many bytes must leave the headroom of [`Need::Connection`].
 const SMALL_GROWTH_MAX_BYTES: usize = 4096;
 
-/// What memory is asked for. The later ones may use what the earlier ones must spare, so that
-/// clients who work jobs off can connect and go on where there is no room for more jobs, and those
-/// who read their replies go on where there is none for those who do not.
+/// What memory is needed for. Each need may use headroom that the needs before it must leave. So
+/// workers can connect and continue when there is no memory for more jobs. And clients that read
+/// their replies continue when there is none for those that do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Need {
-    /// Something that stays: jobs, tubes, input that is kept.
+    /// What stays: jobs, tubes, input that is kept.
     Storage,
     /// A connection, or a large list.
     Connection,
-    /// One more reply for a client that has not been sent all those before.
+    /// Another reply for a client that has unsent replies.
     Reply,
-    /// A reply for a client that has been sent all others; something that falls due.
+    /// A reply for a client that has no unsent replies; a timer that is due.
     Essential,
 }
 
-/// How many bytes must be left beside what is asked for, for each need. After a start, the same
-/// jobs lie otherwise in memory, and the first connection must find some nevertheless: hence the
-/// distance between the first two.
+/// By need: bytes that must stay available beside those taken. After a start the same jobs may be
+/// laid out differently, and the first connection must still fit: the first two differ for that.
 const HEADROOM_BYTES: [usize; 4] = [7 << 20, 4 << 20, 3 << 20, 2 << 20];
 
-/// Where memory comes from. Tests have others, which refuse.
+/// A source of memory. Tests have others, which fail.
 pub trait MemorySource: fmt::Debug {
-    /// Whether `bytes` in one piece could be had now, and `headroom` more in smaller ones. Takes
+    /// Whether `bytes` in one piece and `headroom` more in smaller ones are available now. Takes
     /// nothing.
     fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool;
 }
 
-/// The system's memory: two calls to the system for each try, some microseconds. If there is too
-/// little in one piece, what was freed between other things is counted: some ten microseconds.
+/// The system's memory. A probe makes two system calls, some microseconds. If one piece is too much
+/// to ask, smaller freed pieces are counted: some ten microseconds.
 #[derive(Debug)]
 struct SystemMemory;
 
-/// A piece of memory in bytes that is surely enough for anything small.
+/// The size of a smaller piece in bytes, enough for any small allocation.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// The most pieces that are tried together: enough for what is spared.
+/// The most pieces that one probe counts: enough for the largest headroom.
 const PIECES_MAX: usize = HEADROOM_BYTES[0] / PIECE_BYTES;
 
-/// So many bytes in one piece, if they can be had.
+/// Allocates `bytes` in one piece, if they are available.
 fn try_piece(bytes: usize) -> Option<Vec<u8>> {
     let mut piece: Vec<u8> = Vec::new();
     let is_granted = piece.try_reserve_exact(bytes).is_ok();
-    // Or the compiler would see that the memory is not used, and not ask for it.
+    // Otherwise the compiler would see that the memory is unused, and not allocate it.
     black_box(&mut piece);
     is_granted.then_some(piece)
 }
@@ -88,25 +86,24 @@ impl MemorySource for SystemMemory {
     }
 }
 
-/// Memory that may be taken.
+/// The memory that may be taken.
 #[derive(Debug)]
 pub struct MemoryBudget {
     source: Box<dyn MemorySource>,
     step: isize,
-    /// For each need: so many bytes must be left beside it.
+    /// By need: bytes that must stay available beside those taken.
     headroom: [usize; HEADROOM_BYTES.len()],
-    /// For each need: so many bytes are left of what was tried last. Below zero where it must be
-    /// tried again.
+    /// By need: bytes left of the latest probe. Below zero, the next call must probe again.
     left: [isize; HEADROOM_BYTES.len()],
-    /// It was tried in vain since [`MemoryBudget::forget_refusals`].
+    /// By need: whether a probe has failed since [`MemoryBudget::forget_refusals`].
     is_refused: [bool; HEADROOM_BYTES.len()],
-    /// What all bodies count for, in bytes; and how much that may be.
+    /// What all bodies count, in bytes; and the limit on that.
     body_bytes: u64,
     body_limit: u64,
 }
 
-/// Nothing is left, and what is given back does not change that.
-const NOTHING: isize = isize::MIN / 2;
+/// The value of `left` when nothing is left: so low that no credit makes it positive.
+const EXHAUSTED: isize = isize::MIN / 2;
 
 impl Default for MemoryBudget {
     fn default() -> Self {
@@ -115,69 +112,69 @@ impl Default for MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// Memory from there, tried so many bytes ahead; with zero, tried each time.
+    /// A budget of memory from `source`, probed `step` bytes ahead; with 0, probed at each call.
     pub fn new(source: Box<dyn MemorySource>, step: usize) -> Self {
         Self {
             source,
             step: bytes(step),
             headroom: HEADROOM_BYTES,
-            left: [NOTHING; HEADROOM_BYTES.len()],
+            left: [EXHAUSTED; HEADROOM_BYTES.len()],
             is_refused: [false; HEADROOM_BYTES.len()],
             body_bytes: 0,
             body_limit: u64::MAX,
         }
     }
 
-    /// Goes on with memory from somewhere else.
+    /// Takes memory from `source` from now on.
     pub fn set_source(&mut self, source: Box<dyn MemorySource>, step: usize) {
         let Self { headroom, body_bytes, body_limit, .. } = *self;
         *self = Self { headroom, body_bytes, body_limit, ..Self::new(source, step) };
     }
 
-    /// Spares no more than so many bytes from now on, whatever the need, or again what it spares
-    /// otherwise: a start, when there are no clients yet, must find room for what fitted before.
+    /// Limits the headroom of all needs to `bytes`, or restores it if `None`. A start has no
+    /// clients yet, and must find memory for the jobs that fitted before.
     pub fn limit_headroom(&mut self, bytes: Option<usize>) {
         self.headroom =
             HEADROOM_BYTES.map(|headroom| bytes.map_or(headroom, |bytes| headroom.min(bytes)));
-        self.left = [NOTHING; HEADROOM_BYTES.len()];
+        self.left = [EXHAUSTED; HEADROOM_BYTES.len()];
     }
 
-    /// Refuses what would make bodies count for more than so many bytes. What is there stays.
+    /// Limits what all bodies may count, in bytes. Bodies that exist stay.
     pub fn set_body_limit(&mut self, bytes: u64) {
         self.body_limit = bytes;
     }
 
-    /// What all bodies count for, in bytes.
+    /// What all bodies count, in bytes.
     pub fn body_bytes(&self) -> u64 {
         self.body_bytes
     }
 
-    /// Whether the ceiling allows so many bytes more.
+    /// Whether the limit permits `bytes` more of bodies.
     pub(super) fn admits_body_bytes(&self, bytes: u64) -> bool {
         self.body_bytes.saturating_add(bytes) <= self.body_limit
     }
 
-    /// Counts so many bytes of bodies.
+    /// Counts `bytes` more of bodies.
     pub fn add_body_bytes(&mut self, bytes: u64) {
         self.body_bytes += bytes;
     }
 
-    /// They are gone.
+    /// Counts `bytes` less of bodies.
     pub fn remove_body_bytes(&mut self, bytes: u64) {
         self.body_bytes -= bytes;
     }
 
-    /// What was refused may be tried again: for once a turn, lest everybody try in vain.
+    /// Allows probes of refused needs again. Call it once a turn: more probes would be in vain.
     pub fn forget_refusals(&mut self) {
         self.is_refused = [false; HEADROOM_BYTES.len()];
     }
 
-    /// Whether this need was refused since [`MemoryBudget::forget_refusals`]. Tries nothing.
+    /// Whether this need was refused since [`MemoryBudget::forget_refusals`]. Does not probe.
     pub fn was_refused(&self, need: Need) -> bool {
         self.is_refused[need as usize]
     }
 
-    /// Whether `count` bytes may be taken. O(1), and seldom a call to the system.
+    /// Whether `count` bytes may be taken. O(1), and seldom a system call.
     #[inline]
     pub fn admits(&mut self, need: Need, count: usize) -> bool {
         self.left[need as usize] >= bytes(count) || self.probe_again(need, count)
@@ -190,31 +187,31 @@ impl MemoryBudget {
             return false;
         }
         let asked = bytes(count);
-        // Mostly there is enough for all needs, and one try is enough.
+        // Mostly there is enough for all needs, and one probe is enough.
         let most = Need::Storage as usize;
         let first = if self.is_refused[most] { at } else { most };
-        for tried in [first, at] {
+        for probed in [first, at] {
             let ahead = count.saturating_add(self.step.unsigned_abs());
-            if self.source.can_allocate(ahead, self.headroom[tried]) {
+            if self.source.can_allocate(ahead, self.headroom[probed]) {
                 let left = if self.step == 0 { 0 } else { self.step.saturating_add(asked) };
-                self.left[tried..].fill(left);
+                self.left[probed..].fill(left);
                 return true;
             }
             if asked <= self.step {
-                self.left[tried] = NOTHING;
-                self.is_refused[tried] = true;
+                self.left[probed] = EXHAUSTED;
+                self.is_refused[probed] = true;
             }
-            if tried == at {
+            if probed == at {
                 break;
             }
         }
         false
     }
 
-    /// Takes `count` bytes. Fails, and takes nothing, where they are not there.
+    /// Takes `count` bytes. Fails, and takes nothing, if they are not available.
     #[inline]
     pub fn take(&mut self, need: Need, count: usize) -> Result<(), OutOfMemory> {
-        // What was tried before may be there in pieces only.
+        // What was probed before may be available only in pieces.
         let is_granted = if count > PIECE_BYTES {
             self.probe_again(need, count)
         } else {
@@ -227,8 +224,7 @@ impl MemoryBudget {
         Ok(())
     }
 
-    /// Takes `count` bytes that nobody can refuse any more: [`MemoryBudget::admits`] has granted
-    /// them.
+    /// Takes `count` bytes without a check, because [`MemoryBudget::admits`] has granted them.
     #[inline]
     pub fn deduct(&mut self, count: usize) {
         for left in &mut self.left {
@@ -236,7 +232,7 @@ impl MemoryBudget {
         }
     }
 
-    /// Gives back `count` bytes that were taken.
+    /// Returns `count` bytes that were taken.
     #[inline]
     pub fn credit(&mut self, count: usize) {
         for left in &mut self.left {
@@ -246,7 +242,7 @@ impl MemoryBudget {
         }
     }
 
-    /// Takes what a buffer has grown by, or gives back what it has shrunk by.
+    /// Deducts what a buffer has grown by, or credits what it has shrunk by, in bytes.
     #[inline]
     pub fn on_resize(&mut self, before: usize, after: usize) {
         if after > before {
@@ -256,8 +252,8 @@ impl MemoryBudget {
         }
     }
 
-    /// Makes a list long enough for `length` items in all. Fails where there is no memory for it:
-    /// the list is as it was. O(1), unless the list must move.
+    /// Grows a list's capacity to at least `length` items. Fails, and leaves the list as it was, if
+    /// there is no memory. O(1), unless the list is reallocated.
     #[inline]
     pub fn grow_vec<T>(
         &mut self,
@@ -272,7 +268,8 @@ impl MemoryBudget {
         list.try_reserve(length - list.len()).map_err(|_| OutOfMemory)
     }
 
-    /// The same for a line that is left at its other end.
+    /// Grows a deque's capacity to at least `length` items. Fails, and leaves the deque as it was,
+    /// if there is no memory. O(1), unless the deque is reallocated.
     #[inline]
     pub fn grow_deque<T>(
         &mut self,
@@ -287,7 +284,7 @@ impl MemoryBudget {
         deque.try_reserve(length - deque.len()).map_err(|_| OutOfMemory)
     }
 
-    /// Takes the memory of a list that moves: it doubles, and begins with four items or so.
+    /// Takes the memory of a list that is reallocated: its capacity doubles, from some four items.
     #[cold]
     fn take_for<T>(&mut self, need: Need, before: usize, length: usize) -> Result<(), OutOfMemory> {
         let length = length.max(before.saturating_mul(2)).max(4);
@@ -296,13 +293,13 @@ impl MemoryBudget {
             if size > SMALL_GROWTH_MAX_BYTES { need.min(Need::Connection) } else { need },
             size,
         )?;
-        // The old one goes when the new one is filled.
+        // The old memory is freed when the new one is filled.
         self.credit(before * size_of::<T>());
         Ok(())
     }
 }
 
-/// A number of bytes, to count with.
+/// A count of bytes as a signed number, saturating.
 #[inline]
 fn bytes(count: usize) -> isize {
     isize::try_from(count).unwrap_or(isize::MAX)
@@ -317,22 +314,22 @@ mod tests {
 
     use super::*;
 
-    /// So much memory, and how often it was asked for.
+    /// A source with this many bytes, which counts the probes.
     #[derive(Debug, Clone, Default)]
     struct Limited {
         bytes: Arc<AtomicUsize>,
-        tries: Arc<AtomicUsize>,
+        probes: Arc<AtomicUsize>,
     }
 
     impl MemorySource for Limited {
         fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
-            self.tries.fetch_add(1, Relaxed);
+            self.probes.fetch_add(1, Relaxed);
             bytes.saturating_add(headroom) <= self.bytes.load(Relaxed)
         }
     }
 
     #[test]
-    fn what_no_machine_has_is_not_there() {
+    fn an_absurd_request_fails_alone() {
         let mut budget = MemoryBudget::default();
         assert!(budget.admits(Need::Storage, 0));
         assert!(!budget.admits(Need::Storage, usize::MAX));
@@ -341,52 +338,52 @@ mod tests {
     }
 
     #[test]
-    fn a_try_covers_a_step_and_no_more() {
+    fn a_probe_covers_a_step_and_no_more() {
         let memory = Limited::default();
         memory.bytes.store(usize::MAX, Relaxed);
         let mut budget = MemoryBudget::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
         for _ in 0..100 {
             budget.take(Need::Storage, PROBE_STEP_BYTES / 100).expect("there is memory");
         }
-        assert_eq!(memory.tries.load(Relaxed), 1);
-        // What comes and goes is not tried again and again.
+        assert_eq!(memory.probes.load(Relaxed), 1);
+        // Memory that is taken and credited in turn needs no probe each time.
         for _ in 0..1000 {
             budget.take(Need::Storage, PROBE_STEP_BYTES / 10).expect("there is memory");
             budget.credit(PROBE_STEP_BYTES / 10);
         }
-        assert_eq!(memory.tries.load(Relaxed), 2);
+        assert_eq!(memory.probes.load(Relaxed), 2);
     }
 
     #[test]
-    fn who_needs_less_goes_on_longer() {
+    fn later_needs_may_use_more_of_the_headroom() {
         let memory = Limited::default();
         let mut budget = MemoryBudget::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
         let needs = [Need::Storage, Need::Connection, Need::Reply, Need::Essential];
         for (mebibytes, granted) in [(8, 4), (7, 3), (5, 3), (4, 2), (3, 1), (2, 0), (8, 4)] {
             memory.bytes.store(mebibytes << 20, Relaxed);
             budget.forget_refusals();
-            budget.left = [NOTHING; HEADROOM_BYTES.len()];
+            budget.left = [EXHAUSTED; HEADROOM_BYTES.len()];
             let count = needs.iter().filter(|&&need| budget.admits(need, 1000)).count();
             assert_eq!(count, granted, "with {mebibytes} MiB");
         }
     }
 
     #[test]
-    fn what_is_refused_is_not_tried_again_until_it_may_be() {
+    fn a_refused_need_is_not_probed_until_refusals_are_forgotten() {
         let memory = Limited::default();
         let mut budget = MemoryBudget::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
         for _ in 0..10 {
             assert_eq!(budget.take(Need::Storage, 1), Err(OutOfMemory));
             budget.credit(1 << 20);
         }
-        assert_eq!(memory.tries.load(Relaxed), 1, "and what is given back is not enough");
+        assert_eq!(memory.probes.load(Relaxed), 1, "and what is given back is not enough");
         memory.bytes.store(usize::MAX, Relaxed);
         budget.forget_refusals();
         assert_eq!(budget.take(Need::Storage, 1), Ok(()));
     }
 
     #[test]
-    fn a_list_that_cannot_grow_is_as_it_was() {
+    fn a_list_that_cannot_grow_is_unchanged() {
         let memory = Limited::default();
         let mut budget = MemoryBudget::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
         let (mut list, mut deque) = (vec![1, 2, 3], VecDeque::from([1, 2, 3]));

@@ -1,5 +1,5 @@
-//! Memory: jobs' bodies in blocks of their size ([`Bodies`]), and whether there is more to be had
-//! ([`MemoryBudget`]), tried before it is needed.
+//! Memory: jobs' bodies in blocks of their size ([`Bodies`]), and the budget that probes memory
+//! before it is needed ([`MemoryBudget`]).
 
 mod bodies;
 mod budget;

@@ -1,14 +1,13 @@
-//! HTTP, to be recognised and refused.
+//! Recognition of HTTP requests, whose connections the daemon closes.
 //!
-//! A browser can be tricked into sending a request to any port. Its lines would be answered one by
-//! one, each unknown, until those of its body, which the page that tricks it has written.
+//! A web page can make a browser send a request to any port. The daemon would answer the header
+//! lines with errors, and then execute the lines of the body, which the page has written.
 
-/// Whether the first line of a connection is that of an HTTP request, however sloppy: with or
-/// without a version, and with any white space between its words or before them. Where the line is
-/// longer than any of ours, only its beginning is there.
+/// Whether `line`, the first of a connection, is that of an HTTP request. The version may be
+/// missing, and any white space may stand before or between its words. If not `is_whole`, only the
+/// beginning of a line longer than any command is given.
 ///
-/// An upper-case word and something with the looks of an address suffice, for no command of ours is
-/// upper case.
+/// An upper-case word and a word like an address suffice, because no command is upper case.
 pub fn is_http_request(line: &[u8], is_whole: bool) -> bool {
     let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let (Some(method), Some(target)) = (words.next(), words.next()) else { return false };

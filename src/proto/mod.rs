@@ -1,7 +1,7 @@
-//! The vocabulary of the wire: commands, replies, limits. It calls nobody and knows no job, tube
-//! or connection; parsing and emitting are pure functions on bytes.
+//! The protocol's commands, replies and limits. This module calls no other and knows no job, tube
+//! or connection; parsing and writing are pure functions on bytes.
 //!
-//! Facts: doc/protocol.md, which gives each statement an id that the golden scripts prove.
+//! doc/protocol.md specifies all of it, and the golden scripts test each of its rules by id.
 
 mod http;
 mod parse;
@@ -15,13 +15,13 @@ pub use self::{
     stats_yaml::{JobStats, ServerStats, TubeStats},
 };
 
-/// The longest command line, its CR LF included.
+/// The longest command line in bytes, with its CR LF.
 pub const LINE_LIMIT: usize = 224;
 
-/// The longest name of a tube.
+/// The longest tube name in bytes.
 pub const NAME_LIMIT: usize = 200;
 
-/// What ends a line and a body.
+/// The end of each line and each body.
 pub const CRLF: &[u8] = b"\r\n";
 
 /// The largest job body unless `-z` says otherwise, in bytes.
@@ -30,7 +30,7 @@ pub const JOB_SIZE_DEFAULT: u32 = 65_535;
 /// The largest job body that `-z` can allow, in bytes.
 pub const JOB_SIZE_LIMIT: u32 = 1 << 30;
 
-/// A legal command; the names are those of the protocol.
+/// A well-formed command, with the names of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields carry the protocol's own names")]
 pub enum Command<'a> {
@@ -88,16 +88,16 @@ pub enum Command<'a> {
     Quit,
 }
 
-/// What a `put` says before its body.
+/// The fields of a `put` line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PutHeader {
     /// Smaller is more urgent.
     pub pri: u32,
     /// Seconds until the job is ready.
     pub delay: u32,
-    /// Seconds a worker may hold it.
+    /// Seconds that a worker may hold it.
     pub ttr: u32,
-    /// Bytes of the body, without its CR LF; within the limit given to [`parse`].
+    /// Bytes of the body, without its CR LF; at most the limit given to [`parse`].
     pub size: u32,
 }
 
@@ -130,7 +130,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// How many there are.
+    /// How many verbs there are.
     pub const COUNT: usize = Self::PauseTube as usize + 1;
 
     /// The names as `stats` shows them, in order.
@@ -161,7 +161,7 @@ impl Verb {
 }
 
 impl Command<'_> {
-    /// What `stats` counts it as: nothing for `reserve-job`, `kick-job` and `quit`, as in the
+    /// The verb that `stats` counts: none for `reserve-job`, `kick-job` and `quit`, as in the
     /// original.
     pub fn verb(&self) -> Option<Verb> {
         Some(match self {

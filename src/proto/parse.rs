@@ -1,21 +1,21 @@
-//! From a line to a command, or to the refusal the original would give.
+//! Parses a line into a command, or into the error that the original would give.
 //!
-//! The original finds the command by its prefix, then reads the arguments; so a line can be
-//! known and still malformed, and which refusal it earns depends on how far it got. Where a
-//! command takes arguments its prefix ends in a space (except for `pause-tube`); where it takes
-//! none, anything behind the name is malformed.
+//! The original finds the command by its prefix and then reads the arguments. So a line may be
+//! known and still malformed, and its error depends on how far the original reads it. If a command
+//! takes arguments, its prefix ends in a space (except for `pause-tube`). If it takes none, any
+//! byte after its name makes the line malformed.
 
 use super::{Command, NAME_LIMIT, PutHeader, Verb};
 
-/// Why a line is no command.
+/// Why a line is not a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParseError {
-    /// No command starts like this.
+    /// No command begins like this.
     UnknownCommand,
-    /// The command is known, its arguments are not as they should be. The original counts some
-    /// of these before it notices, and `stats` shows it.
+    /// The command is known, but its arguments are malformed. With a verb, `stats` counts the
+    /// command all the same, because the original counts it before it finds the error.
     BadFormat(Option<Verb>),
-    /// A `put` of more bytes than allowed; they follow all the same, with their CR LF.
+    /// A `put` of this many bytes, more than the limit. The body and its CR LF follow all the same.
     JobTooBig(u32),
 }
 
@@ -23,13 +23,13 @@ const BAD_FORMAT: ParseError = ParseError::BadFormat(None);
 
 type Parsed<'a> = Result<Command<'a>, ParseError>;
 
-/// Reads a line, given without its CR LF. `job_size_limit` is what `-z` allows.
+/// Parses a line, given without its CR LF. `job_size_limit` is the limit that `-z` sets, in bytes.
 pub fn parse(line: &[u8], job_size_limit: u32) -> Parsed<'_> {
-    // A lone CR is where the original loses the connection's thread; NUL it refuses.
+    // At a lone CR the original stops answering; a line with NUL is malformed there, too.
     if line.iter().any(|&byte| byte == 0 || byte == b'\r') {
         return Err(BAD_FORMAT);
     }
-    // The order matters where one prefix begins another.
+    // The order matters if one prefix begins with another.
     for &(prefix, read) in COMMANDS {
         if let Some(rest) = line.strip_prefix(prefix.as_bytes()) {
             return read(Arguments { rest, job_size_limit });
@@ -65,7 +65,7 @@ const COMMANDS: &[(&str, Read)] = &[
     ("list-tube-used", |a| a.nothing(Command::ListTubeUsed)),
     ("list-tubes", |a| a.nothing(Command::ListTubes)),
     ("pause-tube", pause_tube),
-    // A prefix like any other: `quitting` quits.
+    // This is a prefix, too: `quitting` quits.
     ("quit", |_| Ok(Command::Quit)),
 ];
 
@@ -82,7 +82,7 @@ fn put(mut arguments: Arguments<'_>) -> Parsed<'_> {
     Ok(Command::Put(header))
 }
 
-/// What follows the number is never looked at, in any version of the original.
+/// Ignores what follows the number, as every version of the original does.
 fn reserve_with_timeout(mut arguments: Arguments<'_>) -> Parsed<'_> {
     let timeout = arguments.u32()?;
     if i32::try_from(timeout).is_err() {
@@ -106,8 +106,8 @@ fn bury(mut arguments: Arguments<'_>) -> Parsed<'_> {
     Ok(Command::Bury { id, pri })
 }
 
-/// The original reads this one number with C's `strtoul` and keeps its low 32 bits: white space
-/// and a sign may precede it, anything may follow it, and `-1` kicks all there is.
+/// The original reads only this number with C's `strtoul`, and keeps its low 32 bits. White space
+/// and a sign may precede it, anything may follow it, and `-1` kicks all jobs there are.
 fn kick(arguments: Arguments<'_>) -> Parsed<'_> {
     let rest = arguments.rest;
     let blank = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r')).count();
@@ -124,8 +124,8 @@ fn kick(arguments: Arguments<'_>) -> Parsed<'_> {
     Ok(Command::Kick { bound })
 }
 
-/// The prefix has no space, so neither must the line; and the original counts the command before
-/// it looks at the name as a whole.
+/// The prefix ends without a space, so the line need not have one. The original counts the command
+/// before it checks the whole name.
 fn pause_tube(mut arguments: Arguments<'_>) -> Parsed<'_> {
     arguments.skip_spaces();
     let end = arguments.rest.iter().take_while(|&&byte| is_name_byte(byte)).count();
@@ -140,7 +140,7 @@ fn pause_tube(mut arguments: Arguments<'_>) -> Parsed<'_> {
     Ok(Command::PauseTube { name, delay })
 }
 
-/// What stands behind a command's prefix.
+/// What follows a command's prefix.
 #[derive(Debug, Clone, Copy)]
 struct Arguments<'a> {
     rest: &'a [u8],
@@ -166,7 +166,7 @@ impl<'a> Arguments<'a> {
         u32::try_from(self.u64()?).map_err(|_| BAD_FORMAT)
     }
 
-    /// Reads spaces, then digits up to 2^64 - 1; what follows them stays.
+    /// Reads spaces, then a number up to 2^64 - 1. What follows its digits stays.
     fn u64(&mut self) -> Result<u64, ParseError> {
         self.skip_spaces();
         let mut number = 0u64;
@@ -193,7 +193,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// Bytes as a legal tube name: 1 to 200 letters, digits and `-+/;.$_()`, not starting with `-`.
+/// Checks a tube name: 1 to 200 letters, digits and `-+/;.$_()`, not starting with `-`.
 pub fn tube_name(bytes: &[u8]) -> Option<&str> {
     let legal = (1..=NAME_LIMIT).contains(&bytes.len())
         && bytes[0] != b'-'
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_is_read() {
+    fn every_command_is_parsed() {
         let put = |pri, delay, ttr, size| Ok(Command::Put(PutHeader { pri, delay, ttr, size }));
         check(&[
             ("put 1 2 3 4", put(1, 2, 3, 4)),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_command_begins_is_unknown() {
+    fn a_line_without_a_known_prefix_is_unknown() {
         check(
             &["", " ", " stats", "STATS", "put", "use", "delete", "kick", "kick-job", "peek"]
                 .map(|line| (line, UNKNOWN)),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_command_begins_but_does_not_end_is_malformed() {
+    fn a_known_prefix_with_bad_arguments_is_malformed() {
         let name = "n".repeat(201);
         let (used, paused) = (format!("use {name}"), format!("pause-tube {name} 1"));
         check(
@@ -386,16 +386,18 @@ mod tests {
     proptest::proptest! {
         /// Bytes from the network never reach a panic.
         #[test]
-        fn any_line_is_read_or_refused(
+        fn any_line_gives_a_command_or_an_error(
             line in proptest::collection::vec(proptest::num::u8::ANY, 0..222),
         ) {
             let _ = parse(&line, LIMIT);
         }
 
-        /// Random tails behind real prefixes get further than random bytes.
+        /// Random arguments after a known prefix reach more of the parser than random bytes.
         #[test]
-        fn any_tail_is_read_or_refused(which in 0..COMMANDS.len(), tail in "[ 0-9a-z+-]{0,40}") {
-            let line = format!("{}{tail}", COMMANDS[which].0);
+        fn any_arguments_give_a_command_or_an_error(
+            which in 0..COMMANDS.len(), arguments in "[ 0-9a-z+-]{0,40}",
+        ) {
+            let line = format!("{}{arguments}", COMMANDS[which].0);
             proptest::prop_assert_ne!(parse(line.as_bytes(), LIMIT), UNKNOWN);
         }
     }

@@ -1,8 +1,8 @@
-//! From a reply to bytes.
+//! Writes replies as bytes.
 
 use super::{CRLF, stats_yaml};
 
-/// What the daemon answers. Each variant has exactly one form on the wire.
+/// A reply. Each variant has exactly one form on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the protocol's own words")]
 pub enum Reply<'a> {
@@ -10,12 +10,12 @@ pub enum Reply<'a> {
         id: u64,
     },
     Using(&'a str),
-    /// The first line of it; the body and its CR LF follow.
+    /// The first line only; the body and its CR LF follow.
     Reserved {
         id: u64,
         size: usize,
     },
-    /// As `Reserved`, for the `peek` commands.
+    /// The first line only, for the `peek` commands; the body and its CR LF follow.
     Found {
         id: u64,
         size: usize,
@@ -36,12 +36,11 @@ pub enum Reply<'a> {
     DeadlineSoon,
     TimedOut,
     NotFound,
-    /// Any of the answers that say no.
+    /// An error reply.
     Error(ErrorReply),
 }
 
-/// The answers to what cannot be done. They need nothing to be told, so they can wait until the
-/// body of a refused `put` has gone by.
+/// Error replies. They have no fields, so a connection stores one while it skips a rejected body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the protocol's own words")]
 pub enum ErrorReply {
@@ -98,12 +97,13 @@ impl Reply<'_> {
     }
 }
 
-/// A reply with the names of tubes, which may be very many: written where it is to be, at once.
+/// A reply with the names of tubes. Because they may be very many, they are written straight to the
+/// output.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct List {
     /// How many names there are.
     pub count: usize,
-    /// How many bytes they have.
+    /// Total bytes of the names.
     pub bytes: usize,
 }
 
@@ -114,7 +114,7 @@ impl List {
         Self { count: self.count + 1, bytes: self.bytes + name.len() }
     }
 
-    /// How many bytes the reply has, or a few less.
+    /// The length of the reply in bytes, or up to 19 more.
     pub fn size(self) -> usize {
         let line = "OK \r\n\r\n".len() + usize::MAX.ilog10() as usize + 1;
         line + stats_yaml::list_length(self.count, self.bytes)
@@ -153,7 +153,7 @@ fn job(out: &mut Vec<u8>, word: &str, id: u64, size: usize) {
     number(out, "", size as u64);
 }
 
-/// What `write!` does, at a fifth of its instructions: nearly every reply has a number.
+/// Writes a number with a fifth of the instructions of `write!`: nearly every reply has one.
 fn digits(out: &mut Vec<u8>, mut number: u64) {
     let mut text = [0; u64::MAX.ilog10() as usize + 1];
     let mut start = text.len();

@@ -1,6 +1,6 @@
-//! The YAML documents of `stats`, `stats-job`, `stats-tube` and the lists: the original's keys,
-//! in its order, with its spacing and its quotes. Clients compare and cut these texts, so they
-//! are bytes, not style.
+//! The YAML documents of `stats`, `stats-job`, `stats-tube` and the lists: the original's keys, in
+//! its order, with its spacing and its quotes. Clients compare and split these texts, so every byte
+//! matters.
 
 use std::{
     fmt::{Display, Write},
@@ -11,12 +11,12 @@ use super::Verb;
 
 const HEAD: &str = "---\n";
 
-/// How long the list document of so many names is, which have so many bytes, in bytes.
+/// The length in bytes of a list document of `names` names, which have `bytes` bytes in all.
 pub(super) fn list_length(names: usize, bytes: usize) -> usize {
     HEAD.len() + "- \n".len() * names + bytes
 }
 
-/// Writes a list document.
+/// Appends a list document.
 pub(super) fn write_list<'a>(out: &mut Vec<u8>, names: impl Iterator<Item = &'a str>) {
     out.extend_from_slice(HEAD.as_bytes());
     for name in names {
@@ -26,7 +26,7 @@ pub(super) fn write_list<'a>(out: &mut Vec<u8>, names: impl Iterator<Item = &'a 
     }
 }
 
-/// What `stats` tells. Times are in seconds.
+/// The values of `stats`. Times are in seconds.
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "the keys of the protocol; doc/protocol.md explains each")]
 pub struct ServerStats<'a> {
@@ -64,7 +64,7 @@ pub struct ServerStats<'a> {
 }
 
 impl ServerStats<'_> {
-    /// The document.
+    /// The YAML document.
     pub fn document(&self) -> Vec<u8> {
         let mut out = Document::new();
         out.pair("current-jobs-urgent", self.current_jobs_urgent);
@@ -107,7 +107,7 @@ impl ServerStats<'_> {
     }
 }
 
-/// What `stats-tube` tells. Times are in seconds.
+/// The values of `stats-tube`. Times are in seconds.
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "the keys of the protocol; doc/protocol.md explains each")]
 pub struct TubeStats<'a> {
@@ -128,7 +128,7 @@ pub struct TubeStats<'a> {
 }
 
 impl TubeStats<'_> {
-    /// The document.
+    /// The YAML document.
     pub fn document(&self) -> Vec<u8> {
         let mut out = Document::new();
         out.quoted("name", self.name);
@@ -149,7 +149,7 @@ impl TubeStats<'_> {
     }
 }
 
-/// What `stats-job` tells. Times are in seconds.
+/// The values of `stats-job`. Times are in seconds.
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "the keys of the protocol; doc/protocol.md explains each")]
 pub struct JobStats<'a> {
@@ -170,7 +170,7 @@ pub struct JobStats<'a> {
 }
 
 impl JobStats<'_> {
-    /// The document.
+    /// The YAML document.
     pub fn document(&self) -> Vec<u8> {
         let mut out = Document::new();
         out.pair("id", self.id);
@@ -191,7 +191,7 @@ impl JobStats<'_> {
     }
 }
 
-/// A mapping in the making.
+/// A YAML mapping under construction.
 struct Document(String);
 
 impl Document {
@@ -203,8 +203,8 @@ impl Document {
         writeln!(self.0, "{key}: {value}").expect("writing to memory does not fail");
     }
 
-    /// Quotes without escaping, as the original does: neither names nor what `uname` tells
-    /// contains a quote.
+    /// Quotes without escaping, as the original does: neither tube names nor the values of `uname`
+    /// contain a quote.
     fn quoted(&mut self, key: &str, value: &str) {
         self.pair(key, format_args!("\"{value}\""));
     }

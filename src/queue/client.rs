@@ -1,5 +1,5 @@
-//! A connection as the queue sees it: the tube it uses, the tubes it watches, the jobs it holds,
-//! and whether it waits for one. No bytes, no socket.
+//! A client: a connection as the queue sees it. It has the tube it uses, the tubes it watches, the
+//! jobs it has reserved and its wait for a job. It has no bytes and no socket.
 
 use crate::{
     clock::Time,
@@ -14,9 +14,9 @@ use crate::{
 /// A client that waits for a job.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wait {
-    /// Counts all waits of all clients: who has the smallest has waited longest.
+    /// The number of this wait among those of all clients: the smallest has waited longest.
     pub(super) sequence: u64,
-    /// When it has waited long enough; `None` waits for ever.
+    /// When the wait times out; `None` means never.
     pub(super) until: Option<Time>,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Wait {
 pub(super) struct Watch {
     pub(super) client: Key<Client>,
     pub(super) tube: Key<Tube>,
-    /// Its place in the tube's line; `None` where it has lost it.
+    /// Position in the tube's `waiters` heap; `None` if it has no entry there.
     pub(super) queue_position: Option<u32>,
 }
 
@@ -34,23 +34,24 @@ pub(super) struct Watch {
 pub struct Client {
     /// The tube that `put`, `peek-…` and `kick` work on.
     pub using: Key<Tube>,
-    /// The watched tubes in the original's order: newcomers at the end; one that is ignored is
-    /// replaced by the last. The tube stands beside its watch so that a search stays in one array.
+    /// The watched tubes in the original's order: a new one goes to the end, and the last one
+    /// replaces one that is ignored. Each watch has its tube's key beside it, so a search reads
+    /// only this array.
     pub(super) watching: Vec<(Key<Tube>, Key<Watch>)>,
-    /// Its watches without a place in line; of no meaning once it has left.
+    /// Watches without an entry in their tube's `waiters`. Not kept up to date after a disconnect.
     pub(super) unqueued: Vec<Key<Watch>>,
-    /// Jobs it holds, in the order in which it got them.
+    /// The jobs it has reserved, in the order of their reservation.
     pub(super) reserved: List<Job>,
-    /// The same jobs by the end of their time to run.
+    /// The reserved jobs by deadline.
     pub(super) deadlines: Heap<DueKey, Job>,
     pub(super) waiting: Option<Wait>,
-    /// Has ever sent a `put`.
+    /// Whether it has sent a `put`.
     pub(super) is_producer: bool,
-    /// Has ever sent a `reserve`.
+    /// Whether it has sent a `reserve` of any kind.
     pub(super) is_worker: bool,
-    /// Its connection is gone; what it still has it gives back step by step.
+    /// Whether it has disconnected. Its jobs and watches are then returned step by step.
     pub(super) has_left: bool,
-    /// Place in the timers' heap of clients.
+    /// Position in the timers' heap of clients.
     pub(super) timer: Option<u32>,
 }
 
@@ -70,33 +71,33 @@ impl Client {
         }
     }
 
-    /// Whether it waits for a job.
+    /// Whether the client waits for a job.
     pub fn is_waiting(&self) -> bool {
         self.waiting.is_some()
     }
 
-    /// How many places in line it must take to wait.
+    /// How many `waiters` entries its next wait must add.
     pub fn unqueued_watches(&self) -> usize {
         self.unqueued.len()
     }
 
-    /// How many jobs it holds.
+    /// How many jobs it has reserved.
     pub fn reserved_jobs(&self) -> usize {
         self.reserved.len()
     }
 
-    /// How many tubes it watches; at least one until it has left.
+    /// How many tubes it watches: at least one until it disconnects.
     pub fn watching(&self) -> usize {
         self.watching.len()
     }
 
-    /// Whether it holds a job that must be finished within the safety margin.
+    /// Whether a job that it has reserved reaches its deadline within [`SAFETY_MARGIN`].
     pub(super) fn is_deadline_soon(&self, now: Time) -> bool {
         self.deadlines.peek().is_some_and(|(due, _)| due.at() - SAFETY_MARGIN <= now)
     }
 
-    /// When something happens to it if it stays silent: the next end of a job's time (less the
-    /// margin where it waits, for then it must be warned), or the end of its waiting.
+    /// When the client's timer is due: at its first deadline or at the end of its wait. While it
+    /// waits, the deadline counts [`SAFETY_MARGIN`] earlier, because the client must be warned.
     pub(super) fn due_at(&self) -> Option<Time> {
         let job = self.deadlines.peek().map(|(due, _)| due.at());
         match self.waiting {

@@ -1,4 +1,4 @@
-//! Counters over all tubes. Those of one tube are fields of the tube.
+//! Counters over all tubes. The counters of one tube are fields of the tube.
 
 /// Counts kept up to date by the queue; `stats` reports them.
 #[derive(Debug, Clone, Default)]
@@ -13,15 +13,15 @@ pub struct Counts {
     pub delayed: u64,
     /// Buried jobs.
     pub buried: u64,
-    /// Reservations that ran out.
+    /// Reservations that timed out.
     pub timeouts: u64,
     /// Jobs put since the start.
     pub total_jobs: u64,
     /// Connections open now.
     pub connections: u32,
-    /// Connections that have sent a `put`.
+    /// Open connections that have sent a `put`.
     pub producers: u32,
-    /// Connections that have sent a `reserve`.
+    /// Open connections that have sent a `reserve` of any kind.
     pub workers: u32,
     /// Connections that wait for a job.
     pub waiting: u32,

@@ -1,11 +1,11 @@
-//! What falls due: delays, pauses, time-to-run and time-outs.
+//! Timers that expire: delays, pauses, times to run and reserve timeouts.
 
 use super::{Client, Expired, Job, Queue, Timer, Tube, increment, timers::Due};
 use crate::{clock::Time, collections::Key};
 
 impl Queue {
-    /// The next step of ending a tube's pause, which hands a ready job to a waiting client; the
-    /// last one, which answers `None`, lifts the pause. O(log n).
+    /// Takes one step to end a tube's pause: hands one ready job to a waiting client. If there is
+    /// no such pair, lifts the pause and returns `None`. O(log n).
     pub fn end_pause(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
         let pair = self.match_one(tube, now);
         if pair.is_none() {
@@ -15,10 +15,10 @@ impl Queue {
     }
 }
 
-/// Time.
+/// Timers.
 impl Queue {
-    /// Does the first thing of one kind that is due at `now`. `None` when nothing of this kind is
-    /// due any more. A tick asks for the kinds in the order of [`Timer::ALL`]. O(log n).
+    /// Serves the earliest timer of kind `timer`. Returns `None` if it is not due at `now`. A tick
+    /// serves the kinds in the order of [`Timer::ALL`]. O(log n).
     pub fn expire(&mut self, timer: Timer, now: Time) -> Option<Expired> {
         match self.timers.due(timer, now)? {
             Due::Delay(tube) => {
@@ -32,7 +32,7 @@ impl Queue {
         }
     }
 
-    /// When the next thing is due, if nothing else happens before.
+    /// When the next timer is due, if nothing changes before.
     pub fn next_deadline(&self) -> Option<Time> {
         self.timers.next()
     }

@@ -1,10 +1,10 @@
-//! All invariants of the queue, walked: for tests, which call it after every step.
+//! A check of all invariants of the queue, for tests that call it after every step.
 
 use super::{Counts, Queue, State, Tube};
 use crate::collections::Key;
 
 impl Queue {
-    /// Walks everything and panics where something does not hold. O(all): for tests.
+    /// Panics if an invariant does not hold. O(all jobs, tubes and clients): for tests.
     pub fn check(&self) {
         self.tubes.check();
         self.timers.check(&self.tubes.arena, &self.clients);

@@ -1,4 +1,4 @@
-//! A job: what is known of it, and its one place in the queue.
+//! A job: its fields, its body and its one place in the queue.
 //!
 //! A job is in exactly one place, and its state says which:
 //!
@@ -9,7 +9,7 @@
 //! | Buried | its tube's `buried` list | `links` |
 //! | Reserved | its client's `reserved` list and `deadlines` heap | `links` and `position` |
 //!
-//! So one position and one pair of links suffice, and a job fits 96 bytes beside its body.
+//! So one position and one pair of links suffice, and a job takes 96 bytes beside its body.
 
 use crate::{
     clock::Time,
@@ -21,24 +21,24 @@ use crate::{
 /// Priorities below this count as urgent in statistics.
 pub const URGENT_BELOW_PRI: u32 = 1024;
 
-/// What a job counts for beside its body where memory is limited, in bytes.
+/// Bytes that a job counts, beside its body, towards the limit of memory.
 pub const JOB_OVERHEAD_BYTES: u64 = BODY_OVERHEAD_BYTES;
 
-/// Where a job stands.
+/// The state of a job, which names its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Waits for a worker.
     Ready,
-    /// This worker has it until `deadline_at`.
+    /// This client has reserved it until `deadline_at`.
     Reserved(Key<Client>),
     /// Becomes ready at `deadline_at`.
     Delayed,
-    /// Set aside until somebody kicks or deletes it.
+    /// Set aside until a client kicks, deletes or reserves it.
     Buried,
 }
 
 impl State {
-    /// The word of `stats-job`.
+    /// The name of the state in `stats-job`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -49,25 +49,25 @@ impl State {
     }
 }
 
-/// What is known of a job apart from its body and its place.
+/// The fields of a job, without its body and its place.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// Given out once, counting from 1.
+    /// Unique; ids count from 1.
     pub id: u64,
     /// Smaller is more urgent.
     pub pri: u32,
-    /// The delay last asked for, in seconds.
+    /// The delay requested last, in seconds.
     pub delay: u32,
-    /// Seconds a worker may hold the job; at least 1.
+    /// Time to run: seconds that a worker may hold the job; at least 1.
     pub ttr: u32,
     /// When the header of its `put` was read.
     pub created_at: Time,
-    /// End of the reservation or the delay; of a buried job, when it was buried; without meaning
-    /// while it is ready.
+    /// When the reservation or the delay ends; for a buried job, when it was buried. For a ready
+    /// job it has no meaning, unless [`Dated::is_deadline`].
     pub deadline_at: Time,
     /// How often it was reserved.
     pub reserves: u32,
-    /// How often a reservation ran out.
+    /// How often a reservation timed out.
     pub timeouts: u32,
     /// How often a worker released it.
     pub releases: u32,
@@ -75,27 +75,27 @@ pub struct Record {
     pub buries: u32,
     /// How often it was kicked.
     pub kicks: u32,
-    /// Which of the four places it is in.
+    /// Its state, which names its place.
     pub state: State,
 }
 
-/// Which instants of a job come from dates that a binlog told, rather than from this process's own
-/// clock. They move when the wall clock is set: see [`crate::queue::Queue::shift_dates`].
+/// Which instants of a job were read as dates from a binlog, not from this process's own clock.
+/// They move when the wall clock is set: see [`crate::queue::Queue::shift_dates`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dated {
-    /// `created_at` does.
+    /// Whether `created_at` was read as a date.
     pub is_created: bool,
-    /// `deadline_at` does: the end of a delay, which may have passed, or the instant of a bury. A
-    /// ready job of which this is true is delayed by what the binlog says.
+    /// Whether `deadline_at` was read as a date: the end of a delay, which may have passed, or the
+    /// time of a bury. In the binlog, a ready job with this flag is still delayed.
     pub is_deadline: bool,
 }
 
-/// A job in its place.
+/// A job with its place.
 #[derive(Debug)]
 pub struct Job {
-    /// What is known of it.
+    /// Its fields.
     pub record: Record,
-    /// Its bytes, with the CR LF that ended them.
+    /// Its body, with the CR LF that follows it.
     pub body: Body,
     /// The tube it was put into.
     pub tube: Key<Tube>,
@@ -105,7 +105,7 @@ pub struct Job {
     pub(super) links: Links<Job>,
 }
 
-/// Memory per job is a promise; whoever adds a field decides it here.
+/// doc/architecture.md promises this bound: a new field must fit, or the promise must change.
 const _: () = assert!(size_of::<Option<Job>>() <= 96);
 
 impl Linked for Job {
@@ -126,7 +126,7 @@ impl Job {
         DueKey { at: self.record.deadline_at.as_nanoseconds().into(), id: self.record.id.into() }
     }
 
-    /// Who holds it.
+    /// The client that has reserved it.
     pub(super) fn reserver(&self) -> Option<Key<Client>> {
         match self.record.state {
             State::Reserved(client) => Some(client),
@@ -140,8 +140,8 @@ impl Job {
     }
 }
 
-/// A `u64` in two halves: it orders alike, but aligns to four bytes, which keeps an entry of the
-/// ready heap at 16 bytes where a plain `u64` would make it 24.
+/// A `u64` in two halves. It has the order of the `u64` but aligns to four bytes, so an entry of
+/// the ready heap takes 16 bytes instead of 24.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Halves {
     high: u32,
@@ -161,7 +161,7 @@ impl From<Halves> for u64 {
     }
 }
 
-/// Order among ready jobs: priority, then age.
+/// The order of ready jobs: by priority, then by id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ReadyKey {
     pri: u32,
@@ -169,12 +169,12 @@ pub(super) struct ReadyKey {
 }
 
 impl ReadyKey {
-    /// Comes after every job.
+    /// Sorts after every job, and stands for no job.
     pub(super) const NONE: Self =
         Self { pri: u32::MAX, id: Halves { high: u32::MAX, low: u32::MAX } };
 }
 
-/// Order among jobs that wait for an instant: the instant, then age.
+/// The order of jobs with a deadline: by deadline, then by id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DueKey {
     at: Halves,
@@ -192,12 +192,12 @@ impl DueKey {
 pub(super) struct Jobs {
     pub(super) arena: Arena<Job>,
     ids: IdMap<Job>,
-    /// Bytes of all bodies.
+    /// Total bytes of all bodies.
     bytes: u64,
 }
 
 impl Jobs {
-    /// Makes sure that the next job finds memory, but for its body. O(1).
+    /// Ensures memory for a job with this id, without its body. O(1).
     pub(super) fn ensure_memory(
         &mut self,
         id: u64,
@@ -219,7 +219,7 @@ impl Jobs {
         self.ids.get(id)
     }
 
-    /// Answers its body, which the caller must give back.
+    /// Removes a job. The caller must pass its body to [`crate::memory::Bodies::remove`].
     pub(super) fn remove(&mut self, key: Key<Job>) -> Body {
         let job = self.arena.remove(key);
         self.bytes -= job.body.len() as u64;

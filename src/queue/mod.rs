@@ -1,14 +1,14 @@
-//! The work queue as a library: jobs, tubes, clients, and what time does to them. No bytes, no
-//! files, no sockets, no clock: the present comes in with each call that needs it.
+//! The work queue as a library: jobs, tubes, clients and their timers. It knows no bytes, files or
+//! sockets and reads no clock: each call that needs the present takes it as `now`.
 //!
-//! [`Queue`] has one method per verb, in the order of the protocol, each of which expects that
-//! its caller has asked the matching question first (`reserved_by`, `find`, …). Handing jobs to
-//! waiting clients is never a side effect of a verb: after any that makes a job ready or ends a
-//! pause, the caller repeats [`Queue::hand_out`] for that tube until it answers `None`.
+//! [`Queue`] has one method per verb, in the order of the protocol. Each expects that its caller
+//! has made the matching look-up first (`reserved_by`, `find`, …). No verb hands jobs to waiting
+//! clients. After a verb that makes a job ready or ends a pause, the caller repeats
+//! [`Queue::hand_out`] for that tube until it returns `None`.
 //!
-//! **The resting invariant:** between commands no unpaused tube has both a ready job and a
-//! waiting client. So a put looks at one tube, a reserve at the watched ones, and nobody scans
-//! the rest. [`Queue::check`] walks this and all other invariants.
+//! **The resting invariant:** between commands no unpaused tube has both a ready job and a waiting
+//! client. So `put` looks at one tube and `reserve` at the watched tubes; no command scans the
+//! rest. [`Queue::check`] checks this and all other invariants.
 
 mod client;
 mod counts;
@@ -38,13 +38,13 @@ use crate::{
     memory::{MemoryBudget, Need, OutOfMemory},
 };
 
-/// A client that waits is warned this long before a job it holds runs out of time.
+/// A waiting client is warned this long before a job that it has reserved reaches its deadline.
 pub const SAFETY_MARGIN: Duration = Duration::from_secs(1);
 
-/// What the first lists of a client take, in bytes, with what the allocator keeps beside them.
+/// Bytes that the first lists of a client take, with the overhead of the allocator.
 const CLIENT_LISTS_BYTES: usize = 256;
 
-/// What a producer says of a job it puts.
+/// The parameters of a `put`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Put {
     /// From [`Queue::take_id`].
@@ -53,32 +53,32 @@ pub struct Put {
     pub pri: u32,
     /// Seconds until it becomes ready.
     pub delay: u32,
-    /// Seconds a worker may hold it; zero is raised to one.
+    /// Seconds that a worker may hold it; 0 becomes 1.
     pub ttr: u32,
-    /// When the command was read.
+    /// When the command line was read.
     pub created_at: Time,
 }
 
-/// The jobs that one `kick` moves; fixed when the command is read, worked off in steps.
+/// A `kick` in progress. Its number of jobs is fixed at the start; they move one at a time.
 #[derive(Debug, Clone, Copy)]
 pub struct Kick {
     tube: Key<Tube>,
     from: State,
     left: u32,
-    /// How many have moved so far.
+    /// How many jobs have moved so far.
     pub moved: u32,
 }
 
-/// What [`Queue::expire`] has done; each is one small step.
+/// What one call of [`Queue::expire`] has done; each is one small step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expired {
-    /// A job of this tube became ready: hand out.
+    /// A job of this tube became ready: the caller must call [`Queue::hand_out`].
     Ready(Key<Tube>),
-    /// This tube's pause is over: take the next step of [`Queue::end_pause`].
+    /// This tube's pause is over: the caller must take the next step of [`Queue::end_pause`].
     PauseOver(Key<Tube>),
-    /// The client waits no longer, for a job it holds is close to its deadline.
+    /// The client's wait has ended, because a job that it has reserved is close to its deadline.
     DeadlineSoon(Key<Client>),
-    /// The client waits no longer: it waited as long as it wanted to.
+    /// The client's wait has timed out.
     TimedOut(Key<Client>),
 }
 
@@ -93,7 +93,7 @@ pub struct Queue {
     counts: Counts,
     default: Key<Tube>,
     next_id: u64,
-    /// How often a client has begun to wait.
+    /// How many waits have begun, of all clients.
     wait_count: u64,
     is_frozen: bool,
 }
@@ -120,9 +120,9 @@ impl Default for Queue {
     }
 }
 
-/// Clients come and go.
+/// Clients that connect and disconnect.
 impl Queue {
-    /// Makes sure that [`Queue::join`] finds memory. O(1), unless a list must move.
+    /// Ensures memory for [`Queue::join`]. O(1), unless a list must be reallocated.
     pub fn ensure_memory_to_join(&mut self, budget: &mut MemoryBudget) -> Result<(), OutOfMemory> {
         let Self { clients, watches, timers, .. } = self;
         clients.ensure_memory(Need::Connection, budget)?;
@@ -142,9 +142,9 @@ impl Queue {
         client
     }
 
-    /// Takes a client out of the counts; it waits no longer. Its jobs remain until
-    /// [`Queue::return_job`] has returned them, and its tubes until [`Queue::unwatch_next`] has
-    /// left them; then comes [`Queue::forget`].
+    /// Marks a client as disconnected: ends its wait and takes it out of the counts. The caller
+    /// then repeats [`Queue::return_job`] for its jobs and [`Queue::unwatch_next`] for its tubes.
+    /// [`Queue::forget`] comes last.
     pub fn leave(&mut self, client: Key<Client>) {
         self.stop_waiting(client);
         let Client { is_producer, is_worker, has_left, .. } = &mut self.clients[client];
@@ -154,10 +154,10 @@ impl Queue {
         self.counts.workers -= u32::from(*is_worker);
     }
 
-    /// Lets a departed client leave one of the tubes it watches, and with the last of them the one
-    /// it uses. It must watch one. O(log n).
+    /// Ends one watch of a disconnected client, which must have one. The last one also ends its use
+    /// of a tube. O(log n).
     pub fn unwatch_next(&mut self, client: Key<Client>) {
-        // In the original's order, which the order of `list-tubes` shows.
+        // In the original's order, because the order of `list-tubes` depends on it.
         self.drop_watch(client, 0);
         if self.clients[client].watching.is_empty() {
             let using = self.clients[client].using;
@@ -166,8 +166,8 @@ impl Queue {
         }
     }
 
-    /// Returns the job that a departed client has held longest to its tube, which is to hand
-    /// out. It must hold one. O(log n).
+    /// Makes the job ready that a disconnected client reserved first; the client must have one. The
+    /// caller must call [`Queue::hand_out`] for the returned tube. O(log n).
     pub fn return_job(&mut self, client: Key<Client>) -> Key<Tube> {
         let job = self.clients[client].reserved.front().expect("the client holds a job");
         let tube = self.unreserve(job);
@@ -175,7 +175,7 @@ impl Queue {
         tube
     }
 
-    /// Forgets a client that has left, and holds and watches nothing; its key may be reused from
+    /// Removes a disconnected client that has no jobs and no watches. Its key may be reused from
     /// now on.
     pub fn forget(&mut self, client: Key<Client>) {
         let client = self.clients.remove(client);
@@ -183,14 +183,14 @@ impl Queue {
         self.timers.set_client_capacity(self.clients.len());
     }
 
-    /// Counts the client among the producers.
+    /// Counts the client as a producer; a repeated call changes nothing.
     pub fn mark_producer(&mut self, client: Key<Client>) {
         let is_producer = &mut self.clients[client].is_producer;
         self.counts.producers += u32::from(!*is_producer);
         *is_producer = true;
     }
 
-    /// Counts the client among the workers.
+    /// Counts the client as a worker; a repeated call changes nothing.
     pub fn mark_worker(&mut self, client: Key<Client>) {
         let is_worker = &mut self.clients[client].is_worker;
         self.counts.workers += u32::from(!*is_worker);
@@ -200,18 +200,19 @@ impl Queue {
 
 /// Reserving and waiting.
 impl Queue {
-    /// How many tubes [`Queue::reserve`] would look at: none where none has a job to offer.
+    /// How many tubes [`Queue::reserve`] would scan: 0 if no unpaused tube has a ready job.
     pub fn tubes_to_scan(&self, client: Key<Client>) -> usize {
         if self.tubes.has_ready_job() { self.clients[client].watching() } else { 0 }
     }
 
-    /// Whether a job the client holds ends within the safety margin.
+    /// Whether a job that the client has reserved reaches its deadline within [`SAFETY_MARGIN`].
     pub fn is_deadline_soon(&self, client: Key<Client>, now: Time) -> bool {
         self.clients[client].is_deadline_soon(now)
     }
 
-    /// Gives the tube's best ready job to the client that has waited longest, if there are both
-    /// and no pause is in force. Repeat until `None` to restore the resting invariant. O(log n).
+    /// Reserves the tube's best ready job for the client that has waited longest. Returns `None` if
+    /// there is no such job or client, or if the tube is paused or the queue frozen. Repeating it
+    /// until `None` restores the resting invariant. O(log n), amortised.
     pub fn hand_out(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
         if self.tubes.arena.get(tube)?.pause.is_some() {
             return None;
@@ -219,7 +220,7 @@ impl Queue {
         self.match_one(tube, now)
     }
 
-    /// Gives the tube's best ready job to the client that has waited longest, pause or no pause.
+    /// Reserves the tube's best ready job for the client that has waited longest, paused or not.
     fn match_one(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
         if self.is_frozen {
             return None;
@@ -233,7 +234,7 @@ impl Queue {
     }
 }
 
-/// Looking, kicking, pausing.
+/// Peeking.
 impl Queue {
     /// The job of this tube that a worker would get next.
     pub fn first_ready(&self, tube: Key<Tube>) -> Option<Key<Job>> {
@@ -253,8 +254,8 @@ impl Queue {
 
 /// Memory.
 impl Queue {
-    /// Gives a piece of memory that jobs, tubes or clients have left back to the system; whether
-    /// there was one. See [`Arena::release_one`].
+    /// Releases one piece of unused memory to the system. Returns whether there was one. See
+    /// [`Arena::release_one`].
     pub fn release_one(&mut self) -> bool {
         self.jobs.release_one()
             || self.tubes.arena.release_one()
@@ -262,7 +263,7 @@ impl Queue {
             || self.clients.release_one()
     }
 
-    /// Whether there is something to give back.
+    /// Whether [`Queue::release_one`] has memory to release.
     pub fn has_releasable(&self) -> bool {
         self.jobs.has_releasable()
             || self.tubes.arena.has_releasable()
@@ -271,7 +272,7 @@ impl Queue {
     }
 }
 
-/// Reading what is there.
+/// Read access.
 impl Queue {
     /// A job by key.
     pub fn job(&self, job: Key<Job>) -> &Job {
@@ -298,7 +299,7 @@ impl Queue {
         self.jobs.arena.len()
     }
 
-    /// How many bytes the jobs hold: their bodies, and [`JOB_OVERHEAD_BYTES`] for each.
+    /// Total bytes that the jobs count: their bodies, and [`JOB_OVERHEAD_BYTES`] for each.
     pub fn job_bytes(&self) -> u64 {
         self.jobs.job_bytes()
     }
@@ -308,7 +309,7 @@ impl Queue {
         self.tubes.len()
     }
 
-    /// How many bytes the names of all tubes have.
+    /// Total bytes of the names of all tubes.
     pub fn tube_name_bytes(&self) -> usize {
         self.tubes.name_bytes()
     }
@@ -328,8 +329,7 @@ impl Queue {
         self.tubes.arena[self.clients[client].using].name()
     }
 
-    /// How many jobs, tubes, watches and clients have been looked at so far; see
-    /// [`Arena::visits`].
+    /// How many jobs, tubes, watches and clients have been looked up so far; see [`Arena::visits`].
     pub fn visits(&self) -> u64 {
         let jobs = self.jobs.arena.visits();
         jobs + self.tubes.arena.visits() + self.watches.visits() + self.clients.visits()
@@ -341,8 +341,8 @@ impl Queue {
     }
 }
 
-/// Adds one to a counter of a job as the original does: a job that is reserved for the 2^32nd
-/// time starts again at zero, and the daemon lives on.
+/// Adds one to a counter of a job. As in the original it wraps to 0 after 2^32 - 1, because an
+/// overflow would end the daemon.
 fn increment(counter: &mut u32) {
     *counter = counter.wrapping_add(1);
 }

@@ -1,4 +1,4 @@
-//! Jobs that come back from the binlog, and their dates.
+//! Jobs restored from the binlog, and their dates.
 
 use super::{Dated, Job, Pause, Queue, Record, State};
 use crate::{
@@ -7,12 +7,12 @@ use crate::{
     memory::{Body, MemoryBudget, Need, OutOfMemory},
 };
 
-/// How many empty places are passed in the time that one job takes, at least.
-const POSITIONS_PER_JOB: usize = 16;
+/// Arena slots scanned per job of a slice; passing them takes no longer than shifting one job.
+const SLOTS_PER_JOB: usize = 16;
 
-/// Coming back from a log, and holding still when a log fails.
+/// Restoring jobs, and freezing while the binlog has failed.
 impl Queue {
-    /// Makes sure of the memory that [`Queue::restore`] takes beside that of the body.
+    /// Ensures memory for [`Queue::restore`], without that of the body.
     pub fn ensure_memory_to_restore(
         &mut self,
         id: u64,
@@ -29,8 +29,8 @@ impl Queue {
         self.timers.ensure_memory_for_tube(budget)
     }
 
-    /// Adds a job that was known before this process began, under its old id. Its state says
-    /// where it goes: nobody holds it. Nothing is handed out.
+    /// Adds a job from the binlog under its old id, in the place that its state names. No client
+    /// has reserved it. Hands nothing out.
     pub fn restore(&mut self, record: Record, dated: Dated, tube: &str, body: Body) -> Key<Job> {
         let tube = self.tubes.find(tube).unwrap_or_else(|| self.make_tube(tube));
         self.raise_id(record.id.saturating_add(1));
@@ -41,7 +41,7 @@ impl Queue {
         job
     }
 
-    /// Replaces what is known of a restored job, which moves to where its new state says.
+    /// Replaces the fields of a restored job and moves it to the place of its new state.
     pub fn replace_record(&mut self, job: Key<Job>, record: Record, dated: Dated) {
         self.detach(job);
         self.jobs.arena[job].record = record;
@@ -49,8 +49,8 @@ impl Queue {
         self.insert_by_state(job);
     }
 
-    /// Forgets a restored job, which was deleted before this process began, and answers its body,
-    /// which the caller must give back.
+    /// Removes a restored job without counting a deletion: it was deleted before this process
+    /// began. The caller must pass its body to [`crate::memory::Bodies::remove`].
     pub fn discard(&mut self, job: Key<Job>) -> Body {
         let tube = self.detach(job);
         let body = self.jobs.remove(job);
@@ -59,37 +59,37 @@ impl Queue {
         body
     }
 
-    /// No job will get an id below `next`.
+    /// Ensures that no new job gets an id below `next`.
     pub fn raise_id(&mut self, next: u64) {
         self.next_id = self.next_id.max(next);
     }
 
-    /// The least id that no job has had.
+    /// The id that the next job gets.
     pub fn next_id(&self) -> u64 {
         self.next_id
     }
 
-    /// Brings the buried jobs of every tube into the order in which they were buried. It takes no
-    /// memory. O(jobs), if they are mostly in that order.
+    /// Sorts the buried jobs of every tube by the time of the bury. It allocates nothing. O(jobs),
+    /// if they are mostly in that order.
     pub fn sort_buried(&mut self) {
-        for place in 0..self.tubes.len() {
-            let tube = self.tubes.at(place);
+        for index in 0..self.tubes.len() {
+            let tube = self.tubes.at(index);
             let buried = &mut self.tubes.arena[tube].buried;
             buried.sort_by_key(&mut self.jobs.arena, Job::due_key);
         }
     }
 
-    /// Hands out no job until [`Queue::thaw`]: what cannot be finished must not be begun.
+    /// Stops handing out jobs until [`Queue::thaw`]: a worker could not delete one meanwhile.
     pub fn freeze(&mut self) {
         self.is_frozen = true;
     }
 
-    /// Ends a freeze. Tubes that have jobs for waiting clients hand them out in time, as if a pause
-    /// of theirs ended now. O(tubes).
+    /// Ends a freeze. Each unpaused tube that has ready jobs and waiters gets a pause that ends at
+    /// `now`, so that ticks hand its jobs out in slices. O(tubes).
     pub fn thaw(&mut self, now: Time) {
         self.is_frozen = false;
-        for place in 0..self.tubes.len() {
-            let key = self.tubes.at(place);
+        for index in 0..self.tubes.len() {
+            let key = self.tubes.at(index);
             let tube = &self.tubes.arena[key];
             if !tube.ready.is_empty() && !tube.waiters.is_empty() && tube.pause.is_none() {
                 self.set_pause(key, Some(Pause { seconds: 0, until: now }));
@@ -100,13 +100,14 @@ impl Queue {
 
 /// The calendar.
 impl Queue {
-    /// The wall clock has been set: moves the dated instants of `count` jobs, or of fewer if there
-    /// are many empty places among them, from the place `from` on. Answers the place to go on from,
-    /// or `None` at the end. A restored delay that
-    /// has ended too early goes on, unless a client has had the job since; one that should have
-    /// ended does so with the next tick. `to_log` gets the jobs whose dates the binlog may have by
-    /// the old calendar: those that are buried, and all that have had a delay, for of one that has
-    /// ended no record tells. Each job must be shifted once. O(count · log n).
+    /// Moves the dated instants of jobs by `shift`, after the wall clock was set. Each job must be
+    /// shifted once. Scans the arena from index `from` for up to `count` jobs, or fewer if many
+    /// slots are empty. Returns the index to resume from, or `None` at the end. O(count · log n).
+    ///
+    /// If a restored delay has ended too early, its job is delayed again, unless a client has had
+    /// it since. If it should have ended, it does so at the next tick. `to_log` receives jobs with
+    /// dates of the old calendar in the binlog: buried jobs, and all that have had a delay, because
+    /// no record tells that a delay has ended.
     pub fn shift_dates(
         &mut self,
         from: usize,
@@ -115,8 +116,8 @@ impl Queue {
         now: Time,
         to_log: &mut Vec<Key<Job>>,
     ) -> Option<usize> {
-        let (mut left, places) = (count, self.jobs.arena.slots());
-        let end = places.min(from.saturating_add(count.saturating_mul(POSITIONS_PER_JOB)));
+        let (mut left, slots) = (count, self.jobs.arena.slots());
+        let end = slots.min(from.saturating_add(count.saturating_mul(SLOTS_PER_JOB)));
         for index in from..end {
             let key = Key::from_index(index);
             let Some(job) = self.jobs.arena.get(key) else { continue };
@@ -146,6 +147,6 @@ impl Queue {
                 self.insert_by_state(key);
             }
         }
-        (end < places).then_some(end)
+        (end < slots).then_some(end)
     }
 }

@@ -1,9 +1,9 @@
-//! What is due, and what is next: three small heaps.
+//! Timers: what is due, and what is due next.
 //!
-//! Tubes by their soonest delayed job, paused tubes by the end of the pause, clients by their
-//! next deadline. A tick looks at three tops and costs what is due; ten thousand idle tubes cost
-//! nothing. Invariant: each heap holds exactly the tubes or clients that have such an instant,
-//! under that instant.
+//! Three heaps hold the tubes by their earliest delayed job, the paused tubes by the end of the
+//! pause and the clients by [`Client::due_at`]. A tick looks at the three tops and costs only what
+//! is due: ten thousand idle tubes cost nothing. Invariant: each heap holds exactly the tubes or
+//! clients that have such an instant, under that instant.
 
 use crate::{
     clock::Time,
@@ -12,30 +12,30 @@ use crate::{
     queue::{client::Client, job::DueKey, tube::Tube},
 };
 
-/// The kinds of things that fall due.
+/// The kinds of timers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Timer {
     /// Delayed jobs.
     Delays,
     /// Paused tubes.
     Pauses,
-    /// Clients that wait, or hold jobs.
+    /// Clients that wait or have reserved jobs.
     Clients,
 }
 
 impl Timer {
-    /// All kinds, in the order in which a tick serves them: the original's.
+    /// All kinds, in the original's order, in which a tick serves them.
     pub const ALL: [Self; 3] = [Self::Delays, Self::Pauses, Self::Clients];
 }
 
-/// Something that is due.
+/// A timer that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// The tube's soonest delayed job is due.
+    /// The tube's earliest delayed job is due.
     Delay(Key<Tube>),
     /// The tube's pause ends.
     Pause(Key<Tube>),
-    /// Something happens to the client: see `Client::due_at`.
+    /// The client's [`Client::due_at`] has come.
     Client(Key<Client>),
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Makes sure that one more tube finds memory, whatever may fall due there.
+    /// Ensures memory for both timers of one more tube.
     pub(super) fn ensure_memory_for_tube(
         &mut self,
         budget: &mut MemoryBudget,
@@ -57,13 +57,13 @@ impl Timers {
         self.pauses.ensure_memory(Need::Storage, budget)
     }
 
-    /// Keeps room for so many tubes from now on.
+    /// Keeps memory for the timers of `count` tubes from now on.
     pub(super) fn set_tube_capacity(&mut self, count: usize) {
         self.delays.set_min_capacity(count);
         self.pauses.set_min_capacity(count);
     }
 
-    /// Makes sure that one more client finds memory.
+    /// Ensures memory for the timer of one more client.
     pub(super) fn ensure_memory_for_client(
         &mut self,
         budget: &mut MemoryBudget,
@@ -71,24 +71,24 @@ impl Timers {
         self.clients.ensure_memory(Need::Connection, budget)
     }
 
-    /// Keeps room for so many clients from now on.
+    /// Keeps memory for the timers of `count` clients from now on.
     pub(super) fn set_client_capacity(&mut self, count: usize) {
         self.clients.set_min_capacity(count);
     }
 
-    /// The first of its kind, if it is due at `now`.
+    /// The earliest timer of this kind, if it is due at `now`.
     pub(super) fn due(&self, timer: Timer, now: Time) -> Option<Due> {
-        let (at, alarm) = match timer {
+        let (at, due) = match timer {
             Timer::Delays => self.delays.peek().map(|(due, tube)| (due.at(), Due::Delay(tube)))?,
             Timer::Pauses => self.pauses.peek().map(|((at, _), tube)| (at, Due::Pause(tube)))?,
             Timer::Clients => {
                 self.clients.peek().map(|((at, _), client)| (at, Due::Client(client)))?
             }
         };
-        (at <= now).then_some(alarm)
+        (at <= now).then_some(due)
     }
 
-    /// The least of the three tops.
+    /// The earliest instant of the three heaps.
     pub(super) fn next(&self) -> Option<Time> {
         let delay = self.delays.peek().map(|(due, _)| due.at());
         let pause = self.pauses.peek().map(|((at, _), _)| at);
@@ -96,28 +96,28 @@ impl Timers {
         [delay, pause, client].into_iter().flatten().min()
     }
 
-    /// Call after any change to the top of `tube.delayed`. O(log tubes).
+    /// Updates the delay timer. Call it after a change to the top of `tube.delayed`. O(log tubes).
     pub(super) fn update_delay(&mut self, tubes: &mut Arena<Tube>, tube: Key<Tube>) {
         let soonest = tubes[tube].delayed.peek().map(|(due, _)| due);
         let position = tubes[tube].delay_timer;
         set(&mut self.delays, position, soonest, tube, |key, at| tubes[key].delay_timer = at);
     }
 
-    /// Call after any change to `tube.pause`. O(log paused tubes).
+    /// Updates the pause timer. Call it after a change to `tube.pause`. O(log paused tubes).
     pub(super) fn update_pause(&mut self, tubes: &mut Arena<Tube>, tube: Key<Tube>) {
         let until = tubes[tube].pause.map(|pause| (pause.until, tube));
         let position = tubes[tube].pause_timer;
         set(&mut self.pauses, position, until, tube, |key, at| tubes[key].pause_timer = at);
     }
 
-    /// Call after any change to what `Client::due_at` answers. O(log clients).
+    /// Updates the timer. Call it after a change to what `Client::due_at` returns. O(log clients).
     pub(super) fn update_client(&mut self, clients: &mut Arena<Client>, client: Key<Client>) {
         let at = clients[client].due_at().map(|at| (at, client));
         let position = clients[client].timer;
         set(&mut self.clients, position, at, client, |key, at| clients[key].timer = at);
     }
 
-    /// Panics where a heap and its items disagree.
+    /// Panics if a heap and its items disagree.
     pub(super) fn check(&self, tubes: &Arena<Tube>, clients: &Arena<Client>) {
         let none = u32::MAX;
         self.delays.check(|tube| tubes[tube].delay_timer.unwrap_or(none));
@@ -139,23 +139,23 @@ impl Timers {
     }
 }
 
-/// Brings one item of a heap in line with the key it should have, if any.
+/// Adds, updates or removes one item of a heap, so that it stands there under `key`, if any.
 fn set<K: Ord + Copy, T>(
     heap: &mut Heap<K, T>,
     position: Option<u32>,
     key: Option<K>,
     item: Key<T>,
-    mut place: impl FnMut(Key<T>, Option<u32>),
+    mut moved: impl FnMut(Key<T>, Option<u32>),
 ) {
     match (position, key) {
         (None, None) => {}
-        (None, Some(key)) => heap.push(key, item, |item, at| place(item, Some(at))),
+        (None, Some(key)) => heap.push(key, item, |item, at| moved(item, Some(at))),
         (Some(position), Some(key)) => {
-            heap.update(position, key, |item, at| place(item, Some(at)));
+            heap.update(position, key, |item, at| moved(item, Some(at)));
         }
         (Some(position), None) => {
-            heap.remove(position, |item, at| place(item, Some(at)));
-            place(item, None);
+            heap.remove(position, |item, at| moved(item, Some(at)));
+            moved(item, None);
         }
     }
 }

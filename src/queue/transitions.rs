@@ -1,8 +1,8 @@
-//! From place to place: the steps that every verb is made of.
+//! State transitions of jobs: the steps that every verb is made of.
 //!
-//! A job is in one place, and only these functions move it: they keep heaps, lists, timers and
-//! counters in line. A job that was pulled is nowhere, and its state stale, until the caller puts
-//! it somewhere.
+//! Only these functions move a job between its places, and they keep heaps, lists, timers and
+//! counters consistent. A detached job is in no place and its state is stale until it is added to
+//! one.
 
 use super::{Queue, State, increment, seconds};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Queue {
-    /// Takes a job out of the place its state names.
+    /// Removes a job from the place that its state names. Returns its tube.
     pub(super) fn detach(&mut self, key: Key<Job>) -> Key<Tube> {
         let job = &self.jobs.arena[key];
         let (tube, position) = (job.tube, job.position);
@@ -42,7 +42,7 @@ impl Queue {
         tube
     }
 
-    /// Takes a job out of its client's hands.
+    /// Removes a reserved job from its client. Returns its tube.
     pub(super) fn unreserve(&mut self, key: Key<Job>) -> Key<Tube> {
         let Self { jobs, tubes, clients, timers, counts, .. } = self;
         let jobs = &mut jobs.arena;
@@ -56,7 +56,7 @@ impl Queue {
         tube
     }
 
-    /// Puts a job that is nowhere into its client's hands.
+    /// Reserves a detached job for `client` and starts its time to run.
     pub(super) fn assign(&mut self, key: Key<Job>, client: Key<Client>, now: Time) {
         let Self { jobs, tubes, clients, timers, counts, .. } = self;
         let jobs = &mut jobs.arena;
@@ -73,7 +73,7 @@ impl Queue {
         timers.update_client(clients, client);
     }
 
-    /// Puts a job that is nowhere where its state says; nobody holds it.
+    /// Adds a detached job to the place that its state names. A reserved job becomes ready.
     pub(super) fn insert_by_state(&mut self, key: Key<Job>) {
         let Self { jobs, tubes, .. } = self;
         let tube = jobs.arena[key].tube;
@@ -87,7 +87,7 @@ impl Queue {
         }
     }
 
-    /// Puts a job that is nowhere among the ready or, with a delay, the delayed ones.
+    /// Makes a detached job delayed, or ready if `delay` is 0.
     pub(super) fn enqueue(&mut self, key: Key<Job>, delay: u32, now: Time) {
         if delay == 0 {
             return self.make_ready(key);
@@ -98,7 +98,7 @@ impl Queue {
         self.make_delayed(key);
     }
 
-    /// Puts a job that is nowhere among the delayed ones, until its deadline.
+    /// Adds a detached job to its tube's `delayed` heap, until its `deadline_at`.
     fn make_delayed(&mut self, key: Key<Job>) {
         let jobs = &mut self.jobs.arena;
         let (tube, due) = (jobs[key].tube, jobs[key].due_key());
@@ -108,7 +108,7 @@ impl Queue {
         self.counts.delayed += 1;
     }
 
-    /// Puts a job that is nowhere among the ready ones; its tube is to hand out.
+    /// Makes a detached job ready. The caller must then call [`Queue::hand_out`] for its tube.
     pub(super) fn make_ready(&mut self, key: Key<Job>) {
         let jobs = &mut self.jobs.arena;
         jobs[key].record.state = State::Ready;
@@ -123,7 +123,7 @@ impl Queue {
         self.counts.ready += 1;
     }
 
-    /// Forgets a tube that has no jobs, users or watchers any more.
+    /// Removes a tube that has no jobs, users, watchers or pins any more.
     pub(super) fn drop_if_idle(&mut self, tube: Key<Tube>) {
         if self.tubes.is_idle(tube) {
             self.set_pause(tube, None);

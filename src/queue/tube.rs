@@ -1,6 +1,6 @@
-//! Tubes: named lanes of jobs, and the clients that wait at their end.
+//! Tubes: named queues of jobs, and the clients that wait for these jobs.
 //!
-//! A tube lives while it has jobs, users or watchers; `default` lives always.
+//! A tube exists while it has jobs, users, watchers or kicks in progress; `default` exists always.
 
 use crate::{
     clock::Time,
@@ -15,9 +15,9 @@ use crate::{
 /// A pause in force.
 #[derive(Debug, Clone, Copy)]
 pub struct Pause {
-    /// The length asked for, in seconds.
+    /// The length requested, in seconds.
     pub seconds: u32,
-    /// When reserving goes on.
+    /// When the pause ends.
     pub until: Time,
 }
 
@@ -26,25 +26,25 @@ pub struct Pause {
 pub struct Tube {
     /// Its name, 1 to 200 bytes.
     entry: Entry<Tube>,
-    /// Has room for all jobs of the tube: any may become ready when nothing can be refused.
+    /// Has memory for all jobs of the tube: any may become ready when nothing can be refused.
     pub(super) ready: Heap<ReadyKey, Job>,
     pub(super) delayed: Heap<DueKey, Job>,
     pub(super) buried: List<Job>,
-    /// Watches of clients that wait for a job, or did: see [`super::waiters`].
+    /// Watches of clients that wait for a job or have waited: see [`super::waiters`].
     pub(super) waiters: Heap<u64, Watch>,
-    /// In force or not; ended by the timers, not by looking at the clock.
+    /// The pause in force, if any. Its timer ends it; nothing compares it with the clock.
     pub pause: Option<Pause>,
-    /// Jobs in any state; the tube cannot go while there is one.
+    /// Jobs in any state.
     jobs: usize,
-    /// Connections that put into it.
+    /// Connections that use it.
     pub users: u32,
-    /// Connections that reserve from it.
+    /// Connections that watch it.
     pub watchers: u32,
-    /// Kicks in progress, which need it until they end; for `default`, one more.
+    /// Kicks in progress, which keep the tube until they end; for `default`, one more.
     pub(super) pins: u32,
     /// Ready jobs of a priority below [`super::job::URGENT_BELOW_PRI`].
     pub urgent: u64,
-    /// Jobs that a worker holds.
+    /// Jobs that clients have reserved.
     pub reserved: u64,
     /// Jobs ever put here.
     pub total_jobs: u64,
@@ -52,11 +52,11 @@ pub struct Tube {
     pub deletes: u64,
     /// `pause-tube` commands.
     pub pauses: u64,
-    /// Place in the timers' heap of tubes by soonest delayed job.
+    /// Position in the timers' heap of tubes by earliest delayed job.
     pub(super) delay_timer: Option<u32>,
-    /// Place in the timers' heap of paused tubes.
+    /// Position in the timers' heap of paused tubes.
     pub(super) pause_timer: Option<u32>,
-    /// Place in the list of all tubes.
+    /// Index in the order of `list-tubes`.
     order_index: usize,
 }
 
@@ -80,13 +80,13 @@ impl Tube {
         self.jobs
     }
 
-    /// A job more; [`Heap::ensure_memory`] of the ready ones makes sure of its memory.
+    /// Counts one more job. [`Heap::ensure_memory`] of `ready` has ensured its memory.
     pub(super) fn add_job(&mut self) {
         self.jobs += 1;
         self.ready.set_min_capacity(self.jobs);
     }
 
-    /// A job less.
+    /// Counts one job less.
     pub(super) fn remove_job(&mut self) {
         self.jobs -= 1;
         self.ready.set_min_capacity(self.jobs);
@@ -117,13 +117,13 @@ impl Tube {
 pub(super) struct Tubes {
     pub(super) arena: Arena<Tube>,
     names: NameTable<Tube>,
-    /// The original's order: newcomers at the end; whoever leaves is replaced by the last.
+    /// The original's order: a new tube goes to the end, and the last one replaces a removed one.
     order: Vec<Key<Tube>>,
-    /// Bytes of all names.
+    /// Total bytes of all names.
     name_bytes: usize,
-    /// By index: what each tube would give to a worker, close together for those who watch many.
+    /// By index of the key: the order of the best ready job, in one array for a fast search.
     best_ready: Vec<ReadyKey>,
-    /// How many of these are not [`ReadyKey::NONE`]: often none, and then nobody need look.
+    /// How many of `best_ready` are not [`ReadyKey::NONE`]; often 0, and then nothing is searched.
     with_ready_job: usize,
 }
 
@@ -132,7 +132,7 @@ impl Tubes {
         self.names.find(&self.arena, name)
     }
 
-    /// Makes sure that a tube of this name finds memory. O(1), unless a list must move.
+    /// Ensures memory for a tube of this name. O(1), unless a list must be reallocated.
     pub(super) fn ensure_memory(
         &mut self,
         name: &str,
@@ -145,7 +145,7 @@ impl Tubes {
         budget.grow_vec(Need::Storage, &mut self.best_ready, best_ready)
     }
 
-    /// Adds a tube whose name no other has.
+    /// Adds a tube. No other tube may have its name.
     pub(super) fn make(&mut self, name: &str) -> Key<Tube> {
         let tube = self.arena.insert(Tube {
             entry: self.names.entry(name),
@@ -176,17 +176,17 @@ impl Tubes {
         tube
     }
 
-    /// Whether nothing needs the tube any more.
+    /// Whether the tube has no jobs, users, watchers or pins.
     pub(super) fn is_idle(&self, tube: Key<Tube>) -> bool {
         self.arena[tube].is_idle()
     }
 
-    /// The order of the job that the tube would give to a worker; or [`ReadyKey::NONE`].
+    /// The order of the tube's best ready job; [`ReadyKey::NONE`] if it has none or is paused.
     pub(super) fn best_ready(&self, tube: Key<Tube>) -> ReadyKey {
         self.best_ready[tube.index()]
     }
 
-    /// Call after any change to the top of `ready` or to `pause`.
+    /// Updates `best_ready`. Call it after each change to the top of `ready` or to `pause`.
     pub(super) fn update_best_ready(&mut self, key: Key<Tube>) {
         let tube = &self.arena[key];
         let best = tube.ready.peek().filter(|_| tube.pause.is_none());
@@ -196,12 +196,12 @@ impl Tubes {
         self.with_ready_job += usize::from(best != ReadyKey::NONE);
     }
 
-    /// Whether any tube has something for a worker.
+    /// Whether any unpaused tube has a ready job.
     pub(super) fn has_ready_job(&self) -> bool {
         self.with_ready_job > 0
     }
 
-    /// Forgets an idle tube.
+    /// Removes an idle tube.
     pub(super) fn remove(&mut self, key: Key<Tube>) {
         self.names.remove(&mut self.arena, key);
         let tube = self.arena.remove(key);
@@ -217,12 +217,12 @@ impl Tubes {
         self.order.len()
     }
 
-    /// Bytes of all names.
+    /// Total bytes of all names.
     pub(super) fn name_bytes(&self) -> usize {
         self.name_bytes
     }
 
-    /// The tube at this place of the list.
+    /// The tube at this index of the order of `list-tubes`.
     pub(super) fn at(&self, order_index: usize) -> Key<Tube> {
         self.order[order_index]
     }
@@ -231,7 +231,7 @@ impl Tubes {
         self.order.iter().copied()
     }
 
-    /// Panics where the three indexes disagree.
+    /// Panics if the indexes disagree.
     pub(super) fn check(&self) {
         assert_eq!(self.order.len(), self.arena.len());
         assert_eq!(self.order.len(), self.names.len());

@@ -1,4 +1,4 @@
-//! What clients do: one method for each verb of the protocol.
+//! The commands of clients: one method for each verb of the protocol.
 
 use super::{
     Client, Dated, Job, Kick, Pause, Put, Queue, Record, State, Tube, client::Watch, increment,
@@ -11,15 +11,15 @@ use crate::{
 };
 
 impl Queue {
-    /// Takes the next job id; a put that fails later leaves a gap.
+    /// Takes the next job id. A put that fails later leaves a gap.
     pub fn take_id(&mut self) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
         id
     }
 
-    /// Makes the client use a tube, which comes to life if need be. Fails, and changes nothing,
-    /// where there is no memory for that.
+    /// Makes the client use a tube, which is created if it does not exist. Fails, and changes
+    /// nothing, if there is no memory.
     pub fn use_tube(
         &mut self,
         client: Key<Client>,
@@ -37,7 +37,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Adds a tube whose name no other has. Fails where there is no memory for it.
+    /// Adds a tube. No other tube may have its name. Fails if there is no memory.
     fn try_make_tube(
         &mut self,
         name: &str,
@@ -54,8 +54,8 @@ impl Queue {
         tube
     }
 
-    /// Makes sure that the client's next [`Queue::put`] finds memory. O(1), unless a list must
-    /// move.
+    /// Ensures memory for the client's next [`Queue::put`], without the body. O(1), unless a list
+    /// is reallocated.
     pub fn ensure_memory_to_put(
         &mut self,
         client: Key<Client>,
@@ -68,7 +68,7 @@ impl Queue {
         self.ensure_memory_to_delay(tube, delay, budget)
     }
 
-    /// Makes sure that another delayed job of the tube finds memory, unless it has no delay.
+    /// Ensures memory for one more delayed job of the tube. A `delay` of 0 needs none.
     fn ensure_memory_to_delay(
         &mut self,
         tube: Key<Tube>,
@@ -81,7 +81,8 @@ impl Queue {
         }
     }
 
-    /// Adds a job to the tube the client uses; without a delay, that tube is to hand out.
+    /// Adds a job to the tube that the client uses. Without a delay, the caller must then call
+    /// [`Queue::hand_out`] for that tube.
     pub fn put(&mut self, client: Key<Client>, put: Put, body: Body, now: Time) -> Key<Job> {
         let tube = self.clients[client].using;
         let job = self.jobs.insert(Job {
@@ -114,7 +115,7 @@ impl Queue {
 }
 
 impl Queue {
-    /// Makes sure that the client can hold another job. O(1), unless its list must move.
+    /// Ensures memory for one more reserved job of the client. O(1), unless a list is reallocated.
     pub fn ensure_memory_to_hold(
         &mut self,
         client: Key<Client>,
@@ -123,8 +124,8 @@ impl Queue {
         self.clients[client].deadlines.ensure_memory(Need::Essential, budget)
     }
 
-    /// Hands the client the best ready job of the unpaused tubes it watches: the least priority,
-    /// among equals the oldest. O(tubes watched + log n).
+    /// Reserves the best ready job of the unpaused tubes that the client watches: by the smallest
+    /// `pri`, then by the smallest id. O(tubes watched + log n).
     pub fn reserve(&mut self, client: Key<Client>, now: Time) -> Option<Key<Job>> {
         if self.is_frozen || self.tubes_to_scan(client) == 0 {
             return None;
@@ -138,7 +139,7 @@ impl Queue {
         Some(job)
     }
 
-    /// Hands the client a job that nobody holds, from whatever state and tube.
+    /// Reserves a job of any tube and state, which no client may have reserved.
     pub fn reserve_job(&mut self, client: Key<Client>, job: Key<Job>, now: Time) {
         self.detach(job);
         self.assign(job, client, now);
@@ -147,27 +148,27 @@ impl Queue {
 
 /// Finishing a job.
 impl Queue {
-    /// The job of this id, whatever its state.
+    /// The job with this id, in any state.
     pub fn find(&self, id: u64) -> Option<Key<Job>> {
         self.jobs.find(id)
     }
 
-    /// The job of this id if nobody holds it.
+    /// The job with this id, if no client has reserved it.
     pub fn find_unreserved(&self, id: u64) -> Option<Key<Job>> {
         self.find(id).filter(|&job| self.jobs.arena[job].reserver().is_none())
     }
 
-    /// The job of this id if this client holds it.
+    /// The job with this id, if this client has reserved it.
     pub fn reserved_by(&self, client: Key<Client>, id: u64) -> Option<Key<Job>> {
         self.find(id).filter(|&job| self.jobs.arena[job].reserver() == Some(client))
     }
 
-    /// The job of this id if this client may delete it: it holds it, or nobody does.
+    /// The job with this id, if no other client has reserved it.
     pub fn deletable_by(&self, client: Key<Client>, id: u64) -> Option<Key<Job>> {
         self.find(id).filter(|&job| self.jobs.arena[job].reserver().is_none_or(|by| by == client))
     }
 
-    /// Forgets a job and answers its body, which the caller must give back.
+    /// Deletes a job. The caller must pass its body to [`crate::memory::Bodies::remove`].
     pub fn delete(&mut self, job: Key<Job>) -> Body {
         let tube = self.detach(job);
         let body = self.jobs.remove(job);
@@ -177,7 +178,7 @@ impl Queue {
         body
     }
 
-    /// Makes sure that [`Queue::release`] finds memory; without a delay it does.
+    /// Ensures memory for [`Queue::release`]. A `delay` of 0 needs none.
     pub fn ensure_memory_to_release(
         &mut self,
         job: Key<Job>,
@@ -187,8 +188,8 @@ impl Queue {
         self.ensure_memory_to_delay(self.jobs.arena[job].tube, delay, budget)
     }
 
-    /// Returns a reserved job with a new priority; without a delay, the tube answered is to hand
-    /// out.
+    /// Releases a reserved job with a new priority. Without a delay, the caller must then call
+    /// [`Queue::hand_out`] for the returned tube.
     pub fn release(&mut self, job: Key<Job>, pri: u32, delay: u32, now: Time) -> Key<Tube> {
         let tube = self.unreserve(job);
         let record = &mut self.jobs.arena[job].record;
@@ -199,7 +200,7 @@ impl Queue {
         tube
     }
 
-    /// Sets a reserved job aside with a new priority, behind the others buried in its tube.
+    /// Buries a reserved job with a new priority, behind the other buried jobs of its tube.
     pub fn bury(&mut self, job: Key<Job>, pri: u32, now: Time) {
         self.unreserve(job);
         let record = &mut self.jobs.arena[job].record;
@@ -210,7 +211,7 @@ impl Queue {
         self.insert_by_state(job);
     }
 
-    /// Grants a reserved job its whole time to run once more.
+    /// Restarts the time to run of a reserved job.
     pub fn touch(&mut self, job: Key<Job>, now: Time) {
         let Self { jobs, clients, timers, .. } = self;
         let record = &mut jobs.arena[job].record;
@@ -226,9 +227,9 @@ impl Queue {
 
 /// Watching.
 impl Queue {
-    /// Adds a tube to those the client watches and answers how many they are. The tube comes to
-    /// life if need be; watching twice counts once. Fails, and changes nothing, where there is no
-    /// memory for that. O(tubes watched).
+    /// Adds a tube to those that the client watches and returns how many they are. The tube is
+    /// created if it does not exist. A tube already watched counts once. Fails, and changes
+    /// nothing, if there is no memory. O(tubes watched).
     pub fn watch(
         &mut self,
         client: Key<Client>,
@@ -256,22 +257,22 @@ impl Queue {
         let Client { watching, unqueued, .. } = &mut self.clients[client];
         let count = watching.len() + 1;
         budget.grow_vec(Need::Storage, watching, count)?;
-        // Each of them may lose its place one day, when nothing can be refused.
+        // Each watch may lose its `waiters` entry later, when nothing can be refused.
         budget.grow_vec(Need::Storage, unqueued, count)
     }
 
-    /// Takes a tube from those the client watches and answers how many are left, or `None` where
-    /// it would have been the last. O(tubes watched).
+    /// Removes a tube from those that the client watches and returns how many are left. Returns
+    /// `None`, and changes nothing, if it is the only one. O(tubes watched).
     pub fn ignore(&mut self, client: Key<Client>, name: &str) -> Option<usize> {
         let watching = self.clients[client].watching();
         let tube = self.tubes.find(name);
-        let Some(place) = tube.and_then(|tube| self.clients[client].watch_of(tube)) else {
+        let Some(index) = tube.and_then(|tube| self.clients[client].watch_of(tube)) else {
             return Some(watching);
         };
         if watching == 1 {
             return None;
         }
-        self.drop_watch(client, place);
+        self.drop_watch(client, index);
         Some(watching - 1)
     }
 
@@ -282,13 +283,13 @@ impl Queue {
         self.tubes.arena[tube].watchers += 1;
     }
 
-    /// Ends the watch at this index of those of the client, which does not wait.
+    /// Ends the watch at `index` of the client's `watching`. The client must not be waiting.
     pub(super) fn drop_watch(&mut self, client: Key<Client>, index: usize) {
         let (tube, watch) = self.clients[client].watching.swap_remove(index);
-        if let Some(place) = self.watches.remove(watch).queue_position {
+        if let Some(position) = self.watches.remove(watch).queue_position {
             let Self { tubes, watches, .. } = self;
             let waiters = &mut tubes.arena[tube].waiters;
-            waiters.remove(place, |watch, at| watches[watch].queue_position = Some(at));
+            waiters.remove(position, |watch, at| watches[watch].queue_position = Some(at));
         } else if !self.clients[client].has_left {
             self.clients[client].unqueued.retain(|&unqueued| unqueued != watch);
         }
@@ -298,8 +299,8 @@ impl Queue {
 }
 
 impl Queue {
-    /// Makes a buried or delayed job ready; the tube answered is to hand out. `None` where the
-    /// job is in another state.
+    /// Makes a buried or delayed job ready. The caller must then call [`Queue::hand_out`] for the
+    /// returned tube. Returns `None` if the job is in another state.
     pub fn kick_job(&mut self, job: Key<Job>) -> Option<Key<Tube>> {
         if !matches!(self.jobs.arena[job].record.state, State::Buried | State::Delayed) {
             return None;
@@ -312,9 +313,8 @@ impl Queue {
         Some(tube)
     }
 
-    /// Decides what a `kick` of up to `bound` jobs will move: buried jobs if there is one,
-    /// delayed ones otherwise, and no more than there are now. The tube stays until
-    /// [`Queue::end_kick`].
+    /// Begins a `kick` of up to `bound` jobs: buried jobs if there is one, otherwise delayed ones,
+    /// and no more than there are now. The tube is kept until [`Queue::end_kick`].
     pub fn begin_kick(&mut self, tube: Key<Tube>, bound: u32) -> Kick {
         let Tube { buried, delayed, pins, .. } = &mut self.tubes.arena[tube];
         *pins += 1;
@@ -327,8 +327,8 @@ impl Queue {
         Kick { tube, from, left, moved: 0 }
     }
 
-    /// Moves the next job of a kick and answers it; its tube is to hand out. `None` when all is
-    /// done. O(log n).
+    /// Kicks the next job and returns it. The caller must then call [`Queue::hand_out`] for its
+    /// tube. Returns `None` at the end of the kick. O(log n).
     pub fn kick_next(&mut self, kick: &mut Kick) -> Option<Key<Job>> {
         kick.left = kick.left.checked_sub(1)?;
         let job = match kick.from {
@@ -340,14 +340,14 @@ impl Queue {
         Some(job)
     }
 
-    /// Lets go of the kick's tube.
+    /// Ends a kick, which no longer keeps its tube.
     pub fn end_kick(&mut self, kick: Kick) {
         self.tubes.arena[kick.tube].pins -= 1;
         self.drop_if_idle(kick.tube);
     }
 
-    /// Holds back reserving from a tube for so many seconds. Zero ends a pause: by
-    /// [`Queue::end_pause`], which the caller may repeat at once; if not, it is due.
+    /// Pauses a tube for `length` seconds. A `length` of 0 ends a pause: the caller may repeat
+    /// [`Queue::end_pause`] at once, or else the next tick ends it.
     pub fn pause(&mut self, tube: Key<Tube>, length: u32, now: Time) {
         self.tubes.arena[tube].pauses += 1;
         self.set_pause(tube, Some(Pause { seconds: length, until: now + seconds(length) }));

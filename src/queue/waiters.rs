@@ -1,13 +1,13 @@
-//! Who waits for a job of which tube, and since when.
+//! Which clients wait for a job of which tube, and which has waited longest.
 //!
-//! A client waits at every tube it watches, which may be thousands, and mostly gets its job from
-//! one of them. So it does not walk along all the lines each time: its places in them stay, under
-//! the number of the wait they were taken for, and are put right when they come to the front.
+//! A client waits at every tube it watches, perhaps thousands, and mostly gets its job from one of
+//! them. So the end of a wait leaves its entries in the `waiters` heaps of its tubes. An entry
+//! keeps the number of the wait that it was made for, and is corrected when it comes to the top.
 //!
-//! Invariant: a client that waits has a place in the line of each tube it watches, under the
-//! number of this wait or a smaller one. So whoever is first in line, and there under the right
-//! number, has waited longest. A place is put right at most once for each wait, so lines cost
-//! nobody more than taking all places anew each time would.
+//! Invariant: a waiting client has an entry in `waiters` of each tube it watches, under the number
+//! of this wait or a smaller one. So if the top entry has the number of its client's wait, this
+//! client has waited longest. An entry is corrected at most once for each wait, so this never costs
+//! more than adding all entries anew for each wait.
 
 use super::{Client, Queue, Tube, client::Wait};
 use crate::{
@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl Queue {
-    /// Makes sure that [`Queue::wait`] finds memory, and later the job that the client waits for.
-    /// O(places it has lost since it waited last).
+    /// Ensures memory for [`Queue::wait`], and for the job that the client waits for. O(entries
+    /// that it has lost since its last wait).
     pub fn ensure_memory_to_wait(
         &mut self,
         client: Key<Client>,
@@ -32,8 +32,8 @@ impl Queue {
         client.deadlines.ensure_memory(Need::Essential, budget)
     }
 
-    /// Puts the client in line at every tube it watches, until `until` if given. Its tubes must
-    /// have had nothing for it. O(log n) for each place it has lost since it waited last.
+    /// Makes the client wait at every tube it watches until `until`, or for ever if `None`. These
+    /// tubes must have no job for it. O(log n) for each entry that it has lost since its last wait.
     pub fn wait(&mut self, client: Key<Client>, until: Option<Time>) {
         let Self { tubes, clients, watches, .. } = self;
         self.wait_count += 1;
@@ -47,7 +47,7 @@ impl Queue {
         self.timers.update_client(&mut self.clients, client);
     }
 
-    /// Lets the client wait no longer, if it did.
+    /// Ends the client's wait, if it waits.
     pub fn stop_waiting(&mut self, client: Key<Client>) {
         if self.clients[client].waiting.take().is_some() {
             self.counts.waiting -= 1;
@@ -79,13 +79,13 @@ impl Queue {
         None
     }
 
-    /// How many clients wait for a job of this tube. O(places in its line).
+    /// How many clients wait for a job of this tube. O(entries in its `waiters`).
     pub fn waiting(&self, tube: Key<Tube>) -> usize {
         let waiters = self.tubes.arena[tube].waiters.iter();
         waiters.filter(|&(_, watch)| self.clients[self.watches[watch].client].is_waiting()).count()
     }
 
-    /// How many places the tube's line has: as many clients watch it, at most.
+    /// How many entries the tube's `waiters` has: at most one for each client that watches it.
     pub fn waiter_entries(&self, tube: Key<Tube>) -> usize {
         self.tubes.arena[tube].waiters.len()
     }

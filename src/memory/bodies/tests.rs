@@ -54,7 +54,7 @@ fn small_and_large_bodies_read_the_same() {
 }
 
 #[test]
-fn a_shared_body_stays_until_the_last_has_let_go() {
+fn a_shared_body_stays_until_its_last_handle_is_removed() {
     for len in [COPIED_BODY_MAX_BYTES + 1, SHARED_BLOCK_BODY_MAX_BYTES + 1] {
         let mut bodies = Bodies::default();
         let one = bodies.store(&filled(len, 1)).expect("there is memory");
@@ -97,8 +97,8 @@ fn an_empty_store_has_no_large_blocks() {
         bodies.remove(body);
     }
     while bodies.release_one() {}
-    let is_worn = |block: &Block| !block.bytes.is_empty() && block.used_bytes() > KEEP_BELOW_BYTES;
-    assert!(!bodies.blocks.iter().any(is_worn));
+    let is_used = |block: &Block| !block.bytes.is_empty() && block.used_bytes() > KEEP_BELOW_BYTES;
+    assert!(!bodies.blocks.iter().any(is_used));
     let sizes = bodies.open.iter().filter(|open| !open.is_empty()).count();
     assert!(
         held(&bodies) <= (sizes + KEPT_BLOCKS_MAX) * BLOCK_BYTES,
@@ -106,9 +106,9 @@ fn an_empty_store_has_no_large_blocks() {
     );
 }
 
-/// Memory that was all in use stays so, whatever it is used for next.
+/// Memory that was used stays resident, even if smaller bodies use it next.
 #[test]
-fn a_worn_block_is_not_kept_for_small_bodies() {
+fn a_used_block_is_not_kept_for_small_bodies() {
     let mut bodies = Bodies::default();
     let large: Vec<Body> =
         (0..40).map(|_| bodies.store(&filled(60_000, 1)).expect("there is memory")).collect();
@@ -127,7 +127,7 @@ fn a_worn_block_is_not_kept_for_small_bodies() {
 }
 
 #[test]
-fn a_lone_large_body_finds_the_room_of_the_one_before() {
+fn a_lone_large_body_reuses_the_memory_of_the_one_before() {
     let mut bodies = Bodies::default();
     for _ in 0..10 {
         let body = bodies.store(&filled(SHARED_BLOCK_BODY_MAX_BYTES, 1)).expect("there is memory");
@@ -137,7 +137,7 @@ fn a_lone_large_body_finds_the_room_of_the_one_before() {
     assert_eq!(bodies.releasable.len(), 1);
 }
 
-/// Memory that is refused always.
+/// A source that always fails.
 #[derive(Debug)]
 struct Nothing;
 
@@ -147,10 +147,10 @@ impl crate::memory::MemorySource for Nothing {
     }
 }
 
-/// At a limit of memory jobs were refused though others had been deleted: a body that arrives
-/// in pieces wanted room in blocks of smaller sizes first.
+/// At the memory limit, jobs were refused though others had been deleted: a body that arrived in
+/// pieces first needed slots in blocks of smaller sizes.
 #[test]
-fn without_memory_the_place_of_a_removed_body_is_taken_again() {
+fn without_memory_the_slot_of_a_removed_body_is_reused() {
     let mut bodies = Bodies::default();
     let mut all: Vec<Body> =
         (0..64).map(|_| bodies.store(&filled(60_000, 1)).expect("there is memory")).collect();
@@ -175,27 +175,27 @@ fn without_memory_the_place_of_a_removed_body_is_taken_again() {
 }
 
 proptest! {
-    /// A body that another one overwrites is somebody's job with somebody else's work.
+    /// If one body overwrote another, a worker would get another job's work.
     #[test]
-    fn bodies_keep_to_themselves(
-        acts in prop::collection::vec(
+    fn bodies_do_not_overlap(
+        operations in prop::collection::vec(
             (1..140usize, any::<u8>(), 0..4u8, any::<prop::sample::Index>()),
             1..1000,
         ),
     ) {
         let (mut bodies, mut held) = (Bodies::default(), Vec::<(Body, Vec<u8>)>::new());
-        for (len, byte, act, index) in acts {
+        for (len, byte, operation, index) in operations {
             // From a few bytes to a little more than the largest, small ones more often.
             let len = len * len * 7;
             let chosen = if held.is_empty() { 0 } else { index.index(held.len()) };
-            match act {
+            match operation {
                 1 if !held.is_empty() => {
                     let (body, _) = held.swap_remove(chosen);
                     bodies.remove(body);
                 }
                 2 if held.get(chosen).is_some_and(|(body, _)| body.is_large()) => {
-                    let add_ref = (bodies.add_ref(&held[chosen].0), held[chosen].1.clone());
-                    held.push(add_ref);
+                    let shared = (bodies.add_ref(&held[chosen].0), held[chosen].1.clone());
+                    held.push(shared);
                 }
                 3 => {
                     let mut body = bodies.begin(len / 5, len).expect("there is memory");
