@@ -76,8 +76,7 @@ impl Wal {
             buries: record.buries,
             kicks: record.kicks,
             kind: match record.state {
-                // The delay has ended only if the wall clock is right, so a restart decides that
-                // anew.
+                // The delay has ended if the wall clock is right. A restart decides that anew.
                 State::Ready if dated.is_deadline => Kind::Delayed,
                 // A restart makes a reserved job ready.
                 State::Ready | State::Reserved(_) => Kind::Ready,
@@ -186,8 +185,8 @@ impl Wal {
         self.open_next(file_size(length), queue)
     }
 
-    /// Opens the next segment in a preallocated file of at least `size` bytes. Makes one anew if it
-    /// was removed by hand.
+    /// Opens the next segment in a preallocated file of at least `size` bytes, or in a new one if
+    /// that was removed by hand.
     pub(super) fn open_next(&mut self, size: u64, queue: &Queue) -> io::Result<()> {
         let last = self.segment_index.current().map_or(0, |current| current.number);
         loop {
@@ -250,8 +249,7 @@ impl Wal {
         self.write_through(end)
     }
 
-    /// Writes the pending records, whose last byte precedes the offset `end` of the current
-    /// segment.
+    /// Writes the pending records, which end at offset `end` of the current segment.
     fn write_through(&mut self, end: u64) -> io::Result<()> {
         if self.pending.is_empty() {
             return Ok(());

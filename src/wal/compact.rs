@@ -30,9 +30,8 @@ impl Wal {
         }
     }
 
-    /// Returns the job to write again next, if any: from suspect segments first, then from all
-    /// others in doubt, then from the oldest if the closed segments have more than twice the live
-    /// bytes.
+    /// Returns the job to write again next, if any: from suspect segments, from others in doubt, or
+    /// from the oldest if the closed segments have more than twice the live bytes.
     pub(super) fn next_relocation(&self) -> Option<Key<Job>> {
         let suspect = self.segment_index.first_job_in(self.suspect_from..=self.rewrite_through);
         suspect.or_else(|| self.segment_index.first_job_in(0..=self.rewrite_through)).or_else(
@@ -43,14 +42,14 @@ impl Wal {
         )
     }
 
-    /// Writes jobs again, each as [`Wal::next_relocation`] returns it, until they have `budget`
-    /// bytes. The last job may exceed the budget.
+    /// Writes jobs again, in the order of [`Wal::next_relocation`], until they have `budget` bytes
+    /// or more.
     pub(super) fn compact(&mut self, jobs: Jobs<'_>, budget: u64, now: Time) {
         let mut left = budget;
         while left > 0 && self.failure.is_none() {
             let Some(job) = self.next_relocation() else { return };
             let length = u64::from(self.segment_index.length_of(job));
-            // The space that is kept for this may be used, but not that of the deletes.
+            // The space kept for compaction may be used, but not that of deletes.
             while !self.space().admits(length, self.segment_index.jobs()) {
                 if !self.preallocate(file_size(length), now) {
                     return;
@@ -63,8 +62,7 @@ impl Wal {
         }
     }
 
-    /// Whether every job is in segments that are neither damaged nor in doubt, and these are
-    /// synced.
+    /// Whether every job is in segments that are relied on, and these are synced.
     pub(super) fn is_all_relocated(&self) -> bool {
         self.sync_state == SyncState::Clean
             && self.segment_index.first_job_in(0..=self.rewrite_through).is_none()
@@ -79,8 +77,8 @@ impl Wal {
     }
 
     /// Whether the oldest segment may be removed: no job needs it, and what replaces its records is
-    /// synced. Later records need not be synced, or constant writing would keep the segment. After
-    /// a failure all jobs are written again at once, so all records must be synced.
+    /// synced. Later records need not be, or constant writing would keep it. After a failure all
+    /// records must be.
     pub(super) fn can_drop_oldest(&self) -> bool {
         let is_synced = match self.health {
             Health::Sound => {
@@ -92,9 +90,8 @@ impl Wal {
         is_synced && self.is_oldest_unneeded()
     }
 
-    /// Removes the oldest segment if [`Wal::can_drop_oldest`], or renames it if it is damaged. A
-    /// file that cannot be removed is no failure of the binlog: it is tried again, after longer and
-    /// longer delays.
+    /// Removes the oldest segment if [`Wal::can_drop_oldest`], or renames it if it is damaged. If
+    /// that fails, the binlog still works, and tries again after longer and longer delays.
     pub(super) fn drop_oldest(&mut self, now: Time) -> io::Result<()> {
         if self.drop_retry_at.is_some_and(|at| at > now) {
             return Ok(());
@@ -135,8 +132,7 @@ impl Wal {
         Ok(())
     }
 
-    /// Truncates to its version a segment that cannot be removed, so that a restart finds no old
-    /// records.
+    /// Truncates a segment that cannot be removed, so that a restart finds no old records.
     pub(super) fn truncate_unremovable(&mut self, name: Name, error: io::Error) -> io::Result<()> {
         if error.kind() == io::ErrorKind::NotFound
             || self.disk.truncate(name, VERSION_BYTES as u64).is_err()

@@ -19,8 +19,7 @@ use log::warn;
 use super::{Disk, Name};
 use crate::sys;
 
-/// The mode of segments, as in the original: their owner may read them, and no user may write to
-/// them.
+/// The mode of segments, as in the original: only their owner may read them, and no user may write.
 const MODE: u32 = 0o400;
 
 /// The most files open at once while the daemon runs: the current segment, another that is made or
@@ -30,8 +29,7 @@ pub(super) const OPEN_FILES_MAX: usize = 3;
 /// The stack of the sync thread in bytes. The thread makes only one system call.
 const SYNC_STACK_BYTES: usize = 128 * 1024;
 
-/// A thread that waits for syncs, so that the queue's thread need not. It sees open files and
-/// nothing else.
+/// A thread that waits for syncs in place of the queue's thread. It sees only open files.
 #[derive(Debug)]
 struct Syncer {
     files: Sender<(Name, Arc<File>)>,

@@ -1,5 +1,5 @@
-//! The files of a binlog, and the calls on them: a trait, so that the disk of a test can lose and
-//! tear writes, and fail.
+//! The files of a binlog, and the calls on them: a trait, so that a test's disk can lose and tear
+//! writes, and fail.
 
 use std::{fmt, io};
 
@@ -52,8 +52,7 @@ pub trait Disk: fmt::Debug {
     /// [`Disk::begin_sync`] if `syncs_in_background`. Changes no file. Fails if the system has no
     /// descriptors. If it has no thread, that is no error: see `begin_sync`.
     fn prepare(&mut self, syncs_in_background: bool) -> io::Result<()>;
-    /// Reads bytes of a file from `offset` on, and returns how many. Returns 0 only at the end of
-    /// the file.
+    /// Reads bytes of a file from `offset` on, and returns how many: 0 only at the end of the file.
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
     /// Returns the first offset, from `offset` on, at which a byte may be other than zero. `None`
     /// if only zeros follow. If the file system cannot tell, returns `offset`.
@@ -78,8 +77,7 @@ pub trait Disk: fmt::Debug {
     fn end_sync(&mut self) -> io::Result<()>;
     /// Closes a file. Another call on it opens it again.
     fn close(&mut self, name: Name);
-    /// Renames a file. Replaces a file that has the new name, but fails if that is a
-    /// [`Name::Damaged`].
+    /// Renames a file. Replaces a file of the new name, but fails if that is a [`Name::Damaged`].
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()>;
     /// Removes a file.
     fn remove(&mut self, name: Name) -> io::Result<()>;

@@ -26,8 +26,8 @@ pub struct Inspection {
 /// How often the directory is read if a daemon opens and removes segments meanwhile.
 const ATTEMPTS: usize = 20;
 
-/// Reads all that a daemon would read when it starts. Fails if a file cannot be read, if memory is
-/// short, or if segments come or go during each of 20 attempts.
+/// Reads all that a daemon would read at its start. Fails if a file or memory is missing, or if
+/// segments come or go during each of 20 attempts.
 pub fn inspect(
     disk: &mut dyn Disk,
     calendar: Calendar,

@@ -9,13 +9,11 @@
 //! meets a full disk. *Preallocated files* have the space of later segments, and every job has the
 //! space of its delete. A put that would need more is answered with an error.
 //!
-//! **Garbage.** Segments are removed oldest first. When garbage outweighs the live records, jobs
-//! that still need the oldest segment are written again, a bounded number in a turn: see
-//! `compact.rs`.
+//! **Garbage.** Segments are removed oldest first. If garbage outweighs live records, jobs that
+//! still need the oldest segment are written again, a bounded number in a turn: see `compact.rs`.
 //!
 //! **Failure.** After a failed write or sync, what the disk holds is unknown. Then no change is
-//! acknowledged until a new segment is open, and only deletes until it and its successors have all
-//! jobs.
+//! acknowledged until a new segment is open, and only deletes until all jobs are written again.
 
 mod append;
 mod compact;
@@ -61,8 +59,7 @@ use crate::{
     queue::{Job, Queue},
 };
 
-/// The most bytes of pending records. If there would be more, they are written before the turn
-/// ends.
+/// The most bytes of pending records. If there are more, they are written before the turn ends.
 const PENDING_MAX_BYTES: usize = 1024 * 1024;
 
 /// The least budget of a turn, in bytes, for writing zeros and for writing jobs again. If twice
@@ -77,7 +74,8 @@ const NUMBER_MAX: u32 = u32::MAX / 2;
 /// The delay before a disk that was full or failed is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The longest such delay. It doubles with each failure, because each attempt leaves a file behind.
+/// The longest delay after repeated failures. It doubles, because each attempt leaves a file
+/// behind.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// When written records are synced.
@@ -200,9 +198,9 @@ pub struct Wal {
     is_zeroing: bool,
     /// Set if the disk had no space for a preallocated file: none is made before that time.
     full_until: Option<Time>,
-    /// Set if the oldest segment could not be removed: when to try again. And the delay after the
-    /// next such failure.
+    /// Set if the oldest segment could not be removed: when to try again.
     drop_retry_at: Option<Time>,
+    /// The delay after the next failure to remove it.
     drop_retry_delay: Duration,
     health: Health,
     /// The delay after a failure of the disk.
@@ -211,8 +209,8 @@ pub struct Wal {
     failure: Option<io::Error>,
     /// Segments up to this number are damaged or in doubt, so their jobs are written again.
     rewrite_through: u32,
-    /// Those of them from this number on may lack records that the index counts on. Their jobs are
-    /// written first.
+    /// Of these segments, those from this number on may lack records that the index counts on.
+    /// Their jobs are written first.
     suspect_from: u32,
     /// Bytes appended since the last commit.
     appended: u64,
@@ -223,10 +221,10 @@ pub struct Wal {
 /// Opening.
 impl Wal {
     /// Reads the jobs of the binlog into `restored`, which must be empty, and begins a new segment.
-    /// Damage is no error: it is in the report. Neither is a full disk. Fails if a file cannot be
-    /// listed, read or created, if memory or descriptors are short, or if `progress` breaks. Then
-    /// every record is where it was. At most old preallocated files and zeros behind the records
-    /// are gone.
+    /// Damage is in the report and no error; neither is a full disk. Fails if a file cannot be
+    /// listed, read or created, if memory or descriptors are short, or if `progress` breaks. Every
+    /// record is then where it was: at most old preallocated files and zeros behind records are
+    /// gone.
     pub fn open(
         mut disk: Box<dyn Disk>,
         options: Options,
@@ -308,7 +306,7 @@ fn no_number_left(last: u32) -> io::Error {
 }
 
 /// Permission to append the record of one change, used up by the append. There is space for the
-/// record unless the change is deferrable.
+/// record, unless the change may be deferred.
 #[must_use = "a change that is not appended does not outlast a restart"]
 #[derive(Debug)]
 pub struct Permit(Change);
@@ -374,8 +372,7 @@ impl Wal {
         self.health == Health::Sound && self.failure.is_none()
     }
 
-    /// Returns the length in bytes of a job's full record. `size` is that of the body with its CR
-    /// LF.
+    /// Returns the bytes of a job's full record. `size` is that of the body with its CR LF.
     pub fn full_length(name: &str, size: usize) -> u64 {
         (SHORT_RECORD_BYTES + name.len() + size) as u64
     }
@@ -422,8 +419,7 @@ impl Wal {
 /// The end of a turn.
 impl Wal {
     /// Writes the records of the turn, and syncs them if it is time. Also does a bounded part of
-    /// the compaction and of the work ahead. Replies to changes leave after this, unless it has
-    /// failed.
+    /// compaction and preallocation. Replies leave after it, but not if the outcome is `Failed`.
     pub fn commit(&mut self, jobs: Jobs<'_>, now: Time) -> CommitOutcome {
         let queue = jobs.queue;
         if let Health::Failed { retry_at } = self.health {
@@ -462,7 +458,7 @@ impl Wal {
         CommitOutcome::Done
     }
 
-    /// Releases a piece of memory that deleted jobs had, and returns whether there was one. See
+    /// Releases a piece of memory of deleted jobs, and returns whether there was one: see
     /// [`Queue::release_one`].
     pub fn release_one(&mut self) -> bool {
         self.segment_index.release_one()

@@ -1,5 +1,5 @@
-//! Disk space before it is needed: *preallocated files* for later segments, and zeros ahead of the
-//! records in the current segment.
+//! Disk space before it is needed: *preallocated files* for later segments, and zeros ahead of
+//! records.
 //!
 //! The file system reserves the space of a preallocated file. That takes no time, so neither a
 //! start nor a large job waits for it. A sync is fastest over zeros that are already written, so a
@@ -20,8 +20,7 @@ use crate::clock::Time;
 /// How far ahead of the records zeros are written.
 const ZEROS_AHEAD_BYTES: u64 = 1 << 20;
 
-/// The largest preallocated file if all of it must be filled with zeros, unless one record needs
-/// more.
+/// The largest file if all of it must be filled with zeros, unless one record needs more.
 const FILLED_FILE_MAX_BYTES: u64 = 64 << 20;
 
 /// How many names are tried for a new file, because other files may have some of them.
@@ -73,8 +72,7 @@ impl Wal {
         }
     }
 
-    /// Whether the preallocated files suffice for all that needs space, without the current
-    /// segment.
+    /// Whether all that needs space has it in preallocated files alone.
     pub(super) fn can_leave(&self) -> bool {
         self.space().next > 0 && self.space().preallocated_slots >= self.demand().slots()
     }
@@ -100,8 +98,7 @@ impl Wal {
         self.demand().has_surplus(self.space(), size).then_some(largest)
     }
 
-    /// Returns the offset up to which zeros are to be written to the current segment now, if any
-    /// are.
+    /// Returns the offset up to which zeros are to be written now, if any are.
     fn zeros_end(&self) -> Option<u64> {
         let (current, used) = (self.current?, self.segment_index.current()?.used);
         let end = current.layout.size.min(used + ZEROS_AHEAD_BYTES);
@@ -118,9 +115,8 @@ impl Wal {
 
 /// Making preallocated files.
 impl Wal {
-    /// Preallocates a file at once, with [`Wal::try_preallocate`], and returns whether there is
-    /// one. Returns false without trying if the disk was full within the last second, or if no
-    /// segment can follow.
+    /// Preallocates a file by [`Wal::try_preallocate`], and returns whether there is one. Tries
+    /// nothing if the disk was full within the last second, or if no segment can follow.
     pub(super) fn preallocate(&mut self, least: u64, now: Time) -> bool {
         if self.full_until.is_some_and(|until| until > now) || !self.can_rotate() {
             return false;
@@ -154,10 +150,10 @@ impl Wal {
         }
     }
 
-    /// Preallocates a file of the usual size, or if the disk is too full for that, of half the
-    /// size, a quarter, and so on, down to `least`, a size by
-    /// [`file_size`](super::space::file_size). A file for a larger record has the usual size in
-    /// addition, for others. Returns whether the first size was granted.
+    /// Preallocates a file of the usual size, or on a fuller disk of half the size, a quarter, and
+    /// so on, down to `least`, a size by [`file_size`](super::space::file_size). For a large record
+    /// the usual size is added to `least`, for later records. Returns whether the file has the
+    /// first size tried.
     pub(super) fn try_preallocate(&mut self, least: u64) -> io::Result<bool> {
         let least = least.next_multiple_of(SEGMENT_ALIGN_BYTES);
         let whole =
@@ -209,8 +205,7 @@ impl Wal {
                 Ok(Preallocated { number, size, filled: 0, is_reserved: false })
             }
             Err(error) => {
-                // The file would only take space. If it cannot be removed, the next start removes
-                // it.
+                // The file would only take space. If this fails too, the next start removes it.
                 let _ = self.disk.remove(name);
                 Err(error)
             }
@@ -247,7 +242,7 @@ impl Wal {
             self.filling = Some(file);
             return Ok(());
         }
-        // The file is opened again when it is needed, so preallocated files take no descriptors.
+        // Preallocated files take no descriptors: this one is opened again when it is needed.
         self.disk.close(name);
         self.preallocated_slots += file_slots(file.size);
         // The next record must fit into the first file.
@@ -280,7 +275,7 @@ impl Wal {
     }
 
     /// The end of a turn: writes a piece of zeros, removes a preallocated file that is not needed,
-    /// and makes one that is, `budget` bytes of it at most.
+    /// and makes at most `budget` bytes of one that is.
     pub(super) fn work_ahead(&mut self, budget: u64, now: Time) {
         self.write_zeros();
         if let Some(index) = self.surplus() {

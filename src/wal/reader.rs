@@ -25,20 +25,19 @@ pub(super) const VERSION_BYTES: usize = 4;
 /// How many problems of one segment are kept. The rest are only counted.
 const PROBLEMS_MAX: usize = 20;
 
-/// The largest id that is accepted without a checksum, because a damaged id must not use up those
-/// of later jobs.
+/// The largest id accepted without a checksum: a damaged one must not use up those of later jobs.
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
-/// The largest id that is accepted with a checksum. It leaves enough ids for later jobs, whose
-/// records must be accepted too.
+/// The largest id accepted with a checksum. It leaves enough for later jobs, whose records must be
+/// accepted too.
 const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
 
 /// How far the id of an unfinished record may lie above all known ids: as many jobs as may be put
 /// before a sync. A larger number is no id, but bytes of something else.
 const TORN_ID_REACH: u64 = 1 << 16;
 
-/// The most bytes of an unfinished record at the end of the newest segment if they do not tell the
-/// length of the record. If they do, that is the bound. More is damage.
+/// An unfinished record at the end of the newest segment has at most the length that it announces,
+/// or this many bytes if its length cannot be read. More is damage.
 const TORN_TAIL_MAX_BYTES: u64 = 1 << 20;
 
 /// What records are applied to.
@@ -159,8 +158,7 @@ impl<'a> Reader<'a> {
             let damage = self.read_sound(&mut at, format)?;
             let Some(last) = self.window.last_data(at)? else {
                 if damage.is_some() {
-                    // Only zeros follow. A crash leaves them if the record was not written to its
-                    // end.
+                    // Only zeros follow, as after a crash within a record.
                     self.report.torn = Some(at);
                 }
                 return Ok(());
@@ -173,8 +171,8 @@ impl<'a> Reader<'a> {
             let next = sums.next_record(&mut self.window, at + 1, salt)?;
             let end = next.unwrap_or(last + 1);
             self.raise_id_past_torn(at, end, format)?;
-            // Only the newest segment may end in an unfinished record. If no more than its name was
-            // written, it looks like the end of the records.
+            // Only the newest segment may end in an unfinished record. One of which only the name
+            // was written looks like the end of the records.
             let is_begun = damage.is_some() || end - at <= (4 + NAME_LIMIT) as u64;
             let may_be_torn = next.is_none() && is_newest && is_begun;
             if may_be_torn && self.is_unfinished(at, end - at, salt)? {
@@ -426,7 +424,7 @@ pub(super) fn ensure_memory(
     if made.is_ok() || !bodies.release_all() {
         return made;
     }
-    // Later records deleted the bodies in the blocks that were just released.
+    // The released blocks had bodies that later records deleted. Their memory may suffice.
     bodies.budget_mut().forget_refusals();
     ensure_memory(bodies.budget_mut())
 }

@@ -1,15 +1,15 @@
-//! Records of the binlog: version 7 is written and read, version 5 only read. Pure functions on
-//! slices.
+//! Records of the binlog: version 7 is written and read, version 5 only read. All functions are
+//! pure.
 //!
-//! A record has the length of a name, the name of a tube, eighty bytes of fields, and a body. With
-//! a name it is *full* and brings the body. Without one it is *short*: it changes or deletes a job
-//! whose full record came earlier. All numbers are little-endian.
+//! A record is the length of a name, a tube's name, eighty bytes of fields, and a body. With a name
+//! it is *full* and brings the body. Without one it is *short*: it changes or deletes a job whose
+//! full record came earlier. All numbers are little-endian.
 //!
-//! The original never reads the four bytes behind `pri`. In a segment written here, they have a
+//! The original never reads the four bytes behind `pri`. In a segment written here they are a
 //! checksum of the whole record. It starts from the segment's salt and the record's offset, so
 //! neither a job's body nor an old record elsewhere can pass for a record here.
 //!
-//! Nothing here trusts a byte: any slice decodes to a record, to the end of the records, or to
+//! Nothing here trusts a byte: any slice decodes to a record, to the end of records, or to
 //! [`Damage`].
 
 use std::fmt;
@@ -24,11 +24,10 @@ pub(super) const VERSION: u32 = 7;
 /// The version of the older format, of releases before 1.5.
 pub(super) const VERSION_5: u32 = 5;
 
-/// The length of the fields of a version 7 record, in bytes.
+/// The length of the fields of version 7, in bytes.
 const FIELDS_BYTES: usize = 80;
 
-/// The length of the fields of a version 5 record, in bytes: the same layout without the last
-/// padding.
+/// The length of the fields of version 5, in bytes: the same layout without the last padding.
 const FIELDS_5_BYTES: usize = 77;
 
 /// The length of a short record in bytes, which every delete needs.
@@ -329,9 +328,9 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Decodes the frame that `bytes` begin with: at least [`HEAD_MAX_BYTES`] of them, or all up to
-    /// the end of the file. `None` at the end of the records. Fails if the length of the record
-    /// cannot be known.
+    /// Decodes the frame that `bytes` begin with. They have at least [`HEAD_MAX_BYTES`], or all up
+    /// to the end of the file. `None` at the end of the records; an error if the length cannot be
+    /// known.
     pub(super) fn decode(bytes: &[u8], format: Format) -> Result<Option<Self>, Damage> {
         let (name_length, name_at) = match format {
             Format::Five => (read_length_5(bytes)?, 8),
@@ -387,9 +386,8 @@ impl Frame {
         proto::tube_name(bytes.get(self.name_at..self.name_at + self.name_length)?)
     }
 
-    /// Returns the checksum of a version 7 record at `offset` up to its body, with its own four
-    /// bytes taken as zero, and the checksum that is stored for the whole record. `bytes` begin
-    /// with this record.
+    /// Returns the checksum of a version 7 record at `offset` up to its body, with its own bytes
+    /// taken as zero, and the one stored for the whole record. `bytes` begin with this record.
     pub(super) fn begin_checksum(&self, bytes: &[u8], salt: u64, offset: u64) -> (Hasher, u32) {
         let at = self.name_at + self.name_length + CHECKSUM_AT;
         let mut hasher = checksum(salt, offset);

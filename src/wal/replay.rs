@@ -34,8 +34,8 @@ use crate::{
 /// How many bytes of memory a replay leaves free, for lists that are small beside the jobs.
 const HEADROOM_BYTES: usize = 1 << 20;
 
-/// At least the memory in bytes that a daemon still takes up to its first connection, in addition
-/// to what a connection must leave free. With less it could serve no client.
+/// The most bytes of memory that a daemon still takes up to its first connection, in addition to
+/// what a connection must leave free. With less it could serve no client.
 const UNTIL_SERVING_BYTES: usize = 5 << 19;
 
 /// Damage at one offset of a segment.
@@ -103,8 +103,7 @@ pub struct SegmentReport {
     pub problems: Vec<Problem>,
     /// The number of all problems.
     pub problem_count: u64,
-    /// The offset of an unfinished last record, which is normal if the daemon was killed or the
-    /// power failed.
+    /// The offset of an unfinished last record, which is normal after a kill or a power cut.
     pub torn: Option<u64>,
 }
 
@@ -160,8 +159,8 @@ impl Restored {
 }
 
 /// Reads all segments, oldest first, into `restored` and `segment_index`. Fails if a file cannot be
-/// opened or listed, or if there is not enough memory. The operator can mend both, and nothing has
-/// been changed. What the disk cannot read is damage.
+/// opened or read, if memory is short, or if `progress` breaks. The operator can mend that, and
+/// nothing has been changed. What the disk itself cannot read (EIO) is damage.
 pub(super) fn replay(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::proto::CRLF;
 
-/// A CRC is kept for each 4 KiB of a file, or for more in a very large file.
+/// The fewest bytes from one CRC to the next. In a very large file there are more.
 const STEP_MIN_BYTES: u64 = 4096;
 
 /// The most CRCs that are kept: 1 MiB of them.
@@ -37,8 +37,8 @@ pub(super) struct PrefixSums {
     sums: Vec<u32>,
 }
 
-/// Returns the CRC-32 of a part whose own is `sum`, followed by `length` bytes whose own is
-/// `behind`.
+/// Returns the CRC-32 of two parts in a row: `sum` is that of the first, `behind` that of the
+/// second, which has `length` bytes.
 fn join(sum: u32, behind: u32, length: u64) -> u32 {
     let mut hasher = Hasher::new_with_initial(sum);
     hasher.combine(&Hasher::new_with_initial_len(behind, length));
@@ -162,9 +162,9 @@ pub(super) enum FirstBytes {
 /// Finds the salt of a segment whose first segment header, at `start`, is damaged: the salt in it,
 /// if that is right or nearly so, or else that of later headers. `None` if none is believed.
 ///
-/// A body may have whole segments with another salt, so a segment header alone proves nothing. A
-/// salt is believed if it is close to that of the damaged header, if a header with it stands where
-/// a record begins, outside all bodies, or if it fits most of the file.
+/// A body may have whole segments with another salt, so one segment header proves nothing. A salt
+/// is believed if it is close to that of the damaged header, if its header begins where a record
+/// does, outside all bodies, or if it fits most of the file.
 pub(super) fn find_salt(
     window: &mut Window<'_>,
     start: u64,
@@ -243,7 +243,7 @@ fn is_boundary(window: &mut Window<'_>, offset: u64) -> io::Result<bool> {
     Ok(at == offset)
 }
 
-/// Returns where a row of sound records with this salt ends that begins at `from`.
+/// Returns the end of the run of sound records with this salt that begins at `from`.
 fn follow(window: &mut Window<'_>, from: u64, salt: u64) -> io::Result<u64> {
     let mut at = from;
     loop {

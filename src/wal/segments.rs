@@ -1,10 +1,9 @@
-//! The index of segments: which segment a job needs, which may be removed, what must be written
-//! again.
+//! The index of segments: which job needs which segment, what may be removed or written again.
 //!
 //! A job's *full* record stands in one segment. A later *short* one, in the same or a newer
 //! segment, may have changed its fields. Both are live; all other records are garbage. Segments are
-//! removed oldest first, so only the segment of the full record is kept per job. Before that
-//! segment is removed, the job is written in full again, which makes its short record garbage too.
+//! removed oldest first, so only the full record's segment is kept per job. Before it is removed,
+//! the job is written in full again, which makes its short record garbage too.
 //!
 //! Invariant: locations are in step with the queue's jobs, so a job and its location have the same
 //! index. `live` and `closed` are the sums that [`SegmentIndex::check`] finds.
@@ -52,8 +51,7 @@ pub(super) struct Segment {
     pub(super) live: u64,
     /// Something in it could not be read, so it is kept for the operator instead of being removed.
     pub(super) is_damaged: bool,
-    /// The length of the binlog when a job last left the segment: what replaced its records ends
-    /// there.
+    /// How long the binlog was when a job last left it: what replaced the job's records ends there.
     pub(super) last_removal_at: u64,
     jobs: List<Location>,
 }
@@ -254,8 +252,7 @@ impl SegmentIndex {
         self.segments.front()
     }
 
-    /// Returns the oldest segment if it is not the current one, and the job that has been in it
-    /// longest.
+    /// Returns the oldest segment unless it is current, and the job that has been in it longest.
     pub(super) fn oldest_closed(&self) -> Option<(&Segment, Option<Key<Job>>)> {
         let oldest = self.segments.front().filter(|_| self.segments.len() > 1)?;
         Some((oldest, oldest.jobs.front().map(Key::paired)))

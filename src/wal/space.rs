@@ -26,12 +26,12 @@ pub(super) const HEADER_BYTES: u64 = (VERSION_BYTES + SHORT_RECORD_BYTES) as u64
 /// The length of a short record in bytes. A segment header has the same length.
 pub(super) const SHORT_BYTES: u64 = SHORT_RECORD_BYTES as u64;
 
-/// Returns the slots in `bytes` bytes if no segment header is due at their beginning.
+/// Returns how many slots `bytes` bytes have if no segment header is due at their beginning.
 pub(super) fn slots(bytes: u64) -> u64 {
     bytes.saturating_sub((bytes / HEADER_INTERVAL_BYTES + 1) * SHORT_BYTES) / SHORT_BYTES
 }
 
-/// Returns the slots in a segment file of `size` bytes.
+/// Returns how many slots a segment file of `size` bytes has.
 pub(super) fn file_slots(size: u64) -> u64 {
     slots(size.saturating_sub(HEADER_BYTES))
 }
@@ -194,8 +194,7 @@ mod tests {
         most.filter(|&most| !space.admits(length, most + 1))
     }
 
-    /// Otherwise a full disk would lose a delete, or the daemon would stop at a record without
-    /// space.
+    /// A full disk would lose a delete, or the daemon would stop at a record without space.
     #[test]
     fn what_is_admitted_fits_in_every_small_case() {
         let interval = HEADER_INTERVAL_BYTES;

@@ -1,5 +1,4 @@
-//! A start, after the binlog has been read. Steps that can fail come first, while nothing has been
-//! changed.
+//! A start after the binlog has been read: steps that can fail come first, before any change.
 
 use std::io;
 
@@ -36,13 +35,9 @@ impl Wal {
             Err(error) => return Err(error),
             Ok(_) => {}
         }
-        let has_preallocated = !self.preallocated.is_empty();
+        let has_file = !self.preallocated.is_empty();
         let opened = self.sync_old_segments(report).and_then(|()| {
-            if has_preallocated {
-                self.open_segment(number, queue).map(|()| true)
-            } else {
-                Ok(false)
-            }
+            if has_file { self.open_segment(number, queue).map(|()| true) } else { Ok(false) }
         });
         match opened {
             Ok(true) => {}
@@ -59,8 +54,7 @@ impl Wal {
                 return Err(error);
             }
         }
-        // The new segment has the next id, so the ids of unfinished records are not needed any
-        // more.
+        // The new segment has the next id, so unfinished records are not needed for theirs.
         self.truncate_unfinished(report);
         if !has_freed_space {
             self.free_unused_space(files, report);

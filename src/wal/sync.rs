@@ -8,10 +8,10 @@ use crate::clock::Time;
 /// How often the daemon looks whether a sync that is under way has ended.
 const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Whether what was written to the current segment outlasts a power cut.
+/// How much of what has been written to the current segment outlasts a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SyncState {
-    /// All of it does.
+    /// All of it.
     Clean,
     /// The oldest write that no sync covers was made at `since`.
     Dirty { since: Time },
@@ -50,8 +50,7 @@ impl SyncState {
 }
 
 impl Wal {
-    /// Syncs what has been written, unless the policy is never to sync. Called when the daemon
-    /// ends.
+    /// Syncs what has been written, unless the policy is never to sync: for the daemon's end.
     pub fn end(&mut self) -> io::Result<()> {
         self.end_sync()?;
         match (self.current, mem::replace(&mut self.sync_state, SyncState::Clean)) {

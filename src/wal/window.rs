@@ -1,5 +1,5 @@
-//! A view of a file through a buffer of fixed size, so that reading takes the same memory for a
-//! file of any size.
+//! A view of a file through a buffer of fixed size, so that a file of any size takes the same
+//! memory.
 
 use std::{io, mem, ops::ControlFlow};
 
@@ -19,8 +19,7 @@ pub(super) struct Window<'a> {
     buffer: &'a mut [u8],
     /// How many bytes of the buffer are the file's.
     length: usize,
-    /// What the disk could not read: the first offset, the number of all bytes, and the first
-    /// error.
+    /// What the disk could not read: the first offset, the number of bytes, and the first error.
     unreadable: Option<(u64, u64, String)>,
     /// The last result of [`Window::last_data`], with the offset from which it was looked for.
     last: Option<(u64, Option<u64>)>,
@@ -32,8 +31,7 @@ impl<'a> Window<'a> {
     /// The most bytes that can be looked at in one piece.
     pub(super) const BYTES: usize = 256 * 1024;
 
-    /// Allocates the buffer of a window, which serves one file after the other. Fails if there is
-    /// no memory.
+    /// Allocates the buffer for windows, one after the other. Fails if there is no memory.
     pub(super) fn buffer() -> io::Result<Vec<u8>> {
         let mut buffer = Vec::new();
         buffer.try_reserve_exact(Self::BYTES).map_err(|_| io::ErrorKind::OutOfMemory)?;
@@ -70,8 +68,7 @@ impl<'a> Window<'a> {
         self.size
     }
 
-    /// Takes the note of what was read as zeros: the first offset, the number of bytes, and the
-    /// error.
+    /// Takes what was read as zeros: the first offset, the number of bytes, and the first error.
     pub(super) fn unreadable(&mut self) -> Option<(u64, u64, String)> {
         self.unreadable.take()
     }
@@ -134,8 +131,7 @@ impl<'a> Window<'a> {
         Ok(count)
     }
 
-    /// Reads to the end of the page at `at` if the disk can. If not, takes that for zeros and notes
-    /// it.
+    /// Reads to the end of the page at `at`, or takes that for zeros if the disk cannot read it.
     fn skip_unreadable(&mut self, at: u64, buffer: &mut [u8], error: &io::Error) -> usize {
         let page = PAGE_BYTES - at % PAGE_BYTES;
         let length = buffer.len().min(usize::try_from(page).expect("a page"));
