@@ -1,4 +1,4 @@
-//! Records are appended to the current segment, and a segment that is full is followed by the next.
+//! Appends records to the current segment, and opens the next one when it is full.
 
 use std::io;
 
@@ -21,20 +21,19 @@ use crate::{
     queue::{Job, Queue, State},
 };
 
-/// A body of more bytes is written from where it is, rather than copied behind other records.
+/// A larger body is written directly from its memory, and not copied to the pending records.
 const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
 
-/// The server tells what has changed. Nothing is written before the commit; if something goes
-/// wrong, that is when it is told.
+/// The server reports each change with its permit. An error is reported by the commit.
 impl Wal {
-    /// A job has been put, and nothing else done to it yet.
+    /// Appends the full record of a job that has just been put.
     pub fn put(&mut self, Permit(change): Permit, jobs: Jobs<'_>, job: Key<Job>) {
         let length = self.append_full(jobs, job);
         assert_eq!(change, Change::Put(length.into()), "a permit is for one change");
         self.segment_index.insert(job, length);
     }
 
-    /// A job has another state, priority or delay than the binlog says.
+    /// Appends the new state, priority or delay of a job, or defers that if the permit allows it.
     pub fn update(&mut self, Permit(change): Permit, queue: &Queue, job: Key<Job>, now: Time) {
         match change {
             Change::Update => self.append_short(queue, job),
@@ -43,7 +42,7 @@ impl Wal {
         }
     }
 
-    /// Appends what has changed of a job, or has it appended when there is space.
+    /// Appends a short record of the job, or defers it until there is space.
     pub(super) fn update_or_defer(&mut self, queue: &Queue, job: Key<Job>, now: Time) {
         match self.permit_update(now) {
             Ok(_) => self.append_short(queue, job),
@@ -51,7 +50,7 @@ impl Wal {
         }
     }
 
-    /// A job is about to be deleted.
+    /// Appends the delete of a job, which is still in the queue.
     pub fn delete(&mut self, Permit(change): Permit, queue: &Queue, job: Key<Job>) {
         assert_eq!(change, Change::Delete, "a permit is for one change");
         let fields = JobFields { kind: Kind::Deleted, ..self.fields(queue, job) };
@@ -77,9 +76,9 @@ impl Wal {
             buries: record.buries,
             kicks: record.kicks,
             kind: match record.state {
-                // Its delay has ended, if the wall clock is right; a restart finds out anew.
+                // The delay has ended if the wall clock is right. A restart decides that anew.
                 State::Ready if dated.is_deadline => Kind::Delayed,
-                // A restart makes it ready again.
+                // A restart makes a reserved job ready.
                 State::Ready | State::Reserved(_) => Kind::Ready,
                 State::Delayed => Kind::Delayed,
                 State::Buried => Kind::Buried,
@@ -87,7 +86,7 @@ impl Wal {
         }
     }
 
-    /// Answers the record's length in bytes.
+    /// Appends the full record of a job, and returns its length in bytes.
     pub(super) fn append_full(&mut self, jobs: Jobs<'_>, key: Key<Job>) -> u32 {
         let (queue, body) = (jobs.queue, jobs.body(key));
         let name = queue.tube(queue.job(key).tube).name();
@@ -126,7 +125,7 @@ impl Wal {
         if self.current.is_none_or(|current| !current.layout.fits(used, length)) {
             self.rotate(length, queue)?;
         }
-        // So that the buffer never grows: at a memory limit that would end the process.
+        // The buffer must never grow, because at a memory limit that would end the process.
         let copied = full.map_or(0, |(_, body)| body.len()).min(COPIED_BODY_MAX_BYTES);
         if self.pending.len() + copied + 2 * RECORD_HEAD_MAX_BYTES > PENDING_MAX_BYTES {
             self.write()?;
@@ -159,9 +158,9 @@ impl Wal {
     }
 }
 
-/// Segments come and go.
+/// Opening and closing segments.
 impl Wal {
-    /// Ends the current segment and begins the next, which has room for `length` bytes.
+    /// Closes the current segment and opens the next, with space for a record of `length` bytes.
     pub(super) fn rotate(&mut self, length: u64, queue: &Queue) -> io::Result<()> {
         let current = self.current.ok_or_else(no_segment)?;
         if !self.can_rotate() {
@@ -181,17 +180,17 @@ impl Wal {
         self.sync_state = SyncState::Clean;
         self.synced = self.segment_index.length();
         self.disk.close(name);
-        // All of it is on the disk: whatever fails from here on does not cast doubt on it.
+        // This segment is complete, so an error from here on does not make it suspect.
         self.current = None;
         self.open_next(file_size(length), queue)
     }
 
-    /// Opens the next segment in a spare of at least `size` bytes. Files that are gone are made
-    /// again.
+    /// Opens the next segment in a preallocated file of at least `size` bytes, or in a new one if
+    /// that was removed by hand.
     pub(super) fn open_next(&mut self, size: u64, queue: &Queue) -> io::Result<()> {
         let last = self.segment_index.current().map_or(0, |current| current.number);
         loop {
-            // The caller has asked for room; so there is a spare, except after a full disk.
+            // The caller has ensured the space, so a file is missing only after a full disk.
             if self.preallocated.front().is_none_or(|file| file.size < size) {
                 self.preallocate_file(self.segment_size.max(size))?;
             }
@@ -205,8 +204,8 @@ impl Wal {
         }
     }
 
-    /// Makes the first spare the current segment. Its name is changed when its header outlasts a
-    /// power cut, so no segment is ever without.
+    /// Makes the first preallocated file the current segment. It is renamed only after its segment
+    /// header outlasts a power cut, so no segment lacks one.
     pub(super) fn open_segment(&mut self, number: u32, queue: &Queue) -> io::Result<()> {
         let &file = self.preallocated.front().ok_or_else(no_segment)?;
         if number > NUMBER_MAX {
@@ -233,7 +232,7 @@ impl Wal {
         Ok(())
     }
 
-    /// The next number of the splitmix64 sequence.
+    /// Returns the next number of the splitmix64 sequence.
     fn draw_salt(&mut self) -> u64 {
         self.seed = self.seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.seed;
@@ -244,13 +243,13 @@ impl Wal {
 }
 
 impl Wal {
-    /// Writes what is pending to the current segment.
+    /// Writes the pending records to the current segment.
     pub(super) fn write(&mut self) -> io::Result<()> {
         let end = self.segment_index.current().map_or(0, |segment| segment.used);
         self.write_through(end)
     }
 
-    /// Writes what is pending, which ends at this offset of the current segment.
+    /// Writes the pending records, which end at offset `end` of the current segment.
     fn write_through(&mut self, end: u64) -> io::Result<()> {
         if self.pending.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Jobs that still need the oldest segment are written again, and the segment goes.
+//! Writes jobs that still need the oldest segment again, and removes the segment.
 
 use std::io;
 
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Wal {
-    /// Whether something that could not be written when it changed can be now.
+    /// Whether a record has been deferred for which there is space now.
     pub(super) fn can_append_deferred(&self) -> bool {
         self.segment_index.has_deferred() && self.space().admits(SHORT_BYTES, self.demand().slots())
     }
@@ -30,10 +30,11 @@ impl Wal {
         }
     }
 
-    /// The job that is written again next, if any should be.
+    /// Returns the job to write again next, if any: from suspect segments, from others in doubt, or
+    /// from the oldest if the closed segments have more than twice the live bytes.
     pub(super) fn next_relocation(&self) -> Option<Key<Job>> {
-        let doubted = self.segment_index.first_job_in(self.suspect_from..=self.rewrite_through);
-        doubted.or_else(|| self.segment_index.first_job_in(0..=self.rewrite_through)).or_else(
+        let suspect = self.segment_index.first_job_in(self.suspect_from..=self.rewrite_through);
+        suspect.or_else(|| self.segment_index.first_job_in(0..=self.rewrite_through)).or_else(
             || {
                 let (_, job) = self.segment_index.oldest_closed()?;
                 job.filter(|_| self.segment_index.closed() > 2 * self.segment_index.live())
@@ -41,13 +42,14 @@ impl Wal {
         )
     }
 
-    /// Writes jobs of the oldest segment again: at most so many bytes, and one job.
+    /// Writes jobs again, in the order of [`Wal::next_relocation`], until they have `budget` bytes
+    /// or more.
     pub(super) fn compact(&mut self, jobs: Jobs<'_>, budget: u64, now: Time) {
         let mut left = budget;
         while left > 0 && self.failure.is_none() {
             let Some(job) = self.next_relocation() else { return };
             let length = u64::from(self.segment_index.length_of(job));
-            // It may use the room kept for this, but not that of deletes.
+            // The space kept for compaction may be used, but not that of deletes.
             while !self.space().admits(length, self.segment_index.jobs()) {
                 if !self.preallocate(file_size(length), now) {
                     return;
@@ -60,23 +62,23 @@ impl Wal {
         }
     }
 
-    /// Whether every job is in segments that can be relied on, and these are synced.
+    /// Whether every job is in segments that are relied on, and these are synced.
     pub(super) fn is_all_relocated(&self) -> bool {
         self.sync_state == SyncState::Clean
             && self.segment_index.first_job_in(0..=self.rewrite_through).is_none()
     }
 
-    /// Whether no job needs the oldest segment. After a failure that is known only when no job's
-    /// record is in a segment that is doubted: if that never reached the disk, an older one counts.
+    /// Whether no job needs the oldest segment. That is unknown while a job's record is in a
+    /// suspect segment: if that record never reached the disk, an older one counts.
     pub(super) fn is_oldest_unneeded(&self) -> bool {
-        let doubted = self.segment_index.first_job_in(self.suspect_from..=self.rewrite_through);
-        doubted.is_none()
+        let suspect = self.segment_index.first_job_in(self.suspect_from..=self.rewrite_through);
+        suspect.is_none()
             && self.segment_index.oldest_closed().is_some_and(|(_, job)| job.is_none())
     }
 
-    /// Whether the oldest segment may go: what replaces its records has been synced as well. That
-    /// more is written all the time must not keep it; after a failure all jobs are replaced at
-    /// once, so all must be synced.
+    /// Whether the oldest segment may be removed: no job needs it, and what replaces its records is
+    /// synced. Later records need not be, or constant writing would keep it. After a failure all
+    /// records must be.
     pub(super) fn can_drop_oldest(&self) -> bool {
         let is_synced = match self.health {
             Health::Sound => {
@@ -88,9 +90,8 @@ impl Wal {
         is_synced && self.is_oldest_unneeded()
     }
 
-    /// Drops the oldest segment if no job needs it: what replaces its records has been synced. A
-    /// file that cannot be removed is no failure of the log: it is tried again, less and less
-    /// often.
+    /// Removes the oldest segment if [`Wal::can_drop_oldest`], or renames it if it is damaged. If
+    /// that fails, the binlog still works, and tries again after longer and longer delays.
     pub(super) fn drop_oldest(&mut self, now: Time) -> io::Result<()> {
         if self.drop_retry_at.is_some_and(|at| at > now) {
             return Ok(());
@@ -112,7 +113,7 @@ impl Wal {
             self.disk.remove(name).or_else(|error| self.truncate_unremovable(name, error))
         };
         match result {
-            // Somebody has removed it by hand.
+            // It was removed by hand.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
                 let delay = self.drop_retry_delay;
@@ -131,7 +132,7 @@ impl Wal {
         Ok(())
     }
 
-    /// Takes the records out of a file that cannot be removed: without them it is of no harm.
+    /// Truncates a segment that cannot be removed, so that a restart finds no old records.
     pub(super) fn truncate_unremovable(&mut self, name: Name, error: io::Error) -> io::Result<()> {
         if error.kind() == io::ErrorKind::NotFound
             || self.disk.truncate(name, VERSION_BYTES as u64).is_err()
@@ -146,8 +147,8 @@ impl Wal {
         Ok(())
     }
 
-    /// Whether the current segment was made for a large job that has gone: most of it is garbage,
-    /// which only a closed segment gives back.
+    /// Whether the current segment was made for a large job that was deleted. Most of it is
+    /// garbage, whose space is freed only after the segment is closed.
     pub(super) fn should_leave_segment(&self) -> bool {
         let is_large = |segment: &&segments::Segment| segment.used > self.segment_size;
         let current = self.segment_index.current().filter(is_large);

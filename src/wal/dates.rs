@@ -1,4 +1,4 @@
-//! Dates of restored jobs, while the wall clock may be set.
+//! Dates of restored jobs, and how they are kept if the wall clock is set.
 
 use log::info;
 
@@ -9,11 +9,11 @@ use crate::{
     queue::{Job, Queue},
 };
 
-/// By which calendar the instants of restored jobs stand for their dates.
+/// The calendar by which the instants of restored jobs stand for their dates.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dates {
     calendar: Calendar,
-    /// The wall clock has been set: those of jobs below this index follow this calendar already.
+    /// Set after the wall clock was set: jobs below this index follow this new calendar already.
     shift: Option<(Calendar, usize)>,
 }
 
@@ -31,10 +31,10 @@ impl Dates {
 }
 
 impl Wal {
-    /// The calendar as it is set now. The one in use stays as long as it is right to the second:
-    /// a job's date must be the same whenever it is written, or jobs would change places. If it is
-    /// not, the wall clock has been set: [`Wal::shift_dates`] has something to do. Until that is
-    /// done, another step is not heeded.
+    /// Tells how the wall clock is set now. If that is a second or more from the calendar in use,
+    /// the clock was set, and [`Wal::shift_dates`] has work. Smaller differences are ignored: a job
+    /// must have the same date whenever it is written, or jobs would change their order. Until the
+    /// shift is done, further changes are ignored too.
     pub fn set_calendar(&mut self, calendar: Calendar) {
         if self.dates.shift.is_none() && self.calendar.is_set_otherwise(calendar) {
             info!("the wall clock has been set: restored delays end at their dates");
@@ -43,9 +43,9 @@ impl Wal {
         }
     }
 
-    /// Moves the instants of so many restored jobs to where their dates lie by the calendar that is
-    /// set now, and has the dates written anew of other delayed jobs. Nothing is written for
-    /// restored jobs: their dates stay what they are.
+    /// Moves the instants of `count` restored jobs to their dates by the new calendar. Nothing is
+    /// written for these, because their dates stay. Other jobs that had a delay or are buried get a
+    /// new record, because their dates are by the old calendar.
     pub fn shift_dates(&mut self, queue: &mut Queue, count: usize, now: Time) {
         let Some((new, from)) = self.dates.shift else { return };
         let old = self.dates.calendar;
@@ -60,7 +60,7 @@ impl Wal {
         }
     }
 
-    /// Whether [`Wal::shift_dates`] has something to do.
+    /// Whether [`Wal::shift_dates`] has work.
     pub fn is_shifting_dates(&self) -> bool {
         self.dates.shift.is_some()
     }

@@ -19,18 +19,17 @@ use log::warn;
 use super::{Disk, Name};
 use crate::sys;
 
-/// Segments are for their owner's eyes, and nobody's editor; the original's are the same.
+/// The mode of segments, as in the original: only their owner may read them, and no user may write.
 const MODE: u32 = 0o400;
 
-/// How many files a directory has open at once while the log runs: the current segment, one more
-/// that is made or shortened, and one that the sync thread still holds.
+/// The most files open at once while the daemon runs: the current segment, another that is made or
+/// truncated, and one that the sync thread still holds.
 pub(super) const OPEN_FILES_MAX: usize = 3;
 
-/// The stack of the sync thread in bytes: it makes one system call.
+/// The stack of the sync thread in bytes. The thread makes only one system call.
 const SYNC_STACK_BYTES: usize = 128 * 1024;
 
-/// A thread that waits for the disk so that the queue need not. It sees open files and nothing
-/// else.
+/// A thread that waits for syncs in place of the queue's thread. It sees only open files.
 #[derive(Debug)]
 struct Syncer {
     files: Sender<(Name, Arc<File>)>,
@@ -59,25 +58,25 @@ impl Syncer {
 pub struct Directory {
     path: PathBuf,
     handle: File,
-    /// Files that are being written.
+    /// Files that are open for writing.
     open: BTreeMap<Name, Arc<File>>,
-    /// The file that is being read.
+    /// The file that is open for reading.
     reading: Option<(Name, File)>,
-    /// Descriptors for files that are not open now: each is given up for one that is opened, and
-    /// taken again when that is closed.
+    /// Descriptors for files that are not open now. Each is closed just before a file is opened,
+    /// and taken again when that file is closed.
     reserved: Vec<File>,
-    /// How many files may be open and descriptors reserved, together.
+    /// The number of files open for writing and of reserved descriptors, together.
     descriptors: usize,
     syncer: Option<Syncer>,
-    /// What a sync came to that had no thread.
+    /// The result of a sync without the thread.
     synced: Option<io::Result<()>>,
-    /// Keeps other daemons out; `None` where we only read.
+    /// Keeps other daemons out. `None` if the directory is only read.
     _lock: Option<File>,
 }
 
 impl Directory {
-    /// Opens the directory for this process alone, by the lock that the original takes too. The
-    /// lock lasts as long as the process.
+    /// Opens the directory, and locks it with the lock that the original takes too. Fails if
+    /// another daemon has it. The lock lasts as long as the process.
     pub fn lock(path: &Path) -> io::Result<Self> {
         let directory = Self::read_only(path)?;
         let mut options = OpenOptions::new();
@@ -87,7 +86,7 @@ impl Directory {
         Ok(Self { _lock: Some(file), ..directory })
     }
 
-    /// Opens the directory to look at, beside whoever uses it.
+    /// Opens the directory to read it, without a lock. A daemon may use it meanwhile.
     pub fn read_only(path: &Path) -> io::Result<Self> {
         let handle = File::open(path)?;
         if !handle.metadata()?.is_dir() {
@@ -118,7 +117,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Opens a file to write to it, by the descriptor that was set aside for it.
+    /// Opens a file for writing, with the descriptor that was reserved for it.
     pub(super) fn open(
         &mut self,
         name: Name,
@@ -128,7 +127,7 @@ impl Directory {
         match open(&self.path(name)) {
             Ok(file) => Ok(self.open.entry(name).or_insert(file.into())),
             Err(error) => {
-                // The descriptor that was given up above is free again.
+                // The descriptor that was closed above is free again.
                 let _ = self.reserve_descriptors();
                 Err(error)
             }
@@ -142,7 +141,7 @@ impl Directory {
         self.open(name, |path| {
             let open = || OpenOptions::new().write(true).open(path);
             match open() {
-                // The mode forbids it to us as well, unless we made the file just now.
+                // The mode forbids writing to the daemon too, unless it has just created the file.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     fs::set_permissions(path, Permissions::from_mode(MODE | 0o200))?;
                     open()
@@ -162,7 +161,7 @@ impl Directory {
     }
 }
 
-/// Adds to an error which call failed, and on which file.
+/// Adds to an error the call that failed, and the name of the file.
 pub(super) fn named<T>(call: &str, name: Name, result: io::Result<T>) -> io::Result<T> {
     result.map_err(|error| io::Error::new(error.kind(), format!("{call} {name}: {error}")))
 }
@@ -177,16 +176,16 @@ impl Disk for Directory {
                 Ok(metadata) => metadata.is_file().then_some(metadata.len()),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     if fs::symlink_metadata(entry.path()).is_err() {
-                        continue; // It has gone since.
+                        continue; // It was removed meanwhile.
                     }
-                    None // It is a link that leads nowhere.
+                    None // It is a dangling link.
                 }
                 Err(error) => return Err(error),
             };
             files.try_reserve(1).map_err(|_| io::ErrorKind::OutOfMemory)?;
             match (name, size) {
                 (name, Some(size)) => files.push((name, size)),
-                // Somebody's directory: not to be read, and no segment can have its name.
+                // It is a directory or the like. It is not read, and no segment can have its name.
                 (Name::Segment(number), None) => files.push((Name::Damaged(number), 0)),
                 (Name::Preallocated(_) | Name::Damaged(_), None) => {}
             }
@@ -234,12 +233,12 @@ impl Disk for Directory {
     }
 
     fn truncate(&mut self, name: Name, size: u64) -> io::Result<()> {
-        let cut = self.file(name).and_then(|file| file.set_len(size));
-        named("truncate", name, cut)
+        let truncated = self.file(name).and_then(|file| file.set_len(size));
+        named("truncate", name, truncated)
     }
 
     fn sync(&mut self, name: Name) -> io::Result<()> {
-        // A file that is only read need not be one that may be written.
+        // A file open for reading can be synced too, even if the daemon may not write to it.
         let synced = match self.open.get(&name) {
             Some(file) => file.sync_data(),
             None => self.reader(name).and_then(File::sync_data),
@@ -275,15 +274,14 @@ impl Disk for Directory {
     fn close(&mut self, name: Name) {
         self.open.remove(&name);
         self.reading.take_if(|(of, _)| *of == name);
-        // What was given back just now can be had; if not, the next file that is closed makes up
-        // for it.
+        // The descriptor just closed is free again. If it cannot be taken, the next close takes it.
         let _ = self.reserve_descriptors();
     }
 
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
         let is_taken = matches!(to, Name::Damaged(_)) && self.path(to).exists();
         let renamed = if is_taken {
-            // Of another day, and kept for a person to look at.
+            // It was kept earlier, for the operator.
             Err(io::ErrorKind::AlreadyExists.into())
         } else {
             fs::rename(self.path(from), self.path(to))
@@ -312,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written_and_no_others() {
+    fn only_names_that_the_daemon_writes_are_parsed() {
         for name in
             [Name::Segment(1), Name::Segment(u32::MAX), Name::Preallocated(2), Name::Damaged(3)]
         {
@@ -329,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_keeps_what_it_is_given() {
+    fn files_are_written_renamed_truncated_and_removed() {
         let root = tempfile::tempdir().expect("a directory");
         let mut disk = Directory::lock(root.path()).expect("nobody else has it");
         let (one, two) = (Name::Preallocated(1), Name::Segment(2));
@@ -371,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_set_aside_is_not_overwritten() {
+    fn a_rename_does_not_overwrite_a_damaged_segment() {
         let root = tempfile::tempdir().expect("a directory");
         let mut disk = Directory::lock(root.path()).expect("nobody else has it");
         for name in [Name::Segment(1), Name::Damaged(1)] {
@@ -397,7 +395,7 @@ mod tests {
         }
     }
 
-    /// A crowd of connections takes every descriptor there is; the log must go on.
+    /// Connections may take all free descriptors, and the binlog must still work.
     #[test]
     fn the_number_of_descriptors_stays_the_same() {
         let root = tempfile::tempdir().expect("a directory");

@@ -1,21 +1,21 @@
-//! The files of a binlog, and the few things done to them: a trait, so that a test's disk can
-//! lose, tear and refuse.
+//! The files of a binlog, and the calls on them: a trait, so that a test's disk can lose and tear
+//! writes, and fail.
 
 use std::{fmt, io};
 
-/// A file of a binlog. The original heeds only the names of segments.
+/// A file of a binlog. The original reads only segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Name {
     /// `binlog.N`.
     Segment(u32),
-    /// `file.N`: room for a segment to come.
+    /// `spare.N`: a preallocated file, with space for a later segment.
     Preallocated(u32),
-    /// `binlog.N.damaged`: kept for a person to look at, never read again.
+    /// `binlog.N.damaged`: kept for the operator, and never read again.
     Damaged(u32),
 }
 
 impl Name {
-    /// The name of a file as one of ours, if it is.
+    /// Parses the name of a file. `None` if no file of a binlog has such a name.
     pub fn parse(text: &str) -> Option<Self> {
         let number = |digits: &str| {
             let canonical = digits.parse().ok().filter(|number: &u32| number.to_string() == digits);
@@ -42,46 +42,45 @@ impl fmt::Display for Name {
     }
 }
 
-/// What is done to the files of a binlog. Nothing written, created, renamed or removed is sure to
-/// outlast a power cut before the matching sync has returned.
+/// The calls on the files of a binlog. What has been written, created, renamed or removed may be
+/// lost in a power cut until the matching sync returns.
 pub trait Disk: fmt::Debug {
-    /// The files there are, with their sizes in bytes, in no order worth relying on. What has a
-    /// segment's name and is no file is listed as damaged: its number is taken.
+    /// Lists the files with their sizes in bytes, in no particular order. What has a segment's name
+    /// but is no file is listed as damaged, because its number is taken.
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>>;
-    /// Sets aside what a running log needs and could not do without later: descriptors, and a
-    /// thread for [`Disk::begin_sync`] if `syncs_in_background`. Fails, and changes no file, if the
-    /// system has no descriptors. A thread that cannot be had is no failure: see `begin_sync`.
+    /// Takes what a running daemon needs and might not get later: descriptors, and a thread for
+    /// [`Disk::begin_sync`] if `syncs_in_background`. Changes no file. Fails if the system has no
+    /// descriptors. If it has no thread, that is no error: see `begin_sync`.
     fn prepare(&mut self, syncs_in_background: bool) -> io::Result<()>;
-    /// Reads bytes of a file from an offset on and says how many: none only at its end.
+    /// Reads bytes of a file from `offset` on, and returns how many: 0 only at the end of the file.
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
-    /// The first offset, from this one on, at which a byte may stand that is not zero; `None` if
-    /// there are only zeros. A file system that cannot tell answers the offset itself.
+    /// Returns the first offset, from `offset` on, at which a byte may be other than zero. `None`
+    /// if only zeros follow. If the file system cannot tell, returns `offset`.
     fn next_data(&mut self, name: Name, offset: u64) -> io::Result<Option<u64>>;
-    /// Makes an empty file. Fails with `AlreadyExists` if something has that name.
+    /// Creates an empty file. Fails with `AlreadyExists` if something has that name.
     fn create(&mut self, name: Name) -> io::Result<()>;
-    /// Makes a file `size` bytes long, of which those behind its end become zeros, and has the file
-    /// system set their space aside. False, with nothing changed, if it does not offer that.
+    /// Extends a file with zeros to `size` bytes, and has the file system reserve their space.
+    /// Returns false if the file system does not offer that, and then changes nothing.
     fn reserve(&mut self, name: Name, size: u64) -> io::Result<bool>;
-    /// Writes at an offset, all of it or an error.
+    /// Writes all of `bytes` at `offset`, or fails.
     fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Gives up what lies behind `size` bytes.
+    /// Truncates a file to `size` bytes.
     fn truncate(&mut self, name: Name, size: u64) -> io::Result<()>;
-    /// Returns when what was written to a file, and its size, outlasts a power cut.
+    /// Syncs a file: what was written to it, and its size, outlasts a power cut.
     fn sync(&mut self, name: Name) -> io::Result<()>;
-    /// Begins a sync of what has been written to a file so far, without waiting for it; without a
-    /// thread to wait for it, this call does. No other is begun before [`Disk::sync_result`] has
-    /// told of this one.
+    /// Begins a sync of what has been written to a file so far, without waiting for it. Without a
+    /// thread, waits for it. The caller begins no other sync until it has the result of this one.
     fn begin_sync(&mut self, name: Name) -> io::Result<()>;
-    /// What a sync that was begun has come to, once it has.
+    /// Returns the result of the sync that was begun, or `None` while it is under way.
     fn sync_result(&mut self) -> Option<io::Result<()>>;
-    /// Waits for what a sync that was begun comes to.
+    /// Waits for the sync that was begun, and returns its result.
     fn end_sync(&mut self) -> io::Result<()>;
-    /// Lets go of a file that will not be written again.
+    /// Closes a file. Another call on it opens it again.
     fn close(&mut self, name: Name);
-    /// Gives a file another name, in place of any that has it, but for what was set aside.
+    /// Renames a file. Replaces a file of the new name, but fails if that is a [`Name::Damaged`].
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()>;
     /// Removes a file.
     fn remove(&mut self, name: Name) -> io::Result<()>;
-    /// Returns when all names made, changed and removed outlast a power cut.
+    /// Syncs the directory: all files created, renamed and removed stay so after a power cut.
     fn sync_directory(&mut self) -> io::Result<()>;
 }

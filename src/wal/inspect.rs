@@ -1,5 +1,5 @@
-//! An offline look at a binlog, for people: what is there, what is odd. It changes nothing, so the
-//! daemon may run meanwhile.
+//! A report on a binlog for the operator: its segments, its jobs and all damage. It changes
+//! nothing, so a daemon may run meanwhile.
 
 use std::{fmt, io};
 
@@ -14,7 +14,7 @@ use crate::{
     queue::Queue,
 };
 
-/// What was found in a directory; it displays itself as a page of text, line by line.
+/// What was found in a directory. Displayed as a page of text, line by line.
 #[derive(Debug)]
 pub struct Inspection {
     files: Vec<(Name, u64)>,
@@ -23,10 +23,11 @@ pub struct Inspection {
     live: u64,
 }
 
-/// How often to begin anew where the daemon opens and drops files meanwhile.
+/// How often the directory is read if a daemon opens and removes segments meanwhile.
 const ATTEMPTS: usize = 20;
 
-/// Reads all that a daemon would read when it starts.
+/// Reads all that a daemon would read at its start. Fails if a file or memory is missing, or if
+/// segments come or go during each of 20 attempts.
 pub fn inspect(
     disk: &mut dyn Disk,
     calendar: Calendar,
@@ -34,12 +35,12 @@ pub fn inspect(
     progress: Progress<'_>,
 ) -> io::Result<Inspection> {
     for _ in 0..ATTEMPTS {
-        let files = segments_and_others(disk)?;
+        let files = sorted_files(disk)?;
         let (mut restored, mut index) = (Restored::default(), SegmentIndex::default());
         let report =
             replay::replay(disk, &files, &mut restored, &mut index, calendar, now, progress);
-        // What is read while files come and go may lack the jobs that moved from one to another.
-        if names(&files) != names(&segments_and_others(disk)?) {
+        // If segments came or went, the jobs that moved from one to another may be missing.
+        if names(&files) != names(&sorted_files(disk)?) {
             continue;
         }
         return Ok(Inspection {
@@ -52,20 +53,20 @@ pub fn inspect(
     Err(io::Error::other("the files change too fast to be read"))
 }
 
-fn segments_and_others(disk: &mut dyn Disk) -> io::Result<Vec<(Name, u64)>> {
+fn sorted_files(disk: &mut dyn Disk) -> io::Result<Vec<(Name, u64)>> {
     let mut files = disk.list()?;
     files.sort_unstable();
     Ok(files)
 }
 
-/// The files that hold jobs.
+/// The names of all files but the preallocated ones.
 fn names(files: &[(Name, u64)]) -> Vec<Name> {
     let names = files.iter().map(|&(name, _)| name);
     names.filter(|name| !matches!(name, Name::Preallocated(_))).collect()
 }
 
 impl Inspection {
-    /// Whether there is damage, or was.
+    /// Whether something is damaged, or a damaged segment has been kept.
     pub fn is_odd(&self) -> bool {
         let was_damaged = |&(name, _): &(Name, u64)| matches!(name, Name::Damaged(_));
         self.report.is_damaged() || self.files.iter().any(was_damaged)
@@ -131,7 +132,7 @@ impl fmt::Display for Inspection {
             names.sort_unstable();
             names.iter().try_for_each(|name| self.tube(f, name))?;
         } else {
-            // There is no memory to sort them.
+            // There is no memory to sort the names.
             self.queue.tube_names().try_for_each(|name| self.tube(f, name))?;
         }
         let verdict = if self.is_odd() { "Something is damaged." } else { "Nothing is damaged." };

@@ -1,20 +1,19 @@
-//! The binlog: what was acknowledged is there again after a restart.
+//! The binlog: jobs and acknowledged changes survive a restart.
 //!
-//! The log is a row of files, the *segments*, to which *records* are appended: of each new job
-//! with its body, of each change that a restart would get wrong, of each delete. All records of a
-//! turn are written by one [`Wal::commit`], after which, and not before, replies leave; how soon
-//! it is synced is the user's choice. doc/binlog.md has the format byte by byte and says what is
-//! promised when.
+//! The binlog is a series of files, the *segments*, to which *records* are appended: of each new
+//! job with its body, of each change that must survive a restart, and of each delete.
+//! [`Wal::commit`] writes all records of a turn, and replies leave only after it. [`SyncPolicy`]
+//! says when records are synced. doc/binlog.md has the promises, and the format byte by byte.
 //!
-//! **Room first.** Before anything changes, the server asks whether there is room. Files are
-//! filled with zeros ahead of need (the *spares*), so that a record never meets a full disk: a put
-//! is refused in time, and every job has the room of its delete set aside.
+//! **Space first.** The server asks for space before it changes anything, so that a record never
+//! meets a full disk. *Preallocated files* have the space of later segments, and every job has the
+//! space of its delete. A put that would need more is answered with an error.
 //!
-//! **Garbage.** Segments go oldest first; jobs that still need the oldest one are written again,
-//! a bounded number in a turn, when garbage outweighs what is live: see `segments.rs`.
+//! **Garbage.** Segments are removed oldest first. If garbage outweighs live records, jobs that
+//! still need the oldest segment are written again, a bounded number in a turn: see `compact.rs`.
 //!
-//! **Failure.** After a failed write or sync, what the disk holds is unknown. Then nothing more is
-//! acknowledged, until all jobs have been written to fresh segments.
+//! **Failure.** After a failed write or sync, what the disk holds is unknown. Then no change is
+//! acknowledged until a new segment is open, and only deletes until all jobs are written again.
 
 mod append;
 mod compact;
@@ -62,34 +61,35 @@ use crate::{
     queue::{Job, Queue},
 };
 
-/// Records are written before the turn ends if more than this many bytes of them come together.
+/// The most bytes of pending records. If there are more, they are written before the turn ends.
 const PENDING_MAX_BYTES: usize = 1024 * 1024;
 
-/// How many bytes of zeros are written ahead, and of jobs to the current segment again, in one turn
-/// at least. If a turn appends more, twice that.
+/// The least budget of a turn, in bytes, for writing zeros and for writing jobs again. If twice
+/// what the turn appended is more, that is the budget.
 const WORK_PER_TURN_MIN_BYTES: u64 = ZEROS.len() as u64;
 
 const ZEROS: &[u8] = &[0; 128 * 1024];
 
-/// The largest number of a segment: the original reads no larger one.
+/// The largest number of a segment, because the original reads no larger one.
 const NUMBER_MAX: u32 = u32::MAX / 2;
 
-/// How long to wait before a disk that was full or failed is tried again.
+/// The delay before a disk that was full or failed is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The same where it has failed again and again: each attempt leaves a file behind.
+/// The longest delay after repeated failures. It doubles, because each attempt leaves a file
+/// behind.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
-/// When what is written is synced.
+/// When written records are synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// At most this long after a write; with zero, before any reply.
+    /// At most this long after a write. Zero means before any reply.
     Within(Duration),
     /// Never.
     Never,
 }
 
-/// The jobs that the log writes down, and their bodies.
+/// The jobs that the binlog records, and their bodies.
 #[derive(Debug, Clone, Copy)]
 pub struct Jobs<'a> {
     /// The jobs.
@@ -99,50 +99,50 @@ pub struct Jobs<'a> {
 }
 
 impl<'a> Jobs<'a> {
-    /// The bytes of a job's body, with the CR LF that ended them.
+    /// Returns the bytes of a job's body, with its CR LF.
     pub fn body(self, job: Key<Job>) -> &'a [u8] {
         self.bodies.bytes(&self.queue.job(job).body)
     }
 }
 
-/// What the flags decide for the log.
+/// The options of a binlog, from the flags.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// The size of a segment in bytes, rounded up to a multiple of 4096: `-s`.
     pub segment_size: u64,
-    /// `-f` and `-F`.
+    /// When records are synced: `-f` and `-F`.
     pub sync: SyncPolicy,
-    /// A number that nobody can guess, from which the salts of checksums are drawn.
+    /// An unpredictable number from which the salts of checksums are drawn.
     pub seed: u64,
 }
 
-/// Why the log cannot take a change.
+/// Why the binlog cannot take a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unavailable {
     /// The disk is full.
     Full,
-    /// The disk has failed, and jobs are not safe yet.
+    /// The disk has failed, and not all jobs have been written again.
     Failed,
 }
 
-/// What a commit has come to.
+/// The result of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum CommitOutcome {
-    /// All records of the turn are where they should be.
+    /// All records of the turn are as safe as the [`SyncPolicy`] promises.
     Done,
-    /// They may or may not be: whoever waits for them must not be told that they are.
+    /// Records of the turn may be missing, so replies that waited for them must not be sent.
     Failed,
-    /// The log works again after a failure, and holds every job.
+    /// The binlog works again after a failure, and holds every job.
     Recovered,
 }
 
-/// Whether the log can be relied on.
+/// Whether the binlog works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Health {
-    /// It can.
+    /// It works.
     Sound,
-    /// A write or sync has failed; to be tried again then.
+    /// A write or sync has failed. The next attempt is due at `retry_at`.
     Failed { retry_at: Time },
     /// It works again, but does not hold every job yet.
     Recovering,
@@ -154,65 +154,65 @@ struct Current {
     number: u32,
     salt: u64,
     layout: Layout,
-    /// Up to here zeros have been written, or records.
+    /// The offset up to which records or zeros have been written.
     zeroed: u64,
 }
 
-/// What `stats` tells of the log.
+/// What `stats` reports of the binlog.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
     /// The number of the oldest segment.
     pub oldest: u32,
     /// The number of the segment that is being written.
     pub current: u32,
-    /// How many jobs have been written again so that their old segment could go.
+    /// How many jobs have been written again so that their old segment could be removed.
     pub migrated: u64,
     /// How many records have been written.
     pub written: u64,
 }
 
-/// The log of a running daemon.
+/// The binlog of a running daemon.
 #[derive(Debug)]
 pub struct Wal {
     disk: Box<dyn Disk>,
     sync: SyncPolicy,
     segment_size: u64,
-    /// Draws salts.
+    /// The state of the generator of salts.
     seed: u64,
     calendar: Calendar,
     dates: Dates,
     segment_index: SegmentIndex,
     current: Option<Current>,
-    /// Records of the current segment that have not been written yet: its last bytes.
+    /// Records not written yet: the last bytes of the current segment.
     pending: Vec<u8>,
-    /// Something has been written to the current segment in this turn.
+    /// Whether this turn has written to the current segment.
     is_written: bool,
     sync_state: SyncState,
-    /// How long the part of the binlog is that has been synced, in bytes since the start.
+    /// How many bytes of the binlog are synced, on the scale of [`SegmentIndex::length`].
     synced: u64,
-    /// The first is used first.
+    /// The first becomes the next segment.
     preallocated: VecDeque<Preallocated>,
     filling: Option<Preallocated>,
     next_preallocated: u32,
-    /// How many short records fit into the spares.
+    /// How many short records fit into the preallocated files.
     preallocated_slots: u64,
-    /// A stretch of the current segment is being filled with zeros, a piece in each turn.
+    /// Whether zeros are being written to the current segment, a piece in each turn.
     is_zeroing: bool,
-    /// There was no room for a spare of full size: none is made until then.
+    /// Set if the disk had no space for a preallocated file: none is made before that time.
     full_until: Option<Time>,
-    /// The oldest segment, which no job needs, could not be removed: not tried again before. And
-    /// how long to wait after the next failure.
+    /// Set if the oldest segment could not be removed: when to try again.
     drop_retry_at: Option<Time>,
+    /// The delay after the next failure to remove it.
     drop_retry_delay: Duration,
     health: Health,
-    /// How long to wait after a failure.
+    /// The delay after a failure of the disk.
     retry_delay: Duration,
-    /// What went wrong in this turn; the rest of it is not written.
+    /// The error of this turn. After it, nothing more is appended in this turn.
     failure: Option<io::Error>,
-    /// Segments up to this number are not to be relied on: their jobs are written again.
+    /// Segments up to this number are damaged or in doubt, so their jobs are written again.
     rewrite_through: u32,
-    /// Among them, those from this number on may lack records that the index counts on: they come
-    /// first.
+    /// Of these segments, those from this number on may lack records that the index counts on.
+    /// Their jobs are written first.
     suspect_from: u32,
     /// Bytes appended since the last commit.
     appended: u64,
@@ -222,10 +222,10 @@ pub struct Wal {
 
 /// Opening.
 impl Wal {
-    /// Reads what the disk has into `restored`, which must be empty, and goes on in a new segment.
-    /// Damage is no error: it is in the report; nor is a full disk. Fails if the files cannot be
-    /// listed or read or a new one not be made, or if memory or descriptors are short. Then every
-    /// record is where it was: at most zeros behind the records, and an unfinished record, are
+    /// Reads the jobs of the binlog into `restored`, which must be empty, and begins a new segment.
+    /// Damage is in the report and no error; neither is a full disk. Fails if a file cannot be
+    /// listed, read or created, if memory or descriptors are short, or if `progress` breaks. Every
+    /// record is then where it was: at most old preallocated files and zeros behind records are
     /// gone.
     pub fn open(
         mut disk: Box<dyn Disk>,
@@ -307,37 +307,38 @@ fn no_number_left(last: u32) -> io::Error {
     io::Error::other(format!("no number is left behind {}", Name::Segment(last)))
 }
 
-/// Leave to append the record of one change, for which there is space. The append spends it.
+/// Permission to append the record of one change, used up by the append. There is space for the
+/// record, unless the change may be deferred.
 #[must_use = "a change that is not appended does not outlast a restart"]
 #[derive(Debug)]
 pub struct Permit(Change);
 
-/// What a permit is for.
+/// The change that a permit allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
-    /// A new job, of which the full record has this many bytes.
+    /// A new job, whose full record has this many bytes.
     Put(u64),
-    /// Another state, priority or delay.
+    /// A new state, priority or delay.
     Update,
-    /// The same, appended as soon as there is space.
+    /// A new state, priority or delay, appended as soon as there is space.
     DeferrableUpdate,
-    /// The end of a job.
+    /// The delete of a job.
     Delete,
 }
 
-/// The server asks before it changes anything.
+/// Permits, which the server asks for before it changes anything.
 impl Wal {
     /// Permits a new job whose full record has `length` bytes: see [`Wal::full_length`].
     pub fn permit_put(&mut self, length: u64, now: Time) -> Result<Permit, Unavailable> {
         self.make_space(length, 1, now).map(|()| Permit(Change::Put(length)))
     }
 
-    /// Makes sure of the memory that [`Wal::put`] takes.
+    /// Ensures the memory that [`Wal::put`] takes.
     pub fn ensure_memory_to_put(&mut self, budget: &mut MemoryBudget) -> Result<(), OutOfMemory> {
         self.segment_index.ensure_memory(budget)
     }
 
-    /// Permits another state, priority or delay of a job.
+    /// Permits a new state, priority or delay of a job.
     pub fn permit_update(&mut self, now: Time) -> Result<Permit, Unavailable> {
         self.make_space(SHORT_BYTES, 0, now).map(|()| Permit(Change::Update))
     }
@@ -352,8 +353,8 @@ impl Wal {
         }
     }
 
-    /// Permits the delete of a job: on a full disk as well, for which space is kept; and while the
-    /// binlog recovers, which may need the space that this makes.
+    /// Permits the delete of a job: also on a full disk, where its space has been kept, and also
+    /// during recovery, which may need the space that deletes free.
     pub fn permit_delete(&mut self, now: Time) -> Result<Permit, Unavailable> {
         if matches!(self.health, Health::Failed { .. }) || self.failure.is_some() {
             return Err(Unavailable::Failed);
@@ -363,23 +364,23 @@ impl Wal {
         if has_space { Ok(Permit(Change::Delete)) } else { Err(Unavailable::Full) }
     }
 
-    /// Whether the disk had no room when it was last asked for some.
+    /// Whether the disk had no space when it was last asked for some.
     pub fn is_full(&self) -> bool {
         self.full_until.is_some()
     }
 
-    /// Whether jobs may be handed out.
+    /// Whether the binlog works and holds every job. If not, no jobs may be handed out.
     pub fn is_sound(&self) -> bool {
         self.health == Health::Sound && self.failure.is_none()
     }
 
-    /// How many bytes the full record of a job takes, with a body of `size` bytes.
+    /// Returns the bytes of a job's full record. `size` is that of the body with its CR LF.
     pub fn full_length(name: &str, size: usize) -> u64 {
         (SHORT_RECORD_BYTES + name.len() + size) as u64
     }
 
-    /// Makes sure of space for a record, for `new_jobs` more deletes than now, and to relocate the
-    /// jobs of the oldest segment.
+    /// Ensures the disk space for a record of `length` bytes, for the deletes of `new_jobs` more
+    /// jobs, and for writing the jobs of the oldest segment again.
     fn make_space(&mut self, length: u64, new_jobs: u64, now: Time) -> Result<(), Unavailable> {
         if !self.is_sound() {
             return Err(Unavailable::Failed);
@@ -393,9 +394,9 @@ impl Wal {
     }
 }
 
-/// What is told of the binlog.
+/// Figures of the binlog.
 impl Wal {
-    /// What `stats` tells.
+    /// Returns what `stats` reports.
     pub fn counts(&self) -> Counts {
         let number = |segment: Option<&segments::Segment>| segment.map_or(0, |it| it.number);
         Counts {
@@ -406,12 +407,12 @@ impl Wal {
         }
     }
 
-    /// Bytes of the records that are still needed; all others are garbage.
+    /// Returns the bytes of all live records. All others are garbage.
     pub fn live(&self) -> u64 {
         self.segment_index.live()
     }
 
-    /// The number of the segment that has a job's full record: `file` of `stats-job`.
+    /// Returns the number of the segment with a job's full record: `file` of `stats-job`.
     pub fn segment_of(&self, job: Key<Job>) -> u32 {
         self.segment_index.segment_of(job)
     }
@@ -419,8 +420,8 @@ impl Wal {
 
 /// The end of a turn.
 impl Wal {
-    /// Writes the records of the turn and syncs them if it is time; then does a bounded piece of
-    /// what else there is to do. Replies leave after this, and only if it is done.
+    /// Writes the records of the turn, and syncs them if it is time. Also does a bounded part of
+    /// compaction and preallocation. Replies leave after it, but not if the outcome is `Failed`.
     pub fn commit(&mut self, jobs: Jobs<'_>, now: Time) -> CommitOutcome {
         let queue = jobs.queue;
         if let Health::Failed { retry_at } = self.health {
@@ -461,18 +462,18 @@ impl Wal {
         CommitOutcome::Done
     }
 
-    /// Gives a piece of memory that jobs have left back to the system; whether there was one. See
+    /// Releases a piece of memory of deleted jobs, and returns whether there was one: see
     /// [`Queue::release_one`].
     pub fn release_one(&mut self) -> bool {
         self.segment_index.release_one()
     }
 
-    /// Whether there is something to give back.
+    /// Whether [`Wal::release_one`] has something to release.
     pub fn has_releasable(&self) -> bool {
         self.segment_index.has_releasable()
     }
 
-    /// When [`Wal::commit`] has something to do: in the past where it has now.
+    /// Returns when [`Wal::commit`] or [`Wal::shift_dates`] has work. A time in the past means now.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.is_shifting_dates() {
             return Some(Time::AT_ONCE);
@@ -491,7 +492,7 @@ impl Wal {
         [work, self.next_sync(), self.drop_retry_at].into_iter().flatten().min()
     }
 
-    /// Walks everything and panics where something does not hold. O(all): for tests.
+    /// Walks all locations and panics if an invariant does not hold. O(jobs): for tests.
     pub fn check(&self) {
         self.segment_index.check();
     }

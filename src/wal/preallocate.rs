@@ -1,10 +1,10 @@
-//! Space before it is needed: files for the segments to come, the *spares*, and zeros ahead of the
-//! records in the one that is written.
+//! Disk space before it is needed: *preallocated files* for later segments, and zeros ahead of
+//! records.
 //!
-//! The file system sets the space of a spare aside, which takes it no time, and so a start and a
-//! large job need not wait. A sync is quickest where zeros have been written before, so a short
-//! stretch ahead of the records is filled with them, a piece in each turn. A file system that does
-//! not set space aside has the whole spare filled; there spares are smaller.
+//! The file system reserves the space of a preallocated file. That takes no time, so neither a
+//! start nor a large job waits for it. A sync is fastest over zeros that are already written, so a
+//! short part ahead of the records is filled with them, a piece in each turn. If the file system
+//! cannot reserve space, whole files are filled, and are smaller.
 
 use std::io;
 
@@ -17,42 +17,42 @@ use super::{
 };
 use crate::clock::Time;
 
-/// Zeros are written so far ahead of the records.
+/// How far ahead of the records zeros are written.
 const ZEROS_AHEAD_BYTES: u64 = 1 << 20;
 
-/// The largest spare where all of it must be filled with zeros, unless one record needs more.
+/// The largest file if all of it must be filled with zeros, unless one record needs more.
 const FILLED_FILE_MAX_BYTES: u64 = 64 << 20;
 
-/// How many names are tried for a new spare: other files may have some.
+/// How many names are tried for a new file, because other files may have some of them.
 const NAMES_TRIED_MAX: u32 = 1000;
 
-/// Room for a segment to come.
+/// A file with space for a later segment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Preallocated {
     pub(super) number: u32,
     /// In bytes.
     pub(super) size: u64,
-    /// How much of it has been filled with zeros.
+    /// How many bytes of it have been filled with zeros.
     pub(super) filled: u64,
-    /// Whether the file system has set its space aside.
+    /// Whether the file system has reserved its space.
     is_reserved: bool,
 }
 
 impl Preallocated {
-    /// How far it must be filled before it may be used.
+    /// Returns how many bytes must be filled with zeros before the file may be used.
     fn fill_end(&self) -> u64 {
         if self.is_reserved { self.size.min(WORK_PER_TURN_MIN_BYTES) } else { self.size }
     }
 }
 
-/// How much room there is.
+/// The space there is, and the space that is needed.
 impl Wal {
-    /// Whether another segment can follow the current one: numbers end where the original's do.
+    /// Whether another segment can follow the current one: numbers end at [`NUMBER_MAX`].
     pub(super) fn can_rotate(&self) -> bool {
         self.segment_index.current().is_none_or(|current| current.number < NUMBER_MAX)
     }
 
-    /// The space for records that the disk has granted.
+    /// Returns the space for records that the disk has granted.
     pub(super) fn space(&self) -> Space {
         let used = self.segment_index.current().map_or(0, |current| current.used);
         let current = self.current.map_or(0, |current| current.layout.free(used));
@@ -63,7 +63,7 @@ impl Wal {
         Space { current, next, preallocated_slots: self.preallocated_slots }
     }
 
-    /// What needs space.
+    /// Returns what needs space.
     pub(super) fn demand(&self) -> Demand {
         Demand {
             jobs: self.segment_index.jobs(),
@@ -72,13 +72,13 @@ impl Wal {
         }
     }
 
-    /// Whether all that needs space has it without the current segment.
+    /// Whether all that needs space has it in preallocated files alone.
     pub(super) fn can_leave(&self) -> bool {
         self.space().next > 0 && self.space().preallocated_slots >= self.demand().slots()
     }
 
-    /// Whether a spare is to be made now. Garbage goes first while there is time for that: it may
-    /// be the room that is needed.
+    /// Whether a file is to be preallocated now. While the current segment is at most half full,
+    /// garbage is removed first, because it may have the space that is needed.
     fn should_preallocate(&self) -> bool {
         let is_early = self.space().current > self.segment_size / 2;
         let has_garbage = self.is_oldest_unneeded() || self.next_relocation().is_some();
@@ -86,8 +86,8 @@ impl Wal {
         (self.filling.is_some() || wants_file) && !(is_early && has_garbage)
     }
 
-    /// The index of the preallocated file that is to be removed, if one is: see
-    /// [`Demand::has_surplus`]. The last of the usual size stays.
+    /// Returns the index of a preallocated file that is to be removed, if there is one: see
+    /// [`Demand::has_surplus`]. The last file of the usual size stays.
     fn surplus(&self) -> Option<usize> {
         let largest =
             (0..self.preallocated.len()).max_by_key(|&index| self.preallocated[index].size)?;
@@ -98,26 +98,25 @@ impl Wal {
         self.demand().has_surplus(self.space(), size).then_some(largest)
     }
 
-    /// How far the current segment is to be filled with zeros now, if it is.
+    /// Returns the offset up to which zeros are to be written now, if any are.
     fn zeros_end(&self) -> Option<u64> {
         let (current, used) = (self.current?, self.segment_index.current()?.used);
         let end = current.layout.size.min(used + ZEROS_AHEAD_BYTES);
-        // One piece follows another until all of the stretch is filled.
+        // Writing begins when half the zeros are used, and goes on until all are there again.
         let is_due = current.zeroed < current.layout.size.min(used + ZEROS_AHEAD_BYTES / 2);
         (is_due || (self.is_zeroing && current.zeroed < end)).then_some(end)
     }
 
-    /// Whether [`Wal::work_ahead`] has something to do, were there room for it.
+    /// Whether [`Wal::work_ahead`] has work, provided that the disk has space.
     pub(super) fn has_work_ahead(&self) -> bool {
         self.should_preallocate() || self.zeros_end().is_some() || self.surplus().is_some()
     }
 }
 
-/// Making spares.
+/// Making preallocated files.
 impl Wal {
-    /// Makes a spare at once: of the usual size if the disk has room for that, else of the half, or
-    /// a quarter, and so on, but of `least` bytes. A large record gets a segment in which others
-    /// can follow it. False if the disk has no room, now or when it was last tried.
+    /// Preallocates a file by [`Wal::try_preallocate`], and returns whether there is one. Tries
+    /// nothing if the disk was full within the last second, or if no segment can follow.
     pub(super) fn preallocate(&mut self, least: u64, now: Time) -> bool {
         if self.full_until.is_some_and(|until| until > now) || !self.can_rotate() {
             return false;
@@ -126,8 +125,8 @@ impl Wal {
         self.on_preallocated(made, now)
     }
 
-    /// Makes the spare that a new segment needs at once: with room for all deletes if the disk has
-    /// that, or else for some of them, which make room for the others.
+    /// Preallocates the file that a new segment needs at once: with space for all deletes, or on a
+    /// fuller disk for some of them, which free space for the others.
     pub(super) fn try_preallocate_first(&mut self) -> io::Result<bool> {
         match self.try_preallocate(self.demand().file_size_for_deletes()) {
             Err(error) if is_full(&error) => self.try_preallocate(SEGMENT_ALIGN_BYTES),
@@ -135,7 +134,7 @@ impl Wal {
         }
     }
 
-    /// Notes what making a spare has come to; whether there is one.
+    /// Notes the result of [`Wal::try_preallocate`], and returns whether there is a file.
     pub(super) fn on_preallocated(&mut self, made: io::Result<bool>, now: Time) -> bool {
         match made {
             Ok(is_whole) => {
@@ -151,8 +150,10 @@ impl Wal {
         }
     }
 
-    /// Does the same whatever has been tried before; says whether the spare has the usual size, or
-    /// why there is none. `least` is a size by [`file_size`](super::space::file_size).
+    /// Preallocates a file of the usual size, or on a fuller disk of half the size, a quarter, and
+    /// so on, down to `least`, a size by [`file_size`](super::space::file_size). For a large record
+    /// the usual size is added to `least`, for later records. Returns whether the file has the
+    /// first size tried.
     pub(super) fn try_preallocate(&mut self, least: u64) -> io::Result<bool> {
         let least = least.next_multiple_of(SEGMENT_ALIGN_BYTES);
         let whole =
@@ -182,7 +183,7 @@ impl Wal {
         }
     }
 
-    /// Makes a spare of this size and fills it as far as it must be.
+    /// Preallocates a file of `size` bytes, and fills it up to [`Preallocated::fill_end`].
     pub(super) fn preallocate_file(&mut self, size: u64) -> io::Result<()> {
         if let Some(other) = self.filling.take_if(|file| file.size != size) {
             self.disk.remove(Name::Preallocated(other.number))?;
@@ -196,7 +197,7 @@ impl Wal {
         Ok(())
     }
 
-    /// Makes the file of a spare. If that fails there is none.
+    /// Creates a preallocated file and reserves its space. If that fails, the file is removed.
     fn begin_file(&mut self, size: u64) -> io::Result<Preallocated> {
         let number = self.create_file()?;
         let name = Name::Preallocated(number);
@@ -207,7 +208,7 @@ impl Wal {
                 Ok(Preallocated { number, size, filled: 0, is_reserved: false })
             }
             Err(error) => {
-                // What is left of it would only take room from others; the next start removes it.
+                // The file would only take space. If this fails too, the next start removes it.
                 let _ = self.disk.remove(name);
                 Err(error)
             }
@@ -229,7 +230,7 @@ impl Wal {
         result
     }
 
-    /// Fills a piece of the spare that is being made. Where that fails, the spare is given up.
+    /// Fills a piece of the file that is being made. If that fails, the file is removed.
     fn fill_step(&mut self) -> io::Result<()> {
         let Some(mut file) = self.filling.take() else { return Ok(()) };
         let name = Name::Preallocated(file.number);
@@ -244,10 +245,10 @@ impl Wal {
             self.filling = Some(file);
             return Ok(());
         }
-        // It is opened again when it is needed: spares take no descriptors.
+        // Preallocated files take no descriptors: this one is opened again when it is needed.
         self.disk.close(name);
         self.preallocated_slots += file_slots(file.size);
-        // The first one is where the next record must fit.
+        // The next record must fit into the first file.
         if self.preallocated.front().is_some_and(|first| first.size < file.size) {
             self.preallocated.push_front(file);
         } else {
@@ -256,28 +257,28 @@ impl Wal {
         Ok(())
     }
 
-    /// Takes a spare out of the list.
+    /// Takes a file out of the list of preallocated ones.
     pub(super) fn take_preallocated(&mut self, index: usize) -> Option<Preallocated> {
         let file = self.preallocated.remove(index)?;
         self.preallocated_slots -= file_slots(file.size);
         Some(file)
     }
 
-    /// Removes a spare that is not needed.
+    /// Removes a preallocated file that is not needed.
     fn remove_preallocated(&mut self, index: usize) {
         let Some(file) = self.take_preallocated(index) else { return };
         if let Err(error) = self.disk.remove(Name::Preallocated(file.number)) {
             warn!("cannot remove an unneeded file, which stays until the next start: {error}");
         }
-        // The largest one is to be the first.
+        // The largest file must be the first.
         let by_size = |index: &usize| self.preallocated[*index].size;
         if let Some(largest) = (0..self.preallocated.len()).max_by_key(by_size) {
             self.preallocated.swap(0, largest);
         }
     }
 
-    /// The end of a turn: goes on with the spare that is being made, or begins one that is wanted;
-    /// fills the next piece of zeros; gives back a spare that is not wanted any more.
+    /// The end of a turn: writes a piece of zeros, removes a preallocated file that is not needed,
+    /// and makes at most `budget` bytes of one that is.
     pub(super) fn work_ahead(&mut self, budget: u64, now: Time) {
         self.write_zeros();
         if let Some(index) = self.surplus() {
@@ -295,7 +296,7 @@ impl Wal {
             match begun.and_then(|()| self.fill_step()) {
                 Ok(()) if self.filling.is_none() => self.on_disk_space(),
                 Ok(()) => {}
-                // There may be room for a smaller one, which is better than none.
+                // There may be space for a smaller one, which is better than none.
                 Err(_) if self.preallocated.is_empty() => {
                     let made = self.try_preallocate_first();
                     self.on_preallocated(made, now);
@@ -307,8 +308,8 @@ impl Wal {
         }
     }
 
-    /// Writes a piece of zeros ahead of the records. If that fails, so will a record, which is when
-    /// it matters.
+    /// Writes a piece of zeros ahead of the records. An error is ignored: the records that follow
+    /// meet it too, and then it counts.
     fn write_zeros(&mut self) {
         let end = self.zeros_end();
         self.is_zeroing = end.is_some();
@@ -324,7 +325,7 @@ impl Wal {
     }
 }
 
-/// Whether an error says that the disk is full, or the user's part of it.
+/// Whether an error says that the disk or a quota is full, or that a file may not be so large.
 pub(super) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)

@@ -1,4 +1,4 @@
-//! Reads one segment: which bytes are records, what they say, and what is wrong with the others.
+//! Reads one segment: applies its records, and reports all other bytes as damage.
 
 use std::io;
 
@@ -22,26 +22,25 @@ use crate::{
 /// The length of the version at the start of a segment, in bytes.
 pub(super) const VERSION_BYTES: usize = 4;
 
-/// How many complaints about one segment are kept; the rest are only counted.
+/// How many problems of one segment are kept. The rest are only counted.
 const PROBLEMS_MAX: usize = 20;
 
-/// The largest id that is believed where no checksum vouches for it: a damaged one must not use up
-/// those of later jobs.
+/// The largest id accepted without a checksum: a damaged one must not use up those of later jobs.
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
-/// The largest id that is believed even if a checksum vouches for it: enough are left for later
-/// jobs, whose records must be believed as well.
+/// The largest id accepted with a checksum. It leaves enough for later jobs, whose records must be
+/// accepted too.
 const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
 
-/// How far beyond all ids that are known the id of an unfinished record may lie: as many jobs as
-/// may be put before a sync. What lies further is no id, but bytes of something else.
+/// How far the id of an unfinished record may lie above all known ids: as many jobs as may be put
+/// before a sync. A larger number is no id, but bytes of something else.
 const TORN_ID_REACH: u64 = 1 << 16;
 
-/// An unfinished end of the newest segment has at most as many bytes as the record that it begins
-/// with announces, or so many if that cannot be read: more is damage.
+/// An unfinished record at the end of the newest segment has at most the length that it announces,
+/// or this many bytes if its length cannot be read. More is damage.
 const TORN_TAIL_MAX_BYTES: u64 = 1 << 20;
 
-/// Where records go.
+/// What records are applied to.
 pub(super) struct Sink<'a> {
     pub(super) queue: &'a mut Queue,
     pub(super) bodies: &'a mut Bodies,
@@ -50,7 +49,7 @@ pub(super) struct Sink<'a> {
     pub(super) now: Time,
 }
 
-/// Reads one segment.
+/// A reader of one segment.
 pub(super) struct Reader<'a> {
     report: SegmentReport,
     window: Window<'a>,
@@ -59,13 +58,13 @@ pub(super) struct Reader<'a> {
 
 /// What stands at an offset.
 enum Step {
-    /// A record of so many bytes, which has been applied.
+    /// A record of this length in bytes, which has been applied.
     Record(u64),
     /// No more records: zeros, or the end of the file.
     End,
 }
 
-/// What the reader makes of an offset, unless the disk or the memory fails.
+/// What was read, or the damage instead of it, unless the disk or the memory fails.
 type Verdict<T> = io::Result<Result<T, Damage>>;
 
 impl<'a> Reader<'a> {
@@ -84,7 +83,7 @@ impl<'a> Reader<'a> {
         Self { report, window, sink }
     }
 
-    /// What the segment's records have come to so far.
+    /// Returns the queue with all jobs read so far.
     pub(super) fn queue(&self) -> &Queue {
         self.sink.queue
     }
@@ -110,7 +109,7 @@ impl<'a> Reader<'a> {
     pub(super) fn read(&mut self, is_newest: bool) -> io::Result<()> {
         let size = self.window.size();
         let Some(version) = self.window.at(0, VERSION_BYTES)?.first_chunk().copied() else {
-            // A file that was made and not yet written when the power failed.
+            // The file was created, and not yet written when the power failed.
             if size > 0 {
                 self.report_problem(0, Fault::NoVersion, size);
             }
@@ -135,8 +134,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Applies sound records from an offset on, which moves to where they end; what is wrong there,
-    /// or `None` if it looks like the end.
+    /// Applies sound records from `at` on, and moves `at` to where they end. Returns the damage
+    /// there, or `None` if it looks like the end of the records.
     fn read_sound(&mut self, at: &mut u64, format: Format) -> io::Result<Option<Damage>> {
         loop {
             match self.step(*at, format)? {
@@ -150,7 +149,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a segment of ours.
+    /// Reads a segment with checksums, as this daemon writes it.
     fn read_checked(&mut self, salt: u64, is_newest: bool) -> io::Result<()> {
         let format = Format::Salted(salt);
         let mut at = VERSION_BYTES as u64;
@@ -159,7 +158,7 @@ impl<'a> Reader<'a> {
             let damage = self.read_sound(&mut at, format)?;
             let Some(last) = self.window.last_data(at)? else {
                 if damage.is_some() {
-                    // What is announced and was not written is zeros: the end, after a crash.
+                    // Only zeros follow, as after a crash within a record.
                     self.report.torn = Some(at);
                 }
                 return Ok(());
@@ -172,8 +171,8 @@ impl<'a> Reader<'a> {
             let next = sums.next_record(&mut self.window, at + 1, salt)?;
             let end = next.unwrap_or(last + 1);
             self.raise_id_past_torn(at, end, format)?;
-            // Only in the newest segment can writing have been cut short; and a record of which no
-            // more than the name is there reads as the end.
+            // Only the newest segment may end in an unfinished record. One of which only the name
+            // was written looks like the end of the records.
             let is_begun = damage.is_some() || end - at <= (4 + NAME_LIMIT) as u64;
             let may_be_torn = next.is_none() && is_newest && is_begun;
             if may_be_torn && self.is_unfinished(at, end - at, salt)? {
@@ -188,7 +187,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a segment of the original's.
+    /// Reads a segment of the original, without checksums.
     fn read_unchecked(&mut self, format: Format) -> io::Result<()> {
         let mut at = VERSION_BYTES as u64;
         loop {
@@ -211,20 +210,20 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Where the record behind a flawed one begins, if the flawed one's length can be trusted and a
-    /// sound record or the end of all follows it.
+    /// Returns where the record behind a flawed one begins, if the length of the flawed one can be
+    /// trusted, and a sound record or the end follows it.
     fn after_flaw(&mut self, at: u64, format: Format) -> io::Result<Option<u64>> {
         let Ok(Some(frame)) = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) else {
             return Ok(None);
         };
-        // What a file of ours begins with is short, and may be damaged beyond knowing.
+        // A damaged segment header looks like a short record, and may not be recognised.
         let is_perhaps_ours = at == VERSION_BYTES as u64 && !frame.is_full();
         if is_perhaps_ours || !self.ends_soundly(at, frame.length(), &frame, 1, format)? {
             return Ok(None);
         }
         if frame.is_full() && !self.ends_soundly(at, frame.length(), &frame, 0, format)? {
-            // Either a bit of its line end is wrong, or one of its length: then what stands there
-            // is a body, and may be made to look like this.
+            // A bit is wrong, either in the line end or in the length. In the second case, what
+            // stands there is a part of a body, and may imitate a record.
             for bit in 0..31 {
                 let body_length = frame.body_length ^ (1 << bit);
                 let length = (frame.head_length + body_length) as u64;
@@ -236,8 +235,8 @@ impl<'a> Reader<'a> {
         Ok(Some(at + frame.length()))
     }
 
-    /// Whether a record of this length at an offset would have a line end, but for so many bits,
-    /// and a sound record or the end of all behind it.
+    /// Whether a record of `length` bytes at `at` would have a line end with at most `flips` wrong
+    /// bits, and a sound record or the end behind it.
     fn ends_soundly(
         &mut self,
         at: u64,
@@ -265,8 +264,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether so many bytes from an offset on are what a crash may have left of one record: no
-    /// more than it announces, and not all of it.
+    /// Whether `length` bytes from `at` on are what a crash may have left of one record: not all of
+    /// it, and no more than it announces.
     fn is_unfinished(&mut self, at: u64, length: u64, salt: u64) -> io::Result<bool> {
         let frame = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, Format::Plain);
         let Ok(Some(frame)) = frame else { return Ok(length <= TORN_TAIL_MAX_BYTES) };
@@ -275,13 +274,13 @@ impl<'a> Reader<'a> {
         Ok(!is_whole && length <= frame.length())
     }
 
-    /// Sees to it that the ids of unfinished or damaged records between two offsets are not given
-    /// out again, of those of which all is there but the body.
+    /// Ensures that ids of unfinished or damaged records between two offsets are not given out
+    /// again. Only records of which all but the body was written are considered.
     fn raise_id_past_torn(&mut self, from: u64, end: u64, format: Format) -> io::Result<()> {
         let mut at = from;
         while at < end {
             let Some(data) = self.window.first_data(at)? else { return Ok(()) };
-            // A short record begins with four zeros; behind more of them one may begin anywhere.
+            // Skips zeros, except for the four that a short record begins with.
             at = at.max(data.saturating_sub(4));
             let Ok(Some(frame)) = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) else {
                 return Ok(());
@@ -295,7 +294,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Applies the record at an offset, if there is one.
+    /// Applies the record at `at`, if there is one.
     fn step(&mut self, at: u64, format: Format) -> Verdict<Step> {
         let frame = match Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) {
             Ok(Some(frame)) => frame,
@@ -310,9 +309,8 @@ impl<'a> Reader<'a> {
         Ok(applied.map(|()| Step::Record(frame.length())))
     }
 
-    /// Does to the queue what a record says was done, which has been verified. A short record that
-    /// tells another size than the body has is refused: it would have the original read past that
-    /// body.
+    /// Applies a verified record to the queue. A short record with another body size than the job's
+    /// is damage: with it, the original would read past the body.
     fn apply(&mut self, at: u64, frame: &Frame, is_checked: bool) -> Verdict<()> {
         let Self { window, sink: Sink { queue, bodies, segment_index, .. }, report, .. } = self;
         let fields = &frame.fields;
@@ -364,7 +362,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether a record is all there, and is what it was when it was written.
+/// Checks that a record is complete, and is as it was written.
 fn verify(window: &mut Window<'_>, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
     if frame.length() > window.size().saturating_sub(at) {
         return Ok(Err(Damage::Torn));
@@ -382,7 +380,7 @@ fn verify(window: &mut Window<'_>, at: u64, frame: &Frame, format: Format) -> Ve
     Ok(frame.judge(&end))
 }
 
-/// The last two bytes of the record at an offset, if its checksum fits.
+/// Returns the last two bytes of the record at `at`, if its checksum fits.
 pub(super) fn checked_end(
     window: &mut Window<'_>,
     at: u64,
@@ -410,7 +408,7 @@ pub(super) fn checked_end(
     Ok(is_right.then_some(end))
 }
 
-/// Makes sure of the memory for one more job in this tube, beside that of its body.
+/// Ensures the memory for one more job in this tube, without that of its body.
 pub(super) fn ensure_memory(
     queue: &mut Queue,
     segment_index: &mut SegmentIndex,
@@ -426,7 +424,7 @@ pub(super) fn ensure_memory(
     if made.is_ok() || !bodies.release_all() {
         return made;
     }
-    // What was in the blocks given back has been deleted since.
+    // The released blocks had bodies that later records deleted. Their memory may suffice.
     bodies.budget_mut().forget_refusals();
     ensure_memory(bodies.budget_mut())
 }
@@ -435,8 +433,8 @@ fn no_memory(_: OutOfMemory) -> io::Error {
     io::ErrorKind::OutOfMemory.into()
 }
 
-/// Takes in the body of the record at an offset: by way of the window if it fits there, or else
-/// piece by piece. Fails if there is no memory for it.
+/// Stores the body of the record at `at`: from the window if it fits there, or else piece by piece.
+/// Fails if there is no memory for it.
 fn store_body(
     window: &mut Window<'_>,
     bodies: &mut Bodies,
@@ -462,7 +460,7 @@ fn store_body(
 }
 
 impl Sink<'_> {
-    /// What the queue should know of the job.
+    /// Converts the fields of a record to those of a job in the queue.
     pub(super) fn known(&self, fields: &JobFields) -> Record {
         let deadline_at = self.calendar.instant(fields.deadline_at);
         let state = match fields.kind {
@@ -487,13 +485,13 @@ impl Sink<'_> {
     }
 }
 
-/// Which of the job's instants are dates that mean something.
+/// Returns which instants of the job are dates that its binlog has.
 pub(super) fn dated(fields: &JobFields) -> Dated {
     let is_deadline = matches!(fields.kind, Kind::Delayed | Kind::Buried);
     Dated { is_created: true, is_deadline }
 }
 
-/// How a segment is to be read, or why it cannot be.
+/// Finds out how a segment is to be read, or why it cannot be.
 pub(super) fn format(window: &mut Window<'_>, version: u32) -> io::Result<Result<Format, Fault>> {
     let start = VERSION_BYTES as u64;
     if let Some(header) = SegmentHeader::at(window.at(start, SHORT_RECORD_BYTES)?, start) {
@@ -513,7 +511,7 @@ pub(super) fn format(window: &mut Window<'_>, version: u32) -> io::Result<Result
             }
         }
     }
-    // Its beginning is damaged, or it has none yet. The mark is repeated.
+    // The beginning is damaged or was never written. Segment headers are repeated.
     let beginning = match (likely, theirs) {
         (Some(salt), _) => FirstBytes::SegmentHeader(salt),
         (None, Some(_)) => FirstBytes::Version,
@@ -529,7 +527,7 @@ pub(super) fn format(window: &mut Window<'_>, version: u32) -> io::Result<Result
     })
 }
 
-/// Nanoseconds as the protocol's whole seconds.
+/// Converts nanoseconds to whole seconds, at least 0 and at most `u32::MAX`.
 pub(super) fn seconds(nanoseconds: i64) -> u32 {
     let seconds = nanoseconds.max(0) / 1_000_000_000;
     u32::try_from(seconds).unwrap_or(u32::MAX)

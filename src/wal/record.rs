@@ -1,14 +1,16 @@
-//! Records of the binlog: version 7 both ways, version 5 read. Pure functions on slices.
+//! Records of the binlog: version 7 is written and read, version 5 only read. All functions are
+//! pure.
 //!
-//! A record is a name length, a tube name, eighty bytes of facts, and a body. With a name it is
-//! *full* and brings the body; without, it is *short*: an update or the delete of a job whose
-//! full record came earlier. All numbers are little-endian by definition.
+//! A record is the length of a name, a tube's name, eighty bytes of fields, and a body. With a name
+//! it is *full* and brings the body. Without one it is *short*: it changes or deletes a job whose
+//! full record came earlier. All numbers are little-endian.
 //!
-//! The original never reads the four bytes behind `pri`. In a segment of ours they hold a
-//! checksum of the whole record that starts from the segment's salt and the record's place, so
+//! The original never reads the four bytes behind `pri`. In a segment written here they are a
+//! checksum of the whole record. It starts from the segment's salt and the record's offset, so
 //! neither a job's body nor an old record elsewhere can pass for a record here.
 //!
-//! Nothing here trusts a byte: any slice decodes to a record, to the end, or to what is wrong.
+//! Nothing here trusts a byte: any slice decodes to a record, to the end of records, or to
+//! [`Damage`].
 
 use std::fmt;
 
@@ -16,46 +18,46 @@ use crc32fast::Hasher;
 
 use crate::proto::{self, CRLF, NAME_LIMIT};
 
-/// What the first four bytes of a segment say.
+/// The version of the format, which is the first four bytes of a segment.
 pub(super) const VERSION: u32 = 7;
 
-/// The older format, of releases before 1.5.
+/// The version of the older format, of releases before 1.5.
 pub(super) const VERSION_5: u32 = 5;
 
-/// The facts of a version 7 record, in bytes.
+/// The length of the fields of version 7, in bytes.
 const FIELDS_BYTES: usize = 80;
 
-/// The facts of a version 5 record, in bytes: the same layout without the padding behind it.
+/// The length of the fields of version 5, in bytes: the same layout without the last padding.
 const FIELDS_5_BYTES: usize = 77;
 
-/// A short record, in bytes: what every delete needs.
+/// The length of a short record in bytes, which every delete needs.
 pub(super) const SHORT_RECORD_BYTES: usize = 4 + FIELDS_BYTES;
 
-/// The largest id a job can have: there are enough, a damaged one must not use them up, and a mark
-/// tells the next one in 63 bits.
+/// The largest id of a job. It leaves enough ids, a damaged id must not use them up, and a segment
+/// header has 63 bits for the next one.
 const ID_LIMIT: u64 = u64::MAX / 2 - 1;
 
-/// The id of a mark: a job that never was, and so is never found.
+/// The id of a segment header. No job has it, so a reader finds no job for it.
 const HEADER_ID: u64 = u64::MAX;
 
-/// What a mark has for `created_at`: "bnstlkRS", read as a number.
+/// The `created_at` of a segment header: "bnstlkRS", read as a number.
 const HEADER_MAGIC: i64 = 0x5352_6B6C_7473_6E62;
 
-/// Where the checksum stands within the facts.
+/// The offset of the checksum in the fields.
 const CHECKSUM_AT: usize = 12;
 
-/// Where the salt stands within a mark.
+/// The offset of the salt in a segment header.
 pub(super) const SALT_AT: usize = 4 + 24;
 
-/// The state of a record, as its number in the file.
+/// The state of a job in a record, with its number in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
     /// The job is deleted.
     Deleted = 0,
-    /// Ready; or reserved when the record was written.
+    /// Ready, or reserved when the record was written.
     Ready = 1,
-    /// The original writes this where it compacts a reserved job; it is read as ready.
+    /// The original writes this if it compacts a reserved job. It is read as ready.
     Reserved = 2,
     /// Buried.
     Buried = 3,
@@ -71,17 +73,17 @@ impl Kind {
     }
 }
 
-/// The facts of a record. Times are nanoseconds; instants count from 1970.
+/// The fields of a record. Durations are in nanoseconds, dates in nanoseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct JobFields {
     pub(super) id: u64,
     pub(super) pri: u32,
     pub(super) delay: i64,
     pub(super) ttr: i64,
-    /// With the CR LF; also in a short record, since the original replaces all facts at once.
+    /// With the CR LF; also in a short record, because the original replaces all fields at once.
     pub(super) body_size: i32,
     pub(super) created_at: i64,
-    /// End of the delay; of a buried job, when it was buried.
+    /// When the delay ends, or when a buried job was buried.
     pub(super) deadline_at: i64,
     pub(super) reserves: u32,
     pub(super) timeouts: u32,
@@ -91,7 +93,7 @@ pub(super) struct JobFields {
     pub(super) kind: Kind,
 }
 
-/// One record, borrowed from the segment it was found in.
+/// A record, borrowed from the segment in which it was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record<'a> {
     /// What is known of the job.
@@ -102,7 +104,7 @@ pub(super) struct Record<'a> {
     pub(super) length: usize,
 }
 
-/// What stands at a place in a segment.
+/// What stands at an offset of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found<'a> {
     /// A record.
@@ -111,24 +113,24 @@ pub(super) enum Found<'a> {
     End,
 }
 
-/// Why a place in a segment holds no record.
+/// Why no sound record stands at an offset of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
     /// The segment ends within the record.
     Torn,
-    /// The name's length is none: this number.
+    /// The length of the name is illegal: this number.
     NameLength(i64),
-    /// The name has bytes that no tube has.
+    /// The name has bytes that are illegal in a tube's name.
     Name,
-    /// The body's size is none: this number.
+    /// The size of the body is illegal, or not that of the job: this number.
     BodySize(i32),
-    /// The body does not end as all bodies do.
+    /// The body does not end in CR LF.
     Body,
-    /// The id is one that no job gets.
+    /// The id is larger than that of any job.
     Id(u64),
-    /// The job was made at no time: most of the record is zeros.
+    /// The date of the put is 0: most of the record is zeros.
     NoDate,
-    /// The state is none: this number.
+    /// The state is unknown: this number.
     State(u8),
     /// The checksum does not fit the bytes.
     Checksum,
@@ -153,9 +155,9 @@ impl fmt::Display for Damage {
 /// How the bytes of a segment are to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Version 7 as the original writes it: the padding means nothing.
+    /// Version 7 as the original writes it, with padding instead of checksums.
     Plain,
-    /// Version 7 as we write it: checksums that start from this salt.
+    /// Version 7 as this daemon writes it, with checksums that start from this salt.
     Salted(u64),
     /// Version 5.
     Five,
@@ -178,8 +180,8 @@ impl JobFields {
         out.extend_from_slice(&[self.kind as u8, 0, 0, 0]);
     }
 
-    /// Reads the facts that both versions lay out alike; `unit` is the length of one unit of
-    /// time in nanoseconds. A number that names no state reads as `Deleted`: see [`Frame::decode`].
+    /// Reads the fields, which both versions lay out alike. `unit` is the unit of time in
+    /// nanoseconds. An unknown state is read as `Deleted`: see [`Frame::decode`].
     fn read(bytes: &[u8; FIELDS_5_BYTES], unit: i64) -> Self {
         let time = |at| i64::from_le_bytes(part(bytes, at)).saturating_mul(unit);
         let number = |at| u32::from_le_bytes(part(bytes, at));
@@ -201,14 +203,14 @@ impl JobFields {
     }
 }
 
-/// The `N` bytes at `at`, which the caller knows to be there.
+/// Returns the `N` bytes at `at`, which the caller knows to be there.
 fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("N bytes were taken")
 }
 
-/// Appends a record to `out`, all but its body; it will stand at `offset` in a segment of this
-/// salt. `full` makes it a full record: the tube's name, and the body with its CR LF, whose bytes
-/// the checksum covers and the caller writes behind.
+/// Appends a record to `out` without its body. The record will stand at `offset` in a segment with
+/// this salt. `full` makes it a full record, with the tube's name and the body with its CR LF. The
+/// checksum covers the body, which the caller writes behind.
 pub(super) fn encode(
     fields: &JobFields,
     full: Option<(&str, &[u8])>,
@@ -229,18 +231,18 @@ pub(super) fn encode(
     out[at..at + 4].copy_from_slice(&hasher.finalize().to_le_bytes());
 }
 
-/// What says that a segment is ours, and how to read it: a short record that the original skips
-/// as the delete of a job it never saw.
+/// Marks a segment as written by this daemon, and has its salt. It is a short record that the
+/// original skips as the delete of an unknown job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
-    /// Where the checksums of the segment start from.
+    /// The salt from which the checksums of the segment start.
     pub(super) salt: u64,
-    /// No job had this id or a larger one when the mark was written.
+    /// No job had this id or a larger one when the segment header was written.
     pub(super) next_id: u64,
 }
 
 impl SegmentHeader {
-    /// Appends the mark, to stand at `offset`.
+    /// Appends the segment header, which will stand at `offset`.
     pub(super) fn encode(self, offset: u64, out: &mut Vec<u8>) {
         let fields = JobFields {
             id: HEADER_ID,
@@ -260,7 +262,7 @@ impl SegmentHeader {
         encode(&fields, None, self.salt, offset, out);
     }
 
-    /// Reads the facts of a record as a mark, if it is one.
+    /// Reads the fields of a record as a segment header, if they are one.
     pub(super) fn of(fields: &JobFields) -> Option<Self> {
         let JobFields { id, delay, ttr, .. } = *fields;
         (id == HEADER_ID).then(|| Self {
@@ -269,22 +271,22 @@ impl SegmentHeader {
         })
     }
 
-    /// The mark that `bytes` begin with, which stand at `position`, if there is a sound one.
-    pub(super) fn at(bytes: &[u8], position: u64) -> Option<Self> {
+    /// Returns the segment header that `bytes` begin with, if it is sound at `offset`.
+    pub(super) fn at(bytes: &[u8], offset: u64) -> Option<Self> {
         let bytes = bytes.get(..SHORT_RECORD_BYTES)?;
-        // Most places are no mark, which the id tells at once.
+        // Most offsets have no segment header, and the id shows that at once.
         if bytes[..4] != [0; 4] || bytes[4..12] != HEADER_ID.to_le_bytes() {
             return None;
         }
-        let Ok(Found::Record(record)) = decode(bytes, position, Format::Plain) else { return None };
+        let Ok(Found::Record(record)) = decode(bytes, offset, Format::Plain) else { return None };
         let header = Self::of(&record.fields)?;
-        let checked = decode(bytes, position, Format::Salted(header.salt));
+        let checked = decode(bytes, offset, Format::Salted(header.salt));
         (checked == Ok(Found::Record(record))).then_some(header)
     }
 
-    /// The salt that the mark at the start of `bytes` tells, sound or not, if it is likely to be
-    /// one: two of the three things that every mark has are enough, so that one damaged byte does
-    /// not switch the checking off. A tube's name can have the magic, and nothing else of it.
+    /// Returns the salt if `bytes` begin with what is likely to be a segment header, perhaps a
+    /// damaged one. Two of its three constant parts suffice, so that one damaged byte does not
+    /// disable the checksums. The name of a tube may contain the magic, but no other part.
     pub(super) fn likely_salt(bytes: &[u8]) -> Option<u64> {
         let fields = bytes.get(4..SHORT_RECORD_BYTES)?;
         let signs = [
@@ -297,21 +299,21 @@ impl SegmentHeader {
     }
 }
 
-/// The checksum of a record at `position`, before any of its bytes.
-fn checksum(salt: u64, position: u64) -> Hasher {
-    // 32 bits can start a checksum; so the salt's two halves take turns with the position.
-    let mixed = (salt ^ position).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+/// Begins the checksum of a record at `offset`, before its first byte.
+fn checksum(salt: u64, offset: u64) -> Hasher {
+    // A checksum starts from 32 bits, so both halves of the salt are mixed with the offset.
+    let mixed = (salt ^ offset).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let high = u32::try_from(mixed >> 32).expect("half as many bits");
     Hasher::new_with_initial(high)
 }
 
-/// The largest number of bytes of a record before its body.
+/// The most bytes of a record before its body.
 pub(super) const HEAD_MAX_BYTES: usize = 8 + NAME_LIMIT + FIELDS_BYTES;
 
-/// All of a record but its body: how long it is, and what it says.
+/// All of a record but its body: its lengths and its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// What is known of the job; without meaning if there is a flaw.
+    /// The fields, meaningless if there is a flaw.
     pub(super) fields: JobFields,
     /// Bytes before the tube's name.
     name_at: usize,
@@ -321,14 +323,14 @@ pub(super) struct Frame {
     pub(super) head_length: usize,
     /// Bytes of the body with its CR LF; zero in a short record.
     pub(super) body_length: usize,
-    /// What is wrong though the length is known.
+    /// Damage that leaves the length known.
     flaw: Option<Damage>,
 }
 
 impl Frame {
-    /// Reads the frame that `bytes` begin with: at least [`HEAD_MAX_BYTES`] of them, or all there
-    /// are up to the end of the file. `None` where the segment ends; an error where the length of
-    /// what stands there cannot be known.
+    /// Decodes the frame that `bytes` begin with. They have at least [`HEAD_MAX_BYTES`], or all up
+    /// to the end of the file. `None` at the end of the records; an error if the length cannot be
+    /// known.
     pub(super) fn decode(bytes: &[u8], format: Format) -> Result<Option<Self>, Damage> {
         let (name_length, name_at) = match format {
             Format::Five => (read_length_5(bytes)?, 8),
@@ -339,7 +341,7 @@ impl Frame {
         let name = bytes.get(name_at..at).ok_or(Damage::Torn)?;
         let size = if format == Format::Five { FIELDS_5_BYTES } else { FIELDS_BYTES };
         let Some(fields) = bytes.get(at..at + size) else {
-            // Fewer bytes than a record, all of them zero, are the end as well.
+            // Zeros at the end of the file are the end, even if they are too few for a record.
             let is_end = name_length == 0 && bytes.iter().all(|&byte| byte == 0);
             return if is_end { Ok(None) } else { Err(Damage::Torn) };
         };
@@ -350,15 +352,15 @@ impl Frame {
         let state = fields[76];
         let fields = JobFields::read(&part(fields, 0), unit);
         let body_length = if name_length > 0 { body_length(fields.body_size)? } else { 0 };
-        let is_mark =
+        let is_header =
             fields.id == HEADER_ID && fields.created_at == HEADER_MAGIC && name_length == 0;
         let flaw = if Kind::from_number(state).is_none() {
             Some(Damage::State(state))
-        } else if fields.id > ID_LIMIT && !is_mark {
+        } else if fields.id > ID_LIMIT && !is_header {
             Some(Damage::Id(fields.id))
         } else if fields.created_at == 0 {
-            // The start of a mark, cut off, would otherwise be the delete of some job, and the
-            // segment the original's.
+            // The torn start of a segment header would otherwise be the delete of a job, and the
+            // segment would count as one of the original.
             Some(Damage::NoDate)
         } else if name_length > 0 && proto::tube_name(name).is_none() {
             Some(Damage::Name)
@@ -369,35 +371,34 @@ impl Frame {
         Ok(Some(Self { fields, name_at, name_length, head_length, body_length, flaw }))
     }
 
-    /// How long the whole record is, in bytes.
+    /// Returns the length of the whole record in bytes.
     pub(super) fn length(&self) -> u64 {
         (self.head_length + self.body_length) as u64
     }
 
-    /// Whether it brings a body.
+    /// Whether the record brings a body.
     pub(super) fn is_full(&self) -> bool {
         self.name_length > 0
     }
 
-    /// The tube's name; `bytes` begin with this record.
+    /// Returns the name of the tube, if it is legal. `bytes` begin with this record.
     pub(super) fn name<'a>(&self, bytes: &'a [u8]) -> Option<&'a str> {
         proto::tube_name(bytes.get(self.name_at..self.name_at + self.name_length)?)
     }
 
-    /// The checksum of the record at `position` up to its body, its own four bytes taken as zero,
-    /// and what the whole record's should be; `bytes` begin with this record, which is of version
-    /// 7.
-    pub(super) fn begin_checksum(&self, bytes: &[u8], salt: u64, position: u64) -> (Hasher, u32) {
+    /// Returns the checksum of a version 7 record at `offset` up to its body, with its own bytes
+    /// taken as zero, and the one stored for the whole record. `bytes` begin with this record.
+    pub(super) fn begin_checksum(&self, bytes: &[u8], salt: u64, offset: u64) -> (Hasher, u32) {
         let at = self.name_at + self.name_length + CHECKSUM_AT;
-        let mut hasher = checksum(salt, position);
+        let mut hasher = checksum(salt, offset);
         hasher.update(&bytes[..at]);
         hasher.update(&[0; 4]);
         hasher.update(&bytes[at + 4..self.head_length]);
         (hasher, u32::from_le_bytes(part(bytes, at)))
     }
 
-    /// What is wrong with a record of this frame, all of whose other bytes are as they should be,
-    /// by the last two bytes of its body.
+    /// Checks the record of this frame by its flaw, if any, and by `body_end`, the last two bytes
+    /// of its body. The caller has checked its length and its checksum.
     pub(super) fn judge(&self, body_end: &[u8]) -> Result<(), Damage> {
         if let Some(flaw) = self.flaw {
             return Err(flaw);
@@ -409,14 +410,14 @@ impl Frame {
     }
 }
 
-/// Reads what `bytes` begin with, which stand at `position` of a segment. They must hold all of the
+/// Decodes what `bytes` begin with, which stand at `offset` of a segment. They must have all of the
 /// record, or reach to the end of the file.
-pub(super) fn decode(bytes: &[u8], position: u64, format: Format) -> Result<Found<'_>, Damage> {
+pub(super) fn decode(bytes: &[u8], offset: u64, format: Format) -> Result<Found<'_>, Damage> {
     let Some(frame) = Frame::decode(bytes, format)? else { return Ok(Found::End) };
     let length = frame.head_length + frame.body_length;
     let body = bytes.get(frame.head_length..length).ok_or(Damage::Torn)?;
     if let Format::Salted(salt) = format {
-        let (mut hasher, wanted) = frame.begin_checksum(bytes, salt, position);
+        let (mut hasher, wanted) = frame.begin_checksum(bytes, salt, offset);
         hasher.update(body);
         if hasher.finalize() != wanted {
             return Err(Damage::Checksum);
@@ -427,7 +428,7 @@ pub(super) fn decode(bytes: &[u8], position: u64, format: Format) -> Result<Foun
     Ok(Found::Record(Record { fields: frame.fields, full: name.map(|name| (name, body)), length }))
 }
 
-/// The name's length of version 7; `None` where the segment ends.
+/// Reads the length of a version 7 name. `None` at the end of the records.
 fn read_length(bytes: &[u8]) -> Result<Option<usize>, Damage> {
     let Some(head) = bytes.first_chunk::<4>() else {
         return if bytes.iter().all(|&byte| byte == 0) { Ok(None) } else { Err(Damage::Torn) };
@@ -436,7 +437,7 @@ fn read_length(bytes: &[u8]) -> Result<Option<usize>, Damage> {
     name_length(length.into()).map(Some)
 }
 
-/// The name's length of version 5; `None` where the segment ends.
+/// Reads the length of a version 5 name. `None` at the end of the records.
 fn read_length_5(bytes: &[u8]) -> Result<Option<usize>, Damage> {
     let Some(head) = bytes.first_chunk::<8>() else {
         return if bytes.iter().all(|&byte| byte == 0) { Ok(None) } else { Err(Damage::Torn) };
@@ -449,7 +450,7 @@ fn name_length(length: i64) -> Result<usize, Damage> {
     legal.ok_or(Damage::NameLength(length))
 }
 
-/// A body ends in CR LF, so it has at least these two bytes.
+/// A body ends in CR LF, so it has at least two bytes.
 fn body_length(size: i32) -> Result<usize, Damage> {
     usize::try_from(size).ok().filter(|&size| size >= 2).ok_or(Damage::BodySize(size))
 }

@@ -1,13 +1,13 @@
-//! A disk that fails: nothing more is acknowledged until all jobs are in fresh segments.
+//! A failure of the disk, and the recovery: all jobs are written to new segments.
 
 use std::io;
 
 use super::{Health, Name, RETRY_DELAY, RETRY_DELAY_MAX, Wal};
 use crate::{clock::Time, queue::Queue};
 
-/// Failure.
 impl Wal {
-    /// Some records of this turn may not be on the disk, though the index counts on them.
+    /// Stops writing after an error. Records of this turn may be missing on the disk although the
+    /// index counts on them, so the segment becomes suspect.
     pub(super) fn fail(&mut self, now: Time) {
         self.abandon_segment();
         let last = self.segment_index.current().map_or(0, |segment| segment.number);
@@ -19,7 +19,7 @@ impl Wal {
         if let Some(current) = self.current.take() {
             let name = Name::Segment(current.number);
             let used = self.segment_index.current().map_or(0, |segment| segment.used);
-            // Its zeros may be the room that is needed. If the disk refuses that too, so be it.
+            // Its zeros may take the space that is needed. An error here changes nothing.
             let _ = self.disk.truncate(name, used.saturating_sub(self.pending.len() as u64));
             self.disk.close(name);
             self.suspect_from = self.suspect_from.min(current.number);
@@ -39,7 +39,7 @@ impl Wal {
         self.health = Health::Failed { retry_at: now + self.retry_delay };
     }
 
-    /// Opens a fresh segment; every job is to be written to it or its successors.
+    /// Opens a new segment. Every job is then to be written to it or its successors.
     pub(super) fn try_recover(&mut self, queue: &Queue, now: Time) -> io::Result<()> {
         if self.preallocated.is_empty() {
             let made = self.try_preallocate_first();

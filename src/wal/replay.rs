@@ -1,17 +1,17 @@
-//! From a directory to jobs: reading whatever bytes are there, and saying what they were.
+//! Replay: from the bytes of a directory to jobs, with a report on what was found.
 //!
-//! Records are applied to the queue one by one, in the order in which they were written: a full
-//! record brings a job or replaces one, a short one changes or ends one that is known. A short
-//! record of an unknown job is normal: the job was deleted, or its full record stands later.
+//! Records are applied to the queue one by one, in the order in which they were written. A full
+//! record brings a job or replaces one; a short one changes or deletes a known one. A short record
+//! of an unknown job is normal: the job was deleted, or its full record stands later.
 //!
-//! In a segment of ours every record is checked, so one that fails is stepped over, to the next
-//! offset at which a sound one begins. In one of the original's nothing tells a record from a body
-//! that looks like one. There a record that makes no sense is stepped over only if its length is
-//! known and the next one begins right behind it; otherwise reading ends.
+//! In a segment written here every record has a checksum. One that fails it is skipped, up to the
+//! next offset at which a sound one begins. In a segment of the original nothing tells a record
+//! from a body that looks like one. There a damaged record is skipped only if its length is known,
+//! and a sound record or the end follows directly. Otherwise reading ends.
 //!
-//! A file is read through a [`Window`], and a large body straight into its place. So a replay takes
-//! the memory of the jobs and a small constant. Memory is taken for records that have been proven,
-//! and where there is none the replay fails: a shortage is never taken for damage.
+//! A file is read through a [`Window`], and a large body directly into its memory. So a replay
+//! takes the memory of the jobs and a small constant. Memory is taken only for sound records. If
+//! there is none, the replay fails: a shortage is never taken for damage.
 
 use std::{fmt, io, ops::ControlFlow};
 
@@ -31,17 +31,17 @@ use crate::{
     sys,
 };
 
-/// How many bytes of memory a replay spares: for lists that are small beside the jobs.
+/// How many bytes of memory a replay leaves free, for lists that are small beside the jobs.
 const HEADROOM_BYTES: usize = 1 << 20;
 
-/// What a daemon still makes before it serves, with the first connection, beside what a connection
-/// must leave, or more: with less it would serve no client.
+/// The most bytes of memory that a daemon still takes up to its first connection, in addition to
+/// what a connection must leave free. With less it could serve no client.
 const UNTIL_SERVING_BYTES: usize = 5 << 19;
 
-/// What was wrong at one offset of a segment.
+/// Damage at one offset of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where, in bytes from the start.
+    /// The offset in bytes.
     pub offset: u64,
     /// What was wrong there.
     pub what: Fault,
@@ -54,15 +54,15 @@ pub struct Problem {
 pub enum Fault {
     /// A record is damaged.
     Record(Damage),
-    /// The version is none that can be read: this number.
+    /// The version is unknown: this number.
     Version(u32),
-    /// There is not even a version.
+    /// The file ends within the version.
     NoVersion,
-    /// It is one of ours, and nothing in it says where its checksums start from.
+    /// This daemon wrote the segment, and its salt cannot be found.
     NoSegmentHeader,
-    /// There are bytes behind the end.
+    /// Bytes that are not zero follow the end of the records.
     BehindTheEnd,
-    /// The disk could not read a part of it.
+    /// The disk could not read a part of it: this error.
     Unreadable(String),
 }
 
@@ -93,18 +93,17 @@ pub struct SegmentReport {
     pub size: u64,
     /// Bytes in use: up to the end of the last record.
     pub used: u64,
-    /// How its records were read; `None` where they were not.
+    /// How its records were read; `None` if they were not.
     pub format: Option<Format>,
-    /// Records that brought, changed or ended a job.
+    /// How many records brought, changed or deleted a job.
     pub kept: u64,
-    /// Records of jobs that were not known, nor needed.
+    /// How many records had no effect, because their job was unknown.
     pub skipped: u64,
-    /// What was wrong, the first few of it.
+    /// The first few problems.
     pub problems: Vec<Problem>,
-    /// How much was wrong.
+    /// The number of all problems.
     pub problem_count: u64,
-    /// The last record was not written to its end, which is normal where the daemon was killed
-    /// or the power failed: the bytes from here on.
+    /// The offset of an unfinished last record, which is normal after a kill or a power cut.
     pub torn: Option<u64>,
 }
 
@@ -128,22 +127,22 @@ impl Report {
         self.segments.iter().any(SegmentReport::is_damaged)
     }
 
-    /// Records read in all segments.
+    /// Returns the number of records read in all segments.
     pub fn records(&self) -> u64 {
         self.segments.iter().map(|segment| segment.kept + segment.skipped).sum()
     }
 }
 
-/// Is told how far a replay is, every few hundred KiB: the bytes read so far, and the bytes there
-/// are. If it breaks, the replay ends with the error `Interrupted`, and nothing has been changed.
+/// Called every few hundred KiB with the progress of a replay: the bytes read so far, and all
+/// bytes. If it breaks, the replay ends with the error `Interrupted`, and nothing has been changed.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
-/// Lets a replay go on, and tells nobody how far it is.
+/// A [`Progress`] that ignores its arguments and lets the replay go on.
 pub fn go_on(_: u64, _: u64) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// The jobs that a binlog holds, in a queue, and the bytes of their bodies.
+/// The jobs that a binlog holds, in a queue, and their bodies.
 #[derive(Debug, Default)]
 pub struct Restored {
     /// The jobs.
@@ -153,15 +152,15 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// A view of both.
+    /// Borrows both.
     pub fn jobs(&self) -> Jobs<'_> {
         Jobs { queue: &self.queue, bodies: &self.bodies }
     }
 }
 
-/// Reads all segments, oldest first, into the queue and the index of segments. Fails where a file
-/// cannot be had at all, or there is not enough memory: both may be mended, and nothing has been
-/// changed. What the disk cannot read any more is damage.
+/// Reads all segments, oldest first, into `restored` and `segment_index`. Fails if a file cannot be
+/// opened or read, if memory is short, or if `progress` breaks. The operator can mend that, and
+/// nothing has been changed. What the disk itself cannot read (EIO) is damage.
 pub(super) fn replay(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
@@ -171,7 +170,7 @@ pub(super) fn replay(
     now: Time,
     progress: Progress<'_>,
 ) -> io::Result<Report> {
-    // What fitted while clients were served must fit now.
+    // Jobs that fitted while clients were served must fit now.
     let Restored { queue, bodies } = restored;
     bodies.budget_mut().limit_headroom(Some(HEADROOM_BYTES));
     bodies.begin_bulk(sys::populate);
@@ -219,8 +218,8 @@ pub(super) fn replay(
     Ok(report)
 }
 
-/// The number of the segment in which writing may have been cut short: the newest, or an older one
-/// if those behind it were only begun.
+/// Returns the number of the newest segment with records, the only one that may end in an
+/// unfinished record. Newer ones were only begun.
 fn last_written(
     disk: &mut dyn Disk,
     segments: &[(u32, u64)],
@@ -246,12 +245,12 @@ fn short_of_memory(what: fmt::Arguments<'_>) -> io::Error {
     io::Error::new(io::ErrorKind::OutOfMemory, text)
 }
 
-/// Adds to an error on which file it came.
+/// Adds to an error the name of the file.
 fn of_file(name: Name, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{name}: {error}"))
 }
 
-/// Says what ended a replay, and if it was memory, how much was needed.
+/// Describes the error that ended a replay, and if memory was short, how much was needed.
 fn explain(error: &io::Error, name: Name, queue: &Queue, all: u64) -> io::Error {
     if error.kind() != io::ErrorKind::OutOfMemory {
         return of_file(name, error);

@@ -1,11 +1,11 @@
-//! The way from damage to the next sound record of a segment of ours, and to the salt of one whose
-//! beginning is damaged.
+//! The search for the next sound record behind damage in a segment written here, and for the salt
+//! of one whose beginning is damaged.
 //!
-//! A job's body may be full of bytes that look like records or marks: each has to be tried, and no
-//! number of them may keep a start waiting, or have it give up what stands behind. So checksums of
-//! the file's beginnings are made once, from which that of any part follows in a few steps, and a
-//! search takes time linear in the file, whatever is in it. What looks like a mark inside a body is
-//! told from a real one by what follows: only from a real one do sound records go on to the end.
+//! The body of a job may be full of bytes that look like records or segment headers, and each has
+//! to be tried. No number of them may delay a start, or end the search early. So the CRCs of the
+//! file's prefixes are computed once, and the CRC of any part follows from two of them. A search
+//! takes time linear in the file, whatever is in it. A segment header within a body is told from a
+//! real one by what follows: sound records go on to the end only behind a real one.
 
 use std::io;
 
@@ -18,26 +18,27 @@ use super::{
 };
 use crate::proto::CRLF;
 
-/// A checksum is kept for each so many bytes, or for more in a very large file.
+/// The fewest bytes from one CRC to the next. In a very large file there are more.
 const STEP_MIN_BYTES: u64 = 4096;
 
-/// How many checksums are kept at most: a MiB of them.
+/// The most CRCs that are kept: 1 MiB of them.
 const SUMS_MAX: u64 = 256 * 1024;
 
-/// How many salts that marks tell are compared, if the beginning tells nothing.
+/// The most salts that are compared if the beginning of the segment tells nothing.
 const SALTS_MAX: usize = 64;
 
-/// In how many bits the salt of a damaged mark may differ from that of a later one: of two that
-/// have nothing to do with each other, about 32 differ.
+/// The most bits in which the salt of a damaged segment header may differ from that of a later one.
+/// Two unrelated salts differ in about 32.
 const SALT_FLIPS_MAX: u32 = 8;
 
-/// CRC-32 of the first bytes of a file: `sums[n]` is that of the first `n * step`.
+/// The CRC-32 of prefixes of a file: `sums[n]` is that of the first `n * step` bytes.
 pub(super) struct PrefixSums {
     step: u64,
     sums: Vec<u32>,
 }
 
-/// The CRC-32 of bytes whose own is `sum` with `length` more, whose own is `behind`.
+/// Returns the CRC-32 of two parts in a row: `sum` is that of the first, `behind` that of the
+/// second, which has `length` bytes.
 fn join(sum: u32, behind: u32, length: u64) -> u32 {
     let mut hasher = Hasher::new_with_initial(sum);
     hasher.combine(&Hasher::new_with_initial_len(behind, length));
@@ -45,8 +46,8 @@ fn join(sum: u32, behind: u32, length: u64) -> u32 {
 }
 
 impl PrefixSums {
-    /// Reads the first `size` bytes of the file. Fails if there is no memory for the sums, at most
-    /// a MiB.
+    /// Reads the first `size` bytes of the file. Fails if there is no memory for the CRCs, at most
+    /// 1 MiB.
     pub(super) fn new(window: &mut Window<'_>, size: u64) -> io::Result<Self> {
         let step = size.div_ceil(SUMS_MAX).next_multiple_of(STEP_MIN_BYTES).max(STEP_MIN_BYTES);
         let count = usize::try_from(size / step + 1).expect("at most SUMS_MAX");
@@ -65,7 +66,7 @@ impl PrefixSums {
         Ok(Self { step, sums })
     }
 
-    /// The CRC-32 of the first `end` bytes of the file.
+    /// Returns the CRC-32 of the first `end` bytes of the file.
     fn of_first(&self, window: &mut Window<'_>, end: u64) -> io::Result<u32> {
         let number = (end / self.step).min(self.sums.len() as u64 - 1);
         let sum = self.sums[usize::try_from(number).expect("there are as many")];
@@ -81,14 +82,14 @@ impl PrefixSums {
         Ok(hasher.finalize())
     }
 
-    /// The CRC-32 of `length` bytes from an offset on.
+    /// Returns the CRC-32 of `length` bytes from `offset` on.
     fn of_part(&self, window: &mut Window<'_>, offset: u64, length: u64) -> io::Result<u32> {
         let before = self.of_first(window, offset)?;
         let all = self.of_first(window, offset + length)?;
         Ok(all ^ join(before, 0, length))
     }
 
-    /// Where the next sound record begins, at an offset or behind it.
+    /// Returns where the next sound record begins, at `offset` or behind it.
     pub(super) fn next_record(
         &self,
         window: &mut Window<'_>,
@@ -117,7 +118,7 @@ impl PrefixSums {
         Ok(None)
     }
 
-    /// Whether a record of this frame, and of this salt, stands at an offset.
+    /// Whether a sound record with this frame and this salt stands at `at`.
     fn is_sound(
         &self,
         window: &mut Window<'_>,
@@ -132,7 +133,7 @@ impl PrefixSums {
         if frame.is_full() {
             window.peek(at + frame.length() - CRLF.len() as u64, &mut end)?;
         }
-        // Cheap things are looked at first.
+        // Cheap checks come first.
         if frame.judge(&end).is_err() {
             return Ok(false);
         }
@@ -150,20 +151,20 @@ impl PrefixSums {
 /// What the damaged beginning of a segment tells of its salt.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum FirstBytes {
-    /// It looks like a mark with this salt.
+    /// It looks like a segment header with this salt.
     SegmentHeader(u64),
-    /// The version can be read, and what follows does not look like a mark.
+    /// The version can be read, and what follows does not look like a segment header.
     Version,
     /// Not even the version can be read.
     Nothing,
 }
 
-/// The salt of a segment whose first mark, at `start`, is damaged: the one it tells, if that is
-/// right or nearly so, or else that of later marks. `None` if nothing in it is one of ours.
+/// Finds the salt of a segment whose first segment header, at `start`, is damaged: the salt in it,
+/// if that is right or nearly so, or else that of later headers. `None` if none is believed.
 ///
-/// A body may hold whole segments of some other salt, so a mark alone proves nothing. A salt is
-/// believed if it is nearly what the damaged mark tells; or if it stands where the records of the
-/// original's would have one, which bodies cannot reach; or if it explains most of the file.
+/// A body may have whole segments with another salt, so one segment header proves nothing. A salt
+/// is believed if it is close to that of the damaged header, if its header begins where a record
+/// does, outside all bodies, or if it fits most of the file.
 pub(super) fn find_salt(
     window: &mut Window<'_>,
     start: u64,
@@ -178,19 +179,19 @@ pub(super) fn find_salt(
             return Ok(Some(salt));
         }
     }
-    // By salt: how many bytes it explains.
+    // Each salt, and how many bytes of the file are sound records with it.
     let mut salts: Vec<(u64, u64)> = Vec::new();
-    let mut first_mark = None;
+    let mut first_header = None;
     let mut at = VERSION_BYTES as u64;
     while at + (SHORT_RECORD_BYTES as u64) <= window.size() {
         let Some(data) = window.first_data(at)? else { break };
-        // A mark begins with four zeros.
+        // A segment header begins with four zeros.
         at = at.max(data.saturating_sub(4));
         let Some(header) = SegmentHeader::at(window.at(at, SHORT_RECORD_BYTES)?, at) else {
             at += 1;
             continue;
         };
-        first_mark.get_or_insert(at);
+        first_header.get_or_insert(at);
         let is_believed = match beginning {
             FirstBytes::SegmentHeader(told) => (told ^ header.salt).count_ones() <= SALT_FLIPS_MAX,
             FirstBytes::Version => is_boundary(window, at)?,
@@ -208,20 +209,20 @@ pub(super) fn find_salt(
         }
         at = end.max(at + 1);
     }
-    let (FirstBytes::Nothing, Some(first)) = (beginning, first_mark) else { return Ok(None) };
+    let (FirstBytes::Nothing, Some(first)) = (beginning, first_header) else { return Ok(None) };
     let written = window.last_data(first)?.map_or(0, |last| last + 1 - first);
     let most = salts.into_iter().max_by_key(|&(_, explained)| explained);
     Ok(most.filter(|&(_, explained)| 2 * explained > written).map(|(salt, _)| salt))
 }
 
-/// The salt of a mark in which one bit of the salt is wrong.
-fn correct(header: &[u8], position: u64) -> Option<u64> {
+/// Returns the salt of a segment header that is sound after one bit of the salt is changed.
+fn correct(header: &[u8], offset: u64) -> Option<u64> {
     let mut bytes: [u8; SHORT_RECORD_BYTES] = header.get(..SHORT_RECORD_BYTES)?.try_into().ok()?;
     for bit in 0..64 {
         let flip =
             |bytes: &mut [u8; SHORT_RECORD_BYTES]| bytes[SALT_AT + bit / 8] ^= 1 << (bit % 8);
         flip(&mut bytes);
-        if let Some(header) = SegmentHeader::at(&bytes, position) {
+        if let Some(header) = SegmentHeader::at(&bytes, offset) {
             return Some(header.salt);
         }
         flip(&mut bytes);
@@ -229,8 +230,8 @@ fn correct(header: &[u8], position: u64) -> Option<u64> {
     None
 }
 
-/// Whether a record begins at an offset of a file without a sound beginning, by the lengths of
-/// those before it: if it lies within one, or if these cannot be known, it does not.
+/// Whether a record begins at `offset` of a file with a damaged beginning, by the lengths of those
+/// before it. False if it lies within one, or if the lengths cannot be known.
 fn is_boundary(window: &mut Window<'_>, offset: u64) -> io::Result<bool> {
     let mut at = VERSION_BYTES as u64;
     while at < offset {
@@ -242,7 +243,7 @@ fn is_boundary(window: &mut Window<'_>, offset: u64) -> io::Result<bool> {
     Ok(at == offset)
 }
 
-/// How far sound records of this salt follow one another from an offset on.
+/// Returns the end of the run of sound records with this salt that begins at `from`.
 fn follow(window: &mut Window<'_>, from: u64, salt: u64) -> io::Result<u64> {
     let mut at = from;
     loop {

@@ -1,11 +1,11 @@
-//! Which segment needs which job: what may be dropped, what must be written again.
+//! The index of segments: which job needs which segment, what may be removed or written again.
 //!
-//! A job's *full* record stands in one segment; a later *short* one, in the same or a newer
-//! segment, may have brought its facts up to date. Both are live, all else is garbage. Segments
-//! go oldest first, so only the full record's segment is kept per job: before that one goes, the
-//! job is written in full once more, which makes its short record garbage too.
+//! A job's *full* record stands in one segment. A later *short* one, in the same or a newer
+//! segment, may have changed its fields. Both are live; all other records are garbage. Segments are
+//! removed oldest first, so only the full record's segment is kept per job. Before it is removed,
+//! the job is written in full again, which makes its short record garbage too.
 //!
-//! Invariant: the places are in step with the queue's jobs, so a job and its place have the same
+//! Invariant: locations are in step with the queue's jobs, so a job and its location have the same
 //! index. `live` and `closed` are the sums that [`SegmentIndex::check`] finds.
 
 use std::{collections::VecDeque, ops::RangeInclusive};
@@ -17,7 +17,7 @@ use crate::{
     queue::Job,
 };
 
-/// Where a job stands in the log.
+/// Where the binlog has a job.
 #[derive(Debug)]
 pub(super) struct Location {
     /// The segment of its full record.
@@ -26,7 +26,7 @@ pub(super) struct Location {
     length: u32,
     /// Whether a short record has followed.
     is_updated: bool,
-    /// The job has changed, and there was no room to say so.
+    /// The job has changed, and its record was deferred because there was no space.
     is_deferred: bool,
     links: Links<Location>,
 }
@@ -40,7 +40,7 @@ impl Linked for Location {
     }
 }
 
-/// A file of the log.
+/// A segment of the binlog.
 #[derive(Debug)]
 pub(super) struct Segment {
     /// The `N` of its name.
@@ -49,14 +49,14 @@ pub(super) struct Segment {
     pub(super) used: u64,
     /// Bytes of the full records that jobs still need.
     pub(super) live: u64,
-    /// Something in it could not be read; when it goes, a person may want to look at it.
+    /// Something in it could not be read, so it is kept for the operator instead of being removed.
     pub(super) is_damaged: bool,
-    /// How long the log was when the last job left it: what replaced the job's records ends there.
+    /// How long the binlog was when a job last left it: what replaced the job's records ends there.
     pub(super) last_removal_at: u64,
     jobs: List<Location>,
 }
 
-/// Every job's place, and every segment, oldest first. The last segment is the current one.
+/// The location of every job, and every segment, oldest first. The last segment is the current one.
 #[derive(Debug, Default)]
 pub(super) struct SegmentIndex {
     locations: Arena<Location>,
@@ -65,21 +65,21 @@ pub(super) struct SegmentIndex {
     live: u64,
     /// Bytes used in all segments but the current one.
     closed: u64,
-    /// Bytes ever added, to segments that are gone as well.
+    /// Bytes ever appended, also to segments that have been removed.
     length: u64,
-    /// How many jobs have a record to come.
+    /// How many jobs have a deferred record.
     deferred: u64,
-    /// Where the search for the next of them goes on.
+    /// Where the search for the next deferred record goes on.
     cursor: usize,
 }
 
-/// How many places a search for a deferred record passes at most.
+/// The most locations that one search for a deferred record passes.
 const LOCATIONS_PER_SEARCH: usize = 64 * 1024;
 
 const SHORT_BYTES: u64 = SHORT_RECORD_BYTES as u64;
 
 impl SegmentIndex {
-    /// Makes sure of the memory for so many segments, and those that a start begins.
+    /// Ensures the memory for `count` segments, and for those that a start begins.
     pub(super) fn ensure_memory_for_segments(
         &mut self,
         budget: &mut MemoryBudget,
@@ -102,13 +102,13 @@ impl SegmentIndex {
         });
     }
 
-    /// Bytes have been added to the current segment.
+    /// Adds `bytes` to the current segment.
     pub(super) fn grow(&mut self, bytes: u64) {
         self.current_mut().used += bytes;
         self.length += bytes;
     }
 
-    /// Something in the current segment could not be read.
+    /// Notes that something in the current segment could not be read.
     pub(super) fn mark_damaged(&mut self) {
         self.current_mut().is_damaged = true;
     }
@@ -117,12 +117,12 @@ impl SegmentIndex {
         self.segments.back_mut().expect("a segment is open")
     }
 
-    /// Makes sure of the memory that [`SegmentIndex::insert`] takes.
+    /// Ensures the memory that [`SegmentIndex::insert`] takes.
     pub(super) fn ensure_memory(&mut self, budget: &mut MemoryBudget) -> Result<(), OutOfMemory> {
         self.locations.ensure_memory(Need::Storage, budget)
     }
 
-    /// The full record of a new job stands in the current segment.
+    /// Adds a new job, whose full record stands in the current segment.
     pub(super) fn insert(&mut self, job: Key<Job>, length: u32) {
         let links = Links::default();
         let location =
@@ -132,32 +132,32 @@ impl SegmentIndex {
         self.link(location);
     }
 
-    /// The job has changed, and has a record to come.
+    /// Notes that the job has a deferred record.
     pub(super) fn defer(&mut self, job: Key<Job>) {
         let is_deferred = &mut self.locations[job.paired()].is_deferred;
         self.deferred += u64::from(!std::mem::replace(is_deferred, true));
     }
 
-    /// The job's last record says what it is.
+    /// Notes that the job has no deferred record any more.
     fn end_deferral(&mut self, job: Key<Job>) {
         let is_deferred = &mut self.locations[job.paired()].is_deferred;
         self.deferred -= u64::from(std::mem::take(is_deferred));
     }
 
-    /// Whether any job has a record to come.
+    /// Whether any job has a deferred record.
     pub(super) fn has_deferred(&self) -> bool {
         self.deferred > 0
     }
 
-    /// A job that has a record to come. `None` if there is none, or none was found yet: then call
-    /// it again. It passes a bounded number of places.
+    /// Returns a job with a deferred record. `None` if there is none, or if none was among the
+    /// locations that it passed, a bounded number. In the second case the caller calls it again.
     pub(super) fn next_deferred(&mut self) -> Option<Key<Job>> {
         let locations = self.locations.slots();
         for _ in 0..locations.min(LOCATIONS_PER_SEARCH) {
             self.cursor = if self.cursor + 1 < locations { self.cursor + 1 } else { 0 };
             let key: Key<Location> = Key::from_index(self.cursor);
             if self.locations.get(key).is_some_and(|location| location.is_deferred) {
-                // It is named again until its record has come.
+                // The job is returned again until its record has been appended.
                 self.cursor = self.cursor.checked_sub(1).unwrap_or(locations - 1);
                 return Some(key.paired());
             }
@@ -165,14 +165,14 @@ impl SegmentIndex {
         None
     }
 
-    /// A job has been written in full once more, in the current segment.
+    /// Notes that the job has been written in full again, to the current segment.
     pub(super) fn relocate(&mut self, job: Key<Job>) {
         self.end_deferral(job);
         self.unlink(job.paired());
         self.link(job.paired());
     }
 
-    /// A short record of the job follows its full one.
+    /// Notes that a short record of the job has been appended.
     pub(super) fn update(&mut self, job: Key<Job>) {
         self.end_deferral(job);
         let is_updated = &mut self.locations[job.paired()].is_updated;
@@ -181,7 +181,7 @@ impl SegmentIndex {
         }
     }
 
-    /// The job is no more.
+    /// Removes a deleted job.
     pub(super) fn remove(&mut self, job: Key<Job>) {
         self.end_deferral(job);
         self.unlink(job.paired());
@@ -212,7 +212,7 @@ impl SegmentIndex {
         }
     }
 
-    /// How many jobs are in the log.
+    /// Returns how many jobs are in the binlog.
     pub(super) fn jobs(&self) -> u64 {
         self.locations.len() as u64
     }
@@ -222,7 +222,7 @@ impl SegmentIndex {
         self.live
     }
 
-    /// Bytes ever added: where the log ends, counted from its beginning.
+    /// Returns the bytes ever appended: where the binlog ends, counted from its beginning.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
@@ -232,34 +232,34 @@ impl SegmentIndex {
         self.closed
     }
 
-    /// The segment of a job's full record.
+    /// Returns the number of the segment with a job's full record.
     pub(super) fn segment_of(&self, job: Key<Job>) -> u32 {
         self.locations[job.paired()].segment
     }
 
-    /// The length of a job's full record, in bytes.
+    /// Returns the length of a job's full record, in bytes.
     pub(super) fn length_of(&self, job: Key<Job>) -> u32 {
         self.locations[job.paired()].length
     }
 
-    /// The current segment.
+    /// Returns the current segment.
     pub(super) fn current(&self) -> Option<&Segment> {
         self.segments.back()
     }
 
-    /// The oldest segment, which may be the current one.
+    /// Returns the oldest segment, which may be the current one.
     pub(super) fn oldest(&self) -> Option<&Segment> {
         self.segments.front()
     }
 
-    /// The oldest segment if it is not the current one, and the job that has been in it longest.
+    /// Returns the oldest segment unless it is current, and the job that has been in it longest.
     pub(super) fn oldest_closed(&self) -> Option<(&Segment, Option<Key<Job>>)> {
         let oldest = self.segments.front().filter(|_| self.segments.len() > 1)?;
         Some((oldest, oldest.jobs.front().map(Key::paired)))
     }
 
-    /// The job that has been longest in the first of these segments that has one. Linear in the
-    /// segments up to the last of these.
+    /// Returns the job that has been longest in the first segment of `numbers` that has a job.
+    /// O(segments up to the last of `numbers`).
     pub(super) fn first_job_in(&self, numbers: RangeInclusive<u32>) -> Option<Key<Job>> {
         if numbers.is_empty() {
             return None;
@@ -269,7 +269,7 @@ impl SegmentIndex {
         those.find_map(|segment| segment.jobs.front()).map(Key::paired)
     }
 
-    /// Forgets the oldest segment, which no job needs any more.
+    /// Removes the oldest segment from the index. Panics if a job still needs it.
     pub(super) fn drop_oldest(&mut self) {
         let oldest = self.segments.pop_front().expect("there is a closed segment");
         assert!(oldest.jobs.is_empty(), "a job still needs segment {}", oldest.number);
@@ -284,7 +284,7 @@ impl SegmentIndex {
         self.locations.has_releasable()
     }
 
-    /// Walks everything and panics where something does not hold. O(all): for tests.
+    /// Walks all locations and panics if an invariant does not hold. O(jobs): for tests.
     pub(super) fn check(&self) {
         let mut live = 0;
         let mut jobs = 0;

@@ -17,26 +17,26 @@ use super::{reader::VERSION_BYTES, record::SHORT_RECORD_BYTES};
 pub(super) const SEGMENT_ALIGN_BYTES: u64 = 4096;
 
 /// A segment header is repeated after this many bytes, so that damage to the start of a segment
-/// does not take the rest with it. It costs half a hundredth of the binlog.
+/// does not take the rest with it. It costs half a percent of the binlog.
 pub(super) const HEADER_INTERVAL_BYTES: u64 = 16 * 1024;
 
 /// What a segment begins with: the version and the first segment header.
 pub(super) const HEADER_BYTES: u64 = (VERSION_BYTES + SHORT_RECORD_BYTES) as u64;
 
-/// A short record, in bytes. A segment header has the same length.
+/// The length of a short record in bytes. A segment header has the same length.
 pub(super) const SHORT_BYTES: u64 = SHORT_RECORD_BYTES as u64;
 
-/// How many slots `bytes` bytes have if no segment header is due at their beginning.
+/// Returns how many slots `bytes` bytes have if no segment header is due at their beginning.
 pub(super) fn slots(bytes: u64) -> u64 {
     bytes.saturating_sub((bytes / HEADER_INTERVAL_BYTES + 1) * SHORT_BYTES) / SHORT_BYTES
 }
 
-/// How many slots a segment file of `size` bytes has.
+/// Returns how many slots a segment file of `size` bytes has.
 pub(super) fn file_slots(size: u64) -> u64 {
     slots(size.saturating_sub(HEADER_BYTES))
 }
 
-/// The size of a segment file for `records` bytes of records.
+/// Returns the size of a segment file for `records` bytes of records.
 pub(super) fn file_size(records: u64) -> u64 {
     let headers = (records / HEADER_INTERVAL_BYTES + 1) * SHORT_BYTES;
     (HEADER_BYTES + records + headers).next_multiple_of(SEGMENT_ALIGN_BYTES)
@@ -57,7 +57,7 @@ impl Layout {
         Self { size, next_header: HEADER_BYTES + HEADER_INTERVAL_BYTES }
     }
 
-    /// How many bytes are left behind the first `used`.
+    /// Returns how many bytes are left behind the first `used`.
     pub(super) fn free(self, used: u64) -> u64 {
         self.size.saturating_sub(used)
     }
@@ -91,13 +91,12 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// All slots.
+    /// Returns the number of all slots.
     pub(super) fn slots(self) -> u64 {
         slots(self.current) + self.preallocated_slots
     }
 
-    /// Whether a record of `length` bytes can be appended so that `short_records` short ones still
-    /// can.
+    /// Whether a record of `length` bytes can be appended and `short_records` short ones after it.
     pub(super) fn admits(self, length: u64, short_records: u64) -> bool {
         let length = length + SHORT_BYTES; // A segment header may precede it.
         if length <= self.current {
@@ -123,29 +122,29 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// How many slots must be there.
+    /// Returns how many slots are needed.
     pub(super) fn slots(self) -> u64 {
         self.jobs + self.oldest_live.div_ceil(SHORT_BYTES)
     }
 
-    /// How many more should be there ahead of need: for half as many jobs again, or for as many as
-    /// a segment takes.
+    /// Returns how many more slots are wanted in advance: for half as many jobs again, or as many
+    /// as a segment has if that is less.
     fn slots_ahead(self) -> u64 {
         8 + (self.jobs / 2).min(file_slots(self.segment_size))
     }
 
-    /// The size of a segment file for all deletes, or a usual segment if that is smaller.
+    /// Returns the size of a segment file for all deletes, or a usual segment's if that is smaller.
     pub(super) fn file_size_for_deletes(self) -> u64 {
         file_size((self.jobs + 1) * SHORT_BYTES).min(self.segment_size)
     }
 
-    /// Whether another file should be preallocated. One is always wanted.
+    /// Whether another file should be preallocated. There should always be one.
     pub(super) fn wants_file(self, space: Space) -> bool {
         space.next == 0 || space.slots() < self.slots() + self.slots_ahead()
     }
 
     /// Whether a preallocated file of `size` bytes should be removed: a large job or many small
-    /// ones wanted it, and have gone. Another segment's worth is kept, so that no file is created
+    /// ones needed it, and were deleted. One more segment's worth is kept, so that no file is made
     /// and removed in turns.
     pub(super) fn has_surplus(self, space: Space, size: u64) -> bool {
         let is_larger = size > self.segment_size;
@@ -175,7 +174,7 @@ mod tests {
             }
         }
 
-        /// Whether there was space for it.
+        /// Appends a record, and returns whether there was space for it.
         fn append(&mut self, length: u64) -> bool {
             if !self.layout.fits(self.used, length) {
                 if self.files.is_empty() {
@@ -189,7 +188,7 @@ mod tests {
         }
     }
 
-    /// The most short records that are admitted behind one of `length` bytes.
+    /// Returns the most short records that are admitted behind one of `length` bytes.
     fn most_short_records(space: Space, length: u64) -> Option<u64> {
         let most = (0..=space.slots()).rev().find(|&count| space.admits(length, count));
         most.filter(|&most| !space.admits(length, most + 1))
@@ -225,9 +224,9 @@ mod tests {
         assert!(cases > 20_000, "{cases}");
     }
 
-    /// More than a few slots refused would waste the disk: a put would fail though it fits.
+    /// Otherwise space would be wasted: a put would fail on a disk that could take it.
     #[test]
-    fn hardly_a_slot_is_wasted() {
+    fn at_most_one_slot_is_wasted() {
         for bytes in 0..40_000 {
             let appended = {
                 let layout = Layout { size: bytes, next_header: HEADER_INTERVAL_BYTES };
@@ -257,7 +256,7 @@ mod tests {
         assert!(!none.admits(u64::MAX / 2, 0));
     }
 
-    /// Files would be created and removed turn by turn, each of them a few system calls.
+    /// Otherwise files would be created and removed in each turn, with a few system calls each.
     #[test]
     fn no_file_is_both_wanted_and_surplus() {
         for jobs in (0..300).chain([1000, 10_000, 100_000]) {

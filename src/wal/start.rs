@@ -1,5 +1,4 @@
-//! A start after the log has been read: what may fail for want of something goes first, while
-//! nothing has been changed.
+//! A start after the binlog has been read: steps that can fail come first, before any change.
 
 use std::io;
 
@@ -13,8 +12,8 @@ use super::{
 use crate::{clock::Time, queue::Queue};
 
 impl Wal {
-    /// Opens the first segment of this run. What may fail for want of something goes first, while
-    /// nothing has been changed.
+    /// Opens the first segment of this run, and frees space that the last run reserved. If there is
+    /// no space for even one delete, no segment is opened, and the daemon tries again later.
     pub(super) fn open_first_segment(
         &mut self,
         number: u32,
@@ -26,7 +25,7 @@ impl Wal {
         let mut made = self.try_preallocate(self.demand().file_size_for_deletes());
         let mut has_freed_space = false;
         if made.as_ref().is_err_and(is_full) {
-            // What the last run had set aside is room as well.
+            // The space that the last run reserved may suffice.
             self.free_unused_space(files, report);
             has_freed_space = true;
             made = self.try_preallocate_first();
@@ -36,9 +35,9 @@ impl Wal {
             Err(error) => return Err(error),
             Ok(_) => {}
         }
-        let has_spare = !self.preallocated.is_empty();
+        let has_file = !self.preallocated.is_empty();
         let opened = self.sync_old_segments(report).and_then(|()| {
-            if has_spare { self.open_segment(number, queue).map(|()| true) } else { Ok(false) }
+            if has_file { self.open_segment(number, queue).map(|()| true) } else { Ok(false) }
         });
         match opened {
             Ok(true) => {}
@@ -46,7 +45,7 @@ impl Wal {
                 error!(
                     "the disk has no space for a single delete: changes are refused until it has"
                 );
-                // Serve what is there, and try again: somebody may make room.
+                // The jobs are served meanwhile. The operator may free space.
                 self.segment_index.open(number);
                 self.health = Health::Failed { retry_at: now + RETRY_DELAY };
             }
@@ -55,12 +54,12 @@ impl Wal {
                 return Err(error);
             }
         }
-        // From now on the ids of unfinished records are known without them.
+        // The new segment has the next id, so unfinished records are not needed for theirs.
         self.truncate_unfinished(report);
         if !has_freed_space {
             self.free_unused_space(files, report);
         }
-        // The room of all deletes at once: the first put must not wait for it.
+        // The space for all deletes is taken at once, so that the first put does not wait for it.
         while !self.space().admits(0, self.demand().slots()) {
             if !self.preallocate(file_size(SHORT_BYTES), now) {
                 break;
@@ -69,7 +68,7 @@ impl Wal {
         Ok(())
     }
 
-    /// Makes sure of what the last run wrote.
+    /// Syncs what the last run wrote, unless the policy is never to sync.
     fn sync_old_segments(&mut self, report: &Report) -> io::Result<()> {
         if self.sync != SyncPolicy::Never {
             for segment in &report.segments {
@@ -83,17 +82,18 @@ impl Wal {
         Ok(())
     }
 
-    /// Takes off what the last run did not write to its end: behind other records it would count
-    /// as damage, and does at the next start if this fails.
+    /// Truncates the unfinished record of the last run. In a segment that is not the newest it
+    /// would count as damage, and does so at the next start if this fails.
     fn truncate_unfinished(&mut self, report: &Report) {
         for segment in &report.segments {
             if segment.torn.is_none() || segment.is_damaged() {
                 continue;
             }
             let name = Name::Segment(segment.number);
-            let cut = self.disk.truncate(name, segment.used);
+            let truncated = self.disk.truncate(name, segment.used);
             let is_synced = self.sync != SyncPolicy::Never;
-            let result = cut.and_then(|()| if is_synced { self.disk.sync(name) } else { Ok(()) });
+            let result =
+                truncated.and_then(|()| if is_synced { self.disk.sync(name) } else { Ok(()) });
             if let Err(error) = result {
                 warn!("cannot truncate an unfinished record, which will count as damage: {error}");
             }
@@ -101,16 +101,16 @@ impl Wal {
         }
     }
 
-    /// Removes what a start that fails has made, but for a segment without records: that may be
-    /// what tells the next id.
+    /// Removes the preallocated files of a start that fails. A segment without records stays,
+    /// because it may be the only one that has the next id.
     fn remove_created(&mut self) {
         while let Some(file) = self.take_preallocated(0) {
             let _ = self.disk.remove(Name::Preallocated(file.number));
         }
     }
 
-    /// Gives back what the last run had set aside: its spares, and the zeros behind its records. If
-    /// that fails they stay, and take room until the next start.
+    /// Removes the preallocated files of the last run, and truncates the zeros behind its records.
+    /// What cannot be freed takes space until the next start.
     fn free_unused_space(&mut self, files: &[(Name, u64)], report: &Report) {
         for &(name, _) in files {
             if let Name::Preallocated(_) = name {

@@ -1,11 +1,11 @@
-//! What is written is synced, as soon as the user has asked for.
+//! Syncs what is written, when the [`SyncPolicy`] says so.
 
 use std::{io, mem, time::Duration};
 
 use super::{Name, SyncPolicy, Wal, no_segment};
 use crate::clock::Time;
 
-/// How often to look whether a sync that is under way has ended.
+/// How often the daemon looks whether a sync that is under way has ended.
 const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// How much of what has been written to the current segment outlasts a power cut.
@@ -15,14 +15,13 @@ pub(super) enum SyncState {
     Clean,
     /// The oldest write that no sync covers was made at `since`.
     Dirty { since: Time },
-    /// A sync is under way, which covers the first `covers` bytes of the binlog; its result is
-    /// looked at at `poll_at`. If more has been written meanwhile, the first of it was written at
-    /// `dirty_since`.
+    /// A sync of the first `covers` bytes of the binlog is under way, and its result is looked for
+    /// at `poll_at`. The first write after it began was made at `dirty_since`, if there was one.
     InFlight { covers: u64, poll_at: Time, dirty_since: Option<Time> },
 }
 
 impl SyncState {
-    /// Something has been written.
+    /// Notes a write at `now`.
     fn mark_dirty(&mut self, now: Time) {
         match self {
             Self::Clean => *self = Self::Dirty { since: now },
@@ -33,7 +32,7 @@ impl SyncState {
         }
     }
 
-    /// What was written does not count any more, unless a sync of it is under way.
+    /// Notes that what was written needs no sync any more. A sync that is under way goes on.
     pub(super) fn forget_writes(&mut self) {
         match self {
             Self::Clean => {}
@@ -42,7 +41,7 @@ impl SyncState {
         }
     }
 
-    /// The sync that was under way has ended.
+    /// Notes that the sync that was under way has ended.
     fn end_flight(&mut self) {
         if let Self::InFlight { dirty_since, .. } = *self {
             *self = dirty_since.map_or(Self::Clean, |since| Self::Dirty { since });
@@ -51,7 +50,7 @@ impl SyncState {
 }
 
 impl Wal {
-    /// The daemon ends: syncs what has been written, unless that is never done.
+    /// Syncs what has been written, unless the policy is never to sync: for the daemon's end.
     pub fn end(&mut self) -> io::Result<()> {
         self.end_sync()?;
         match (self.current, mem::replace(&mut self.sync_state, SyncState::Clean)) {
@@ -62,7 +61,7 @@ impl Wal {
         }
     }
 
-    /// When a sync is to begin, or the result of one is to be looked at.
+    /// Returns when a sync is to begin, or when to look for the result of one.
     pub(super) fn next_sync(&self) -> Option<Time> {
         match (self.sync_state, self.sync) {
             (SyncState::InFlight { poll_at, .. }, _) => Some(poll_at),
@@ -81,7 +80,7 @@ impl Wal {
         Ok(())
     }
 
-    /// Takes note of the result of the sync that is under way, if there is one by now.
+    /// Notes the result of the sync that is under way, if it has ended.
     fn poll_sync(&mut self, now: Time) -> io::Result<()> {
         let SyncState::InFlight { covers, poll_at, .. } = &mut self.sync_state else {
             return Ok(());
@@ -97,7 +96,7 @@ impl Wal {
         Ok(())
     }
 
-    /// Writes what is pending, and syncs it or begins to, if it is time.
+    /// Writes the pending records, and syncs them or begins to, if it is time.
     pub(super) fn write_and_sync(&mut self, now: Time) -> io::Result<()> {
         if let Some(error) = self.failure.take() {
             return Err(error);

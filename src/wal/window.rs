@@ -1,14 +1,14 @@
-//! A piece of a segment in memory that moves over the file, so that reading a file takes the same
-//! memory however large it is.
+//! A view of a file through a buffer of fixed size, so that a file of any size takes the same
+//! memory.
 
 use std::{io, mem, ops::ControlFlow};
 
 use super::disk::{Disk, Name};
 
-/// What a disk could not read any more is read as zeros, a page of so many bytes at a time.
+/// The size of a page in bytes. A page that the disk cannot read is read as zeros.
 const PAGE_BYTES: u64 = 4096;
 
-/// A view of one file, which is not written meanwhile, or only behind what is looked at.
+/// A view of one file, which must not change meanwhile, except behind what is looked at.
 pub(super) struct Window<'a> {
     disk: &'a mut dyn Disk,
     name: Name,
@@ -17,22 +17,21 @@ pub(super) struct Window<'a> {
     /// The offset of the first byte in memory.
     start: u64,
     buffer: &'a mut [u8],
-    /// So many bytes of the buffer are the file's.
+    /// How many bytes of the buffer are the file's.
     length: usize,
-    /// What the disk could not read: the first offset, how many bytes in all, and the first error.
+    /// What the disk could not read: the first offset, the number of bytes, and the first error.
     unreadable: Option<(u64, u64, String)>,
-    /// What was found of the last byte that is not zero, looking from this offset on.
+    /// The last result of [`Window::last_data`], with the offset from which it was looked for.
     last: Option<(u64, Option<u64>)>,
-    /// Is told the offset up to which the file has been read, and may end that.
+    /// Called with the offset up to which the file has been read. If it breaks, the reading ends.
     on_progress: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
 }
 
 impl<'a> Window<'a> {
-    /// How many bytes can be looked at in one piece.
+    /// The most bytes that can be looked at in one piece.
     pub(super) const BYTES: usize = 256 * 1024;
 
-    /// The memory for a window, which one file after the other can be looked at through. Fails if
-    /// there is none.
+    /// Allocates the buffer for windows, one after the other. Fails if there is no memory.
     pub(super) fn buffer() -> io::Result<Vec<u8>> {
         let mut buffer = Vec::new();
         buffer.try_reserve_exact(Self::BYTES).map_err(|_| io::ErrorKind::OutOfMemory)?;
@@ -40,7 +39,7 @@ impl<'a> Window<'a> {
         Ok(buffer)
     }
 
-    /// Opens a view of a file of so many bytes, in a [`Window::buffer`].
+    /// Opens a view of a file of `size` bytes, in a [`Window::buffer`].
     pub(super) fn new(
         disk: &'a mut dyn Disk,
         name: Name,
@@ -59,7 +58,7 @@ impl<'a> Window<'a> {
             last: None,
             on_progress,
         };
-        // A file that cannot be opened ends the start even if nothing of it would be read.
+        // A file that cannot be opened must end the start even if nothing of it would be read.
         window.load(0)?;
         Ok(window)
     }
@@ -69,14 +68,13 @@ impl<'a> Window<'a> {
         self.size
     }
 
-    /// What could not be read and was taken for zeros: the first offset, the number of bytes, and
-    /// the error.
+    /// Takes what was read as zeros: the first offset, the number of bytes, and the first error.
     pub(super) fn unreadable(&mut self) -> Option<(u64, u64, String)> {
         self.unreadable.take()
     }
 
-    /// The bytes from an offset on: at least `wanted`, which is at most [`Window::BYTES`], or all
-    /// up to the end of the file.
+    /// Returns the bytes from `offset` on: at least `wanted`, which is at most [`Window::BYTES`],
+    /// or all up to the end of the file.
     pub(super) fn at(&mut self, offset: u64, wanted: usize) -> io::Result<&[u8]> {
         debug_assert!(wanted <= Self::BYTES);
         let end = self.start + self.length as u64;
@@ -89,7 +87,7 @@ impl<'a> Window<'a> {
         Ok(self.buffer[..self.length].get(from..).unwrap_or_default())
     }
 
-    /// Moves the window so that it begins at an offset.
+    /// Moves the window so that it begins at `offset`.
     fn load(&mut self, offset: u64) -> io::Result<()> {
         let end = self.start + self.length as u64;
         let mut kept = 0;
@@ -109,7 +107,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Reads as many bytes as there are up to the end of the file.
+    /// Reads from `offset` on, until the buffer is full or the file ends.
     fn fill(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut count = 0;
         while count < buffer.len() && offset + (count as u64) < self.size {
@@ -118,7 +116,7 @@ impl<'a> Window<'a> {
             let end = count + usize::try_from(left).expect("at most the buffer");
             match self.disk.read(self.name, at, &mut buffer[count..end]) {
                 Ok(0) => {
-                    // It is shorter than it was when it was listed.
+                    // The file is shorter than when it was listed.
                     self.size = at;
                     break;
                 }
@@ -133,7 +131,7 @@ impl<'a> Window<'a> {
         Ok(count)
     }
 
-    /// Reads to the end of the page at an offset if the disk can, and takes it for zeros if not.
+    /// Reads to the end of the page at `at`, or takes that for zeros if the disk cannot read it.
     fn skip_unreadable(&mut self, at: u64, buffer: &mut [u8], error: &io::Error) -> usize {
         let page = PAGE_BYTES - at % PAGE_BYTES;
         let length = buffer.len().min(usize::try_from(page).expect("a page"));
@@ -147,7 +145,7 @@ impl<'a> Window<'a> {
         length
     }
 
-    /// Reads bytes at an offset without moving the window; they must be within the file.
+    /// Reads bytes at `offset` without moving the window. They must be within the file.
     pub(super) fn peek(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let from = offset.checked_sub(self.start).and_then(|from| usize::try_from(from).ok());
         let here = from.and_then(|from| self.buffer[..self.length].get(from..from + buffer.len()));
@@ -156,12 +154,12 @@ impl<'a> Window<'a> {
             return Ok(());
         }
         let count = self.fill(offset, buffer)?;
-        // Only a file that is being shortened lacks them; zeros are no record.
+        // Bytes are missing only if the file is being truncated. Zeros are no record.
         buffer[count..].fill(0);
         Ok(())
     }
 
-    /// Goes through `length` bytes from an offset on, piece by piece.
+    /// Calls `act` with `length` bytes from `offset` on, piece by piece.
     pub(super) fn for_each_part(
         &mut self,
         offset: u64,
@@ -181,8 +179,8 @@ impl<'a> Window<'a> {
         Ok(())
     }
 
-    /// The first byte from an offset on that is not zero. Holes are not read, if the file system
-    /// tells where they are.
+    /// Returns the offset of the first byte from `offset` on that is not zero. Does not read holes,
+    /// if the file system tells where they are.
     pub(super) fn first_data(&mut self, offset: u64) -> io::Result<Option<u64>> {
         let mut at = offset;
         while at < self.size {
@@ -199,8 +197,8 @@ impl<'a> Window<'a> {
         Ok(None)
     }
 
-    /// The last byte from an offset on that is not zero.
-    /// The file is read for this only once: many may ask, each at another offset.
+    /// Returns the offset of the last byte from `offset` on that is not zero. Reads the file for
+    /// this only once, because callers ask again at later offsets.
     pub(super) fn last_data(&mut self, offset: u64) -> io::Result<Option<u64>> {
         if let Some((from, last)) = self.last.filter(|&(from, _)| from <= offset) {
             debug_assert!(from <= offset);
@@ -219,7 +217,7 @@ impl<'a> Window<'a> {
     }
 }
 
-/// Where the first byte is that is not zero, at the speed of a comparison of memory.
+/// Returns the index of the first byte that is not zero, at the speed of a memory comparison.
 fn first_nonzero(bytes: &[u8]) -> Option<usize> {
     const ZEROS: &[u8] = &[0; 4096];
     let mut parts = bytes.chunks(ZEROS.len()).enumerate();

@@ -29,7 +29,7 @@ fn encoded(full: Option<(&str, &[u8])>) -> Vec<u8> {
     out
 }
 
-/// The layout that the original has in its memory, and so in its files.
+/// The original writes its structures to files as they are in its memory.
 #[test]
 fn every_field_stands_where_the_original_has_it() {
     let bytes = encoded(Some(("ab", b"hello\r\n")));
@@ -51,7 +51,7 @@ fn every_field_stands_where_the_original_has_it() {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn a_record_is_read_as_it_was_written() {
     for full in [None, Some(("t", &b"1234 \r\n"[..]))] {
         let bytes = encoded(full);
         let record = Record { fields: fields(Kind::Delayed), full, length: bytes.len() - 9 };
@@ -63,7 +63,7 @@ fn what_is_written_is_read_back() {
     assert_eq!(encoded(None).len(), 9 + SHORT_RECORD_BYTES);
 }
 
-/// A flipped bit in a name, a fact or a body would otherwise be somebody's job.
+/// A flipped bit in a name, a field or a body would otherwise change a job.
 #[test]
 fn no_flipped_bit_goes_unnoticed() {
     let bytes = encoded(Some(("tube", b"12345\r\n")));
@@ -75,9 +75,9 @@ fn no_flipped_bit_goes_unnoticed() {
     }
 }
 
-/// Old records, or bodies that look like records, must not come to life somewhere else.
+/// Old records, or bodies that look like records, must not be read as records elsewhere.
 #[test]
-fn a_record_counts_only_in_its_place_and_segment() {
+fn a_record_is_valid_only_at_its_offset_in_its_segment() {
     let bytes = encoded(None);
     assert_eq!(decode(&bytes[9..], 9, Format::Salted(SALT + 1)), Err(Damage::Checksum));
     assert_eq!(decode(&bytes[9..], 8, Format::Salted(SALT)), Err(Damage::Checksum));
@@ -94,9 +94,9 @@ fn zeros_and_the_end_of_the_file_are_the_end() {
 
 #[test]
 fn damage_is_named() {
-    let cut = |length: usize| encoded(Some(("tube", b"12345\r\n")))[9..9 + length].to_vec();
+    let truncated = |length: usize| encoded(Some(("tube", b"12345\r\n")))[9..9 + length].to_vec();
     for length in [3, 5, 40, 87, 94] {
-        assert_eq!(decode(&cut(length), 0, Format::Plain), Err(Damage::Torn), "{length}");
+        assert_eq!(decode(&truncated(length), 0, Format::Plain), Err(Damage::Torn), "{length}");
     }
     let changed = |at: usize, byte| {
         let mut bytes = encoded(Some(("tube", b"12345\r\n")))[9..].to_vec();
@@ -127,10 +127,10 @@ fn version_5_counts_in_microseconds() {
     assert_eq!((record.fields.kind, record.length), (Kind::Buried, bytes.len()));
 }
 
-/// A producer that names its tube so would otherwise have one of the original's files taken for
-/// one of ours, of which nothing could be read.
+/// A producer could otherwise name a tube so that a segment of the original looks like one of this
+/// daemon, and none of its records could be read.
 #[test]
-fn a_name_that_looks_like_a_mark_is_none() {
+fn a_tube_name_is_not_taken_for_a_segment_header() {
     let mut header = Vec::new();
     SegmentHeader { salt: SALT, next_id: 7 }.encode(0, &mut header);
     assert_eq!(SegmentHeader::likely_salt(&header), Some(SALT));
@@ -150,16 +150,16 @@ fn a_name_that_looks_like_a_mark_is_none() {
 }
 
 proptest! {
-    /// Bytes from the disk never reach a panic.
+    /// No bytes from the disk cause a panic.
     #[test]
-    fn any_bytes_are_read_or_refused(
+    fn any_bytes_decode_without_a_panic(
         bytes in prop::collection::vec(any::<u8>(), 0..300),
         offset in 0..310usize,
         small in any::<bool>(),
     ) {
         let mut bytes = bytes;
         if small && bytes.len() > 4 {
-            // A likely name length gets further.
+            // A small name length is legal, so more of the record is decoded.
             bytes[0] %= 8;
             bytes[1..4].fill(0);
         }
