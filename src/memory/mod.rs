@@ -1,6 +1,7 @@
 //! Memory: jobs' bodies in blocks of their size ([`Bodies`]), and the budget that probes memory
 //! before it is needed ([`MemoryBudget`]).
 
+mod block;
 mod bodies;
 mod budget;
 

@@ -28,6 +28,7 @@ mod recovery;
 mod replay;
 mod search;
 mod segments;
+mod sink;
 mod space;
 mod start;
 mod sync;

@@ -4,19 +4,17 @@ use std::io;
 
 use super::{
     record::{
-        Damage, Format, Frame, HEAD_MAX_BYTES, JobFields, Kind, SHORT_RECORD_BYTES, SegmentHeader,
-        VERSION, VERSION_5,
+        Damage, Format, Frame, HEAD_MAX_BYTES, Kind, SHORT_RECORD_BYTES, SegmentHeader, VERSION,
+        VERSION_5,
     },
     replay::{Fault, Problem, SegmentReport},
     search::{FirstBytes, PrefixSums, find_salt},
-    segments::SegmentIndex,
+    sink::{Sink, dated, ensure_memory, no_memory, store_body},
     window::Window,
 };
 use crate::{
-    clock::{Calendar, Time},
-    memory::{Bodies, Body, MemoryBudget, OutOfMemory},
     proto::{CRLF, NAME_LIMIT},
-    queue::{Dated, Queue, Record, State},
+    queue::Queue,
 };
 
 /// The length of the version at the start of a segment, in bytes.
@@ -39,15 +37,6 @@ const TORN_ID_REACH: u64 = 1 << 16;
 /// An unfinished record at the end of the newest segment has at most the length that it announces,
 /// or this many bytes if its length cannot be read. More is damage.
 const TORN_TAIL_MAX_BYTES: u64 = 1 << 20;
-
-/// What records are applied to.
-pub(super) struct Sink<'a> {
-    pub(super) queue: &'a mut Queue,
-    pub(super) bodies: &'a mut Bodies,
-    pub(super) segment_index: &'a mut SegmentIndex,
-    pub(super) calendar: Calendar,
-    pub(super) now: Time,
-}
 
 /// A reader of one segment.
 pub(super) struct Reader<'a> {
@@ -408,89 +397,6 @@ pub(super) fn checked_end(
     Ok(is_right.then_some(end))
 }
 
-/// Ensures the memory for one more job in this tube, without that of its body.
-pub(super) fn ensure_memory(
-    queue: &mut Queue,
-    segment_index: &mut SegmentIndex,
-    bodies: &mut Bodies,
-    id: u64,
-    tube: &str,
-) -> Result<(), OutOfMemory> {
-    let mut ensure_memory = |budget: &mut MemoryBudget| {
-        queue.ensure_memory_to_restore(id, tube, budget)?;
-        segment_index.ensure_memory(budget)
-    };
-    let made = ensure_memory(bodies.budget_mut());
-    if made.is_ok() || !bodies.release_all() {
-        return made;
-    }
-    // The released blocks had bodies that later records deleted. Their memory may suffice.
-    bodies.budget_mut().forget_refusals();
-    ensure_memory(bodies.budget_mut())
-}
-
-fn no_memory(_: OutOfMemory) -> io::Error {
-    io::ErrorKind::OutOfMemory.into()
-}
-
-/// Stores the body of the record at `at`: from the window if it fits there, or else piece by piece.
-/// Fails if there is no memory for it.
-fn store_body(
-    window: &mut Window<'_>,
-    bodies: &mut Bodies,
-    at: u64,
-    frame: &Frame,
-) -> io::Result<Body> {
-    let length = frame.head_length + frame.body_length;
-    if length <= Window::BYTES {
-        let bytes = window.at(at, length)?;
-        return bodies.store(&bytes[frame.head_length..length]).map_err(no_memory);
-    }
-    let mut body = bodies.begin(frame.body_length, frame.body_length).map_err(no_memory)?;
-    let result = window.for_each_part(at + frame.head_length as u64, frame.body_length, |part| {
-        bodies.append(&mut body, part, frame.body_length).map_err(no_memory)
-    });
-    match result {
-        Ok(()) => Ok(body),
-        Err(error) => {
-            bodies.remove(body);
-            Err(error)
-        }
-    }
-}
-
-impl Sink<'_> {
-    /// Converts the fields of a record to those of a job in the queue.
-    pub(super) fn known(&self, fields: &JobFields) -> Record {
-        let deadline_at = self.calendar.instant(fields.deadline_at);
-        let state = match fields.kind {
-            Kind::Buried => State::Buried,
-            Kind::Delayed if deadline_at > self.now => State::Delayed,
-            Kind::Delayed | Kind::Ready | Kind::Reserved | Kind::Deleted => State::Ready,
-        };
-        Record {
-            id: fields.id,
-            pri: fields.pri,
-            delay: seconds(fields.delay),
-            ttr: seconds(fields.ttr).max(1),
-            created_at: self.calendar.instant(fields.created_at),
-            deadline_at,
-            reserves: fields.reserves,
-            timeouts: fields.timeouts,
-            releases: fields.releases,
-            buries: fields.buries,
-            kicks: fields.kicks,
-            state,
-        }
-    }
-}
-
-/// Returns which instants of the job are dates that its binlog has.
-pub(super) fn dated(fields: &JobFields) -> Dated {
-    let is_deadline = matches!(fields.kind, Kind::Delayed | Kind::Buried);
-    Dated { is_created: true, is_deadline }
-}
-
 /// Finds out how a segment is to be read, or why it cannot be.
 pub(super) fn format(window: &mut Window<'_>, version: u32) -> io::Result<Result<Format, Fault>> {
     let start = VERSION_BYTES as u64;
@@ -525,10 +431,4 @@ pub(super) fn format(window: &mut Window<'_>, version: u32) -> io::Result<Result
         Some(format) => Ok(format),
         None => Err(Fault::Version(version)),
     })
-}
-
-/// Converts nanoseconds to whole seconds, at least 0 and at most `u32::MAX`.
-pub(super) fn seconds(nanoseconds: i64) -> u32 {
-    let seconds = nanoseconds.max(0) / 1_000_000_000;
-    u32::try_from(seconds).unwrap_or(u32::MAX)
 }

@@ -18,9 +18,10 @@ use std::{fmt, io, ops::ControlFlow};
 use super::{
     Jobs,
     disk::{Disk, Name},
-    reader::{Reader, Sink},
+    reader::Reader,
     record::{Damage, Format},
     segments::SegmentIndex,
+    sink::Sink,
     space::HEADER_BYTES,
     window::Window,
 };

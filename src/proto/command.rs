@@ -1,0 +1,163 @@
+//! The commands of the protocol, and those of them that `stats` counts.
+
+/// A well-formed command, with the names of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields carry the protocol's own names")]
+pub enum Command<'a> {
+    /// The header of a `put`; the body follows.
+    Put(PutHeader),
+    Use(&'a str),
+    /// `reserve` and, with the seconds to wait, `reserve-with-timeout`.
+    Reserve {
+        timeout: Option<u32>,
+    },
+    ReserveJob {
+        id: u64,
+    },
+    Delete {
+        id: u64,
+    },
+    Release {
+        id: u64,
+        pri: u32,
+        delay: u32,
+    },
+    Bury {
+        id: u64,
+        pri: u32,
+    },
+    Touch {
+        id: u64,
+    },
+    Watch(&'a str),
+    Ignore(&'a str),
+    Peek {
+        id: u64,
+    },
+    PeekReady,
+    PeekDelayed,
+    PeekBuried,
+    Kick {
+        bound: u32,
+    },
+    KickJob {
+        id: u64,
+    },
+    Stats,
+    StatsJob {
+        id: u64,
+    },
+    StatsTube(&'a str),
+    ListTubes,
+    ListTubeUsed,
+    ListTubesWatched,
+    PauseTube {
+        name: &'a str,
+        delay: u32,
+    },
+    Quit,
+}
+
+/// The fields of a `put` line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PutHeader {
+    /// Smaller is more urgent.
+    pub pri: u32,
+    /// Seconds until the job is ready.
+    pub delay: u32,
+    /// Seconds that a worker may hold it.
+    pub ttr: u32,
+    /// Bytes of the body, without its CR LF; at most the limit given to [`parse`].
+    pub size: u32,
+}
+
+/// The commands that `stats` counts, in the order of its `cmd-` lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the protocol's own names")]
+pub enum Verb {
+    Put,
+    Peek,
+    PeekReady,
+    PeekDelayed,
+    PeekBuried,
+    Reserve,
+    ReserveWithTimeout,
+    Delete,
+    Release,
+    Use,
+    Watch,
+    Ignore,
+    Bury,
+    Kick,
+    Touch,
+    Stats,
+    StatsJob,
+    StatsTube,
+    ListTubes,
+    ListTubeUsed,
+    ListTubesWatched,
+    PauseTube,
+}
+
+impl Verb {
+    /// How many verbs there are.
+    pub const COUNT: usize = Self::PauseTube as usize + 1;
+
+    /// The names as `stats` shows them, in order.
+    pub const NAMES: [&'static str; Self::COUNT] = [
+        "put",
+        "peek",
+        "peek-ready",
+        "peek-delayed",
+        "peek-buried",
+        "reserve",
+        "reserve-with-timeout",
+        "delete",
+        "release",
+        "use",
+        "watch",
+        "ignore",
+        "bury",
+        "kick",
+        "touch",
+        "stats",
+        "stats-job",
+        "stats-tube",
+        "list-tubes",
+        "list-tube-used",
+        "list-tubes-watched",
+        "pause-tube",
+    ];
+}
+
+impl Command<'_> {
+    /// The verb that `stats` counts: none for `reserve-job`, `kick-job` and `quit`, as in the
+    /// original.
+    pub fn verb(&self) -> Option<Verb> {
+        Some(match self {
+            Self::Put(_) => Verb::Put,
+            Self::Use(_) => Verb::Use,
+            Self::Reserve { timeout: None } => Verb::Reserve,
+            Self::Reserve { timeout: Some(_) } => Verb::ReserveWithTimeout,
+            Self::Delete { .. } => Verb::Delete,
+            Self::Release { .. } => Verb::Release,
+            Self::Bury { .. } => Verb::Bury,
+            Self::Touch { .. } => Verb::Touch,
+            Self::Watch(_) => Verb::Watch,
+            Self::Ignore(_) => Verb::Ignore,
+            Self::Peek { .. } => Verb::Peek,
+            Self::PeekReady => Verb::PeekReady,
+            Self::PeekDelayed => Verb::PeekDelayed,
+            Self::PeekBuried => Verb::PeekBuried,
+            Self::Kick { .. } => Verb::Kick,
+            Self::Stats => Verb::Stats,
+            Self::StatsJob { .. } => Verb::StatsJob,
+            Self::StatsTube(_) => Verb::StatsTube,
+            Self::ListTubes => Verb::ListTubes,
+            Self::ListTubeUsed => Verb::ListTubeUsed,
+            Self::ListTubesWatched => Verb::ListTubesWatched,
+            Self::PauseTube { .. } => Verb::PauseTube,
+            Self::ReserveJob { .. } | Self::KickJob { .. } | Self::Quit => return None,
+        })
+    }
+}
