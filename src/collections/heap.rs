@@ -114,7 +114,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
             assert!(position == 0 || self.entries[(position - 1) / 2].key <= entry.key);
             assert_eq!(position_of(entry.item) as usize, position);
         }
-        assert!(self.entries.capacity() >= self.min_capacity, "room is kept");
+        assert!(self.entries.capacity() >= self.min_capacity, "capacity is kept");
     }
 
     /// Shortens an array of which three quarters are unused, by at most [`SHRINK_STEP_ITEMS`]. So a

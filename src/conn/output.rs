@@ -138,7 +138,7 @@ impl Output {
             self.push(Piece::default(), budget);
         }
         let Piece::Copied(buffer, _) = self.rest.back_mut().unwrap_or(&mut self.first) else {
-            unreachable!("it has room");
+            unreachable!("the last piece takes copies");
         };
         let capacity = buffer.capacity();
         if capacity == 0 {

@@ -336,7 +336,7 @@ impl Bodies {
     }
 
     /// Removes a handle. Returns whether it was the last one.
-    #[expect(clippy::needless_pass_by_value, reason = "nobody may read it after this")]
+    #[expect(clippy::needless_pass_by_value, reason = "the handle must not be used after this")]
     fn drop_handle(&mut self, body: Body) -> bool {
         self.handles -= 1;
         let block = &mut self.blocks[body.block as usize];

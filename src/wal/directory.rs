@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn files_are_written_renamed_truncated_and_removed() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("nobody else has it");
+        let mut disk = Directory::lock(root.path()).expect("the lock is free");
         let (one, two) = (Name::Preallocated(1), Name::Segment(2));
         disk.create(one).expect("created");
         disk.write(one, 3, b"defg").expect("written");
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn reserved_space_is_zeros_and_what_was_written_stays() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("nobody else has it");
+        let mut disk = Directory::lock(root.path()).expect("the lock is free");
         let name = Name::Preallocated(1);
         disk.create(name).expect("created");
         disk.write(name, 0, b"abc").expect("written");
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn a_rename_does_not_overwrite_a_damaged_segment() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("nobody else has it");
+        let mut disk = Directory::lock(root.path()).expect("the lock is free");
         for name in [Name::Segment(1), Name::Damaged(1)] {
             disk.create(name).expect("created");
         }
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn a_sync_without_a_thread_is_done_when_it_is_begun() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("nobody else has it");
+        let mut disk = Directory::lock(root.path()).expect("the lock is free");
         disk.prepare(false).expect("there are enough");
         let name = Name::Segment(1);
         disk.create(name).expect("created");
@@ -399,7 +399,7 @@ mod tests {
     #[test]
     fn the_number_of_descriptors_stays_the_same() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("nobody else has it");
+        let mut disk = Directory::lock(root.path()).expect("the lock is free");
         disk.prepare(true).expect("there are enough");
         let count = |disk: &Directory| disk.open.len() + disk.reserved.len();
         assert_eq!(count(&disk), OPEN_FILES_MAX);

@@ -149,7 +149,7 @@ fn a_start_does_not_touch_a_socket_that_another_is_setting_up() {
     let lock = folder.path().join(".socket.beanstalkd-start");
     let file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&lock);
     let file = file.expect("a file");
-    sys::lock_file(&file).expect("nobody else has it");
+    sys::lock_file(&file).expect("the lock is free");
     let Ended { code, stderr, .. } = run_to_its_end(OURS, &["-l", &address]);
     assert_eq!(code, 111, "{stderr}");
     let place = path.display();

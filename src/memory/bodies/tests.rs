@@ -70,7 +70,7 @@ fn a_shared_body_stays_until_its_last_handle_is_removed() {
         assert_eq!(
             bodies.blocks.len(),
             if len > SHARED_BLOCK_BODY_MAX_BYTES { 2 } else { 1 },
-            "room is reused"
+            "slots are reused"
         );
         bodies.remove(other);
         bodies.remove(next);

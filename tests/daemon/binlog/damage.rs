@@ -39,11 +39,11 @@ pub(crate) struct Memory(pub(crate) Arc<Mutex<Files>>);
 
 impl Memory {
     pub(crate) fn files(&self) -> Files {
-        self.0.lock().expect("nobody panics with it").clone()
+        self.0.lock().expect("no test panics with the lock").clone()
     }
 
     fn with<T>(&self, name: Name, act: impl FnOnce(&mut Vec<u8>) -> T) -> io::Result<T> {
-        let mut files = self.0.lock().expect("nobody panics with it");
+        let mut files = self.0.lock().expect("no test panics with the lock");
         files.get_mut(&name).map(act).ok_or(io::ErrorKind::NotFound.into())
     }
 }
@@ -68,7 +68,7 @@ impl Disk for Memory {
         Ok(Some(offset))
     }
     fn create(&mut self, name: Name) -> io::Result<()> {
-        self.0.lock().expect("nobody panics with it").insert(name, Vec::new());
+        self.0.lock().expect("no test panics with the lock").insert(name, Vec::new());
         Ok(())
     }
     fn reserve(&mut self, name: Name, size: u64) -> io::Result<bool> {
@@ -99,13 +99,13 @@ impl Disk for Memory {
     }
     fn close(&mut self, _: Name) {}
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
-        let mut files = self.0.lock().expect("nobody panics with it");
+        let mut files = self.0.lock().expect("no test panics with the lock");
         let bytes = files.remove(&from).ok_or(io::ErrorKind::NotFound)?;
         files.insert(to, bytes);
         Ok(())
     }
     fn remove(&mut self, name: Name) -> io::Result<()> {
-        let removed = self.0.lock().expect("nobody panics with it").remove(&name);
+        let removed = self.0.lock().expect("no test panics with the lock").remove(&name);
         removed.map(drop).ok_or(io::ErrorKind::NotFound.into())
     }
     fn sync_directory(&mut self) -> io::Result<()> {

@@ -49,7 +49,7 @@ impl Version {
     fn of(seen: &Seen) -> Self {
         let state = ["ready", "delayed", "buried"].into_iter().find(|&it| it == seen.text("state"));
         Self {
-            state: state.expect("nobody holds a job after a restart"),
+            state: state.expect("no job is reserved after a restart"),
             pri: seen.number("pri"),
             releases: seen.number("releases"),
             buries: seen.number("buries"),
