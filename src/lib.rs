@@ -8,18 +8,18 @@
 //! # Vocabulary
 //!
 //! A *job* is a body and a record: its id, priority, times, state and counters. It is *ready*,
-//! *reserved*, *delayed* or *buried*. *Tubes* are named queues of jobs. A *connection* is seen three
-//! ways under one index: its socket ([`net`]), its bytes ([`conn`]) and its membership in the queue,
-//! the *client* ([`queue`]). A *turn* is one round of the event loop, a *tick* does what is due, and
-//! a *commit* writes the turn's records to the *binlog*, a row of files called *segments* ([`wal`]).
-//! doc/architecture.md has the glossary.
+//! *reserved*, *delayed* or *buried*. *Tubes* are named queues of jobs. A *connection* is seen
+//! three ways under one index: its socket ([`net`]), its bytes ([`conn`]) and its membership in the
+//! queue, the *client* ([`queue`]). A *turn* is one round of the event loop, a *tick* does what is
+//! due, and a *commit* writes the turn's records to the *binlog*, a row of files called *segments*
+//! ([`wal`]). doc/architecture.md has the glossary.
 //!
 //! # Reading order
 //!
 //! 1. [`queue`]: what a work queue is, one method per verb;
 //! 2. [`proto`]: the language of the wire, and [`conn`]: how bytes become commands;
-//! 3. [`server`]: where the parts meet, and all bodies are kept; `dispatch.rs` has one short arm per
-//!    command;
+//! 3. [`server`]: where the parts meet, and the owner of all bodies; `dispatch.rs` has one short arm
+//!    per command;
 //! 4. [`net`]: the event loop, sockets, readiness;
 //! 5. [`wal`]: the binlog, a fifth of the code: permits before a change, records after it, what a
 //!    crash leaves, and how any bytes are read;

@@ -3,7 +3,8 @@
 //! A list that grows cannot report an error: if memory for it is missing, the process ends. So the
 //! caller takes the memory from the [`MemoryBudget`] first, while the change can still be refused.
 //! The budget probes one step ahead. Most calls cost a subtraction, and the system is called once
-//! for each [`PROBE_STEP_BYTES`] of growth. Growth within the capacity of a list costs nothing.
+//! for each [`PROBE_STEP_BYTES`] of growth, and for each piece of more than [`PIECE_BYTES`]. Growth
+//! within the capacity of a list costs nothing.
 //!
 //! There may also be a limit on what bodies count.
 //!

@@ -177,7 +177,8 @@ mod tests {
         (Socket::new(Stream::Unix(ours)), theirs)
     }
 
-    /// The latch saves a system call for each command; a wrong one would make a client wait for ever.
+    /// The latch saves a system call for each command; a wrong one would make a client wait for
+    /// ever.
     #[test]
     fn a_short_read_clears_the_latch_unless_the_kernel_hinted_at_more() {
         let (mut socket, mut client) = pair();

@@ -67,7 +67,7 @@ pub struct PutHeader {
     pub delay: u32,
     /// Seconds that a worker may hold it.
     pub ttr: u32,
-    /// Bytes of the body, without its CR LF; at most the limit given to [`parse`].
+    /// Bytes of the body, without its CR LF; at most the limit given to [`parse`](super::parse()).
     pub size: u32,
 }
 

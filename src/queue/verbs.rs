@@ -59,11 +59,12 @@ impl Queue {
     pub fn ensure_memory_to_put(
         &mut self,
         client: Key<Client>,
+        id: u64,
         delay: u32,
         budget: &mut MemoryBudget,
     ) -> Result<(), OutOfMemory> {
         let tube = self.clients[client].using;
-        self.jobs.ensure_memory(self.next_id, budget)?;
+        self.jobs.ensure_memory(id, budget)?;
         self.tubes.arena[tube].ready.ensure_memory(Need::Storage, budget)?;
         self.ensure_memory_to_delay(tube, delay, budget)
     }

@@ -53,7 +53,7 @@ impl Server {
             ArrivedBody::Collected(body) => self.bodies.bytes(body),
         };
         let (size, has_crlf) = (bytes.len(), bytes.ends_with(CRLF));
-        let admitted = match (self.admit(key, delay, size, has_crlf, now), arrived) {
+        let admitted = match (self.admit(key, &put, size, has_crlf, now), arrived) {
             (Ok(permit), ArrivedBody::Whole(bytes)) => {
                 self.bodies.store(bytes).map(|body| (permit, body)).map_err(out_of_memory)
             }
@@ -82,7 +82,7 @@ impl Server {
     fn admit(
         &mut self,
         key: Key<Conn>,
-        delay: u32,
+        put: &PendingPut,
         size: usize,
         has_crlf: bool,
         now: Time,
@@ -94,7 +94,8 @@ impl Server {
             return Err(ErrorReply::Draining);
         }
         let budget = self.bodies.budget_mut();
-        self.queue.ensure_memory_to_put(key.paired(), delay, budget).map_err(out_of_memory)?;
+        let (id, delay) = (put.id, put.header.delay);
+        self.queue.ensure_memory_to_put(key.paired(), id, delay, budget).map_err(out_of_memory)?;
         self.permit_put(key, size, now)
     }
 }

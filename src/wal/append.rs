@@ -5,8 +5,9 @@ use std::io;
 use log::{debug, warn};
 
 use super::{
-    Change, Current, Jobs, NUMBER_MAX, Name, PENDING_MAX_BYTES, Permit, SyncPolicy, Wal,
-    no_number_left, no_segment,
+    Current, Jobs, NUMBER_MAX, Name, PENDING_MAX_BYTES, Permit, SyncPolicy, Wal, no_number_left,
+    no_segment,
+    permit::Change,
     preallocate::Preallocated,
     reader::VERSION_BYTES,
     record::{
@@ -291,8 +292,8 @@ mod tests {
             binlog.put(2000);
         }
         let calls = binlog.disk.take_calls().join(", ");
-        let wanted = "write binlog.1, truncate binlog.1, sync binlog.1, write spare.2, sync spare.2, \
-                      rename spare.2, sync directory";
+        let wanted = "write binlog.1, truncate binlog.1, sync binlog.1, write spare.2, \
+                      sync spare.2, rename spare.2, sync directory";
         assert!(calls.contains(wanted), "{calls}");
         binlog.settle();
         assert_eq!(binlog.wal.counts().current, 2);

@@ -66,7 +66,8 @@ mod tests {
 
     const F0: SyncPolicy = SyncPolicy::Within(Duration::ZERO);
 
-    /// What the disk has after a failed write is unknown; acknowledging more would promise too much.
+    /// What the disk has after a failed write is unknown; acknowledging more would promise too
+    /// much.
     #[test]
     fn after_a_failed_write_nothing_is_permitted_until_all_jobs_are_in_new_segments() {
         let mut binlog = Fixture::new(F0);

@@ -212,11 +212,17 @@ pub(super) fn replay(
     queue.sort_buried();
     bodies.end_bulk();
     bodies.budget_mut().limit_headroom(None);
-    if !bodies.budget_mut().admits(Need::Connection, UNTIL_SERVING_BYTES) {
-        let jobs = queue.jobs();
-        return Err(short_of_memory(format_args!("for a connection beside {jobs} jobs")));
-    }
     Ok(report)
+}
+
+/// Fails if the memory that the restored jobs leave is not enough to serve a client.
+pub(super) fn ensure_memory_to_serve(restored: &mut Restored) -> io::Result<()> {
+    let Restored { queue, bodies } = restored;
+    if bodies.budget_mut().admits(Need::Connection, UNTIL_SERVING_BYTES) {
+        return Ok(());
+    }
+    let jobs = queue.jobs();
+    Err(short_of_memory(format_args!("for a connection beside {jobs} jobs")))
 }
 
 /// Returns the number of the newest segment with records, the only one that may end in an

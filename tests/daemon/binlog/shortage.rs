@@ -239,8 +239,8 @@ fn the_log_has_its_descriptors_before_connections_get_any() {
 #[test]
 fn without_a_thread_the_daemon_syncs_by_itself() {
     let as_other = "exec setpriv --reuid=65534 --regid=65534 --clear-groups";
-    if !can_run("sh", &["-c", &format!("ulimit -u 1; {as_other} true")]) {
-        return skip("this test needs setpriv, root, and a user 65534 without processes");
+    if !can_run("bash", &["-c", &format!("ulimit -u 1; {as_other} true")]) {
+        return skip("this test needs bash, setpriv, root, and a user 65534 without processes");
     }
     let folder = Folder::new();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("ours");
@@ -251,17 +251,17 @@ fn without_a_thread_the_daemon_syncs_by_itself() {
     let script = format!(r#"ulimit -u 1; {as_other} "$0" "$@""#);
     let program = program.to_str().expect("a plain name");
     let words = ["-c", &script, program, "-V", "-l", "127.0.0.1", "-p", "0", "-b", folder.text()];
-    let (daemon, place) = start("/bin/sh", &words);
+    let (daemon, place) = start("/bin/bash", &words);
     let mut client = Peer::at(&place);
     assert_eq!(client.ask("list-tube-used"), "USING default");
-    if !daemon.stderr().contains("no thread for the syncs") {
+    if !daemon.stderr().contains("cannot start a thread for syncs") {
         return skip("the limit on processes does not hold here");
     }
     for id in 1..=50 {
         assert_eq!(client.put(0, 0, b"x"), id);
         std::thread::sleep(std::time::Duration::from_millis(3));
     }
-    assert_eq!(daemon.stderr().matches("no thread for the syncs").count(), 1);
+    assert_eq!(daemon.stderr().matches("cannot start a thread for syncs").count(), 1);
     end(daemon, libc::SIGKILL);
     let daemon = folder.serve(OURS, &[]);
     assert_eq!(Peer::of(&daemon).value::<u64>("stats", "current-jobs-ready"), 50);
