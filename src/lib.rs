@@ -18,8 +18,8 @@
 //!
 //! 1. [`queue`]: what a work queue is, one method per verb;
 //! 2. [`proto`]: the language of the wire, and [`conn`]: how bytes become commands;
-//! 3. [`server`]: where the parts meet, and the owner of all bodies; `dispatch.rs` has one short arm
-//!    per command;
+//! 3. [`server`]: where the parts meet; it owns all bodies, and `dispatch.rs` has one short arm per
+//!    command;
 //! 4. [`net`]: the event loop, sockets, readiness;
 //! 5. [`wal`]: the binlog, a fifth of the code: permits before a change, records after it, what a
 //!    crash leaves, and how any bytes are read;
