@@ -100,6 +100,8 @@ pub struct Conn {
     has_spoken: bool,
     /// Replies to be sent.
     pub output: Output,
+    /// The round of commits that answered it last: see the server's gathering.
+    pub(crate) answered_in: u32,
     /// Whether the client has ended its side: it sends no more than has arrived.
     pub(crate) is_half_closed: bool,
     /// Whether it is in the server's list of dirty connections.
@@ -112,6 +114,7 @@ impl Default for Conn {
             phase: Phase::Line,
             has_spoken: false,
             output: Output::default(),
+            answered_in: 0,
             is_half_closed: false,
             is_dirty: false,
         }

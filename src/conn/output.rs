@@ -62,8 +62,11 @@ impl Default for Piece {
     }
 }
 
-/// Bytes to send, in order.
-#[derive(Debug, Default)]
+/// An offset behind all bytes.
+const END: u32 = u32::MAX;
+
+/// Bytes to send, in order. Some at the end may be held until the binlog has what they promise.
+#[derive(Debug)]
 pub struct Output {
     /// Mostly the only piece, so a reply that is sent at once costs one allocation.
     first: Piece,
@@ -71,6 +74,62 @@ pub struct Output {
     /// How many bytes of `first` have been sent.
     sent: usize,
     len: usize,
+    /// Offset of the first unsent byte that is held until the sync that is under way has ended.
+    syncing_from: u32,
+    /// Offset of the first unsent byte that is held until a later commit.
+    held_from: u32,
+}
+
+impl Default for Output {
+    fn default() -> Self {
+        Self {
+            first: Piece::default(),
+            rest: VecDeque::new(),
+            sent: 0,
+            len: 0,
+            syncing_from: END,
+            held_from: END,
+        }
+    }
+}
+
+/// Holding replies back.
+impl Output {
+    /// Holds what is appended from now on until [`Output::release`]. Returns whether nothing was
+    /// held before but for what a sync under way covers.
+    pub fn hold(&mut self) -> bool {
+        let is_first = self.held_from == END;
+        if is_first {
+            self.held_from = u32::try_from(self.len).expect("replies and one body are below 4 GiB");
+        }
+        is_first
+    }
+
+    /// Whether anything is held.
+    pub fn is_held(&self) -> bool {
+        (self.syncing_from, self.held_from) != (END, END)
+    }
+
+    /// Notes that a sync has begun that covers what the bytes held so far promise.
+    pub fn begin_sync(&mut self) {
+        self.syncing_from = self.syncing_from.min(self.held_from);
+        self.held_from = END;
+    }
+
+    /// Releases the bytes that the sync covers that was under way.
+    pub fn end_sync(&mut self) {
+        self.syncing_from = END;
+    }
+
+    /// Releases all bytes.
+    pub fn release(&mut self) {
+        (self.syncing_from, self.held_from) = (END, END);
+    }
+
+    /// How many bytes may be sent now.
+    pub fn sendable(&self) -> usize {
+        self.len.min(self.syncing_from as usize).min(self.held_from as usize)
+    }
 }
 
 impl Output {
@@ -153,11 +212,17 @@ impl Output {
     /// The first bytes to send, as slices for one `writev`, and how many of them there are.
     pub fn slices<'a>(&'a self, bodies: &'a Bodies) -> ([IoSlice<'a>; SLICES], usize) {
         let mut slices = [IoSlice::new(&[]); SLICES];
-        let mut count = 0;
+        let (mut count, mut left) = (0, self.sendable());
         for (slice, piece) in slices.iter_mut().zip(iter::once(&self.first).chain(&self.rest)) {
             let sent = if count == 0 { self.sent } else { 0 };
-            *slice = IoSlice::new(&piece.bytes(bodies)[sent..]);
+            let bytes = &piece.bytes(bodies)[sent..];
+            let bytes = &bytes[..bytes.len().min(left)];
+            *slice = IoSlice::new(bytes);
             count += 1;
+            left -= bytes.len();
+            if left == 0 {
+                break;
+            }
         }
         (slices, count)
     }
@@ -166,6 +231,11 @@ impl Output {
     pub fn sent(&mut self, count: usize, bodies: &mut Bodies) {
         self.len -= count;
         self.sent += count;
+        for offset in [&mut self.syncing_from, &mut self.held_from] {
+            if *offset != END {
+                *offset -= u32::try_from(count).expect("held bytes are not sent");
+            }
+        }
         while self.sent >= self.first.len() {
             self.sent -= self.first.len();
             match self.rest.pop_front() {

@@ -20,7 +20,7 @@ mod transfer;
 use std::{borrow::Cow, collections::VecDeque, io, os::fd::AsRawFd, time::Duration};
 
 use log::info;
-use mio::{Events, Interest, Poll, Token, event::Event, unix::SourceFd};
+use mio::{Events, Interest, Poll, Token, Waker, event::Event, unix::SourceFd};
 
 pub use self::listen::{ListenError, Listener};
 use self::{
@@ -39,6 +39,9 @@ use crate::{
 };
 
 const SIGNALS: Token = Token(usize::MAX - 1);
+
+/// A sync in the background has ended; the next commit looks at its result.
+const SYNC_ENDED: Token = Token(usize::MAX - 2);
 
 /// The token of the first listener. Those of connections are far below.
 const FIRST_LISTENER_TOKEN: usize = usize::MAX / 2;
@@ -96,7 +99,7 @@ pub struct EventLoop {
 impl EventLoop {
     /// Registers the listeners and the signals.
     pub fn new(
-        server: Server,
+        mut server: Server,
         listeners: Vec<Listener>,
         signals: Signals,
         notifier: Notifier,
@@ -108,6 +111,11 @@ impl EventLoop {
             let token = Token(FIRST_LISTENER_TOKEN + index);
             poll.registry().register(listener.source(), token, Interest::READABLE)?;
             slots.push(ListenerSlot::new(listener));
+        }
+        if server.has_wal() {
+            let waker = Waker::new(poll.registry(), SYNC_ENDED)?;
+            // If it fails, the result is looked for a little later.
+            server.on_sync_end(Box::new(move || drop(waker.wake())));
         }
         let fd = signals.as_raw_fd();
         poll.registry().register(&mut SourceFd(&fd), SIGNALS, Interest::READABLE)?;
@@ -154,6 +162,7 @@ impl EventLoop {
             self.accept(now);
             self.retry_deferred(now);
             self.advance_all(now);
+            self.gather(&mut events)?;
             self.server.commit(now);
             self.flush();
             self.close_for_memory(now);
@@ -163,7 +172,31 @@ impl EventLoop {
             self.notifier.feed_watchdog(now);
         }
         self.notifier.stopping();
-        self.server.end()
+        let result = self.server.end();
+        self.flush();
+        result
+    }
+
+    /// With `-f0`: waits some microseconds for clients that were just answered and are about to
+    /// send another change, so that one sync serves all of them.
+    fn gather(&mut self, events: &mut Events) -> io::Result<()> {
+        while self.server.must_gather_before_commit() && !self.server.is_turn_over() {
+            let now = self.clock.now();
+            if self.server.gather_until(now).is_none() {
+                break;
+            }
+            // What other clients asked of the queue need not wait.
+            self.flush();
+            match self.poll.poll(events, Some(Duration::ZERO)) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => events.clear(),
+                result => result?,
+            }
+            for event in &*events {
+                self.on_event(event);
+            }
+            self.advance_all(now);
+        }
+        Ok(())
     }
 
     /// The status line that the service manager shows.
@@ -210,6 +243,7 @@ impl EventLoop {
     fn on_event(&mut self, event: &Event) {
         match event.token() {
             SIGNALS => self.handle_signals(),
+            SYNC_ENDED => {}
             Token(index) if index >= FIRST_LISTENER_TOKEN => {
                 self.listeners[index - FIRST_LISTENER_TOKEN].is_ready = true;
             }

@@ -108,7 +108,7 @@ impl EventLoop {
             socket.has_hung_up = false;
             self.server.half_close(key);
         }
-        if socket.is_writable && self.server.unsent(key) > 0 {
+        if socket.is_writable && self.server.sendable(key) > 0 {
             self.writable.push(key);
         }
         if !self.server.takes_input(key) {

@@ -101,7 +101,7 @@ impl EventLoop {
         }
         let before = self.server.unsent(key);
         let mut byte_limit = WRITE_MAX_BYTES;
-        while socket.is_writable && self.server.unsent(key) > 0 && byte_limit > 0 {
+        while socket.is_writable && self.server.sendable(key) > 0 && byte_limit > 0 {
             let (slices, count) = self.server.output(key);
             match socket.write(&slices[..count]) {
                 Ok(sent) => {
@@ -116,7 +116,7 @@ impl EventLoop {
         if self.server.is_finished(key) {
             return self.end(key);
         }
-        let can_send = socket.is_writable && self.server.unsent(key) > 0;
+        let can_send = socket.is_writable && self.server.sendable(key) > 0;
         // A deferred connection has a better chance of memory if less output is unsent now.
         let may_fit = !socket.is_deferred || self.server.unsent(key) < before;
         let can_feed = self.server.takes_input(key)

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use super::{Health, Server};
+use super::Server;
 use crate::{
     clock::{Calendar, Time},
     collections::Key,
@@ -14,6 +14,19 @@ use crate::{
     server::{Identity, Settings},
     wal::{self, CommitOutcome, Jobs, Restored, Unavailable, Wal},
 };
+
+/// What the daemon can do for its clients. If several apply, the first one here counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// A write or sync of the binlog has failed: changes get an error reply.
+    BinlogFailed,
+    /// The disk has no space for more of the binlog.
+    BinlogFull,
+    /// The operator has told the daemon to drain: every `put` gets `DRAINING`.
+    Draining,
+    /// Everything works.
+    Serving,
+}
 
 /// Leave to change a job, consumed by recording the change. Without a binlog it is always granted.
 #[must_use = "a change that the binlog is not told of does not outlast a restart"]
@@ -40,29 +53,120 @@ impl Server {
         Self::with(identity, settings, restored, Some(wal), now)
     }
 
-    /// Writes the turn's records; call it before any reply is sent. If that fails, drops the unsent
-    /// replies of each connection in `awaiting_commit` and closes it.
+    /// Writes the turn's records, and syncs them if the flags say so. Replies that confirm changes
+    /// are held until their records are as safe as the flags promise: call it before replies are
+    /// sent. If it fails, each connection with held replies loses its replies and is closed.
     pub fn commit(&mut self, now: Time) {
+        let wait_until = self.gather_until(now);
         let Some(wal) = &mut self.wal else { return };
-        match wal.commit(Jobs { queue: &self.queue, bodies: &self.bodies }, now) {
-            CommitOutcome::Done => self.awaiting_commit.clear(),
+        let jobs = Jobs { queue: &self.queue, bodies: &self.bodies };
+        match wal.commit(jobs, wait_until, now) {
+            CommitOutcome::Done => self.release_all(),
+            CommitOutcome::Syncing { has_ended, has_begun } => {
+                if has_ended {
+                    self.release_synced();
+                }
+                if has_begun {
+                    self.gathering.end();
+                    assert!(self.awaiting_sync.is_empty(), "one sync at a time");
+                    std::mem::swap(&mut self.awaiting_commit, &mut self.awaiting_sync);
+                    for &key in &self.awaiting_sync {
+                        self.conns[key].output.begin_sync();
+                    }
+                }
+            }
             CommitOutcome::Failed => {
                 self.queue.freeze();
-                while let Some(key) = self.awaiting_commit.pop() {
-                    self.abort(key);
+                for is_syncing in [true, false] {
+                    while let Some(key) = self.awaiting(is_syncing).pop() {
+                        self.abort(key);
+                    }
                 }
             }
             CommitOutcome::Recovered => {
-                self.awaiting_commit.clear();
+                self.release_all();
                 let now = self.instant(now);
                 self.queue.thaw(now);
             }
         }
     }
 
-    /// Syncs the binlog, unless it is never synced. Call it after the last commit.
+    /// Returns until when [`Server::commit`] should wait for more changes before it syncs, if it
+    /// should, because clients are about to send some.
+    pub fn gather_until(&mut self, now: Time) -> Option<Time> {
+        if self.awaiting_commit.is_empty() {
+            return None;
+        }
+        let window = self.wal.as_ref()?.gathering_window()?;
+        self.gathering.wait_until(window, now)
+    }
+
+    /// Whether a wait by [`Server::gather_until`] must block [`Server::commit`], which would sync
+    /// at once. If not, the binlog begins the sync later.
+    pub fn must_gather_before_commit(&self) -> bool {
+        self.wal.as_ref().is_some_and(|wal| !wal.syncs_in_background())
+    }
+
+    fn awaiting(&mut self, is_syncing: bool) -> &mut Vec<Key<Conn>> {
+        if is_syncing { &mut self.awaiting_sync } else { &mut self.awaiting_commit }
+    }
+
+    /// Releases all held replies.
+    fn release_all(&mut self) {
+        if self.awaiting_commit.is_empty() && self.awaiting_sync.is_empty() {
+            return;
+        }
+        self.gathering.end();
+        self.gathering.begin_round();
+        for is_syncing in [true, false] {
+            while let Some(key) = self.awaiting(is_syncing).pop() {
+                self.release_replies(key);
+                self.conns[key].output.release();
+            }
+        }
+    }
+
+    /// Releases the replies that waited for the sync that has ended.
+    fn release_synced(&mut self) {
+        self.gathering.begin_round();
+        while let Some(key) = self.awaiting_sync.pop() {
+            self.release_replies(key);
+            self.conns[key].output.end_sync();
+        }
+    }
+
+    fn release_replies(&mut self, key: Key<Conn>) {
+        if self.conns[key].answered_in != 0 {
+            self.gathering.join(&mut self.conns[key].answered_in);
+        }
+        self.conns[key].answered_in = self.gathering.expect();
+        self.mark_dirty(key);
+    }
+
+    /// Notes that a connection has no replies to hold any more. O(connections with held replies) if
+    /// it had some.
+    pub(super) fn stop_awaiting(&mut self, key: Key<Conn>) {
+        self.gathering.join(&mut self.conns[key].answered_in);
+        if self.conns[key].output.is_held() {
+            for is_syncing in [true, false] {
+                self.awaiting(is_syncing).retain(|&other| other != key);
+            }
+        }
+    }
+
+    /// Syncs the binlog, unless it is never synced, and releases held replies. Call it after the
+    /// last commit.
     pub fn end(&mut self) -> io::Result<()> {
-        self.wal.as_mut().map_or(Ok(()), Wal::end)
+        self.wal.as_mut().map_or(Ok(()), Wal::end)?;
+        self.release_all();
+        Ok(())
+    }
+
+    /// Has `wake` called from another thread when a sync in the background has ended.
+    pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send + Sync>) {
+        if let Some(wal) = &mut self.wal {
+            wal.on_sync_end(wake);
+        }
     }
 
     /// Whether [`Server::commit`] does anything.
@@ -152,9 +256,18 @@ impl Server {
 
     /// Sends a reply that confirms a change. It is not sent before the change is in the binlog.
     pub(super) fn acknowledge(&mut self, key: Key<Conn>, reply: Reply<'_>) {
+        self.hold(key);
         self.reply(key, reply);
-        if self.wal.is_some() && self.awaiting_commit.last() != Some(&key) {
-            self.awaiting_commit.push(key);
+    }
+
+    /// Holds the replies that follow on a connection until what has changed so far is in the
+    /// binlog.
+    pub(super) fn hold(&mut self, key: Key<Conn>) {
+        if self.wal.is_some() {
+            self.gathering.join(&mut self.conns[key].answered_in);
+            if self.conns[key].output.hold() {
+                self.awaiting_commit.push(key);
+            }
         }
     }
 
@@ -217,8 +330,9 @@ mod tests {
         let (disk, mut server) = serve();
         let client = connect(&mut server);
         let text = exchange(&mut server, client, "put 0 0 60 1\r\na\r\n");
-        assert_eq!(text, "INSERTED 1\r\n");
+        assert_eq!(text, "", "not before the commit");
         server.commit(START);
+        assert_eq!(receive(&mut server, client), "INSERTED 1\r\n");
         disk.state().failing = Some("write");
         let failing = connect(&mut server);
         send(&mut server, failing, "put 0 0 60 1\r\nb\r\n");
@@ -237,7 +351,97 @@ mod tests {
             server.tick(now);
             server.commit(now);
         }
-        assert_eq!(exchange(&mut server, client, "delete 1\r\n"), "DELETED\r\n");
+        send(&mut server, client, "delete 1\r\n");
+        server.commit(now);
+        assert_eq!(receive(&mut server, client), "DELETED\r\n");
         server.check();
+    }
+
+    /// A server whose disk takes five milliseconds for a sync, after the first ones.
+    fn serve_slowly() -> (MemoryDisk, Server) {
+        let (disk, mut server) = serve();
+        disk.state().sync_time = Duration::from_millis(5);
+        let client = connect(&mut server);
+        assert_eq!(exchange(&mut server, client, "put 0 0 60 1\r\na\r\n"), "");
+        server.commit(START);
+        assert_eq!(receive(&mut server, client), "INSERTED 1\r\n");
+        server.close(client, START);
+        while server.next_dirty().is_some() {}
+        server.reclaim();
+        (disk, server)
+    }
+
+    /// Commits until the next sync has begun and ended.
+    fn commit_later(server: &mut Server) {
+        for milliseconds in [0, 2, 4] {
+            server.commit(START + Duration::from_millis(milliseconds));
+        }
+    }
+
+    #[test]
+    fn while_a_sync_is_under_way_others_are_answered() {
+        let (disk, mut server) = serve_slowly();
+        let (producer, worker) = (connect(&mut server), connect(&mut server));
+        send(&mut server, producer, "put 0 0 60 1\r\nb\r\n");
+        server.commit(START);
+        assert_eq!(receive(&mut server, producer), "", "its job is not safe yet");
+        let two = exchange(&mut server, worker, "reserve\r\nreserve\r\n");
+        assert_eq!(two, "RESERVED 1 1\r\na\r\nRESERVED 2 1\r\nb\r\n");
+        send(&mut server, worker, "delete 2\r\n");
+        server.commit(START);
+        disk.state().ends_syncs = true;
+        server.commit(START);
+        assert_eq!(receive(&mut server, producer), "INSERTED 2\r\n");
+        assert_eq!(receive(&mut server, worker), "", "another sync covers the delete");
+        commit_later(&mut server);
+        assert_eq!(receive(&mut server, worker), "DELETED\r\n");
+        server.check();
+    }
+
+    /// A client takes replies in the order of its commands.
+    #[test]
+    fn no_reply_overtakes_one_that_waits() {
+        let (disk, mut server) = serve_slowly();
+        let client = connect(&mut server);
+        send(&mut server, client, "use a\r\nput 0 0 60 1\r\nb\r\nuse b\r\n");
+        server.commit(START);
+        assert_eq!(receive(&mut server, client), "USING a\r\n");
+        send(&mut server, client, "put 0 0 60 1\r\nc\r\nlist-tube-used\r\n");
+        disk.state().ends_syncs = true;
+        server.commit(START);
+        assert_eq!(receive(&mut server, client), "INSERTED 2\r\nUSING b\r\n");
+        commit_later(&mut server);
+        assert_eq!(receive(&mut server, client), "INSERTED 3\r\nUSING b\r\n");
+    }
+
+    /// The key of a closed connection is another client's soon, which would get its replies early.
+    #[test]
+    fn a_client_that_leaves_while_its_reply_waits_leaves_nothing_behind() {
+        let (disk, mut server) = serve_slowly();
+        let client = connect(&mut server);
+        send(&mut server, client, "put 0 0 60 1\r\nb\r\n");
+        server.commit(START);
+        server.close(client, START);
+        while server.next_dirty().is_some() {}
+        server.reclaim();
+        let next = connect(&mut server);
+        assert_eq!(next, client, "its key is reused");
+        send(&mut server, next, "put 0 0 60 1\r\nc\r\n");
+        disk.state().ends_syncs = true;
+        server.commit(START);
+        assert_eq!(receive(&mut server, next), "", "that sync does not cover its job");
+        commit_later(&mut server);
+        assert_eq!(receive(&mut server, next), "INSERTED 3\r\n");
+    }
+
+    #[test]
+    fn the_end_of_the_daemon_releases_what_waits() {
+        let (disk, mut server) = serve_slowly();
+        let client = connect(&mut server);
+        send(&mut server, client, "put 0 0 60 1\r\nb\r\n");
+        server.commit(START);
+        disk.state().ends_syncs = true;
+        server.end().expect("the disk works");
+        assert_eq!(receive(&mut server, client), "INSERTED 2\r\n");
     }
 }

@@ -183,6 +183,7 @@ impl Server {
         self.queue.reserve_job(key.paired(), job, now);
         if !is_ready {
             self.record_change(permit, job, now);
+            self.hold(key);
         }
         self.send_reserved(key, job);
         Ok(())

@@ -20,6 +20,7 @@
 mod background;
 mod binlog;
 mod dispatch;
+mod gathering;
 mod identity;
 mod put;
 mod replies;
@@ -31,8 +32,11 @@ use std::{collections::VecDeque, io::IoSlice, time::Duration};
 
 use ::log::{debug, info};
 
-pub use self::identity::{Identity, Rusage, Settings};
-use self::{background::LongKick, put::ArrivedBody};
+use self::{background::LongKick, gathering::Gathering, put::ArrivedBody};
+pub use self::{
+    binlog::Health,
+    identity::{Identity, Rusage, Settings},
+};
 use crate::{
     clock::Time,
     collections::{Arena, Key},
@@ -76,19 +80,6 @@ pub const SHORTAGE_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// How many bytes of an HTTP request a log line shows.
 const HTTP_LOGGED_BYTES: usize = 20;
 
-/// What the daemon can do for its clients. If several apply, the first one here counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Health {
-    /// A write or sync of the binlog has failed: changes get an error reply.
-    BinlogFailed,
-    /// The disk has no space for more of the binlog.
-    BinlogFull,
-    /// The operator has told the daemon to drain: every `put` gets `DRAINING`.
-    Draining,
-    /// Everything works.
-    Serving,
-}
-
 /// Why [`Server::feed`] stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FeedResult {
@@ -112,6 +103,9 @@ pub struct Server {
     wal: Option<Wal>,
     /// Connections with replies that must not be sent before the next commit.
     awaiting_commit: Vec<Key<Conn>>,
+    /// Connections with replies that must not leave before the sync that is under way has ended.
+    awaiting_sync: Vec<Key<Conn>>,
+    gathering: Gathering,
     /// Parallel to the queue's clients: a connection and its client have the same index.
     conns: Arena<Conn>,
     identity: Identity,
@@ -162,6 +156,8 @@ impl Server {
             bodies,
             wal,
             awaiting_commit: Vec::new(),
+            awaiting_sync: Vec::new(),
+            gathering: Gathering::default(),
             conns: Arena::default(),
             identity,
             settings,
@@ -204,7 +200,10 @@ impl Server {
         for queue in [&mut self.dirty, &mut self.disconnecting] {
             budget.grow_deque(Need::Connection, queue, count)?;
         }
-        budget.grow_vec(Need::Connection, &mut self.reclaimable, count)
+        for list in [&mut self.reclaimable, &mut self.awaiting_commit, &mut self.awaiting_sync] {
+            budget.grow_vec(Need::Connection, list, count)?;
+        }
+        Ok(())
     }
 
     /// The memory budget of the server and the event loop.
@@ -320,6 +319,7 @@ impl Server {
     /// the tubes it watches: a first slice at once, the rest in later turns.
     pub fn close(&mut self, key: Key<Conn>, now: Time) {
         self.detach_kicks(key);
+        self.stop_awaiting(key);
         self.conns[key].forget(&mut self.bodies);
         self.queue.leave(key.paired());
         self.disconnecting.push_back(key);
@@ -370,6 +370,11 @@ impl Server {
     /// How many bytes of output are not sent yet.
     pub fn unsent(&self, key: Key<Conn>) -> usize {
         self.conns[key].output.len()
+    }
+
+    /// How many of these bytes may be sent: what the binlog must have first is held back.
+    pub fn sendable(&self, key: Key<Conn>) -> usize {
+        self.conns[key].output.sendable()
     }
 
     /// The first bytes to send, as slices for one `writev`, and the number of slices in use.

@@ -52,7 +52,7 @@ pub(super) fn send(server: &mut Server, key: Key<Conn>, bytes: &str) {
 pub(super) fn receive(server: &mut Server, key: Key<Conn>) -> String {
     while server.next_dirty().is_some() {}
     let mut text = Vec::new();
-    while server.unsent(key) > 0 {
+    while server.sendable(key) > 0 {
         let (slices, count) = server.output(key);
         let before = text.len();
         slices[..count].iter().for_each(|slice| text.extend_from_slice(slice));

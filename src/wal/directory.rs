@@ -3,21 +3,23 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     fs::{self, File, OpenOptions, Permissions},
     io,
     os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, OnceLock,
         mpsc::{self, Receiver, Sender, TryRecvError},
     },
     thread,
+    time::Duration,
 };
 
 use log::warn;
 
 use super::{Disk, Name};
-use crate::sys;
+use crate::{clock::Clock, sys};
 
 /// The mode of segments, as in the original: only their owner may read them, and no user may write.
 const MODE: u32 = 0o400;
@@ -33,23 +35,45 @@ const SYNC_STACK_BYTES: usize = 128 * 1024;
 #[derive(Debug)]
 struct Syncer {
     files: Sender<(Name, Arc<File>)>,
-    results: Receiver<io::Result<()>>,
+    results: Receiver<(io::Result<()>, Duration)>,
+    wake: Arc<OnceLock<Wake>>,
+}
+
+/// Called when a sync has ended.
+struct Wake(Box<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Wake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Wake")
+    }
+}
+
+/// Syncs a file, and measures how long that takes.
+fn timed_sync(name: Name, file: &File) -> (io::Result<()>, Duration) {
+    let began = Clock.now();
+    let result = named("sync", name, file.sync_data());
+    (result, began.until(Clock.now()))
 }
 
 impl Syncer {
     pub(super) fn start() -> io::Result<Self> {
         let (files, to_sync) = mpsc::channel::<(Name, Arc<File>)>();
         let (synced, results) = mpsc::channel();
+        let wake = Arc::new(OnceLock::<Wake>::new());
+        let on_end = Arc::clone(&wake);
         let sync_each = move || {
             for (name, file) in to_sync {
-                if synced.send(named("sync", name, file.sync_data())).is_err() {
+                if synced.send(timed_sync(name, &file)).is_err() {
                     return;
+                }
+                if let Some(Wake(wake)) = on_end.get() {
+                    wake();
                 }
             }
         };
         let builder = thread::Builder::new().name("sync".into()).stack_size(SYNC_STACK_BYTES);
         builder.spawn(sync_each)?;
-        Ok(Self { files, results })
+        Ok(Self { files, results, wake })
     }
 }
 
@@ -70,6 +94,7 @@ pub struct Directory {
     syncer: Option<Syncer>,
     /// The result of a sync without the thread.
     synced: Option<io::Result<()>>,
+    last_sync_time: Duration,
     /// Keeps other daemons out. `None` if the directory is only read.
     _lock: Option<File>,
 }
@@ -101,6 +126,7 @@ impl Directory {
             descriptors: 0,
             syncer: None,
             synced: None,
+            last_sync_time: Duration::ZERO,
             _lock: None,
         })
     }
@@ -238,18 +264,20 @@ impl Disk for Directory {
     }
 
     fn sync(&mut self, name: Name) -> io::Result<()> {
-        // A file open for reading can be synced too, even if the daemon may not write to it.
-        let synced = match self.open.get(&name) {
-            Some(file) => file.sync_data(),
-            None => self.reader(name).and_then(File::sync_data),
+        // A file that is only read need not be one that may be written.
+        let (result, time) = match self.open.get(&name) {
+            Some(file) => timed_sync(name, file),
+            None => timed_sync(name, named("sync", name, self.reader(name))?),
         };
-        named("sync", name, synced)
+        self.last_sync_time = time;
+        result
     }
 
     fn begin_sync(&mut self, name: Name) -> io::Result<()> {
         let file = Arc::clone(named("sync", name, self.file(name))?);
         let Some(syncer) = &self.syncer else {
-            self.synced = Some(named("sync", name, file.sync_data()));
+            let (result, time) = timed_sync(name, &file);
+            (self.synced, self.last_sync_time) = (Some(result), time);
             return Ok(());
         };
         syncer.files.send((name, file)).map_err(|_| io::ErrorKind::BrokenPipe.into())
@@ -258,7 +286,10 @@ impl Disk for Directory {
     fn sync_result(&mut self) -> Option<io::Result<()>> {
         let Some(syncer) = &self.syncer else { return self.synced.take() };
         match syncer.results.try_recv() {
-            Ok(result) => Some(result),
+            Ok((result, time)) => {
+                self.last_sync_time = time;
+                Some(result)
+            }
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => Some(Err(io::ErrorKind::BrokenPipe.into())),
         }
@@ -268,7 +299,20 @@ impl Disk for Directory {
         let Some(syncer) = &self.syncer else {
             return self.synced.take().unwrap_or_else(|| Err(io::ErrorKind::BrokenPipe.into()));
         };
-        syncer.results.recv().map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?
+        let ended = syncer.results.recv();
+        let (result, time) = ended.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        self.last_sync_time = time;
+        result
+    }
+
+    fn last_sync_time(&self) -> Duration {
+        self.last_sync_time
+    }
+
+    fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send + Sync>) {
+        if let Some(syncer) = &self.syncer {
+            let _ = syncer.wake.set(Wake(wake));
+        }
     }
 
     fn close(&mut self, name: Name) {

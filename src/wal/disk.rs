@@ -1,7 +1,7 @@
 //! The files of a binlog, and the calls on them: a trait, so that a test's disk can lose and tear
 //! writes, and fail.
 
-use std::{fmt, io};
+use std::{fmt, io, time::Duration};
 
 /// A file of a binlog. The original reads only segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +73,13 @@ pub trait Disk: fmt::Debug {
     fn begin_sync(&mut self, name: Name) -> io::Result<()>;
     /// Returns the result of the sync that was begun, or `None` while it is under way.
     fn sync_result(&mut self) -> Option<io::Result<()>>;
+    /// Returns how long the last sync of a file took that has ended, in the background or not.
+    fn last_sync_time(&self) -> Duration {
+        Duration::ZERO
+    }
+    /// Has `wake` called from another thread when a sync has ended that [`Disk::begin_sync`] began.
+    /// Only the first call counts.
+    fn on_sync_end(&mut self, _wake: Box<dyn Fn() + Send + Sync>) {}
     /// Waits for the sync that was begun, and returns its result.
     fn end_sync(&mut self) -> io::Result<()>;
     /// Closes a file. Another call on it opens it again.

@@ -46,7 +46,7 @@ use self::{
     preallocate::Preallocated,
     segments::SegmentIndex,
     space::{Layout, SEGMENT_ALIGN_BYTES},
-    sync::SyncState,
+    sync::{SyncEvents, SyncState, SyncTime},
 };
 pub use self::{
     directory::Directory,
@@ -131,8 +131,15 @@ pub enum Unavailable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum CommitOutcome {
-    /// All records of the turn are as safe as the [`SyncPolicy`] promises.
+    /// All records so far are as safe as the [`SyncPolicy`] promises.
     Done,
+    /// With `-f0`: records are written, and some are not synced yet.
+    Syncing {
+        /// A sync in the background has ended: all records before it began are safe.
+        has_ended: bool,
+        /// A sync of all records so far has begun in the background.
+        has_begun: bool,
+    },
     /// Records of the turn may be missing, so replies that waited for them must not be sent.
     Failed,
     /// The binlog works again after a failure, and holds every job.
@@ -190,6 +197,13 @@ pub struct Wal {
     /// Whether this turn has written to the current segment.
     is_written: bool,
     sync_state: SyncState,
+    /// How long syncs take.
+    sync_time: SyncTime,
+    /// What syncs in the background have done since the last commit.
+    sync_events: SyncEvents,
+    /// With `-f0` in the background: the next sync begins at this time, because more changes are
+    /// expected before.
+    sync_waits_until: Option<Time>,
     /// How many bytes of the binlog are synced, on the scale of [`SegmentIndex::length`].
     synced: u64,
     /// The first becomes the next segment.
@@ -237,9 +251,7 @@ impl Wal {
         now: Time,
         progress: Progress<'_>,
     ) -> io::Result<(Self, Report)> {
-        let syncs_in_background =
-            matches!(options.sync, SyncPolicy::Within(delay) if delay > Duration::ZERO);
-        disk.prepare(syncs_in_background)?;
+        disk.prepare(matches!(options.sync, SyncPolicy::Within(_)))?;
         let files = disk.list()?;
         let mut segment_index = SegmentIndex::default();
         let report = replay::replay(
@@ -278,6 +290,9 @@ impl Wal {
             pending: Vec::new(),
             is_written: false,
             sync_state: SyncState::Clean,
+            sync_time: SyncTime::default(),
+            sync_events: SyncEvents::default(),
+            sync_waits_until: None,
             synced: 0,
             preallocated: VecDeque::new(),
             filling: None,
@@ -338,8 +353,12 @@ impl Wal {
 impl Wal {
     /// Writes the records of the turn, and syncs them if it is time. Also does a bounded part of
     /// compaction and preallocation. Replies leave after it, but not if the outcome is `Failed`.
-    pub fn commit(&mut self, jobs: Jobs<'_>, now: Time) -> CommitOutcome {
+    ///
+    /// With `-f0` on a slow disk it only begins a sync, not before `wait_until`, and later replies
+    /// must wait for [`CommitOutcome::Syncing`] with `has_ended`.
+    pub fn commit(&mut self, jobs: Jobs<'_>, wait_until: Option<Time>, now: Time) -> CommitOutcome {
         let queue = jobs.queue;
+        self.sync_waits_until = wait_until;
         if let Health::Failed { retry_at } = self.health {
             if now < retry_at {
                 return CommitOutcome::Done;
@@ -375,7 +394,10 @@ impl Wal {
             self.retry_delay = RETRY_DELAY;
             return CommitOutcome::Recovered;
         }
-        CommitOutcome::Done
+        let SyncEvents { has_ended, has_begun } = std::mem::take(&mut self.sync_events);
+        let is_safe =
+            self.sync != SyncPolicy::Within(Duration::ZERO) || self.sync_state == SyncState::Clean;
+        if is_safe { CommitOutcome::Done } else { CommitOutcome::Syncing { has_ended, has_begun } }
     }
 
     /// Releases a piece of memory of deleted jobs, and returns whether there was one: see

@@ -2,7 +2,7 @@
 
 use std::{io, mem, time::Duration};
 
-use super::{Name, SyncPolicy, Wal, no_segment};
+use super::{Health, Name, SyncPolicy, Wal, no_segment};
 use crate::clock::Time;
 
 /// How often the daemon looks whether a sync that is under way has ended.
@@ -49,6 +49,73 @@ impl SyncState {
     }
 }
 
+/// What syncs in the background have done.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct SyncEvents {
+    pub(super) has_ended: bool,
+    pub(super) has_begun: bool,
+}
+
+/// From this average on, syncs with `-f0` run in the background. Below, the hand-over to a thread
+/// and back would cost more than it gains.
+const BACKGROUND_FROM: Duration = Duration::from_micros(500);
+
+/// Below this average they run in the queue's thread again.
+const FOREGROUND_BELOW: Duration = Duration::from_micros(250);
+
+/// The longest wait for more changes before a sync in the queue's thread.
+const FOREGROUND_WINDOW_MAX: Duration = Duration::from_micros(50);
+
+/// The same before a sync in the background.
+const BACKGROUND_WINDOW_MAX: Duration = Duration::from_millis(1);
+
+/// How long syncs take, and where they run with `-f0`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct SyncTime {
+    /// A moving average over about eight syncs.
+    average: Duration,
+    is_long: bool,
+}
+
+impl SyncTime {
+    /// Notes that a sync took `time`.
+    fn add(&mut self, time: Duration) {
+        self.average = (7 * self.average + time) / 8;
+        if self.average >= BACKGROUND_FROM {
+            self.is_long = true;
+        } else if self.average < FOREGROUND_BELOW {
+            self.is_long = false;
+        }
+    }
+}
+
+/// With `-f0`.
+impl Wal {
+    /// Whether syncs with `-f0` run in the background.
+    pub fn syncs_in_background(&self) -> bool {
+        self.sync_time.is_long && self.health == Health::Sound
+    }
+
+    /// How long the next sync may wait for more changes. `None` if none is to come, or not with
+    /// `-f0`, or if one is under way: what comes meanwhile joins the next one anyway.
+    pub fn gathering_window(&self) -> Option<Duration> {
+        let is_idle = !matches!(self.sync_state, SyncState::InFlight { .. });
+        if self.sync != SyncPolicy::Within(Duration::ZERO) || !is_idle {
+            return None;
+        }
+        Some(if self.syncs_in_background() {
+            (self.sync_time.average / 4).min(BACKGROUND_WINDOW_MAX)
+        } else {
+            (self.sync_time.average / 2).min(FOREGROUND_WINDOW_MAX)
+        })
+    }
+
+    /// Has `wake` called from another thread when a sync in the background has ended.
+    pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send + Sync>) {
+        self.disk.on_sync_end(wake);
+    }
+}
+
 impl Wal {
     /// Syncs what has been written, unless the policy is never to sync: for the daemon's end.
     pub fn end(&mut self) -> io::Result<()> {
@@ -65,7 +132,9 @@ impl Wal {
     pub(super) fn next_sync(&self) -> Option<Time> {
         match (self.sync_state, self.sync) {
             (SyncState::InFlight { poll_at, .. }, _) => Some(poll_at),
-            (SyncState::Dirty { since }, SyncPolicy::Within(delay)) => Some(since + delay),
+            (SyncState::Dirty { since }, SyncPolicy::Within(delay)) => {
+                Some((since + delay).max(self.sync_waits_until.unwrap_or_default()))
+            }
             (SyncState::Clean | SyncState::Dirty { .. }, _) => None,
         }
     }
@@ -75,7 +144,7 @@ impl Wal {
         if let SyncState::InFlight { covers, .. } = self.sync_state {
             self.sync_state.end_flight();
             self.disk.end_sync()?;
-            self.synced = self.synced.max(covers);
+            self.note_synced(covers);
         }
         Ok(())
     }
@@ -92,7 +161,22 @@ impl Wal {
         let covers = *covers;
         self.sync_state.end_flight();
         result?;
+        self.note_synced(covers);
+        Ok(())
+    }
+
+    /// Notes that a sync in the background has ended well, which covered `covers` bytes.
+    fn note_synced(&mut self, covers: u64) {
         self.synced = self.synced.max(covers);
+        self.sync_time.add(self.disk.last_sync_time());
+        self.sync_events.has_ended = true;
+    }
+
+    fn begin_sync(&mut self, name: Name, covers: u64, now: Time) -> io::Result<()> {
+        self.disk.begin_sync(name)?;
+        let poll_at = now + SYNC_POLL_INTERVAL;
+        self.sync_state = SyncState::InFlight { covers, poll_at, dirty_since: None };
+        self.sync_events.has_begun = true;
         Ok(())
     }
 
@@ -110,13 +194,22 @@ impl Wal {
         let name = Name::Segment(self.current.ok_or_else(no_segment)?.number);
         let covers = self.segment_index.length();
         match self.sync {
-            SyncPolicy::Within(Duration::ZERO) => self.disk.sync(name)?,
+            SyncPolicy::Within(Duration::ZERO) if self.syncs_in_background() => {
+                // After a sync the next one waits a turn: the clients just answered may join it.
+                let may_begin = self.sync_waits_until.is_none_or(|until| until <= now);
+                if may_begin && !self.sync_events.has_ended {
+                    self.begin_sync(name, covers, now)?;
+                }
+                return Ok(());
+            }
+            SyncPolicy::Within(Duration::ZERO) => {
+                self.disk.sync(name)?;
+                self.sync_time.add(self.disk.last_sync_time());
+            }
             SyncPolicy::Never => {}
             SyncPolicy::Within(delay) => {
                 if since + delay <= now || (self.is_oldest_unneeded() && !self.can_drop_oldest()) {
-                    self.disk.begin_sync(name)?;
-                    let poll_at = now + SYNC_POLL_INTERVAL;
-                    self.sync_state = SyncState::InFlight { covers, poll_at, dirty_since: None };
+                    self.begin_sync(name, covers, now)?;
                 }
                 return Ok(());
             }
@@ -209,6 +302,53 @@ mod tests {
         (state.failing, state.ends_syncs) = (Some("end-sync"), true);
         drop(state);
         assert_eq!(binlog.commit(), CommitOutcome::Failed);
+    }
+
+    /// On a disk with syncs of milliseconds, all clients would wait for each of them.
+    #[test]
+    fn with_f0_long_syncs_run_in_the_background() {
+        let mut binlog = Fixture::new(SyncPolicy::Within(Duration::ZERO));
+        binlog.disk.state().sync_time = Duration::from_millis(5);
+        binlog.put(10);
+        assert_eq!(binlog.commit(), CommitOutcome::Done, "it is not known yet");
+        assert!(binlog.wal.syncs_in_background());
+        binlog.put(10);
+        let begun = CommitOutcome::Syncing { has_ended: false, has_begun: true };
+        assert_eq!(binlog.commit(), begun);
+        binlog.put(10);
+        let neither = CommitOutcome::Syncing { has_ended: false, has_begun: false };
+        assert_eq!(binlog.commit(), neither, "one sync at a time");
+        binlog.disk.state().ends_syncs = true;
+        let ended = CommitOutcome::Syncing { has_ended: true, has_begun: false };
+        assert_eq!(binlog.commit(), ended, "clients just answered may join the next one");
+        assert_eq!(binlog.commit(), begun);
+        assert_eq!(binlog.commit(), CommitOutcome::Done);
+        binlog.disk.state().sync_time = Duration::from_micros(50);
+        for _ in 0..50 {
+            binlog.put(10);
+            binlog.settle();
+        }
+        assert!(!binlog.wal.syncs_in_background(), "the disk is fast again");
+        binlog.put(10);
+        assert_eq!(binlog.commit(), CommitOutcome::Done);
+    }
+
+    #[test]
+    fn a_sync_in_the_background_waits_as_long_as_it_is_told() {
+        let mut binlog = Fixture::new(SyncPolicy::Within(Duration::ZERO));
+        binlog.disk.state().sync_time = Duration::from_millis(5);
+        binlog.put(10);
+        binlog.settle();
+        binlog.put(10);
+        let until = binlog.now + Duration::from_micros(300);
+        let jobs = binlog.restored.jobs();
+        let outcome = binlog.wal.commit(jobs, Some(until), binlog.now);
+        let neither = CommitOutcome::Syncing { has_ended: false, has_begun: false };
+        assert_eq!(outcome, neither);
+        assert_eq!(binlog.wal.next_sync(), Some(until));
+        binlog.now = until;
+        let outcome = binlog.wal.commit(jobs, Some(until), binlog.now);
+        assert_eq!(outcome, CommitOutcome::Syncing { has_ended: false, has_begun: true });
     }
 
     #[test]

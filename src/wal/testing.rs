@@ -29,6 +29,8 @@ pub(crate) struct MemoryDiskState {
     pub(crate) capacity: Option<u64>,
     /// Whether background syncs end; if not, they stay under way.
     pub(crate) ends_syncs: bool,
+    /// How long each sync is said to take.
+    pub(crate) sync_time: Duration,
     is_syncing: bool,
 }
 
@@ -142,6 +144,10 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
+    fn last_sync_time(&self) -> Duration {
+        self.state().sync_time
+    }
+
     fn close(&mut self, _: Name) {}
 
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
@@ -228,7 +234,7 @@ impl Fixture {
 
     /// Ends a turn.
     pub(crate) fn commit(&mut self) -> CommitOutcome {
-        let outcome = self.wal.commit(self.restored.jobs(), self.now);
+        let outcome = self.wal.commit(self.restored.jobs(), None, self.now);
         self.wal.check();
         outcome
     }

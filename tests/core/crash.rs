@@ -108,7 +108,12 @@ struct History {
     tube: String,
     body: Vec<u8>,
     versions: Vec<(usize, Option<Version>)>,
+    /// It was deleted, and the binlog failed before the client was told: either may be true.
+    is_delete_uncertain: bool,
 }
+
+/// Replies that promise a change.
+const ACKNOWLEDGEMENTS: [&str; 5] = ["INSERTED", "DELETED", "RELEASED", "BURIED", "KICKED"];
 
 /// A daemon, its disk and three clients.
 struct Run {
@@ -128,6 +133,10 @@ struct Run {
     moment: Moment,
     /// Steps that a power cut may still undo, and when they were committed.
     unsynced: Vec<(usize, Time)>,
+    /// By client: the step of its last change that is acknowledged.
+    changed_at: [usize; 3],
+    /// The last step with a change that a client was told of.
+    acknowledged: usize,
     /// Writes to the binlog before this step.
     writes: u64,
     recoveries: u64,
@@ -221,6 +230,7 @@ impl Run {
                 tube: restored.queue.tube(job.tube).name().to_string(),
                 body: body.to_vec(),
                 versions: vec![(0, Version::of(&restored.queue, id, calendar(wrong_by)))],
+                is_delete_uncertain: false,
             };
             jobs.insert(id, history);
         }
@@ -242,6 +252,8 @@ impl Run {
             step: 0,
             moment: Moment::default(),
             unsynced: Vec::new(),
+            changed_at: [0; 3],
+            acknowledged: 0,
             writes: 0,
             recoveries: 0,
             jobs,
@@ -268,7 +280,8 @@ impl Run {
     }
 
     /// Records the state of every job.
-    fn observe(&mut self) {
+    fn observe(&mut self) -> bool {
+        let mut has_changed = false;
         let (queue, jobs) = (self.server.queue(), self.server.jobs());
         for id in self.next_id..queue.next_id() {
             // A put that was refused leaves a gap.
@@ -277,15 +290,20 @@ impl Run {
             let job = queue.job(job);
             let (tube, body) = (queue.tube(job.tube).name().to_string(), body.to_vec());
             self.ever.insert((id, tube.clone(), body.clone()));
-            self.jobs.insert(id, History { tube, body, versions: vec![(0, None)] });
+            let versions = vec![(0, None)];
+            let history = History { tube, body, versions, is_delete_uncertain: false };
+            self.jobs.insert(id, history);
+            has_changed = true;
         }
         self.next_id = queue.next_id();
         for (&id, history) in &mut self.jobs {
             let version = Version::of(queue, id, calendar(self.wrong_by));
             if history.versions.last().is_none_or(|&(_, last)| last != version) {
                 history.versions.push((self.step, version));
+                has_changed = true;
             }
         }
+        has_changed
     }
 
     /// What the history says of counters, and of the memory that jobs take.
@@ -347,7 +365,10 @@ impl Run {
         if is_obeyed {
             self.story.push(format!("  {number}: {}", &line[..line.len().min(40)].escape_debug()));
             self.feed(number, line.as_bytes());
-            self.observe();
+            let is_reserve = line.starts_with("reserve");
+            if self.observe() && !is_reserve {
+                self.changed_at[number] = self.step;
+            }
         }
     }
 
@@ -367,7 +388,7 @@ impl Run {
         }
         self.server.set_calendar(calendar(self.wrong_by));
         self.server.tick(self.now);
-        self.observe();
+        let _ = self.observe();
         for _ in 0..commands {
             let is_obeyed = told.is_next_obeyed();
             self.command(is_obeyed);
@@ -376,9 +397,14 @@ impl Run {
         self.server.commit(self.now);
         let replies = self.replies();
         if was_sound && !self.is_sound() {
+            let floor = self.moment.cut_floor;
+            for history in self.jobs.values_mut() {
+                let last = history.versions.last();
+                history.is_delete_uncertain |=
+                    last.is_some_and(|&(step, version)| step > floor && version.is_none());
+            }
             self.story.push("  the log has failed".into());
-            let words = ["INSERTED", "DELETED", "RELEASED", "BURIED", "KICKED"];
-            if words.iter().any(|word| replies.contains(word)) {
+            if ACKNOWLEDGEMENTS.iter().any(|word| replies.contains(word)) {
                 return Err(format!("a failed commit was acknowledged: {replies}"));
             }
         }
@@ -400,11 +426,19 @@ impl Run {
     fn replies(&mut self) -> String {
         let (mut all, mut gone) = (Vec::new(), Vec::new());
         while let Some(key) = self.server.next_dirty() {
-            while self.server.unsent(key) > 0 {
+            let before = all.len();
+            while self.server.sendable(key) > 0 {
                 let (slices, count) = self.server.output(key);
                 let bytes: Vec<u8> = slices[..count].iter().flat_map(|it| it.to_vec()).collect();
                 self.server.sent(key, bytes.len());
                 all.extend(bytes);
+            }
+            let text = String::from_utf8_lossy(&all[before..]);
+            let is_told = ACKNOWLEDGEMENTS.iter().any(|word| text.contains(word));
+            if let Some(number) = self.conns.iter().position(|&other| other == key) {
+                if is_told && self.server.unsent(key) == 0 {
+                    self.acknowledged = self.acknowledged.max(self.changed_at[number]);
+                }
             }
             if self.server.is_finished(key) {
                 self.server.close(key, self.now);
@@ -429,7 +463,10 @@ impl Run {
         self.moment.kill_floor = self.step;
         let SyncPolicy::Within(delay) = self.sync else { return Ok(()) };
         if delay.is_zero() {
-            self.moment.cut_floor = self.step;
+            // What clients were told of is promised, and what is synced.
+            let is_synced = self.disk.0.borrow().is_synced();
+            let floor = if is_synced { self.step } else { self.acknowledged };
+            self.moment.cut_floor = self.moment.cut_floor.max(floor);
             return Ok(());
         }
         let state = self.disk.0.borrow();
@@ -488,7 +525,8 @@ impl Run {
                 &history.versions[history.versions.iter().rposition(at_floor).unwrap_or(0)..];
             let mut is_allowed =
                 floor.is_none() || allowed.iter().any(|&(_, it)| are_same(it, version));
-            if self.has_trouble && version.is_some() && allowed[0].1.is_some() {
+            let is_uncertain = allowed[0].1.is_some() || history.is_delete_uncertain;
+            if self.has_trouble && version.is_some() && is_uncertain {
                 // Without space, a release without delay and a reserve-job are not in the binlog
                 // yet.
                 is_allowed |= history.versions.iter().any(|&(_, it)| are_same(it, version));
@@ -585,7 +623,7 @@ impl Run {
         self.now = self.now + Duration::from_secs(3);
         for round in 0.. {
             self.server.tick(self.now);
-            self.observe();
+            let _ = self.observe();
             self.server.commit(self.now);
             self.replies();
             let next = self.server.next_deadline();
@@ -664,6 +702,8 @@ fn play(seed: u64, told: &mut Told, total: &mut Total) -> Result<(), String> {
     let trouble = prng.below(4);
     let mut disk = SimDisk::new(Prng::new(prng.next_u64()));
     let can_reserve = prng.chance(2, 3);
+    // With syncs of two milliseconds, they run in the background.
+    let sync_time = 2 * prng.below(2);
     let mut now = START;
     let mut ever = BTreeSet::new();
     for generation in 0..GENERATIONS {
@@ -671,6 +711,7 @@ fn play(seed: u64, told: &mut Told, total: &mut Total) -> Result<(), String> {
             let mut state = disk.0.borrow_mut();
             state.snapshot_every = 12;
             state.can_reserve = can_reserve;
+            state.sync_time = Duration::from_millis(sync_time);
             state.moment = Moment { now: now.as_nanoseconds(), ..Moment::default() };
         }
         let own = Prng::new(prng.next_u64());

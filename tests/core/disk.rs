@@ -7,7 +7,7 @@
 
 #![expect(clippy::disallowed_types, reason = "the test and the daemon share the disk")]
 
-use std::{cell::RefCell, collections::BTreeMap, io, rc::Rc};
+use std::{cell::RefCell, collections::BTreeMap, io, rc::Rc, time::Duration};
 
 use beanstalkd::wal::{Disk, Name};
 use ct::Prng;
@@ -136,6 +136,8 @@ pub(crate) struct State {
     pub(crate) synced_step: usize,
     /// Writes to segments so far.
     pub(crate) writes: u64,
+    /// How long a sync is said to take.
+    pub(crate) sync_time: Duration,
 }
 
 /// The daemon's side of the disk.
@@ -166,6 +168,7 @@ impl SimDisk {
             syncing: None,
             synced_step: 0,
             writes: 0,
+            sync_time: Duration::ZERO,
         })))
     }
 
@@ -459,6 +462,10 @@ impl Disk for SimDisk {
                 return result;
             }
         }
+    }
+
+    fn last_sync_time(&self) -> Duration {
+        self.0.borrow().sync_time
     }
 
     fn close(&mut self, _: Name) {}

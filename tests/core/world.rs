@@ -294,7 +294,7 @@ impl World {
         let Self { peers, most_waiting, .. } = self;
         let Peer { key, received, .. } = &mut peers[number];
         *most_waiting = self.server.unsent(*key).max(*most_waiting);
-        while self.server.unsent(*key) > 0 {
+        while self.server.sendable(*key) > 0 {
             let (slices, count) = self.server.output(*key);
             let mut sent = 0;
             for slice in &slices[..count] {

@@ -232,7 +232,7 @@ fn open_with(disk: &Memory, segment_size: u64) -> io::Result<(Restored, Wal, Rep
 fn settle(restored: &Restored, wal: &mut Wal) {
     let mut turns = 0;
     while wal.next_deadline().is_some_and(|at| at <= START) {
-        let outcome = wal.commit(restored.jobs(), START);
+        let outcome = wal.commit(restored.jobs(), None, START);
         assert!(outcome == CommitOutcome::Done && turns < 10_000);
         turns += 1;
     }
@@ -260,7 +260,7 @@ fn go_on(restored: &mut Restored, wal: &mut Wal) {
     let put = Put { id: restored.queue.take_id(), pri: 1, delay: 2, ttr: 3, created_at: START };
     let job = put_into(restored, wal, client, "new", put, b"body\r\n");
     bury(restored, wal, client, job);
-    assert_eq!(wal.commit(restored.jobs(), START), CommitOutcome::Done);
+    assert_eq!(wal.commit(restored.jobs(), None, START), CommitOutcome::Done);
     wal.check();
 }
 
@@ -318,7 +318,7 @@ fn make_sound(segment_size: u64, length: usize) -> Files {
             wal.delete(permit, &restored.queue, job);
             restored.bodies.remove(restored.queue.delete(job));
         }
-        assert_eq!(wal.commit(restored.jobs(), START), CommitOutcome::Done);
+        assert_eq!(wal.commit(restored.jobs(), None, START), CommitOutcome::Done);
     }
     drop(wal);
     disk.files.take()

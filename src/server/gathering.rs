@@ -1,0 +1,142 @@
+//! When a sync waits a moment for clients that were just answered.
+//!
+//! Clients that wait for each reply write again right after it. If the next sync begins before
+//! they do, they split into groups, and each sync serves one group. So a commit may wait until all
+//! connections answered by the last commit have sent another change, for a short window at most.
+//! If waiting does not pay, it is tried less and less often. Pure: time comes in.
+
+use std::time::Duration;
+
+use crate::clock::Time;
+
+/// After this many windows in vain, waiting is tried once in `2^MISSES_MAX` commits.
+const MISSES_MAX: u32 = 8;
+
+/// Which connections may join the next sync.
+#[derive(Debug, Default)]
+pub(super) struct Gathering {
+    /// The number of the last commit that answered connections.
+    round: u32,
+    /// How many of them have sent no change since.
+    expected: u32,
+    /// How many commits must pass before waiting is tried again.
+    skip: u32,
+    /// How often in a row waiting was in vain.
+    misses: u32,
+    /// The wait for the next commit: its end, and how many connections were expected then.
+    wait: Option<(Time, u32)>,
+}
+
+impl Gathering {
+    /// Notes a change of a connection that was answered in round `answered_in`.
+    pub(super) fn join(&mut self, answered_in: &mut u32) {
+        self.expected -= u32::from(*answered_in == self.round && self.round > 0);
+        *answered_in = 0;
+    }
+
+    /// Begins a round: the connections counted from now on are answered by one commit.
+    pub(super) fn begin_round(&mut self) {
+        self.round = self.round.wrapping_add(1).max(1);
+        self.expected = 0;
+    }
+
+    /// Expects a connection that is answered in this round, and returns the round.
+    pub(super) fn expect(&mut self) -> u32 {
+        self.expected += 1;
+        self.round
+    }
+
+    /// Returns until when the next commit waits, if it does, for at most `window` from `now`.
+    pub(super) fn wait_until(&mut self, window: Duration, now: Time) -> Option<Time> {
+        if self.expected == 0 || self.skip > 0 || window.is_zero() {
+            return None;
+        }
+        let (until, _) = *self.wait.get_or_insert((now + window, self.expected));
+        (now < until).then_some(until)
+    }
+
+    /// Notes that the commit waits no longer, and whether the wait has paid.
+    pub(super) fn end(&mut self) {
+        self.skip = self.skip.saturating_sub(1);
+        let Some((_, expected)) = self.wait.take() else { return };
+        if 2 * self.expected > expected {
+            self.misses = (self.misses + 1).min(MISSES_MAX);
+            self.skip = 1 << self.misses;
+        } else {
+            self.misses = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Duration = Duration::from_micros(50);
+    const NOW: Time = Time::from_nanoseconds(1_000_000);
+
+    fn answer(gathering: &mut Gathering, count: usize) -> Vec<u32> {
+        gathering.begin_round();
+        (0..count).map(|_| gathering.expect()).collect()
+    }
+
+    #[test]
+    fn a_lone_producer_never_waits() {
+        let mut gathering = Gathering::default();
+        for _ in 0..5 {
+            for round in &mut answer(&mut gathering, 1) {
+                gathering.join(round);
+            }
+            assert_eq!(gathering.wait_until(WINDOW, NOW), None);
+            gathering.end();
+        }
+    }
+
+    #[test]
+    fn it_waits_until_all_that_were_answered_have_joined() {
+        let mut gathering = Gathering::default();
+        let mut rounds = answer(&mut gathering, 3);
+        gathering.join(&mut 0);
+        for round in &mut rounds {
+            assert_eq!(gathering.wait_until(WINDOW, NOW), Some(NOW + WINDOW));
+            gathering.join(round);
+        }
+        assert_eq!(gathering.wait_until(WINDOW, NOW), None);
+        gathering.join(&mut rounds[0]);
+        assert_eq!(gathering.wait_until(WINDOW, NOW), None, "each joins once");
+    }
+
+    /// Producers that put once a second would slow each other down.
+    #[test]
+    fn it_waits_less_and_less_often_if_none_joins() {
+        let mut gathering = Gathering::default();
+        let mut waits = 0;
+        for _ in 0..1000 {
+            answer(&mut gathering, 2);
+            waits += u32::from(gathering.wait_until(WINDOW, NOW).is_some());
+            assert_eq!(gathering.wait_until(WINDOW, NOW + WINDOW), None, "not beyond the window");
+            gathering.end();
+        }
+        assert!(waits < 15, "{waits}");
+        let before = waits;
+        for _ in 0..1000 {
+            for round in &mut answer(&mut gathering, 2)[..1] {
+                waits += u32::from(gathering.wait_until(WINDOW, NOW).is_some());
+                gathering.join(round);
+            }
+            gathering.end();
+        }
+        assert!(waits > before + 500, "it pays again: {waits}");
+    }
+
+    #[test]
+    fn rounds_that_have_passed_are_not_expected() {
+        let mut gathering = Gathering::default();
+        let mut old = answer(&mut gathering, 1);
+        let mut new = answer(&mut gathering, 1);
+        gathering.join(&mut old[0]);
+        assert!(gathering.wait_until(WINDOW, NOW).is_some());
+        gathering.join(&mut new[0]);
+        assert!(gathering.wait_until(WINDOW, NOW).is_none());
+    }
+}
