@@ -58,10 +58,10 @@ pub(super) struct SyncEvents {
 
 /// From this average on, syncs with `-f0` run in the background. Below, the hand-over to a thread
 /// and back would cost more than it gains.
-const BACKGROUND_FROM: Duration = Duration::from_micros(500);
+const BACKGROUND_FROM: Duration = Duration::from_micros(1500);
 
 /// Below this average they run in the queue's thread again.
-const FOREGROUND_BELOW: Duration = Duration::from_micros(250);
+const FOREGROUND_BELOW: Duration = Duration::from_micros(750);
 
 /// The longest wait for more changes before a sync in the queue's thread.
 const FOREGROUND_WINDOW_MAX: Duration = Duration::from_micros(50);
@@ -80,7 +80,8 @@ pub(super) struct SyncTime {
 impl SyncTime {
     /// Notes that a sync took `time`.
     fn add(&mut self, time: Duration) {
-        self.average = (7 * self.average + time) / 8;
+        let is_first = self.average.is_zero();
+        self.average = if is_first { time } else { (7 * self.average + time) / 8 };
         if self.average >= BACKGROUND_FROM {
             self.is_long = true;
         } else if self.average < FOREGROUND_BELOW {
