@@ -48,7 +48,7 @@ pub const FLAGS: &[Flag] = &[
         Some("sync"),
         Some("MS"),
         "sync the binlog at most MS milliseconds after a write (default is 50); -f0 syncs it \
-         before every reply",
+         before it confirms a change",
     ),
     flag(Some("F"), Some("no-sync"), None, "never sync the binlog"),
     flag(

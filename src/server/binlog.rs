@@ -136,9 +136,7 @@ impl Server {
     }
 
     fn release_replies(&mut self, key: Key<Conn>) {
-        if self.conns[key].answered_in != 0 {
-            self.gathering.join(&mut self.conns[key].answered_in);
-        }
+        self.gathering.join(&mut self.conns[key].answered_in);
         self.conns[key].answered_in = self.gathering.expect();
         self.mark_dirty(key);
     }

@@ -16,7 +16,7 @@ const MISSES_MAX: u32 = 8;
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
     /// The number of the last commit that answered connections.
-    round: u32,
+    round: u64,
     /// How many of them have sent no change since.
     expected: u32,
     /// How many commits must pass before waiting is tried again.
@@ -29,19 +29,19 @@ pub(super) struct Gathering {
 
 impl Gathering {
     /// Notes a change of a connection that was answered in round `answered_in`.
-    pub(super) fn join(&mut self, answered_in: &mut u32) {
+    pub(super) fn join(&mut self, answered_in: &mut u64) {
         self.expected -= u32::from(*answered_in == self.round && self.round > 0);
         *answered_in = 0;
     }
 
     /// Begins a round: the connections counted from now on are answered by one commit.
     pub(super) fn begin_round(&mut self) {
-        self.round = self.round.wrapping_add(1).max(1);
+        self.round += 1;
         self.expected = 0;
     }
 
     /// Expects a connection that is answered in this round, and returns the round.
-    pub(super) fn expect(&mut self) -> u32 {
+    pub(super) fn expect(&mut self) -> u64 {
         self.expected += 1;
         self.round
     }
@@ -75,7 +75,7 @@ mod tests {
     const WINDOW: Duration = Duration::from_micros(50);
     const NOW: Time = Time::from_nanoseconds(1_000_000);
 
-    fn answer(gathering: &mut Gathering, count: usize) -> Vec<u32> {
+    fn answer(gathering: &mut Gathering, count: usize) -> Vec<u64> {
         gathering.begin_round();
         (0..count).map(|_| gathering.expect()).collect()
     }

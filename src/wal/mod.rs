@@ -85,7 +85,7 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 /// When written records are synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// At most this long after a write. Zero means before any reply.
+    /// At most this long after a write. Zero means before a reply that confirms a change.
     Within(Duration),
     /// Never.
     Never,
@@ -374,7 +374,10 @@ impl Wal {
         self.append_deferred(queue);
         self.leave_garbage_segment(queue);
         self.compact(jobs, budget, now);
-        if let Err(error) = self.write_and_sync(now).and_then(|()| self.drop_oldest(now)) {
+        let result = self.write_and_sync(now).and_then(|()| self.drop_oldest(now));
+        // Whatever the outcome, the next commit must not report them once more.
+        let SyncEvents { has_ended, has_begun } = std::mem::take(&mut self.sync_events);
+        if let Err(error) = result {
             if self.health == Health::Sound {
                 error!(
                     "the binlog has failed; no change is acknowledged until it works again: {error}"
@@ -394,7 +397,6 @@ impl Wal {
             self.retry_delay = RETRY_DELAY;
             return CommitOutcome::Recovered;
         }
-        let SyncEvents { has_ended, has_begun } = std::mem::take(&mut self.sync_events);
         let is_safe =
             self.sync != SyncPolicy::Within(Duration::ZERO) || self.sync_state == SyncState::Clean;
         if is_safe { CommitOutcome::Done } else { CommitOutcome::Syncing { has_ended, has_begun } }

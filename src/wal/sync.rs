@@ -334,6 +334,26 @@ mod tests {
         assert_eq!(binlog.commit(), CommitOutcome::Done);
     }
 
+    /// The server would take replies for covered by a sync that has not begun.
+    #[test]
+    fn a_commit_that_fails_leaves_no_sync_to_report() {
+        let mut binlog = Fixture::new(SyncPolicy::Within(Duration::ZERO));
+        binlog.disk.state().sync_time = Duration::from_millis(5);
+        binlog.put(10);
+        binlog.settle();
+        let jobs: Vec<_> = (0..3).map(|_| binlog.put(1500)).collect();
+        binlog.disk.state().ends_syncs = true;
+        binlog.settle();
+        for job in jobs {
+            binlog.delete(job);
+        }
+        binlog.disk.state().failing = Some("sync directory");
+        while binlog.commit() != CommitOutcome::Failed {
+            binlog.put(1000);
+        }
+        assert!(!binlog.wal.sync_events.has_begun && !binlog.wal.sync_events.has_ended);
+    }
+
     #[test]
     fn a_sync_in_the_background_waits_as_long_as_it_is_told() {
         let mut binlog = Fixture::new(SyncPolicy::Within(Duration::ZERO));
