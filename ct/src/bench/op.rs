@@ -100,7 +100,7 @@ impl Op {
         })
     }
 
-    /// Tells whether its bytes are always the same, so that a batch can be prepared.
+    /// Whether its bytes are the same each time, so that a batch can be prepared.
     pub(crate) fn is_constant(self, body: &Body) -> bool {
         match self {
             Self::Put { priority: Priority::Fixed(_), .. } => !body.stamped,

@@ -27,7 +27,7 @@ const NO_JOB: &str = "4000000000";
 /// What kind of run is generated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GeneratorOptions {
-    /// Operations of a run, if its kind allows so many.
+    /// The most operations of a run. Some kinds of run allow fewer.
     pub(crate) steps: usize,
     /// Whether most of what is sent is garbage.
     pub(crate) garbage: bool,

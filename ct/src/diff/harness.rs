@@ -35,8 +35,8 @@ pub(crate) struct ReceivedPair {
 }
 
 impl ReceivedPair {
-    /// Returns how many replies are the same, and the first difference after those, if there is
-    /// one.
+    /// Returns how many replies are the same, and the first difference after them, or `None` if
+    /// there is none.
     pub(crate) fn difference(&self, comparator: &Comparator) -> (usize, Option<String>) {
         let [left, right] = &self.received;
         let pairs = left.replies.iter().zip(&right.replies);

@@ -1,7 +1,7 @@
 //! Sends the same traffic to two daemons and reports where their answers differ.
 //!
 //! [`compare`] generates runs from seeds, executes each on a new pair of daemons, and shrinks every
-//! difference to a short golden script. Most of a run is sleep, so many runs are executed in
+//! difference to a short golden script. A run mostly sleeps, so many runs are executed in
 //! parallel.
 //!
 //! Reading order: `operation` has the parts of a run, `generate` makes a run, and `runner` executes
