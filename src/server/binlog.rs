@@ -77,10 +77,8 @@ impl Server {
             }
             CommitOutcome::Failed => {
                 self.queue.freeze();
-                for is_syncing in [true, false] {
-                    while let Some(key) = self.awaiting(is_syncing).pop() {
-                        self.abort(key);
-                    }
+                while let Some(key) = self.next_awaiting() {
+                    self.abort(key);
                 }
             }
             CommitOutcome::Recovered => {
@@ -107,8 +105,9 @@ impl Server {
         self.wal.as_ref().is_some_and(|wal| !wal.syncs_in_background())
     }
 
-    fn awaiting(&mut self, is_syncing: bool) -> &mut Vec<Key<Conn>> {
-        if is_syncing { &mut self.awaiting_sync } else { &mut self.awaiting_commit }
+    /// Takes a connection with held replies off its list. One that is on both is returned twice.
+    fn next_awaiting(&mut self) -> Option<Key<Conn>> {
+        self.awaiting_sync.pop().or_else(|| self.awaiting_commit.pop())
     }
 
     /// Releases all held replies.
@@ -118,11 +117,9 @@ impl Server {
         }
         self.gathering.end();
         self.gathering.begin_round();
-        for is_syncing in [true, false] {
-            while let Some(key) = self.awaiting(is_syncing).pop() {
-                self.release_replies(key);
-                self.conns[key].output.release();
-            }
+        while let Some(key) = self.next_awaiting() {
+            self.release_replies(key);
+            self.conns[key].output.release();
         }
     }
 
@@ -146,9 +143,8 @@ impl Server {
     pub(super) fn stop_awaiting(&mut self, key: Key<Conn>) {
         self.gathering.join(&mut self.conns[key].answered_in);
         if self.conns[key].output.is_held() {
-            for is_syncing in [true, false] {
-                self.awaiting(is_syncing).retain(|&other| other != key);
-            }
+            self.awaiting_sync.retain(|&other| other != key);
+            self.awaiting_commit.retain(|&other| other != key);
         }
     }
 
