@@ -102,9 +102,11 @@ impl Wal {
     fn zeros_end(&self) -> Option<u64> {
         let (current, used) = (self.current?, self.segment_index.current()?.used);
         let end = current.layout.size.min(used + ZEROS_AHEAD_BYTES);
-        // Writing begins when half the zeros are used, and goes on until all are there again.
+        // Writing begins when half the zeros are used, and goes on in whole pieces. A small piece
+        // with each commit would make each sync write to a second place of the disk.
         let is_due = current.zeroed < current.layout.size.min(used + ZEROS_AHEAD_BYTES / 2);
-        (is_due || (self.is_zeroing && current.zeroed < end)).then_some(end)
+        let fits = current.zeroed + WORK_PER_TURN_MIN_BYTES <= end;
+        (is_due || (self.is_zeroing && fits)).then_some(end)
     }
 
     /// Whether [`Wal::work_ahead`] has work, provided that the disk has space.

@@ -64,7 +64,7 @@ const BACKGROUND_FROM: Duration = Duration::from_micros(1500);
 const FOREGROUND_BELOW: Duration = Duration::from_micros(750);
 
 /// The longest wait for more changes before a sync in the queue's thread.
-const FOREGROUND_WINDOW_MAX: Duration = Duration::from_micros(50);
+const FOREGROUND_WINDOW_MAX: Duration = Duration::from_micros(100);
 
 /// The same before a sync in the background.
 const BACKGROUND_WINDOW_MAX: Duration = Duration::from_millis(1);
