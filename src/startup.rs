@@ -130,9 +130,8 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
             Server::with_wal(identity, settings, restored, wal, clock.now())
         }
     };
-    let mut event_loop =
-        EventLoop::new(server, listeners, signals, notifier, clock).map_err(StartError::Loop)?;
-    event_loop.run().map_err(StartError::Loop)
+    let event_loop = EventLoop::new(server, listeners, signals, notifier, clock, config.busy_poll);
+    event_loop.map_err(StartError::Loop)?.run().map_err(StartError::Loop)
 }
 
 /// Takes over the sockets of a service manager, or else opens those that the flags ask for.

@@ -27,6 +27,13 @@ use crate::{
 /// size is a mistake that would only fill the disk.
 const BINLOG_SIZE_LIMIT: u64 = 1 << 31;
 
+/// How long the event loop polls before a sleep, unless the flags say otherwise. A client on the
+/// same machine sends its next command within a third of it.
+const BUSY_POLL_DEFAULT: Duration = Duration::from_micros(50);
+
+/// The longest poll before a sleep in microseconds. A sleep and its wake-up take far less.
+const BUSY_POLL_LIMIT_MICROSECONDS: u64 = 1000;
+
 /// One flag of the command line.
 #[derive(Debug)]
 pub struct Flag {
@@ -84,6 +91,13 @@ pub const FLAGS: &[Flag] = &[
         Some("BYTES"),
         "limit the total size of the bodies of jobs, uploads and unsent replies, counted as body \
          + 128 bytes each (default is no limit)",
+    ),
+    flag(
+        None,
+        Some("busy-poll"),
+        Some("USEC"),
+        "poll for at most USEC microseconds before a sleep, while clients send again that soon and \
+         it takes no more CPU time (default is 50; it can be at most 1000); 0 always sleeps",
     ),
     flag(
         None,
@@ -199,6 +213,8 @@ pub struct Config {
     pub binlog_size: u64,
     /// `--max-memory`, in bytes.
     pub memory_limit: Option<u64>,
+    /// `--busy-poll`.
+    pub busy_poll: Duration,
     /// How often `-V` is given.
     pub verbosity: usize,
     /// Warnings about these flags, a line each.
@@ -311,6 +327,7 @@ impl Default for Draft {
             sync: SyncPolicy::Within(Duration::from_millis(50)),
             binlog_size: 10 << 20,
             memory_limit: None,
+            busy_poll: BUSY_POLL_DEFAULT,
             verbosity: 0,
             warnings: Vec::new(),
         };
@@ -342,6 +359,10 @@ impl Draft {
                 self.config.binlog_size = self.capped(argument, written, BINLOG_SIZE_LIMIT)?;
             }
             "max-memory" => config.memory_limit = Some(size(argument)?),
+            "busy-poll" => {
+                let microseconds = self.capped(argument, written, BUSY_POLL_LIMIT_MICROSECONDS)?;
+                self.config.busy_poll = Duration::from_micros(microseconds);
+            }
             "check-binlog" => *instead = Some(Invocation::CheckBinlog(argument.into())),
             "ping" => *instead = Some(Invocation::Ping(Vec::new())),
             "completions" => {

@@ -34,6 +34,7 @@ fn defaults_are_those_of_the_original() {
             sync: SyncPolicy::Within(Duration::from_millis(50)),
             binlog_size: 10_485_760,
             memory_limit: None,
+            busy_poll: Duration::from_micros(50),
             verbosity: 0,
             warnings: vec![],
         }
@@ -127,6 +128,9 @@ fn sizes_are_capped_with_a_warning() {
     }
     assert_eq!(serve("--binlog-size=-1 -s 5").binlog_size, 5);
     assert_eq!(serve("--max-memory 1000000").memory_limit, Some(1_000_000));
+    assert_eq!(serve("--busy-poll 0").busy_poll, Duration::ZERO);
+    assert_eq!(serve("--busy-poll=1001").busy_poll, Duration::from_millis(1));
+    assert_eq!(serve("--busy-poll=1001").warnings.len(), 1);
     assert_eq!(serve("-c -n").warnings.len(), 2);
 }
 

@@ -12,6 +12,7 @@
 //! of the loop, or waits for an event that will come.
 
 mod accept;
+mod busy_poll;
 mod listen;
 mod run_queue;
 mod socket;
@@ -25,6 +26,7 @@ use mio::{Events, Interest, Poll, Token, Waker, event::Event, unix::SourceFd};
 pub use self::listen::{ListenError, Listener};
 use self::{
     accept::{LastingProblem, ListenerSlot},
+    busy_poll::{BusyPoll, Processors, Wait},
     socket::Socket,
 };
 use crate::{
@@ -35,7 +37,7 @@ use crate::{
     server::{Health, Server},
     service::logging::Throttle,
     service::notify::Notifier,
-    sys::Signals,
+    sys::{self, Signals},
 };
 
 const SIGNALS: Token = Token(usize::MAX - 1);
@@ -72,6 +74,8 @@ pub struct EventLoop {
     notifier: Notifier,
     signals: Signals,
     clock: Clock,
+    busy_poll: BusyPoll,
+    processors: Processors,
     server: Server,
     /// Indexed by the server's keys.
     sockets: Vec<Option<Socket>>,
@@ -97,13 +101,15 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// Registers the listeners and the signals.
+    /// Registers the listeners and the signals. Before a sleep, the loop polls for at most
+    /// `busy_poll_limit`, if that pays.
     pub fn new(
         mut server: Server,
         listeners: Vec<Listener>,
         signals: Signals,
         notifier: Notifier,
         clock: Clock,
+        busy_poll_limit: Duration,
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
         let mut slots = Vec::new();
@@ -129,6 +135,8 @@ impl EventLoop {
             notifier,
             signals,
             clock,
+            busy_poll: BusyPoll::new(busy_poll_limit),
+            processors: Processors::default(),
             server,
             sockets: Vec::new(),
             runnable: VecDeque::new(),
@@ -185,12 +193,13 @@ impl EventLoop {
             if self.server.gather_until(now).is_none() {
                 break;
             }
+            // Clients that share the only processor with this thread could not send anything.
+            if !self.processors.has_spare(now, sys::processors) {
+                break;
+            }
             // What other clients asked of the queue need not wait.
             self.flush();
-            match self.poll.poll(events, Some(Duration::ZERO)) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => events.clear(),
-                result => result?,
-            }
+            self.poll(events, Some(Duration::ZERO))?;
             for event in &*events {
                 self.on_event(event);
             }
@@ -231,6 +240,29 @@ impl EventLoop {
         let is_dated = self.server.has_wal() && self.server.queue().counts().delayed > 0;
         let calendar_check = is_dated.then_some(CALENDAR_CHECK_INTERVAL);
         let timeout = [timeout, calendar_check].into_iter().flatten().min();
+        if timeout == Some(Duration::ZERO) {
+            return self.poll(events, timeout);
+        }
+        let polls_for = self.busy_poll.time_before_sleep();
+        let began = self.clock.now();
+        let polls_until = began + polls_for.min(timeout.unwrap_or(polls_for));
+        events.clear();
+        while events.is_empty() && self.clock.now() < polls_until {
+            self.poll(events, Some(Duration::ZERO))?;
+        }
+        let has_slept = events.is_empty();
+        if has_slept {
+            self.poll(events, timeout)?;
+        }
+        let time = began.until(self.clock.now());
+        let wait = Wait { time, events: events.iter().count(), has_slept };
+        let is_allowed = || self.processors.has_spare(self.clock.now(), sys::processors);
+        self.busy_poll.add(wait, sys::thread_cpu_time, is_allowed);
+        Ok(())
+    }
+
+    /// Polls once. A signal ends a sleep without events.
+    fn poll(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
         match self.poll.poll(events, timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                 events.clear();

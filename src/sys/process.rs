@@ -134,6 +134,24 @@ pub fn cpu_time() -> (Duration, Duration) {
     (duration(usage.ru_utime), duration(usage.ru_stime))
 }
 
+/// CPU time of the calling thread. Zero if the system does not know it.
+pub fn thread_cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is valid for one timespec.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    if result == -1 {
+        return Duration::ZERO;
+    }
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// How many processors this process may keep busy: those of its CPU set, or fewer if a quota of its
+/// control group allows fewer. At least one.
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 /// Reads eight random bytes from the kernel, which distinguish this run from all others.
 pub fn random_bytes() -> io::Result<[u8; 8]> {
     let mut bytes = [0; 8];

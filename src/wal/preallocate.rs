@@ -390,4 +390,26 @@ mod tests {
         let bytes: usize = binlog.disk.state().files.values().map(Vec::len).sum();
         assert!(bytes < 64 * 1024, "{bytes} bytes in {:?}", binlog.disk.names());
     }
+
+    /// Each sync would write to two places of the disk.
+    #[test]
+    fn zeros_are_written_ahead_in_whole_pieces() {
+        let mut binlog = Fixture::new(SyncPolicy::Within(Duration::ZERO));
+        binlog.wal.segment_size = 4 << 20;
+        while binlog.wal.current.is_none_or(|current| current.layout.size < 4 << 20) {
+            binlog.put(1000);
+            binlog.settle();
+        }
+        binlog.disk.take_calls();
+        for _ in 0..2000 {
+            binlog.put(1000);
+            binlog.settle();
+        }
+        let calls = binlog.disk.take_calls();
+        let writes = calls.iter().filter(|call| call.starts_with("write binlog")).count();
+        // Two megabytes of records, and sixteen pieces of zeros.
+        assert!((2010..2030).contains(&writes), "{writes}");
+        let current = binlog.wal.current.expect("there is one");
+        assert!(current.zeroed > binlog.wal.segment_index.current().expect("as well").used);
+    }
 }

@@ -1,0 +1,334 @@
+//! Busy polling: when the loop polls for some microseconds before it sleeps.
+//!
+//! Between two commands of a client that waits for each reply, going to sleep and waking up take
+//! more time than all else, and CPU time as well. If the next event comes within microseconds, it
+//! is better to poll without sleeping. Whether that pays depends on the machine and on the clients.
+//! So it is measured: while events follow each other quickly, now and then a *trial* compares the
+//! CPU time that an event takes with sleeping and with polling. If polling takes no more, the loop
+//! goes on polling, until it finds nothing some times, or until the next trial. So a daemon with
+//! little to do sleeps as ever. Pure: time comes in.
+
+use std::time::Duration;
+
+use crate::clock::Time;
+
+/// How many waits each half of a trial has.
+const WAITS_PER_TRIAL: u32 = 32;
+
+/// How many short waits pass before the first trial.
+const REST_MIN_WAITS: u32 = 64;
+
+/// How many short waits pass at most before the next trial. Each failed trial doubles their number.
+const REST_MAX_WAITS: u32 = 16 * 1024;
+
+/// After this many polls without a sleep, a trial shows whether they still pay.
+const WAITS_BETWEEN_TRIALS: u32 = 8 * 1024;
+
+/// What a poll in vain adds to [`Polling::misses`]; one that finds an event takes 1 off.
+const MISS: u32 = 16;
+
+/// With more misses than this, polling ends at once.
+const MISSES_MAX: u32 = 4 * MISS;
+
+/// A wait is short if it takes less than this many times the longest poll. A client's next command
+/// comes that late if both sides sleep, and within the poll if this side does not.
+const SHORT_WAIT_FACTOR: u32 = 3;
+
+/// For how long the number of processors is taken for known. Asking takes several system calls.
+const PROCESSORS_KNOWN_FOR: Duration = Duration::from_secs(1);
+
+/// Whether the clients have a processor besides the one of this thread. It may change at any time.
+#[derive(Debug, Default)]
+pub(super) struct Processors {
+    /// Until when the answer holds.
+    known_until: Time,
+    has_spare: bool,
+}
+
+impl Processors {
+    /// Whether there are at least two. `count` is asked at most once a second.
+    pub(super) fn has_spare(&mut self, now: Time, count: impl FnOnce() -> usize) -> bool {
+        if self.known_until <= now {
+            self.known_until = now + PROCESSORS_KNOWN_FOR;
+            self.has_spare = count() > 1;
+        }
+        self.has_spare
+    }
+}
+
+/// How a wait ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wait {
+    /// How long it took.
+    pub(super) time: Duration,
+    /// How many events it brought.
+    pub(super) events: usize,
+    /// Whether it slept. Then polling before it, if it did, was in vain.
+    pub(super) has_slept: bool,
+}
+
+/// Decides before each wait whether to poll first. Used by the event loop alone.
+#[derive(Debug)]
+pub(super) struct BusyPoll {
+    /// The longest poll; zero if the loop must never poll.
+    limit: Duration,
+    phase: Phase,
+    /// How many short waits the next rest has.
+    rest: u32,
+    /// A moving average over about eight waits.
+    average_wait: Duration,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Sleeps for this many more short waits.
+    Rest { left: u32 },
+    /// The first half of a trial.
+    TrySleeping(Trial),
+    /// The second half. With sleeping, an event took `with_sleep` of CPU time.
+    TryPolling { trial: Trial, with_sleep: Duration },
+    /// Polling pays.
+    Polling { left: u32, misses: u32 },
+}
+
+/// Half a trial.
+#[derive(Debug)]
+struct Trial {
+    left: u32,
+    events: u32,
+    /// The thread's CPU time at its beginning.
+    cpu_before: Duration,
+}
+
+impl Trial {
+    fn new(cpu_now: Duration) -> Self {
+        Self { left: WAITS_PER_TRIAL, events: 0, cpu_before: cpu_now }
+    }
+
+    /// Notes a wait. After the last one, returns the CPU time that an event took.
+    fn add(&mut self, wait: Wait, cpu_now: impl FnOnce() -> Duration) -> Option<Duration> {
+        self.left -= 1;
+        self.events += u32::try_from(wait.events).unwrap_or(u32::MAX);
+        let is_last = self.left == 0;
+        is_last.then(|| cpu_now().saturating_sub(self.cpu_before) / self.events.max(1))
+    }
+}
+
+impl BusyPoll {
+    /// Polls for at most `limit` before a sleep.
+    pub(super) fn new(limit: Duration) -> Self {
+        let phase = Phase::Rest { left: REST_MIN_WAITS };
+        Self { limit, phase, rest: REST_MIN_WAITS, average_wait: Duration::MAX / 16 }
+    }
+
+    /// Returns how long to poll before the next sleep.
+    pub(super) fn time_before_sleep(&self) -> Duration {
+        match self.phase {
+            Phase::Rest { .. } | Phase::TrySleeping(_) => Duration::ZERO,
+            Phase::TryPolling { .. } | Phase::Polling { .. } => self.limit,
+        }
+    }
+
+    /// Notes how a wait ended. `cpu_now` is asked for the thread's CPU time, and `is_allowed` at
+    /// the beginning of a trial whether another processor is left for the clients.
+    pub(super) fn add(
+        &mut self,
+        wait: Wait,
+        cpu_now: impl FnOnce() -> Duration,
+        is_allowed: impl FnOnce() -> bool,
+    ) {
+        self.average_wait = (self.average_wait * 7 + wait.time) / 8;
+        match &mut self.phase {
+            Phase::Rest { left } => {
+                let is_short = self.average_wait < self.limit * SHORT_WAIT_FACTOR;
+                *left -= u32::from(is_short);
+                if *left == 0 {
+                    if is_allowed() {
+                        self.phase = Phase::TrySleeping(Trial::new(cpu_now()));
+                    } else {
+                        self.fail();
+                    }
+                }
+            }
+            Phase::TrySleeping(trial) => {
+                let mut cpu = Duration::ZERO;
+                let cpu_now = || {
+                    cpu = cpu_now();
+                    cpu
+                };
+                if let Some(with_sleep) = trial.add(wait, cpu_now) {
+                    self.phase = Phase::TryPolling { trial: Trial::new(cpu), with_sleep };
+                }
+            }
+            Phase::TryPolling { trial, with_sleep } => {
+                let with_sleep = *with_sleep;
+                match trial.add(wait, cpu_now) {
+                    None => {}
+                    Some(with_polling) if with_polling <= with_sleep => {
+                        self.phase = Phase::Polling { left: WAITS_BETWEEN_TRIALS, misses: 0 };
+                        self.rest = REST_MIN_WAITS;
+                    }
+                    Some(_) => self.fail(),
+                }
+            }
+            Phase::Polling { left, misses } => {
+                *left -= 1;
+                *misses = if wait.has_slept { *misses + MISS } else { misses.saturating_sub(1) };
+                if *misses > MISSES_MAX {
+                    self.fail();
+                } else if *left == 0 {
+                    // The next short wait begins a trial.
+                    self.phase = Phase::Rest { left: 1 };
+                }
+            }
+        }
+    }
+
+    /// Rests for longer than before.
+    fn fail(&mut self) {
+        self.phase = Phase::Rest { left: self.rest };
+        self.rest = (2 * self.rest).min(REST_MAX_WAITS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter::repeat_n;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_micros(50);
+
+    /// A machine on which a sleep takes `sleep` of CPU time and of time, and a client whose next
+    /// command comes after `gap`.
+    struct Machine {
+        busy_poll: BusyPoll,
+        sleep: Duration,
+        cpu: Duration,
+        has_processor: bool,
+        polls: u32,
+        polls_in_vain: u32,
+        checks: u32,
+    }
+
+    impl Machine {
+        fn new(sleep_microseconds: u64) -> Self {
+            Self {
+                busy_poll: BusyPoll::new(LIMIT),
+                sleep: Duration::from_micros(sleep_microseconds),
+                cpu: Duration::ZERO,
+                has_processor: true,
+                polls: 0,
+                polls_in_vain: 0,
+                checks: 0,
+            }
+        }
+
+        /// Waits for commands, each of which comes `gaps` microseconds after the reply before.
+        fn wait(&mut self, gaps: impl IntoIterator<Item = u64>) {
+            for gap in gaps.into_iter().map(Duration::from_micros) {
+                let polls_for = self.busy_poll.time_before_sleep();
+                let has_slept = gap > polls_for;
+                self.polls += u32::from(!polls_for.is_zero());
+                self.polls_in_vain += u32::from(!polls_for.is_zero() && has_slept);
+                let spent = if has_slept { polls_for + self.sleep } else { gap };
+                self.cpu += Duration::from_micros(10) + spent;
+                let time = if has_slept { gap + self.sleep } else { gap };
+                let Self { busy_poll, cpu, has_processor, checks, .. } = self;
+                let is_allowed = || {
+                    *checks += 1;
+                    *has_processor
+                };
+                busy_poll.add(Wait { time, events: 1, has_slept }, || *cpu, is_allowed);
+            }
+        }
+    }
+
+    #[test]
+    fn it_polls_for_a_lone_client_that_answers_fast() {
+        let mut machine = Machine::new(25);
+        machine.wait(repeat_n(15, 100_000));
+        assert!(machine.polls > 99_000, "{}", machine.polls);
+        assert!(machine.cpu < Duration::from_millis(2600));
+    }
+
+    #[test]
+    fn it_stops_at_once_if_the_client_is_gone_and_begins_soon_if_it_is_back() {
+        let mut machine = Machine::new(25);
+        machine.wait(repeat_n(15, 1000));
+        machine.polls_in_vain = 0;
+        machine.wait(repeat_n(1_000_000, 100));
+        assert!(machine.polls_in_vain <= 5, "{}", machine.polls_in_vain);
+        machine.polls = 0;
+        machine.wait(repeat_n(15, 1000));
+        assert!(machine.polls > 800, "{}", machine.polls);
+    }
+
+    #[test]
+    fn it_sleeps_if_a_sleep_takes_less_than_polling() {
+        let mut machine = Machine::new(5);
+        machine.wait(repeat_n(15, 100_000));
+        assert!(machine.polls < 500, "{}", machine.polls);
+    }
+
+    #[test]
+    fn a_daemon_with_little_to_do_sleeps() {
+        let mut machine = Machine::new(25);
+        machine.wait(repeat_n(1000, 10_000));
+        assert_eq!((machine.polls, machine.checks), (0, 0));
+    }
+
+    /// Ten thousand commands a second, of which every third comes late.
+    #[test]
+    fn what_costs_more_than_sleeping_is_tried_rarely() {
+        let mut machine = Machine::new(25);
+        let gaps = [17, 17, 190].iter().copied().cycle().take(100_000);
+        let mut sleeping = Machine::new(25);
+        sleeping.busy_poll.limit = Duration::ZERO;
+        machine.wait(gaps.clone());
+        sleeping.wait(gaps);
+        let more = machine.cpu.as_secs_f64() / sleeping.cpu.as_secs_f64();
+        assert!((1.0..1.005).contains(&more), "{more}");
+    }
+
+    #[test]
+    fn it_never_polls_on_the_only_processor_and_asks_rarely_how_many_there_are() {
+        let mut machine = Machine::new(25);
+        machine.has_processor = false;
+        machine.wait(repeat_n(15, 100_000));
+        assert_eq!(machine.polls, 0);
+        assert!(machine.checks < 15, "{}", machine.checks);
+        machine.has_processor = true;
+        machine.wait(repeat_n(15, 100_000));
+        assert!(machine.polls > 80_000, "{}", machine.polls);
+    }
+
+    /// Processors may be taken away, or others may need them.
+    #[test]
+    fn what_has_paid_is_tried_again() {
+        let mut machine = Machine::new(25);
+        machine.wait(repeat_n(15, 10_000));
+        machine.has_processor = false;
+        machine.wait(repeat_n(15, 10_000));
+        machine.polls = 0;
+        machine.wait(repeat_n(15, 10_000));
+        assert_eq!(machine.polls, 0);
+    }
+
+    #[test]
+    fn processors_are_counted_once_a_second() {
+        let mut processors = Processors::default();
+        let second = |second: u64| Time::from_nanoseconds(second * 1_000_000_000);
+        assert!(processors.has_spare(second(1), || 2));
+        assert!(processors.has_spare(second(1), || panic!("it is known")));
+        assert!(!processors.has_spare(second(2), || 1));
+    }
+
+    #[test]
+    fn without_time_to_poll_it_never_does() {
+        let mut machine = Machine::new(25);
+        machine.busy_poll = BusyPoll::new(Duration::ZERO);
+        machine.wait(repeat_n(15, 10_000));
+        assert_eq!((machine.polls, machine.checks), (0, 0));
+    }
+}
