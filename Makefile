@@ -17,13 +17,15 @@ DAEMON = $(TARGET)/release/beanstalkd
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 DEB = target/deb/beanstalkd-$(VERSION)
 UNITS = beanstalkd.service beanstalkd@.service beanstalkd.socket
-ORIGINAL ?= /usr/bin/beanstalkd
+# Release 1.13 of the original if `make original` has got it; otherwise what is installed.
+FETCHED = $(abspath $(TARGET))/original/1.13/usr/bin/beanstalkd
+ORIGINAL ?= $(if $(shell test -x $(FETCHED) && echo yes),$(FETCHED),/usr/bin/beanstalkd)
 # What was skipped, for the end of `make check`.
 SKIPPED ?= $(abspath $(TARGET))/skipped
 export ORIGINAL SKIPPED
 
 .PHONY: all run check checks fmt clippy doc test sim turns kills abuse soak diff mutants fuzz corpus bench bench-quick crowd \
-    original clients \
+    original both-originals clients \
     install install-daemon install-units uninstall vendor deb clean tools
 
 all: tools
@@ -151,9 +153,18 @@ bench-quick: all original
 crowd: all
 	$(CARGO) run -q --release --locked -p ct --bin ct-bench -- crowd $(DAEMON)
 
+# The original to compare with: release 1.13 from Debian 13, unpacked below target, or the one that
+# ORIGINAL names.
 original:
-	@test -x $(ORIGINAL) || { \
-	    echo 'the original is not installed: apt install beanstalkd, or say ORIGINAL=path' >&2; exit 1; }
+	@test '$(origin ORIGINAL)' != file || ct/get-original 1.13 > /dev/null
+	@test -x $(ORIGINAL) || { echo 'there is no $(ORIGINAL)' >&2; exit 1; }
+
+# The golden scripts and the seeded traffic, with the releases 1.13 and 1.12 of the original.
+both-originals: tools
+	for release in 1.13 1.12; do \
+	    original=$$(ct/get-original $$release) && \
+	    ORIGINAL=$$original $(CARGO) test --locked --test daemon -- golden:: diff:: || exit 1; \
+	done
 
 # What real client libraries do, unmodified from their registries, against this daemon and the
 # original: the transcripts must be equal.

@@ -36,7 +36,7 @@ impl Original {
         let version = version(&path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
                 format!(
-                    "no original at {shown_path} (Debian's package beanstalkd, or ORIGINAL=path)"
+                    "no original at {shown_path} (make original gets it, or say ORIGINAL=path)"
                 )
             }
             _ => format!("{shown_path} -v: {error}"),
