@@ -35,9 +35,7 @@ impl Original {
         let shown_path = path.display();
         let version = version(&path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
-                format!(
-                    "no original at {shown_path} (make original gets it, or say ORIGINAL=path)"
-                )
+                format!("no original at {shown_path} (make original gets it, or say ORIGINAL=path)")
             }
             _ => format!("{shown_path} -v: {error}"),
         })?;

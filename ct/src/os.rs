@@ -210,17 +210,20 @@ pub(crate) fn cores() -> io::Result<Vec<usize>> {
     Ok(Vec::new())
 }
 
-/// Pins the calling thread, and what it starts from now on, to one core.
+/// Pins the calling thread, and what it starts from now on, to these cores.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "std has no call for it")]
-pub(crate) fn pin_to_core(core: usize) -> io::Result<()> {
-    if core >= usize::try_from(libc::CPU_SETSIZE).expect("a small number") {
+pub(crate) fn pin_to_cores(cores: &[usize]) -> io::Result<()> {
+    let limit = usize::try_from(libc::CPU_SETSIZE).expect("a small number");
+    if cores.iter().any(|&core| core >= limit) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     // SAFETY: all zeros is a valid, empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the index is below the size of the set.
-    unsafe { libc::CPU_SET(core, &mut set) };
+    for &core in cores {
+        // SAFETY: the index is below the size of the set.
+        unsafe { libc::CPU_SET(core, &mut set) };
+    }
     // SAFETY: the pointer leads to a readable set of the size given.
     let result = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -228,7 +231,7 @@ pub(crate) fn pin_to_core(core: usize) -> io::Result<()> {
 
 /// Never called, because [`cores`] returns none.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn pin_to_core(_: usize) -> io::Result<()> {
+pub(crate) fn pin_to_cores(_: &[usize]) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 

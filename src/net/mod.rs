@@ -171,6 +171,8 @@ impl EventLoop {
             self.retry_deferred(now);
             self.advance_all(now);
             self.gather(&mut events)?;
+            // What needs no sync does not wait for one.
+            self.flush();
             self.server.commit(now);
             self.flush();
             self.close_for_memory(now);
@@ -191,10 +193,6 @@ impl EventLoop {
         while self.server.must_gather_before_commit() && !self.server.is_turn_over() {
             let now = self.clock.now();
             if self.server.gather_until(now).is_none() {
-                break;
-            }
-            // Clients that share the only processor with this thread could not send anything.
-            if !self.processors.has_spare(now, sys::processors) {
                 break;
             }
             // What other clients asked of the queue need not wait.

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use self::attackers::Attack;
 use self::attacks::{ATTACK_KINDS, AttackKind, Outcome, Start};
 use self::probe::{COMMANDS, Probe, Window};
-use crate::bench::measure::{Cores, resident_bytes};
+use crate::bench::measure::{Cores, Placement, resident_bytes};
 use crate::bench::stats::Spread;
 use crate::bench::target::Target;
 use crate::{Client, Daemon, free_port, os};
@@ -116,7 +116,7 @@ pub fn run(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Vec<Ro
                 continue;
             }
             progress(&format!("{}: {}", kind.name, target.label));
-            let row = run_attack(kind, target, cores, connections, config)?;
+            let row = run_attack(kind, target, &cores, connections, config)?;
             for round in &row.rounds {
                 let (summary, faults) = (&round.summary, round.faults.join("; "));
                 progress(&format!(
@@ -154,7 +154,7 @@ impl Drop for ClockFolder {
 fn run_attack(
     kind: &AttackKind,
     target: &Target,
-    cores: Cores,
+    cores: &Cores,
     connections: usize,
     config: &Config,
 ) -> io::Result<Row> {
@@ -162,7 +162,7 @@ fn run_attack(
         Row { kind: kind.name, daemon: target.label.clone(), rounds: Vec::new(), failure: None };
     let (daemon, address, _folder) = match kind.start {
         Start::Plain => {
-            let daemon = cores.start(&target.program, &[])?;
+            let daemon = cores.start(Placement::Apart, &target.program, &[])?;
             let address = daemon.address().to_owned();
             (daemon, address, None)
         }

@@ -12,6 +12,7 @@ use super::group::{Pacing, Until};
 use super::load::Load;
 use super::measure::{Cores, Figures, SATURATED_SHARE};
 use super::scenario::{Effort, Phase, Scenario, Work};
+use super::slow_sync;
 use super::special;
 use super::stats::{Spread, pairwise_ratios};
 use super::syscalls::SyscallCounter;
@@ -177,7 +178,11 @@ impl Comparison {
                 continue;
             }
             progress(&target.label);
-            match special::run(scenario, target, &self.config, progress) {
+            let measured = match scenario.work {
+                Work::SlowSync(producers) => slow_sync::run(producers, target, &self.config),
+                _ => special::run(scenario, target, &self.config, progress),
+            };
+            match measured {
                 Ok(samples) => result.samples = samples,
                 Err(error) => result.error = Some(message(&error)),
             }
@@ -283,6 +288,7 @@ impl Participant<'_> {
         if self.load.is_none() {
             self.load = Some(self.connect(config, prepared, progress)?);
         }
+        config.cores.place_load(self.scenario.placement)?;
         let (Some(loads), Some(prepared)) = (&mut self.load, &*prepared) else {
             unreachable!("both were made by now");
         };
@@ -315,15 +321,21 @@ impl Participant<'_> {
         let Self { target, scenario, phases, .. } = self;
         let holds = phases.iter().flat_map(|phase| &phase.groups).any(|group| group.hold > 0);
         let fits = |prepared: &PreparedDaemon| {
-            prepared.is_in(&scenario.state) && scenario.binlog.is_none()
+            prepared.is_in(&scenario.state, scenario.placement) && scenario.binlog.is_none()
         };
         if holds || !prepared.as_ref().is_some_and(fits) {
             *prepared = None;
             let binlog = scenario.binlog.map(|flag| (flag, config.scratch.as_path()));
             let state = &scenario.state;
             let mut report = |text: &str| progress(&format!("{}: {text}", target.label));
-            *prepared =
-                Some(PreparedDaemon::prepare(target, config.cores, state, binlog, &mut report)?);
+            *prepared = Some(PreparedDaemon::prepare(
+                target,
+                &config.cores,
+                scenario.placement,
+                state,
+                binlog,
+                &mut report,
+            )?);
         }
         let address = prepared.as_ref().map_or("", |prepared| prepared.daemon.address());
         let connect = |phase: &Phase| Load::connect(address, &phase.groups, target.bare, 1);

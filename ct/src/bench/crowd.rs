@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::group::{Group, Until};
 use super::load::Load;
-use super::measure::{Cores, Figures, SATURATED_SHARE};
+use super::measure::{Cores, Figures, Placement, SATURATED_SHARE};
 use super::op::{Op, Priority};
 use super::reader::Body;
 use super::setup::SetupClient;
@@ -57,9 +57,9 @@ pub struct Outcome {
 pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Outcome> {
     let cores = Cores::take()?;
     progress("starting the empty daemon");
-    let empty = cores.start(&config.program, &[])?;
+    let empty = cores.start(Placement::Apart, &config.program, &[])?;
     progress("starting the crowded daemon");
-    let crowded = cores.start(&config.program, &[])?;
+    let crowded = cores.start(Placement::Apart, &config.program, &[])?;
     let connections = config.background.build(crowded.address(), progress)?;
     let depth = match config.depth {
         Some(depth) => depth,

@@ -4,10 +4,10 @@
 //! ROW | FIGURE | AGAINST | at least NUMBER      (or: at most NUMBER)
 //! ```
 //!
-//! ROW and FIGURE are names in the saved comparison. AGAINST is `other`, the second daemon; `bare`,
-//! the bare responder; `row NAME`, the first daemon's own figure in that row, measured in turn with
-//! this one; or `-`, and then the figure itself counts. Empty lines and those that begin with `#`
-//! are ignored.
+//! ROW and FIGURE are names in the saved comparison. AGAINST is `other`, the second daemon; `rival`,
+//! the third; `bare`, the bare responder; `row NAME`, the first daemon's own figure in that row,
+//! measured in turn with this one; or `-`, and then the figure itself counts. A goal against a
+//! rival is left out if there is none. Empty lines and those that begin with `#` are ignored.
 
 use std::fmt::Write as _;
 
@@ -21,6 +21,7 @@ const SLACK_SHARE: f64 = 0.15;
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Reference {
     Other,
+    Rival,
     Bare,
     Row(String),
     Nothing,
@@ -58,6 +59,9 @@ pub fn evaluate(report: &Report, goals: &str) -> Result<Verdict, String> {
         }
         let goal = Goal::parse(line).ok_or_else(|| format!("no goal: {line}"))?;
         let (word, value) = match goal.value(report) {
+            None if goal.reference == Reference::Rival && rival(report).is_none() => {
+                ("no rival", String::new())
+            }
             None => ("MISSING", String::new()),
             Some(value) => (goal.rating(value), number(value)),
         };
@@ -65,6 +69,12 @@ pub fn evaluate(report: &Report, goals: &str) -> Result<Verdict, String> {
         let _ = writeln!(verdict.text, "{word:8} {value:>10}  {line}");
     }
     Ok(verdict)
+}
+
+/// Returns the index of the third daemon; `None` if only two were compared.
+fn rival(report: &Report) -> Option<usize> {
+    let daemons = report.targets.iter().filter(|(label, _)| label != "bare").count();
+    (daemons > 2).then_some(2)
 }
 
 impl Goal {
@@ -78,6 +88,7 @@ impl Goal {
             figure: figure.to_owned(),
             reference: match reference {
                 "other" => Reference::Other,
+                "rival" => Reference::Rival,
                 "bare" => Reference::Bare,
                 "-" => Reference::Nothing,
                 other => Reference::Row(other.strip_prefix("row ")?.to_owned()),
@@ -95,6 +106,7 @@ impl Goal {
         let median = |row: &Row| Some(row.results.first()?.spread(&self.figure)?.median);
         match &self.reference {
             Reference::Other => ratio(row.results.get(1)?),
+            Reference::Rival => ratio(row.results.get(rival(report)?)?),
             Reference::Bare => ratio(row.results.iter().find(|result| result.label == "bare")?),
             Reference::Row(name) => ratio(row.base.as_ref().filter(|base| base.label == *name)?),
             Reference::Nothing => median(row),
@@ -155,6 +167,24 @@ mod tests {
         let (words, far) = words(goals);
         assert_eq!(words, ["short", "FAR", "short", "FAR", "MISSING", "MISSING"]);
         assert_eq!(far, 4);
+    }
+
+    #[test]
+    fn a_rival_is_the_third_daemon_if_there_is_one() {
+        let goal = "a | rate | rival | at least 3";
+        let report = |labels: &[&str]| {
+            let mut row = row("a", [30.0, 20.0, 10.0]);
+            for (result, label) in row.results.iter_mut().zip(labels) {
+                label.clone_into(&mut result.label);
+            }
+            let named = |label: &&str| ((*label).to_owned(), String::new());
+            let targets = labels.iter().map(named).collect();
+            Report { rows: vec![row], targets, ..Report::default() }
+        };
+        let verdict = evaluate(&report(&["ours", "theirs", "rival"]), goal).unwrap();
+        assert!(verdict.text.starts_with("met "), "{}", verdict.text);
+        let verdict = evaluate(&report(&["ours", "theirs", "bare"]), goal).unwrap();
+        assert!(verdict.text.starts_with("no rival ") && verdict.missed == 0, "{}", verdict.text);
     }
 
     #[test]

@@ -5,13 +5,13 @@ use std::fs;
 use super::measure::Cores;
 
 /// Returns processor, cores, memory and kernel in one line.
-pub fn describe(cores: Cores) -> String {
+pub fn describe(cores: &Cores) -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let processor = field(&read("/proc/cpuinfo"), "model name");
     let memory = field(&read("/proc/meminfo"), "MemTotal");
     let kernel = read("/proc/sys/kernel/osrelease");
     let split = if cores.are_split() { "daemon and load on a core each" } else { "one core" };
-    let count = cores.count;
+    let count = cores.count();
     format!("{processor}, {count} cores, {memory}, Linux {}, {split}", kernel.trim())
 }
 

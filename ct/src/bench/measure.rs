@@ -12,46 +12,72 @@ use crate::{Daemon, Program, os};
 /// The share of a core from which a side counts as saturated.
 pub const SATURATED_SHARE: f64 = 0.9;
 
-/// The two cores of daemon and load, if the machine has two.
-#[derive(Debug, Clone, Copy)]
+/// Where daemon and load run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// On a core each.
+    #[default]
+    Apart,
+    /// Wherever the scheduler puts them.
+    Anywhere,
+    /// Both on the same core.
+    Together,
+}
+
+/// The cores of daemon and load.
+#[derive(Debug, Clone)]
 pub struct Cores {
-    /// Cores that this process may use.
-    pub count: usize,
     /// Files that each process may open.
     pub open_files: usize,
-    split: Option<(usize, usize)>,
+    /// All cores that this process may use; none if the system does not tell.
+    all: Vec<usize>,
 }
 
 impl Cores {
-    /// Pins this process to the second of its cores; daemons get the first. Raises the limit on
+    /// Pins this thread to the second of its cores; daemons get the first. Raises the limit on
     /// open files of this process and of the daemons it will start.
     pub fn take() -> io::Result<Self> {
         let open_files = usize::try_from(os::raise_open_files()?).unwrap_or(usize::MAX);
-        let cores = os::cores()?;
-        let split = match cores[..] {
-            [daemon, load, ..] => Some((daemon, load)),
-            _ => None,
-        };
-        if let Some((_, load)) = split {
-            os::pin_to_core(load)?;
-        }
-        Ok(Self { count: cores.len(), open_files, split })
+        let cores = Self { open_files, all: os::cores()? };
+        cores.place_load(Placement::Apart)?;
+        Ok(cores)
     }
 
-    /// Tells whether daemon and load have a core each.
-    pub fn are_split(self) -> bool {
-        self.split.is_some()
+    /// The number of cores that this process may use.
+    pub fn count(&self) -> usize {
+        self.all.len()
     }
 
-    /// Starts a daemon on its core.
-    pub fn start(self, program: &Program, flags: &[String]) -> io::Result<Daemon> {
-        let Some((daemon, load)) = self.split else {
-            return program.start(flags);
-        };
-        os::pin_to_core(daemon)?;
+    /// Tells whether daemon and load can have a core each.
+    pub fn are_split(&self) -> bool {
+        self.all.len() > 1
+    }
+
+    /// Moves the load, which is this thread, to its cores.
+    pub fn place_load(&self, placement: Placement) -> io::Result<()> {
+        self.place(placement, 1)
+    }
+
+    /// Starts a daemon on its cores.
+    pub fn start(
+        &self,
+        placement: Placement,
+        program: &Program,
+        flags: &[String],
+    ) -> io::Result<Daemon> {
+        self.place(placement, 0)?;
         let started = program.start(flags);
-        os::pin_to_core(load)?;
+        self.place_load(placement)?;
         started
+    }
+
+    fn place(&self, placement: Placement, side: usize) -> io::Result<()> {
+        match (placement, &self.all[..]) {
+            (_, [] | [_]) => Ok(()),
+            (Placement::Apart, all) => os::pin_to_cores(&all[side..=side]),
+            (Placement::Together, all) => os::pin_to_cores(&all[..1]),
+            (Placement::Anywhere, all) => os::pin_to_cores(all),
+        }
     }
 }
 

@@ -12,6 +12,7 @@
 //! - [`report`] makes the table and the JSON, [`machine`] describes the machine;
 //! - [`run_file`] reads the table back from Markdown, and [`plot`] draws it;
 //! - [`goals`] compares the result with a file of goals;
+//! - [`slow_sync`] measures with a disk whose syncs take milliseconds;
 //! - [`crowd`] compares a daemon with itself, empty and crowded.
 
 pub mod compare;
@@ -29,6 +30,7 @@ pub mod report;
 pub mod run_file;
 pub mod scenario;
 pub mod setup;
+pub mod slow_sync;
 mod special;
 pub mod state;
 pub mod stats;

@@ -41,6 +41,8 @@ pub enum Op {
     Watch(u64),
     /// `stats-tube` of one tube out of this many.
     StatsTube(u64),
+    /// `stats`.
+    Stats,
     /// `ignore` of the tube that the same cycle has watched.
     Ignore,
     /// A `reserve-with-timeout 0` that finds no job.
@@ -96,6 +98,7 @@ impl Op {
             "kick" => Self::Kick,
             "kick-job" => Self::KickJob,
             "peek" => Self::Peek,
+            "stats" => Self::Stats,
             _ => return None,
         })
     }
@@ -104,7 +107,7 @@ impl Op {
     pub(crate) fn is_constant(self, body: &Body) -> bool {
         match self {
             Self::Put { priority: Priority::Fixed(_), .. } => !body.stamped,
-            Self::Reserve | Self::Kick | Self::ReserveEmpty => true,
+            Self::Reserve | Self::Kick | Self::Stats | Self::ReserveEmpty => true,
             _ => false,
         }
     }
@@ -122,7 +125,7 @@ impl Op {
             Self::Peek => Kind::Found,
             Self::Use(_) => Kind::Using,
             Self::Watch(_) | Self::Ignore => Kind::Watching,
-            Self::StatsTube(_) => Kind::Ok,
+            Self::StatsTube(_) | Self::Stats => Kind::Ok,
             Self::ReserveEmpty => Kind::TimedOut,
         }
     }
@@ -138,6 +141,7 @@ impl Op {
         match self {
             Self::Put { priority, delay } => put(out, priority, delay, context),
             Self::Reserve => out.extend_from_slice(b"reserve\r\n"),
+            Self::Stats => out.extend_from_slice(b"stats\r\n"),
             Self::ReserveEmpty => out.extend_from_slice(b"reserve-with-timeout 0\r\n"),
             Self::Kick => out.extend_from_slice(b"kick 1\r\n"),
             Self::Delete => numbered(out, b"delete ", *slot, b"\r\n"),

@@ -6,8 +6,10 @@
 use std::time::Duration;
 
 use super::group::{Group, Pacing, Tubes, Until};
+use super::measure::Placement;
 use super::op::{Op, Priority};
 use super::reader::Body;
+use super::slow_sync::SYNC_TIME;
 use super::state::State;
 
 /// One preset.
@@ -27,6 +29,8 @@ pub struct Scenario {
     pub counts_calls: bool,
     /// The flag of the binlog; none without a binlog.
     pub binlog: Option<&'static str>,
+    /// Where daemon and load run.
+    pub placement: Placement,
     /// The state of the daemon beforehand.
     pub state: State,
     /// What is done.
@@ -60,6 +64,9 @@ pub enum Work {
     /// Moves this number of jobs with one `kick`, and measures how long another client waits
     /// meanwhile.
     Kick(u64),
+    /// Measures commands that need no sync, beside this number of producers with `-f0`, while
+    /// each sync is made to take [`SYNC_TIME`](super::slow_sync::SYNC_TIME).
+    SlowSync(usize),
 }
 
 /// A load that is measured by itself.
@@ -112,10 +119,13 @@ const fn put(priority: Priority) -> Op {
 pub fn presets(effort: Effort) -> Vec<Scenario> {
     let mut all = Vec::new();
     all.extend([1, 10, 100, 1_000, 10_000].map(connections));
+    all.extend([lone_client(), lone_pair(), one_core()]);
     all.extend([1, 4, 16, 64, 256, 512].map(pipeline));
     all.extend([1, 64].map(burst));
     all.extend([(10, 10), (100, 100), (10, 10_000)].map(workers));
     all.extend([5_000, 15_000, 25_000, 35_000, 45_000].map(open));
+    all.extend([100, 1_000, 10_000].map(offered));
+    all.push(wakeup(2_000));
     all.extend([0, 10_000].map(idle));
     all.extend([1, 1_000, 10_000, 100_000].map(tubes));
     all.extend([1, 1_000].map(watching));
@@ -123,6 +133,8 @@ pub fn presets(effort: Effort) -> Vec<Scenario> {
     all.extend(backlogs(effort.backlog));
     all.extend([0, 128, 1_024, 16_384, 65_535].map(body));
     all.extend(binlogs());
+    all.extend(["-f0", "-f50"].map(durable_workers));
+    all.push(slow_sync(100));
     all.extend([16, 128, 1_024].map(|body| memory(effort.backlog, body)));
     all.extend([idle_connections(10_000), kick(effort.backlog), replay(effort.backlog)]);
     all
@@ -139,6 +151,7 @@ impl Scenario {
             bare: false,
             counts_calls: false,
             binlog: None,
+            placement: Placement::default(),
             state,
             work,
             base: None,
@@ -164,6 +177,10 @@ impl Scenario {
 
     fn with_calls(self) -> Self {
         Self { counts_calls: true, ..self }
+    }
+
+    fn placed(self, placement: Placement) -> Self {
+        Self { placement, ..self }
     }
 
     fn with_state(self, state: State) -> Self {
@@ -199,6 +216,26 @@ fn connections(connections: u32) -> Scenario {
         .quick_if(matches!(connections, 10 | 100 | 1_000))
         .with_bare()
         .with_calls()
+}
+
+/// One client that waits for each reply, as a script is.
+fn lone_client() -> Scenario {
+    let about = "1 connection puts, reserves, deletes; daemon and load wherever they are put";
+    Scenario::one("lone/client".to_owned(), about.to_owned(), vec![cycle(1, 1, BODY_BYTES)])
+        .placed(Placement::Anywhere)
+        .quick_if(true)
+}
+
+fn lone_pair() -> Scenario {
+    let about = "1 producer, 1 worker that waits; daemon and load wherever they are put";
+    Scenario { about: about.to_owned(), name: "lone/pair".to_owned(), ..workers((1, 1)) }
+        .placed(Placement::Anywhere)
+}
+
+fn one_core() -> Scenario {
+    let about = "1 connection puts, reserves, deletes; daemon and load on the same core";
+    Scenario::one("lone/one-core".to_owned(), about.to_owned(), vec![cycle(1, 1, BODY_BYTES)])
+        .placed(Placement::Together)
 }
 
 fn pipeline(depth: u32) -> Scenario {
@@ -249,6 +286,26 @@ fn open(rate: u32) -> Scenario {
         .on_curve("jobs offered a second", f64::from(rate))
         .quick_if(rate == 25_000)
         .with_bare()
+}
+
+/// Few commands: what matters is the CPU time that they take.
+fn offered(commands: u32) -> Scenario {
+    let group = cycle(10, 1, BODY_BYTES);
+    let group = Group { pacing: Pacing::Open(f64::from(commands) / 3.0), ..group };
+    let about = format!(
+        "{commands} commands a second on 10 connections; daemon and load wherever they are put"
+    );
+    Scenario::one(format!("offered/{commands}"), about, vec![group]).placed(Placement::Anywhere)
+}
+
+/// How soon a worker that waits has a job.
+fn wakeup(rate: u32) -> Scenario {
+    let body = Body::stamped(BODY_BYTES);
+    let put = Group::new(1, 1, &[PUT], body.clone());
+    let put = Group { pacing: Pacing::Open(f64::from(rate)), ..put };
+    let about = format!("{rate} jobs a second from 1 producer to 1 worker that waits");
+    let groups = vec![Group::workers(1, body), put];
+    Scenario::one(format!("wakeup/{rate}"), about, groups)
 }
 
 fn idle(idle: u32) -> Scenario {
@@ -369,17 +426,39 @@ fn binlogs() -> Vec<Scenario> {
         ("f50", "-f50", 10, 1, false),
         ("f50", "-f50", 10, 64, false),
         ("f0", "-f0", 1, 1, false),
+        ("f0", "-f0", 10, 1, true),
         ("f0", "-f0", 64, 1, false),
         ("f0", "-f0", 100, 1, true),
         ("f0", "-f0", 10, 64, false),
     ];
     let scenario = |(name, flag, connections, depth, quick)| {
         let about = format!("binlog {flag}: {connections} connections, depth {depth}");
-        let work = Work::Phases(burst_phases(connections, depth, BODY_BYTES));
+        let mut phases = burst_phases(connections, depth, BODY_BYTES);
+        if depth == 1 {
+            phases.push(Phase::endless("cycle", vec![cycle(connections, 1, BODY_BYTES)]));
+        }
+        let work = Work::Phases(phases);
         let name = format!("binlog/{name}-{connections}x{depth}");
         Scenario { binlog: Some(flag), ..Scenario::new(name, about, work) }.quick_if(quick)
     };
     rows.map(scenario).into()
+}
+
+fn durable_workers(flag: &'static str) -> Scenario {
+    let name = format!("binlog/{}-workers", &flag[1..]);
+    let about = format!("binlog {flag}: 10 producers; 10 workers that wait");
+    Scenario { binlog: Some(flag), name, about, ..workers((10, 10)) }
+}
+
+fn slow_sync(producers: usize) -> Scenario {
+    let about = format!(
+        "binlog -f0 with syncs of {} ms: reserve, peek and stats beside {producers} producers",
+        SYNC_TIME.as_millis()
+    );
+    Scenario {
+        binlog: Some("-f0"),
+        ..Scenario::new("binlog/slow-sync".to_owned(), about, Work::SlowSync(producers))
+    }
 }
 
 fn memory(jobs: u64, body: usize) -> Scenario {

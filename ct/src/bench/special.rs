@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::compare::{Config, Sample, microseconds, named};
 use super::group::{Group, Tubes, Until};
 use super::load::Load;
-use super::measure::resident_bytes;
+use super::measure::{Placement, resident_bytes};
 use super::op::{Op, Priority};
 use super::reader::Body;
 use super::scenario::{Scenario, Work};
@@ -34,10 +34,11 @@ pub(crate) fn run(
     progress: &mut dyn FnMut(&str),
 ) -> io::Result<Vec<Sample>> {
     let prepare = |progress: &mut dyn FnMut(&str)| {
-        PreparedDaemon::prepare(target, config.cores, &scenario.state, None, progress)
+        let (cores, placement) = (&config.cores, scenario.placement);
+        PreparedDaemon::prepare(target, cores, placement, &scenario.state, None, progress)
     };
     match scenario.work {
-        Work::Phases(_) => Ok(Vec::new()),
+        Work::Phases(_) | Work::SlowSync(_) => Ok(Vec::new()),
         Work::Jobs { jobs, body } => measure_job_memory(&prepare(progress)?, jobs, body),
         Work::Connections(connections) => {
             measure_connection_memory(&prepare(progress)?, connections)
@@ -117,8 +118,8 @@ fn kick(prepared: &PreparedDaemon, jobs: u64) -> io::Result<Sample> {
 /// Fills a binlog, ends the daemon, and times how long new ones take until they answer.
 fn replay(target: &Target, config: &Config, flag: &str, state: &State) -> io::Result<Vec<Sample>> {
     let scratch = ScratchDir::new(Path::new(&config.scratch))?;
-    let flags = scratch.flags(flag);
-    let start = || config.cores.start(&target.program, &flags);
+    let flags = target.binlog_flags(flag, scratch.path());
+    let start = || config.cores.start(Placement::Apart, &target.program, &flags);
     let daemon = start()?;
     drop(state.build(daemon.address(), &mut |_| ())?);
     end(daemon);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::measure::Cores;
+use super::measure::{Cores, Placement};
 use super::setup::SetupClient;
 use super::state::State;
 use crate::{Daemon, Program};
@@ -20,23 +20,56 @@ pub struct Target {
     pub program: Program,
     /// Whether it is the bare responder.
     pub bare: bool,
+    /// Flags of presets, and what this program gets instead.
+    replacements: Vec<(String, String)>,
 }
 
 impl Target {
-    /// Parses `PROGRAM FLAGS` and asks the program for its version.
+    /// Parses `PROGRAM FLAGS` and asks the program for its version. A word such as `-f0=-D` is no
+    /// flag: it replaces the flag `-f0` of presets by `-D`. `-F=` leaves out `-F`.
     pub fn daemon(command: &str) -> io::Result<Self> {
-        let mut words = command.split_whitespace().map(str::to_owned);
+        let mut words = command.split_whitespace();
         let path = words.next().ok_or_else(|| io::Error::other("no program is named"))?;
-        let program = Program { path: PathBuf::from(&path), flags: words.collect() };
+        let (replacing, flags): (Vec<&str>, Vec<&str>) =
+            words.partition(|word| replacement(word).is_some());
+        let owned = |(flag, other): (&str, &str)| (flag.to_owned(), other.to_owned());
+        let replacements = replacing.into_iter().filter_map(replacement).map(owned).collect();
+        let flags = flags.into_iter().map(str::to_owned).collect();
+        let program = Program { path: PathBuf::from(path), flags };
         let label = version(&program.path)?;
-        Ok(Self { label, program, bare: false })
+        Ok(Self { label, program, bare: false, replacements })
+    }
+
+    /// Returns the flags that make it keep its binlog in a directory, with a flag of a preset.
+    pub fn binlog_flags(&self, flag: &str, directory: &Path) -> Vec<String> {
+        let replacement = self.replacements.iter().find(|(replaced, _)| replaced == flag);
+        let flag = replacement.map_or(flag, |(_, other)| other);
+        let mut flags = vec!["-b".to_owned(), directory.to_string_lossy().into_owned()];
+        flags.extend((!flag.is_empty()).then(|| flag.to_owned()));
+        flags
+    }
+
+    /// Returns how it is started, with its replacements.
+    pub fn command(&self) -> String {
+        let mut words = vec![self.program.path.display().to_string()];
+        words.extend(self.program.flags.iter().cloned());
+        words.extend(self.replacements.iter().map(|(flag, other)| format!("{flag}={other}")));
+        words.join(" ")
     }
 
     /// Returns the bare responder in the directory of this program.
     pub fn bare() -> io::Result<Self> {
         let path = std::env::current_exe()?.with_file_name("ct-bare");
-        Ok(Self { label: version(&path)?, program: Program::new(path), bare: true })
+        let label = version(&path)?;
+        Ok(Self { label, program: Program::new(path), bare: true, replacements: Vec::new() })
     }
+}
+
+/// Splits a word such as `-f0=-D` into the flag that it replaces, and what by.
+fn replacement(word: &str) -> Option<(&str, &str)> {
+    let (flag, other) = word.split_once('=')?;
+    let is_short = flag.starts_with('-') && !flag.starts_with("--");
+    (is_short && (other.is_empty() || other.starts_with('-'))).then_some((flag, other))
 }
 
 /// Makes equal labels different by a number, in the order of the command line.
@@ -72,6 +105,7 @@ pub struct PreparedDaemon {
     /// The running daemon.
     pub daemon: Daemon,
     state: State,
+    placement: Placement,
     /// Declared last, because it must be removed after the daemon has ended.
     binlog: Option<ScratchDir>,
 }
@@ -81,7 +115,8 @@ impl PreparedDaemon {
     /// directory for the binlog.
     pub fn prepare(
         target: &Target,
-        cores: Cores,
+        cores: &Cores,
+        placement: Placement,
         state: &State,
         binlog: Option<(&str, &Path)>,
         progress: &mut dyn FnMut(&str),
@@ -89,21 +124,27 @@ impl PreparedDaemon {
         let (flags, scratch) = match binlog {
             Some((flag, parent)) => {
                 let scratch = ScratchDir::new(parent)?;
-                (scratch.flags(flag), Some(scratch))
+                (target.binlog_flags(flag, scratch.path()), Some(scratch))
             }
             None => (Vec::new(), None),
         };
-        let daemon = cores.start(&target.program, &flags)?;
+        let daemon = cores.start(placement, &target.program, &flags)?;
         let mut background = Vec::new();
         if !target.bare {
             background = state.build(daemon.address(), progress)?;
         }
-        Ok(Self { _background: background, daemon, state: state.clone(), binlog: scratch })
+        Ok(Self {
+            _background: background,
+            daemon,
+            state: state.clone(),
+            placement,
+            binlog: scratch,
+        })
     }
 
-    /// Tells whether it fits a scenario with this state and without a binlog.
-    pub fn is_in(&self, state: &State) -> bool {
-        self.state == *state && self.binlog.is_none()
+    /// Tells whether it fits a scenario with this state and placement and without a binlog.
+    pub fn is_in(&self, state: &State, placement: Placement) -> bool {
+        self.state == *state && self.placement == placement && self.binlog.is_none()
     }
 }
 
@@ -127,11 +168,6 @@ impl ScratchDir {
     pub fn path(&self) -> &Path {
         &self.path
     }
-
-    /// Returns the flags that make a daemon keep its binlog here.
-    pub fn flags(&self, flag: &str) -> Vec<String> {
-        vec!["-b".to_owned(), self.path.to_string_lossy().into_owned(), flag.to_owned()]
-    }
 }
 
 impl Drop for ScratchDir {
@@ -151,11 +187,23 @@ mod tests {
             label: label.to_owned(),
             program: Program::new("x"),
             bare: false,
+            replacements: Vec::new(),
         };
         let mut targets = [target("a"), target("b"), target("a"), target("a")];
         make_labels_unique(&mut targets);
         let labels = targets.map(|target| target.label);
         assert_eq!(labels, ["a", "b", "a (2)", "a (3)"]);
+    }
+
+    #[test]
+    fn a_daemon_may_have_flags_of_its_own_for_a_preset() {
+        let target = Target::daemon("/bin/true -n -f0=-D --busy-poll=0 -F=").unwrap();
+        assert_eq!(target.program.flags, ["-n", "--busy-poll=0"]);
+        let flags = |flag| target.binlog_flags(flag, Path::new("/d"));
+        assert_eq!(flags("-f0"), ["-b", "/d", "-D"]);
+        assert_eq!(flags("-F"), ["-b", "/d"]);
+        assert_eq!(flags("-f50"), ["-b", "/d", "-f50"]);
+        assert_eq!(target.command(), "/bin/true -n --busy-poll=0 -f0=-D -F=");
     }
 
     #[test]

@@ -34,8 +34,10 @@ Usage: ct-bench compare [OPTIONS] DAEMON [DAEMON...]
        ct-bench goals FILE GOALS
 
 DAEMON is 'PROGRAM FLAGS' of any beanstalkd. It is started on a free port of 127.0.0.1 and ended
-afterwards. Daemon and load get a core each if there are two. Every reply is checked: a wrong
-reply ends the row with an error. If it is the first daemon's, the exit status is 1.
+afterwards. If a preset has the flag -f0, -f50 or -F, a daemon with the word -f0=-D among its flags
+gets -D instead of -f0; one with -F= gets nothing. Daemon and load get a core each if there are two,
+but for the presets that say otherwise. Every reply is checked: a wrong reply ends the row with an
+error. If it is the first daemon's, the exit status is 1.
 
 compare: measures the first daemon side by side with each of the others, in turn
  --quick            a minute instead of twelve: fewer presets, shorter, smaller backlogs
@@ -57,8 +59,8 @@ saturated, its side is void and the exit status is 1
 
 load: loads a daemon that runs already, at ADDRESS (host:port)
  --cycle COMMANDS   what each connection repeats (put,reserve,delete): of put, reserve, delete,
-                    release, bury, touch, kick, kick-job and peek; ids come from the last put or
-                    reserve before. What it puts and does not delete stays there
+                    release, bury, touch, kick, kick-job, peek and stats; ids come from the last put
+                    or reserve before. What it puts and does not delete stays there
  --connections N    number of connections (10)
  --depth N          commands at a time on each (1)
  --body N           bytes of each job (64)
@@ -231,7 +233,7 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
     }
     let mut report = Report {
         command: format!("ct-bench {}", arguments.join(" ")),
-        machine: machine::describe(cores),
+        machine: machine::describe(&cores),
         targets: targets.iter().map(named).collect(),
         rows: Vec::new(),
     };
@@ -259,9 +261,7 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
 }
 
 fn named(target: &Target) -> (String, String) {
-    let path = target.program.path.display().to_string();
-    let words: Vec<String> = std::iter::once(path).chain(target.program.flags.clone()).collect();
-    (target.label.clone(), words.join(" "))
+    (target.label.clone(), target.command())
 }
 
 fn keep(options: &Options, report: &Report) -> Result<(), String> {

@@ -1,0 +1,109 @@
+//! A disk whose syncs take milliseconds: what clients notice whose commands need no sync.
+//!
+//! A small library is compiled by `cc` and loaded into the daemon. It delays `fdatasync` and
+//! `fsync`, and counts them.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::compare::{Config, Sample, microseconds, named};
+use super::group::{Group, Pacing, Until};
+use super::load::Load;
+use super::measure::Placement;
+use super::op::{Op, Priority};
+use super::reader::Body;
+use super::target::{ScratchDir, Target};
+use crate::Program;
+
+/// How long each sync takes at least.
+pub const SYNC_TIME: Duration = Duration::from_millis(5);
+/// Measurements, each on a new daemon.
+const ROUNDS: usize = 3;
+/// How long each measurement takes.
+const WINDOW: Duration = Duration::from_secs(2);
+/// How long the load runs before it is measured, so that the daemon knows the disk.
+const WARM_UP: Duration = Duration::from_millis(500);
+/// How often a second another client reserves, peeks and asks for statistics.
+const READS_PER_SECOND: f64 = 300.0;
+
+/// Measures the latency of commands that need no sync, and how many jobs each sync serves.
+pub(super) fn run(producers: usize, target: &Target, config: &Config) -> io::Result<Vec<Sample>> {
+    let tools = ScratchDir::new(&config.scratch)?;
+    let library = compile(tools.path())?;
+    (0..ROUNDS).map(|_| measure(producers, target, config, &library)).collect()
+}
+
+fn measure(
+    producers: usize,
+    target: &Target,
+    config: &Config,
+    library: &Path,
+) -> io::Result<Sample> {
+    let (binlog, wrapper) = (ScratchDir::new(&config.scratch)?, ScratchDir::new(&config.scratch)?);
+    let count = wrapper.path().join("syncs");
+    let path = wrapper.path().join("daemon");
+    let (library, time) = (library.display(), SYNC_TIME.as_micros());
+    let (program, shown_count) = (target.program.path.display(), count.display());
+    let script = format!(
+        "#!/bin/sh\nexport LD_PRELOAD='{library}' SLOW_SYNC_MICROSECONDS={time} \
+         SLOW_SYNC_COUNT='{shown_count}'\nexec '{program}' \"$@\"\n"
+    );
+    fs::write(&path, script)?;
+    fs::set_permissions(&path, Permissions::from_mode(0o700))?;
+    let program = Program { path, flags: target.program.flags.clone() };
+    let flags = target.binlog_flags("-f0", binlog.path());
+    let daemon = config.cores.start(Placement::Apart, &program, &flags)?;
+
+    let body = Body::plain(64);
+    let put = Op::Put { priority: Priority::Fixed(10), delay: 0 };
+    let writers = Group { timed: false, ..Group::new(producers, 1, &[put], body.clone()) };
+    let reads = [Op::Reserve, Op::Peek, Op::Stats];
+    let readers =
+        Group { pacing: Pacing::Open(READS_PER_SECOND), ..Group::new(3, 1, &reads, body) };
+    let mut load = Load::connect(daemon.address(), &[writers, readers], false, 1)?;
+    load.run(Until::time(WARM_UP))?;
+    let syncs = || fs::metadata(&count).map(|file| file.len());
+    let before = syncs()?;
+    let tally = load.run(Until::time(WINDOW))?;
+    let syncs = syncs()? - before;
+    let reads = tally.latency.len();
+    Ok(named([
+        ("unlogged_p99", microseconds(tally.latency.value_at_quantile(0.99))),
+        ("puts_per_sync", per(tally.commands - reads, syncs)),
+    ]))
+}
+
+/// Compiles the library into a directory and returns its path.
+fn compile(directory: &Path) -> io::Result<PathBuf> {
+    let (source, library) = (directory.join("slow_sync.c"), directory.join("slow_sync.so"));
+    fs::write(&source, include_str!("slow_sync.c"))?;
+    let output = Command::new("cc")
+        .args(["-O2", "-shared", "-fPIC", "-o"])
+        .args([&library, &source])
+        .arg("-ldl")
+        .output()?;
+    if output.status.success() {
+        return Ok(library);
+    }
+    Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
+fn per(count: u64, syncs: u64) -> f64 {
+    count as f64 / syncs.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_can_be_compiled() {
+        let scratch = ScratchDir::new(&std::env::temp_dir()).unwrap();
+        assert!(compile(scratch.path()).unwrap().is_file());
+    }
+}
