@@ -171,8 +171,6 @@ impl EventLoop {
             self.retry_deferred(now);
             self.advance_all(now);
             self.gather(&mut events)?;
-            // What needs no sync does not wait for one.
-            self.flush();
             self.server.commit(now);
             self.flush();
             self.close_for_memory(now);
@@ -187,16 +185,16 @@ impl EventLoop {
         result
     }
 
-    /// With `-f0`: waits some microseconds for clients that were just answered and are about to
-    /// send another change, so that one sync serves all of them.
+    /// Before a sync in this thread: sends what does not wait for it. Then waits some microseconds
+    /// for clients that were just answered and are about to send another change, so that one sync
+    /// serves all of them.
     fn gather(&mut self, events: &mut Events) -> io::Result<()> {
-        while self.server.must_gather_before_commit() && !self.server.is_turn_over() {
+        while self.server.commit_blocks() {
+            self.flush();
             let now = self.clock.now();
-            if self.server.gather_until(now).is_none() {
+            if self.server.is_turn_over() || self.server.gather_until(now).is_none() {
                 break;
             }
-            // What other clients asked of the queue need not wait.
-            self.flush();
             self.poll(events, Some(Duration::ZERO))?;
             for event in &*events {
                 self.on_event(event);

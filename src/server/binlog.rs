@@ -95,14 +95,15 @@ impl Server {
         if self.awaiting_commit.is_empty() {
             return None;
         }
-        let window = self.wal.as_ref()?.gathering_window()?;
-        self.gathering.wait_until(window, now)
+        let time = self.wal.as_ref()?.gathering_time()?;
+        self.gathering.wait_until(time, now)
     }
 
-    /// Whether a wait by [`Server::gather_until`] must block [`Server::commit`], which would sync
-    /// at once. If not, the binlog begins the sync later.
-    pub fn must_gather_before_commit(&self) -> bool {
-        self.wal.as_ref().is_some_and(|wal| !wal.syncs_in_background())
+    /// Whether [`Server::commit`] will sync in this thread. Then replies that are not held should be
+    /// sent before it, and a wait by [`Server::gather_until`] must come before it, too. Otherwise
+    /// the binlog begins the sync later.
+    pub fn commit_blocks(&self) -> bool {
+        !self.awaiting_commit.is_empty() && self.wal.as_ref().is_some_and(Wal::syncs_in_foreground)
     }
 
     /// Takes a connection with held replies off its list. One that is on both is returned twice.

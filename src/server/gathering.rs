@@ -2,14 +2,12 @@
 //!
 //! Clients that wait for each reply write again right after it. If the next sync begins before
 //! they do, they split into groups, and each sync serves one group. So a commit may wait until all
-//! connections answered by the last commit have sent another change, for a short window at most.
-//! If waiting does not pay, it is tried less and less often. Pure: time comes in.
+//! connections answered by the last commit have sent another change, for a short time at most. If
+//! waiting does not pay, it is tried less and less often. Pure: time comes in.
 
-use std::time::Duration;
+use crate::{clock::Time, wal::GatheringTime};
 
-use crate::clock::Time;
-
-/// After this many windows in vain, waiting is tried once in `2^MISSES_MAX` commits.
+/// After this many waits in vain, waiting is tried once in `2^MISSES_MAX` commits.
 const MISSES_MAX: u32 = 8;
 
 /// Which connections may join the next sync.
@@ -23,8 +21,18 @@ pub(super) struct Gathering {
     skip: u32,
     /// How often in a row waiting was in vain.
     misses: u32,
-    /// The wait for the next commit: its end, and how many connections were expected then.
-    wait: Option<(Time, u32)>,
+    /// The wait for the next commit.
+    wait: Option<Wait>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    /// When it ends at the latest.
+    until: Time,
+    /// How many connections were expected when it began.
+    expected_at_first: u32,
+    /// How many were expected when one of them was last seen to have joined, and when that was.
+    last_join: (u32, Time),
 }
 
 impl Gathering {
@@ -46,20 +54,29 @@ impl Gathering {
         self.round
     }
 
-    /// Returns until when the next commit waits, if it does, for at most `window` from `now`.
-    pub(super) fn wait_until(&mut self, window: Duration, now: Time) -> Option<Time> {
-        if self.expected == 0 || self.skip > 0 || window.is_zero() {
+    /// Returns until when the next commit waits, if it does, unless another connection joins.
+    pub(super) fn wait_until(&mut self, time: GatheringTime, now: Time) -> Option<Time> {
+        let expected = self.expected;
+        if expected == 0 || self.skip > 0 || time.longest.is_zero() {
             return None;
         }
-        let (until, _) = *self.wait.get_or_insert((now + window, self.expected));
+        let wait = self.wait.get_or_insert(Wait {
+            until: now + time.longest,
+            expected_at_first: expected,
+            last_join: (expected, now),
+        });
+        if wait.last_join.0 != expected {
+            wait.last_join = (expected, now);
+        }
+        let until = wait.until.min(wait.last_join.1 + time.gap);
         (now < until).then_some(until)
     }
 
     /// Notes that the commit waits no longer, and whether the wait has paid.
     pub(super) fn end(&mut self) {
         self.skip = self.skip.saturating_sub(1);
-        let Some((_, expected)) = self.wait.take() else { return };
-        if 2 * self.expected > expected {
+        let Some(wait) = self.wait.take() else { return };
+        if 2 * self.expected > wait.expected_at_first {
             self.misses = (self.misses + 1).min(MISSES_MAX);
             self.skip = 1 << self.misses;
         } else {
@@ -70,9 +87,13 @@ impl Gathering {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
-    const WINDOW: Duration = Duration::from_micros(50);
+    const LONGEST: Duration = Duration::from_micros(200);
+    const GAP: Duration = Duration::from_micros(60);
+    const TIME: GatheringTime = GatheringTime { longest: LONGEST, gap: GAP };
     const NOW: Time = Time::from_nanoseconds(1_000_000);
 
     fn answer(gathering: &mut Gathering, count: usize) -> Vec<u64> {
@@ -87,7 +108,7 @@ mod tests {
             for round in &mut answer(&mut gathering, 1) {
                 gathering.join(round);
             }
-            assert_eq!(gathering.wait_until(WINDOW, NOW), None);
+            assert_eq!(gathering.wait_until(TIME, NOW), None);
             gathering.end();
         }
     }
@@ -98,12 +119,25 @@ mod tests {
         let mut rounds = answer(&mut gathering, 3);
         gathering.join(&mut 0);
         for round in &mut rounds {
-            assert_eq!(gathering.wait_until(WINDOW, NOW), Some(NOW + WINDOW));
+            assert_eq!(gathering.wait_until(TIME, NOW), Some(NOW + GAP));
             gathering.join(round);
         }
-        assert_eq!(gathering.wait_until(WINDOW, NOW), None);
+        assert_eq!(gathering.wait_until(TIME, NOW), None);
         gathering.join(&mut rounds[0]);
-        assert_eq!(gathering.wait_until(WINDOW, NOW), None, "each joins once");
+        assert_eq!(gathering.wait_until(TIME, NOW), None, "each joins once");
+    }
+
+    #[test]
+    fn it_waits_for_the_next_one_and_not_for_ever() {
+        let mut gathering = Gathering::default();
+        let mut rounds = answer(&mut gathering, 10);
+        let mut now = NOW;
+        for round in &mut rounds[..4] {
+            assert_eq!(gathering.wait_until(TIME, now), Some((now + GAP).min(NOW + LONGEST)));
+            now = now + GAP * 9 / 10;
+            gathering.join(round);
+        }
+        assert_eq!(gathering.wait_until(TIME, now), None);
     }
 
     /// Producers that put once a second would slow each other down.
@@ -113,15 +147,15 @@ mod tests {
         let mut waits = 0;
         for _ in 0..1000 {
             answer(&mut gathering, 2);
-            waits += u32::from(gathering.wait_until(WINDOW, NOW).is_some());
-            assert_eq!(gathering.wait_until(WINDOW, NOW + WINDOW), None, "not beyond the window");
+            waits += u32::from(gathering.wait_until(TIME, NOW).is_some());
+            assert_eq!(gathering.wait_until(TIME, NOW + GAP), None, "not longer");
             gathering.end();
         }
         assert!(waits < 15, "{waits}");
         let before = waits;
         for _ in 0..1000 {
             for round in &mut answer(&mut gathering, 2)[..1] {
-                waits += u32::from(gathering.wait_until(WINDOW, NOW).is_some());
+                waits += u32::from(gathering.wait_until(TIME, NOW).is_some());
                 gathering.join(round);
             }
             gathering.end();
@@ -135,8 +169,8 @@ mod tests {
         let mut old = answer(&mut gathering, 1);
         let mut new = answer(&mut gathering, 1);
         gathering.join(&mut old[0]);
-        assert!(gathering.wait_until(WINDOW, NOW).is_some());
+        assert!(gathering.wait_until(TIME, NOW).is_some());
         gathering.join(&mut new[0]);
-        assert!(gathering.wait_until(WINDOW, NOW).is_none());
+        assert!(gathering.wait_until(TIME, NOW).is_none());
     }
 }

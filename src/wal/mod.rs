@@ -55,6 +55,7 @@ pub use self::{
     permit::Permit,
     record::{Damage, Format},
     replay::{Fault, Problem, Progress, Report, Restored, SegmentReport, go_on},
+    sync::GatheringTime,
 };
 use crate::{
     clock::{Calendar, Time},

@@ -63,11 +63,25 @@ const BACKGROUND_FROM: Duration = Duration::from_micros(1500);
 /// Below this average they run in the queue's thread again.
 const FOREGROUND_BELOW: Duration = Duration::from_micros(750);
 
-/// The longest wait for more changes before a sync in the queue's thread.
-const FOREGROUND_WINDOW_MAX: Duration = Duration::from_micros(100);
+/// The longest wait for more changes before a sync in the queue's thread. A worker that is given a
+/// job within it can delete it within it.
+const FOREGROUND_WAIT_MAX: Duration = Duration::from_micros(200);
 
-/// The same before a sync in the background.
-const BACKGROUND_WINDOW_MAX: Duration = Duration::from_millis(1);
+/// The longest wait for the next change. A client on the same machine that was just answered sends
+/// one sooner.
+const FOREGROUND_GAP_MAX: Duration = Duration::from_micros(60);
+
+/// The longest wait before a sync in the background.
+const BACKGROUND_WAIT_MAX: Duration = Duration::from_millis(1);
+
+/// How long a sync may wait for more changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GatheringTime {
+    /// In all.
+    pub longest: Duration,
+    /// For the next one.
+    pub gap: Duration,
+}
 
 /// How long syncs take, and where they run with `-f0`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -97,17 +111,24 @@ impl Wal {
         self.sync_time.is_long && self.health == Health::Sound
     }
 
+    /// Whether a commit syncs in the queue's thread.
+    pub fn syncs_in_foreground(&self) -> bool {
+        self.sync == SyncPolicy::Within(Duration::ZERO) && !self.syncs_in_background()
+    }
+
     /// How long the next sync may wait for more changes. `None` if none is to come, or not with
     /// `-f0`, or if one is under way: what comes meanwhile joins the next one anyway.
-    pub fn gathering_window(&self) -> Option<Duration> {
+    pub fn gathering_time(&self) -> Option<GatheringTime> {
         let is_idle = !matches!(self.sync_state, SyncState::InFlight { .. });
         if self.sync != SyncPolicy::Within(Duration::ZERO) || !is_idle {
             return None;
         }
         Some(if self.syncs_in_background() {
-            (self.sync_time.average / 4).min(BACKGROUND_WINDOW_MAX)
+            let longest = (self.sync_time.average / 4).min(BACKGROUND_WAIT_MAX);
+            GatheringTime { longest, gap: longest }
         } else {
-            (self.sync_time.average / 2).min(FOREGROUND_WINDOW_MAX)
+            let longest = self.sync_time.average.min(FOREGROUND_WAIT_MAX);
+            GatheringTime { longest, gap: FOREGROUND_GAP_MAX }
         })
     }
 

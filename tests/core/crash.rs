@@ -394,6 +394,12 @@ impl Run {
             self.command(is_obeyed);
         }
         let was_sound = self.is_sound();
+        if self.server.commit_blocks() {
+            let early = self.replies();
+            if ACKNOWLEDGEMENTS.iter().any(|word| early.contains(word)) {
+                return Err(format!("acknowledged before the sync: {early}"));
+            }
+        }
         self.server.commit(self.now);
         let replies = self.replies();
         if was_sound && !self.is_sound() {
