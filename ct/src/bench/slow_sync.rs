@@ -8,27 +8,30 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
 
 use super::compare::{Config, Sample, microseconds, named};
-use super::group::{Group, Pacing, Until};
-use super::load::Load;
+use super::group::{Group, Until};
+use super::load::{Load, Tally};
 use super::measure::Placement;
 use super::op::{Op, Priority};
 use super::reader::Body;
 use super::target::{ScratchDir, Target};
-use crate::Program;
+use crate::{Client, Program};
 
 /// How long each sync takes at least.
 pub const SYNC_TIME: Duration = Duration::from_millis(5);
 /// Measurements, each on a new daemon.
 const ROUNDS: usize = 3;
 /// How long each measurement takes.
-const WINDOW: Duration = Duration::from_secs(2);
+const WINDOW: Duration = Duration::from_secs(4);
 /// How long the load runs before it is measured, so that the daemon knows the disk.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// How often a second another client reserves, peeks and asks for statistics.
-const READS_PER_SECOND: f64 = 300.0;
+/// How long another client waits before each of its commands.
+const READ_PAUSE: Duration = Duration::from_millis(1);
 
 /// Measures the latency of commands that need no sync, and how many jobs each sync serves.
 pub(super) fn run(producers: usize, target: &Target, config: &Config) -> io::Result<Vec<Sample>> {
@@ -58,23 +61,40 @@ fn measure(
     let flags = target.binlog_flags("-f0", binlog.path());
     let daemon = config.cores.start(Placement::Apart, &program, &flags)?;
 
-    let body = Body::plain(64);
     let put = Op::Put { priority: Priority::Fixed(10), delay: 0 };
-    let writers = Group { timed: false, ..Group::new(producers, 1, &[put], body.clone()) };
-    let reads = [Op::Reserve, Op::Peek, Op::Stats];
-    let readers =
-        Group { pacing: Pacing::Open(READS_PER_SECOND), ..Group::new(3, 1, &reads, body) };
-    let mut load = Load::connect(daemon.address(), &[writers, readers], false, 1)?;
-    load.run(Until::time(WARM_UP))?;
+    let writers = Group::new(producers, 1, &[put], Body::plain(64));
+    let mut writers = Load::connect(daemon.address(), &[writers], false, 1)?;
+    writers.run(Until::time(WARM_UP))?;
     let syncs = || fs::metadata(&count).map(|file| file.len());
     let before = syncs()?;
-    let tally = load.run(Until::time(WINDOW))?;
-    let syncs = syncs()? - before;
-    let reads = tally.latency.len();
+    let (written, read) = thread::scope(|scope| {
+        let reads = scope.spawn(|| read(daemon.address()));
+        let written = writers.run(Until::time(WINDOW));
+        (written, reads.join().unwrap_or_else(|_| Err(io::Error::other("the reader panicked"))))
+    });
+    let (written, read, syncs) = (written?, read?, syncs()? - before);
     Ok(named([
-        ("unlogged_p99", microseconds(tally.latency.value_at_quantile(0.99))),
-        ("puts_per_sync", per(tally.commands - reads, syncs)),
+        ("unlogged_p99", microseconds(read.value_at_quantile(0.99))),
+        ("puts_per_sync", per(written.commands, syncs)),
     ]))
+}
+
+/// Reserves jobs, looks at them and asks for statistics, with pauses, and returns the latencies in
+/// nanoseconds. A thread of its own, so that it waits for the daemon and not for the writers' load.
+fn read(address: &str) -> io::Result<Histogram<u64>> {
+    let mut client = Client::connect(address)?;
+    let mut latencies = Tally::new().latency;
+    let begun = Instant::now();
+    while begun.elapsed() < WINDOW {
+        for command in ["reserve", "peek-ready", "stats"] {
+            thread::sleep(READ_PAUSE);
+            let sent = Instant::now();
+            client.with_body(command)?;
+            latencies
+                .saturating_record(u64::try_from(sent.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        }
+    }
+    Ok(latencies)
 }
 
 /// Compiles the library into a directory and returns its path.
