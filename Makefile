@@ -140,7 +140,7 @@ diff: all original
 mutants: original
 	ORIGINAL=$(ORIGINAL) ct/mutants $(or $(SEED),1) $(or $(COUNT),50)
 
-# Side by side with the original, interleaved, in about twelve minutes; or in one.
+# Side by side with the original, interleaved, in about fourteen minutes; or in one.
 bench: all original
 	$(CARGO) run -q --release --locked -p ct --bin ct-bench -- \
 	    compare --json target/bench.json --plots target/plots $(DAEMON) $(ORIGINAL)

@@ -295,8 +295,9 @@ impl Participant<'_> {
         let mut before = 0;
         let mut samples = Vec::new();
         for (load, phase) in loads.iter_mut().zip(self.phases) {
+            let window = self.scenario.window.unwrap_or(config.effort.window);
             let until = match phase.cycles {
-                Some(cycles) => config.effort.until(cycles),
+                Some(cycles) => Until { time: window, cycles },
                 None => Until::cycles(before),
             };
             let figures = Figures::measure(load, prepared.daemon.pid(), until)?;

@@ -175,7 +175,7 @@ mod tests {
         let report = |labels: &[&str]| {
             let mut row = row("a", [30.0, 20.0, 10.0]);
             for (result, label) in row.results.iter_mut().zip(labels) {
-                label.clone_into(&mut result.label);
+                result.label = (*label).to_owned();
             }
             let named = |label: &&str| ((*label).to_owned(), String::new());
             let targets = labels.iter().map(named).collect();

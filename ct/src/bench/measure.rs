@@ -12,14 +12,18 @@ use crate::{Daemon, Program, os};
 /// The share of a core from which a side counts as saturated.
 pub const SATURATED_SHARE: f64 = 0.9;
 
+/// The sides, as indexes of their cores if they have one each.
+const DAEMON: usize = 0;
+const LOAD: usize = 1;
+
 /// Where daemon and load run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Placement {
     /// On a core each.
     #[default]
     Apart,
-    /// Wherever the scheduler puts them.
-    Anywhere,
+    /// The load on a core of its own, the daemon on any.
+    AnyCore,
     /// Both on the same core.
     Together,
 }
@@ -55,7 +59,7 @@ impl Cores {
 
     /// Moves the load, which is this thread, to its cores.
     pub fn place_load(&self, placement: Placement) -> io::Result<()> {
-        self.place(placement, 1)
+        self.place(placement, LOAD)
     }
 
     /// Starts a daemon on its cores.
@@ -65,7 +69,7 @@ impl Cores {
         program: &Program,
         flags: &[String],
     ) -> io::Result<Daemon> {
-        self.place(placement, 0)?;
+        self.place(placement, DAEMON)?;
         let started = program.start(flags);
         self.place_load(placement)?;
         started
@@ -74,9 +78,9 @@ impl Cores {
     fn place(&self, placement: Placement, side: usize) -> io::Result<()> {
         match (placement, &self.all[..]) {
             (_, [] | [_]) => Ok(()),
-            (Placement::Apart, all) => os::pin_to_cores(&all[side..=side]),
+            (Placement::AnyCore, all) if side == DAEMON => os::pin_to_cores(all),
+            (Placement::Apart | Placement::AnyCore, all) => os::pin_to_cores(&all[side..=side]),
             (Placement::Together, all) => os::pin_to_cores(&all[..1]),
-            (Placement::Anywhere, all) => os::pin_to_cores(all),
         }
     }
 }

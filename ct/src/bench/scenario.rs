@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::group::{Group, Pacing, Tubes, Until};
+use super::group::{Group, Pacing, Tubes};
 use super::measure::Placement;
 use super::op::{Op, Priority};
 use super::reader::Body;
@@ -29,6 +29,8 @@ pub struct Scenario {
     pub counts_calls: bool,
     /// The flag of the binlog; none without a binlog.
     pub binlog: Option<&'static str>,
+    /// The duration of each phase, if it is not that of the effort.
+    pub window: Option<Duration>,
     /// Where daemon and load run.
     pub placement: Placement,
     /// The state of the daemon beforehand.
@@ -92,20 +94,17 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// Takes about twelve minutes for two daemons.
+    /// Takes about fourteen minutes for two daemons.
     pub const FULL: Self =
         Self { rounds: 5, window: Duration::from_millis(300), backlog: 1_000_000 };
     /// Takes about a minute.
     pub const QUICK: Self =
         Self { rounds: 3, window: Duration::from_millis(200), backlog: 100_000 };
-
-    /// Returns the end of a phase with at most `cycles` cycles.
-    pub fn until(self, cycles: u64) -> Until {
-        Until { time: self.window, cycles }
-    }
 }
 
 const PUT: Op = put(Priority::Fixed(10));
+/// How long a lone client is measured: the scheduler takes its time to give it a core of its own.
+const LONE_WINDOW: Duration = Duration::from_secs(2);
 /// Bytes of a body, unless the preset varies it.
 const BODY_BYTES: usize = 64;
 /// The most jobs that are put before they are reserved.
@@ -151,6 +150,7 @@ impl Scenario {
             bare: false,
             counts_calls: false,
             binlog: None,
+            window: None,
             placement: Placement::default(),
             state,
             work,
@@ -181,6 +181,11 @@ impl Scenario {
 
     fn placed(self, placement: Placement) -> Self {
         Self { placement, ..self }
+    }
+
+    /// One of the scenarios of a lone client.
+    fn alone(self, placement: Placement) -> Self {
+        Self { window: Some(LONE_WINDOW), ..self.placed(placement) }
     }
 
     fn with_state(self, state: State) -> Self {
@@ -220,22 +225,21 @@ fn connections(connections: u32) -> Scenario {
 
 /// One client that waits for each reply, as a script is.
 fn lone_client() -> Scenario {
-    let about = "1 connection puts, reserves, deletes; daemon and load wherever they are put";
+    let about = "1 connection puts, reserves, deletes; the daemon on any core";
     Scenario::one("lone/client".to_owned(), about.to_owned(), vec![cycle(1, 1, BODY_BYTES)])
-        .placed(Placement::Anywhere)
-        .quick_if(true)
+        .alone(Placement::AnyCore)
 }
 
 fn lone_pair() -> Scenario {
-    let about = "1 producer, 1 worker that waits; daemon and load wherever they are put";
+    let about = "1 producer, 1 worker that waits; the daemon on any core";
     Scenario { about: about.to_owned(), name: "lone/pair".to_owned(), ..workers((1, 1)) }
-        .placed(Placement::Anywhere)
+        .alone(Placement::AnyCore)
 }
 
 fn one_core() -> Scenario {
     let about = "1 connection puts, reserves, deletes; daemon and load on the same core";
     Scenario::one("lone/one-core".to_owned(), about.to_owned(), vec![cycle(1, 1, BODY_BYTES)])
-        .placed(Placement::Together)
+        .alone(Placement::Together)
 }
 
 fn pipeline(depth: u32) -> Scenario {
@@ -292,10 +296,8 @@ fn open(rate: u32) -> Scenario {
 fn offered(commands: u32) -> Scenario {
     let group = cycle(10, 1, BODY_BYTES);
     let group = Group { pacing: Pacing::Open(f64::from(commands) / 3.0), ..group };
-    let about = format!(
-        "{commands} commands a second on 10 connections; daemon and load wherever they are put"
-    );
-    Scenario::one(format!("offered/{commands}"), about, vec![group]).placed(Placement::Anywhere)
+    let about = format!("{commands} commands a second on 10 connections; the daemon on any core");
+    Scenario::one(format!("offered/{commands}"), about, vec![group]).placed(Placement::AnyCore)
 }
 
 /// How soon a worker that waits has a job.

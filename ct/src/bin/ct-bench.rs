@@ -40,7 +40,7 @@ but for the presets that say otherwise. Every reply is checked: a wrong reply en
 error. If it is the first daemon's, the exit status is 1.
 
 compare: measures the first daemon side by side with each of the others, in turn
- --quick            a minute instead of twelve: fewer presets, shorter, smaller backlogs
+ --quick            a minute instead of fourteen: fewer presets, shorter, smaller backlogs
  --only PREFIX      only presets whose name begins with PREFIX; may be repeated
  --rounds N         rounds of each row
  --window MS        how long a load runs in each round
