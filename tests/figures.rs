@@ -321,10 +321,13 @@ fn the_tables_are_those_of_the_runs() {
 }
 
 /// What ct/goals calls the figures, and what the page calls them.
-const FIGURES: [(&str, &str); 6] = [
+const FIGURES: [(&str, &str); 9] = [
     ("rate", "commands a second"),
     ("cpu", "CPU a command"),
+    ("sojourn_p50", "p50 from put to RESERVED"),
     ("sojourn_p99", "p99 from put to RESERVED"),
+    ("unlogged_p99", "p99 of commands that need no sync, µs"),
+    ("puts_per_sync", "jobs put for each sync"),
     ("bytes_each", "bytes each"),
     ("megabytes_left", "MB left"),
     ("seconds", "seconds"),
@@ -348,6 +351,7 @@ fn goal_cell(
     match against {
         "" => row.own(name).map(|figure| figure.text.clone()),
         "the original's" => row.other(name).and_then(ratio),
+        "the rival's" => row.rival(name).and_then(ratio),
         "the bare responder's" => row.bare(name).and_then(ratio),
         base => row.base(base.strip_prefix("that of ")?, name).and_then(ratio),
     }
@@ -364,6 +368,7 @@ fn the_page_has_the_goals_of_the_file() {
         let figure = match against {
             "-" => words.to_owned(),
             "other" => format!("{words} ÷ the original's"),
+            "rival" => format!("{words} ÷ the rival's"),
             "bare" => format!("{words} ÷ the bare responder's"),
             base => format!("{words} ÷ that of {}", base.strip_prefix("row ")?),
         };

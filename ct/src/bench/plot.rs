@@ -13,7 +13,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::report::{number, ratio_number};
-use super::run_file::RunFile;
+use super::run_file::{RunFile, RunRow};
 use super::stats::Spread;
 
 /// A workload of the chart of gains.
@@ -31,8 +31,9 @@ const fn workload(row: &'static str, words: &'static str, in_summary: bool) -> W
 }
 
 /// What the chart of gains shows, from above. The rate is compared.
-const WORKLOADS: [Workload; 13] = [
-    workload("connections/1", "1 client", false),
+const WORKLOADS: [Workload; 16] = [
+    workload("lone/client", "1 client", true),
+    workload("lone/pair", "1 producer, 1 blocked worker", false),
     workload("connections/10", "10 clients", true),
     workload("connections/1000", "1,000 clients", false),
     workload("workers/100x100", "100 producers, 100 blocked workers", true),
@@ -44,7 +45,23 @@ const WORKLOADS: [Workload; 13] = [
     workload("held/10000", "1 client with 10,000 jobs, pipelines of 8", true),
     workload("binlog/f50-10x1 put", "binlog, sync each 50 ms: 10 producers", false),
     workload("binlog/f0-1x1 put", "binlog, sync before reply: 1 producer", true),
+    workload("binlog/f0-10x1 cycle", "binlog, sync before reply: 10 clients", true),
+    workload("binlog/f0-workers", "the same: 10 producers, 10 blocked workers", false),
     workload("binlog/f0-100x1 put", "binlog, sync before reply: 100 producers", true),
+];
+
+/// What the chart beside a third daemon shows.
+const BESIDE_RIVAL: [Workload; 10] = [
+    workload("lone/client", "1 client", false),
+    workload("lone/pair", "1 producer, 1 blocked worker", false),
+    workload("connections/10", "10 clients", false),
+    workload("connections/1000", "1,000 clients", false),
+    workload("workers/100x100", "100 producers, 100 blocked workers", false),
+    workload("pipeline/64", "pipelines of 64", false),
+    workload("binlog/f0-10x1 put", "binlog, sync before reply: 10 producers", false),
+    workload("binlog/f0-10x1 cycle", "the same: 10 clients", false),
+    workload("binlog/f0-workers", "the same: 10 producers, 10 blocked workers", false),
+    workload("binlog/f0-100x1 put", "binlog, sync before reply: 100 producers", false),
 ];
 
 /// One picture of curves: a figure over what varies among the rows of a family.
@@ -174,14 +191,22 @@ const SMALL: i32 = 13;
 pub fn draw(run: &RunFile, directory: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     fs::create_dir_all(directory)?;
     let mut pictures = Vec::new();
-    let all = bars(run, |_| true);
-    let summary = bars(run, |workload| workload.in_summary);
-    if !all.is_empty() {
-        pictures.push(("gains", gains(&all, &LIGHT)?));
-    }
-    if !summary.is_empty() {
-        pictures.push(("summary", gains(&summary, &LIGHT)?));
-        pictures.push(("summary-dark", gains(&summary, &DARK)?));
+    let other = |row: &RunRow| row.other("rate").and_then(|figure| figure.ratio);
+    let rival = |row: &RunRow| row.rival("rate").and_then(|figure| figure.ratio);
+    let all = bars(run, &WORKLOADS, other);
+    let summary = WORKLOADS.iter().filter(|workload| workload.in_summary);
+    let summary = bars(run, summary, other);
+    let beside_rival = bars(run, &BESIDE_RIVAL, rival);
+    let (originals, rivals) = ("the original's", "the rival's");
+    for (name, bars, whose, theme) in [
+        ("gains", &all, originals, &LIGHT),
+        ("summary", &summary, originals, &LIGHT),
+        ("summary-dark", &summary, originals, &DARK),
+        ("rival", &beside_rival, rivals, &LIGHT),
+    ] {
+        if !bars.is_empty() {
+            pictures.push((name, gains(bars, whose, theme)?));
+        }
     }
     for curve in &CURVES {
         let lines = lines(run, curve);
@@ -198,18 +223,21 @@ pub fn draw(run: &RunFile, directory: &Path) -> Result<Vec<PathBuf>, Box<dyn Err
     Ok(paths)
 }
 
-/// Returns the words and the gain of each wanted workload that the run has.
-fn bars(run: &RunFile, is_wanted: impl Fn(&Workload) -> bool) -> Vec<(&'static str, Spread)> {
-    let wanted = WORKLOADS.iter().filter(|workload| is_wanted(workload));
+/// Returns the words and the gain of each workload that the run has.
+fn bars<'a>(
+    run: &RunFile,
+    workloads: impl IntoIterator<Item = &'a Workload>,
+    gain: impl Fn(&RunRow) -> Option<Spread>,
+) -> Vec<(&'static str, Spread)> {
     let gain = |workload: &Workload| {
-        let ratio = run.row(workload.row)?.other("rate")?.ratio?;
+        let ratio = gain(run.row(workload.row)?)?;
         Some((workload.words, ratio)).filter(|_| ratio.least > 0.0)
     };
-    wanted.filter_map(gain).collect()
+    workloads.into_iter().filter_map(gain).collect()
 }
 
 /// Draws a bar for each gain, from one on a logarithmic axis, and a thin line over its spread.
-fn gains(bars: &[(&str, Spread)], theme: &Theme) -> Result<String, Box<dyn Error>> {
+fn gains(bars: &[(&str, Spread)], whose: &str, theme: &Theme) -> Result<String, Box<dyn Error>> {
     const STEP: i32 = 27;
     const LEFT: i32 = 322;
     const TOP: i32 = 98;
@@ -221,7 +249,7 @@ fn gains(bars: &[(&str, Spread)], theme: &Theme) -> Result<String, Box<dyn Error
     let mut text = String::new();
     {
         let mut canvas = Canvas::new(&mut text, (WIDTH, bottom + 20), theme);
-        canvas.title((20, 24), "Commands a second: how many times the original's")?;
+        canvas.title((20, 24), &format!("Commands a second: how many times {whose}"))?;
         let note = "10 clients, one command at a time, unless a bar says otherwise; \
                     thin lines span the rounds";
         canvas.text((20, 50), note, SMALL, theme.pale, HPos::Left)?;

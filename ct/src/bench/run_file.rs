@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 use super::report::FIGURES_BY_TITLE;
 use super::stats::Spread;
 
+/// What the label of the first daemon without the crowd begins with; the row's name follows.
+const BASE_LABEL: &str = "the first, as ";
+
 /// The table of one run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RunFile {
@@ -111,6 +114,12 @@ impl RunRow {
         self.sides.get(1)?.figures.get(figure)
     }
 
+    /// Returns what the third daemon gave, if there was one.
+    pub fn rival(&self, figure: &str) -> Option<&Figure> {
+        let is_daemon = |side: &&Side| side.label != "bare" && !side.label.starts_with(BASE_LABEL);
+        self.sides.get(2).filter(is_daemon)?.figures.get(figure)
+    }
+
     /// Returns what the bare responder gave.
     pub fn bare(&self, figure: &str) -> Option<&Figure> {
         self.sides.iter().find(|side| side.label == "bare")?.figures.get(figure)
@@ -118,7 +127,7 @@ impl RunRow {
 
     /// Returns what the first daemon gave without the crowd, if that is the named row.
     pub fn base(&self, row: &str, figure: &str) -> Option<&Figure> {
-        let name = |side: &&Side| side.label.strip_prefix("the first, as ") == Some(row);
+        let name = |side: &&Side| side.label.strip_prefix(BASE_LABEL) == Some(row);
         self.sides.iter().find(name)?.figures.get(figure)
     }
 }
@@ -195,6 +204,7 @@ mod tests {
         assert!(row.other("cpu").unwrap().ratio.is_some());
         assert!((row.other("p99").unwrap().value - 7.0).abs() < 1e-9);
         assert!(row.sides[2].figures.is_empty(), "{row:?}");
+        assert_eq!((row.rival("rate"), run.row("m").unwrap().rival("rate")), (None, None));
         assert_eq!(row.base("x/1 use", "rate").unwrap().text, "32,000");
         assert_eq!(row.base("x/2 use", "rate"), None);
         assert_eq!(run.row("m").unwrap().own("megabytes_left").unwrap().text, "5.20");
