@@ -190,7 +190,7 @@ impl EventLoop {
     /// serves all of them.
     fn gather(&mut self, events: &mut Events) -> io::Result<()> {
         while self.server.commit_blocks() {
-            self.flush();
+            self.flush_before_sync();
             let now = self.clock.now();
             if self.server.is_turn_over() || self.server.gather_until(now).is_none() {
                 break;
@@ -248,7 +248,8 @@ impl EventLoop {
         }
         let has_slept = events.is_empty();
         if has_slept {
-            self.poll(events, timeout)?;
+            let polled = began.until(self.clock.now());
+            self.poll(events, timeout.map(|timeout| timeout.saturating_sub(polled)))?;
         }
         let time = began.until(self.clock.now());
         let wait = Wait { time, events: events.iter().count(), has_slept };

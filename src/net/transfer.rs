@@ -94,6 +94,24 @@ impl EventLoop {
         }
     }
 
+    /// Sends what does not wait for a sync. It may show changes of this turn to other clients, so
+    /// these are written first: then they outlast a kill.
+    pub(super) fn flush_before_sync(&mut self) {
+        for key in std::mem::take(&mut self.writable) {
+            self.send_written(key);
+        }
+        while let Some(key) = self.server.next_dirty() {
+            self.send_written(key);
+        }
+    }
+
+    fn send_written(&mut self, key: Key<Conn>) {
+        if self.server.sendable(key) > 0 {
+            self.server.write_changes();
+        }
+        self.send(key);
+    }
+
     fn send(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if socket.has_ended {

@@ -57,7 +57,8 @@ impl Server {
     /// are held until their records are as safe as the flags promise: call it before replies are
     /// sent. If it fails, each connection with held replies loses its replies and is closed.
     pub fn commit(&mut self, now: Time) {
-        let wait_until = self.gather_until(now);
+        // In the foreground the wait is over.
+        let wait_until = if self.commit_blocks() { None } else { self.gather_until(now) };
         let Some(wal) = &mut self.wal else { return };
         let jobs = Jobs { queue: &self.queue, bodies: &self.bodies };
         match wal.commit(jobs, wait_until, now) {
@@ -76,6 +77,7 @@ impl Server {
                 }
             }
             CommitOutcome::Failed => {
+                self.gathering.end();
                 self.queue.freeze();
                 while let Some(key) = self.next_awaiting() {
                     self.abort(key);
@@ -106,6 +108,14 @@ impl Server {
         !self.awaiting_commit.is_empty() && self.wal.as_ref().is_some_and(Wal::syncs_in_foreground)
     }
 
+    /// Writes the turn's records, as [`Server::commit`] would, so that replies that show them to
+    /// other clients may be sent. An error is reported by the commit.
+    pub fn write_changes(&mut self) {
+        if let Some(wal) = &mut self.wal {
+            wal.write_pending();
+        }
+    }
+
     /// Takes a connection with held replies off its list. One that is on both is returned twice.
     fn next_awaiting(&mut self) -> Option<Key<Conn>> {
         self.awaiting_sync.pop().or_else(|| self.awaiting_commit.pop())
@@ -118,6 +128,9 @@ impl Server {
         }
         self.gathering.end();
         self.gathering.begin_round();
+        // First come, first answered.
+        self.awaiting_sync.reverse();
+        self.awaiting_commit.reverse();
         while let Some(key) = self.next_awaiting() {
             self.release_replies(key);
             self.conns[key].output.release();
@@ -127,6 +140,7 @@ impl Server {
     /// Releases the replies that waited for the sync that has ended.
     fn release_synced(&mut self) {
         self.gathering.begin_round();
+        self.awaiting_sync.reverse();
         while let Some(key) = self.awaiting_sync.pop() {
             self.release_replies(key);
             self.conns[key].output.end_sync();

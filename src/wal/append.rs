@@ -244,6 +244,13 @@ impl Wal {
 }
 
 impl Wal {
+    /// Writes the pending records before the commit does. An error is reported by the commit.
+    pub fn write_pending(&mut self) {
+        if self.failure.is_none() {
+            self.failure = self.write().err();
+        }
+    }
+
     /// Writes the pending records to the current segment.
     pub(super) fn write(&mut self) -> io::Result<()> {
         let end = self.segment_index.current().map_or(0, |segment| segment.used);
