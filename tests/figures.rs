@@ -105,6 +105,10 @@ fn figure_cell(runs: &[RunFile], row: &str, header: &str) -> Option<String> {
         let run = runs.get(number - 1).unwrap_or_else(|| panic!("there is no run {number}"));
         return Some(gain(&find(run)).map_or_else(|| "–".to_owned(), ratio_number));
     }
+    if header == "× rival" {
+        let ratio = find(last).rival("rate").and_then(|figure| figure.ratio);
+        return Some(ratio.map_or_else(|| "–".to_owned(), |ratio| ratio_number(ratio.median)));
+    }
     if header == "×" {
         return Some(gain(&find(last)).map_or_else(|| "–".to_owned(), ratio_number));
     }
@@ -112,6 +116,7 @@ fn figure_cell(runs: &[RunFile], row: &str, header: &str) -> Option<String> {
     let index = match side {
         "ours" => 0,
         "original" => 1,
+        "rival" => 2,
         "saturated:" => {
             let saturated = |index: usize| {
                 let text = find(last).sides.get(index).map(|side| side.saturated.clone());
@@ -164,7 +169,13 @@ fn claims(runs: &[RunFile]) -> Vec<(&'static str, String)> {
     let pipelines = gain(&["pipeline/64", "burst/64 put", "burst/64 reserve, delete"]);
     let tubes = gain(&["tubes/1000 cycle", "tubes/10000 cycle"]);
     let syncs = gain(&["binlog/f0-64x1 put", "binlog/f0-100x1 put"]);
-    let (alone, sync_alone) = (gain(&["connections/1"]), gain(&["binlog/f0-1x1 put"]));
+    let (alone, sync_alone) = (gain(&["lone/client"]), gain(&["binlog/f0-1x1 put"]));
+    let one_core = gain(&["lone/one-core"]);
+    let few_syncs = gain(&["binlog/f0-10x1 put", "binlog/f0-10x1 cycle", "binlog/f0-workers"]);
+    let own = |figure: &'static str| {
+        range(runs, &["binlog/slow-sync"], |row| Some(row.own(figure)?.value))
+    };
+    let (unlogged, puts_per_sync) = (own("unlogged_p99"), own("puts_per_sync"));
     let bodies = gain(&["body/65535"]);
     let cpu = |row: &RunRow, base: &str| Some(row.base(base, "cpu")?.ratio?.median);
     let many_tubes = range(runs, &["tubes/100000 cycle"], |row| cpu(row, "tubes/1 cycle"));
@@ -196,11 +207,14 @@ fn claims(runs: &[RunFile]) -> Vec<(&'static str, String)> {
         ("README.md", format!("{pipelines} times if 10 clients send 64 commands at a time")),
         ("README.md", format!("{tubes} times beside 1,000 to 10,000 tubes with a job each")),
         ("README.md", format!("{syncs} times if 64 to 100 producers share each sync of a binlog")),
-        ("README.md", format!("{alone} times for 1 client without others")),
+        ("README.md", format!("{few_syncs} times if 10 to 20 clients share each sync of a binlog")),
+        ("README.md", format!("{alone} times for 1 client on another processor")),
+        (performance, format!("take at most {unlogged} µs here in 99 of 100 cases")),
+        (performance, format!("{puts_per_sync} of these share each sync")),
+        (performance, format!("on the same processor is served {one_core} times as fast")),
         ("README.md", format!("{sync_alone} times for 1 producer that waits for each sync")),
         ("README.md", format!("costs {many_tubes} times the CPU time beside 100,000 other tubes")),
         ("README.md", format!("{many_jobs} times beside 1,000,000 other jobs")),
-        (performance, format!("A lone client is served {alone} times as fast")),
         (performance, format!("A lone producer with `-f0` is served {sync_alone} times as fast")),
         (performance, format!("Bodies of 64 KiB go through {bodies} times as fast")),
         (performance, format!("{calm_p50} times the original's in the median")),

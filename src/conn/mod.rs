@@ -101,7 +101,7 @@ pub struct Conn {
     /// Replies to be sent.
     pub output: Output,
     /// The round of commits that answered it last: see the server's gathering.
-    pub(crate) answered_in: u64,
+    pub(crate) answered_in: u32,
     /// Whether the client has ended its side: it sends no more than has arrived.
     pub(crate) is_half_closed: bool,
     /// Whether it is in the server's list of dirty connections.

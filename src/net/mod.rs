@@ -1,7 +1,7 @@
 //! The event loop around the pure server: one thread, one poll, sockets, the clock.
 //!
-//! It decides nothing about jobs. Each turn it collects readiness, lets the server act, and only
-//! then sends replies. Everything in a turn has a bound: reads, commands, writes, new connections,
+//! It decides nothing about jobs. Each turn it collects readiness, lets the server act, has the
+//! binlog commit, and sends replies; those that confirm no change may leave before. Everything in a turn has a bound: reads, commands, writes, new connections,
 //! closed ones. A connection with more to do is queued for the next turn, which then does not
 //! sleep. Connections that were quiet go before busy ones, so a thousand busy clients do not delay
 //! a quiet client's reply.
@@ -180,7 +180,7 @@ impl EventLoop {
             self.notifier.feed_watchdog(now);
         }
         self.notifier.stopping();
-        let result = self.server.end();
+        let result = self.server.end(self.clock.now());
         self.flush();
         result
     }

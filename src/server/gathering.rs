@@ -13,8 +13,8 @@ const MISSES_MAX: u32 = 8;
 /// Which connections may join the next sync.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
-    /// The number of the last commit that answered connections.
-    round: u64,
+    /// The number of the last commit that answered connections; it may come again after billions.
+    round: u32,
     /// How many of them have sent no change since.
     expected: u32,
     /// How many commits must pass before waiting is tried again.
@@ -37,19 +37,20 @@ struct Wait {
 
 impl Gathering {
     /// Notes a change of a connection that was answered in round `answered_in`.
-    pub(super) fn join(&mut self, answered_in: &mut u64) {
-        self.expected -= u32::from(*answered_in == self.round && self.round > 0);
+    pub(super) fn join(&mut self, answered_in: &mut u32) {
+        let is_expected = *answered_in == self.round && self.round > 0;
+        self.expected = self.expected.saturating_sub(u32::from(is_expected));
         *answered_in = 0;
     }
 
     /// Begins a round: the connections counted from now on are answered by one commit.
     pub(super) fn begin_round(&mut self) {
-        self.round += 1;
+        self.round = self.round.wrapping_add(1);
         self.expected = 0;
     }
 
     /// Expects a connection that is answered in this round, and returns the round.
-    pub(super) fn expect(&mut self) -> u64 {
+    pub(super) fn expect(&mut self) -> u32 {
         self.expected += 1;
         self.round
     }
@@ -96,7 +97,7 @@ mod tests {
     const TIME: GatheringTime = GatheringTime { longest: LONGEST, gap: GAP };
     const NOW: Time = Time::from_nanoseconds(1_000_000);
 
-    fn answer(gathering: &mut Gathering, count: usize) -> Vec<u64> {
+    fn answer(gathering: &mut Gathering, count: usize) -> Vec<u32> {
         gathering.begin_round();
         (0..count).map(|_| gathering.expect()).collect()
     }

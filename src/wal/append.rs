@@ -1,6 +1,6 @@
 //! Appends records to the current segment, and opens the next one when it is full.
 
-use std::io;
+use std::{io, time::Duration};
 
 use log::{debug, warn};
 
@@ -22,8 +22,21 @@ use crate::{
     queue::{Job, Queue, State},
 };
 
+/// How many ids a restart skips at most after a crash with `-f0`. Workers may get jobs before their
+/// records are synced, and after a power cut these ids must not come back.
+pub const IDS_AHEAD: u64 = 1000;
+
 /// A larger body is written directly from its memory, and not copied to the pending records.
 const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
+
+/// What clients may see.
+impl Wal {
+    /// Whether a client may see the id of a job whose record is not synced: a restart after a power
+    /// cut would not give that id to another job.
+    pub fn may_show(&self, id: u64) -> bool {
+        self.sync != SyncPolicy::Within(Duration::ZERO) || id < self.seen_synced
+    }
+}
 
 /// The server reports each change with its permit. An error is reported by the commit.
 impl Wal {
@@ -131,17 +144,19 @@ impl Wal {
         if self.pending.len() + copied + 2 * RECORD_HEAD_MAX_BYTES > PENDING_MAX_BYTES {
             self.write()?;
         }
-        let current = self.current.as_mut().ok_or_else(no_segment)?;
         let segment = self.segment_index.current().expect("it was opened");
-        let mut at = segment.used;
+        let (used, mut at) = (segment.used, segment.used);
+        let salt = self.current.ok_or_else(no_segment)?.salt;
+        let header = self.segment_header(salt, queue);
+        let current = self.current.as_mut().ok_or_else(no_segment)?;
         if current.layout.takes_header(at) {
-            let header = SegmentHeader { salt: current.salt, next_id: queue.next_id() };
             header.encode(at, &mut self.pending);
+            self.seen_written = header.seen_below;
             at += SHORT_BYTES;
         }
-        record::encode(fields, full, current.salt, at, &mut self.pending);
+        record::encode(fields, full, salt, at, &mut self.pending);
         at += length;
-        let grown = at - segment.used;
+        let grown = at - used;
         self.segment_index.grow(grown);
         self.appended += grown;
         self.written += 1;
@@ -180,6 +195,7 @@ impl Wal {
         self.is_written = false;
         self.sync_state = SyncState::Clean;
         self.synced = self.segment_index.length();
+        self.seen_synced = self.seen_synced.max(self.seen_written);
         self.disk.close(name);
         // This segment is complete, so an error from here on does not make it suspect.
         self.current = None;
@@ -215,7 +231,8 @@ impl Wal {
         let (from, to) = (Name::Preallocated(file.number), Name::Segment(number));
         let salt = self.draw_salt();
         let mut header = VERSION.to_le_bytes().to_vec();
-        SegmentHeader { salt, next_id: queue.next_id() }.encode(VERSION_BYTES as u64, &mut header);
+        let segment_header = self.segment_header(salt, queue);
+        segment_header.encode(VERSION_BYTES as u64, &mut header);
         self.disk.write(from, 0, &header)?;
         if self.sync != SyncPolicy::Never {
             self.disk.sync(from)?;
@@ -225,12 +242,39 @@ impl Wal {
         if self.sync != SyncPolicy::Never {
             self.disk.sync_directory()?;
         }
+        self.seen_written = segment_header.seen_below;
+        self.seen_synced = self.seen_synced.max(self.seen_written);
         debug!("{to} is open");
         self.segment_index.open(number);
         self.segment_index.grow(HEADER_BYTES);
         let Preallocated { size, filled, .. } = file;
         self.current = Some(Current { number, salt, layout: Layout::new(size), zeroed: filled });
         Ok(())
+    }
+
+    /// Returns the segment header to write now.
+    fn segment_header(&self, salt: u64, queue: &Queue) -> SegmentHeader {
+        let next_id = queue.next_id();
+        let shows_unsynced = self.sync == SyncPolicy::Within(Duration::ZERO);
+        let seen_below = if shows_unsynced { next_id + IDS_AHEAD } else { 0 };
+        SegmentHeader { salt, next_id, seen_below }
+    }
+
+    /// At the daemon's end: notes that no client has seen the id of a job whose record is missing,
+    /// so that the next start skips no ids. Returns whether it was written. If there is no space, or
+    /// the disk fails, the next start skips some, and nothing is lost.
+    pub(super) fn write_last_header(&mut self, queue: &Queue) -> bool {
+        let Some(current) = self.current.filter(|_| self.seen_written > 0) else { return false };
+        let used = self.segment_index.current().expect("it was opened").used;
+        if !current.layout.fits(used, SHORT_BYTES) || self.failure.is_some() {
+            return false;
+        }
+        let next_id = queue.next_id();
+        let header = SegmentHeader { salt: current.salt, next_id, seen_below: 0 };
+        header.encode(used, &mut self.pending);
+        self.segment_index.grow(SHORT_BYTES);
+        self.seen_written = 0;
+        self.write().is_ok()
     }
 
     /// Returns the next number of the splitmix64 sequence.

@@ -2,8 +2,8 @@
 //!
 //! The binlog is a series of files, the *segments*, to which *records* are appended: of each new
 //! job with its body, of each change that must survive a restart, and of each delete.
-//! [`Wal::commit`] writes all records of a turn, and replies leave only after it. [`SyncPolicy`]
-//! says when records are synced. doc/binlog.md has the promises, and the format byte by byte.
+//! [`Wal::commit`] writes all records of a turn, and replies that confirm changes leave only after
+//! it. [`SyncPolicy`] says when records are synced. doc/binlog.md has the promises, and the format byte by byte.
 //!
 //! **Space first.** The server asks for space before it changes anything, so that a record never
 //! meets a full disk. *Preallocated files* have the space of later segments, and every job has the
@@ -41,14 +41,8 @@ use std::{collections::VecDeque, io, time::Duration};
 
 use log::{debug, error, info};
 
-use self::{
-    dates::Dates,
-    preallocate::Preallocated,
-    segments::SegmentIndex,
-    space::{Layout, SEGMENT_ALIGN_BYTES},
-    sync::{SyncEvents, SyncState, SyncTime},
-};
 pub use self::{
+    append::IDS_AHEAD,
     directory::Directory,
     disk::{Disk, Name},
     inspect::{Inspection, inspect},
@@ -56,6 +50,13 @@ pub use self::{
     record::{Damage, Format},
     replay::{Fault, Problem, Progress, Report, Restored, SegmentReport, go_on},
     sync::GatheringTime,
+};
+use self::{
+    dates::Dates,
+    preallocate::Preallocated,
+    segments::SegmentIndex,
+    space::{Layout, SEGMENT_ALIGN_BYTES},
+    sync::{SyncEvents, SyncState, SyncTime},
 };
 use crate::{
     clock::{Calendar, Time},
@@ -231,6 +232,11 @@ pub struct Wal {
     /// Of these segments, those from this number on may lack records that the index counts on.
     /// Their jobs are written first.
     suspect_from: u32,
+    /// With `-f0`: a restart skips the ids below `seen_synced`, even after a power cut. Once what
+    /// has been written, or what is being synced, is synced, it skips those below the others.
+    seen_written: u64,
+    seen_syncing: u64,
+    seen_synced: u64,
     /// Bytes appended since the last commit.
     appended: u64,
     migrated: u64,
@@ -308,6 +314,9 @@ impl Wal {
             failure: None,
             rewrite_through: if report.is_damaged() { last } else { 0 },
             suspect_from: u32::MAX,
+            seen_written: 0,
+            seen_syncing: 0,
+            seen_synced: restored.queue.next_id(),
             appended: 0,
             migrated: 0,
             written: 0,

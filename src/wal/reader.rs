@@ -304,13 +304,14 @@ impl<'a> Reader<'a> {
         let Self { window, sink: Sink { queue, bodies, segment_index, .. }, report, .. } = self;
         let fields = &frame.fields;
         let header = SegmentHeader::of(fields);
-        let id = header.map_or(fields.id, |header| header.next_id);
+        let id = header.map_or(fields.id, |header| header.next_id.max(header.seen_below));
         let limit = if is_checked { CHECKED_ID_LIMIT } else { UNCHECKED_ID_LIMIT };
         if id > limit {
             return Ok(Err(Damage::Id(id)));
         }
         if let Some(header) = header {
             queue.raise_id(header.next_id);
+            *self.sink.seen_below = header.seen_below;
             return Ok(Ok(()));
         }
         let known = queue.find(fields.id);

@@ -239,6 +239,8 @@ pub(super) struct SegmentHeader {
     pub(super) salt: u64,
     /// No job had this id or a larger one when the segment header was written.
     pub(super) next_id: u64,
+    /// Clients may have seen ids below this one, though no record has them yet. Zero if not.
+    pub(super) seen_below: u64,
 }
 
 impl SegmentHeader {
@@ -251,7 +253,7 @@ impl SegmentHeader {
             ttr: i64::from_le_bytes(self.salt.to_le_bytes()),
             body_size: 0,
             created_at: HEADER_MAGIC,
-            deadline_at: 0,
+            deadline_at: i64::try_from(self.seen_below).unwrap_or(i64::MAX),
             reserves: 0,
             timeouts: 0,
             releases: 0,
@@ -264,10 +266,11 @@ impl SegmentHeader {
 
     /// Reads the fields of a record as a segment header, if they are one.
     pub(super) fn of(fields: &JobFields) -> Option<Self> {
-        let JobFields { id, delay, ttr, .. } = *fields;
+        let JobFields { id, delay, ttr, deadline_at, .. } = *fields;
         (id == HEADER_ID).then(|| Self {
             salt: u64::from_le_bytes(ttr.to_le_bytes()),
             next_id: u64::try_from(delay).unwrap_or(0),
+            seen_below: u64::try_from(deadline_at).unwrap_or(0),
         })
     }
 

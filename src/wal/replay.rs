@@ -192,13 +192,14 @@ pub(super) fn replay(
         Window::buffer().map_err(|_| short_of_memory(format_args!("to read a file")))?;
     let newest = last_written(disk, &segments, &mut buffer)?;
     let all = segments.iter().map(|&(_, size)| size).sum();
-    let mut before = 0;
+    let (mut before, mut seen_below) = (0, 0);
     for (number, size) in segments {
         let name = Name::Segment(number);
         segment_index.open(number);
         let mut on_progress = |read: u64| progress(before + read, all);
         let window = Window::new(disk, name, size, &mut buffer, &mut on_progress)?;
-        let sink = Sink { queue, bodies, segment_index, calendar, now };
+        let seen_below = &mut seen_below;
+        let sink = Sink { queue, bodies, segment_index, calendar, now, seen_below };
         let mut reader = Reader::new(number, size, window, sink);
         let result = reader.read(Some(number) == newest);
         result.map_err(|error| explain(&error, name, reader.queue(), all))?;
@@ -209,6 +210,7 @@ pub(super) fn replay(
             return Err(io::ErrorKind::Interrupted.into());
         }
     }
+    queue.raise_id(seen_below);
     queue.sort_buried();
     bodies.end_bulk();
     bodies.budget_mut().limit_headroom(None);

@@ -20,6 +20,8 @@ pub(super) struct Sink<'a> {
     pub(super) segment_index: &'a mut SegmentIndex,
     pub(super) calendar: Calendar,
     pub(super) now: Time,
+    /// What the last segment header says of ids that clients may have seen.
+    pub(super) seen_below: &'a mut u64,
 }
 
 impl Sink<'_> {

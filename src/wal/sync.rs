@@ -3,7 +3,7 @@
 use std::{io, mem, time::Duration};
 
 use super::{Health, Name, SyncPolicy, Wal, no_segment};
-use crate::clock::Time;
+use crate::{clock::Time, queue::Queue};
 
 /// How often the daemon looks whether a sync that is under way has ended.
 const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -140,8 +140,11 @@ impl Wal {
 
 impl Wal {
     /// Syncs what has been written, unless the policy is never to sync: for the daemon's end.
-    pub fn end(&mut self) -> io::Result<()> {
+    pub fn end(&mut self, queue: &Queue, now: Time) -> io::Result<()> {
         self.end_sync()?;
+        if self.health == Health::Sound && self.write_last_header(queue) {
+            self.sync_state.mark_dirty(now);
+        }
         match (self.current, mem::replace(&mut self.sync_state, SyncState::Clean)) {
             (Some(current), SyncState::Dirty { .. }) => {
                 self.disk.sync(Name::Segment(current.number))
@@ -190,12 +193,14 @@ impl Wal {
     /// Notes that a sync in the background has ended well, which covered `covers` bytes.
     fn note_synced(&mut self, covers: u64) {
         self.synced = self.synced.max(covers);
+        self.seen_synced = self.seen_synced.max(self.seen_syncing);
         self.sync_time.add(self.disk.last_sync_time());
         self.sync_events.has_ended = true;
     }
 
     fn begin_sync(&mut self, name: Name, covers: u64, now: Time) -> io::Result<()> {
         self.disk.begin_sync(name)?;
+        self.seen_syncing = self.seen_written;
         let poll_at = now + SYNC_POLL_INTERVAL;
         self.sync_state = SyncState::InFlight { covers, poll_at, dirty_since: None };
         self.sync_events.has_begun = true;
@@ -238,6 +243,7 @@ impl Wal {
         }
         self.sync_state = SyncState::Clean;
         self.synced = covers;
+        self.seen_synced = self.seen_synced.max(self.seen_written);
         Ok(())
     }
 }
@@ -400,7 +406,7 @@ mod tests {
             binlog.put(size);
             binlog.settle();
         }
-        binlog.wal.end().expect("nothing is to do");
+        binlog.wal.end(&binlog.restored.queue, binlog.now).expect("nothing is to do");
         assert_eq!(syncs(&binlog), 0);
     }
 
@@ -410,9 +416,9 @@ mod tests {
         binlog.put(10);
         binlog.settle();
         syncs(&binlog);
-        binlog.wal.end().expect("the disk works");
+        binlog.wal.end(&binlog.restored.queue, binlog.now).expect("the disk works");
         assert_eq!(syncs(&binlog), 1);
-        binlog.wal.end().expect("the disk works");
+        binlog.wal.end(&binlog.restored.queue, binlog.now).expect("the disk works");
         assert_eq!(syncs(&binlog), 0, "nothing is dirty any more");
     }
 }

@@ -5,7 +5,7 @@
 //! - a job whose put was acknowledged is there, with its tube and body, in a state it had at or
 //!   after the last acknowledged change;
 //! - a job whose delete was acknowledged is not;
-//! - no job is there that was never put, and no id comes back.
+//! - no job is there that was never put, and no id comes back that a client has seen.
 //!
 //! What "acknowledged" must outlast is the flag's promise: with `-f0` a power cut, with `-f 50` a
 //! power cut 50 ms later, with `-F` a kill. After each turn the counters are what the history says.
@@ -346,6 +346,9 @@ impl Run {
         let id = known.get(nth).copied().unwrap_or(1);
         let pri = self.pick(&[0, 1, 5, 2000]);
         let delay = self.pick(&[0, 0, 0, 1, 100]);
+        if self.prng.chance(1, 40) {
+            return self.leave(number, is_obeyed);
+        }
         let line = match self.below(16) {
             0..=5 => {
                 let size = self.pick(&[0, 1, 20, 20, 20, 300, 300, 1500, 5000]);
@@ -372,6 +375,19 @@ impl Run {
         }
     }
 
+    /// A client goes, perhaps while its replies wait for a sync, and another comes.
+    fn leave(&mut self, number: usize, is_obeyed: bool) {
+        if !is_obeyed {
+            return;
+        }
+        self.story.push(format!("  {number}: leaves"));
+        self.server.close(self.conns[number], self.now);
+        self.changed_at[number] = 0;
+        self.conns[number] = self.server.open();
+        self.feed(number, b"watch a\r\nwatch b\r\nuse a\r\n");
+        let _ = self.observe();
+    }
+
     /// One turn of the daemon, and its promise.
     fn turn(&mut self, commands: usize, told: &mut Told) -> Result<(), String> {
         let pause = self.pick(&[0, 1_000, 10_000_000, 30_000_000, 60_000_000, 1_500_000_000]);
@@ -395,6 +411,7 @@ impl Run {
         }
         let was_sound = self.is_sound();
         if self.server.commit_blocks() {
+            self.server.write_changes();
             let early = self.replies();
             if ACKNOWLEDGEMENTS.iter().any(|word| early.contains(word)) {
                 return Err(format!("acknowledged before the sync: {early}"));
@@ -432,6 +449,9 @@ impl Run {
     fn replies(&mut self) -> String {
         let (mut all, mut gone) = (Vec::new(), Vec::new());
         while let Some(key) = self.server.next_dirty() {
+            if !self.conns.contains(&key) {
+                continue; // Its client has left.
+            }
             let before = all.len();
             while self.server.sendable(key) > 0 {
                 let (slices, count) = self.server.output(key);
@@ -451,6 +471,15 @@ impl Run {
                 gone.push(key);
             }
         }
+        let text = String::from_utf8_lossy(&all);
+        for line in text.lines() {
+            let mut words = line.split(' ');
+            if matches!(words.next(), Some("INSERTED" | "RESERVED" | "FOUND")) {
+                let id = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+                self.moment.seen = self.moment.seen.max(id);
+            }
+        }
+        self.disk.0.borrow_mut().moment.seen = self.moment.seen;
         self.server.reclaim();
         for key in gone {
             let number = self.conns.iter().position(|&other| other == key).expect("one of three");
@@ -492,7 +521,13 @@ impl Run {
     }
 
     /// Compares what a restart finds on a disk with what it may find.
-    fn judge(&mut self, disk: &SimDisk, floor: Option<usize>, now: Time) -> Result<(), String> {
+    fn judge(
+        &mut self,
+        disk: &SimDisk,
+        floor: Option<usize>,
+        last_seen_id: u64,
+        now: Time,
+    ) -> Result<(), String> {
         let seed = self.prng.next_u64();
         let wrong_by = self.wrong_by;
         let (restored, _wal) = open(disk, self.sync, self.segment_size, seed, wrong_by, now)?;
@@ -508,6 +543,11 @@ impl Run {
         let mut found = 0;
         if restored.queue.next_id() > 100_000 {
             return Err(format!("the next id would be {}", restored.queue.next_id()));
+        }
+        if restored.queue.next_id() <= last_seen_id {
+            return Err(format!(
+                "a client has seen the id {last_seen_id}, and it would be given out again"
+            ));
         }
         for id in 1..restored.queue.next_id() {
             let Some(job) = restored.queue.find(id) else { continue };
@@ -580,13 +620,12 @@ impl Run {
         };
         let whole = disk.copy();
         let known = |restored: &Restored| {
-            let all = 1..restored.queue.next_id().min(100_000);
-            let all = all.map(|id| {
-                (restored.queue.find(id).map(|job| restored.jobs().body(job).to_vec()), id)
-            });
-            let versions =
-                all.map(|(body, id)| (body, Version::of(&restored.queue, id, calendar(0))));
-            versions.collect::<Vec<_>>()
+            let queue = &restored.queue;
+            let all =
+                (1..queue.next_id().min(100_000)).filter_map(|id| Some((id, queue.find(id)?)));
+            let version = |id| Version::of(queue, id, calendar(0));
+            let body = |job| restored.jobs().body(job).to_vec();
+            all.map(|(id, job)| (id, body(job), version(id))).collect::<Vec<_>>()
         };
         let (wanted, _) = start(&whole, Restored::default()).map_err(|error| error.to_string())?;
         let wanted = known(&wanted);
@@ -781,13 +820,16 @@ fn judge_all(
             Time::from_nanoseconds(moment.now) + Duration::from_nanos(prng.below(2_000_000_000));
         let (seed, other) = (prng.next_u64(), prng.next_u64());
         let killed = || snapshot.after_kill(Prng::new(seed));
-        run.judge(&killed(), Some(moment.kill_floor), at)
+        // After a failed write, clients may have seen what is nowhere.
+        let last_seen_id = if run.has_trouble { 0 } else { moment.seen };
+        run.judge(&killed(), Some(moment.kill_floor), last_seen_id, at)
             .map_err(|what| format!("killed in step {}: {what}", moment.steps))?;
         let (cut, torn) = snapshot.after_power_cut(Prng::new(other));
         // While the log is being opened, what the last run did not sync is not synced yet.
         let is_promised = run.sync != SyncPolicy::Never && moment.steps > 0;
         let floor = is_promised.then_some(moment.cut_floor);
-        run.judge(&cut, floor, at)
+        let is_f0 = run.sync == SyncPolicy::Within(Duration::ZERO);
+        run.judge(&cut, floor, if is_f0 { last_seen_id } else { 0 }, at)
             .map_err(|what| format!("power cut in step {}: {what}", moment.steps))?;
         if prng.chance(1, 4) {
             run.judge_refused(&killed(), at, total)

@@ -96,6 +96,8 @@ pub(crate) struct Moment {
     pub(crate) cut_floor: usize,
     /// How many steps there have been.
     pub(crate) steps: usize,
+    /// The largest id that a client has seen.
+    pub(crate) seen: u64,
 }
 
 /// The disk as it was when something was about to be done to it.

@@ -6,7 +6,22 @@ use std::time::Instant;
 
 use ct::{Arrived, LONG, Patience, SocketStage, Stage};
 
-use crate::harness::{Peer, assert_idle, daemon, freeze, random_bytes, thaw};
+use crate::harness::{Peer, assert_idle, await_state, daemon, freeze, random_bytes, thaw};
+
+/// A daemon that polls for a client that answers fast would go on when the client is gone.
+#[test]
+fn it_sleeps_again_after_a_client_that_answered_fast() {
+    let daemon = daemon(&[]);
+    let mut client = Peer::of(&daemon);
+    for _ in 0..20_000 {
+        client.tell("list-tube-used", "USING default");
+    }
+    await_state(&daemon, 'S');
+    assert_idle(&daemon);
+    client.check();
+    drop(client);
+    await_state(&daemon, 'S');
+}
 
 /// After one byte of urgent data the daemon would use a whole processor, or would not read what
 /// follows.

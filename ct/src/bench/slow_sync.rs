@@ -46,17 +46,8 @@ fn measure(
     config: &Config,
     library: &Path,
 ) -> io::Result<Sample> {
-    let (binlog, wrapper) = (ScratchDir::new(&config.scratch)?, ScratchDir::new(&config.scratch)?);
-    let count = wrapper.path().join("syncs");
-    let path = wrapper.path().join("daemon");
-    let (library, time) = (library.display(), SYNC_TIME.as_micros());
-    let (program, shown_count) = (target.program.path.display(), count.display());
-    let script = format!(
-        "#!/bin/sh\nexport LD_PRELOAD='{library}' SLOW_SYNC_MICROSECONDS={time} \
-         SLOW_SYNC_COUNT='{shown_count}'\nexec '{program}' \"$@\"\n"
-    );
-    fs::write(&path, script)?;
-    fs::set_permissions(&path, Permissions::from_mode(0o700))?;
+    let (binlog, folder) = (ScratchDir::new(&config.scratch)?, ScratchDir::new(&config.scratch)?);
+    let (path, count) = wrapper(folder.path(), library, &target.program.path, SYNC_TIME)?;
     let program = Program { path, flags: target.program.flags.clone() };
     let flags = target.binlog_flags("-f0", binlog.path());
     let daemon = config.cores.start(Placement::Apart, &program, &flags)?;
@@ -97,8 +88,28 @@ fn read(address: &str) -> io::Result<Histogram<u64>> {
     Ok(latencies)
 }
 
+/// Writes a script into a directory that becomes a program with slow syncs. Returns its path, and
+/// that of a file that grows by a byte with each sync.
+pub fn wrapper(
+    directory: &Path,
+    library: &Path,
+    program: &Path,
+    sync_time: Duration,
+) -> io::Result<(PathBuf, PathBuf)> {
+    let (path, count) = (directory.join("daemon"), directory.join("syncs"));
+    let (library, microseconds) = (library.display(), sync_time.as_micros());
+    let (program, shown_count) = (program.display(), count.display());
+    let script = format!(
+        "#!/bin/sh\nexport LD_PRELOAD='{library}' SLOW_SYNC_MICROSECONDS={microseconds} \
+         SLOW_SYNC_COUNT='{shown_count}'\nexec '{program}' \"$@\"\n"
+    );
+    fs::write(&path, script)?;
+    fs::set_permissions(&path, Permissions::from_mode(0o700))?;
+    Ok((path, count))
+}
+
 /// Compiles the library into a directory and returns its path.
-fn compile(directory: &Path) -> io::Result<PathBuf> {
+pub fn compile(directory: &Path) -> io::Result<PathBuf> {
     let (source, library) = (directory.join("slow_sync.c"), directory.join("slow_sync.so"));
     fs::write(&source, include_str!("slow_sync.c"))?;
     let output = Command::new("cc")

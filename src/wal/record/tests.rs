@@ -132,9 +132,12 @@ fn version_5_counts_in_microseconds() {
 #[test]
 fn a_tube_name_is_not_taken_for_a_segment_header() {
     let mut header = Vec::new();
-    SegmentHeader { salt: SALT, next_id: 7 }.encode(0, &mut header);
+    SegmentHeader { salt: SALT, next_id: 7, seen_below: 9 }.encode(0, &mut header);
     assert_eq!(SegmentHeader::likely_salt(&header), Some(SALT));
-    assert_eq!(SegmentHeader::at(&header, 0), Some(SegmentHeader { salt: SALT, next_id: 7 }));
+    assert_eq!(
+        SegmentHeader::at(&header, 0),
+        Some(SegmentHeader { salt: SALT, next_id: 7, seen_below: 9 })
+    );
     let name = "x".repeat(40) + "bnstlkRS" + &"x".repeat(60);
     let mut bytes = Vec::new();
     encode(&fields(Kind::Ready), Some((&name, b"\r\n")), SALT, 0, &mut bytes);

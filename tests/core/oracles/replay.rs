@@ -19,7 +19,7 @@ use beanstalkd::{
     collections::Key,
     memory,
     queue::{Client, Job, Put, Queue, Record, State, Tube},
-    wal::{self, CommitOutcome, Disk, Name, Options, Report, Restored, SyncPolicy, Wal},
+    wal::{self, CommitOutcome, Disk, IDS_AHEAD, Name, Options, Report, Restored, SyncPolicy, Wal},
 };
 
 /// The system's error number of a failed read.
@@ -211,7 +211,8 @@ fn refuse(files: &Files, granted: u32) {
         let (_, mut restored, opened) = open_copy(None, None);
         opened.expect("nothing is refused");
         let (mut found, _wal, _) = open(&disk).expect("nothing is refused any more");
-        assert_eq!(found.queue.next_id(), restored.queue.next_id());
+        let ids = restored.queue.next_id()..=restored.queue.next_id() + IDS_AHEAD;
+        assert!(ids.contains(&found.queue.next_id()));
         assert_eq!(drain(&mut found), drain(&mut restored));
     }
 }
@@ -410,6 +411,7 @@ pub(crate) fn judge(input: &[u8]) {
     }
     let (mut restored, _wal, report) = open(&disk).expect("what cannot be read is set aside");
     assert!(!report.is_damaged());
-    assert_eq!(restored.queue.next_id(), next_id);
+    // The first start did not end in order, so it may have shown ids.
+    assert!((next_id..=next_id + IDS_AHEAD).contains(&restored.queue.next_id()));
     assert_eq!(drain(&mut restored), found);
 }

@@ -10,6 +10,7 @@
 //! | `damage` | of a damaged log, what is intact is kept and nothing is invented |
 //! | `files` | names, modes, sizes, the lock, and what else a restart must keep |
 //! | `starts` | a start never cuts or retires what it did not understand |
+//! | `slow` | a disk whose syncs take seconds: who waits for them, and who does not |
 //! | `shortage` | short of memory, descriptors, threads or room, it keeps what was acknowledged |
 //! | `growth` | the log of a few busy jobs stays small |
 //!
@@ -27,4 +28,5 @@ mod full;
 mod growth;
 mod kills;
 mod shortage;
+mod slow;
 mod starts;

@@ -154,7 +154,8 @@ fn the_id_of_an_unfinished_record_is_not_used_again() {
     for _ in 0..2 {
         let (restored, _, report) = open(Box::new(disk.clone()), 65_536);
         assert!(!report.is_damaged(), "{report:?}");
-        assert_eq!((ids(&restored.queue).len(), restored.queue.next_id()), (19, 21));
+        assert_eq!(ids(&restored.queue).len(), 19);
+        assert!(restored.queue.next_id() > 20, "{}", restored.queue.next_id());
     }
 }
 

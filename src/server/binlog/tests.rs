@@ -1,0 +1,214 @@
+use std::time::Duration;
+
+use super::super::testing::{START, connect, exchange, receive, send, server_with_wal};
+use super::*;
+use crate::wal::{
+    SyncPolicy,
+    testing::{MemoryDisk, open},
+};
+
+fn serve() -> (MemoryDisk, Server) {
+    let (disk, sync) = (MemoryDisk::default(), SyncPolicy::Within(Duration::ZERO));
+    let (restored, wal, _) = open(&disk, sync, START);
+    (disk, server_with_wal(restored, wal))
+}
+
+/// The client would believe in a job that a restart does not find.
+#[test]
+fn a_reply_whose_record_failed_is_never_sent() {
+    let (disk, mut server) = serve();
+    let (producer, other) = (connect(&mut server), connect(&mut server));
+    send(&mut server, producer, "put 0 0 60 1\r\na\r\n");
+    send(&mut server, other, "list-tube-used\r\n");
+    disk.state().failing = Some("write binlog");
+    server.commit(START);
+    assert_eq!(server.health(), Health::BinlogFailed);
+    assert_eq!(receive(&mut server, producer), "");
+    assert!(server.is_finished(producer), "it must find out what has become of its command");
+    assert_eq!(receive(&mut server, other), "USING default\r\n", "it promised nothing");
+}
+
+#[test]
+fn while_the_binlog_has_failed_changes_are_refused_and_reading_is_not() {
+    let (disk, mut server) = serve();
+    let client = connect(&mut server);
+    let text = exchange(&mut server, client, "put 0 0 60 1\r\na\r\n");
+    assert_eq!(text, "", "not before the commit");
+    server.commit(START);
+    assert_eq!(receive(&mut server, client), "INSERTED 1\r\n");
+    disk.state().failing = Some("write");
+    let failing = connect(&mut server);
+    send(&mut server, failing, "put 0 0 60 1\r\nb\r\n");
+    server.commit(START);
+    for command in ["put 0 0 60 1\r\nc\r\n", "delete 1\r\n", "reserve-job 1\r\n"] {
+        let reply = exchange(&mut server, client, command);
+        assert_eq!(reply, "INTERNAL_ERROR\r\n", "{command}");
+    }
+    assert_eq!(exchange(&mut server, client, "peek 1\r\n"), "FOUND 1 1\r\na\r\n");
+    let timed_out = exchange(&mut server, client, "reserve-with-timeout 0\r\n");
+    assert_eq!(timed_out, "TIMED_OUT\r\n", "nothing is handed out");
+    disk.state().failing = None;
+    let mut now = START;
+    while server.health() == Health::BinlogFailed {
+        now = server.next_deadline().expect("it is tried again").max(now);
+        server.tick(now);
+        server.commit(now);
+    }
+    send(&mut server, client, "delete 1\r\n");
+    server.commit(now);
+    assert_eq!(receive(&mut server, client), "DELETED\r\n");
+    server.check();
+}
+
+/// A server whose disk takes five milliseconds for a sync, after the first ones.
+fn serve_slowly() -> (MemoryDisk, Server) {
+    let (disk, mut server) = serve();
+    disk.state().sync_time = Duration::from_millis(5);
+    let client = connect(&mut server);
+    assert_eq!(exchange(&mut server, client, "put 0 0 60 1\r\na\r\n"), "");
+    server.commit(START);
+    assert_eq!(receive(&mut server, client), "INSERTED 1\r\n");
+    server.close(client, START);
+    while server.next_dirty().is_some() {}
+    server.reclaim();
+    (disk, server)
+}
+
+/// Commits until the next sync has begun and ended.
+fn commit_later(server: &mut Server) {
+    for milliseconds in [0, 2, 4] {
+        server.commit(START + Duration::from_millis(milliseconds));
+    }
+}
+
+#[test]
+fn while_a_sync_is_under_way_others_are_answered() {
+    let (disk, mut server) = serve_slowly();
+    let (producer, worker) = (connect(&mut server), connect(&mut server));
+    send(&mut server, producer, "put 0 0 60 1\r\nb\r\n");
+    server.commit(START);
+    assert_eq!(receive(&mut server, producer), "", "its job is not safe yet");
+    let two = exchange(&mut server, worker, "reserve\r\nreserve\r\n");
+    assert_eq!(two, "RESERVED 1 1\r\na\r\nRESERVED 2 1\r\nb\r\n");
+    send(&mut server, worker, "delete 2\r\n");
+    server.commit(START);
+    disk.state().ends_syncs = true;
+    server.commit(START);
+    assert_eq!(receive(&mut server, producer), "INSERTED 2\r\n");
+    assert_eq!(receive(&mut server, worker), "", "another sync covers the delete");
+    commit_later(&mut server);
+    assert_eq!(receive(&mut server, worker), "DELETED\r\n");
+    server.check();
+}
+
+/// A client takes replies in the order of its commands.
+#[test]
+fn no_reply_overtakes_one_that_waits() {
+    let (disk, mut server) = serve_slowly();
+    let client = connect(&mut server);
+    send(&mut server, client, "use a\r\nput 0 0 60 1\r\nb\r\nuse b\r\n");
+    server.commit(START);
+    assert_eq!(receive(&mut server, client), "USING a\r\n");
+    send(&mut server, client, "put 0 0 60 1\r\nc\r\nlist-tube-used\r\n");
+    disk.state().ends_syncs = true;
+    server.commit(START);
+    assert_eq!(receive(&mut server, client), "INSERTED 2\r\nUSING b\r\n");
+    commit_later(&mut server);
+    assert_eq!(receive(&mut server, client), "INSERTED 3\r\nUSING b\r\n");
+}
+
+/// The key of a closed connection is another client's soon, which would get its replies early.
+#[test]
+fn a_client_that_leaves_while_its_reply_waits_leaves_nothing_behind() {
+    let (disk, mut server) = serve_slowly();
+    let client = connect(&mut server);
+    send(&mut server, client, "put 0 0 60 1\r\nb\r\n");
+    server.commit(START);
+    server.close(client, START);
+    while server.next_dirty().is_some() {}
+    server.reclaim();
+    let next = connect(&mut server);
+    assert_eq!(next, client, "its key is reused");
+    send(&mut server, next, "put 0 0 60 1\r\nc\r\n");
+    disk.state().ends_syncs = true;
+    server.commit(START);
+    assert_eq!(receive(&mut server, next), "", "that sync does not cover its job");
+    commit_later(&mut server);
+    assert_eq!(receive(&mut server, next), "INSERTED 3\r\n");
+}
+
+#[test]
+fn the_end_of_the_daemon_releases_what_waits() {
+    let (disk, mut server) = serve_slowly();
+    let client = connect(&mut server);
+    send(&mut server, client, "put 0 0 60 1\r\nb\r\n");
+    server.commit(START);
+    disk.state().ends_syncs = true;
+    server.end(START).expect("the disk works");
+    assert_eq!(receive(&mut server, client), "INSERTED 2\r\n");
+}
+
+/// A client would be told of a change that the last sync did not save.
+#[test]
+fn if_the_last_sync_fails_nothing_is_released() {
+    let (disk, mut server) = serve_slowly();
+    let client = connect(&mut server);
+    send(&mut server, client, "put 0 0 60 1\r\nb\r\n");
+    server.commit(START);
+    let mut state = disk.state();
+    (state.failing, state.ends_syncs) = (Some("end-sync"), true);
+    drop(state);
+    assert!(server.end(START).is_err());
+    assert_eq!(receive(&mut server, client), "");
+}
+
+/// The sync that ends would find a connection on its list that is closed.
+#[test]
+fn a_client_may_leave_while_its_reply_is_being_synced() {
+    let (disk, mut server) = serve_slowly();
+    let (leaving, staying) = (connect(&mut server), connect(&mut server));
+    send(&mut server, leaving, "put 0 0 60 1\r\nb\r\n");
+    send(&mut server, staying, "put 0 0 60 1\r\nc\r\n");
+    server.commit(START);
+    send(&mut server, leaving, "put 0 0 60 1\r\nd\r\n");
+    server.close(leaving, START);
+    while server.next_dirty().is_some() {}
+    server.reclaim();
+    disk.state().ends_syncs = true;
+    server.commit(START);
+    assert_eq!(receive(&mut server, staying), "INSERTED 3\r\n");
+    server.commit(START);
+    server.check();
+}
+
+/// After a power cut a new job would get the id, and a worker that comes back late would delete
+/// it.
+#[test]
+fn an_id_that_a_client_has_seen_does_not_come_back() {
+    let (disk, mut server) = serve_slowly();
+    let synced = disk.state().files.clone();
+    let (producer, worker) = (connect(&mut server), connect(&mut server));
+    send(&mut server, worker, "reserve\r\nreserve\r\n");
+    receive(&mut server, worker);
+    send(&mut server, producer, "put 0 0 60 1\r\nb\r\n");
+    server.commit(START);
+    assert_eq!(receive(&mut server, producer), "", "it is not synced");
+    assert_eq!(receive(&mut server, worker), "RESERVED 2 1\r\nb\r\n");
+    let after_power_cut = MemoryDisk::default();
+    after_power_cut.state().files = synced;
+    let (restored, ..) = open(&after_power_cut, SyncPolicy::Within(Duration::ZERO), START);
+    assert!(restored.queue.next_id() > 2, "{}", restored.queue.next_id());
+}
+
+/// Each stop would leave a gap of thousands of ids.
+#[test]
+fn an_orderly_end_skips_no_ids() {
+    let (disk, mut server) = serve_slowly();
+    let client = connect(&mut server);
+    send(&mut server, client, "put 0 0 60 1\r\nb\r\n");
+    disk.state().ends_syncs = true;
+    server.commit(START);
+    server.end(START).expect("the disk works");
+    let (restored, ..) = open(&disk, SyncPolicy::Within(Duration::ZERO), START);
+    assert_eq!((restored.queue.jobs(), restored.queue.next_id()), (2, 3));
+}

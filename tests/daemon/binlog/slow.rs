@@ -1,0 +1,92 @@
+//! A disk whose syncs take seconds: who waits for them, and who does not.
+
+use std::{path::PathBuf, time::Duration};
+
+use ct::{Daemon, bench::slow_sync, eventually, skip};
+
+use crate::harness::{Folder, OURS, Peer, end};
+
+/// How long each sync takes: much longer than everything else here.
+const SYNC_TIME: Duration = Duration::from_millis(1500);
+
+/// Makes a program that is our daemon on such a disk; `None`, and a line that says so, if there is
+/// no compiler for the library that delays syncs.
+fn slow_daemon(tools: &Folder) -> Option<PathBuf> {
+    let wrapper = slow_sync::compile(tools.path())
+        .and_then(|library| slow_sync::wrapper(tools.path(), &library, OURS.as_ref(), SYNC_TIME));
+    match wrapper {
+        Ok((path, _)) => Some(path),
+        Err(error) => {
+            skip(&format!("no library can be compiled that delays syncs: {error}"));
+            None
+        }
+    }
+}
+
+/// How many jobs have ever been put.
+fn total_jobs(client: &mut Peer) -> u64 {
+    client.value("stats", "total-jobs")
+}
+
+/// Starts the daemon, and puts job 1, by which it learns that its disk is slow.
+fn serve(folder: &Folder, program: PathBuf) -> (Daemon, Peer, Peer) {
+    let daemon = folder.serve(program, &["-f0"]);
+    let (mut writer, reader) = (Peer::of(&daemon), Peer::of(&daemon));
+    assert_eq!(writer.put(0, 0, b"x"), 1);
+    (daemon, writer, reader)
+}
+
+/// Every client would wait for the syncs of others; or a reply would overtake one that waits.
+#[test]
+fn while_a_sync_is_under_way_others_are_answered_and_replies_keep_their_order() {
+    let (tools, folder) = (Folder::new(), Folder::new());
+    let Some(program) = slow_daemon(&tools) else { return };
+    let (daemon, mut writer, mut reader) = serve(&folder, program);
+    let mut was_quick = false;
+    for id in 2..6 {
+        writer.0.send("put 0 0 60 1\r\ny\r\nlist-tube-used\r\n").expect("it is taken");
+        eventually("the job is in the queue", || total_jobs(&mut reader) == id);
+        // Both replies wait for the sync, unless this machine was too busy to look in time.
+        writer.0.set_timeout(Duration::from_millis(1)).expect("a socket");
+        was_quick |= writer.0.line().is_err();
+        writer.0.set_timeout(SYNC_TIME * 20).expect("a socket");
+        if was_quick {
+            assert_eq!(writer.0.line().expect("a reply"), format!("INSERTED {id}"));
+        }
+        assert_eq!(writer.0.line().expect("a reply"), "USING default");
+        if was_quick {
+            return end(daemon, libc::SIGTERM);
+        }
+    }
+    panic!("each reply came before another client was answered");
+}
+
+/// The order of the end would lose what waits for its sync, or would not wait for it.
+#[test]
+fn what_waits_for_a_sync_is_confirmed_before_the_end_and_kept() {
+    let (tools, folder) = (Folder::new(), Folder::new());
+    let Some(program) = slow_daemon(&tools) else { return };
+    let (daemon, mut writer, mut reader) = serve(&folder, program);
+    writer.0.send("put 0 0 60 1\r\ny\r\n").expect("it is taken");
+    eventually("the job is in the queue", || total_jobs(&mut reader) == 2);
+    end(daemon, libc::SIGTERM);
+    assert_eq!(writer.0.line().expect("a reply"), "INSERTED 2");
+    let daemon = folder.serve(OURS, &["-f0"]);
+    let mut client = Peer::of(&daemon);
+    assert_eq!(client.look(2).expect("the job").body, b"y");
+    assert_eq!(client.put(0, 0, b"z"), 3, "an orderly end skips no ids");
+}
+
+/// A client that goes while its reply waits would take the daemon with it.
+#[test]
+fn a_client_may_go_while_its_reply_waits() {
+    let (tools, folder) = (Folder::new(), Folder::new());
+    let Some(program) = slow_daemon(&tools) else { return };
+    let (_daemon, writer, mut reader) = serve(&folder, program);
+    let mut leaving = writer;
+    leaving.0.send("put 0 0 60 1\r\ny\r\n").expect("it is taken");
+    eventually("the job is in the queue", || total_jobs(&mut reader) == 2);
+    drop(leaving);
+    assert_eq!(reader.put(0, 0, b"z"), 3);
+    assert_eq!(reader.look(2).expect("the job").body, b"y");
+}
