@@ -1,10 +1,10 @@
 //! The event loop around the pure server: one thread, one poll, sockets, the clock.
 //!
 //! It decides nothing about jobs. Each turn it collects readiness, lets the server act, has the
-//! binlog commit, and sends replies; those that confirm no change may leave before. Everything in a turn has a bound: reads, commands, writes, new connections,
-//! closed ones. A connection with more to do is queued for the next turn, which then does not
-//! sleep. Connections that were quiet go before busy ones, so a thousand busy clients do not delay
-//! a quiet client's reply.
+//! binlog commit, and sends replies; those that confirm no change may leave before. Everything in a
+//! turn has a bound: reads, commands, writes, new connections, closed ones. A connection with more
+//! to do is queued for the next turn, which then does not sleep. Connections that were quiet go
+//! before busy ones, so a thousand busy clients do not delay a quiet client's reply.
 //!
 //! Both interests of a socket are registered once. Readiness is latched here, and cleared by
 //! `WouldBlock` or a short read or write. So a quiet connection costs nothing, and a busy one costs

@@ -103,8 +103,8 @@ impl Server {
     }
 
     /// Whether [`Server::commit`] will sync in this thread. Then replies that are not held should
-    /// be sent before it, and a wait by [`Server::gather_until`] must come before it, too. Otherwise
-    /// the binlog begins the sync later.
+    /// be sent before it, and a wait by [`Server::gather_until`] must come before it, too.
+    /// Otherwise the binlog begins the sync later.
     pub fn commit_blocks(&self) -> bool {
         !self.awaiting_commit.is_empty() && self.wal.as_ref().is_some_and(Wal::syncs_in_foreground)
     }

@@ -261,8 +261,8 @@ impl Wal {
     }
 
     /// At the daemon's end: notes that no client has seen the id of a job whose record is missing,
-    /// so that the next start skips no ids. Returns whether it was written. If there is no space, or
-    /// the disk fails, the next start skips some, and nothing is lost.
+    /// so that the next start skips no ids. Returns whether it was written. If there is no space,
+    /// or the disk fails, the next start skips some, and nothing is lost.
     pub(super) fn write_last_header(&mut self, queue: &Queue) -> bool {
         let Some(current) = self.current.filter(|_| self.seen_written > 0) else { return false };
         let used = self.segment_index.current().expect("it was opened").used;

@@ -3,7 +3,8 @@
 //! The binlog is a series of files, the *segments*, to which *records* are appended: of each new
 //! job with its body, of each change that must survive a restart, and of each delete.
 //! [`Wal::commit`] writes all records of a turn, and replies that confirm changes leave only after
-//! it. [`SyncPolicy`] says when records are synced. doc/binlog.md has the promises, and the format byte by byte.
+//! it. [`SyncPolicy`] says when records are synced. doc/binlog.md has the promises, and the format
+//! byte by byte.
 //!
 //! **Space first.** The server asks for space before it changes anything, so that a record never
 //! meets a full disk. *Preallocated files* have the space of later segments, and every job has the

@@ -4,10 +4,11 @@
 //! ROW | FIGURE | AGAINST | at least NUMBER      (or: at most NUMBER)
 //! ```
 //!
-//! ROW and FIGURE are names in the saved comparison. AGAINST is `other`, the second daemon; `rival`,
-//! the third; `bare`, the bare responder; `row NAME`, the first daemon's own figure in that row,
-//! measured in turn with this one; or `-`, and then the figure itself counts. A goal against a
-//! rival is left out if there is none. Empty lines and those that begin with `#` are ignored.
+//! ROW and FIGURE are names in the saved comparison. AGAINST is `other`, the second daemon;
+//! `rival`, the third; `bare`, the bare responder; `row NAME`, the first daemon's own figure in
+//! that row, measured in turn with this one; or `-`, and then the figure itself counts. A goal
+//! against a rival is left out if there is none. Empty lines and those that begin with `#` are
+//! ignored.
 
 use std::fmt::Write as _;
 
