@@ -15,7 +15,7 @@ use log::{debug, info, warn};
 use crate::{
     cli::Config,
     clock::Clock,
-    net::{EventLoop, ListenError, Listener},
+    net::{EventLoop, ListenError, Listener, LoopError},
     server::{Identity, Rusage, Server, Settings},
     service::notify::Notifier,
     sys::{self, Signals, UserError},
@@ -41,6 +41,8 @@ pub enum StartError {
     User(String, UserError),
     /// The binlog in this directory cannot be opened.
     Binlog(PathBuf, String),
+    /// The lock of the binlog's directory is lost: another daemon may have taken over.
+    LockLost(PathBuf, String),
     /// The event loop failed.
     Loop(io::Error),
 }
@@ -50,7 +52,7 @@ impl StartError {
     pub fn status(&self) -> u8 {
         match self {
             Self::Loop(_) => 1,
-            Self::Binlog(..) => 10,
+            Self::Binlog(..) | Self::LockLost(..) => 10,
             Self::User(_, UserError::Lookup(_)) => 32,
             Self::User(_, UserError::Unknown) => 33,
             Self::User(_, UserError::Denied(..)) => 34,
@@ -74,6 +76,12 @@ impl fmt::Display for StartError {
                 write!(f, "-u: cannot become {user}: {operation}: {error}")
             }
             Self::Binlog(path, error) => write!(f, "-b: {}: {error}", path.display()),
+            Self::LockLost(path, error) => write!(
+                f,
+                "-b: {}: the lock is lost, and another daemon may have taken over; this one ends \
+                 without writing anything more: {error}",
+                path.display()
+            ),
             Self::Loop(error) => write!(f, "the event loop failed: {error}"),
         }
     }
@@ -120,8 +128,9 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         None => Server::new(identity, settings, clock.now()),
         Some(path) => {
             let mut restored = Restored::default();
-            let Some(wal) = open_binlog(config, path, &mut restored, &signals, &mut notifier)?
-            else {
+            let opened =
+                open_binlog(config, path, &identity, &mut restored, &signals, &mut notifier)?;
+            let Some(wal) = opened else {
                 // All jobs are still in the binlog's files.
                 info!("ending on a signal before the binlog is read");
                 notifier.stopping();
@@ -131,7 +140,12 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         }
     };
     let event_loop = EventLoop::new(server, listeners, signals, notifier, clock, config.busy_poll);
-    event_loop.map_err(StartError::Loop)?.run().map_err(StartError::Loop)
+    event_loop.map_err(StartError::Loop)?.run().map_err(|error| match error {
+        LoopError::System(error) => StartError::Loop(error),
+        LoopError::LockLost(error) => {
+            StartError::LockLost(config.binlog.clone().unwrap_or_default(), error)
+        }
+    })
 }
 
 /// Takes over the sockets of a service manager, or else opens those that the flags ask for.
@@ -151,6 +165,7 @@ fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
 fn open_binlog(
     config: &Config,
     path: &Path,
+    identity: &Identity,
     restored: &mut Restored,
     signals: &Signals,
     notifier: &mut Notifier,
@@ -159,12 +174,9 @@ fn open_binlog(
     // The steps before reading may take long, too.
     let mut reported_at = clock.now();
     let failed = |error: String| StartError::Binlog(path.into(), error);
-    let directory = Directory::lock(path).map_err(|error| match error.raw_os_error() {
-        Some(libc::EACCES | libc::EAGAIN) if path.join("lock").exists() => {
-            failed(format!("another process may have it locked: {error}"))
-        }
-        _ => failed(error.to_string()),
-    })?;
+    let Identity { id, pid, hostname, .. } = identity;
+    let directory = Directory::lock(path, &format!("{id} process {pid} on {hostname}"))
+        .map_err(|error| failed(error.to_string()))?;
     let seed = sys::random_bytes().map_err(StartError::Identity)?;
     let options = Options {
         segment_size: config.binlog_size,

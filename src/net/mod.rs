@@ -60,6 +60,21 @@ const EVENTS_PER_POLL: usize = 4096;
 /// How often an idle daemon checks the wall clock if setting it would move deadlines.
 const CALENDAR_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Why the event loop ended.
+#[derive(Debug)]
+pub enum LoopError {
+    /// A system call failed.
+    System(io::Error),
+    /// Another daemon may have taken over the binlog's directory.
+    LockLost(String),
+}
+
+impl From<io::Error> for LoopError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
 /// The running daemon.
 #[derive(Debug)]
 pub struct EventLoop {
@@ -154,7 +169,7 @@ impl EventLoop {
 
     /// Serves until a signal to end arrives. That turn is completed without new connections.
     /// Clients in the backlog of a socket that outlasts this process are left to the next one.
-    pub fn run(&mut self) -> io::Result<()> {
+    pub fn run(&mut self) -> Result<(), LoopError> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
         self.notifier.ready(self.status());
         while !self.is_stopping {
@@ -172,6 +187,9 @@ impl EventLoop {
             self.advance_all(now);
             self.gather(&mut events)?;
             self.server.commit(now);
+            if let Some(error) = self.server.lost_lock() {
+                return Err(LoopError::LockLost(error.to_string()));
+            }
             self.flush();
             self.close_for_memory(now);
             self.close_ended(now);
@@ -182,7 +200,7 @@ impl EventLoop {
         self.notifier.stopping();
         let result = self.server.end();
         self.flush();
-        result
+        Ok(result?)
     }
 
     /// Before a sync in this thread: sends what does not wait for it. Then waits some microseconds

@@ -81,12 +81,24 @@ impl Server {
                     self.abort(key);
                 }
             }
+            CommitOutcome::LockLost => {
+                // The process ends. What clients were not told may or may not have happened.
+                self.queue.freeze();
+                while let Some(key) = self.next_awaiting() {
+                    self.abort(key);
+                }
+            }
             CommitOutcome::Recovered => {
                 self.release_all();
                 let now = self.instant(now);
                 self.queue.thaw(now);
             }
         }
+    }
+
+    /// Why another daemon may have taken over the binlog, if it may: then the process must end.
+    pub fn lost_lock(&self) -> Option<&io::Error> {
+        self.wal.as_ref()?.lost_lock()
     }
 
     /// Returns until when [`Server::commit`] should wait for more changes before it syncs, if it

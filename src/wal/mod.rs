@@ -21,6 +21,7 @@ mod dates;
 mod directory;
 mod disk;
 mod inspect;
+mod lock;
 mod permit;
 mod preallocate;
 mod reader;
@@ -75,6 +76,10 @@ const ZEROS: &[u8] = &[0; 128 * 1024];
 
 /// The largest number of a segment, because the original reads no larger one.
 const NUMBER_MAX: u32 = u32::MAX / 2;
+
+/// How long a confirmed lock is relied on. Another daemon that takes over waits for longer, so this
+/// one acknowledges nothing once that one has read the binlog.
+pub const LOCK_CONFIRM_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The delay before a disk that was full or failed is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -145,6 +150,9 @@ pub enum CommitOutcome {
     Failed,
     /// The binlog works again after a failure, and holds every job.
     Recovered,
+    /// Another daemon may have taken over the directory, so the process must end without writing
+    /// anything, and replies that waited must not be sent: see [`Wal::lost_lock`].
+    LockLost,
 }
 
 /// Whether the binlog works.
@@ -231,6 +239,12 @@ pub struct Wal {
     /// Of these segments, those from this number on may lack records that the index counts on.
     /// Their jobs are written first.
     suspect_from: u32,
+    /// The segment that was given up after a failure, and how many bytes of it were in use.
+    abandoned: Option<(u32, u64)>,
+    /// When the lock of the directory was last confirmed.
+    lock_confirmed_at: Time,
+    /// Why the lock cannot be relied on any more. From then on nothing is written.
+    lost_lock: Option<io::Error>,
     /// Bytes appended since the last commit.
     appended: u64,
     migrated: u64,
@@ -308,6 +322,9 @@ impl Wal {
             failure: None,
             rewrite_through: if report.is_damaged() { last } else { 0 },
             suspect_from: u32::MAX,
+            abandoned: None,
+            lock_confirmed_at: now,
+            lost_lock: None,
             appended: 0,
             migrated: 0,
             written: 0,
@@ -315,6 +332,31 @@ impl Wal {
         wal.pending.try_reserve_exact(PENDING_MAX_BYTES).map_err(|_| io::ErrorKind::OutOfMemory)?;
         wal.open_first_segment(last + 1, &files, &report, &restored.queue, now)?;
         Ok((wal, report))
+    }
+}
+
+/// The lock of the directory.
+impl Wal {
+    /// Asks whether this daemon still has the directory to itself. If not, nothing is written from
+    /// then on.
+    fn confirm_lock(&mut self) -> io::Result<()> {
+        self.disk.confirm_lock().map_err(|error| {
+            self.lost_lock = Some(error);
+            io::Error::other("the lock of the directory is lost")
+        })
+    }
+
+    /// The same before writing, if it was not asked within [`LOCK_CONFIRM_INTERVAL`].
+    fn confirm_lock_if_due(&mut self, now: Time) -> io::Result<()> {
+        if now < self.lock_confirmed_at + LOCK_CONFIRM_INTERVAL {
+            return Ok(());
+        }
+        let has_work = self.appended > 0 || self.next_deadline().is_some_and(|at| at <= now);
+        if !has_work {
+            return Ok(());
+        }
+        self.lock_confirmed_at = now;
+        self.confirm_lock()
     }
 }
 
@@ -360,11 +402,17 @@ impl Wal {
     pub fn commit(&mut self, jobs: Jobs<'_>, wait_until: Option<Time>, now: Time) -> CommitOutcome {
         let queue = jobs.queue;
         self.sync_waits_until = wait_until;
+        if self.lost_lock.is_some() || self.confirm_lock_if_due(now).is_err() {
+            return CommitOutcome::LockLost;
+        }
         if let Health::Failed { retry_at } = self.health {
             if now < retry_at {
                 return CommitOutcome::Done;
             }
             if let Err(error) = self.try_recover(queue, now) {
+                if self.lost_lock.is_some() {
+                    return CommitOutcome::LockLost;
+                }
                 debug!("the binlog cannot be written yet: {error}");
                 self.abandon_segment();
                 self.retry_later(now);
@@ -378,6 +426,9 @@ impl Wal {
         let result = self.write_and_sync(now).and_then(|()| self.drop_oldest(now));
         // Whatever the outcome, the next commit must not report them once more.
         let SyncEvents { has_ended, has_begun } = std::mem::take(&mut self.sync_events);
+        if self.lost_lock.is_some() {
+            return CommitOutcome::LockLost;
+        }
         if let Err(error) = result {
             if self.health == Health::Sound {
                 error!(
@@ -403,6 +454,11 @@ impl Wal {
         if is_safe { CommitOutcome::Done } else { CommitOutcome::Syncing { has_ended, has_begun } }
     }
 
+    /// Why another daemon may have taken over the directory: after [`CommitOutcome::LockLost`].
+    pub fn lost_lock(&self) -> Option<&io::Error> {
+        self.lost_lock.as_ref()
+    }
+
     /// Releases a piece of memory of deleted jobs, and returns whether there was one: see
     /// [`Queue::release_one`].
     pub fn release_one(&mut self) -> bool {
@@ -416,6 +472,9 @@ impl Wal {
 
     /// Returns when [`Wal::commit`] or [`Wal::shift_dates`] has work. A time in the past means now.
     pub fn next_deadline(&self) -> Option<Time> {
+        if self.lost_lock.is_some() {
+            return None;
+        }
         if self.is_shifting_dates() {
             return Some(Time::AT_ONCE);
         }
