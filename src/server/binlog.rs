@@ -28,6 +28,18 @@ pub enum Health {
     Serving,
 }
 
+impl Health {
+    /// The word of `capabilities`.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::BinlogFailed => "binlog-failed",
+            Self::BinlogFull => "binlog-full",
+            Self::Draining => "draining",
+            Self::Serving => "serving",
+        }
+    }
+}
+
 /// Leave to change a job, consumed by recording the change. Without a binlog it is always granted.
 #[must_use = "a change that the binlog is not told of does not outlast a restart"]
 #[derive(Debug)]

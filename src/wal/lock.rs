@@ -27,8 +27,8 @@ pub(super) struct DirectoryLock {
     /// The only descriptor of the file: closing another one would end the lock.
     file: File,
     path: PathBuf,
-    /// What the file held when the lock was taken.
-    line: Vec<u8>,
+    /// What the file has held since the lock was taken.
+    line: Option<Vec<u8>>,
 }
 
 impl DirectoryLock {
@@ -36,25 +36,30 @@ impl DirectoryLock {
     /// that no other start has. The error names the present holder, if the file does.
     pub(super) fn take(directory: &Path, holder: &str) -> io::Result<Self> {
         let path = directory.join("lock");
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(&path)?;
+        let open = |reads: bool| {
+            let mut options = OpenOptions::new();
+            options.read(reads).write(true).create(true).truncate(false).mode(0o600);
+            options.open(&path)
+        };
+        let mut file = open(false)?;
+        // A pipe, for example, can be locked and cannot hold a line.
+        let has_line = file.metadata()?.is_file();
+        if has_line {
+            file = open(true)?;
+        }
         sys::lock_file(&file).map_err(|error| {
             let holder = read_line(&file).unwrap_or_default();
             held_by(&error, String::from_utf8_lossy(&holder).trim())
         })?;
-        let mut line: Vec<u8> = holder.bytes().take(HOLDER_MAX_BYTES).collect();
-        line.push(b'\n');
-        let written = file
-            .write_all_at(&line, 0)
-            .and_then(|()| file.set_len(line.len() as u64))
-            .and_then(|()| file.sync_all());
-        if let Err(error) = written {
-            // A full disk, for example. The line of the last holder serves as well until it has
-            // been replaced.
-            warn!("cannot write who holds the lock: {}: {error}", path.display());
+        let mut line = None;
+        if has_line {
+            if let Err(error) = write_line(&file, holder) {
+                // A full disk, for example. The line of the last holder serves as well until
+                // another one replaces it.
+                warn!("cannot write who holds the lock: {}: {error}", path.display());
+            }
+            line = Some(read_line(&file)?);
         }
-        let line = read_line(&file)?;
         Ok(Self { file, path, line })
     }
 
@@ -62,7 +67,8 @@ impl DirectoryLock {
     /// daemon has had it meanwhile.
     pub(super) fn confirm(&self) -> io::Result<()> {
         sys::lock_file(&self.file)?;
-        if read_line(&self.file)? != self.line {
+        let Some(line) = &self.line else { return Ok(()) };
+        if read_line(&self.file)? != *line {
             return Err(io::Error::other("another daemon has written its name into the lock"));
         }
         let (own, present) = (self.file.metadata()?, fs::metadata(&self.path)?);
@@ -71,6 +77,13 @@ impl DirectoryLock {
         }
         Ok(())
     }
+}
+
+fn write_line(file: &File, holder: &str) -> io::Result<()> {
+    let mut line: Vec<u8> = holder.bytes().take(HOLDER_MAX_BYTES).collect();
+    line.push(b'\n');
+    file.write_all_at(&line, 0)?;
+    file.set_len(line.len() as u64)
 }
 
 fn read_line(file: &File) -> io::Result<Vec<u8>> {
