@@ -93,7 +93,7 @@ sim: tools
 	SEED=$(SEED) RUNS=$(or $(RUNS),2000) MINUTES=$(MINUTES) \
 	    $(CARGO) test --release --locked --test core -- --nocapture sim::
 	SEED=$(SEED) RUNS=$(or $(RUNS),2000) MINUTES=$(MINUTES) \
-	    $(CARGO) test --release --locked --test core -- --nocapture crash::
+	    $(CARGO) test --release --locked --test core -- --nocapture crash:: takeover::
 
 # Any bytes, as long as you like: TARGET=server, parse, replay or flags, SECONDS=60. It needs
 # cargo-fuzz, and no nightly Rust.

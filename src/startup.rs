@@ -8,18 +8,20 @@ use std::{
     fmt, io,
     ops::ControlFlow,
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use log::{debug, info, warn};
 
 use crate::{
     cli::Config,
-    clock::Clock,
-    net::{EventLoop, ListenError, Listener},
+    clock::{Clock, Time},
+    net::{EventLoop, Limits, ListenError, Listener, LoopError},
     server::{Identity, Rusage, Server, Settings},
     service::notify::Notifier,
     sys::{self, Signals, UserError},
-    wal::{Directory, Name, Options, Report, Restored, Wal},
+    wal::{Directory, Disk, LOCK_CONFIRM_INTERVAL, Name, Options, Report, Restored, Wal},
 };
 
 /// The version of this program.
@@ -27,6 +29,17 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Signals on which the daemon ends.
 const END_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+
+/// How often a daemon with `--wait-for-lock` tries to lock the directory.
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often it tells the service manager that it waits: more often than the manager's patience
+/// with a start is extended by.
+const LOCK_REPORT_SECONDS: u64 = 20;
+
+/// How long it leaves the directory alone once it has the lock. It is longer than
+/// [`LOCK_CONFIRM_INTERVAL`], after which the daemon before, if it still runs, asks for its lock.
+const TAKEOVER_DELAY: Duration = LOCK_CONFIRM_INTERVAL.saturating_mul(2);
 
 /// Why a daemon did not start, or ended with an error.
 #[derive(Debug)]
@@ -41,6 +54,10 @@ pub enum StartError {
     User(String, UserError),
     /// The binlog in this directory cannot be opened.
     Binlog(PathBuf, String),
+    /// The lock of the binlog's directory is lost: another daemon may have taken over.
+    LockLost(PathBuf, String),
+    /// The binlog in this directory has failed for as long as `--exit-on-binlog-failure` allows.
+    BinlogFailed(PathBuf),
     /// The event loop failed.
     Loop(io::Error),
 }
@@ -50,7 +67,8 @@ impl StartError {
     pub fn status(&self) -> u8 {
         match self {
             Self::Loop(_) => 1,
-            Self::Binlog(..) => 10,
+            Self::Binlog(..) | Self::LockLost(..) => 10,
+            Self::BinlogFailed(_) => 11,
             Self::User(_, UserError::Lookup(_)) => 32,
             Self::User(_, UserError::Unknown) => 33,
             Self::User(_, UserError::Denied(..)) => 34,
@@ -74,6 +92,17 @@ impl fmt::Display for StartError {
                 write!(f, "-u: cannot become {user}: {operation}: {error}")
             }
             Self::Binlog(path, error) => write!(f, "-b: {}: {error}", path.display()),
+            Self::LockLost(path, error) => write!(
+                f,
+                "-b: {}: the lock is lost, and another daemon may have taken over; this one ends \
+                 without writing anything more: {error}",
+                path.display()
+            ),
+            Self::BinlogFailed(path) => write!(
+                f,
+                "-b: {}: the binlog has failed, and --exit-on-binlog-failure ends the daemon",
+                path.display()
+            ),
             Self::Loop(error) => write!(f, "the event loop failed: {error}"),
         }
     }
@@ -84,7 +113,8 @@ impl Error for StartError {}
 /// Serves until a signal ends the daemon. `arguments`, those of the command line, are logged.
 ///
 /// Listens before it drops privileges, because a port or a path may need them. Listens also before
-/// it reads the binlog, so that clients wait meanwhile and are not rejected.
+/// it reads the binlog, so that clients wait meanwhile and are not rejected. A daemon that waits
+/// for the lock of its binlog does both only when it has it, so that no client takes it for up.
 pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> {
     for warning in &config.warnings {
         warn!("{warning}");
@@ -99,18 +129,32 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     // Signals are caught before there is a socket file that they would leave behind.
     let signals = Signals::catch(&END_SIGNALS, &[libc::SIGUSR1, libc::SIGUSR2])
         .map_err(StartError::Signals)?;
-    let listeners = listen(config, identity.pid).map_err(StartError::Listen)?;
     let flags: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
     let flags = if flags.is_empty() { "no flags".into() } else { flags.join(" ") };
-    info!("version {VERSION}, process {}, started with {flags}", identity.pid);
+    let clock = Clock;
+    let mut notifier = Notifier::new(|name| env::var_os(name), identity.pid, clock.now());
+    let started = || info!("version {VERSION}, process {}, started with {flags}", identity.pid);
+    let mut directory = None;
+    if let Some(path) = config.binlog.as_ref().filter(|_| config.waits_for_lock) {
+        started();
+        become_user(config)?;
+        directory = wait_for_lock(path, &identity, &signals, &mut notifier)?;
+        if directory.is_none() {
+            info!("ending on a signal before the lock could be had");
+            notifier.stopping();
+            return Ok(());
+        }
+    }
+    let listeners = listen(config, identity.pid).map_err(StartError::Listen)?;
+    if directory.is_none() {
+        started();
+    }
     for listener in &listeners {
         info!("listens on {}", listener.address());
     }
-    if let Some(user) = &config.user {
-        sys::become_user(user).map_err(|error| StartError::User(user.clone(), error))?;
+    if directory.is_none() {
+        become_user(config)?;
     }
-    let clock = Clock;
-    let mut notifier = Notifier::new(|name| env::var_os(name), identity.pid, clock.now());
     let settings = Settings {
         job_size_limit: config.job_size_limit,
         binlog_size: config.binlog_size,
@@ -120,8 +164,23 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         None => Server::new(identity, settings, clock.now()),
         Some(path) => {
             let mut restored = Restored::default();
-            let Some(wal) = open_binlog(config, path, &mut restored, &signals, &mut notifier)?
-            else {
+            // The steps before reading may take long, too.
+            let began = clock.now();
+            let directory = match directory {
+                Some(directory) => directory,
+                None => try_lock(path, &identity)
+                    .map_err(|error| StartError::Binlog(path.clone(), error.to_string()))?,
+            };
+            let opened = open_binlog(
+                config,
+                path,
+                directory,
+                began,
+                &mut restored,
+                &signals,
+                &mut notifier,
+            )?;
+            let Some(wal) = opened else {
                 // All jobs are still in the binlog's files.
                 info!("ending on a signal before the binlog is read");
                 notifier.stopping();
@@ -130,8 +189,74 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
             Server::with_wal(identity, settings, restored, wal, clock.now())
         }
     };
-    let event_loop = EventLoop::new(server, listeners, signals, notifier, clock, config.busy_poll);
-    event_loop.map_err(StartError::Loop)?.run().map_err(StartError::Loop)
+    let limits =
+        Limits { busy_poll: config.busy_poll, binlog_failure: config.exit_on_binlog_failure };
+    let event_loop = EventLoop::new(server, listeners, signals, notifier, clock, limits);
+    event_loop.map_err(StartError::Loop)?.run().map_err(|error| match error {
+        LoopError::System(error) => StartError::Loop(error),
+        LoopError::LockLost(error) => {
+            StartError::LockLost(config.binlog.clone().unwrap_or_default(), error)
+        }
+        LoopError::BinlogFailed => {
+            StartError::BinlogFailed(config.binlog.clone().unwrap_or_default())
+        }
+    })
+}
+
+fn become_user(config: &Config) -> Result<(), StartError> {
+    let Some(user) = &config.user else { return Ok(()) };
+    sys::become_user(user).map_err(|error| StartError::User(user.clone(), error))
+}
+
+/// Locks the directory of the binlog, or fails with `WouldBlock` if another daemon has it.
+fn try_lock(path: &Path, identity: &Identity) -> io::Result<Directory> {
+    let Identity { id, pid, hostname, .. } = identity;
+    Directory::lock(path, &format!("{id} process {pid} on {hostname}"))
+}
+
+/// Locks the directory of the binlog as soon as no other daemon has it. `None` if a signal to end
+/// came first.
+///
+/// A daemon from which the file system has taken the lock may not have noticed. So the directory is
+/// left alone for longer than such a daemon relies on its lock, and then asked for again.
+#[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
+fn wait_for_lock(
+    path: &Path,
+    identity: &Identity,
+    signals: &Signals,
+    notifier: &mut Notifier,
+) -> Result<Option<Directory>, StartError> {
+    let clock = Clock;
+    let mut reported_at = None;
+    let mut has_waited = false;
+    loop {
+        if signals.has_come(&END_SIGNALS) {
+            return Ok(None);
+        }
+        let failed = |error: io::Error| StartError::Binlog(path.into(), error.to_string());
+        let error = match try_lock(path, identity) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => error,
+            locked => {
+                let mut directory = locked.map_err(failed)?;
+                if has_waited {
+                    thread::sleep(TAKEOVER_DELAY);
+                    directory.confirm_lock().map_err(failed)?;
+                    info!("has the lock of {}: takes over", path.display());
+                }
+                return Ok(Some(directory));
+            }
+        };
+        let now = clock.now();
+        if !has_waited {
+            info!("waits for the lock of {}: {error}", path.display());
+        }
+        has_waited = true;
+        if reported_at.is_none_or(|at: Time| at.seconds_until(now) >= LOCK_REPORT_SECONDS) {
+            reported_at = Some(now);
+            notifier.progress(&format!("standby: waits for the lock: {error}"));
+        }
+        thread::sleep(LOCK_POLL_INTERVAL);
+    }
 }
 
 /// Takes over the sockets of a service manager, or else opens those that the flags ask for.
@@ -151,20 +276,14 @@ fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
 fn open_binlog(
     config: &Config,
     path: &Path,
+    directory: Directory,
+    mut reported_at: Time,
     restored: &mut Restored,
     signals: &Signals,
     notifier: &mut Notifier,
 ) -> Result<Option<Wal>, StartError> {
     let clock = Clock;
-    // The steps before reading may take long, too.
-    let mut reported_at = clock.now();
     let failed = |error: String| StartError::Binlog(path.into(), error);
-    let directory = Directory::lock(path).map_err(|error| match error.raw_os_error() {
-        Some(libc::EACCES | libc::EAGAIN) if path.join("lock").exists() => {
-            failed(format!("another process may have it locked: {error}"))
-        }
-        _ => failed(error.to_string()),
-    })?;
     let seed = sys::random_bytes().map_err(StartError::Identity)?;
     let options = Options {
         segment_size: config.binlog_size,

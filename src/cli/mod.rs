@@ -94,6 +94,19 @@ pub const FLAGS: &[Flag] = &[
     ),
     flag(
         None,
+        Some("wait-for-lock"),
+        None,
+        "wait while another daemon has the directory of the binlog, and listen only then",
+    ),
+    flag(
+        None,
+        Some("exit-on-binlog-failure"),
+        Some("SECONDS"),
+        "exit with status 11 when the binlog has failed for SECONDS; 0: at once (default is to \
+         answer errors until it works again)",
+    ),
+    flag(
+        None,
         Some("busy-poll"),
         Some("USEC"),
         "poll for at most USEC microseconds before a sleep, while clients send again that soon and \
@@ -213,6 +226,10 @@ pub struct Config {
     pub binlog_size: u64,
     /// `--max-memory`, in bytes.
     pub memory_limit: Option<u64>,
+    /// `--wait-for-lock`.
+    pub waits_for_lock: bool,
+    /// `--exit-on-binlog-failure`.
+    pub exit_on_binlog_failure: Option<Duration>,
     /// `--busy-poll`.
     pub busy_poll: Duration,
     /// How often `-V` is given.
@@ -327,6 +344,8 @@ impl Default for Draft {
             sync: SyncPolicy::Within(Duration::from_millis(50)),
             binlog_size: 10 << 20,
             memory_limit: None,
+            waits_for_lock: false,
+            exit_on_binlog_failure: None,
             busy_poll: BUSY_POLL_DEFAULT,
             verbosity: 0,
             warnings: Vec::new(),
@@ -359,6 +378,10 @@ impl Draft {
                 self.config.binlog_size = self.capped(argument, written, BINLOG_SIZE_LIMIT)?;
             }
             "max-memory" => config.memory_limit = Some(size(argument)?),
+            "wait-for-lock" => config.waits_for_lock = true,
+            "exit-on-binlog-failure" => {
+                config.exit_on_binlog_failure = Some(Duration::from_secs(size(argument)?));
+            }
             "busy-poll" => {
                 let microseconds = self.capped(argument, written, BUSY_POLL_LIMIT_MICROSECONDS)?;
                 self.config.busy_poll = Duration::from_micros(microseconds);
@@ -437,6 +460,10 @@ pub fn usage() -> String {
         // Flags without a letter stand under the long names of the others.
         let indent = if flag.letter.is_none() { "     " } else { " " };
         let mut head = format!("{indent}{}", flag.synopsis());
+        if head.len() >= HELP_COLUMN {
+            writeln!(out, "{head}").expect("writing to memory does not fail");
+            head.clear();
+        }
         for line in wrap(flag.help) {
             writeln!(out, "{head:HELP_COLUMN$}{line}").expect("writing to memory does not fail");
             head.clear();

@@ -60,6 +60,33 @@ const EVENTS_PER_POLL: usize = 4096;
 /// How often an idle daemon checks the wall clock if setting it would move deadlines.
 const CALENDAR_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// How long something may last.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Polling before a sleep, if it pays.
+    pub busy_poll: Duration,
+    /// A failure of the binlog, before the loop ends with [`LoopError::BinlogFailed`]. `None` if it
+    /// goes on.
+    pub binlog_failure: Option<Duration>,
+}
+
+/// Why the event loop ended.
+#[derive(Debug)]
+pub enum LoopError {
+    /// A system call failed.
+    System(io::Error),
+    /// Another daemon may have taken over the binlog's directory.
+    LockLost(String),
+    /// The binlog has failed for as long as the flags allow.
+    BinlogFailed,
+}
+
+impl From<io::Error> for LoopError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
 /// The running daemon.
 #[derive(Debug)]
 pub struct EventLoop {
@@ -74,6 +101,10 @@ pub struct EventLoop {
     notifier: Notifier,
     signals: Signals,
     clock: Clock,
+    /// How long the binlog may have failed before the loop ends.
+    binlog_failure_max: Option<Duration>,
+    /// Since when the binlog has failed.
+    binlog_failed_since: Option<Time>,
     busy_poll: BusyPoll,
     processors: Processors,
     server: Server,
@@ -101,15 +132,14 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// Registers the listeners and the signals. Before a sleep, the loop polls for at most
-    /// `busy_poll_limit`, if that pays.
+    /// Registers the listeners and the signals.
     pub fn new(
         mut server: Server,
         listeners: Vec<Listener>,
         signals: Signals,
         notifier: Notifier,
         clock: Clock,
-        busy_poll_limit: Duration,
+        limits: Limits,
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
         let mut slots = Vec::new();
@@ -135,7 +165,9 @@ impl EventLoop {
             notifier,
             signals,
             clock,
-            busy_poll: BusyPoll::new(busy_poll_limit),
+            binlog_failure_max: limits.binlog_failure,
+            binlog_failed_since: None,
+            busy_poll: BusyPoll::new(limits.busy_poll),
             processors: Processors::default(),
             server,
             sockets: Vec::new(),
@@ -154,7 +186,7 @@ impl EventLoop {
 
     /// Serves until a signal to end arrives. That turn is completed without new connections.
     /// Clients in the backlog of a socket that outlasts this process are left to the next one.
-    pub fn run(&mut self) -> io::Result<()> {
+    pub fn run(&mut self) -> Result<(), LoopError> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
         self.notifier.ready(self.status());
         while !self.is_stopping {
@@ -172,6 +204,10 @@ impl EventLoop {
             self.advance_all(now);
             self.gather(&mut events)?;
             self.server.commit(now);
+            if let Some(error) = self.server.lost_lock() {
+                return Err(LoopError::LockLost(error.to_string()));
+            }
+            self.ensure_binlog_works(now)?;
             self.flush();
             self.close_for_memory(now);
             self.close_ended(now);
@@ -182,7 +218,18 @@ impl EventLoop {
         self.notifier.stopping();
         let result = self.server.end(self.clock.now());
         self.flush();
-        result
+        Ok(result?)
+    }
+
+    /// Fails if the binlog has failed for as long as the flags allow.
+    fn ensure_binlog_works(&mut self, now: Time) -> Result<(), LoopError> {
+        let Some(most) = self.binlog_failure_max else { return Ok(()) };
+        if self.server.health() != Health::BinlogFailed {
+            self.binlog_failed_since = None;
+            return Ok(());
+        }
+        let since = *self.binlog_failed_since.get_or_insert(now);
+        if since + most <= now { Err(LoopError::BinlogFailed) } else { Ok(()) }
     }
 
     /// Before a sync in this thread: sends what does not wait for it. Then waits some microseconds
@@ -190,8 +237,8 @@ impl EventLoop {
     /// serves all of them.
     fn gather(&mut self, events: &mut Events) -> io::Result<()> {
         while self.server.commit_blocks() {
-            self.flush_before_sync();
             let now = self.clock.now();
+            self.flush_before_sync(now);
             if self.server.is_turn_over() || self.server.gather_until(now).is_none() {
                 break;
             }
@@ -228,7 +275,9 @@ impl EventLoop {
         let work = queues.iter().any(|queue| !queue.is_empty()).then(Time::default);
         let (retry, close) = (self.deferred_retry_at, self.close_for_memory_at);
         let (server, notifier) = (self.server.next_deadline(), self.notifier.next_deadline());
-        let due = [server, notifier, accept, work, retry, close];
+        let failed = self.binlog_failed_since.zip(self.binlog_failure_max);
+        let exit = failed.map(|(since, most)| since + most);
+        let due = [server, notifier, accept, work, retry, close, exit];
         let next = due.into_iter().flatten().min();
         // The turn has taken time, by which the sleep must be shorter.
         let timeout = next.map(|at| self.clock.now().until(at));

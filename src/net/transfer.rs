@@ -96,18 +96,18 @@ impl EventLoop {
 
     /// Sends what does not wait for a sync. It may show changes of this turn to other clients, so
     /// these are written first: then they outlast a kill.
-    pub(super) fn flush_before_sync(&mut self) {
+    pub(super) fn flush_before_sync(&mut self, now: Time) {
         for key in std::mem::take(&mut self.writable) {
-            self.send_written(key);
+            self.send_written(key, now);
         }
         while let Some(key) = self.server.next_dirty() {
-            self.send_written(key);
+            self.send_written(key, now);
         }
     }
 
-    fn send_written(&mut self, key: Key<Conn>) {
+    fn send_written(&mut self, key: Key<Conn>, now: Time) {
         if self.server.sendable(key) > 0 {
-            self.server.write_changes();
+            self.server.write_changes(now);
         }
         self.send(key);
     }

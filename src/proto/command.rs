@@ -55,6 +55,8 @@ pub enum Command<'a> {
         name: &'a str,
         delay: u32,
     },
+    /// What this daemon can do and how it is. The original does not know it.
+    Capabilities,
     Quit,
 }
 
@@ -132,7 +134,7 @@ impl Verb {
 
 impl Command<'_> {
     /// The verb that `stats` counts: none for `reserve-job`, `kick-job` and `quit`, as in the
-    /// original.
+    /// original, and none for `capabilities`, which would add a key.
     pub fn verb(&self) -> Option<Verb> {
         Some(match self {
             Self::Put(_) => Verb::Put,
@@ -157,7 +159,9 @@ impl Command<'_> {
             Self::ListTubeUsed => Verb::ListTubeUsed,
             Self::ListTubesWatched => Verb::ListTubesWatched,
             Self::PauseTube { .. } => Verb::PauseTube,
-            Self::ReserveJob { .. } | Self::KickJob { .. } | Self::Quit => return None,
+            Self::ReserveJob { .. } | Self::KickJob { .. } | Self::Capabilities | Self::Quit => {
+                return None;
+            }
         })
     }
 }

@@ -14,7 +14,7 @@ pub use self::{
     http::is_http_request,
     parse::{ParseError, parse, tube_name},
     reply::{ErrorReply, List, Reply},
-    stats_yaml::{JobStats, ServerStats, TubeStats},
+    stats_yaml::{Capabilities, JobStats, ServerStats, TubeStats},
 };
 
 /// The longest command line in bytes, with its CR LF.

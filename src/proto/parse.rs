@@ -65,6 +65,7 @@ const COMMANDS: &[(&str, Read)] = &[
     ("list-tube-used", |a| a.nothing(Command::ListTubeUsed)),
     ("list-tubes", |a| a.nothing(Command::ListTubes)),
     ("pause-tube", pause_tube),
+    ("capabilities", |a| a.nothing(Command::Capabilities)),
     // This is a prefix, too: `quitting` quits.
     ("quit", |_| Ok(Command::Quit)),
 ];
@@ -255,6 +256,9 @@ mod tests {
             ("stats-tube (a)+/;.$_-", Ok(Command::StatsTube("(a)+/;.$_-"))),
             ("list-tubes", Ok(Command::ListTubes)),
             ("list-tube-used", Ok(Command::ListTubeUsed)),
+            ("capabilities", Ok(Command::Capabilities)),
+            ("capabilities ", Err(BAD_FORMAT)),
+            ("capability", Err(ParseError::UnknownCommand)),
             ("list-tubes-watched", Ok(Command::ListTubesWatched)),
             ("pause-tube default 10", Ok(Command::PauseTube { name: "default", delay: 10 })),
             ("pause-tubedefault 1", Ok(Command::PauseTube { name: "default", delay: 1 })),

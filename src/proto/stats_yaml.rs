@@ -1,6 +1,6 @@
 //! The YAML documents of `stats`, `stats-job`, `stats-tube` and the lists: the original's keys, in
-//! its order, with its spacing and its quotes. Clients compare and split these texts, so every byte
-//! matters.
+//! its order, with its spacing and its quotes. And that of `capabilities`, in the same form.
+//! Clients compare and split these texts, so every byte matters.
 
 use std::{
     fmt::{Display, Write},
@@ -187,6 +187,36 @@ impl JobStats<'_> {
         out.pair("releases", self.releases);
         out.pair("buries", self.buries);
         out.pair("kicks", self.kicks);
+        out.end()
+    }
+}
+
+/// The values of `capabilities`. Sizes are in bytes.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "the keys of the protocol; doc/protocol.md explains each")]
+pub struct Capabilities<'a> {
+    pub version: &'a str,
+    pub state: &'a str,
+    pub max_job_size: u32,
+    pub max_line_size: usize,
+    pub max_tube_name_size: usize,
+    /// The commands that the original does not know.
+    pub extensions: &'a [&'a str],
+}
+
+impl Capabilities<'_> {
+    /// The YAML document.
+    pub fn document(&self) -> Vec<u8> {
+        let mut out = Document::new();
+        out.quoted("version", self.version);
+        out.pair("state", self.state);
+        out.pair("max-job-size", self.max_job_size);
+        out.pair("max-line-size", self.max_line_size);
+        out.pair("max-tube-name-size", self.max_tube_name_size);
+        out.0.push_str("extensions:\n");
+        for name in self.extensions {
+            writeln!(out.0, "- {name}").expect("writing to memory does not fail");
+        }
         out.end()
     }
 }

@@ -28,6 +28,18 @@ pub enum Health {
     Serving,
 }
 
+impl Health {
+    /// The word of `capabilities`.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::BinlogFailed => "binlog-failed",
+            Self::BinlogFull => "binlog-full",
+            Self::Draining => "draining",
+            Self::Serving => "serving",
+        }
+    }
+}
+
 /// Leave to change a job, consumed by recording the change. Without a binlog it is always granted.
 #[must_use = "a change that the binlog is not told of does not outlast a restart"]
 #[derive(Debug)]
@@ -84,12 +96,24 @@ impl Server {
                     self.abort(key);
                 }
             }
+            CommitOutcome::LockLost => {
+                // The process ends. What clients were not told may or may not have happened.
+                self.queue.freeze();
+                while let Some(key) = self.next_awaiting() {
+                    self.abort(key);
+                }
+            }
             CommitOutcome::Recovered => {
                 self.release_all();
                 let now = self.instant(now);
                 self.queue.thaw(now);
             }
         }
+    }
+
+    /// Why another daemon may have taken over the binlog, if it may: then the process must end.
+    pub fn lost_lock(&self) -> Option<&io::Error> {
+        self.wal.as_ref()?.lost_lock()
     }
 
     /// Returns until when [`Server::commit`] should wait for more changes before it syncs, if it
@@ -111,9 +135,9 @@ impl Server {
 
     /// Writes the turn's records, as [`Server::commit`] would, so that replies that show them to
     /// other clients may be sent. An error is reported by the commit.
-    pub fn write_changes(&mut self) {
+    pub fn write_changes(&mut self, now: Time) {
         if let Some(wal) = &mut self.wal {
-            wal.write_pending();
+            wal.write_pending(now);
         }
     }
 

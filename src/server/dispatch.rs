@@ -143,6 +143,7 @@ impl Server {
                     self.end_pause(tube, now);
                 }
             }
+            Command::Capabilities => self.send_document(key, &self.capabilities()),
             Command::Quit => self.end_of_input(key),
         }
         Ok(())

@@ -1,14 +1,29 @@
-//! The bodies of the replies to `stats`, `stats-job` and `stats-tube`, as YAML.
+//! The bodies of the replies to `stats`, `stats-job`, `stats-tube` and `capabilities`, as YAML.
 
 use super::Server;
 use crate::{
     clock::Time,
     collections::Key,
-    proto::{JobStats, ServerStats, TubeStats},
+    proto::{Capabilities, JobStats, LINE_LIMIT, NAME_LIMIT, ServerStats, TubeStats},
     queue::{Job, State, Tube},
 };
 
+/// The commands that the original does not know.
+const EXTENSIONS: [&str; 1] = ["capabilities"];
+
 impl Server {
+    pub(super) fn capabilities(&self) -> Vec<u8> {
+        Capabilities {
+            version: &self.identity.version,
+            state: self.health().name(),
+            max_job_size: self.settings.job_size_limit,
+            max_line_size: LINE_LIMIT,
+            max_tube_name_size: NAME_LIMIT,
+            extensions: &EXTENSIONS,
+        }
+        .document()
+    }
+
     pub(super) fn stats(&self, now: Time) -> Vec<u8> {
         let counts = self.queue.counts();
         let rusage = (self.identity.rusage)();

@@ -13,8 +13,15 @@ use crate::{cli::Address, sys};
 /// How long the check of one address may take, its resolution included.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-const REQUEST: &[u8] = b"list-tube-used\r\n";
-const EXPECTED_REPLY: &[u8] = b"USING default\r\n";
+/// The original does not know the first of them. The second shows that it speaks the protocol.
+const REQUEST: &[u8] = b"capabilities\r\nlist-tube-used\r\nquit\r\n";
+
+/// The end of the reply of any beanstalkd, and that of one without `capabilities`.
+const REPLY_END: &[u8] = b"USING default\r\n";
+const REPLY_WITHOUT_CAPABILITIES: &[u8] = b"UNKNOWN_COMMAND\r\nUSING default\r\n";
+
+/// A reply is shorter. What is longer comes from no beanstalkd.
+const REPLY_MAX_BYTES: usize = 4096;
 
 /// Checks that a beanstalkd answers at each address. Fails with the first address that does not,
 /// and the reason.
@@ -43,12 +50,69 @@ fn ask(address: &Address) -> io::Result<()> {
 
 fn exchange(mut stream: impl Read + Write) -> io::Result<()> {
     stream.write_all(REQUEST)?;
-    let mut answer = [0; EXPECTED_REPLY.len()];
-    stream.read_exact(&mut answer)?;
-    if answer == EXPECTED_REPLY {
-        Ok(())
-    } else {
-        let answer = answer.escape_ascii().to_string();
-        Err(io::Error::other(format!("what answers is no beanstalkd: {answer}")))
+    let mut reply = Vec::new();
+    let mut piece = [0; REPLY_MAX_BYTES];
+    while may_go_on(&reply) {
+        match stream.read(&mut piece)? {
+            0 => break,
+            count => reply.extend_from_slice(&piece[..count]),
+        }
+    }
+    judge(&reply)
+}
+
+/// Whether more may come to make it the reply of a beanstalkd.
+fn may_go_on(reply: &[u8]) -> bool {
+    let begins = |whole: &[u8]| {
+        let length = whole.len().min(reply.len());
+        reply[..length] == whole[..length]
+    };
+    (begins(b"OK ") || begins(REPLY_WITHOUT_CAPABILITIES))
+        && !reply.ends_with(REPLY_END)
+        && reply.len() < REPLY_MAX_BYTES
+}
+
+fn judge(reply: &[u8]) -> io::Result<()> {
+    let is_ours = reply.starts_with(b"OK ") && reply.ends_with(REPLY_END);
+    let shown = || reply[..reply.len().min(60)].escape_ascii().to_string();
+    match state(reply) {
+        None if reply == REPLY_WITHOUT_CAPABILITIES => Ok(()),
+        Some("binlog-failed") if is_ours => Err(io::Error::other("its binlog has failed")),
+        Some(_) if is_ours => Ok(()),
+        _ => Err(io::Error::other(format!("what answers is no beanstalkd: {}", shown()))),
+    }
+}
+
+/// Returns the state that `capabilities` reports.
+fn state(reply: &[u8]) -> Option<&str> {
+    let lines = std::str::from_utf8(reply).ok()?.lines();
+    lines.into_iter().find_map(|line| line.strip_prefix("state: "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(reply: &str) -> Result<(), String> {
+        judge(reply.as_bytes()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_daemon_whose_binlog_has_failed_is_not_well() {
+        let ours = |state| format!("OK 9\r\n---\nstate: {state}\n\r\nUSING default\r\n");
+        for state in ["serving", "draining", "binlog-full"] {
+            assert_eq!(verdict(&ours(state)), Ok(()));
+        }
+        assert_eq!(verdict(&ours("binlog-failed")), Err("its binlog has failed".into()));
+        assert_eq!(verdict("UNKNOWN_COMMAND\r\nUSING default\r\n"), Ok(()));
+    }
+
+    #[test]
+    fn what_is_no_beanstalkd_is_named() {
+        for reply in ["", "HTTP/1.1 400 Bad Request\r\n", "OK 2\r\n", "USING default\r\n"] {
+            assert!(reply.len() < 3 || reply.starts_with("OK") || !may_go_on(reply.as_bytes()));
+            let error = verdict(reply).expect_err("it is none");
+            assert!(error.starts_with("what answers is no beanstalkd: "), "{error}");
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! Files: locks, holes, and allocated disk space.
 
 use std::{
-    ffi::{c_int, c_short},
-    io,
+    ffi::{CString, c_int, c_short},
+    fs, io,
     mem::MaybeUninit,
-    os::fd::AsRawFd,
+    os::{fd::AsRawFd, unix::ffi::OsStrExt},
+    path::Path,
 };
 
 use super::check;
@@ -19,6 +20,60 @@ pub fn lock_file(file: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: the pointer is valid for one flock.
     let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock) };
     check(result).map(drop)
+}
+
+/// Renames a file, and fails with `AlreadyExists` if something has the new name.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
+    let (old, new) =
+        (CString::new(from.as_os_str().as_bytes())?, CString::new(to.as_os_str().as_bytes())?);
+    // Not every C library has a function for it.
+    // SAFETY: both pointers lead to strings that end in NUL.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_renameat2,
+            libc::AT_FDCWD,
+            old.as_ptr(),
+            libc::AT_FDCWD,
+            new.as_ptr(),
+            libc::RENAME_NOREPLACE,
+        )
+    };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        // The kernel or the file system does not offer it.
+        Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => link_and_unlink(from, to),
+        _ => Err(error),
+    }
+}
+
+/// Renames a file, and fails with `AlreadyExists` if something has the new name.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
+    link_and_unlink(from, to)
+}
+
+/// Gives a file a second name, and then takes away the first. A file system without hard links is
+/// asked whether the name is free, which is all that it offers.
+fn link_and_unlink(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        Ok(()) => fs::remove_file(from),
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::EPERM | libc::EOPNOTSUPP | libc::ENOSYS)
+            ) =>
+        {
+            if fs::symlink_metadata(to).is_ok() {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            fs::rename(from, to)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns the first offset from `offset` on at which a file may have a byte other than zero;

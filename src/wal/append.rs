@@ -178,6 +178,7 @@ impl Wal {
 impl Wal {
     /// Closes the current segment and opens the next, with space for a record of `length` bytes.
     pub(super) fn rotate(&mut self, length: u64, queue: &Queue) -> io::Result<()> {
+        self.confirm_lock()?;
         let current = self.current.ok_or_else(no_segment)?;
         if !self.can_rotate() {
             return Err(no_number_left(current.number));
@@ -205,13 +206,18 @@ impl Wal {
     /// Opens the next segment in a preallocated file of at least `size` bytes, or in a new one if
     /// that was removed by hand.
     pub(super) fn open_next(&mut self, size: u64, queue: &Queue) -> io::Result<()> {
-        let last = self.segment_index.current().map_or(0, |current| current.number);
+        let mut number = self.segment_index.current().map_or(0, |current| current.number) + 1;
         loop {
             // The caller has ensured the space, so a file is missing only after a full disk.
             if self.preallocated.front().is_none_or(|file| file.size < size) {
                 self.preallocate_file(self.segment_size.max(size))?;
             }
-            match self.open_segment(last + 1, queue) {
+            match self.open_segment(number, queue) {
+                // It was put there by hand, and may hold jobs. The next start reads it.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    warn!("a segment of another origin is left alone: {error}");
+                    number += 1;
+                }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     warn!("a preallocated file is missing, another is made: {error}");
                     self.take_preallocated(0);
@@ -289,9 +295,9 @@ impl Wal {
 
 impl Wal {
     /// Writes the pending records before the commit does. An error is reported by the commit.
-    pub fn write_pending(&mut self) {
-        if self.failure.is_none() {
-            self.failure = self.write().err();
+    pub fn write_pending(&mut self, now: Time) {
+        if self.failure.is_none() && self.lost_lock.is_none() {
+            self.failure = self.confirm_lock_if_due(now).and_then(|()| self.write()).err();
         }
     }
 

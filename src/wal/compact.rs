@@ -102,9 +102,10 @@ impl Wal {
         else {
             return Ok(());
         };
-        let name = Name::Segment(oldest.number);
-        let result = if oldest.is_damaged {
-            let kept = Name::Damaged(oldest.number);
+        let (name, is_damaged) = (Name::Segment(oldest.number), oldest.is_damaged);
+        let kept = Name::Damaged(oldest.number);
+        self.confirm_lock()?;
+        let result = if is_damaged {
             self.disk.rename(name, kept).inspect(|()| {
                 warn!("every job of {name} is in newer segments; the damaged file stays as {kept}");
             })

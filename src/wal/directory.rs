@@ -18,7 +18,7 @@ use std::{
 
 use log::warn;
 
-use super::{Disk, Name};
+use super::{Disk, Name, lock::DirectoryLock};
 use crate::{clock::Clock, sys};
 
 /// The mode of segments, as in the original: only their owner may read them, and no user may write.
@@ -96,19 +96,18 @@ pub struct Directory {
     synced: Option<io::Result<()>>,
     last_sync_time: Duration,
     /// Keeps other daemons out. `None` if the directory is only read.
-    _lock: Option<File>,
+    lock: Option<DirectoryLock>,
 }
 
 impl Directory {
     /// Opens the directory, and locks it with the lock that the original takes too. Fails if
-    /// another daemon has it. The lock lasts as long as the process.
-    pub fn lock(path: &Path) -> io::Result<Self> {
+    /// another daemon has it. The lock lasts as long as the process, unless the file system takes
+    /// it back: see [`Disk::confirm_lock`]. `holder` is written into the lock's file; it begins
+    /// with a random word that no other start has.
+    pub fn lock(path: &Path, holder: &str) -> io::Result<Self> {
         let directory = Self::read_only(path)?;
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(path.join("lock"))?;
-        sys::lock_file(&file)?;
-        Ok(Self { _lock: Some(file), ..directory })
+        let lock = DirectoryLock::take(path, holder)?;
+        Ok(Self { lock: Some(lock), ..directory })
     }
 
     /// Opens the directory to read it, without a lock. A daemon may use it meanwhile.
@@ -127,7 +126,7 @@ impl Directory {
             syncer: None,
             synced: None,
             last_sync_time: Duration::ZERO,
-            _lock: None,
+            lock: None,
         })
     }
 
@@ -150,7 +149,10 @@ impl Directory {
         open: impl FnOnce(&Path) -> io::Result<File>,
     ) -> io::Result<&Arc<File>> {
         drop(self.reserved.pop());
-        match open(&self.path(name)) {
+        // A file system that takes back the lock of the directory takes back this one as well, and
+        // then refuses what is written through this descriptor.
+        let locked = |file: File| sys::lock_file(&file).map(|()| file);
+        match open(&self.path(name)).and_then(locked) {
             Ok(file) => Ok(self.open.entry(name).or_insert(file.into())),
             Err(error) => {
                 // The descriptor that was closed above is free again.
@@ -193,6 +195,10 @@ pub(super) fn named<T>(call: &str, name: Name, result: io::Result<T>) -> io::Res
 }
 
 impl Disk for Directory {
+    fn confirm_lock(&mut self) -> io::Result<()> {
+        self.lock.as_ref().map_or(Ok(()), DirectoryLock::confirm)
+    }
+
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.path)? {
@@ -323,15 +329,8 @@ impl Disk for Directory {
     }
 
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
-        let is_taken = matches!(to, Name::Damaged(_)) && self.path(to).exists();
-        let renamed = if is_taken {
-            // It was kept earlier, for the operator.
-            Err(io::ErrorKind::AlreadyExists.into())
-        } else {
-            fs::rename(self.path(from), self.path(to))
-        };
+        let renamed = sys::rename_to_new(&self.path(from), &self.path(to));
         named(&format!("rename to {to}"), from, renamed)?;
-        self.open.remove(&to);
         if let Some(file) = self.open.remove(&from) {
             self.open.insert(to, file);
         }
@@ -373,7 +372,7 @@ mod tests {
     #[test]
     fn files_are_written_renamed_truncated_and_removed() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("the lock is free");
+        let mut disk = Directory::lock(root.path(), "test").expect("the lock is free");
         let (one, two) = (Name::Preallocated(1), Name::Segment(2));
         disk.create(one).expect("created");
         disk.write(one, 3, b"defg").expect("written");
@@ -397,7 +396,7 @@ mod tests {
     #[test]
     fn reserved_space_is_zeros_and_what_was_written_stays() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("the lock is free");
+        let mut disk = Directory::lock(root.path(), "test").expect("the lock is free");
         let name = Name::Preallocated(1);
         disk.create(name).expect("created");
         disk.write(name, 0, b"abc").expect("written");
@@ -412,21 +411,27 @@ mod tests {
         assert!(data.is_none_or(|at| at >= 5));
     }
 
+    /// The file may hold jobs: of a daemon that has taken over, or kept for the operator.
     #[test]
-    fn a_rename_does_not_overwrite_a_damaged_segment() {
+    fn a_rename_replaces_nothing() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("the lock is free");
-        for name in [Name::Segment(1), Name::Damaged(1)] {
+        let mut disk = Directory::lock(root.path(), "test").expect("the lock is free");
+        for name in [Name::Preallocated(1), Name::Segment(1), Name::Damaged(1)] {
             disk.create(name).expect("created");
         }
-        let taken = disk.rename(Name::Segment(1), Name::Damaged(1)).expect_err("it is kept");
-        assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
+        for (from, to) in
+            [(Name::Segment(1), Name::Damaged(1)), (Name::Preallocated(1), Name::Segment(1))]
+        {
+            let taken = disk.rename(from, to).expect_err("it is kept");
+            assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
+        }
+        assert_eq!(disk.list().expect("listed").len(), 3);
     }
 
     #[test]
     fn a_sync_without_a_thread_is_done_when_it_is_begun() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("the lock is free");
+        let mut disk = Directory::lock(root.path(), "test").expect("the lock is free");
         disk.prepare(false).expect("there are enough");
         let name = Name::Segment(1);
         disk.create(name).expect("created");
@@ -443,7 +448,7 @@ mod tests {
     #[test]
     fn the_number_of_descriptors_stays_the_same() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("the lock is free");
+        let mut disk = Directory::lock(root.path(), "test").expect("the lock is free");
         disk.prepare(true).expect("there are enough");
         let count = |disk: &Directory| disk.open.len() + disk.reserved.len();
         assert_eq!(count(&disk), OPEN_FILES_MAX);

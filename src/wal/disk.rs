@@ -45,6 +45,9 @@ impl fmt::Display for Name {
 /// The calls on the files of a binlog. What has been written, created, renamed or removed may be
 /// lost in a power cut until the matching sync returns.
 pub trait Disk: fmt::Debug {
+    /// Asks whether this daemon still has the directory to itself. Fails if it does not, or if that
+    /// cannot be known: then another one may have taken over, and this one must not write any more.
+    fn confirm_lock(&mut self) -> io::Result<()>;
     /// Lists the files with their sizes in bytes, in no particular order. What has a segment's name
     /// but is no file is listed as damaged, because its number is taken.
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>>;
@@ -84,7 +87,7 @@ pub trait Disk: fmt::Debug {
     fn end_sync(&mut self) -> io::Result<()>;
     /// Closes a file. Another call on it opens it again.
     fn close(&mut self, name: Name);
-    /// Renames a file. Replaces a file of the new name, but fails if that is a [`Name::Damaged`].
+    /// Renames a file. Fails with `AlreadyExists` if something has the new name.
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()>;
     /// Removes a file.
     fn remove(&mut self, name: Name) -> io::Result<()>;

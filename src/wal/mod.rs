@@ -22,6 +22,7 @@ mod dates;
 mod directory;
 mod disk;
 mod inspect;
+mod lock;
 mod permit;
 mod preallocate;
 mod reader;
@@ -77,6 +78,10 @@ const ZEROS: &[u8] = &[0; 128 * 1024];
 
 /// The largest number of a segment, because the original reads no larger one.
 const NUMBER_MAX: u32 = u32::MAX / 2;
+
+/// How long a confirmed lock is relied on. Another daemon that takes over waits for longer, so this
+/// one acknowledges nothing once that one has read the binlog.
+pub const LOCK_CONFIRM_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The delay before a disk that was full or failed is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -147,6 +152,9 @@ pub enum CommitOutcome {
     Failed,
     /// The binlog works again after a failure, and holds every job.
     Recovered,
+    /// Another daemon may have taken over the directory, so the process must end without writing
+    /// anything, and replies that waited must not be sent: see [`Wal::lost_lock`].
+    LockLost,
 }
 
 /// Whether the binlog works.
@@ -238,6 +246,12 @@ pub struct Wal {
     seen_written: u64,
     seen_syncing: u64,
     seen_synced: u64,
+    /// The segment that was given up after a failure, and how many bytes of it were in use.
+    abandoned: Option<(u32, u64)>,
+    /// When the lock of the directory was last confirmed.
+    lock_confirmed_at: Time,
+    /// Why the lock cannot be relied on any more. From then on nothing is written.
+    lost_lock: Option<io::Error>,
     /// Bytes appended since the last commit.
     appended: u64,
     migrated: u64,
@@ -318,6 +332,9 @@ impl Wal {
             seen_written: 0,
             seen_syncing: 0,
             seen_synced: restored.queue.next_id(),
+            abandoned: None,
+            lock_confirmed_at: now,
+            lost_lock: None,
             appended: 0,
             migrated: 0,
             written: 0,
@@ -370,11 +387,17 @@ impl Wal {
     pub fn commit(&mut self, jobs: Jobs<'_>, wait_until: Option<Time>, now: Time) -> CommitOutcome {
         let queue = jobs.queue;
         self.sync_waits_until = wait_until;
+        if self.lost_lock.is_some() || self.confirm_lock_if_due(now).is_err() {
+            return CommitOutcome::LockLost;
+        }
         if let Health::Failed { retry_at } = self.health {
             if now < retry_at {
                 return CommitOutcome::Done;
             }
             if let Err(error) = self.try_recover(queue, now) {
+                if self.lost_lock.is_some() {
+                    return CommitOutcome::LockLost;
+                }
                 debug!("the binlog cannot be written yet: {error}");
                 self.abandon_segment();
                 self.retry_later(now);
@@ -388,6 +411,9 @@ impl Wal {
         let result = self.write_and_sync(now).and_then(|()| self.drop_oldest(now));
         // Whatever the outcome, the next commit must not report them once more.
         let SyncEvents { has_ended, has_begun } = std::mem::take(&mut self.sync_events);
+        if self.lost_lock.is_some() {
+            return CommitOutcome::LockLost;
+        }
         if let Err(error) = result {
             if self.health == Health::Sound {
                 error!(
@@ -413,6 +439,11 @@ impl Wal {
         if is_safe { CommitOutcome::Done } else { CommitOutcome::Syncing { has_ended, has_begun } }
     }
 
+    /// Why another daemon may have taken over the directory: after [`CommitOutcome::LockLost`].
+    pub fn lost_lock(&self) -> Option<&io::Error> {
+        self.lost_lock.as_ref()
+    }
+
     /// Releases a piece of memory of deleted jobs, and returns whether there was one: see
     /// [`Queue::release_one`].
     pub fn release_one(&mut self) -> bool {
@@ -426,6 +457,9 @@ impl Wal {
 
     /// Returns when [`Wal::commit`] or [`Wal::shift_dates`] has work. A time in the past means now.
     pub fn next_deadline(&self) -> Option<Time> {
+        if self.lost_lock.is_some() {
+            return None;
+        }
         if self.is_shifting_dates() {
             return Some(Time::AT_ONCE);
         }

@@ -15,13 +15,12 @@ impl Wal {
         self.retry_later(now);
     }
 
+    /// Stops using the current segment. Nothing is written to it before the next attempt.
     pub(super) fn abandon_segment(&mut self) {
         if let Some(current) = self.current.take() {
-            let name = Name::Segment(current.number);
             let used = self.segment_index.current().map_or(0, |segment| segment.used);
-            // Its zeros may take the space that is needed. An error here changes nothing.
-            let _ = self.disk.truncate(name, used.saturating_sub(self.pending.len() as u64));
-            self.disk.close(name);
+            self.abandoned = Some((current.number, used.saturating_sub(self.pending.len() as u64)));
+            self.disk.close(Name::Segment(current.number));
             self.suspect_from = self.suspect_from.min(current.number);
         }
         self.pending.clear();
@@ -39,8 +38,15 @@ impl Wal {
         self.health = Health::Failed { retry_at: now + self.retry_delay };
     }
 
-    /// Opens a new segment. Every job is then to be written to it or its successors.
+    /// Opens a new segment. Every job is then to be written to it or its successors. Before all
+    /// else it asks for the lock: another daemon may have taken over while the disk failed.
     pub(super) fn try_recover(&mut self, queue: &Queue, now: Time) -> io::Result<()> {
+        self.confirm_lock()?;
+        if let Some((number, used)) = self.abandoned.take() {
+            // Its zeros may take the space that is needed. An error here changes nothing.
+            let _ = self.disk.truncate(Name::Segment(number), used);
+            self.disk.close(Name::Segment(number));
+        }
         if self.preallocated.is_empty() {
             let made = self.try_preallocate_first();
             if !self.on_preallocated(made, now) {

@@ -141,6 +141,9 @@ impl Wal {
 impl Wal {
     /// Syncs what has been written, unless the policy is never to sync: for the daemon's end.
     pub fn end(&mut self, queue: &Queue, now: Time) -> io::Result<()> {
+        if self.lost_lock.is_some() {
+            return Ok(());
+        }
         self.end_sync()?;
         if self.health == Health::Sound && self.write_last_header(queue) {
             self.sync_state.mark_dirty(now);

@@ -31,6 +31,8 @@ pub(crate) struct MemoryDiskState {
     pub(crate) ends_syncs: bool,
     /// How long each sync is said to take.
     pub(crate) sync_time: Duration,
+    /// Another daemon has taken over.
+    pub(crate) is_lock_lost: bool,
     is_syncing: bool,
 }
 
@@ -81,6 +83,10 @@ fn index(offset: u64) -> usize {
 }
 
 impl Disk for MemoryDisk {
+    fn confirm_lock(&mut self) -> io::Result<()> {
+        if self.state().is_lock_lost { Err(io::Error::other("another has it")) } else { Ok(()) }
+    }
+
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {
         Ok(self.state().files.iter().map(|(&name, bytes)| (name, bytes.len() as u64)).collect())
     }

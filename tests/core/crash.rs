@@ -411,7 +411,7 @@ impl Run {
         }
         let was_sound = self.is_sound();
         if self.server.commit_blocks() {
-            self.server.write_changes();
+            self.server.write_changes(self.now);
             let early = self.replies();
             if ACKNOWLEDGEMENTS.iter().any(|word| early.contains(word)) {
                 return Err(format!("acknowledged before the sync: {early}"));

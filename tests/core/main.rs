@@ -6,6 +6,7 @@
 //! | `golden` | the golden scripts, whole, byte by byte and in random pieces |
 //! | `sim` | seeded clients, clock jumps, kills and restarts, judged by the model after each step |
 //! | `crash` | what a restart finds after a kill or a power cut at any moment |
+//! | `takeover` | two daemons and one directory, while a network file system takes locks back |
 //! | `corpus` | what fuzzing has found worth keeping, judged once more |
 //! | `guards` | a limit on memory, and HTTP requests |
 //! | `scale` | what a command costs in a crowd, counted in items visited |
@@ -26,4 +27,5 @@ mod oracles;
 mod scale;
 mod seeds;
 mod sim;
+mod takeover;
 mod world;

@@ -46,6 +46,7 @@ pub(crate) enum Command {
     Kick(u32),
     KickJob(u64),
     Stats,
+    Capabilities,
     StatsJob(u64),
     StatsTube(String),
     ListTubes,
@@ -114,6 +115,7 @@ impl Command {
             Self::Kick(bound) => format!("kick {bound}"),
             Self::KickJob(id) => format!("kick-job {id}"),
             Self::Stats => "stats".into(),
+            Self::Capabilities => "capabilities".into(),
             Self::StatsJob(id) => format!("stats-job {id}"),
             Self::StatsTube(name) => format!("stats-tube {name}"),
             Self::ListTubes => "list-tubes".into(),
@@ -152,7 +154,11 @@ impl Command {
             Self::ListTubesWatched => "list-tubes-watched",
             Self::PauseTube { .. } => "pause-tube",
             Self::Part(Part::BadLine { counted, .. }) => return *counted,
-            Self::ReserveJob(_) | Self::KickJob(_) | Self::Quit | Self::Part(_) => return None,
+            Self::ReserveJob(_)
+            | Self::KickJob(_)
+            | Self::Capabilities
+            | Self::Quit
+            | Self::Part(_) => return None,
         })
     }
 }
@@ -929,6 +935,16 @@ impl Model {
             }
             Command::Stats => {
                 let text = self.stats(now);
+                self.document(peer, &text);
+            }
+            Command::Capabilities => {
+                let state = if self.is_draining { "draining" } else { "serving" };
+                let text = format!(
+                    "---\nversion: \"{}\"\nstate: {state}\nmax-job-size: {}\n\
+                     max-line-size: 224\nmax-tube-name-size: 200\nextensions:\n- capabilities\n",
+                    env!("CARGO_PKG_VERSION"),
+                    self.job_size_limit
+                );
                 self.document(peer, &text);
             }
             Command::StatsJob(id) => match self.stats_job(id, now) {

@@ -137,7 +137,7 @@ impl Generator {
                 .clone(),
             31 => Command::Kick(self.number(&[0, 1, 2, 100, u32::MAX])),
             32 => Command::KickJob(self.id(model)),
-            33 => Command::Stats,
+            33 => [Command::Stats, Command::Capabilities][self.below(2)].clone(),
             34 => Command::StatsJob(self.id(model)),
             35 => Command::StatsTube(self.name()),
             36 => [Command::ListTubes, Command::ListTubeUsed, Command::ListTubesWatched]

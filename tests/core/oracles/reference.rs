@@ -89,6 +89,7 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Pars
         b"stats" => Ok(Command::Stats),
         b"list-tubes" => Ok(Command::ListTubes),
         b"list-tube-used" => Ok(Command::ListTubeUsed),
+        b"capabilities" => Ok(Command::Capabilities),
         b"list-tubes-watched" => Ok(Command::ListTubesWatched),
         _ => Err(unread(line)),
     }
@@ -117,6 +118,7 @@ fn unread(line: &[u8]) -> ParseError {
         "stats",
         "list-tubes",
         "list-tube-used",
+        "capabilities",
     ];
     if known.iter().any(|known| line.starts_with(known.as_bytes())) {
         BAD

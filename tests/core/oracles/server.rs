@@ -102,6 +102,7 @@ impl Reading {
             Ok(Read::Kick { bound }) => Command::Kick(bound),
             Ok(Read::KickJob { id }) => Command::KickJob(id),
             Ok(Read::Stats) => Command::Stats,
+            Ok(Read::Capabilities) => Command::Capabilities,
             Ok(Read::StatsJob { id }) => Command::StatsJob(id),
             Ok(Read::StatsTube(name)) => Command::StatsTube(name.into()),
             Ok(Read::ListTubes) => Command::ListTubes,

@@ -49,6 +49,10 @@ impl Memory {
 }
 
 impl Disk for Memory {
+    fn confirm_lock(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {
         Ok(self.files().into_iter().map(|(name, bytes)| (name, bytes.len() as u64)).collect())
     }
@@ -523,7 +527,8 @@ fn foreign_files_are_left_alone() {
     let folder = write_out(&healthy(4096));
     let inside = |name: &str| folder.path().join(name);
     let count = folder.files().keys().filter(|name| name.starts_with("binlog.")).count();
-    let wanted = jobs_of(&open(Box::new(Directory::lock(folder.path()).expect("ours")), 4096).0);
+    let wanted =
+        jobs_of(&open(Box::new(Directory::lock(folder.path(), "test").expect("ours")), 4096).0);
     let some_segment = fs::read(inside("binlog.1")).expect("a segment");
     let foreign =
         ["binlog.x", "binlog.1.bak", "binlog.01", "binlog.", "binlog", "notes", ".hidden"];

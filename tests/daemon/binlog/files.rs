@@ -3,13 +3,17 @@
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
+    path::Path,
     thread,
     time::{Duration, Instant},
 };
 
-use ct::{eventually, skip};
+use beanstalkd::wal::LOCK_CONFIRM_INTERVAL;
+use ct::{Daemon, LONG, eventually, skip};
 
-use crate::harness::{Folder, OURS, Peer, can_run, complaints, end, fails_to_start, original};
+use crate::harness::{
+    Folder, OURS, Peer, can_run, complaints, end, fails_to_start, original, places, terminate,
+};
 
 /// A delay that does not end during a test.
 const FAR: u32 = 100_000;
@@ -70,7 +74,8 @@ fn one_directory_has_one_daemon() {
     let before = folder.files();
     let (code, stderr) = fails_to_start(OURS, &["-b", folder.text()]);
     assert_eq!((code, stderr.lines().count()), (10, 1), "{stderr}");
-    assert!(stderr.contains(folder.text()) && stderr.contains("lock"), "{stderr}");
+    let holder = format!("process {} on ", daemon.pid());
+    assert!(stderr.contains(folder.text()) && stderr.contains(&holder), "{stderr}");
     if let Some(original) = original() {
         let (code, stderr) = fails_to_start(&original, &["-b", folder.text()]);
         assert_eq!(code, 10, "the original must stay out: {stderr}");
@@ -84,6 +89,51 @@ fn one_directory_has_one_daemon() {
         let _original = folder.serve(original, &[]);
         let (code, stderr) = fails_to_start(OURS, &["-b", folder.text()]);
         assert_eq!((code, stderr.lines().count()), (10, 1), "{stderr}");
+    }
+}
+
+/// A second machine's daemon would be taken for up, or would not take over.
+#[test]
+fn a_daemon_that_waits_for_the_lock_listens_only_when_it_has_it() {
+    let folder = Folder::new();
+    let active = folder.serve(OURS, &["-f0"]);
+    let id = Peer::of(&active).put(0, 0, b"x");
+    let flags = ["-l", "127.0.0.1", "-p", "0", "-b", folder.text(), "-f0", "--wait-for-lock"];
+    let mut standby = Daemon::spawn_raw(Path::new(OURS), &flags).expect("it starts");
+    let holder = format!("process {} on ", active.pid());
+    eventually("it waits", || standby.stderr().contains(&holder));
+    assert!(!standby.stderr().contains("listens on"), "{}", standby.stderr());
+    end(active, libc::SIGKILL);
+    let place = places(&mut standby, 1).expect("it takes over").remove(0);
+    assert_eq!(Peer::at(&place).look(id).expect("its job").body, b"x");
+    assert!(standby.stderr().contains("takes over"), "{}", standby.stderr());
+    // One that still waits can be ended.
+    let mut other = Daemon::spawn_raw(Path::new(OURS), &flags).expect("it starts");
+    eventually("it waits", || other.stderr().contains("waits for the lock"));
+    assert_eq!(terminate(&mut other), 0);
+}
+
+/// A file system may take the lock back. Then another daemon has the jobs, and this one would
+/// acknowledge what is lost.
+#[test]
+fn a_daemon_that_has_lost_its_lock_acknowledges_nothing_and_ends() {
+    for loses in [
+        |lock: &Path| fs::write(lock, "another process 1 on another\n").expect("written"),
+        |lock: &Path| fs::remove_file(lock).expect("removed"),
+    ] {
+        let folder = Folder::new();
+        let mut daemon = folder.serve(OURS, &["-f0"]);
+        let mut client = Peer::of(&daemon);
+        client.put(0, 0, b"x");
+        let before = folder.files();
+        loses(&folder.path().join("lock"));
+        thread::sleep(LOCK_CONFIRM_INTERVAL * 2);
+        client.0.send("put 0 0 60 1\r\ny\r\n").expect("the connection takes it");
+        assert!(client.0.line().is_err(), "nothing is acknowledged");
+        let status = daemon.wait_exit(LONG).expect("it ends");
+        assert_eq!(status.code(), Some(10), "{}", daemon.stderr());
+        assert!(daemon.stderr().contains("the lock is lost"), "{}", daemon.stderr());
+        assert_eq!(folder.files(), before);
     }
 }
 

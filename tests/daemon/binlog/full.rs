@@ -7,9 +7,9 @@ use std::{
     {fs, io},
 };
 
-use ct::{Daemon, Prng, eventually, skip};
+use ct::{Daemon, LONG, Prng, eventually, skip};
 
-use crate::harness::{Folder, OURS, Peer, Seen, can_run, end, start};
+use crate::harness::{Folder, OURS, Peer, Seen, can_run, end, run_to_its_end, start};
 
 /// A small file system in memory that only its daemons see, so that it ends with them. It needs no
 /// root if the system lets users have name spaces.
@@ -292,14 +292,14 @@ fn garbage_makes_room_where_no_whole_segment_fits() {
 }
 
 /// Starts a daemon whose writes can be made to fail by a limit on the size of its files.
-fn start_limitable(folder: &Folder) -> Option<(Daemon, String)> {
+fn start_limitable(folder: &Folder, flags: &[&str]) -> Option<(Daemon, String)> {
     if !can_run("prlimit", &["--fsize=1000000", "true"]) {
         skip("prlimit is not installed (Debian's package util-linux)");
         return None;
     }
     let script = r#"trap "" XFSZ; exec "$0" "$@""#;
     let arguments = ["-c", script, OURS, "-V", "-l", "127.0.0.1", "-p", "0", "-b", folder.text()];
-    Some(start("/bin/sh", &arguments))
+    Some(start("/bin/sh", &[&arguments[..], flags].concat()))
 }
 
 fn limit(daemon: &Daemon, size: &str) {
@@ -314,7 +314,7 @@ fn limit(daemon: &Daemon, size: &str) {
 #[test]
 fn after_a_failed_write_nothing_is_acknowledged_until_it_works_again() {
     let folder = Folder::new();
-    let Some((daemon, place)) = start_limitable(&folder) else { return };
+    let Some((daemon, place)) = start_limitable(&folder, &[]) else { return };
     let (mut client, mut worker) = (Peer::at(&place), Peer::at(&place));
     for id in 1..=4 {
         assert_eq!(client.put(0, 0, b"x"), id);
@@ -347,6 +347,51 @@ fn after_a_failed_write_nothing_is_acknowledged_until_it_works_again() {
     let states: Vec<_> = jobs.iter().filter(|&(&id, _)| id != 5).collect();
     let states: Vec<_> = states.iter().map(|&(&id, seen)| (id, seen.text("state"))).collect();
     assert_eq!(states, [(1, "buried"), (4, "ready"), (id, "ready")]);
+}
+
+/// A probe would take a daemon for well that refuses every change, and a proxy would stay with it.
+#[test]
+fn a_binlog_that_has_failed_is_seen_from_outside() {
+    let folder = Folder::new();
+    let Some((daemon, place)) = start_limitable(&folder, &[]) else { return };
+    let state = || Peer::at(&place).value::<String>("capabilities", "state");
+    let (host, port) = place.split_once(':').expect("an address");
+    let ping = || run_to_its_end(OURS, &["-l", host, "-p", port, "--ping"]);
+    assert_eq!((state(), ping().code), ("serving".into(), 0));
+    limit(&daemon, "0");
+    Peer::at(&place).0.send("put 0 0 60 1\r\nx\r\n").expect("it is taken");
+    eventually("it has failed", || state() == "binlog-failed");
+    let ended = ping();
+    assert_eq!(ended.code, 1);
+    assert!(ended.stderr.contains("its binlog has failed"), "{}", ended.stderr);
+    limit(&daemon, "unlimited");
+    eventually("it works again", || state() == "serving" && ping().code == 0);
+}
+
+/// Nothing would take over from a daemon whose disk is gone.
+#[test]
+fn a_daemon_ends_when_its_binlog_has_failed_for_as_long_as_it_may() {
+    for (seconds, recovers) in [("0", false), ("1", false), ("3600", true)] {
+        let folder = Folder::new();
+        let flags = ["--exit-on-binlog-failure", seconds];
+        let Some((mut daemon, place)) = start_limitable(&folder, &flags) else { return };
+        let id = Peer::at(&place).put(0, 0, b"x");
+        limit(&daemon, "0");
+        let mut client = Peer::at(&place);
+        client.0.send("put 0 0 60 1\r\nx\r\n").expect("it is taken");
+        assert_eq!(client.0.rest().expect("an end"), b"", "it is not acknowledged");
+        if recovers {
+            limit(&daemon, "unlimited");
+            let mut client = Peer::at(&place);
+            eventually("it works again", || client.ask(&format!("delete {id}")) == "DELETED");
+            continue;
+        }
+        let status = daemon.wait_exit(LONG).expect("it ends");
+        assert_eq!(status.code(), Some(11), "{}", daemon.stderr());
+        assert!(daemon.stderr().contains("--exit-on-binlog-failure"), "{}", daemon.stderr());
+        let daemon = folder.serve(OURS, &[]);
+        assert_eq!(Peer::of(&daemon).look(id).expect("the job").body, b"x");
+    }
 }
 
 /// A daemon that was stopped while it compacted on a full disk started again with a page too little
