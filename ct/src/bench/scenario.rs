@@ -67,7 +67,7 @@ pub enum Work {
     /// meanwhile.
     Kick(u64),
     /// Measures commands that need no sync, beside this number of producers with `-f0`, while
-    /// each sync is made to take [`SYNC_TIME`](super::slow_sync::SYNC_TIME).
+    /// each sync is made to take [`SYNC_TIME`].
     SlowSync(usize),
 }
 
