@@ -134,8 +134,9 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     let clock = Clock;
     let mut notifier = Notifier::new(|name| env::var_os(name), identity.pid, clock.now());
     let started = || info!("version {VERSION}, process {}, started with {flags}", identity.pid);
+    let path = config.binlog.as_deref();
     let mut directory = None;
-    if let Some(path) = config.binlog.as_ref().filter(|_| config.waits_for_lock) {
+    if let Some(path) = path.filter(|_| config.waits_for_lock) {
         started();
         become_user(config)?;
         directory = wait_for_lock(path, &identity, &signals, &mut notifier)?;
@@ -145,14 +146,15 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
             return Ok(());
         }
     }
+    let waited = directory.is_some();
     let listeners = listen(config, identity.pid).map_err(StartError::Listen)?;
-    if directory.is_none() {
+    if !waited {
         started();
     }
     for listener in &listeners {
         info!("listens on {}", listener.address());
     }
-    if directory.is_none() {
+    if !waited {
         become_user(config)?;
     }
     let settings = Settings {
@@ -160,7 +162,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         binlog_size: config.binlog_size,
         memory_limit: config.memory_limit,
     };
-    let server = match &config.binlog {
+    let server = match path {
         None => Server::new(identity, settings, clock.now()),
         Some(path) => {
             let mut restored = Restored::default();
@@ -169,7 +171,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
             let directory = match directory {
                 Some(directory) => directory,
                 None => try_lock(path, &identity)
-                    .map_err(|error| StartError::Binlog(path.clone(), error.to_string()))?,
+                    .map_err(|error| StartError::Binlog(path.into(), error.to_string()))?,
             };
             let opened = open_binlog(
                 config,
@@ -192,14 +194,11 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     let limits =
         Limits { busy_poll: config.busy_poll, binlog_failure: config.exit_on_binlog_failure };
     let event_loop = EventLoop::new(server, listeners, signals, notifier, clock, limits);
+    let path = path.unwrap_or(Path::new("")).to_owned();
     event_loop.map_err(StartError::Loop)?.run().map_err(|error| match error {
         LoopError::System(error) => StartError::Loop(error),
-        LoopError::LockLost(error) => {
-            StartError::LockLost(config.binlog.clone().unwrap_or_default(), error)
-        }
-        LoopError::BinlogFailed => {
-            StartError::BinlogFailed(config.binlog.clone().unwrap_or_default())
-        }
+        LoopError::LockLost(error) => StartError::LockLost(path, error),
+        LoopError::BinlogFailed => StartError::BinlogFailed(path),
     })
 }
 

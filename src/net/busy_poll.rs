@@ -24,7 +24,7 @@ const REST_MAX_WAITS: u32 = 16 * 1024;
 /// After this many polls without a sleep, a trial shows whether they still pay.
 const WAITS_BETWEEN_TRIALS: u32 = 8 * 1024;
 
-/// What a poll in vain adds to [`Polling::misses`]; one that finds an event takes 1 off.
+/// What a poll in vain adds to the misses of [`Phase::Polling`]. One that finds an event takes 1 off.
 const MISS: u32 = 16;
 
 /// With more misses than this, polling ends at once.
@@ -118,7 +118,7 @@ impl BusyPoll {
     /// Polls for at most `limit` before a sleep.
     pub(super) fn new(limit: Duration) -> Self {
         let phase = Phase::Rest { left: REST_MIN_WAITS };
-        Self { limit, phase, rest: REST_MIN_WAITS, average_wait: Duration::MAX / 16 }
+        Self { limit, phase, rest: REST_MIN_WAITS, average_wait: limit * SHORT_WAIT_FACTOR }
     }
 
     /// Returns how long to poll before the next sleep.

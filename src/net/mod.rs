@@ -288,6 +288,15 @@ impl EventLoop {
         if timeout == Some(Duration::ZERO) {
             return self.poll(events, timeout);
         }
+        self.poll_then_sleep(events, timeout)
+    }
+
+    /// Polls for some microseconds if that pays, and then sleeps, for at most `timeout` in all.
+    fn poll_then_sleep(
+        &mut self,
+        events: &mut Events,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
         let polls_for = self.busy_poll.time_before_sleep();
         let began = self.clock.now();
         let polls_until = began + polls_for.min(timeout.unwrap_or(polls_for));

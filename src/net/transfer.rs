@@ -86,30 +86,27 @@ impl EventLoop {
 impl EventLoop {
     /// Sends the replies of this turn, and what earlier turns could not send.
     pub(super) fn flush(&mut self) {
-        for key in std::mem::take(&mut self.writable) {
-            self.send(key);
-        }
-        while let Some(key) = self.server.next_dirty() {
-            self.send(key);
-        }
+        self.send_all(Self::send);
     }
 
     /// Sends what does not wait for a sync. It may show changes of this turn to other clients, so
     /// these are written first: then they outlast a kill.
     pub(super) fn flush_before_sync(&mut self, now: Time) {
-        for key in std::mem::take(&mut self.writable) {
-            self.send_written(key, now);
-        }
-        while let Some(key) = self.server.next_dirty() {
-            self.send_written(key, now);
-        }
+        self.send_all(|event_loop, key| {
+            if event_loop.server.sendable(key) > 0 {
+                event_loop.server.write_changes(now);
+            }
+            event_loop.send(key);
+        });
     }
 
-    fn send_written(&mut self, key: Key<Conn>, now: Time) {
-        if self.server.sendable(key) > 0 {
-            self.server.write_changes(now);
+    fn send_all(&mut self, send: impl Fn(&mut Self, Key<Conn>)) {
+        for key in std::mem::take(&mut self.writable) {
+            send(self, key);
         }
-        self.send(key);
+        while let Some(key) = self.server.next_dirty() {
+            send(self, key);
+        }
     }
 
     fn send(&mut self, key: Key<Conn>) {

@@ -89,15 +89,9 @@ impl Server {
                     }
                 }
             }
-            CommitOutcome::Failed => {
+            // If the lock is lost, the process is about to end.
+            CommitOutcome::Failed | CommitOutcome::LockLost => {
                 self.gathering.end();
-                self.queue.freeze();
-                while let Some(key) = self.next_awaiting() {
-                    self.abort(key);
-                }
-            }
-            CommitOutcome::LockLost => {
-                // The process ends. What clients were not told may or may not have happened.
                 self.queue.freeze();
                 while let Some(key) = self.next_awaiting() {
                     self.abort(key);

@@ -1,6 +1,6 @@
 //! Appends records to the current segment, and opens the next one when it is full.
 
-use std::{io, time::Duration};
+use std::io;
 
 use log::{debug, warn};
 
@@ -28,15 +28,6 @@ pub const IDS_AHEAD: u64 = 1000;
 
 /// A larger body is written directly from its memory, and not copied to the pending records.
 const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
-
-/// What clients may see.
-impl Wal {
-    /// Whether a client may see the id of a job whose record is not synced: a restart after a power
-    /// cut would not give that id to another job.
-    pub fn may_show(&self, id: u64) -> bool {
-        self.sync != SyncPolicy::Within(Duration::ZERO) || id < self.seen_synced
-    }
-}
 
 /// The server reports each change with its permit. An error is reported by the commit.
 impl Wal {
@@ -146,10 +137,10 @@ impl Wal {
         }
         let segment = self.segment_index.current().expect("it was opened");
         let (used, mut at) = (segment.used, segment.used);
-        let salt = self.current.ok_or_else(no_segment)?.salt;
-        let header = self.segment_header(salt, queue);
         let current = self.current.as_mut().ok_or_else(no_segment)?;
+        let Current { number, salt, .. } = *current;
         if current.layout.takes_header(at) {
+            let header = self.segment_header(salt, queue);
             header.encode(at, &mut self.pending);
             self.seen_written = header.seen_below;
             at += SHORT_BYTES;
@@ -162,7 +153,6 @@ impl Wal {
         self.written += 1;
         match full {
             Some((_, body)) if body.len() > COPIED_BODY_MAX_BYTES => {
-                let number = current.number;
                 self.write_through(at - body.len() as u64)?;
                 self.disk.write(Name::Segment(number), at - body.len() as u64, body)?;
                 self.is_written = true;
@@ -261,7 +251,7 @@ impl Wal {
     /// Returns the segment header to write now.
     fn segment_header(&self, salt: u64, queue: &Queue) -> SegmentHeader {
         let next_id = queue.next_id();
-        let shows_unsynced = self.sync == SyncPolicy::Within(Duration::ZERO);
+        let shows_unsynced = self.sync == SyncPolicy::EACH_CHANGE;
         let seen_below = if shows_unsynced { next_id + IDS_AHEAD } else { 0 };
         SegmentHeader { salt, next_id, seen_below }
     }
@@ -342,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_full_segment_is_truncated_synced_and_followed_by_the_next() {
-        let mut binlog = Fixture::new(SyncPolicy::Within(std::time::Duration::ZERO));
+        let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);
         binlog.settle();
         binlog.disk.take_calls();
         for _ in 0..2 {

@@ -3,7 +3,7 @@
 //! It is the POSIX lock on the file `lock`, which the original takes too. A network file system may
 //! take it back, after its server has lost the client for some time. Then another daemon may have
 //! it, and this one must not write any more. So each start writes a line of its own into the file,
-//! and whoever is about to write asks from time to time: is the lock still to be had, and is the
+//! and the daemon asks from time to time before it writes: is the lock still to be had, and is the
 //! line still that of this daemon?
 #![expect(clippy::disallowed_types, reason = "the binlog's files are here, and nowhere else")]
 
@@ -101,16 +101,12 @@ fn read_line(file: &File) -> io::Result<Vec<u8>> {
 }
 
 fn held_by(error: &io::Error, holder: &str) -> io::Error {
-    match error.raw_os_error() {
-        Some(libc::EACCES | libc::EAGAIN) if holder.is_empty() => {
-            io::Error::new(io::ErrorKind::WouldBlock, "another process has it locked")
-        }
-        Some(libc::EACCES | libc::EAGAIN) => {
-            let text = format!("another process has it locked: {holder}");
-            io::Error::new(io::ErrorKind::WouldBlock, text)
-        }
-        _ => io::Error::new(error.kind(), format!("cannot lock it: {error}")),
+    if !matches!(error.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) {
+        return io::Error::new(error.kind(), format!("cannot lock it: {error}"));
     }
+    let text = "another process has it locked";
+    let text = if holder.is_empty() { text.into() } else { format!("{text}: {holder}") };
+    io::Error::new(io::ErrorKind::WouldBlock, text)
 }
 
 /// The lock of the directory.

@@ -99,6 +99,11 @@ pub enum SyncPolicy {
     Never,
 }
 
+impl SyncPolicy {
+    /// Before each reply that confirms a change: `-f0`.
+    pub const EACH_CHANGE: Self = Self::Within(Duration::ZERO);
+}
+
 /// The jobs that the binlog records, and their bodies.
 #[derive(Debug, Clone, Copy)]
 pub struct Jobs<'a> {
@@ -434,8 +439,7 @@ impl Wal {
             self.retry_delay = RETRY_DELAY;
             return CommitOutcome::Recovered;
         }
-        let is_safe =
-            self.sync != SyncPolicy::Within(Duration::ZERO) || self.sync_state == SyncState::Clean;
+        let is_safe = self.sync != SyncPolicy::EACH_CHANGE || self.sync_state == SyncState::Clean;
         if is_safe { CommitOutcome::Done } else { CommitOutcome::Syncing { has_ended, has_begun } }
     }
 

@@ -335,8 +335,6 @@ pub(super) fn is_full(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::{SyncPolicy, Unavailable, testing::Fixture};
     use super::*;
 
@@ -382,7 +380,7 @@ mod tests {
 
     #[test]
     fn files_made_for_a_large_job_go_with_it() {
-        let mut binlog = Fixture::new(SyncPolicy::Within(Duration::ZERO));
+        let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);
         let large = binlog.put(1_000_000);
         binlog.settle();
         binlog.delete(large);
@@ -394,7 +392,7 @@ mod tests {
     /// Each sync would write to two places of the disk.
     #[test]
     fn zeros_are_written_ahead_in_whole_pieces() {
-        let mut binlog = Fixture::new(SyncPolicy::Within(Duration::ZERO));
+        let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);
         binlog.wal.segment_size = 4 << 20;
         while binlog.wal.current.is_none_or(|current| current.layout.size < 4 << 20) {
             binlog.put(1000);

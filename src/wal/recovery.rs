@@ -65,12 +65,10 @@ impl Wal {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::{CommitOutcome, SyncPolicy, Unavailable, testing::Fixture};
     use super::*;
 
-    const F0: SyncPolicy = SyncPolicy::Within(Duration::ZERO);
+    const F0: SyncPolicy = SyncPolicy::EACH_CHANGE;
 
     /// What the disk has after a failed write is unknown; acknowledging more would promise too
     /// much.

@@ -113,14 +113,20 @@ impl Wal {
 
     /// Whether a commit syncs in the queue's thread.
     pub fn syncs_in_foreground(&self) -> bool {
-        self.sync == SyncPolicy::Within(Duration::ZERO) && !self.syncs_in_background()
+        self.sync == SyncPolicy::EACH_CHANGE && !self.syncs_in_background()
+    }
+
+    /// Whether a client may see the id of a job whose record is not synced: a restart after a power
+    /// cut would not give that id to another job.
+    pub fn may_show(&self, id: u64) -> bool {
+        self.sync != SyncPolicy::EACH_CHANGE || id < self.seen_synced
     }
 
     /// How long the next sync may wait for more changes. `None` if none is to come, or not with
     /// `-f0`, or if one is under way: what comes meanwhile joins the next one anyway.
     pub fn gathering_time(&self) -> Option<GatheringTime> {
         let is_idle = !matches!(self.sync_state, SyncState::InFlight { .. });
-        if self.sync != SyncPolicy::Within(Duration::ZERO) || !is_idle {
+        if self.sync != SyncPolicy::EACH_CHANGE || !is_idle {
             return None;
         }
         Some(if self.syncs_in_background() {
@@ -224,7 +230,7 @@ impl Wal {
         let name = Name::Segment(self.current.ok_or_else(no_segment)?.number);
         let covers = self.segment_index.length();
         match self.sync {
-            SyncPolicy::Within(Duration::ZERO) if self.syncs_in_background() => {
+            SyncPolicy::EACH_CHANGE if self.syncs_in_background() => {
                 // After a sync the next one waits a turn: the clients just answered may join it.
                 let may_begin = self.sync_waits_until.is_none_or(|until| until <= now);
                 if may_begin && !self.sync_events.has_ended {
@@ -232,7 +238,7 @@ impl Wal {
                 }
                 return Ok(());
             }
-            SyncPolicy::Within(Duration::ZERO) => {
+            SyncPolicy::EACH_CHANGE => {
                 self.disk.sync(name)?;
                 self.sync_time.add(self.disk.last_sync_time());
             }
@@ -265,7 +271,7 @@ mod tests {
 
     #[test]
     fn with_f0_each_commit_syncs_what_it_wrote() {
-        let mut binlog = Fixture::new(SyncPolicy::Within(Duration::ZERO));
+        let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);
         binlog.settle();
         syncs(&binlog);
         for _ in 0..3 {
@@ -338,7 +344,7 @@ mod tests {
     /// On a disk with syncs of milliseconds, all clients would wait for each of them.
     #[test]
     fn with_f0_long_syncs_run_in_the_background() {
-        let mut binlog = Fixture::new(SyncPolicy::Within(Duration::ZERO));
+        let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);
         binlog.disk.state().sync_time = Duration::from_millis(5);
         binlog.put(10);
         assert_eq!(binlog.commit(), CommitOutcome::Done, "it is not known yet");
@@ -367,7 +373,7 @@ mod tests {
     /// The server would take replies for covered by a sync that has not begun.
     #[test]
     fn a_commit_that_fails_leaves_no_sync_to_report() {
-        let mut binlog = Fixture::new(SyncPolicy::Within(Duration::ZERO));
+        let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);
         binlog.disk.state().sync_time = Duration::from_millis(5);
         binlog.put(10);
         binlog.settle();
@@ -386,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_sync_in_the_background_waits_as_long_as_it_is_told() {
-        let mut binlog = Fixture::new(SyncPolicy::Within(Duration::ZERO));
+        let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);
         binlog.disk.state().sync_time = Duration::from_millis(5);
         binlog.put(10);
         binlog.settle();

@@ -12,8 +12,8 @@ use std::{
 };
 
 /// Seeds from the environment. `SEED` alone is a single one, `RUNS` is how many, `MINUTES` is how
-/// long, from `SEED` on. `make sim` runs the two simulators one after the other, so each takes half
-/// the minutes.
+/// long, from `SEED` on. `make sim` runs two groups of simulators one after the other, so each
+/// group takes half the minutes.
 #[derive(Debug)]
 pub(crate) struct Seeds {
     next: u64,

@@ -86,7 +86,7 @@ struct MountState {
     /// Whether a file whose lock was taken back can be written no more.
     fences: bool,
     open: BTreeMap<Name, (Content, u64)>,
-    /// A background sync lasts for so many looks at its result.
+    /// How often the daemon looks at the result of a background sync before it is there.
     looks: u32,
     sync_time: Duration,
     plant: Plant,

@@ -350,8 +350,8 @@ fn message(error: &io::Error) -> String {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
-fn ratio(count: u64, commands: u64) -> f64 {
-    count as f64 / commands.max(1) as f64
+pub(crate) fn ratio(count: u64, divisor: u64) -> f64 {
+    count as f64 / divisor.max(1) as f64
 }
 
 /// Returns the figures of a run by name.

@@ -342,7 +342,7 @@ fn wait_until_accepted(client: &mut SetupClient, number: usize, bare: bool) -> i
     if number % 100 == 99 { client.command("use default\r\n", kind) } else { Ok(()) }
 }
 
-fn nanoseconds(duration: Duration) -> u64 {
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).expect("a run is shorter than 500 years")
 }
 

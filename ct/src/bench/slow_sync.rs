@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use super::compare::{Config, Sample, microseconds, named};
+use super::compare::{Config, Sample, microseconds, named, ratio};
 use super::group::{Group, Until};
-use super::load::{Load, Tally};
+use super::load::{Load, Tally, nanoseconds};
 use super::measure::Placement;
 use super::op::{Op, Priority};
 use super::reader::Body;
@@ -66,7 +66,7 @@ fn measure(
     let (written, read, syncs) = (written?, read?, syncs()? - before);
     Ok(named([
         ("unlogged_p99", microseconds(read.value_at_quantile(0.99))),
-        ("puts_per_sync", per(written.commands, syncs)),
+        ("puts_per_sync", ratio(written.commands, syncs)),
     ]))
 }
 
@@ -81,8 +81,7 @@ fn read(address: &str) -> io::Result<Histogram<u64>> {
             thread::sleep(READ_PAUSE);
             let sent = Instant::now();
             client.with_body(command)?;
-            latencies
-                .saturating_record(u64::try_from(sent.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            latencies.saturating_record(nanoseconds(sent.elapsed()));
         }
     }
     Ok(latencies)
@@ -121,11 +120,6 @@ pub fn compile(directory: &Path) -> io::Result<PathBuf> {
         return Ok(library);
     }
     Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
-fn per(count: u64, syncs: u64) -> f64 {
-    count as f64 / syncs.max(1) as f64
 }
 
 #[cfg(test)]

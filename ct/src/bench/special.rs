@@ -81,6 +81,8 @@ fn measure_connection_memory(
 ) -> io::Result<Vec<Sample>> {
     let pid = prepared.daemon.pid();
     let state = State { idle: connections, ..State::default() };
+    // The first client makes the daemon load what it needs once.
+    Client::connect(prepared.daemon.address())?.command("use default")?;
     let empty = resident_bytes(pid)?;
     let connected = state.build(prepared.daemon.address(), &mut |_| ())?;
     let full = resident_bytes(pid)?;

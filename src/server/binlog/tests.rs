@@ -8,7 +8,7 @@ use crate::wal::{
 };
 
 fn serve() -> (MemoryDisk, Server) {
-    let (disk, sync) = (MemoryDisk::default(), SyncPolicy::Within(Duration::ZERO));
+    let (disk, sync) = (MemoryDisk::default(), SyncPolicy::EACH_CHANGE);
     let (restored, wal, _) = open(&disk, sync, START);
     (disk, server_with_wal(restored, wal))
 }
@@ -196,7 +196,7 @@ fn an_id_that_a_client_has_seen_does_not_come_back() {
     assert_eq!(receive(&mut server, worker), "RESERVED 2 1\r\nb\r\n");
     let after_power_cut = MemoryDisk::default();
     after_power_cut.state().files = synced;
-    let (restored, ..) = open(&after_power_cut, SyncPolicy::Within(Duration::ZERO), START);
+    let (restored, ..) = open(&after_power_cut, SyncPolicy::EACH_CHANGE, START);
     assert!(restored.queue.next_id() > 2, "{}", restored.queue.next_id());
 }
 
@@ -209,6 +209,6 @@ fn an_orderly_end_skips_no_ids() {
     disk.state().ends_syncs = true;
     server.commit(START);
     server.end(START).expect("the disk works");
-    let (restored, ..) = open(&disk, SyncPolicy::Within(Duration::ZERO), START);
+    let (restored, ..) = open(&disk, SyncPolicy::EACH_CHANGE, START);
     assert_eq!((restored.queue.jobs(), restored.queue.next_id()), (2, 3));
 }
