@@ -24,7 +24,8 @@ const REST_MAX_WAITS: u32 = 16 * 1024;
 /// After this many polls without a sleep, a trial shows whether they still pay.
 const WAITS_BETWEEN_TRIALS: u32 = 8 * 1024;
 
-/// What a poll in vain adds to the misses of [`Phase::Polling`]. One that finds an event takes 1 off.
+/// What a poll in vain adds to the misses of [`Phase::Polling`]. A poll that finds an event takes
+/// off 1.
 const MISS: u32 = 16;
 
 /// With more misses than this, polling ends at once.

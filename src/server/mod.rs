@@ -200,8 +200,10 @@ impl Server {
         for queue in [&mut self.dirty, &mut self.disconnecting] {
             budget.grow_deque(Need::Connection, queue, count)?;
         }
-        for list in [&mut self.reclaimable, &mut self.awaiting_commit, &mut self.awaiting_sync] {
-            budget.grow_vec(Need::Connection, list, count)?;
+        budget.grow_vec(Need::Connection, &mut self.reclaimable, count)?;
+        if self.wal.is_some() {
+            budget.grow_vec(Need::Connection, &mut self.awaiting_commit, count)?;
+            budget.grow_vec(Need::Connection, &mut self.awaiting_sync, count)?;
         }
         Ok(())
     }

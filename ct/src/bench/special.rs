@@ -19,6 +19,8 @@ use crate::{Client, Daemon};
 
 /// Time for a daemon to give memory back after its last job is deleted.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
+/// Commands of the client that comes before the connections whose memory is measured.
+const WARM_UP_COMMANDS: usize = 1000;
 /// Measurements of a kick, each on a new daemon.
 const KICK_ROUNDS: usize = 3;
 /// Measurements of a restart.
@@ -81,8 +83,12 @@ fn measure_connection_memory(
 ) -> io::Result<Vec<Sample>> {
     let pid = prepared.daemon.pid();
     let state = State { idle: connections, ..State::default() };
-    // The first client makes the daemon load what it needs once.
-    Client::connect(prepared.daemon.address())?.command("use default")?;
+    // What the daemon loads and makes once, for its first clients, is no connection's.
+    let mut first = Client::connect(prepared.daemon.address())?;
+    for _ in 0..WARM_UP_COMMANDS {
+        first.command("use default")?;
+    }
+    drop(first);
     let empty = resident_bytes(pid)?;
     let connected = state.build(prepared.daemon.address(), &mut |_| ())?;
     let full = resident_bytes(pid)?;
