@@ -135,11 +135,12 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     let mut notifier = Notifier::new(|name| env::var_os(name), identity.pid, clock.now());
     let started = || info!("version {VERSION}, process {}, started with {flags}", identity.pid);
     let path = config.binlog.as_deref();
+    let holder = Holder::new(&identity);
     let mut directory = None;
     if let Some(path) = path.filter(|_| config.waits_for_lock) {
         started();
         become_user(config)?;
-        directory = wait_for_lock(path, &identity, &signals, &mut notifier)?;
+        directory = wait_for_lock(path, &holder, &signals, &mut notifier)?;
         if directory.is_none() {
             info!("ending on a signal before the lock could be had");
             notifier.stopping();
@@ -170,7 +171,9 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
             let began = clock.now();
             let directory = match directory {
                 Some(directory) => directory,
-                None => try_lock(path, &identity)
+                None => holder
+                    .lock(path)
+                    .and_then(|directory| holder.take_over(directory, false, path))
                     .map_err(|error| StartError::Binlog(path.into(), error.to_string()))?,
             };
             let opened = open_binlog(
@@ -207,21 +210,59 @@ fn become_user(config: &Config) -> Result<(), StartError> {
     sys::become_user(user).map_err(|error| StartError::User(user.clone(), error))
 }
 
-/// Locks the directory of the binlog, or fails with `WouldBlock` if another daemon has it.
-fn try_lock(path: &Path, identity: &Identity) -> io::Result<Directory> {
-    let Identity { id, pid, hostname, .. } = identity;
-    Directory::lock(path, &format!("{id} process {pid} on {hostname}"))
+/// What this daemon writes into the lock of the binlog's directory.
+struct Holder {
+    line: String,
+    /// The end of the line. On the same machine, the lock is free only if its last holder has
+    /// ended.
+    machine: String,
+}
+
+impl Holder {
+    fn new(identity: &Identity) -> Self {
+        let Identity { id, pid, hostname, .. } = identity;
+        let machine = match sys::boot_id() {
+            Some(boot) => format!("on {hostname}, boot {boot}"),
+            None => format!("on {hostname}"),
+        };
+        Self { line: format!("{id} process {pid} {machine}"), machine }
+    }
+
+    /// Locks the directory of the binlog, or fails with `WouldBlock` if another daemon has it.
+    fn lock(&self, path: &Path) -> io::Result<Directory> {
+        Directory::lock(path, &self.line)
+    }
+
+    /// Makes sure that no other daemon still writes to the directory that is locked.
+    ///
+    /// A daemon on another machine, from which the file system has taken the lock, may not have
+    /// noticed. So the directory is left alone for longer than such a daemon relies on its lock,
+    /// and the lock is then asked for again.
+    #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
+    fn take_over(
+        &self,
+        mut directory: Directory,
+        has_waited: bool,
+        path: &Path,
+    ) -> io::Result<Directory> {
+        let last_holder = directory.last_holder();
+        let may_run = !last_holder.is_empty() && !last_holder.ends_with(&self.machine);
+        if !has_waited && !may_run {
+            return Ok(directory);
+        }
+        info!("takes over {} in {TAKEOVER_DELAY:?}: it has the lock", path.display());
+        thread::sleep(TAKEOVER_DELAY);
+        directory.confirm_lock()?;
+        Ok(directory)
+    }
 }
 
 /// Locks the directory of the binlog as soon as no other daemon has it. `None` if a signal to end
 /// came first.
-///
-/// A daemon from which the file system has taken the lock may not have noticed. So the directory is
-/// left alone for longer than such a daemon relies on its lock, and then asked for again.
 #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
 fn wait_for_lock(
     path: &Path,
-    identity: &Identity,
+    holder: &Holder,
     signals: &Signals,
     notifier: &mut Notifier,
 ) -> Result<Option<Directory>, StartError> {
@@ -233,15 +274,12 @@ fn wait_for_lock(
             return Ok(None);
         }
         let failed = |error: io::Error| StartError::Binlog(path.into(), error.to_string());
-        let error = match try_lock(path, identity) {
+        let error = match holder.lock(path) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => error,
             locked => {
-                let mut directory = locked.map_err(failed)?;
-                if has_waited {
-                    thread::sleep(TAKEOVER_DELAY);
-                    directory.confirm_lock().map_err(failed)?;
-                    info!("has the lock of {}: takes over", path.display());
-                }
+                let directory = locked
+                    .and_then(|directory| holder.take_over(directory, has_waited, path))
+                    .map_err(failed)?;
                 return Ok(Some(directory));
             }
         };

@@ -18,7 +18,7 @@ pub use self::{
     file::{lock_file, next_data, rename_to_new, reserve_space},
     memory::{keep_large_blocks_apart, populate, share_small_blocks},
     process::{
-        Uname, UserError, become_user, cpu_time, forget_variable, processors,
+        Uname, UserError, become_user, boot_id, cpu_time, forget_variable, processors,
         raise_descriptor_limit, random_bytes, thread_cpu_time, uname,
     },
     signal::Signals,

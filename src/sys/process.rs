@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{CString, c_char},
-    io,
+    fs, io,
     mem::MaybeUninit,
     ptr,
     time::Duration,
@@ -109,6 +109,13 @@ pub fn uname() -> io::Result<Uname> {
         version: text(&names.version),
         machine: text(&names.machine),
     })
+}
+
+/// What the kernel calls its present run: another word after each boot. `None` if it has no name
+/// for it, as outside Linux.
+pub fn boot_id() -> Option<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().into())
 }
 
 /// The text in a C array up to its NUL.

@@ -110,6 +110,12 @@ impl Directory {
         Ok(Self { lock: Some(lock), ..directory })
     }
 
+    /// What the daemon wrote into the lock's file that had the directory last. Empty if that daemon
+    /// ended in order, or is the original.
+    pub fn last_holder(&self) -> &str {
+        self.lock.as_ref().map_or("", DirectoryLock::line_before)
+    }
+
     /// Opens the directory to read it, without a lock. A daemon may use it meanwhile.
     pub fn read_only(path: &Path) -> io::Result<Self> {
         let handle = File::open(path)?;
@@ -197,6 +203,10 @@ pub(super) fn named<T>(call: &str, name: Name, result: io::Result<T>) -> io::Res
 impl Disk for Directory {
     fn confirm_lock(&mut self) -> io::Result<()> {
         self.lock.as_ref().map_or(Ok(()), DirectoryLock::confirm)
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.lock.as_mut().map_or(Ok(()), DirectoryLock::end)
     }
 
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {

@@ -48,6 +48,11 @@ pub trait Disk: fmt::Debug {
     /// Asks whether this daemon still has the directory to itself. Fails if it does not, or if that
     /// cannot be known: then another one may have taken over, and this one must not write any more.
     fn confirm_lock(&mut self) -> io::Result<()>;
+    /// Notes that the daemon ends in order, and writes nothing more. Without that note the next
+    /// start may wait, and nothing else changes.
+    fn end(&mut self) -> io::Result<()> {
+        Ok(())
+    }
     /// Lists the files with their sizes in bytes, in no particular order. What has a segment's name
     /// but is no file is listed as damaged, because its number is taken.
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>>;

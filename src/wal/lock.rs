@@ -30,6 +30,8 @@ pub(super) struct DirectoryLock {
     path: PathBuf,
     /// What the file has held since the lock was taken.
     line: Option<Vec<u8>>,
+    /// What it held before: nothing if the last daemon ended in order.
+    line_before: String,
 }
 
 impl DirectoryLock {
@@ -50,10 +52,11 @@ impl DirectoryLock {
         }
         sys::lock_file(&file).map_err(|error| {
             let holder = read_line(&file).unwrap_or_default();
-            held_by(&error, String::from_utf8_lossy(&holder).trim())
+            held_by(&error, &text(&holder))
         })?;
-        let mut line = None;
+        let (mut line, mut line_before) = (None, String::new());
         if has_line {
+            line_before = text(&read_line(&file)?);
             if let Err(error) = write_line(&file, holder) {
                 // A full disk, for example. The line of the last holder serves as well until
                 // another one replaces it.
@@ -61,7 +64,22 @@ impl DirectoryLock {
             }
             line = Some(read_line(&file)?);
         }
-        Ok(Self { file, path, line })
+        Ok(Self { file, path, line, line_before })
+    }
+
+    /// What the daemon wrote that had the lock last. Empty if it ended in order.
+    pub(super) fn line_before(&self) -> &str {
+        &self.line_before
+    }
+
+    /// Notes that the daemon has written all that it will write. It keeps the lock until it ends.
+    pub(super) fn end(&mut self) -> io::Result<()> {
+        if self.line.is_some() {
+            self.confirm()?;
+            self.file.set_len(0)?;
+            self.line = Some(Vec::new());
+        }
+        Ok(())
     }
 
     /// Takes the lock again, with the same descriptor. Fails if it cannot be had, or if another
@@ -98,6 +116,10 @@ fn read_line(file: &File) -> io::Result<Vec<u8>> {
     }
     line.truncate(length);
     Ok(line)
+}
+
+fn text(line: &[u8]) -> String {
+    String::from_utf8_lossy(line).trim().into()
 }
 
 fn held_by(error: &io::Error, holder: &str) -> io::Error {
@@ -149,9 +171,23 @@ mod tests {
         let lock = DirectoryLock::take(root.path(), "abc 7 host").expect("it is free");
         assert_eq!(line(root.path()), "abc 7 host\n");
         lock.confirm().expect("it is held");
+        assert_eq!(lock.line_before().len(), HOLDER_MAX_BYTES + 1);
         let long = DirectoryLock::take(root.path(), &"é".repeat(500)).expect("the same process");
         assert_eq!(line(root.path()).len(), HOLDER_MAX_BYTES + 1);
         long.confirm().expect("it is held");
+        assert_eq!(long.line_before(), "abc 7 host");
+    }
+
+    #[test]
+    fn a_daemon_that_ended_in_order_is_named_no_more() {
+        let root = tempfile::tempdir().expect("a directory");
+        let mut lock = DirectoryLock::take(root.path(), "abc").expect("it is free");
+        lock.end().expect("it is held");
+        lock.confirm().expect("it is held until the process ends");
+        let next = DirectoryLock::take(root.path(), "def").expect("the same process may take it");
+        assert_eq!(next.line_before(), "");
+        assert!(lock.end().is_err(), "the line is another daemon's");
+        assert_eq!(line(root.path()), "def\n");
     }
 
     /// The file system has taken the lock back, and another daemon has ended meanwhile.

@@ -2,6 +2,8 @@
 
 use std::{io, mem, time::Duration};
 
+use log::debug;
+
 use super::{Health, Name, SyncPolicy, Wal, no_segment};
 use crate::{clock::Time, queue::Queue};
 
@@ -154,12 +156,14 @@ impl Wal {
         if self.health == Health::Sound && self.write_last_header(queue) {
             self.sync_state.mark_dirty(now);
         }
-        match (self.current, mem::replace(&mut self.sync_state, SyncState::Clean)) {
-            (Some(current), SyncState::Dirty { .. }) => {
-                self.disk.sync(Name::Segment(current.number))
-            }
-            _ => Ok(()),
+        let state = mem::replace(&mut self.sync_state, SyncState::Clean);
+        if let (Some(current), SyncState::Dirty { .. }) = (self.current, state) {
+            self.disk.sync(Name::Segment(current.number))?;
         }
+        if let Err(error) = self.disk.end() {
+            debug!("cannot note the end of this daemon in the directory: {error}");
+        }
+        Ok(())
     }
 
     /// Returns when a sync is to begin, or when to look for the result of one.

@@ -113,6 +113,27 @@ fn a_daemon_that_waits_for_the_lock_listens_only_when_it_has_it() {
     assert_eq!(terminate(&mut other), 0);
 }
 
+/// The daemon of another machine might not know yet that its lock is gone, and acknowledge jobs that
+/// this one does not read. But a start must not wait without a reason.
+#[test]
+fn a_start_waits_if_a_daemon_of_another_machine_may_still_run() {
+    let folder = Folder::new();
+    let lock = folder.path().join("lock");
+    let waits = || {
+        let daemon = folder.serve(OURS, &[]);
+        let stderr = daemon.stderr();
+        end(daemon, libc::SIGKILL);
+        stderr.contains("takes over")
+    };
+    assert!(!waits(), "nobody has had it");
+    assert!(!waits(), "a daemon of this machine is dead");
+    fs::write(&lock, "0123 process 1 on elsewhere, boot 4567\n").expect("written");
+    assert!(waits(), "the other machine may run");
+    end(folder.serve(OURS, &[]), libc::SIGTERM);
+    assert_eq!(fs::read_to_string(&lock).expect("it is there"), "", "an end in order is noted");
+    assert!(!waits(), "the last daemon ended in order");
+}
+
 /// A file system may take the lock back. Then another daemon has the jobs, and this one would
 /// acknowledge what is lost.
 #[test]
