@@ -185,6 +185,15 @@ impl Directory {
         })
     }
 
+    /// Names what failed, and closes the file if something did. The next call opens it anew,
+    /// because a network file system may have given up the descriptor, and not the file.
+    fn finish<T>(&mut self, call: &str, name: Name, result: io::Result<T>) -> io::Result<T> {
+        if result.is_err() {
+            self.close(name);
+        }
+        named(call, name, result)
+    }
+
     pub(super) fn reader(&mut self, name: Name) -> io::Result<&File> {
         if self.reading.as_ref().is_none_or(|(of, _)| *of != name) {
             self.reading = None;
@@ -266,17 +275,17 @@ impl Disk for Directory {
 
     fn reserve(&mut self, name: Name, size: u64) -> io::Result<bool> {
         let reserved = self.file(name).and_then(|file| sys::reserve_space(file, size));
-        named("set space aside for", name, reserved)
+        self.finish("set space aside for", name, reserved)
     }
 
     fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let written = self.file(name).and_then(|file| file.write_all_at(bytes, offset));
-        named("write", name, written)
+        self.finish("write", name, written)
     }
 
     fn truncate(&mut self, name: Name, size: u64) -> io::Result<()> {
         let truncated = self.file(name).and_then(|file| file.set_len(size));
-        named("truncate", name, truncated)
+        self.finish("truncate", name, truncated)
     }
 
     fn sync(&mut self, name: Name) -> io::Result<()> {
@@ -286,6 +295,9 @@ impl Disk for Directory {
             None => timed_sync(name, named("sync", name, self.reader(name))?),
         };
         self.last_sync_time = time;
+        if result.is_err() {
+            self.close(name);
+        }
         result
     }
 
@@ -354,12 +366,18 @@ impl Disk for Directory {
 
     fn sync_directory(&mut self) -> io::Result<()> {
         let synced = self.handle.sync_all();
+        if synced.is_err() {
+            // As with files. If it cannot be opened, the next failure tries again.
+            File::open(&self.path).map_or((), |handle| self.handle = handle);
+        }
         synced.map_err(|error| io::Error::new(error.kind(), format!("sync the directory: {error}")))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::{fd::OwnedFd, unix::net::UnixStream};
+
     use super::*;
 
     #[test]
@@ -377,6 +395,34 @@ mod tests {
         {
             assert_eq!(Name::parse(text), None, "{text}");
         }
+    }
+
+    /// After an outage of a network file system the daemon would answer errors for ever.
+    #[test]
+    fn what_has_failed_is_opened_anew() {
+        let root = tempfile::tempdir().expect("a directory");
+        let mut disk = Directory::lock(root.path(), "test").expect("the lock is free");
+        disk.prepare(false).expect("there are descriptors");
+        let one = Name::Preallocated(1);
+        disk.create(one).expect("created");
+        // A socket takes none of these calls.
+        let dead = || {
+            let (socket, _) = UnixStream::pair().expect("two descriptors");
+            File::from(OwnedFd::from(socket))
+        };
+        for call in [
+            |disk: &mut Directory, name| disk.write(name, 0, b"abc"),
+            |disk: &mut Directory, name| disk.truncate(name, 3),
+            |disk: &mut Directory, name| disk.sync(name),
+        ] {
+            disk.open.insert(one, dead().into());
+            call(&mut disk, one).expect_err("the descriptor is dead");
+            call(&mut disk, one).expect("the file is not");
+            assert_eq!(disk.reserved.len() + disk.open.len(), OPEN_FILES_MAX);
+        }
+        disk.handle = dead();
+        disk.sync_directory().expect_err("the descriptor is dead");
+        disk.sync_directory().expect("the directory is not");
     }
 
     #[test]
