@@ -49,6 +49,31 @@ fn it_tells_how_far_its_start_is_and_when_it_serves() {
     assert_eq!(manager.heard_by_now(), None);
 }
 
+/// The manager would end a standby because its start takes long, or show it as serving.
+#[test]
+fn a_standby_tells_that_it_waits_and_is_ready_only_with_the_lock() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("a plain name");
+    let (active, _) = serve(on_loopback().args(["-b", path]));
+    let manager = Manager::abstracted();
+    let mut standby = on_loopback()
+        .args(["-b", path, "--wait-for-lock"])
+        .env("NOTIFY_SOCKET", &manager.name)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let waits = manager.hears();
+    let holder = format!("process {} on ", active.pid());
+    assert!(waits.starts_with("STATUS=standby: waits for the lock: "), "{waits}");
+    assert!(waits.contains(&holder), "{waits}");
+    assert!(waits.ends_with("\nEXTEND_TIMEOUT_USEC=60000000"), "{waits}");
+    assert_eq!(manager.heard_by_now(), None, "it does not serve yet");
+    drop(active);
+    assert_eq!(manager.hears(), "READY=1\nSTATUS=serving");
+    standby.kill().expect("it runs");
+    standby.wait().expect("it was started here");
+}
+
 /// `systemctl status` would not show that the daemon drains, and why producers are refused.
 ///
 /// Proves: Q18.
