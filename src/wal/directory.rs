@@ -1,25 +1,24 @@
-//! The directory of a binlog: its lock, its files, and the thread that syncs them.
+//! The directory of a binlog: its lock, and its files.
 #![expect(clippy::disallowed_types, reason = "the binlog's files are here, and nowhere else")]
 
 use std::{
     collections::BTreeMap,
-    fmt,
     fs::{self, File, OpenOptions, Permissions},
     io,
     os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::{
-        Arc, OnceLock,
-        mpsc::{self, Receiver, Sender, TryRecvError},
-    },
-    thread,
+    sync::Arc,
     time::Duration,
 };
 
 use log::warn;
 
-use super::{Disk, Name, lock::DirectoryLock};
-use crate::{clock::Clock, sys};
+use super::{
+    Disk, Name,
+    lock::DirectoryLock,
+    syncer::{Syncer, TimedSync, timed_sync},
+};
+use crate::sys;
 
 /// The mode of segments, as in the original: only their owner may read them, and no user may write.
 const MODE: u32 = 0o400;
@@ -27,55 +26,6 @@ const MODE: u32 = 0o400;
 /// The most files open at once while the daemon runs: the current segment, another that is made or
 /// truncated, and one that the sync thread still holds.
 pub(super) const OPEN_FILES_MAX: usize = 3;
-
-/// The stack of the sync thread in bytes. The thread makes only one system call.
-const SYNC_STACK_BYTES: usize = 128 * 1024;
-
-/// A thread that waits for syncs in place of the queue's thread. It sees only open files.
-#[derive(Debug)]
-struct Syncer {
-    files: Sender<(Name, Arc<File>)>,
-    results: Receiver<(io::Result<()>, Duration)>,
-    wake: Arc<OnceLock<Wake>>,
-}
-
-/// Called when a sync has ended.
-struct Wake(Box<dyn Fn() + Send + Sync>);
-
-impl fmt::Debug for Wake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Wake")
-    }
-}
-
-/// Syncs a file, and measures how long that takes.
-fn timed_sync(name: Name, file: &File) -> (io::Result<()>, Duration) {
-    let began = Clock.now();
-    let result = named("sync", name, file.sync_data());
-    (result, began.until(Clock.now()))
-}
-
-impl Syncer {
-    pub(super) fn start() -> io::Result<Self> {
-        let (files, to_sync) = mpsc::channel::<(Name, Arc<File>)>();
-        let (synced, results) = mpsc::channel();
-        let wake = Arc::new(OnceLock::<Wake>::new());
-        let on_end = Arc::clone(&wake);
-        let sync_each = move || {
-            for (name, file) in to_sync {
-                if synced.send(timed_sync(name, &file)).is_err() {
-                    return;
-                }
-                if let Some(Wake(wake)) = on_end.get() {
-                    wake();
-                }
-            }
-        };
-        let builder = thread::Builder::new().name("sync".into()).stack_size(SYNC_STACK_BYTES);
-        builder.spawn(sync_each)?;
-        Ok(Self { files, results, wake })
-    }
-}
 
 /// A directory on a file system.
 #[derive(Debug)]
@@ -93,7 +43,7 @@ pub struct Directory {
     descriptors: usize,
     syncer: Option<Syncer>,
     /// The result of a sync without the thread.
-    synced: Option<io::Result<()>>,
+    synced: Option<TimedSync>,
     last_sync_time: Duration,
     /// Keeps other daemons out. `None` if the directory is only read.
     lock: Option<DirectoryLock>,
@@ -303,32 +253,29 @@ impl Disk for Directory {
 
     fn begin_sync(&mut self, name: Name) -> io::Result<()> {
         let file = Arc::clone(named("sync", name, self.file(name))?);
-        let Some(syncer) = &self.syncer else {
-            let (result, time) = timed_sync(name, &file);
-            (self.synced, self.last_sync_time) = (Some(result), time);
-            return Ok(());
-        };
-        syncer.files.send((name, file)).map_err(|_| io::ErrorKind::BrokenPipe.into())
+        match &self.syncer {
+            Some(syncer) => syncer.begin(name, file)?,
+            None => self.synced = Some(timed_sync(name, &file)),
+        }
+        Ok(())
     }
 
     fn sync_result(&mut self) -> Option<io::Result<()>> {
-        let Some(syncer) = &self.syncer else { return self.synced.take() };
-        match syncer.results.try_recv() {
-            Ok((result, time)) => {
-                self.last_sync_time = time;
-                Some(result)
-            }
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Err(io::ErrorKind::BrokenPipe.into())),
-        }
+        let synced = match &self.syncer {
+            Some(syncer) => syncer.result(),
+            None => self.synced.take(),
+        };
+        let (result, time) = synced?;
+        self.last_sync_time = time;
+        Some(result)
     }
 
     fn end_sync(&mut self) -> io::Result<()> {
-        let Some(syncer) = &self.syncer else {
-            return self.synced.take().unwrap_or_else(|| Err(io::ErrorKind::BrokenPipe.into()));
+        let synced = match &self.syncer {
+            Some(syncer) => syncer.wait(),
+            None => self.synced.take().ok_or(io::ErrorKind::BrokenPipe)?,
         };
-        let ended = syncer.results.recv();
-        let (result, time) = ended.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        let (result, time) = synced;
         self.last_sync_time = time;
         result
     }
@@ -339,7 +286,7 @@ impl Disk for Directory {
 
     fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send + Sync>) {
         if let Some(syncer) = &self.syncer {
-            let _ = syncer.wake.set(Wake(wake));
+            syncer.on_sync_end(wake);
         }
     }
 
@@ -368,7 +315,9 @@ impl Disk for Directory {
         let synced = self.handle.sync_all();
         if synced.is_err() {
             // As with files. If it cannot be opened, the next failure tries again.
-            File::open(&self.path).map_or((), |handle| self.handle = handle);
+            if let Ok(handle) = File::open(&self.path) {
+                self.handle = handle;
+            }
         }
         synced.map_err(|error| io::Error::new(error.kind(), format!("sync the directory: {error}")))
     }

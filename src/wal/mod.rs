@@ -35,6 +35,7 @@ mod sink;
 mod space;
 mod start;
 mod sync;
+mod syncer;
 #[cfg(test)]
 pub(crate) mod testing;
 mod window;

@@ -113,8 +113,8 @@ fn a_daemon_that_waits_for_the_lock_listens_only_when_it_has_it() {
     assert_eq!(terminate(&mut other), 0);
 }
 
-/// The daemon of another machine might not know yet that its lock is gone, and acknowledge jobs that
-/// this one does not read. But a start must not wait without a reason.
+/// The daemon of another machine might not know yet that its lock is gone, and acknowledge jobs
+/// that this one does not read. But a start must not wait without a reason.
 #[test]
 fn a_start_waits_if_a_daemon_of_another_machine_may_still_run() {
     let folder = Folder::new();
