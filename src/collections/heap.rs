@@ -7,6 +7,8 @@
 //!
 //! Sort keys must be distinct for a total order: every caller ends them in a unique id or key.
 
+use std::{cmp::Reverse, collections::BinaryHeap};
+
 use super::Key;
 use crate::memory::{MemoryBudget, Need, OutOfMemory};
 
@@ -101,6 +103,28 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     pub fn update(&mut self, position: u32, key: K, moved: impl FnMut(Key<T>, u32)) {
         self.entries[position as usize].key = key;
         self.sift(position as usize, moved);
+    }
+
+    /// The item at `position` of the array.
+    pub fn get(&self, position: usize) -> Option<Key<T>> {
+        self.entries.get(position).map(|entry| entry.item)
+    }
+
+    /// The first `count` items in order. O(count log count), however many there are.
+    pub fn first(&self, count: usize) -> Vec<Key<T>> {
+        let count = count.min(self.entries.len());
+        let mut found = Vec::with_capacity(count);
+        // The next item is a child of one that was found, or the root.
+        let mut candidates = BinaryHeap::with_capacity(count + 2);
+        candidates.extend(self.entries.first().map(|entry| Reverse((entry.key, 0))));
+        while found.len() < count {
+            let Some(Reverse((_, position))) = candidates.pop() else { break };
+            found.push(self.entries[position].item);
+            for child in [2 * position + 1, 2 * position + 2] {
+                candidates.extend(self.entries.get(child).map(|entry| Reverse((entry.key, child))));
+            }
+        }
+        found
     }
 
     /// Every item with its sort key, in no particular order: for checks.
@@ -246,6 +270,11 @@ mod tests {
                 heap.check(|item| positions[item.index()]);
                 prop_assert_eq!(heap.peek().map(|(key, _)| key), model.first().copied());
                 prop_assert_eq!(heap.len(), model.len());
+                for count in [0, 1, 5, model.len() + 1] {
+                    let first: Vec<_> = heap.first(count).into_iter().map(Key::index).collect();
+                    let wanted: Vec<_> = model.iter().take(count).map(|&(_, it)| it).collect();
+                    prop_assert_eq!(first, wanted);
+                }
             }
         }
     }

@@ -355,14 +355,8 @@ impl EventLoop {
     fn handle_signals(&mut self) {
         for signal in self.signals.take() {
             match signal {
-                libc::SIGUSR1 => {
-                    info!("draining: new jobs are refused from now on");
-                    self.server.drain();
-                }
-                libc::SIGUSR2 => {
-                    info!("no longer draining: new jobs are taken again");
-                    self.server.end_drain();
-                }
+                libc::SIGUSR1 => self.server.drain(),
+                libc::SIGUSR2 => self.server.end_drain(),
                 signal => {
                     let (connections, jobs) = (self.connections(), self.server.queue().jobs());
                     let name = signal_name(signal);

@@ -96,7 +96,10 @@ impl EventLoop {
             if event_loop.server.sendable(key) > 0 {
                 event_loop.server.write_changes(now);
             }
-            event_loop.send(key);
+            // The loop is about to end, and another daemon may give out the same jobs.
+            if event_loop.server.lost_lock().is_none() {
+                event_loop.send(key);
+            }
         });
     }
 

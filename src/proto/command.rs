@@ -55,9 +55,80 @@ pub enum Command<'a> {
         name: &'a str,
         delay: u32,
     },
-    /// What this daemon can do and how it is. The original does not know it.
+    /// What this daemon can do and how it is. The original does not know it, nor those after it.
     Capabilities,
+    ListJobs {
+        name: &'a str,
+        state: JobState,
+        /// At most [`LISTED_JOBS_MAX`].
+        limit: u32,
+    },
+    /// Deletes the jobs of a tube, or those in one state, but no reserved ones.
+    DeleteTube {
+        name: &'a str,
+        state: Option<IdleState>,
+    },
+    Drain(Drain),
     Quit,
+}
+
+/// How many jobs one `list-jobs` lists at most.
+pub const LISTED_JOBS_MAX: u32 = 10_000;
+
+/// How many jobs `list-jobs` lists if the client names no limit.
+pub(super) const LISTED_JOBS: u32 = 100;
+
+/// The state of a job, as commands name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the protocol's own names")]
+pub enum JobState {
+    Ready,
+    Delayed,
+    Buried,
+    Reserved,
+}
+
+impl JobState {
+    /// Reads its name.
+    pub(super) fn read(word: &[u8]) -> Option<Self> {
+        match word {
+            b"ready" => Some(Self::Ready),
+            b"delayed" => Some(Self::Delayed),
+            b"buried" => Some(Self::Buried),
+            b"reserved" => Some(Self::Reserved),
+            _ => None,
+        }
+    }
+}
+
+/// The state of a job that no client has reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the protocol's own names")]
+pub enum IdleState {
+    Ready,
+    Delayed,
+    Buried,
+}
+
+impl IdleState {
+    /// Reads its name.
+    pub(super) fn read(word: &[u8]) -> Option<Self> {
+        match JobState::read(word)? {
+            JobState::Ready => Some(Self::Ready),
+            JobState::Delayed => Some(Self::Delayed),
+            JobState::Buried => Some(Self::Buried),
+            JobState::Reserved => None,
+        }
+    }
+}
+
+/// What `drain` is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the protocol's own words")]
+pub enum Drain {
+    On,
+    Off,
+    Status,
 }
 
 /// The fields of a `put` line.
@@ -134,7 +205,7 @@ impl Verb {
 
 impl Command<'_> {
     /// The verb that `stats` counts: none for `reserve-job`, `kick-job` and `quit`, as in the
-    /// original, and none for `capabilities`, which would add a key.
+    /// original, and none for commands that the original does not know, which would add keys.
     pub fn verb(&self) -> Option<Verb> {
         Some(match self {
             Self::Put(_) => Verb::Put,
@@ -159,9 +230,13 @@ impl Command<'_> {
             Self::ListTubeUsed => Verb::ListTubeUsed,
             Self::ListTubesWatched => Verb::ListTubesWatched,
             Self::PauseTube { .. } => Verb::PauseTube,
-            Self::ReserveJob { .. } | Self::KickJob { .. } | Self::Capabilities | Self::Quit => {
-                return None;
-            }
+            Self::ReserveJob { .. }
+            | Self::KickJob { .. }
+            | Self::Capabilities
+            | Self::ListJobs { .. }
+            | Self::DeleteTube { .. }
+            | Self::Drain(_)
+            | Self::Quit => return None,
         })
     }
 }

@@ -10,11 +10,11 @@ mod reply;
 mod stats_yaml;
 
 pub use self::{
-    command::{Command, PutHeader, Verb},
+    command::{Command, Drain, IdleState, JobState, LISTED_JOBS_MAX, PutHeader, Verb},
     http::is_http_request,
     parse::{ParseError, parse, tube_name},
     reply::{ErrorReply, List, Reply},
-    stats_yaml::{Capabilities, JobStats, ServerStats, TubeStats},
+    stats_yaml::{Capabilities, JobStats, ListedJob, ServerStats, TubeStats},
 };
 
 /// The longest command line in bytes, with its CR LF.

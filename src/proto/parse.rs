@@ -2,10 +2,13 @@
 //!
 //! The original finds the command by its prefix and then reads the arguments. So a line may be
 //! known and still malformed, and its error depends on how far the original reads it. If a command
-//! takes arguments, its prefix ends in a space (except for `pause-tube`). If it takes none, any
-//! byte after its name makes the line malformed.
+//! takes arguments, its prefix ends in a space (except for `pause-tube` and commands that the
+//! original does not know). If it takes none, any byte after its name makes the line malformed.
 
-use super::{Command, NAME_LIMIT, PutHeader, Verb};
+use super::{
+    Command, Drain, IdleState, JobState, LISTED_JOBS_MAX, NAME_LIMIT, PutHeader, Verb,
+    command::LISTED_JOBS,
+};
 
 /// Why a line is not a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +69,9 @@ const COMMANDS: &[(&str, Read)] = &[
     ("list-tubes", |a| a.nothing(Command::ListTubes)),
     ("pause-tube", pause_tube),
     ("capabilities", |a| a.nothing(Command::Capabilities)),
+    ("list-jobs", list_jobs),
+    ("delete-tube", delete_tube),
+    ("drain", drain),
     // This is a prefix, too: `quitting` quits.
     ("quit", |_| Ok(Command::Quit)),
 ];
@@ -141,6 +147,36 @@ fn pause_tube(mut arguments: Arguments<'_>) -> Parsed<'_> {
     Ok(Command::PauseTube { name, delay })
 }
 
+/// A limit above [`LISTED_JOBS_MAX`] is not refused: a client may ask for as many as there are.
+fn list_jobs(mut arguments: Arguments<'_>) -> Parsed<'_> {
+    let name = arguments.name_behind_spaces()?;
+    let state = arguments.word().and_then(JobState::read).ok_or(BAD_FORMAT)?;
+    let limit = if arguments.rest.is_empty() { LISTED_JOBS } else { arguments.u32()? };
+    arguments.end()?;
+    Ok(Command::ListJobs { name, state, limit: limit.min(LISTED_JOBS_MAX) })
+}
+
+fn delete_tube(mut arguments: Arguments<'_>) -> Parsed<'_> {
+    let name = arguments.name_behind_spaces()?;
+    let state = match arguments.word() {
+        None => None,
+        Some(word) => Some(IdleState::read(word).ok_or(BAD_FORMAT)?),
+    };
+    arguments.end()?;
+    Ok(Command::DeleteTube { name, state })
+}
+
+fn drain(mut arguments: Arguments<'_>) -> Parsed<'_> {
+    let drain = match arguments.word() {
+        Some(b"on") => Drain::On,
+        Some(b"off") => Drain::Off,
+        Some(b"status") => Drain::Status,
+        _ => return Err(BAD_FORMAT),
+    };
+    arguments.end()?;
+    Ok(Command::Drain(drain))
+}
+
 /// What follows a command's prefix.
 #[derive(Debug, Clone, Copy)]
 struct Arguments<'a> {
@@ -161,6 +197,23 @@ impl<'a> Arguments<'a> {
     /// No space may precede a name, unlike a number.
     fn only_name(self) -> Result<&'a str, ParseError> {
         tube_name(self.rest).ok_or(BAD_FORMAT)
+    }
+
+    fn name_behind_spaces(&mut self) -> Result<&'a str, ParseError> {
+        self.word().and_then(tube_name).ok_or(BAD_FORMAT)
+    }
+
+    /// Reads at least one space, then bytes up to the next one. `None` if there are none of either.
+    fn word(&mut self) -> Option<&'a [u8]> {
+        let spaces = self.rest.iter().take_while(|&&byte| byte == b' ').count();
+        let behind = &self.rest[spaces..];
+        let length = behind.iter().take_while(|&&byte| byte != b' ').count();
+        if spaces == 0 || length == 0 {
+            return None;
+        }
+        let (word, rest) = behind.split_at(length);
+        self.rest = rest;
+        Some(word)
     }
 
     fn u32(&mut self) -> Result<u32, ParseError> {
@@ -214,6 +267,10 @@ mod tests {
     const UNKNOWN: Parsed<'_> = Err(ParseError::UnknownCommand);
     const BAD: Parsed<'_> = Err(BAD_FORMAT);
 
+    fn listed(name: &str, state: JobState, limit: u32) -> Parsed<'_> {
+        Ok(Command::ListJobs { name, state, limit })
+    }
+
     fn check(cases: &[(&str, Parsed<'_>)]) {
         for &(line, ref wanted) in cases {
             assert_eq!(&parse(line.as_bytes(), LIMIT), wanted, "{line:?}");
@@ -258,6 +315,35 @@ mod tests {
             ("list-tube-used", Ok(Command::ListTubeUsed)),
             ("capabilities", Ok(Command::Capabilities)),
             ("capabilities ", Err(BAD_FORMAT)),
+            ("list-jobs a ready", listed("a", JobState::Ready, 100)),
+            ("list-jobs  a  buried  7", listed("a", JobState::Buried, 7)),
+            ("list-jobs a delayed 0", listed("a", JobState::Delayed, 0)),
+            ("list-jobs a reserved 999999999", listed("a", JobState::Reserved, 10_000)),
+            ("list-jobs", Err(BAD_FORMAT)),
+            ("list-jobs ", Err(BAD_FORMAT)),
+            ("list-jobsa ready", Err(BAD_FORMAT)),
+            ("list-jobs a", Err(BAD_FORMAT)),
+            ("list-jobs a sideways", Err(BAD_FORMAT)),
+            ("list-jobs a ready x", Err(BAD_FORMAT)),
+            ("list-jobs a ready ", Err(BAD_FORMAT)),
+            ("list-jobs a ready 1 2", Err(BAD_FORMAT)),
+            ("list-jobs a ready 4294967296", Err(BAD_FORMAT)),
+            ("list-jobs -a ready", Err(BAD_FORMAT)),
+            ("delete-tube a", Ok(Command::DeleteTube { name: "a", state: None })),
+            (
+                "delete-tube a buried",
+                Ok(Command::DeleteTube { name: "a", state: Some(IdleState::Buried) }),
+            ),
+            ("delete-tube a reserved", Err(BAD_FORMAT)),
+            ("delete-tube a ", Err(BAD_FORMAT)),
+            ("delete-tube a ready x", Err(BAD_FORMAT)),
+            ("delete-tube", Err(BAD_FORMAT)),
+            ("drain on", Ok(Command::Drain(Drain::On))),
+            ("drain off", Ok(Command::Drain(Drain::Off))),
+            ("drain status", Ok(Command::Drain(Drain::Status))),
+            ("drain", Err(BAD_FORMAT)),
+            ("drain on ", Err(BAD_FORMAT)),
+            ("drain maybe", Err(BAD_FORMAT)),
             ("capability", Err(ParseError::UnknownCommand)),
             ("list-tubes-watched", Ok(Command::ListTubesWatched)),
             ("pause-tube default 10", Ok(Command::PauseTube { name: "default", delay: 10 })),

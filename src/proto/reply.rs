@@ -30,6 +30,10 @@ pub enum Reply<'a> {
     KickedJobs(u32),
     /// The reply to `kick-job`.
     Kicked,
+    /// The reply to `delete-tube`.
+    DeletedJobs(u64),
+    /// The reply to `drain` if jobs are taken. The other one is the error reply to a `put`.
+    NotDraining,
     Paused,
     /// A YAML document and its length.
     Ok(&'a [u8]),
@@ -83,6 +87,8 @@ impl Reply<'_> {
             Self::NotIgnored => text(out, "NOT_IGNORED\r\n"),
             Self::KickedJobs(count) => number(out, "KICKED ", count.into()),
             Self::Kicked => text(out, "KICKED\r\n"),
+            Self::DeletedJobs(count) => number(out, "DELETED ", count),
+            Self::NotDraining => text(out, "NOT_DRAINING\r\n"),
             Self::Paused => text(out, "PAUSED\r\n"),
             Self::Ok(body) => {
                 number(out, "OK ", body.len() as u64);

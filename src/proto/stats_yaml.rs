@@ -221,6 +221,39 @@ impl Capabilities<'_> {
     }
 }
 
+/// The values of one job in `list-jobs`. Times are in seconds, the size in bytes.
+#[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "the keys of the protocol; doc/protocol.md explains each")]
+pub struct ListedJob {
+    pub id: u64,
+    pub pri: u32,
+    pub age: u64,
+    pub size: usize,
+    /// Of a job that is delayed or reserved.
+    pub time_left: Option<u64>,
+}
+
+impl ListedJob {
+    /// The most bytes that [`ListedJob::document`] takes for each job.
+    pub const MAX_BYTES: usize = 128;
+
+    /// The YAML document.
+    pub fn document(jobs: impl ExactSizeIterator<Item = Self>) -> Vec<u8> {
+        let mut out = Document(String::with_capacity(HEAD.len() + jobs.len() * Self::MAX_BYTES));
+        out.0.push_str(HEAD);
+        for job in jobs {
+            out.pair("- id", job.id);
+            out.pair("  pri", job.pri);
+            out.pair("  age", job.age);
+            out.pair("  size", job.size);
+            if let Some(seconds) = job.time_left {
+                out.pair("  time-left", seconds);
+            }
+        }
+        out.end()
+    }
+}
+
 /// A YAML mapping under construction.
 struct Document(String);
 

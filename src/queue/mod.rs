@@ -10,6 +10,7 @@
 //! client. So `put` looks at one tube and `reserve` at the watched tubes; no command scans the
 //! rest. [`Queue::check`] checks this and all other invariants.
 
+mod bulk;
 mod client;
 mod counts;
 mod expiry;
@@ -25,6 +26,7 @@ mod waiters;
 use std::time::Duration;
 
 pub use self::{
+    bulk::{DeleteStep, DeleteTube},
     client::Client,
     counts::Counts,
     job::{Dated, JOB_OVERHEAD_BYTES, Job, Record, State, URGENT_BELOW_PRI},

@@ -1,4 +1,4 @@
-//! Work that one event makes large, done in slices: timers, long kicks, ends of pauses, jobs and
+//! Work that one event makes large, done in slices: timers, long commands, ends of pauses, jobs and
 //! tubes of disconnected clients.
 
 use super::{DISCONNECT_STEPS_PER_CLIENT, JOBS_PER_SLICE, Server};
@@ -7,16 +7,23 @@ use crate::{
     collections::Key,
     conn::Conn,
     proto::{ErrorReply, Reply},
-    queue::{Expired, Kick, Timer, Tube},
+    queue::{DeleteStep, DeleteTube, Expired, Kick, Timer, Tube},
     wal::{Unavailable, Wal},
 };
 
-/// A `kick` that takes more than one turn.
+/// A command that takes more than one turn.
 #[derive(Debug)]
-pub(super) struct LongKick {
-    /// The connection to answer. `None` if its client has disconnected; the kick goes on.
+pub(super) struct LongCommand {
+    /// The connection to answer. `None` if its client has disconnected; the command goes on.
     pub(super) by: Option<Key<Conn>>,
-    pub(super) kick: Kick,
+    pub(super) work: LongWork,
+}
+
+/// What a long command does, and how far it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum LongWork {
+    Kick(Kick),
+    DeleteTube(DeleteTube),
 }
 
 impl Server {
@@ -69,39 +76,67 @@ impl Server {
         }
     }
 
-    /// Moves jobs of a kick while this turn's allowance lasts. Then answers the kick, or queues it
-    /// for the next turn.
-    pub(super) fn kick(&mut self, mut long: LongKick, now: Time) {
-        while self.kicks_left > 0 {
+    /// Takes steps of a long command while this turn's allowance lasts. Then answers it, or queues
+    /// it for the next turn.
+    pub(super) fn advance_long(&mut self, mut long: LongCommand, now: Time) {
+        while self.long_steps_left > 0 {
             if !self.may_step(now) {
-                // Other kicks would find no memory either.
-                self.kicks_left = 0;
+                // Other commands would find no memory either.
+                self.long_steps_left = 0;
                 break;
             }
-            let permit = match self.permit_update(now) {
-                Ok(permit) => permit,
-                Err(Unavailable::Full) => {
-                    return self.end_kick(&long, Reply::KickedJobs(long.kick.moved));
-                }
-                Err(Unavailable::Failed) => {
-                    return self.end_kick(&long, Reply::Error(ErrorReply::InternalError));
-                }
+            let step = match &mut long.work {
+                LongWork::Kick(kick) => self.step_kick(kick, now),
+                LongWork::DeleteTube(delete) => self.step_delete_tube(delete, now),
             };
-            let Some(job) = self.queue.kick_next(&mut long.kick) else {
-                return self.end_kick(&long, Reply::KickedJobs(long.kick.moved));
-            };
-            self.record_change(permit, job, now);
-            self.kicks_left -= 1;
-            self.hand_out(self.queue.job(job).tube, now);
+            if let Some(reply) = step {
+                return self.end_long(&long, reply);
+            }
+            self.long_steps_left -= 1;
         }
         if let Some(key) = long.by {
             self.conns[key].wait();
         }
-        self.kicks.push_back(long);
+        self.long_commands.push_back(long);
     }
 
-    fn end_kick(&mut self, long: &LongKick, reply: Reply<'_>) {
-        self.queue.end_kick(long.kick);
+    /// Kicks one job. Returns the reply if there is none left, or if the binlog takes no change.
+    fn step_kick(&mut self, kick: &mut Kick, now: Time) -> Option<Reply<'static>> {
+        let permit = match self.permit_update(now) {
+            Ok(permit) => permit,
+            Err(Unavailable::Full) => return Some(Reply::KickedJobs(kick.moved)),
+            Err(Unavailable::Failed) => return Some(Reply::Error(ErrorReply::InternalError)),
+        };
+        let Some(job) = self.queue.kick_next(kick) else {
+            return Some(Reply::KickedJobs(kick.moved));
+        };
+        self.record_change(permit, job, now);
+        self.hand_out(self.queue.job(job).tube, now);
+        None
+    }
+
+    /// Deletes at most one job. Returns the reply if there is none left, or if the binlog takes no
+    /// change.
+    fn step_delete_tube(&mut self, delete: &mut DeleteTube, now: Time) -> Option<Reply<'static>> {
+        let Ok(permit) = self.permit_delete(now) else {
+            return Some(Reply::Error(ErrorReply::InternalError));
+        };
+        match self.queue.step_delete_tube(delete) {
+            DeleteStep::End => return Some(Reply::DeletedJobs(delete.deleted)),
+            DeleteStep::Nothing => {}
+            DeleteStep::Job(job) => {
+                self.record_delete(permit, job);
+                self.bodies.remove(self.queue.delete(job));
+            }
+        }
+        None
+    }
+
+    fn end_long(&mut self, long: &LongCommand, reply: Reply<'_>) {
+        match long.work {
+            LongWork::Kick(kick) => self.queue.end_kick(kick),
+            LongWork::DeleteTube(delete) => self.queue.end_delete_tube(delete),
+        }
         if let Some(key) = long.by {
             if self.conns[key].is_waiting() {
                 self.conns[key].resume();
@@ -110,9 +145,9 @@ impl Server {
         }
     }
 
-    /// Detaches a connection from its kicks, which go on without a reply.
-    pub(super) fn detach_kicks(&mut self, key: Key<Conn>) {
-        for long in &mut self.kicks {
+    /// Detaches a connection from its long commands, which go on without a reply.
+    pub(super) fn detach_long_commands(&mut self, key: Key<Conn>) {
+        for long in &mut self.long_commands {
             if long.by == Some(key) {
                 long.by = None;
             }

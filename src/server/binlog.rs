@@ -316,7 +316,7 @@ impl Server {
 
     /// Closes a connection without its replies: whether its changes took effect is unknown.
     fn abort(&mut self, key: Key<Conn>) {
-        self.detach_kicks(key);
+        self.detach_long_commands(key);
         self.queue.stop_waiting(key.paired());
         self.conns[key].forget(&mut self.bodies);
         self.mark_dirty(key);

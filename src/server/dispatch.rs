@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use ::log::trace;
 
-use super::{LongKick, Server, binlog, out_of_memory};
+use super::{LongCommand, Server, background::LongWork, binlog, out_of_memory};
 use crate::{
     clock::Time,
     collections::Key,
     conn::Conn,
     memory::{Need, OutOfMemory},
-    proto::{self, Command, ErrorReply, List, ParseError, Reply},
+    proto::{
+        self, Command, Drain, ErrorReply, IdleState, JobState, List, ListedJob, ParseError, Reply,
+    },
     queue::{State, Tube},
 };
 
@@ -20,7 +22,7 @@ type Answer = Result<(), Reply<'static>>;
 const NOT_FOUND: Reply<'static> = Reply::NotFound;
 const INTERNAL_ERROR: Reply<'static> = Reply::Error(ErrorReply::InternalError);
 
-/// The longest list of tubes, in bytes, that is sent even if memory is scarce.
+/// The longest list, in bytes, that is sent even if memory is scarce.
 const SMALL_LIST_MAX_BYTES: usize = 4096;
 
 /// The error reply if there is no memory.
@@ -111,11 +113,9 @@ impl Server {
                 self.send_found(key, self.queue.first_buried(self.used(key)).ok_or(NOT_FOUND)?);
             }
             Command::Kick { bound } => {
-                let count = self.kicks.len() + 1;
-                let budget = self.bodies.budget_mut();
-                budget.grow_deque(Need::Storage, &mut self.kicks, count).map_err(no_memory)?;
+                self.ensure_memory_for_long_command()?;
                 let kick = self.queue.begin_kick(self.used(key), bound);
-                self.kick(LongKick { by: Some(key), kick }, now);
+                self.advance_long(LongCommand { by: Some(key), work: LongWork::Kick(kick) }, now);
             }
             Command::KickJob { id } => return self.kick_job(key, id, now),
             Command::Stats => self.send_document(key, &self.stats(now)),
@@ -144,8 +144,70 @@ impl Server {
                 }
             }
             Command::Capabilities => self.send_document(key, &self.capabilities()),
+            Command::ListJobs { name, state, limit } => {
+                return self.list_jobs(key, name, state, limit as usize, now);
+            }
+            Command::DeleteTube { name, state } => {
+                let tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
+                self.ensure_memory_for_long_command()?;
+                let state = state.map(|state| match state {
+                    IdleState::Ready => State::Ready,
+                    IdleState::Delayed => State::Delayed,
+                    IdleState::Buried => State::Buried,
+                });
+                let work = LongWork::DeleteTube(self.queue.begin_delete_tube(tube, state));
+                self.advance_long(LongCommand { by: Some(key), work }, now);
+            }
+            Command::Drain(drain) => {
+                match drain {
+                    Drain::On => self.drain(),
+                    Drain::Off => self.end_drain(),
+                    Drain::Status => {}
+                }
+                let draining = Reply::Error(ErrorReply::Draining);
+                self.reply(key, if self.is_draining { draining } else { Reply::NotDraining });
+            }
             Command::Quit => self.end_of_input(key),
         }
+        Ok(())
+    }
+
+    fn ensure_memory_for_long_command(&mut self) -> Answer {
+        let count = self.long_commands.len() + 1;
+        let budget = self.bodies.budget_mut();
+        budget.grow_deque(Need::Storage, &mut self.long_commands, count).map_err(no_memory)
+    }
+
+    /// Lists the first jobs of a tube in one state, in the order of service.
+    fn list_jobs(
+        &mut self,
+        key: Key<Conn>,
+        name: &str,
+        state: JobState,
+        limit: usize,
+        now: Time,
+    ) -> Answer {
+        let key_of_tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
+        let tube = self.queue.tube(key_of_tube);
+        let all = match state {
+            JobState::Ready => tube.ready(),
+            JobState::Delayed => tube.delayed(),
+            JobState::Buried => tube.buried(),
+            JobState::Reserved => usize::try_from(tube.reserved).unwrap_or(usize::MAX),
+        };
+        let count = limit.min(all);
+        self.ensure_memory_for_document(count * ListedJob::MAX_BYTES * 2)?;
+        let jobs = match state {
+            JobState::Ready => self.queue.list_ready(key_of_tube, count),
+            JobState::Delayed => self.queue.list_delayed(key_of_tube, count),
+            JobState::Buried => self.queue.list_buried(key_of_tube, count),
+            JobState::Reserved => {
+                self.charge(self.queue.steps_to_list_reserved());
+                self.queue.list_reserved(key_of_tube, count)
+            }
+        };
+        let document = ListedJob::document(jobs.iter().map(|&job| self.listed_job(job, now)));
+        self.send_document(key, &document);
         Ok(())
     }
 
@@ -262,8 +324,13 @@ impl Server {
     /// Makes sure of the memory for a list of tubes. Fails if there is none.
     fn ensure_memory_to_list(&mut self, list: List) -> Answer {
         self.charge(list.size() / 2);
-        let need = if list.size() > SMALL_LIST_MAX_BYTES { Need::Storage } else { Need::Essential };
-        let has_memory = self.bodies.budget_mut().admits(need, list.size());
+        self.ensure_memory_for_document(list.size())
+    }
+
+    /// Makes sure of the memory for a long reply of `size` bytes. Fails if there is none.
+    fn ensure_memory_for_document(&mut self, size: usize) -> Answer {
+        let need = if size > SMALL_LIST_MAX_BYTES { Need::Storage } else { Need::Essential };
+        let has_memory = self.bodies.budget_mut().admits(need, size);
         has_memory.then_some(()).ok_or(Reply::Error(ErrorReply::OutOfMemory))
     }
 }

@@ -32,7 +32,7 @@ use std::{collections::VecDeque, io::IoSlice, time::Duration};
 
 use ::log::{debug, info};
 
-use self::{background::LongKick, gathering::Gathering, put::ArrivedBody};
+use self::{background::LongCommand, gathering::Gathering, put::ArrivedBody};
 pub use self::{
     binlog::Health,
     identity::{Identity, Rusage, Settings},
@@ -120,9 +120,9 @@ pub struct Server {
     /// Due work for which there was no memory is deferred until then.
     deferred_until: Option<Time>,
     shortage_retry_delay: Duration,
-    kicks: VecDeque<LongKick>,
+    long_commands: VecDeque<LongCommand>,
     /// How many jobs kicks may still move this turn.
-    kicks_left: u32,
+    long_steps_left: u32,
     /// Closed connections that still hold jobs or watch tubes.
     disconnecting: VecDeque<Key<Conn>>,
     /// How many jobs closed connections may still return this turn, or tubes they may leave.
@@ -168,8 +168,8 @@ impl Server {
             commands_this_turn: 0,
             deferred_until: None,
             shortage_retry_delay: SHORTAGE_RETRY_DELAY,
-            kicks: VecDeque::new(),
-            kicks_left: JOBS_PER_SLICE,
+            long_commands: VecDeque::new(),
+            long_steps_left: JOBS_PER_SLICE,
             disconnecting: VecDeque::new(),
             disconnect_steps_left: JOBS_PER_SLICE,
             dirty: VecDeque::new(),
@@ -320,7 +320,7 @@ impl Server {
     /// Handles a connection whose socket is closed. Its jobs return to their tubes, and it leaves
     /// the tubes it watches: a first slice at once, the rest in later turns.
     pub fn close(&mut self, key: Key<Conn>, now: Time) {
-        self.detach_kicks(key);
+        self.detach_long_commands(key);
         self.stop_awaiting(key);
         self.conns[key].forget(&mut self.bodies);
         self.queue.leave(key.paired());
@@ -331,11 +331,13 @@ impl Server {
 
     /// Answers every `put` with `DRAINING` from now on.
     pub fn drain(&mut self) {
+        info!("draining: new jobs are refused from now on");
         self.is_draining = true;
     }
 
     /// Accepts jobs again.
     pub fn end_drain(&mut self) {
+        info!("no longer draining: new jobs are taken again");
         self.is_draining = false;
     }
 
@@ -348,11 +350,11 @@ impl Server {
         self.process_timers(now);
         self.disconnect_steps_left = JOBS_PER_SLICE;
         self.process_disconnects(now);
-        self.kicks_left = JOBS_PER_SLICE;
-        // An unfinished kick goes to the end of the queue, so that each kick gets its turn.
-        while self.kicks_left > 0 {
-            let Some(long) = self.kicks.pop_front() else { break };
-            self.kick(long, now);
+        self.long_steps_left = JOBS_PER_SLICE;
+        // One that is unfinished goes to the end of the queue, so that each gets its turn.
+        while self.long_steps_left > 0 {
+            let Some(long) = self.long_commands.pop_front() else { break };
+            self.advance_long(long, now);
         }
         for _ in 0..RELEASES_PER_TURN {
             if !self.release_one() {
@@ -417,7 +419,7 @@ impl Server {
             return Some(Time::AT_ONCE);
         }
         let binlog = self.wal.as_ref().and_then(Wal::next_deadline);
-        let has_work = !self.kicks.is_empty() || !self.disconnecting.is_empty();
+        let has_work = !self.long_commands.is_empty() || !self.disconnecting.is_empty();
         let work = has_work.then(Time::default);
         let due = [self.queue.next_deadline(), work].into_iter().flatten().min();
         let due = due.map(|at| at.max(self.deferred_until.unwrap_or_default()));

@@ -4,12 +4,14 @@ use super::Server;
 use crate::{
     clock::Time,
     collections::Key,
-    proto::{Capabilities, JobStats, LINE_LIMIT, NAME_LIMIT, ServerStats, TubeStats},
+    proto::{
+        CRLF, Capabilities, JobStats, LINE_LIMIT, ListedJob, NAME_LIMIT, ServerStats, TubeStats,
+    },
     queue::{Job, State, Tube},
 };
 
 /// The commands that the original does not know.
-const EXTENSIONS: [&str; 1] = ["capabilities"];
+const EXTENSIONS: [&str; 4] = ["capabilities", "list-jobs", "delete-tube", "drain"];
 
 impl Server {
     pub(super) fn capabilities(&self) -> Vec<u8> {
@@ -61,6 +63,18 @@ impl Server {
             platform: &self.identity.platform,
         }
         .document()
+    }
+
+    pub(super) fn listed_job(&self, job: Key<Job>, now: Time) -> ListedJob {
+        let Job { record, body, .. } = self.queue.job(job);
+        let is_timed = matches!(record.state, State::Reserved(_) | State::Delayed);
+        ListedJob {
+            id: record.id,
+            pri: record.pri,
+            age: record.created_at.seconds_until(now),
+            size: body.len() - CRLF.len(),
+            time_left: is_timed.then(|| now.seconds_until(record.deadline_at)),
+        }
     }
 
     pub(super) fn stats_job(&self, job: Key<Job>, now: Time) -> Vec<u8> {

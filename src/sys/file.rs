@@ -10,6 +10,16 @@ use std::{
 
 use super::check;
 
+/// Makes the next read ask the file system for what other machines have written. GlusterFS keeps
+/// what it has read if the size of the file stays the same. Outside Linux it does nothing.
+pub fn forget_cached(file: &impl AsRawFd) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: the call takes numbers only. Its error changes nothing: what is cached is then read.
+    let _ = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    #[cfg(not(target_os = "linux"))]
+    let _ = file;
+}
+
 /// Takes the POSIX lock on a whole file. This process holds it until it ends or closes any
 /// descriptor of that file. Fails at once if another process has the lock.
 pub fn lock_file(file: &impl AsRawFd) -> io::Result<()> {

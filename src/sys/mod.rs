@@ -15,7 +15,7 @@ use std::{ffi::c_int, io};
 
 pub use self::{
     clock::{monotonic_nanoseconds, utc, wall_nanoseconds},
-    file::{lock_file, next_data, rename_to_new, reserve_space},
+    file::{forget_cached, lock_file, next_data, rename_to_new, reserve_space},
     memory::{keep_large_blocks_apart, populate, share_small_blocks},
     process::{
         Uname, UserError, become_user, boot_id, cpu_time, forget_variable, processors,

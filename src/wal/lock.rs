@@ -3,7 +3,7 @@
 //! It is the POSIX lock on the file `lock`, which the original takes too. A network file system may
 //! take it back, after its server has lost the client for some time. Then another daemon may have
 //! it, and this one must not write any more. So each start writes a line of its own into the file,
-//! and the daemon asks from time to time before it writes: is the lock still to be had, and is the
+//! and the daemon asks from time to time before it writes or answers: is the lock still to be had, and is the
 //! line still that of this daemon?
 #![expect(clippy::disallowed_types, reason = "the binlog's files are here, and nowhere else")]
 
@@ -86,6 +86,7 @@ impl DirectoryLock {
     /// daemon has had it meanwhile.
     pub(super) fn confirm(&self) -> io::Result<()> {
         sys::lock_file(&self.file)?;
+        sys::forget_cached(&self.file);
         let Some(line) = &self.line else { return Ok(()) };
         if read_line(&self.file)? != *line {
             return Err(io::Error::other("another daemon has written its name into the lock"));
@@ -142,13 +143,10 @@ impl Wal {
         })
     }
 
-    /// The same before writing, if it was not asked within [`LOCK_CONFIRM_INTERVAL`].
+    /// The same in a turn of the event loop, if it was not asked within [`LOCK_CONFIRM_INTERVAL`]:
+    /// before anything is written, and before any client is answered.
     pub(super) fn confirm_lock_if_due(&mut self, now: Time) -> io::Result<()> {
         if now < self.lock_confirmed_at + LOCK_CONFIRM_INTERVAL {
-            return Ok(());
-        }
-        let has_work = self.appended > 0 || self.next_deadline().is_some_and(|at| at <= now);
-        if !has_work {
             return Ok(());
         }
         self.lock_confirmed_at = now;

@@ -362,6 +362,10 @@ impl Run {
             10..=11 => format!("delete {id}\r\n"),
             12 => format!("release {id} {pri} {delay}\r\n"),
             13 => format!("bury {id} {pri}\r\n"),
+            14 if self.prng.chance(1, 4) => {
+                let (tube, state) = (self.pick(&["a", "b"]), self.pick(&["", " buried", " ready"]));
+                format!("delete-tube {tube}{state}\r\n")
+            }
             14 => format!("kick {}\r\n", self.below(4)),
             _ => format!("kick-job {id}\r\n"),
         };

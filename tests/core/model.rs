@@ -47,6 +47,16 @@ pub(crate) enum Command {
     KickJob(u64),
     Stats,
     Capabilities,
+    ListJobs {
+        name: String,
+        state: &'static str,
+        limit: Option<u32>,
+    },
+    DeleteTube {
+        name: String,
+        state: Option<&'static str>,
+    },
+    Drain(&'static str),
     StatsJob(u64),
     StatsTube(String),
     ListTubes,
@@ -116,6 +126,13 @@ impl Command {
             Self::KickJob(id) => format!("kick-job {id}"),
             Self::Stats => "stats".into(),
             Self::Capabilities => "capabilities".into(),
+            Self::ListJobs { name, state, limit: None } => format!("list-jobs {name} {state}"),
+            Self::ListJobs { name, state, limit: Some(limit) } => {
+                format!("list-jobs {name} {state} {limit}")
+            }
+            Self::DeleteTube { name, state: None } => format!("delete-tube {name}"),
+            Self::DeleteTube { name, state: Some(state) } => format!("delete-tube {name} {state}"),
+            Self::Drain(what) => format!("drain {what}"),
             Self::StatsJob(id) => format!("stats-job {id}"),
             Self::StatsTube(name) => format!("stats-tube {name}"),
             Self::ListTubes => "list-tubes".into(),
@@ -157,6 +174,9 @@ impl Command {
             Self::ReserveJob(_)
             | Self::KickJob(_)
             | Self::Capabilities
+            | Self::ListJobs { .. }
+            | Self::DeleteTube { .. }
+            | Self::Drain(_)
             | Self::Quit
             | Self::Part(_) => return None,
         })
@@ -778,6 +798,21 @@ impl Model {
         })
     }
 
+    /// The jobs of a tube in a state, in the order of service.
+    fn in_state(&self, tube: &str, state: &str) -> Vec<u64> {
+        let of_tube = self.jobs.iter().filter(|(_, job)| job.tube == tube);
+        let mut found: Vec<_> = of_tube
+            .filter_map(|(&id, job)| match job.state {
+                State::Ready => (state == "ready").then_some((job.pri.into(), id)),
+                State::Delayed { until } => (state == "delayed").then_some((until, id)),
+                State::Buried { turn } => (state == "buried").then_some((turn, id)),
+                State::Reserved { until, .. } => (state == "reserved").then_some((until, id)),
+            })
+            .collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, id)| id).collect()
+    }
+
     fn is_reserved(&self, id: u64) -> bool {
         self.jobs.get(&id).is_some_and(|job| matches!(job.state, State::Reserved { .. }))
     }
@@ -941,11 +976,43 @@ impl Model {
                 let state = if self.is_draining { "draining" } else { "serving" };
                 let text = format!(
                     "---\nversion: \"{}\"\nstate: {state}\nmax-job-size: {}\n\
-                     max-line-size: 224\nmax-tube-name-size: 200\nextensions:\n- capabilities\n",
+                     max-line-size: 224\nmax-tube-name-size: 200\nextensions:\n- capabilities\n\
+                     - list-jobs\n- delete-tube\n- drain\n",
                     env!("CARGO_PKG_VERSION"),
                     self.job_size_limit
                 );
                 self.document(peer, &text);
+            }
+            Command::ListJobs { name, state, limit } => {
+                if self.find_tube(&name).is_none() {
+                    return self.reply(peer, "NOT_FOUND");
+                }
+                let mut text = String::from("---\n");
+                let limit = limit.unwrap_or(100) as usize;
+                for id in self.in_state(&name, state).into_iter().take(limit) {
+                    text += &self.listed(id, now);
+                }
+                self.document(peer, &text);
+            }
+            Command::DeleteTube { name, state } => {
+                let Some(tube) = self.find_tube(&name) else {
+                    return self.reply(peer, "NOT_FOUND");
+                };
+                let states = state.map_or(vec!["ready", "delayed", "buried"], |state| vec![state]);
+                let chosen = states.into_iter().flat_map(|state| self.in_state(&name, state));
+                let chosen: Vec<u64> = chosen.collect();
+                for id in &chosen {
+                    self.jobs.remove(id);
+                    self.log.remove(id);
+                }
+                let deleted = chosen.len() as u64;
+                self.tubes[tube].deletes += deleted;
+                self.drop_idle_tubes();
+                self.reply(peer, &format!("DELETED {deleted}"));
+            }
+            Command::Drain(what) => {
+                self.is_draining = what == "on" || what == "status" && self.is_draining;
+                self.reply(peer, if self.is_draining { "DRAINING" } else { "NOT_DRAINING" });
             }
             Command::StatsJob(id) => match self.stats_job(id, now) {
                 Some(text) => self.document(peer, &text),
@@ -1020,6 +1087,9 @@ impl Model {
             Command::Use(ref name) => assert_eq!(self.find_tube(name), None),
             Command::Watch(ref name) => assert!(!self.peers[peer].watches.contains(name)),
             Command::Kick(_) | Command::ListTubes | Command::ListTubesWatched => {}
+            Command::ListJobs { ref name, .. } | Command::DeleteTube { ref name, .. } => {
+                assert!(self.find_tube(name).is_some());
+            }
             _ => panic!("{command:?} needs no memory"),
         }
         self.reply(peer, "OUT_OF_MEMORY");
@@ -1160,6 +1230,20 @@ impl Model {
             (now - self.started) / SECOND,
             self.is_draining,
         )
+    }
+
+    fn listed(&self, id: u64, now: u64) -> String {
+        let job = &self.jobs[&id];
+        let mut text = format!(
+            "- id: {id}\n  pri: {}\n  age: {}\n  size: {}\n",
+            job.pri,
+            (now - job.created) / SECOND,
+            job.body.len()
+        );
+        if let State::Delayed { until } | State::Reserved { until, .. } = job.state {
+            text += &format!("  time-left: {}\n", until.saturating_sub(now) / SECOND);
+        }
+        text
     }
 
     fn stats_job(&self, id: u64, now: u64) -> Option<String> {

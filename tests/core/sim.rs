@@ -137,7 +137,20 @@ impl Generator {
                 .clone(),
             31 => Command::Kick(self.number(&[0, 1, 2, 100, u32::MAX])),
             32 => Command::KickJob(self.id(model)),
-            33 => [Command::Stats, Command::Capabilities][self.below(2)].clone(),
+            33 => match self.below(8) {
+                0..=1 => Command::Stats,
+                2 => Command::Capabilities,
+                3 => Command::Drain(["status", "off", "off", "on"][self.below(4)]),
+                4 => {
+                    let state = [None, Some("ready"), Some("delayed"), Some("buried")];
+                    Command::DeleteTube { name: self.name(), state: state[self.below(4)] }
+                }
+                _ => {
+                    let limit = [None, Some(0), Some(1), Some(5), Some(10_000)][self.below(5)];
+                    let state = ["ready", "delayed", "buried", "reserved"][self.below(4)];
+                    Command::ListJobs { name: self.name(), state, limit }
+                }
+            },
             34 => Command::StatsJob(self.id(model)),
             35 => Command::StatsTube(self.name()),
             36 => [Command::ListTubes, Command::ListTubeUsed, Command::ListTubesWatched]

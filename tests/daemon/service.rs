@@ -54,7 +54,9 @@ fn it_tells_how_far_its_start_is_and_when_it_serves() {
 fn a_standby_tells_that_it_waits_and_is_ready_only_with_the_lock() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("a plain name");
-    let (active, _) = serve(on_loopback().args(["-b", path]));
+    let (active, places) = serve(on_loopback().args(["-b", path]));
+    // It listens before it has the lock, and answers after.
+    connect(&places[0]).put(0, 0, 60, b"x").expect("a reply");
     let manager = Manager::abstracted();
     let mut standby = on_loopback()
         .args(["-b", path, "--wait-for-lock"])

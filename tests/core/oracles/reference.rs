@@ -1,7 +1,7 @@
 //! A second reader of lines: no table, and every number as text. It shares only the types of
 //! commands with the daemon's parser, so that one mistake is not made twice.
 
-use beanstalkd::proto::{Command, ParseError, PutHeader, Verb};
+use beanstalkd::proto::{Command, Drain, IdleState, JobState, ParseError, PutHeader, Verb};
 
 const BAD: ParseError = ParseError::BadFormat(None);
 
@@ -78,6 +78,11 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Pars
     if let Some(rest) = behind(line, "pause-tube") {
         return pause(rest);
     }
+    for known in ["list-jobs", "delete-tube", "drain"] {
+        if let Some(rest) = behind(line, known) {
+            return extension(known, rest);
+        }
+    }
     if line.starts_with(b"quit") {
         return Ok(Command::Quit);
     }
@@ -92,6 +97,50 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Pars
         b"capabilities" => Ok(Command::Capabilities),
         b"list-tubes-watched" => Ok(Command::ListTubesWatched),
         _ => Err(unread(line)),
+    }
+}
+
+/// The commands that the original does not know. Each argument stands behind spaces.
+fn extension<'a>(command: &str, rest: &'a [u8]) -> Result<Command<'a>, ParseError> {
+    let text = std::str::from_utf8(rest).map_err(|_| BAD)?;
+    if !text.starts_with(' ') || text.ends_with(' ') {
+        return Err(BAD);
+    }
+    let words: Vec<&str> = text.split(' ').filter(|word| !word.is_empty()).collect();
+    let tube = || name(words[0].as_bytes());
+    let state = |word: &str| match word {
+        "ready" => Ok(JobState::Ready),
+        "delayed" => Ok(JobState::Delayed),
+        "buried" => Ok(JobState::Buried),
+        "reserved" => Ok(JobState::Reserved),
+        _ => Err(BAD),
+    };
+    let idle = |word: &str| match word {
+        "ready" => Ok(IdleState::Ready),
+        "delayed" => Ok(IdleState::Delayed),
+        "buried" => Ok(IdleState::Buried),
+        _ => Err(BAD),
+    };
+    match (command, &words[..]) {
+        ("list-jobs", [_, it]) => {
+            Ok(Command::ListJobs { name: tube()?, state: state(it)?, limit: 100 })
+        }
+        ("list-jobs", [_, it, limit]) => {
+            let (limit, after) = number32(limit.as_bytes())?;
+            if !after.is_empty() {
+                return Err(BAD);
+            }
+            let limit = limit.min(10_000);
+            Ok(Command::ListJobs { name: tube()?, state: state(it)?, limit })
+        }
+        ("delete-tube", [_]) => Ok(Command::DeleteTube { name: tube()?, state: None }),
+        ("delete-tube", [_, it]) => {
+            Ok(Command::DeleteTube { name: tube()?, state: Some(idle(it)?) })
+        }
+        ("drain", ["on"]) => Ok(Command::Drain(Drain::On)),
+        ("drain", ["off"]) => Ok(Command::Drain(Drain::Off)),
+        ("drain", ["status"]) => Ok(Command::Drain(Drain::Status)),
+        _ => Err(BAD),
     }
 }
 

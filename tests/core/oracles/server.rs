@@ -103,6 +103,28 @@ impl Reading {
             Ok(Read::KickJob { id }) => Command::KickJob(id),
             Ok(Read::Stats) => Command::Stats,
             Ok(Read::Capabilities) => Command::Capabilities,
+            Ok(Read::ListJobs { name, state, limit }) => {
+                let state = match state {
+                    proto::JobState::Ready => "ready",
+                    proto::JobState::Delayed => "delayed",
+                    proto::JobState::Buried => "buried",
+                    proto::JobState::Reserved => "reserved",
+                };
+                Command::ListJobs { name: name.into(), state, limit: Some(limit) }
+            }
+            Ok(Read::DeleteTube { name, state }) => {
+                let state = state.map(|state| match state {
+                    proto::IdleState::Ready => "ready",
+                    proto::IdleState::Delayed => "delayed",
+                    proto::IdleState::Buried => "buried",
+                });
+                Command::DeleteTube { name: name.into(), state }
+            }
+            Ok(Read::Drain(what)) => Command::Drain(match what {
+                proto::Drain::On => "on",
+                proto::Drain::Off => "off",
+                proto::Drain::Status => "status",
+            }),
             Ok(Read::StatsJob { id }) => Command::StatsJob(id),
             Ok(Read::StatsTube(name)) => Command::StatsTube(name.into()),
             Ok(Read::ListTubes) => Command::ListTubes,

@@ -135,12 +135,17 @@ fn a_start_waits_if_a_daemon_of_another_machine_may_still_run() {
 }
 
 /// A file system may take the lock back. Then another daemon has the jobs, and this one would
-/// acknowledge what is lost.
+/// acknowledge what is lost, give out a job a second time, or be taken for the one that serves.
 #[test]
-fn a_daemon_that_has_lost_its_lock_acknowledges_nothing_and_ends() {
-    for loses in [
-        |lock: &Path| fs::write(lock, "another process 1 on another\n").expect("written"),
-        |lock: &Path| fs::remove_file(lock).expect("removed"),
+fn a_daemon_that_has_lost_its_lock_answers_nothing_and_ends() {
+    let replaces =
+        |lock: &Path| fs::write(lock, "another process 1 on another\n").expect("written");
+    let removes = |lock: &Path| fs::remove_file(lock).expect("removed");
+    for (loses, command) in [
+        (replaces as fn(&Path), "put 0 0 60 1\r\ny\r\n"),
+        (removes, "put 0 0 60 1\r\ny\r\n"),
+        (replaces, "reserve\r\n"),
+        (removes, "capabilities\r\n"),
     ] {
         let folder = Folder::new();
         let mut daemon = folder.serve(OURS, &["-f0"]);
@@ -149,8 +154,8 @@ fn a_daemon_that_has_lost_its_lock_acknowledges_nothing_and_ends() {
         let before = folder.files();
         loses(&folder.path().join("lock"));
         thread::sleep(LOCK_CONFIRM_INTERVAL * 2);
-        client.0.send("put 0 0 60 1\r\ny\r\n").expect("the connection takes it");
-        assert!(client.0.line().is_err(), "nothing is acknowledged");
+        client.0.send(command).expect("the connection takes it");
+        assert!(client.0.line().is_err(), "nothing is answered");
         let status = daemon.wait_exit(LONG).expect("it ends");
         assert_eq!(status.code(), Some(10), "{}", daemon.stderr());
         assert!(daemon.stderr().contains("the lock is lost"), "{}", daemon.stderr());
