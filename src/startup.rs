@@ -171,8 +171,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
             let began = clock.now();
             let directory = match directory {
                 Some(directory) => directory,
-                None => holder
-                    .lock(path)
+                None => Directory::lock(path)
                     .and_then(|directory| holder.take_over(directory, false, path))
                     .map_err(|error| StartError::Binlog(path.into(), error.to_string()))?,
             };
@@ -228,16 +227,13 @@ impl Holder {
         Self { line: format!("{id} process {pid} {machine}"), machine }
     }
 
-    /// Locks the directory of the binlog, or fails with `WouldBlock` if another daemon has it.
-    fn lock(&self, path: &Path) -> io::Result<Directory> {
-        Directory::lock(path, &self.line)
-    }
-
-    /// Makes sure that no other daemon still writes to the directory that is locked.
+    /// Makes sure that no other daemon still writes to the directory that is locked, and writes
+    /// that this one has it.
     ///
     /// A daemon on another machine, from which the file system has taken the lock, may not have
     /// noticed. So the directory is left alone for longer than such a daemon relies on its lock,
-    /// and the lock is then asked for again.
+    /// and the lock is then asked for again. Until then the other daemon's name stays: if this
+    /// start is ended meanwhile, the next one must wait, too.
     #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     fn take_over(
         &self,
@@ -245,15 +241,21 @@ impl Holder {
         has_waited: bool,
         path: &Path,
     ) -> io::Result<Directory> {
-        let last_holder = directory.last_holder();
-        let may_run = !last_holder.is_empty() && !last_holder.ends_with(&self.machine);
-        if !has_waited && !may_run {
-            return Ok(directory);
+        let waits = has_waited || directory.last_holder_may_run(&self.machine)?;
+        if waits {
+            info!("takes over {} in {TAKEOVER_DELAY:?}: it has the lock", path.display());
+            thread::sleep(TAKEOVER_DELAY);
+            directory.confirm_lock()?;
         }
-        info!("takes over {} in {TAKEOVER_DELAY:?}: it has the lock", path.display());
-        thread::sleep(TAKEOVER_DELAY);
-        directory.confirm_lock()?;
-        Ok(directory)
+        match directory.write_holder(&self.line) {
+            // The other daemon would not see that this one has had the lock.
+            Err(error) if waits => Err(error),
+            Err(error) => {
+                warn!("cannot write who has the lock: {error}");
+                Ok(directory)
+            }
+            Ok(()) => Ok(directory),
+        }
     }
 }
 
@@ -274,7 +276,7 @@ fn wait_for_lock(
             return Ok(None);
         }
         let failed = |error: io::Error| StartError::Binlog(path.into(), error.to_string());
-        let error = match holder.lock(path) {
+        let error = match Directory::lock(path) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => error,
             locked => {
                 let directory = locked

@@ -57,6 +57,9 @@ const READ_MAX_BYTES: usize = 128 * 1024;
 /// visit.
 const EVENTS_PER_POLL: usize = 4096;
 
+/// How many answers in a row, of whether the daemon has its lock, may come too late to be relied on.
+const LOCK_ATTEMPTS_MAX: u32 = 4;
+
 /// How often an idle daemon checks the wall clock if setting it would move deadlines.
 const CALENDAR_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -191,6 +194,7 @@ impl EventLoop {
         self.notifier.ready(self.status());
         while !self.is_stopping {
             self.wait(&mut events)?;
+            self.ensure_lock()?;
             let now = self.clock.now();
             if self.server.has_wal() {
                 self.server.set_calendar(self.clock.calendar(now));
@@ -204,9 +208,8 @@ impl EventLoop {
             self.advance_all(now);
             self.gather(&mut events)?;
             self.server.commit(now);
-            if let Some(error) = self.server.lost_lock() {
-                return Err(LoopError::LockLost(error.to_string()));
-            }
+            // Writes and syncs may have taken long.
+            self.ensure_lock()?;
             self.ensure_binlog_works(now)?;
             self.flush();
             self.close_for_memory(now);
@@ -216,9 +219,28 @@ impl EventLoop {
             self.notifier.feed_watchdog(now);
         }
         self.notifier.stopping();
+        self.ensure_lock()?;
         let result = self.server.end(self.clock.now());
+        if result.is_ok() {
+            self.ensure_lock()?;
+        }
         self.flush();
         Ok(result?)
+    }
+
+    /// Makes sure that the daemon has had the lock of its binlog within the last quarter of a
+    /// second. Fails if it has not, or if that cannot be known.
+    fn ensure_lock(&mut self) -> Result<(), LoopError> {
+        for _ in 0..LOCK_ATTEMPTS_MAX {
+            let asked = self.server.confirm_lock_if_due(self.clock.now());
+            if let Some(error) = self.server.lost_lock() {
+                return Err(LoopError::LockLost(error.to_string()));
+            }
+            if !asked {
+                return Ok(());
+            }
+        }
+        Err(LoopError::LockLost("the file system takes too long to tell who has it".into()))
     }
 
     /// Fails if the binlog has failed for as long as the flags allow.

@@ -95,8 +95,10 @@ impl EventLoop {
         self.send_all(|event_loop, key| {
             if event_loop.server.sendable(key) > 0 {
                 event_loop.server.write_changes(now);
+                // The write may have taken long.
+                event_loop.server.confirm_lock_if_due(event_loop.clock.now());
             }
-            // The loop is about to end, and another daemon may give out the same jobs.
+            // Otherwise the loop is about to end, and another daemon may give out the same jobs.
             if event_loop.server.lost_lock().is_none() {
                 event_loop.send(key);
             }

@@ -267,8 +267,8 @@ mod tests {
     const UNKNOWN: Parsed<'_> = Err(ParseError::UnknownCommand);
     const BAD: Parsed<'_> = Err(BAD_FORMAT);
 
-    fn listed(name: &str, state: JobState, limit: u32) -> Parsed<'_> {
-        Ok(Command::ListJobs { name, state, limit })
+    fn listed(name: &str, state: JobState, limit: u32) -> Command<'_> {
+        Command::ListJobs { name, state, limit }
     }
 
     fn check(cases: &[(&str, Parsed<'_>)]) {
@@ -315,10 +315,10 @@ mod tests {
             ("list-tube-used", Ok(Command::ListTubeUsed)),
             ("capabilities", Ok(Command::Capabilities)),
             ("capabilities ", Err(BAD_FORMAT)),
-            ("list-jobs a ready", listed("a", JobState::Ready, 100)),
-            ("list-jobs  a  buried  7", listed("a", JobState::Buried, 7)),
-            ("list-jobs a delayed 0", listed("a", JobState::Delayed, 0)),
-            ("list-jobs a reserved 999999999", listed("a", JobState::Reserved, 10_000)),
+            ("list-jobs a ready", Ok(listed("a", JobState::Ready, 100))),
+            ("list-jobs  a  buried  7", Ok(listed("a", JobState::Buried, 7))),
+            ("list-jobs a delayed 0", Ok(listed("a", JobState::Delayed, 0))),
+            ("list-jobs a reserved 999999999", Ok(listed("a", JobState::Reserved, 10_000))),
             ("list-jobs", Err(BAD_FORMAT)),
             ("list-jobs ", Err(BAD_FORMAT)),
             ("list-jobsa ready", Err(BAD_FORMAT)),

@@ -105,6 +105,16 @@ impl Server {
         }
     }
 
+    /// Asks whether this daemon still has the binlog's directory to itself, unless it has asked
+    /// shortly before `now`, which must be read just before: see [`Wal::confirm_lock_if_due`].
+    /// Returns whether it asked. If the answer is no, [`Server::lost_lock`] tells so.
+    pub fn confirm_lock_if_due(&mut self, now: Time) -> bool {
+        match &mut self.wal {
+            Some(wal) if wal.lost_lock().is_none() => wal.confirm_lock_if_due(now).unwrap_or(true),
+            _ => false,
+        }
+    }
+
     /// Why another daemon may have taken over the binlog, if it may: then the process must end.
     pub fn lost_lock(&self) -> Option<&io::Error> {
         self.wal.as_ref()?.lost_lock()

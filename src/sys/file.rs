@@ -10,8 +10,9 @@ use std::{
 
 use super::check;
 
-/// Makes the next read ask the file system for what other machines have written. GlusterFS keeps
-/// what it has read if the size of the file stays the same. Outside Linux it does nothing.
+/// Makes the next read ask the file system for what other machines have written. One may keep what
+/// it has read if the size of the file stays the same, as `GlusterFS` does. Outside Linux it does
+/// nothing.
 pub fn forget_cached(file: &impl AsRawFd) {
     #[cfg(target_os = "linux")]
     // SAFETY: the call takes numbers only. Its error changes nothing: what is cached is then read.

@@ -233,6 +233,8 @@ impl Wal {
         if self.sync != SyncPolicy::Never {
             self.disk.sync(from)?;
         }
+        // What came before may have taken long.
+        self.confirm_lock()?;
         self.disk.rename(from, to)?;
         self.take_preallocated(0);
         if self.sync != SyncPolicy::Never {
@@ -287,7 +289,7 @@ impl Wal {
     /// Writes the pending records before the commit does. An error is reported by the commit.
     pub fn write_pending(&mut self, now: Time) {
         if self.failure.is_none() && self.lost_lock.is_none() {
-            self.failure = self.confirm_lock_if_due(now).and_then(|()| self.write()).err();
+            self.failure = self.confirm_lock_if_due(now).and_then(|_| self.write()).err();
         }
     }
 

@@ -52,18 +52,27 @@ pub struct Directory {
 impl Directory {
     /// Opens the directory, and locks it with the lock that the original takes too. Fails if
     /// another daemon has it. The lock lasts as long as the process, unless the file system takes
-    /// it back: see [`Disk::confirm_lock`]. `holder` is written into the lock's file; it begins
-    /// with a random word that no other start has.
-    pub fn lock(path: &Path, holder: &str) -> io::Result<Self> {
+    /// it back: see [`Disk::confirm_lock`].
+    pub fn lock(path: &Path) -> io::Result<Self> {
         let directory = Self::read_only(path)?;
-        let lock = DirectoryLock::take(path, holder)?;
+        let lock = DirectoryLock::take(path)?;
         Ok(Self { lock: Some(lock), ..directory })
     }
 
-    /// What the daemon wrote into the lock's file that had the directory last. Empty if that daemon
-    /// ended in order, or is the original.
-    pub fn last_holder(&self) -> &str {
-        self.lock.as_ref().map_or("", DirectoryLock::line_before)
+    /// Whether the daemon that had the directory last may still run, and not know that its lock is
+    /// gone. `machine` is the end of what daemons of this machine write as their names.
+    pub fn last_holder_may_run(&mut self, machine: &str) -> io::Result<bool> {
+        match self.lock.as_ref().map(|lock| lock.last_holder_may_run(machine)) {
+            Some(Some(may_run)) => Ok(may_run),
+            // The lock's file may have been removed while a daemon runs.
+            _ => Ok(self.list()?.iter().any(|(name, _)| matches!(name, Name::Segment(_)))),
+        }
+    }
+
+    /// Writes into the lock's file who has the directory now. `holder` begins with a random word
+    /// that no other start has.
+    pub fn write_holder(&mut self, holder: &str) -> io::Result<()> {
+        self.lock.as_mut().map_or(Ok(()), |lock| lock.write_holder(holder))
     }
 
     /// Opens the directory to read it, without a lock. A daemon may use it meanwhile.
@@ -350,7 +359,7 @@ mod tests {
     #[test]
     fn what_has_failed_is_opened_anew() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path(), "test").expect("the lock is free");
+        let mut disk = Directory::lock(root.path()).expect("the lock is free");
         disk.prepare(false).expect("there are descriptors");
         let one = Name::Preallocated(1);
         disk.create(one).expect("created");
@@ -377,7 +386,7 @@ mod tests {
     #[test]
     fn files_are_written_renamed_truncated_and_removed() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path(), "test").expect("the lock is free");
+        let mut disk = Directory::lock(root.path()).expect("the lock is free");
         let (one, two) = (Name::Preallocated(1), Name::Segment(2));
         disk.create(one).expect("created");
         disk.write(one, 3, b"defg").expect("written");
@@ -401,7 +410,7 @@ mod tests {
     #[test]
     fn reserved_space_is_zeros_and_what_was_written_stays() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path(), "test").expect("the lock is free");
+        let mut disk = Directory::lock(root.path()).expect("the lock is free");
         let name = Name::Preallocated(1);
         disk.create(name).expect("created");
         disk.write(name, 0, b"abc").expect("written");
@@ -420,7 +429,7 @@ mod tests {
     #[test]
     fn a_rename_replaces_nothing() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path(), "test").expect("the lock is free");
+        let mut disk = Directory::lock(root.path()).expect("the lock is free");
         for name in [Name::Preallocated(1), Name::Segment(1), Name::Damaged(1)] {
             disk.create(name).expect("created");
         }
@@ -436,7 +445,7 @@ mod tests {
     #[test]
     fn a_sync_without_a_thread_is_done_when_it_is_begun() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path(), "test").expect("the lock is free");
+        let mut disk = Directory::lock(root.path()).expect("the lock is free");
         disk.prepare(false).expect("there are enough");
         let name = Name::Segment(1);
         disk.create(name).expect("created");
@@ -453,7 +462,7 @@ mod tests {
     #[test]
     fn the_number_of_descriptors_stays_the_same() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path(), "test").expect("the lock is free");
+        let mut disk = Directory::lock(root.path()).expect("the lock is free");
         disk.prepare(true).expect("there are enough");
         let count = |disk: &Directory| disk.open.len() + disk.reserved.len();
         assert_eq!(count(&disk), OPEN_FILES_MAX);

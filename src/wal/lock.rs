@@ -14,13 +14,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use log::warn;
-
 use super::{LOCK_CONFIRM_INTERVAL, Wal};
 use crate::{clock::Time, sys};
 
-/// The longest line in the file, in bytes.
-const HOLDER_MAX_BYTES: usize = 200;
+/// The length of the line in the file, with its end, in bytes. It is always the same, so that a new
+/// line can be written though the disk is full.
+const LINE_BYTES: usize = 200;
+
+/// The line of a daemon that has ended in order.
+const ENDED: &str = "no daemon: the last one has ended in order";
 
 /// The lock of a directory, held as long as the process, unless the file system takes it back.
 #[derive(Debug)]
@@ -28,58 +30,61 @@ pub(super) struct DirectoryLock {
     /// The only descriptor of the file: closing another one would end the lock.
     file: File,
     path: PathBuf,
-    /// What the file has held since the lock was taken.
+    /// What the file holds. `None` if it cannot hold a line, as a pipe.
     line: Option<Vec<u8>>,
-    /// What it held before: nothing if the last daemon ended in order.
-    line_before: String,
 }
 
 impl DirectoryLock {
-    /// Takes the lock of a directory, and writes who holds it. `holder` begins with a random word
-    /// that no other start has. The error names the present holder, if the file does.
-    pub(super) fn take(directory: &Path, holder: &str) -> io::Result<Self> {
+    /// Takes the lock of a directory. The error names the present holder, if the file does.
+    pub(super) fn take(directory: &Path) -> io::Result<Self> {
         let path = directory.join("lock");
+        Self::take_file(&path).map_err(|error| {
+            let kind = error.kind();
+            if kind == io::ErrorKind::WouldBlock { error } else { named(kind, &path, &error) }
+        })
+    }
+
+    fn take_file(path: &Path) -> io::Result<Self> {
         let open = |reads: bool| {
             let mut options = OpenOptions::new();
             options.read(reads).write(true).create(true).truncate(false).mode(0o600);
-            options.open(&path)
+            options.open(path)
         };
         let mut file = open(false)?;
-        // A pipe, for example, can be locked and cannot hold a line.
         let has_line = file.metadata()?.is_file();
         if has_line {
             file = open(true)?;
         }
-        sys::lock_file(&file).map_err(|error| {
-            let holder = read_line(&file).unwrap_or_default();
-            held_by(&error, &text(&holder))
-        })?;
-        let (mut line, mut line_before) = (None, String::new());
-        if has_line {
-            line_before = text(&read_line(&file)?);
-            if let Err(error) = write_line(&file, holder) {
-                // A full disk, for example. The line of the last holder serves as well until
-                // another one replaces it.
-                warn!("cannot write who holds the lock: {}: {error}", path.display());
-            }
-            line = Some(read_line(&file)?);
-        }
-        Ok(Self { file, path, line, line_before })
+        sys::lock_file(&file).map_err(|error| held_by(&error, &file))?;
+        sys::forget_cached(&file);
+        let line = if has_line { Some(read_line(&file)?) } else { None };
+        Ok(Self { file, path: path.into(), line })
     }
 
-    /// What the daemon wrote that had the lock last. Empty if it ended in order.
-    pub(super) fn line_before(&self) -> &str {
-        &self.line_before
+    /// Whether the daemon that had the lock last may still run and not know that it is lost:
+    /// `machine` is the end of the lines of those of which the kernel here would know. `None` if
+    /// the file does not tell, because the original or no daemon has had it.
+    pub(super) fn last_holder_may_run(&self, machine: &str) -> Option<bool> {
+        let Some(line) = &self.line else { return Some(false) };
+        let line = text(line);
+        (!line.is_empty()).then(|| line != ENDED && !line.ends_with(machine))
+    }
+
+    /// Writes who holds the lock. `holder` begins with a random word that no other start has. If
+    /// that fails, the file may still name the last holder.
+    pub(super) fn write_holder(&mut self, holder: &str) -> io::Result<()> {
+        if self.line.is_none() {
+            return Ok(());
+        }
+        let result = write_line(&self.file, holder);
+        self.line = Some(read_line(&self.file)?);
+        result.map_err(|error| named(error.kind(), &self.path, &error))
     }
 
     /// Notes that the daemon has written all that it will write. It keeps the lock until it ends.
     pub(super) fn end(&mut self) -> io::Result<()> {
-        if self.line.is_some() {
-            self.confirm()?;
-            self.file.set_len(0)?;
-            self.line = Some(Vec::new());
-        }
-        Ok(())
+        self.confirm()?;
+        self.write_holder(ENDED)
     }
 
     /// Takes the lock again, with the same descriptor. Fails if it cannot be had, or if another
@@ -89,7 +94,7 @@ impl DirectoryLock {
         sys::forget_cached(&self.file);
         let Some(line) = &self.line else { return Ok(()) };
         if read_line(&self.file)? != *line {
-            return Err(io::Error::other("another daemon has written its name into the lock"));
+            return Err(io::Error::other("the file `lock` holds another line than this daemon's"));
         }
         let (own, present) = (self.file.metadata()?, fs::metadata(&self.path)?);
         if (own.dev(), own.ino()) != (present.dev(), present.ino()) {
@@ -99,15 +104,24 @@ impl DirectoryLock {
     }
 }
 
-fn write_line(file: &File, holder: &str) -> io::Result<()> {
-    let mut line: Vec<u8> = holder.bytes().take(HOLDER_MAX_BYTES).collect();
-    line.push(b'\n');
-    file.write_all_at(&line, 0)?;
-    file.set_len(line.len() as u64)
+fn named(kind: io::ErrorKind, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(kind, format!("{}: {error}", path.display()))
 }
 
+fn write_line(file: &File, holder: &str) -> io::Result<()> {
+    let mut line: Vec<u8> = holder.bytes().take(LINE_BYTES - 1).collect();
+    line.resize(LINE_BYTES - 1, b' ');
+    line.push(b'\n');
+    file.write_all_at(&line, 0)?;
+    if file.metadata()?.len() > LINE_BYTES as u64 {
+        file.set_len(LINE_BYTES as u64)?;
+    }
+    Ok(())
+}
+
+/// Reads one byte more than a line has.
 fn read_line(file: &File) -> io::Result<Vec<u8>> {
-    let mut line = vec![0; HOLDER_MAX_BYTES + 1];
+    let mut line = vec![0; LINE_BYTES + 1];
     let mut length = 0;
     while length < line.len() {
         match file.read_at(&mut line[length..], length as u64)? {
@@ -123,12 +137,14 @@ fn text(line: &[u8]) -> String {
     String::from_utf8_lossy(line).trim().into()
 }
 
-fn held_by(error: &io::Error, holder: &str) -> io::Error {
+fn held_by(error: &io::Error, file: &File) -> io::Error {
     if !matches!(error.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) {
         return io::Error::new(error.kind(), format!("cannot lock it: {error}"));
     }
+    let holder = text(&read_line(file).unwrap_or_default());
     let text = "another process has it locked";
-    let text = if holder.is_empty() { text.into() } else { format!("{text}: {holder}") };
+    let is_told = !holder.is_empty() && holder != ENDED;
+    let text = if is_told { format!("{text}: {holder}") } else { text.into() };
     io::Error::new(io::ErrorKind::WouldBlock, text)
 }
 
@@ -143,14 +159,15 @@ impl Wal {
         })
     }
 
-    /// The same in a turn of the event loop, if it was not asked within [`LOCK_CONFIRM_INTERVAL`]:
-    /// before anything is written, and before any client is answered.
-    pub(super) fn confirm_lock_if_due(&mut self, now: Time) -> io::Result<()> {
+    /// The same, unless it was asked within [`LOCK_CONFIRM_INTERVAL`]: before anything is written,
+    /// and before any client is answered. `now` must be read just before, because what comes before
+    /// may take long. Returns whether it asked.
+    pub fn confirm_lock_if_due(&mut self, now: Time) -> io::Result<bool> {
         if now < self.lock_confirmed_at + LOCK_CONFIRM_INTERVAL {
-            return Ok(());
+            return Ok(false);
         }
         self.lock_confirmed_at = now;
-        self.confirm_lock()
+        self.confirm_lock().map(|()| true)
     }
 }
 
@@ -162,49 +179,62 @@ mod tests {
         fs::read_to_string(directory.join("lock")).expect("it is there")
     }
 
+    fn take(directory: &Path, holder: &str) -> DirectoryLock {
+        let mut lock = DirectoryLock::take(directory).expect("free, or of the same process");
+        lock.confirm().expect("it is held");
+        lock.write_holder(holder).expect("there is space");
+        lock.confirm().expect("it is held");
+        lock
+    }
+
     #[test]
     fn the_file_names_its_holder() {
         let root = tempfile::tempdir().expect("a directory");
         fs::write(root.path().join("lock"), "x".repeat(1000)).expect("written");
-        let lock = DirectoryLock::take(root.path(), "abc 7 host").expect("it is free");
-        assert_eq!(line(root.path()), "abc 7 host\n");
-        lock.confirm().expect("it is held");
-        assert_eq!(lock.line_before().len(), HOLDER_MAX_BYTES + 1);
-        let long = DirectoryLock::take(root.path(), &"é".repeat(500)).expect("the same process");
-        assert_eq!(line(root.path()).len(), HOLDER_MAX_BYTES + 1);
-        long.confirm().expect("it is held");
-        assert_eq!(long.line_before(), "abc 7 host");
+        take(root.path(), "abc 7 host");
+        assert_eq!(line(root.path()).len(), LINE_BYTES);
+        assert_eq!(line(root.path()).trim_end(), "abc 7 host");
+        take(root.path(), &"x".repeat(500));
+        assert_eq!(line(root.path()).len(), LINE_BYTES, "a new line takes no more space");
     }
 
     #[test]
-    fn a_daemon_that_ended_in_order_is_named_no_more() {
+    fn a_holder_may_run_unless_it_ended_or_was_of_this_machine() {
         let root = tempfile::tempdir().expect("a directory");
-        let mut lock = DirectoryLock::take(root.path(), "abc").expect("it is free");
+        let may_run = |machine| {
+            let lock = DirectoryLock::take(root.path()).expect("it is free");
+            lock.last_holder_may_run(machine)
+        };
+        assert_eq!(may_run("on one"), None, "nobody has had it");
+        let mut lock = take(root.path(), "abc process 7 on one");
+        assert_eq!(may_run("on one"), Some(false));
+        assert_eq!(may_run("on two"), Some(true));
         lock.end().expect("it is held");
         lock.confirm().expect("it is held until the process ends");
-        let next = DirectoryLock::take(root.path(), "def").expect("the same process may take it");
-        assert_eq!(next.line_before(), "");
+        assert_eq!(may_run("on two"), Some(false));
+        take(root.path(), "def");
         assert!(lock.end().is_err(), "the line is another daemon's");
-        assert_eq!(line(root.path()), "def\n");
+        assert_eq!(line(root.path()).trim_end(), "def");
     }
 
     /// The file system has taken the lock back, and another daemon has ended meanwhile.
     #[test]
     fn a_lock_that_another_daemon_has_had_is_lost() {
         let root = tempfile::tempdir().expect("a directory");
-        let lock = DirectoryLock::take(root.path(), "abc").expect("it is free");
-        DirectoryLock::take(root.path(), "def").expect("the same process may take it");
+        let lock = take(root.path(), "abc");
+        take(root.path(), "def");
         assert!(lock.confirm().is_err());
     }
 
     #[test]
     fn a_lock_whose_file_was_removed_or_replaced_is_lost() {
         let root = tempfile::tempdir().expect("a directory");
-        let lock = DirectoryLock::take(root.path(), "abc").expect("it is free");
+        let lock = take(root.path(), "abc");
         let path = root.path().join("lock");
+        let held = line(root.path());
         fs::rename(&path, root.path().join("other")).expect("renamed");
         assert!(lock.confirm().is_err());
-        fs::write(&path, "abc\n").expect("written");
+        fs::write(&path, held).expect("written");
         assert!(lock.confirm().is_err());
     }
 }

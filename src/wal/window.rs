@@ -233,7 +233,7 @@ mod tests {
 
     fn with_file(bytes: &[u8], act: impl FnOnce(&mut Window<'_>)) {
         let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path(), "test").expect("the lock is free");
+        let mut disk = Directory::lock(root.path()).expect("the lock is free");
         let name = Name::Segment(1);
         disk.create(name).expect("created");
         disk.write(name, 0, bytes).expect("written");

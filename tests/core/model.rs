@@ -1241,7 +1241,8 @@ impl Model {
             job.body.len()
         );
         if let State::Delayed { until } | State::Reserved { until, .. } = job.state {
-            text += &format!("  time-left: {}\n", until.saturating_sub(now) / SECOND);
+            text =
+                text + "  time-left: " + &(until.saturating_sub(now) / SECOND).to_string() + "\n";
         }
         text
     }

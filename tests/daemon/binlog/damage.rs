@@ -527,8 +527,7 @@ fn foreign_files_are_left_alone() {
     let folder = write_out(&healthy(4096));
     let inside = |name: &str| folder.path().join(name);
     let count = folder.files().keys().filter(|name| name.starts_with("binlog.")).count();
-    let wanted =
-        jobs_of(&open(Box::new(Directory::lock(folder.path(), "test").expect("ours")), 4096).0);
+    let wanted = jobs_of(&open(Box::new(Directory::lock(folder.path()).expect("ours")), 4096).0);
     let some_segment = fs::read(inside("binlog.1")).expect("a segment");
     let foreign =
         ["binlog.x", "binlog.1.bak", "binlog.01", "binlog.", "binlog", "notes", ".hidden"];

@@ -121,17 +121,31 @@ fn a_start_waits_if_a_daemon_of_another_machine_may_still_run() {
     let lock = folder.path().join("lock");
     let waits = || {
         let daemon = folder.serve(OURS, &[]);
+        Peer::of(&daemon).put(0, 0, b"x");
         let stderr = daemon.stderr();
         end(daemon, libc::SIGKILL);
         stderr.contains("takes over")
     };
     assert!(!waits(), "nobody has had it");
     assert!(!waits(), "a daemon of this machine is dead");
-    fs::write(&lock, "0123 process 1 on elsewhere, boot 4567\n").expect("written");
+    let elsewhere = "0123 process 1 on elsewhere, boot 4567\n";
+    fs::write(&lock, elsewhere).expect("written");
+    // If it is killed before it has waited, the next start must wait, too.
+    let flags = ["-l", "127.0.0.1", "-p", "0", "-b", folder.text()];
+    let killed = Daemon::spawn_raw(Path::new(OURS), &flags).expect("it starts");
+    eventually("it waits", || killed.stderr().contains("takes over"));
+    assert_eq!(fs::read_to_string(&lock).expect("it is there"), elsewhere);
+    end(killed, libc::SIGKILL);
     assert!(waits(), "the other machine may run");
-    end(folder.serve(OURS, &[]), libc::SIGTERM);
-    assert_eq!(fs::read_to_string(&lock).expect("it is there"), "", "an end in order is noted");
+    let daemon = folder.serve(OURS, &[]);
+    // It listens before it has the lock, and answers after.
+    Peer::of(&daemon).put(0, 0, b"x");
+    end(daemon, libc::SIGTERM);
+    let line = fs::read_to_string(&lock).expect("it is there");
+    assert!(line.starts_with("no daemon"), "an end in order is noted: {line}");
     assert!(!waits(), "the last daemon ended in order");
+    fs::remove_file(&lock).expect("removed");
+    assert!(waits(), "there are jobs, and nobody knows who has them");
 }
 
 /// A file system may take the lock back. Then another daemon has the jobs, and this one would

@@ -1,8 +1,10 @@
 //! A disk whose syncs take seconds: who waits for them, and who does not.
 
-use std::{path::PathBuf, time::Duration};
+#![expect(clippy::disallowed_methods, reason = "a real disk is slow in real time")]
 
-use ct::{Daemon, bench::slow_sync, eventually, skip};
+use std::{fs, path::PathBuf, thread, time::Duration};
+
+use ct::{Daemon, LONG, bench::slow_sync, eventually, skip};
 
 use crate::harness::{Folder, OURS, Peer, end};
 
@@ -34,6 +36,23 @@ fn serve(folder: &Folder, program: PathBuf) -> (Daemon, Peer, Peer) {
     let (mut writer, reader) = (Peer::of(&daemon), Peer::of(&daemon));
     assert_eq!(writer.put(0, 0, b"x"), 1);
     (daemon, writer, reader)
+}
+
+/// While a write or a sync hangs, the file system may give the lock to another daemon, which reads
+/// the jobs. What this one acknowledges then is lost.
+#[test]
+fn after_a_long_sync_nothing_is_acknowledged_unless_the_lock_is_still_held() {
+    let (tools, folder) = (Folder::new(), Folder::new());
+    let Some(program) = slow_daemon(&tools) else { return };
+    let mut daemon = folder.serve(program, &["-f0"]);
+    let mut client = Peer::of(&daemon);
+    client.0.send("put 0 0 60 1\r\ny\r\n").expect("it is taken");
+    // The sync takes longer than this, unless this machine is too busy: then it is not too late.
+    thread::sleep(SYNC_TIME / 2);
+    fs::write(folder.path().join("lock"), "0123 process 1 on elsewhere\n").expect("written");
+    client.0.set_timeout(SYNC_TIME * 20).expect("a socket");
+    assert!(client.0.line().is_err(), "nothing is acknowledged");
+    assert_eq!(daemon.wait_exit(LONG).expect("it ends").code(), Some(10), "{}", daemon.stderr());
 }
 
 /// Every client would wait for the syncs of others; or a reply would overtake one that waits.
