@@ -135,6 +135,9 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     let mut notifier = Notifier::new(|name| env::var_os(name), identity.pid, clock.now());
     let started = || info!("version {VERSION}, process {}, started with {flags}", identity.pid);
     let path = config.binlog.as_deref();
+    if path.is_none() && (config.waits_for_lock || config.exit_on_binlog_failure.is_some()) {
+        warn!("--wait-for-lock and --exit-on-binlog-failure do nothing without -b");
+    }
     let holder = Holder::new(&identity);
     let mut directory = None;
     if let Some(path) = path.filter(|_| config.waits_for_lock) {
@@ -303,6 +306,9 @@ fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
     let inherited = Listener::inherited(pid)?;
     if inherited.is_empty() {
         return Listener::bind_all(&config.addresses);
+    }
+    if config.waits_for_lock {
+        warn!("--wait-for-lock: the service manager has listened before the lock was there");
     }
     if config.is_address_given {
         warn!("-l and -p are ignored: the service manager has passed on its sockets");

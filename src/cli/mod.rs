@@ -124,7 +124,7 @@ pub const FLAGS: &[Flag] = &[
         Some("ping"),
         None,
         "ask the daemon at -l and -p for a reply and exit; the status is 1 if none comes within \
-         5 seconds",
+         5 seconds, or if its binlog has failed",
     ),
     flag(
         None,

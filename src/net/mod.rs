@@ -57,7 +57,7 @@ const READ_MAX_BYTES: usize = 128 * 1024;
 /// visit.
 const EVENTS_PER_POLL: usize = 4096;
 
-/// How many answers in a row, of whether the daemon has its lock, may come too late to be relied on.
+/// How many answers in a row to whether the daemon has its lock may come too late to count.
 const LOCK_ATTEMPTS_MAX: u32 = 4;
 
 /// How often an idle daemon checks the wall clock if setting it would move deadlines.

@@ -18,7 +18,8 @@ use crate::{
 /// What the daemon can do for its clients. If several apply, the first one here counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// A write or sync of the binlog has failed: changes get an error reply.
+    /// A write or sync of the binlog has failed: changes get an error reply. Or no further segment
+    /// can be made, though there may be space: jobs get one when the present segments are full.
     BinlogFailed,
     /// The disk has no space for more of the binlog.
     BinlogFull,
@@ -236,7 +237,7 @@ impl Server {
     /// What the daemon can do for its clients now.
     pub fn health(&self) -> Health {
         match &self.wal {
-            Some(wal) if !wal.is_sound() => Health::BinlogFailed,
+            Some(wal) if !wal.is_sound() || wal.has_growth_failed() => Health::BinlogFailed,
             Some(wal) if wal.is_full() => Health::BinlogFull,
             _ if self.is_draining => Health::Draining,
             _ => Health::Serving,

@@ -233,6 +233,8 @@ pub struct Wal {
     is_zeroing: bool,
     /// Set if the disk had no space for a preallocated file: none is made before that time.
     full_until: Option<Time>,
+    /// Whether the reason was another one than lack of space.
+    is_growth_failed: bool,
     /// Set if the oldest segment could not be removed: when to try again.
     drop_retry_at: Option<Time>,
     /// The delay after the next failure to remove it.
@@ -328,6 +330,7 @@ impl Wal {
             preallocated_slots: 0,
             is_zeroing: false,
             full_until: None,
+            is_growth_failed: false,
             drop_retry_at: None,
             drop_retry_delay: RETRY_DELAY,
             health: Health::Sound,

@@ -69,7 +69,12 @@ impl Wal {
 
     /// Whether the disk had no space when it was last asked for some.
     pub fn is_full(&self) -> bool {
-        self.full_until.is_some()
+        self.full_until.is_some() && !self.is_growth_failed
+    }
+
+    /// Whether no file could be made when one was last needed, though there may be space.
+    pub fn has_growth_failed(&self) -> bool {
+        self.full_until.is_some() && self.is_growth_failed
     }
 
     /// Whether the binlog works and holds every job. If not, no jobs may be handed out.

@@ -26,6 +26,9 @@ const FILLED_FILE_MAX_BYTES: u64 = 64 << 20;
 /// How many names are tried for a new file, because other files may have some of them.
 const NAMES_TRIED_MAX: u32 = 1000;
 
+/// What is logged if there is no space for another file.
+const NO_SPACE: &str = "no disk space for another segment";
+
 /// A file with space for a later segment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Preallocated {
@@ -171,12 +174,13 @@ impl Wal {
     }
 
     pub(super) fn on_disk_full(&mut self, error: &io::Error, now: Time) {
-        if self.full_until.replace(now + RETRY_DELAY).is_none() {
-            warn!(
-                "no disk space for another segment; jobs are refused once the present ones are \
-                 full: {error}"
-            );
+        let is_first = self.full_until.replace(now + RETRY_DELAY).is_none();
+        let is_growth_failed = !is_full(error);
+        if is_first || is_growth_failed != self.is_growth_failed {
+            let what = if is_growth_failed { "another segment cannot be made" } else { NO_SPACE };
+            warn!("{what}; jobs are refused once the present ones are full: {error}");
         }
+        self.is_growth_failed = is_growth_failed;
     }
 
     fn on_disk_space(&mut self) {
