@@ -174,4 +174,4 @@ EXPERIMENTS = {
 }
 # What the first active daemon ends with: 10 if the lock is lost, 11 if a write has failed.
 STATUSES = {"kill": ("signal 9",), "store": ("runs",), "stores": ("runs", "10", "11")}
-LOST = ("10",)
+LOST = ("10", "11")

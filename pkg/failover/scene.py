@@ -215,6 +215,17 @@ class Row:
         self.early = "yes" if early else "no"
         if early:
             self.failures.append("the proxy took the standby for up")
+        # And whether clients still come to the old one, once it has lost the lock to the standby.
+        if serves_at < scene.old.ended_at:
+            before, later = scene.attempt.look.states("c1", serves_at)
+            states = [(at, state) for at, state in later if at < scene.old.ended_at]
+            wrongly = [at for at, state in states if state[0] == "UP" and before[0] != "UP"]
+            clients = states[-1][1][1] - before[1] if states else 0
+            if wrongly:
+                scene.remarks.append(
+                    f"the proxy took the old one for up {scene.old.ended_at - wrongly[0]:.1f} s"
+                    f" before it ended, and gave it {clients} clients"
+                )
 
     def judge_answers(self):
         refusals = collections.Counter(reply for _, reply, _ in self.scene.ledger.refusals)
