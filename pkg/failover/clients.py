@@ -246,6 +246,9 @@ class Look(threading.Thread):
     def is_up(self, name):
         return bool(self.seen) and self.seen[-1][1][name][0] == "UP"
 
+    def all_down(self):
+        return bool(self.seen) and not any(self.is_up(name) for name in CANDIDATES)
+
     def states(self, name, since):
         """What it thought of a server then, and each time it changed its mind since."""
         before = [state[name] for at, state in self.seen if at <= since]

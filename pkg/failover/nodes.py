@@ -25,7 +25,9 @@ ADDRESSES = {
 }
 STORAGE = ("s1", "s2", "s3")
 CANDIDATES = ("c1", "c2")
-PREFIX = "ha-"
+# Of a try, by its process id. Paths of sockets must be short.
+PREFIX = "ha-%d-"
+FOLDER = "/tmp/beanstalkd-failover-%d"
 
 libc = ctypes.CDLL(None, use_errno=True)
 begun = time.monotonic()
@@ -149,9 +151,9 @@ class Node:
 class Network:
     """All nodes, and the bridge between them."""
 
-    def __init__(self, folder):
-        self.folder = folder
-        self.prefix = f"{PREFIX}{os.getpid()}-"
+    def __init__(self):
+        self.folder = Path(FOLDER % os.getpid())
+        self.prefix = PREFIX % os.getpid()
         self.switch = f"{self.prefix}sw"
         self.nodes = {}
 
@@ -179,8 +181,8 @@ class Network:
 
 
 def namespaces(prefix):
-    return [line.split()[0] for line in run("ip", "netns", "list")[1].splitlines()
-            if line.startswith(prefix)]  # fmt: skip
+    names = (line.split()[0] for line in run("ip", "netns", "list")[1].splitlines())
+    return [name for name in names if name.startswith(prefix)]
 
 
 def take_down(prefix):
@@ -205,8 +207,9 @@ def take_down(prefix):
 
 def take_down_leftovers():
     """What a try has left that was itself killed."""
-    found = (re.match(rf"{PREFIX}(\d+)-", name) for name in namespaces(PREFIX))
-    for pid in {match[1] for match in found if match}:
+    found = (re.match(PREFIX.replace("%d", r"(\d+)"), name) for name in namespaces(""))
+    for pid in {int(match[1]) for match in found if match}:
         if not Path(f"/proc/{pid}").exists():
             say(f"taking down what process {pid} has left")
-            take_down(f"{PREFIX}{pid}-")
+            take_down(PREFIX % pid)
+            shutil.rmtree(FOLDER % pid, ignore_errors=True)

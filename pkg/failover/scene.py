@@ -1,6 +1,9 @@
 """One experiment: what it sets up, and how it is judged."""
 
 import collections
+import contextlib
+import itertools
+import math
 import threading
 import time
 
@@ -12,7 +15,7 @@ PRODUCERS = 4
 # How long load runs before a fault, and after the daemon has come back.
 LOAD_SECONDS = 2
 # A file system gives up a silent machine after 30 seconds or later.
-TAKEOVER_SECONDS = 150
+TAKEOVER_SECONDS = 90
 # How long the old active daemon may need to see that it has lost the lock.
 END_SECONDS = 60
 # A daemon that has waited has the lock for so long when it says so.
@@ -31,7 +34,9 @@ class Scene:
         self.folder = f"{name}-{number}"
         self.ledger = Ledger(self.folder)
         self.managers, self.producers, self.remarks = {}, [], []
-        self.old = self.fault_at = self.settled_at = None
+        self.old = self.fault_at = self.settled_at = self.halted_at = None
+        # The longest in which clients got no answer, each after a fault of its own.
+        self.pauses = []
         self.stories = {}
 
     def directory(self, name):
@@ -46,9 +51,12 @@ class Scene:
         return [run for manager in self.managers.values() for run in manager.runs]
 
     def prepare(self):
+        """A new directory, in a file system that is well, and a proxy that knows of no daemon."""
         self.storage.wait_until_healthy()
         self.storage.cure()
         self.nodes["c1"].run("mkdir", self.directory("c1"))
+        look = self.attempt.look
+        wait(look.all_down, "the proxy knows of no daemon", READY_SECONDS)
 
     def begin(self):
         """c1 serves, c2 waits, and the proxy knows it."""
@@ -57,7 +65,7 @@ class Scene:
         self.start_standby()
         wait(lambda: self.standby.waits_at, "c2 waits for the lock", READY_SECONDS)
         look = self.attempt.look
-        wait(lambda: look.is_up("c1") and not look.is_up("c2"), "the proxy sees c1", READY_SECONDS)
+        wait(lambda: look.is_up("c1"), "the proxy sees c1", READY_SECONDS)
         self.settled_at = time.monotonic()
 
     def start_active(self):
@@ -72,9 +80,9 @@ class Scene:
         for number in range(PRODUCERS):
             self.put_to("cl", "127.0.0.1", f"proxied{number}")
 
-    def load_inside(self):
-        """A client on c1 itself: it reaches the daemon there whatever becomes of the network."""
-        return self.put_to("c1", "127.0.0.1", "inside")
+    def load_inside(self, name="c1"):
+        """A client on the candidate itself: it puts there whatever the proxy and the network do."""
+        return self.put_to(name, "127.0.0.1", f"inside-{name}")
 
     def put_to(self, name, host, label):
         producer = Producer(self.ledger, self.nodes[name], host, label)
@@ -123,6 +131,7 @@ class Scene:
         """The end of whatever runs, however far it has come."""
         for producer in self.producers:
             producer.stopping.set()
+        self.halted_at = time.monotonic()
         for producer in self.producers:
             producer.halt()
         for manager in self.managers.values():
@@ -133,11 +142,20 @@ class Scene:
         for manager in self.managers.values():
             manager.stop()
 
-    def longest_pause(self, since):
-        """In seconds, between two answers that clients got through the proxy. None without any."""
-        times = sorted(ack.at for ack in self.ledger.acks if ack.is_proxied and ack.at > since)
-        pauses = [late - soon for soon, late in zip([since, *times], times)]
-        return max(pauses, default=None)
+    def longest_pause(self, since, until):
+        """In seconds, between two answers that clients got through the proxy."""
+        acks = (ack.at for ack in self.ledger.acks if ack.is_proxied and since < ack.at < until)
+        times = [since, *sorted(acks), until]
+        return max(late - soon for soon, late in itertools.pairwise(times))
+
+    @contextlib.contextmanager
+    def quiet(self):
+        """Meanwhile no client puts."""
+        for producer in self.producers:
+            producer.resumed.clear()
+        yield
+        for producer in self.producers:
+            producer.resumed.set()
 
 
 class Row:
@@ -153,9 +171,19 @@ class Row:
         self.next = self.lost = self.twice = self.both = self.early = None
         self.failures = []
 
+    @contextlib.contextmanager
+    def noting_failures(self):
+        try:
+            yield
+        except (Failed, OSError) as failure:
+            self.failures.append(str(failure))
+
     def judge(self, statuses):
         """Everything that can be told once all daemons have ended."""
-        self.next = self.scene.longest_pause(self.scene.fault_at)
+        scene = self.scene
+        if scene.old not in scene.stories or scene.fault_at is None:
+            raise Failed("nothing to judge")
+        self.next = max(scene.pauses or [scene.longest_pause(scene.fault_at, scene.halted_at)])
         self.judge_ends(statuses)
         self.judge_overlap()
         self.judge_proxy()
@@ -165,6 +193,8 @@ class Row:
     def judge_ends(self, statuses):
         stories = dict(self.scene.stories)
         old = stories.pop(self.scene.old)
+        if old.isdigit():
+            self.scene.say(f"the old one's last line was\n    {self.scene.old.lines[-1]}")
         if old not in statuses:
             self.failures.append(f"the old one: {old}, not {' or '.join(statuses)}")
         ends = collections.Counter(
@@ -189,7 +219,8 @@ class Row:
                 self.both += 1
                 if self.both == 1:
                     late = ack.at - first[later[0]]
-                    scene.say(f"{ack.body.decode()} is acknowledged {late:.3f} s after another's first")
+                    body = ack.body.decode()
+                    scene.say(f"{body} is acknowledged {late:.3f} s after another's first")
         if self.both:
             self.failures.append("two daemons acknowledged at once")
         takers = [run.took_over_at for run in scene.runs() if run.took_over_at and run is not old]
@@ -206,7 +237,8 @@ class Row:
     def judge_proxy(self):
         """Whether the standby was taken for up, or was given a client, before it served."""
         scene = self.scene
-        serves_at = self.scene.standby.listens_at or float("inf")
+        runs = scene.managers["c2"].runs
+        serves_at = min((run.listens_at for run in runs if run.listens_at), default=math.inf)
         before, later = scene.attempt.look.states("c2", scene.settled_at)
         early = [
             at for at, (status, sessions) in later

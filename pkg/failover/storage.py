@@ -179,11 +179,7 @@ class Gluster(Storage):
             say(f"GlusterFS: {name}")
             self.nodes[name].start("glusterd", "-N", "-p", "/run/glusterd.pid")
         for name in STORAGE:
-            wait(
-                lambda name=name: self.nodes[name].run(*self.words("pool", "list"), check=False)[0] == 0,
-                f"glusterd answers on {name}",
-                SETUP_SECONDS,
-            )
+            self.wait_for(name)
         for name in STORAGE[1:]:
             self.ask("peer", "probe", name)
         wait(
@@ -208,6 +204,12 @@ class Gluster(Storage):
             self.mount(name)
         self.parts = {f"brick {name}": name for name in STORAGE}
         self.wait_until_healthy()
+
+    def wait_for(self, name):
+        def answers():
+            return self.nodes[name].run(*self.words("pool", "list"), check=False)[0] == 0
+
+        wait(answers, f"glusterd answers on {name}", SETUP_SECONDS)
 
     def words(self, *words):
         return ("gluster", "--mode=script", *words)
@@ -234,6 +236,12 @@ class Gluster(Storage):
 
     def start_part(self, part):
         self.nodes[self.parts[part]].run(*self.words("volume", "start", self.volume, "force"))
+
+    def clear_lock(self, folder):
+        """Forgets who has locked the file. It would have to be an error of the file system."""
+        self.ask(
+            "volume", "clear-locks", self.volume, f"/{folder}/lock", "kind", "granted", "posix"
+        )
 
     def is_healthy(self):
         text = self.ask("volume", "heal", self.volume, "info", check=False)
