@@ -1,5 +1,5 @@
-"""Who talks to the daemons: what starts them, clients that put numbered jobs, and what looks at
-the proxy's opinion of them."""
+"""What stands around the daemons: a service manager, clients that put numbered jobs, and an eye on
+what the proxy thinks of them."""
 
 import re
 import socket
@@ -12,6 +12,7 @@ from nodes import CANDIDATES, wait
 PORT = 11300
 # As Restart=always and RestartSec=1 of a unit.
 RESTART_SECONDS = 1
+END_SECONDS = 30
 CONNECT_SECONDS = 2
 # Storage that loses a node may be silent for long, and that is no failure of a put.
 REPLY_SECONDS = 90
@@ -128,7 +129,7 @@ class Manager:
         self.thread.join()
         last = self.runs[-1]
         last.process.kill()
-        wait(lambda: last.status is not None, f"the daemon on {self.node.name} ends", 30)
+        wait(lambda: last.status is not None, f"the daemon on {self.node.name} ends", END_SECONDS)
 
 
 class Ack:
@@ -142,10 +143,9 @@ class Ack:
 class Producer(threading.Thread):
     """Puts one job after the other, each again until it is acknowledged."""
 
-    def __init__(self, ledger, node, host, name, pause=PAUSE_SECONDS):
+    def __init__(self, ledger, node, host, name):
         super().__init__(daemon=True)
         self.ledger, self.node, self.host, self.name = ledger, node, host, name
-        self.pause = pause
         self.is_proxied = node.name not in CANDIDATES and host == "127.0.0.1"
         self.client = None
         self.resumed, self.stopping = threading.Event(), threading.Event()
@@ -160,7 +160,7 @@ class Producer(threading.Thread):
             number += 1
             while not self.try_to_put(body) and not self.stopping.wait(RETRY_SECONDS):
                 pass
-            self.stopping.wait(self.pause)
+            self.stopping.wait(PAUSE_SECONDS)
 
     def try_to_put(self, body):
         was_sent = False
@@ -184,7 +184,7 @@ class Producer(threading.Thread):
         if reply == "INSERTED":
             self.ledger.acks.append(Ack(body, time.monotonic(), self.process, self))
             return True
-        self.ledger.refused(reply, self)
+        self.ledger.refusals.append(reply)
         return False
 
     def halt(self):
@@ -203,12 +203,9 @@ class Ledger:
 
     def __init__(self, name):
         self.name = name
-        # Appending and adding are atomic.
-        self.acks, self.sent, self.unknown = [], set(), set()
-        self.refusals = []
-
-    def refused(self, reply, producer):
-        self.refusals.append((time.monotonic(), reply, producer.process))
+        # All clients add to them, which is atomic.
+        self.acks, self.refusals = [], []
+        self.sent, self.unknown = set(), set()
 
 
 class Look(threading.Thread):

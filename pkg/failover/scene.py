@@ -113,7 +113,6 @@ class Scene:
 
     def heal(self):
         self.network.heal("c1")
-        self.healed_at = time.monotonic()
         self.say(f"c1 is healed; its daemon: {self.old.story()}")
 
     def wait_for_the_old_one(self):
@@ -260,11 +259,10 @@ class Row:
                 )
 
     def judge_answers(self):
-        refusals = collections.Counter(reply for _, reply, _ in self.scene.ledger.refusals)
+        refusals = collections.Counter(self.scene.ledger.refusals)
         if refusals:
-            self.scene.remarks.append(
-                "refused: " + ", ".join(f"{count} × {reply}" for reply, count in refusals.items())
-            )
+            counts = ", ".join(f"{count} × {reply}" for reply, count in refusals.items())
+            self.scene.remarks.append(f"refused: {counts}")
 
     def judge_jobs(self):
         """Every acknowledged job must be in what has survived."""

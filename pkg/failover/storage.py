@@ -154,14 +154,7 @@ class Ceph(Storage):
 
     def evict(self, name):
         """Tells the metadata server to give up a client, which then may not write to any store."""
-        text = self.ask("tell", "mds.m", "client", "ls")
-        sessions = json.loads(text[text.index("[") : text.rindex("]") + 1])
-        address = f"{self.nodes[name].address}:"
-        found = [one["id"] for one in sessions if address in json.dumps(one["entity"])]
-        if not found:
-            raise Failed(f"{name} has no session to evict")
-        for session in found:
-            self.ask("tell", "mds.m", "client", "evict", f"id={session}")
+        self.ask("tell", "mds.m", "client", "evict", f"client_metadata.hostname={name}")
 
 
 class Gluster(Storage):
