@@ -114,6 +114,15 @@ def fuse(scene):
 
 def frozen(scene):
     """its machine is frozen until the other has taken over, and thaws"""
+    freeze(scene)
+
+
+def asleep(scene):
+    """its machine is frozen and cut off, as a virtual machine that is suspended, and woken up"""
+    freeze(scene, is_cut=True)
+
+
+def freeze(scene, is_cut=False):
     scene.begin()
     scene.load()
     scene.load_inside()
@@ -121,10 +130,14 @@ def frozen(scene):
     machine = (scene.storage.fuse["c1"], scene.old.process)
     for process in machine:
         process.send_signal(signal.SIGSTOP)
+    if is_cut:
+        scene.network.cut("c1")
     scene.fault("c1 is frozen")
     try:
         scene.wait_for_takeover()
     finally:
+        if is_cut:
+            scene.heal()
         for process in reversed(machine):
             process.send_signal(signal.SIGCONT)
     scene.say("c1 thaws")
@@ -172,7 +185,7 @@ def stores(scene):
 
 
 def silent(scene):
-    """the same while nobody puts; then clients put, one of them to the old one directly"""
+    """each part of the storage in turn, while nobody puts; then clients put to both daemons"""
     scene.begin()
     scene.load()
     scene.load_inside("c1")
@@ -212,8 +225,8 @@ def cleared(scene):
 
 
 EXPERIMENTS = {
-    "cephfs": (kill, cut, idle, evict, early, fuse, frozen, store, stores, silent),
-    "glusterfs": (kill, cut, idle, early, fuse, stores, silent, cleared),
+    "cephfs": (kill, cut, idle, evict, early, fuse, frozen, asleep, store, stores, silent),
+    "glusterfs": (kill, cut, idle, early, fuse, asleep, stores, silent, cleared),
 }
 # What the first active daemon ends with: 10 if the lock is lost, 11 if a write has failed.
 LOST = ("10", "11")
