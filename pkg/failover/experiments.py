@@ -4,7 +4,7 @@ import signal
 import time
 
 from nodes import wait
-from scene import LOAD_SECONDS, READY_SECONDS
+from scene import LOAD_SECONDS, READY_SECONDS, TAKEOVER_SECONDS
 
 # How long a healed machine has to find its storage again before clients come.
 HEALED_SECONDS = 8
@@ -224,9 +224,32 @@ def cleared(scene):
     scene.wait_for_takeover()
 
 
+def returned(scene):
+    """the lock is forgotten while nobody puts; the other takes over and dies; clients put again"""
+    scene.begin()
+    first = scene.load_inside("c1")
+    time.sleep(LOAD_SECONDS)
+    first.resumed.clear()
+    time.sleep(LOAD_SECONDS)
+    scene.fault("the lock is cleared")
+    scene.storage.clear_lock(scene.folder)
+    wait(lambda: scene.standby.took_over_at, "c2 takes over", TAKEOVER_SECONDS)
+    second = scene.load_inside("c2")
+    time.sleep(LOAD_SECONDS)
+    second.halt()
+    scene.managers["c2"].stop()
+    for name, path in (("c1", scene.directory("c1")), ("s1", scene.storage.stored(scene.folder))):
+        line = scene.nodes[name].run("cat", path / "lock")[1].strip()
+        scene.say(f"c2 is dead; {name} reads of the lock: {line}")
+    first.resumed.set()
+    # Through the proxy, which still takes the old one for up.
+    scene.load()
+    time.sleep(LOAD_SECONDS)
+
+
 EXPERIMENTS = {
     "cephfs": (kill, cut, idle, evict, early, fuse, frozen, asleep, store, stores, silent),
-    "glusterfs": (kill, cut, idle, early, fuse, asleep, stores, silent, cleared),
+    "glusterfs": (kill, cut, idle, early, fuse, asleep, stores, silent, cleared, returned),
 }
 # What the first active daemon ends with: 10 if the lock is lost, 11 if a write has failed.
 LOST = ("10", "11")

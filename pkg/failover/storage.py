@@ -236,6 +236,10 @@ class Gluster(Storage):
             "volume", "clear-locks", self.volume, f"/{folder}/lock", "kind", "granted", "posix"
         )
 
+    def stored(self, folder):
+        """Where a node stores the directory, beside all caches."""
+        return self.nodes["s1"].folder / "brick" / self.volume / folder
+
     def is_healthy(self):
         text = self.ask("volume", "heal", self.volume, "info", check=False)
         healed = text.count("Number of entries: 0") == len(STORAGE)
