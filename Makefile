@@ -25,7 +25,7 @@ SKIPPED ?= $(abspath $(TARGET))/skipped
 export ORIGINAL SKIPPED
 
 .PHONY: all run check checks fmt clippy doc test sim turns kills abuse soak diff mutants fuzz corpus bench bench-quick crowd \
-    original both-originals clients \
+    original both-originals clients failover \
     install install-daemon install-units uninstall vendor deb clean tools
 
 all: tools
@@ -170,6 +170,12 @@ both-originals: tools
 # original: the transcripts must be equal.
 clients: all
 	ct/clients/run $(DAEMON)
+
+# A second machine that takes over, while daemons, machines and storage fail, on CephFS and on
+# GlusterFS: as root on Debian, some thirty minutes. STAGE=cephfs, ONLY=kill,cut and ROUNDS=n choose.
+failover: all
+	pkg/failover/try --install $(if $(STAGE),--stage $(STAGE)) $(if $(ONLY),--only $(ONLY)) \
+	    --rounds $(or $(ROUNDS),2) $(DAEMON)
 
 install: install-daemon install-units
 

@@ -1,0 +1,252 @@
+"""What stands around the daemons: a service manager, clients that put numbered jobs, and an eye on
+what the proxy thinks of them."""
+
+import re
+import socket
+import subprocess
+import threading
+import time
+
+from nodes import CANDIDATES, wait
+
+PORT = 11300
+# As Restart=always and RestartSec=1 of a unit.
+RESTART_SECONDS = 1
+END_SECONDS = 30
+CONNECT_SECONDS = 2
+# Storage that loses a node may be silent for long, and that is no failure of a put.
+REPLY_SECONDS = 90
+PAUSE_SECONDS = 0.01
+RETRY_SECONDS = 0.05
+LOOK_SECONDS = 0.05
+READY_SECONDS = 60
+TIME_TO_RUN = 3600
+
+
+class Client:
+    def __init__(self, host, port=PORT):
+        self.socket = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
+        self.socket.settimeout(REPLY_SECONDS)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.input = self.socket.makefile("rb")
+
+    def ask(self, text):
+        self.socket.sendall(text)
+        line = self.input.readline()
+        if not line.endswith(b"\n"):
+            raise ConnectionError("closed")
+        return line.split()
+
+    def body(self, size):
+        body = self.input.read(int(size) + 2)
+        if len(body) != int(size) + 2:
+            raise ConnectionError("closed")
+        return body[:-2]
+
+    def put(self, body):
+        text = b"put 1024 0 %d %d\r\n%s\r\n" % (TIME_TO_RUN, len(body), body)
+        return self.ask(text)[0].decode()
+
+    def process(self):
+        """The process id of the daemon at the other end."""
+        reply = self.ask(b"stats\r\n")
+        if reply[0] != b"OK":
+            raise ConnectionError(f"stats: {reply}")
+        return int(re.search(rb"^pid: (\d+)", self.body(reply[1]), re.MULTILINE)[1])
+
+    def close(self):
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self.socket.close()
+
+
+class Daemon:
+    """One run of the daemon: when it locked, listened and ended, and what it logged."""
+
+    def __init__(self, node, program, directory, *flags):
+        self.node = node
+        self.lines = []
+        self.began_at = time.monotonic()
+        self.waits_at = self.took_over_at = self.listens_at = self.ended_at = None
+        self.status = None
+        self.process = subprocess.Popen(
+            node.inside(program, "-b", directory, "-f0", "--wait-for-lock", *flags),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        threading.Thread(target=self.follow, daemon=True).start()
+
+    def follow(self):
+        for line in self.process.stdout:
+            now = time.monotonic()
+            self.lines.append(f"{now - self.began_at:8.2f} s: {line.rstrip()}")
+            if "waits for the lock" in line:
+                self.waits_at = now
+            elif "has the lock" in line:
+                self.took_over_at = now
+            elif "listens on" in line:
+                self.listens_at = self.listens_at or now
+        status = self.process.wait()
+        self.ended_at = time.monotonic()
+        self.status = status
+
+    def story(self):
+        """How it went, in a word: its status, or the signal that ended it."""
+        if self.status is None:
+            return "runs"
+        return f"signal {-self.status}" if self.status < 0 else str(self.status)
+
+
+class Manager:
+    """Starts a candidate's daemon again whenever it has ended, as systemd would."""
+
+    def __init__(self, node, program, directory):
+        self.node, self.program, self.directory = node, program, directory
+        self.runs = []
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self.manage, daemon=True)
+        self.thread.start()
+        wait(lambda: self.runs, f"a daemon starts on {node.name}", READY_SECONDS)
+
+    def manage(self):
+        while not self.stopping.is_set():
+            addresses = f"{self.node.address},127.0.0.1"
+            flags = ("-l", addresses, "-p", str(PORT), "--exit-on-binlog-failure", "0")
+            run = Daemon(self.node, self.program, self.directory, *flags)
+            self.runs.append(run)
+            while run.status is None and not self.stopping.wait(0.02):
+                pass
+            self.stopping.wait(RESTART_SECONDS)
+
+    def stop(self):
+        self.stopping.set()
+        self.thread.join()
+        last = self.runs[-1]
+        last.process.kill()
+        wait(lambda: last.status is not None, f"the daemon on {self.node.name} ends", END_SECONDS)
+
+
+class Ack:
+    """A put that was acknowledged: by which process, when, and to whom."""
+
+    def __init__(self, body, at, process, producer):
+        self.body, self.at, self.process = body, at, process
+        self.is_proxied = producer.is_proxied
+
+
+class Producer(threading.Thread):
+    """Puts one job after the other, each again until it is acknowledged."""
+
+    def __init__(self, ledger, node, host, name):
+        super().__init__(daemon=True)
+        self.ledger, self.node, self.host, self.name = ledger, node, host, name
+        self.is_proxied = node.name not in CANDIDATES and host == "127.0.0.1"
+        self.client = None
+        self.resumed, self.stopping = threading.Event(), threading.Event()
+        self.resumed.set()
+        self.start()
+
+    def run(self):
+        self.node.enter()
+        number = 0
+        while not self.stopping.is_set():
+            body = f"{self.ledger.name}-{self.name}-{number}".encode()
+            number += 1
+            while not self.try_to_put(body) and not self.stopping.wait(RETRY_SECONDS):
+                pass
+            self.stopping.wait(PAUSE_SECONDS)
+
+    def try_to_put(self, body):
+        was_sent = False
+        try:
+            if self.client is None:
+                client = Client(self.host)
+                self.client, self.process = client, client.process()
+            self.resumed.wait()
+            if self.stopping.is_set():
+                return False
+            self.ledger.sent.add(body)
+            was_sent = True
+            reply = self.client.put(body)
+        except OSError:
+            if was_sent:
+                self.ledger.unknown.add(body)
+            if self.client:
+                self.client.close()
+            self.client = None
+            return False
+        if reply == "INSERTED":
+            self.ledger.acks.append(Ack(body, time.monotonic(), self.process, self))
+            return True
+        self.ledger.refusals.append(reply)
+        return False
+
+    def halt(self):
+        """Ends it, even if it waits for an answer."""
+        self.stopping.set()
+        self.resumed.set()
+        self.join(1)
+        client = self.client
+        if client:
+            client.close()
+        self.join(CONNECT_SECONDS + 1)
+
+
+class Ledger:
+    """What became of all puts of an experiment."""
+
+    def __init__(self, name):
+        self.name = name
+        # All clients add to them, which is atomic.
+        self.acks, self.refusals = [], []
+        self.sent, self.unknown = set(), set()
+
+
+class Look(threading.Thread):
+    """Asks the proxy again and again which servers it takes for up."""
+
+    def __init__(self, path):
+        super().__init__(daemon=True)
+        self.path = path
+        # (when, {server: (status, sessions that it was given)}), whenever it changed.
+        self.seen = []
+        self.start()
+
+    def run(self):
+        while True:
+            try:
+                state = self.ask()
+            except OSError:
+                state = None
+            if state and (not self.seen or self.seen[-1][1] != state):
+                self.seen.append((time.monotonic(), state))
+            time.sleep(LOOK_SECONDS)
+
+    def ask(self):
+        with socket.socket(socket.AF_UNIX) as channel:
+            channel.settimeout(CONNECT_SECONDS)
+            channel.connect(str(self.path))
+            channel.sendall(b"show stat\n")
+            text = channel.makefile().read()
+        lines = [line.split(",") for line in text.splitlines() if line]
+        name, status, total = (lines[0].index(key) for key in ("svname", "status", "stot"))
+        servers = dict(zip(("one", "two"), CANDIDATES))
+        return {servers[line[name]]: (line[status].split()[0], int(line[total]))
+                for line in lines[1:] if line[name] in servers}  # fmt: skip
+
+    def is_up(self, name):
+        return bool(self.seen) and self.seen[-1][1][name][0] == "UP"
+
+    def all_down(self):
+        return bool(self.seen) and not any(self.is_up(name) for name in CANDIDATES)
+
+    def states(self, name, since):
+        """What it thought of a server then, and each time it changed its mind since."""
+        before = [state[name] for at, state in self.seen if at <= since]
+        return before[-1], [(at, state[name]) for at, state in self.seen if at > since]

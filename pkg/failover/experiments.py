@@ -1,0 +1,261 @@
+"""What goes wrong, and what is done about it. In the beginning c1 serves and c2 waits."""
+
+import signal
+import time
+
+from nodes import wait
+from scene import LOAD_SECONDS, READY_SECONDS, TAKEOVER_SECONDS
+
+# How long a healed machine has to find its storage again before clients come.
+HEALED_SECONDS = 8
+# How long it takes until an operator, or a program, decides to evict a machine.
+DECISION_SECONDS = 3
+UNMOUNTED_SECONDS = 3
+DEAD_PART_SECONDS = 15
+RESTART_PART_SECONDS = 5
+STARTED_PART_SECONDS = 15
+CLEARED_TIMES = 20
+
+
+def kill(scene):
+    """the active daemon is killed"""
+    scene.begin()
+    scene.load()
+    time.sleep(LOAD_SECONDS)
+    scene.fault("SIGKILL for the active daemon")
+    scene.old.process.kill()
+    scene.wait_for_takeover()
+
+
+def cut(scene):
+    """its machine is cut off while clients put, and healed"""
+    scene.begin()
+    scene.load()
+    scene.load_inside()
+    time.sleep(LOAD_SECONDS)
+    scene.network.cut("c1")
+    scene.fault("c1 is cut off")
+    scene.wait_for_takeover()
+    scene.heal()
+    scene.wait_for_the_old_one()
+    time.sleep(HEALED_SECONDS)
+
+
+def idle(scene):
+    """its machine is cut off while nobody puts, and healed; then clients put to it directly"""
+    scene.begin()
+    inside = scene.load_inside()
+    time.sleep(LOAD_SECONDS)
+    inside.resumed.clear()
+    time.sleep(LOAD_SECONDS)
+    scene.network.cut("c1")
+    scene.fault("c1 is cut off")
+    scene.load()
+    scene.wait_for_takeover()
+    scene.heal()
+    time.sleep(HEALED_SECONDS)
+    scene.remarks.append(f"before clients put to it again the old one: {scene.old.story()}")
+    inside.resumed.set()
+    scene.put_to("cl", scene.nodes["c1"].address, "outside")
+    scene.wait_for_the_old_one()
+    time.sleep(LOAD_SECONDS)
+
+
+def early(scene):
+    """its machine is cut off just after the start, while the first preallocated file is filled"""
+    scene.prepare()
+    scene.load_inside()
+    scene.start_active()
+    scene.start_standby()
+    scene.settled_at = time.monotonic()
+    wait(lambda: len(scene.ledger.acks) > 2, "it acknowledges", READY_SECONDS)
+    scene.network.cut("c1")
+    scene.fault("c1 is cut off")
+    scene.remarks.append(f"cut {scene.fault_at - scene.old.listens_at:.2f} s after it listened")
+    scene.load()
+    scene.wait_for_takeover()
+    scene.heal()
+    scene.wait_for_the_old_one()
+    time.sleep(HEALED_SECONDS)
+
+
+def evict(scene):
+    """its machine is cut off, and evicted at the storage as soon as that is decided"""
+    scene.begin()
+    scene.load()
+    scene.load_inside()
+    time.sleep(LOAD_SECONDS)
+    scene.network.cut("c1")
+    scene.say("c1 is cut off")
+    time.sleep(DECISION_SECONDS)
+    scene.fault("it is decided to evict c1")
+    scene.storage.evict("c1")
+    scene.remarks.append(f"the eviction took {scene.since_fault():.1f} s")
+    scene.wait_for_takeover()
+    scene.heal()
+    scene.wait_for_the_old_one()
+    time.sleep(HEALED_SECONDS)
+
+
+def fuse(scene):
+    """its FUSE process is killed, and the file system mounted again"""
+    scene.begin()
+    scene.load()
+    scene.load_inside()
+    time.sleep(LOAD_SECONDS)
+    scene.fault("SIGKILL for the FUSE process of c1")
+    scene.storage.fuse["c1"].kill()
+    time.sleep(UNMOUNTED_SECONDS)
+    scene.storage.remount("c1")
+    scene.say("c1 has mounted again")
+    scene.wait_for_takeover()
+    scene.wait_for_the_old_one()
+
+
+def frozen(scene):
+    """its machine is frozen until the other has taken over, and thaws"""
+    freeze(scene)
+
+
+def asleep(scene):
+    """its machine is frozen and cut off, as a virtual machine that is suspended, and woken up"""
+    freeze(scene, is_cut=True)
+
+
+def freeze(scene, is_cut=False):
+    scene.begin()
+    scene.load()
+    scene.load_inside()
+    time.sleep(LOAD_SECONDS)
+    machine = (scene.storage.fuse["c1"], scene.old.process)
+    for process in machine:
+        process.send_signal(signal.SIGSTOP)
+    if is_cut:
+        scene.network.cut("c1")
+    scene.fault("c1 is frozen")
+    try:
+        scene.wait_for_takeover()
+    finally:
+        if is_cut:
+            scene.heal()
+        for process in reversed(machine):
+            process.send_signal(signal.SIGCONT)
+    scene.say("c1 thaws")
+    scene.wait_for_the_old_one()
+    time.sleep(HEALED_SECONDS)
+
+
+def store(scene):
+    """one storage node is killed"""
+    scene.begin()
+    scene.load()
+    time.sleep(LOAD_SECONDS)
+    part = list(scene.storage.parts)[2]
+    scene.fault(f"SIGKILL for {part}")
+    scene.storage.kill_part(part)
+    time.sleep(DEAD_PART_SECONDS)
+    scene.storage.start_part(part)
+    scene.storage.wait_until_healthy()
+    time.sleep(LOAD_SECONDS)
+
+
+def stores(scene):
+    """each part of the storage is killed and started again in turn"""
+    scene.begin()
+    scene.load()
+    scene.load_inside("c1")
+    scene.load_inside("c2")
+    time.sleep(LOAD_SECONDS)
+    scene.fault("each part of the storage in turn")
+    for part in scene.storage.parts:
+        scene.say(f"SIGKILL for {part}, and its start")
+        since = time.monotonic()
+        scene.storage.kill_part(part)
+        time.sleep(RESTART_PART_SECONDS)
+        scene.storage.start_part(part)
+        time.sleep(STARTED_PART_SECONDS)
+        pause = scene.longest_pause(since, time.monotonic())
+        scene.pauses.append(pause)
+        scene.remarks.append(f"{part} {pause:.1f} s")
+        scene.say(f"{part}: the longest pause was {pause:.1f} s; c1: {scene.old.story()}")
+        # GlusterFS has seldom healed a file to which somebody writes.
+        with scene.quiet():
+            scene.storage.wait_until_healthy()
+        time.sleep(LOAD_SECONDS)
+
+
+def silent(scene):
+    """each part of the storage in turn, while nobody puts; then clients put to both daemons"""
+    scene.begin()
+    scene.load()
+    scene.load_inside("c1")
+    scene.load_inside("c2")
+    time.sleep(LOAD_SECONDS)
+    with scene.quiet():
+        for part in scene.storage.parts:
+            scene.say(f"SIGKILL for {part}, and its start")
+            scene.storage.kill_part(part)
+            time.sleep(RESTART_PART_SECONDS)
+            scene.storage.start_part(part)
+            time.sleep(RESTART_PART_SECONDS)
+            scene.storage.wait_until_healthy()
+        took_over = scene.standby.took_over_at is not None
+        scene.remarks.append(f"before the puts the old one: {scene.old.story()}")
+        scene.remarks.append(f"c2 {'has' if took_over else 'does not have'} the lock then")
+        scene.fault("clients put again")
+    time.sleep(STARTED_PART_SECONDS)
+
+
+def cleared(scene):
+    """the file system forgets the lock under load, and tells nobody"""
+    scene.begin()
+    scene.load()
+    scene.load_inside("c1")
+    scene.load_inside("c2")
+    time.sleep(LOAD_SECONDS)
+    for count in range(1, CLEARED_TIMES + 1):
+        scene.fault("the lock is cleared")
+        scene.storage.clear_lock(scene.folder)
+        # The old one may have asked again first, and then has it as before.
+        time.sleep(LOAD_SECONDS)
+        if scene.old.status is not None:
+            break
+    scene.remarks.append(f"cleared {count} times")
+    scene.wait_for_takeover()
+
+
+def returned(scene):
+    """the lock is forgotten while nobody puts; the other takes over and dies; clients put again"""
+    scene.begin()
+    first = scene.load_inside("c1")
+    time.sleep(LOAD_SECONDS)
+    first.resumed.clear()
+    time.sleep(LOAD_SECONDS)
+    scene.fault("the lock is cleared")
+    scene.storage.clear_lock(scene.folder)
+    wait(lambda: scene.standby.took_over_at, "c2 takes over", TAKEOVER_SECONDS)
+    second = scene.load_inside("c2")
+    time.sleep(LOAD_SECONDS)
+    second.halt()
+    scene.managers["c2"].stop()
+    for name, path in (("c1", scene.directory("c1")), ("s1", scene.storage.stored(scene.folder))):
+        line = scene.nodes[name].run("cat", path / "lock")[1].strip()
+        scene.say(f"c2 is dead; {name} reads of the lock: {line}")
+    first.resumed.set()
+    # Through the proxy, which still takes the old one for up.
+    scene.load()
+    time.sleep(LOAD_SECONDS)
+
+
+EXPERIMENTS = {
+    "cephfs": (kill, cut, idle, evict, early, fuse, frozen, asleep, store, stores, silent),
+    "glusterfs": (kill, cut, idle, early, fuse, asleep, stores, silent, cleared, returned),
+}
+# What the first active daemon ends with: 10 if the lock is lost, 11 if a write has failed.
+LOST = ("10", "11")
+STATUSES = {
+    "kill": ("signal 9",),
+    "store": ("runs",),
+    "stores": ("runs", *LOST),
+    "silent": ("runs", *LOST),
+}
