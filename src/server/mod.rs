@@ -329,18 +329,6 @@ impl Server {
         self.process_disconnects(now);
     }
 
-    /// Answers every `put` with `DRAINING` from now on.
-    pub fn drain(&mut self) {
-        info!("draining: new jobs are refused from now on");
-        self.is_draining = true;
-    }
-
-    /// Accepts jobs again.
-    pub fn end_drain(&mut self) {
-        info!("no longer draining: new jobs are taken again");
-        self.is_draining = false;
-    }
-
     /// Does what is due at `now`, then the next slices of large work.
     pub fn tick(&mut self, now: Time) {
         let now = self.instant(now);
