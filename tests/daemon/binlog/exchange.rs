@@ -9,6 +9,7 @@ use std::{
     fmt::Write,
     fs,
     path::{Path, PathBuf},
+    process::Command,
     thread,
     time::Duration,
 };
@@ -393,6 +394,26 @@ fn a_directory_of_version_5_is_read() {
     let jobs = read_fixture("version-5");
     let bodies: Vec<_> = jobs.values().map(|job| &*job.body).collect();
     assert_eq!(bodies, [&b"ready"[..], b"", b"two\r\nlines\0", b"buried", b"delayed"]);
+}
+
+/// A directory of the original from a machine with another layout would count as damaged, and a
+/// start would go on without its jobs.
+#[test]
+fn a_directory_of_another_layout_is_refused_by_its_name() {
+    for (name, machine) in [("1.13-s390x", "a big-endian machine"), ("1.13-i386", "32-bit x86")] {
+        let folder = Folder::copy_of(&fixture(name));
+        let before = fs::read(folder.path().join("binlog.1")).expect("a segment");
+        for flag in ["-b", "--check-binlog"] {
+            let path = folder.path().to_str().expect("a path");
+            let output = Command::new(OURS).args(["-l", "127.0.0.1", "-p", "0", flag, path]).output();
+            let output = output.expect("the daemon");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(10), "{said}");
+            let reason = format!("binlog.1: the original wrote it on {machine}, and");
+            assert!(said.contains(&reason), "{said}");
+        }
+        assert_eq!(fs::read(folder.path().join("binlog.1")).expect("a segment"), before);
+    }
 }
 
 /// Writes the fixtures of release 1.12 anew.
