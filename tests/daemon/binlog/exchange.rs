@@ -405,7 +405,8 @@ fn a_directory_of_another_layout_is_refused_by_its_name() {
         let before = fs::read(folder.path().join("binlog.1")).expect("a segment");
         for flag in ["-b", "--check-binlog"] {
             let path = folder.path().to_str().expect("a path");
-            let output = Command::new(OURS).args(["-l", "127.0.0.1", "-p", "0", flag, path]).output();
+            let output =
+                Command::new(OURS).args(["-l", "127.0.0.1", "-p", "0", flag, path]).output();
             let output = output.expect("the daemon");
             let said = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(10), "{said}");
