@@ -420,7 +420,7 @@ fn a_directory_of_another_layout_is_refused_by_its_name() {
     for (name, machine) in [("1.13-s390x", "a big-endian machine"), ("1.13-i386", "32-bit x86")] {
         let folder = Folder::copy_of(&fixture(name));
         let before = fs::read(folder.path().join("binlog.1")).expect("a segment");
-        for flag in ["-b", "--check-binlog"] {
+        for flag in ["--check-binlog", "-b"] {
             let path = folder.path().to_str().expect("a path");
             let output =
                 Command::new(OURS).args(["-l", "127.0.0.1", "-p", "0", flag, path]).output();
