@@ -1,8 +1,8 @@
 //! Segments of the original whose layout is that of another machine.
 //!
 //! The original writes its structures as they lie in memory. Most machines lay them out as
-//! [`record`](super::record) says. The others are named here, so that a start refuses their segments
-//! instead of taking them for damage.
+//! [`record`](super::record) says. The others are named here, so that a start refuses their
+//! segments instead of taking them for damage.
 
 use std::io;
 
