@@ -26,7 +26,7 @@ export ORIGINAL SKIPPED
 
 .PHONY: all run check checks fmt clippy doc test sim turns kills abuse soak diff mutants fuzz corpus bench bench-quick crowd \
     original both-originals clients failover \
-    install install-daemon install-units uninstall vendor deb clean tools
+    install install-daemon install-units uninstall vendor deb rpm targets scripts dist clean tools
 
 all: tools
 	$(CARGO) build --release --locked
@@ -223,6 +223,25 @@ deb: vendor
 	    > $(DEB)/.cargo/config.toml
 	cd $(DEB) && dpkg-buildpackage -b -d --no-sign
 	@ls target/deb/*.deb
+
+# An rpm, built without a network: target/rpm/RPMS/*/*.rpm.
+rpm: vendor
+	@command -v rpmbuild >/dev/null || { \
+	    echo 'rpmbuild is missing: apt install rpm, or: dnf install rpm-build' >&2; exit 1; }
+	pkg/rpm-build
+
+# Whether it compiles for every system that we name, and its tests on 32 bits and in emulators, in a
+# fresh Debian 13. ONLY='TARGET...' chooses, COMPILE_ONLY=1 runs nothing.
+targets:
+	COMPILE_ONLY=$(COMPILE_ONLY) pkg/targets $(ONLY)
+
+# What linters say of the scripts and the packages.
+scripts:
+	pkg/scripts
+
+# All files of a release, their sums and its notes: target/dist.
+dist:
+	pkg/dist
 
 clean:
 	$(CARGO) clean

@@ -155,7 +155,11 @@ pub(crate) enum Limit {
 /// Sets a limit of a running process; it keeps what it has beyond that.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "std has no call for limits")]
-pub(crate) fn set_limit(pid: u32, what: Limit, value: u64) -> io::Result<()> {
+pub(crate) fn set_limit(
+    pid: u32,
+    what: Limit,
+    value: impl TryInto<libc::rlim_t>,
+) -> io::Result<()> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
     let resource = match what {
         Limit::Files => libc::RLIMIT_NOFILE,
@@ -169,7 +173,7 @@ pub(crate) fn set_limit(pid: u32, what: Limit, value: u64) -> io::Result<()> {
     if matches!(what, Limit::Memory) && limit.rlim_cur != libc::RLIM_INFINITY {
         return Ok(());
     }
-    limit.rlim_cur = value.min(limit.rlim_max);
+    limit.rlim_cur = value.try_into().unwrap_or(limit.rlim_max).min(limit.rlim_max);
     // SAFETY: the first pointer leads to a readable limit, and the old one is not asked for.
     let result = unsafe { libc::prlimit(pid, resource, &raw const limit, std::ptr::null_mut()) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -262,11 +266,11 @@ pub(crate) fn cpu_time(_: u32) -> io::Result<Duration> {
 }
 
 /// Enough for tests with ten thousand connections to each of several daemons.
-const OPEN_FILES_WANTED: u64 = 100_000;
+const OPEN_FILES_WANTED: libc::rlim_t = 100_000;
 
 /// Raises the limit on open files as far as possible, and returns it. Child processes inherit it.
 #[expect(unsafe_code, reason = "std has no call for limits")]
-pub(crate) fn raise_open_files() -> io::Result<u64> {
+pub(crate) fn raise_open_files() -> io::Result<usize> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer leads to a writable limit.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
@@ -276,7 +280,7 @@ pub(crate) fn raise_open_files() -> io::Result<u64> {
         limit = libc::rlimit { rlim_cur: most, rlim_max: most };
         // SAFETY: the pointer leads to a readable limit.
         if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0 {
-            return Ok(most);
+            return Ok(usize::try_from(most).unwrap_or(usize::MAX));
         }
     }
     Err(io::Error::last_os_error())

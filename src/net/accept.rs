@@ -3,11 +3,11 @@
 use std::{io, time::Duration};
 
 use log::{debug, info, warn};
-use mio::{Interest, Registry, Token};
+use mio::{Registry, Token};
 
 use super::{
     EventLoop, Listener,
-    socket::{Socket, Stream},
+    socket::{Socket, Stream, interests},
 };
 use crate::{
     clock::Time,
@@ -185,11 +185,7 @@ impl EventLoop {
 }
 
 pub(super) fn register(registry: &Registry, stream: &mut Stream, token: Token) -> io::Result<()> {
-    let interests = Interest::READABLE | Interest::WRITABLE;
-    // A read stops at an urgent byte, and no other event reports the bytes behind it.
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    let interests = interests | Interest::PRIORITY;
-    registry.register(stream.source(), token, interests)
+    registry.register(stream.source(), token, interests())
 }
 
 /// Whether the system has no descriptor or no memory for another connection.

@@ -20,7 +20,7 @@ mod transfer;
 
 use std::{borrow::Cow, collections::VecDeque, io, os::fd::AsRawFd, time::Duration};
 
-use log::info;
+use log::{info, warn};
 use mio::{Events, Interest, Poll, Token, Waker, event::Event, unix::SourceFd};
 
 pub use self::listen::{ListenError, Listener};
@@ -375,7 +375,14 @@ impl EventLoop {
     }
 
     fn handle_signals(&mut self) {
-        for signal in self.signals.take() {
+        let arrived = self.signals.take();
+        // Some polls report a descriptor only once if mio does not read it.
+        let fd = self.signals.as_raw_fd();
+        let source = &mut SourceFd(&fd);
+        if let Err(error) = self.poll.registry().reregister(source, SIGNALS, Interest::READABLE) {
+            warn!("no more signals will be noticed: {error}");
+        }
+        for signal in arrived {
             match signal {
                 libc::SIGUSR1 => self.server.drain(),
                 libc::SIGUSR2 => self.server.end_drain(),

@@ -3,11 +3,33 @@
 use std::io::{self, IoSlice, Read, Write};
 
 use mio::{
+    Interest,
     event::{Event, Source},
     net::{TcpStream, UnixStream},
 };
 
 use crate::{proto::LINE_LIMIT, server::FeedResult, sys};
+
+/// Whether an event follows a read or write that the kernel cuts short, once more can be done.
+/// Epoll does that, and reports the urgent byte at which a read stops. Any other poll may want each
+/// call repeated until it would block.
+const CUT_SHORT_MEANS_EVENT: bool = cfg!(all(
+    any(target_os = "linux", target_os = "android"),
+    not(mio_unsupported_force_poll_poll)
+));
+
+/// What a connection's events report.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(super) fn interests() -> Interest {
+    // A read stops at an urgent byte, and no other event reports the bytes behind it.
+    Interest::READABLE | Interest::WRITABLE | Interest::PRIORITY
+}
+
+/// What a connection's events report. No event reports an urgent byte.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(super) fn interests() -> Interest {
+    Interest::READABLE | Interest::WRITABLE
+}
 
 /// A TCP or UNIX stream.
 #[derive(Debug)]
@@ -85,14 +107,18 @@ impl Socket {
             Stream::Unix(stream) => stream.read(buffer),
         };
         self.on_read(&result, buffer.len());
+        // Another turn could find out as well, but would count the connection as busy until then.
+        if !CUT_SHORT_MEANS_EVENT && result.as_ref().is_ok_and(|&count| count < buffer.len()) {
+            let _ = self.peek(&mut [0]);
+        }
         result
     }
 
     /// Copies what a read would return, and leaves it in the kernel.
     pub(super) fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let result = match &self.stream {
-            Stream::Tcp(stream) => sys::peek(stream, buffer),
-            Stream::Unix(stream) => sys::peek(stream, buffer),
+            Stream::Tcp(stream) => stream.try_io(|| sys::peek(stream, buffer)),
+            Stream::Unix(stream) => stream.try_io(|| sys::peek(stream, buffer)),
         };
         self.on_read(&result, buffer.len());
         result
@@ -113,7 +139,7 @@ impl Socket {
 
     fn on_read(&mut self, result: &io::Result<usize>, wanted: usize) {
         match result {
-            Ok(count) if *count < wanted && !self.reads_until_blocked => self.is_readable = false,
+            Ok(count) if *count < wanted && !self.reads_until_blocked() => self.is_readable = false,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.is_readable = false;
                 self.reads_until_blocked = false;
@@ -124,7 +150,7 @@ impl Socket {
 
     /// Whether reads go on until `WouldBlock`, because no event may report further bytes.
     pub(super) fn reads_until_blocked(&self) -> bool {
-        self.reads_until_blocked
+        self.reads_until_blocked || !CUT_SHORT_MEANS_EVENT
     }
 
     /// Writes once, and returns how many bytes the kernel accepted.
@@ -136,7 +162,7 @@ impl Socket {
             (Stream::Unix(stream), slices) => stream.write_vectored(slices),
         };
         match &result {
-            Ok(sent) => self.is_writable = *sent == offered,
+            Ok(sent) => self.is_writable = *sent == offered || !CUT_SHORT_MEANS_EVENT,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.is_writable = false,
             Err(_) => {}
         }
@@ -183,7 +209,7 @@ mod tests {
     fn a_short_read_clears_the_latch_unless_the_kernel_hinted_at_more() {
         let (mut socket, mut client) = pair();
         let buffer = &mut [0; 8];
-        for (hint, is_readable) in [(false, false), (true, true)] {
+        for (hint, is_readable) in [(false, false), (true, CUT_SHORT_MEANS_EVENT)] {
             client.write_all(b"abc").expect("there is space");
             (socket.is_readable, socket.reads_until_blocked) = (true, hint);
             assert_eq!(socket.read(buffer).expect("bytes"), 3);
@@ -191,7 +217,7 @@ mod tests {
         }
         let error = socket.read(buffer).expect_err("nothing is left");
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-        assert!(!socket.is_readable && !socket.reads_until_blocked());
+        assert!(!socket.is_readable && !socket.reads_until_blocked);
         client.write_all(b"abcdefghij").expect("there is space");
         socket.is_readable = true;
         assert_eq!(socket.read(buffer).expect("bytes"), 8);
@@ -216,7 +242,8 @@ mod tests {
         let (mut socket, _client) = pair();
         let bytes = vec![0; 16 << 20];
         let sent = socket.write(&[IoSlice::new(&bytes)]).expect("a part");
-        assert!(sent < bytes.len() && !socket.is_writable);
+        assert!(sent < bytes.len());
+        assert_eq!(socket.is_writable, !CUT_SHORT_MEANS_EVENT);
         socket.is_writable = true;
         let error = socket.write(&[IoSlice::new(&bytes)]).expect_err("the buffer is full");
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);

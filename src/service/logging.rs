@@ -66,7 +66,7 @@ fn priority(level: Level) -> &'static str {
 }
 
 fn dated(nanoseconds: u64, level: Level) -> String {
-    let [year, month, day, hour, minute, second] = sys::utc(nanoseconds / 1_000_000_000);
+    let [year, month, day, hour, minute, second] = utc(nanoseconds / 1_000_000_000);
     let milliseconds = nanoseconds / 1_000_000 % 1000;
     let weight = match level {
         Level::Error => "error: ",
@@ -100,6 +100,32 @@ impl Throttle {
     }
 }
 
+/// Converts seconds since 1970 to UTC: year, month, day, hour, minute, second.
+fn utc(seconds: u64) -> [u64; 6] {
+    let mut days = seconds / 86_400;
+    let mut year = 1970;
+    let days_of_year = |year: u64| 365 + u64::from(is_leap(year));
+    while days >= days_of_year(year) {
+        days -= days_of_year(year);
+        year += 1;
+    }
+    let mut month = 1;
+    let mut lengths = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    lengths[1] += u64::from(is_leap(year));
+    for length in lengths {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    [year, month, days + 1, seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60]
+}
+
+fn is_leap(year: u64) -> bool {
+    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,7 +147,9 @@ mod tests {
         let cases = [
             (0, "1970-01-01T00:00:00.000Z beanstalkd: "),
             (951_827_696_789_000_000, "2000-02-29T12:34:56.789Z beanstalkd: "),
+            (1_709_251_200_000_000_000, "2024-03-01T00:00:00.000Z beanstalkd: "),
             (4_102_444_799_999_999_999, "2099-12-31T23:59:59.999Z beanstalkd: "),
+            (4_107_542_400_000_000_000, "2100-03-01T00:00:00.000Z beanstalkd: "),
         ];
         for (nanoseconds, wanted) in cases {
             assert_eq!(dated(nanoseconds, Level::Info), wanted);

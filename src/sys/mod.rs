@@ -14,7 +14,7 @@ mod socket;
 use std::{ffi::c_int, io};
 
 pub use self::{
-    clock::{monotonic_nanoseconds, utc, wall_nanoseconds},
+    clock::{monotonic_nanoseconds, wall_nanoseconds},
     file::{forget_cached, lock_file, next_data, rename_to_new, reserve_space},
     memory::{keep_large_blocks_apart, populate, share_small_blocks},
     process::{

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{CString, c_char},
-    fs, io,
+    fmt, fs, io,
     mem::MaybeUninit,
     ptr,
     time::Duration,
@@ -72,17 +72,28 @@ fn find_user(name: &str) -> Result<(libc::uid_t, libc::gid_t), UserError> {
     Ok((entry.pw_uid, entry.pw_gid))
 }
 
-/// Raises the soft limit on open descriptors to the hard limit, and returns it.
-pub fn raise_descriptor_limit() -> io::Result<u64> {
+/// The most descriptors that macOS grants to a process whose hard limit is higher or unlimited.
+const OPEN_MAX: libc::rlim_t = 10_240;
+
+/// Raises the soft limit on open descriptors to the hard limit, or as far as the system allows.
+/// Each system has its own type for it.
+pub fn raise_descriptor_limit() -> io::Result<impl fmt::Display> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is valid for one rlimit.
     let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     check(result)?;
-    limit.rlim_cur = limit.rlim_max;
+    let libc::rlimit { rlim_cur: before, rlim_max: hard } = limit;
+    set_descriptor_limit(hard, hard).or_else(|error| {
+        let most = hard.min(OPEN_MAX);
+        if most > before { set_descriptor_limit(most, hard) } else { Err(error) }
+    })
+}
+
+fn set_descriptor_limit(soft: libc::rlim_t, hard: libc::rlim_t) -> io::Result<libc::rlim_t> {
+    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: the pointer is valid for one rlimit.
     let result = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
-    check(result)?;
-    Ok(limit.rlim_cur)
+    check(result).map(|_| soft)
 }
 
 /// What `uname` reports of the machine.
@@ -160,6 +171,16 @@ pub fn processors() -> usize {
 }
 
 /// Reads eight random bytes from the kernel, which distinguish this run from all others.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub fn random_bytes() -> io::Result<[u8; 8]> {
+    let mut bytes = [0; 8];
+    // SAFETY: the pointer is valid for the length given. So few bytes come whole or not at all.
+    let count = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if count == -1 { Err(io::Error::last_os_error()) } else { Ok(bytes) }
+}
+
+/// Reads eight random bytes from the kernel, which distinguish this run from all others.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub fn random_bytes() -> io::Result<[u8; 8]> {
     let mut bytes = [0; 8];
     // SAFETY: the pointer is valid for the length given, which is within getentropy's 256.

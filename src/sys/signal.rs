@@ -12,6 +12,15 @@ use std::{
     sync::atomic::{AtomicI32, Ordering},
 };
 
+#[cfg(target_os = "linux")]
+use libc::__errno_location as errno_location;
+
+#[cfg(any(target_os = "android", target_os = "netbsd", target_os = "openbsd"))]
+use libc::__errno as errno_location;
+
+#[cfg(any(target_vendor = "apple", target_os = "freebsd"))]
+use libc::__error as errno_location;
+
 use super::check;
 
 /// The end of the socket pair that signals write to, open as long as the process.
@@ -125,23 +134,14 @@ extern "C" fn on_signal(signal: c_int) {
     debug_assert!(updated.is_ok(), "there is always a new row");
     let byte = 0u8;
     let pointer: *const u8 = &raw const byte;
-    let errno = io::Error::last_os_error().raw_os_error();
+    // SAFETY: returns a pointer to this thread's errno, valid as long as the thread.
+    let errno = unsafe { errno_location() };
+    // SAFETY: see above.
+    let before = unsafe { *errno };
     // SAFETY: the pointer is valid for one byte; the descriptor is open as long as the process.
     unsafe { libc::write(WAKE_FD.load(Ordering::Relaxed), pointer.cast(), 1) };
-    restore_errno(errno);
-}
-
-/// The interrupted code must find `errno` unchanged.
-fn restore_errno(errno: Option<i32>) {
-    #[cfg(target_os = "linux")]
-    if let Some(errno) = errno {
-        // SAFETY: returns a pointer to this thread's errno.
-        let location = unsafe { libc::__errno_location() };
-        // SAFETY: that pointer is valid as long as the thread.
-        unsafe { *location = errno };
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = errno;
+    // SAFETY: see above. The interrupted code must find `errno` unchanged.
+    unsafe { *errno = before };
 }
 
 #[cfg(test)]

@@ -66,14 +66,20 @@ pub fn set_tcp_options(fd: &impl AsFd) -> io::Result<()> {
 }
 
 /// Detects a vanished peer after about a quarter of an hour instead of over two hours.
-#[cfg(target_os = "linux")]
+#[cfg(not(target_os = "openbsd"))]
 fn shorten_keepalive(fd: &impl AsFd) -> io::Result<()> {
-    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 600)?;
+    #[cfg(target_vendor = "apple")]
+    use libc::TCP_KEEPALIVE as TCP_KEEPIDLE;
+    #[cfg(not(target_vendor = "apple"))]
+    use libc::TCP_KEEPIDLE;
+
+    set_option(fd, libc::IPPROTO_TCP, TCP_KEEPIDLE, 600)?;
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 60)?;
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 5)
 }
 
-#[cfg(not(target_os = "linux"))]
+/// Does nothing, because this system has one setting for all sockets.
+#[cfg(target_os = "openbsd")]
 #[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
 fn shorten_keepalive(_: &impl AsFd) -> io::Result<()> {
     Ok(())

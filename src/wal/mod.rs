@@ -21,6 +21,7 @@ mod compact;
 mod dates;
 mod directory;
 mod disk;
+mod foreign;
 mod inspect;
 mod lock;
 mod permit;

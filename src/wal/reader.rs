@@ -3,6 +3,7 @@
 use std::io;
 
 use super::{
+    foreign,
     record::{
         Damage, Format, Frame, HEAD_MAX_BYTES, Kind, SHORT_RECORD_BYTES, SegmentHeader, VERSION,
         VERSION_5,
@@ -426,6 +427,9 @@ pub(super) fn format(window: &mut Window<'_>, version: u32) -> io::Result<Result
     };
     if let Some(salt) = find_salt(window, start, beginning)? {
         return Ok(Ok(Format::Salted(salt)));
+    }
+    if likely.is_none() {
+        foreign::refuse(window, version, start)?;
     }
     Ok(match theirs {
         _ if likely.is_some() => Err(Fault::NoSegmentHeader),

@@ -41,7 +41,7 @@ impl Cores {
     /// Pins this thread to the second of its cores; daemons get the first. Raises the limit on
     /// open files of this process and of the daemons it will start.
     pub fn take() -> io::Result<Self> {
-        let open_files = usize::try_from(os::raise_open_files()?).unwrap_or(usize::MAX);
+        let open_files = os::raise_open_files()?;
         let cores = Self { open_files, all: os::cores()? };
         cores.place_load(Placement::Apart)?;
         Ok(cores)

@@ -3,6 +3,7 @@
 //! A small library is compiled by `cc` and loaded into the daemon. It delays `fdatasync` and
 //! `fsync`, and counts them.
 
+use std::env;
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -107,11 +108,11 @@ pub fn wrapper(
     Ok((path, count))
 }
 
-/// Compiles the library into a directory and returns its path.
+/// Compiles the library into a directory and returns its path. `CC` names another compiler.
 pub fn compile(directory: &Path) -> io::Result<PathBuf> {
     let (source, library) = (directory.join("slow_sync.c"), directory.join("slow_sync.so"));
     fs::write(&source, include_str!("slow_sync.c"))?;
-    let output = Command::new("cc")
+    let output = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()))
         .args(["-O2", "-shared", "-fPIC", "-o"])
         .args([&library, &source])
         .arg("-ldl")

@@ -381,6 +381,13 @@ pub(crate) fn judge(input: &[u8]) {
         0 => any_files(input),
         _ => damaged_files(mode & 128 > 0, input),
     };
+    // A segment of the original from another kind of machine is refused, whatever else is there.
+    let copy = Rc::new(RefCell::new(files.clone()));
+    let opened = open(&Memory { files: Rc::clone(&copy), unreadable: None, refusal: None });
+    if opened.is_err_and(|error| error.kind() == io::ErrorKind::Unsupported) {
+        assert_eq!(*copy.borrow(), files);
+        return;
+    }
     // The input decides after how many calls one is refused.
     refuse(&files, input.iter().fold(0, |sum, &byte| sum ^ u32::from(byte)) % 64);
     let unreadable = match mode >> 1 & 7 {
