@@ -3,8 +3,8 @@
 //! It is the POSIX lock on the file `lock`, which the original takes too. A network file system may
 //! take it back, after its server has lost the client for some time. Then another daemon may have
 //! it, and this one must not write any more. So each start writes a line of its own into the file,
-//! and the daemon asks from time to time before it writes or answers: is the lock still to be had, and is the
-//! line still that of this daemon?
+//! and the daemon asks from time to time before it writes or answers: is the lock still to be had,
+//! and is the line still that of this daemon?
 #![expect(clippy::disallowed_types, reason = "the binlog's files are here, and nowhere else")]
 
 use std::{
