@@ -451,12 +451,18 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads the indented lines after `a< OK`.
+    /// Reads the indented lines after `a< OK`. What the first is indented by belongs to none.
     fn yaml(&mut self, enclosing: Enclosing) -> Result<Vec<Text>, LineError> {
         let mut body = Vec::new();
+        let mut indent = None;
         while self.lines.get(self.line_number).is_some_and(|line| line.starts_with(' ')) {
             let Some(line) = self.next_line()? else { break };
-            body.push(self.text(line.trim_start_matches(' '), Use::Expect, b"", enclosing)?);
+            let spaces = line.len() - line.trim_start_matches(' ').len();
+            let indent = *indent.get_or_insert(spaces);
+            let Some(line) = line.get(indent..).filter(|_| indent <= spaces) else {
+                return self.error("this line is indented by less than the first one");
+            };
+            body.push(self.text(line, Use::Expect, b"", enclosing)?);
         }
         if body.is_empty() {
             return self.error("after `OK` alone the body must follow in indented lines");
