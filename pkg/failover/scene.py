@@ -18,8 +18,6 @@ LOAD_SECONDS = 2
 TAKEOVER_SECONDS = 90
 # How long the old active daemon may need to see that it has lost the lock.
 END_SECONDS = 60
-# A daemon that has waited has the lock for so long when it says so.
-UNTOUCHED_SECONDS = 0.5
 JUDGE_PORT = 11399
 JUDGE_SECONDS = 120
 
@@ -224,7 +222,7 @@ class Row:
             self.failures.append("two daemons acknowledged at once")
         takers = [run.took_over_at for run in scene.runs() if run.took_over_at and run is not old]
         if takers and scene.stories[old] != "runs":
-            locked_at = min(takers) - UNTOUCHED_SECONDS
+            locked_at = min(takers)
             overlap = old.ended_at - locked_at
             since = sum(ack.process == old.process.pid and ack.at > locked_at for ack in acks)
             if overlap > 0:
