@@ -367,6 +367,23 @@ mod tests {
         binlog.put(200);
     }
 
+    /// Somebody must see to it, or another machine go on: no job would make space.
+    #[test]
+    fn a_directory_in_which_no_file_can_be_made_is_no_full_disk() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        binlog.settle();
+        binlog.disk.state().failing = Some("create");
+        while binlog.try_put(500).is_ok() {
+            binlog.turn();
+        }
+        assert!(binlog.wal.has_growth_failed() && !binlog.wal.is_full());
+        binlog.disk.state().failing = None;
+        binlog.wait(RETRY_DELAY);
+        binlog.settle();
+        assert!(!binlog.wal.has_growth_failed());
+        binlog.put(500);
+    }
+
     #[test]
     fn a_full_disk_is_asked_once_a_second_and_no_more() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
