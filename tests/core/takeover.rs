@@ -100,6 +100,8 @@ enum Plant {
     RecoversWithoutAsking,
     /// A rename replaces what has the new name.
     ReplacesFiles,
+    /// The daemon does not ask for its lock again after a call that took long.
+    AnswersWithoutAsking,
 }
 
 impl MountState {
@@ -336,6 +338,8 @@ struct History {
     fences: bool,
     sync_time: Duration,
     plant: Plant,
+    /// One of them does not go on: what happens is done by the other.
+    is_hanging: bool,
     story: Vec<String>,
     takeovers: u64,
 }
@@ -356,6 +360,7 @@ impl History {
             plant,
             story: vec![format!("seed {seed}, fences {fences}, syncs take {sync_time:?}")],
             takeovers: 0,
+            is_hanging: false,
         }
     }
 
@@ -377,17 +382,37 @@ impl History {
                 _ => {}
             }
             for side in [side, 1 - side] {
-                match self.processes[side] {
-                    Process::Down => self.try_lock(side),
-                    Process::TakesOver(..) => self.try_start(side)?,
-                    Process::Serves { .. } => self.turn(side)?,
-                }
-                if let Some(foul) = self.shared.borrow_mut().foul.take() {
-                    return Err(foul);
-                }
+                self.step(side)?;
             }
         }
         self.judge()
+    }
+
+    fn step(&mut self, side: Side) -> Result<(), String> {
+        match self.processes[side] {
+            Process::Down => self.try_lock(side),
+            Process::TakesOver(..) => self.try_start(side)?,
+            Process::Serves { .. } => self.turn(side)?,
+        }
+        self.shared.borrow_mut().foul.take().map_or(Ok(()), Err)
+    }
+
+    /// The last call of a daemon hangs, and the file system takes back its lock meanwhile.
+    fn hang(&mut self, side: Side) -> Result<(), String> {
+        let Some(mount) = self.mount(side) else { return Ok(()) };
+        if self.is_hanging || mount.0.borrow().is_cut || !self.prng.chance(1, 10) {
+            return Ok(());
+        }
+        self.tell(side, "hangs, and loses its lock");
+        mount.0.borrow_mut().cut();
+        self.is_hanging = true;
+        for _ in 0..self.prng.below(20) {
+            self.now = self.now + Duration::from_millis(100);
+            self.step(1 - side)?;
+        }
+        self.is_hanging = false;
+        mount.0.borrow_mut().is_cut = false;
+        Ok(())
     }
 
     fn mount(&self, side: Side) -> Option<Mount> {
@@ -498,7 +523,6 @@ impl History {
     fn turn(&mut self, side: Side) -> Result<(), String> {
         let commands = self.prng.below(4);
         let lines: Vec<(Asked, String)> = (0..commands).map(|_| self.command(side)).collect();
-        let other_serves = matches!(self.processes[1 - side], Process::Serves { .. });
         let Process::Serves { server, conn, asked, .. } = &mut self.processes[side] else {
             return Ok(());
         };
@@ -512,6 +536,18 @@ impl History {
             }
         }
         server.commit(self.now);
+        if server.lost_lock().is_none() {
+            self.hang(side)?;
+        }
+        let asks = self.plant != Plant::AnswersWithoutAsking;
+        let other_serves = matches!(self.processes[1 - side], Process::Serves { .. });
+        let Process::Serves { server, conn, asked, .. } = &mut self.processes[side] else {
+            return Ok(());
+        };
+        // As the event loop does before it answers.
+        if asks {
+            server.confirm_lock_if_due(self.now);
+        }
         if let Some(error) = server.lost_lock() {
             let error = error.to_string();
             self.tell(side, format_args!("ends: {error}"));
@@ -653,11 +689,11 @@ fn no_daemon_loses_what_another_has_acknowledged() {
     assert!(takeovers > 300, "{takeovers} takeovers in a hundred histories prove little");
 }
 
-/// The simulation itself: it would find a daemon that recovers without asking for its lock, and
-/// one whose rename replaces a file.
+/// The simulation itself: it would find a daemon that recovers without asking for its lock, one
+/// whose rename replaces a file, and one that answers after a call that took long.
 #[test]
 fn planted_defects_are_found() {
-    for plant in [Plant::RecoversWithoutAsking, Plant::ReplacesFiles] {
+    for plant in [Plant::RecoversWithoutAsking, Plant::ReplacesFiles, Plant::AnswersWithoutAsking] {
         let failures: BTreeSet<String> = (0..300)
             .filter_map(|seed| History::new(seed, plant).run().err())
             .map(|error| error.split(' ').next().unwrap_or_default().to_owned())
