@@ -1,0 +1,251 @@
+//! The one definition of all commands: the command line, `--help`, the manual page and the shells'
+//! completions are made from it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::address::Address;
+use crate::filter;
+use crate::job::{DEFAULT_PRI, DEFAULT_TTR, State};
+use crate::sweep;
+
+/// Looks inside any beanstalkd, and acts on its jobs in bulk
+///
+/// Looking changes nothing. What deletes or moves jobs says first how many, and asks.
+#[derive(Debug, Parser)]
+#[command(name = "beanstalkctl", version, infer_subcommands = true, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// The server: HOST:PORT, [V6]:PORT or unix:PATH; for looking, several with commas between
+    #[arg(
+        short,
+        long,
+        global = true,
+        env = "BEANSTALKD_SERVER",
+        value_name = "ADDRESS",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:11300"
+    )]
+    pub(crate) server: Vec<Address>,
+    /// Print one JSON object a line
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show all tubes in a table
+    Tubes(TubesArgs),
+    /// Show the statistics of the server, or of a tube
+    Stats {
+        /// The tube
+        tube: Option<String>,
+    },
+    /// Show jobs and their bodies, by their ids
+    Job {
+        /// The ids
+        #[arg(required = true)]
+        ids: Vec<u64>,
+        /// Print only the body, as it is
+        #[arg(long)]
+        raw: bool,
+    },
+    /// List the jobs of a tube, reserved ones as well
+    List(ListArgs),
+    /// Find jobs by their bodies
+    ///
+    /// The exit status is 1 if there is none.
+    Grep(GrepArgs),
+    /// Put jobs into a tube
+    Put(PutArgs),
+    /// Make buried jobs of a tube ready, or if there is none, delayed ones
+    Kick(KickArgs),
+    /// Delete jobs by their ids
+    ///
+    /// A job that a worker has reserved cannot be deleted by others.
+    Delete(DeleteArgs),
+}
+
+/// Which jobs are meant.
+#[derive(Debug, Args)]
+pub(crate) struct Which {
+    /// Only jobs in these states
+    #[arg(long, value_name = "STATE", value_delimiter = ',')]
+    pub(crate) state: Vec<State>,
+    /// Only jobs that were put at least so long ago: 90s, 5m, 2h, 1d
+    #[arg(long, value_name = "TIME", value_parser = filter::seconds)]
+    pub(crate) older_than: Option<u64>,
+    #[command(flatten)]
+    pub(crate) sweep: SweepArgs,
+}
+
+/// How jobs are found if the server cannot list them.
+#[derive(Debug, Args)]
+pub(crate) struct SweepArgs {
+    /// Ask for at most so many ids a second
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) rate: Option<u64>,
+    /// The last id that the server has given, if you know it
+    #[arg(long, value_name = "ID")]
+    pub(crate) last_id: Option<u64>,
+    /// Learn the last id by a job that is put into a tube of its own and deleted at once
+    #[arg(long, conflicts_with = "last_id")]
+    pub(crate) probe: bool,
+}
+
+impl SweepArgs {
+    /// Returns them as options of the sweep.
+    pub(crate) fn options(&self) -> sweep::Options {
+        sweep::Options { rate: self.rate, last_id: self.last_id, may_probe: self.probe }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TubesArgs {
+    /// Only tubes with these names; * and ? stand for any characters
+    pub(crate) tubes: Vec<String>,
+    /// The columns, with commas between
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub(crate) columns: Vec<String>,
+    /// Sort by this column; numbers from the largest
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) sort: Option<String>,
+    /// Sort the other way round
+    #[arg(long)]
+    pub(crate) reverse: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// The tubes; * and ? stand for any characters
+    #[arg(required = true)]
+    pub(crate) tubes: Vec<String>,
+    /// Show the bodies as well
+    #[arg(long)]
+    pub(crate) bodies: bool,
+    /// Show at most so many jobs
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GrepArgs {
+    /// A regular expression
+    pub(crate) pattern: String,
+    /// The tubes; * and ? stand for any characters [default: all]
+    pub(crate) tubes: Vec<String>,
+    /// The pattern is plain text
+    #[arg(short = 'F', long)]
+    pub(crate) fixed_string: bool,
+    /// Upper and lower case are the same
+    #[arg(short, long)]
+    pub(crate) ignore_case: bool,
+    /// Print only the ids
+    #[arg(long)]
+    pub(crate) ids: bool,
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+/// What a new job is given.
+#[derive(Debug, Args)]
+pub(crate) struct JobArgs {
+    /// The priority; 0 is the most urgent
+    #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_PRI)]
+    pub(crate) pri: u32,
+    /// Ready only after this time
+    #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value = "0")]
+    pub(crate) delay: u64,
+    /// The time that a worker has for it
+    #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value_t = DEFAULT_TTR)]
+    pub(crate) ttr: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PutArgs {
+    /// The tube
+    pub(crate) tube: String,
+    /// The body of a job; from standard input if there is none
+    pub(crate) bodies: Vec<String>,
+    /// Take the body from this file; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "bodies")]
+    pub(crate) file: Option<PathBuf>,
+    /// Each line of the file or of standard input is a job
+    #[arg(long, conflicts_with = "bodies")]
+    pub(crate) lines: bool,
+    /// Put at most so many a second
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) rate: Option<u64>,
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+}
+
+/// What an act on many jobs needs from its user.
+#[derive(Debug, Args)]
+pub(crate) struct Consent {
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Only say what would be done
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KickArgs {
+    /// The tube
+    #[arg(required_unless_present = "id", conflicts_with = "id")]
+    pub(crate) tube: Option<String>,
+    /// At most so many jobs [default: 1]
+    #[arg(conflicts_with = "all")]
+    pub(crate) count: Option<u32>,
+    /// All buried jobs; or if there is none, all delayed ones
+    #[arg(long, conflicts_with = "id")]
+    pub(crate) all: bool,
+    /// These jobs, in whatever tube
+    #[arg(long, value_name = "ID", value_delimiter = ',', num_args = 1..)]
+    pub(crate) id: Vec<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DeleteArgs {
+    /// The ids; - reads them from standard input
+    #[arg(required = true)]
+    pub(crate) ids: Vec<String>,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
+    /// Write each job to this file before it goes; `import` brings it back
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save: Option<PathBuf>,
+}
+
+/// What is made for shells.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_has_no_contradictions() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn several_servers_stand_between_commas() {
+        let cli = Cli::try_parse_from(["beanstalkctl", "-s", "a:1,unix:/b", "tubes"]).unwrap();
+        let shown: Vec<_> = cli.server.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["a:1", "unix:/b"]);
+    }
+}
