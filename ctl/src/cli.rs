@@ -67,6 +67,19 @@ pub(crate) enum Command {
     ///
     /// A job that a worker has reserved cannot be deleted by others.
     Delete(DeleteArgs),
+    /// Delete all jobs of tubes, or some
+    Clear(ClearArgs),
+    /// Move jobs to another tube, or to another server
+    ///
+    /// A job keeps its priority, the delay that is left, and that it is buried. It gets a new id.
+    Move(MoveArgs),
+    /// Write all jobs with their bodies as lines of JSON
+    Export(ExportArgs),
+    /// Put jobs from lines of JSON, as `export` and `--save` write them
+    ///
+    /// Buried jobs are buried again, delayed ones wait as long as was left, and reserved ones are
+    /// ready. A line needs only a body: {"body": "hello"}.
+    Import(ImportArgs),
 }
 
 /// Which jobs are meant.
@@ -222,6 +235,73 @@ pub(crate) struct DeleteArgs {
     /// Write each job to this file before it goes; `import` brings it back
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ClearArgs {
+    /// The tubes; * and ? stand for any characters
+    #[arg(required = true)]
+    pub(crate) tubes: Vec<String>,
+    #[command(flatten)]
+    pub(crate) which: Which,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
+    /// Write each job to this file before it goes; `import` brings it back
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MoveArgs {
+    /// The tube that they are in
+    pub(crate) from: String,
+    /// The tube that they go to
+    pub(crate) into: String,
+    /// The server that they go to
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) to: Option<Address>,
+    /// Only jobs whose bodies match this regular expression
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) grep: Option<String>,
+    #[command(flatten)]
+    pub(crate) which: Which,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
+    /// Write each job to this file before it goes; `import` brings it back
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// The file, which must not exist [default: standard output]
+    pub(crate) file: Option<PathBuf>,
+    /// Only these tubes; * and ? stand for any characters
+    #[arg(long, value_name = "TUBE", value_delimiter = ',')]
+    pub(crate) tube: Vec<String>,
+    /// Read a binlog's directory, or a copy of one, and ask no server
+    #[arg(long, value_name = "DIR")]
+    pub(crate) binlog: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// The file [default: standard input]
+    pub(crate) file: Option<PathBuf>,
+    /// Put all jobs into this tube
+    #[arg(long, value_name = "TUBE")]
+    pub(crate) tube: Option<String>,
+    /// Leave out so many lines at the beginning
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, hide_default_value = true)]
+    pub(crate) skip: usize,
+    /// Put at most so many a second
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) rate: Option<u64>,
+    /// Only check the lines and count them
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
 }
 
 /// What is made for shells.

@@ -25,6 +25,12 @@ impl Tubes {
         Ok(Self { globs: Some(globs.build()?) })
     }
 
+    /// Means the tube of this name.
+    pub(crate) fn one(name: &str) -> Self {
+        let glob = Glob::new(&globset::escape(name)).expect("an escaped name is a pattern");
+        Self { globs: GlobSetBuilder::new().add(glob).build().ok() }
+    }
+
     /// Whether this tube is meant.
     pub(crate) fn has(&self, tube: &str) -> bool {
         self.globs.as_ref().is_none_or(|globs| globs.is_match(tube))

@@ -16,6 +16,9 @@ use crate::yaml;
 /// The most jobs that one `list-jobs` tells.
 const LISTED_MAX: u64 = 10_000;
 
+/// So many bodies are in memory at once.
+const BODIES: usize = 1_000;
+
 /// Tubes, and the states of each that have jobs.
 type Lists = Vec<(String, Vec<State>)>;
 
@@ -24,6 +27,8 @@ type Lists = Vec<(String, Vec<State>)>;
 pub(crate) enum Detail {
     /// What both ways tell, and the size.
     Size,
+    /// All of `stats-job`.
+    Stats,
     /// All of `stats-job`, and the body.
     Whole,
 }
@@ -45,23 +50,31 @@ pub(crate) fn list(client: &mut Client, request: &Request<'_>, take: Take<'_>) -
     let needs_body = filter.pattern.is_some() || detail == Detail::Whole;
     let mut fill = |client: &mut Client, mut jobs: Vec<Job>| {
         jobs.retain(|job| filter.has(job));
-        if needs_body || (detail == Detail::Size && jobs.iter().any(|job| job.size.is_none())) {
-            jobs = sweep::with_bodies(client, jobs)?;
-            jobs.retain(|job| job.body.as_deref().is_none_or(|body| filter.has_body(body)));
-            if !needs_body {
+        let needs_size = detail == Detail::Size && jobs.iter().any(|job| job.size.is_none());
+        while !jobs.is_empty() {
+            let rest = jobs.split_off(jobs.len().min(BODIES));
+            if needs_body || needs_size {
+                jobs = sweep::with_bodies(client, jobs)?;
+                jobs.retain(|job| job.body.as_deref().is_none_or(|body| filter.has_body(body)));
+            }
+            if detail != Detail::Whole {
                 for job in &mut jobs {
                     job.body = None;
                 }
             }
+            if !jobs.is_empty() && take(client, jobs)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            jobs = rest;
         }
-        if jobs.is_empty() { Ok(ControlFlow::Continue(())) } else { take(client, jobs) }
+        Ok(ControlFlow::Continue(()))
     };
     match listable(client, request)? {
         Some(lists) => {
             for (tube, states) in lists {
                 interrupt.check()?;
                 let mut jobs = listed(client, &tube, &states, request.limit)?;
-                if detail == Detail::Whole {
+                if detail != Detail::Size {
                     jobs = sweep::stats_of(client, jobs.into_iter().map(|job| job.id))?;
                 }
                 if fill(client, jobs)?.is_break() {

@@ -8,7 +8,7 @@
 //! - `job`, `filter` and `output` are a job, which jobs are meant, and how they are shown;
 //! - `listing` finds the jobs of any server: by `list-jobs`, or by the `sweep` over all ids, which
 //!   ends by what `census` counts;
-//! - `look`, `act` and `carry` have the commands;
+//! - `look`, `act` and `carry` have the commands; `place` and `save` write jobs to servers and files;
 //! - `interrupt` and `progress` are between the program and its user.
 //!
 //! | status | meaning |
@@ -20,6 +20,7 @@
 
 mod act;
 mod address;
+mod carry;
 mod census;
 mod cli;
 mod client;
@@ -30,6 +31,7 @@ mod job;
 mod listing;
 mod look;
 mod output;
+mod place;
 mod progress;
 mod save;
 mod sweep;
@@ -92,5 +94,9 @@ fn run(command: Command, context: &mut Context) -> Result<Outcome> {
         Command::Put(args) => act::put::run(&args, context),
         Command::Kick(args) => act::kick::run(&args, context),
         Command::Delete(args) => act::delete::run(&args, context),
+        Command::Clear(args) => act::clear::run(&args, context),
+        Command::Move(args) => act::move_jobs::run(&args, context),
+        Command::Export(args) => carry::export::run(&args, context),
+        Command::Import(args) => carry::import::run(&args, context),
     }
 }

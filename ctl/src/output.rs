@@ -157,7 +157,11 @@ pub(crate) fn one_line(body: &[u8]) -> String {
             }
         }
         for byte in chunk.invalid() {
-            line.push_str(&format!("\\x{byte:02x}"));
+            line.push_str("\\x");
+            line.extend(
+                [byte >> 4, byte & 15]
+                    .map(|half| char::from(b"0123456789abcdef"[usize::from(half)])),
+            );
         }
     }
     line

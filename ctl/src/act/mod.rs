@@ -1,6 +1,8 @@
 //! Commands that change something.
 
+pub(crate) mod clear;
 pub(crate) mod delete;
 pub(crate) mod kick;
+pub(crate) mod move_jobs;
 pub(crate) mod put;
 pub(crate) mod remove;
