@@ -1,9 +1,11 @@
 //! The one definition of all commands: the command line, `--help`, the manual page and the shells'
 //! completions are made from it.
 
+use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use crate::address::Address;
@@ -59,10 +61,69 @@ pub(crate) enum Command {
     ///
     /// The exit status is 1 if there is none.
     Grep(GrepArgs),
+    /// Show the jobs with the largest bodies
+    Big(BigArgs),
+    /// Watch the tubes of servers, with their rates
+    ///
+    /// Keys: q ends, left and right choose the column to sort by, r sorts the other way round.
+    Top(TopArgs),
+    /// Print all statistics as one text, for a bug report; it has no bodies
+    Report,
     /// Put jobs into a tube
     Put(PutArgs),
+    /// Print the next jobs of tubes, and give them back, delete or bury them
+    ///
+    /// The exit status is 1 if there is none.
+    Reserve(ReserveArgs),
     /// Make buried jobs of a tube ready, or if there is none, delayed ones
     Kick(KickArgs),
+    /// Make jobs ready, or delay them, by their ids
+    Release {
+        /// The ids
+        #[arg(required = true)]
+        ids: Vec<u64>,
+        /// The new priority [default: its own]
+        #[arg(long, value_name = "NUMBER")]
+        pri: Option<u32>,
+        /// Ready only after this time
+        #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value = "0")]
+        delay: u64,
+    },
+    /// Bury jobs by their ids
+    Bury {
+        /// The ids
+        #[arg(required = true)]
+        ids: Vec<u64>,
+        /// The new priority [default: its own]
+        #[arg(long, value_name = "NUMBER")]
+        pri: Option<u32>,
+    },
+    /// Let no worker get a job of these tubes for a time
+    Pause {
+        /// The tubes; * and ? stand for any characters
+        #[arg(required = true)]
+        tubes: Vec<String>,
+        /// How long
+        #[arg(long = "for", value_name = "TIME", value_parser = filter::seconds)]
+        length: u64,
+    },
+    /// End the pause of tubes
+    Resume {
+        /// The tubes; * and ? stand for any characters
+        #[arg(required = true)]
+        tubes: Vec<String>,
+    },
+    /// Let servers take no more jobs, or take jobs again
+    Drain {
+        /// What to do
+        switch: Switch,
+    },
+    /// Run a command for each job of a tube, with the body on its standard input
+    ///
+    /// If the command succeeds, the job is deleted. If it fails, the job is released with a delay
+    /// that doubles each time, and buried after some failures. BEANSTALKD_JOB_ID and
+    /// BEANSTALKD_JOB_TUBE are set.
+    Work(WorkArgs),
     /// Delete jobs by their ids
     ///
     /// A job that a worker has reserved cannot be deleted by others.
@@ -80,6 +141,103 @@ pub(crate) enum Command {
     /// Buried jobs are buried again, delayed ones wait as long as was left, and reserved ones are
     /// ready. A line needs only a body: {"body": "hello"}.
     Import(ImportArgs),
+    /// Print the completions for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page
+    Manual,
+}
+
+/// What a server does about new jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    /// It takes no more.
+    On,
+    /// It takes jobs again.
+    Off,
+    /// Only tell.
+    Status,
+}
+
+impl fmt::Display for Switch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::On => "on",
+            Self::Off => "off",
+            Self::Status => "status",
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BigArgs {
+    /// The tubes; * and ? stand for any characters [default: all]
+    pub(crate) tubes: Vec<String>,
+    /// Show so many jobs
+    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+    pub(crate) limit: usize,
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Only tubes with these names; * and ? stand for any characters
+    pub(crate) tubes: Vec<String>,
+    /// Print a line a second for each server, as vmstat does
+    #[arg(long)]
+    pub(crate) plain: bool,
+    /// The time between two looks
+    #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value = "1")]
+    pub(crate) interval: u64,
+    /// End after so many looks
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) count: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReserveArgs {
+    /// The tubes
+    #[arg(required = true)]
+    pub(crate) tubes: Vec<String>,
+    /// Delete each job after it was printed
+    #[arg(long, conflicts_with = "bury")]
+    pub(crate) delete: bool,
+    /// Bury each job after it was printed
+    #[arg(long)]
+    pub(crate) bury: bool,
+    /// At most so many jobs
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub(crate) count: u64,
+    /// How long to wait for a job [default: for the first one until there is one]
+    #[arg(long, value_name = "TIME", value_parser = filter::seconds)]
+    pub(crate) wait: Option<u64>,
+    /// Print only the bodies, as they are
+    #[arg(long)]
+    pub(crate) raw: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WorkArgs {
+    /// The tube
+    pub(crate) tube: String,
+    /// The command and its arguments
+    #[arg(required = true, last = true)]
+    pub(crate) command: Vec<OsString>,
+    /// Bury a job after so many failures
+    #[arg(long, value_name = "NUMBER", default_value_t = 5)]
+    pub(crate) bury_after: u64,
+    /// The delay after the first failure
+    #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value = "10")]
+    pub(crate) delay: u64,
+    /// End after so many jobs
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) count: Option<u64>,
+    /// End when no job is ready
+    #[arg(long)]
+    pub(crate) until_empty: bool,
 }
 
 /// Which jobs are meant.
@@ -302,13 +460,6 @@ pub(crate) struct ImportArgs {
     /// Only check the lines and count them
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
-}
-
-/// What is made for shells.
-#[derive(Debug, Args)]
-pub(crate) struct CompletionsArgs {
-    /// The shell
-    pub(crate) shell: Shell,
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ mod job;
 mod listing;
 mod look;
 mod output;
+mod pages;
 mod place;
 mod progress;
 mod save;
@@ -91,12 +92,24 @@ fn run(command: Command, context: &mut Context) -> Result<Outcome> {
         Command::Job { ids, raw } => look::job::run(&ids, raw, context),
         Command::List(args) => look::list::run(&args, context),
         Command::Grep(args) => look::grep::run(&args, context),
+        Command::Big(args) => look::big::run(&args, context),
+        Command::Top(args) => look::top::run(&args, context),
+        Command::Report => look::report::run(context),
         Command::Put(args) => act::put::run(&args, context),
         Command::Kick(args) => act::kick::run(&args, context),
+        Command::Reserve(args) => act::reserve::run(&args, context),
+        Command::Release { ids, pri, delay } => act::one::release(&ids, pri, delay, context),
+        Command::Bury { ids, pri } => act::one::bury(&ids, pri, context),
+        Command::Pause { tubes, length } => act::pause::pause(&tubes, length.max(1), context),
+        Command::Resume { tubes } => act::pause::pause(&tubes, 0, context),
+        Command::Drain { switch } => act::pause::drain(switch, context),
+        Command::Work(args) => act::work::run(&args, context),
         Command::Delete(args) => act::delete::run(&args, context),
         Command::Clear(args) => act::clear::run(&args, context),
         Command::Move(args) => act::move_jobs::run(&args, context),
         Command::Export(args) => carry::export::run(&args, context),
         Command::Import(args) => carry::import::run(&args, context),
+        Command::Completions { shell } => pages::completions(shell, context),
+        Command::Manual => pages::manual(context),
     }
 }

@@ -1,6 +1,8 @@
 //! Commands on single jobs and tubes, on this daemon and on the original, over TCP and a UNIX
 //! socket.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod harness;
 
 use std::io::Write as _;

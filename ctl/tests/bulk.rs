@@ -1,5 +1,7 @@
 //! `clear` and `move`, whole and interrupted half-way, on this daemon and on the original.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod harness;
 
 use std::collections::BTreeSet;

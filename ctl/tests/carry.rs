@@ -1,5 +1,7 @@
 //! `export` and `import`: between servers, through files, and from a binlog.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod harness;
 
 use std::process::Stdio;

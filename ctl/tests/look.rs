@@ -1,5 +1,7 @@
 //! Commands that look, on this daemon and on the original, over TCP and a UNIX socket.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod harness;
 
 use harness::{Server, bury, each_server, four, ours, programs, put, reserve, state};

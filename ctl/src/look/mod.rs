@@ -1,9 +1,13 @@
 //! Commands that change nothing.
 
+pub(crate) mod big;
 pub(crate) mod grep;
 pub(crate) mod job;
 pub(crate) mod list;
+pub(crate) mod report;
 pub(crate) mod stats;
+pub(crate) mod top;
+mod top_screen;
 pub(crate) mod tubes;
 
 use serde_json::{Map, Value};

@@ -40,7 +40,7 @@ impl Proxy {
                     (server.try_clone().unwrap(), client.try_clone().unwrap());
                 let place = Arc::clone(&place);
                 thread::spawn(move || pass(back_from, back_to, None));
-                thread::spawn(move || pass(client, server, Some(place)));
+                thread::spawn(move || pass(client, server, Some(&place)));
             }
         });
         Self { address, reached, go_on }
@@ -72,11 +72,11 @@ fn find(place: &mut Place, bytes: &[u8]) -> Option<usize> {
     None
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, place: Option<Arc<Mutex<Place>>>) {
+fn pass(mut from: TcpStream, mut to: TcpStream, place: Option<&Mutex<Place>>) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         let mut bytes = &buffer[..count];
-        if let Some(place) = &place {
+        if let Some(place) = place {
             let mut place = place.lock().unwrap();
             if let Some(before) = find(&mut place, bytes) {
                 let _ = to.write_all(&bytes[..before]);
