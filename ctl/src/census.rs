@@ -5,8 +5,8 @@
 //!
 //! - `stats` tells how many jobs there are. When that many of them have been seen, counting off
 //!   those that were deleted meanwhile, there is none beyond.
-//! - Each `put` line takes an id at most. So without a binlog, `cmd-put` is a bound of all ids. With
-//!   one, ids go on where they ended before the restart; but a job that is younger than the
+//! - Each `put` line takes an id at most. So without a binlog, `cmd-put` is a bound of all ids.
+//!   With one, ids go on where they ended before the restart; but a job that is younger than the
 //!   process was put by one of those lines, so that at most `cmd-put` ids are above its own.
 
 use anyhow::Result;

@@ -310,7 +310,8 @@ mod tests {
     #[test]
     fn each_reply_of_a_pipeline_meets_its_command() {
         let count = 3 * WINDOW as u64 + 7;
-        let replies: String = (0..count).map(|id| format!("INSERTED {id}\r\n")).collect();
+        let reply = |id: u64| format!("INSERTED {id}\r\n");
+        let replies = (0..count).map(reply).collect::<Vec<_>>().concat();
         serving(replies.into_bytes(), |client| {
             let mut next = 0;
             let take = |id: u64, reply: Reply| {

@@ -27,7 +27,7 @@ impl Interrupt {
     /// Begins to catch SIGINT and SIGTERM.
     pub(crate) fn catch(&self) -> io::Result<()> {
         for signal in [SIGINT, SIGTERM] {
-            // The order matters: the first signal only sets the flag, which lets the second through.
+            // In this order the first signal only sets the flag, which lets the second one through.
             flag::register_conditional_default(signal, Arc::clone(&self.0))?;
             flag::register(signal, Arc::clone(&self.0))?;
         }

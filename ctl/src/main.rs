@@ -8,7 +8,8 @@
 //! - `job`, `filter` and `output` are a job, which jobs are meant, and how they are shown;
 //! - `listing` finds the jobs of any server: by `list-jobs`, or by the `sweep` over all ids, which
 //!   ends by what `census` counts;
-//! - `look`, `act` and `carry` have the commands; `place` and `save` write jobs to servers and files;
+//! - `look`, `act` and `carry` have the commands;
+//! - `place` and `save` write jobs to servers and to files;
 //! - `interrupt` and `progress` are between the program and its user.
 //!
 //! | status | meaning |

@@ -40,8 +40,9 @@ beanstalkctl move mail mail --to queue2:11300
 .fi
 .SH HOW JOBS ARE FOUND
 If the server has the command list\\-jobs, and a tube has at most 10,000 jobs in a state, the server
-lists them. Otherwise stats\\-job is sent for each id, thousands at a time. That changes nothing, and
-finds reserved jobs as well. It ends when as many jobs have been found as the server says there are.
+lists them. Otherwise stats\\-job is sent for each id, thousands at a time. That changes nothing,
+and finds reserved jobs as well. It ends when as many jobs have been found as the server says there
+are.
 If a server has been restarted with a binlog, and all its jobs are older than that and some were
 deleted meanwhile, the last id may not be known. Then this is told, and the exit status is 1:
 \\-\\-probe learns the last id by a job of its own, and \\-\\-last\\-id tells it.

@@ -50,7 +50,7 @@ mod tests {
         file.save(&[job.clone(), job.clone()]).unwrap();
         assert!(SaveFile::create(&path).is_err());
         let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text.lines().map(|line| Job::from_json(line).unwrap()).count(), 2);
+        assert_eq!(text.lines().filter(|line| Job::from_json(line).is_ok()).count(), 2);
         assert_eq!(Job::from_json(text.lines().next().unwrap()).unwrap(), job);
     }
 }

@@ -28,7 +28,8 @@ fn jobs_are_put_from_everywhere() {
         assert_eq!(server.must(&["put", "c", "--lines", "--file", &file]).lines().count(), 4);
         assert_eq!(server.objects(&["grep", "^(one|two|four|)$", "c"]).len(), 4);
         assert_eq!(server.objects(&["put", "d", "x", "y", "--rate", "1000"]).len(), 2);
-        let many: String = (0..30_000).map(|number| format!("{number}\n")).collect();
+        let line = |number: u32| format!("{number}\n");
+        let many = (0..30_000).map(line).collect::<Vec<_>>().concat();
         let ran = server.run_with(many.as_bytes(), &["put", "e", "--lines"]);
         assert_eq!(ran.stdout.lines().count(), 30_000, "{}", ran.stderr);
         assert_eq!(server.must(&["grep", "^29999$", "e", "--ids"]).lines().count(), 1);

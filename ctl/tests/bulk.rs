@@ -186,6 +186,29 @@ fn interrupted_move(word: &'static str, count: usize) {
     }
 }
 
+/// A job that a worker gets in the middle of a move must not be done twice.
+#[test]
+fn a_job_that_is_taken_during_a_move_loses_its_copy() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let mut client = server.client();
+        let [_, _, buried, _] = four(&mut client, "a");
+        let proxy = Proxy::new(&server.address, "delete ", 1);
+        let arguments = ["--server", &proxy.address, "move", "a", "b", "--yes"];
+        let child = server.command(&arguments).spawn().unwrap();
+        proxy.wait();
+        harness::reserve(&mut client, buried);
+        proxy.go_on();
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        assert_eq!(ran.code(), Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("2 jobs moved"), "{ran:?}");
+        assert!(ran.stderr.contains("1 job had been taken by others"), "{ran:?}");
+        assert_eq!(state(&mut client, buried).as_deref(), Some("reserved"));
+        let bodies = drain(&mut client, "b");
+        assert_eq!(bodies, [&b"first ready"[..], b"second \xff\0\r\ndelayed"]);
+    }
+}
+
 #[test]
 fn an_interrupted_move_leaves_no_job_in_two_places() {
     interrupted_move("delete ", 300);

@@ -121,9 +121,8 @@ fn an_interrupted_import_tells_where_to_go_on() {
     for program in programs() {
         let server = Server::tcp(&program, &[]);
         let proxy = Proxy::new(&server.address, "put ", 3_000);
-        let lines: String = (0..5_000)
-            .map(|number| format!("{{\"tube\":\"a\",\"body\":\"{number}\"}}\n"))
-            .collect();
+        let line = |number: u32| format!("{{\"tube\":\"a\",\"body\":\"{number}\"}}\n");
+        let lines = (0..5_000).map(line).collect::<Vec<_>>().concat();
         let file = server.file("jobs");
         std::fs::write(&file, &lines).unwrap();
         let child = server.command(&["--server", &proxy.address, "import", &file]).spawn().unwrap();
@@ -145,8 +144,8 @@ fn an_import_to_a_server_that_is_killed_tells_what_is_not_confirmed() {
     for program in programs() {
         let server = Server::tcp(&program, &[]);
         let proxy = Proxy::new(&server.address, "put ", 3_000);
-        let lines: String =
-            (0..5_000).map(|number| format!("{{\"body\":\"{number}\"}}\n")).collect();
+        let line = |number: u32| format!("{{\"body\":\"{number}\"}}\n");
+        let lines = (0..5_000).map(line).collect::<Vec<_>>().concat();
         let file = server.file("jobs");
         std::fs::write(&file, &lines).unwrap();
         let child = server.command(&["--server", &proxy.address, "import", &file]).spawn().unwrap();

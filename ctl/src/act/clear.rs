@@ -19,6 +19,9 @@ use crate::yaml;
 /// So many jobs are saved and deleted at once.
 const BATCH: usize = 1_000;
 
+/// So many tubes are named before a delete.
+const TOLD: usize = 10;
+
 /// The states that a job can be deleted in.
 const DELETABLE: [State; 3] = [State::Ready, State::Delayed, State::Buried];
 
@@ -91,7 +94,16 @@ pub(crate) fn in_tubes(jobs: &[Job]) -> String {
     let states = super::delete::by_state(jobs);
     match tubes[..] {
         [tube] => format!("{states}, in the tube {tube}"),
-        _ => format!("{states}, in {} tubes: {}", tubes.len(), tubes.join(" ")),
+        _ => format!("{states}, in {} tubes: {}", tubes.len(), some_of(&tubes)),
+    }
+}
+
+/// Joins the first of many words, and counts the others.
+fn some_of(words: &[impl AsRef<str>]) -> String {
+    let shown: Vec<_> = words.iter().take(TOLD).map(AsRef::as_ref).collect();
+    match words.len().saturating_sub(TOLD) {
+        0 => shown.join(", "),
+        more => format!("{}, and {more} more", shown.join(", ")),
     }
 }
 
@@ -120,7 +132,7 @@ fn delete_tubes(
         tell("There is nothing to delete.");
         return Ok(Outcome::Done);
     }
-    let what = format!("delete {}: {}", counted(all, "job"), told.join(", "));
+    let what = format!("delete {}: {}", counted(all, "job"), some_of(&told));
     if !context.may(&args.consent, &what)? {
         return Ok(Outcome::of(args.consent.dry_run));
     }
@@ -136,4 +148,16 @@ fn delete_tubes(
     }
     tell(&format!("{} deleted.", counted(deleted, "job")));
     Ok(Outcome::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_tubes_are_counted_and_not_named() {
+        let names: Vec<_> = (0..12).map(|number| format!("t{number}")).collect();
+        assert_eq!(some_of(&names[..2]), "t0, t1");
+        assert!(some_of(&names).ends_with("t9, and 2 more"));
+    }
 }

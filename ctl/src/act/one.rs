@@ -27,6 +27,11 @@ pub(crate) fn bury(ids: &[u64], pri: Option<u32>, context: &mut Context) -> Resu
     each(&mut client, ids, "BURIED", command)
 }
 
+enum Step<'a> {
+    Reserve(&'a Job),
+    Act(&'a Job),
+}
+
 fn each(
     client: &mut Client,
     ids: &[u64],
@@ -35,22 +40,20 @@ fn each(
 ) -> Result<Outcome> {
     let jobs = sweep::stats_of(client, ids.iter().copied())?;
     let mut count = 0;
-    let write = |step: &Option<&Job>, out: &mut Vec<u8>| {
-        if let Some(job) = step {
-            write_numbered(out, "reserve-job", job.id);
-            out.extend_from_slice(format!("{}\r\n", command(job)).as_bytes());
-        }
+    let write = |step: &Step<'_>, out: &mut Vec<u8>| match step {
+        Step::Reserve(job) => write_numbered(out, "reserve-job", job.id),
+        Step::Act(job) => out.extend_from_slice(format!("{}\r\n", command(job)).as_bytes()),
     };
-    let steps = jobs.iter().flat_map(|job| [Some(job), None]);
+    let steps = jobs.iter().flat_map(|job| [Step::Reserve(job), Step::Act(job)]);
     client.pipeline(steps, write, |step, reply| {
-        match step {
-            Some(job) if reply.is("NOT_FOUND") => {
+        match (step, reply.word()) {
+            (Step::Reserve(job), "NOT_FOUND") => {
                 tell(&format!("beanstalkctl: a worker has reserved {}", job.id));
             }
-            None if reply.is(done) => count += 1,
-            Some(_) if reply.is("RESERVED") => {}
-            None if reply.is("NOT_FOUND") => {}
-            _ => return Err(reply.unexpected("reserve-job")),
+            (Step::Act(_), word) if word == done => count += 1,
+            // It could not be reserved, and that has been told.
+            (Step::Reserve(_), "RESERVED") | (Step::Act(_), "NOT_FOUND") => {}
+            _ => return Err(reply.unexpected("reserve-job, release or bury")),
         }
         Ok(())
     })?;

@@ -1,5 +1,5 @@
-//! `top`: what happens on servers, look by look. Each look is compared with the one before; a server
-//! that was restarted or lost begins anew.
+//! `top`: what happens on servers, look by look. Each look is compared with the one before; a
+//! server that was restarted or lost begins anew.
 
 use std::io::{self, IsTerminal as _};
 use std::thread;
@@ -190,8 +190,8 @@ fn plain(
         }
         // Each column is as wide as numbers get, so that the lines stand below each other.
         let heading = ["put/s", "del/s", "conns"].into_iter();
-        let heading: String =
-            COUNTS.into_iter().chain(heading).map(|name| format!("{name:>10}")).collect();
+        let columns = COUNTS.into_iter().chain(heading).map(|name| format!("{name:>10}"));
+        let heading = columns.collect::<Vec<_>>().concat();
         if has_heading {
             context.out.line(&format!("{:width$}{heading}", "server"))?;
         }
@@ -279,6 +279,7 @@ mod tests {
         format!("---\npid: {pid}\ntotal-jobs: {jobs}\ncmd-delete: {deletes}\nuptime: 9\n")
     }
 
+    #[expect(clippy::float_cmp, reason = "these quotients are exact")]
     #[test]
     fn rates_are_those_of_one_process() {
         let (mut watch, start) = (watch(), Instant::now());
