@@ -17,7 +17,7 @@ use crate::sweep;
 ///
 /// Looking changes nothing. What deletes or moves jobs says first how many, and asks.
 #[derive(Debug, Parser)]
-#[command(name = "beanstalkctl", version, infer_subcommands = true, max_term_width = 100)]
+#[command(name = "beanstalkctl", version, max_term_width = 100)]
 pub(crate) struct Cli {
     /// The server: HOST:PORT, [V6]:PORT or unix:PATH; for looking, several with commas between
     #[arg(

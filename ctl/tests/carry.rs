@@ -80,6 +80,25 @@ fn a_file_is_checked_and_never_overwritten() {
     });
 }
 
+/// A job that was buried must not be done because it is carried.
+#[test]
+fn a_copy_of_a_buried_job_is_never_ready() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let proxy = Proxy::new(&server.address, "reserve-job ", 1);
+        let line = b"{\"tube\":\"a\",\"state\":\"buried\",\"body\":\"x\"}\n";
+        let file = server.file("jobs");
+        std::fs::write(&file, line).unwrap();
+        let child = server.command(&["--server", &proxy.address, "import", &file]).spawn().unwrap();
+        proxy.wait();
+        assert_eq!(server.objects(&["list", "a"])[0]["state"], "delayed");
+        proxy.go_on();
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        assert!(ran.status.success(), "{ran:?}");
+        assert_eq!(server.objects(&["list", "a"])[0]["state"], "buried");
+    }
+}
+
 /// What a backup has must be what the server had.
 #[test]
 fn a_copy_of_a_binlog_has_the_jobs_of_its_server() {

@@ -128,6 +128,18 @@ fn all_jobs_of_a_tube_are_listed() {
     });
 }
 
+/// A reserved job cannot be peeked at, so it may be below all that can.
+#[test]
+fn an_old_reserved_job_is_listed() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let old = put(&mut client, "a", 5, 0, b"old");
+        reserve(&mut client, old);
+        let new = put(&mut client, "a", 5, 0, b"new");
+        assert_eq!(ids(&server.objects(&["list", "a"])), [old, new]);
+    });
+}
+
 /// After a restart ids go on, and no counter tells how far. Nothing may be missing without a word.
 #[test]
 fn jobs_from_before_a_restart_are_listed() {
