@@ -19,7 +19,7 @@ use crate::sweep;
 #[derive(Debug, Parser)]
 #[command(name = "beanstalkctl", version, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// The server: HOST:PORT, [V6]:PORT or unix:PATH; for looking, several with commas between
+    /// The server: HOST:PORT or unix:PATH; for looking, several with commas between
     #[arg(
         short,
         long,

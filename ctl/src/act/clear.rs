@@ -38,7 +38,7 @@ pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
     if args.save.is_none() && filter.older_than.is_none() && client.has("delete-tube")? {
         return delete_tubes(&mut client, args, &filter, context);
     }
-    let (mut jobs, found) = collect(&mut client, &filter, args, context)?;
+    let (jobs, found) = collect(&mut client, &filter, args, context)?;
     if jobs.is_empty() {
         tell("There is nothing to delete.");
         return Ok(found);
@@ -50,12 +50,12 @@ pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
     let mut remover = Remover::new(SaveFile::create_if(args.save.as_deref())?);
     let progress = Progress::new("deleting", Some(jobs.len() as u64));
     let mut result = Ok(());
-    while !jobs.is_empty() && result.is_ok() {
-        let rest = jobs.split_off(jobs.len().min(BATCH));
-        let batch = std::mem::replace(&mut jobs, rest);
+    let mut jobs = jobs.into_iter();
+    while jobs.len() > 0 && result.is_ok() {
+        let batch: Vec<_> = jobs.by_ref().take(BATCH).collect();
         progress.add(batch.len() as u64);
         result = remover.remove(&mut client, batch);
-        if result.is_ok() && !jobs.is_empty() {
+        if result.is_ok() && jobs.len() > 0 {
             result = context.interrupt.check().map_err(Into::into);
         }
     }

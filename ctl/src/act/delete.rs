@@ -66,10 +66,10 @@ pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
         return Ok(Outcome::of(args.consent.dry_run));
     }
     let mut remover = Remover::new(SaveFile::create_if(args.save.as_deref())?);
-    while !jobs.is_empty() {
+    let mut jobs = jobs.into_iter();
+    while jobs.len() > 0 {
         context.interrupt.check()?;
-        let rest = jobs.split_off(jobs.len().min(BATCH));
-        remover.remove(&mut client, std::mem::replace(&mut jobs, rest))?;
+        remover.remove(&mut client, jobs.by_ref().take(BATCH).collect())?;
     }
     tell(&format!("{} deleted.", counted(remover.deleted, "job")));
     Ok(Outcome::of(missing == 0 && reserved == 0 && remover.refused == 0))
