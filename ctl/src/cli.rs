@@ -121,8 +121,8 @@ pub(crate) enum Command {
     /// Run a command for each job of a tube, with the body on its standard input
     ///
     /// If the command succeeds, the job is deleted. If it fails, the job is released with a delay
-    /// that doubles each time, and buried after some failures. The variables `BEANSTALKD_JOB_ID` and
-    /// `BEANSTALKD_JOB_TUBE` are set.
+    /// that doubles each time, and buried after some failures. The variables
+    /// `BEANSTALKD_JOB_ID` and `BEANSTALKD_JOB_TUBE` are set.
     Work(WorkArgs),
     /// Delete jobs by their ids
     ///
