@@ -14,6 +14,7 @@ FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 DAEMON = $(TARGET)/release/beanstalkd
+CTL = $(TARGET)/release/beanstalkctl
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 DEB = target/deb/beanstalkd-$(VERSION)
 UNITS = beanstalkd.service beanstalkd@.service beanstalkd.socket
@@ -24,24 +25,27 @@ ORIGINAL ?= $(if $(shell test -x $(FETCHED) && echo yes),$(FETCHED),/usr/bin/bea
 SKIPPED ?= $(abspath $(TARGET))/skipped
 export ORIGINAL SKIPPED
 
-.PHONY: all run check checks fmt clippy doc test sim turns kills abuse soak diff mutants fuzz corpus bench bench-quick crowd \
-    original both-originals clients failover \
-    install install-daemon install-units uninstall vendor deb rpm targets scripts dist clean tools
+.PHONY: all daemon ctl run check checks fmt clippy doc test sim turns kills abuse soak diff mutants fuzz corpus bench \
+    bench-quick crowd original both-originals clients failover \
+    install install-daemon install-ctl install-units uninstall vendor deb rpm targets scripts dist clean tools
 
-all: tools
+all: daemon ctl
+
+daemon: tools
 	$(CARGO) build --release --locked
+
+# Alone, so that what beanstalkctl needs changes nothing in the daemon.
+ctl: tools
+	$(CARGO) build --release --locked -p ctl
 
 # Starts the daemon as the README's tour wants it: loopback, everything in memory.
 run: all
 	@echo
 	@echo 'Every job stays in memory. In another terminal, see a job go through:'
 	@echo
-	@echo '    nc -C 127.0.0.1 11300      (or: telnet 127.0.0.1 11300)'
-	@echo '    put 0 0 60 5'
-	@echo '    hello'
-	@echo '    reserve'
-	@echo '    delete 1'
-	@echo '    quit'
+	@echo '    $(CTL) put greetings hello'
+	@echo '    $(CTL) list greetings'
+	@echo '    $(CTL) reserve greetings --delete'
 	@echo
 	@echo 'Ctrl-C here ends the daemon.'
 	@echo
@@ -177,9 +181,9 @@ failover: all
 	pkg/failover/try --install $(if $(STAGE),--stage $(STAGE)) $(if $(ONLY),--only $(ONLY)) \
 	    --rounds $(or $(ROUNDS),2) $(DAEMON)
 
-install: install-daemon install-units
+install: install-daemon install-ctl install-units
 
-install-daemon: all
+install-daemon: daemon
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1
 	install -m 755 $(DAEMON) $(DESTDIR)$(BINDIR)/beanstalkd
 	install -m 644 beanstalkd.1 $(DESTDIR)$(MANDIR)/man1/beanstalkd.1
@@ -188,8 +192,19 @@ install-daemon: all
 	$(call completions,fish,$(FISHDIR),beanstalkd.fish)
 
 # The daemon knows what completes its flags; one that was built for another machine cannot be asked.
-completions = words=$$($(DAEMON) --completions $(1)) || exit 0; \
+completions = $(call printed,$(DAEMON) --completions $(1),$(2),$(3))
+
+# Installs what the program $(1) prints, as the file $(3) of the folder $(2).
+printed = words=$$($(1)) || exit 0; \
     install -d $(DESTDIR)$(2) && printf '%s\n' "$$words" > $(DESTDIR)$(2)/$(3)
+
+install-ctl: ctl
+	install -d $(DESTDIR)$(BINDIR)
+	install -m 755 $(CTL) $(DESTDIR)$(BINDIR)/beanstalkctl
+	$(call printed,$(CTL) manual,$(MANDIR)/man1,beanstalkctl.1)
+	$(call printed,$(CTL) completions bash,$(BASHDIR),beanstalkctl)
+	$(call printed,$(CTL) completions zsh,$(ZSHDIR),_beanstalkctl)
+	$(call printed,$(CTL) completions fish,$(FISHDIR),beanstalkctl.fish)
 
 # They want a user: useradd --system --home-dir /var/lib/beanstalkd beanstalkd
 install-units:
@@ -201,6 +216,9 @@ install-units:
 uninstall:
 	rm -f $(DESTDIR)$(BINDIR)/beanstalkd $(DESTDIR)$(MANDIR)/man1/beanstalkd.1
 	rm -f $(DESTDIR)$(BASHDIR)/beanstalkd $(DESTDIR)$(ZSHDIR)/_beanstalkd $(DESTDIR)$(FISHDIR)/beanstalkd.fish
+	rm -f $(DESTDIR)$(BINDIR)/beanstalkctl $(DESTDIR)$(MANDIR)/man1/beanstalkctl.1 \
+	    $(DESTDIR)$(BASHDIR)/beanstalkctl $(DESTDIR)$(ZSHDIR)/_beanstalkctl \
+	    $(DESTDIR)$(FISHDIR)/beanstalkctl.fish
 	rm -f $(addprefix $(DESTDIR)$(UNITDIR)/,$(UNITS))
 
 # All sources but this folder's, as Cargo.lock has them. The last step that may need a network.

@@ -26,14 +26,21 @@ pub struct Inspection {
 /// How often the directory is read if a daemon opens and removes segments meanwhile.
 const ATTEMPTS: usize = 20;
 
-/// Reads all that a daemon would read at its start. Fails if a file or memory is missing, or if
-/// segments come or go during each of 20 attempts.
-pub fn inspect(
+/// All that a daemon would read at its start.
+struct Contents {
+    files: Vec<(Name, u64)>,
+    report: Report,
+    restored: Restored,
+    live: u64,
+}
+
+/// Fails if a file or memory is missing, or if segments come or go during each of 20 attempts.
+fn contents(
     disk: &mut dyn Disk,
     calendar: Calendar,
     now: Time,
     progress: Progress<'_>,
-) -> io::Result<Inspection> {
+) -> io::Result<Contents> {
     for _ in 0..ATTEMPTS {
         let files = sorted_files(disk)?;
         let (mut restored, mut index) = (Restored::default(), SegmentIndex::default());
@@ -43,14 +50,33 @@ pub fn inspect(
         if names(&files) != names(&sorted_files(disk)?) {
             continue;
         }
-        return Ok(Inspection {
-            files,
-            report: report?,
-            queue: restored.queue,
-            live: index.live(),
-        });
+        return Ok(Contents { files, report: report?, restored, live: index.live() });
     }
     Err(io::Error::other("the files change too fast to be read"))
+}
+
+/// Reads all that a daemon would read at its start. Fails if a file or memory is missing, or if
+/// segments come or go during each of 20 attempts.
+pub fn inspect(
+    disk: &mut dyn Disk,
+    calendar: Calendar,
+    now: Time,
+    progress: Progress<'_>,
+) -> io::Result<Inspection> {
+    let Contents { files, report, restored, live } = contents(disk, calendar, now, progress)?;
+    Ok(Inspection { files, report, queue: restored.queue, live })
+}
+
+/// Reads the jobs of a directory with their bodies, and changes nothing. The report tells what is
+/// damaged. Fails as [`inspect`] does.
+pub fn read_jobs(
+    disk: &mut dyn Disk,
+    calendar: Calendar,
+    now: Time,
+    progress: Progress<'_>,
+) -> io::Result<(Restored, Report)> {
+    let Contents { report, restored, .. } = contents(disk, calendar, now, progress)?;
+    Ok((restored, report))
 }
 
 fn sorted_files(disk: &mut dyn Disk) -> io::Result<Vec<(Name, u64)>> {

@@ -49,7 +49,7 @@ pub use self::{
     append::IDS_AHEAD,
     directory::Directory,
     disk::{Disk, Name},
-    inspect::{Inspection, inspect},
+    inspect::{Inspection, inspect, read_jobs},
     permit::Permit,
     record::{Damage, Format},
     replay::{Fault, Problem, Progress, Report, Restored, SegmentReport, go_on},

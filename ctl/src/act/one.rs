@@ -1,0 +1,65 @@
+//! `release` and `bury`: jobs by their ids. They are reserved first, as the protocol requires; both
+//! commands leave together, so that they are never ours for long.
+
+use anyhow::Result;
+
+use crate::client::{Client, write_numbered};
+use crate::context::{Context, Outcome, counted, tell};
+use crate::job::Job;
+use crate::sweep;
+
+/// Makes jobs ready, or delays them, with a new priority or their own.
+pub(crate) fn release(
+    ids: &[u64],
+    pri: Option<u32>,
+    delay: u64,
+    context: &mut Context,
+) -> Result<Outcome> {
+    let mut client = context.client()?;
+    let command = |job: &Job| format!("release {} {} {delay}", job.id, pri.unwrap_or(job.pri));
+    each(&mut client, ids, "RELEASED", command)
+}
+
+/// Buries jobs, with a new priority or their own.
+pub(crate) fn bury(ids: &[u64], pri: Option<u32>, context: &mut Context) -> Result<Outcome> {
+    let mut client = context.client()?;
+    let command = |job: &Job| format!("bury {} {}", job.id, pri.unwrap_or(job.pri));
+    each(&mut client, ids, "BURIED", command)
+}
+
+enum Step<'a> {
+    Reserve(&'a Job),
+    Act(&'a Job),
+}
+
+fn each(
+    client: &mut Client,
+    ids: &[u64],
+    done: &str,
+    command: impl Fn(&Job) -> String,
+) -> Result<Outcome> {
+    let jobs = sweep::stats_of(client, ids.iter().copied())?;
+    let mut count = 0;
+    let write = |step: &Step<'_>, out: &mut Vec<u8>| match step {
+        Step::Reserve(job) => write_numbered(out, "reserve-job", job.id),
+        Step::Act(job) => out.extend_from_slice(format!("{}\r\n", command(job)).as_bytes()),
+    };
+    let steps = jobs.iter().flat_map(|job| [Step::Reserve(job), Step::Act(job)]);
+    client.pipeline(steps, write, |step, reply| {
+        match (step, reply.word()) {
+            (Step::Reserve(job), "NOT_FOUND") => {
+                tell(&format!("beanstalkctl: a worker has reserved {}", job.id));
+            }
+            (Step::Act(_), word) if word == done => count += 1,
+            // It could not be reserved, and that has been told.
+            (Step::Reserve(_), "RESERVED") | (Step::Act(_), "NOT_FOUND") => {}
+            _ => return Err(reply.unexpected("reserve-job, release or bury")),
+        }
+        Ok(())
+    })?;
+    for id in ids.iter().filter(|id| !jobs.iter().any(|job| job.id == **id)) {
+        tell(&format!("beanstalkctl: there is no job {id}"));
+    }
+    tell(&format!("{} {}.", counted(count, "job"), done.to_lowercase()));
+    Ok(Outcome::of(count == ids.len() as u64))
+}

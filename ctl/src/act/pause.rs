@@ -1,0 +1,73 @@
+//! `pause`, `resume` and `drain`: what workers and producers may do.
+
+use anyhow::{Result, bail};
+
+use crate::census;
+use crate::cli::Switch;
+use crate::context::{Context, Outcome, counted, tell};
+use crate::filter::Tubes;
+use crate::yaml;
+
+/// Pauses tubes for so many seconds; 0 ends a pause.
+pub(crate) fn pause(patterns: &[String], seconds: u64, context: &mut Context) -> Result<Outcome> {
+    if u32::try_from(seconds).is_err() {
+        bail!("a pause lasts at most {} seconds", u32::MAX);
+    }
+    let meant = Tubes::new(patterns)?;
+    let mut count = 0;
+    context.each_server(|client, _, _| {
+        let names = census::tubes(client, &meant)?;
+        let write = |name: &String, out: &mut Vec<u8>| {
+            out.extend_from_slice(format!("pause-tube {name} {seconds}\r\n").as_bytes());
+        };
+        client.pipeline(names, write, |_, reply| match reply.word() {
+            "PAUSED" => {
+                count += 1;
+                Ok(())
+            }
+            "NOT_FOUND" => Ok(()),
+            _ => Err(reply.unexpected("pause-tube")),
+        })?;
+        Ok(Outcome::Done)
+    })?;
+    let done = if seconds == 0 { "resumed" } else { "paused" };
+    tell(&format!("{} {done}.", counted(count, "tube")));
+    Ok(Outcome::of(count > 0))
+}
+
+/// Makes servers take jobs or refuse them, or tells which.
+pub(crate) fn drain(switch: Switch, context: &mut Context) -> Result<Outcome> {
+    context.each_server(|client, context, server| {
+        let server = server.map_or(String::new(), |name| format!("{name} "));
+        let is_draining = if client.has("drain")? {
+            let reply = client.ask(&format!("drain {switch}"))?;
+            match reply.word() {
+                "DRAINING" => true,
+                "NOT_DRAINING" => false,
+                _ => return Err(reply.unexpected("drain")),
+            }
+        } else {
+            let stats = client.yaml("stats")?;
+            if switch != Switch::Status {
+                let (signal, pid) = match switch {
+                    Switch::On => ("USR1", yaml::number(&stats, "pid")),
+                    _ => ("USR2", yaml::number(&stats, "pid")),
+                };
+                let host = yaml::value(&stats, "hostname").unwrap_or("its machine");
+                bail!(
+                    "{}: the server has no command for it; a signal does it (the original cannot \
+                     end draining): on {host}, kill -{signal} {pid}",
+                    client.address()
+                );
+            }
+            match yaml::value(&stats, "draining") {
+                Some(value) => value == "true",
+                None => bail!("{}: the server does not tell", client.address()),
+            }
+        };
+        context
+            .out
+            .line(&format!("{server}{}", if is_draining { "draining" } else { "not draining" }))?;
+        Ok(Outcome::Done)
+    })
+}

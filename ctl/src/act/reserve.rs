@@ -1,0 +1,101 @@
+//! `reserve`: prints jobs as a worker gets them, and gives them back, deletes or buries them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::cli::ReserveArgs;
+use crate::client::Client;
+use crate::context::{Context, Outcome, tell};
+use crate::interrupt::Interrupt;
+use crate::job::Job;
+use crate::output::one_line;
+use crate::sweep;
+
+/// Watches these tubes and no others.
+pub(crate) fn watch(client: &mut Client, tubes: &[String]) -> Result<()> {
+    for tube in tubes {
+        let reply = client.ask(&format!("watch {tube}"))?;
+        if !reply.is("WATCHING") {
+            return Err(reply.unexpected(&format!("watch {tube}")));
+        }
+    }
+    if !tubes.iter().any(|tube| tube == "default") {
+        client.ask("ignore default")?;
+    }
+    Ok(())
+}
+
+/// Reserves the next job; `None` if there is none within the time. Without a time it waits until
+/// Ctrl-C.
+pub(crate) fn next(
+    client: &mut Client,
+    wait: Option<Duration>,
+    interrupt: &Interrupt,
+) -> Result<Option<Job>> {
+    let began = Instant::now();
+    loop {
+        interrupt.check()?;
+        let left = wait.map_or(1, |wait| wait.saturating_sub(began.elapsed()).as_secs().min(1));
+        let reply = client.ask(&format!("reserve-with-timeout {left}"))?;
+        match (reply.word(), reply.number()) {
+            ("RESERVED", Some(id)) => {
+                // It is ours, so its statistics are there.
+                let mut jobs = sweep::stats_of(client, [id])?;
+                let Some(mut job) = jobs.pop() else { continue };
+                job.set_body(reply.body.unwrap_or_default());
+                return Ok(Some(job));
+            }
+            ("TIMED_OUT" | "DEADLINE_SOON", _) => {}
+            _ => return Err(reply.unexpected("reserve-with-timeout")),
+        }
+        if wait.is_some_and(|wait| began.elapsed() >= wait) {
+            return Ok(None);
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ReserveArgs, context: &mut Context) -> Result<Outcome> {
+    let mut client = context.client()?;
+    watch(&mut client, &args.tubes)?;
+    let wait = args.wait.map(Duration::from_secs);
+    let mut kept = Vec::new();
+    let mut count = 0;
+    while count < args.count {
+        // The first one may take its time; the others only if that is asked for.
+        let wait = wait.or((count > 0).then_some(Duration::ZERO));
+        let Some(job) = next(&mut client, wait, &context.interrupt)? else { break };
+        count += 1;
+        let body = job.body.as_deref().unwrap_or_default();
+        if context.out.json {
+            context.out.object(job.to_json(), None)?;
+        } else if args.raw {
+            context.out.bytes(body)?;
+        } else {
+            context.out.line(&format!("{} {}: {}", job.id, job.tube, one_line(body)))?;
+        }
+        // It must have been printed before it goes.
+        context.out.flush()?;
+        let (command, done) = if args.delete {
+            (format!("delete {}", job.id), "DELETED")
+        } else if args.bury {
+            (format!("bury {} {}", job.id, job.pri), "BURIED")
+        } else {
+            kept.push(job);
+            continue;
+        };
+        let reply = client.ask(&command)?;
+        if !reply.is(done) {
+            bail!("{command}: {}: its time to run was over", reply.line);
+        }
+    }
+    for job in &kept {
+        // One that has timed out is ready already.
+        client.ask(&format!("release {} {} 0", job.id, job.pri))?;
+    }
+    if count == 0 {
+        tell("There is no ready job.");
+    }
+    Ok(Outcome::of(count > 0))
+}

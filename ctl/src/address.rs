@@ -1,0 +1,87 @@
+//! Addresses of servers: `host:port`, `[v6]:port`, a bare host, or `unix:PATH`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The port of an address that names none.
+const DEFAULT_PORT: u16 = 11300;
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// A host or an address, and a port.
+    Tcp(String, u16),
+    /// The path of a UNIX socket.
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            let is_named = !path.is_empty();
+            return is_named.then(|| Self::Unix(path.into())).ok_or("unix: needs a path".into());
+        }
+        let port_of = |digits: &str| {
+            digits.parse().map_err(|_| format!("{digits:?} is no port, in the address {text:?}"))
+        };
+        let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+            let (host, rest) = rest.split_once(']').ok_or(format!("{text:?} lacks a ]"))?;
+            match rest.strip_prefix(':') {
+                Some(digits) => (host, port_of(digits)?),
+                None if rest.is_empty() => (host, DEFAULT_PORT),
+                None => return Err(format!("{text:?} has more behind the ]")),
+            }
+        } else if text.matches(':').count() > 1 {
+            (text, DEFAULT_PORT) // An IPv6 address without a port.
+        } else {
+            match text.split_once(':') {
+                Some((host, digits)) => (host, port_of(digits)?),
+                None => (text, DEFAULT_PORT),
+            }
+        };
+        if host.is_empty() || host.contains(char::is_whitespace) {
+            return Err(format!("{text:?} names no host"));
+        }
+        Ok(Self::Tcp(host.to_owned(), port))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_of_an_address_is_read() {
+        for (text, shown) in [
+            ("queue:1", "queue:1"),
+            ("queue", "queue:11300"),
+            ("127.0.0.1:11301", "127.0.0.1:11301"),
+            ("[::1]:11301", "[::1]:11301"),
+            ("[::1]", "[::1]:11300"),
+            ("::1", "[::1]:11300"),
+            ("unix:/run/b.sock", "unix:/run/b.sock"),
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), shown, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in ["", ":1", "a:b", "a:99999", "unix:", "[::1", "[::1]1", "a b:1"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+}

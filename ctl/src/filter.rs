@@ -1,0 +1,128 @@
+//! Which jobs and tubes are meant: globs, states, ages, patterns; and how times are written.
+
+use anyhow::{Result, bail};
+use globset::{Glob, GlobSet, GlobSetBuilder};
+use regex::bytes::{Regex, RegexBuilder};
+
+use crate::job::{Job, State};
+
+/// Names of tubes, by patterns such as `mail-*`. Without a pattern it is every tube.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tubes {
+    globs: Option<GlobSet>,
+}
+
+impl Tubes {
+    /// Reads patterns.
+    pub(crate) fn new(patterns: &[String]) -> Result<Self> {
+        if patterns.is_empty() {
+            return Ok(Self::default());
+        }
+        let mut globs = GlobSetBuilder::new();
+        for pattern in patterns {
+            globs.add(Glob::new(pattern)?);
+        }
+        Ok(Self { globs: Some(globs.build()?) })
+    }
+
+    /// Means the tube of this name.
+    pub(crate) fn one(name: &str) -> Self {
+        let glob = Glob::new(&globset::escape(name)).expect("an escaped name is a pattern");
+        Self { globs: GlobSetBuilder::new().add(glob).build().ok() }
+    }
+
+    /// Whether this tube is meant.
+    pub(crate) fn has(&self, tube: &str) -> bool {
+        self.globs.as_ref().is_none_or(|globs| globs.is_match(tube))
+    }
+
+    /// Whether every tube is meant.
+    pub(crate) fn is_all(&self) -> bool {
+        self.globs.is_none()
+    }
+}
+
+/// Which jobs of these tubes are meant.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Filter {
+    pub(crate) tubes: Tubes,
+    /// In any of these states; in any at all if there is none.
+    pub(crate) states: Vec<State>,
+    /// At least this old, in seconds.
+    pub(crate) older_than: Option<u64>,
+    /// With a body that has a match.
+    pub(crate) pattern: Option<Regex>,
+}
+
+impl Filter {
+    /// Returns the states that are meant.
+    pub(crate) fn states(&self) -> &[State] {
+        if self.states.is_empty() { &State::ALL } else { &self.states }
+    }
+
+    /// Whether the job is meant, as far as is known without its body.
+    pub(crate) fn has(&self, job: &Job) -> bool {
+        self.states().contains(&job.state)
+            && self.older_than.is_none_or(|seconds| job.age >= seconds)
+            && self.tubes.has(&job.tube)
+    }
+
+    /// Whether the body is meant.
+    pub(crate) fn has_body(&self, body: &[u8]) -> bool {
+        self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(body))
+    }
+}
+
+/// Makes a pattern for bodies: a regular expression, or plain text.
+pub(crate) fn pattern(text: &str, is_plain: bool, ignores_case: bool) -> Result<Regex> {
+    let escaped = if is_plain { regex::escape(text) } else { text.to_owned() };
+    Ok(RegexBuilder::new(&escaped).case_insensitive(ignores_case).build()?)
+}
+
+/// Reads a time such as `90`, `90s`, `5m`, `2h` or `1d`, in seconds.
+pub(crate) fn seconds(text: &str) -> Result<u64> {
+    let digits = text.trim_end_matches(|it: char| it.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86400,
+        unit => bail!("{unit:?} is no unit of time: s, m, h or d"),
+    };
+    match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)) {
+        Some(seconds) => Ok(seconds),
+        None => bail!("{text:?} is no time, as 90, 90s, 5m, 2h or 1d"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tubes_are_chosen_by_globs() {
+        let tubes = Tubes::new(&["mail-*".into(), "a/b".into()]).unwrap();
+        assert!(tubes.has("mail-1/x") && tubes.has("a/b"));
+        assert!(!tubes.has("mail") && !tubes.has("a"));
+        assert!(Tubes::new(&[]).unwrap().has("any") && Tubes::default().is_all());
+        assert!(Tubes::new(&["[".into()]).is_err());
+    }
+
+    #[test]
+    fn times_have_units() {
+        for (text, expected) in [("90", 90), ("90s", 90), ("5m", 300), ("2h", 7200), ("1d", 86400)]
+        {
+            assert_eq!(seconds(text).unwrap(), expected);
+        }
+        for text in ["", "m", "-1", "1w", "1.5h", "99999999999999999999", "18446744073709551615d"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn patterns_are_plain_on_request() {
+        assert!(pattern("a.c", false, false).unwrap().is_match(b"\xffabc"));
+        assert!(!pattern("a.c", true, false).unwrap().is_match(b"abc"));
+        assert!(pattern("A.C", true, true).unwrap().is_match(b"xa.cx"));
+    }
+}

@@ -1,0 +1,262 @@
+//! A job as this program knows it: from `stats-job`, from `list-jobs`, or from a line of a file.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, anyhow, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use clap::ValueEnum;
+use serde_json::{Map, Value, json};
+
+use crate::yaml;
+
+/// What may become of a job next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum)]
+pub(crate) enum State {
+    /// A worker may reserve it.
+    Ready,
+    /// It is ready later.
+    Delayed,
+    /// It waits for a kick.
+    Buried,
+    /// A worker has it.
+    Reserved,
+}
+
+impl State {
+    /// All states, in the order of tables.
+    pub(crate) const ALL: [Self; 4] = [Self::Ready, Self::Delayed, Self::Buried, Self::Reserved];
+
+    /// Returns the word of the protocol.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Delayed => "delayed",
+            Self::Buried => "buried",
+            Self::Reserved => "reserved",
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+impl FromStr for State {
+    type Err = anyhow::Error;
+
+    fn from_str(word: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|state| state.word() == word);
+        found.ok_or_else(|| anyhow!("{word:?} is no state of a job"))
+    }
+}
+
+/// A job; what is not known of it is `None`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Job {
+    pub(crate) id: u64,
+    pub(crate) tube: String,
+    pub(crate) state: State,
+    pub(crate) pri: u32,
+    /// Seconds since its `put`.
+    pub(crate) age: u64,
+    /// Seconds until a delayed job is ready, or until a reserved one is lost by its worker.
+    pub(crate) time_left: u64,
+    /// Seconds that a worker has for it.
+    pub(crate) ttr: Option<u64>,
+    /// How often it was reserved, timed out, released, buried and kicked.
+    pub(crate) counts: Option<[u64; 5]>,
+    /// The length of its body.
+    pub(crate) size: Option<u64>,
+    pub(crate) body: Option<Vec<u8>>,
+}
+
+/// The names of [`Job::counts`].
+pub(crate) const COUNTS: [&str; 5] = ["reserves", "timeouts", "releases", "buries", "kicks"];
+
+impl Job {
+    /// Reads the dictionary of `stats-job`.
+    pub(crate) fn from_stats(text: &str) -> Result<Self> {
+        let mut state = None;
+        let mut tube = None;
+        let (mut id, mut pri, mut age, mut time_left, mut ttr) = (None, 0, 0, 0, None);
+        let mut counts = [0; 5];
+        for (key, value) in yaml::pairs(text) {
+            let number = || value.parse::<u64>().unwrap_or(0);
+            match key {
+                "id" => id = value.parse().ok(),
+                "tube" => tube = Some(value.to_owned()),
+                "state" => state = Some(value.parse()?),
+                "pri" => pri = value.parse().unwrap_or(0),
+                "age" => age = number(),
+                "time-left" => time_left = number(),
+                "ttr" => ttr = Some(number()),
+                _ => {
+                    if let Some(at) = COUNTS.iter().position(|&name| name == key) {
+                        counts[at] = number();
+                    }
+                }
+            }
+        }
+        let (Some(id), Some(tube), Some(state)) = (id, tube, state) else {
+            bail!("stats-job answers without id, tube or state: {text:?}");
+        };
+        let (counts, size, body) = (Some(counts), None, None);
+        Ok(Self { id, tube, state, pri, age, time_left, ttr, counts, size, body })
+    }
+
+    /// Reads one item of `list-jobs`.
+    pub(crate) fn from_listed(text: &str, tube: &str, state: State) -> Result<Self> {
+        let number = |key| yaml::number(text, key);
+        let id = yaml::value(text, "id").and_then(|id| id.parse().ok());
+        Ok(Self {
+            id: id.ok_or_else(|| anyhow!("list-jobs answers without an id: {text:?}"))?,
+            tube: tube.to_owned(),
+            state,
+            pri: u32::try_from(number("pri")).context("list-jobs answers an odd priority")?,
+            age: number("age"),
+            time_left: number("time-left"),
+            ttr: None,
+            counts: None,
+            size: Some(number("size")),
+            body: None,
+        })
+    }
+
+    /// Adds the body, and its size.
+    pub(crate) fn set_body(&mut self, body: Vec<u8>) {
+        self.size = Some(body.len() as u64);
+        self.body = Some(body);
+    }
+
+    /// Returns the object that stands for it in a line of JSON.
+    pub(crate) fn to_json(&self) -> Map<String, Value> {
+        let mut object = Map::new();
+        let mut set = |key: &str, value: Value| object.insert(key.to_owned(), value);
+        set("id", self.id.into());
+        set("tube", self.tube.as_str().into());
+        set("state", self.state.word().into());
+        set("pri", self.pri.into());
+        set("age", self.age.into());
+        if let Some(size) = self.size {
+            set("size", size.into());
+        }
+        if matches!(self.state, State::Delayed | State::Reserved) {
+            set("time-left", self.time_left.into());
+        }
+        if let Some(ttr) = self.ttr {
+            set("ttr", ttr.into());
+        }
+        for (name, count) in COUNTS.iter().zip(self.counts.iter().flatten()) {
+            set(name, (*count).into());
+        }
+        match self.body.as_deref().map(|body| (body, std::str::from_utf8(body))) {
+            Some((_, Ok(text))) => set("body", text.into()),
+            Some((body, Err(_))) => set("body_base64", BASE64.encode(body).into()),
+            None => None,
+        };
+        object
+    }
+
+    /// Reads a line that [`Job::to_json`] made, or one that has at least a body.
+    pub(crate) fn from_json(line: &str) -> Result<Self> {
+        let value: Value = serde_json::from_str(line)?;
+        let number = |key: &str, default: u64| match value.get(key) {
+            None => Ok(default),
+            Some(found) => found.as_u64().ok_or_else(|| anyhow!("{key:?} is no number")),
+        };
+        let text = |key: &str| match value.get(key) {
+            None => Ok(None),
+            Some(found) => found.as_str().map(Some).ok_or_else(|| anyhow!("{key:?} is no string")),
+        };
+        let body = match (text("body")?, text("body_base64")?) {
+            (Some(body), None) => body.as_bytes().to_vec(),
+            (None, Some(encoded)) => BASE64.decode(encoded).context("body_base64")?,
+            (None, None) => bail!("it has neither a \"body\" nor a \"body_base64\""),
+            (Some(_), Some(_)) => bail!("it has both a \"body\" and a \"body_base64\""),
+        };
+        let mut job = Self {
+            id: number("id", 0)?,
+            tube: text("tube")?.unwrap_or("default").to_owned(),
+            state: text("state")?.unwrap_or("ready").parse()?,
+            pri: number("pri", u64::from(DEFAULT_PRI))?.try_into().context("\"pri\"")?,
+            age: number("age", 0)?,
+            time_left: number("time-left", 0)?,
+            ttr: Some(number("ttr", DEFAULT_TTR)?),
+            counts: None,
+            size: None,
+            body: None,
+        };
+        job.set_body(body);
+        Ok(job)
+    }
+}
+
+/// The priority of a job that names none.
+pub(crate) const DEFAULT_PRI: u32 = 1024;
+
+/// The time to run of a job that names none, in seconds.
+pub(crate) const DEFAULT_TTR: u64 = 60;
+
+/// Makes the line of JSON for an object, with the server if there are several.
+pub(crate) fn line_of(object: Map<String, Value>, server: Option<&str>) -> String {
+    let mut whole = Map::new();
+    if let Some(server) = server {
+        whole.insert("server".to_owned(), json!(server));
+    }
+    whole.extend(object);
+    Value::Object(whole).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATS: &str = "---\nid: 7\ntube: \"a\"\nstate: delayed\npri: 4294967295\nage: 5\n\
+                         delay: 9\nttr: 60\ntime-left: 4\nfile: 0\nreserves: 1\ntimeouts: 2\n\
+                         releases: 3\nburies: 4\nkicks: 5\n";
+
+    #[test]
+    fn stats_of_both_releases_are_read() {
+        let job = Job::from_stats(STATS).unwrap();
+        assert_eq!(job, Job::from_stats(&STATS.replace('"', "")).unwrap());
+        assert_eq!((job.id, job.tube.as_str(), job.state), (7, "a", State::Delayed));
+        assert_eq!((job.pri, job.age, job.ttr, job.time_left), (u32::MAX, 5, Some(60), 4));
+        assert_eq!(job.counts, Some([1, 2, 3, 4, 5]));
+        assert!(Job::from_stats("---\nid: 7\n").is_err());
+    }
+
+    #[test]
+    fn a_job_survives_json_whatever_its_body() {
+        for body in [&b"plain \"text\"\n"[..], b"", b"\0\xff\xfe\r\n"] {
+            let mut job = Job::from_stats(STATS).unwrap();
+            job.set_body(body.to_vec());
+            let line = line_of(job.to_json(), None);
+            assert!(!line.contains('\n'), "{line}");
+            let again = Job::from_json(&line).unwrap();
+            assert_eq!(again, Job { counts: None, ..job });
+        }
+    }
+
+    #[test]
+    fn lines_that_are_no_jobs_are_refused() {
+        let job = Job::from_json(r#"{"body":"x"}"#).unwrap();
+        assert_eq!((job.tube.as_str(), job.state, job.pri), ("default", State::Ready, 1024));
+        for line in [
+            "",
+            "[]",
+            "{}",
+            r#"{"body":1}"#,
+            r#"{"body":"x","body_base64":"eA=="}"#,
+            r#"{"body_base64":"?"}"#,
+            r#"{"body":"x","state":"lost"}"#,
+            r#"{"body":"x","pri":4294967296}"#,
+            r#"{"body":"x","pri":-1}"#,
+        ] {
+            assert!(Job::from_json(line).is_err(), "{line}");
+        }
+    }
+}

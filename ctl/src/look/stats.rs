@@ -1,0 +1,38 @@
+//! `stats`: the statistics of servers side by side, or of a tube.
+
+use anyhow::{Result, bail};
+
+use crate::context::{Context, Outcome};
+use crate::output::Table;
+use crate::yaml;
+
+/// Runs the command.
+pub(crate) fn run(tube: Option<&str>, context: &mut Context) -> Result<Outcome> {
+    let command = tube.map_or("stats".to_owned(), |tube| format!("stats-tube {tube}"));
+    let mut all: Vec<(String, String)> = Vec::new();
+    let outcome = context.each_server(|client, context, server| {
+        let reply = client.ask(&command)?;
+        if reply.is("NOT_FOUND") {
+            bail!("{}: there is no tube {}", client.address(), tube.unwrap_or_default());
+        }
+        if !reply.is("OK") {
+            return Err(reply.unexpected(&command));
+        }
+        let text = reply.into_yaml()?;
+        if context.out.json {
+            context.out.object(super::object(&text), server)?;
+        } else {
+            all.push((client.address().to_string(), text));
+        }
+        Ok(Outcome::Done)
+    })?;
+    let Some((_, first)) = all.first() else { return Ok(outcome) };
+    let mut table = Table::new(std::iter::once("").chain(all.iter().map(|(name, _)| &name[..])));
+    for (key, _) in yaml::pairs(first) {
+        let mut row = vec![key.into()];
+        row.extend(all.iter().map(|(_, text)| yaml::value(text, key).unwrap_or("-").into()));
+        table.row(row);
+    }
+    context.out.table(&table)?;
+    Ok(outcome)
+}

@@ -1,0 +1,193 @@
+//! What goes to standard output: tables for people, lines of JSON for programs.
+
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+
+use anyhow::Result;
+use serde_json::{Map, Value};
+
+use crate::job;
+
+/// How a cell of a table stands out on a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tone {
+    Plain,
+    /// Something waits for an operator.
+    Red,
+    /// Something is held up on purpose.
+    Yellow,
+}
+
+/// A cell of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cell {
+    pub(crate) text: String,
+    pub(crate) tone: Tone,
+}
+
+impl<T: ToString> From<T> for Cell {
+    fn from(value: T) -> Self {
+        Self { text: value.to_string(), tone: Tone::Plain }
+    }
+}
+
+impl Cell {
+    /// Makes a cell that stands out if `is_odd`.
+    pub(crate) fn toned(value: &(impl ToString + ?Sized), tone: Tone, is_odd: bool) -> Self {
+        Self { text: value.to_string(), tone: if is_odd { tone } else { Tone::Plain } }
+    }
+}
+
+/// Rows below a heading. Columns of numbers stand to the right.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    heading: Vec<String>,
+    rows: Vec<Vec<Cell>>,
+}
+
+impl Table {
+    /// Makes a table with these columns.
+    pub(crate) fn new(heading: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { heading: heading.into_iter().map(Into::into).collect(), rows: Vec::new() }
+    }
+
+    /// Adds a row.
+    pub(crate) fn row(&mut self, cells: Vec<Cell>) {
+        self.rows.push(cells);
+    }
+
+    /// Writes all lines.
+    pub(crate) fn write(&self, out: &mut dyn Write, has_color: bool) -> io::Result<()> {
+        let columns = self.heading.len();
+        let width = |at: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(at));
+            let longest = cells.map(|cell| cell.text.chars().count()).max().unwrap_or(0);
+            longest.max(self.heading[at].chars().count())
+        };
+        let is_number = |at: usize| {
+            let mut cells = self.rows.iter().filter_map(|row| row.get(at));
+            let is_digit = |it: char| it.is_ascii_digit() || ".-".contains(it);
+            cells.all(|cell| cell.text.chars().all(is_digit)) && !self.rows.is_empty()
+        };
+        let shape: Vec<_> = (0..columns).map(|at| (width(at), is_number(at))).collect();
+        let heading: Vec<Cell> = self.heading.iter().map(Cell::from).collect();
+        for row in std::iter::once(&heading).chain(&self.rows) {
+            let mut line = String::new();
+            for (at, (cell, &(width, is_number))) in row.iter().zip(&shape).enumerate() {
+                let gap = " ".repeat(width - cell.text.chars().count());
+                let color = match cell.tone {
+                    Tone::Red if has_color => "\x1b[31m",
+                    Tone::Yellow if has_color => "\x1b[33m",
+                    _ => "",
+                };
+                let end = if color.is_empty() { "" } else { "\x1b[0m" };
+                let space = if at == 0 { "" } else { "  " };
+                let text = &cell.text;
+                if is_number {
+                    line.extend([space, &gap, color, text, end]);
+                } else {
+                    line.extend([space, color, text, end, &gap]);
+                }
+            }
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// Standard output.
+#[derive(Debug)]
+pub(crate) struct Output {
+    writer: BufWriter<StdoutLock<'static>>,
+    /// Lines of JSON are wanted.
+    pub(crate) json: bool,
+    has_color: bool,
+}
+
+impl Output {
+    /// Takes standard output.
+    pub(crate) fn new(json: bool) -> Self {
+        let stdout = io::stdout();
+        let has_color = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        Self { writer: BufWriter::with_capacity(256 * 1024, stdout.lock()), json, has_color }
+    }
+
+    /// Writes a line.
+    pub(crate) fn line(&mut self, text: &str) -> Result<()> {
+        writeln!(self.writer, "{text}")?;
+        Ok(())
+    }
+
+    /// Writes bytes as they are.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        self.writer.write_all(bytes)?;
+        Ok(())
+    }
+
+    /// Writes an object as a line of JSON, with the server if there are several.
+    pub(crate) fn object(
+        &mut self,
+        object: Map<String, Value>,
+        server: Option<&str>,
+    ) -> Result<()> {
+        self.line(&job::line_of(object, server))
+    }
+
+    /// Writes a table.
+    pub(crate) fn table(&mut self, table: &Table) -> Result<()> {
+        table.write(&mut self.writer, self.has_color)?;
+        Ok(())
+    }
+
+    /// Lets the reader have all that was written.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        self.writer.flush()?;
+        Ok(())
+    }
+}
+
+/// Makes one line of a body: what is no text, or would move the cursor, is escaped.
+pub(crate) fn one_line(body: &[u8]) -> String {
+    let mut line = String::new();
+    for chunk in body.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if character.is_control() || character == '\\' {
+                line.extend(character.escape_default());
+            } else {
+                line.push(character);
+            }
+        }
+        for byte in chunk.invalid() {
+            line.push_str("\\x");
+            line.extend(
+                [byte >> 4, byte & 15]
+                    .map(|half| char::from(b"0123456789abcdef"[usize::from(half)])),
+            );
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stand_to_the_right() {
+        let mut table = Table::new(["tube", "ready"]);
+        table.row(vec!["a-long-name".into(), 7.into()]);
+        table.row(vec!["b".into(), Cell::toned(&12345, Tone::Red, true)]);
+        let mut out = Vec::new();
+        table.write(&mut out, false).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, "tube         ready\na-long-name      7\nb            12345\n");
+        let mut out = Vec::new();
+        table.write(&mut out, true).unwrap();
+        assert!(String::from_utf8(out).unwrap().contains("  \x1b[31m12345\x1b[0m\n"));
+    }
+
+    #[test]
+    fn bodies_fit_on_a_line() {
+        assert_eq!(one_line("größe\n\u{1b}[1m\\".as_bytes()), "größe\\n\\u{1b}[1m\\\\");
+        assert_eq!(one_line(b"\xffa\0"), "\\xffa\\u{0}");
+    }
+}

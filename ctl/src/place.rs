@@ -1,0 +1,99 @@
+//! Puts copies of jobs into tubes, with the states that they have.
+
+use anyhow::Result;
+
+use crate::client::{Client, Reply, write_numbered, write_put};
+use crate::job::{DEFAULT_TTR, Job, State};
+
+/// How long a job that is to be buried is delayed meanwhile, in seconds: so long that no worker
+/// gets it, whatever happens to us.
+const HOLD: u64 = 365 * 24 * 3600;
+
+/// What has become of copies.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    /// The ids of the copies; `None` for those that were refused or not confirmed.
+    pub(crate) ids: Vec<Option<u64>>,
+    /// Why it ended before the last one.
+    pub(crate) failure: Option<anyhow::Error>,
+}
+
+enum Step<'a> {
+    Use(&'a str),
+    Put(usize, &'a Job),
+}
+
+/// Returns the delay of a copy.
+fn delay(job: &Job) -> u64 {
+    match job.state {
+        State::Ready | State::Reserved => 0,
+        State::Delayed => job.time_left.max(1),
+        State::Buried => HOLD,
+    }
+}
+
+/// Puts a copy of each job into its tube, or into `tube`. A copy of a reserved job is ready.
+pub(crate) fn place(client: &mut Client, jobs: &[Job], tube: Option<&str>) -> Placed {
+    let mut ids = vec![None; jobs.len()];
+    let failure = put_all(client, jobs, tube, &mut ids).and_then(|()| bury_all(client, jobs, &ids));
+    Placed { ids, failure: failure.err() }
+}
+
+fn put_all(
+    client: &mut Client,
+    jobs: &[Job],
+    tube: Option<&str>,
+    ids: &mut [Option<u64>],
+) -> Result<()> {
+    let mut used = None;
+    let steps = jobs.iter().enumerate().flat_map(|(at, job)| {
+        let tube = tube.unwrap_or(&job.tube);
+        let change = (used != Some(tube)).then_some(Step::Use(tube));
+        used = Some(tube);
+        change.into_iter().chain([Step::Put(at, job)])
+    });
+    let mut refusal = None;
+    let write = |step: &Step<'_>, out: &mut Vec<u8>| match step {
+        Step::Use(tube) => out.extend_from_slice(format!("use {tube}\r\n").as_bytes()),
+        Step::Put(_, job) => {
+            let body = job.body.as_deref().unwrap_or_default();
+            write_put(out, job.pri, delay(job), job.ttr.unwrap_or(DEFAULT_TTR), body);
+        }
+    };
+    let take = |step: Step<'_>, reply: Reply| {
+        match (step, reply.word(), reply.number()) {
+            (Step::Use(_), "USING", _) => {}
+            (Step::Put(at, _), "INSERTED" | "BURIED", Some(id)) => ids[at] = Some(id),
+            (Step::Use(tube), ..) => return Err(reply.unexpected(&format!("use {tube}"))),
+            // The other replies are still to come.
+            (Step::Put(..), ..) => {
+                refusal.get_or_insert_with(|| reply.unexpected("put"));
+            }
+        }
+        Ok(())
+    };
+    client.pipeline(steps, write, take)?;
+    refusal.map_or(Ok(()), Err)
+}
+
+/// Buries those copies that are to be buried.
+fn bury_all(client: &mut Client, jobs: &[Job], ids: &[Option<u64>]) -> Result<()> {
+    let copies = jobs.iter().zip(ids).filter(|(job, _)| job.state == State::Buried);
+    let copies = copies.filter_map(|(job, id)| id.map(|id| (id, job.pri)));
+    // Both commands leave together, so that the copy is never ready.
+    let write = |step: &Option<(u64, u32)>, out: &mut Vec<u8>| {
+        if let Some((id, pri)) = step {
+            write_numbered(out, "reserve-job", *id);
+            out.extend_from_slice(format!("bury {id} {pri}\r\n").as_bytes());
+        }
+    };
+    let steps = copies.flat_map(|copy| [Some(copy), None]);
+    let mut refusal = None;
+    client.pipeline(steps, write, |_, reply| {
+        if !reply.is("RESERVED") && !reply.is("BURIED") {
+            refusal.get_or_insert_with(|| reply.unexpected("the bury of a copy"));
+        }
+        Ok(())
+    })?;
+    refusal.map_or(Ok(()), Err)
+}

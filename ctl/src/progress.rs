@@ -1,0 +1,90 @@
+//! Progress on standard error, if that is a terminal; and a limit on the commands a second.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A line that tells how far the work is.
+#[derive(Debug)]
+pub(crate) struct Progress(ProgressBar);
+
+impl Progress {
+    /// Begins a line. It is shown on a terminal only.
+    pub(crate) fn new(what: &str, total: Option<u64>) -> Self {
+        let template = match total {
+            Some(_) => "{msg} [{bar:30}] {human_pos} of {human_len}, {eta} left",
+            None => "{msg} {spinner} {human_pos}, {per_sec}",
+        };
+        let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+        bar.set_style(ProgressStyle::with_template(template).expect("a template of ours"));
+        bar.set_message(what.to_owned());
+        Self(bar)
+    }
+
+    /// Tells how much is done.
+    pub(crate) fn at(&self, count: u64) {
+        self.0.set_position(count);
+    }
+
+    /// Tells that more is done.
+    pub(crate) fn add(&self, count: u64) {
+        self.0.inc(count);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Spreads commands over time.
+#[derive(Debug)]
+pub(crate) struct Pacer {
+    per_second: Option<u64>,
+    began: Instant,
+    count: u64,
+}
+
+impl Pacer {
+    /// Allows so many a second; any number without a limit.
+    pub(crate) fn new(per_second: Option<u64>) -> Self {
+        Self { per_second, began: Instant::now(), count: 0 }
+    }
+
+    /// Returns how many of at most `most` to send at once.
+    pub(crate) fn batch(&self, most: u64) -> u64 {
+        self.per_second.map_or(most, |rate| most.min(rate.div_ceil(10)).max(1))
+    }
+
+    /// Counts commands, and sleeps if they come too soon.
+    pub(crate) fn pace(&mut self, count: u64) {
+        self.count += count;
+        let Some(rate) = self.per_second else { return };
+        let due = Duration::from_secs_f64(count_as_f64(self.count) / count_as_f64(rate.max(1)));
+        thread::sleep(due.saturating_sub(self.began.elapsed()));
+    }
+}
+
+/// Converts a count that need not be exact.
+#[expect(clippy::cast_precision_loss, reason = "counts for people and clocks are small enough")]
+pub(crate) fn count_as_f64(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_bounds_the_batches_and_the_time() {
+        assert_eq!(Pacer::new(None).batch(5000), 5000);
+        assert_eq!(Pacer::new(Some(100)).batch(5000), 10);
+        assert_eq!(Pacer::new(Some(1)).batch(5000), 1);
+        let mut pacer = Pacer::new(Some(1000));
+        let began = Instant::now();
+        pacer.pace(30);
+        assert!(began.elapsed() >= Duration::from_millis(30));
+    }
+}

@@ -1,0 +1,74 @@
+//! The small part of YAML that servers speak: a flat dictionary, a list, a list of dictionaries.
+//!
+//! Values are never quoted inside, so no real YAML reader is needed; one would take a tube named
+//! `1.5` for a number. Releases differ in which values they put in quotes.
+
+/// Takes away the quotes that some values have in some releases.
+fn unquoted(value: &str) -> &str {
+    value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value)
+}
+
+/// Gives each `key: value` of a dictionary, in its order.
+pub(crate) fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.lines().filter(|line| !line.starts_with("- ")).filter_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        Some((key.trim(), unquoted(value.trim())))
+    })
+}
+
+/// Returns the value of a key of a dictionary.
+pub(crate) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    pairs(text).find(|&(name, _)| name == key).map(|(_, value)| value)
+}
+
+/// Returns the number under a key of a dictionary; 0 if it has none.
+pub(crate) fn number(text: &str, key: &str) -> u64 {
+    value(text, key).and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+/// Gives each item of a list, wherever in the text it stands.
+pub(crate) fn items(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| line.strip_prefix("- ")).map(|item| unquoted(item.trim()))
+}
+
+/// Gives each dictionary of a list, as the text of a dictionary.
+pub(crate) fn dictionaries(text: &str) -> impl Iterator<Item = &str> {
+    let begin = if text.starts_with("- ") { Some(2) } else { text.find("\n- ").map(|at| at + 3) };
+    begin.map_or("", |begin| &text[begin..]).split("\n- ").filter(|part| !part.trim().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dictionaries_are_read_with_and_without_quotes() {
+        let text = "---\nname: \"a.b\"\ncurrent-jobs-ready: 7\nos: #1 SMP 12:30\nid: 0e5\n";
+        assert_eq!(value(text, "name"), Some("a.b"));
+        assert_eq!(number(text, "current-jobs-ready"), 7);
+        assert_eq!(value(text, "os"), Some("#1 SMP 12:30"));
+        assert_eq!(value(text, "id"), Some("0e5"));
+        assert_eq!((value(text, "nothing"), number(text, "name")), (None, 0));
+        assert_eq!(pairs(text).count(), 4);
+    }
+
+    #[test]
+    fn lists_are_read() {
+        assert_eq!(items("---\n- default\n- 1.5\n").collect::<Vec<_>>(), ["default", "1.5"]);
+        let capabilities = "---\nstate: serving\nextensions:\n- capabilities\n- list-jobs\n";
+        assert_eq!(items(capabilities).collect::<Vec<_>>(), ["capabilities", "list-jobs"]);
+        assert_eq!(value(capabilities, "state"), Some("serving"));
+        assert_eq!(items("---\n").count(), 0);
+    }
+
+    #[test]
+    fn lists_of_dictionaries_are_read() {
+        let text = "---\n- id: 1\n  pri: 2\n- id: 30\n  pri: 4\n  time-left: 5\n";
+        let all: Vec<_> = dictionaries(text).collect();
+        assert_eq!(all.len(), 2);
+        assert_eq!((number(all[0], "id"), number(all[0], "pri")), (1, 2));
+        assert_eq!((number(all[1], "id"), number(all[1], "time-left")), (30, 5));
+        assert_eq!(value(all[0], "time-left"), None);
+        assert_eq!(dictionaries("---\n").count(), 0);
+    }
+}

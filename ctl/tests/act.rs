@@ -1,0 +1,121 @@
+//! Commands on single jobs and tubes, on this daemon and on the original, over TCP and a UNIX
+//! socket.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod harness;
+
+use std::io::Write as _;
+use std::process::Stdio;
+
+use harness::{bury, each_server, four, put, state};
+
+/// A body may come from anywhere, and be anything.
+#[test]
+fn jobs_are_put_from_everywhere() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let id = server.must(&["put", "a", "hello", "--pri", "3", "--delay", "1m", "--ttr", "5"]);
+        let job = &server.objects(&["job", id.trim()])[0];
+        assert_eq!((job["pri"].as_u64(), job["ttr"].as_u64()), (Some(3), Some(5)));
+        assert!(job["time-left"].as_u64().unwrap() >= 58, "{job}");
+        let body = b"any\0\xff\r\nbytes";
+        let id = server.run_with(body, &["put", "b"]).stdout;
+        let (_, found) = client.with_body(&format!("peek {}", id.trim())).unwrap();
+        assert_eq!(found, body);
+        let file = server.file("lines");
+        std::fs::write(&file, "one\ntwo\n\nfour").unwrap();
+        assert_eq!(server.must(&["put", "c", "--lines", "--file", &file]).lines().count(), 4);
+        assert_eq!(server.objects(&["grep", "^(one|two|four|)$", "c"]).len(), 4);
+        assert_eq!(server.objects(&["put", "d", "x", "y", "--rate", "1000"]).len(), 2);
+        let line = |number: u32| format!("{number}\n");
+        let many = (0..30_000).map(line).collect::<Vec<_>>().concat();
+        let ran = server.run_with(many.as_bytes(), &["put", "e", "--lines"]);
+        assert_eq!(ran.stdout.lines().count(), 30_000, "{}", ran.stderr);
+        assert_eq!(server.must(&["grep", "^29999$", "e", "--ids"]).lines().count(), 1);
+    });
+}
+
+/// Jobs from a pipe that stays open must not wait for its end.
+#[test]
+fn a_line_is_put_as_soon_as_it_comes() {
+    each_server(&[], |server| {
+        let mut child =
+            server.command(&["put", "a", "--lines"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"now\n").unwrap();
+        let mut client = server.client();
+        client.command("watch a").unwrap();
+        let (_, body) = client.with_body("reserve-with-timeout 10").unwrap();
+        assert_eq!(body, b"now");
+        drop(stdin);
+        assert!(child.wait().unwrap().success());
+    });
+}
+
+#[test]
+fn what_the_server_refuses_is_told() {
+    each_server(&["-z", "10"], |server| {
+        let ran = server.run(&["put", "a", "eleven byte"]);
+        assert_eq!(ran.code(), Some(1));
+        assert!(ran.stderr.contains("JOB_TOO_BIG"), "{ran:?}");
+        let ran = server.run(&["put", "a b", "x"]);
+        assert!(ran.stderr.contains("BAD_FORMAT"), "{ran:?}");
+    });
+}
+
+#[test]
+fn buried_jobs_are_kicked() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let [_, delayed, buried, reserved] = four(&mut client, "a");
+        let second = put(&mut client, "a", 5, 0, b"x");
+        bury(&mut client, second);
+        assert!(server.run(&["kick", "a"]).stderr.contains("1 buried job kicked"));
+        assert_eq!(state(&mut client, buried).as_deref(), Some("ready"));
+        assert_eq!(state(&mut client, second).as_deref(), Some("buried"));
+        let ids = format!("{second},{reserved}");
+        let ran = server.run(&["kick", "--id", &ids]);
+        assert_eq!(ran.code(), Some(1));
+        assert!(ran.stderr.contains(&format!("{reserved} is no buried")), "{ran:?}");
+        assert_eq!(state(&mut client, second).as_deref(), Some("ready"));
+        assert!(server.run(&["kick", "a", "--all"]).stderr.contains("1 delayed job kicked"));
+        assert_eq!(state(&mut client, delayed).as_deref(), Some("ready"));
+        let ran = server.run(&["kick", "nosuch"]);
+        assert!(ran.stderr.contains("no tube nosuch"), "{ran:?}");
+    });
+}
+
+/// Nobody may lose jobs by a slip of the hand.
+#[test]
+fn jobs_are_deleted_only_with_consent() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let jobs = four(&mut client, "a");
+        let [ready, delayed, buried, reserved] = jobs.map(|id| id.to_string());
+        let ran = server.run(&["delete", &ready]);
+        assert_eq!(ran.code(), Some(1));
+        assert!(ran.stderr.contains("delete 1 job: 1 ready"), "{ran:?}");
+        assert!(ran.stderr.contains("--yes"), "{ran:?}");
+        let ran = server.run(&["delete", &ready, &buried, "--dry-run"]);
+        assert_eq!(ran.code(), Some(0));
+        assert!(ran.stderr.contains("Would delete 2 jobs: 1 ready, 1 buried"), "{ran:?}");
+        assert_eq!(state(&mut client, jobs[0]).as_deref(), Some("ready"));
+
+        let file = server.file("saved");
+        let all =
+            [&["delete", "--yes", "--save", &file][..], &[&ready, &delayed, &buried, &reserved]];
+        let ran = server.run(&all.concat());
+        assert_eq!(ran.code(), Some(1), "a reserved one stays: {ran:?}");
+        assert!(ran.stderr.contains("1 reserved job stay"));
+        assert!(ran.stderr.contains("3 jobs deleted"), "{ran:?}");
+        assert_eq!(jobs.map(|id| state(&mut client, id).is_some()), [false, false, false, true]);
+        let saved = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(saved.lines().count(), 3);
+        assert!(saved.contains("first ready") && saved.contains("c2Vjb25kIP8ADQpkZWxheWVk"));
+        let ran = server.run(&["delete", "--yes", "--save", &file, &reserved]);
+        assert_eq!(ran.code(), Some(1), "{ran:?}");
+        let ran = server.run_with(b"998 999\n", &["delete", "--yes", "-"]);
+        assert!(ran.stderr.contains("nothing to delete"), "{ran:?}");
+    });
+}

@@ -1,0 +1,263 @@
+//! `clear` and `move`, whole and interrupted half-way, on this daemon and on the original.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod harness;
+
+use std::collections::BTreeSet;
+
+use harness::proxy::Proxy;
+use harness::{Ran, Server, bury, drain, each_server, four, interrupt, programs, put, state};
+
+/// How many jobs the interrupted commands work on.
+const JOBS: usize = 2_500;
+
+/// Makes a tube of jobs, every third of them delayed and every fifth buried; returns their bodies.
+fn fill(server: &Server, tube: &str) -> BTreeSet<Vec<u8>> {
+    let mut client = server.client();
+    let body = |number: usize| format!("job {number}").into_bytes();
+    for number in 0..JOBS {
+        let delay = if number % 3 == 1 { 1000 } else { 0 };
+        let id = put(&mut client, tube, 5, delay, &body(number));
+        if number % 5 == 4 {
+            bury(&mut client, id);
+        }
+    }
+    (0..JOBS).map(body).collect()
+}
+
+/// The bodies in a file of `--save`.
+fn saved(file: &str) -> BTreeSet<Vec<u8>> {
+    let text = std::fs::read_to_string(file).unwrap();
+    let object = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+    text.lines().map(|line| object(line)["body"].as_str().unwrap().as_bytes().to_vec()).collect()
+}
+
+#[test]
+fn a_tube_is_cleared_and_filled_again() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let jobs = four(&mut client, "a");
+        let other = put(&mut client, "ab", 5, 0, b"x");
+        let ran = server.run(&["clear", "a"]);
+        assert_eq!(ran.code(), Some(1));
+        assert!(ran.stderr.contains("--yes"), "{ran:?}");
+        let ran = server.run(&["clear", "a", "--dry-run"]);
+        assert!(ran.stderr.contains("Would delete 3 jobs"), "{ran:?}");
+        let ran = server.run(&["clear", "a", "--older-than", "1h", "--yes"]);
+        assert!(ran.stderr.contains("nothing to delete"), "{ran:?}");
+        assert!(jobs.iter().all(|id| state(&mut client, *id).is_some()));
+
+        let file = server.file("saved");
+        let ran = server.run(&["clear", "a", "--yes", "--save", &file]);
+        assert_eq!(ran.code(), Some(0), "{ran:?}");
+        assert!(ran.stderr.contains("3 jobs deleted"), "{ran:?}");
+        let left = jobs.map(|id| state(&mut client, id).is_some());
+        assert_eq!(left, [false, false, false, true]);
+        server.must(&["import", &file]);
+        let objects = server.objects(&["list", "a", "--bodies"]);
+        let mut states: Vec<_> = objects.iter().map(|job| job["state"].as_str().unwrap()).collect();
+        states.sort_unstable();
+        assert_eq!(states, ["buried", "delayed", "ready", "reserved"]);
+
+        assert!(server.run(&["clear", "a", "--yes", "--state", "buried"]).status.success());
+        assert_eq!(server.objects(&["list", "a"]).len(), 3);
+        assert!(server.run(&["clear", "a*", "--yes"]).status.success());
+        assert_eq!(state(&mut client, other), None);
+        assert_eq!(server.objects(&["list", "*"]).len(), 1);
+        let ran = server.run(&["clear", "a", "--yes", "--state", "reserved"]);
+        assert_eq!(ran.code(), Some(1), "{ran:?}");
+    });
+}
+
+#[test]
+fn a_cleared_job_is_in_the_file_whenever_it_is_interrupted() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let all = fill(&server, "a");
+        let proxy = Proxy::new(&server.address, "delete ", 1_300);
+        let file = server.file("saved");
+        let arguments = ["--server", &proxy.address, "clear", "a", "--yes", "--save", &file];
+        let child = server.command(&arguments).spawn().unwrap();
+        proxy.wait();
+        interrupt(&child);
+        proxy.go_on();
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        assert_eq!(ran.code(), Some(130), "{ran:?}");
+        assert!(ran.stderr.contains("2000 jobs deleted"), "{ran:?}");
+        let left: BTreeSet<_> = drain(&mut server.client(), "a").into_iter().collect();
+        let saved = saved(&file);
+        assert_eq!((left.len(), saved.len()), (500, 2000));
+        assert_eq!(left.union(&saved).cloned().collect::<BTreeSet<_>>(), all);
+    }
+}
+
+#[test]
+fn a_cleared_job_is_in_the_file_if_the_server_is_killed() {
+    for program in programs() {
+        let folder = tempfile::tempdir().unwrap();
+        let flags = ["-f0", "-b", folder.path().to_str().unwrap()];
+        let server = Server::tcp(&program, &flags);
+        let all = fill(&server, "a");
+        let proxy = Proxy::new(&server.address, "delete ", 1_300);
+        let file = server.file("saved");
+        let arguments = ["--server", &proxy.address, "clear", "a", "--yes", "--save", &file];
+        let child = server.command(&arguments).spawn().unwrap();
+        proxy.wait();
+        let saved_until = saved(&file);
+        drop(server.daemon);
+        proxy.go_on();
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        assert_eq!(ran.code(), Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("was confirmed, of others perhaps not"), "{ran:?}");
+        let again = Server::tcp(&program, &flags);
+        let left: BTreeSet<_> = drain(&mut again.client(), "a").into_iter().collect();
+        assert!(left.len() < JOBS && left.len() >= JOBS - 1300, "{}", left.len());
+        assert_eq!(left.union(&saved_until).cloned().collect::<BTreeSet<_>>(), all);
+    }
+}
+
+#[test]
+fn moved_jobs_keep_what_they_are() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let jobs = four(&mut client, "a");
+        let ran = server.run(&["move", "a", "b"]);
+        assert_eq!(ran.code(), Some(1));
+        assert!(ran.stderr.contains("move 3 jobs: 1 ready, 1 delayed, 1 buried"), "{ran:?}");
+        let ran = server.run(&["move", "a", "b", "--yes", "--grep", "^third"]);
+        assert!(ran.stderr.contains("1 job moved"), "{ran:?}");
+        assert_eq!(state(&mut client, jobs[2]), None);
+        let file = server.file("saved");
+        let ran = server.run(&["move", "a", "b", "--yes", "--save", &file]);
+        assert!(ran.status.success() && ran.stderr.contains("2 jobs moved"), "{ran:?}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 2);
+        let left = jobs.map(|id| state(&mut client, id).is_some());
+        assert_eq!(left, [false, false, false, true]);
+        let mut objects = server.objects(&["list", "b", "--bodies"]);
+        objects.sort_by_key(|job| job["size"].as_u64());
+        let shown: Vec<_> = objects
+            .iter()
+            .map(|job| (job["state"].as_str().unwrap(), job["pri"].as_u64().unwrap()))
+            .collect();
+        assert_eq!(shown, [("ready", 5), ("buried", 7), ("delayed", 5)]);
+        assert_eq!(objects[2]["body_base64"], "c2Vjb25kIP8ADQpkZWxheWVk");
+        assert!(objects[2]["time-left"].as_u64().unwrap() > 900);
+        assert_eq!(objects[0]["ttr"], 120);
+        let ran = server.run(&["move", "a", "a", "--yes"]);
+        assert!(ran.stderr.contains("there already"), "{ran:?}");
+        let ran = server.run(&["move", "nosuch", "a", "--yes"]);
+        assert!(ran.stderr.contains("no tube nosuch"), "{ran:?}");
+    });
+}
+
+#[test]
+fn a_queue_moves_to_another_server() {
+    for program in programs() {
+        let (from, to) = (Server::tcp(&program, &[]), Server::unix(&harness::ours(), &[]));
+        let all = fill(&from, "a");
+        let ran = from.run(&["move", "a", "b", "--to", &to.address, "--yes"]);
+        assert!(ran.status.success(), "{ran:?}");
+        assert_eq!(drain(&mut from.client(), "a").len(), 0);
+        let moved = drain(&mut to.client(), "b");
+        assert_eq!(moved.len(), JOBS);
+        assert_eq!(moved.into_iter().collect::<BTreeSet<_>>(), all);
+    }
+}
+
+/// Interrupts a move at the n-th `word` and checks that each job is in exactly one place.
+fn interrupted_move(word: &'static str, count: usize) {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let all = fill(&server, "a");
+        let proxy = Proxy::new(&server.address, word, count);
+        let arguments = ["--server", &proxy.address, "move", "a", "b", "--yes"];
+        let child = server.command(&arguments).spawn().unwrap();
+        proxy.wait();
+        interrupt(&child);
+        proxy.go_on();
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        assert_eq!(ran.code(), Some(130), "{ran:?}");
+        let mut client = server.client();
+        let (left, moved) = (drain(&mut client, "a"), drain(&mut client, "b"));
+        assert!(!left.is_empty() && !moved.is_empty());
+        assert_eq!(left.len() + moved.len(), JOBS);
+        assert_eq!(left.into_iter().chain(moved).collect::<BTreeSet<_>>(), all);
+    }
+}
+
+/// A job that a worker gets in the middle of a move must not be done twice.
+#[test]
+fn a_job_that_is_taken_during_a_move_loses_its_copy() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let mut client = server.client();
+        let [_, _, buried, _] = four(&mut client, "a");
+        let proxy = Proxy::new(&server.address, "delete ", 1);
+        let arguments = ["--server", &proxy.address, "move", "a", "b", "--yes"];
+        let child = server.command(&arguments).spawn().unwrap();
+        proxy.wait();
+        harness::reserve(&mut client, buried);
+        proxy.go_on();
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        assert_eq!(ran.code(), Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("2 jobs moved"), "{ran:?}");
+        assert!(ran.stderr.contains("1 job had been taken by others"), "{ran:?}");
+        assert_eq!(state(&mut client, buried).as_deref(), Some("reserved"));
+        let bodies = drain(&mut client, "b");
+        assert_eq!(bodies, [&b"first ready"[..], b"second \xff\0\r\ndelayed"]);
+    }
+}
+
+#[test]
+fn an_interrupted_move_leaves_no_job_in_two_places() {
+    interrupted_move("delete ", 300);
+    interrupted_move("put ", 300);
+}
+
+/// Kills the server of a move at the n-th `word`, and checks that what is in two places is told.
+fn killed_move(word: &'static str, count: usize) {
+    for program in programs() {
+        let folder = tempfile::tempdir().unwrap();
+        let flags = ["-f0", "-b", folder.path().to_str().unwrap()];
+        let server = Server::tcp(&program, &flags);
+        let all = fill(&server, "a");
+        let proxy = Proxy::new(&server.address, word, count);
+        let arguments = ["--server", &proxy.address, "move", "a", "b", "--yes"];
+        let child = server.command(&arguments).spawn().unwrap();
+        proxy.wait();
+        let mut client = server.client();
+        ct::eventually("copies of a second batch", || {
+            let text = client.yaml("stats-tube b").unwrap_or_default();
+            let total = text.lines().find_map(|line| line.strip_prefix("total-jobs: "));
+            total.is_some_and(|total| total.parse::<usize>().unwrap() > 200)
+        });
+        drop(server.daemon);
+        proxy.go_on();
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        assert_eq!(ran.code(), Some(1), "{ran:?}");
+        let again = Server::tcp(&program, &flags);
+        let list = |tube: &str| -> Vec<(u64, Vec<u8>)> {
+            let objects = again.objects(&["list", tube, "--bodies"]);
+            let of = |job: &serde_json::Value| job["body"].as_str().unwrap().as_bytes().to_vec();
+            objects.iter().map(|job| (job["id"].as_u64().unwrap(), of(job))).collect()
+        };
+        let (left, moved) = (list("a"), list("b"));
+        let bodies: BTreeSet<_> = left.iter().chain(&moved).map(|(_, body)| body.clone()).collect();
+        assert_eq!(bodies, all);
+        let copied: BTreeSet<_> = moved.iter().map(|(_, body)| body.clone()).collect();
+        assert_eq!(copied.len(), moved.len());
+        let told = ran.stderr.lines().find(|line| line.contains("may be in both")).unwrap_or("");
+        for (id, body) in &left {
+            let is_told = told.contains(&format!(" {id} (copy "));
+            assert!(!copied.contains(body) || is_told, "{id} is in both places: {}", ran.stderr);
+        }
+        assert!(left.iter().any(|(_, body)| copied.contains(body)), "{word}: nothing was in both");
+    }
+}
+
+#[test]
+fn a_move_tells_what_a_killed_server_leaves_in_two_places() {
+    killed_move("delete ", 300);
+    killed_move("put ", 300);
+}
