@@ -231,6 +231,9 @@ impl EventLoop {
     /// Makes sure that the daemon has had the lock of its binlog within the last quarter of a
     /// second. Fails if it has not, or if that cannot be known.
     fn ensure_lock(&mut self) -> Result<(), LoopError> {
+        if !self.server.has_wal() {
+            return Ok(());
+        }
         for _ in 0..LOCK_ATTEMPTS_MAX {
             let asked = self.server.confirm_lock_if_due(self.clock.now());
             if let Some(error) = self.server.lost_lock() {
