@@ -175,7 +175,7 @@ impl fmt::Display for Switch {
 pub(crate) struct BigArgs {
     /// The tubes; * and ? stand for any characters [default: all]
     pub(crate) tubes: Vec<String>,
-    /// Show so many jobs
+    /// How many jobs to show
     #[arg(long, value_name = "NUMBER", default_value_t = 10)]
     pub(crate) limit: usize,
     #[command(flatten)]
@@ -192,7 +192,7 @@ pub(crate) struct TopArgs {
     /// The time between two looks
     #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value = "1")]
     pub(crate) interval: u64,
-    /// End after so many looks
+    /// End after this many looks
     #[arg(long, value_name = "NUMBER")]
     pub(crate) count: Option<u64>,
 }
@@ -208,7 +208,7 @@ pub(crate) struct ReserveArgs {
     /// Bury each job after it was printed
     #[arg(long)]
     pub(crate) bury: bool,
-    /// At most so many jobs
+    /// At most this many jobs
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) count: u64,
     /// How long to wait for a job [default: for the first one until there is one]
@@ -226,13 +226,13 @@ pub(crate) struct WorkArgs {
     /// The command and its arguments
     #[arg(required = true, last = true)]
     pub(crate) command: Vec<OsString>,
-    /// Bury a job after so many failures
+    /// Bury a job after this many failures
     #[arg(long, value_name = "NUMBER", default_value_t = 5)]
     pub(crate) bury_after: u64,
     /// The delay after the first failure
     #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value = "10")]
     pub(crate) delay: u64,
-    /// End after so many jobs
+    /// End after this many jobs
     #[arg(long, value_name = "NUMBER")]
     pub(crate) count: Option<u64>,
     /// End when no job is ready
@@ -256,7 +256,7 @@ pub(crate) struct Which {
 /// How jobs are found if the server cannot list them.
 #[derive(Debug, Args)]
 pub(crate) struct SweepArgs {
-    /// Ask for at most so many ids a second
+    /// Ask for at most this many ids a second
     #[arg(long, value_name = "NUMBER")]
     pub(crate) rate: Option<u64>,
     /// The last id that the server has given, if you know it
@@ -297,7 +297,7 @@ pub(crate) struct ListArgs {
     /// Show the bodies as well
     #[arg(long)]
     pub(crate) bodies: bool,
-    /// Show at most so many jobs
+    /// Show at most this many jobs
     #[arg(long, value_name = "NUMBER")]
     pub(crate) limit: Option<u64>,
     #[command(flatten)]
@@ -349,7 +349,7 @@ pub(crate) struct PutArgs {
     /// Each line of the file or of standard input is a job
     #[arg(long, conflicts_with = "bodies")]
     pub(crate) lines: bool,
-    /// Put at most so many a second
+    /// Put at most this many a second
     #[arg(long, value_name = "NUMBER")]
     pub(crate) rate: Option<u64>,
     #[command(flatten)]
@@ -372,7 +372,7 @@ pub(crate) struct KickArgs {
     /// The tube
     #[arg(required_unless_present = "id", conflicts_with = "id")]
     pub(crate) tube: Option<String>,
-    /// At most so many jobs [default: 1]
+    /// At most this many jobs [default: 1]
     #[arg(conflicts_with = "all")]
     pub(crate) count: Option<u32>,
     /// All buried jobs; or if there is none, all delayed ones
@@ -451,10 +451,10 @@ pub(crate) struct ImportArgs {
     /// Put all jobs into this tube
     #[arg(long, value_name = "TUBE")]
     pub(crate) tube: Option<String>,
-    /// Leave out so many lines at the beginning
+    /// Leave out this many lines at the beginning
     #[arg(long, value_name = "NUMBER", default_value_t = 0, hide_default_value = true)]
     pub(crate) skip: usize,
-    /// Put at most so many a second
+    /// Put at most this many a second
     #[arg(long, value_name = "NUMBER")]
     pub(crate) rate: Option<u64>,
     /// Only check the lines and count them

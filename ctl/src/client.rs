@@ -19,7 +19,7 @@ use crate::yaml;
 /// The most commands whose replies are due.
 pub(crate) const WINDOW: usize = 2_000;
 
-/// So many bytes of commands are sent at once.
+/// How many bytes of commands are sent at once.
 const SEND_BYTES: usize = 64 * 1024;
 
 /// The time limit of a connect, a read or a write.

@@ -16,7 +16,7 @@ use crate::yaml;
 /// The most jobs that one `list-jobs` tells.
 const LISTED_MAX: u64 = 10_000;
 
-/// So many bodies are in memory at once.
+/// How many bodies are in memory at once.
 const BODIES: usize = 1_000;
 
 /// Tubes, and the states of each that have jobs.

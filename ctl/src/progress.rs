@@ -48,7 +48,7 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
-    /// Allows so many a second; any number without a limit.
+    /// Allows this many a second; any number without a limit.
     pub(crate) fn new(per_second: Option<u64>) -> Self {
         Self { per_second, began: Instant::now(), count: 0 }
     }

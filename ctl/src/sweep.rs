@@ -16,7 +16,7 @@ use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::progress::{Pacer, Progress};
 
-/// So many ids are asked for between two looks at `stats`.
+/// How many ids are asked for between two looks at `stats`.
 const BATCH: u64 = 10_000;
 
 /// How far beyond the last known job an unbounded sweep goes.
@@ -41,7 +41,7 @@ pub(crate) struct Options {
 pub(crate) enum Coverage {
     /// It has seen all that were there from its beginning to its end.
     Complete,
-    /// It has seen so many of so many; no bound of the ids is known.
+    /// How many jobs it has seen, and how many there are. No bound of the ids is known.
     Unsure(u64, u64),
     /// The receiver has had enough.
     Enough,

@@ -1,6 +1,7 @@
 //! Tubes: named queues of jobs, and the clients that wait for these jobs.
 //!
-//! A tube exists while it has jobs, users, watchers or kicks in progress; `default` exists always.
+//! A tube exists while it has jobs, users, watchers or long commands in progress; `default` exists
+//! always.
 
 use crate::{
     clock::Time,
@@ -40,7 +41,7 @@ pub struct Tube {
     pub users: u32,
     /// Connections that watch it.
     pub watchers: u32,
-    /// Kicks in progress, which keep the tube until they end; for `default`, one more.
+    /// Long commands in progress, which keep the tube until they end; for `default`, one more.
     pub(super) pins: u32,
     /// Ready jobs of a priority below [`super::job::URGENT_BELOW_PRI`].
     pub urgent: u64,

@@ -121,6 +121,7 @@ impl Server {
             Command::Stats => self.send_document(key, &self.stats(now)),
             Command::StatsJob { id } => {
                 let job = self.queue.find(id).ok_or(NOT_FOUND)?;
+                self.hold_unless_shown(key, id);
                 self.send_document(key, &self.stats_job(job, now));
             }
             Command::StatsTube(name) => {
@@ -196,6 +197,7 @@ impl Server {
             JobState::Reserved => usize::try_from(tube.reserved).unwrap_or(usize::MAX),
         };
         let count = limit.min(all);
+        // The document, and its copy among the replies.
         self.ensure_memory_for_document(count * ListedJob::MAX_BYTES * 2)?;
         let jobs = match state {
             JobState::Ready => self.queue.list_ready(key_of_tube, count),
@@ -206,6 +208,9 @@ impl Server {
                 self.queue.list_reserved(key_of_tube, count)
             }
         };
+        if let Some(id) = jobs.iter().map(|&job| self.queue.job(job).record.id).max() {
+            self.hold_unless_shown(key, id);
+        }
         let document = ListedJob::document(jobs.iter().map(|&job| self.listed_job(job, now)));
         self.send_document(key, &document);
         Ok(())

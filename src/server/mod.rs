@@ -9,9 +9,10 @@
 //!   [`Server::output`] the bytes to send, [`Server::next_deadline`] the time of the next call;
 //! - [`Server::reclaim`] ends the turn: keys of closed connections may be reused.
 //!
-//! One event can cause large work: a long `kick`, many jobs due at once, a client that disconnects
-//! with many reserved jobs or watched tubes. It is done in slices of [`JOBS_PER_SLICE`] steps a
-//! turn. A job or tube keeps its old state for all clients until its slice comes.
+//! One event can cause large work: a long `kick` or `delete-tube`, many jobs due at once, a client
+//! that disconnects with many reserved jobs or watched tubes. It is done in slices of
+//! [`JOBS_PER_SLICE`] steps a turn. A job or tube keeps its old state for all clients until its
+//! slice comes.
 //!
 //! Time is strictly increasing here: each command takes one nanosecond more than the one before,
 //! even within a turn. So equal delays keep their order. A job just reserved has less than its
@@ -121,7 +122,7 @@ pub struct Server {
     deferred_until: Option<Time>,
     shortage_retry_delay: Duration,
     long_commands: VecDeque<LongCommand>,
-    /// How many jobs kicks may still move this turn.
+    /// How many steps long commands may still take this turn.
     long_steps_left: u32,
     /// Closed connections that still hold jobs or watch tubes.
     disconnecting: VecDeque<Key<Conn>>,

@@ -16,10 +16,10 @@ use crate::progress::Progress;
 use crate::save::SaveFile;
 use crate::yaml;
 
-/// So many jobs are saved and deleted at once.
+/// How many jobs are saved and deleted at once.
 const BATCH: usize = 1_000;
 
-/// So many tubes are named before a delete.
+/// How many tubes are named before a delete.
 const TOLD: usize = 10;
 
 /// The states that a job can be deleted in.

@@ -75,7 +75,7 @@ pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
     Ok(Outcome::of(missing == 0 && reserved == 0 && remover.refused == 0))
 }
 
-/// So many jobs are saved and deleted at once.
+/// How many jobs are saved and deleted at once.
 const BATCH: usize = 1_000;
 
 #[cfg(test)]

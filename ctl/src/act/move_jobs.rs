@@ -20,7 +20,7 @@ use crate::progress::Progress;
 use crate::save::SaveFile;
 use crate::sweep;
 
-/// So many jobs are in two places at once, at most.
+/// How many jobs are in two places at once, at most.
 const BATCH: usize = 200;
 
 struct Mover<'a> {

@@ -8,7 +8,7 @@ use crate::context::{Context, Outcome, counted, tell};
 use crate::filter::Tubes;
 use crate::yaml;
 
-/// Pauses tubes for so many seconds; 0 ends a pause.
+/// Pauses tubes for a number of seconds; 0 ends a pause.
 pub(crate) fn pause(patterns: &[String], seconds: u64, context: &mut Context) -> Result<Outcome> {
     if u32::try_from(seconds).is_err() {
         bail!("a pause lasts at most {} seconds", u32::MAX);

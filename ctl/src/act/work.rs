@@ -1,7 +1,7 @@
 //! `work`: a command for each job, with the body on its standard input.
 //!
 //! The exit status decides: 0 deletes the job, any other releases it, each time with twice the
-//! delay, and buries it after so many failures. While the command runs, the job is touched. After
+//! delay, and buries it after some failures. While the command runs, the job is touched. After
 //! Ctrl-C the running command ends in peace; a second Ctrl-C ends the program, and the server gets
 //! the job back.
 

@@ -12,7 +12,7 @@ use crate::job::Job;
 use crate::place::{self, Placed};
 use crate::progress::{Pacer, Progress};
 
-/// So many jobs, or so many bytes of bodies, are put at once.
+/// How many jobs, or bytes of bodies, are put at once.
 const BATCH: u64 = 2_000;
 const BATCH_BYTES: u64 = 16 << 20;
 

@@ -166,7 +166,7 @@ fn plain(
     meant: &Tubes,
     context: &mut Context,
 ) -> Result<Outcome> {
-    /// The heading comes again after so many lines.
+    /// After how many lines the heading comes again.
     const PAGE: u64 = 20;
     let width = watches.iter().map(|watch| watch.address.to_string().len()).max().unwrap_or(0);
     let mut looks = 0;
