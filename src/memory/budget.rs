@@ -96,12 +96,16 @@ pub struct MemoryBudget {
     headroom: [usize; HEADROOM_BYTES.len()],
     /// By need: bytes left of the latest probe. Below zero, the next call must probe again.
     left: [isize; HEADROOM_BYTES.len()],
-    /// By need: whether a probe has failed since [`MemoryBudget::forget_refusals`].
-    is_refused: [bool; HEADROOM_BYTES.len()],
+    /// By need: from how many bytes on a probe would fail, because one of so many has failed since
+    /// [`MemoryBudget::forget_refusals`].
+    refused_from: [usize; HEADROOM_BYTES.len()],
     /// What all bodies count, in bytes; and the limit on that.
     body_bytes: u64,
     body_limit: u64,
 }
+
+/// The value of `refused_from` if no probe has failed.
+const NOTHING_REFUSED: usize = usize::MAX;
 
 /// The value of `left` when nothing is left: so low that no credit makes it positive.
 const EXHAUSTED: isize = isize::MIN / 2;
@@ -120,7 +124,7 @@ impl MemoryBudget {
             step: bytes(step),
             headroom: HEADROOM_BYTES,
             left: [EXHAUSTED; HEADROOM_BYTES.len()],
-            is_refused: [false; HEADROOM_BYTES.len()],
+            refused_from: [NOTHING_REFUSED; HEADROOM_BYTES.len()],
             body_bytes: 0,
             body_limit: u64::MAX,
         }
@@ -167,12 +171,13 @@ impl MemoryBudget {
 
     /// Allows probes of refused needs again. Call it once a turn: more probes would be in vain.
     pub fn forget_refusals(&mut self) {
-        self.is_refused = [false; HEADROOM_BYTES.len()];
+        self.refused_from = [NOTHING_REFUSED; HEADROOM_BYTES.len()];
     }
 
-    /// Whether this need was refused since [`MemoryBudget::forget_refusals`]. Does not probe.
+    /// Whether even a few bytes were refused to this need since [`MemoryBudget::forget_refusals`].
+    /// Does not probe.
     pub fn was_refused(&self, need: Need) -> bool {
-        self.is_refused[need as usize]
+        self.refused_from[need as usize] == 0
     }
 
     /// Whether `count` bytes may be taken. O(1), and seldom a system call.
@@ -184,13 +189,13 @@ impl MemoryBudget {
     #[cold]
     fn probe_again(&mut self, need: Need, count: usize) -> bool {
         let at = need as usize;
-        if self.is_refused[at] && bytes(count) <= self.step {
+        if count >= self.refused_from[at] {
             return false;
         }
         let asked = bytes(count);
         // Mostly there is enough for all needs, and one probe is enough.
         let most = Need::Storage as usize;
-        let first = if self.is_refused[most] { at } else { most };
+        let first = if count >= self.refused_from[most] { at } else { most };
         for probed in [first, at] {
             let ahead = count.saturating_add(self.step.unsigned_abs());
             if self.source.can_allocate(ahead, self.headroom[probed]) {
@@ -200,7 +205,9 @@ impl MemoryBudget {
             }
             if asked <= self.step {
                 self.left[probed] = EXHAUSTED;
-                self.is_refused[probed] = true;
+                self.refused_from[probed] = 0;
+            } else if self.step > 0 {
+                self.refused_from[probed] = self.refused_from[probed].min(count);
             }
             if probed == at {
                 break;
@@ -382,6 +389,24 @@ mod tests {
         memory.bytes.store(usize::MAX, Relaxed);
         budget.forget_refusals();
         assert_eq!(budget.take(Need::Storage, 1), Ok(()));
+    }
+
+    /// A probe in small pieces takes long, and thousands of uploads may want a block each.
+    #[test]
+    fn a_large_request_that_was_refused_is_not_probed_again_and_small_ones_are() {
+        let memory = Limited::default();
+        memory.bytes.store(HEADROOM_BYTES[0] + 2 * PROBE_STEP_BYTES, Relaxed);
+        let mut budget = MemoryBudget::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
+        for _ in 0..10 {
+            assert_eq!(budget.take(Need::Storage, 2 * PROBE_STEP_BYTES), Err(OutOfMemory));
+        }
+        assert_eq!(memory.probes.load(Relaxed), 1);
+        assert!(!budget.was_refused(Need::Storage));
+        assert_eq!(budget.take(Need::Storage, 1000), Ok(()));
+        assert_eq!(memory.probes.load(Relaxed), 2);
+        budget.forget_refusals();
+        assert_eq!(budget.take(Need::Storage, 2 * PROBE_STEP_BYTES), Err(OutOfMemory));
+        assert_eq!(memory.probes.load(Relaxed), 3);
     }
 
     #[test]
