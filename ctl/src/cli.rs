@@ -69,6 +69,11 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Print all statistics as one text, for a bug report; it has no bodies
     Report,
+    /// Serve a web page that shows servers, tubes and jobs, and acts on them
+    ///
+    /// It has no login: whoever reaches it may do what it can. It listens on loopback unless told
+    /// otherwise, and asks the servers only while a browser shows it.
+    Web(WebArgs),
     /// Put jobs into a tube
     Put(PutArgs),
     /// Print the next jobs of tubes, and give them back, delete or bury them
@@ -198,6 +203,19 @@ pub(crate) struct TopArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct WebArgs {
+    /// Where the page is served
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11380")]
+    pub(crate) listen: String,
+    /// A name, or NAME:PORT, that browsers may reach it by, as behind a proxy; may be given again
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allow_host: Vec<String>,
+    /// Refuse whatever changes something
+    #[arg(long)]
+    pub(crate) read_only: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ReserveArgs {
     /// The tubes
     #[arg(required = true)]
@@ -270,7 +288,8 @@ pub(crate) struct SweepArgs {
 impl SweepArgs {
     /// Returns them as options of the sweep.
     pub(crate) fn options(&self) -> sweep::Options {
-        sweep::Options { rate: self.rate, last_id: self.last_id, may_probe: self.probe }
+        let (rate, last_id, may_probe) = (self.rate, self.last_id, self.probe);
+        sweep::Options { rate, last_id, may_probe, is_quiet: false }
     }
 }
 

@@ -52,6 +52,7 @@ pub(crate) fn list(client: &mut Client, request: &Request<'_>, take: Take<'_>) -
         jobs.retain(|job| filter.has(job));
         let needs_size = detail == Detail::Size && jobs.iter().any(|job| job.size.is_none());
         while !jobs.is_empty() {
+            interrupt.check()?;
             let rest = jobs.split_off(jobs.len().min(BODIES));
             if needs_body || needs_size {
                 jobs = sweep::with_bodies(client, jobs)?;

@@ -9,6 +9,7 @@
 //! - `listing` finds the jobs of any server: by `list-jobs`, or by the `sweep` over all ids, which
 //!   ends by what `census` counts;
 //! - `look`, `act` and `carry` have the commands;
+//! - `web` serves a page that looks and acts as the commands do;
 //! - `place` and `save` write jobs to servers and to files;
 //! - `interrupt` and `progress` are between the program and its user.
 //!
@@ -37,6 +38,7 @@ mod place;
 mod progress;
 mod save;
 mod sweep;
+mod web;
 mod yaml;
 
 use std::io;
@@ -96,6 +98,7 @@ fn run(command: Command, context: &mut Context) -> Result<Outcome> {
         Command::Big(args) => look::big::run(&args, context),
         Command::Top(args) => look::top::run(&args, context),
         Command::Report => look::report::run(context),
+        Command::Web(args) => web::run(&args, context),
         Command::Put(args) => act::put::run(&args, context),
         Command::Kick(args) => act::kick::run(&args, context),
         Command::Reserve(args) => act::reserve::run(&args, context),

@@ -1,0 +1,487 @@
+//! `web` by plain HTTP, on this daemon and on the original: what it shows, that each act counts
+//! first and then does what it said, and that nothing but the page itself can act.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod harness;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use harness::page::Page;
+use harness::{PROGRAM, Server, bury, each_server, four, ours, put, state};
+use serde_json::{Value, json};
+
+/// Looks until a condition holds of what is shown.
+fn sees(page: &Page, query: &str, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
+    let mut told = Value::Null;
+    ct::eventually(what, || {
+        told = page.get(&format!("/api/look?{query}")).json();
+        condition(&told)
+    });
+    told
+}
+
+/// Returns the ids of a list, sorted.
+fn ids(found: &Value) -> Vec<u64> {
+    let jobs = found["jobs"].as_array().unwrap().iter();
+    let mut ids: Vec<u64> = jobs.map(|job| job["id"].as_str().unwrap().parse().unwrap()).collect();
+    ids.sort_unstable();
+    ids
+}
+
+#[test]
+fn servers_tubes_and_jobs_are_shown() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let all = four(&mut client, "a");
+        put(&mut client, "b", 5, 0, b"x");
+        let page = Page::start(&server.address, &[]);
+        let told = sees(&page, "rows=10&sort=ready", "the tubes", |told| {
+            told["tubes"]["all"] == 3
+        });
+        assert_eq!(told["servers"][0]["name"], server.address.as_str());
+        let counts = ["ready", "reserved", "delayed", "buried"].map(|key| &told["server"][key]);
+        assert_eq!(counts, [2, 1, 1, 1]);
+        let rows = told["tubes"]["rows"].as_array().unwrap();
+        let names: Vec<_> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["a", "b", "default"], "the most ready jobs first, then by name");
+        let told = page.get("/api/look?rows=1&filter=B&sort=name").json();
+        let tubes = &told["tubes"];
+        assert_eq!((&tubes["matched"], &tubes["rows"][0]["name"]), (&json!(1), &json!("b")));
+        // Rates are known from the second look on; what no server tells is left out.
+        let told = sees(&page, "tube=a", "a rate", |told| told["tube"]["puts"].is_number());
+        assert!(told["tube"].get("paused").is_none() && told["tubes"].is_null(), "{told}");
+        assert!(told["tube"]["past"]["at"].as_array().unwrap().len() > 1);
+        assert_eq!(page.get("/api/look?tube=none").json()["tube"], Value::Null);
+
+        let found = page.get("/api/jobs?tube=a&limit=10").json();
+        assert_eq!((ids(&found), &found["coverage"]), (all.to_vec(), &json!("all")));
+        let found = page.get("/api/jobs?tube=a&limit=10&state=buried").json();
+        assert_eq!(ids(&found), [all[2]]);
+        assert_eq!(found["jobs"][0]["preview"], "third buried");
+        let found = page.get("/api/jobs?tube=a&limit=2").json();
+        assert_eq!((ids(&found).len(), &found["more"]), (2, &json!(true)));
+        let found = page.get("/api/jobs?limit=10&pattern=DELAYED&plain=true&ignore_case=true");
+        assert_eq!(ids(&found.json()), [all[1]]);
+        assert_eq!(ids(&page.get("/api/jobs?limit=10&pattern=DELAYED&plain=true").json()), []);
+        assert_eq!(ids(&page.get("/api/jobs?limit=10&pattern=%5Ef.*y%24").json()), [all[0]]);
+        assert_eq!(page.get("/api/jobs?limit=10&pattern=%28").status, 400);
+        assert_eq!(page.get("/api/jobs?limit=10&state=lost").status, 400);
+        assert_eq!(page.get("/api/look?server=7").status, 404);
+
+        let job = page.get(&format!("/api/job?id={}", all[0])).json();
+        assert_eq!((&job["text"], &job["reserves"]), (&json!("first ready"), &json!(0)));
+        let job = page.get(&format!("/api/job?id={}", all[1])).json();
+        assert_eq!(job["base64"], "c2Vjb25kIP8ADQpkZWxheWVk");
+        let body = page.get(&format!("/api/body?id={}", all[1]));
+        assert_eq!(body.body, b"second \xff\0\r\ndelayed");
+        assert_eq!(page.get("/api/job?id=999999").status, 404);
+    });
+}
+
+/// An unattended page costs the server nothing.
+#[test]
+fn no_server_is_asked_while_nobody_looks() {
+    each_server(&[], |server| {
+        let connections = || server.objects(&["stats"])[0]["current-connections"].as_u64();
+        let page = Page::start(&server.address, &[]);
+        assert_eq!(connections(), Some(1), "only the one that asks");
+        sees(&page, "rows=1", "a look", |told| told["server"]["ready"].is_number());
+        ct::eventually("the connection ends some seconds later", || connections() == Some(1));
+        let again = page.get("/api/look?rows=1").json();
+        assert!(again["server"]["ready"].is_number(), "the first answer waits for a look: {again}");
+    });
+}
+
+#[test]
+fn a_server_that_is_down_is_told_and_comes_back() {
+    for program in harness::programs() {
+        let mut server = Server::tcp(&program, &[]);
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let nobody = free.local_addr().unwrap().to_string();
+        drop(free);
+        let page = Page::start(&format!("{},{nobody}", server.address), &[]);
+        let told = sees(&page, "rows=1", "both", |told| {
+            told["servers"][0]["ready"] == 0 && told["servers"][1]["error"].is_string()
+        });
+        assert!(told["servers"][1].get("ready").is_none(), "nothing is zero: {told}");
+        let told = page.get("/api/look?server=1&rows=1").json();
+        assert!(told["server"]["error"].as_str().unwrap().contains(&nobody), "{told}");
+        assert_eq!(page.get("/api/jobs?server=1&tube=a&limit=1").status, 502);
+        put(&mut server.client(), "a", 5, 0, b"x");
+        server.restart(&[]);
+        put(&mut server.client(), "again", 5, 0, b"x");
+        sees(&page, "rows=9&filter=again", "it is back", |told| told["tubes"]["matched"] == 1);
+    }
+}
+
+#[test]
+fn each_act_counts_first_and_then_does_what_it_said() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let [ready, delayed, buried, reserved] = four(&mut client, "a");
+        let page = Page::start(&server.address, &[]);
+
+        let kick = json!({ "act": "kick", "tube": "a" });
+        let told = page.dry(&kick);
+        assert_eq!((&told["count"], told["will"].as_str().unwrap()), (
+            &json!(1),
+            "Will kick 1 buried job of the tube a: ready again."
+        ));
+        assert_eq!(state(&mut client, buried).as_deref(), Some("buried"), "nothing was done");
+        assert_eq!(page.act(&kick, 1)["done"], "1 buried job kicked.");
+        assert_eq!(state(&mut client, buried).as_deref(), Some("ready"));
+
+        let kick = json!({ "act": "kick-jobs", "ids": [delayed.to_string(), ready.to_string()] });
+        let told = page.dry(&kick);
+        assert_eq!(told["will"], "Will kick 1 job: 1 delayed.");
+        assert_eq!(told["notes"][0], "1 job: neither buried nor delayed.");
+        assert_eq!(page.act(&kick, 1)["count"], 1);
+        assert_eq!(state(&mut client, delayed).as_deref(), Some("ready"));
+
+        let pause = json!({ "act": "pause", "tube": "a", "seconds": 500 });
+        let told = page.dry(&pause);
+        assert_eq!(told["will"], "Will pause 1 tube, a, for 500 s: 3 ready jobs, 0 workers waiting.");
+        let paused = || server.objects(&["tubes", "a", "--columns", "name,paused"])[0].clone();
+        assert_eq!(paused()["paused"], 0, "{}", paused());
+        assert_eq!(page.act(&pause, 1)["done"], "1 tube paused.");
+        assert!(paused()["paused"].as_u64() > Some(490));
+        let resume = json!({ "act": "resume", "tube": "a" });
+        assert_eq!(page.dry(&resume)["count"], 1);
+        assert_eq!(page.act(&resume, 1)["done"], "1 tube resumed.");
+        assert_eq!((paused()["paused"].as_u64(), &page.dry(&resume)["count"]), (Some(0), &json!(0)));
+
+        let delete = json!({ "act": "delete", "ids": [ready.to_string(), reserved.to_string()] });
+        let told = page.dry(&delete);
+        assert_eq!(told["will"], "Will delete 1 job: 1 ready.");
+        assert_eq!(told["notes"][0], "1 reserved job stay: workers have them.");
+        assert!(state(&mut client, ready).is_some());
+        assert_eq!(page.act(&delete, 1)["done"], "1 job deleted.");
+        assert_eq!(state(&mut client, ready), None);
+        assert!(state(&mut client, reserved).is_some());
+
+        bury(&mut client, buried);
+        let other = put(&mut client, "ab", 5, 0, b"x");
+        let clear = json!({ "act": "clear", "tube": "a", "states": ["buried", "delayed"] });
+        let told = page.dry(&clear);
+        let will = told["will"].as_str().unwrap();
+        assert!(will.starts_with("Will delete 1 job: 1 buried"), "{told}");
+        assert!(state(&mut client, buried).is_some());
+        assert_eq!(page.act(&clear, 1)["done"], "1 job deleted.");
+        assert_eq!(state(&mut client, buried), None);
+        let clear = json!({ "act": "clear", "tube": "a", "states": [] });
+        assert_eq!(page.dry(&clear)["count"], 1, "all states but reserved");
+        assert_eq!(page.act(&clear, 1)["count"], 1);
+        assert_eq!(page.dry(&clear)["count"], 0);
+        assert!(state(&mut client, other).is_some(), "no other tube is meant");
+
+        let put = json!({ "act": "put", "tube": "new", "body": "a\u{e9}\n", "pri": 7, "delay": 9,
+            "ttr": 5 });
+        let told = page.dry(&put);
+        assert_eq!(told["will"], "Will put 1 job of 4 bytes into the tube new.");
+        assert_eq!(told["notes"][0], "There is no such tube yet: this makes it.");
+        assert_eq!(server.objects(&["tubes", "new"]).len(), 0);
+        assert_eq!(page.act(&put, 1)["count"], 1);
+        let job = &server.objects(&["list", "new", "--bodies"])[0];
+        assert_eq!((&job["body"], &job["pri"], &job["state"]), (
+            &json!("a\u{e9}\n"),
+            &json!(7),
+            &json!("delayed")
+        ));
+        let put = json!({ "act": "put", "tube": "bytes", "base64": "AP8NCg==", "pri": 0, "delay": 0,
+            "ttr": 1 });
+        page.act(&put, 1);
+        let found = harness::drain(&mut client, "bytes");
+        assert_eq!(found, [b"\0\xff\r\n"]);
+    });
+}
+
+/// A job that came after the question was not agreed to.
+#[test]
+fn no_more_is_done_than_was_agreed_to() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let page = Page::start(&server.address, &[]);
+        for _ in 0..3 {
+            let id = put(&mut client, "a", 5, 0, b"x");
+            bury(&mut client, id);
+        }
+        assert_eq!(page.act(&json!({ "act": "kick", "tube": "a" }), 2)["count"], 2);
+        let lone = json!({ "server": 0, "dry": false, "what": { "act": "kick", "tube": "a" } });
+        assert_eq!(page.post_with(&lone, &[]).status, 400);
+        assert_eq!(page.dry(&json!({ "act": "kick", "tube": "a" }))["count"], 1);
+    });
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    each_server(&["-z", "10"], |server| {
+        let page = Page::start(&server.address, &[]);
+        let mut client = server.client();
+        let id = put(&mut client, "a", 5, 0, b"x");
+        let injected = format!("a\r\ndelete {id}");
+        let put_into = |tube: &str, body: &str| json!({ "act": "put", "tube": tube, "body": body,
+            "pri": 1, "delay": 0, "ttr": 1 });
+        for what in [
+            put_into(&injected, "x"),
+            put_into("a b", "x"),
+            put_into("", "x"),
+            json!({ "act": "kick", "tube": injected }),
+            json!({ "act": "pause", "tube": injected, "seconds": 5 }),
+            json!({ "act": "pause", "tube": "a", "seconds": 0 }),
+            json!({ "act": "pause", "tube": "a", "seconds": 4_294_967_296_u64 }),
+            json!({ "act": "delete", "ids": [format!("{id}\r\ndelete {id}")] }),
+            json!({ "act": "delete", "ids": [] }),
+            json!({ "act": "clear", "tube": "*", "states": [] }),
+            json!({ "act": "clear", "tube": "a", "states": ["lost"] }),
+            json!({ "act": "put", "tube": "a", "pri": 1, "delay": 0, "ttr": 1 }),
+        ] {
+            let order = json!({ "server": 0, "dry": false, "agreed": 9, "what": what });
+            let answer = page.post_with(&order, &[]);
+            assert_eq!(answer.status, 400, "{what}: {}", answer.text());
+        }
+        let clear = json!({ "act": "clear", "tube": "a", "states": ["reserved"] });
+        let order = json!({ "server": 0, "dry": true, "what": clear });
+        let answer = page.post_with(&order, &[]);
+        assert!(answer.text().contains("their workers have them"), "{}", answer.text());
+        assert_eq!(page.post_with(&json!({ "dry": true }), &[]).status, 422);
+        let order = json!({ "server": 0, "dry": false, "agreed": 1,
+            "what": put_into("a", "eleven byte") });
+        let answer = page.post_with(&order, &[]);
+        assert_eq!(answer.status, 502);
+        assert!(answer.text().contains("JOB_TOO_BIG"), "{}", answer.text());
+        assert_eq!(state(&mut client, id).as_deref(), Some("ready"));
+        assert_eq!(server.objects(&["list", "*"]).len(), 1, "nothing was put");
+    });
+}
+
+#[test]
+fn a_read_only_page_acts_for_nobody() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let [_, delayed, buried, _] = four(&mut client, "a");
+        let page = Page::start(&server.address, &["--read-only"]);
+        for what in [
+            json!({ "act": "kick", "tube": "a" }),
+            json!({ "act": "kick-jobs", "ids": [buried.to_string()] }),
+            json!({ "act": "pause", "tube": "a", "seconds": 5 }),
+            json!({ "act": "resume", "tube": "a" }),
+            json!({ "act": "delete", "ids": [delayed.to_string()] }),
+            json!({ "act": "clear", "tube": "a", "states": [] }),
+            json!({ "act": "put", "tube": "a", "body": "x", "pri": 1, "delay": 0, "ttr": 1 }),
+        ] {
+            let order = json!({ "server": 0, "dry": false, "agreed": 9, "what": what });
+            let answer = page.post_with(&order, &[]);
+            assert_eq!(answer.status, 403, "{what}");
+            assert!(answer.text().contains("read-only"), "{}", answer.text());
+        }
+        assert_eq!(state(&mut client, buried).as_deref(), Some("buried"));
+        assert_eq!(server.objects(&["list", "a"]).len(), 4);
+        assert_eq!(ids(&page.get("/api/jobs?tube=a&limit=9").json()).len(), 4, "looking goes on");
+    });
+}
+
+/// A page of others in the operator's browser must be able to do nothing.
+#[test]
+fn other_pages_are_refused() {
+    let server = Server::tcp(&ours(), &[]);
+    let mut client = server.client();
+    let id = put(&mut client, "a", 5, 0, b"x");
+    let page = Page::start(&server.address, &["--allow-host", "queue.example"]);
+    let what = json!({ "act": "delete", "ids": [id.to_string()] });
+    let order = json!({ "server": 0, "dry": false, "agreed": 1, "what": what });
+    let wrong = "0".repeat(64);
+    let port = page.address.rsplit(':').next().unwrap().to_owned();
+    let rebound = format!("evil.test:{port}");
+    for (headers, status) in [
+        (vec![("X-Token", "")], 403),
+        (vec![("X-Token", wrong.as_str())], 403),
+        (vec![("X-Token", &page.token[..63])], 403),
+        (vec![("Origin", "http://evil.test")], 403),
+        (vec![("Origin", "null")], 403),
+        (vec![("Origin", "http://localhost:1")], 403),
+        (vec![("Sec-Fetch-Site", "cross-site")], 403),
+        (vec![("Sec-Fetch-Site", "same-site")], 403),
+        (vec![("Host", rebound.as_str())], 421),
+        (vec![("Host", "")], 421),
+        (vec![("Content-Type", "text/plain")], 415),
+        (vec![("Content-Type", "application/x-www-form-urlencoded")], 415),
+    ] {
+        let answer = page.post_with(&order, &headers);
+        assert_eq!(answer.status, status, "{headers:?}: {}", answer.text());
+        assert_eq!(state(&mut client, id).as_deref(), Some("ready"), "{headers:?}");
+    }
+    // Reading is refused as well, and the page with its token.
+    for path in ["/", "/api/look", "/api/jobs?tube=a&limit=1", "/main.js"] {
+        let answer = page.request(&format!("GET {path}"), &[("Host", &rebound)], b"");
+        assert_eq!(answer.status, 421, "{path}");
+        assert!(!answer.text().contains(&page.token));
+        let absolute = format!("GET http://{rebound}{path}");
+        assert_eq!(page.request(&absolute, &[], b"").status, 421, "{path}");
+    }
+    let foreign = [("Sec-Fetch-Site", "cross-site")];
+    assert_eq!(page.request("GET /api/jobs?tube=a&limit=1", &foreign, b"").status, 403);
+    assert_eq!(page.request("GET /", &foreign, b"").status, 200, "a link may lead here");
+    let twice = format!("GET / HTTP/1.1\r\nHost: {0}\r\nHost: {0}\r\nConnection: close\r\n\r\n",
+        page.address);
+    assert_eq!(page.send(twice.as_bytes()).status, 400);
+    for host in ["localhost", "127.0.0.1", "[::1]", "queue.example", "QUEUE.example"] {
+        let host = format!("{host}:{port}");
+        assert_eq!(page.request("GET /", &[("Host", &host)], b"").status, 200, "{host}");
+    }
+    assert_eq!(page.request("GET /", &[("Host", "queue.example")], b"").status, 200);
+    for method in ["PUT", "DELETE", "OPTIONS", "PATCH", "GET"] {
+        let token = [("X-Token", page.token.as_str()), ("Content-Length", "0")];
+        let answer = page.request(&format!("{method} /api/act"), &token, b"");
+        assert_eq!(answer.status, 405, "{method}");
+        assert!(!answer.head.contains("access-control"), "{}", answer.head);
+    }
+    // The page itself is let through, or all this would prove nothing.
+    let behind = [("Host", "queue.example"), ("Origin", "https://queue.example")];
+    assert_eq!(page.post_with(&order, &behind).json()["done"], "1 job deleted.");
+}
+
+#[test]
+fn what_is_too_large_or_too_slow_is_bounded() {
+    let server = Server::tcp(&ours(), &["-z", "4000000"]);
+    let page = Page::start(&server.address, &[]);
+    let put_of = |size: usize| {
+        let what = json!({ "act": "put", "tube": "a", "body": "x".repeat(size), "pri": 1,
+            "delay": 0, "ttr": 1 });
+        json!({ "server": 0, "dry": false, "agreed": 1, "what": what })
+    };
+    assert_eq!(page.post_with(&put_of(1_000_000), &[]).status, 200);
+    assert_eq!(page.post_with(&put_of(3_000_000), &[]).status, 413);
+    let path = format!("GET /{}", "x".repeat(1 << 20));
+    assert!([414, 431].contains(&page.request(&path, &[], b"").status));
+    let job = page.get("/api/jobs?tube=a&limit=5").json()["jobs"][0].clone();
+    assert_eq!(job["size"], 1_000_000);
+    let id = job["id"].as_str().unwrap();
+    let shown = page.get(&format!("/api/job?id={id}")).json();
+    assert_eq!((&shown["size"], &shown["shown"]), (&json!(1_000_000), &json!(262_144)));
+    let whole = page.get(&format!("/api/job?id={id}&whole=true")).json();
+    assert_eq!(whole["text"].as_str().unwrap().len(), 1_000_000);
+    assert_eq!(page.get(&format!("/api/body?id={id}")).body.len(), 1_000_000);
+    // Connections that send nothing fill the room, and leave again by themselves.
+    let held: Vec<_> = (0..64).map(|_| TcpStream::connect(&page.address).unwrap()).collect();
+    assert_eq!(page.get("/style.css").status, 200, "it waited until one of them had left");
+    for mut stream in held {
+        let mut rest = Vec::new();
+        stream.set_read_timeout(Some(ct::LONG)).unwrap();
+        stream.read_to_end(&mut rest).unwrap();
+    }
+}
+
+/// Every response tells the browser to run nothing else, and to keep nothing.
+#[test]
+fn browsers_are_told_to_be_strict() {
+    let server = Server::tcp(&ours(), &[]);
+    let page = Page::start(&server.address, &[]);
+    for path in ["/", "/main.js", "/style.css", "/icon.svg", "/api/look", "/none", "/api/job?id=x"] {
+        let head = page.get(path).head;
+        for line in [
+            "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self';",
+            "frame-ancestors 'none'",
+            "x-frame-options: deny",
+            "x-content-type-options: nosniff",
+            "referrer-policy: no-referrer",
+            "cache-control: no-store",
+            "cross-origin-resource-policy: same-origin",
+        ] {
+            assert!(head.contains(line), "{path}: {line}: {head}");
+        }
+        assert!(!head.contains("unsafe") && !head.contains("access-control"), "{head}");
+    }
+    let text = page.get("/").text();
+    assert!(!text.contains("<script>") && !text.contains(" onclick=") && !text.contains("style=\""));
+    for (at, _) in text.match_indices("http") {
+        panic!("the page names another place: {}", &text[at..]);
+    }
+    // All that the page asks for is there.
+    for name in text.split('"').filter(|name| name.ends_with(".js") || name.ends_with(".css")) {
+        assert_eq!(page.get(&format!("/{name}")).status, 200, "{name}");
+    }
+}
+
+/// A server may answer anything, and bodies are anything; neither may become markup.
+#[test]
+fn hostile_names_and_bodies_come_out_inert() {
+    let hostile = b"<script>window.x=1</script><img src=x onerror=window.x=1>";
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let id = put(&mut client, "a", 5, 0, hostile);
+        let page = Page::start(&server.address, &[]);
+        for path in [format!("/api/job?id={id}"), "/api/jobs?tube=a&limit=1".to_owned()] {
+            let answer = page.get(&path);
+            assert!(answer.head.contains("content-type: application/json"), "{}", answer.head);
+            assert!(answer.text().contains("<script>"), "it is there, as text of JSON");
+        }
+        let body = page.get(&format!("/api/body?id={id}"));
+        assert!(body.head.contains("content-type: application/octet-stream"), "{}", body.head);
+        assert!(body.head.contains("content-disposition: attachment;"), "{}", body.head);
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            for line in lines.map_while(Result::ok) {
+                let text = match line.as_str() {
+                    "stats" => "---\nversion: <img src=x onerror=window.x=1>\npid: 1\n".to_owned(),
+                    "list-tubes" => "---\n- <b onclick=window.x=1>\n".to_owned(),
+                    _ => "---\nname: <b>\ncurrent-jobs-ready: <script>\n".to_owned(),
+                };
+                let reply = format!("OK {}\r\n{text}\r\n", text.len());
+                stream.write_all(reply.as_bytes()).unwrap();
+            }
+        }
+    });
+    let page = Page::start(&address, &[]);
+    let told = sees(&page, "rows=5", "the odd tube", |told| told["tubes"]["all"] == 1);
+    assert_eq!(told["tubes"]["rows"][0]["name"], "<b onclick=window.x=1>");
+    let answer = page.get("/api/look?rows=5");
+    assert!(answer.head.contains("content-type: application/json"), "{}", answer.head);
+}
+
+#[test]
+fn it_ends_in_order_and_warns_of_other_addresses() {
+    let mut page = Page::start("127.0.0.1:1", &[]);
+    let command = format!("kill -TERM {}", page.pid());
+    assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
+    assert!(page.ends_well());
+    let mut child = Command::new(PROGRAM)
+        .args(["web", "--listen", "0.0.0.0:0"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.contains("warning: 0.0.0.0:") && line.contains("no login"), "{line}");
+}
+
+/// What is told of two looks apart would be no file of the page, but of another build.
+#[test]
+fn the_files_of_the_page_are_all_served() {
+    let server = Server::tcp(&ours(), &[]);
+    let page = Page::start(&server.address, &[]);
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/web/page");
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let lines = fs::read_to_string(&path).unwrap().lines().count();
+        assert!(lines <= 500, "{name} has {lines} lines");
+        if name != "index.html" {
+            let served = page.get(&format!("/{name}"));
+            assert_eq!(served.body, fs::read(&path).unwrap(), "{name}");
+        }
+    }
+}
