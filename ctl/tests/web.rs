@@ -40,9 +40,7 @@ fn servers_tubes_and_jobs_are_shown() {
         let all = four(&mut client, "a");
         put(&mut client, "b", 5, 0, b"x");
         let page = Page::start(&server.address, &[]);
-        let told = sees(&page, "rows=10&sort=ready", "the tubes", |told| {
-            told["tubes"]["all"] == 3
-        });
+        let told = sees(&page, "rows=10&sort=ready", "the tubes", |told| told["tubes"]["all"] == 3);
         assert_eq!(told["servers"][0]["name"], server.address.as_str());
         let counts = ["ready", "reserved", "delayed", "buried"].map(|key| &told["server"][key]);
         assert_eq!(counts, [2, 1, 1, 1]);
@@ -67,7 +65,8 @@ fn servers_tubes_and_jobs_are_shown() {
         assert_eq!((ids(&found).len(), &found["more"]), (2, &json!(true)));
         let found = page.get("/api/jobs?limit=10&pattern=DELAYED&plain=true&ignore_case=true");
         assert_eq!(ids(&found.json()), [all[1]]);
-        assert_eq!(ids(&page.get("/api/jobs?limit=10&pattern=DELAYED&plain=true").json()), []);
+        let found = page.get("/api/jobs?limit=10&pattern=DELAYED&plain=true");
+        assert!(ids(&found.json()).is_empty());
         assert_eq!(ids(&page.get("/api/jobs?limit=10&pattern=%5Ef.*y%24").json()), [all[0]]);
         assert_eq!(page.get("/api/jobs?limit=10&pattern=%28").status, 400);
         assert_eq!(page.get("/api/jobs?limit=10&state=lost").status, 400);
@@ -128,10 +127,10 @@ fn each_act_counts_first_and_then_does_what_it_said() {
 
         let kick = json!({ "act": "kick", "tube": "a" });
         let told = page.dry(&kick);
-        assert_eq!((&told["count"], told["will"].as_str().unwrap()), (
-            &json!(1),
-            "Will kick 1 buried job of the tube a: ready again."
-        ));
+        assert_eq!(
+            (&told["count"], told["will"].as_str().unwrap()),
+            (&json!(1), "Will kick 1 buried job of the tube a: ready again.")
+        );
         assert_eq!(state(&mut client, buried).as_deref(), Some("buried"), "nothing was done");
         assert_eq!(page.act(&kick, 1)["done"], "1 buried job kicked.");
         assert_eq!(state(&mut client, buried).as_deref(), Some("ready"));
@@ -145,15 +144,18 @@ fn each_act_counts_first_and_then_does_what_it_said() {
 
         let pause = json!({ "act": "pause", "tube": "a", "seconds": 500 });
         let told = page.dry(&pause);
-        assert_eq!(told["will"], "Will pause 1 tube, a, for 500 s: 3 ready jobs, 0 workers waiting.");
-        let paused = || server.objects(&["tubes", "a", "--columns", "name,paused"])[0].clone();
-        assert_eq!(paused()["paused"], 0, "{}", paused());
+        assert_eq!(
+            told["will"],
+            "Will pause 1 tube, a, for 500 s: 3 ready jobs, 0 workers waiting."
+        );
+        let paused = || server.objects(&["stats", "a"])[0]["pause"].as_u64();
+        assert_eq!(paused(), Some(0));
         assert_eq!(page.act(&pause, 1)["done"], "1 tube paused.");
-        assert!(paused()["paused"].as_u64() > Some(490));
+        assert_eq!(paused(), Some(500));
         let resume = json!({ "act": "resume", "tube": "a" });
         assert_eq!(page.dry(&resume)["count"], 1);
         assert_eq!(page.act(&resume, 1)["done"], "1 tube resumed.");
-        assert_eq!((paused()["paused"].as_u64(), &page.dry(&resume)["count"]), (Some(0), &json!(0)));
+        assert_eq!((paused(), &page.dry(&resume)["count"]), (Some(0), &json!(0)));
 
         let delete = json!({ "act": "delete", "ids": [ready.to_string(), reserved.to_string()] });
         let told = page.dry(&delete);
@@ -187,11 +189,10 @@ fn each_act_counts_first_and_then_does_what_it_said() {
         assert_eq!(server.objects(&["tubes", "new"]).len(), 0);
         assert_eq!(page.act(&put, 1)["count"], 1);
         let job = &server.objects(&["list", "new", "--bodies"])[0];
-        assert_eq!((&job["body"], &job["pri"], &job["state"]), (
-            &json!("a\u{e9}\n"),
-            &json!(7),
-            &json!("delayed")
-        ));
+        assert_eq!(
+            (&job["body"], &job["pri"], &job["state"]),
+            (&json!("a\u{e9}\n"), &json!(7), &json!("delayed"))
+        );
         let put = json!({ "act": "put", "tube": "bytes", "base64": "AP8NCg==", "pri": 0, "delay": 0,
             "ttr": 1 });
         page.act(&put, 1);
@@ -224,8 +225,10 @@ fn what_makes_no_sense_is_refused() {
         let mut client = server.client();
         let id = put(&mut client, "a", 5, 0, b"x");
         let injected = format!("a\r\ndelete {id}");
-        let put_into = |tube: &str, body: &str| json!({ "act": "put", "tube": tube, "body": body,
-            "pri": 1, "delay": 0, "ttr": 1 });
+        let put_into = |tube: &str, body: &str| {
+            json!({ "act": "put", "tube": tube, "body": body,
+            "pri": 1, "delay": 0, "ttr": 1 })
+        };
         for what in [
             put_into(&injected, "x"),
             put_into("a b", "x"),
@@ -307,7 +310,6 @@ fn other_pages_are_refused() {
         (vec![("Sec-Fetch-Site", "cross-site")], 403),
         (vec![("Sec-Fetch-Site", "same-site")], 403),
         (vec![("Host", rebound.as_str())], 421),
-        (vec![("Host", "")], 421),
         (vec![("Content-Type", "text/plain")], 415),
         (vec![("Content-Type", "application/x-www-form-urlencoded")], 415),
     ] {
@@ -315,6 +317,8 @@ fn other_pages_are_refused() {
         assert_eq!(answer.status, status, "{headers:?}: {}", answer.text());
         assert_eq!(state(&mut client, id).as_deref(), Some("ready"), "{headers:?}");
     }
+    let nameless = format!("GET / HTTP/1.0\r\nX-Token: {}\r\n\r\n", page.token);
+    assert_eq!(page.send(nameless.as_bytes()).status, 421);
     // Reading is refused as well, and the page with its token.
     for path in ["/", "/api/look", "/api/jobs?tube=a&limit=1", "/main.js"] {
         let answer = page.request(&format!("GET {path}"), &[("Host", &rebound)], b"");
@@ -326,8 +330,10 @@ fn other_pages_are_refused() {
     let foreign = [("Sec-Fetch-Site", "cross-site")];
     assert_eq!(page.request("GET /api/jobs?tube=a&limit=1", &foreign, b"").status, 403);
     assert_eq!(page.request("GET /", &foreign, b"").status, 200, "a link may lead here");
-    let twice = format!("GET / HTTP/1.1\r\nHost: {0}\r\nHost: {0}\r\nConnection: close\r\n\r\n",
-        page.address);
+    let twice = format!(
+        "GET / HTTP/1.1\r\nHost: {0}\r\nHost: {0}\r\nConnection: close\r\n\r\n",
+        page.address
+    );
     assert_eq!(page.send(twice.as_bytes()).status, 400);
     for host in ["localhost", "127.0.0.1", "[::1]", "queue.example", "QUEUE.example"] {
         let host = format!("{host}:{port}");
@@ -381,7 +387,8 @@ fn what_is_too_large_or_too_slow_is_bounded() {
 fn browsers_are_told_to_be_strict() {
     let server = Server::tcp(&ours(), &[]);
     let page = Page::start(&server.address, &[]);
-    for path in ["/", "/main.js", "/style.css", "/icon.svg", "/api/look", "/none", "/api/job?id=x"] {
+    for path in ["/", "/main.js", "/style.css", "/icon.svg", "/api/look", "/none", "/api/job?id=x"]
+    {
         let head = page.get(path).head;
         for line in [
             "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self';",
@@ -397,7 +404,9 @@ fn browsers_are_told_to_be_strict() {
         assert!(!head.contains("unsafe") && !head.contains("access-control"), "{head}");
     }
     let text = page.get("/").text();
-    assert!(!text.contains("<script>") && !text.contains(" onclick=") && !text.contains("style=\""));
+    assert!(
+        !text.contains("<script>") && !text.contains(" onclick=") && !text.contains("style=\"")
+    );
     for (at, _) in text.match_indices("http") {
         panic!("the page names another place: {}", &text[at..]);
     }

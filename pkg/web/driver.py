@@ -52,7 +52,7 @@ class Browser:
         )
         port = None
         for line in self.driver.stdout:
-            found = re.search(r"on port (\d+)", line)
+            found = re.search(r"successfully on port (\d+)", line)
             if found:
                 port = found[1]
                 break
@@ -67,6 +67,7 @@ class Browser:
             "--disable-dev-shm-usage",
             "--no-first-run",
             "--hide-scrollbars",
+            "--window-size=1240,900",
             "--lang=en-GB",
             f"--user-data-dir={profile}",
         ]

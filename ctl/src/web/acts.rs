@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
 use axum::extract::State as Given;
+use axum::extract::rejection::JsonRejection;
 use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -54,12 +54,26 @@ pub(super) struct Order {
 #[serde(tag = "act", rename_all = "kebab-case", deny_unknown_fields)]
 enum What {
     /// Buried jobs of a tube become ready, or if there is none, delayed ones.
-    Kick { tube: String },
-    KickJobs { ids: Vec<String> },
-    Pause { tube: String, seconds: u64 },
-    Resume { tube: String },
-    Delete { ids: Vec<String> },
-    Clear { tube: String, states: Vec<String> },
+    Kick {
+        tube: String,
+    },
+    KickJobs {
+        ids: Vec<String>,
+    },
+    Pause {
+        tube: String,
+        seconds: u64,
+    },
+    Resume {
+        tube: String,
+    },
+    Delete {
+        ids: Vec<String>,
+    },
+    Clear {
+        tube: String,
+        states: Vec<String>,
+    },
     Put {
         tube: String,
         body: Option<String>,
@@ -106,9 +120,8 @@ pub(super) async fn act(
     order.what.check().map_err(|error| bad(format!("{error:#}")))?;
     let watcher = site.server(order.server)?;
     let what = order.what;
-    let told = with_client(watcher, ACT_TIME, move |client, interrupt| {
-        what.run(client, mode, interrupt)
-    });
+    let told =
+        with_client(watcher, ACT_TIME, move |client, interrupt| what.run(client, mode, interrupt));
     let told = told.await?;
     let key = if order.dry { "will" } else { "done" };
     Ok(Json(json!({ key: told.text, "count": told.count, "notes": told.notes })))
@@ -251,10 +264,13 @@ fn pause(client: &mut Client, tube: String, seconds: u64, mode: Mode) -> Result<
         let beside = format!("{ready}, {waiting} waiting");
         return Ok(match (seconds, left) {
             (0, 0) => Told::new(0, format!("The tube {tube} is not paused.")),
-            (0, left) => {
-                Told::new(1, format!("Will end the pause of 1 tube, {tube}: {left} s left, {beside}."))
+            (0, left) => Told::new(
+                1,
+                format!("Will end the pause of 1 tube, {tube}: {left} s left, {beside}."),
+            ),
+            (_, 0) => {
+                Told::new(1, format!("Will pause 1 tube, {tube}, for {seconds} s: {beside}."))
             }
-            (_, 0) => Told::new(1, format!("Will pause 1 tube, {tube}, for {seconds} s: {beside}.")),
             _ => Told::new(
                 1,
                 format!(
@@ -342,13 +358,7 @@ fn clear(
     Ok(told)
 }
 
-fn put(
-    client: &mut Client,
-    tube: &str,
-    job: &JobArgs,
-    body: Vec<u8>,
-    mode: Mode,
-) -> Result<Told> {
+fn put(client: &mut Client, tube: &str, job: &JobArgs, body: Vec<u8>, mode: Mode) -> Result<Told> {
     let size = counted(body.len() as u64, "byte");
     if let Mode::Dry = mode {
         let known = client.ask(&format!("stats-tube {tube}"))?;
@@ -384,7 +394,8 @@ mod tests {
 
     #[test]
     fn ids_are_numbers_and_each_counts_once() {
-        let ids = |words: &[&str]| ids_of(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let ids =
+            |words: &[&str]| ids_of(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
         assert_eq!(ids(&["7", "3", "7", "18446744073709551615"]).unwrap(), [3, 7, u64::MAX]);
         assert!(ids(&[]).is_err() && ids(&["-1"]).is_err() && ids(&["1 2"]).is_err());
     }

@@ -39,8 +39,7 @@ pub(super) async fn page(State(site): State<Arc<Site>>) -> Response {
 /// Serves what the page consists of.
 pub(super) async fn file(Path(name): Path<String>) -> Result<Response, Failure> {
     let file = FILES.iter().find(|(file, ..)| *file == name);
-    let (_, kind, text) = file.ok_or_else(|| {
-        Failure::new(StatusCode::NOT_FOUND, "there is no such file of the page")
-    })?;
+    let (_, kind, text) = file
+        .ok_or_else(|| Failure::new(StatusCode::NOT_FOUND, "there is no such file of the page"))?;
     Ok(([(header::CONTENT_TYPE, *kind)], *text).into_response())
 }

@@ -114,9 +114,9 @@ impl Guard {
         let headers = request.headers();
         let host = one(headers, &header::HOST)?.unwrap_or_default();
         let authority = request.uri().authority().map(|it| it.as_str());
-        if let Some(other) = [Some(host), authority].into_iter().flatten().find(|it| {
-            !self.has_host(it)
-        }) {
+        if let Some(other) =
+            [Some(host), authority].into_iter().flatten().find(|it| !self.has_host(it))
+        {
             let why = format!("{other:?} is no name of this page; --allow-host adds names");
             return Err(Failure::new(StatusCode::MISDIRECTED_REQUEST, why));
         }
@@ -175,19 +175,15 @@ fn token() -> Result<String> {
 }
 
 /// Lets a request through, or answers why not; every response gets its headers here.
-pub(super) async fn check(
-    State(site): State<Arc<Site>>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub(super) async fn check(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let answer = async {
         site.guard.judge(&request)?;
         let _permit = site.guard.room.try_acquire().map_err(|_| {
             Failure::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests at a time")
         })?;
-        timeout(REQUEST_TIME, next.run(request)).await.map_err(|_| {
-            Failure::new(StatusCode::GATEWAY_TIMEOUT, "this took too long")
-        })
+        timeout(REQUEST_TIME, next.run(request))
+            .await
+            .map_err(|_| Failure::new(StatusCode::GATEWAY_TIMEOUT, "this took too long"))
     };
     let mut response = answer.await.unwrap_or_else(Failure::into_response);
     for (name, value) in HEADERS {
@@ -219,9 +215,15 @@ mod tests {
         ] {
             assert!(one.has_host(host), "{host}");
         }
-        for host in
-            ["", "localhost", "localhost:80", "evil.test:11380", "other", "10.0.0.1:11380", "other:1"]
-        {
+        for host in [
+            "",
+            "localhost",
+            "localhost:80",
+            "evil.test:11380",
+            "other",
+            "10.0.0.1:11380",
+            "other:1",
+        ] {
             assert!(!one.has_host(host), "{host}");
         }
     }

@@ -213,7 +213,8 @@ fn preview(body: &[u8], pattern: Option<&Regex>) -> String {
     while end > begin && end < body.len() && body[end] & 0xc0 == 0x80 {
         end -= 1;
     }
-    let (before, after) = (if begin > 0 { "…" } else { "" }, if end < body.len() { "…" } else { "" });
+    let (before, after) =
+        (if begin > 0 { "…" } else { "" }, if end < body.len() { "…" } else { "" });
     format!("{before}{}{after}", one_line(&body[begin..end]))
 }
 

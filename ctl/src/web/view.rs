@@ -14,8 +14,8 @@ use tokio::task::spawn_blocking;
 
 use super::watch::{Known, Point, State, WANTED};
 use super::{Failure, Site};
-use crate::look::top::{Line, Sample};
 use crate::look::object;
+use crate::look::top::{Line, Sample};
 
 /// How long a page that comes back waits for a new look.
 const PATIENCE: Duration = Duration::from_millis(1_500);
@@ -72,7 +72,10 @@ pub(super) async fn look(
     let mut asked: Vec<_> = Vec::with_capacity(site.servers.len());
     for server in &site.servers {
         let is_chosen = std::ptr::eq(server, chosen);
-        asked.push((server.address.to_string(), server.ask(shown.tube.as_deref().filter(|_| is_chosen))));
+        asked.push((
+            server.address.to_string(),
+            server.ask(shown.tube.as_deref().filter(|_| is_chosen)),
+        ));
     }
     let at = shown.server;
     let (mut answer, names) = spawn_blocking(move || {
@@ -232,8 +235,7 @@ fn row(line: &Line, has_rates: bool, known: Option<&Known>) -> Map<String, Value
         for (name, bound) in bounds {
             // JSON has no infinity.
             if let Some(bound) = bound {
-                let value =
-                    if bound.is_finite() { rounded(bound) } else { Value::from("longest") };
+                let value = if bound.is_finite() { rounded(bound) } else { Value::from("longest") };
                 told.insert(name.into(), value);
             }
         }

@@ -174,9 +174,8 @@ impl Watcher {
 /// The life of the thread.
 fn looks(address: &Address, shared: &Shared) {
     loop {
-        let is_idle = |state: &mut State| {
-            !state.asked.is_some_and(|asked| asked.elapsed() < ATTENDED)
-        };
+        let is_idle =
+            |state: &mut State| !state.asked.is_some_and(|asked| asked.elapsed() < ATTENDED);
         let state = shared.changed.wait_while(shared.lock(), is_idle);
         drop(state.unwrap_or_else(PoisonError::into_inner));
         let mut watch = Watch::new(address.clone());
@@ -301,7 +300,13 @@ mod tests {
     fn the_past_is_bounded() {
         let mut known = Known::default();
         for at in 0..1_000 {
-            known.push(Point { at: at * 1_000, counts: [0; 5], rates: None, wait: None, next: None });
+            known.push(Point {
+                at: at * 1_000,
+                counts: [0; 5],
+                rates: None,
+                wait: None,
+                next: None,
+            });
         }
         assert_eq!(known.past.len(), 181);
     }

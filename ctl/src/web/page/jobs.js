@@ -173,8 +173,9 @@ function acts() {
   };
   const buttons = [];
   if (ids.length > 0) {
-    if (jobs.some((job) => job.state === "buried" || job.state === "delayed")) {
-      buttons.push(el("button", { type: "button", onclick: run({ act: "kick-jobs", ids }, { title: "Kick the chosen jobs", verb: "Kick" }) }, `Kick ${count(ids.length)} chosen`));
+    const kickable = jobs.filter((job) => job.state === "buried" || job.state === "delayed").map((job) => job.id);
+    if (kickable.length > 0) {
+      buttons.push(el("button", { type: "button", onclick: run({ act: "kick-jobs", ids: kickable }, { title: "Kick the chosen jobs", verb: "Kick" }) }, `Kick ${count(kickable.length)} chosen`));
     }
     buttons.push(el("button", { type: "button", class: "grave", onclick: run({ act: "delete", ids }, { title: "Delete the chosen jobs", verb: "Delete", isGrave: true }) }, `Delete ${count(ids.length)} chosen`));
   }
