@@ -11,6 +11,7 @@ use clap_complete::Shell;
 use crate::address::Address;
 use crate::filter;
 use crate::job::{DEFAULT_PRI, DEFAULT_TTR, State};
+use crate::metrics::MetricsArgs;
 use crate::sweep;
 
 /// Looks inside any beanstalkd, and acts on its jobs in bulk
@@ -69,6 +70,11 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Print all statistics as one text, for a bug report; it has no bodies
     Report,
+    /// Print what servers count, for Prometheus
+    ///
+    /// To standard output, or as the options say. A server that is down is told as such, and is no
+    /// failure. The label `server` is always there, so that a second server changes no name.
+    Metrics(MetricsArgs),
     /// Put jobs into a tube
     Put(PutArgs),
     /// Print the next jobs of tubes, and give them back, delete or bury them

@@ -1,6 +1,7 @@
 //! Servers to look into, and `beanstalkctl` run on them.
 #![allow(dead_code, reason = "each test program uses another part")]
 
+pub(crate) mod played;
 pub(crate) mod proxy;
 
 use std::env;
