@@ -11,7 +11,9 @@ use clap_complete::Shell;
 use crate::address::Address;
 use crate::filter;
 use crate::job::{DEFAULT_PRI, DEFAULT_TTR, State};
+use crate::metrics::MetricsArgs;
 use crate::sweep;
+use crate::web::WebArgs;
 
 /// Looks inside any beanstalkd, and acts on its jobs in bulk
 ///
@@ -74,6 +76,11 @@ pub(crate) enum Command {
     /// It has no login: whoever reaches it may do what it can. It listens on loopback unless told
     /// otherwise, and asks the servers only while a browser shows it.
     Web(WebArgs),
+    /// Print what servers count, for Prometheus
+    ///
+    /// To standard output, or as the options say. A server that is down is told as such, and is no
+    /// failure. The label `server` is always there, so that a second server changes no name.
+    Metrics(MetricsArgs),
     /// Put jobs into a tube
     Put(PutArgs),
     /// Print the next jobs of tubes, and give them back, delete or bury them
@@ -200,19 +207,6 @@ pub(crate) struct TopArgs {
     /// End after this many looks
     #[arg(long, value_name = "NUMBER")]
     pub(crate) count: Option<u64>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct WebArgs {
-    /// Where the page is served
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11380")]
-    pub(crate) listen: String,
-    /// A name, or NAME:PORT, that browsers may reach it by, as behind a proxy; may be given again
-    #[arg(long, value_name = "NAME")]
-    pub(crate) allow_host: Vec<String>,
-    /// Refuse whatever changes something
-    #[arg(long)]
-    pub(crate) read_only: bool,
 }
 
 #[derive(Debug, Args)]

@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::http::uri::Authority;
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
@@ -113,7 +114,7 @@ impl Guard {
     fn judge(&self, request: &Request) -> Result<(), Failure> {
         let headers = request.headers();
         let host = one(headers, &header::HOST)?.unwrap_or_default();
-        let authority = request.uri().authority().map(|it| it.as_str());
+        let authority = request.uri().authority().map(Authority::as_str);
         if let Some(other) =
             [Some(host), authority].into_iter().flatten().find(|it| !self.has_host(it))
         {

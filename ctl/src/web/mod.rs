@@ -1,18 +1,18 @@
 //! `web`: a page that shows servers, tubes and jobs, and acts on them.
 //!
 //! - `guard` refuses what does not come from the page itself, and bounds what comes;
-//! - `serve` owns the sockets, and `assets` has the page's files;
+//! - `args` are the options, and `assets` has the page's files;
 //! - `watch` looks at a server again and again while a page asks, and `metrics` reads what this
 //!   daemon tells of times;
 //! - `view` is what the page shows of servers and tubes, `jobs` what it shows of jobs;
 //! - `acts` changes something: each act says first what it would do.
 
 mod acts;
+mod args;
 mod assets;
 mod guard;
 mod jobs;
 mod metrics;
-mod serve;
 mod view;
 mod watch;
 
@@ -31,10 +31,11 @@ use serde_json::json;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::cli::WebArgs;
 use crate::client::Client;
 use crate::context::{Context, Outcome, tell};
+use crate::http;
 use crate::interrupt::Interrupt;
+pub(crate) use args::WebArgs;
 use guard::Guard;
 use watch::Watcher;
 
@@ -43,9 +44,6 @@ const DEFAULT_PORT: u16 = 11380;
 
 /// The most bytes of a request's body.
 const BODY_BYTES: usize = 2 << 20;
-
-/// The most threads that wait for servers.
-const THREADS: usize = 16;
 
 /// What all requests share.
 #[derive(Debug)]
@@ -108,12 +106,11 @@ async fn with_client<T: Send + 'static>(
     let _abandon = Abandon(interrupt.clone());
     let (address, given) = (watcher.address.clone(), interrupt.clone());
     let mut work = spawn_blocking(move || act(&mut Client::connect(&address)?, &given));
-    let done = match timeout(limit, &mut work).await {
-        Ok(done) => done,
-        Err(_) => {
-            interrupt.set();
-            work.await
-        }
+    let done = if let Ok(done) = timeout(limit, &mut work).await {
+        done
+    } else {
+        interrupt.set();
+        work.await
     };
     let result = done.map_err(|error| anyhow!("{error}"))?;
     result.map_err(Into::into)
@@ -124,7 +121,6 @@ pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     let address = listen_address(&args.listen)?;
     let listener = TcpListener::bind(address).with_context(|| format!("{address}"))?;
     let address = listener.local_addr()?;
-    listener.set_nonblocking(true)?;
     if !address.ip().is_loopback() {
         tell(&format!(
             "beanstalkctl: warning: {address} is no loopback address, and there is no login: \
@@ -135,15 +131,7 @@ pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     let guard = Guard::new(address, &args.allow_host, args.read_only)?;
     let servers = context.servers.iter().cloned().map(Watcher::start).collect();
     let site = Arc::new(Site { guard, servers });
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(THREADS)
-        .build()?;
-    context.out.line(&format!("http://{address}/"))?;
-    context.out.flush()?;
-    runtime.block_on(serve::serve(listener, router(&site)))?;
-    // What still waits for a server is not waited for.
-    runtime.shutdown_background();
+    http::serve(vec![listener], &router(&site))?;
     Ok(Outcome::Done)
 }
 

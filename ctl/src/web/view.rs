@@ -132,9 +132,9 @@ fn server(name: &str, state: &State) -> Map<String, Value> {
         Some(Ok(sample)) => {
             counts(&sample.server, &mut told);
             rates(&sample.server, sample.has_rates, &mut told);
-            let stats = object(&sample.stats);
-            let shown = STATS.iter().filter_map(|key| Some(((*key).to_owned(), stats.get(*key)?)));
-            told.insert("stats".into(), shown.map(|(key, value)| (key, value.clone())).collect());
+            let mut all = object(&sample.stats);
+            let shown = STATS.iter().filter_map(|key| all.remove_entry(*key));
+            told.insert("stats".into(), shown.collect());
         }
     }
     told.insert("past".into(), past(&state.server.past));

@@ -175,7 +175,7 @@ impl Watcher {
 fn looks(address: &Address, shared: &Shared) {
     loop {
         let is_idle =
-            |state: &mut State| !state.asked.is_some_and(|asked| asked.elapsed() < ATTENDED);
+            |state: &mut State| state.asked.is_none_or(|asked| asked.elapsed() >= ATTENDED);
         let state = shared.changed.wait_while(shared.lock(), is_idle);
         drop(state.unwrap_or_else(PoisonError::into_inner));
         let mut watch = Watch::new(address.clone());

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses another part")]
 
 pub(crate) mod page;
+pub(crate) mod played;
 pub(crate) mod proxy;
 
 use std::env;

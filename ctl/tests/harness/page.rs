@@ -1,5 +1,6 @@
 //! `beanstalkctl web` and plain HTTP to it, as a browser sends it, or as it never would.
 
+use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -46,16 +47,17 @@ impl Page {
             .args(["--server", servers, "web", "--listen", "127.0.0.1:0"])
             .args(flags)
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("http://").unwrap().trim_end_matches('/').to_owned();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("beanstalkctl: http://").unwrap();
+        let address = address.trim_end_matches('/').to_owned();
         let mut page = Self { child, address, token: String::new() };
         let text = page.get("/").text();
         let rest = text.split_once("name=\"token\" content=\"").unwrap().1;
-        page.token = rest.split_once('"').unwrap().0.to_owned();
+        rest.split_once('"').unwrap().0.clone_into(&mut page.token);
         page
     }
 
@@ -87,13 +89,13 @@ impl Page {
     pub(crate) fn request(&self, line: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         let mut text = format!("{line} HTTP/1.1\r\nConnection: close\r\n");
         if !headers.iter().any(|(name, _)| *name == "Host") {
-            text += &format!("Host: {}\r\n", self.address);
+            write!(text, "Host: {}\r\n", self.address).unwrap();
         }
         for (name, value) in headers {
-            text += &format!("{name}: {value}\r\n");
+            write!(text, "{name}: {value}\r\n").unwrap();
         }
         if line.starts_with("POST") {
-            text += &format!("Content-Length: {}\r\n", body.len());
+            write!(text, "Content-Length: {}\r\n", body.len()).unwrap();
         }
         text += "\r\n";
         self.send(&[text.as_bytes(), body].concat())
