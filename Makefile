@@ -13,6 +13,8 @@ ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 EXAMPLEDIR ?= $(PREFIX)/share/doc/beanstalkd/examples
 
+TRY = yes
+SHOTS = target/page
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 DAEMON = $(TARGET)/release/beanstalkd
 CTL = $(TARGET)/release/beanstalkctl
@@ -30,7 +32,7 @@ SKIPPED ?= $(abspath $(TARGET))/skipped
 export ORIGINAL SKIPPED
 
 .PHONY: all daemon ctl run check checks fmt clippy doc test sim turns kills abuse soak diff mutants fuzz corpus bench \
-    bench-quick crowd original both-originals clients failover metrics promtool \
+    bench-quick crowd original both-originals clients failover metrics promtool page \
     install install-daemon install-ctl install-units install-daemon-units uninstall vendor deb rpm targets scripts dist clean tools
 
 all: daemon ctl
@@ -194,6 +196,12 @@ metrics: all promtool
 # Debian's prometheus and promtool, unpacked below target, for that run and for the tests.
 promtool:
 	@ct/get-promtool > /dev/null
+
+# The page of `beanstalkctl web` in a real browser; then its pictures, in target/page. TRY= leaves out
+# the one, and SHOTS= the other.
+page: all
+	$(if $(TRY),pkg/web/try-page $(DAEMON) $(CTL))
+	$(if $(SHOTS),pkg/web/try-page --shots $(SHOTS) $(DAEMON) $(CTL))
 
 install: install-daemon install-ctl install-units
 
