@@ -13,7 +13,7 @@ const GAP = 12000;
 function ceiling(most) {
   if (!(most > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(most));
-  const step = [1, 2, 5, 10].find((factor) => factor * power >= most);
+  const step = [1, 1.5, 2, 3, 5, 7.5, 10].find((factor) => factor * power >= most);
   return step * power;
 }
 
@@ -41,7 +41,7 @@ export class Chart {
     this.axis = axis;
     this.pointed = null;
     this.values = series.map(() => el("b"));
-    const names = series.map((one, at) => el("span", { class: `legend ${one.style}` }, this.values[at], ` ${one.name}`));
+    const names = series.map((one, at) => el("span", { class: `legend ${one.style}` }, this.values[at], one.name));
     this.when = el("span", { class: "when" });
     this.picture = svg("svg", { class: "chart", height: HEIGHT, role: "img", "aria-label": `${title}, the last three minutes` });
     this.node = el("figure", { class: "card" },
