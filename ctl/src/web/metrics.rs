@@ -82,7 +82,6 @@ mod tests {
                         wait-seconds-le-inf: 10\nwait-seconds-sum: 15.000000000\n\
                         run-seconds-le-inf: 9\nrun-seconds-sum: 2.0\n";
 
-    #[expect(clippy::float_cmp, reason = "these quotients are exact")]
     #[test]
     fn bounds_are_those_of_the_keys() {
         let times = Times::read(TEXT);
