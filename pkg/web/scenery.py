@@ -103,7 +103,7 @@ class Scenery:
                 browser.look_like(scheme, width, height, is_phone=name == "narrow")
                 self.shoot(browser, address + "#/0", folder / f"{scheme}-{name}.png")
                 self.shoot(browser, address + "#/0/billing.invoices", folder / f"{scheme}-{name}-tube.png")
-            browser.poke("#jobs-rows button")
+            browser.poke("#jobs-rows tr:last-child button")
             browser.sees("#job pre")
             browser.shoot(folder / f"{scheme}-narrow-job.png")
             browser.press("Escape")
