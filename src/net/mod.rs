@@ -106,8 +106,6 @@ pub struct EventLoop {
     clock: Clock,
     /// How long the binlog may have failed before the loop ends.
     binlog_failure_max: Option<Duration>,
-    /// Since when the binlog has failed.
-    binlog_failed_since: Option<Time>,
     busy_poll: BusyPoll,
     processors: Processors,
     server: Server,
@@ -169,7 +167,6 @@ impl EventLoop {
             signals,
             clock,
             binlog_failure_max: limits.binlog_failure,
-            binlog_failed_since: None,
             busy_poll: BusyPoll::new(limits.busy_poll),
             processors: Processors::default(),
             server,
@@ -192,8 +189,9 @@ impl EventLoop {
     pub fn run(&mut self) -> Result<(), LoopError> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
         self.notifier.ready(self.status());
+        let mut ended_at = self.clock.now();
         while !self.is_stopping {
-            self.wait(&mut events)?;
+            self.wait(&mut events, ended_at)?;
             self.ensure_lock()?;
             let now = self.clock.now();
             if self.server.has_wal() {
@@ -217,6 +215,8 @@ impl EventLoop {
             self.server.reclaim();
             self.notifier.status(self.status());
             self.notifier.feed_watchdog(now);
+            ended_at = self.clock.now();
+            self.server.count_turn(now.until(ended_at));
         }
         self.notifier.stopping();
         self.ensure_lock()?;
@@ -248,13 +248,15 @@ impl EventLoop {
 
     /// Fails if the binlog has failed for as long as the flags allow.
     fn ensure_binlog_works(&mut self, now: Time) -> Result<(), LoopError> {
-        let Some(most) = self.binlog_failure_max else { return Ok(()) };
-        if self.server.health() != Health::BinlogFailed {
-            self.binlog_failed_since = None;
-            return Ok(());
+        match self.binlog_exit_at() {
+            Some(at) if at <= now => Err(LoopError::BinlogFailed),
+            _ => Ok(()),
         }
-        let since = *self.binlog_failed_since.get_or_insert(now);
-        if since + most <= now { Err(LoopError::BinlogFailed) } else { Ok(()) }
+    }
+
+    /// When the loop ends because the binlog has failed.
+    fn binlog_exit_at(&self) -> Option<Time> {
+        Some(self.server.binlog_failed_since()? + self.binlog_failure_max?)
     }
 
     /// Before a sync in this thread: sends what does not wait for it. Then waits some microseconds
@@ -290,8 +292,9 @@ impl EventLoop {
         }
     }
 
-    /// Sleeps until an event or the next deadline; not at all while work is left.
-    fn wait(&mut self, events: &mut Events) -> io::Result<()> {
+    /// Sleeps until an event or the next deadline; not at all while work is left. `now` is the end
+    /// of the turn before.
+    fn wait(&mut self, events: &mut Events, now: Time) -> io::Result<()> {
         let ready = self.listeners.iter().filter(|slot| slot.is_ready);
         let accept = ready
             .map(|slot| slot.backs_off_until.max(self.backs_off_until).unwrap_or_default())
@@ -300,12 +303,8 @@ impl EventLoop {
         let work = queues.iter().any(|queue| !queue.is_empty()).then(Time::default);
         let (retry, close) = (self.deferred_retry_at, self.close_for_memory_at);
         let (server, notifier) = (self.server.next_deadline(), self.notifier.next_deadline());
-        let failed = self.binlog_failed_since.zip(self.binlog_failure_max);
-        let exit = failed.map(|(since, most)| since + most);
-        let due = [server, notifier, accept, work, retry, close, exit];
-        let next = due.into_iter().flatten().min();
-        // The turn has taken time, by which the sleep must be shorter.
-        let timeout = next.map(|at| self.clock.now().until(at));
+        let due = [server, notifier, accept, work, retry, close, self.binlog_exit_at()];
+        let timeout = due.into_iter().flatten().min().map(|at| now.until(at));
         // The binlog stores delays as dates, and no event reports that the wall clock was set.
         let is_dated = self.server.has_wal() && self.server.queue().counts().delayed > 0;
         let calendar_check = is_dated.then_some(CALENDAR_CHECK_INTERVAL);
@@ -313,7 +312,7 @@ impl EventLoop {
         if timeout == Some(Duration::ZERO) {
             return self.poll(events, timeout);
         }
-        self.poll_then_sleep(events, timeout)
+        self.poll_then_sleep(events, timeout, now)
     }
 
     /// Polls for some microseconds if that pays, and then sleeps, for at most `timeout` in all.
@@ -321,9 +320,9 @@ impl EventLoop {
         &mut self,
         events: &mut Events,
         timeout: Option<Duration>,
+        began: Time,
     ) -> io::Result<()> {
         let polls_for = self.busy_poll.time_before_sleep();
-        let began = self.clock.now();
         let polls_until = began + polls_for.min(timeout.unwrap_or(polls_for));
         events.clear();
         while events.is_empty() && self.clock.now() < polls_until {

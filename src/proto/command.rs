@@ -69,6 +69,10 @@ pub enum Command<'a> {
         state: Option<IdleState>,
     },
     Drain(Drain),
+    /// What only the daemon knows of itself, or of a tube.
+    Metrics {
+        tube: Option<&'a str>,
+    },
     Quit,
 }
 
@@ -236,6 +240,7 @@ impl Command<'_> {
             | Self::ListJobs { .. }
             | Self::DeleteTube { .. }
             | Self::Drain(_)
+            | Self::Metrics { .. }
             | Self::Quit => return None,
         })
     }

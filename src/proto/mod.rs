@@ -1,5 +1,5 @@
-//! The protocol's commands, replies and limits. This module calls no other and knows no job, tube
-//! or connection; parsing and writing are pure functions on bytes.
+//! The protocol's commands, replies and limits. It knows no job, tube or connection; parsing and
+//! writing are pure functions on bytes.
 //!
 //! doc/protocol.md specifies all of it, and the golden scripts test each of its rules by id.
 
@@ -14,7 +14,10 @@ pub use self::{
     http::is_http_request,
     parse::{ParseError, parse, tube_name},
     reply::{ErrorReply, List, Reply},
-    stats_yaml::{Capabilities, JobStats, ListedJob, ServerStats, TubeStats},
+    stats_yaml::{
+        BinlogMetrics, Capabilities, JobStats, ListedJob, ServerMetrics, ServerStats, TubeMetrics,
+        TubeStats,
+    },
 };
 
 /// The longest command line in bytes, with its CR LF.

@@ -72,6 +72,7 @@ const COMMANDS: &[(&str, Read)] = &[
     ("list-jobs", list_jobs),
     ("delete-tube", delete_tube),
     ("drain", drain),
+    ("metrics", metrics),
     // This is a prefix, too: `quitting` quits.
     ("quit", |_| Ok(Command::Quit)),
 ];
@@ -177,6 +178,12 @@ fn drain(mut arguments: Arguments<'_>) -> Parsed<'_> {
     Ok(Command::Drain(drain))
 }
 
+fn metrics(mut arguments: Arguments<'_>) -> Parsed<'_> {
+    let tube = if arguments.rest.is_empty() { None } else { Some(arguments.name_behind_spaces()?) };
+    arguments.end()?;
+    Ok(Command::Metrics { tube })
+}
+
 /// What follows a command's prefix.
 #[derive(Debug, Clone, Copy)]
 struct Arguments<'a> {
@@ -260,235 +267,4 @@ fn is_name_byte(byte: u8) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LIMIT: u32 = 65_535;
-    const UNKNOWN: Parsed<'_> = Err(ParseError::UnknownCommand);
-    const BAD: Parsed<'_> = Err(BAD_FORMAT);
-
-    fn listed(name: &str, state: JobState, limit: u32) -> Command<'_> {
-        Command::ListJobs { name, state, limit }
-    }
-
-    fn check(cases: &[(&str, Parsed<'_>)]) {
-        for &(line, ref wanted) in cases {
-            assert_eq!(&parse(line.as_bytes(), LIMIT), wanted, "{line:?}");
-        }
-    }
-
-    #[test]
-    fn every_command_is_parsed() {
-        let put = |pri, delay, ttr, size| Ok(Command::Put(PutHeader { pri, delay, ttr, size }));
-        check(&[
-            ("put 1 2 3 4", put(1, 2, 3, 4)),
-            ("put  0  0  60  1", put(0, 0, 60, 1)),
-            (
-                "put 4294967295 4294967295 4294967295 65535",
-                put(u32::MAX, u32::MAX, u32::MAX, LIMIT),
-            ),
-            ("use a", Ok(Command::Use("a"))),
-            ("reserve", Ok(Command::Reserve { timeout: None })),
-            ("reserve-with-timeout 0", Ok(Command::Reserve { timeout: Some(0) })),
-            (
-                "reserve-with-timeout 2147483647",
-                Ok(Command::Reserve { timeout: Some(0x7FFF_FFFF) }),
-            ),
-            ("reserve-with-timeout 7 apples", Ok(Command::Reserve { timeout: Some(7) })),
-            ("reserve-job 5", Ok(Command::ReserveJob { id: 5 })),
-            ("delete 18446744073709551615", Ok(Command::Delete { id: u64::MAX })),
-            ("release 1 2 3", Ok(Command::Release { id: 1, pri: 2, delay: 3 })),
-            ("bury 1 2", Ok(Command::Bury { id: 1, pri: 2 })),
-            ("touch 9", Ok(Command::Touch { id: 9 })),
-            ("watch 1.5", Ok(Command::Watch("1.5"))),
-            ("ignore default", Ok(Command::Ignore("default"))),
-            ("peek 0", Ok(Command::Peek { id: 0 })),
-            ("peek-ready", Ok(Command::PeekReady)),
-            ("peek-delayed", Ok(Command::PeekDelayed)),
-            ("peek-buried", Ok(Command::PeekBuried)),
-            ("kick 10", Ok(Command::Kick { bound: 10 })),
-            ("kick-job 1", Ok(Command::KickJob { id: 1 })),
-            ("stats", Ok(Command::Stats)),
-            ("stats-job 1", Ok(Command::StatsJob { id: 1 })),
-            ("stats-tube (a)+/;.$_-", Ok(Command::StatsTube("(a)+/;.$_-"))),
-            ("list-tubes", Ok(Command::ListTubes)),
-            ("list-tube-used", Ok(Command::ListTubeUsed)),
-            ("capabilities", Ok(Command::Capabilities)),
-            ("capabilities ", Err(BAD_FORMAT)),
-            ("list-jobs a ready", Ok(listed("a", JobState::Ready, 100))),
-            ("list-jobs  a  buried  7", Ok(listed("a", JobState::Buried, 7))),
-            ("list-jobs a delayed 0", Ok(listed("a", JobState::Delayed, 0))),
-            ("list-jobs a reserved 999999999", Ok(listed("a", JobState::Reserved, 10_000))),
-            ("list-jobs", Err(BAD_FORMAT)),
-            ("list-jobs ", Err(BAD_FORMAT)),
-            ("list-jobsa ready", Err(BAD_FORMAT)),
-            ("list-jobs a", Err(BAD_FORMAT)),
-            ("list-jobs a sideways", Err(BAD_FORMAT)),
-            ("list-jobs a ready x", Err(BAD_FORMAT)),
-            ("list-jobs a ready ", Err(BAD_FORMAT)),
-            ("list-jobs a ready 1 2", Err(BAD_FORMAT)),
-            ("list-jobs a ready 4294967296", Err(BAD_FORMAT)),
-            ("list-jobs -a ready", Err(BAD_FORMAT)),
-            ("delete-tube a", Ok(Command::DeleteTube { name: "a", state: None })),
-            (
-                "delete-tube a buried",
-                Ok(Command::DeleteTube { name: "a", state: Some(IdleState::Buried) }),
-            ),
-            ("delete-tube a reserved", Err(BAD_FORMAT)),
-            ("delete-tube a ", Err(BAD_FORMAT)),
-            ("delete-tube a ready x", Err(BAD_FORMAT)),
-            ("delete-tube", Err(BAD_FORMAT)),
-            ("drain on", Ok(Command::Drain(Drain::On))),
-            ("drain off", Ok(Command::Drain(Drain::Off))),
-            ("drain status", Ok(Command::Drain(Drain::Status))),
-            ("drain", Err(BAD_FORMAT)),
-            ("drain on ", Err(BAD_FORMAT)),
-            ("drain maybe", Err(BAD_FORMAT)),
-            ("capability", Err(ParseError::UnknownCommand)),
-            ("list-tubes-watched", Ok(Command::ListTubesWatched)),
-            ("pause-tube default 10", Ok(Command::PauseTube { name: "default", delay: 10 })),
-            ("pause-tubedefault 1", Ok(Command::PauseTube { name: "default", delay: 1 })),
-            ("quit", Ok(Command::Quit)),
-            ("quit now", Ok(Command::Quit)),
-            ("quitting", Ok(Command::Quit)),
-        ]);
-    }
-
-    #[test]
-    fn a_line_without_a_known_prefix_is_unknown() {
-        check(
-            &["", " ", " stats", "STATS", "put", "use", "delete", "kick", "kick-job", "peek"]
-                .map(|line| (line, UNKNOWN)),
-        );
-    }
-
-    #[test]
-    fn a_known_prefix_with_bad_arguments_is_malformed() {
-        let name = "n".repeat(201);
-        let (used, paused) = (format!("use {name}"), format!("pause-tube {name} 1"));
-        check(
-            &[
-                "stats ",
-                "statsx",
-                "stats x",
-                "stats-job",
-                "stats-tube",
-                "stats-tube ",
-                "reserve ",
-                "reserve-with-timeout",
-                "reserve-with-timeout ",
-                "reserve-with-timeout x",
-                "reserve-with-timeout -1",
-                "reserve-with-timeout 2147483648",
-                "reserve-job",
-                "reserve-job ",
-                "list-tubesx",
-                "list-tubes ",
-                "list-tube-used ",
-                "peek-ready x",
-                "peek 1x",
-                "peek 1 ",
-                "peek \t1",
-                "peek -1",
-                "peek +1",
-                "peek 18446744073709551616",
-                "delete ",
-                "touch x",
-                "kick-job x",
-                "release 1",
-                "release 1 2",
-                "release 1 2 3 ",
-                "bury 1",
-                "bury 1 2 3",
-                "put 1 2 3",
-                "put 1 2 3 x",
-                "put -1 0 0 1",
-                "put +1 0 0 1",
-                "put 4294967296 0 0 1",
-                "put 0 4294967296 0 1",
-                "put 0 0 0 4294967296",
-                "put \t1 0 0 1",
-                "use ",
-                "use  a",
-                "use a b",
-                "use -a",
-                "use a:b",
-                "watch \u{e9}",
-                &used,
-                "kick ",
-                "kick x",
-                "kick -",
-                "kick - 1",
-                "kick 18446744073709551616",
-                "kick --1",
-                "pause-tube",
-                "pause-tube default",
-                "pause-tube default 5x",
-                "pause-tube default 4294967296",
-                "pause-tube : 1",
-                "use a\rb",
-                "sta\0ts",
-                "nonsense\r",
-                "nonsense\0",
-            ]
-            .map(|line| (line, BAD)),
-        );
-        let counted = |verb| Err(ParseError::BadFormat(Some(verb)));
-        check(&[
-            ("put 1 2 3 4 ", counted(Verb::Put)),
-            ("put 1 2 3 4x", counted(Verb::Put)),
-            ("pause-tube -x 1", counted(Verb::PauseTube)),
-            (&paused, counted(Verb::PauseTube)),
-        ]);
-    }
-
-    #[test]
-    fn a_job_is_too_big_before_its_line_is_malformed() {
-        check(&[
-            ("put 0 0 0 65536", Err(ParseError::JobTooBig(65_536))),
-            ("put 0 0 0 65536 x", Err(ParseError::JobTooBig(65_536))),
-            ("put 0 0 0 3000000000", Err(ParseError::JobTooBig(3_000_000_000))),
-        ]);
-    }
-
-    #[test]
-    fn kick_reads_numbers_as_c_does() {
-        let kick = |bound| Ok(Command::Kick { bound });
-        check(&[
-            ("kick 5abc", kick(5)),
-            ("kick 5 6", kick(5)),
-            ("kick  5", kick(5)),
-            ("kick \t\x0b+5", kick(5)),
-            ("kick -1", kick(u32::MAX)),
-            ("kick 4294967296", kick(0)),
-            ("kick 4294967297", kick(1)),
-            ("kick -18446744073709551615", kick(1)),
-        ]);
-    }
-
-    #[test]
-    fn the_longest_name_is_200_bytes() {
-        let name = "n".repeat(200);
-        let line = format!("use {name}");
-        assert_eq!(parse(line.as_bytes(), LIMIT), Ok(Command::Use(&name)));
-    }
-
-    proptest::proptest! {
-        /// Bytes from the network never reach a panic.
-        #[test]
-        fn any_line_gives_a_command_or_an_error(
-            line in proptest::collection::vec(proptest::num::u8::ANY, 0..222),
-        ) {
-            let _ = parse(&line, LIMIT);
-        }
-
-        /// Random arguments after a known prefix reach more of the parser than random bytes.
-        #[test]
-        fn any_arguments_give_a_command_or_an_error(
-            which in 0..COMMANDS.len(), arguments in "[ 0-9a-z+-]{0,40}",
-        ) {
-            let line = format!("{}{arguments}", COMMANDS[which].0);
-            proptest::prop_assert_ne!(parse(line.as_bytes(), LIMIT), UNKNOWN);
-        }
-    }
-}
+mod tests;

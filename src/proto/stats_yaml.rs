@@ -1,13 +1,15 @@
 //! The YAML documents of `stats`, `stats-job`, `stats-tube` and the lists: the original's keys, in
-//! its order, with its spacing and its quotes. And that of `capabilities`, in the same form.
+//! its order, with its spacing and its quotes. And those of `capabilities`, `list-jobs` and
+//! `metrics`, in the same form.
 //! Clients compare and split these texts, so every byte matters.
 
 use std::{
-    fmt::{Display, Write},
+    fmt::{self, Display, Write},
     time::Duration,
 };
 
 use super::Verb;
+use crate::collections::{Histogram, LongTimes, ShortTimes};
 
 const HEAD: &str = "---\n";
 
@@ -221,6 +223,103 @@ impl Capabilities<'_> {
     }
 }
 
+/// The values of `metrics` without a tube. Sizes are in bytes.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "the keys of the protocol; doc/protocol.md explains each")]
+pub struct ServerMetrics<'a> {
+    pub state: &'a str,
+    /// `None` without a binlog.
+    pub binlog: Option<BinlogMetrics<'a>>,
+    pub job_bytes: u64,
+    /// `None` without a limit.
+    pub job_bytes_limit: Option<u64>,
+    pub turns: &'a ShortTimes,
+}
+
+/// The part of [`ServerMetrics`] that is about the binlog. The age is in seconds.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "the keys of the protocol; doc/protocol.md explains each")]
+pub struct BinlogMetrics<'a> {
+    pub state: &'a str,
+    pub trouble_age: u64,
+    /// `None` if nothing is ever synced.
+    pub unsynced_bytes: Option<u64>,
+    pub live_bytes: u64,
+    pub dead_bytes: u64,
+    pub syncs: &'a ShortTimes,
+}
+
+impl ServerMetrics<'_> {
+    /// The YAML document.
+    pub fn document(&self) -> Vec<u8> {
+        let mut out = Document::new();
+        out.pair("state", self.state);
+        out.pair("binlog-state", self.binlog.as_ref().map_or("none", |binlog| binlog.state));
+        if let Some(binlog) = &self.binlog {
+            out.pair("binlog-trouble-age", binlog.trouble_age);
+            if let Some(bytes) = binlog.unsynced_bytes {
+                out.pair("binlog-unsynced-bytes", bytes);
+            }
+            out.pair("binlog-live-bytes", binlog.live_bytes);
+            out.pair("binlog-dead-bytes", binlog.dead_bytes);
+            out.histogram("binlog-sync-seconds", binlog.syncs);
+        }
+        out.pair("job-bytes", self.job_bytes);
+        if let Some(bytes) = self.job_bytes_limit {
+            out.pair("job-bytes-limit", bytes);
+        }
+        out.histogram("turn-seconds", self.turns);
+        out.end()
+    }
+}
+
+/// The values of `metrics` with a tube. The age is in seconds.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "the keys of the protocol; doc/protocol.md explains each")]
+pub struct TubeMetrics<'a> {
+    pub name: &'a str,
+    /// The age of the job next in line, and how long it has been ready.
+    pub next_ready: Option<(u64, Duration)>,
+    /// How long jobs waited and ran; `None` if the tube has never had one.
+    pub times: Option<(&'a LongTimes, &'a LongTimes)>,
+}
+
+impl TubeMetrics<'_> {
+    /// The YAML document.
+    pub fn document(&self) -> Vec<u8> {
+        let mut out = Document::new();
+        out.quoted("name", self.name);
+        if let Some((age, wait)) = self.next_ready {
+            out.pair("next-ready-age", age);
+            out.pair("next-ready-wait", Seconds(wait));
+        }
+        if let Some((wait, run)) = self.times {
+            out.histogram("wait-seconds", wait);
+            out.histogram("run-seconds", run);
+        }
+        out.end()
+    }
+}
+
+/// Seconds with as many decimals as they need, up to nine.
+struct Seconds(Duration);
+
+impl Display for Seconds {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, mut fraction) = (self.0.as_secs(), self.0.subsec_nanos());
+        write!(out, "{seconds}")?;
+        if fraction == 0 {
+            return Ok(());
+        }
+        let mut width = 9;
+        while fraction % 10 == 0 {
+            fraction /= 10;
+            width -= 1;
+        }
+        write!(out, ".{fraction:0width$}")
+    }
+}
+
 /// The values of one job in `list-jobs`. Times are in seconds, the size in bytes.
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "the keys of the protocol; doc/protocol.md explains each")]
@@ -272,7 +371,37 @@ impl Document {
         self.pair(key, format_args!("\"{value}\""));
     }
 
+    /// A line for each bound, with how many were at most as long; then how many there were, and
+    /// their sum.
+    fn histogram<const BOUNDS: usize>(&mut self, key: &str, histogram: &Histogram<BOUNDS>) {
+        for (bound, count) in histogram.cumulative() {
+            self.pair(format_args!("{key}-le-{}", Seconds(bound)), count);
+        }
+        self.pair(format_args!("{key}-le-inf"), histogram.count());
+        self.pair(format_args!("{key}-sum"), Seconds(histogram.sum()));
+    }
+
     fn end(self) -> Vec<u8> {
         self.0.into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_have_the_decimals_that_they_need() {
+        for (nanoseconds, wanted) in [
+            (0, "0"),
+            (1, "0.000000001"),
+            (20_000, "0.00002"),
+            (2_500_000_000, "2.5"),
+            (7_200_000_000_000, "7200"),
+            (1_000_000_010, "1.00000001"),
+            (u64::MAX, "18446744073.709551615"),
+        ] {
+            assert_eq!(Seconds(Duration::from_nanos(nanoseconds)).to_string(), wanted);
+        }
     }
 }

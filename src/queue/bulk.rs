@@ -27,17 +27,16 @@ impl Queue {
     pub fn list_reserved(&self, tube: Key<Tube>, count: usize) -> Vec<Key<Job>> {
         let mut first = BinaryHeap::with_capacity(count + 1);
         for (_, client) in self.clients.iter() {
-            for job in client.reserved.iter(&self.jobs.arena) {
-                let Job { record, tube: of, .. } = &self.jobs.arena[job];
-                if *of == tube {
-                    first.push((record.deadline_at, record.id, job));
+            for (due, job) in client.deadlines.iter() {
+                if self.jobs.arena[job].tube == tube {
+                    first.push((due, job));
                     if first.len() > count {
                         first.pop();
                     }
                 }
             }
         }
-        first.into_sorted_vec().into_iter().map(|(.., job)| job).collect()
+        first.into_sorted_vec().into_iter().map(|(_, job)| job).collect()
     }
 
     /// How many clients and jobs [`Queue::list_reserved`] looks at.

@@ -24,7 +24,7 @@ impl Queue {
             Due::Delay(tube) => {
                 let job = self.first_delayed(tube).expect("its timer says that there is one");
                 self.detach(job);
-                self.make_ready(job);
+                self.make_ready(job, self.jobs.arena[job].record.state_at);
                 Some(Expired::Ready(tube))
             }
             Due::Pause(tube) => Some(Expired::PauseOver(tube)),
@@ -45,11 +45,11 @@ impl Queue {
             }
             return Expired::TimedOut(client);
         }
-        let (_, job) = self.clients[client].deadlines.peek().expect("its timer says so");
+        let (due, job) = self.clients[client].deadlines.peek().expect("its timer says so");
         let tube = self.unreserve(job);
         increment(&mut self.jobs.arena[job].record.timeouts);
         self.counts.timeouts += 1;
-        self.make_ready(job);
+        self.make_ready(job, due.at());
         Expired::Ready(tube)
     }
 }

@@ -62,9 +62,8 @@ pub struct Record {
     pub ttr: u32,
     /// When the header of its `put` was read.
     pub created_at: Time,
-    /// When the reservation or the delay ends; for a buried job, when it was buried. For a ready
-    /// job it has no meaning, unless [`Dated::is_deadline`].
-    pub deadline_at: Time,
+    /// Since when it is ready, reserved or buried; until when it is delayed.
+    pub state_at: Time,
     /// How often it was reserved.
     pub reserves: u32,
     /// How often a reservation timed out.
@@ -85,9 +84,9 @@ pub struct Record {
 pub struct Dated {
     /// Whether `created_at` was read as a date.
     pub is_created: bool,
-    /// Whether `deadline_at` was read as a date: the end of a delay, which may have passed, or the
+    /// Whether `state_at` was read as a date: the end of a delay, which may have passed, or the
     /// time of a bury. In the binlog, a ready job with this flag is still delayed.
-    pub is_deadline: bool,
+    pub is_state_at: bool,
 }
 
 /// A job with its place.
@@ -122,8 +121,9 @@ impl Job {
         ReadyKey { pri: self.record.pri, id: self.record.id.into() }
     }
 
-    pub(super) fn due_key(&self) -> DueKey {
-        DueKey { at: self.record.deadline_at.as_nanoseconds().into(), id: self.record.id.into() }
+    /// Its place among jobs that are due, if it is due at `at`.
+    pub(super) fn due_key(&self, at: Time) -> DueKey {
+        DueKey { at: at.as_nanoseconds().into(), id: self.record.id.into() }
     }
 
     /// The client that has reserved it.

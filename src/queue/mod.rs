@@ -18,6 +18,7 @@ mod invariants;
 mod job;
 mod restore;
 mod timers;
+mod times;
 mod transitions;
 mod tube;
 mod verbs;
@@ -31,9 +32,15 @@ pub use self::{
     counts::Counts,
     job::{Dated, JOB_OVERHEAD_BYTES, Job, Record, State, URGENT_BELOW_PRI},
     timers::Timer,
+    times::Times,
     tube::{Pause, Tube},
 };
-use self::{client::Watch, job::Jobs, timers::Timers, tube::Tubes};
+use self::{
+    client::Watch,
+    job::{DueKey, Jobs},
+    timers::Timers,
+    tube::Tubes,
+};
 use crate::{
     clock::Time,
     collections::{Arena, Key},
@@ -98,6 +105,8 @@ pub struct Queue {
     /// How many waits have begun, of all clients.
     wait_count: u64,
     is_frozen: bool,
+    /// No job has waited longer than since then.
+    started_at: Time,
 }
 
 impl Default for Queue {
@@ -118,6 +127,7 @@ impl Default for Queue {
             next_id: 1,
             wait_count: 0,
             is_frozen: false,
+            started_at: Time::default(),
         }
     }
 }
@@ -170,10 +180,10 @@ impl Queue {
 
     /// Makes the job ready that a disconnected client reserved first; the client must have one. The
     /// caller must call [`Queue::hand_out`] for the returned tube. O(log n).
-    pub fn return_job(&mut self, client: Key<Client>) -> Key<Tube> {
+    pub fn return_job(&mut self, client: Key<Client>, now: Time) -> Key<Tube> {
         let job = self.clients[client].reserved.front().expect("the client holds a job");
         let tube = self.unreserve(job);
-        self.make_ready(job);
+        self.make_ready(job, now);
         tube
     }
 
@@ -276,6 +286,24 @@ impl Queue {
 
 /// Read access.
 impl Queue {
+    /// When the reservation or the delay of a job ends. `None` if it has neither.
+    pub fn deadline(&self, job: Key<Job>) -> Option<Time> {
+        let Job { record, position, .. } = &self.jobs.arena[job];
+        match record.state {
+            State::Reserved(client) => {
+                self.clients[client].deadlines.key(*position).map(DueKey::at)
+            }
+            State::Delayed => Some(record.state_at),
+            State::Ready | State::Buried => None,
+        }
+    }
+
+    /// Since when this ready job waits for a worker; not before the start, even if the binlog knows
+    /// that it was ready before.
+    pub fn ready_since(&self, job: Key<Job>) -> Time {
+        self.jobs.arena[job].record.state_at.max(self.started_at)
+    }
+
     /// A job by key.
     pub fn job(&self, job: Key<Job>) -> &Job {
         &self.jobs.arena[job]

@@ -1,6 +1,6 @@
 //! Jobs restored from the binlog, and their dates.
 
-use super::{Dated, Job, Pause, Queue, Record, State};
+use super::{Dated, Job, Pause, Queue, Record, State, times::Times};
 use crate::{
     clock::Time,
     collections::{Key, Links},
@@ -12,6 +12,13 @@ const SLOTS_PER_JOB: usize = 16;
 
 /// Restoring jobs, and freezing while the binlog has failed.
 impl Queue {
+    /// Notes that the daemon begins to serve: restored jobs have waited since then.
+    pub fn start(&mut self, now: Time) {
+        self.started_at = now;
+        // What a replay has put and deleted there does not count.
+        self.tubes.arena[self.default].forget_unused_times();
+    }
+
     /// Ensures memory for [`Queue::restore`], without that of the body.
     pub fn ensure_memory_to_restore(
         &mut self,
@@ -22,10 +29,12 @@ impl Queue {
         self.jobs.ensure_memory(id, budget)?;
         if let Some(tube) = self.tubes.find(tube) {
             let tube = &mut self.tubes.arena[tube];
+            tube.ensure_memory_for_times(budget)?;
             tube.ready.ensure_memory(Need::Storage, budget)?;
             return tube.delayed.ensure_memory(Need::Storage, budget);
         }
         self.tubes.ensure_memory(tube, budget)?;
+        budget.take(Need::Storage, Times::BYTES)?;
         self.timers.ensure_memory_for_tube(budget)
     }
 
@@ -75,7 +84,7 @@ impl Queue {
         for index in 0..self.tubes.len() {
             let tube = self.tubes.at(index);
             let buried = &mut self.tubes.arena[tube].buried;
-            buried.sort_by_key(&mut self.jobs.arena, Job::due_key);
+            buried.sort_by_key(&mut self.jobs.arena, |job| job.due_key(job.record.state_at));
         }
     }
 
@@ -126,23 +135,23 @@ impl Queue {
             }
             left -= 1;
             let (dated, state) = (job.dated, job.record.state);
-            let Record { mut created_at, mut deadline_at, .. } = job.record;
+            let Record { mut created_at, mut state_at, .. } = job.record;
             if dated.is_created {
                 created_at = shift(created_at);
             }
-            if dated.is_deadline {
-                deadline_at = shift(deadline_at);
+            if dated.is_state_at {
+                state_at = shift(state_at);
             } else if job.record.delay > 0 || state == State::Buried {
                 to_log.push(key);
             }
-            let moves = dated.is_deadline && matches!(state, State::Ready | State::Delayed);
+            let moves = dated.is_state_at && matches!(state, State::Ready | State::Delayed);
             if moves {
                 self.detach(key);
             }
             let record = &mut self.jobs.arena[key].record;
-            (record.created_at, record.deadline_at) = (created_at, deadline_at);
+            (record.created_at, record.state_at) = (created_at, state_at);
             if moves {
-                let is_over = state == State::Ready && deadline_at <= now;
+                let is_over = state == State::Ready && state_at <= now;
                 record.state = if is_over { State::Ready } else { State::Delayed };
                 self.insert_by_state(key);
             }

@@ -58,16 +58,20 @@ impl Queue {
 
     /// Reserves a detached job for `client` and starts its time to run.
     pub(super) fn assign(&mut self, key: Key<Job>, client: Key<Client>, now: Time) {
-        let Self { jobs, tubes, clients, timers, counts, .. } = self;
+        let Self { jobs, tubes, clients, timers, counts, started_at, .. } = self;
         let jobs = &mut jobs.arena;
         let job = &mut jobs[key];
+        let tube = &mut tubes.arena[job.tube];
+        if job.record.state == State::Ready {
+            tube.times_mut().wait.add(job.record.state_at.max(*started_at).until(now));
+        }
         job.record.state = State::Reserved(client);
-        job.record.deadline_at = now + seconds(job.record.ttr);
-        job.dated.is_deadline = false;
+        job.record.state_at = now;
+        job.dated.is_state_at = false;
         increment(&mut job.record.reserves);
-        tubes.arena[job.tube].reserved += 1;
+        tube.reserved += 1;
         counts.reserved += 1;
-        let due = job.due_key();
+        let due = job.due_key(now + seconds(job.record.ttr));
         clients[client].reserved.push_back(jobs, key);
         clients[client].deadlines.push(due, key, |job, at| jobs[job].position = at);
         timers.update_client(clients, client);
@@ -75,13 +79,13 @@ impl Queue {
 
     /// Adds a detached job to the place that its state names. A reserved job becomes ready.
     pub(super) fn insert_by_state(&mut self, key: Key<Job>) {
-        let Self { jobs, tubes, .. } = self;
-        let tube = jobs.arena[key].tube;
-        match jobs.arena[key].record.state {
-            State::Ready | State::Reserved(_) => self.make_ready(key),
+        let Job { record, tube, .. } = &self.jobs.arena[key];
+        let (tube, since) = (*tube, record.state_at);
+        match record.state {
+            State::Ready | State::Reserved(_) => self.make_ready(key, since),
             State::Delayed => self.make_delayed(key),
             State::Buried => {
-                tubes.arena[tube].buried.push_back(&mut jobs.arena, key);
+                self.tubes.arena[tube].buried.push_back(&mut self.jobs.arena, key);
                 self.counts.buried += 1;
             }
         }
@@ -90,28 +94,31 @@ impl Queue {
     /// Makes a detached job delayed, or ready if `delay` is 0.
     pub(super) fn enqueue(&mut self, key: Key<Job>, delay: u32, now: Time) {
         if delay == 0 {
-            return self.make_ready(key);
+            return self.make_ready(key, now);
         }
         let record = &mut self.jobs.arena[key].record;
         record.state = State::Delayed;
-        record.deadline_at = now + seconds(delay);
+        record.state_at = now + seconds(delay);
         self.make_delayed(key);
     }
 
-    /// Adds a detached job to its tube's `delayed` heap, until its `deadline_at`.
+    /// Adds a detached job to its tube's `delayed` heap, until its `state_at`.
     fn make_delayed(&mut self, key: Key<Job>) {
         let jobs = &mut self.jobs.arena;
-        let (tube, due) = (jobs[key].tube, jobs[key].due_key());
+        let job = &jobs[key];
+        let (tube, due) = (job.tube, job.due_key(job.record.state_at));
         let delayed = &mut self.tubes.arena[tube].delayed;
         delayed.push(due, key, |job, at| jobs[job].position = at);
         self.timers.update_delay(&mut self.tubes.arena, tube);
         self.counts.delayed += 1;
     }
 
-    /// Makes a detached job ready. The caller must then call [`Queue::hand_out`] for its tube.
-    pub(super) fn make_ready(&mut self, key: Key<Job>) {
+    /// Makes a detached job ready, as one that has waited since then. The caller must then call
+    /// [`Queue::hand_out`] for its tube.
+    pub(super) fn make_ready(&mut self, key: Key<Job>, since: Time) {
         let jobs = &mut self.jobs.arena;
         jobs[key].record.state = State::Ready;
+        jobs[key].record.state_at = since;
         let urgent = u64::from(jobs[key].is_urgent());
         let order = jobs[key].ready_key();
         let tube = jobs[key].tube;

@@ -10,6 +10,7 @@ use crate::{
     queue::{
         client::Watch,
         job::{DueKey, Job, ReadyKey},
+        times::Times,
     },
 };
 
@@ -53,6 +54,8 @@ pub struct Tube {
     pub deletes: u64,
     /// `pause-tube` commands.
     pub pauses: u64,
+    /// Since it got its first job: what many tubes never do takes no memory.
+    times: Option<Box<Times>>,
     /// Position in the timers' heap of tubes by earliest delayed job.
     pub(super) delay_timer: Option<u32>,
     /// Position in the timers' heap of paused tubes.
@@ -81,9 +84,39 @@ impl Tube {
         self.jobs
     }
 
-    /// Counts one more job. [`Heap::ensure_memory`] of `ready` has ensured its memory.
+    /// How long its jobs have waited and run. `None` if it has never had one.
+    pub fn times(&self) -> Option<&Times> {
+        self.times.as_deref()
+    }
+
+    /// The same, to count the times of a job of this tube.
+    pub(super) fn times_mut(&mut self) -> &mut Times {
+        self.times.as_mut().expect("a tube that has a job has them")
+    }
+
+    /// Makes it a tube that has never had a job, if it has none.
+    pub(super) fn forget_unused_times(&mut self) {
+        if self.jobs == 0 {
+            self.times = None;
+        }
+    }
+
+    /// Ensures memory for the times of the tube's first job.
+    pub(super) fn ensure_memory_for_times(
+        &self,
+        budget: &mut MemoryBudget,
+    ) -> Result<(), OutOfMemory> {
+        match self.times {
+            Some(_) => Ok(()),
+            None => budget.take(Need::Storage, Times::BYTES),
+        }
+    }
+
+    /// Counts one more job. [`Tube::ensure_memory_for_times`], and [`Heap::ensure_memory`] of
+    /// `ready`, have ensured its memory.
     pub(super) fn add_job(&mut self) {
         self.jobs += 1;
+        self.times.get_or_insert_default();
         self.ready.set_min_capacity(self.jobs);
     }
 
@@ -164,6 +197,7 @@ impl Tubes {
             total_jobs: 0,
             deletes: 0,
             pauses: 0,
+            times: None,
             delay_timer: None,
             pause_timer: None,
             order_index: self.order.len(),

@@ -65,6 +65,7 @@ impl Queue {
     ) -> Result<(), OutOfMemory> {
         let tube = self.clients[client].using;
         self.jobs.ensure_memory(id, budget)?;
+        self.tubes.arena[tube].ensure_memory_for_times(budget)?;
         self.tubes.arena[tube].ready.ensure_memory(Need::Storage, budget)?;
         self.ensure_memory_to_delay(tube, delay, budget)
     }
@@ -93,7 +94,7 @@ impl Queue {
                 delay: put.delay,
                 ttr: put.ttr.max(1),
                 created_at: put.created_at,
-                deadline_at: put.created_at,
+                state_at: put.created_at,
                 reserves: 0,
                 timeouts: 0,
                 releases: 0,
@@ -170,12 +171,17 @@ impl Queue {
     }
 
     /// Deletes a job. The caller must pass its body to [`crate::memory::Bodies::remove`].
-    pub fn delete(&mut self, job: Key<Job>) -> Body {
-        let tube = self.detach(job);
+    pub fn delete(&mut self, job: Key<Job>, now: Time) -> Body {
+        let Record { state, state_at, .. } = self.jobs.arena[job].record;
+        let key = self.detach(job);
         let body = self.jobs.remove(job);
-        self.tubes.arena[tube].deletes += 1;
-        self.tubes.arena[tube].remove_job();
-        self.drop_if_idle(tube);
+        let tube = &mut self.tubes.arena[key];
+        if let State::Reserved(_) = state {
+            tube.times_mut().run.add(state_at.until(now));
+        }
+        tube.deletes += 1;
+        tube.remove_job();
+        self.drop_if_idle(key);
         body
     }
 
@@ -207,7 +213,7 @@ impl Queue {
         let record = &mut self.jobs.arena[job].record;
         record.pri = pri;
         record.state = State::Buried;
-        record.deadline_at = now;
+        record.state_at = now;
         increment(&mut record.buries);
         self.insert_by_state(job);
     }
@@ -215,11 +221,9 @@ impl Queue {
     /// Restarts the time to run of a reserved job.
     pub fn touch(&mut self, job: Key<Job>, now: Time) {
         let Self { jobs, clients, timers, .. } = self;
-        let record = &mut jobs.arena[job].record;
-        record.deadline_at = now + seconds(record.ttr);
         let job = &jobs.arena[job];
         let client = job.reserver().expect("only a reserved job is touched");
-        let (due, position) = (job.due_key(), job.position);
+        let (due, position) = (job.due_key(now + seconds(job.record.ttr)), job.position);
         let jobs = &mut jobs.arena;
         clients[client].deadlines.update(position, due, |job, at| jobs[job].position = at);
         timers.update_client(clients, client);
@@ -302,15 +306,15 @@ impl Queue {
 impl Queue {
     /// Makes a buried or delayed job ready. The caller must then call [`Queue::hand_out`] for the
     /// returned tube. Returns `None` if the job is in another state.
-    pub fn kick_job(&mut self, job: Key<Job>) -> Option<Key<Tube>> {
+    pub fn kick_job(&mut self, job: Key<Job>, now: Time) -> Option<Key<Tube>> {
         if !matches!(self.jobs.arena[job].record.state, State::Buried | State::Delayed) {
             return None;
         }
         let tube = self.detach(job);
         let Job { record, dated, .. } = &mut self.jobs.arena[job];
-        dated.is_deadline = false;
+        dated.is_state_at = false;
         increment(&mut record.kicks);
-        self.make_ready(job);
+        self.make_ready(job, now);
         Some(tube)
     }
 
@@ -330,14 +334,14 @@ impl Queue {
 
     /// Kicks the next job and returns it. The caller must then call [`Queue::hand_out`] for its
     /// tube. Returns `None` at the end of the kick. O(log n).
-    pub fn kick_next(&mut self, kick: &mut Kick) -> Option<Key<Job>> {
+    pub fn kick_next(&mut self, kick: &mut Kick, now: Time) -> Option<Key<Job>> {
         kick.left = kick.left.checked_sub(1)?;
         let job = match kick.from {
             State::Buried => self.first_buried(kick.tube)?,
             _ => self.first_delayed(kick.tube)?,
         };
         kick.moved += 1;
-        self.kick_job(job)?;
+        self.kick_job(job, now)?;
         Some(job)
     }
 

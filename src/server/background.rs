@@ -107,7 +107,7 @@ impl Server {
             Err(Unavailable::Full) => return Some(Reply::KickedJobs(kick.moved)),
             Err(Unavailable::Failed) => return Some(Reply::Error(ErrorReply::InternalError)),
         };
-        let Some(job) = self.queue.kick_next(kick) else {
+        let Some(job) = self.queue.kick_next(kick, now) else {
             return Some(Reply::KickedJobs(kick.moved));
         };
         self.record_change(permit, job, now);
@@ -126,7 +126,7 @@ impl Server {
             DeleteStep::Nothing => {}
             DeleteStep::Job(job) => {
                 self.record_delete(permit, job);
-                self.bodies.remove(self.queue.delete(job));
+                self.bodies.remove(self.queue.delete(job, now));
             }
         }
         None
@@ -179,7 +179,7 @@ impl Server {
                 if !self.may_step(now) {
                     return false;
                 }
-                let tube = self.queue.return_job(key.paired());
+                let tube = self.queue.return_job(key.paired(), now);
                 self.hand_out(tube, now);
             } else if client.watching() > 0 {
                 self.queue.unwatch_next(key.paired());

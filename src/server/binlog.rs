@@ -71,6 +71,16 @@ impl Server {
     /// sent, but see [`Server::write_changes`]. If it fails, each connection with held replies is
     /// closed, without its replies.
     pub fn commit(&mut self, now: Time) {
+        self.commit_changes(now);
+        let health = self.health();
+        self.trouble = match self.trouble {
+            _ if !matches!(health, Health::BinlogFailed | Health::BinlogFull) => None,
+            Some((before, since)) if before == health => Some((health, since)),
+            _ => Some((health, now)),
+        };
+    }
+
+    fn commit_changes(&mut self, now: Time) {
         // In the foreground the wait is over.
         let wait_until = if self.commit_blocks() { None } else { self.gather_until(now) };
         let Some(wal) = &mut self.wal else { return };
@@ -242,6 +252,12 @@ impl Server {
             _ if self.is_draining => Health::Draining,
             _ => Health::Serving,
         }
+    }
+
+    /// Since when changes are refused because the binlog has failed, as of the last commit.
+    pub fn binlog_failed_since(&self) -> Option<Time> {
+        let (health, since) = self.trouble?;
+        (health == Health::BinlogFailed).then_some(since)
     }
 
     /// Permits a `put` of the connection, with a body of `size` bytes.

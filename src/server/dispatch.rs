@@ -168,8 +168,19 @@ impl Server {
                 let draining = Reply::Error(ErrorReply::Draining);
                 self.reply(key, if self.is_draining { draining } else { Reply::NotDraining });
             }
+            Command::Metrics { tube } => return self.send_metrics(key, tube, now),
             Command::Quit => self.end_of_input(key),
         }
+        Ok(())
+    }
+
+    /// Tells of the daemon, or of one tube.
+    fn send_metrics(&mut self, key: Key<Conn>, tube: Option<&str>, now: Time) -> Answer {
+        let document = match tube {
+            None => self.metrics(now),
+            Some(name) => self.tube_metrics(self.queue.find_tube(name).ok_or(NOT_FOUND)?, now),
+        };
+        self.send_document(key, &document);
         Ok(())
     }
 
@@ -261,7 +272,7 @@ impl Server {
         let job = self.queue.deletable_by(key.paired(), id).ok_or(NOT_FOUND)?;
         let permit = self.permit_delete(now).map_err(|_| INTERNAL_ERROR)?;
         self.record_delete(permit, job);
-        self.bodies.remove(self.queue.delete(job));
+        self.bodies.remove(self.queue.delete(job, now));
         self.acknowledge(key, Reply::Deleted);
         Ok(())
     }
@@ -296,7 +307,7 @@ impl Server {
     fn kick_job(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
         let job = self.queue.find(id).ok_or(NOT_FOUND)?;
         let permit = self.permit_update(now).map_err(|_| INTERNAL_ERROR)?;
-        let tube = self.queue.kick_job(job).ok_or(NOT_FOUND)?;
+        let tube = self.queue.kick_job(job, now).ok_or(NOT_FOUND)?;
         self.record_change(permit, job, now);
         self.acknowledge(key, Reply::Kicked);
         self.hand_out(tube, now);

@@ -40,7 +40,7 @@ pub use self::{
 };
 use crate::{
     clock::Time,
-    collections::{Arena, Key},
+    collections::{Arena, Key, ShortTimes},
     conn::{Conn, SLICES, Step},
     memory::{Bodies, MemoryBudget, MemorySource, Need, OutOfMemory},
     proto::{ErrorReply, Reply, Verb},
@@ -112,7 +112,11 @@ pub struct Server {
     identity: Identity,
     settings: Settings,
     commands: [u64; Verb::COUNT],
+    /// How long turns take.
+    turns: ShortTimes,
     is_draining: bool,
+    /// What is wrong with the binlog, and since when, as of the last commit.
+    trouble: Option<(Health, Time)>,
     started_at: Time,
     /// The latest instant used.
     latest: Time,
@@ -150,7 +154,8 @@ impl Server {
         wal: Option<Wal>,
         now: Time,
     ) -> Self {
-        let Restored { queue, mut bodies } = restored;
+        let Restored { mut queue, mut bodies } = restored;
+        queue.start(now);
         bodies.budget_mut().set_body_limit(settings.memory_limit.unwrap_or(u64::MAX));
         Self {
             queue,
@@ -163,7 +168,9 @@ impl Server {
             identity,
             settings,
             commands: [0; Verb::COUNT],
+            turns: ShortTimes::default(),
             is_draining: false,
+            trouble: None,
             started_at: now,
             latest: now,
             commands_this_turn: 0,

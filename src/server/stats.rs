@@ -1,17 +1,21 @@
-//! The bodies of the replies to `stats`, `stats-job`, `stats-tube` and `capabilities`, as YAML.
+//! The bodies of the replies to `stats`, `stats-job`, `stats-tube`, `capabilities`, `metrics` and
+//! `list-jobs`, as YAML.
 
-use super::Server;
+use std::time::Duration;
+
+use super::{Health, Server};
 use crate::{
     clock::Time,
     collections::Key,
     proto::{
-        CRLF, Capabilities, JobStats, LINE_LIMIT, ListedJob, NAME_LIMIT, ServerStats, TubeStats,
+        BinlogMetrics, CRLF, Capabilities, JobStats, LINE_LIMIT, ListedJob, NAME_LIMIT,
+        ServerMetrics, ServerStats, TubeMetrics, TubeStats,
     },
-    queue::{Job, State, Tube},
+    queue::{Job, Tube},
 };
 
 /// The commands that the original does not know.
-const EXTENSIONS: [&str; 4] = ["capabilities", "list-jobs", "delete-tube", "drain"];
+const EXTENSIONS: [&str; 5] = ["capabilities", "list-jobs", "delete-tube", "drain", "metrics"];
 
 impl Server {
     pub(super) fn capabilities(&self) -> Vec<u8> {
@@ -65,25 +69,58 @@ impl Server {
         .document()
     }
 
+    /// Counts a turn that took `time`, for `metrics`: from the end of the wait for events until all
+    /// replies were sent.
+    pub fn count_turn(&mut self, time: Duration) {
+        self.turns.add(time);
+    }
+
+    pub(super) fn metrics(&self, now: Time) -> Vec<u8> {
+        ServerMetrics {
+            state: self.health().name(),
+            binlog: self.wal().map(|wal| BinlogMetrics {
+                state: match self.trouble {
+                    None => "sound",
+                    Some((Health::BinlogFull, _)) => "full",
+                    Some(_) => "failed",
+                },
+                trouble_age: self.trouble.map_or(0, |(_, since)| since.seconds_until(now)),
+                unsynced_bytes: wal.unsynced(),
+                live_bytes: wal.live(),
+                dead_bytes: wal.dead(),
+                syncs: wal.sync_times(),
+            }),
+            job_bytes: self.queue.job_bytes(),
+            job_bytes_limit: self.settings.memory_limit,
+            turns: &self.turns,
+        }
+        .document()
+    }
+
+    pub(super) fn tube_metrics(&self, key: Key<Tube>, now: Time) -> Vec<u8> {
+        let tube = self.queue.tube(key);
+        let next_ready = self.queue.first_ready(key).map(|job| {
+            let age = self.queue.job(job).record.created_at.seconds_until(now);
+            (age, self.queue.ready_since(job).until(now))
+        });
+        let times = tube.times().map(|times| (&times.wait, &times.run));
+        TubeMetrics { name: tube.name(), next_ready, times }.document()
+    }
+
     pub(super) fn listed_job(&self, job: Key<Job>, now: Time) -> ListedJob {
         let Job { record, body, .. } = self.queue.job(job);
-        let is_timed = matches!(record.state, State::Reserved(_) | State::Delayed);
         ListedJob {
             id: record.id,
             pri: record.pri,
             age: record.created_at.seconds_until(now),
             size: body.len() - CRLF.len(),
-            time_left: is_timed.then(|| now.seconds_until(record.deadline_at)),
+            time_left: self.queue.deadline(job).map(|at| now.seconds_until(at)),
         }
     }
 
     pub(super) fn stats_job(&self, job: Key<Job>, now: Time) -> Vec<u8> {
         let file = self.wal().map_or(0, |wal| wal.segment_of(job));
         let Job { record, tube, .. } = self.queue.job(job);
-        let time_left = match record.state {
-            State::Reserved(_) | State::Delayed => now.seconds_until(record.deadline_at),
-            State::Ready | State::Buried => 0,
-        };
         JobStats {
             id: record.id,
             tube: self.queue.tube(*tube).name(),
@@ -92,7 +129,7 @@ impl Server {
             age: record.created_at.seconds_until(now),
             delay: record.delay,
             ttr: record.ttr,
-            time_left,
+            time_left: self.queue.deadline(job).map_or(0, |at| now.seconds_until(at)),
             file,
             reserves: record.reserves,
             timeouts: record.timeouts,

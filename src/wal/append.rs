@@ -74,7 +74,7 @@ impl Wal {
             ttr: nanoseconds(record.ttr),
             body_size: i32::try_from(body.len()).expect("a body is at most a gibibyte"),
             created_at: calendar(dated.is_created).date(record.created_at),
-            deadline_at: calendar(dated.is_deadline).date(record.deadline_at),
+            deadline_at: calendar(dated.is_state_at).date(record.state_at),
             reserves: record.reserves,
             timeouts: record.timeouts,
             releases: record.releases,
@@ -82,7 +82,7 @@ impl Wal {
             kicks: record.kicks,
             kind: match record.state {
                 // The delay has ended if the wall clock is right. A restart decides that anew.
-                State::Ready if dated.is_deadline => Kind::Delayed,
+                State::Ready if dated.is_state_at => Kind::Delayed,
                 // A restart makes a reserved job ready.
                 State::Ready | State::Reserved(_) => Kind::Ready,
                 State::Delayed => Kind::Delayed,

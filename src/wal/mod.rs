@@ -21,6 +21,7 @@ mod compact;
 mod dates;
 mod directory;
 mod disk;
+mod figures;
 mod foreign;
 mod inspect;
 mod lock;
@@ -49,6 +50,7 @@ pub use self::{
     append::IDS_AHEAD,
     directory::Directory,
     disk::{Disk, Name},
+    figures::Counts,
     inspect::{Inspection, inspect, read_jobs},
     permit::Permit,
     record::{Damage, Format},
@@ -183,19 +185,6 @@ struct Current {
     layout: Layout,
     /// The offset up to which records or zeros have been written.
     zeroed: u64,
-}
-
-/// What `stats` reports of the binlog.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Counts {
-    /// The number of the oldest segment.
-    pub oldest: u32,
-    /// The number of the segment that is being written.
-    pub current: u32,
-    /// How many jobs have been written again so that their old segment could be removed.
-    pub migrated: u64,
-    /// How many records have been written.
-    pub written: u64,
 }
 
 /// The binlog of a running daemon.
@@ -361,30 +350,6 @@ fn no_segment() -> io::Error {
 
 fn no_number_left(last: u32) -> io::Error {
     io::Error::other(format!("no number is left behind {}", Name::Segment(last)))
-}
-
-/// Figures of the binlog.
-impl Wal {
-    /// Returns what `stats` reports.
-    pub fn counts(&self) -> Counts {
-        let number = |segment: Option<&segments::Segment>| segment.map_or(0, |it| it.number);
-        Counts {
-            oldest: number(self.segment_index.oldest()),
-            current: number(self.segment_index.current()),
-            migrated: self.migrated,
-            written: self.written,
-        }
-    }
-
-    /// Returns the bytes of all live records. All others are garbage.
-    pub fn live(&self) -> u64 {
-        self.segment_index.live()
-    }
-
-    /// Returns the number of the segment with a job's full record: `file` of `stats-job`.
-    pub fn segment_of(&self, job: Key<Job>) -> u32 {
-        self.segment_index.segment_of(job)
-    }
 }
 
 /// The end of a turn.

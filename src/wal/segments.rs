@@ -227,6 +227,11 @@ impl SegmentIndex {
         self.length
     }
 
+    /// Bytes used in all segments.
+    pub(super) fn used(&self) -> u64 {
+        self.closed + self.current().map_or(0, |segment| segment.used)
+    }
+
     /// Bytes used in all segments but the current one.
     pub(super) fn closed(&self) -> u64 {
         self.closed

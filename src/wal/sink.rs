@@ -28,10 +28,12 @@ impl Sink<'_> {
     /// Converts the fields of a record to those of a job in the queue.
     pub(super) fn known(&self, fields: &JobFields) -> Record {
         let deadline_at = self.calendar.instant(fields.deadline_at);
-        let state = match fields.kind {
-            Kind::Buried => State::Buried,
-            Kind::Delayed if deadline_at > self.now => State::Delayed,
-            Kind::Delayed | Kind::Ready | Kind::Reserved | Kind::Deleted => State::Ready,
+        let (state, state_at) = match fields.kind {
+            Kind::Buried => (State::Buried, deadline_at),
+            Kind::Delayed if deadline_at > self.now => (State::Delayed, deadline_at),
+            Kind::Delayed => (State::Ready, deadline_at),
+            // The original leaves the end of some earlier reservation there.
+            Kind::Ready | Kind::Reserved | Kind::Deleted => (State::Ready, self.now),
         };
         Record {
             id: fields.id,
@@ -39,7 +41,7 @@ impl Sink<'_> {
             delay: seconds(fields.delay),
             ttr: seconds(fields.ttr).max(1),
             created_at: self.calendar.instant(fields.created_at),
-            deadline_at,
+            state_at,
             reserves: fields.reserves,
             timeouts: fields.timeouts,
             releases: fields.releases,
@@ -52,8 +54,8 @@ impl Sink<'_> {
 
 /// Returns which instants of the job are dates that its binlog has.
 pub(super) fn dated(fields: &JobFields) -> Dated {
-    let is_deadline = matches!(fields.kind, Kind::Delayed | Kind::Buried);
-    Dated { is_created: true, is_deadline }
+    let is_state_at = matches!(fields.kind, Kind::Delayed | Kind::Buried);
+    Dated { is_created: true, is_state_at }
 }
 
 /// Converts nanoseconds to whole seconds, at least 0 and at most `u32::MAX`.

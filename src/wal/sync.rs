@@ -5,7 +5,7 @@ use std::{io, mem, time::Duration};
 use log::debug;
 
 use super::{Health, Name, SyncPolicy, Wal, no_segment};
-use crate::{clock::Time, queue::Queue};
+use crate::{clock::Time, collections::ShortTimes, queue::Queue};
 
 /// How often the daemon looks whether a sync that is under way has ended.
 const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -86,16 +86,18 @@ pub struct GatheringTime {
 }
 
 /// How long syncs take, and where they run with `-f0`.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 pub(super) struct SyncTime {
     /// A moving average over about eight syncs.
     average: Duration,
     is_long: bool,
+    all: ShortTimes,
 }
 
 impl SyncTime {
     /// Notes that a sync took `time`.
     fn add(&mut self, time: Duration) {
+        self.all.add(time);
         let is_first = self.average.is_zero();
         self.average = if is_first { time } else { (7 * self.average + time) / 8 };
         if self.average >= BACKGROUND_FROM {
@@ -103,6 +105,11 @@ impl SyncTime {
         } else if self.average < FOREGROUND_BELOW {
             self.is_long = false;
         }
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> &ShortTimes {
+        &self.all
     }
 }
 

@@ -235,7 +235,7 @@ impl Fixture {
     pub(crate) fn delete(&mut self, job: Key<Job>) {
         let permit = self.wal.permit_delete(self.now).expect("a delete is always permitted");
         self.wal.delete(permit, &self.restored.queue, job);
-        self.restored.bodies.remove(self.restored.queue.delete(job));
+        self.restored.bodies.remove(self.restored.queue.delete(job, self.now));
     }
 
     /// Ends a turn.

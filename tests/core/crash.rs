@@ -75,10 +75,10 @@ struct Version {
 impl Version {
     fn of(queue: &Queue, id: u64, calendar: Calendar) -> Option<Self> {
         let Job { record, dated, .. } = queue.job(queue.find(id)?);
-        let date = calendar.date(record.deadline_at);
+        let date = calendar.date(record.state_at);
         let place = match record.state {
             // Only because the wall clock says that the delay has ended.
-            State::Ready if dated.is_deadline => Place::Delayed(date),
+            State::Ready if dated.is_state_at => Place::Delayed(date),
             State::Ready | State::Reserved(_) => Place::Ready,
             State::Delayed => Place::Delayed(date),
             State::Buried => Place::Buried(date),

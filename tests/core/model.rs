@@ -2,10 +2,13 @@
 //! every question looks at all of them, and time is a plain number. It shares no code with the
 //! daemon.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    fmt,
-};
+mod command;
+mod documents;
+
+use std::collections::{BTreeMap, VecDeque};
+
+pub(crate) use self::command::{Command, Part};
+use self::documents::list;
 
 /// Nanoseconds in a second.
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -13,201 +16,6 @@ pub(crate) const SECOND: u64 = 1_000_000_000;
 /// The most bytes of replies that wait for a client, if documents are short: input pauses at 64
 /// KiB, and one reply with the largest job may cross that.
 pub(crate) const OUTPUT_BOUND: usize = 64 * 1024 + 65_535 + 64;
-
-/// A command, as a client means it.
-#[derive(Clone)]
-pub(crate) enum Command {
-    Put {
-        pri: u32,
-        delay: u32,
-        ttr: u32,
-        body: Vec<u8>,
-    },
-    Use(String),
-    Reserve(Option<u32>),
-    ReserveJob(u64),
-    Delete(u64),
-    Release {
-        id: u64,
-        pri: u32,
-        delay: u32,
-    },
-    Bury {
-        id: u64,
-        pri: u32,
-    },
-    Touch(u64),
-    Watch(String),
-    Ignore(String),
-    Peek(u64),
-    PeekReady,
-    PeekDelayed,
-    PeekBuried,
-    Kick(u32),
-    KickJob(u64),
-    Stats,
-    Capabilities,
-    ListJobs {
-        name: String,
-        state: &'static str,
-        limit: Option<u32>,
-    },
-    DeleteTube {
-        name: String,
-        state: Option<&'static str>,
-    },
-    Drain(&'static str),
-    StatsJob(u64),
-    StatsTube(String),
-    ListTubes,
-    ListTubeUsed,
-    ListTubesWatched,
-    PauseTube {
-        name: String,
-        delay: u32,
-    },
-    Quit,
-    /// A part of a command, as read from any bytes. No generator sends these.
-    Part(Part),
-}
-
-/// Half a command, or none.
-#[derive(Debug, Clone)]
-pub(crate) enum Part {
-    /// The line of a `put`.
-    Header { pri: u32, delay: u32, ttr: u32, size: u64 },
-    /// How many bytes of the body of the `put` before it have arrived.
-    Arrived(u64),
-    /// The body of the `put` before it, with the two bytes that should be CR LF.
-    Body(Vec<u8>),
-    /// A line that is refused, and the key of `stats` that counts it all the same. There is no
-    /// reply yet if a body follows that is skipped.
-    BadLine { reply: Option<&'static str>, counted: Option<&'static str> },
-    /// The end of something that was skipped.
-    Skipped(&'static str),
-    /// A first line that is HTTP.
-    Http,
-}
-
-/// The command as it is sent, without the end of a long body.
-impl fmt::Debug for Command {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = self.bytes();
-        let line = bytes.strip_suffix(b"\r\n").unwrap_or(&bytes);
-        write!(f, "{}", line[..line.len().min(80)].escape_ascii())
-    }
-}
-
-impl Command {
-    /// The bytes a client would send.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
-        let line = match self {
-            Self::Put { pri, delay, ttr, body } => {
-                let mut bytes = format!("put {pri} {delay} {ttr} {}\r\n", body.len()).into_bytes();
-                bytes.extend_from_slice(body);
-                bytes.extend_from_slice(b"\r\n");
-                return bytes;
-            }
-            Self::Use(name) => format!("use {name}"),
-            Self::Reserve(None) => "reserve".into(),
-            Self::Reserve(Some(timeout)) => format!("reserve-with-timeout {timeout}"),
-            Self::ReserveJob(id) => format!("reserve-job {id}"),
-            Self::Delete(id) => format!("delete {id}"),
-            Self::Release { id, pri, delay } => format!("release {id} {pri} {delay}"),
-            Self::Bury { id, pri } => format!("bury {id} {pri}"),
-            Self::Touch(id) => format!("touch {id}"),
-            Self::Watch(name) => format!("watch {name}"),
-            Self::Ignore(name) => format!("ignore {name}"),
-            Self::Peek(id) => format!("peek {id}"),
-            Self::PeekReady => "peek-ready".into(),
-            Self::PeekDelayed => "peek-delayed".into(),
-            Self::PeekBuried => "peek-buried".into(),
-            Self::Kick(bound) => format!("kick {bound}"),
-            Self::KickJob(id) => format!("kick-job {id}"),
-            Self::Stats => "stats".into(),
-            Self::Capabilities => "capabilities".into(),
-            Self::ListJobs { name, state, limit: None } => format!("list-jobs {name} {state}"),
-            Self::ListJobs { name, state, limit: Some(limit) } => {
-                format!("list-jobs {name} {state} {limit}")
-            }
-            Self::DeleteTube { name, state: None } => format!("delete-tube {name}"),
-            Self::DeleteTube { name, state: Some(state) } => format!("delete-tube {name} {state}"),
-            Self::Drain(what) => format!("drain {what}"),
-            Self::StatsJob(id) => format!("stats-job {id}"),
-            Self::StatsTube(name) => format!("stats-tube {name}"),
-            Self::ListTubes => "list-tubes".into(),
-            Self::ListTubeUsed => "list-tube-used".into(),
-            Self::ListTubesWatched => "list-tubes-watched".into(),
-            Self::PauseTube { name, delay } => format!("pause-tube {name} {delay}"),
-            Self::Quit => "quit".into(),
-            Self::Part(part) => return format!("{part:?}").into_bytes(),
-        };
-        format!("{line}\r\n").into_bytes()
-    }
-
-    /// The key of `stats` that counts the command.
-    fn counter(&self) -> Option<&'static str> {
-        Some(match self {
-            Self::Put { .. } | Self::Part(Part::Header { .. }) => "put",
-            Self::Use(_) => "use",
-            Self::Reserve(None) => "reserve",
-            Self::Reserve(Some(_)) => "reserve-with-timeout",
-            Self::Delete(_) => "delete",
-            Self::Release { .. } => "release",
-            Self::Bury { .. } => "bury",
-            Self::Touch(_) => "touch",
-            Self::Watch(_) => "watch",
-            Self::Ignore(_) => "ignore",
-            Self::Peek(_) => "peek",
-            Self::PeekReady => "peek-ready",
-            Self::PeekDelayed => "peek-delayed",
-            Self::PeekBuried => "peek-buried",
-            Self::Kick(_) => "kick",
-            Self::Stats => "stats",
-            Self::StatsJob(_) => "stats-job",
-            Self::StatsTube(_) => "stats-tube",
-            Self::ListTubes => "list-tubes",
-            Self::ListTubeUsed => "list-tube-used",
-            Self::ListTubesWatched => "list-tubes-watched",
-            Self::PauseTube { .. } => "pause-tube",
-            Self::Part(Part::BadLine { counted, .. }) => return *counted,
-            Self::ReserveJob(_)
-            | Self::KickJob(_)
-            | Self::Capabilities
-            | Self::ListJobs { .. }
-            | Self::DeleteTube { .. }
-            | Self::Drain(_)
-            | Self::Quit
-            | Self::Part(_) => return None,
-        })
-    }
-}
-
-const COUNTERS: [&str; 22] = [
-    "put",
-    "peek",
-    "peek-ready",
-    "peek-delayed",
-    "peek-buried",
-    "reserve",
-    "reserve-with-timeout",
-    "delete",
-    "release",
-    "use",
-    "watch",
-    "ignore",
-    "bury",
-    "kick",
-    "touch",
-    "stats",
-    "stats-job",
-    "stats-tube",
-    "list-tubes",
-    "list-tube-used",
-    "list-tubes-watched",
-    "pause-tube",
-];
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Ready,
@@ -224,6 +32,8 @@ struct Job {
     ttr: u32,
     body: Vec<u8>,
     state: State,
+    /// Since when it is ready or reserved.
+    since: u64,
     created: u64,
     reserves: u32,
     timeouts: u32,
@@ -239,6 +49,10 @@ struct Tube {
     total: u64,
     deletes: u64,
     pauses: u64,
+    has_had_a_job: bool,
+    /// How long each job was ready before it was reserved, and reserved before it was deleted.
+    waits: Vec<u64>,
+    runs: Vec<u64>,
 }
 
 /// What is known of a job before its body.
@@ -351,6 +165,9 @@ pub(crate) struct Model {
     /// There is no memory: the next command is refused, if it may be.
     is_refusing: bool,
     pub(crate) is_draining: bool,
+    /// Whether the model knows each time to the nanosecond. Work that is deferred for lack of
+    /// memory comes later.
+    pub(crate) has_exact_times: bool,
 }
 
 /// What a job counts beside its body and its CR LF, according to the manual.
@@ -377,6 +194,7 @@ impl Model {
             memory_limit,
             is_refusing: false,
             is_draining: false,
+            has_exact_times: true,
         };
         model.touch_tube("default");
         model
@@ -452,6 +270,8 @@ impl Model {
             if is_over {
                 job.state = State::Ready;
             }
+            // It waits since the daemon started.
+            job.since = 0;
             let &(reserves, timeouts) = found.jobs.get(&id).expect("the job was acknowledged");
             let before = &self.jobs[&id];
             assert!((job.reserves..=before.reserves).contains(&reserves), "reserves of {id}");
@@ -472,6 +292,9 @@ impl Model {
         for name in &found.tubes {
             self.touch_tube(name);
         }
+        for tube in &mut self.tubes {
+            tube.has_had_a_job = self.jobs.values().any(|job| job.tube == tube.name);
+        }
         // After a crash with `-f0`, ids are skipped that clients may have seen.
         let ids = self.last_id + 1..=self.next_id + beanstalkd::wal::IDS_AHEAD;
         assert!(ids.contains(&found.next_id), "{}", found.next_id);
@@ -490,8 +313,11 @@ impl Model {
     /// All counters.
     pub(crate) fn questions(&self) -> Vec<Command> {
         let tubes = self.tubes.iter().map(|tube| Command::StatsTube(tube.name.clone()));
+        let times = self.tubes.iter().filter(|_| self.has_exact_times);
+        let times = times.map(|tube| Command::Metrics(Some(tube.name.clone())));
         let jobs = self.jobs.keys().map(|&id| Command::StatsJob(id));
-        [Command::Stats, Command::ListTubes].into_iter().chain(tubes).chain(jobs).collect()
+        let all = [Command::Stats, Command::ListTubes].into_iter();
+        all.chain(tubes).chain(times).chain(jobs).collect()
     }
 
     pub(crate) fn advance(&mut self, nanoseconds: u64) {
@@ -550,7 +376,7 @@ impl Model {
 
     fn happen(&mut self, due: Due, now: u64) {
         match due {
-            Due::Delay { id, .. } => self.make_ready(id, now),
+            Due::Delay { at, id } => self.make_ready(id, at, now),
             Due::Pause { tube, .. } => {
                 self.tubes[tube].pause = None;
                 self.serve(now);
@@ -565,10 +391,10 @@ impl Model {
                     State::Reserved { by, until, .. } if by == peer => Some((until, id)),
                     _ => None,
                 });
-                let (_, id) = expired.min().expect("the peer holds a job that is due");
+                let (until, id) = expired.min().expect("the peer holds a job that is due");
                 self.timeouts += 1;
                 self.job(id).timeouts += 1;
-                self.make_ready(id, now);
+                self.make_ready(id, until, now);
             }
         }
     }
@@ -653,7 +479,7 @@ impl Model {
             .collect();
         held.sort_unstable();
         for (_, id) in held {
-            self.make_ready(id, now);
+            self.make_ready(id, now, now);
         }
     }
 }
@@ -663,7 +489,16 @@ impl Model {
     fn touch_tube(&mut self, name: &str) {
         if self.find_tube(name).is_none() {
             let name = name.to_owned();
-            self.tubes.push(Tube { name, pause: None, total: 0, deletes: 0, pauses: 0 });
+            self.tubes.push(Tube {
+                name,
+                pause: None,
+                total: 0,
+                deletes: 0,
+                pauses: 0,
+                has_had_a_job: false,
+                waits: Vec::new(),
+                runs: Vec::new(),
+            });
         }
     }
 
@@ -693,8 +528,10 @@ impl Model {
 
 /// Jobs from state to state.
 impl Model {
-    fn make_ready(&mut self, id: u64, now: u64) {
+    /// The job has been ready since `since`, and may be reserved now.
+    fn make_ready(&mut self, id: u64, since: u64, now: u64) {
         self.job(id).state = State::Ready;
+        self.job(id).since = since;
         self.serve(now);
     }
 
@@ -722,9 +559,14 @@ impl Model {
 
     fn hand(&mut self, id: u64, peer: usize, now: u64) {
         let turn = self.next_turn();
+        let started = self.started;
         let job = self.job(id);
+        let wait = (job.state == State::Ready).then(|| now - job.since.max(started));
+        job.since = now;
         job.reserves += 1;
         job.state = State::Reserved { by: peer, until: now + u64::from(job.ttr) * SECOND, turn };
+        let tube = self.find_tube(&self.jobs[&id].tube).expect("a job has a tube");
+        self.tubes[tube].waits.extend(wait);
         self.reply_with(peer, "RESERVED", id);
     }
 
@@ -733,6 +575,7 @@ impl Model {
             0 => State::Ready,
             _ => State::Delayed { until: now + u64::from(delay) * SECOND },
         };
+        self.job(id).since = now;
         self.write_down(id);
         self.serve(now);
     }
@@ -740,6 +583,7 @@ impl Model {
     fn kick(&mut self, id: u64, now: u64) {
         let job = self.job(id);
         job.kicks += 1;
+        job.since = now;
         job.state = State::Ready;
         self.write_down(id);
         self.serve(now);
@@ -885,6 +729,8 @@ impl Model {
                 self.log.remove(&id);
                 let tube = self.find_tube(&job.tube).expect("a job has a tube");
                 self.tubes[tube].deletes += 1;
+                let is_held = matches!(job.state, State::Reserved { .. });
+                self.tubes[tube].runs.extend(is_held.then(|| now - job.since));
                 self.drop_idle_tubes();
                 self.reply(peer, "DELETED");
             }
@@ -977,7 +823,7 @@ impl Model {
                 let text = format!(
                     "---\nversion: \"{}\"\nstate: {state}\nmax-job-size: {}\n\
                      max-line-size: 224\nmax-tube-name-size: 200\nextensions:\n- capabilities\n\
-                     - list-jobs\n- delete-tube\n- drain\n",
+                     - list-jobs\n- delete-tube\n- drain\n- metrics\n",
                     env!("CARGO_PKG_VERSION"),
                     self.job_size_limit
                 );
@@ -1014,6 +860,14 @@ impl Model {
                 self.is_draining = what == "on" || what == "status" && self.is_draining;
                 self.reply(peer, if self.is_draining { "DRAINING" } else { "NOT_DRAINING" });
             }
+            Command::Metrics(None) => {
+                let text = self.metrics();
+                self.document(peer, &text);
+            }
+            Command::Metrics(Some(name)) => match self.metrics_of_tube(&name, now) {
+                Some(text) => self.document(peer, &text),
+                None => self.reply(peer, "NOT_FOUND"),
+            },
             Command::StatsJob(id) => match self.stats_job(id, now) {
                 Some(text) => self.document(peer, &text),
                 None => self.reply(peer, "NOT_FOUND"),
@@ -1133,6 +987,7 @@ impl Model {
         let tube = self.peers[peer].uses.clone();
         let place = self.find_tube(&tube).expect("a used tube exists");
         self.tubes[place].total += 1;
+        self.tubes[place].has_had_a_job = true;
         self.total_jobs += 1;
         let job = Job {
             tube,
@@ -1141,6 +996,7 @@ impl Model {
             ttr: ttr.max(1),
             body,
             state: State::Ready,
+            since: now,
             created,
             reserves: 0,
             timeouts: 0,
@@ -1174,123 +1030,5 @@ impl Model {
             Some(id) => self.reply_with(peer, "FOUND", id),
             None => self.reply(peer, "NOT_FOUND"),
         }
-    }
-}
-
-fn list(names: &[String]) -> String {
-    names.iter().fold(String::from("---\n"), |text, name| text + "- " + name + "\n")
-}
-
-/// Statistics, counted when asked for.
-impl Model {
-    fn count(&self, tube: Option<&str>, test: impl Fn(&Job) -> bool) -> usize {
-        let jobs = self.jobs.values().filter(|job| tube.is_none_or(|tube| job.tube == tube));
-        jobs.filter(|job| test(job)).count()
-    }
-
-    fn counts(&self, tube: Option<&str>) -> String {
-        let is_ready = |job: &Job| job.state == State::Ready;
-        let urgent = self.count(tube, |job| is_ready(job) && job.pri < 1024);
-        let ready = self.count(tube, is_ready);
-        let reserved = self.count(tube, |job| matches!(job.state, State::Reserved { .. }));
-        let delayed = self.count(tube, |job| matches!(job.state, State::Delayed { .. }));
-        let buried = self.count(tube, |job| matches!(job.state, State::Buried { .. }));
-        format!(
-            "current-jobs-urgent: {urgent}\ncurrent-jobs-ready: {ready}\n\
-             current-jobs-reserved: {reserved}\ncurrent-jobs-delayed: {delayed}\n\
-             current-jobs-buried: {buried}\n"
-        )
-    }
-
-    fn stats(&self, now: u64) -> String {
-        let mut text = format!("---\n{}", self.counts(None));
-        for name in COUNTERS {
-            let count = self.counters.get(name).unwrap_or(&0);
-            text = text + "cmd-" + name + ": " + &count.to_string() + "\n";
-        }
-        let open = || self.peers.iter().filter(|peer| peer.is_open);
-        text + &format!(
-            "job-timeouts: {}\ntotal-jobs: {}\nmax-job-size: {}\ncurrent-tubes: {}\n\
-             current-connections: {}\ncurrent-producers: {}\ncurrent-workers: {}\n\
-             current-waiting: {}\ntotal-connections: {}\npid: 4711\nversion: \"{}\"\n\
-             rusage-utime: 0.000000\nrusage-stime: 0.000000\nuptime: {}\n\
-             binlog-oldest-index: 0\nbinlog-current-index: 0\nbinlog-records-migrated: 0\n\
-             binlog-records-written: 0\nbinlog-max-size: 10485760\ndraining: {}\n\
-             id: 0123456789abcdef\nhostname: \"host\"\nos: \"os 1\"\nplatform: \"machine\"\n",
-            self.timeouts,
-            self.total_jobs,
-            self.job_size_limit,
-            self.tubes.len(),
-            open().count(),
-            open().filter(|peer| peer.is_producer).count(),
-            open().filter(|peer| peer.is_worker).count(),
-            open().filter(|peer| peer.wait.is_some()).count(),
-            self.peers.len() - self.peers_before,
-            env!("CARGO_PKG_VERSION"),
-            (now - self.started) / SECOND,
-            self.is_draining,
-        )
-    }
-
-    fn listed(&self, id: u64, now: u64) -> String {
-        let job = &self.jobs[&id];
-        let mut text = format!(
-            "- id: {id}\n  pri: {}\n  age: {}\n  size: {}\n",
-            job.pri,
-            (now - job.created) / SECOND,
-            job.body.len()
-        );
-        if let State::Delayed { until } | State::Reserved { until, .. } = job.state {
-            text =
-                text + "  time-left: " + &(until.saturating_sub(now) / SECOND).to_string() + "\n";
-        }
-        text
-    }
-
-    fn stats_job(&self, id: u64, now: u64) -> Option<String> {
-        let job = self.jobs.get(&id)?;
-        let (state, left) = match job.state {
-            State::Ready => ("ready", 0),
-            State::Delayed { until } => ("delayed", until.saturating_sub(now)),
-            State::Reserved { until, .. } => ("reserved", until.saturating_sub(now)),
-            State::Buried { .. } => ("buried", 0),
-        };
-        Some(format!(
-            "---\nid: {id}\ntube: \"{}\"\nstate: {state}\npri: {}\nage: {}\ndelay: {}\nttr: {}\n\
-             time-left: {}\nfile: 0\nreserves: {}\ntimeouts: {}\nreleases: {}\nburies: {}\n\
-             kicks: {}\n",
-            job.tube,
-            job.pri,
-            (now - job.created) / SECOND,
-            job.delay,
-            job.ttr,
-            left / SECOND,
-            job.reserves,
-            job.timeouts,
-            job.releases,
-            job.buries,
-            job.kicks,
-        ))
-    }
-
-    fn stats_tube(&self, name: &str, now: u64) -> Option<String> {
-        let tube = &self.tubes[self.find_tube(name)?];
-        let peers = || self.peers.iter().filter(|peer| peer.is_open);
-        let watching = || peers().filter(|peer| peer.watches.iter().any(|watched| watched == name));
-        let (pause, left) =
-            tube.pause.map_or((0, 0), |(pause, until)| (pause, until.saturating_sub(now)));
-        Some(format!(
-            "---\nname: \"{name}\"\n{}total-jobs: {}\ncurrent-using: {}\ncurrent-watching: {}\n\
-             current-waiting: {}\ncmd-delete: {}\ncmd-pause-tube: {}\npause: {pause}\n\
-             pause-time-left: {}\n",
-            self.counts(Some(name)),
-            tube.total,
-            peers().filter(|peer| peer.uses == name).count(),
-            watching().count(),
-            watching().filter(|peer| peer.wait.is_some()).count(),
-            tube.deletes,
-            tube.pauses,
-            left / SECOND,
-        ))
     }
 }

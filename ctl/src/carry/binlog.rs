@@ -38,7 +38,7 @@ pub(crate) fn read(path: &Path, mut take: impl FnMut(Job) -> Result<()>) -> Resu
             state,
             pri: record.pri,
             age: record.created_at.seconds_until(now),
-            time_left: if is_delayed { now.seconds_until(record.deadline_at) } else { 0 },
+            time_left: if is_delayed { now.seconds_until(record.state_at) } else { 0 },
             ttr: Some(record.ttr.into()),
             counts: Some(counts.map(u64::from)),
             size: Some(body.len() as u64),

@@ -78,7 +78,7 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Pars
     if let Some(rest) = behind(line, "pause-tube") {
         return pause(rest);
     }
-    for known in ["list-jobs", "delete-tube", "drain"] {
+    for known in ["list-jobs", "delete-tube", "drain", "metrics"] {
         if let Some(rest) = behind(line, known) {
             return extension(known, rest);
         }
@@ -103,6 +103,9 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Pars
 /// The commands that the original does not know. Each argument stands behind spaces.
 fn extension<'a>(command: &str, rest: &'a [u8]) -> Result<Command<'a>, ParseError> {
     let text = std::str::from_utf8(rest).map_err(|_| BAD)?;
+    if (command, text) == ("metrics", "") {
+        return Ok(Command::Metrics { tube: None });
+    }
     if !text.starts_with(' ') || text.ends_with(' ') {
         return Err(BAD);
     }
@@ -137,6 +140,7 @@ fn extension<'a>(command: &str, rest: &'a [u8]) -> Result<Command<'a>, ParseErro
         ("delete-tube", [_, it]) => {
             Ok(Command::DeleteTube { name: tube()?, state: Some(idle(it)?) })
         }
+        ("metrics", [_]) => Ok(Command::Metrics { tube: Some(tube()?) }),
         ("drain", ["on"]) => Ok(Command::Drain(Drain::On)),
         ("drain", ["off"]) => Ok(Command::Drain(Drain::Off)),
         ("drain", ["status"]) => Ok(Command::Drain(Drain::Status)),

@@ -151,8 +151,7 @@ fn calendar() -> Calendar {
     Calendar::new(START, 1_700_000_000_000_000_000)
 }
 
-/// What is known of a job, its tube and its body. If the job is ready, its deadline has passed and
-/// does not count.
+/// What is known of a job, its tube and its body. If the job is ready, since when does not count.
 type Found = (u64, String, Vec<u8>, String);
 
 /// All jobs, each in its place, taken out of the queue one by one.
@@ -165,7 +164,7 @@ fn drain(restored: &mut Restored) -> Vec<Found> {
             let Some(job) = first(queue, tube) else { break };
             let mut record: Record = queue.job(job).record.clone();
             if record.state == State::Ready {
-                record.deadline_at = Time::default();
+                record.state_at = Time::default();
             }
             let body = bodies.bytes(&queue.job(job).body);
             found.push((record.id, name.clone(), body.to_vec(), format!("{record:?}")));
@@ -259,7 +258,7 @@ fn go_on(restored: &mut Restored, wal: &mut Wal) {
         let Some(job) = first(queue, tube) else { continue };
         let permit = wal.permit_delete(START).expect("there is always room for a delete");
         wal.delete(permit, queue, job);
-        bodies.remove(queue.delete(job));
+        bodies.remove(queue.delete(job, START));
     }
     let client = restored.queue.join();
     let put = Put { id: restored.queue.take_id(), pri: 1, delay: 2, ttr: 3, created_at: START };
@@ -321,7 +320,7 @@ fn make_sound(segment_size: u64, length: usize) -> Files {
         } else if number % 7 == 0 {
             let permit = wal.permit_delete(START).expect("there is always room for a delete");
             wal.delete(permit, &restored.queue, job);
-            restored.bodies.remove(restored.queue.delete(job));
+            restored.bodies.remove(restored.queue.delete(job, START));
         }
         assert_eq!(wal.commit(restored.jobs(), None, START), CommitOutcome::Done);
     }

@@ -125,6 +125,7 @@ impl Reading {
                 proto::Drain::Off => "off",
                 proto::Drain::Status => "status",
             }),
+            Ok(Read::Metrics { tube }) => Command::Metrics(tube.map(Into::into)),
             Ok(Read::StatsJob { id }) => Command::StatsJob(id),
             Ok(Read::StatsTube(name)) => Command::StatsTube(name.into()),
             Ok(Read::ListTubes) => Command::ListTubes,

@@ -229,7 +229,7 @@ fn jobs_of(restored: &Restored) -> Jobs {
         let body = restored.jobs().body(job);
         let job = queue.job(job);
         let record = &job.record;
-        let since = calendar().date(record.deadline_at);
+        let since = calendar().date(record.state_at);
         let (state, since) = match record.state {
             State::Ready => (1, 0),
             State::Buried => (3, since),

@@ -531,8 +531,8 @@ fn restored_delays_end_at_their_dates_once_the_clock_is_right() {
             let all = (1..=30).filter_map(|id| queue.find(id));
             let all = all.map(|job| (queue.job(job).record.clone(), queue.job(job).dated));
             let all = all.map(|(record, dated)| {
-                let is_delayed = record.state == State::Delayed || dated.is_deadline;
-                (record.id, is_delayed.then(|| calendar.date(record.deadline_at) / 1_000_000_000))
+                let is_delayed = record.state == State::Delayed || dated.is_state_at;
+                (record.id, is_delayed.then(|| calendar.date(record.state_at) / 1_000_000_000))
             });
             all.collect::<Vec<_>>()
         };

@@ -1,0 +1,20 @@
+//! How long the jobs of a tube wait for a worker, and how long workers hold them.
+
+use crate::collections::LongTimes;
+
+/// Times of the jobs of one tube, since it got its first one.
+#[derive(Debug, Clone, Default)]
+pub struct Times {
+    /// From ready to reserved. A pause of the tube counts, a delay of the job does not.
+    pub wait: LongTimes,
+    /// From reserved to deleted by the worker.
+    pub run: LongTimes,
+}
+
+impl Times {
+    /// What they take, with the overhead of the allocator.
+    pub(super) const BYTES: usize = size_of::<Self>() + 16;
+}
+
+/// doc/architecture.md promises this bound for each tube that has had a job.
+const _: () = assert!(Times::BYTES <= 300);
