@@ -276,7 +276,7 @@ fn names_of_other_programs_are_spoken() {
     });
 }
 
-/// node_exporter reads whenever it likes, and would pass on half of a file.
+/// `node_exporter` reads whenever it likes, and would pass on half of a file.
 #[test]
 fn a_textfile_is_whole_at_any_time() {
     let server = Server::tcp(&ours(), &[]);
