@@ -48,8 +48,8 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Runs promtool: what `PROMTOOL` names, what `make promtool` got, or what is installed. Skips loudly
-/// if there is none.
+/// Runs promtool: what `PROMTOOL` names, what `make promtool` got, or what is installed. Skips
+/// loudly if there is none.
 fn promtool(arguments: &[&str], input: &str) -> Option<Ran> {
     let named = std::env::var_os("PROMTOOL").filter(|path| !path.is_empty()).map(PathBuf::from);
     let got = Path::new(PROGRAM).ancestors().nth(2).unwrap().join("prometheus/usr/bin/promtool");
@@ -276,7 +276,7 @@ fn names_of_other_programs_are_spoken() {
     });
 }
 
-/// node_exporter reads whenever it likes, and would pass on half of a file.
+/// `node_exporter` reads whenever it likes, and would pass on half of a file.
 #[test]
 fn a_textfile_is_whole_at_any_time() {
     let server = Server::tcp(&ours(), &[]);

@@ -61,6 +61,14 @@ impl Serving {
     }
 }
 
+impl Drop for Serving {
+    /// One that has ended already is no matter.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 #[test]
 fn it_answers_what_prometheus_asks_and_ends_in_order() {
     harness::each_server(&[], |server| {

@@ -10,10 +10,10 @@ use crate::filter;
 pub(crate) struct MetricsArgs {
     /// Only tubes with these names; * and ? stand for any characters
     pub(crate) tubes: Vec<String>,
-    /// Serve them at http://ADDRESS/metrics; sockets passed by systemd go before it
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "textfile")]
+    /// Serve `/metrics` over HTTP at HOST:PORT; sockets passed by systemd go before it
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "textfile")]
     pub(crate) listen: Option<String>,
-    /// Write them to this file for node_exporter, whole or not at all, and end
+    /// Write them to this file for `node_exporter`, whole or not at all, and end
     #[arg(long, value_name = "FILE")]
     pub(crate) textfile: Option<PathBuf>,
     /// Write the file again each time this has passed, and do not end
@@ -35,8 +35,8 @@ pub(crate) struct MetricsArgs {
 pub(crate) enum Naming {
     /// Those of doc/monitoring.md
     Own,
-    /// Those of messagebird/beanstalkd_exporter
+    /// Those of `messagebird/beanstalkd_exporter`
     Messagebird,
-    /// Those of davidtannock/beanstalkd_exporter
+    /// Those of `davidtannock/beanstalkd_exporter`
     Davidtannock,
 }

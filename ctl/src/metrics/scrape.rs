@@ -18,8 +18,8 @@ use crate::context::complain;
 use crate::filter::Tubes;
 use crate::yaml;
 
-/// The most commands whose replies are due. A server does them in one turn, in which it does nothing
-/// else; so few take it some hundred microseconds.
+/// The most commands whose replies are due. A server does them in one turn, in which it does
+/// nothing else; so it must be few.
 const WINDOW: usize = 64;
 
 /// How much longer than its deadline a server is waited for, because its thread may be late.
@@ -87,8 +87,8 @@ impl Scraper {
             .map(|target| {
                 let (sender, receiver) = mpsc::channel();
                 let (wanted, target) = (Arc::clone(&self.wanted), Arc::clone(target));
-                // Looking up a name, or connecting to a UNIX socket, may take any time. Such a thread
-                // is left alone, and the next scrape does not start another one.
+                // Looking up a name, or connecting to a UNIX socket, may take any time. Such a
+                // thread is left alone, and the next one does not wait for it.
                 thread::spawn(move || {
                     let result = target.ask(&wanted, deadline);
                     // Nobody listens any more if it is late.

@@ -1,4 +1,4 @@
-//! `--textfile`: a file that node_exporter reads, and never sees half written.
+//! `--textfile`: a file that `node_exporter` reads, and never sees half written.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use super::scrape::Scraper;
 use crate::interrupt::Interrupt;
 
-/// Everybody may read it: node_exporter has a user of its own.
+/// Everybody may read it: `node_exporter` has a user of its own.
 const MODE: u32 = 0o644;
 
 /// How soon an end is noticed.
