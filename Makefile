@@ -11,13 +11,19 @@ UNITDIR ?= $(PREFIX)/lib/systemd/system
 BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
+EXAMPLEDIR ?= $(PREFIX)/share/doc/beanstalkd/examples
 
+TRY = yes
+SHOTS = target/page
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 DAEMON = $(TARGET)/release/beanstalkd
 CTL = $(TARGET)/release/beanstalkctl
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 DEB = target/deb/beanstalkd-$(VERSION)
-UNITS = beanstalkd.service beanstalkd@.service beanstalkd.socket
+DAEMON_UNITS = beanstalkd.service beanstalkd@.service beanstalkd.socket
+CTL_UNITS = beanstalkd-metrics.service beanstalkd-metrics.socket
+UNITS = $(DAEMON_UNITS) $(CTL_UNITS)
+EXAMPLES = beanstalkd.rules.yml beanstalkd.rules.test.yml grafana.json
 # Release 1.13 of the original if `make original` has got it; otherwise what is installed.
 FETCHED = $(abspath $(TARGET))/original/1.13/usr/bin/beanstalkd
 ORIGINAL ?= $(if $(shell test -x $(FETCHED) && echo yes),$(FETCHED),/usr/bin/beanstalkd)
@@ -26,8 +32,8 @@ SKIPPED ?= $(abspath $(TARGET))/skipped
 export ORIGINAL SKIPPED
 
 .PHONY: all daemon ctl run check checks fmt clippy doc test sim turns kills abuse soak diff mutants fuzz corpus bench \
-    bench-quick crowd original both-originals clients failover \
-    install install-daemon install-ctl install-units uninstall vendor deb rpm targets scripts dist clean tools
+    bench-quick crowd original both-originals clients failover metrics promtool page \
+    install install-daemon install-ctl install-units install-daemon-units uninstall vendor deb rpm targets scripts dist clean tools
 
 all: daemon ctl
 
@@ -181,6 +187,22 @@ failover: all
 	pkg/failover/try --install $(if $(STAGE),--stage $(STAGE)) $(if $(ONLY),--only $(ONLY)) \
 	    --rounds $(or $(ROUNDS),2) $(DAEMON)
 
+# A real Prometheus asks `beanstalkctl metrics` for MINUTES while a load with known counts runs; then
+# what a scrape of many tubes takes, and what it costs other clients.
+metrics: all promtool
+	$(CARGO) build -q --release --locked -p ct
+	pkg/prometheus/try --minutes $(or $(MINUTES),5) $(DAEMON) $(CTL)
+
+# Debian's prometheus and promtool, unpacked below target, for that run and for the tests.
+promtool:
+	@ct/get-promtool > /dev/null
+
+# The page of `beanstalkctl web` in a real browser; then its pictures, in target/page. TRY= leaves out
+# the one, and SHOTS= the other.
+page: all
+	$(if $(TRY),pkg/web/try-page $(DAEMON) $(CTL))
+	$(if $(SHOTS),pkg/web/try-page --shots $(SHOTS) $(DAEMON) $(CTL))
+
 install: install-daemon install-ctl install-units
 
 install-daemon: daemon
@@ -205,13 +227,24 @@ install-ctl: ctl
 	$(call printed,$(CTL) completions bash,$(BASHDIR),beanstalkctl)
 	$(call printed,$(CTL) completions zsh,$(ZSHDIR),_beanstalkctl)
 	$(call printed,$(CTL) completions fish,$(FISHDIR),beanstalkctl.fish)
+	install -d $(DESTDIR)$(EXAMPLEDIR)
+	install -m 644 $(addprefix pkg/prometheus/,$(EXAMPLES)) $(DESTDIR)$(EXAMPLEDIR)
 
 # They want a user: useradd --system --home-dir /var/lib/beanstalkd beanstalkd
 install-units:
+	$(call units,$(UNITS))
+
+# For packages without beanstalkctl.
+install-daemon-units:
+	$(call units,$(DAEMON_UNITS))
+
+# Installs these units, with the folder of the programs.
+define units
 	install -d $(DESTDIR)$(UNITDIR)
-	for unit in $(UNITS); do \
+	for unit in $(1); do \
 	    sed 's,/usr/bin/,$(BINDIR)/,' pkg/systemd/$$unit > $(DESTDIR)$(UNITDIR)/$$unit || exit 1; \
 	done
+endef
 
 uninstall:
 	rm -f $(DESTDIR)$(BINDIR)/beanstalkd $(DESTDIR)$(MANDIR)/man1/beanstalkd.1
@@ -219,7 +252,7 @@ uninstall:
 	rm -f $(DESTDIR)$(BINDIR)/beanstalkctl $(DESTDIR)$(MANDIR)/man1/beanstalkctl.1 \
 	    $(DESTDIR)$(BASHDIR)/beanstalkctl $(DESTDIR)$(ZSHDIR)/_beanstalkctl \
 	    $(DESTDIR)$(FISHDIR)/beanstalkctl.fish
-	rm -f $(addprefix $(DESTDIR)$(UNITDIR)/,$(UNITS))
+	rm -f $(addprefix $(DESTDIR)$(UNITDIR)/,$(UNITS)) $(addprefix $(DESTDIR)$(EXAMPLEDIR)/,$(EXAMPLES))
 
 # All sources but this folder's, as Cargo.lock has them. The last step that may need a network.
 vendor: tools

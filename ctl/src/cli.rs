@@ -11,7 +11,9 @@ use clap_complete::Shell;
 use crate::address::Address;
 use crate::filter;
 use crate::job::{DEFAULT_PRI, DEFAULT_TTR, State};
+use crate::metrics::MetricsArgs;
 use crate::sweep;
+use crate::web::WebArgs;
 
 /// Looks inside any beanstalkd, and acts on its jobs in bulk
 ///
@@ -69,6 +71,16 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Print all statistics as one text, for a bug report; it has no bodies
     Report,
+    /// Serve a web page that shows servers, tubes and jobs, and acts on them
+    ///
+    /// It has no login: whoever reaches it may do what it can. It listens on loopback unless told
+    /// otherwise, and asks the servers only while a browser shows it.
+    Web(WebArgs),
+    /// Print what servers count, for Prometheus
+    ///
+    /// To standard output, or as the options say. A server that is down is told as such, and is no
+    /// failure. The label `server` is always there, so that a second server changes no name.
+    Metrics(MetricsArgs),
     /// Put jobs into a tube
     Put(PutArgs),
     /// Print the next jobs of tubes, and give them back, delete or bury them
@@ -270,7 +282,8 @@ pub(crate) struct SweepArgs {
 impl SweepArgs {
     /// Returns them as options of the sweep.
     pub(crate) fn options(&self) -> sweep::Options {
-        sweep::Options { rate: self.rate, last_id: self.last_id, may_probe: self.probe }
+        let (rate, last_id, may_probe) = (self.rate, self.last_id, self.probe);
+        sweep::Options { rate, last_id, may_probe, is_quiet: false }
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
@@ -29,30 +29,45 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const READ_BYTES: usize = 256 * 1024;
 
 #[derive(Debug)]
-enum Stream {
+enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
+/// A socket, of which no call takes longer than its time limit.
+#[derive(Debug)]
+struct Stream {
+    socket: Socket,
+    /// All must be over by then.
+    deadline: Option<Instant>,
+}
+
+/// Returns the time limit of the next call.
+fn limit(deadline: Option<Instant>) -> io::Result<Duration> {
+    let Some(deadline) = deadline else { return Ok(TIMEOUT) };
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
 impl Stream {
-    fn connect(address: &Address) -> io::Result<Self> {
+    fn connect(address: &Address, deadline: Option<Instant>) -> io::Result<Self> {
         let (host, port) = match address {
             Address::Tcp(host, port) => (host.as_str(), *port),
             Address::Unix(path) => {
-                let stream = UnixStream::connect(path)?;
-                stream.set_read_timeout(Some(TIMEOUT))?;
-                stream.set_write_timeout(Some(TIMEOUT))?;
-                return Ok(Self::Unix(stream));
+                let unix = UnixStream::connect(path)?;
+                unix.set_read_timeout(Some(TIMEOUT))?;
+                unix.set_write_timeout(Some(TIMEOUT))?;
+                return Ok(Self { socket: Socket::Unix(unix), deadline });
             }
         };
         let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in (host, port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, TIMEOUT) {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    stream.set_read_timeout(Some(TIMEOUT))?;
-                    stream.set_write_timeout(Some(TIMEOUT))?;
-                    return Ok(Self::Tcp(stream));
+            match TcpStream::connect_timeout(&address, limit(deadline)?) {
+                Ok(tcp) => {
+                    tcp.set_nodelay(true)?;
+                    tcp.set_read_timeout(Some(TIMEOUT))?;
+                    tcp.set_write_timeout(Some(TIMEOUT))?;
+                    return Ok(Self { socket: Socket::Tcp(tcp), deadline });
                 }
                 Err(error) => failure = error,
             }
@@ -63,18 +78,32 @@ impl Stream {
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(tcp) => tcp.read(buffer),
-            Self::Unix(unix) => unix.read(buffer),
+        let left = self.deadline.map(|_| limit(self.deadline)).transpose()?;
+        match &mut self.socket {
+            Socket::Tcp(tcp) => {
+                left.map_or(Ok(()), |left| tcp.set_read_timeout(Some(left)))?;
+                tcp.read(buffer)
+            }
+            Socket::Unix(unix) => {
+                left.map_or(Ok(()), |left| unix.set_read_timeout(Some(left)))?;
+                unix.read(buffer)
+            }
         }
     }
 }
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(tcp) => tcp.write(bytes),
-            Self::Unix(unix) => unix.write(bytes),
+        let left = self.deadline.map(|_| limit(self.deadline)).transpose()?;
+        match &mut self.socket {
+            Socket::Tcp(tcp) => {
+                left.map_or(Ok(()), |left| tcp.set_write_timeout(Some(left)))?;
+                tcp.write(bytes)
+            }
+            Socket::Unix(unix) => {
+                left.map_or(Ok(()), |left| unix.set_write_timeout(Some(left)))?;
+                unix.write(bytes)
+            }
         }
     }
 
@@ -142,7 +171,12 @@ pub(crate) struct Client {
 impl Client {
     /// Connects to an address.
     pub(crate) fn connect(address: &Address) -> Result<Self> {
-        let stream = Stream::connect(address).with_context(|| format!("{address}"))?;
+        Self::connect_until(address, None)
+    }
+
+    /// Connects to an address. If there is a deadline, all that is asked must be over by then.
+    pub(crate) fn connect_until(address: &Address, deadline: Option<Instant>) -> Result<Self> {
+        let stream = Stream::connect(address, deadline).with_context(|| format!("{address}"))?;
         let stream = BufReader::with_capacity(READ_BYTES, stream);
         Ok(Self { stream, address: address.clone(), unsent: Vec::new(), extensions: None })
     }
@@ -150,6 +184,11 @@ impl Client {
     /// Returns where the server listens.
     pub(crate) fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Sets when all that is asked from now on must be over.
+    pub(crate) fn set_deadline(&mut self, deadline: Instant) {
+        self.stream.get_mut().deadline = Some(deadline);
     }
 
     /// Sends what has been written.
@@ -164,6 +203,11 @@ impl Client {
         let address = &self.address;
         match error.kind() {
             io::ErrorKind::UnexpectedEof => anyhow!("{address}: the server closed the connection"),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                if self.stream.get_ref().deadline.is_some() =>
+            {
+                anyhow!("{address}: it has not told all in time")
+            }
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                 anyhow!("{address}: no reply within {} seconds", TIMEOUT.as_secs())
             }
@@ -219,6 +263,17 @@ impl Client {
     pub(crate) fn pipeline<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
+        write: impl FnMut(&T, &mut Vec<u8>),
+        take: impl FnMut(T, Reply) -> Result<()>,
+    ) -> Result<()> {
+        self.pipeline_of(WINDOW, items, write, take)
+    }
+
+    /// The same with so many replies due at most. Fewer hold up other clients less.
+    pub(crate) fn pipeline_of<T>(
+        &mut self,
+        window: usize,
+        items: impl IntoIterator<Item = T>,
         mut write: impl FnMut(&T, &mut Vec<u8>),
         mut take: impl FnMut(T, Reply) -> Result<()>,
     ) -> Result<()> {
@@ -226,7 +281,7 @@ impl Client {
         let mut due: VecDeque<T> = VecDeque::new();
         let mut is_over = false;
         while !is_over || !due.is_empty() {
-            while !is_over && due.len() < WINDOW {
+            while !is_over && due.len() < window {
                 let Some(item) = items.next() else {
                     is_over = true;
                     break;
@@ -238,7 +293,7 @@ impl Client {
                 }
             }
             self.send()?;
-            let rest = if is_over { 0 } else { WINDOW / 2 };
+            let rest = if is_over { 0 } else { window / 2 };
             while due.len() > rest {
                 let reply = self.receive()?;
                 let item = due.pop_front().expect("a reply is due");

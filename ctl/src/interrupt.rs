@@ -34,6 +34,11 @@ impl Interrupt {
         Ok(())
     }
 
+    /// Lets work in pieces end, as a signal does.
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
     /// Whether a signal has come.
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)

@@ -52,6 +52,7 @@ pub(crate) fn list(client: &mut Client, request: &Request<'_>, take: Take<'_>) -
         jobs.retain(|job| filter.has(job));
         let needs_size = detail == Detail::Size && jobs.iter().any(|job| job.size.is_none());
         while !jobs.is_empty() {
+            interrupt.check()?;
             let rest = jobs.split_off(jobs.len().min(BODIES));
             if needs_body || needs_size {
                 jobs = sweep::with_bodies(client, jobs)?;
@@ -71,9 +72,11 @@ pub(crate) fn list(client: &mut Client, request: &Request<'_>, take: Take<'_>) -
     };
     match listable(client, request)? {
         Some(lists) => {
+            // Only if the filter has nothing that the server does not know.
+            let limit = limit_of_server(request);
             for (tube, states) in lists {
                 interrupt.check()?;
-                let mut jobs = listed(client, &tube, &states, request.limit)?;
+                let mut jobs = listed(client, &tube, &states, limit)?;
                 if detail != Detail::Size {
                     jobs = sweep::stats_of(client, jobs.into_iter().map(|job| job.id))?;
                 }
@@ -87,15 +90,21 @@ pub(crate) fn list(client: &mut Client, request: &Request<'_>, take: Take<'_>) -
     }
 }
 
+/// Returns the limit if the server can keep it: it counts jobs of the filter, and the server knows
+/// only tube and state.
+fn limit_of_server(request: &Request<'_>) -> Option<u64> {
+    let filter = request.filter;
+    let filters_more = filter.older_than.is_some() || filter.pattern.is_some();
+    request.limit.filter(|_| !filters_more)
+}
+
 /// Returns which lists tell all jobs that are wanted; `None` if they cannot.
 fn listable(client: &mut Client, request: &Request<'_>) -> Result<Option<Lists>> {
     if !client.has("list-jobs")? {
         return Ok(None);
     }
     let filter = request.filter;
-    // A limit counts jobs of the filter, and the server knows only tube and state.
-    let filters_more = filter.older_than.is_some() || filter.pattern.is_some();
-    let limit = request.limit.filter(|_| !filters_more);
+    let limit = limit_of_server(request);
     let names = census::tubes(client, &filter.tubes)?;
     let mut lists = Vec::new();
     for (tube, text) in census::tube_stats(client, &names)? {

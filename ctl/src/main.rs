@@ -9,6 +9,8 @@
 //! - `listing` finds the jobs of any server: by `list-jobs`, or by the `sweep` over all ids, which
 //!   ends by what `census` counts;
 //! - `look`, `act` and `carry` have the commands;
+//! - `web` serves a page that looks and acts as the commands do;
+//! - `metrics` tells Prometheus what servers count, over `http` or otherwise;
 //! - `place` and `save` write jobs to servers and to files;
 //! - `interrupt` and `progress` are between the program and its user.
 //!
@@ -27,16 +29,19 @@ mod cli;
 mod client;
 mod context;
 mod filter;
+mod http;
 mod interrupt;
 mod job;
 mod listing;
 mod look;
+mod metrics;
 mod output;
 mod pages;
 mod place;
 mod progress;
 mod save;
 mod sweep;
+mod web;
 mod yaml;
 
 use std::io;
@@ -96,6 +101,8 @@ fn run(command: Command, context: &mut Context) -> Result<Outcome> {
         Command::Big(args) => look::big::run(&args, context),
         Command::Top(args) => look::top::run(&args, context),
         Command::Report => look::report::run(context),
+        Command::Web(args) => web::run(&args, context),
+        Command::Metrics(args) => metrics::run(&args, context),
         Command::Put(args) => act::put::run(&args, context),
         Command::Kick(args) => act::kick::run(&args, context),
         Command::Reserve(args) => act::reserve::run(&args, context),

@@ -38,6 +38,12 @@ Copy all jobs to another server, or move a tube there:
 beanstalkctl export | beanstalkctl --server queue2:11300 import
 beanstalkctl move mail mail --to queue2:11300
 .fi
+.PP
+Serve a page for browsers on this machine, to look only:
+.PP
+.nf
+beanstalkctl web \\-\\-read\\-only
+.fi
 .SH HOW JOBS ARE FOUND
 If the server has the command list\\-jobs, and a tube has at most 10,000 jobs in a state, the server
 lists them. Otherwise stats\\-job is sent for each id, thousands at a time. That changes nothing,

@@ -22,6 +22,11 @@ impl Progress {
         Self(bar)
     }
 
+    /// Makes one that nobody sees.
+    pub(crate) fn hidden() -> Self {
+        Self(ProgressBar::hidden())
+    }
+
     /// Tells how much is done.
     pub(crate) fn at(&self, count: u64) {
         self.0.set_position(count);

@@ -34,6 +34,8 @@ pub(crate) struct Options {
     pub(crate) last_id: Option<u64>,
     /// A job of our own may be put and deleted, which tells the last id.
     pub(crate) may_probe: bool,
+    /// No progress is shown.
+    pub(crate) is_quiet: bool,
 }
 
 /// Whether a sweep has seen all jobs.
@@ -80,7 +82,11 @@ pub(crate) fn sweep(
     if last.is_none() && options.may_probe {
         last = Some(probe(client)?);
     }
-    let progress = Progress::new("looking for jobs", Some(before.meant));
+    let progress = if options.is_quiet {
+        Progress::hidden()
+    } else {
+        Progress::new("looking for jobs", Some(before.meant))
+    };
     let pacer = Pacer::new(options.rate);
     let mut sweep =
         Sweep { client, filter, before, last, seen: 0, highest: 0, pacer, progress, interrupt };

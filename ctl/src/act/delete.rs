@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 
 use super::remove::Remover;
 use crate::cli::DeleteArgs;
+use crate::client::Client;
 use crate::context::{Context, Outcome, counted, tell};
 use crate::job::{Job, State};
 use crate::save::SaveFile;
@@ -42,37 +43,69 @@ pub(crate) fn by_state(jobs: &[Job]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
+/// Jobs that are to be deleted, and others that are not.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) jobs: Vec<Job>,
+    /// Ids of no job.
+    pub(crate) missing: u64,
+    /// Jobs that workers have.
+    pub(crate) reserved: u64,
+}
+
+impl Found {
+    /// Looks for the jobs of these ids, each of which stands there once.
+    pub(crate) fn look(client: &mut Client, ids: &[u64]) -> Result<Self> {
+        let mut jobs = sweep::stats_of(client, ids.iter().copied())?;
+        let missing = (ids.len() - jobs.len()) as u64;
+        let found = jobs.len();
+        jobs.retain(|job| job.state != State::Reserved);
+        let reserved = (found - jobs.len()) as u64;
+        Ok(Self { jobs, missing, reserved })
+    }
+
+    /// Says what will be done.
+    pub(crate) fn says(&self) -> String {
+        format!("delete {}: {}", counted(self.jobs.len() as u64, "job"), by_state(&self.jobs))
+    }
+
+    /// Says what will be left, a sentence each.
+    pub(crate) fn leaves(&self) -> Vec<String> {
+        let mut told = Vec::new();
+        if self.missing > 0 {
+            told.push(format!("{} of these ids: no such job.", counted(self.missing, "id")));
+        }
+        if self.reserved > 0 {
+            let reserved = counted(self.reserved, "reserved job");
+            told.push(format!("{reserved} stay: workers have them."));
+        }
+        told
+    }
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
     let ids = ids(&args.ids)?;
     let mut client = context.client()?;
-    let mut jobs = sweep::stats_of(&mut client, ids.iter().copied())?;
-    let missing = (ids.len() - jobs.len()) as u64;
-    if missing > 0 {
-        tell(&format!("{} of these ids: no such job.", counted(missing, "id")));
+    let found = Found::look(&mut client, &ids)?;
+    for sentence in found.leaves() {
+        tell(&sentence);
     }
-    let found = jobs.len();
-    jobs.retain(|job| job.state != State::Reserved);
-    let reserved = (found - jobs.len()) as u64;
-    if reserved > 0 {
-        tell(&format!("{} stay: workers have them.", counted(reserved, "reserved job")));
-    }
-    if jobs.is_empty() {
+    if found.jobs.is_empty() {
         tell("There is nothing to delete.");
         return Ok(Outcome::NotAll);
     }
-    let what = counted(jobs.len() as u64, "job");
-    if !context.may(&args.consent, &format!("delete {what}: {}", by_state(&jobs)))? {
+    if !context.may(&args.consent, &found.says())? {
         return Ok(Outcome::of(args.consent.dry_run));
     }
     let mut remover = Remover::new(SaveFile::create_if(args.save.as_deref())?);
-    let mut jobs = jobs.into_iter();
+    let mut jobs = found.jobs.into_iter();
     while jobs.len() > 0 {
         context.interrupt.check()?;
         remover.remove(&mut client, jobs.by_ref().take(BATCH).collect())?;
     }
     tell(&format!("{} deleted.", counted(remover.deleted, "job")));
-    Ok(Outcome::of(missing == 0 && reserved == 0 && remover.refused == 0))
+    Ok(Outcome::of(found.missing == 0 && found.reserved == 0 && remover.refused == 0))
 }
 
 /// How many jobs are saved and deleted at once.

@@ -4,30 +4,45 @@ use anyhow::{Result, bail};
 
 use crate::census;
 use crate::cli::Switch;
+use crate::client::Client;
 use crate::context::{Context, Outcome, counted, tell};
 use crate::filter::Tubes;
 use crate::yaml;
 
-/// Pauses tubes for a number of seconds; 0 ends a pause.
-pub(crate) fn pause(patterns: &[String], seconds: u64, context: &mut Context) -> Result<Outcome> {
+/// Pauses these tubes for a number of seconds, 0 of which end a pause; returns how many were there.
+pub(crate) fn pause_tubes(client: &mut Client, names: Vec<String>, seconds: u64) -> Result<u64> {
+    check(seconds)?;
+    let mut count = 0;
+    let write = |name: &String, out: &mut Vec<u8>| {
+        out.extend_from_slice(format!("pause-tube {name} {seconds}\r\n").as_bytes());
+    };
+    client.pipeline(names, write, |_, reply| match reply.word() {
+        "PAUSED" => {
+            count += 1;
+            Ok(())
+        }
+        "NOT_FOUND" => Ok(()),
+        _ => Err(reply.unexpected("pause-tube")),
+    })?;
+    Ok(count)
+}
+
+/// Fails if a pause would be too long for the protocol.
+pub(crate) fn check(seconds: u64) -> Result<()> {
     if u32::try_from(seconds).is_err() {
         bail!("a pause lasts at most {} seconds", u32::MAX);
     }
+    Ok(())
+}
+
+/// Pauses tubes for a number of seconds; 0 ends a pause.
+pub(crate) fn pause(patterns: &[String], seconds: u64, context: &mut Context) -> Result<Outcome> {
+    check(seconds)?;
     let meant = Tubes::new(patterns)?;
     let mut count = 0;
     context.each_server(|client, _, _| {
         let names = census::tubes(client, &meant)?;
-        let write = |name: &String, out: &mut Vec<u8>| {
-            out.extend_from_slice(format!("pause-tube {name} {seconds}\r\n").as_bytes());
-        };
-        client.pipeline(names, write, |_, reply| match reply.word() {
-            "PAUSED" => {
-                count += 1;
-                Ok(())
-            }
-            "NOT_FOUND" => Ok(()),
-            _ => Err(reply.unexpected("pause-tube")),
-        })?;
+        count += pause_tubes(client, names, seconds)?;
         Ok(Outcome::Done)
     })?;
     let done = if seconds == 0 { "resumed" } else { "paused" };

@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader};
 use anyhow::{Context as _, Result};
 use serde_json::Map;
 
-use crate::cli::PutArgs;
+use crate::cli::{JobArgs, PutArgs};
 use crate::client::{Client, write_put};
 use crate::context::{Context, Outcome};
 use crate::progress::Pacer;
@@ -17,10 +17,7 @@ const BATCH: u64 = 2_000;
 /// Runs the command.
 pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
     let mut client = context.client()?;
-    let reply = client.ask(&format!("use {}", args.tube))?;
-    if !reply.is("USING") {
-        return Err(reply.unexpected(&format!("use {}", args.tube)));
-    }
+    use_tube(&mut client, &args.tube)?;
     let mut pacer = Pacer::new(args.rate);
     if !args.bodies.is_empty() {
         let bodies: Vec<_> = args.bodies.iter().map(|body| body.clone().into_bytes()).collect();
@@ -65,6 +62,31 @@ pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
     }
 }
 
+/// Chooses the tube that jobs are put into.
+pub(crate) fn use_tube(client: &mut Client, tube: &str) -> Result<()> {
+    let reply = client.ask(&format!("use {tube}"))?;
+    if reply.is("USING") { Ok(()) } else { Err(reply.unexpected(&format!("use {tube}"))) }
+}
+
+/// Puts jobs into the tube in use, and gives their ids.
+pub(crate) fn put_all(
+    client: &mut Client,
+    job: &JobArgs,
+    bodies: &[Vec<u8>],
+    mut take: impl FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    let write = |body: &&Vec<u8>, out: &mut Vec<u8>| {
+        write_put(out, job.pri, job.delay, job.ttr, body);
+    };
+    client.pipeline(bodies, write, |body, reply| {
+        // The original is out of memory at BURIED, and keeps the job.
+        let ("INSERTED" | "BURIED", Some(id)) = (reply.word(), reply.number()) else {
+            return Err(reply.unexpected(&format!("a put of {} bytes", body.len())));
+        };
+        take(id)
+    })
+}
+
 /// Puts jobs and prints their ids.
 fn put(
     client: &mut Client,
@@ -73,15 +95,7 @@ fn put(
     context: &mut Context,
     pacer: &mut Pacer,
 ) -> Result<()> {
-    let job = &args.job;
-    let write = |body: &&Vec<u8>, out: &mut Vec<u8>| {
-        write_put(out, job.pri, job.delay, job.ttr, body);
-    };
-    let result = client.pipeline(bodies, write, |body, reply| {
-        // The original is out of memory at BURIED, and keeps the job.
-        let ("INSERTED" | "BURIED", Some(id)) = (reply.word(), reply.number()) else {
-            return Err(reply.unexpected(&format!("a put of {} bytes", body.len())));
-        };
+    let result = put_all(client, &args.job, bodies, |id| {
         if context.out.json {
             context.out.object(Map::from_iter([("id".to_owned(), id.into())]), None)
         } else {

@@ -46,6 +46,10 @@ pub(crate) struct Sample {
     pub(crate) tubes: Vec<Line>,
     pub(crate) uptime: u64,
     pub(crate) connections: u64,
+    /// Whether there was a look before this one at the same process, so that rates are known.
+    pub(crate) has_rates: bool,
+    /// The dictionary of `stats`.
+    pub(crate) stats: String,
 }
 
 /// Totals by which the next look knows the rates.
@@ -83,6 +87,11 @@ impl Watch {
         let tubes = census::tube_stats(&mut client, &names)?;
         self.client = Some(client);
         Ok(self.compare(&stats, &tubes, Instant::now()))
+    }
+
+    /// Returns the connection of the last look, if that went well.
+    pub(crate) fn client(&mut self) -> Option<&mut Client> {
+        self.client.as_mut()
     }
 
     fn compare(&mut self, stats: &str, tubes: &[(String, String)], now: Instant) -> Sample {
@@ -129,6 +138,8 @@ impl Watch {
             tubes,
             uptime: number("uptime"),
             connections: number("current-connections"),
+            has_rates: seconds.is_some(),
+            stats: stats.to_owned(),
         }
     }
 }
@@ -308,7 +319,9 @@ mod tests {
             paused: 0,
         };
         let tubes = vec![line("b", 9, 1.0), line("a", 10, 0.0), line("c", 9, 5.0)];
-        let sample = Sample { server: line("", 0, 0.0), tubes, uptime: 1, connections: 1 };
+        let server = line("", 0, 0.0);
+        let (uptime, connections, has_rates, stats) = (1, 1, true, String::new());
+        let sample = Sample { server, tubes, uptime, connections, has_rates, stats };
         let samples = [("s".to_owned(), sample)];
         let names = |sort, is_reversed| {
             let rows = rows(&samples, false, sort, is_reversed);

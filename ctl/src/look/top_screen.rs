@@ -181,7 +181,9 @@ mod tests {
             paused: 7,
         };
         let tubes = vec![line("mail", 5), line("images", 17)];
-        let sample = Sample { server: line("", 22), tubes, uptime: 60, connections: 4 };
+        let (server, uptime, connections) = (line("", 22), 60, 4);
+        let (has_rates, stats) = (true, String::new());
+        let sample = Sample { server, tubes, uptime, connections, has_rates, stats };
         let servers =
             vec![("a:1".to_owned(), Ok(sample)), ("b:1".to_owned(), Err("b:1: lost".into()))];
         let scroll = TableState::default();

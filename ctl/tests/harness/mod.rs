@@ -1,6 +1,8 @@
 //! Servers to look into, and `beanstalkctl` run on them.
 #![allow(dead_code, reason = "each test program uses another part")]
 
+pub(crate) mod page;
+pub(crate) mod played;
 pub(crate) mod proxy;
 
 use std::env;

@@ -1,0 +1,191 @@
+//! An HTTP server in a command: its sockets, its bounds, and its orderly end.
+//!
+//! One thread is enough, because what takes time goes to `tokio::task::spawn_blocking`. SIGINT and
+//! SIGTERM end it: requests under way get their answers.
+
+use std::env;
+use std::io::{self, IoSlice};
+use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as Waker, Poll, ready};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use axum::Router;
+use axum::serve::Listener;
+use beanstalkd::sys;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use crate::context::tell;
+
+/// The most connections of a listener; others wait until one has ended.
+const CONNECTIONS: usize = 64;
+
+/// A connection is closed if no byte passes for so long. Prometheus asks more often.
+const IDLE: Duration = Duration::from_secs(150);
+
+/// How long requests under way may take after a signal to end.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The first descriptor that a service manager passes on.
+const FIRST_PASSED: i32 = 3;
+
+/// Returns the sockets that a service manager has passed on; none if it has not.
+pub(crate) fn passed() -> Result<Vec<TcpListener>> {
+    let number = |name: &str| -> Result<Option<i32>> {
+        let Some(text) = env::var_os(name) else { return Ok(None) };
+        let number = text.to_str().and_then(|text| text.parse().ok());
+        number.with_context(|| format!("{name} is no number")).map(Some)
+    };
+    let (pid, count) = (number("LISTEN_PID")?, number("LISTEN_FDS")?);
+    let is_ours = pid.and_then(|pid| u32::try_from(pid).ok()) == Some(std::process::id());
+    let count = count.filter(|_| is_ours).unwrap_or(0);
+    (FIRST_PASSED..FIRST_PASSED + count)
+        .map(|descriptor| {
+            let socket = sys::inherit(descriptor)?;
+            if !sys::is_listening_stream(&socket) {
+                bail!("descriptor {descriptor}, which was passed on, listens for no connections");
+            }
+            let listener = TcpListener::from(socket);
+            listener.local_addr().context("a socket that was passed on is none of TCP")?;
+            Ok(listener)
+        })
+        .collect()
+}
+
+/// Opens a socket at HOST:PORT.
+pub(crate) fn bind(address: &str) -> Result<TcpListener> {
+    TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))
+}
+
+/// Serves until a signal comes.
+pub(crate) fn serve(listeners: Vec<TcpListener>, app: &Router) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let served = runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let (end, ended) = watch::channel(false);
+        let mut servers = JoinSet::new();
+        for listener in listeners {
+            let address = listener.local_addr()?;
+            listener.set_nonblocking(true)?;
+            let listener = Bounded {
+                listener: tokio::net::TcpListener::from_std(listener)?,
+                places: Arc::new(Semaphore::new(CONNECTIONS)),
+            };
+            let mut ended = ended.clone();
+            let until = async move {
+                // The sender lives longer than this.
+                let _ = ended.wait_for(|ended| *ended).await;
+            };
+            let server = axum::serve(listener, app.clone()).with_graceful_shutdown(until);
+            servers.spawn(server.into_future());
+            tell(&format!("beanstalkctl: http://{address}/"));
+        }
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        end.send_replace(true);
+        // What is not done by then never will be.
+        let _ = timeout(GRACE, servers.join_all()).await;
+        Ok(())
+    });
+    // A thread that still waits for a server need not hold up the end.
+    runtime.shutdown_background();
+    served
+}
+
+/// A listener with so many connections at most.
+struct Bounded {
+    listener: tokio::net::TcpListener,
+    places: Arc<Semaphore>,
+}
+
+impl Listener for Bounded {
+    type Io = Patient;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Patient, SocketAddr) {
+        let place = Arc::clone(&self.places).acquire_owned().await;
+        let place = place.expect("the semaphore is never closed");
+        let (stream, address) = Listener::accept(&mut self.listener).await;
+        (Patient { stream, idle: Box::pin(sleep(IDLE)), _place: place }, address)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// A connection that is patient, but not for ever.
+struct Patient {
+    stream: TcpStream,
+    idle: Pin<Box<Sleep>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Patient {
+    /// Passes a result on. If there is none yet, it becomes an error when the time is over.
+    fn within<T>(
+        &mut self,
+        waker: &mut Waker<'_>,
+        result: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if result.is_ready() {
+            self.idle.as_mut().reset(Instant::now() + IDLE);
+            return result;
+        }
+        ready!(self.idle.as_mut().poll(waker));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for Patient {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        waker: &mut Waker<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.stream).poll_read(waker, buffer);
+        self.within(waker, result)
+    }
+}
+
+impl AsyncWrite for Patient {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        waker: &mut Waker<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(waker, bytes);
+        self.within(waker, result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        waker: &mut Waker<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write_vectored(waker, bytes);
+        self.within(waker, result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(waker)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(waker)
+    }
+}

@@ -1,0 +1,112 @@
+//! The names of two other programs, for dashboards that exist.
+//!
+//! Both make their names of the keys of `stats` and `stats-tube`, each by a rule of its own.
+
+use super::names::{COMMANDS, Family, Kind, Names, SCRAPES, Source, UP};
+
+/// The other numbers of `stats`, and whether both programs have them.
+const STATS: [(&str, bool); 22] = [
+    ("current-jobs-urgent", true),
+    ("current-jobs-ready", true),
+    ("current-jobs-reserved", true),
+    ("current-jobs-delayed", true),
+    ("current-jobs-buried", true),
+    ("job-timeouts", true),
+    ("total-jobs", true),
+    ("current-tubes", true),
+    ("current-connections", true),
+    ("current-producers", true),
+    ("current-workers", true),
+    ("current-waiting", true),
+    ("total-connections", true),
+    ("max-job-size", false),
+    ("rusage-utime", false),
+    ("rusage-stime", false),
+    ("uptime", false),
+    ("binlog-oldest-index", false),
+    ("binlog-current-index", false),
+    ("binlog-records-migrated", false),
+    ("binlog-records-written", false),
+    ("binlog-max-size", false),
+];
+
+/// The numbers of `stats-tube`.
+const STATS_TUBE: [&str; 13] = [
+    "current-jobs-urgent",
+    "current-jobs-ready",
+    "current-jobs-reserved",
+    "current-jobs-delayed",
+    "current-jobs-buried",
+    "total-jobs",
+    "current-using",
+    "current-watching",
+    "current-waiting",
+    "cmd-delete",
+    "cmd-pause-tube",
+    "pause",
+    "pause-time-left",
+];
+
+/// Whether the number under a key only grows.
+fn is_counter(key: &str) -> bool {
+    const COUNTERS: [&str; 4] = ["cmd-", "total-", "job-timeouts", "rusage-"];
+    COUNTERS.iter().any(|begin| key.starts_with(begin))
+}
+
+fn family(name: String, key: &'static str, command: &str) -> Family {
+    let kind = if is_counter(key) { Kind::Counter } else { Kind::Gauge };
+    let help = format!("{key} of {command}.");
+    Family { name, kind, help, sources: vec![Source::Number(key)] }
+}
+
+fn up() -> Family {
+    let help = "Whether the server has told everything.".to_owned();
+    Family {
+        name: "beanstalkd_up".into(),
+        kind: Kind::Gauge,
+        help,
+        sources: vec![Source::Number(UP)],
+    }
+}
+
+/// Keys with underscores, those of tubes behind `tube_`, and the address as `instance`.
+pub(super) fn messagebird() -> Names {
+    let keys = COMMANDS.into_iter().chain(STATS.map(|(key, _)| key)).chain(["draining"]);
+    let name = |key: &str| key.replace('-', "_");
+    let server = keys.map(|key| family(name(key), key, "stats"));
+    let tube = STATS_TUBE.map(|key| family(format!("tube_{}", name(key)), key, "stats-tube"));
+    Names {
+        server_label: Some("instance"),
+        server: std::iter::once(up()).chain(server).collect(),
+        tube: tube.into(),
+        omits_binlog: false,
+    }
+}
+
+/// Keys with underscores behind `beanstalkd_`, and what is counted behind them; no label of the
+/// server, unless there are several.
+pub(super) fn davidtannock(servers: usize) -> Names {
+    let name = |prefix: &str, key: &str| {
+        let unit = match key {
+            "pause" | "pause-time-left" => "_seconds_total",
+            _ if key.starts_with("cmd-") => "_total",
+            _ => "_count",
+        };
+        format!("beanstalkd_{prefix}{}{unit}", key.replace('-', "_"))
+    };
+    let stats = STATS.into_iter().filter_map(|(key, is_in_both)| is_in_both.then_some(key));
+    let keys = COMMANDS.into_iter().chain(stats);
+    let scrapes = Family {
+        name: "beanstalkd_exporter_scrapes_total".into(),
+        kind: Kind::Counter,
+        help: "How often the server was asked.".into(),
+        sources: vec![Source::Number(SCRAPES)],
+    };
+    let server = keys.map(|key| family(name("", key), key, "stats"));
+    Names {
+        server_label: (servers > 1).then_some("server"),
+        server: [up(), scrapes].into_iter().chain(server).collect(),
+        tube: STATS_TUBE.map(|key| family(name("tube_", key), key, "stats-tube")).into(),
+        omits_binlog: false,
+    }
+}

@@ -1,0 +1,232 @@
+//! The lines of Prometheus' text format.
+//!
+//! All lines of a name stand together there. So a server has a text of its own for each family, and
+//! the texts of several servers are put together in the end.
+
+use super::names::{Family, Names, Source};
+
+/// The keys of a server or a tube, with their values.
+pub(crate) type Pairs<'a> = Vec<(&'a str, &'a str)>;
+
+/// The lines of one server, by family: first those of the server, then those of tubes.
+#[derive(Debug)]
+pub(crate) struct Page {
+    lines: Vec<String>,
+    /// The label of the server, if it is to have one.
+    label: String,
+}
+
+/// Escapes the value of a label.
+fn escaped(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
+}
+
+/// Returns a value as the text format has it, if it is a number.
+fn number(value: &str) -> Option<&str> {
+    match value {
+        "true" => Some("1"),
+        "false" => Some("0"),
+        _ => {
+            let has_digit = value.starts_with(|it: char| it.is_ascii_digit());
+            (has_digit && value.parse::<f64>().is_ok()).then_some(value)
+        }
+    }
+}
+
+fn find<'a>(pairs: &Pairs<'a>, key: &str) -> Option<&'a str> {
+    pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
+}
+
+/// Where the lines of a family go, and the labels that all of them have.
+struct Lines<'a> {
+    out: &'a mut String,
+    name: &'a str,
+    common: &'a str,
+}
+
+impl Lines<'_> {
+    /// Writes a line. Its own labels are in pieces.
+    fn line(&mut self, suffix: &str, own: &[&str], value: &str) {
+        let out = &mut *self.out;
+        out.extend([self.name, suffix]);
+        if !self.common.is_empty() || !own.is_empty() {
+            let is_both = !self.common.is_empty() && !own.is_empty();
+            out.extend(["{", self.common, if is_both { "," } else { "" }]);
+            out.extend(own.iter().copied());
+            out.push('}');
+        }
+        out.extend([" ", value, "\n"]);
+    }
+
+    /// Writes what a source has; nothing if the server did not tell it.
+    fn write(&mut self, source: Source, pairs: &Pairs<'_>) {
+        match source {
+            Source::Number(key) => {
+                if let Some(value) = find(pairs, key).and_then(number) {
+                    self.line("", &[], value);
+                }
+            }
+            Source::Labelled(key, label, named) => {
+                if let Some(value) = find(pairs, key).and_then(number) {
+                    self.line("", &[label, "=\"", named, "\""], value);
+                }
+            }
+            Source::State(key, state) => {
+                if let Some(value) = find(pairs, key) {
+                    let is_in = if value == state { "1" } else { "0" };
+                    self.line("", &["state=\"", state, "\""], is_in);
+                }
+            }
+            Source::Labels(keys) => {
+                let known = keys.iter().filter_map(|key| Some((key, find(pairs, key)?)));
+                let labels: Vec<_> =
+                    known.map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
+                if !labels.is_empty() {
+                    self.line("", &[&labels.join(",")], "1");
+                }
+            }
+            Source::Histogram(key) => self.histogram(key, pairs),
+        }
+    }
+
+    /// Writes a histogram. Its bounds are in the keys, in rising order, and the last one is `inf`.
+    fn histogram(&mut self, key: &str, pairs: &Pairs<'_>) {
+        let own = |name: &&'_ str| -> bool { name.starts_with(key) };
+        let mut count = None;
+        for (name, value) in pairs.iter().filter(|(name, _)| own(name)) {
+            let Some(value) = number(value) else { continue };
+            match name[key.len()..].strip_prefix("-le-") {
+                Some("inf") => {
+                    self.line("_bucket", &["le=\"+Inf\""], value);
+                    count = Some(value);
+                }
+                Some(bound) if number(bound).is_some() => {
+                    self.line("_bucket", &["le=\"", bound, "\""], value);
+                }
+                _ => {}
+            }
+        }
+        let sum = pairs.iter().find(|(name, _)| own(name) && &name[key.len()..] == "-sum");
+        if let (Some(count), Some((_, sum))) = (count, sum) {
+            self.line("_sum", &[], sum);
+            self.line("_count", &[], count);
+        }
+    }
+}
+
+impl Page {
+    /// Makes one without lines.
+    pub(crate) fn new(names: &Names, server: &str) -> Self {
+        let label = names.server_label.map(|label| format!("{label}=\"{}\"", escaped(server)));
+        let lines = vec![String::new(); names.server.len() + names.tube.len()];
+        Self { lines, label: label.unwrap_or_default() }
+    }
+
+    /// Adds the lines of the server.
+    pub(crate) fn add_server(&mut self, names: &Names, pairs: &Pairs<'_>) {
+        for (family, out) in names.server.iter().zip(&mut self.lines) {
+            write(family, out, &self.label, pairs);
+        }
+    }
+
+    /// Adds the lines of a tube.
+    pub(crate) fn add_tube(&mut self, names: &Names, tube: &str, pairs: &Pairs<'_>) {
+        let comma = if self.label.is_empty() { "" } else { "," };
+        let labels = format!("{}{comma}tube=\"{}\"", self.label, escaped(tube));
+        for (family, out) in names.tube.iter().zip(&mut self.lines[names.server.len()..]) {
+            write(family, out, &labels, pairs);
+        }
+    }
+}
+
+fn write(family: &Family, out: &mut String, common: &str, pairs: &Pairs<'_>) {
+    let mut lines = Lines { out, name: &family.name, common };
+    for source in &family.sources {
+        lines.write(*source, pairs);
+    }
+}
+
+/// Puts the lines of all servers together.
+pub(crate) fn text(names: &Names, pages: &[Page]) -> String {
+    let size: usize = pages.iter().flat_map(|page| &page.lines).map(String::len).sum();
+    let mut text = String::with_capacity(size + 16 * 1024);
+    for (number, family) in names.server.iter().chain(&names.tube).enumerate() {
+        if pages.iter().all(|page| page.lines[number].is_empty()) {
+            continue;
+        }
+        text.extend(["# HELP ", &family.name, " ", &family.help, "\n"]);
+        text.extend(["# TYPE ", &family.name, " ", family.kind.name(), "\n"]);
+        text.extend(pages.iter().map(|page| page.lines[number].as_str()));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::Naming;
+    use super::*;
+    use crate::yaml;
+
+    fn page(naming: Naming, server: &str, tube: &str, text_of_tube: &str) -> String {
+        let names = Names::new(naming, 1);
+        let mut page = Page::new(&names, server);
+        page.add_tube(&names, tube, &yaml::pairs(text_of_tube).collect());
+        text(&names, &[page])
+    }
+
+    #[test]
+    fn a_histogram_is_one_of_prometheus() {
+        let yaml = "---\nname: \"a\"\nwait-seconds-le-0.001: 0\nwait-seconds-le-60: 9\n\
+                    wait-seconds-le-inf: 10\nwait-seconds-sum: 71.500000000\n";
+        let expected = "\
+# HELP beanstalkd_tube_wait_seconds How long jobs were ready before a worker got them.
+# TYPE beanstalkd_tube_wait_seconds histogram
+beanstalkd_tube_wait_seconds_bucket{server=\"q:1\",tube=\"a\",le=\"0.001\"} 0
+beanstalkd_tube_wait_seconds_bucket{server=\"q:1\",tube=\"a\",le=\"60\"} 9
+beanstalkd_tube_wait_seconds_bucket{server=\"q:1\",tube=\"a\",le=\"+Inf\"} 10
+beanstalkd_tube_wait_seconds_sum{server=\"q:1\",tube=\"a\"} 71.500000000
+beanstalkd_tube_wait_seconds_count{server=\"q:1\",tube=\"a\"} 10
+";
+        assert_eq!(page(Naming::Own, "q:1", "a", yaml), expected);
+    }
+
+    #[test]
+    fn labels_are_escaped_and_odd_values_left_out() {
+        let text = page(
+            Naming::Own,
+            "unix:/a\"b\\c\nd",
+            "x\"y",
+            "---\ncurrent-jobs-ready: 1 2\ncurrent-jobs-buried: 7\npause: no\ntotal-jobs: -\n",
+        );
+        let line = "beanstalkd_tube_jobs{server=\"unix:/a\\\"b\\\\c\\nd\",tube=\"x\\\"y\",\
+                    state=\"buried\"} 7\n";
+        assert!(text.ends_with(line) && text.lines().count() == 3, "{text}");
+    }
+
+    #[test]
+    fn a_page_without_a_server_has_no_empty_label() {
+        let text = page(Naming::Davidtannock, "q:1", "a", "---\npause: 5\n");
+        assert!(text.ends_with("beanstalkd_tube_pause_seconds_total{tube=\"a\"} 5\n"), "{text}");
+        let names = Names::new(Naming::Davidtannock, 1);
+        let mut page = Page::new(&names, "q:1");
+        page.add_server(&names, &vec![("draining", "true"), ("cmd-put", "3")]);
+        let text = super::text(&names, &[page]);
+        assert!(text.ends_with("\nbeanstalkd_cmd_put_total 3\n"), "{text}");
+    }
+
+    #[test]
+    fn the_lines_of_servers_stand_together() {
+        let names = Names::new(Naming::Own, 2);
+        let pages = ["a:1", "b:1"].map(|server| {
+            let mut page = Page::new(&names, server);
+            page.add_server(&names, &vec![("(up)", "1"), ("state", "draining")]);
+            page
+        });
+        let text = super::text(&names, &pages);
+        assert_eq!(text.matches("# TYPE beanstalkd_up gauge\n").count(), 1);
+        let up = "beanstalkd_up{server=\"a:1\"} 1\nbeanstalkd_up{server=\"b:1\"} 1\n";
+        assert!(text.contains(up), "{text}");
+        assert!(text.contains("beanstalkd_state{server=\"b:1\",state=\"serving\"} 0\n"));
+        assert!(text.contains("beanstalkd_state{server=\"b:1\",state=\"draining\"} 1\n"));
+    }
+}

@@ -1,0 +1,88 @@
+//! `--textfile`: a file that `node_exporter` reads, and never sees half written.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::scrape::Scraper;
+use crate::interrupt::Interrupt;
+
+/// Everybody may read it: `node_exporter` has a user of its own.
+const MODE: u32 = 0o644;
+
+/// How soon an end is noticed.
+const STEP: Duration = Duration::from_millis(100);
+
+/// Writes the file once; or if there is an interval in seconds, until a signal comes.
+pub(super) fn run(
+    path: &Path,
+    interval: Option<u64>,
+    scraper: &Scraper,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    loop {
+        let began = Instant::now();
+        replace(path, &scraper.scrape())?;
+        let Some(seconds) = interval else { return Ok(()) };
+        while began.elapsed() < Duration::from_secs(seconds.max(1)) {
+            if interrupt.is_set() {
+                return Ok(());
+            }
+            thread::sleep(STEP);
+        }
+    }
+}
+
+/// Replaces the file at once, by one beside it that is complete and on the disk.
+fn replace(path: &Path, text: &str) -> Result<()> {
+    let Some(name) = path.file_name() else { bail!("--textfile {}: no file", path.display()) };
+    // node_exporter reads what ends in .prom.
+    let beside = format!(".{}.{}.new", name.to_string_lossy(), std::process::id());
+    let beside = path.with_file_name(beside);
+    let result = write(&beside, text).and_then(|()| {
+        fs::rename(&beside, path)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    });
+    if result.is_err() {
+        // If it was never made, there is nothing to remove.
+        let _ = fs::remove_file(&beside);
+    }
+    result.with_context(|| format!("--textfile {}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(MODE).open(path)?;
+    // Whatever the umask says.
+    file.set_permissions(Permissions::from_mode(MODE))?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_replaced_and_nothing_is_left_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("beanstalkd.prom");
+        for text in ["a longer text\n", "short\n"] {
+            replace(&path, text).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
+        // What cannot be replaced leaves nothing behind either.
+        fs::create_dir(folder.path().join("full")).unwrap();
+        fs::write(folder.path().join("full/file"), "").unwrap();
+        assert!(replace(&folder.path().join("full"), "text").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+}

@@ -1,0 +1,402 @@
+//! What the page may change. Each act is asked for twice: `dry`, which only says what would be done
+//! and counts, and then in earnest, with the number that the operator agreed to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, bail};
+use axum::Json;
+use axum::extract::State as Given;
+use axum::extract::rejection::JsonRejection;
+use axum::http::StatusCode;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Failure, Site, with_client};
+use crate::act::clear::{self, Plan};
+use crate::act::delete::Found;
+use crate::act::kick::{Kickable, kick, kick_ids};
+use crate::act::pause::{check as check_pause, pause_tubes};
+use crate::act::put::{put_all, use_tube};
+use crate::act::remove::Remover;
+use crate::cli::JobArgs;
+use crate::client::Client;
+use crate::context::counted;
+use crate::filter::{Filter, Tubes};
+use crate::interrupt::{Interrupt, Interrupted};
+use crate::job::State;
+use crate::progress::Progress;
+use crate::sweep::{self, Coverage, Options};
+use crate::yaml;
+
+/// How long an act may take; then it ends with what is done.
+const ACT_TIME: Duration = Duration::from_secs(100);
+
+/// The most jobs that are named by their ids.
+const IDS: usize = 1_000;
+
+/// What a page asks for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Order {
+    server: usize,
+    /// Only say what would be done.
+    dry: bool,
+    /// How many jobs or tubes the operator agreed to; needed in earnest.
+    agreed: Option<u64>,
+    what: What,
+}
+
+/// An act with its arguments.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "act", rename_all = "kebab-case", deny_unknown_fields)]
+enum What {
+    /// Buried jobs of a tube become ready, or if there is none, delayed ones.
+    Kick {
+        tube: String,
+    },
+    KickJobs {
+        ids: Vec<String>,
+    },
+    Pause {
+        tube: String,
+        seconds: u64,
+    },
+    Resume {
+        tube: String,
+    },
+    Delete {
+        ids: Vec<String>,
+    },
+    Clear {
+        tube: String,
+        states: Vec<String>,
+    },
+    Put {
+        tube: String,
+        body: Option<String>,
+        base64: Option<String>,
+        pri: u32,
+        delay: u32,
+        ttr: u32,
+    },
+}
+
+/// What would be done, or was.
+#[derive(Debug)]
+struct Told {
+    text: String,
+    count: u64,
+    notes: Vec<String>,
+}
+
+impl Told {
+    fn new(count: u64, text: impl Into<String>) -> Self {
+        Self { text: text.into(), count, notes: Vec::new() }
+    }
+}
+
+/// Whether to act, and on how many.
+#[derive(Debug, Clone, Copy)]
+enum Mode {
+    Dry,
+    Earnest(u64),
+}
+
+/// Says what would be done, or does it.
+pub(super) async fn act(
+    Given(site): Given<Arc<Site>>,
+    order: Result<Json<Order>, JsonRejection>,
+) -> Result<Json<Value>, Failure> {
+    let Json(order) = order.map_err(|error| Failure::new(error.status(), error.body_text()))?;
+    let bad = |why: String| Failure::new(StatusCode::BAD_REQUEST, why);
+    let mode = match (order.dry, order.agreed) {
+        (true, _) => Mode::Dry,
+        (false, Some(agreed)) => Mode::Earnest(agreed),
+        (false, None) => return Err(bad("an act in earnest needs the number agreed to".into())),
+    };
+    order.what.check().map_err(|error| bad(format!("{error:#}")))?;
+    let watcher = site.server(order.server)?;
+    let what = order.what;
+    let told =
+        with_client(watcher, ACT_TIME, move |client, interrupt| what.run(client, mode, interrupt));
+    let told = told.await?;
+    let key = if order.dry { "will" } else { "done" };
+    Ok(Json(json!({ key: told.text, "count": told.count, "notes": told.notes })))
+}
+
+/// Fails if a name could be more than a name to the server.
+fn check_tube(name: &str) -> Result<()> {
+    let is_known = |it: u8| it.is_ascii_alphanumeric() || b"-+/;.$_()".contains(&it);
+    if name.is_empty() || name.len() > 200 || name.starts_with('-') || !name.bytes().all(is_known) {
+        bail!(
+            "{name:?} is no name of a tube: it has 1 to 200 letters, digits and - + / ; . $ _ ( ), \
+             and does not begin with -"
+        );
+    }
+    Ok(())
+}
+
+fn ids_of(words: &[String]) -> Result<Vec<u64>> {
+    if words.is_empty() || words.len() > IDS {
+        bail!("1 to {IDS} jobs can be named at once");
+    }
+    let ids = words.iter().map(|word| word.parse().map_err(|_| anyhow!("{word:?} is no id")));
+    let mut ids: Vec<u64> = ids.collect::<Result<_>>()?;
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
+}
+
+impl What {
+    /// Fails if the arguments make no sense, whatever the server.
+    fn check(&self) -> Result<()> {
+        match self {
+            Self::Kick { tube } | Self::Resume { tube } => check_tube(tube),
+            Self::KickJobs { ids } | Self::Delete { ids } => ids_of(ids).map(|_| ()),
+            Self::Pause { tube, seconds } => {
+                if *seconds == 0 {
+                    bail!("a pause lasts at least a second");
+                }
+                check_tube(tube).and_then(|()| check_pause(*seconds))
+            }
+            Self::Clear { tube, states } => {
+                for state in states {
+                    state.parse::<State>()?;
+                }
+                check_tube(tube)
+            }
+            Self::Put { tube, body, base64, .. } => {
+                if let Some(text) = base64 {
+                    BASE64.decode(text).map_err(|error| anyhow!("the body: {error}"))?;
+                }
+                if body.is_some() == base64.is_some() {
+                    bail!("a job needs one body");
+                }
+                check_tube(tube)
+            }
+        }
+    }
+
+    fn run(self, client: &mut Client, mode: Mode, interrupt: &Interrupt) -> Result<Told> {
+        match self {
+            Self::Kick { tube } => kick_tube(client, &tube, mode),
+            Self::KickJobs { ids } => kick_jobs(client, &ids_of(&ids)?, mode),
+            Self::Pause { tube, seconds } => pause(client, tube, seconds, mode),
+            Self::Resume { tube } => pause(client, tube, 0, mode),
+            Self::Delete { ids } => delete(client, &ids_of(&ids)?, mode),
+            Self::Clear { tube, states } => {
+                let states = states.iter().map(|state| state.parse());
+                clear(client, &tube, states.collect::<Result<_>>()?, mode, interrupt)
+            }
+            Self::Put { tube, body, base64, pri, delay, ttr } => {
+                let body = match base64 {
+                    Some(text) => BASE64.decode(text)?,
+                    None => body.unwrap_or_default().into_bytes(),
+                };
+                let job = JobArgs { pri, delay: delay.into(), ttr: ttr.into() };
+                put(client, &tube, &job, body, mode)
+            }
+        }
+    }
+}
+
+fn kick_tube(client: &mut Client, tube: &str, mode: Mode) -> Result<Told> {
+    let kickable = Kickable::look(client, tube)?;
+    let all = kickable.all();
+    if all == 0 {
+        return Ok(Told::new(0, format!("There is nothing to kick in the tube {tube}.")));
+    }
+    match mode {
+        Mode::Dry => {
+            let jobs = kickable.counted(all);
+            Ok(Told::new(all, format!("Will kick {jobs} of the tube {tube}: ready again.")))
+        }
+        Mode::Earnest(agreed) => {
+            let kicked = kick(client, tube, agreed)?;
+            Ok(Told::new(kicked, format!("{} kicked.", kickable.counted(kicked))))
+        }
+    }
+}
+
+fn kick_jobs(client: &mut Client, ids: &[u64], mode: Mode) -> Result<Told> {
+    let mut told = match mode {
+        Mode::Dry => {
+            let mut jobs = sweep::stats_of(client, ids.iter().copied())?;
+            jobs.retain(|job| matches!(job.state, State::Buried | State::Delayed));
+            let count = jobs.len() as u64;
+            let states = crate::act::delete::by_state(&jobs);
+            let text = match count {
+                0 => "There is nothing to kick.".to_owned(),
+                _ => format!("Will kick {}: {states}.", counted(count, "job")),
+            };
+            Told::new(count, text)
+        }
+        Mode::Earnest(_) => {
+            let refused = kick_ids(client, ids)?;
+            let count = (ids.len() - refused.len()) as u64;
+            Told::new(count, format!("{} kicked.", counted(count, "job")))
+        }
+    };
+    let others = ids.len() as u64 - told.count;
+    if others > 0 {
+        told.notes.push(format!("{}: neither buried nor delayed.", counted(others, "job")));
+    }
+    Ok(told)
+}
+
+fn pause(client: &mut Client, tube: String, seconds: u64, mode: Mode) -> Result<Told> {
+    let reply = client.ask(&format!("stats-tube {tube}"))?;
+    if reply.is("NOT_FOUND") {
+        bail!("there is no tube {tube}");
+    }
+    if !reply.is("OK") {
+        return Err(reply.unexpected("stats-tube"));
+    }
+    let stats = reply.into_yaml()?;
+    let number = |key| yaml::number(&stats, key);
+    let left = number("pause-time-left");
+    let Mode::Earnest(_) = mode else {
+        let ready = counted(number("current-jobs-ready"), "ready job");
+        let waiting = counted(number("current-waiting"), "worker");
+        let beside = format!("{ready}, {waiting} waiting");
+        return Ok(match (seconds, left) {
+            (0, 0) => Told::new(0, format!("The tube {tube} is not paused.")),
+            (0, left) => Told::new(
+                1,
+                format!("Will end the pause of 1 tube, {tube}: {left} s left, {beside}."),
+            ),
+            (_, 0) => {
+                Told::new(1, format!("Will pause 1 tube, {tube}, for {seconds} s: {beside}."))
+            }
+            _ => Told::new(
+                1,
+                format!(
+                    "Will pause 1 tube, {tube}, for {seconds} s instead of the {left} s left: \
+                     {beside}."
+                ),
+            ),
+        });
+    };
+    let count = pause_tubes(client, vec![tube], seconds)?;
+    let done = if seconds == 0 { "resumed" } else { "paused" };
+    Ok(Told::new(count, format!("{} {done}.", counted(count, "tube"))))
+}
+
+fn delete(client: &mut Client, ids: &[u64], mode: Mode) -> Result<Told> {
+    let found = Found::look(client, ids)?;
+    let mut notes = found.leaves();
+    let mut told = if found.jobs.is_empty() {
+        Told::new(0, "There is nothing to delete.")
+    } else if let Mode::Dry = mode {
+        Told::new(found.jobs.len() as u64, format!("Will {}.", found.says()))
+    } else {
+        let mut remover = Remover::new(None);
+        remover.remove(client, found.jobs)?;
+        deleted(&remover, &mut notes)
+    };
+    told.notes = notes;
+    Ok(told)
+}
+
+/// Tells what a remover has done.
+fn deleted(remover: &Remover, notes: &mut Vec<String>) -> Told {
+    if remover.refused > 0 {
+        let refused = counted(remover.refused, "job");
+        notes.push(format!("{refused} had been reserved or deleted by others meanwhile."));
+    }
+    Told::new(remover.deleted, format!("{} deleted.", counted(remover.deleted, "job")))
+}
+
+fn clear(
+    client: &mut Client,
+    tube: &str,
+    states: Vec<State>,
+    mode: Mode,
+    interrupt: &Interrupt,
+) -> Result<Told> {
+    let mut filter = Filter { tubes: Tubes::one(tube), states, ..Filter::default() };
+    let options = Options { is_quiet: true, ..Options::default() };
+    let (mut plan, coverage) = clear::plan(client, &mut filter, false, &options, interrupt)?;
+    let mut notes = Vec::new();
+    if let Coverage::Unsure(seen, live) = coverage {
+        notes.push(format!(
+            "{seen} jobs were found, and the server says {live}: it has been restarted, and its \
+             last id is not known."
+        ));
+    }
+    if plan.count() == 0 {
+        let mut told = Told::new(0, format!("There is nothing to delete in the tube {tube}."));
+        told.notes = notes;
+        return Ok(told);
+    }
+    let mut told = match mode {
+        Mode::Dry => {
+            if matches!(plan, Plan::Lists(_)) {
+                notes.push("Jobs that come before you agree are deleted as well.".into());
+            }
+            Told::new(plan.count(), format!("Will {}.", plan.says()))
+        }
+        Mode::Earnest(agreed) => {
+            if let Plan::Jobs(jobs) = &mut plan {
+                jobs.truncate(usize::try_from(agreed)?);
+            }
+            let mut remover = Remover::new(None);
+            match plan.carry_out(client, &mut remover, &Progress::hidden(), interrupt) {
+                Ok(()) => {}
+                Err(error) if error.is::<Interrupted>() => {
+                    notes.push("The time was over before all were deleted.".into());
+                }
+                Err(error) => return Err(error),
+            }
+            deleted(&remover, &mut notes)
+        }
+    };
+    told.notes = notes;
+    Ok(told)
+}
+
+fn put(client: &mut Client, tube: &str, job: &JobArgs, body: Vec<u8>, mode: Mode) -> Result<Told> {
+    let size = counted(body.len() as u64, "byte");
+    if let Mode::Dry = mode {
+        let known = client.ask(&format!("stats-tube {tube}"))?;
+        let mut told = Told::new(1, format!("Will put 1 job of {size} into the tube {tube}."));
+        if known.is("NOT_FOUND") {
+            told.notes.push("There is no such tube yet: this makes it.".into());
+        }
+        return Ok(told);
+    }
+    use_tube(client, tube)?;
+    let mut put = None;
+    put_all(client, job, &[body], |id| {
+        put = Some(id);
+        Ok(())
+    })?;
+    let id = put.ok_or_else(|| anyhow!("the server gave no id"))?;
+    Ok(Told::new(1, format!("1 job put: its id is {id}.")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_nothing_but_a_name_to_the_server() {
+        for name in ["a", "mail.out/1", "$_();+-", &"x".repeat(200)] {
+            assert!(check_tube(name).is_ok(), "{name}");
+        }
+        for name in ["", "-a", "a b", "a\r\ndelete 1", "é", "<b>", "a*", &"x".repeat(201)] {
+            assert!(check_tube(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn ids_are_numbers_and_each_counts_once() {
+        let ids =
+            |words: &[&str]| ids_of(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(ids(&["7", "3", "7", "18446744073709551615"]).unwrap(), [3, 7, u64::MAX]);
+        assert!(ids(&[]).is_err() && ids(&["-1"]).is_err() && ids(&["1 2"]).is_err());
+    }
+}

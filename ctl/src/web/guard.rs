@@ -1,0 +1,247 @@
+//! Refuses requests that do not come from the page itself, and bounds what comes.
+//!
+//! The page has no login, so the harm would come from other pages in the operator's browser:
+//!
+//! - One whose name is made to lead to our address (DNS rebinding) names itself in `Host`.
+//! - One that sends requests to us from elsewhere is named by the browser in `Origin` and
+//!   `Sec-Fetch-Site`, cannot read the token, and cannot send JSON without leave.
+//! - One that shows us in a frame is refused by the headers of each response.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use axum::extract::{Request, State};
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::http::uri::Authority;
+use axum::http::{Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::{Failure, Site};
+
+/// The most requests at a time.
+const REQUESTS: usize = 32;
+
+/// How long a request may take.
+const REQUEST_TIME: Duration = Duration::from_secs(120);
+
+/// The header that carries the token.
+const TOKEN: HeaderName = HeaderName::from_static("x-token");
+
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// What browsers are told with every response.
+const HEADERS: [(HeaderName, &str); 8] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+         connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+         require-trusted-types-for 'script'; trusted-types 'none'",
+    ),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (header::CACHE_CONTROL, "no-store"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
+];
+
+/// Knows which requests are the page's own.
+#[derive(Debug)]
+pub(super) struct Guard {
+    /// The names and ports that lead here, in lower case.
+    hosts: Vec<String>,
+    /// The port, if it listens on every address: then any address may stand for the name.
+    every_address: Option<u16>,
+    token: String,
+    is_read_only: bool,
+    room: Semaphore,
+}
+
+impl Guard {
+    /// Makes one for a page that listens here.
+    pub(super) fn new(address: SocketAddr, names: &[String], is_read_only: bool) -> Result<Self> {
+        let port = address.port();
+        let mut hosts = vec![address.to_string()];
+        for name in ["localhost", "127.0.0.1", "[::1]"] {
+            hosts.push(format!("{name}:{port}"));
+        }
+        if port == 80 {
+            hosts.extend(["localhost", "127.0.0.1", "[::1]"].map(str::to_owned));
+        }
+        for name in names {
+            let name = name.to_ascii_lowercase();
+            if name.is_empty() || name.contains(|it: char| it == '/' || it.is_whitespace()) {
+                bail!("--allow-host {name:?}: this is no NAME and no NAME:PORT");
+            }
+            if !name.trim_end_matches(|it: char| it.is_ascii_digit()).ends_with(':') {
+                hosts.push(format!("{name}:{port}"));
+            }
+            hosts.push(name);
+        }
+        let every_address = address.ip().is_unspecified().then_some(port);
+        let room = Semaphore::new(REQUESTS);
+        Ok(Self { hosts, every_address, token: token()?, is_read_only, room })
+    }
+
+    pub(super) fn token(&self) -> &str {
+        &self.token
+    }
+
+    pub(super) fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    /// Whether this name leads here. A page of others cannot have an address for its name.
+    fn has_host(&self, host: &str) -> bool {
+        let host = host.to_ascii_lowercase();
+        let is_address = |port: u16| {
+            let end = format!(":{port}");
+            let name = host.strip_suffix(&end).unwrap_or_default();
+            name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok()
+        };
+        self.hosts.contains(&host) || self.every_address.is_some_and(is_address)
+    }
+
+    /// Refuses what other pages send.
+    fn judge(&self, request: &Request) -> Result<(), Failure> {
+        let headers = request.headers();
+        let host = one(headers, &header::HOST)?.unwrap_or_default();
+        let authority = request.uri().authority().map(Authority::as_str);
+        if let Some(other) =
+            [Some(host), authority].into_iter().flatten().find(|it| !self.has_host(it))
+        {
+            let why = format!("{other:?} is no name of this page; --allow-host adds names");
+            return Err(Failure::new(StatusCode::MISDIRECTED_REQUEST, why));
+        }
+        let site = one(headers, &FETCH_SITE)?;
+        // A link from elsewhere may lead to the page, which is of no use to the other page.
+        let is_page = request.uri().path() == "/" && request.method() == Method::GET;
+        if !is_page && site.is_some_and(|site| site != "same-origin" && site != "none") {
+            return Err(forbidden("this request comes from another page"));
+        }
+        if matches!(*request.method(), Method::GET | Method::HEAD) {
+            return Ok(());
+        }
+        if let Some(origin) = one(headers, &header::ORIGIN)? {
+            let host = origin.strip_prefix("http://").or(origin.strip_prefix("https://"));
+            if !host.is_some_and(|host| self.has_host(host)) {
+                return Err(forbidden("this request comes from another page"));
+            }
+        }
+        if self.is_read_only {
+            return Err(forbidden("this page is read-only: it was started with --read-only"));
+        }
+        let given = one(headers, &TOKEN)?.unwrap_or_default();
+        if !is_equal(given.as_bytes(), self.token.as_bytes()) {
+            return Err(forbidden("the token is wrong: load the page again"));
+        }
+        Ok(())
+    }
+}
+
+fn forbidden(why: &str) -> Failure {
+    Failure::new(StatusCode::FORBIDDEN, why)
+}
+
+/// Returns the only header of this name.
+fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Failure> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next().map(HeaderValue::to_str);
+    match (first, values.next()) {
+        (None, _) => Ok(None),
+        (Some(Ok(text)), None) => Ok(Some(text)),
+        _ => Err(Failure::new(StatusCode::BAD_REQUEST, format!("an odd header {name}"))),
+    }
+}
+
+/// Compares without telling by the time how much is equal.
+fn is_equal(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+}
+
+/// Makes a token that nobody can guess.
+fn token() -> Result<String> {
+    let mut bytes = [0; 32];
+    let mut source = File::open("/dev/urandom").context("/dev/urandom")?;
+    source.read_exact(&mut bytes).context("/dev/urandom")?;
+    Ok(bytes.map(|byte| format!("{byte:02x}")).concat())
+}
+
+/// Lets a request through, or answers why not; every response gets its headers here.
+pub(super) async fn check(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
+    let answer = async {
+        site.guard.judge(&request)?;
+        let _permit = site.guard.room.try_acquire().map_err(|_| {
+            Failure::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests at a time")
+        })?;
+        timeout(REQUEST_TIME, next.run(request))
+            .await
+            .map_err(|_| Failure::new(StatusCode::GATEWAY_TIMEOUT, "this took too long"))
+    };
+    let mut response = answer.await.unwrap_or_else(Failure::into_response);
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard(address: &str, names: &[&str]) -> Guard {
+        let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+        Guard::new(address.parse().unwrap(), &names, false).unwrap()
+    }
+
+    #[test]
+    fn only_names_that_lead_here_are_known() {
+        let one = guard("127.0.0.1:11380", &["Queue.example", "other:8443"]);
+        for host in [
+            "127.0.0.1:11380",
+            "localhost:11380",
+            "LOCALHOST:11380",
+            "[::1]:11380",
+            "queue.example",
+            "queue.example:11380",
+            "other:8443",
+        ] {
+            assert!(one.has_host(host), "{host}");
+        }
+        for host in [
+            "",
+            "localhost",
+            "localhost:80",
+            "evil.test:11380",
+            "other",
+            "10.0.0.1:11380",
+            "other:1",
+        ] {
+            assert!(!one.has_host(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_page_on_every_address_takes_addresses_and_no_names() {
+        let every = guard("0.0.0.0:11380", &[]);
+        assert!(every.has_host("10.0.0.1:11380") && every.has_host("[fe80::1]:11380"));
+        assert!(!every.has_host("evil.test:11380") && !every.has_host("10.0.0.1:80"));
+        assert!(!every.has_host("10.0.0.1"));
+    }
+
+    #[test]
+    fn tokens_are_long_and_each_is_another() {
+        let (a, b) = (token().unwrap(), token().unwrap());
+        assert!(a.len() == 64 && a != b);
+        assert!(is_equal(a.as_bytes(), a.as_bytes()) && !is_equal(a.as_bytes(), b.as_bytes()));
+        assert!(!is_equal(a.as_bytes(), &a.as_bytes()[..63]));
+    }
+}

@@ -1,0 +1,306 @@
+//! What the page shows of jobs: lists, hits of a search, one job, and its body as it is.
+//!
+//! Bodies are any bytes. They leave here as text in JSON, as base64 or as a file to be stored, and
+//! never as a document.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use axum::Json;
+use axum::extract::{Query, State as Given};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use regex::bytes::Regex;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Failure, Site, with_client};
+use crate::client::Client;
+use crate::filter::{self, Filter, Tubes};
+use crate::interrupt::{Interrupt, Interrupted};
+use crate::job::{Job, State};
+use crate::listing::{self, Detail, Request};
+use crate::output::one_line;
+use crate::sweep::{self, Coverage, Options};
+
+/// How long a server that cannot list its jobs is looked through.
+const LOOK_TIME: Duration = Duration::from_secs(5);
+
+/// The same, if the page asks to look longer, and for a search.
+const LONG_TIME: Duration = Duration::from_secs(45);
+
+/// The most jobs of one answer.
+const LIMIT: usize = 500;
+
+/// How much of a body a list shows.
+const PREVIEW: usize = 160;
+
+/// How much of it stands before what was found.
+const BEFORE: usize = 40;
+
+/// How many bodies are fetched at once for a list, and how many bytes of them in all.
+const BODIES: usize = 8;
+const PREVIEWED: u64 = 16 << 20;
+
+/// How much of a body is shown at first, and on request.
+const SHOWN: usize = 256 << 10;
+const WHOLE: usize = 16 << 20;
+
+/// Which jobs a page wants to see.
+#[derive(Debug, Deserialize)]
+pub(super) struct Wanted {
+    #[serde(default)]
+    server: usize,
+    tube: Option<String>,
+    state: Option<String>,
+    /// A regular expression or plain text for bodies.
+    pattern: Option<String>,
+    #[serde(default)]
+    plain: bool,
+    #[serde(default)]
+    ignore_case: bool,
+    #[serde(default)]
+    limit: usize,
+    #[serde(default)]
+    longer: bool,
+}
+
+/// A job as a list shows it.
+struct Row {
+    job: Job,
+    preview: Option<String>,
+}
+
+/// What a look through a server found.
+struct Found {
+    rows: Vec<Row>,
+    /// What is to be told of jobs that may be missing.
+    coverage: &'static str,
+}
+
+/// An error of the one that asks.
+fn bad(error: impl std::fmt::Display) -> Failure {
+    Failure::new(StatusCode::BAD_REQUEST, error.to_string())
+}
+
+/// Makes the filter of a question.
+fn filter_of(wanted: &Wanted) -> Result<Filter, Failure> {
+    let state = wanted.state.as_deref().filter(|state| !state.is_empty());
+    let state = state.map(str::parse::<State>).transpose().map_err(bad)?;
+    let text = wanted.pattern.as_deref().filter(|text| !text.is_empty());
+    let pattern = text.map(|text| filter::pattern(text, wanted.plain, wanted.ignore_case));
+    Ok(Filter {
+        tubes: wanted.tube.as_deref().map_or_else(Tubes::default, Tubes::one),
+        states: state.into_iter().collect(),
+        older_than: None,
+        pattern: pattern.transpose().map_err(bad)?,
+    })
+}
+
+/// Answers a list of jobs.
+pub(super) async fn list(
+    Given(site): Given<Arc<Site>>,
+    Query(wanted): Query<Wanted>,
+) -> Result<Json<Value>, Failure> {
+    let watcher = site.server(wanted.server)?;
+    let filter = filter_of(&wanted)?;
+    let limit = wanted.limit.clamp(1, LIMIT);
+    let is_long = wanted.longer || filter.pattern.is_some();
+    let time = if is_long { LONG_TIME } else { LOOK_TIME };
+    let found = with_client(watcher, time, move |client, interrupt| {
+        find(client, &filter, limit, interrupt)
+    });
+    let Found { mut rows, coverage } = found.await?;
+    let has_more = rows.len() > limit;
+    rows.truncate(limit);
+    let rows: Vec<_> = rows
+        .into_iter()
+        .map(|row| {
+            let mut told = object(row.job);
+            if let Some(preview) = row.preview {
+                told["preview"] = preview.into();
+            }
+            told
+        })
+        .collect();
+    Ok(Json(json!({ "jobs": rows, "more": has_more, "coverage": coverage })))
+}
+
+/// A job without its body; ids are text, because they may be larger than a page's numbers.
+fn object(mut job: Job) -> Value {
+    job.body = None;
+    let mut told = job.to_json();
+    told.insert("id".into(), job.id.to_string().into());
+    Value::Object(told)
+}
+
+/// Looks for jobs, one more than the limit if there are more.
+fn find(
+    client: &mut Client,
+    filter: &Filter,
+    limit: usize,
+    interrupt: &Interrupt,
+) -> Result<Found> {
+    let detail = if filter.pattern.is_some() {
+        Detail::Whole
+    } else if client.has("list-jobs")? {
+        Detail::Size
+    } else {
+        Detail::Stats
+    };
+    let options = Options { is_quiet: true, ..Options::default() };
+    let most = Some(limit as u64 + 1);
+    let request = Request { filter, detail, limit: most, options: &options, interrupt };
+    let mut rows = Vec::new();
+    let coverage = listing::list(client, &request, &mut |_, jobs| {
+        for mut job in jobs {
+            let preview = job.body.take().map(|body| preview(&body, filter.pattern.as_ref()));
+            rows.push(Row { job, preview });
+            if rows.len() > limit {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    });
+    let coverage = match coverage {
+        Ok(Coverage::Complete | Coverage::Enough) => "all",
+        Ok(Coverage::Unsure(..)) => "unsure",
+        Err(error) if error.is::<Interrupted>() => "cut",
+        Err(error) => return Err(error),
+    };
+    if detail != Detail::Whole {
+        rows = previews(client, rows)?;
+    }
+    Ok(Found { rows, coverage })
+}
+
+/// Adds the beginnings of bodies, as far as not too much must be fetched for them.
+fn previews(client: &mut Client, rows: Vec<Row>) -> Result<Vec<Row>> {
+    let mut fetched = 0;
+    let mut done = Vec::with_capacity(rows.len());
+    let mut rest = rows;
+    while !rest.is_empty() {
+        let later = rest.split_off(rest.len().min(BODIES));
+        let expected: u64 = rest.iter().map(|row| row.job.size.unwrap_or(0)).sum();
+        if fetched + expected > PREVIEWED {
+            done.append(&mut rest);
+        } else {
+            let jobs = rest.into_iter().map(|row| row.job).collect();
+            for mut job in sweep::with_bodies(client, jobs)? {
+                let body = job.body.take().unwrap_or_default();
+                fetched += body.len() as u64;
+                done.push(Row { job, preview: Some(preview(&body, None)) });
+            }
+        }
+        rest = later;
+    }
+    Ok(done)
+}
+
+/// Returns the beginning of a body in one line, or what is around the first match.
+fn preview(body: &[u8], pattern: Option<&Regex>) -> String {
+    let found = pattern.and_then(|pattern| pattern.find(body)).map_or(0, |found| found.start());
+    let mut begin = if found > PREVIEW / 2 { found - BEFORE } else { 0 };
+    // Not in the middle of a character.
+    while begin > 0 && begin < body.len() && body[begin] & 0xc0 == 0x80 {
+        begin -= 1;
+    }
+    let mut end = body.len().min(begin + PREVIEW);
+    while end > begin && end < body.len() && body[end] & 0xc0 == 0x80 {
+        end -= 1;
+    }
+    let (before, after) =
+        (if begin > 0 { "…" } else { "" }, if end < body.len() { "…" } else { "" });
+    format!("{before}{}{after}", one_line(&body[begin..end]))
+}
+
+/// The job that a page wants to see.
+#[derive(Debug, Deserialize)]
+pub(super) struct One {
+    #[serde(default)]
+    server: usize,
+    id: u64,
+    #[serde(default)]
+    whole: bool,
+}
+
+/// Fetches a job with its body.
+async fn fetch(site: &Site, one: &One) -> Result<Job, Failure> {
+    let (watcher, id) = (site.server(one.server)?, one.id);
+    let found = with_client(watcher, LONG_TIME, move |client, _| {
+        let jobs = sweep::stats_of(client, [id])?;
+        Ok(sweep::with_bodies(client, jobs)?.pop())
+    });
+    let job = found.await?;
+    job.ok_or_else(|| Failure::new(StatusCode::NOT_FOUND, format!("there is no job {id}")))
+}
+
+/// Answers a job, with its body or the beginning of it.
+pub(super) async fn one(
+    Given(site): Given<Arc<Site>>,
+    Query(one): Query<One>,
+) -> Result<Json<Value>, Failure> {
+    let mut job = fetch(&site, &one).await?;
+    let body = job.body.take().unwrap_or_default();
+    let mut told = object(job);
+    let shown = &body[..body.len().min(if one.whole { WHOLE } else { SHOWN })];
+    match text_of(shown) {
+        Some(text) => told["text"] = text.into(),
+        None => told["base64"] = BASE64.encode(shown).into(),
+    }
+    told["shown"] = shown.len().into();
+    Ok(Json(told))
+}
+
+/// Returns what can be read as text, without a character that was cut in two.
+fn text_of(body: &[u8]) -> Option<&str> {
+    let text = match std::str::from_utf8(body) {
+        Ok(text) => text,
+        Err(error) if error.error_len().is_none() => {
+            std::str::from_utf8(&body[..error.valid_up_to()]).ok()?
+        }
+        Err(_) => return None,
+    };
+    let is_odd = |it: char| it.is_control() && !matches!(it, '\t' | '\n' | '\r');
+    (!text.contains(is_odd)).then_some(text)
+}
+
+/// Answers a body, byte by byte, to be stored.
+pub(super) async fn body(
+    Given(site): Given<Arc<Site>>,
+    Query(one): Query<One>,
+) -> Result<Response, Failure> {
+    let job = fetch(&site, &one).await?;
+    let name = format!("attachment; filename=\"job-{}\"", job.id);
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (header::CONTENT_DISPOSITION, name),
+    ];
+    Ok((headers, job.body.unwrap_or_default()).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preview_is_one_line_around_what_was_found() {
+        assert_eq!(preview(b"a\r\n\0\xff", None), "a\\r\\n\\u{0}\\xff");
+        let body = format!("{}needle{}", "é".repeat(300), "x".repeat(900));
+        let pattern = filter::pattern("needle", true, false).unwrap();
+        let shown = preview(body.as_bytes(), Some(&pattern));
+        assert!(shown.starts_with("…é") && shown.contains("needlexx") && shown.ends_with("x…"));
+        assert!(!preview(body.as_bytes(), None).contains("\\x"), "no character is cut in two");
+    }
+
+    #[test]
+    fn text_is_what_can_be_read() {
+        assert_eq!(text_of("é\n".as_bytes()), Some("é\n"));
+        assert_eq!(text_of(&"aé".as_bytes()[..2]), Some("a"));
+        assert_eq!((text_of(b"a\0b"), text_of(b"a\xffb"), text_of(b"\x1b[2J")), (None, None, None));
+    }
+}

@@ -1,0 +1,112 @@
+//! What this daemon tells of times by `metrics`: histograms, and how long the next job has waited.
+//! Other daemons do not know the command; then nothing is known, which is not zero.
+
+use crate::yaml;
+
+/// Counts of times, by upper bounds in rising order, each with all that are below it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Histogram {
+    counts: Vec<(f64, u64)>,
+    sum: f64,
+}
+
+/// What is known of a tube's times.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Times {
+    /// Seconds since the job that is next in line became ready.
+    pub(super) next: Option<f64>,
+    /// From ready to reserved.
+    pub(super) wait: Option<Histogram>,
+}
+
+impl Times {
+    /// Reads the dictionary of `metrics <tube>`.
+    pub(super) fn read(text: &str) -> Self {
+        let next = yaml::value(text, "next-ready-wait").and_then(|value| value.parse().ok());
+        Self { next, wait: Histogram::read(text, "wait-seconds") }
+    }
+}
+
+impl Histogram {
+    /// Reads the keys that begin with this name; `None` if there is none.
+    fn read(text: &str, name: &str) -> Option<Self> {
+        let mut found = Self::default();
+        for (key, value) in yaml::pairs(text) {
+            let Some(rest) = key.strip_prefix(name) else { continue };
+            if rest == "-sum" {
+                found.sum = value.parse().ok()?;
+            } else if let Some(bound) = rest.strip_prefix("-le-") {
+                found.counts.push((bound.parse().ok()?, value.parse().ok()?));
+            }
+        }
+        (!found.counts.is_empty()).then_some(found)
+    }
+
+    /// Returns how many there are.
+    fn count(&self) -> u64 {
+        self.counts.last().map_or(0, |(_, count)| *count)
+    }
+
+    /// Returns those since then; `None` if that was another tube's.
+    pub(super) fn since(&self, before: &Self) -> Option<Self> {
+        if self.counts.len() != before.counts.len() {
+            return None;
+        }
+        let pairs = self.counts.iter().zip(&before.counts);
+        let counts: Option<Vec<_>> =
+            pairs.map(|(now, then)| Some((now.0, now.1.checked_sub(then.1)?))).collect();
+        Some(Self { counts: counts?, sum: self.sum - before.sum })
+    }
+
+    /// Returns the mean; `None` of nothing.
+    pub(super) fn mean(&self) -> Option<f64> {
+        let count = self.count();
+        (count > 0).then(|| (self.sum / crate::progress::count_as_f64(count)).max(0.0))
+    }
+
+    /// Returns a bound that this share of a hundred does not exceed; it may be infinite.
+    pub(super) fn bound(&self, percent: u64) -> Option<f64> {
+        let count = self.count();
+        let rank = (count * percent).div_ceil(100);
+        let found = self.counts.iter().find(|(_, below)| *below >= rank);
+        found.filter(|_| count > 0).map(|(bound, _)| *bound)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "---\nname: \"a\"\nnext-ready-age: 12\nnext-ready-wait: 3.250000000\n\
+                        wait-seconds-le-0.001: 0\nwait-seconds-le-0.5: 6\nwait-seconds-le-10: 9\n\
+                        wait-seconds-le-inf: 10\nwait-seconds-sum: 15.000000000\n\
+                        run-seconds-le-inf: 9\nrun-seconds-sum: 2.0\n";
+
+    #[test]
+    fn bounds_are_those_of_the_keys() {
+        let times = Times::read(TEXT);
+        assert_eq!(times.next, Some(3.25));
+        let wait = times.wait.unwrap();
+        assert_eq!((wait.count(), wait.mean()), (10, Some(1.5)));
+        assert_eq!((wait.bound(50), wait.bound(90)), (Some(0.5), Some(10.0)));
+        assert_eq!(wait.bound(95), Some(f64::INFINITY));
+    }
+
+    #[test]
+    fn what_is_not_told_is_not_zero() {
+        assert_eq!(Times::read("---\nname: \"a\"\n"), Times::default());
+        assert_eq!(Histogram::default().mean(), None);
+        assert_eq!(Histogram::default().bound(50), None);
+    }
+
+    #[test]
+    fn only_what_came_since_counts() {
+        let now = Times::read(TEXT).wait.unwrap();
+        let mut before = now.clone();
+        before.counts = vec![(0.001, 0), (0.5, 6), (10.0, 7), (f64::INFINITY, 7)];
+        before.sum = 6.0;
+        let since = now.since(&before).unwrap();
+        assert_eq!((since.count(), since.mean(), since.bound(50)), (3, Some(3.0), Some(10.0)));
+        assert_eq!(before.since(&now), None, "a tube that has vanished meanwhile counts from 0");
+    }
+}

@@ -1,0 +1,182 @@
+//! `web`: a page that shows servers, tubes and jobs, and acts on them.
+//!
+//! - `guard` refuses what does not come from the page itself, and bounds what comes;
+//! - `args` are the options, and `assets` has the page's files;
+//! - `watch` looks at a server again and again while a page asks, and `metrics` reads what this
+//!   daemon tells of times;
+//! - `view` is what the page shows of servers and tubes, `jobs` what it shows of jobs;
+//! - `acts` changes something: each act says first what it would do.
+
+mod acts;
+mod args;
+mod assets;
+mod guard;
+mod jobs;
+mod metrics;
+mod view;
+mod watch;
+
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde_json::json;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use crate::client::Client;
+use crate::context::{Context, Outcome, tell};
+use crate::http;
+use crate::interrupt::Interrupt;
+pub(crate) use args::WebArgs;
+use guard::Guard;
+use watch::Watcher;
+
+/// The port of an address that names none.
+const DEFAULT_PORT: u16 = 11380;
+
+/// The most bytes of a request's body.
+const BODY_BYTES: usize = 2 << 20;
+
+/// What all requests share.
+#[derive(Debug)]
+struct Site {
+    guard: Guard,
+    servers: Vec<Watcher>,
+}
+
+/// A request that was not carried out, and why.
+#[derive(Debug)]
+struct Failure {
+    status: StatusCode,
+    why: String,
+}
+
+impl Failure {
+    fn new(status: StatusCode, why: impl Into<String>) -> Self {
+        Self { status, why: why.into() }
+    }
+}
+
+/// An error of a server, or of what was asked of it.
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::new(StatusCode::BAD_GATEWAY, format!("{error:#}"))
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.status, axum::Json(json!({ "error": self.why }))).into_response()
+    }
+}
+
+impl Site {
+    fn server(&self, at: usize) -> Result<&Watcher, Failure> {
+        self.servers
+            .get(at)
+            .ok_or_else(|| Failure::new(StatusCode::NOT_FOUND, "there is no such server"))
+    }
+}
+
+/// Ends a work in pieces when nobody waits for it any more.
+struct Abandon(Interrupt);
+
+impl Drop for Abandon {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+/// Does something with a connection of its own to a server, on another thread. After `limit` the
+/// interrupt is set, and the work ends with what it has.
+async fn with_client<T: Send + 'static>(
+    watcher: &Watcher,
+    limit: Duration,
+    act: impl FnOnce(&mut Client, &Interrupt) -> Result<T> + Send + 'static,
+) -> Result<T, Failure> {
+    let interrupt = Interrupt::default();
+    let _abandon = Abandon(interrupt.clone());
+    let (address, given) = (watcher.address.clone(), interrupt.clone());
+    let mut work = spawn_blocking(move || act(&mut Client::connect(&address)?, &given));
+    let done = if let Ok(done) = timeout(limit, &mut work).await {
+        done
+    } else {
+        interrupt.set();
+        work.await
+    };
+    let result = done.map_err(|error| anyhow!("{error}"))?;
+    result.map_err(Into::into)
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
+    let address = listen_address(&args.listen)?;
+    let listener = TcpListener::bind(address).with_context(|| format!("{address}"))?;
+    let address = listener.local_addr()?;
+    if !address.ip().is_loopback() {
+        tell(&format!(
+            "beanstalkctl: warning: {address} is no loopback address, and there is no login: \
+             whoever reaches it may {}",
+            if args.read_only { "read every job" } else { "read, put and delete every job" }
+        ));
+    }
+    let guard = Guard::new(address, &args.allow_host, args.read_only)?;
+    let servers = context.servers.iter().cloned().map(Watcher::start).collect();
+    let site = Arc::new(Site { guard, servers });
+    http::serve(vec![listener], &router(&site))?;
+    Ok(Outcome::Done)
+}
+
+/// Reads `HOST:PORT`, `HOST` or `:PORT`.
+fn listen_address(text: &str) -> Result<SocketAddr> {
+    let found = match text.strip_prefix(':') {
+        Some(port) => format!("127.0.0.1:{port}").to_socket_addrs(),
+        None => text.to_socket_addrs().or_else(|error| {
+            let host = text.trim_start_matches('[').trim_end_matches(']');
+            (host, DEFAULT_PORT).to_socket_addrs().map_err(|_| error)
+        }),
+    };
+    let mut found = found.with_context(|| format!("--listen {text}"))?;
+    found.next().with_context(|| format!("--listen {text}: the host has no address"))
+}
+
+fn router(site: &Arc<Site>) -> Router {
+    Router::new()
+        .route("/", get(assets::page))
+        .route("/{file}", get(assets::file))
+        .route("/api/look", get(view::look))
+        .route("/api/jobs", get(jobs::list))
+        .route("/api/job", get(jobs::one))
+        .route("/api/body", get(jobs::body))
+        .route("/api/act", post(acts::act))
+        .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .layer(from_fn_with_state(Arc::clone(site), guard::check))
+        .with_state(Arc::clone(site))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_may_lack_its_port_or_its_host() {
+        for (text, expected) in [
+            ("127.0.0.1:80", "127.0.0.1:80"),
+            ("127.0.0.1", "127.0.0.1:11380"),
+            (":81", "127.0.0.1:81"),
+            ("[::1]:82", "[::1]:82"),
+            ("[::1]", "[::1]:11380"),
+        ] {
+            assert_eq!(listen_address(text).unwrap().to_string(), expected, "{text}");
+        }
+        assert!(listen_address("127.0.0.1:x").is_err());
+    }
+}

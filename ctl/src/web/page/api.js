@@ -1,0 +1,57 @@
+// Speaks with the server that this page came from, and with nothing else.
+
+const meta = (name) => document.querySelector(`meta[name="${name}"]`).content;
+
+export const isReadOnly = meta("read-only") === "true";
+const token = meta("token");
+
+// Longer than the server lets a request take.
+const TIMEOUT = 130000;
+
+async function answer(request) {
+  let response;
+  try {
+    response = await request;
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("beanstalkctl does not answer");
+  }
+  let told;
+  try {
+    told = await response.json();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    told = { error: `the answer ${response.status} cannot be read` };
+  }
+  if (!response.ok) throw new Error(told.error ?? `the answer is ${response.status}`);
+  return told;
+}
+
+function query(parameters) {
+  const known = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return new URLSearchParams(known).toString();
+}
+
+function ends(signal) {
+  const limit = AbortSignal.timeout(TIMEOUT);
+  return signal && AbortSignal.any ? AbortSignal.any([signal, limit]) : signal ?? limit;
+}
+
+export function get(path, parameters, signal) {
+  return answer(fetch(`api/${path}?${query(parameters)}`, { signal: ends(signal) }));
+}
+
+export function bodyAddress(server, id) {
+  return `api/body?${query({ server, id })}`;
+}
+
+// Says what an act would do (dry), or does it.
+export function act(server, what, agreed) {
+  const order = agreed === undefined ? { server, dry: true, what } : { server, dry: false, agreed, what };
+  return answer(fetch("api/act", {
+    method: "POST",
+    headers: { "content-type": "application/json", "x-token": token },
+    body: JSON.stringify(order),
+    signal: ends(),
+  }));
+}

@@ -1,0 +1,185 @@
+//! `web` by plain HTTP: that nothing but the page itself can act, and what bounds it. It does not
+//! matter here which daemon is behind it.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod harness;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use harness::page::Page;
+use harness::{PROGRAM, Server, ours, put, state};
+use serde_json::json;
+
+/// A page of others in the operator's browser must be able to do nothing.
+#[test]
+fn other_pages_are_refused() {
+    let server = Server::tcp(&ours(), &[]);
+    let mut client = server.client();
+    let id = put(&mut client, "a", 5, 0, b"x");
+    let page = Page::start(&server.address, &["--allow-host", "queue.example"]);
+    let what = json!({ "act": "delete", "ids": [id.to_string()] });
+    let order = json!({ "server": 0, "dry": false, "agreed": 1, "what": what });
+    let wrong = "0".repeat(64);
+    let port = page.address.rsplit(':').next().unwrap().to_owned();
+    let rebound = format!("evil.test:{port}");
+    for (headers, status) in [
+        (vec![("X-Token", "")], 403),
+        (vec![("X-Token", wrong.as_str())], 403),
+        (vec![("X-Token", &page.token[..63])], 403),
+        (vec![("Origin", "http://evil.test")], 403),
+        (vec![("Origin", "null")], 403),
+        (vec![("Origin", "http://localhost:1")], 403),
+        (vec![("Sec-Fetch-Site", "cross-site")], 403),
+        (vec![("Sec-Fetch-Site", "same-site")], 403),
+        (vec![("Host", rebound.as_str())], 421),
+        (vec![("Content-Type", "text/plain")], 415),
+        (vec![("Content-Type", "application/x-www-form-urlencoded")], 415),
+    ] {
+        let answer = page.post_with(&order, &headers);
+        assert_eq!(answer.status, status, "{headers:?}: {}", answer.text());
+        assert_eq!(state(&mut client, id).as_deref(), Some("ready"), "{headers:?}");
+    }
+    let nameless = format!("GET / HTTP/1.0\r\nX-Token: {}\r\n\r\n", page.token);
+    assert_eq!(page.send(nameless.as_bytes()).status, 421);
+    // Reading is refused as well, and the page with its token.
+    for path in ["/", "/api/look", "/api/jobs?tube=a&limit=1", "/main.js"] {
+        let answer = page.request(&format!("GET {path}"), &[("Host", &rebound)], b"");
+        assert_eq!(answer.status, 421, "{path}");
+        assert!(!answer.text().contains(&page.token));
+        let absolute = format!("GET http://{rebound}{path}");
+        assert_eq!(page.request(&absolute, &[], b"").status, 421, "{path}");
+    }
+    let foreign = [("Sec-Fetch-Site", "cross-site")];
+    assert_eq!(page.request("GET /api/jobs?tube=a&limit=1", &foreign, b"").status, 403);
+    assert_eq!(page.request("GET /", &foreign, b"").status, 200, "a link may lead here");
+    let twice = format!(
+        "GET / HTTP/1.1\r\nHost: {0}\r\nHost: {0}\r\nConnection: close\r\n\r\n",
+        page.address
+    );
+    assert_eq!(page.send(twice.as_bytes()).status, 400);
+    for host in ["localhost", "127.0.0.1", "[::1]", "queue.example", "QUEUE.example"] {
+        let host = format!("{host}:{port}");
+        assert_eq!(page.request("GET /", &[("Host", &host)], b"").status, 200, "{host}");
+    }
+    assert_eq!(page.request("GET /", &[("Host", "queue.example")], b"").status, 200);
+    for method in ["PUT", "DELETE", "OPTIONS", "PATCH", "GET"] {
+        let token = [("X-Token", page.token.as_str()), ("Content-Length", "0")];
+        let answer = page.request(&format!("{method} /api/act"), &token, b"");
+        assert_eq!(answer.status, 405, "{method}");
+        assert!(!answer.head.contains("access-control"), "{}", answer.head);
+    }
+    // The page itself is let through, or all this would prove nothing.
+    let behind = [("Host", "queue.example"), ("Origin", "https://queue.example")];
+    assert_eq!(page.post_with(&order, &behind).json()["done"], "1 job deleted.");
+}
+
+#[test]
+fn what_is_too_large_or_too_slow_is_bounded() {
+    let server = Server::tcp(&ours(), &["-z", "4000000"]);
+    let page = Page::start(&server.address, &[]);
+    let put_of = |size: usize| {
+        let what = json!({ "act": "put", "tube": "a", "body": "x".repeat(size), "pri": 1,
+            "delay": 0, "ttr": 1 });
+        json!({ "server": 0, "dry": false, "agreed": 1, "what": what })
+    };
+    assert_eq!(page.post_with(&put_of(1_000_000), &[]).status, 200);
+    assert_eq!(page.post_with(&put_of(3_000_000), &[]).status, 413);
+    let path = format!("GET /{}", "x".repeat(1 << 20));
+    assert!([414, 431].contains(&page.request(&path, &[], b"").status));
+    let job = page.get("/api/jobs?tube=a&limit=5").json()["jobs"][0].clone();
+    assert_eq!(job["size"], 1_000_000);
+    let id = job["id"].as_str().unwrap();
+    let shown = page.get(&format!("/api/job?id={id}")).json();
+    assert_eq!((&shown["size"], &shown["shown"]), (&json!(1_000_000), &json!(262_144)));
+    let whole = page.get(&format!("/api/job?id={id}&whole=true")).json();
+    assert_eq!(whole["text"].as_str().unwrap().len(), 1_000_000);
+    assert_eq!(page.get(&format!("/api/body?id={id}")).body.len(), 1_000_000);
+    // Connections that send nothing fill the room, and others wait until one of them leaves.
+    let mut held: Vec<_> = (0..64).map(|_| TcpStream::connect(&page.address).unwrap()).collect();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| page.get("/style.css").status);
+        thread::sleep(Duration::from_millis(300));
+        assert!(!waiting.is_finished(), "there was room for more");
+        held.pop();
+        assert_eq!(waiting.join().unwrap(), 200);
+    });
+}
+
+/// Every response tells the browser to run nothing else, and to keep nothing.
+#[test]
+fn browsers_are_told_to_be_strict() {
+    let server = Server::tcp(&ours(), &[]);
+    let page = Page::start(&server.address, &[]);
+    for path in ["/", "/main.js", "/style.css", "/icon.svg", "/api/look", "/none", "/api/job?id=x"]
+    {
+        let head = page.get(path).head;
+        for line in [
+            "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self';",
+            "frame-ancestors 'none'",
+            "x-frame-options: deny",
+            "x-content-type-options: nosniff",
+            "referrer-policy: no-referrer",
+            "cache-control: no-store",
+            "cross-origin-resource-policy: same-origin",
+        ] {
+            assert!(head.contains(line), "{path}: {line}: {head}");
+        }
+        assert!(!head.contains("unsafe") && !head.contains("access-control"), "{head}");
+    }
+    let text = page.get("/").text();
+    assert!(
+        !text.contains("<script>") && !text.contains(" onclick=") && !text.contains("style=\"")
+    );
+    assert!(!text.contains("http"), "the page names another place");
+    // All that the page asks for is there.
+    let is_file = |name: &&str| [".js", ".css", ".svg"].iter().any(|end| name.ends_with(end));
+    let names: Vec<_> = text.split('"').filter(is_file).collect();
+    assert!(names.len() >= 4, "{names:?}");
+    for name in names {
+        assert_eq!(page.get(&format!("/{name}")).status, 200, "{name}");
+    }
+}
+
+#[test]
+fn it_ends_in_order_and_warns_of_other_addresses() {
+    let mut page = Page::start("127.0.0.1:1", &[]);
+    let command = format!("kill -TERM {}", page.pid());
+    assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
+    assert!(page.ends_well());
+    let mut child = Command::new(PROGRAM)
+        .args(["web", "--listen", "0.0.0.0:0"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.contains("warning: 0.0.0.0:") && line.contains("no login"), "{line}");
+}
+
+/// What is told of two looks apart would be no file of the page, but of another build.
+#[test]
+fn the_files_of_the_page_are_all_served() {
+    let server = Server::tcp(&ours(), &[]);
+    let page = Page::start(&server.address, &[]);
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/web/page");
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let lines = fs::read_to_string(&path).unwrap().lines().count();
+        assert!(lines <= 500, "{name} has {lines} lines");
+        if name != "index.html" {
+            let answer = page.get(&format!("/{name}"));
+            assert_eq!(answer.body, fs::read(&path).unwrap(), "{name}");
+        }
+    }
+}
