@@ -36,7 +36,12 @@ impl Time {
 
     /// How long it is from `self` to `later`; zero if `later` has passed.
     pub const fn until(self, later: Self) -> Duration {
-        Duration::from_nanos(later.0.saturating_sub(self.0))
+        Duration::from_nanos(self.nanoseconds_until(later))
+    }
+
+    /// The same in nanoseconds.
+    pub const fn nanoseconds_until(self, later: Self) -> u64 {
+        later.0.saturating_sub(self.0)
     }
 
     /// Whole seconds from `self` to `later`, rounded towards zero; zero if `later` has passed.

@@ -8,41 +8,42 @@ pub type ShortTimes = Histogram<{ SHORT_BOUNDS.len() }>;
 /// For what takes milliseconds to hours.
 pub type LongTimes = Histogram<{ LONG_BOUNDS.len() }>;
 
-const SHORT_BOUNDS: [Duration; 9] = [
-    Duration::from_micros(20),
-    Duration::from_micros(100),
-    Duration::from_micros(500),
-    Duration::from_millis(2),
-    Duration::from_millis(10),
-    Duration::from_millis(50),
-    Duration::from_millis(200),
-    Duration::from_secs(1),
-    Duration::from_secs(5),
+/// In nanoseconds, as all times here.
+const SHORT_BOUNDS: [u64; 9] = [
+    20_000,
+    100_000,
+    500_000,
+    2_000_000,
+    10_000_000,
+    50_000_000,
+    200_000_000,
+    1_000_000_000,
+    5_000_000_000,
 ];
 
-const LONG_BOUNDS: [Duration; 11] = [
-    Duration::from_millis(1),
-    Duration::from_millis(5),
-    Duration::from_millis(25),
-    Duration::from_millis(100),
-    Duration::from_millis(500),
-    Duration::from_millis(2500),
-    Duration::from_secs(10),
-    Duration::from_secs(60),
-    Duration::from_secs(300),
-    Duration::from_secs(1800),
-    Duration::from_secs(7200),
+const LONG_BOUNDS: [u64; 11] = [
+    1_000_000,
+    5_000_000,
+    25_000_000,
+    100_000_000,
+    500_000_000,
+    2_500_000_000,
+    10_000_000_000,
+    60_000_000_000,
+    300_000_000_000,
+    1_800_000_000_000,
+    7_200_000_000_000,
 ];
 
 /// Counts of durations by their length. Its memory is fixed.
 #[derive(Debug, Clone)]
 pub struct Histogram<const BOUNDS: usize> {
     /// Upper bounds, in rising order. A bound belongs to its bucket.
-    bounds: &'static [Duration; BOUNDS],
+    bounds: &'static [u64; BOUNDS],
     /// One count per bound; longer durations are only in `count`.
     buckets: [u64; BOUNDS],
     count: u64,
-    nanoseconds: u64,
+    sum: u64,
 }
 
 impl Default for ShortTimes {
@@ -59,17 +60,20 @@ impl Default for LongTimes {
 
 impl<const BOUNDS: usize> Histogram<BOUNDS> {
     /// An empty histogram with these upper bounds, which must rise.
-    const fn new(bounds: &'static [Duration; BOUNDS]) -> Self {
-        Self { bounds, buckets: [0; BOUNDS], count: 0, nanoseconds: 0 }
+    const fn new(bounds: &'static [u64; BOUNDS]) -> Self {
+        Self { bounds, buckets: [0; BOUNDS], count: 0, sum: 0 }
     }
 
-    /// Counts one duration. O(bounds).
-    pub fn add(&mut self, duration: Duration) {
+    /// Counts one duration, in nanoseconds. O(bounds).
+    #[inline]
+    pub fn add(&mut self, nanoseconds: u64) {
         self.count += 1;
-        let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        self.nanoseconds = self.nanoseconds.saturating_add(nanoseconds);
-        if let Some(bucket) = self.bounds.iter().position(|&bound| duration <= bound) {
-            self.buckets[bucket] += 1;
+        self.sum = self.sum.saturating_add(nanoseconds);
+        for (bound, bucket) in self.bounds.iter().zip(&mut self.buckets) {
+            if nanoseconds <= *bound {
+                *bucket += 1;
+                return;
+            }
         }
     }
 
@@ -80,7 +84,7 @@ impl<const BOUNDS: usize> Histogram<BOUNDS> {
 
     /// Their sum; it saturates after 584 years.
     pub fn sum(&self) -> Duration {
-        Duration::from_nanos(self.nanoseconds)
+        Duration::from_nanos(self.sum)
     }
 
     /// Each bound, with how many durations were at most as long.
@@ -89,7 +93,7 @@ impl<const BOUNDS: usize> Histogram<BOUNDS> {
             *sum += count;
             Some(*sum)
         });
-        self.bounds.iter().copied().zip(counts)
+        self.bounds.iter().map(|&bound| Duration::from_nanos(bound)).zip(counts)
     }
 }
 
@@ -97,17 +101,17 @@ impl<const BOUNDS: usize> Histogram<BOUNDS> {
 mod tests {
     use super::*;
 
-    const BOUNDS: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(10)];
+    const BOUNDS: [u64; 2] = [1_000_000, 10_000_000_000];
 
     #[test]
     fn a_bound_belongs_to_its_bucket_and_what_is_longer_is_only_counted() {
         let mut histogram = Histogram::new(&BOUNDS);
         let lengths = [0, 1_000_000, 1_000_001, 10_000_000_000, 10_000_000_001];
         for nanoseconds in lengths {
-            histogram.add(Duration::from_nanos(nanoseconds));
+            histogram.add(nanoseconds);
         }
         let found: Vec<_> = histogram.cumulative().collect();
-        assert_eq!(found, [(BOUNDS[0], 2), (BOUNDS[1], 4)]);
+        assert_eq!(found, [(Duration::from_millis(1), 2), (Duration::from_secs(10), 4)]);
         assert_eq!(histogram.count(), 5);
         assert_eq!(histogram.sum(), Duration::from_nanos(lengths.iter().sum()));
     }
@@ -115,8 +119,8 @@ mod tests {
     #[test]
     fn the_sum_saturates() {
         let mut histogram = Histogram::new(&BOUNDS);
-        histogram.add(Duration::MAX);
-        histogram.add(Duration::from_secs(1));
+        histogram.add(u64::MAX);
+        histogram.add(1);
         assert_eq!((histogram.count(), histogram.sum()), (2, Duration::from_nanos(u64::MAX)));
     }
 }

@@ -216,7 +216,7 @@ impl EventLoop {
             self.notifier.status(self.status());
             self.notifier.feed_watchdog(now);
             ended_at = self.clock.now();
-            self.server.count_turn(now.until(ended_at));
+            self.server.count_turn(now, ended_at);
         }
         self.notifier.stopping();
         self.ensure_lock()?;

@@ -63,7 +63,7 @@ impl Queue {
         let job = &mut jobs[key];
         let tube = &mut tubes.arena[job.tube];
         if job.record.state == State::Ready {
-            tube.times_mut().wait.add(job.record.state_at.max(*started_at).until(now));
+            tube.times_mut().wait.add(job.record.state_at.max(*started_at).nanoseconds_until(now));
         }
         job.record.state = State::Reserved(client);
         job.record.state_at = now;

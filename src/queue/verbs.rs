@@ -177,7 +177,7 @@ impl Queue {
         let body = self.jobs.remove(job);
         let tube = &mut self.tubes.arena[key];
         if let State::Reserved(_) = state {
-            tube.times_mut().run.add(state_at.until(now));
+            tube.times_mut().run.add(state_at.nanoseconds_until(now));
         }
         tube.deletes += 1;
         tube.remove_job();

@@ -1,8 +1,6 @@
 //! The bodies of the replies to `stats`, `stats-job`, `stats-tube`, `capabilities`, `metrics` and
 //! `list-jobs`, as YAML.
 
-use std::time::Duration;
-
 use super::{Health, Server};
 use crate::{
     clock::Time,
@@ -69,10 +67,10 @@ impl Server {
         .document()
     }
 
-    /// Counts a turn that took `time`, for `metrics`: from the end of the wait for events until all
-    /// replies were sent.
-    pub fn count_turn(&mut self, time: Duration) {
-        self.turns.add(time);
+    /// Counts a turn, for `metrics`: from the end of the wait for events until all replies were
+    /// sent.
+    pub fn count_turn(&mut self, began: Time, ended: Time) {
+        self.turns.add(began.nanoseconds_until(ended));
     }
 
     pub(super) fn metrics(&self, now: Time) -> Vec<u8> {

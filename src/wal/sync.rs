@@ -97,7 +97,7 @@ pub(super) struct SyncTime {
 impl SyncTime {
     /// Notes that a sync took `time`.
     fn add(&mut self, time: Duration) {
-        self.all.add(time);
+        self.all.add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let is_first = self.average.is_zero();
         self.average = if is_first { time } else { (7 * self.average + time) / 8 };
         if self.average >= BACKGROUND_FROM {
