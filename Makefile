@@ -191,12 +191,14 @@ install-daemon: daemon
 	$(call completions,zsh,$(ZSHDIR),_beanstalkd)
 	$(call completions,fish,$(FISHDIR),beanstalkd.fish)
 
-# The daemon knows what completes its flags; one that was built for another machine cannot be asked.
+# The daemon knows what completes its flags.
 completions = $(call printed,$(DAEMON) --completions $(1),$(2),$(3))
 
-# Installs what the program $(1) prints, as the file $(3) of the folder $(2).
-printed = words=$$($(1)) || exit 0; \
-    install -d $(DESTDIR)$(2) && printf '%s\n' "$$words" > $(DESTDIR)$(2)/$(3)
+# Installs what the program $(1) prints, as the file $(3) of the folder $(2). EMULATOR starts what was
+# built for another processor; without one, such a program cannot be asked.
+printed = install -d $(DESTDIR)$(2) && \
+    if $(EMULATOR) $(1) > $(DESTDIR)$(2)/$(3); then chmod 644 $(DESTDIR)$(2)/$(3); \
+    else rm -f $(DESTDIR)$(2)/$(3); echo '*** SKIPPED: $(3): $(firstword $(1)) does not run here' >&2; fi
 
 install-ctl: ctl
 	install -d $(DESTDIR)$(BINDIR)
