@@ -27,7 +27,7 @@ export ORIGINAL SKIPPED
 
 .PHONY: all daemon ctl run check checks fmt clippy doc test sim turns kills abuse soak diff mutants fuzz corpus bench \
     bench-quick crowd original both-originals clients failover \
-    install install-daemon install-ctl install-units uninstall vendor deb rpm targets scripts dist clean tools
+    install install-daemon install-ctl install-units uninstall vendor deb rpm targets packages scripts dist clean tools
 
 all: daemon ctl
 
@@ -254,6 +254,11 @@ rpm: vendor
 # fresh Debian 13. ONLY='TARGET...' chooses, COMPILE_ONLY=1 runs nothing.
 targets:
 	COMPILE_ONLY=$(COMPILE_ONLY) pkg/targets $(ONLY)
+
+# The package for Arch and the image, built and seen at work on Debian.
+packages:
+	pkg/arch-test
+	pkg/container-test
 
 # What linters say of the scripts and the packages.
 scripts:
