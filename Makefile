@@ -20,9 +20,7 @@ DAEMON = $(TARGET)/release/beanstalkd
 CTL = $(TARGET)/release/beanstalkctl
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 DEB = target/deb/beanstalkd-$(VERSION)
-DAEMON_UNITS = beanstalkd.service beanstalkd@.service beanstalkd.socket
-CTL_UNITS = beanstalkd-metrics.service beanstalkd-metrics.socket
-UNITS = $(DAEMON_UNITS) $(CTL_UNITS)
+UNITS = beanstalkd.service beanstalkd@.service beanstalkd.socket beanstalkd-metrics.service beanstalkd-metrics.socket
 EXAMPLES = beanstalkd.rules.yml beanstalkd.rules.test.yml grafana.json
 # Release 1.13 of the original if `make original` has got it; otherwise what is installed.
 FETCHED = $(abspath $(TARGET))/original/1.13/usr/bin/beanstalkd
@@ -33,7 +31,8 @@ export ORIGINAL SKIPPED
 
 .PHONY: all daemon ctl run check checks fmt clippy doc test sim turns kills abuse soak diff mutants fuzz corpus bench \
     bench-quick crowd original both-originals clients failover metrics promtool page \
-    install install-daemon install-ctl install-units install-daemon-units uninstall vendor deb rpm targets scripts dist clean tools
+    install install-daemon install-ctl install-units uninstall vendor deb rpm targets packages scripts dist clean \
+    tools
 
 all: daemon ctl
 
@@ -213,12 +212,14 @@ install-daemon: daemon
 	$(call completions,zsh,$(ZSHDIR),_beanstalkd)
 	$(call completions,fish,$(FISHDIR),beanstalkd.fish)
 
-# The daemon knows what completes its flags; one that was built for another machine cannot be asked.
+# The daemon knows what completes its flags.
 completions = $(call printed,$(DAEMON) --completions $(1),$(2),$(3))
 
-# Installs what the program $(1) prints, as the file $(3) of the folder $(2).
-printed = words=$$($(1)) || exit 0; \
-    install -d $(DESTDIR)$(2) && printf '%s\n' "$$words" > $(DESTDIR)$(2)/$(3)
+# Installs what the program $(1) prints, as the file $(3) of the folder $(2). EMULATOR starts what was
+# built for another processor; without one, such a program cannot be asked.
+printed = install -d $(DESTDIR)$(2) && \
+    if $(EMULATOR) $(1) > $(DESTDIR)$(2)/$(3); then chmod 644 $(DESTDIR)$(2)/$(3); \
+    else rm -f $(DESTDIR)$(2)/$(3); echo '*** SKIPPED: $(3): $(firstword $(1)) does not run here' >&2; fi
 
 install-ctl: ctl
 	install -d $(DESTDIR)$(BINDIR)
@@ -232,19 +233,10 @@ install-ctl: ctl
 
 # They want a user: useradd --system --home-dir /var/lib/beanstalkd beanstalkd
 install-units:
-	$(call units,$(UNITS))
-
-# For packages without beanstalkctl.
-install-daemon-units:
-	$(call units,$(DAEMON_UNITS))
-
-# Installs these units, with the folder of the programs.
-define units
 	install -d $(DESTDIR)$(UNITDIR)
-	for unit in $(1); do \
+	for unit in $(UNITS); do \
 	    sed 's,/usr/bin/,$(BINDIR)/,' pkg/systemd/$$unit > $(DESTDIR)$(UNITDIR)/$$unit || exit 1; \
 	done
-endef
 
 uninstall:
 	rm -f $(DESTDIR)$(BINDIR)/beanstalkd $(DESTDIR)$(MANDIR)/man1/beanstalkd.1
@@ -285,6 +277,11 @@ rpm: vendor
 # fresh Debian 13. ONLY='TARGET...' chooses, COMPILE_ONLY=1 runs nothing.
 targets:
 	COMPILE_ONLY=$(COMPILE_ONLY) pkg/targets $(ONLY)
+
+# The package for Arch and the image, built and seen at work on Debian.
+packages:
+	pkg/arch-test
+	pkg/container-test
 
 # What linters say of the scripts and the packages.
 scripts:

@@ -1,0 +1,36 @@
+# nix-build -E '(import <nixpkgs> { }).callPackage ./pkg/nix/package.nix { }'
+{ lib, rustPlatform, stdenv, src ? lib.cleanSource ../.. }:
+
+let
+  description = import ./description.nix;
+  built = "target/${stdenv.hostPlatform.rust.cargoShortTarget}/release";
+in
+rustPlatform.buildRustPackage {
+  pname = "beanstalkd";
+  inherit ((lib.importTOML ../../Cargo.toml).package) version;
+  inherit src;
+  cargoLock.lockFile = ../../Cargo.lock;
+
+  # One by one, so that what beanstalkctl needs changes nothing in the daemon.
+  cargoBuildFlags = [ "--package" "beanstalkd" ];
+  postBuild = ''
+    cargo build --offline --release --target ${stdenv.hostPlatform.rust.rustcTarget} --package ctl
+  '';
+  cargoTestFlags = [ "--lib" ];
+
+  # A program for another machine than this one does not print its manual and completions here.
+  installPhase = ''
+    runHook preInstall
+    make install-daemon install-ctl ${lib.optionalString stdenv.hostPlatform.isLinux "install-units"} \
+      CARGO=true PREFIX=$out DAEMON=${built}/beanstalkd CTL=${built}/beanstalkctl
+    runHook postInstall
+  '';
+
+  meta = {
+    description = description.SUMMARY;
+    homepage = description.HOMEPAGE;
+    license = lib.getLicenseFromSpdxId description.LICENSE;
+    mainProgram = "beanstalkd";
+    platforms = lib.platforms.unix;
+  };
+}
