@@ -212,3 +212,71 @@ fn an_orderly_end_skips_no_ids() {
     let (restored, ..) = open(&disk, SyncPolicy::EACH_CHANGE, START);
     assert_eq!((restored.queue.jobs(), restored.queue.next_id()), (2, 3));
 }
+
+/// The value of a key of `metrics`, at this many seconds after the start.
+fn metric(server: &mut Server, client: Key<Conn>, key: &str, seconds: u64) -> String {
+    let now = START + Duration::from_secs(seconds);
+    server.tick(now);
+    server.feed(client, b"metrics\r\n", 1, now);
+    server.commit(now);
+    let text = receive(server, client);
+    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
+    value.unwrap_or_else(|| panic!("no {key} in {text}")).to_owned()
+}
+
+/// An operator would not know since when jobs are refused.
+#[test]
+fn metrics_tell_of_the_trouble_of_the_binlog_and_since_when() {
+    let (disk, mut server) = serve();
+    let client = connect(&mut server);
+    assert_eq!(metric(&mut server, client, "binlog-state", 0), "sound");
+    assert_eq!(metric(&mut server, client, "binlog-trouble-age", 1), "0");
+    send(&mut server, client, "put 0 0 60 1\r\na\r\n");
+    disk.state().failing = Some("write");
+    server.commit(START + Duration::from_secs(2));
+    let client = connect(&mut server);
+    assert_eq!(metric(&mut server, client, "binlog-state", 2), "failed");
+    assert_eq!(metric(&mut server, client, "state", 2), "binlog-failed");
+    assert_eq!(metric(&mut server, client, "binlog-trouble-age", 9), "7");
+    disk.state().failing = None;
+    for second in 9..200 {
+        server.tick(START + Duration::from_secs(second));
+        server.commit(START + Duration::from_secs(second));
+    }
+    assert_eq!(metric(&mut server, client, "binlog-state", 200), "sound");
+    assert_eq!(metric(&mut server, client, "binlog-trouble-age", 201), "0");
+}
+
+#[test]
+fn metrics_tell_what_a_power_cut_would_take_and_what_could_be_removed() {
+    let disk = MemoryDisk::default();
+    let (restored, wal, _) = open(&disk, SyncPolicy::Within(Duration::from_secs(5)), START);
+    let mut server = server_with_wal(restored, wal);
+    let client = connect(&mut server);
+    let number = |server: &mut Server, key: &str, seconds| -> u64 {
+        metric(server, client, key, seconds).parse().expect("a number")
+    };
+    // The header of the segment is in neither.
+    let (unsynced, dead) = (
+        number(&mut server, "binlog-unsynced-bytes", 0),
+        number(&mut server, "binlog-dead-bytes", 0),
+    );
+    assert_eq!(number(&mut server, "binlog-live-bytes", 0), 0);
+    send(&mut server, client, "put 0 0 60 1\r\na\r\n");
+    server.commit(START);
+    assert_eq!(receive(&mut server, client), "INSERTED 1\r\n");
+    let live = number(&mut server, "binlog-live-bytes", 1);
+    assert_eq!(live, Wal::full_length("default", 3));
+    assert_eq!(number(&mut server, "binlog-unsynced-bytes", 1), unsynced + live);
+    send(&mut server, client, "delete 1\r\n");
+    server.commit(START);
+    assert_eq!(receive(&mut server, client), "DELETED\r\n");
+    assert_eq!(number(&mut server, "binlog-live-bytes", 1), 0);
+    assert!(number(&mut server, "binlog-dead-bytes", 1) > dead + live, "and that of the delete");
+    disk.state().ends_syncs = true;
+    for seconds in [6, 7, 8] {
+        number(&mut server, "binlog-sync-seconds-le-inf", seconds);
+    }
+    assert_eq!(number(&mut server, "binlog-unsynced-bytes", 9), 0);
+    assert!(number(&mut server, "binlog-sync-seconds-le-inf", 9) > 0);
+}
