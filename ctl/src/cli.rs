@@ -10,7 +10,8 @@ use clap_complete::Shell;
 
 use crate::address::Address;
 use crate::filter;
-use crate::job::{DEFAULT_PRI, DEFAULT_TTR, State};
+use crate::job::{DEFAULT_PRI, State};
+use crate::save;
 use crate::sweep;
 
 /// Looks inside any beanstalkd, and acts on its jobs in bulk
@@ -44,6 +45,7 @@ pub(crate) enum Command {
     /// Show the statistics of the server, or of a tube
     Stats {
         /// The tube
+        #[arg(value_parser = filter::tube_name)]
         tube: Option<String>,
     },
     /// Show jobs and their bodies, by their ids
@@ -86,8 +88,8 @@ pub(crate) enum Command {
         #[arg(long, value_name = "NUMBER")]
         pri: Option<u32>,
         /// Ready only after this time
-        #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value = "0")]
-        delay: u64,
+        #[arg(long, value_name = "TIME", value_parser = filter::short_seconds, default_value = "0")]
+        delay: u32,
     },
     /// Bury jobs by their ids
     Bury {
@@ -139,7 +141,8 @@ pub(crate) enum Command {
     /// Put jobs from lines of JSON, as `export` and `--save` write them
     ///
     /// Buried jobs are buried again, delayed ones wait as long as was left, and reserved ones are
-    /// ready. A line needs only a body: {"body": "hello"}.
+    /// ready. Each job gets a new id, so a file that is imported twice is there twice. A line needs
+    /// only a body: {"body": "hello"}.
     Import(ImportArgs),
     /// Print the completions for a shell
     Completions {
@@ -200,7 +203,7 @@ pub(crate) struct TopArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ReserveArgs {
     /// The tubes
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = filter::tube_name)]
     pub(crate) tubes: Vec<String>,
     /// Delete each job after it was printed
     #[arg(long, conflicts_with = "bury")]
@@ -222,11 +225,12 @@ pub(crate) struct ReserveArgs {
 #[derive(Debug, Args)]
 pub(crate) struct WorkArgs {
     /// The tube
+    #[arg(value_parser = filter::tube_name)]
     pub(crate) tube: String,
     /// The command and its arguments
     #[arg(required = true, last = true)]
     pub(crate) command: Vec<OsString>,
-    /// Bury a job after this many failures
+    /// Bury a job after this many failures; any release counts as one
     #[arg(long, value_name = "NUMBER", default_value_t = 5)]
     pub(crate) bury_after: u64,
     /// The delay after the first failure
@@ -278,7 +282,8 @@ impl SweepArgs {
 pub(crate) struct TubesArgs {
     /// Only tubes with these names; * and ? stand for any characters
     pub(crate) tubes: Vec<String>,
-    /// The columns, with commas between
+    /// The columns, with commas between: tube, ready, urgent, reserved, delayed, buried, total,
+    /// deleted, using, watching, waiting, pause, paused-for
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub(crate) columns: Vec<String>,
     /// Sort by this column; numbers from the largest
@@ -330,16 +335,17 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_PRI)]
     pub(crate) pri: u32,
     /// Ready only after this time
-    #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value = "0")]
-    pub(crate) delay: u64,
+    #[arg(long, value_name = "TIME", value_parser = filter::short_seconds, default_value = "0")]
+    pub(crate) delay: u32,
     /// The time that a worker has for it
-    #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value_t = DEFAULT_TTR)]
-    pub(crate) ttr: u64,
+    #[arg(long, value_name = "TIME", value_parser = filter::short_seconds, default_value = "60")]
+    pub(crate) ttr: u32,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct PutArgs {
     /// The tube
+    #[arg(value_parser = filter::tube_name)]
     pub(crate) tube: String,
     /// The body of a job; from standard input if there is none
     pub(crate) bodies: Vec<String>,
@@ -370,7 +376,11 @@ pub(crate) struct Consent {
 #[derive(Debug, Args)]
 pub(crate) struct KickArgs {
     /// The tube
-    #[arg(required_unless_present = "id", conflicts_with = "id")]
+    #[arg(
+        required_unless_present = "id",
+        conflicts_with = "id",
+        value_parser = filter::tube_name
+    )]
     pub(crate) tube: Option<String>,
     /// At most this many jobs [default: 1]
     #[arg(conflicts_with = "all")]
@@ -378,9 +388,9 @@ pub(crate) struct KickArgs {
     /// All buried jobs; or if there is none, all delayed ones
     #[arg(long, conflicts_with = "id")]
     pub(crate) all: bool,
-    /// These jobs, in whatever tube
+    /// These jobs, in whatever tube; - reads the ids from standard input
     #[arg(long, value_name = "ID", value_delimiter = ',', num_args = 1..)]
-    pub(crate) id: Vec<u64>,
+    pub(crate) id: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -390,8 +400,8 @@ pub(crate) struct DeleteArgs {
     pub(crate) ids: Vec<String>,
     #[command(flatten)]
     pub(crate) consent: Consent,
-    /// Write each job to this file before it goes; `import` brings it back
-    #[arg(long, value_name = "FILE")]
+    /// Write each job to this new file before it goes; `import` brings it back
+    #[arg(long, value_name = "FILE", value_parser = save::path)]
     pub(crate) save: Option<PathBuf>,
 }
 
@@ -404,16 +414,18 @@ pub(crate) struct ClearArgs {
     pub(crate) which: Which,
     #[command(flatten)]
     pub(crate) consent: Consent,
-    /// Write each job to this file before it goes; `import` brings it back
-    #[arg(long, value_name = "FILE")]
+    /// Write each job to this new file before it goes; `import` brings it back
+    #[arg(long, value_name = "FILE", value_parser = save::path)]
     pub(crate) save: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct MoveArgs {
     /// The tube that they are in
+    #[arg(value_parser = filter::tube_name)]
     pub(crate) from: String,
     /// The tube that they go to
+    #[arg(value_parser = filter::tube_name)]
     pub(crate) into: String,
     /// The server that they go to
     #[arg(long, value_name = "ADDRESS")]
@@ -425,8 +437,8 @@ pub(crate) struct MoveArgs {
     pub(crate) which: Which,
     #[command(flatten)]
     pub(crate) consent: Consent,
-    /// Write each job to this file before it goes; `import` brings it back
-    #[arg(long, value_name = "FILE")]
+    /// Write each job to this new file before it goes; `import` brings it back
+    #[arg(long, value_name = "FILE", value_parser = save::path)]
     pub(crate) save: Option<PathBuf>,
 }
 
@@ -449,7 +461,7 @@ pub(crate) struct ImportArgs {
     /// The file [default: standard input]
     pub(crate) file: Option<PathBuf>,
     /// Put all jobs into this tube
-    #[arg(long, value_name = "TUBE")]
+    #[arg(long, value_name = "TUBE", value_parser = filter::tube_name)]
     pub(crate) tube: Option<String>,
     /// Leave out this many lines at the beginning
     #[arg(long, value_name = "NUMBER", default_value_t = 0, hide_default_value = true)]

@@ -1,10 +1,12 @@
 //! `clear`: empties tubes.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use anyhow::Result;
 
-use super::remove::Remover;
+use super::delete::States;
+use super::remove::remove;
 use crate::census;
 use crate::cli::ClearArgs;
 use crate::client::Client;
@@ -12,18 +14,14 @@ use crate::context::{Context, Outcome, counted, report, tell};
 use crate::filter::Filter;
 use crate::job::{Job, State};
 use crate::listing::{Detail, Request, list};
-use crate::progress::Progress;
-use crate::save::SaveFile;
+use crate::save::{self, SaveFile};
 use crate::yaml;
-
-/// How many jobs are saved and deleted at once.
-const BATCH: usize = 1_000;
 
 /// How many tubes are named before a delete.
 const TOLD: usize = 10;
 
 /// The states that a job can be deleted in.
-const DELETABLE: [State; 3] = [State::Ready, State::Delayed, State::Buried];
+pub(super) const DELETABLE: [State; 3] = [State::Ready, State::Delayed, State::Buried];
 
 /// Runs the command.
 pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
@@ -38,34 +36,48 @@ pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
     if args.save.is_none() && filter.older_than.is_none() && client.has("delete-tube")? {
         return delete_tubes(&mut client, args, &filter, context);
     }
-    let (jobs, found) = collect(&mut client, &filter, args, context)?;
-    if jobs.is_empty() {
+    save::check(args.save.as_deref())?;
+    let (found, coverage) = collect(&mut client, &filter, args, context)?;
+    if found.ids.is_empty() {
         tell("There is nothing to delete.");
-        return Ok(found);
+        return Ok(coverage);
     }
-    let what = format!("delete {}: {}", counted(jobs.len() as u64, "job"), in_tubes(&jobs));
+    let what = format!("delete {}: {}", counted(found.ids.len() as u64, "job"), found.in_tubes());
     if !context.may(&args.consent, &what)? {
-        return Ok(found.and(Outcome::of(args.consent.dry_run)));
+        return Ok(coverage.and(Outcome::of(args.consent.dry_run)));
     }
-    let mut remover = Remover::new(SaveFile::create_if(args.save.as_deref())?);
-    let progress = Progress::new("deleting", Some(jobs.len() as u64));
-    let mut result = Ok(());
-    let mut jobs = jobs.into_iter();
-    while jobs.len() > 0 && result.is_ok() {
-        let batch: Vec<_> = jobs.by_ref().take(BATCH).collect();
-        progress.add(batch.len() as u64);
-        result = remover.remove(&mut client, batch);
-        if result.is_ok() && jobs.len() > 0 {
-            result = context.interrupt.check().map_err(Into::into);
+    let save = SaveFile::create_if(args.save.as_deref())?;
+    remove(&mut client, found.ids, &filter, save, context).map(|outcome| coverage.and(outcome))
+}
+
+/// What is to be deleted. Of each job only the id is kept, because there may be millions.
+#[derive(Debug, Default)]
+struct Found {
+    ids: Vec<u64>,
+    tubes: BTreeSet<String>,
+    states: States,
+}
+
+impl Found {
+    fn add(&mut self, jobs: &[Job]) {
+        for job in jobs {
+            self.ids.push(job.id);
+            self.states.add(job.state);
+            if !self.tubes.contains(&job.tube) {
+                self.tubes.insert(job.tube.clone());
+            }
         }
     }
-    drop(progress);
-    tell(&format!("{} deleted.", counted(remover.deleted, "job")));
-    if remover.refused > 0 {
-        let refused = counted(remover.refused, "job");
-        tell(&format!("{refused} had been reserved or deleted by others meanwhile."));
+
+    /// Tells the states and the tubes of the jobs.
+    fn in_tubes(&self) -> String {
+        let tubes: Vec<_> = self.tubes.iter().collect();
+        let states = &self.states;
+        match tubes[..] {
+            [tube] => format!("{states}, in the tube {tube}"),
+            _ => format!("{states}, in {} tubes: {}", tubes.len(), some_of(&tubes)),
+        }
     }
-    result.map(|()| found.and(Outcome::of(remover.refused == 0)))
 }
 
 /// Lists the jobs first, because their number is told before anything is done.
@@ -74,28 +86,16 @@ fn collect(
     filter: &Filter,
     args: &ClearArgs,
     context: &Context,
-) -> Result<(Vec<Job>, Outcome)> {
+) -> Result<(Found, Outcome)> {
     let options = args.which.sweep.options();
     let (options, interrupt) = (&options, &context.interrupt);
-    let request = Request { filter, detail: Detail::Stats, limit: None, options, interrupt };
-    let mut all = Vec::new();
+    let request = Request { filter, detail: Detail::Listed, limit: None, options, interrupt };
+    let mut found = Found::default();
     let coverage = list(client, &request, &mut |_, jobs| {
-        all.extend(jobs);
+        found.add(&jobs);
         Ok(ControlFlow::Continue(()))
     })?;
-    Ok((all, report(coverage)))
-}
-
-/// Tells the states and the tubes of jobs.
-pub(crate) fn in_tubes(jobs: &[Job]) -> String {
-    let mut tubes: Vec<_> = jobs.iter().map(|job| job.tube.as_str()).collect();
-    tubes.sort_unstable();
-    tubes.dedup();
-    let states = super::delete::by_state(jobs);
-    match tubes[..] {
-        [tube] => format!("{states}, in the tube {tube}"),
-        _ => format!("{states}, in {} tubes: {}", tubes.len(), some_of(&tubes)),
-    }
+    Ok((found, report(coverage)))
 }
 
 /// Joins the first of many words, and counts the others.
@@ -137,17 +137,26 @@ fn delete_tubes(
         return Ok(Outcome::of(args.consent.dry_run));
     }
     let mut deleted = 0;
-    for (tube, state) in lists {
+    let mut delete = |(tube, state): (String, State)| {
         context.interrupt.check()?;
-        let reply = client.ask(&format!("delete-tube {tube} {state}"))?;
+        let reply =
+            client.ask_slowly(&format!("delete-tube {tube} {state}"), &context.interrupt)?;
         match (reply.word(), reply.number()) {
             ("DELETED", Some(count)) => deleted += count,
             ("NOT_FOUND", _) => {}
             _ => return Err(reply.unexpected("delete-tube")),
         }
+        Ok(())
+    };
+    let result = lists.into_iter().try_for_each(&mut delete);
+    match &result {
+        Ok(()) => tell(&format!("{} deleted.", counted(deleted, "job"))),
+        Err(_) => {
+            let deleted = counted(deleted, "job");
+            tell(&format!("The delete of {deleted} was confirmed, of others perhaps not."));
+        }
     }
-    tell(&format!("{} deleted.", counted(deleted, "job")));
-    Ok(Outcome::Done)
+    result.map(|()| Outcome::Done)
 }
 
 #[cfg(test)]

@@ -1,23 +1,27 @@
 //! `delete`: jobs by their ids.
 
+use std::fmt;
 use std::io::Read as _;
 
 use anyhow::{Context as _, Result};
 
-use super::remove::Remover;
+use super::clear::DELETABLE;
+use super::remove::remove;
 use crate::cli::DeleteArgs;
 use crate::context::{Context, Outcome, counted, tell};
+use crate::filter::Filter;
+use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
-use crate::save::SaveFile;
+use crate::save::{self, SaveFile};
 use crate::sweep;
 
 /// Reads the ids of the arguments, and for `-` those of standard input.
-fn ids(words: &[String]) -> Result<Vec<u64>> {
+pub(crate) fn ids(words: &[String], interrupt: &Interrupt) -> Result<Vec<u64>> {
     let mut ids = Vec::new();
     for word in words {
         if word == "-" {
             let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text)?;
+            interrupt.while_waiting(|| std::io::stdin().read_to_string(&mut text))?;
             let parsed = text.split_whitespace().map(parse);
             ids.extend(parsed.collect::<Result<Vec<_>>>()?);
         } else {
@@ -33,18 +37,37 @@ fn parse(word: &str) -> Result<u64> {
     word.parse().with_context(|| format!("{word:?} is no id"))
 }
 
-/// Counts jobs by their states, as in `2 ready, 1 buried`.
-pub(crate) fn by_state(jobs: &[Job]) -> String {
-    let count = |state: &State| jobs.iter().filter(|job| job.state == *state).count();
-    let counts = State::ALL.iter().map(|state| (count(state), state));
-    let shown =
-        counts.filter(|(count, _)| *count > 0).map(|(count, state)| format!("{count} {state}"));
-    shown.collect::<Vec<_>>().join(", ")
+/// Numbers of jobs by their states; shown as `2 ready, 1 buried`.
+#[derive(Debug, Default)]
+pub(crate) struct States([u64; State::ALL.len()]);
+
+impl States {
+    /// Counts one more.
+    pub(crate) fn add(&mut self, state: State) {
+        let at = State::ALL.iter().position(|known| *known == state);
+        self.0[at.expect("all states are there")] += 1;
+    }
+
+    /// Counts these jobs.
+    pub(crate) fn of(jobs: &[Job]) -> Self {
+        let mut states = Self::default();
+        jobs.iter().for_each(|job| states.add(job.state));
+        states
+    }
+}
+
+impl fmt::Display for States {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = self.0.iter().zip(State::ALL).filter(|(count, _)| **count > 0);
+        let shown: Vec<_> = counts.map(|(count, state)| format!("{count} {state}")).collect();
+        f.write_str(&shown.join(", "))
+    }
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
-    let ids = ids(&args.ids)?;
+    let ids = ids(&args.ids, &context.interrupt)?;
+    save::check(args.save.as_deref())?;
     let mut client = context.client()?;
     let mut jobs = sweep::stats_of(&mut client, ids.iter().copied())?;
     let missing = (ids.len() - jobs.len()) as u64;
@@ -62,21 +85,15 @@ pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
         return Ok(Outcome::NotAll);
     }
     let what = counted(jobs.len() as u64, "job");
-    if !context.may(&args.consent, &format!("delete {what}: {}", by_state(&jobs)))? {
+    if !context.may(&args.consent, &format!("delete {what}: {}", States::of(&jobs)))? {
         return Ok(Outcome::of(args.consent.dry_run));
     }
-    let mut remover = Remover::new(SaveFile::create_if(args.save.as_deref())?);
-    let mut jobs = jobs.into_iter();
-    while jobs.len() > 0 {
-        context.interrupt.check()?;
-        remover.remove(&mut client, jobs.by_ref().take(BATCH).collect())?;
-    }
-    tell(&format!("{} deleted.", counted(remover.deleted, "job")));
-    Ok(Outcome::of(missing == 0 && reserved == 0 && remover.refused == 0))
+    let save = SaveFile::create_if(args.save.as_deref())?;
+    let ids = jobs.into_iter().map(|job| job.id).collect();
+    let filter = Filter { states: DELETABLE.to_vec(), ..Filter::default() };
+    let outcome = remove(&mut client, ids, &filter, save, context)?;
+    Ok(outcome.and(Outcome::of(missing == 0 && reserved == 0)))
 }
-
-/// How many jobs are saved and deleted at once.
-const BATCH: usize = 1_000;
 
 #[cfg(test)]
 mod tests {
@@ -84,8 +101,10 @@ mod tests {
 
     #[test]
     fn ids_are_numbers_and_each_counts_once() {
-        let ids_of =
-            |words: &[&str]| ids(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let ids_of = |words: &[&str]| {
+            let words: Vec<_> = words.iter().map(ToString::to_string).collect();
+            ids(&words, &Interrupt::default())
+        };
         assert_eq!(ids_of(&["7", "3", "7"]).unwrap(), [3, 7]);
         assert!(ids_of(&["-1"]).is_err() && ids_of(&["x"]).is_err());
     }

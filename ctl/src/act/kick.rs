@@ -10,7 +10,10 @@ use crate::yaml;
 /// Runs the command.
 pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
     let mut client = context.client()?;
-    let Some(tube) = &args.tube else { return kick_ids(&mut client, &args.id) };
+    let Some(tube) = &args.tube else {
+        let ids = super::delete::ids(&args.id, &context.interrupt)?;
+        return kick_ids(&mut client, &ids);
+    };
     let stats = client.ask(&format!("stats-tube {tube}"))?;
     if stats.is("NOT_FOUND") {
         bail!("there is no tube {tube}"); // To use it would make it.
@@ -24,7 +27,8 @@ pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
     let all = if buried > 0 { buried } else { delayed };
     let bound = if args.all { all } else { u64::from(args.count.unwrap_or(1)) };
     client.ask(&format!("use {tube}"))?;
-    let reply = client.ask(&format!("kick {}", bound.min(u64::from(u32::MAX))))?;
+    let command = format!("kick {}", bound.min(u64::from(u32::MAX)));
+    let reply = client.ask_slowly(&command, &context.interrupt)?;
     let Some(kicked) = reply.number().filter(|_| reply.is("KICKED")) else {
         return Err(reply.unexpected("kick"));
     };
@@ -36,14 +40,15 @@ pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
 fn kick_ids(client: &mut Client, ids: &[u64]) -> Result<Outcome> {
     let mut kicked = 0;
     let write = |id: &u64, out: &mut Vec<u8>| write_numbered(out, "kick-job", *id);
-    client.pipeline(ids.iter().copied(), write, |id, reply| {
+    let result = client.pipeline(ids.iter().copied(), write, |id, reply| {
         match reply.word() {
             "KICKED" => kicked += 1,
             "NOT_FOUND" => tell(&format!("beanstalkctl: {id} is no buried or delayed job")),
             _ => return Err(reply.unexpected("kick-job")),
         }
         Ok(())
-    })?;
+    });
     tell(&format!("{} kicked.", counted(kicked, "job")));
+    result?;
     Ok(Outcome::of(kicked == ids.len() as u64))
 }

@@ -67,12 +67,15 @@ pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
                     context.out.object(job.to_json(), server)?;
                 } else {
                     table.row(row(&job, server));
+                    if table.is_large() {
+                        context.out.table(&mut table)?;
+                    }
                 }
             }
             Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         if !context.out.json {
-            context.out.table(&table)?;
+            context.out.table(&mut table)?;
         }
         Ok(report(coverage))
     })
