@@ -171,6 +171,8 @@ pub(crate) struct Client {
     max_job_size: Option<u64>,
     /// Replies are due that nobody has taken, so that the next one would meet a wrong command.
     is_behind: bool,
+    /// How long a slow reply may take until the server must answer something else.
+    patience: Duration,
 }
 
 impl Client {
@@ -185,6 +187,7 @@ impl Client {
             extensions: None,
             max_job_size: None,
             is_behind: false,
+            patience: TIMEOUT,
         })
     }
 
@@ -290,7 +293,7 @@ impl Client {
                 tell(&format!("The server goes on with {command}."));
             }
             interrupt.check()?;
-            if asked.elapsed() >= TIMEOUT {
+            if asked.elapsed() >= self.patience {
                 Self::connect(&self.address)?.ask("list-tube-used")?;
                 asked = Instant::now();
             }
@@ -446,6 +449,34 @@ mod tests {
                 let error = client.ask("stats").unwrap_err().to_string();
                 assert!(error.contains("is lost"), "a later reply may belong elsewhere: {error}");
             });
+        }
+    }
+
+    /// A long command must not be given up while its server is alive, nor waited for when it is not.
+    #[test]
+    fn a_slow_reply_is_waited_for_while_the_server_answers_others() {
+        for is_alive in [true, false] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let server = thread::spawn(move || {
+                let (mut slow, _) = listener.accept().unwrap();
+                let (mut other, _) = listener.accept().unwrap();
+                if is_alive {
+                    other.write_all(b"USING default\r\n").unwrap();
+                    slow.write_all(b"DELETED 7\r\n").unwrap();
+                    // Slower machines may ask once more.
+                    while other.read(&mut [0; 64]).unwrap() > 0 {}
+                }
+            });
+            let mut client = Client::connect(&Address::Tcp("127.0.0.1".into(), port)).unwrap();
+            client.patience = NAP;
+            let reply = client.ask_slowly("delete-tube a", &Interrupt::default());
+            if is_alive {
+                assert_eq!(reply.unwrap().line, "DELETED 7");
+            } else {
+                assert!(reply.unwrap_err().to_string().contains("connection"));
+            }
+            server.join().unwrap();
         }
     }
 

@@ -6,8 +6,10 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use crate::address::Address;
+use crate::census;
 use crate::cli::Consent;
 use crate::client::Client;
+use crate::filter::Tubes;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::sweep::Coverage;
@@ -140,6 +142,14 @@ pub(crate) fn report(coverage: Coverage) -> Outcome {
             Outcome::NotAll
         }
     }
+}
+
+/// Says that no tube has such a name, if so: it may be misspelt.
+pub(crate) fn tell_if_no_tube(client: &mut Client, meant: &Tubes) -> Result<()> {
+    if census::tubes(client, meant)?.is_empty() {
+        tell("No tube has such a name.");
+    }
+    Ok(())
 }
 
 /// Counts something in words: `1 job`, `2 jobs`.

@@ -10,7 +10,7 @@ use super::remove::remove;
 use crate::census;
 use crate::cli::ClearArgs;
 use crate::client::Client;
-use crate::context::{Context, Outcome, counted, report, tell};
+use crate::context::{Context, Outcome, counted, report, tell, tell_if_no_tube};
 use crate::filter::Filter;
 use crate::job::{Job, State};
 use crate::listing::{Detail, Request, list};
@@ -40,6 +40,7 @@ pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
     let (found, coverage) = collect(&mut client, &filter, args, context)?;
     if found.ids.is_empty() {
         tell("There is nothing to delete.");
+        tell_if_no_tube(&mut client, &filter.tubes)?;
         return Ok(coverage);
     }
     let what = format!("delete {}: {}", counted(found.ids.len() as u64, "job"), found.in_tubes());
@@ -130,6 +131,7 @@ fn delete_tubes(
     }
     if all == 0 {
         tell("There is nothing to delete.");
+        tell_if_no_tube(client, &filter.tubes)?;
         return Ok(Outcome::Done);
     }
     let what = format!("delete {}: {}", counted(all, "job"), some_of(&told));
