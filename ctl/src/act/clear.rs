@@ -151,12 +151,11 @@ fn delete_tubes(
         Ok(())
     };
     let result = lists.into_iter().try_for_each(&mut delete);
-    match &result {
-        Ok(()) => tell(&format!("{} deleted.", counted(deleted, "job"))),
-        Err(_) => {
-            let deleted = counted(deleted, "job");
-            tell(&format!("The delete of {deleted} was confirmed, of others perhaps not."));
-        }
+    let deleted = counted(deleted, "job");
+    if result.is_ok() {
+        tell(&format!("{deleted} deleted."));
+    } else {
+        tell(&format!("The delete of {deleted} was confirmed, of others perhaps not."));
     }
     result.map(|()| Outcome::Done)
 }

@@ -51,7 +51,9 @@ impl States {
     /// Counts these jobs.
     pub(crate) fn of(jobs: &[Job]) -> Self {
         let mut states = Self::default();
-        jobs.iter().for_each(|job| states.add(job.state));
+        for job in jobs {
+            states.add(job.state);
+        }
         states
     }
 }
