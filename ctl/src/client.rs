@@ -7,8 +7,6 @@
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -16,6 +14,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::address::Address;
 use crate::context::tell;
 use crate::interrupt::Interrupt;
+use crate::stream::{Stream, TIMEOUT};
 use crate::yaml;
 
 /// The most commands whose replies are due.
@@ -23,9 +22,6 @@ pub(crate) const WINDOW: usize = 2_000;
 
 /// How many bytes of commands are sent at once.
 const SEND_BYTES: usize = 64 * 1024;
-
-/// The time limit of a connect, a read or a write.
-const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The buffer of a connection for replies, in bytes.
 const READ_BYTES: usize = 256 * 1024;
@@ -41,70 +37,6 @@ const BODIES_BYTES: u64 = 128 << 20;
 
 /// How long a wait for a slow reply is before Ctrl-C is noticed.
 const NAP: Duration = Duration::from_millis(100);
-
-#[derive(Debug)]
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Stream {
-    fn connect(address: &Address) -> io::Result<Self> {
-        let (host, port) = match address {
-            Address::Tcp(host, port) => (host.as_str(), *port),
-            Address::Unix(path) => {
-                let stream = UnixStream::connect(path)?;
-                stream.set_read_timeout(Some(TIMEOUT))?;
-                stream.set_write_timeout(Some(TIMEOUT))?;
-                return Ok(Self::Unix(stream));
-            }
-        };
-        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-        for address in (host, port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, TIMEOUT) {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    stream.set_read_timeout(Some(TIMEOUT))?;
-                    stream.set_write_timeout(Some(TIMEOUT))?;
-                    return Ok(Self::Tcp(stream));
-                }
-                Err(error) => failure = error,
-            }
-        }
-        Err(failure)
-    }
-}
-
-impl Stream {
-    fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
-        match self {
-            Self::Tcp(tcp) => tcp.set_read_timeout(Some(timeout)),
-            Self::Unix(unix) => unix.set_read_timeout(Some(timeout)),
-        }
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(tcp) => tcp.read(buffer),
-            Self::Unix(unix) => unix.read(buffer),
-        }
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(tcp) => tcp.write(bytes),
-            Self::Unix(unix) => unix.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(()) // Nothing is kept back.
-    }
-}
 
 /// What a server answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -452,7 +384,7 @@ mod tests {
         }
     }
 
-    /// A long command must not be given up while its server is alive, nor waited for when it is not.
+    /// A long command must not be given up while its server is alive, nor waited for if it is not.
     #[test]
     fn a_slow_reply_is_waited_for_while_the_server_answers_others() {
         for is_alive in [true, false] {
