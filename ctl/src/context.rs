@@ -136,8 +136,8 @@ pub(crate) fn report(coverage: Coverage) -> Outcome {
         Coverage::Unsure(seen, live) => {
             tell(&format!(
                 "beanstalkctl: {seen} jobs were found, and the server says {live}: its last id is \
-                 not known, as after a restart, or --last-id is too low. --probe learns it by a job \
-                 of its own, --last-id tells it"
+                 not known, as after a restart, or --last-id is too low. --probe learns it by a \
+                 job of its own, --last-id tells it"
             ));
             Outcome::NotAll
         }
