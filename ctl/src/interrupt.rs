@@ -32,7 +32,7 @@ impl Interrupt {
     /// Begins to catch SIGINT and SIGTERM.
     pub(crate) fn catch(&self) -> io::Result<()> {
         for signal in [SIGINT, SIGTERM] {
-            // In this order the first signal only sets the flags, and they let the second one through.
+            // In this order the first signal only sets the flags, and the second one ends it.
             flag::register_conditional_default(signal, Arc::clone(&self.ends_at_once))?;
             flag::register(signal, Arc::clone(&self.has_come))?;
             flag::register(signal, Arc::clone(&self.ends_at_once))?;
