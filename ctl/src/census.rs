@@ -9,7 +9,7 @@
 //!   With one, ids go on where they ended before the restart; but a job that is younger than the
 //!   process was put by one of those lines, so that at most `cmd-put` ids are above its own.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::client::{Client, Reply};
 use crate::filter::Tubes;
@@ -77,6 +77,12 @@ impl Census {
             in_tubes = Some(stats.iter().map(|(_, text)| jobs_in(text)).sum());
         }
         let text = client.yaml("stats")?;
+        // Without them every count would be 0, and all would seem to have been found.
+        for key in ["current-jobs-ready", "total-jobs", "cmd-put", "uptime"] {
+            if yaml::value(&text, key).is_none_or(|value| value.parse::<u64>().is_err()) {
+                bail!("{}: stats tells no {key}", client.address());
+            }
+        }
         Ok(Self::from_stats(&text, in_tubes))
     }
 

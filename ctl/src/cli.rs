@@ -1,19 +1,21 @@
 //! The one definition of all commands: the command line, `--help`, the manual page and the shells'
 //! completions are made from it.
 
-use std::ffi::OsString;
-use std::fmt;
-use std::path::PathBuf;
+mod args;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::fmt;
+
+use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use crate::address::Address;
 use crate::filter;
-use crate::job::{DEFAULT_PRI, DEFAULT_TTR, State};
 use crate::metrics::MetricsArgs;
-use crate::sweep;
 use crate::web::WebArgs;
+pub(crate) use args::{
+    BigArgs, ClearArgs, Consent, DeleteArgs, ExportArgs, GrepArgs, ImportArgs, JobArgs, KickArgs,
+    ListArgs, MoveArgs, PutArgs, ReserveArgs, TopArgs, TubesArgs, Which, WorkArgs,
+};
 
 /// Looks inside any beanstalkd, and acts on its jobs in bulk
 ///
@@ -46,6 +48,7 @@ pub(crate) enum Command {
     /// Show the statistics of the server, or of a tube
     Stats {
         /// The tube
+        #[arg(value_parser = filter::tube_name)]
         tube: Option<String>,
     },
     /// Show jobs and their bodies, by their ids
@@ -98,8 +101,8 @@ pub(crate) enum Command {
         #[arg(long, value_name = "NUMBER")]
         pri: Option<u32>,
         /// Ready only after this time
-        #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value = "0")]
-        delay: u64,
+        #[arg(long, value_name = "TIME", value_parser = filter::short_seconds, default_value = "0")]
+        delay: u32,
     },
     /// Bury jobs by their ids
     Bury {
@@ -151,7 +154,8 @@ pub(crate) enum Command {
     /// Put jobs from lines of JSON, as `export` and `--save` write them
     ///
     /// Buried jobs are buried again, delayed ones wait as long as was left, and reserved ones are
-    /// ready. A line needs only a body: {"body": "hello"}.
+    /// ready. Each job gets a new id, so a file that is imported twice is there twice. A line needs
+    /// only a body: {"body": "hello"}.
     Import(ImportArgs),
     /// Print the completions for a shell
     Completions {
@@ -181,298 +185,6 @@ impl fmt::Display for Switch {
             Self::Status => "status",
         })
     }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct BigArgs {
-    /// The tubes; * and ? stand for any characters [default: all]
-    pub(crate) tubes: Vec<String>,
-    /// How many jobs to show
-    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
-    pub(crate) limit: usize,
-    #[command(flatten)]
-    pub(crate) which: Which,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct TopArgs {
-    /// Only tubes with these names; * and ? stand for any characters
-    pub(crate) tubes: Vec<String>,
-    /// Print a line a second for each server, as vmstat does
-    #[arg(long)]
-    pub(crate) plain: bool,
-    /// The time between two looks
-    #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value = "1")]
-    pub(crate) interval: u64,
-    /// End after this many looks
-    #[arg(long, value_name = "NUMBER")]
-    pub(crate) count: Option<u64>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ReserveArgs {
-    /// The tubes
-    #[arg(required = true)]
-    pub(crate) tubes: Vec<String>,
-    /// Delete each job after it was printed
-    #[arg(long, conflicts_with = "bury")]
-    pub(crate) delete: bool,
-    /// Bury each job after it was printed
-    #[arg(long)]
-    pub(crate) bury: bool,
-    /// At most this many jobs
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    pub(crate) count: u64,
-    /// How long to wait for a job [default: for the first one until there is one]
-    #[arg(long, value_name = "TIME", value_parser = filter::seconds)]
-    pub(crate) wait: Option<u64>,
-    /// Print only the bodies, as they are
-    #[arg(long)]
-    pub(crate) raw: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct WorkArgs {
-    /// The tube
-    pub(crate) tube: String,
-    /// The command and its arguments
-    #[arg(required = true, last = true)]
-    pub(crate) command: Vec<OsString>,
-    /// Bury a job after this many failures
-    #[arg(long, value_name = "NUMBER", default_value_t = 5)]
-    pub(crate) bury_after: u64,
-    /// The delay after the first failure
-    #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value = "10")]
-    pub(crate) delay: u64,
-    /// End after this many jobs
-    #[arg(long, value_name = "NUMBER")]
-    pub(crate) count: Option<u64>,
-    /// End when no job is ready
-    #[arg(long)]
-    pub(crate) until_empty: bool,
-}
-
-/// Which jobs are meant.
-#[derive(Debug, Args)]
-pub(crate) struct Which {
-    /// Only jobs in these states
-    #[arg(long, value_name = "STATE", value_delimiter = ',')]
-    pub(crate) state: Vec<State>,
-    /// Only jobs that were put at least so long ago: 90s, 5m, 2h, 1d
-    #[arg(long, value_name = "TIME", value_parser = filter::seconds)]
-    pub(crate) older_than: Option<u64>,
-    #[command(flatten)]
-    pub(crate) sweep: SweepArgs,
-}
-
-/// How jobs are found if the server cannot list them.
-#[derive(Debug, Args)]
-pub(crate) struct SweepArgs {
-    /// Ask for at most this many ids a second
-    #[arg(long, value_name = "NUMBER")]
-    pub(crate) rate: Option<u64>,
-    /// The last id that the server has given, if you know it
-    #[arg(long, value_name = "ID")]
-    pub(crate) last_id: Option<u64>,
-    /// Learn the last id by a job that is put into a tube of its own and deleted at once
-    #[arg(long, conflicts_with = "last_id")]
-    pub(crate) probe: bool,
-}
-
-impl SweepArgs {
-    /// Returns them as options of the sweep.
-    pub(crate) fn options(&self) -> sweep::Options {
-        let (rate, last_id, may_probe) = (self.rate, self.last_id, self.probe);
-        sweep::Options { rate, last_id, may_probe, is_quiet: false }
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct TubesArgs {
-    /// Only tubes with these names; * and ? stand for any characters
-    pub(crate) tubes: Vec<String>,
-    /// The columns, with commas between
-    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
-    pub(crate) columns: Vec<String>,
-    /// Sort by this column; numbers from the largest
-    #[arg(long, value_name = "COLUMN")]
-    pub(crate) sort: Option<String>,
-    /// Sort the other way round
-    #[arg(long)]
-    pub(crate) reverse: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ListArgs {
-    /// The tubes; * and ? stand for any characters
-    #[arg(required = true)]
-    pub(crate) tubes: Vec<String>,
-    /// Show the bodies as well
-    #[arg(long)]
-    pub(crate) bodies: bool,
-    /// Show at most this many jobs
-    #[arg(long, value_name = "NUMBER")]
-    pub(crate) limit: Option<u64>,
-    #[command(flatten)]
-    pub(crate) which: Which,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct GrepArgs {
-    /// A regular expression
-    pub(crate) pattern: String,
-    /// The tubes; * and ? stand for any characters [default: all]
-    pub(crate) tubes: Vec<String>,
-    /// The pattern is plain text
-    #[arg(short = 'F', long)]
-    pub(crate) fixed_string: bool,
-    /// Upper and lower case are the same
-    #[arg(short, long)]
-    pub(crate) ignore_case: bool,
-    /// Print only the ids
-    #[arg(long)]
-    pub(crate) ids: bool,
-    #[command(flatten)]
-    pub(crate) which: Which,
-}
-
-/// What a new job is given.
-#[derive(Debug, Args)]
-pub(crate) struct JobArgs {
-    /// The priority; 0 is the most urgent
-    #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_PRI)]
-    pub(crate) pri: u32,
-    /// Ready only after this time
-    #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value = "0")]
-    pub(crate) delay: u64,
-    /// The time that a worker has for it
-    #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value_t = DEFAULT_TTR)]
-    pub(crate) ttr: u64,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct PutArgs {
-    /// The tube
-    pub(crate) tube: String,
-    /// The body of a job; from standard input if there is none
-    pub(crate) bodies: Vec<String>,
-    /// Take the body from this file; - is standard input
-    #[arg(long, value_name = "FILE", conflicts_with = "bodies")]
-    pub(crate) file: Option<PathBuf>,
-    /// Each line of the file or of standard input is a job
-    #[arg(long, conflicts_with = "bodies")]
-    pub(crate) lines: bool,
-    /// Put at most this many a second
-    #[arg(long, value_name = "NUMBER")]
-    pub(crate) rate: Option<u64>,
-    #[command(flatten)]
-    pub(crate) job: JobArgs,
-}
-
-/// What an act on many jobs needs from its user.
-#[derive(Debug, Args)]
-pub(crate) struct Consent {
-    /// Do not ask
-    #[arg(short, long)]
-    pub(crate) yes: bool,
-    /// Only say what would be done
-    #[arg(short = 'n', long)]
-    pub(crate) dry_run: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct KickArgs {
-    /// The tube
-    #[arg(required_unless_present = "id", conflicts_with = "id")]
-    pub(crate) tube: Option<String>,
-    /// At most this many jobs [default: 1]
-    #[arg(conflicts_with = "all")]
-    pub(crate) count: Option<u32>,
-    /// All buried jobs; or if there is none, all delayed ones
-    #[arg(long, conflicts_with = "id")]
-    pub(crate) all: bool,
-    /// These jobs, in whatever tube
-    #[arg(long, value_name = "ID", value_delimiter = ',', num_args = 1..)]
-    pub(crate) id: Vec<u64>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct DeleteArgs {
-    /// The ids; - reads them from standard input
-    #[arg(required = true)]
-    pub(crate) ids: Vec<String>,
-    #[command(flatten)]
-    pub(crate) consent: Consent,
-    /// Write each job to this file before it goes; `import` brings it back
-    #[arg(long, value_name = "FILE")]
-    pub(crate) save: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ClearArgs {
-    /// The tubes; * and ? stand for any characters
-    #[arg(required = true)]
-    pub(crate) tubes: Vec<String>,
-    #[command(flatten)]
-    pub(crate) which: Which,
-    #[command(flatten)]
-    pub(crate) consent: Consent,
-    /// Write each job to this file before it goes; `import` brings it back
-    #[arg(long, value_name = "FILE")]
-    pub(crate) save: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct MoveArgs {
-    /// The tube that they are in
-    pub(crate) from: String,
-    /// The tube that they go to
-    pub(crate) into: String,
-    /// The server that they go to
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) to: Option<Address>,
-    /// Only jobs whose bodies match this regular expression
-    #[arg(long, value_name = "PATTERN")]
-    pub(crate) grep: Option<String>,
-    #[command(flatten)]
-    pub(crate) which: Which,
-    #[command(flatten)]
-    pub(crate) consent: Consent,
-    /// Write each job to this file before it goes; `import` brings it back
-    #[arg(long, value_name = "FILE")]
-    pub(crate) save: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ExportArgs {
-    /// The file, which must not exist [default: standard output]
-    pub(crate) file: Option<PathBuf>,
-    /// Only these tubes; * and ? stand for any characters
-    #[arg(long, value_name = "TUBE", value_delimiter = ',')]
-    pub(crate) tube: Vec<String>,
-    /// Read a binlog's directory, or a copy of one, and ask no server
-    #[arg(long, value_name = "DIR")]
-    pub(crate) binlog: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) which: Which,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ImportArgs {
-    /// The file [default: standard input]
-    pub(crate) file: Option<PathBuf>,
-    /// Put all jobs into this tube
-    #[arg(long, value_name = "TUBE")]
-    pub(crate) tube: Option<String>,
-    /// Leave out this many lines at the beginning
-    #[arg(long, value_name = "NUMBER", default_value_t = 0, hide_default_value = true)]
-    pub(crate) skip: usize,
-    /// Put at most this many a second
-    #[arg(long, value_name = "NUMBER")]
-    pub(crate) rate: Option<u64>,
-    /// Only check the lines and count them
-    #[arg(short = 'n', long)]
-    pub(crate) dry_run: bool,
 }
 
 #[cfg(test)]

@@ -7,13 +7,13 @@
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
 use crate::address::Address;
+use crate::interrupt::Interrupt;
+use crate::stream::{Stream, TIMEOUT};
 use crate::yaml;
 
 /// The most commands whose replies are due.
@@ -22,95 +22,20 @@ pub(crate) const WINDOW: usize = 2_000;
 /// How many bytes of commands are sent at once.
 const SEND_BYTES: usize = 64 * 1024;
 
-/// The time limit of a connect, a read or a write.
-const TIMEOUT: Duration = Duration::from_secs(30);
-
 /// The buffer of a connection for replies, in bytes.
 const READ_BYTES: usize = 256 * 1024;
 
-#[derive(Debug)]
-enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
+/// The longest line of a reply, in bytes. None of any release comes near.
+const LINE_MAX: u64 = 1024;
 
-/// A socket, of which no call takes longer than its time limit.
-#[derive(Debug)]
-struct Stream {
-    socket: Socket,
-    /// All must be over by then.
-    deadline: Option<Instant>,
-}
+/// The longest body of a reply, in bytes: twice the largest job that a daemon can be told to take.
+const BODY_MAX: u64 = 2 << 30;
 
-/// Returns the time limit of the next call.
-fn limit(deadline: Option<Instant>) -> io::Result<Duration> {
-    let Some(deadline) = deadline else { return Ok(TIMEOUT) };
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-}
+/// How many bytes of bodies are asked for at once, if they are as large as the server allows.
+const BODIES_BYTES: u64 = 128 << 20;
 
-impl Stream {
-    fn connect(address: &Address, deadline: Option<Instant>) -> io::Result<Self> {
-        let (host, port) = match address {
-            Address::Tcp(host, port) => (host.as_str(), *port),
-            Address::Unix(path) => {
-                let unix = UnixStream::connect(path)?;
-                unix.set_read_timeout(Some(TIMEOUT))?;
-                unix.set_write_timeout(Some(TIMEOUT))?;
-                return Ok(Self { socket: Socket::Unix(unix), deadline });
-            }
-        };
-        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-        for address in (host, port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, limit(deadline)?) {
-                Ok(tcp) => {
-                    tcp.set_nodelay(true)?;
-                    tcp.set_read_timeout(Some(TIMEOUT))?;
-                    tcp.set_write_timeout(Some(TIMEOUT))?;
-                    return Ok(Self { socket: Socket::Tcp(tcp), deadline });
-                }
-                Err(error) => failure = error,
-            }
-        }
-        Err(failure)
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = self.deadline.map(|_| limit(self.deadline)).transpose()?;
-        match &mut self.socket {
-            Socket::Tcp(tcp) => {
-                left.map_or(Ok(()), |left| tcp.set_read_timeout(Some(left)))?;
-                tcp.read(buffer)
-            }
-            Socket::Unix(unix) => {
-                left.map_or(Ok(()), |left| unix.set_read_timeout(Some(left)))?;
-                unix.read(buffer)
-            }
-        }
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let left = self.deadline.map(|_| limit(self.deadline)).transpose()?;
-        match &mut self.socket {
-            Socket::Tcp(tcp) => {
-                left.map_or(Ok(()), |left| tcp.set_write_timeout(Some(left)))?;
-                tcp.write(bytes)
-            }
-            Socket::Unix(unix) => {
-                left.map_or(Ok(()), |left| unix.set_write_timeout(Some(left)))?;
-                unix.write(bytes)
-            }
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(()) // Nothing is kept back.
-    }
-}
+/// How long a wait for a slow reply is before Ctrl-C is noticed.
+const NAP: Duration = Duration::from_millis(100);
 
 /// What a server answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,9 +79,17 @@ impl Reply {
                 anyhow!("{to}: the server could not do it; see its log (INTERNAL_ERROR)")
             }
             "UNKNOWN_COMMAND" => anyhow!("{to}: the server does not know this command"),
+            "JOB_TOO_BIG" => {
+                anyhow!("{to}: that is larger than the server takes (JOB_TOO_BIG)")
+            }
             _ => anyhow!("{to}: the server answers {}", self.line),
         }
     }
+}
+
+/// Whether an error of a read only tells that nothing came in time.
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 /// A connection to a server.
@@ -166,6 +99,11 @@ pub(crate) struct Client {
     address: Address,
     unsent: Vec<u8>,
     extensions: Option<Vec<String>>,
+    max_job_size: Option<u64>,
+    /// Replies are due that nobody has taken, so that the next one would meet a wrong command.
+    is_behind: bool,
+    /// How long a slow reply may take until the server must answer something else.
+    patience: Duration,
 }
 
 impl Client {
@@ -178,7 +116,15 @@ impl Client {
     pub(crate) fn connect_until(address: &Address, deadline: Option<Instant>) -> Result<Self> {
         let stream = Stream::connect(address, deadline).with_context(|| format!("{address}"))?;
         let stream = BufReader::with_capacity(READ_BYTES, stream);
-        Ok(Self { stream, address: address.clone(), unsent: Vec::new(), extensions: None })
+        Ok(Self {
+            stream,
+            address: address.clone(),
+            unsent: Vec::new(),
+            extensions: None,
+            max_job_size: None,
+            is_behind: false,
+            patience: TIMEOUT,
+        })
     }
 
     /// Returns where the server listens.
@@ -203,12 +149,10 @@ impl Client {
         let address = &self.address;
         match error.kind() {
             io::ErrorKind::UnexpectedEof => anyhow!("{address}: the server closed the connection"),
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-                if self.stream.get_ref().deadline.is_some() =>
-            {
+            _ if is_timeout(error) && self.stream.get_ref().deadline.is_some() => {
                 anyhow!("{address}: it has not told all in time")
             }
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            _ if is_timeout(error) => {
                 anyhow!("{address}: no reply within {} seconds", TIMEOUT.as_secs())
             }
             _ => anyhow!("{address}: the connection is lost: {error}"),
@@ -222,33 +166,83 @@ impl Client {
 
     fn read_reply(&mut self) -> io::Result<Reply> {
         let mut line = Vec::with_capacity(32);
-        self.stream.read_until(b'\n', &mut line)?;
-        if !line.ends_with(b"\r\n") {
+        self.stream.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)?;
+        if line.len() as u64 == LINE_MAX {
+            return Err(io::Error::other("this is no beanstalkd"));
+        }
+        if !line.ends_with(b"\n") {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        line.truncate(line.len() - 2);
-        let line = String::from_utf8(line).map_err(|_| io::Error::other("no beanstalkd"))?;
+        let line = line.strip_suffix(b"\r\n").and_then(|line| std::str::from_utf8(line).ok());
+        let line = line.ok_or_else(|| io::Error::other("this is no beanstalkd"))?.to_owned();
         let mut body = None;
         if ["OK ", "FOUND ", "RESERVED "].iter().any(|word| line.starts_with(word)) {
-            let length = line.rsplit(' ').next().and_then(|digits| digits.parse::<usize>().ok());
+            let length = line.rsplit(' ').next().and_then(|digits| digits.parse::<u64>().ok());
+            let length = length.filter(|length| *length <= BODY_MAX);
             let length = length.ok_or_else(|| io::Error::other(format!("odd reply: {line}")))?;
-            let mut bytes = vec![0; length + 2];
-            self.stream.read_exact(&mut bytes)?;
+            // Memory grows with what comes, not with what is promised.
+            let mut bytes = Vec::new();
+            self.stream.by_ref().take(length + 2).read_to_end(&mut bytes)?;
+            if (bytes.len() as u64) < length + 2 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
             if !bytes.ends_with(b"\r\n") {
                 return Err(io::Error::other(format!("a body without its end: {line}")));
             }
-            bytes.truncate(length);
+            bytes.truncate(bytes.len() - 2);
             body = Some(bytes);
         }
         Ok(Reply { line, body })
     }
 
+    /// Fails if replies are due that belong to earlier commands.
+    fn begin(&mut self) -> Result<()> {
+        if self.is_behind {
+            bail!("{}: the connection is lost", self.address);
+        }
+        self.is_behind = true;
+        Ok(())
+    }
+
     /// Sends a command and waits for its reply.
     pub(crate) fn ask(&mut self, command: &str) -> Result<Reply> {
+        self.begin()?;
+        self.write(command);
+        self.send()?;
+        let reply = self.receive()?;
+        self.is_behind = false;
+        Ok(reply)
+    }
+
+    fn write(&mut self, command: &str) {
         self.unsent.extend_from_slice(command.as_bytes());
         self.unsent.extend_from_slice(b"\r\n");
+    }
+
+    /// Sends a command whose reply may take minutes, because it is about very many jobs. It waits
+    /// as long as the server answers others.
+    ///
+    /// After Ctrl-C it waits no longer. The server goes on with the command.
+    pub(crate) fn ask_slowly(&mut self, command: &str, interrupt: &Interrupt) -> Result<Reply> {
+        self.begin()?;
+        self.write(command);
         self.send()?;
-        self.receive()
+        self.stream.get_mut().set_read_timeout(NAP)?;
+        let mut asked = Instant::now();
+        while let Err(error) = self.stream.fill_buf() {
+            if !is_timeout(&error) || self.stream.get_ref().is_over() {
+                return Err(self.lost(&error));
+            }
+            interrupt.check().with_context(|| format!("the server goes on with {command}"))?;
+            if asked.elapsed() >= self.patience {
+                Self::connect(&self.address)?.ask("list-tube-used")?;
+                asked = Instant::now();
+            }
+        }
+        self.stream.get_mut().set_read_timeout(TIMEOUT)?;
+        let reply = self.receive()?;
+        self.is_behind = false;
+        Ok(reply)
     }
 
     /// Sends a command that answers `OK` and a body, and returns that.
@@ -277,6 +271,7 @@ impl Client {
         mut write: impl FnMut(&T, &mut Vec<u8>),
         mut take: impl FnMut(T, Reply) -> Result<()>,
     ) -> Result<()> {
+        self.begin()?;
         let mut items = items.into_iter();
         let mut due: VecDeque<T> = VecDeque::new();
         let mut is_over = false;
@@ -300,7 +295,26 @@ impl Client {
                 take(item, reply)?;
             }
         }
+        self.is_behind = false;
         Ok(())
+    }
+
+    /// Returns the longest body that the server takes, in bytes.
+    pub(crate) fn max_job_size(&mut self) -> Result<u64> {
+        if let Some(size) = self.max_job_size {
+            return Ok(size);
+        }
+        let stats = self.yaml("stats")?;
+        // Releases before 1.4 do not tell, and take as much as the others by default.
+        let size = yaml::value(&stats, "max-job-size").and_then(|size| size.parse().ok());
+        Ok(*self.max_job_size.insert(size.unwrap_or(65_535)))
+    }
+
+    /// Returns how many jobs, of at most `most`, to ask for with their bodies at once, so that
+    /// memory is enough for them.
+    pub(crate) fn bodies_at_once(&mut self, most: usize) -> Result<usize> {
+        let bodies = BODIES_BYTES / self.max_job_size()?.max(1);
+        Ok(usize::try_from(bodies).unwrap_or(most).clamp(1, most))
     }
 
     /// Whether the server has a command beyond those of the original.
@@ -320,7 +334,10 @@ pub(crate) fn write_numbered(out: &mut Vec<u8>, word: &str, number: u64) {
 }
 
 /// Writes a `put` with its body.
-pub(crate) fn write_put(out: &mut Vec<u8>, pri: u32, delay: u64, ttr: u64, body: &[u8]) {
+///
+/// The numbers are those of the protocol: if one were larger, the server would refuse the line, and
+/// take the body for commands.
+pub(crate) fn write_put(out: &mut Vec<u8>, pri: u32, delay: u32, ttr: u32, body: &[u8]) {
     write!(out, "put {pri} {delay} {ttr} {}\r\n", body.len()).expect("memory takes it");
     out.extend_from_slice(body);
     out.extend_from_slice(b"\r\n");
@@ -360,6 +377,70 @@ mod tests {
             let error = client.ask("stats").unwrap_err().to_string();
             assert!(error.contains("closed the connection"), "{error}");
         });
+    }
+
+    /// What a server says is no reason to take memory, or to end in a panic.
+    #[test]
+    fn what_no_beanstalkd_says_is_an_error() {
+        let long = vec![b'x'; 5000];
+        for (reply, expected) in [
+            (&b"OK 18446744073709551615\r\n"[..], "odd reply"),
+            (b"OK 99999999999\r\n", "odd reply"),
+            (b"FOUND 1 x\r\n", "odd reply"),
+            (b"OK 2000000000\r\nshort", "closed the connection"),
+            (b"OK 3\r\nabcde\r\n", "without its end"),
+            (b"\xff\xfe\r\n", "no beanstalkd"),
+            (b"HTTP/1.1 400\n\n", "no beanstalkd"),
+            (&long, "no beanstalkd"),
+            (b"NOT_FOU", "closed the connection"),
+            (b"", "closed the connection"),
+        ] {
+            serving(reply.to_vec(), |client| {
+                let error = client.ask("stats").unwrap_err().to_string();
+                assert!(error.contains(expected), "{error}");
+                let error = client.ask("stats").unwrap_err().to_string();
+                assert!(error.contains("is lost"), "a later reply may belong elsewhere: {error}");
+            });
+        }
+    }
+
+    /// A long command must not be given up while its server is alive, nor waited for if it is not.
+    #[test]
+    fn a_slow_reply_is_waited_for_while_the_server_answers_others() {
+        for is_alive in [true, false] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let server = thread::spawn(move || {
+                let (mut slow, _) = listener.accept().unwrap();
+                let (mut other, _) = listener.accept().unwrap();
+                if is_alive {
+                    other.write_all(b"USING default\r\n").unwrap();
+                    slow.write_all(b"DELETED 7\r\n").unwrap();
+                    // Slower machines may ask once more.
+                    while other.read(&mut [0; 64]).unwrap() > 0 {}
+                }
+            });
+            let mut client = Client::connect(&Address::Tcp("127.0.0.1".into(), port)).unwrap();
+            client.patience = NAP;
+            let reply = client.ask_slowly("delete-tube a", &Interrupt::default());
+            if is_alive {
+                assert_eq!(reply.unwrap().line, "DELETED 7");
+            } else {
+                assert!(reply.unwrap_err().to_string().contains("connection"));
+            }
+            server.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn bodies_that_may_be_large_are_asked_for_in_smaller_numbers() {
+        for (size, expected) in [(65_535, 1000), (10_000_000, 13), (1 << 30, 1)] {
+            let stats = format!("---\nmax-job-size: {size}\n");
+            let reply = format!("OK {}\r\n{stats}\r\n", stats.len());
+            serving(reply.into_bytes(), |client| {
+                assert_eq!(client.bodies_at_once(1000).unwrap(), expected);
+            });
+        }
     }
 
     #[test]

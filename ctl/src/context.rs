@@ -6,8 +6,10 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use crate::address::Address;
+use crate::census;
 use crate::cli::Consent;
 use crate::client::Client;
+use crate::filter::Tubes;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::sweep::Coverage;
@@ -51,8 +53,10 @@ impl Outcome {
 
 /// Tells the user something that is no result.
 pub(crate) fn tell(text: &str) {
+    // What a server says must not move the cursor.
+    let shown = |it: char| if it.is_control() && it != '\n' { '?' } else { it };
     // If standard error is closed, nobody wants to know.
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{}", text.chars().map(shown).collect::<String>());
 }
 
 /// Tells an error as all errors are told.
@@ -108,7 +112,7 @@ impl Context {
         }
         write!(io::stderr(), "Go on? [y/N] ")?;
         let mut answer = String::new();
-        io::stdin().lock().read_line(&mut answer)?;
+        self.interrupt.while_waiting(|| io::stdin().lock().read_line(&mut answer))?;
         self.interrupt.check()?;
         let may = matches!(answer.trim(), "y" | "Y" | "yes");
         if !may {
@@ -131,13 +135,21 @@ pub(crate) fn report(coverage: Coverage) -> Outcome {
         Coverage::Complete | Coverage::Enough => Outcome::Done,
         Coverage::Unsure(seen, live) => {
             tell(&format!(
-                "beanstalkctl: {seen} jobs were found, and the server says {live}: it has been \
-                 restarted, and its last id is not known. --probe learns it by a job of its own, \
-                 --last-id tells it"
+                "beanstalkctl: {seen} jobs were found, and the server says {live}: its last id is \
+                 not known, as after a restart, or --last-id is too low. --probe learns it by a \
+                 job of its own, --last-id tells it"
             ));
             Outcome::NotAll
         }
     }
+}
+
+/// Says that no tube has such a name, if so: it may be misspelt.
+pub(crate) fn tell_if_no_tube(client: &mut Client, meant: &Tubes) -> Result<()> {
+    if census::tubes(client, meant)?.is_empty() {
+        tell("No tube has such a name.");
+    }
+    Ok(())
 }
 
 /// Counts something in words: `1 job`, `2 jobs`.

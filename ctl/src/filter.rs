@@ -1,6 +1,6 @@
 //! Which jobs and tubes are meant: globs, states, ages, patterns; and how times are written.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use regex::bytes::{Regex, RegexBuilder};
 
@@ -95,6 +95,27 @@ pub(crate) fn seconds(text: &str) -> Result<u64> {
     }
 }
 
+/// Reads a time as [`seconds`], at most as long as a delay or a time to run can be.
+pub(crate) fn short_seconds(text: &str) -> Result<u32> {
+    let seconds = seconds(text)?;
+    seconds.try_into().map_err(|_| anyhow!("it can be at most {} seconds, 136 years", u32::MAX))
+}
+
+/// The longest name of a tube, in bytes.
+const NAME_MAX: usize = 200;
+
+/// Checks the name of a tube by the rules of the protocol, so that it is a single word of a line.
+pub(crate) fn tube_name(name: &str) -> Result<String> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-+/;.$_()".contains(&byte);
+    if name.is_empty() || name.len() > NAME_MAX || name.starts_with('-') {
+        bail!("{name:?} is no name of a tube: it has 1 to {NAME_MAX} characters, the first not -");
+    }
+    if !name.bytes().all(is_allowed) {
+        bail!("{name:?} is no name of a tube: it has letters, digits and -+/;.$_() only");
+    }
+    Ok(name.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +138,24 @@ mod tests {
         for text in ["", "m", "-1", "1w", "1.5h", "99999999999999999999", "18446744073709551615d"] {
             assert!(seconds(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_name_is_one_word_of_a_line() {
+        for name in ["a", "A-z+/;.$_()09", &"x".repeat(200)] {
+            assert_eq!(tube_name(name).unwrap(), name);
+        }
+        for name in
+            ["", "-a", "a b", "a\r\ndelete 1", "a\0", "<b>", "a*", "\u{fc}", &"x".repeat(201)]
+        {
+            assert!(tube_name(name).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_delay_fits_into_the_protocol() {
+        assert_eq!(short_seconds("4294967295").unwrap(), u32::MAX);
+        assert!(short_seconds("4294967296").is_err() && short_seconds("50000d").is_err());
     }
 
     #[test]

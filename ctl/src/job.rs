@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
+use crate::filter;
 use crate::yaml;
 
 /// What may become of a job next.
@@ -178,14 +179,19 @@ impl Job {
             (None, None) => bail!("it has neither a \"body\" nor a \"body_base64\""),
             (Some(_), Some(_)) => bail!("it has both a \"body\" and a \"body_base64\""),
         };
+        let seconds = |key: &str, default: u64| {
+            let seconds = number(key, default)?;
+            u32::try_from(seconds).map_err(|_| anyhow!("{key:?} is above {}", u32::MAX))?;
+            Ok::<_, anyhow::Error>(seconds)
+        };
         let mut job = Self {
             id: number("id", 0)?,
-            tube: text("tube")?.unwrap_or("default").to_owned(),
+            tube: filter::tube_name(text("tube")?.unwrap_or("default"))?,
             state: text("state")?.unwrap_or("ready").parse()?,
             pri: number("pri", u64::from(DEFAULT_PRI))?.try_into().context("\"pri\"")?,
             age: number("age", 0)?,
-            time_left: number("time-left", 0)?,
-            ttr: Some(number("ttr", DEFAULT_TTR)?),
+            time_left: seconds("time-left", 0)?,
+            ttr: Some(seconds("ttr", DEFAULT_TTR)?),
             counts: None,
             size: None,
             body: None,
@@ -255,6 +261,12 @@ mod tests {
             r#"{"body":"x","state":"lost"}"#,
             r#"{"body":"x","pri":4294967296}"#,
             r#"{"body":"x","pri":-1}"#,
+            // The server would take what follows for commands.
+            r#"{"body":"x","ttr":4294967296}"#,
+            r#"{"body":"x","state":"delayed","time-left":4294967296}"#,
+            r#"{"body":"x","tube":"a\r\ndelete 1"}"#,
+            r#"{"body":"x","tube":""}"#,
+            r#"{"body":"x","tube":"-a"}"#,
         ] {
             assert!(Job::from_json(line).is_err(), "{line}");
         }

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::census;
 use crate::client::Client;
-use crate::filter::Filter;
+use crate::filter::{Filter, Tubes};
 use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
 use crate::sweep::{self, Coverage, Options, Take};
@@ -16,7 +16,10 @@ use crate::yaml;
 /// The most jobs that one `list-jobs` tells.
 const LISTED_MAX: u64 = 10_000;
 
-/// How many bodies are in memory at once.
+/// The longest line of a command, with its CR LF, in bytes.
+const LINE_MAX: usize = 224;
+
+/// How many bodies are in memory at once, at most.
 const BODIES: usize = 1_000;
 
 /// Tubes, and the states of each that have jobs.
@@ -25,7 +28,9 @@ type Lists = Vec<(String, Vec<State>)>;
 /// What must be known of the jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Detail {
-    /// What both ways tell, and the size.
+    /// What both ways tell.
+    Listed,
+    /// That, and the size.
     Size,
     /// All of `stats-job`.
     Stats,
@@ -44,6 +49,15 @@ pub(crate) struct Request<'a> {
     pub(crate) interrupt: &'a Interrupt,
 }
 
+impl Request<'_> {
+    /// Returns the limit for the server. It counts jobs of the filter, and the server knows only
+    /// tube and state.
+    fn limit(&self) -> Option<u64> {
+        let filters_more = self.filter.older_than.is_some() || self.filter.pattern.is_some();
+        self.limit.filter(|_| !filters_more)
+    }
+}
+
 /// Gives all jobs that the filter has, with their details, in batches.
 pub(crate) fn list(client: &mut Client, request: &Request<'_>, take: Take<'_>) -> Result<Coverage> {
     let Request { filter, detail, options, interrupt, .. } = *request;
@@ -53,8 +67,10 @@ pub(crate) fn list(client: &mut Client, request: &Request<'_>, take: Take<'_>) -
         let needs_size = detail == Detail::Size && jobs.iter().any(|job| job.size.is_none());
         while !jobs.is_empty() {
             interrupt.check()?;
-            let rest = jobs.split_off(jobs.len().min(BODIES));
-            if needs_body || needs_size {
+            let has_bodies = needs_body || needs_size;
+            let most = if has_bodies { client.bodies_at_once(BODIES)? } else { jobs.len() };
+            let rest = jobs.split_off(jobs.len().min(most));
+            if has_bodies {
                 jobs = sweep::with_bodies(client, jobs)?;
                 jobs.retain(|job| job.body.as_deref().is_none_or(|body| filter.has_body(body)));
             }
@@ -72,30 +88,30 @@ pub(crate) fn list(client: &mut Client, request: &Request<'_>, take: Take<'_>) -
     };
     match listable(client, request)? {
         Some(lists) => {
-            // Only if the filter has nothing that the server does not know.
-            let limit = limit_of_server(request);
+            let mut coverage = Coverage::Complete;
             for (tube, states) in lists {
                 interrupt.check()?;
-                let mut jobs = listed(client, &tube, &states, limit)?;
-                if detail != Detail::Size {
+                let Some(mut jobs) = listed(client, &tube, &states, request.limit())? else {
+                    // Since it was asked for its numbers it has grown.
+                    let one = Filter { tubes: Tubes::one(&tube), ..filter.clone() };
+                    let found = sweep::sweep(client, &one, options, interrupt, &mut fill)?;
+                    if found == Coverage::Enough {
+                        return Ok(found);
+                    }
+                    coverage = if coverage == Coverage::Complete { found } else { coverage };
+                    continue;
+                };
+                if matches!(detail, Detail::Stats | Detail::Whole) {
                     jobs = sweep::stats_of(client, jobs.into_iter().map(|job| job.id))?;
                 }
                 if fill(client, jobs)?.is_break() {
                     return Ok(Coverage::Enough);
                 }
             }
-            Ok(Coverage::Complete)
+            Ok(coverage)
         }
         None => sweep::sweep(client, filter, options, interrupt, &mut fill),
     }
-}
-
-/// Returns the limit if the server can keep it: it counts jobs of the filter, and the server knows
-/// only tube and state.
-fn limit_of_server(request: &Request<'_>) -> Option<u64> {
-    let filter = request.filter;
-    let filters_more = filter.older_than.is_some() || filter.pattern.is_some();
-    request.limit.filter(|_| !filters_more)
 }
 
 /// Returns which lists tell all jobs that are wanted; `None` if they cannot.
@@ -104,14 +120,14 @@ fn listable(client: &mut Client, request: &Request<'_>) -> Result<Option<Lists>>
         return Ok(None);
     }
     let filter = request.filter;
-    let limit = limit_of_server(request);
     let names = census::tubes(client, &filter.tubes)?;
     let mut lists = Vec::new();
     for (tube, text) in census::tube_stats(client, &names)? {
         let mut states = Vec::new();
         for &state in filter.states() {
             let count = yaml::number(&text, &format!("current-jobs-{state}"));
-            if count.min(limit.unwrap_or(u64::MAX)) > LISTED_MAX {
+            let is_cut = count.min(request.limit().unwrap_or(u64::MAX)) > LISTED_MAX;
+            if is_cut || line_of(&tube, state, LISTED_MAX).len() > LINE_MAX {
                 return Ok(None);
             }
             if count > 0 {
@@ -125,18 +141,26 @@ fn listable(client: &mut Client, request: &Request<'_>) -> Result<Option<Lists>>
     Ok(Some(lists))
 }
 
-/// Asks for the lists of a tube at once, so that hardly a job changes its state in between.
+/// Makes the command for a list.
+fn line_of(tube: &str, state: State, limit: u64) -> String {
+    format!("list-jobs {tube} {state} {limit}\r\n")
+}
+
+/// Asks for the lists of a tube at once, so that hardly a job changes its state in between. It is
+/// `None` if a list is full, and there may be jobs beyond its end.
 fn listed(
     client: &mut Client,
     tube: &str,
     states: &[State],
     limit: Option<u64>,
-) -> Result<Vec<Job>> {
+) -> Result<Option<Vec<Job>>> {
+    let is_cut = limit.is_none_or(|limit| limit > LISTED_MAX);
+    let mut is_full = false;
     let mut jobs = Vec::new();
     let mut known = HashSet::new();
     let limit = limit.unwrap_or(LISTED_MAX).min(LISTED_MAX);
     let write = |state: &State, out: &mut Vec<u8>| {
-        out.extend_from_slice(format!("list-jobs {tube} {state} {limit}\r\n").as_bytes());
+        out.extend_from_slice(line_of(tube, *state, limit).as_bytes());
     };
     client.pipeline(states.iter().copied(), write, |state, reply| {
         if reply.is("NOT_FOUND") {
@@ -145,7 +169,9 @@ fn listed(
         if !reply.is("OK") {
             return Err(reply.unexpected("list-jobs"));
         }
-        for item in yaml::dictionaries(&reply.into_yaml()?) {
+        let text = reply.into_yaml()?;
+        is_full |= is_cut && yaml::dictionaries(&text).count() as u64 >= LISTED_MAX;
+        for item in yaml::dictionaries(&text) {
             let job = Job::from_listed(item, tube, state)?;
             if known.insert(job.id) {
                 jobs.push(job);
@@ -153,5 +179,5 @@ fn listed(
         }
         Ok(())
     })?;
-    Ok(jobs)
+    Ok((!is_full).then_some(jobs))
 }

@@ -4,7 +4,8 @@
 //!
 //! Reading order:
 //! - `cli` defines all commands, and `context` is what each of them is given;
-//! - `address`, `client` and `yaml` speak with a server, command by command or thousands at once;
+//! - `address`, `stream`, `client` and `yaml` speak with a server, command by command or thousands
+//!   at once;
 //! - `job`, `filter` and `output` are a job, which jobs are meant, and how they are shown;
 //! - `listing` finds the jobs of any server: by `list-jobs`, or by the `sweep` over all ids, which
 //!   ends by what `census` counts;
@@ -40,6 +41,7 @@ mod pages;
 mod place;
 mod progress;
 mod save;
+mod stream;
 mod sweep;
 mod web;
 mod yaml;

@@ -42,38 +42,61 @@ impl Cell {
 pub(crate) struct Table {
     heading: Vec<String>,
     rows: Vec<Vec<Cell>>,
+    /// Bytes of the text in the rows.
+    size: usize,
+    /// Of each column that has been written: its width, and whether it is one of numbers.
+    shape: Vec<(usize, bool)>,
 }
+
+/// How many rows a table keeps before it is written, and how many bytes.
+const ROWS: usize = 10_000;
+const ROWS_BYTES: usize = 64 << 20;
 
 impl Table {
     /// Makes a table with these columns.
     pub(crate) fn new(heading: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Self { heading: heading.into_iter().map(Into::into).collect(), rows: Vec::new() }
+        Self { heading: heading.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
     /// Adds a row.
     pub(crate) fn row(&mut self, cells: Vec<Cell>) {
+        self.size += cells.iter().map(|cell| cell.text.len()).sum::<usize>();
         self.rows.push(cells);
     }
 
-    /// Writes all lines.
-    pub(crate) fn write(&self, out: &mut dyn Write, has_color: bool) -> io::Result<()> {
+    /// Whether it has so many rows that it is to be written, and to go on with others below.
+    pub(crate) fn is_large(&self) -> bool {
+        self.rows.len() >= ROWS || self.size >= ROWS_BYTES
+    }
+
+    /// Writes all rows and forgets them. The heading stands above the first ones; what follows
+    /// keeps to its columns, if they are wide enough.
+    pub(crate) fn write(&mut self, out: &mut dyn Write, has_color: bool) -> io::Result<()> {
         let columns = self.heading.len();
         let width = |at: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(at));
             let longest = cells.map(|cell| cell.text.chars().count()).max().unwrap_or(0);
-            longest.max(self.heading[at].chars().count())
+            let before = self.shape.get(at).map_or(0, |&(width, _)| width);
+            longest.max(self.heading[at].chars().count()).max(before)
         };
         let is_number = |at: usize| {
+            if let Some(&(_, is_number)) = self.shape.get(at) {
+                return is_number;
+            }
             let mut cells = self.rows.iter().filter_map(|row| row.get(at));
             let is_digit = |it: char| it.is_ascii_digit() || ".-".contains(it);
             cells.all(|cell| cell.text.chars().all(is_digit)) && !self.rows.is_empty()
         };
         let shape: Vec<_> = (0..columns).map(|at| (width(at), is_number(at))).collect();
         let heading: Vec<Cell> = self.heading.iter().map(Cell::from).collect();
-        for row in std::iter::once(&heading).chain(&self.rows) {
+        let heading = self.shape.is_empty().then_some(&heading);
+        // The last column needs no spaces behind it.
+        let pad = |at: usize, gap: usize| if at + 1 == columns { 0 } else { gap };
+        for row in heading.into_iter().chain(&self.rows) {
             let mut line = String::new();
             for (at, (cell, &(width, is_number))) in row.iter().zip(&shape).enumerate() {
-                let gap = " ".repeat(width - cell.text.chars().count());
+                let gap = width - cell.text.chars().count();
+                let gap = " ".repeat(if is_number { gap } else { pad(at, gap) });
                 let color = match cell.tone {
                     Tone::Red if has_color => "\x1b[31m",
                     Tone::Yellow if has_color => "\x1b[33m",
@@ -90,6 +113,8 @@ impl Table {
             }
             writeln!(out, "{}", line.trim_end())?;
         }
+        self.rows.clear();
+        (self.shape, self.size) = (shape, 0);
         Ok(())
     }
 }
@@ -133,7 +158,7 @@ impl Output {
     }
 
     /// Writes a table.
-    pub(crate) fn table(&mut self, table: &Table) -> Result<()> {
+    pub(crate) fn table(&mut self, table: &mut Table) -> Result<()> {
         table.write(&mut self.writer, self.has_color)?;
         Ok(())
     }
@@ -180,9 +205,12 @@ mod tests {
         table.write(&mut out, false).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, "tube         ready\na-long-name      7\nb            12345\n");
+        // What follows stands below it.
+        table.row(vec!["c".into(), Cell::toned(&1, Tone::Red, true)]);
         let mut out = Vec::new();
         table.write(&mut out, true).unwrap();
-        assert!(String::from_utf8(out).unwrap().contains("  \x1b[31m12345\x1b[0m\n"));
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, "c                \x1b[31m1\x1b[0m\n");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 use clap_mangen::Man;
-use clap_mangen::roff::{Roff, roman};
+use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::cli::Cli;
 use crate::context::{Context, Outcome};
@@ -17,9 +17,10 @@ Find a buried job by its content and kick it:
 .nf
 beanstalkctl grep --state buried 'order 4711'
 beanstalkctl kick --id 93
+beanstalkctl grep --state buried 'order 4711' --ids | beanstalkctl kick --id -
 .fi
 .PP
-Empty a tube, and undo that:
+Empty a tube, and undo that; the jobs get new ids:
 .PP
 .nf
 beanstalkctl clear mail --save mail.jobs
@@ -52,6 +53,13 @@ are.
 If a server has been restarted with a binlog, and all its jobs are older than that and some were
 deleted meanwhile, the last id may not be known. Then this is told, and the exit status is 1:
 \\-\\-probe learns the last id by a job of its own, and \\-\\-last\\-id tells it.
+.SH WHAT IS LEFT IF IT IS INTERRUPTED
+Ctrl\\-C ends a command after the present batch: up to 1,000 jobs of clear and delete, 200 of move,
+2,000 of put and import. What was done is told, so that no job is lost or in two places unknown. A
+second Ctrl\\-C ends it at once, as kill \\-9 does. Then the last batch of a move may be in both
+places, the last batch of \\-\\-save may be both in the file and on the server, and copies of buried
+jobs may be delayed by 365 days instead of buried. If only a server is lost, the jobs in doubt are
+told by their ids.
 .SH ENVIRONMENT
 .TP
 .B BEANSTALKD_SERVER
@@ -104,9 +112,13 @@ fn page() -> Result<Vec<u8>> {
                 arg.is_global_set() || ["help", "version"].contains(&arg.get_id().as_str());
             arg.hide(is_global)
         });
+        let usage = local.clone().render_usage().to_string();
+        let usage = usage.trim_start_matches("Usage: ").to_owned();
         let man = Man::new(local);
         let mut part = Vec::new();
-        man.render_synopsis_section(&mut part)?;
+        let mut synopsis = Roff::new();
+        synopsis.text([bold(usage)]);
+        synopsis.to_writer(&mut part)?;
         man.render_options_section(&mut part)?;
         // Below the heading of its command it needs none.
         let text = String::from_utf8(part)?;

@@ -1,13 +1,13 @@
 //! Puts copies of jobs into tubes, with the states that they have.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::client::{Client, Reply, write_numbered, write_put};
 use crate::job::{DEFAULT_TTR, Job, State};
 
 /// How long a job that is to be buried is delayed meanwhile, in seconds: so long that no worker
 /// gets it, whatever happens to us.
-const HOLD: u64 = 365 * 24 * 3600;
+const HOLD: u32 = 365 * 24 * 3600;
 
 /// What has become of copies.
 #[derive(Debug)]
@@ -24,10 +24,10 @@ enum Step<'a> {
 }
 
 /// Returns the delay of a copy.
-fn delay(job: &Job) -> u64 {
+fn delay(job: &Job) -> u32 {
     match job.state {
         State::Ready | State::Reserved => 0,
-        State::Delayed => job.time_left.max(1),
+        State::Delayed => u32::try_from(job.time_left).unwrap_or(u32::MAX).max(1),
         State::Buried => HOLD,
     }
 }
@@ -35,8 +35,17 @@ fn delay(job: &Job) -> u64 {
 /// Puts a copy of each job into its tube, or into `tube`. A copy of a reserved job is ready.
 pub(crate) fn place(client: &mut Client, jobs: &[Job], tube: Option<&str>) -> Placed {
     let mut ids = vec![None; jobs.len()];
-    let failure = put_all(client, jobs, tube, &mut ids).and_then(|()| bury_all(client, jobs, &ids));
-    Placed { ids, failure: failure.err() }
+    let put = put_all(client, jobs, tube, &mut ids);
+    // What has been put before a refusal gets its state all the same.
+    let buried = bury_all(client, jobs, &ids).with_context(|| {
+        let days = HOLD / (24 * 3600);
+        format!("copies of buried jobs may be delayed by {days} days instead: kick or bury them")
+    });
+    let failure = match (put, buried) {
+        (Err(put), Err(buried)) => Some(put.context(format!("{buried:#}"))),
+        (put, buried) => put.and(buried).err(),
+    };
+    Placed { ids, failure }
 }
 
 fn put_all(
@@ -57,7 +66,8 @@ fn put_all(
         Step::Use(tube) => out.extend_from_slice(format!("use {tube}\r\n").as_bytes()),
         Step::Put(_, job) => {
             let body = job.body.as_deref().unwrap_or_default();
-            write_put(out, job.pri, delay(job), job.ttr.unwrap_or(DEFAULT_TTR), body);
+            let ttr = u32::try_from(job.ttr.unwrap_or(DEFAULT_TTR)).unwrap_or(u32::MAX);
+            write_put(out, job.pri, delay(job), ttr, body);
         }
     };
     let take = |step: Step<'_>, reply: Reply| {
@@ -66,8 +76,9 @@ fn put_all(
             (Step::Put(at, _), "INSERTED" | "BURIED", Some(id)) => ids[at] = Some(id),
             (Step::Use(tube), ..) => return Err(reply.unexpected(&format!("use {tube}"))),
             // The other replies are still to come.
-            (Step::Put(..), ..) => {
-                refusal.get_or_insert_with(|| reply.unexpected("put"));
+            (Step::Put(_, job), ..) => {
+                let size = job.size.unwrap_or(0);
+                refusal.get_or_insert_with(|| reply.unexpected(&format!("a put of {size} bytes")));
             }
         }
         Ok(())
@@ -87,7 +98,10 @@ fn bury_all(client: &mut Client, jobs: &[Job], ids: &[Option<u64>]) -> Result<()
             out.extend_from_slice(format!("bury {id} {pri}\r\n").as_bytes());
         }
     };
-    let steps = copies.flat_map(|copy| [Some(copy), None]);
+    let steps: Vec<_> = copies.flat_map(|copy| [Some(copy), None]).collect();
+    if steps.is_empty() {
+        return Ok(());
+    }
     let mut refusal = None;
     client.pipeline(steps, write, |_, reply| {
         if !reply.is("RESERVED") && !reply.is("BURIED") {

@@ -2,9 +2,9 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::job::{self, Job};
 
@@ -13,14 +13,37 @@ use crate::job::{self, Job};
 pub(crate) struct SaveFile {
     file: File,
     name: String,
+    /// Its length in bytes: whole lines only.
+    length: u64,
+}
+
+/// Checks the argument of `--save`.
+pub(crate) fn path(text: &str) -> Result<PathBuf> {
+    // A file of this name could be imported only as ./-
+    ensure!(text != "-", "it must be a file, from which the jobs can be brought back");
+    Ok(text.into())
+}
+
+/// Fails if the file exists already, so that nobody waits or is asked in vain.
+pub(crate) fn check(path: Option<&Path>) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    // A link that leads nowhere is in the way as well.
+    let is_there = path.symlink_metadata().is_ok();
+    ensure!(!is_there, "--save {}: it exists, and is not overwritten", path.display());
+    Ok(())
 }
 
 impl SaveFile {
     /// Makes the file. One that exists is not overwritten.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
-        let file = OpenOptions::new().write(true).create_new(true).open(path);
-        Ok(Self { file: file.with_context(|| format!("--save {name}"))?, name })
+        let made = OpenOptions::new().write(true).create_new(true).open(path).and_then(|file| {
+            // Its name must be as safe as what is in it.
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+            Ok(file)
+        });
+        Ok(Self { file: made.with_context(|| format!("--save {name}"))?, name, length: 0 })
     }
 
     /// Makes the file if there is a path.
@@ -28,11 +51,26 @@ impl SaveFile {
         path.map(Self::create).transpose()
     }
 
-    /// Writes jobs with their bodies. When it returns, they are on the disk.
+    /// Returns its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Writes jobs with their bodies. When it returns, they are on the disk. If it fails, none of
+    /// them is in the file.
     pub(crate) fn save(&mut self, jobs: &[Job]) -> Result<()> {
         let lines: String =
             jobs.iter().map(|job| job::line_of(job.to_json(), None) + "\n").collect();
         let written = self.file.write_all(lines.as_bytes()).and_then(|()| self.file.sync_data());
+        if written.is_ok() {
+            self.length += lines.len() as u64;
+        } else {
+            // They stay where they are, so an import must not put them a second time.
+            self.file
+                .set_len(self.length)
+                .and_then(|()| self.file.sync_data())
+                .with_context(|| format!("--save {}: the last lines must go", self.name))?;
+        }
         written.with_context(|| format!("--save {}", self.name))
     }
 }
@@ -48,7 +86,8 @@ mod tests {
         let mut file = SaveFile::create(&path).unwrap();
         let job = Job::from_json(r#"{"id":7,"body":"x"}"#).unwrap();
         file.save(&[job.clone(), job.clone()]).unwrap();
-        assert!(SaveFile::create(&path).is_err());
+        assert!(SaveFile::create(&path).is_err() && check(Some(&path)).is_err());
+        assert!(check(Some(&folder.path().join("other"))).is_ok() && check(None).is_ok());
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text.lines().filter(|line| Job::from_json(line).is_ok()).count(), 2);
         assert_eq!(Job::from_json(text.lines().next().unwrap()).unwrap(), job);

@@ -7,7 +7,7 @@
 
 use std::ops::{ControlFlow, RangeInclusive};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::census::{self, Census};
 use crate::client::{Client, Reply, write_numbered, write_put};
@@ -58,6 +58,8 @@ struct Sweep<'a> {
     before: Census,
     /// The bound of all ids, if it is known.
     last: Option<u64>,
+    /// The user has told the bound, perhaps too low a one.
+    is_told: bool,
     /// Jobs seen in the tubes that are meant, whatever their state.
     seen: u64,
     highest: u64,
@@ -88,8 +90,19 @@ pub(crate) fn sweep(
         Progress::new("looking for jobs", Some(before.meant))
     };
     let pacer = Pacer::new(options.rate);
-    let mut sweep =
-        Sweep { client, filter, before, last, seen: 0, highest: 0, pacer, progress, interrupt };
+    let is_told = options.last_id.is_some();
+    let mut sweep = Sweep {
+        client,
+        filter,
+        before,
+        last,
+        is_told,
+        seen: 0,
+        highest: 0,
+        pacer,
+        progress,
+        interrupt,
+    };
     let begin = sweep.begin()?;
     sweep.run(begin, take)
 }
@@ -146,7 +159,7 @@ impl Sweep<'_> {
             }
             below = first;
         }
-        if self.last.is_some() {
+        if self.last.is_some() && !self.is_told {
             return Ok(Coverage::Complete);
         }
         let now = Census::take(self.client, &self.filter.tubes)?;
@@ -184,9 +197,11 @@ pub(crate) fn stats_of(
 ) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
     let write = |id: &u64, out: &mut Vec<u8>| write_numbered(out, "stats-job", *id);
-    client.pipeline(ids, write, |_, reply: Reply| {
+    client.pipeline(ids, write, |id, reply: Reply| {
         if reply.is("OK") {
-            jobs.push(Job::from_stats(&reply.into_yaml()?)?);
+            let job = Job::from_stats(&reply.into_yaml()?)?;
+            ensure!(job.id == id, "stats-job {id} answers with the job {}", job.id);
+            jobs.push(job);
         } else if !reply.is("NOT_FOUND") {
             return Err(reply.unexpected("stats-job"));
         }
@@ -201,6 +216,8 @@ pub(crate) fn with_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job
     let write = |job: &Job, out: &mut Vec<u8>| write_numbered(out, "peek", job.id);
     client.pipeline(jobs, write, |mut job, reply| match (reply.is("FOUND"), reply.body) {
         (true, Some(body)) => {
+            let line = &reply.line;
+            ensure!(line.starts_with(&format!("FOUND {} ", job.id)), "peek {}: {line}", job.id);
             job.set_body(body);
             kept.push(job);
             Ok(())

@@ -60,7 +60,58 @@ fn what_the_server_refuses_is_told() {
         assert_eq!(ran.code(), Some(1));
         assert!(ran.stderr.contains("JOB_TOO_BIG"), "{ran:?}");
         let ran = server.run(&["put", "a b", "x"]);
-        assert!(ran.stderr.contains("BAD_FORMAT"), "{ran:?}");
+        assert!(ran.stderr.contains("is no name of a tube"), "{ran:?}");
+    });
+}
+
+/// A number that the protocol cannot carry makes the server take the body for commands.
+#[test]
+fn a_body_is_never_taken_for_commands() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let id = put(&mut client, "victim", 5, 0, b"x");
+        let command = format!("delete {id}");
+        for flag in ["--delay", "--ttr"] {
+            let ran = server.run(&["put", "a", &command, flag, "50000d"]);
+            assert_eq!(ran.code(), Some(2), "{ran:?}");
+        }
+        for tube in [format!("a\r\n{command}"), "a b".to_owned(), String::new()] {
+            let ran = server.run(&["put", &tube, &command]);
+            assert_eq!(ran.code(), Some(2), "{ran:?}");
+        }
+        let large = vec![b"x\r\n".as_slice(); 30_000].concat();
+        let ran = server.run_with(&[&large, command.as_bytes()].concat(), &["put", "a"]);
+        assert!(ran.stderr.contains("at most 65535 bytes"), "{ran:?}");
+        for (key, value) in
+            [("tube", format!("\"a\\r\\n{command}\"")), ("ttr", "5000000000".to_owned())]
+        {
+            let line = format!("{{\"{key}\":{value},\"body\":\"{command}\"}}\n");
+            let ran = server.run_with(line.as_bytes(), &["import"]);
+            assert!(ran.code() == Some(1) && ran.stderr.contains("line 1"), "{ran:?}");
+        }
+        assert_eq!(state(&mut client, id).as_deref(), Some("ready"));
+        assert_eq!(server.objects(&["list", "*"]).len(), 1);
+    });
+}
+
+/// Those behind a refused line are on their way already.
+#[test]
+fn a_refused_line_does_not_hide_what_became_of_the_others() {
+    each_server(&["-z", "10"], |server| {
+        let ran = server.run_with(b"one\ntwo\nlonger than ten\nfour\n", &["put", "a", "--lines"]);
+        assert_eq!(ran.code(), Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("line 3: the server takes"), "{ran:?}");
+        let told = ran.stdout.lines().count();
+        assert_eq!((told, server.objects(&["list", "a"]).len()), (2, 2), "{ran:?}");
+        let ran = server.run(&["put", "b", "one", "longer than ten", "three"]);
+        assert!(ran.stderr.contains("of 3 jobs 1 are not confirmed"), "{ran:?}");
+        assert_eq!((ran.stdout.lines().count(), server.objects(&["list", "b"]).len()), (2, 2));
+        let line = |body: &str| format!("{{\"tube\":\"c\",\"body\":\"{body}\"}}\n");
+        let lines = [line("1"), line("longer than ten"), line("3"), line("longer still")].concat();
+        let ran = server.run_with(lines.as_bytes(), &["import"]);
+        assert!(ran.stderr.contains("not confirmed: lines 2, 4"), "{ran:?}");
+        assert!(ran.stderr.contains("--skip 4"), "{ran:?}");
+        assert_eq!(server.objects(&["list", "c"]).len(), 2);
     });
 }
 
@@ -81,6 +132,10 @@ fn buried_jobs_are_kicked() {
         assert_eq!(state(&mut client, second).as_deref(), Some("ready"));
         assert!(server.run(&["kick", "a", "--all"]).stderr.contains("1 delayed job kicked"));
         assert_eq!(state(&mut client, delayed).as_deref(), Some("ready"));
+        bury(&mut client, second);
+        let ids = server.must(&["grep", "^x$", "--ids"]);
+        let ran = server.run_with(ids.as_bytes(), &["kick", "--id", "-"]);
+        assert!(ran.stderr.contains("1 job kicked"), "{ran:?}");
         let ran = server.run(&["kick", "nosuch"]);
         assert!(ran.stderr.contains("no tube nosuch"), "{ran:?}");
     });

@@ -5,6 +5,8 @@
 mod harness;
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::process::Stdio;
 
 use harness::proxy::Proxy;
 use harness::{Ran, Server, bury, drain, each_server, four, interrupt, programs, put, state};
@@ -115,6 +117,167 @@ fn a_cleared_job_is_in_the_file_if_the_server_is_killed() {
         assert!(left.len() < JOBS && left.len() >= JOBS - 1300, "{}", left.len());
         assert_eq!(left.union(&saved_until).cloned().collect::<BTreeSet<_>>(), all);
     }
+}
+
+/// Ids that `delete` takes from its standard input.
+fn ids_of(server: &Server, tube: &str) -> String {
+    let ids = server.objects(&["list", tube]).into_iter().map(|job| job["id"].to_string());
+    ids.collect::<Vec<_>>().join("\n")
+}
+
+/// Begins a delete of all ids of a tube with `--save`, and holds it at the n-th delete.
+fn begin_delete(server: &Server, count: usize) -> (Proxy, String, std::process::Child) {
+    let ids = ids_of(server, "a");
+    let proxy = Proxy::new(&server.address, "delete ", count);
+    let file = server.file("saved");
+    let arguments = ["--server", &proxy.address, "delete", "-", "--yes", "--save", &file];
+    let mut child = server.command(&arguments).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(ids.as_bytes()).unwrap();
+    proxy.wait();
+    (proxy, file, child)
+}
+
+#[test]
+fn an_interrupted_delete_tells_what_is_gone_and_has_it_in_the_file() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let all = fill(&server, "a");
+        let (proxy, file, child) = begin_delete(&server, 1_300);
+        interrupt(&child);
+        proxy.go_on();
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        assert_eq!(ran.code(), Some(130), "{ran:?}");
+        assert!(ran.stderr.contains("2000 jobs deleted"), "{ran:?}");
+        let left: BTreeSet<_> = drain(&mut server.client(), "a").into_iter().collect();
+        let saved = saved(&file);
+        assert_eq!((left.len(), saved.len()), (500, 2000));
+        assert_eq!(left.union(&saved).cloned().collect::<BTreeSet<_>>(), all);
+    }
+}
+
+#[test]
+fn a_deleted_job_is_in_the_file_if_the_server_is_killed() {
+    for program in programs() {
+        let folder = tempfile::tempdir().unwrap();
+        let flags = ["-f0", "-b", folder.path().to_str().unwrap()];
+        let server = Server::tcp(&program, &flags);
+        let all = fill(&server, "a");
+        let (proxy, file, child) = begin_delete(&server, 1_300);
+        drop(server.daemon);
+        proxy.go_on();
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        assert_eq!(ran.code(), Some(1), "{ran:?}");
+        let parts = ["jobs deleted", "was confirmed, of others perhaps not", "all the same"];
+        assert!(parts.iter().all(|part| ran.stderr.contains(part)), "{ran:?}");
+        let again = Server::tcp(&program, &flags);
+        let left: BTreeSet<_> = drain(&mut again.client(), "a").into_iter().collect();
+        assert!(left.len() < JOBS && left.len() >= JOBS - 1300, "{}", left.len());
+        assert_eq!(left.union(&saved(&file)).cloned().collect::<BTreeSet<_>>(), all);
+    }
+}
+
+/// A job that a worker gets after it was saved is in the file and with the worker.
+#[test]
+fn a_job_that_is_saved_and_taken_by_a_worker_is_told() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let mut client = server.client();
+        let [_, _, buried, _] = four(&mut client, "a");
+        let proxy = Proxy::new(&server.address, "delete ", 1);
+        let file = server.file("saved");
+        let arguments = ["--server", &proxy.address, "clear", "a", "--yes", "--save", &file];
+        let child = server.command(&arguments).spawn().unwrap();
+        proxy.wait();
+        harness::reserve(&mut client, buried);
+        proxy.go_on();
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        assert_eq!(ran.code(), Some(1), "{ran:?}");
+        assert!(ran.stderr.contains(&format!("all the same: {buried}\n")), "{ran:?}");
+    }
+}
+
+/// Only buried jobs are meant; one that is kicked before its turn is not buried any more.
+#[test]
+fn a_job_that_is_no_longer_meant_stays() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let mut client = server.client();
+        let [_, _, buried, _] = four(&mut client, "a");
+        // It is looked at a second time before its delete; the original is asked for all four ids
+        // before.
+        let count = if program == harness::ours() { 1 } else { 5 };
+        let proxy = Proxy::new(&server.address, "stats-job ", count);
+        let file = server.file("saved");
+        let server_is = ["--server", &proxy.address];
+        let arguments = ["clear", "a", "--state", "buried", "--yes", "--save", &file];
+        let child = server.command(&[&server_is[..], &arguments].concat()).spawn().unwrap();
+        proxy.wait();
+        assert_eq!(client.command(&format!("kick-job {buried}")).unwrap(), "KICKED");
+        proxy.go_on();
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        assert_eq!(ran.code(), Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("1 job had been reserved, changed or deleted"), "{ran:?}");
+        assert_eq!(state(&mut client, buried).as_deref(), Some("ready"));
+    }
+}
+
+/// A full disk: what could not be saved is neither deleted nor half in the file.
+#[test]
+fn what_cannot_be_saved_stays() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let all = fill(&server, "a");
+        for command in ["clear a", "move a b"] {
+            let file = server.file("saved");
+            // A file of 300 blocks at most, as on a disk that is nearly full.
+            let script = format!(
+                "trap '' XFSZ; ulimit -f 300; \
+                 exec {} {command} --yes --save {file}",
+                harness::PROGRAM
+            );
+            let mut shell = std::process::Command::new("sh");
+            shell.args(["-c", &script]).env("BEANSTALKD_SERVER", &server.address);
+            let ran = Ran::of(shell.output().unwrap());
+            assert_eq!(ran.code(), Some(1), "{ran:?}");
+            assert!(ran.stderr.contains("--save "), "{ran:?}");
+            let saved = saved(&file);
+            std::fs::remove_file(&file).unwrap();
+            let listed = |tube: &str| server.objects(&["list", tube]).len();
+            let gone = JOBS - listed("a");
+            assert_eq!(gone, saved.len(), "{ran:?}");
+            assert_eq!(listed("b"), if command == "clear a" { 0 } else { gone });
+            if command == "clear a" {
+                let text = saved.iter().map(|body| {
+                    let body = String::from_utf8_lossy(body).into_owned();
+                    format!("{}\n", serde_json::json!({ "tube": "a", "body": body }))
+                });
+                let text = text.collect::<Vec<_>>().concat();
+                server.run_with(text.as_bytes(), &["import"]);
+            }
+        }
+        let mut client = server.client();
+        let (left, moved) = (drain(&mut client, "a"), drain(&mut client, "b"));
+        assert_eq!(left.len() + moved.len(), JOBS);
+        assert_eq!(left.into_iter().chain(moved).collect::<BTreeSet<_>>(), all);
+    }
+}
+
+/// What is there is found out before anybody is asked.
+#[test]
+fn a_file_that_exists_is_told_first() {
+    let server = Server::tcp(&harness::ours(), &[]);
+    put(&mut server.client(), "a", 5, 0, b"x");
+    let file = server.file("saved");
+    std::fs::write(&file, "precious").unwrap();
+    for command in [&["clear", "a"][..], &["move", "a", "b"], &["delete", "1"]] {
+        let ran = server.run(&[command, &["--yes", "--save", &file]].concat());
+        assert_eq!(ran.code(), Some(1), "{ran:?}");
+        assert!(!ran.stderr.contains("Will ") && ran.stderr.contains("it exists"), "{ran:?}");
+    }
+    let ran = server.run(&["clear", "a", "--yes", "--save", "/nonexistent/folder/file"]);
+    assert_eq!(ran.code(), Some(1), "{ran:?}");
+    assert_eq!(server.objects(&["list", "a"]).len(), 1);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
 }
 
 #[test]
@@ -254,6 +417,55 @@ fn killed_move(word: &'static str, count: usize) {
         }
         assert!(left.iter().any(|(_, body)| copied.contains(body)), "{word}: nothing was in both");
     }
+}
+
+/// Kills one of the two servers of a move, and checks what is left and what is told.
+fn killed_between_two(kills_target: bool) {
+    for program in programs() {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let flags = folders.each_ref().map(|it| ["-f0", "-b", it.path().to_str().unwrap()]);
+        let from = Server::tcp(&program, &flags[0]);
+        let to = Server::tcp(&program, &flags[1]);
+        let all = fill(&from, "a");
+        let held = if kills_target { &to } else { &from };
+        let word = if kills_target { "put " } else { "delete " };
+        let proxy = Proxy::new(&held.address, word, 300);
+        let (source, target) = if kills_target {
+            (&from.address, &proxy.address)
+        } else {
+            (&proxy.address, &to.address)
+        };
+        let arguments = ["--server", source, "move", "a", "b", "--to", target, "--yes"];
+        let child = from.command(&arguments).spawn().unwrap();
+        proxy.wait();
+        held.daemon.signal(9).unwrap();
+        proxy.go_on();
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        assert_eq!(ran.code(), Some(1), "{ran:?}");
+        drop((from, to));
+        let (from, to) = (Server::tcp(&program, &flags[0]), Server::tcp(&program, &flags[1]));
+        let list = |server: &Server, tube: &str| -> Vec<(u64, Vec<u8>)> {
+            let objects = server.objects(&["list", tube, "--bodies"]);
+            let of = |job: &serde_json::Value| job["body"].as_str().unwrap().as_bytes().to_vec();
+            objects.iter().map(|job| (job["id"].as_u64().unwrap(), of(job))).collect()
+        };
+        let (left, moved) = (list(&from, "a"), list(&to, "b"));
+        let copied: BTreeSet<_> = moved.iter().map(|(_, body)| body.clone()).collect();
+        let bodies: BTreeSet<_> = left.iter().map(|(_, body)| body.clone()).collect();
+        assert_eq!(bodies.union(&copied).cloned().collect::<BTreeSet<_>>(), all);
+        assert!(moved.len() >= 200 && copied.len() == moved.len());
+        let told = ran.stderr.lines().find(|line| line.contains("may be in both")).unwrap_or("");
+        for (id, body) in &left {
+            let is_told = told.contains(&format!(" {id} (copy "));
+            assert!(!copied.contains(body) || is_told, "{id} is in both places: {}", ran.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_move_between_two_servers_of_which_one_is_killed_tells_what_is_in_both() {
+    killed_between_two(true);
+    killed_between_two(false);
 }
 
 #[test]

@@ -175,16 +175,38 @@ fn an_import_to_a_server_that_is_killed_tells_what_is_not_confirmed() {
         assert_eq!(ran.code(), Some(1), "{ran:?}");
         let first: u64 = ran
             .stderr
-            .split("from line ")
+            .split("not confirmed: lines ")
             .nth(1)
             .unwrap()
-            .split(' ')
+            .split('-')
             .next()
             .unwrap()
             .parse()
             .unwrap();
         assert!((2_001..=3_000).contains(&first), "{ran:?}");
         assert!(ran.stderr.contains(&format!("{} jobs imported", first - 1)), "{ran:?}");
+    }
+}
+
+/// The line between two servers is cut by Ctrl-C: neither side may say that all has been copied.
+#[test]
+fn an_interrupted_export_says_that_it_is_not_all() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let mut client = server.client();
+        for _ in 0..1_500 {
+            put(&mut client, "a", 5, 0, b"x");
+        }
+        let proxy = Proxy::new(&server.address, "peek ", 1_200);
+        let file = server.file("jobs");
+        let child = server.command(&["--server", &proxy.address, "export", &file]).spawn().unwrap();
+        proxy.wait();
+        drop(server.daemon);
+        proxy.go_on();
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        assert_eq!(ran.code(), Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("1000 jobs exported, which is not all"), "{ran:?}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 1_000);
     }
 }
 

@@ -146,3 +146,71 @@ fn the_server_drains_by_a_command() {
     assert_eq!(server.run(&["drain", "off"]).stdout, b"not draining\n");
     assert_eq!(server.run(&["drain", "status"]).stdout, b"not draining\n");
 }
+
+/// What the server does not tell is not 0.
+#[test]
+fn a_server_without_statistics_is_not_taken_for_an_empty_one() {
+    let server = Played::new(&[
+        ("stats", "---\nsome: thing\n"),
+        ("list-tubes", "---\n- a\n"),
+        ("stats-tube a", "---\nname: a\n"),
+    ]);
+    for arguments in [&["list", "*"][..], &["clear", "*", "--yes"], &["export"]] {
+        let output = server.run(arguments);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && told.contains("tells no"), "{told}");
+    }
+}
+
+/// Replies that belong to other commands must not become deletes of other jobs.
+#[test]
+fn a_reply_about_another_job_ends_the_command() {
+    let stats = |id: u64| format!("---\nid: {id}\ntube: a\nstate: ready\npri: 0\nage: 0\n");
+    let server = Played::new(&[("stats-job 1", &stats(2)), ("delete 1", "DELETED")]);
+    let output = server.run(&["delete", "1", "--yes"]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("answers with the job 2") && !server.has_heard("delete 1"), "{told}");
+    let server = Played::new(&[("stats-job 1", &stats(1)), ("peek 1", "FOUND 3 1\r\nx")]);
+    let output = server.run(&["job", "1"]);
+    assert!(!output.status.success() && output.stdout.is_empty());
+}
+
+/// While it is asked for, the list has grown: the least urgent jobs are beyond its end.
+#[test]
+fn a_list_that_is_full_is_swept() {
+    let items = (1..=10_000).map(|id| format!("- id: {id}\n  pri: 0\n  age: 0\n  size: 1\n"));
+    let list = format!("---\n{}", items.collect::<String>());
+    let one = "---\nid: 1\ntube: \"a\"\nstate: ready\npri: 0\nage: 0\nttr: 1\n";
+    let stats = "---\ncurrent-jobs-ready: 10001\ncmd-put: 3\ntotal-jobs: 3\nuptime: 9\n";
+    let server = Played::new(&[
+        ("capabilities", CAPABILITIES),
+        ("list-tubes", "---\n- a\n"),
+        ("stats-tube a", &tube(9_999)),
+        ("stats", stats),
+        ("list-jobs a ready 10000", &list),
+        ("stats-job 1", one),
+        ("stats-job 2", "NOT_FOUND"),
+        ("stats-job 3", "NOT_FOUND"),
+        ("peek 1", "FOUND 1 1\r\nx"),
+    ]);
+    let output = server.run(&["--json", "list", "a", "--state", "ready"]);
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 1);
+    assert!(server.has_heard("stats-job 3"));
+}
+
+/// The most urgent jobs are not those that are meant.
+#[test]
+fn a_limit_counts_only_jobs_that_are_meant() {
+    let ready =
+        "---\n- id: 9\n  pri: 0\n  age: 5\n  size: 10\n- id: 2\n  pri: 7\n  age: 60\n  size: 1\n";
+    let server = Played::new(&[
+        ("capabilities", CAPABILITIES),
+        ("list-tubes", "---\n- a\n"),
+        ("stats-tube a", &tube(2)),
+        ("list-jobs a ready 10000", ready),
+        ("list-jobs a ready 1", ready.split("- id: 2").next().unwrap()),
+    ]);
+    let arguments = ["list", "a", "--state", "ready", "--older-than", "30", "--limit", "1"];
+    let output = server.run(&[&["--json"], &arguments[..]].concat());
+    assert!(String::from_utf8(output.stdout).unwrap().contains("\"id\":2"));
+}

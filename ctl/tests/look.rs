@@ -163,8 +163,12 @@ fn jobs_from_before_a_restart_are_listed() {
         assert_eq!(ids(&server.objects(&["list", "a"])), [first, last, new]);
         assert_eq!(ids(&server.objects(&["list", "*"])), [first, last, new]);
         assert_eq!(ids(&server.objects(&["list", "a", "--probe"])), [first, last, new]);
-        let bounded = server.objects(&["list", "a", "--last-id", &last.to_string()]);
-        assert!(ids(&bounded).starts_with(&[first, last]));
+        // Beyond a bound that is too low only a server that lists its jobs finds the new one.
+        let ran = server.run(&["--json", "list", "a", "--last-id", &last.to_string()]);
+        let bounded = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap());
+        let bounded = ids(&bounded.collect::<Vec<_>>());
+        assert!(bounded.starts_with(&[first, last]));
+        assert_eq!(ran.code(), Some(i32::from(bounded.len() == 2)), "{ran:?}");
         assert!(!server.must(&["tubes"]).contains("probe"));
     }
 }
@@ -220,5 +224,44 @@ fn jobs_that_come_and_go_hide_no_others() {
             }
             drop(stop);
         });
+    }
+}
+
+/// A misspelt name looks like an empty tube, which goes when it is empty.
+#[test]
+fn a_name_without_a_tube_is_told() {
+    each_server(&[], |server| {
+        for arguments in [&["list", "nosuch"][..], &["clear", "nosuch", "--yes"]] {
+            let ran = server.run(arguments);
+            assert_eq!(ran.code(), Some(0), "{ran:?}");
+            assert!(ran.stderr.contains("No tube has such a name"), "{ran:?}");
+        }
+        assert!(server.run(&["list", "default"]).stderr.is_empty());
+    });
+}
+
+/// The longest names leave no room for a limit in the line of `list-jobs`.
+#[test]
+fn tubes_with_the_longest_names_are_listed() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let name = "x".repeat(200);
+        four(&mut client, &name);
+        assert_eq!(server.objects(&["list", &name]).len(), 4);
+        assert!(server.run(&["clear", &name, "--yes"]).status.success());
+        assert_eq!(server.objects(&["list", "*"]).len(), 1);
+    });
+}
+
+/// A bound that the user tells may be too low.
+#[test]
+fn jobs_above_a_told_last_id_are_not_forgotten() {
+    // Only a server that cannot list its jobs is asked for ids.
+    for program in programs().into_iter().filter(|program| *program != ours()) {
+        let server = Server::tcp(&program, &[]);
+        four(&mut server.client(), "a");
+        let ran = server.run(&["list", "a", "--last-id", "2"]);
+        assert_eq!(ran.code(), Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("--last-id is too low"), "{ran:?}");
     }
 }

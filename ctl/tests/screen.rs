@@ -20,9 +20,14 @@ struct Terminal {
 impl Terminal {
     /// Runs `beanstalkctl` in it.
     fn start(server: &Server, arguments: &[&str]) -> Self {
+        Self::sized(server, arguments, ["110", "20"])
+    }
+
+    /// Runs `beanstalkctl` in one of so many columns and lines.
+    fn sized(server: &Server, arguments: &[&str], [width, height]: [&str; 2]) -> Self {
         let terminal = Self { socket: server.file("tmux") };
         let address = format!("BEANSTALKD_SERVER={}", server.address);
-        let size = ["new-session", "-d", "-x", "110", "-y", "20", "-e", &address, PROGRAM];
+        let size = ["new-session", "-d", "-x", width, "-y", height, "-e", &address, PROGRAM];
         terminal.tmux(&["-f", "/dev/null"], &[&size[..], arguments].concat());
         terminal
     }
@@ -37,6 +42,11 @@ impl Terminal {
     /// Returns the text on the screen; empty if the program has ended.
     fn picture(&self) -> String {
         self.tmux(&[], &["capture-pane", "-p"])
+    }
+
+    /// Whether the program runs still.
+    fn is_alive(&self) -> bool {
+        !self.tmux(&[], &["list-sessions"]).is_empty()
     }
 
     fn press(&self, key: &str) {
@@ -129,6 +139,99 @@ fn top_fills_a_terminal() {
         terminal.press("q");
         ct::eventually("it has ended", || terminal.picture().is_empty());
     }
+}
+
+/// Makes zeros of all digits, and single spaces of many, so that only the form is left.
+fn form_of(picture: &str) -> String {
+    let mut form = String::new();
+    for line in picture.trim_end().lines() {
+        let words = line.split_whitespace().map(|word| {
+            let is_number = word.bytes().all(|byte| byte.is_ascii_digit());
+            if is_number { "0".to_owned() } else { word.to_owned() }
+        });
+        form.push_str(&words.collect::<Vec<_>>().join(" "));
+        form.push('\n');
+    }
+    form
+}
+
+/// The picture of `top` is that of `screens/`, but for its moving numbers. `KEEP_SCREENS=1` writes
+/// it anew.
+#[test]
+fn top_looks_as_it_is_kept() {
+    if !has_tool("tmux", "-V") {
+        return;
+    }
+    let server = Server::tcp(&ours(), &[]);
+    let mut client = server.client();
+    four(&mut client, "mail");
+    put(&mut client, "images-of-a-tube-with-a-long-name", 5, 0, b"x");
+    client.command("use default").unwrap();
+    client.command("pause-tube mail 4000000").unwrap();
+    for (size, name) in [(["80", "12"], "top-80x12"), (["20", "5"], "top-20x5")] {
+        let terminal = Terminal::sized(&server, &["top"], size);
+        terminal.shows("mail");
+        let picture = terminal.picture().replace(&server.address, "queue:11300");
+        let form = form_of(&picture);
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/screens");
+        let path = std::path::Path::new(path).join(name).with_extension("txt");
+        if std::env::var_os("KEEP_SCREENS").is_some() {
+            std::fs::write(&path, &picture).unwrap();
+        }
+        let kept = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(form, form_of(&kept), "{}:\n{picture}", path.display());
+        // What stands right below what must be so whatever the numbers are.
+        let widths = |text: &str| text.lines().map(|line| line.chars().count()).max();
+        assert!(widths(&picture) <= size[0].parse().ok(), "{picture}");
+        terminal.press("q");
+        ct::eventually("it has ended", || terminal.picture().is_empty());
+    }
+}
+
+/// A server that answers nothing must not hold the keys, nor the other servers.
+#[test]
+fn top_can_be_left_while_a_server_hangs() {
+    if !has_tool("tmux", "-V") {
+        return;
+    }
+    let (hung, well) = (Server::tcp(&ours(), &[]), Server::tcp(&ours(), &[]));
+    put(&mut hung.client(), "from-the-hung-one", 5, 0, b"x");
+    let both = format!("{},{}", hung.address, well.address);
+    let terminal = Terminal::start(&well, &["--server", &both, "top"]);
+    terminal.shows("from-the-hung-one");
+    hung.daemon.signal(19).unwrap();
+    terminal.shows(&format!("{}: no answer for", hung.address));
+    put(&mut well.client(), "from-the-other", 5, 0, b"x");
+    terminal.shows("from-the-other");
+    terminal.press("q");
+    ct::eventually("it has ended", || terminal.picture().is_empty());
+    hung.daemon.signal(18).unwrap();
+}
+
+/// Ctrl-C at a question is no answer, and ends the program.
+#[test]
+fn a_question_ends_by_one_ctrl_c() {
+    if !has_tool("tmux", "-V") {
+        return;
+    }
+    let server = Server::tcp(&ours(), &[]);
+    let mut client = server.client();
+    let id = put(&mut client, "a", 5, 0, b"x");
+    for (arguments, question) in
+        [(&["clear", "a"][..], "Go on? [y/N]"), (&["put", "a"], ""), (&["delete", "-"], "")]
+    {
+        let before = server.objects(&["stats"])[0]["total-connections"].as_u64().unwrap();
+        let terminal = Terminal::start(&server, arguments);
+        terminal.shows(question);
+        if question.is_empty() {
+            // It waits for its input; nothing shows that but a moment of silence.
+            std::thread::sleep(std::time::Duration::from_millis(500));
+        }
+        terminal.press("C-c");
+        ct::eventually("it has ended", || !terminal.is_alive());
+        assert!(server.objects(&["stats"])[0]["total-connections"].as_u64().unwrap() >= before);
+    }
+    assert_eq!(state(&mut client, id).as_deref(), Some("ready"));
 }
 
 /// Without `--yes` a person is asked, and any answer but yes changes nothing.

@@ -1,31 +1,30 @@
 //! `clear`: empties tubes.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
-use super::remove::Remover;
+use super::delete::States;
+use super::remove::{Remover, remove};
 use crate::census;
 use crate::cli::ClearArgs;
 use crate::client::Client;
-use crate::context::{Context, Outcome, counted, report, tell};
+use crate::context::{Context, Outcome, counted, report, tell, tell_if_no_tube};
 use crate::filter::Filter;
 use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
 use crate::listing::{Detail, Request, list};
 use crate::progress::Progress;
-use crate::save::SaveFile;
+use crate::save::{self, SaveFile};
 use crate::sweep::{Coverage, Options};
 use crate::yaml;
-
-/// How many jobs are saved and deleted at once.
-const BATCH: usize = 1_000;
 
 /// How many tubes are named before a delete.
 const TOLD: usize = 10;
 
 /// The states that a job can be deleted in.
-const DELETABLE: [State; 3] = [State::Ready, State::Delayed, State::Buried];
+pub(super) const DELETABLE: [State; 3] = [State::Ready, State::Delayed, State::Buried];
 
 /// What is to be deleted, found before anything is done.
 #[derive(Debug)]
@@ -33,7 +32,39 @@ pub(crate) enum Plan {
     /// The server does it: tubes, states, and how many jobs there were.
     Lists(Vec<(String, State, u64)>),
     /// Job by job.
-    Jobs(Vec<Job>),
+    Jobs(Jobs),
+}
+
+/// Jobs that are to be deleted. Of each only the id is kept, because there may be millions.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    pub(super) ids: Vec<u64>,
+    pub(super) states: States,
+    /// Their tubes, if those are to be told.
+    tubes: BTreeSet<String>,
+}
+
+impl Jobs {
+    fn add(&mut self, jobs: &[Job]) {
+        for job in jobs {
+            self.ids.push(job.id);
+            self.states.add(job.state);
+            if !self.tubes.contains(&job.tube) {
+                self.tubes.insert(job.tube.clone());
+            }
+        }
+    }
+
+    /// Tells the states and the tubes of the jobs.
+    fn in_tubes(&self) -> String {
+        let tubes: Vec<_> = self.tubes.iter().collect();
+        let states = &self.states;
+        match tubes[..] {
+            [] => states.to_string(),
+            [tube] => format!("{states}, in the tube {tube}"),
+            _ => format!("{states}, in {} tubes: {}", tubes.len(), some_of(&tubes)),
+        }
+    }
 }
 
 impl Plan {
@@ -41,7 +72,14 @@ impl Plan {
     pub(crate) fn count(&self) -> u64 {
         match self {
             Self::Lists(lists) => lists.iter().map(|(_, _, count)| count).sum(),
-            Self::Jobs(jobs) => jobs.len() as u64,
+            Self::Jobs(jobs) => jobs.ids.len() as u64,
+        }
+    }
+
+    /// Leaves out jobs beyond so many. What the server does has no such bound.
+    pub(crate) fn cut(&mut self, count: u64) {
+        if let Self::Jobs(jobs) = self {
+            jobs.ids.truncate(usize::try_from(count).unwrap_or(usize::MAX));
         }
     }
 
@@ -54,45 +92,47 @@ impl Plan {
                 };
                 some_of(&lists.iter().map(told).collect::<Vec<_>>())
             }
-            Self::Jobs(jobs) => in_tubes(jobs),
+            Self::Jobs(jobs) => jobs.in_tubes(),
         };
         format!("delete {}: {told}", counted(self.count(), "job"))
     }
 
-    /// Deletes; the remover counts. Nothing more is begun after an interrupt.
+    /// Deletes what the filter still has; the remover counts. Nothing more is begun after an
+    /// interrupt.
     pub(crate) fn carry_out(
         self,
         client: &mut Client,
+        filter: &Filter,
         remover: &mut Remover,
         progress: &Progress,
         interrupt: &Interrupt,
     ) -> Result<()> {
-        let jobs = match self {
-            Self::Lists(lists) => {
-                for (tube, state, _) in lists {
-                    interrupt.check()?;
-                    let reply = client.ask(&format!("delete-tube {tube} {state}"))?;
-                    match (reply.word(), reply.number()) {
-                        ("DELETED", Some(count)) => remover.deleted += count,
-                        ("NOT_FOUND", _) => {}
-                        _ => return Err(reply.unexpected("delete-tube")),
-                    }
-                }
-                return Ok(());
-            }
-            Self::Jobs(jobs) => jobs,
-        };
-        let mut jobs = jobs.into_iter();
-        while jobs.len() > 0 {
-            let batch: Vec<_> = jobs.by_ref().take(BATCH).collect();
-            progress.add(batch.len() as u64);
-            remover.remove(client, batch)?;
-            if jobs.len() > 0 {
-                interrupt.check()?;
-            }
+        match self {
+            Self::Lists(lists) => delete_tubes(client, lists, remover, interrupt),
+            Self::Jobs(jobs) => remover.jobs(client, jobs.ids, filter, progress, interrupt),
+        }
+    }
+}
+
+/// Lets the server do it, tube by tube.
+fn delete_tubes(
+    client: &mut Client,
+    lists: Vec<(String, State, u64)>,
+    remover: &mut Remover,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let mut delete = |(tube, state, _): (String, State, u64)| {
+        interrupt.check()?;
+        let reply = client.ask_slowly(&format!("delete-tube {tube} {state}"), interrupt)?;
+        match (reply.word(), reply.number()) {
+            ("DELETED", Some(count)) => remover.deleted += count,
+            ("NOT_FOUND", _) => {}
+            _ => return Err(reply.unexpected("delete-tube")),
         }
         Ok(())
-    }
+    };
+    let result = lists.into_iter().try_for_each(&mut delete);
+    result.with_context(|| remover.in_doubt())
 }
 
 /// Finds what is to be deleted, in the states that the filter has, or in all that can be deleted.
@@ -112,10 +152,10 @@ pub(crate) fn plan(
     if !is_saved && filter.older_than.is_none() && client.has("delete-tube")? {
         return Ok((Plan::Lists(lists(client, filter)?), Coverage::Complete));
     }
-    let request = Request { filter, detail: Detail::Stats, limit: None, options, interrupt };
-    let mut all = Vec::new();
+    let request = Request { filter, detail: Detail::Listed, limit: None, options, interrupt };
+    let mut all = Jobs::default();
     let coverage = list(client, &request, &mut |_, jobs| {
-        all.extend(jobs);
+        all.add(&jobs);
         Ok(ControlFlow::Continue(()))
     })?;
     Ok((Plan::Jobs(all), coverage))
@@ -139,40 +179,22 @@ fn lists(client: &mut Client, filter: &Filter) -> Result<Vec<(String, State, u64
 /// Runs the command.
 pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
     let mut filter = crate::look::list::filter(&args.tubes, &args.which)?;
+    save::check(args.save.as_deref())?;
     let mut client = context.client()?;
     let (options, interrupt) = (args.which.sweep.options(), &context.interrupt);
     let is_saved = args.save.is_some();
     let (plan, coverage) = plan(&mut client, &mut filter, is_saved, &options, interrupt)?;
-    let found = report(coverage);
+    let coverage = report(coverage);
     if plan.count() == 0 {
         tell("There is nothing to delete.");
-        return Ok(found);
+        tell_if_no_tube(&mut client, &filter.tubes)?;
+        return Ok(coverage);
     }
     if !context.may(&args.consent, &plan.says())? {
-        return Ok(found.and(Outcome::of(args.consent.dry_run)));
+        return Ok(coverage.and(Outcome::of(args.consent.dry_run)));
     }
-    let mut remover = Remover::new(SaveFile::create_if(args.save.as_deref())?);
-    let progress = Progress::new("deleting", Some(plan.count()));
-    let result = plan.carry_out(&mut client, &mut remover, &progress, &context.interrupt);
-    drop(progress);
-    tell(&format!("{} deleted.", counted(remover.deleted, "job")));
-    if remover.refused > 0 {
-        let refused = counted(remover.refused, "job");
-        tell(&format!("{refused} had been reserved or deleted by others meanwhile."));
-    }
-    result.map(|()| found.and(Outcome::of(remover.refused == 0)))
-}
-
-/// Tells the states and the tubes of jobs.
-pub(crate) fn in_tubes(jobs: &[Job]) -> String {
-    let mut tubes: Vec<_> = jobs.iter().map(|job| job.tube.as_str()).collect();
-    tubes.sort_unstable();
-    tubes.dedup();
-    let states = super::delete::by_state(jobs);
-    match tubes[..] {
-        [tube] => format!("{states}, in the tube {tube}"),
-        _ => format!("{states}, in {} tubes: {}", tubes.len(), some_of(&tubes)),
-    }
+    let save = SaveFile::create_if(args.save.as_deref())?;
+    remove(&mut client, plan, &filter, save, context).map(|outcome| coverage.and(outcome))
 }
 
 /// Joins the first of many words, and counts the others.

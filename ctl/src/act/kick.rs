@@ -2,9 +2,11 @@
 
 use anyhow::{Result, bail};
 
+use super::put::use_tube;
 use crate::cli::KickArgs;
 use crate::client::{Client, write_numbered};
 use crate::context::{Context, Outcome, counted, tell};
+use crate::interrupt::Interrupt;
 use crate::yaml;
 
 /// What a kick of a tube would find.
@@ -44,9 +46,15 @@ impl Kickable {
 }
 
 /// Kicks at most `bound` jobs of a tube, and returns how many were.
-pub(crate) fn kick(client: &mut Client, tube: &str, bound: u64) -> Result<u64> {
-    client.ask(&format!("use {tube}"))?;
-    let reply = client.ask(&format!("kick {}", bound.min(u64::from(u32::MAX))))?;
+pub(crate) fn kick(
+    client: &mut Client,
+    tube: &str,
+    bound: u64,
+    interrupt: &Interrupt,
+) -> Result<u64> {
+    use_tube(client, tube)?;
+    let command = format!("kick {}", bound.min(u64::from(u32::MAX)));
+    let reply = client.ask_slowly(&command, interrupt)?;
     let kicked = reply.number().filter(|_| reply.is("KICKED"));
     kicked.ok_or_else(|| reply.unexpected("kick"))
 }
@@ -55,31 +63,44 @@ pub(crate) fn kick(client: &mut Client, tube: &str, bound: u64) -> Result<u64> {
 pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
     let mut client = context.client()?;
     let Some(tube) = &args.tube else {
-        let refused = kick_ids(&mut client, &args.id)?;
-        for id in &refused {
-            tell(&format!("beanstalkctl: {id} is no buried or delayed job"));
-        }
-        tell(&format!("{} kicked.", counted((args.id.len() - refused.len()) as u64, "job")));
-        return Ok(Outcome::of(refused.is_empty()));
+        let ids = super::delete::ids(&args.id, &context.interrupt)?;
+        return kick_told(&mut client, &ids);
     };
     let kickable = Kickable::look(&mut client, tube)?;
     let bound = if args.all { kickable.all() } else { u64::from(args.count.unwrap_or(1)) };
-    let kicked = kick(&mut client, tube, bound)?;
+    let kicked = kick(&mut client, tube, bound, &context.interrupt)?;
     tell(&format!("{} kicked.", kickable.counted(kicked)));
     Ok(Outcome::Done)
 }
 
-/// Kicks these jobs, and returns those that are neither buried nor delayed.
-pub(crate) fn kick_ids(client: &mut Client, ids: &[u64]) -> Result<Vec<u64>> {
-    let mut refused = Vec::new();
+/// Kicks these jobs, and tells how many were, also if it fails half-way.
+fn kick_told(client: &mut Client, ids: &[u64]) -> Result<Outcome> {
+    let mut kicked = 0;
+    let result = kick_ids(client, ids, |id, is_kicked| {
+        if is_kicked {
+            kicked += 1;
+        } else {
+            tell(&format!("beanstalkctl: {id} is no buried or delayed job"));
+        }
+    });
+    tell(&format!("{} kicked.", counted(kicked, "job")));
+    result?;
+    Ok(Outcome::of(kicked == ids.len() as u64))
+}
+
+/// Kicks these jobs, and tells of each whether it was; otherwise it is neither buried nor delayed.
+pub(crate) fn kick_ids(
+    client: &mut Client,
+    ids: &[u64],
+    mut take: impl FnMut(u64, bool),
+) -> Result<()> {
     let write = |id: &u64, out: &mut Vec<u8>| write_numbered(out, "kick-job", *id);
     client.pipeline(ids.iter().copied(), write, |id, reply| {
         match reply.word() {
-            "KICKED" => {}
-            "NOT_FOUND" => refused.push(id),
+            "KICKED" => take(id, true),
+            "NOT_FOUND" => take(id, false),
             _ => return Err(reply.unexpected("kick-job")),
         }
         Ok(())
-    })?;
-    Ok(refused)
+    })
 }

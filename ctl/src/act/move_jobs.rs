@@ -9,6 +9,7 @@ use std::ops::ControlFlow;
 
 use anyhow::{Result, bail};
 
+use super::delete::States;
 use crate::cli::MoveArgs;
 use crate::client::{Client, write_numbered};
 use crate::context::{Context, Outcome, counted, report, tell};
@@ -17,7 +18,7 @@ use crate::job::{Job, State};
 use crate::listing::{Detail, Request, list};
 use crate::place;
 use crate::progress::Progress;
-use crate::save::SaveFile;
+use crate::save::{self, SaveFile};
 use crate::sweep;
 
 /// How many jobs are in two places at once, at most.
@@ -64,6 +65,7 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     if let Some(text) = &args.grep {
         filter.pattern = Some(filter::pattern(text, false, false)?);
     }
+    save::check(args.save.as_deref())?;
     let options = args.which.sweep.options();
     let (options, interrupt) = (&options, &context.interrupt);
     let detail = Detail::Stats;
@@ -78,7 +80,7 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
         tell("There is nothing to move.");
         return Ok(found);
     }
-    let (count, states) = (counted(jobs.len() as u64, "job"), super::delete::by_state(&jobs));
+    let (count, states) = (counted(jobs.len() as u64, "job"), States::of(&jobs));
     let place = if args.to.is_some() { format!(" on {target}") } else { String::new() };
     let what = format!("move {count}: {states}, from {} to {}{place}", args.from, args.into);
     if !context.may(&args.consent, &what)? {
@@ -89,7 +91,8 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     let mut mover = Mover { from, to, tube, filter, save, moved: 0, left: 0 };
     let progress = Progress::new("moving", Some(jobs.len() as u64));
     let mut result = Ok(());
-    for batch in jobs.chunks(BATCH) {
+    let size = mover.from.bodies_at_once(BATCH)?;
+    for batch in jobs.chunks(size) {
         result = context.interrupt.check().map_err(Into::into);
         result = result.and_then(|()| mover.batch(batch));
         if result.is_err() {
@@ -143,7 +146,7 @@ impl Mover<'_> {
         };
         let mut taken = Vec::new();
         self.from.pipeline(jobs, write, |mut job, reply| match reply.word() {
-            "RESERVED" | "FOUND" => {
+            "RESERVED" | "FOUND" if reply.number() == Some(job.id) => {
                 job.set_body(reply.body.unwrap_or_default());
                 taken.push(job);
                 Ok(())

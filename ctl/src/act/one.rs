@@ -1,6 +1,8 @@
 //! `release` and `bury`: jobs by their ids. They are reserved first, as the protocol requires; both
 //! commands leave together, so that they are never ours for long.
 
+use std::collections::HashSet;
+
 use anyhow::Result;
 
 use crate::client::{Client, write_numbered};
@@ -12,7 +14,7 @@ use crate::sweep;
 pub(crate) fn release(
     ids: &[u64],
     pri: Option<u32>,
-    delay: u64,
+    delay: u32,
     context: &mut Context,
 ) -> Result<Outcome> {
     let mut client = context.client()?;
@@ -38,6 +40,9 @@ fn each(
     done: &str,
     command: impl Fn(&Job) -> String,
 ) -> Result<Outcome> {
+    let mut ids = ids.to_vec();
+    ids.sort_unstable();
+    ids.dedup();
     let jobs = sweep::stats_of(client, ids.iter().copied())?;
     let mut count = 0;
     let write = |step: &Step<'_>, out: &mut Vec<u8>| match step {
@@ -45,7 +50,7 @@ fn each(
         Step::Act(job) => out.extend_from_slice(format!("{}\r\n", command(job)).as_bytes()),
     };
     let steps = jobs.iter().flat_map(|job| [Step::Reserve(job), Step::Act(job)]);
-    client.pipeline(steps, write, |step, reply| {
+    let result = client.pipeline(steps, write, |step, reply| {
         match (step, reply.word()) {
             (Step::Reserve(job), "NOT_FOUND") => {
                 tell(&format!("beanstalkctl: a worker has reserved {}", job.id));
@@ -56,10 +61,12 @@ fn each(
             _ => return Err(reply.unexpected("reserve-job, release or bury")),
         }
         Ok(())
-    })?;
-    for id in ids.iter().filter(|id| !jobs.iter().any(|job| job.id == **id)) {
+    });
+    let known: HashSet<u64> = jobs.iter().map(|job| job.id).collect();
+    for id in ids.iter().filter(|id| !known.contains(id)) {
         tell(&format!("beanstalkctl: there is no job {id}"));
     }
     tell(&format!("{} {}.", counted(count, "job"), done.to_lowercase()));
+    result?;
     Ok(Outcome::of(count == ids.len() as u64))
 }

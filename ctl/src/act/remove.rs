@@ -1,12 +1,20 @@
 //! Deletes jobs, and saves them before.
 
+use std::collections::VecDeque;
+
 use anyhow::{Context as _, Result};
 
+use super::clear::Plan;
 use crate::client::{Client, write_numbered};
-use crate::context::counted;
-use crate::job::Job;
+use crate::context::{Context, Outcome, counted, tell};
+use crate::filter::Filter;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
 use crate::save::SaveFile;
 use crate::sweep;
+
+/// How many jobs are saved and deleted at once.
+const BATCH: usize = 1_000;
 
 /// Deletes jobs in batches and counts.
 #[derive(Debug)]
@@ -14,43 +22,118 @@ pub(crate) struct Remover {
     save: Option<SaveFile>,
     /// Deletes that the server has confirmed.
     pub(crate) deleted: u64,
-    /// Jobs that were reserved or gone when their turn came.
-    pub(crate) refused: u64,
-    /// Jobs in the file.
-    pub(crate) saved: u64,
+    /// Jobs that had been taken or changed by others when their turn came.
+    refused: u64,
+    /// Those of them that are in the file.
+    saved_in_vain: Vec<u64>,
+}
+
+/// Carries out a plan, and tells what was done, also if it fails half-way.
+pub(crate) fn remove(
+    client: &mut Client,
+    plan: Plan,
+    filter: &Filter,
+    save: Option<SaveFile>,
+    context: &Context,
+) -> Result<Outcome> {
+    let mut remover = Remover::new(save);
+    let progress = Progress::new("deleting", Some(plan.count()));
+    let result = plan.carry_out(client, filter, &mut remover, &progress, &context.interrupt);
+    drop(progress);
+    tell(&remover.says());
+    for sentence in remover.leaves() {
+        tell(&sentence);
+    }
+    result.map(|()| Outcome::of(remover.refused == 0))
 }
 
 impl Remover {
     /// Makes one that saves to this file first, if there is one.
     pub(crate) fn new(save: Option<SaveFile>) -> Self {
-        Self { save, deleted: 0, refused: 0, saved: 0 }
+        Self { save, deleted: 0, refused: 0, saved_in_vain: Vec::new() }
     }
 
-    /// Saves and deletes these jobs. If it fails, each job that is gone has been saved.
-    pub(crate) fn remove(&mut self, client: &mut Client, jobs: Vec<Job>) -> Result<()> {
-        let mut jobs = jobs;
-        if let Some(file) = &mut self.save {
-            let count = jobs.len();
-            jobs = sweep::with_bodies(client, jobs)?;
-            self.refused += (count - jobs.len()) as u64;
-            file.save(&jobs)?;
-            self.saved += jobs.len() as u64;
+    /// Says what was done.
+    pub(crate) fn says(&self) -> String {
+        format!("{} deleted.", counted(self.deleted, "job"))
+    }
+
+    /// Says what was left, a sentence each.
+    pub(crate) fn leaves(&self) -> Vec<String> {
+        let mut told = Vec::new();
+        if self.refused > 0 {
+            let refused = counted(self.refused, "job");
+            told.push(format!(
+                "{refused} had been reserved, changed or deleted by others meanwhile."
+            ));
         }
+        if let (Some(file), [_, ..]) = (&self.save, &self.saved_in_vain[..]) {
+            let ids: Vec<_> = self.saved_in_vain.iter().map(ToString::to_string).collect();
+            let name = file.name();
+            told.push(format!("These of them are in {name} all the same: {}", ids.join(", ")));
+        }
+        told
+    }
+
+    /// Deletes the jobs that the filter still has when their turn comes. Each job that is gone has
+    /// been saved before, if there is a file. No batch is begun after an interrupt.
+    pub(super) fn jobs(
+        &mut self,
+        client: &mut Client,
+        ids: Vec<u64>,
+        filter: &Filter,
+        progress: &Progress,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        let size = if self.save.is_some() { client.bodies_at_once(BATCH)? } else { BATCH };
+        let mut ids = VecDeque::from(ids);
+        loop {
+            interrupt.check()?;
+            let batch: Vec<_> = ids.drain(..ids.len().min(size)).collect();
+            progress.add(batch.len() as u64);
+            self.batch(client, batch, filter)?;
+            // After the last one there is nothing to interrupt.
+            if ids.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn batch(&mut self, client: &mut Client, ids: Vec<u64>, filter: &Filter) -> Result<()> {
+        let count = ids.len();
+        // A job may be in another state by now, or its age is told by another job of its id.
+        let mut jobs = sweep::stats_of(client, ids)?;
+        jobs.retain(|job| filter.has(job));
+        let is_saved = self.save.is_some();
+        if let Some(file) = &mut self.save {
+            jobs = sweep::with_bodies(client, jobs)?;
+            file.save(&jobs)?;
+        }
+        self.refused += (count - jobs.len()) as u64;
         let write = |id: &u64, out: &mut Vec<u8>| write_numbered(out, "delete", *id);
-        let result = client.pipeline(jobs.iter().map(|job| job.id), write, |_, reply| {
+        let result = client.pipeline(jobs.iter().map(|job| job.id), write, |id, reply| {
             match reply.word() {
                 "DELETED" => self.deleted += 1,
-                "NOT_FOUND" => self.refused += 1,
+                "NOT_FOUND" => {
+                    self.refused += 1;
+                    if is_saved {
+                        self.saved_in_vain.push(id);
+                    }
+                }
                 _ => return Err(reply.unexpected("delete")),
             }
             Ok(())
         });
-        let deleted = self.deleted;
-        result.with_context(|| {
-            format!(
-                "the delete of {} was confirmed, of others perhaps not",
-                counted(deleted, "job")
-            )
-        })
+        result.with_context(|| self.in_doubt())
+    }
+
+    /// Says what is known of deletes of which not all were confirmed.
+    pub(super) fn in_doubt(&self) -> String {
+        let file = self
+            .save
+            .as_ref()
+            .map_or(String::new(), |file| format!("; those are in {} all the same", file.name()));
+        let deleted = counted(self.deleted, "job");
+        format!("the delete of {deleted} was confirmed, of others perhaps not{file}")
     }
 }

@@ -42,7 +42,7 @@ impl Target<'_> {
 pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
     let filter = crate::look::list::filter(&args.tube, &args.which)?;
     let options = args.which.sweep.options();
-    let mut count = 0;
+    let mut count = 0_u64;
     let mut client = if args.binlog.is_none() { Some(context.client()?) } else { None };
     let interrupt = context.interrupt.clone();
     let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
             Target::File(BufWriter::new(file.with_context(|| path.display().to_string())?))
         }
     };
-    let outcome = if let Some(client) = &mut client {
+    let result = if let Some(client) = &mut client {
         let (filter, options, interrupt) = (&filter, &options, &interrupt);
         let detail = Detail::Whole;
         let request = Request { filter, detail, limit: None, options, interrupt };
@@ -64,8 +64,8 @@ pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
                 count += 1;
             }
             Ok(ControlFlow::Continue(()))
-        })?;
-        report(coverage)
+        });
+        coverage.map(report)
     } else {
         let path = args.binlog.as_deref().unwrap_or(Path::new("."));
         let is_sound = binlog::read(path, |job| {
@@ -74,13 +74,14 @@ pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
                 count += 1;
             }
             Ok(interrupt.check()?)
-        })?;
-        if !is_sound {
+        });
+        if matches!(is_sound, Ok(false)) {
             tell("beanstalkctl: a part of the binlog is damaged; see beanstalkd --check-binlog");
         }
-        Outcome::of(is_sound)
+        is_sound.map(Outcome::of)
     };
-    target.finish()?;
-    tell(&format!("{} exported.", counted(count, "job")));
-    Ok(outcome)
+    let result = target.finish().and(result);
+    let rest = if result.is_ok() { "" } else { ", which is not all" };
+    tell(&format!("{} exported{rest}.", counted(count, "job")));
+    result
 }

@@ -1,7 +1,7 @@
 //! `import`: jobs from lines of JSON.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, IsTerminal as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
@@ -18,7 +18,9 @@ const BATCH_BYTES: u64 = 16 << 20;
 
 /// Runs the command.
 pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
-    let mut client = context.client()?;
+    // To check lines no server is needed.
+    let mut client = if args.dry_run { None } else { Some(context.client()?) };
+    let is_typed = args.file.is_none() && io::stdin().is_terminal();
     let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
     let reader: Box<dyn BufRead> = match file {
         None => Box::new(BufReader::with_capacity(1 << 20, io::stdin())),
@@ -37,7 +39,12 @@ pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
         let (mut jobs, mut bytes) = (Vec::new(), 0);
         let mut numbers = Vec::new();
         while (jobs.len() as u64) < pacer.batch(BATCH) && bytes < BATCH_BYTES {
-            let Some((number, line)) = lines.next() else {
+            let next = if is_typed {
+                context.interrupt.while_waiting(|| lines.next())
+            } else {
+                lines.next()
+            };
+            let Some((number, line)) = next else {
                 is_over = true;
                 break;
             };
@@ -53,21 +60,22 @@ pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
                 }
             }
         }
-        if args.dry_run {
+        let Some(client) = &mut client else {
             count += jobs.len() as u64;
             continue;
-        }
-        let Placed { ids, failure } = place::place(&mut client, &jobs, args.tube.as_deref());
+        };
+        let Placed { ids, failure } = place::place(client, &jobs, args.tube.as_deref());
         count += ids.iter().flatten().count() as u64;
         progress.at(count);
         if let Some(failure) = failure {
-            let missing: Vec<_> = numbers.iter().zip(&ids).filter(|(_, id)| id.is_none()).collect();
-            problem = Some(match missing.first() {
-                Some((first, _)) => {
-                    let missing = missing.len();
-                    failure.context(format!("from line {first} on, {missing} are not confirmed"))
-                }
-                None => failure,
+            let missing = numbers.iter().zip(&ids).filter(|(_, id)| id.is_none());
+            let missing: Vec<_> = missing.map(|(number, _)| *number).collect();
+            let last = numbers.last().copied().unwrap_or(0);
+            tell(&format!("Ended after line {last}; --skip {last} goes on behind it."));
+            problem = Some(if missing.is_empty() {
+                failure
+            } else {
+                failure.context(format!("not confirmed: {}", ranges(&missing)))
             });
         }
         pacer.pace(jobs.len() as u64);
@@ -78,7 +86,35 @@ pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
         }
     }
     drop(progress);
+    if context.interrupt.is_set() && problem.is_none() {
+        // What wrote the lines has been interrupted as well, and perhaps not written all.
+        problem = Some(anyhow!(crate::interrupt::Interrupted));
+    }
     let done = if args.dry_run { "would be imported" } else { "imported" };
     tell(&format!("{} {done}.", counted(count, "job")));
     problem.map_or(Ok(Outcome::Done), Err)
+}
+
+/// Tells numbers of lines, as in `lines 3, 5-9`.
+fn ranges(numbers: &[usize]) -> String {
+    let mut shown: Vec<String> = Vec::new();
+    for run in numbers.chunk_by(|left, right| left + 1 == *right) {
+        match *run {
+            [one] => shown.push(one.to_string()),
+            [first, .., last] => shown.push(format!("{first}-{last}")),
+            [] => {}
+        }
+    }
+    format!("lines {}", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_in_a_row_are_told_by_their_ends() {
+        assert_eq!(ranges(&[3]), "lines 3");
+        assert_eq!(ranges(&[3, 5, 6, 7, 9, 10]), "lines 3, 5-7, 9-10");
+    }
 }

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &BigArgs, context: &mut Context) -> Result<Outcome> {
         }
     }
     if !context.out.json {
-        context.out.table(&table)?;
+        context.out.table(&mut table)?;
     }
     Ok(outcome)
 }

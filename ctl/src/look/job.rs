@@ -1,5 +1,7 @@
 //! `job`: jobs by their ids, with their bodies.
 
+use std::collections::HashSet;
+
 use anyhow::Result;
 
 use crate::context::{Context, Outcome, tell};
@@ -41,7 +43,8 @@ pub(crate) fn run(ids: &[u64], is_raw: bool, context: &mut Context) -> Result<Ou
             show("size", &format!("{} bytes", body.len()))?;
             show("body", &one_line(body))?;
         }
-        for id in ids.iter().filter(|id| !jobs.iter().any(|job| job.id == **id)) {
+        let known: HashSet<u64> = jobs.iter().map(|job| job.id).collect();
+        for id in ids.iter().filter(|id| !known.contains(id)) {
             tell(&format!("beanstalkctl: {}: there is no job {id}", client.address()));
         }
         Ok(Outcome::of(jobs.len() == ids.len()))

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use anyhow::Result;
 
 use crate::cli::{ListArgs, Which};
-use crate::context::{Context, Outcome, report};
+use crate::context::{Context, Outcome, report, tell_if_no_tube};
 use crate::filter::{Filter, Tubes};
 use crate::job::{Job, State};
 use crate::listing::{Detail, Request, list};
@@ -57,6 +57,7 @@ pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
         let interrupt = context.interrupt.clone();
         let (limit, options, interrupt) = (args.limit, &options, &interrupt);
         let request = Request { filter: &filter, detail, limit, options, interrupt };
+        let before = left;
         let coverage = list(client, &request, &mut |_, jobs| {
             for job in jobs {
                 if left == 0 {
@@ -67,12 +68,18 @@ pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
                     context.out.object(job.to_json(), server)?;
                 } else {
                     table.row(row(&job, server));
+                    if table.is_large() {
+                        context.out.table(&mut table)?;
+                    }
                 }
             }
             Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         if !context.out.json {
-            context.out.table(&table)?;
+            context.out.table(&mut table)?;
+        }
+        if left == before && left > 0 {
+            tell_if_no_tube(client, &filter.tubes)?;
         }
         Ok(report(coverage))
     })

@@ -33,6 +33,6 @@ pub(crate) fn run(tube: Option<&str>, context: &mut Context) -> Result<Outcome> 
         row.extend(all.iter().map(|(_, text)| yaml::value(text, key).unwrap_or("-").into()));
         table.row(row);
     }
-    context.out.table(&table)?;
+    context.out.table(&mut table)?;
     Ok(outcome)
 }

@@ -1,5 +1,7 @@
 //! The full screen of `top`.
 
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -29,6 +31,62 @@ struct Screen {
     scroll: TableState,
 }
 
+/// A thread that looks at a server. While one server is silent, keys and the other servers are
+/// attended to.
+struct Looker {
+    name: String,
+    wish: Sender<()>,
+    sample: Receiver<Result<Sample, String>>,
+    /// Since when an answer is due.
+    asked: Option<Instant>,
+}
+
+/// After how long a server that does not answer is told.
+const LATE: Duration = Duration::from_secs(2);
+
+impl Looker {
+    /// Starts the thread. It ends with the program, whatever it waits for.
+    fn start(mut watch: Watch, meant: Tubes) -> Self {
+        let (wish, wishes) = mpsc::channel();
+        let (samples, sample) = mpsc::channel();
+        let name = watch.address.to_string();
+        thread::spawn(move || {
+            for () in wishes {
+                let look = watch.look(&meant).map_err(|error| format!("{error:#}"));
+                if samples.send(look).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { name, wish, sample, asked: None }
+    }
+
+    /// Asks for a look, unless an answer is still due.
+    fn ask(&mut self) {
+        if self.asked.is_none() && self.wish.send(()).is_ok() {
+            self.asked = Some(Instant::now());
+        }
+    }
+
+    fn answer(&mut self) -> Option<Result<Sample, String>> {
+        let answer = self.sample.try_recv().ok();
+        if answer.is_some() {
+            self.asked = None;
+        }
+        answer
+    }
+
+    fn is_late(&self) -> bool {
+        self.asked.is_some_and(|asked| asked.elapsed() >= LATE)
+    }
+
+    /// Tells that there is no answer.
+    fn silence(&self) -> String {
+        let seconds = self.asked.map_or(0, |asked| asked.elapsed().as_secs());
+        format!("{}: no answer for {seconds} s", self.name)
+    }
+}
+
 /// What a key means.
 #[derive(Debug, PartialEq, Eq)]
 enum Wish {
@@ -43,8 +101,9 @@ pub(crate) fn run(
     meant: &Tubes,
     interrupt: &Interrupt,
 ) -> Result<Outcome> {
+    let watches = watches.into_iter().map(|watch| Looker::start(watch, meant.clone())).collect();
     let mut terminal = ratatui::try_init()?;
-    let result = watch(&mut terminal, args, watches, meant, interrupt);
+    let result = watch(&mut terminal, args, watches, interrupt);
     ratatui::try_restore()?;
     result
 }
@@ -52,30 +111,36 @@ pub(crate) fn run(
 fn watch(
     terminal: &mut DefaultTerminal,
     args: &TopArgs,
-    mut watches: Vec<Watch>,
-    meant: &Tubes,
+    mut lookers: Vec<Looker>,
     interrupt: &Interrupt,
 ) -> Result<Outcome> {
     let scroll = TableState::default().with_selected(0);
-    let mut screen = Screen { servers: Vec::new(), sort: 1, is_reversed: false, scroll };
+    let silent = |looker: &Looker| (looker.name.clone(), Err(looker.silence()));
+    let servers = lookers.iter().map(silent).collect();
+    let mut screen = Screen { servers, sort: 1, is_reversed: false, scroll };
     let mut looks = 0;
     loop {
         let looked = Instant::now();
-        let look = |watch: &mut Watch| {
-            let sample = watch.look(meant).map_err(|error| format!("{error:#}"));
-            (watch.address.to_string(), sample)
-        };
-        screen.servers = watches.iter_mut().map(look).collect();
+        lookers.iter_mut().for_each(Looker::ask);
         looks += 1;
         loop {
+            for (looker, server) in lookers.iter_mut().zip(&mut screen.servers) {
+                if let Some(sample) = looker.answer() {
+                    server.1 = sample;
+                } else if looker.is_late() {
+                    server.1 = Err(looker.silence());
+                }
+            }
             terminal.draw(|frame| screen.draw(frame))?;
             let left = Duration::from_secs(args.interval).saturating_sub(looked.elapsed());
             if interrupt.is_set() {
                 return Ok(Outcome::Done);
             }
-            if left.is_zero() {
+            // A server that is silent holds up none of the others.
+            if left.is_zero() && lookers.iter().any(|looker| looker.asked.is_none()) {
                 break;
             }
+            let left = if left.is_zero() { NAP } else { left };
             if event::poll(left.min(NAP))?
                 && key_of(&event::read()?).is_some_and(|key| screen.press(key) == Wish::End)
             {
@@ -123,6 +188,12 @@ impl Screen {
         });
         let alive: Vec<_> = alive.collect();
         let rows = rows(&alive, self.servers.len() > 1, self.sort, self.is_reversed);
+        // The numbers take what they need, so that the columns fit into 80 characters.
+        let width = |at: usize| {
+            let longest = rows.iter().map(|row| row[at].len()).max().unwrap_or(0);
+            u16::try_from(longest.max(COLUMNS[at].len())).unwrap_or(u16::MAX)
+        };
+        let numbers: Vec<_> = (1..COLUMNS.len()).map(width).map(Constraint::Length).collect();
         let rows = rows.into_iter().map(|cells| {
             let tone = |at: usize, text: &str| match at {
                 4 if text != "0" => Style::new().fg(Color::Red),
@@ -143,7 +214,7 @@ impl Screen {
             let line = TextLine::from(Span::styled(*name, style));
             Cell::from(if at == 0 { line } else { line.right_aligned() })
         });
-        let widths = std::iter::once(Constraint::Min(20)).chain([Constraint::Length(9); 8]);
+        let widths = std::iter::once(Constraint::Min(12)).chain(numbers);
         let table = Table::new(rows, widths)
             .header(Row::new(heading))
             .row_highlight_style(Style::new().add_modifier(Modifier::BOLD));

@@ -86,7 +86,7 @@ pub(crate) fn run(args: &TubesArgs, context: &mut Context) -> Result<Outcome> {
         }
         table.row(cells);
     }
-    context.out.table(&table)?;
+    context.out.table(&mut table)?;
     Ok(outcome)
 }
 

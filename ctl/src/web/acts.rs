@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use axum::Json;
 use axum::extract::State as Given;
 use axum::extract::rejection::JsonRejection;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::{Failure, Site, with_client};
 use crate::act::clear::{self, Plan};
-use crate::act::delete::Found;
+use crate::act::delete::{Found, States, deletable};
 use crate::act::kick::{Kickable, kick, kick_ids};
 use crate::act::pause::{check as check_pause, pause_tubes};
 use crate::act::put::{put_all, use_tube};
@@ -24,7 +24,7 @@ use crate::act::remove::Remover;
 use crate::cli::JobArgs;
 use crate::client::Client;
 use crate::context::counted;
-use crate::filter::{Filter, Tubes};
+use crate::filter::{Filter, Tubes, tube_name};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::job::State;
 use crate::progress::Progress;
@@ -129,14 +129,7 @@ pub(super) async fn act(
 
 /// Fails if a name could be more than a name to the server.
 fn check_tube(name: &str) -> Result<()> {
-    let is_known = |it: u8| it.is_ascii_alphanumeric() || b"-+/;.$_()".contains(&it);
-    if name.is_empty() || name.len() > 200 || name.starts_with('-') || !name.bytes().all(is_known) {
-        bail!(
-            "{name:?} is no name of a tube: it has 1 to 200 letters, digits and - + / ; . $ _ ( ), \
-             and does not begin with -"
-        );
-    }
-    Ok(())
+    tube_name(name).map(|_| ())
 }
 
 fn ids_of(words: &[String]) -> Result<Vec<u64>> {
@@ -182,11 +175,11 @@ impl What {
 
     fn run(self, client: &mut Client, mode: Mode, interrupt: &Interrupt) -> Result<Told> {
         match self {
-            Self::Kick { tube } => kick_tube(client, &tube, mode),
+            Self::Kick { tube } => kick_tube(client, &tube, mode, interrupt),
             Self::KickJobs { ids } => kick_jobs(client, &ids_of(&ids)?, mode),
             Self::Pause { tube, seconds } => pause(client, tube, seconds, mode),
             Self::Resume { tube } => pause(client, tube, 0, mode),
-            Self::Delete { ids } => delete(client, &ids_of(&ids)?, mode),
+            Self::Delete { ids } => delete(client, &ids_of(&ids)?, mode, interrupt),
             Self::Clear { tube, states } => {
                 let states = states.iter().map(|state| state.parse());
                 clear(client, &tube, states.collect::<Result<_>>()?, mode, interrupt)
@@ -196,14 +189,14 @@ impl What {
                     Some(text) => BASE64.decode(text)?,
                     None => body.unwrap_or_default().into_bytes(),
                 };
-                let job = JobArgs { pri, delay: delay.into(), ttr: ttr.into() };
+                let job = JobArgs { pri, delay, ttr };
                 put(client, &tube, &job, body, mode)
             }
         }
     }
 }
 
-fn kick_tube(client: &mut Client, tube: &str, mode: Mode) -> Result<Told> {
+fn kick_tube(client: &mut Client, tube: &str, mode: Mode, interrupt: &Interrupt) -> Result<Told> {
     let kickable = Kickable::look(client, tube)?;
     let all = kickable.all();
     if all == 0 {
@@ -215,7 +208,7 @@ fn kick_tube(client: &mut Client, tube: &str, mode: Mode) -> Result<Told> {
             Ok(Told::new(all, format!("Will kick {jobs} of the tube {tube}: ready again.")))
         }
         Mode::Earnest(agreed) => {
-            let kicked = kick(client, tube, agreed)?;
+            let kicked = kick(client, tube, agreed, interrupt)?;
             Ok(Told::new(kicked, format!("{} kicked.", kickable.counted(kicked))))
         }
     }
@@ -227,7 +220,7 @@ fn kick_jobs(client: &mut Client, ids: &[u64], mode: Mode) -> Result<Told> {
             let mut jobs = sweep::stats_of(client, ids.iter().copied())?;
             jobs.retain(|job| matches!(job.state, State::Buried | State::Delayed));
             let count = jobs.len() as u64;
-            let states = crate::act::delete::by_state(&jobs);
+            let states = States::of(&jobs);
             let text = match count {
                 0 => "There is nothing to kick.".to_owned(),
                 _ => format!("Will kick {}: {states}.", counted(count, "job")),
@@ -235,9 +228,13 @@ fn kick_jobs(client: &mut Client, ids: &[u64], mode: Mode) -> Result<Told> {
             Told::new(count, text)
         }
         Mode::Earnest(_) => {
-            let refused = kick_ids(client, ids)?;
-            let count = (ids.len() - refused.len()) as u64;
-            Told::new(count, format!("{} kicked.", counted(count, "job")))
+            let mut count = 0;
+            let result = kick_ids(client, ids, |_, is_kicked| count += u64::from(is_kicked));
+            let kicked = counted(count, "job");
+            result.with_context(|| {
+                format!("the kick of {kicked} was confirmed, of others perhaps not")
+            })?;
+            Told::new(count, format!("{kicked} kicked."))
         }
     };
     let others = ids.len() as u64 - told.count;
@@ -285,29 +282,40 @@ fn pause(client: &mut Client, tube: String, seconds: u64, mode: Mode) -> Result<
     Ok(Told::new(count, format!("{} {done}.", counted(count, "tube"))))
 }
 
-fn delete(client: &mut Client, ids: &[u64], mode: Mode) -> Result<Told> {
+fn delete(client: &mut Client, ids: &[u64], mode: Mode, interrupt: &Interrupt) -> Result<Told> {
     let found = Found::look(client, ids)?;
-    let mut notes = found.leaves();
-    let mut told = if found.jobs.is_empty() {
+    let notes = found.leaves();
+    let plan = found.plan;
+    let mut told = if plan.count() == 0 {
         Told::new(0, "There is nothing to delete.")
     } else if let Mode::Dry = mode {
-        Told::new(found.jobs.len() as u64, format!("Will {}.", found.says()))
+        Told::new(plan.count(), format!("Will {}.", plan.says()))
     } else {
-        let mut remover = Remover::new(None);
-        remover.remove(client, found.jobs)?;
-        deleted(&remover, &mut notes)
+        carry_out(client, plan, &deletable(), interrupt)?
     };
-    told.notes = notes;
+    told.notes.splice(0..0, notes);
     Ok(told)
 }
 
-/// Tells what a remover has done.
-fn deleted(remover: &Remover, notes: &mut Vec<String>) -> Told {
-    if remover.refused > 0 {
-        let refused = counted(remover.refused, "job");
-        notes.push(format!("{refused} had been reserved or deleted by others meanwhile."));
+/// Deletes, and tells what was done until the time was over.
+fn carry_out(
+    client: &mut Client,
+    plan: Plan,
+    filter: &Filter,
+    interrupt: &Interrupt,
+) -> Result<Told> {
+    let mut remover = Remover::new(None);
+    let result = plan.carry_out(client, filter, &mut remover, &Progress::hidden(), interrupt);
+    let mut told = Told::new(remover.deleted, remover.says());
+    match result {
+        Ok(()) => {}
+        Err(error) if error.is::<Interrupted>() => {
+            told.notes.push(format!("The time was over before all were deleted: {error:#}."));
+        }
+        Err(error) => return Err(error),
     }
-    Told::new(remover.deleted, format!("{} deleted.", counted(remover.deleted, "job")))
+    told.notes.extend(remover.leaves());
+    Ok(told)
 }
 
 fn clear(
@@ -340,21 +348,11 @@ fn clear(
             Told::new(plan.count(), format!("Will {}.", plan.says()))
         }
         Mode::Earnest(agreed) => {
-            if let Plan::Jobs(jobs) = &mut plan {
-                jobs.truncate(usize::try_from(agreed)?);
-            }
-            let mut remover = Remover::new(None);
-            match plan.carry_out(client, &mut remover, &Progress::hidden(), interrupt) {
-                Ok(()) => {}
-                Err(error) if error.is::<Interrupted>() => {
-                    notes.push("The time was over before all were deleted.".into());
-                }
-                Err(error) => return Err(error),
-            }
-            deleted(&remover, &mut notes)
+            plan.cut(agreed);
+            carry_out(client, plan, &filter, interrupt)?
         }
     };
-    told.notes = notes;
+    told.notes.splice(0..0, notes);
     Ok(told)
 }
 
@@ -381,16 +379,6 @@ fn put(client: &mut Client, tube: &str, job: &JobArgs, body: Vec<u8>, mode: Mode
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_is_nothing_but_a_name_to_the_server() {
-        for name in ["a", "mail.out/1", "$_();+-", &"x".repeat(200)] {
-            assert!(check_tube(name).is_ok(), "{name}");
-        }
-        for name in ["", "-a", "a b", "a\r\ndelete 1", "é", "<b>", "a*", &"x".repeat(201)] {
-            assert!(check_tube(name).is_err(), "{name}");
-        }
-    }
 
     #[test]
     fn ids_are_numbers_and_each_counts_once() {

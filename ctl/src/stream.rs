@@ -1,0 +1,118 @@
+//! The socket below a connection, TCP or UNIX, with a time limit on whatever it does.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use crate::address::Address;
+
+/// The time limit of a connect, a read or a write.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// A connection to an address, of which no call takes longer than its time limit.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    socket: Socket,
+    /// The time limit of a read.
+    read_timeout: Duration,
+    /// All must be over by then.
+    pub(crate) deadline: Option<Instant>,
+}
+
+/// Returns how long the next call may take: until the deadline at most.
+fn limit(timeout: Duration, deadline: Option<Instant>) -> io::Result<Duration> {
+    let Some(deadline) = deadline else { return Ok(timeout) };
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left.min(timeout)) }
+}
+
+impl Socket {
+    fn connect(address: &Address, deadline: Option<Instant>) -> io::Result<Self> {
+        let (host, port) = match address {
+            Address::Tcp(host, port) => (host.as_str(), *port),
+            Address::Unix(path) => return UnixStream::connect(path).map(Self::Unix),
+        };
+        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+        for address in (host, port).to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, limit(TIMEOUT, deadline)?) {
+                Ok(tcp) => {
+                    tcp.set_nodelay(true)?;
+                    return Ok(Self::Tcp(tcp));
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Self::Tcp(tcp) => tcp.set_read_timeout(Some(timeout)),
+            Self::Unix(unix) => unix.set_read_timeout(Some(timeout)),
+        }
+    }
+
+    fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Self::Tcp(tcp) => tcp.set_write_timeout(Some(timeout)),
+            Self::Unix(unix) => unix.set_write_timeout(Some(timeout)),
+        }
+    }
+}
+
+impl Stream {
+    /// Connects within the time limit, which then holds for each read and write. If there is a
+    /// deadline, all must be over by then.
+    pub(crate) fn connect(address: &Address, deadline: Option<Instant>) -> io::Result<Self> {
+        let socket = Socket::connect(address, deadline)?;
+        socket.set_read_timeout(TIMEOUT)?;
+        socket.set_write_timeout(TIMEOUT)?;
+        Ok(Self { socket, read_timeout: TIMEOUT, deadline })
+    }
+
+    /// Sets another time limit for reads.
+    pub(crate) fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
+        self.read_timeout = timeout;
+        self.socket.set_read_timeout(timeout)
+    }
+
+    /// Whether the deadline is over.
+    pub(crate) fn is_over(&self) -> bool {
+        limit(TIMEOUT, self.deadline).is_err()
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.deadline.is_some() {
+            self.socket.set_read_timeout(limit(self.read_timeout, self.deadline)?)?;
+        }
+        match &mut self.socket {
+            Socket::Tcp(tcp) => tcp.read(buffer),
+            Socket::Unix(unix) => unix.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.deadline.is_some() {
+            self.socket.set_write_timeout(limit(TIMEOUT, self.deadline)?)?;
+        }
+        match &mut self.socket {
+            Socket::Tcp(tcp) => tcp.write(bytes),
+            Socket::Unix(unix) => unix.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(()) // Nothing is kept back.
+    }
+}
