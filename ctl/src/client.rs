@@ -25,6 +25,11 @@ const SEND_BYTES: usize = 64 * 1024;
 /// The time limit of a connect, a read or a write.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The longest line of a reply, and its longest body: statistics, lists, and jobs. No job can be
+/// larger. What is longer comes from no beanstalkd.
+const LINE_BYTES: u64 = 8 * 1024;
+const BODY_BYTES: usize = 1 << 30;
+
 /// The buffer of a connection for replies, in bytes.
 const READ_BYTES: usize = 256 * 1024;
 
@@ -222,7 +227,10 @@ impl Client {
 
     fn read_reply(&mut self) -> io::Result<Reply> {
         let mut line = Vec::with_capacity(32);
-        self.stream.read_until(b'\n', &mut line)?;
+        (&mut self.stream).take(LINE_BYTES).read_until(b'\n', &mut line)?;
+        if line.len() as u64 == LINE_BYTES {
+            return Err(io::Error::other("no beanstalkd: a line without an end"));
+        }
         if !line.ends_with(b"\r\n") {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -232,8 +240,16 @@ impl Client {
         if ["OK ", "FOUND ", "RESERVED "].iter().any(|word| line.starts_with(word)) {
             let length = line.rsplit(' ').next().and_then(|digits| digits.parse::<usize>().ok());
             let length = length.ok_or_else(|| io::Error::other(format!("odd reply: {line}")))?;
-            let mut bytes = vec![0; length + 2];
-            self.stream.read_exact(&mut bytes)?;
+            if length > BODY_BYTES {
+                return Err(io::Error::other(format!("odd reply: {line}")));
+            }
+            // Room grows with what comes: a server may promise more than it has.
+            let whole = length + 2;
+            let mut bytes = Vec::with_capacity(whole.min(READ_BYTES));
+            (&mut self.stream).take(whole as u64).read_to_end(&mut bytes)?;
+            if bytes.len() < whole {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
             if !bytes.ends_with(b"\r\n") {
                 return Err(io::Error::other(format!("a body without its end: {line}")));
             }
@@ -359,6 +375,20 @@ mod tests {
             assert_eq!(client.yaml("stats").unwrap(), "---\nx");
             let error = client.ask("stats").unwrap_err().to_string();
             assert!(error.contains("closed the connection"), "{error}");
+        });
+    }
+
+    /// What is no beanstalkd must neither fill the memory nor end the program.
+    #[test]
+    fn a_reply_of_any_promised_length_is_only_an_error() {
+        for length in ["18446744073709551615", "9223372036854775807", "200000000000", "900000000"] {
+            serving(format!("OK {length}\r\n---\n").into_bytes(), |client| {
+                assert!(client.ask("stats").is_err(), "{length}");
+            });
+        }
+        serving(vec![b'x'; 1 << 20], |client| {
+            let error = client.ask("stats").unwrap_err().to_string();
+            assert!(error.contains("a line without an end"), "{error}");
         });
     }
 

@@ -222,10 +222,10 @@ fn kick_tube(client: &mut Client, tube: &str, mode: Mode) -> Result<Told> {
 }
 
 fn kick_jobs(client: &mut Client, ids: &[u64], mode: Mode) -> Result<Told> {
+    let mut jobs = sweep::stats_of(client, ids.iter().copied())?;
+    jobs.retain(|job| matches!(job.state, State::Buried | State::Delayed));
     let mut told = match mode {
         Mode::Dry => {
-            let mut jobs = sweep::stats_of(client, ids.iter().copied())?;
-            jobs.retain(|job| matches!(job.state, State::Buried | State::Delayed));
             let count = jobs.len() as u64;
             let states = crate::act::delete::by_state(&jobs);
             let text = match count {
@@ -234,15 +234,21 @@ fn kick_jobs(client: &mut Client, ids: &[u64], mode: Mode) -> Result<Told> {
             };
             Told::new(count, text)
         }
-        Mode::Earnest(_) => {
-            let refused = kick_ids(client, ids)?;
+        Mode::Earnest(agreed) => {
+            // Some of the others may have been buried meanwhile.
+            jobs.truncate(usize::try_from(agreed)?);
+            let ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
+            let refused = kick_ids(client, &ids)?;
             let count = (ids.len() - refused.len()) as u64;
             Told::new(count, format!("{} kicked.", counted(count, "job")))
         }
     };
     let others = ids.len() as u64 - told.count;
     if others > 0 {
-        told.notes.push(format!("{}: neither buried nor delayed.", counted(others, "job")));
+        told.notes.push(match mode {
+            Mode::Dry => format!("{}: neither buried nor delayed.", counted(others, "job")),
+            Mode::Earnest(_) => format!("{} not kicked.", counted(others, "job")),
+        });
     }
     Ok(told)
 }
@@ -286,8 +292,17 @@ fn pause(client: &mut Client, tube: String, seconds: u64, mode: Mode) -> Result<
 }
 
 fn delete(client: &mut Client, ids: &[u64], mode: Mode) -> Result<Told> {
-    let found = Found::look(client, ids)?;
+    let mut found = Found::look(client, ids)?;
     let mut notes = found.leaves();
+    if let Mode::Earnest(agreed) = mode {
+        // Workers may have released some of the others meanwhile.
+        let agreed = usize::try_from(agreed)?;
+        let others = found.jobs.len().saturating_sub(agreed);
+        if others > 0 {
+            notes.push(format!("{} more than agreed to stay.", counted(others as u64, "job")));
+        }
+        found.jobs.truncate(agreed);
+    }
     let mut told = if found.jobs.is_empty() {
         Told::new(0, "There is nothing to delete.")
     } else if let Mode::Dry = mode {
