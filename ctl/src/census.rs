@@ -37,7 +37,9 @@ const ROUNDING: u64 = 2;
 
 /// Counts the jobs in a dictionary of `stats` or `stats-tube`.
 fn jobs_in(text: &str) -> u64 {
-    State::ALL.iter().map(|state| yaml::number(text, &format!("current-jobs-{state}"))).sum()
+    let counts = State::ALL.iter().map(|it| yaml::number(text, &format!("current-jobs-{it}")));
+    // A server may tell any number.
+    counts.fold(0, u64::saturating_add)
 }
 
 /// Returns the names of all tubes that are meant, sorted.
@@ -46,6 +48,7 @@ pub(crate) fn tubes(client: &mut Client, meant: &Tubes) -> Result<Vec<String>> {
     let mut names: Vec<_> =
         yaml::items(&text).filter(|name| meant.has(name)).map(str::to_owned).collect();
     names.sort_unstable();
+    names.dedup();
     Ok(names)
 }
 
@@ -74,7 +77,8 @@ impl Census {
         if !meant.is_all() {
             let names = tubes(client, meant)?;
             let stats = tube_stats(client, &names)?;
-            in_tubes = Some(stats.iter().map(|(_, text)| jobs_in(text)).sum());
+            let counts = stats.iter().map(|(_, text)| jobs_in(text));
+            in_tubes = Some(counts.fold(0, u64::saturating_add));
         }
         let text = client.yaml("stats")?;
         // Without them every count would be 0, and all would seem to have been found.
@@ -106,7 +110,7 @@ impl Census {
 
     /// Returns the same for any server, from one of its jobs; `None` if that one is too old.
     pub(crate) fn last_id_by(&self, job: &Job) -> Option<u64> {
-        (job.age + ROUNDING < self.uptime).then(|| job.id.saturating_add(self.puts))
+        (job.age.saturating_add(ROUNDING) < self.uptime).then(|| job.id.saturating_add(self.puts))
     }
 
     /// Returns the number of lines with `put`.
@@ -117,8 +121,8 @@ impl Census {
     /// Whether `seen` jobs since `earlier` are all that are meant now.
     pub(crate) fn is_covered_by(&self, seen: u64, earlier: &Self) -> bool {
         let put = self.inserted.saturating_sub(earlier.inserted);
-        let gone = (earlier.live + put).saturating_sub(self.live);
-        seen >= self.meant + gone
+        let gone = earlier.live.saturating_add(put).saturating_sub(self.live);
+        seen >= self.meant.saturating_add(gone)
     }
 }
 

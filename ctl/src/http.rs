@@ -30,6 +30,10 @@ const CONNECTIONS: usize = 64;
 /// A connection is closed if no byte passes for so long. Prometheus asks more often.
 const IDLE: Duration = Duration::from_secs(150);
 
+/// How long the head of a request may take from its first byte on, and that of the first request
+/// from the connect on. Otherwise, a byte now and then would hold a place for ever.
+const HEAD: Duration = Duration::from_secs(10);
+
 /// How long requests under way may take after a signal to end.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -116,7 +120,8 @@ impl Listener for Bounded {
         let place = Arc::clone(&self.places).acquire_owned().await;
         let place = place.expect("the semaphore is never closed");
         let (stream, address) = Listener::accept(&mut self.listener).await;
-        (Patient { stream, idle: Box::pin(sleep(IDLE)), _place: place }, address)
+        let head = Head { began: Some(Instant::now()), newlines: None, is_whole: false };
+        (Patient { stream, idle: Box::pin(sleep(HEAD)), head, _place: place }, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -124,14 +129,58 @@ impl Listener for Bounded {
     }
 }
 
+/// How far the head of a request has come.
+#[derive(Debug, Default)]
+struct Head {
+    began: Option<Instant>,
+    /// How many newlines came last, behind something else.
+    newlines: Option<u8>,
+    /// Only a response begins the next head.
+    is_whole: bool,
+}
+
+impl Head {
+    /// Takes bytes of a request. An empty line is the end of a head.
+    fn take(&mut self, bytes: &[u8]) {
+        if self.is_whole || bytes.is_empty() {
+            return;
+        }
+        self.began.get_or_insert_with(Instant::now);
+        for byte in bytes {
+            self.newlines = match (byte, self.newlines) {
+                (b'\r', newlines) => newlines,
+                (b'\n', newlines) => newlines.map(|newlines| newlines + 1),
+                _ => Some(0),
+            };
+            if self.newlines == Some(2) {
+                self.is_whole = true;
+                return;
+            }
+        }
+    }
+
+    /// Returns when it must have come, if it is on its way.
+    fn deadline(&self) -> Option<Instant> {
+        self.began.filter(|_| !self.is_whole).map(|began| began + HEAD)
+    }
+}
+
 /// A connection that is patient, but not for ever.
 struct Patient {
     stream: TcpStream,
     idle: Pin<Box<Sleep>>,
+    head: Head,
     _place: OwnedSemaphorePermit,
 }
 
 impl Patient {
+    /// Begins the next head if something of a response has gone out.
+    fn written(&mut self, result: &Poll<io::Result<usize>>) {
+        if matches!(result, Poll::Ready(Ok(_))) {
+            self.head = Head::default();
+        }
+    }
+
     /// Passes a result on. If there is none yet, it becomes an error when the time is over.
     fn within<T>(
         &mut self,
@@ -139,7 +188,8 @@ impl Patient {
         result: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if result.is_ready() {
-            self.idle.as_mut().reset(Instant::now() + IDLE);
+            let deadline = self.head.deadline().unwrap_or_else(|| Instant::now() + IDLE);
+            self.idle.as_mut().reset(deadline);
             return result;
         }
         ready!(self.idle.as_mut().poll(waker));
@@ -153,7 +203,12 @@ impl AsyncRead for Patient {
         waker: &mut Waker<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.head.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        let before = buffer.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(waker, buffer);
+        self.head.take(&buffer.filled()[before..]);
         self.within(waker, result)
     }
 }
@@ -165,6 +220,7 @@ impl AsyncWrite for Patient {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(waker, bytes);
+        self.written(&result);
         self.within(waker, result)
     }
 
@@ -174,6 +230,7 @@ impl AsyncWrite for Patient {
         bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write_vectored(waker, bytes);
+        self.written(&result);
         self.within(waker, result)
     }
 
@@ -187,5 +244,25 @@ impl AsyncWrite for Patient {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(waker)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_ends_with_an_empty_line_and_not_before() {
+        let whole = |pieces: &[&str]| {
+            let mut head = Head::default();
+            pieces.iter().for_each(|piece| head.take(piece.as_bytes()));
+            assert_eq!(head.deadline().is_none(), head.is_whole || head.began.is_none());
+            head.is_whole
+        };
+        assert!(whole(&["GET / HTTP/1.1\r\nHost: a\r", "\n\r", "\n"]));
+        assert!(whole(&["GET / HTTP/1.1\n\n"]));
+        // Empty lines before a request are allowed, and are no request.
+        assert!(!whole(&["\r\n\r\n", "GET / HTTP/1.1\r\n"]));
+        assert!(!whole(&["GET / HTTP/1.1\r\nX: a\r\n", "Y: b\r\n"]) && !whole(&[]));
     }
 }

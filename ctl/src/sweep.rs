@@ -149,7 +149,8 @@ impl Sweep<'_> {
             if let Some(coverage) = self.step(next..=last, take)? {
                 return Ok(coverage);
             }
-            next = last + 1;
+            let Some(after) = last.checked_add(1) else { break };
+            next = after;
         }
         let mut below = begin;
         while below > 1 {

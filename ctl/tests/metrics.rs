@@ -10,6 +10,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 use ct::{Daemon, Original, skip};
 use harness::played::{Heard, Played, TUBE, everything};
@@ -318,8 +319,50 @@ fn a_textfile_is_written_again_until_a_signal_comes() {
         line.is_some_and(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap() >= least)
     };
     ct::eventually("it is written again", || uptime(2));
+    // A folder that is gone for a while is no end, and neither is a full disk.
+    let aside = server.file("aside.prom");
+    fs::rename(&path, &aside).unwrap();
+    fs::create_dir(&path).unwrap();
+    thread::sleep(Duration::from_millis(2500));
+    assert!(child.try_wait().unwrap().is_none(), "it has given up");
+    fs::remove_dir(&path).unwrap();
+    ct::eventually("it is written once more", || uptime(4));
     harness::interrupt(&child);
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// Prometheus refuses a text in which a series is there twice, and with it all other servers.
+#[test]
+fn no_series_is_there_twice() {
+    let played = Played::new(|line| match line {
+        "stats" => "---\ntotal-jobs: 1\nuptime: 1e999\n".into(),
+        "capabilities" => "---\nextensions:\n- metrics\n".into(),
+        "list-tubes" => "---\n- a\n- b\n- a\n".into(),
+        "metrics" => "---\nturn-seconds-le-1: 1\nturn-seconds-le-1: 1\nturn-seconds-le-inf: 1\n\
+                      turn-seconds-sum: } x\n"
+            .into(),
+        "stats-tube a" | "stats-tube b" => TUBE.into(),
+        _ => "NOT_FOUND".into(),
+    });
+    let text = text(&format!("{0},{0}", played.address), &[]);
+    let series: Vec<_> = text.lines().filter_map(|line| line.rsplit_once(' ')).collect();
+    let names: BTreeSet<_> = series.iter().map(|(name, _)| name).collect();
+    let samples = text.lines().filter(|line| !line.starts_with('#')).count();
+    let kept = names.iter().filter(|name| !name.starts_with('#')).count();
+    assert_eq!((samples, text.contains("1e999"), text.contains("} x")), (kept, false, false));
+    assert!(text.contains("tube=\"b\""), "{text}");
+}
+
+/// What is no beanstalkd costs the others nothing.
+#[test]
+fn a_server_that_promises_too_much_is_down() {
+    let server = Server::tcp(&ours(), &[]);
+    for reply in ["OK 18446744073709551615", "OK 9223372036854775807", "OK 99999999999", "OK x"] {
+        let played = Played::new(move |_| reply.into());
+        let text = text(&format!("{},{}", played.address, server.address), &["--timeout", "1"]);
+        assert!(has(&text, "beanstalkd_up", &played.address, "", "0"), "{reply}: {text}");
+        assert!(has(&text, "beanstalkd_up", &server.address, "", "1"), "{reply}: {text}");
+    }
 }
 
 /// The table in the documentation has these names and no others.

@@ -221,6 +221,14 @@ fn no_more_is_done_than_was_agreed_to() {
         let lone = json!({ "server": 0, "dry": false, "what": { "act": "kick", "tube": "a" } });
         assert_eq!(page.post_with(&lone, &[]).status, 400);
         assert_eq!(page.dry(&json!({ "act": "kick", "tube": "a" }))["count"], 1);
+        // Jobs that were named, and could not be kicked or deleted when the operator was asked.
+        let ids: Vec<_> =
+            (0..3).map(|_| put(&mut client, "b", 5, 1000, b"x").to_string()).collect();
+        let kicked = page.act(&json!({ "act": "kick-jobs", "ids": ids }), 1);
+        assert_eq!(kicked["count"], 1, "{kicked}");
+        let deleted = page.act(&json!({ "act": "delete", "ids": ids }), 2);
+        assert_eq!(deleted["count"], 2, "{deleted}");
+        assert_eq!(page.dry(&json!({ "act": "delete", "ids": ids }))["count"], 1);
     });
 }
 

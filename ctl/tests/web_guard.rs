@@ -6,11 +6,12 @@
 mod harness;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::ErrorKind::{TimedOut, WouldBlock};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use harness::page::Page;
 use harness::{PROGRAM, Server, ours, put, state};
@@ -109,6 +110,30 @@ fn what_is_too_large_or_too_slow_is_bounded() {
         held.pop();
         assert_eq!(waiting.join().unwrap(), 200);
     });
+}
+
+/// A byte now and then must not hold a place for ever.
+#[test]
+fn the_head_of_a_request_has_a_time_limit() {
+    let server = Server::tcp(&ours(), &[]);
+    let page = Page::start(&server.address, &[]);
+    let began = Instant::now();
+    let mut slow = TcpStream::connect(&page.address).unwrap();
+    slow.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let mut bytes = format!("\r\n\r\nGET / HTTP/1.1\r\nHost: {}\r\nX: ", page.address).into_bytes();
+    loop {
+        // It may have closed the connection since.
+        let _ = slow.write_all(&bytes);
+        bytes = b"x".to_vec();
+        let mut answer = [0; 64];
+        match slow.read(&mut answer) {
+            Err(error) if matches!(error.kind(), WouldBlock | TimedOut) => {}
+            _ => break,
+        }
+        assert!(began.elapsed() < ct::LONG, "it is still read");
+    }
+    assert!(began.elapsed() > Duration::from_secs(5), "closed after {:?}", began.elapsed());
+    assert_eq!(page.get("/style.css").status, 200);
 }
 
 /// Every response tells the browser to run nothing else, and to keep nothing.

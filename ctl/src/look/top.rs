@@ -67,21 +67,32 @@ struct Totals {
 pub(crate) struct Watch {
     pub(crate) address: Address,
     client: Option<Client>,
+    /// How long a look may take.
+    limit: Option<Duration>,
     before: Totals,
 }
 
 impl Watch {
     /// Begins to watch; connects with the first look.
     pub(crate) fn new(address: Address) -> Self {
-        Self { address, client: None, before: Totals::default() }
+        Self { address, client: None, limit: None, before: Totals::default() }
+    }
+
+    /// Makes a look fail that takes longer.
+    pub(crate) fn within(self, limit: Duration) -> Self {
+        Self { limit: Some(limit), ..self }
     }
 
     /// Looks once. After an error the next look connects again.
     pub(crate) fn look(&mut self, meant: &Tubes) -> Result<Sample> {
+        let deadline = self.limit.map(|limit| Instant::now() + limit);
         let mut client = match self.client.take() {
             Some(client) => client,
-            None => Client::connect(&self.address)?,
+            None => Client::connect_until(&self.address, deadline)?,
         };
+        if let Some(deadline) = deadline {
+            client.set_deadline(deadline);
+        }
         let stats = client.yaml("stats")?;
         let names = census::tubes(&mut client, meant)?;
         let tubes = census::tube_stats(&mut client, &names)?;

@@ -3,6 +3,8 @@
 //! All lines of a name stand together there. So a server has a text of its own for each family, and
 //! the texts of several servers are put together in the end.
 
+use std::collections::BTreeSet;
+
 use super::names::{Family, Names, Source};
 
 /// The keys of a server or a tube, with their values.
@@ -28,7 +30,8 @@ fn number(value: &str) -> Option<&str> {
         "false" => Some("0"),
         _ => {
             let has_digit = value.starts_with(|it: char| it.is_ascii_digit());
-            (has_digit && value.parse::<f64>().is_ok()).then_some(value)
+            let is_number = value.parse::<f64>().is_ok_and(f64::is_finite);
+            (has_digit && is_number).then_some(value)
         }
     }
 }
@@ -93,8 +96,13 @@ impl Lines<'_> {
     fn histogram(&mut self, key: &str, pairs: &Pairs<'_>) {
         let own = |name: &&'_ str| -> bool { name.starts_with(key) };
         let mut count = None;
+        let mut seen = BTreeSet::new();
         for (name, value) in pairs.iter().filter(|(name, _)| own(name)) {
             let Some(value) = number(value) else { continue };
+            // A line that is there twice would cost the lines of all servers.
+            if !seen.insert(name) {
+                continue;
+            }
             match name[key.len()..].strip_prefix("-le-") {
                 Some("inf") => {
                     self.line("_bucket", &["le=\"+Inf\""], value);
@@ -107,7 +115,7 @@ impl Lines<'_> {
             }
         }
         let sum = pairs.iter().find(|(name, _)| own(name) && &name[key.len()..] == "-sum");
-        if let (Some(count), Some((_, sum))) = (count, sum) {
+        if let (Some(count), Some(sum)) = (count, sum.and_then(|(_, sum)| number(sum))) {
             self.line("_sum", &[], sum);
             self.line("_count", &[], count);
         }
@@ -191,12 +199,24 @@ beanstalkd_tube_wait_seconds_count{server=\"q:1\",tube=\"a\"} 10
     }
 
     #[test]
+    fn no_line_of_a_histogram_is_there_twice() {
+        let yaml = "---\nwait-seconds-le-1: 1\nwait-seconds-le-1: 2\nwait-seconds-le-inf: 3\n\
+                    wait-seconds-le-inf: 3\nwait-seconds-sum: 2\nwait-seconds-sum: x\n";
+        let text = page(Naming::Own, "q:1", "a", yaml);
+        let names: Vec<_> = text.lines().filter_map(|line| line.split_once("} ")).collect();
+        assert_eq!(names.len(), 4, "{text}");
+        let odd = "---\nwait-seconds-le-inf: 3\nwait-seconds-sum: } 1\n";
+        assert!(!page(Naming::Own, "q:1", "a", odd).contains("_sum"));
+    }
+
+    #[test]
     fn labels_are_escaped_and_odd_values_left_out() {
         let text = page(
             Naming::Own,
             "unix:/a\"b\\c\nd",
             "x\"y",
-            "---\ncurrent-jobs-ready: 1 2\ncurrent-jobs-buried: 7\npause: no\ntotal-jobs: -\n",
+            "---\ncurrent-jobs-ready: 1 2\ncurrent-jobs-buried: 7\npause: no\ntotal-jobs: -\n\
+             pause-time-left: 1e999\nwait-seconds-sum: }{\n",
         );
         let line = "beanstalkd_tube_jobs{server=\"unix:/a\\\"b\\\\c\\nd\",tube=\"x\\\"y\",\
                     state=\"buried\"} 7\n";

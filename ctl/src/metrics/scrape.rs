@@ -59,19 +59,26 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Scraper {
     /// Makes one for these servers. It connects only when it is asked to scrape.
     pub(crate) fn new(servers: &[Address], args: &MetricsArgs, tubes: Tubes) -> Self {
+        // A server that is named twice would have each series twice, which Prometheus refuses.
+        let mut named = Vec::new();
+        for address in servers {
+            if !named.contains(address) {
+                named.push(address.clone());
+            }
+        }
         let target = |address: &Address| {
             let (address, client) = (address.clone(), Mutex::default());
             Arc::new(Target { address, client, complaint: Mutex::default() })
         };
         let wanted = Wanted {
-            names: Names::new(args.names, servers.len()),
+            names: Names::new(args.names, named.len()),
             tubes,
             max_tubes: args.max_tubes,
             timeout: Duration::from_secs(args.timeout.max(1)),
         };
         Self {
             wanted: Arc::new(wanted),
-            targets: servers.iter().map(target).collect(),
+            targets: named.iter().map(target).collect(),
             scrapes: AtomicU64::new(0),
         }
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use super::scrape::Scraper;
+use crate::context::complain;
 use crate::interrupt::Interrupt;
 
 /// Everybody may read it: `node_exporter` has a user of its own.
@@ -18,17 +19,28 @@ const MODE: u32 = 0o644;
 /// How soon an end is noticed.
 const STEP: Duration = Duration::from_millis(100);
 
-/// Writes the file once; or if there is an interval in seconds, until a signal comes.
+/// Writes the file once; or if there is an interval in seconds, until a signal comes. What failed
+/// is tried again, unless it was the first time: that is more likely a wrong path.
 pub(super) fn run(
     path: &Path,
     interval: Option<u64>,
     scraper: &Scraper,
     interrupt: &Interrupt,
 ) -> Result<()> {
+    let (mut has_worked, mut complaint) = (false, None);
     loop {
         let began = Instant::now();
-        replace(path, &scraper.scrape())?;
-        let Some(seconds) = interval else { return Ok(()) };
+        let result = replace(path, &scraper.scrape());
+        let Some(seconds) = interval.filter(|_| has_worked || result.is_ok()) else {
+            return result;
+        };
+        has_worked = true;
+        // A disk that is full now may have room the next time.
+        let failure = result.as_ref().err().map(|error| format!("{error:#}"));
+        if failure != complaint {
+            result.unwrap_or_else(|error| complain(&error));
+            complaint = failure;
+        }
         while began.elapsed() < Duration::from_secs(seconds.max(1)) {
             if interrupt.is_set() {
                 return Ok(());

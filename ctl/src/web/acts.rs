@@ -215,10 +215,10 @@ fn kick_tube(client: &mut Client, tube: &str, mode: Mode, interrupt: &Interrupt)
 }
 
 fn kick_jobs(client: &mut Client, ids: &[u64], mode: Mode) -> Result<Told> {
+    let mut jobs = sweep::stats_of(client, ids.iter().copied())?;
+    jobs.retain(|job| matches!(job.state, State::Buried | State::Delayed));
     let mut told = match mode {
         Mode::Dry => {
-            let mut jobs = sweep::stats_of(client, ids.iter().copied())?;
-            jobs.retain(|job| matches!(job.state, State::Buried | State::Delayed));
             let count = jobs.len() as u64;
             let states = States::of(&jobs);
             let text = match count {
@@ -227,9 +227,12 @@ fn kick_jobs(client: &mut Client, ids: &[u64], mode: Mode) -> Result<Told> {
             };
             Told::new(count, text)
         }
-        Mode::Earnest(_) => {
+        Mode::Earnest(agreed) => {
+            // Some of the others may have been buried meanwhile.
+            jobs.truncate(usize::try_from(agreed)?);
+            let ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
             let mut count = 0;
-            let result = kick_ids(client, ids, |_, is_kicked| count += u64::from(is_kicked));
+            let result = kick_ids(client, &ids, |_, is_kicked| count += u64::from(is_kicked));
             let kicked = counted(count, "job");
             result.with_context(|| {
                 format!("the kick of {kicked} was confirmed, of others perhaps not")
@@ -239,7 +242,10 @@ fn kick_jobs(client: &mut Client, ids: &[u64], mode: Mode) -> Result<Told> {
     };
     let others = ids.len() as u64 - told.count;
     if others > 0 {
-        told.notes.push(format!("{}: neither buried nor delayed.", counted(others, "job")));
+        told.notes.push(match mode {
+            Mode::Dry => format!("{}: neither buried nor delayed.", counted(others, "job")),
+            Mode::Earnest(_) => format!("{} not kicked.", counted(others, "job")),
+        });
     }
     Ok(told)
 }
@@ -284,8 +290,16 @@ fn pause(client: &mut Client, tube: String, seconds: u64, mode: Mode) -> Result<
 
 fn delete(client: &mut Client, ids: &[u64], mode: Mode, interrupt: &Interrupt) -> Result<Told> {
     let found = Found::look(client, ids)?;
-    let notes = found.leaves();
-    let plan = found.plan;
+    let mut notes = found.leaves();
+    let mut plan = found.plan;
+    if let Mode::Earnest(agreed) = mode {
+        // Workers may have released some of the others meanwhile.
+        let others = plan.count().saturating_sub(agreed);
+        if others > 0 {
+            notes.push(format!("{} more than agreed to stay.", counted(others, "job")));
+        }
+        plan.cut(agreed);
+    }
     let mut told = if plan.count() == 0 {
         Told::new(0, "There is nothing to delete.")
     } else if let Mode::Dry = mode {

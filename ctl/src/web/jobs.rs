@@ -185,8 +185,9 @@ fn previews(client: &mut Client, rows: Vec<Row>) -> Result<Vec<Row>> {
     let mut rest = rows;
     while !rest.is_empty() {
         let later = rest.split_off(rest.len().min(BODIES));
-        let expected: u64 = rest.iter().map(|row| row.job.size.unwrap_or(0)).sum();
-        if fetched + expected > PREVIEWED {
+        let sizes = rest.iter().map(|row| row.job.size.unwrap_or(0));
+        let expected = sizes.fold(fetched, u64::saturating_add);
+        if expected > PREVIEWED {
             done.append(&mut rest);
         } else {
             let jobs = rest.into_iter().map(|row| row.job).collect();

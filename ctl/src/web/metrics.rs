@@ -67,8 +67,8 @@ impl Histogram {
     /// Returns a bound that this share of a hundred does not exceed; it may be infinite.
     pub(super) fn bound(&self, percent: u64) -> Option<f64> {
         let count = self.count();
-        let rank = (count * percent).div_ceil(100);
-        let found = self.counts.iter().find(|(_, below)| *below >= rank);
+        let rank = (u128::from(count) * u128::from(percent)).div_ceil(100);
+        let found = self.counts.iter().find(|(_, below)| u128::from(*below) >= rank);
         found.filter(|_| count > 0).map(|(bound, _)| *bound)
     }
 }

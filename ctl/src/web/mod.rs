@@ -18,7 +18,7 @@ mod watch;
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use axum::Router;
@@ -44,6 +44,9 @@ const DEFAULT_PORT: u16 = 11380;
 
 /// The most bytes of a request's body.
 const BODY_BYTES: usize = 2 << 20;
+
+/// How much longer than its limit a work may take, before its connection is given up.
+const LATE: Duration = Duration::from_secs(10);
 
 /// What all requests share.
 #[derive(Debug)]
@@ -96,7 +99,8 @@ impl Drop for Abandon {
 }
 
 /// Does something with a connection of its own to a server, on another thread. After `limit` the
-/// interrupt is set, and the work ends with what it has.
+/// interrupt is set, and the work ends with what it has; a server that tells nothing more, or
+/// never an end, is given up soon after.
 async fn with_client<T: Send + 'static>(
     watcher: &Watcher,
     limit: Duration,
@@ -105,7 +109,9 @@ async fn with_client<T: Send + 'static>(
     let interrupt = Interrupt::default();
     let _abandon = Abandon(interrupt.clone());
     let (address, given) = (watcher.address.clone(), interrupt.clone());
-    let mut work = spawn_blocking(move || act(&mut Client::connect(&address)?, &given));
+    let deadline = Some(Instant::now() + limit + LATE);
+    let mut work =
+        spawn_blocking(move || act(&mut Client::connect_until(&address, deadline)?, &given));
     let done = if let Ok(done) = timeout(limit, &mut work).await {
         done
     } else {

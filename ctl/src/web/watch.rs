@@ -20,6 +20,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// A look may take this part of the time, so that a server with many tubes is not kept busy.
 const SHARE: u32 = 4;
 
+/// A server that has not told all by then is told as one that does not answer.
+const LOOK: Duration = Duration::from_secs(10);
+
 /// How long after the last question the looks end.
 const ATTENDED: Duration = Duration::from_secs(6);
 
@@ -178,7 +181,7 @@ fn looks(address: &Address, shared: &Shared) {
             |state: &mut State| state.asked.is_none_or(|asked| asked.elapsed() >= ATTENDED);
         let state = shared.changed.wait_while(shared.lock(), is_idle);
         drop(state.unwrap_or_else(PoisonError::into_inner));
-        let mut watch = Watch::new(address.clone());
+        let mut watch = Watch::new(address.clone()).within(LOOK);
         loop {
             let began = Instant::now();
             look(&mut watch, shared);
