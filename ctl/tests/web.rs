@@ -10,6 +10,7 @@ use std::net::TcpListener;
 use std::thread;
 
 use harness::page::Page;
+use harness::proxy::Proxy;
 use harness::{Server, bury, each_server, four, put, state};
 use serde_json::{Value, json};
 
@@ -232,6 +233,32 @@ fn no_more_is_done_than_was_agreed_to() {
     });
 }
 
+/// Only buried jobs are meant; one that is kicked before its turn is not buried any more. This
+/// daemon knows that itself, because it deletes by tube and state.
+#[test]
+fn a_job_that_is_no_longer_meant_stays() {
+    for program in harness::programs().into_iter().skip(1) {
+        let server = Server::tcp(&program, &[]);
+        let mut client = server.client();
+        let [_, _, buried, _] = four(&mut client, "a");
+        // All four ids are asked for first, and then the buried one again.
+        let proxy = Proxy::new(&server.address, "stats-job ", 5);
+        let page = Page::start(&proxy.address, &[]);
+        let clear = json!({ "act": "clear", "tube": "a", "states": ["buried"] });
+        let told = thread::scope(|scope| {
+            let told = scope.spawn(|| page.act(&clear, 1));
+            proxy.wait();
+            assert_eq!(client.command(&format!("kick-job {buried}")).unwrap(), "KICKED");
+            proxy.go_on();
+            told.join().unwrap()
+        });
+        assert_eq!(told["done"], "0 jobs deleted.");
+        let note = told["notes"][0].as_str().unwrap();
+        assert!(note.starts_with("1 job had been reserved, changed or deleted"), "{told}");
+        assert_eq!(state(&mut client, buried).as_deref(), Some("ready"));
+    }
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     each_server(&["-z", "10"], |server| {
@@ -266,6 +293,14 @@ fn what_makes_no_sense_is_refused() {
         let answer = page.post_with(&order, &[]);
         assert!(answer.text().contains("their workers have them"), "{}", answer.text());
         assert_eq!(page.post_with(&json!({ "dry": true }), &[]).status, 422);
+        // A number that the protocol cannot carry would make the server take the body for commands.
+        for key in ["pri", "delay", "ttr"] {
+            let mut what = put_into("a", &format!("delete {id}"));
+            what[key] = 4_294_967_296_u64.into();
+            let order = json!({ "server": 0, "dry": false, "agreed": 1, "what": what });
+            let answer = page.post_with(&order, &[]);
+            assert_eq!(answer.status, 422, "{key}: {}", answer.text());
+        }
         let order = json!({ "server": 0, "dry": false, "agreed": 1,
             "what": put_into("a", "eleven byte") });
         let answer = page.post_with(&order, &[]);
