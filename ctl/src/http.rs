@@ -255,7 +255,9 @@ mod tests {
     fn a_head_ends_with_an_empty_line_and_not_before() {
         let whole = |pieces: &[&str]| {
             let mut head = Head::default();
-            pieces.iter().for_each(|piece| head.take(piece.as_bytes()));
+            for piece in pieces {
+                head.take(piece.as_bytes());
+            }
             assert_eq!(head.deadline().is_none(), head.is_whole || head.began.is_none());
             head.is_whole
         };

@@ -69,8 +69,12 @@ fn replace(path: &Path, text: &str) -> Result<()> {
 }
 
 fn write(path: &Path, text: &str) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(MODE).open(path)?;
+    // What is there is left over, or a link that somebody else made to a file of ours.
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
     // Whatever the umask says.
     file.set_permissions(Permissions::from_mode(MODE))?;
     file.write_all(text.as_bytes())?;
@@ -91,6 +95,15 @@ mod tests {
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
             assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         }
+        // A link beside it leads nowhere.
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        let link = folder.path().join(format!(".beanstalkd.prom.{}.new", std::process::id()));
+        std::os::unix::fs::symlink(&victim, link).unwrap();
+        replace(&path, "text\n").unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        fs::remove_file(&victim).unwrap();
         // What cannot be replaced leaves nothing behind either.
         fs::create_dir(folder.path().join("full")).unwrap();
         fs::write(folder.path().join("full/file"), "").unwrap();
