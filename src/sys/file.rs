@@ -1,11 +1,10 @@
 //! Files: locks, holes, and allocated disk space.
 
+use std::{ffi::c_short, fs, io, mem::MaybeUninit, os::fd::AsRawFd, path::Path};
+#[cfg(any(target_os = "linux", target_os = "android"))]
 use std::{
-    ffi::{CString, c_int, c_short},
-    fs, io,
-    mem::MaybeUninit,
-    os::{fd::AsRawFd, unix::ffi::OsStrExt},
-    path::Path,
+    ffi::{CString, c_int},
+    os::unix::ffi::OsStrExt,
 };
 
 use super::check;

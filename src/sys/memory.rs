@@ -1,5 +1,6 @@
 //! Memory: how the C library and the kernel allocate it.
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
 use super::check;
 
 /// Populates the pages of `bytes` in one system call, except a last page that extends beyond them.
