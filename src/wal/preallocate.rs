@@ -85,7 +85,9 @@ impl Wal {
     fn should_preallocate(&self) -> bool {
         let is_early = self.space().current > self.segment_size / 2;
         let has_garbage = self.is_oldest_unneeded() || self.next_relocation().is_some();
-        let wants_file = self.can_rotate() && self.demand().wants_file(self.space());
+        // Without an attempt nobody would know that a full disk has space again.
+        let is_wanted = self.full_until.is_some() || self.demand().wants_file(self.space());
+        let wants_file = self.can_rotate() && is_wanted;
         (self.filling.is_some() || wants_file) && !(is_early && has_garbage)
     }
 
@@ -365,6 +367,33 @@ mod tests {
         binlog.settle();
         assert!(!binlog.wal.is_full());
         binlog.put(200);
+    }
+
+    /// An operator would look for a full disk that has space.
+    #[test]
+    fn a_disk_that_has_space_again_is_full_no_longer_even_if_no_file_is_needed() {
+        for (kibibytes, segment_kibibytes) in (16..200).step_by(4).zip([16, 32, 64].repeat(16)) {
+            let mut binlog = Fixture::new(SyncPolicy::Never);
+            binlog.wal.segment_size = segment_kibibytes * 1024;
+            binlog.disk.state().capacity = Some(kibibytes * 1024);
+            let mut jobs = Vec::new();
+            while let Ok(job) = binlog.try_put(200) {
+                jobs.push(job);
+                binlog.turn();
+            }
+            for job in jobs {
+                binlog.delete(job);
+                binlog.turn();
+            }
+            binlog.disk.state().capacity = None;
+            for _ in 0..10 {
+                binlog.wait(RETRY_DELAY);
+                binlog.settle();
+            }
+            let size = format!("{kibibytes} KiB, in segments of {segment_kibibytes} KiB");
+            assert!(!binlog.wal.is_full(), "{size}");
+            assert_eq!(binlog.wal.next_deadline(), None, "nothing is left to do: {size}");
+        }
     }
 
     /// Somebody must see to it, or another machine go on: no job would make space.
