@@ -280,8 +280,16 @@ impl Manager {
     #[track_caller]
     fn hears(&self) -> String {
         let mut buffer = [0; 4096];
-        let length = self.socket.recv(&mut buffer).expect("a word");
-        String::from_utf8_lossy(&buffer[..length]).into_owned()
+        loop {
+            match self.socket.recv(&mut buffer) {
+                // A wait with a time limit is not begun again after a signal to another test.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                length => {
+                    let length = length.expect("a word");
+                    return String::from_utf8_lossy(&buffer[..length]).into_owned();
+                }
+            }
+        }
     }
 
     /// Waits for the notice `last`; all before it must be states.
