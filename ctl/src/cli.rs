@@ -76,8 +76,8 @@ pub(crate) enum Command {
     Report,
     /// Serve a web page that shows servers, tubes and jobs, and acts on them
     ///
-    /// It has no login: whoever reaches it may do what it can. It listens on loopback unless told
-    /// otherwise, and asks the servers only while a browser shows it.
+    /// There is no login: every client that can connect can do all that the page can. It listens on
+    /// loopback unless told otherwise, and asks the servers only while a browser shows it.
     Web(WebArgs),
     /// Print what servers count, for Prometheus
     ///

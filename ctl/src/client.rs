@@ -100,7 +100,7 @@ pub(crate) struct Client {
     unsent: Vec<u8>,
     extensions: Option<Vec<String>>,
     max_job_size: Option<u64>,
-    /// Replies are due that nobody has taken, so that the next one would meet a wrong command.
+    /// Replies are due that were not read: the next one would be taken for that of another command.
     is_behind: bool,
     /// How long a slow reply may take until the server must answer something else.
     patience: Duration,
@@ -263,7 +263,7 @@ impl Client {
         self.pipeline_of(WINDOW, items, write, take)
     }
 
-    /// The same with so many replies due at most. Fewer hold up other clients less.
+    /// The same, with at most `window` replies due. A smaller window delays other clients less.
     pub(crate) fn pipeline_of<T>(
         &mut self,
         window: usize,

@@ -55,7 +55,7 @@ impl Outcome {
 pub(crate) fn tell(text: &str) {
     // What a server says must not move the cursor.
     let shown = |it: char| if it.is_control() && it != '\n' { '?' } else { it };
-    // If standard error is closed, nobody wants to know.
+    // Standard error may be closed, and there is no other place to tell it.
     let _ = writeln!(io::stderr(), "{}", text.chars().map(shown).collect::<String>());
 }
 
@@ -108,7 +108,7 @@ impl Context {
             return Ok(true);
         }
         if !io::stdin().is_terminal() {
-            bail!("nobody can be asked here: say --yes or --dry-run");
+            bail!("there is no terminal to ask on: give --yes or --dry-run");
         }
         write!(io::stderr(), "Go on? [y/N] ")?;
         let mut answer = String::new();

@@ -4,8 +4,9 @@
 //! SIGTERM end it: requests under way get their answers.
 
 use std::env;
+use std::fmt;
 use std::io::{self, IoSlice};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as Waker, Poll, ready};
@@ -63,9 +64,9 @@ pub(crate) fn passed() -> Result<Vec<TcpListener>> {
         .collect()
 }
 
-/// Opens a socket at HOST:PORT.
-pub(crate) fn bind(address: &str) -> Result<TcpListener> {
-    TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))
+/// Opens a socket at an address, or at HOST:PORT.
+pub(crate) fn bind(address: impl ToSocketAddrs + fmt::Display) -> Result<TcpListener> {
+    TcpListener::bind(&address).with_context(|| format!("cannot listen on {address}"))
 }
 
 /// Serves until a signal comes.
@@ -106,7 +107,7 @@ pub(crate) fn serve(listeners: Vec<TcpListener>, app: &Router) -> Result<()> {
     served
 }
 
-/// A listener with so many connections at most.
+/// A listener with a bound on its open connections.
 struct Bounded {
     listener: tokio::net::TcpListener,
     places: Arc<Semaphore>,

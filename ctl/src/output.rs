@@ -64,7 +64,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Whether it has so many rows that it is to be written, and to go on with others below.
+    /// Whether it is large enough to be written now; a new table follows for the other rows.
     pub(crate) fn is_large(&self) -> bool {
         self.rows.len() >= ROWS || self.size >= ROWS_BYTES
     }

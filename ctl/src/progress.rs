@@ -22,7 +22,7 @@ impl Progress {
         Self(bar)
     }
 
-    /// Makes one that nobody sees.
+    /// Makes one that shows nothing.
     pub(crate) fn hidden() -> Self {
         Self(ProgressBar::hidden())
     }

@@ -24,7 +24,7 @@ pub(crate) fn path(text: &str) -> Result<PathBuf> {
     Ok(text.into())
 }
 
-/// Fails if the file exists already, so that nobody waits or is asked in vain.
+/// Fails if the file exists already, before any work is done or a question is asked.
 pub(crate) fn check(path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     // A link that leads nowhere is in the way as well.

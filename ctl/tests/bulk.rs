@@ -1,4 +1,4 @@
-//! `clear` and `move`, whole and interrupted half-way, on this daemon and on the original.
+//! `clear`, `delete` and `move`, whole and interrupted half-way, on this daemon and the original.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -6,7 +6,7 @@ mod harness;
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use harness::proxy::Proxy;
 use harness::{Ran, Server, bury, drain, each_server, four, interrupt, programs, put, state};
@@ -72,25 +72,42 @@ fn a_tube_is_cleared_and_filled_again() {
     });
 }
 
+/// Begins a command that deletes 2,500 jobs with `--save`, and holds it at the 1,300th delete.
+fn begin_removal(server: &Server, command: &[&str], input: &str) -> (Proxy, String, Child) {
+    let proxy = Proxy::new(&server.address, "delete ", 1_300);
+    let file = server.file("saved");
+    let arguments =
+        [&["--server", &proxy.address], command, &["--yes", "--save", &file][..]].concat();
+    let mut child = server.command(&arguments).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    proxy.wait();
+    (proxy, file, child)
+}
+
+/// The batch under way is ended, and each job is in the tube or in the file.
+fn interrupt_and_check(
+    server: &Server,
+    (proxy, file, child): (Proxy, String, Child),
+    all: &BTreeSet<Vec<u8>>,
+) {
+    interrupt(&child);
+    proxy.go_on();
+    let ran = Ran::of(child.wait_with_output().unwrap());
+    assert_eq!(ran.code(), Some(130), "{ran:?}");
+    assert!(ran.stderr.contains("2000 jobs deleted"), "{ran:?}");
+    let left: BTreeSet<_> = drain(&mut server.client(), "a").into_iter().collect();
+    let saved = saved(&file);
+    assert_eq!((left.len(), saved.len()), (500, 2000));
+    assert_eq!(&left.union(&saved).cloned().collect::<BTreeSet<_>>(), all);
+}
+
 #[test]
 fn a_cleared_job_is_in_the_file_whenever_it_is_interrupted() {
     for program in programs() {
         let server = Server::tcp(&program, &[]);
         let all = fill(&server, "a");
-        let proxy = Proxy::new(&server.address, "delete ", 1_300);
-        let file = server.file("saved");
-        let arguments = ["--server", &proxy.address, "clear", "a", "--yes", "--save", &file];
-        let child = server.command(&arguments).spawn().unwrap();
-        proxy.wait();
-        interrupt(&child);
-        proxy.go_on();
-        let ran = Ran::of(child.wait_with_output().unwrap());
-        assert_eq!(ran.code(), Some(130), "{ran:?}");
-        assert!(ran.stderr.contains("2000 jobs deleted"), "{ran:?}");
-        let left: BTreeSet<_> = drain(&mut server.client(), "a").into_iter().collect();
-        let saved = saved(&file);
-        assert_eq!((left.len(), saved.len()), (500, 2000));
-        assert_eq!(left.union(&saved).cloned().collect::<BTreeSet<_>>(), all);
+        let begun = begin_removal(&server, &["clear", "a"], "");
+        interrupt_and_check(&server, begun, &all);
     }
 }
 
@@ -101,11 +118,7 @@ fn a_cleared_job_is_in_the_file_if_the_server_is_killed() {
         let flags = ["-f0", "-b", folder.path().to_str().unwrap()];
         let server = Server::tcp(&program, &flags);
         let all = fill(&server, "a");
-        let proxy = Proxy::new(&server.address, "delete ", 1_300);
-        let file = server.file("saved");
-        let arguments = ["--server", &proxy.address, "clear", "a", "--yes", "--save", &file];
-        let child = server.command(&arguments).spawn().unwrap();
-        proxy.wait();
+        let (proxy, file, child) = begin_removal(&server, &["clear", "a"], "");
         let saved_until = saved(&file);
         drop(server.daemon);
         proxy.go_on();
@@ -125,33 +138,13 @@ fn ids_of(server: &Server, tube: &str) -> String {
     ids.collect::<Vec<_>>().join("\n")
 }
 
-/// Begins a delete of all ids of a tube with `--save`, and holds it at the n-th delete.
-fn begin_delete(server: &Server, count: usize) -> (Proxy, String, std::process::Child) {
-    let ids = ids_of(server, "a");
-    let proxy = Proxy::new(&server.address, "delete ", count);
-    let file = server.file("saved");
-    let arguments = ["--server", &proxy.address, "delete", "-", "--yes", "--save", &file];
-    let mut child = server.command(&arguments).stdin(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(ids.as_bytes()).unwrap();
-    proxy.wait();
-    (proxy, file, child)
-}
-
 #[test]
 fn an_interrupted_delete_tells_what_is_gone_and_has_it_in_the_file() {
     for program in programs() {
         let server = Server::tcp(&program, &[]);
         let all = fill(&server, "a");
-        let (proxy, file, child) = begin_delete(&server, 1_300);
-        interrupt(&child);
-        proxy.go_on();
-        let ran = Ran::of(child.wait_with_output().unwrap());
-        assert_eq!(ran.code(), Some(130), "{ran:?}");
-        assert!(ran.stderr.contains("2000 jobs deleted"), "{ran:?}");
-        let left: BTreeSet<_> = drain(&mut server.client(), "a").into_iter().collect();
-        let saved = saved(&file);
-        assert_eq!((left.len(), saved.len()), (500, 2000));
-        assert_eq!(left.union(&saved).cloned().collect::<BTreeSet<_>>(), all);
+        let begun = begin_removal(&server, &["delete", "-"], &ids_of(&server, "a"));
+        interrupt_and_check(&server, begun, &all);
     }
 }
 
@@ -162,7 +155,7 @@ fn a_deleted_job_is_in_the_file_if_the_server_is_killed() {
         let flags = ["-f0", "-b", folder.path().to_str().unwrap()];
         let server = Server::tcp(&program, &flags);
         let all = fill(&server, "a");
-        let (proxy, file, child) = begin_delete(&server, 1_300);
+        let (proxy, file, child) = begin_removal(&server, &["delete", "-"], &ids_of(&server, "a"));
         drop(server.daemon);
         proxy.go_on();
         let ran = Ran::of(child.wait_with_output().unwrap());

@@ -1,7 +1,6 @@
 //! The YAML documents of `stats`, `stats-job`, `stats-tube` and the lists: the original's keys, in
 //! its order, with its spacing and its quotes. And those of `capabilities`, `list-jobs` and
-//! `metrics`, in the same form.
-//! Clients compare and split these texts, so every byte matters.
+//! `metrics`, in the same form. Clients compare and split these texts, so every byte matters.
 
 use std::{
     fmt::{self, Display, Write},

@@ -54,7 +54,7 @@ pub struct Tube {
     pub deletes: u64,
     /// `pause-tube` commands.
     pub pauses: u64,
-    /// Since it got its first job: what many tubes never do takes no memory.
+    /// Times of its jobs. `None` before its first job: a tube that is only watched is small.
     times: Option<Box<Times>>,
     /// Position in the timers' heap of tubes by earliest delayed job.
     pub(super) delay_timer: Option<u32>,

@@ -85,7 +85,7 @@ impl Wal {
     fn should_preallocate(&self) -> bool {
         let is_early = self.space().current > self.segment_size / 2;
         let has_garbage = self.is_oldest_unneeded() || self.next_relocation().is_some();
-        // Without an attempt nobody would know that a full disk has space again.
+        // Only an attempt tells whether a full disk has space again.
         let is_wanted = self.full_until.is_some() || self.demand().wants_file(self.space());
         let wants_file = self.can_rotate() && is_wanted;
         (self.filling.is_some() || wants_file) && !(is_early && has_garbage)

@@ -76,7 +76,7 @@ impl Plan {
         }
     }
 
-    /// Leaves out jobs beyond so many. What the server does has no such bound.
+    /// Keeps at most `count` jobs. If the server deletes them by tube and state, it deletes all.
     pub(crate) fn cut(&mut self, count: u64) {
         if let Self::Jobs(jobs) = self {
             jobs.ids.truncate(usize::try_from(count).unwrap_or(usize::MAX));
@@ -179,10 +179,10 @@ fn lists(client: &mut Client, filter: &Filter) -> Result<Vec<(String, State, u64
 /// Runs the command.
 pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
     let mut filter = crate::look::list::filter(&args.tubes, &args.which)?;
-    save::check(args.save.as_deref())?;
+    save::check(args.consent.save.as_deref())?;
     let mut client = context.client()?;
     let (options, interrupt) = (args.which.sweep.options(), &context.interrupt);
-    let is_saved = args.save.is_some();
+    let is_saved = args.consent.save.is_some();
     let (plan, coverage) = plan(&mut client, &mut filter, is_saved, &options, interrupt)?;
     let coverage = report(coverage);
     if plan.count() == 0 {
@@ -193,7 +193,7 @@ pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
     if !context.may(&args.consent, &plan.says())? {
         return Ok(coverage.and(Outcome::of(args.consent.dry_run)));
     }
-    let save = SaveFile::create_if(args.save.as_deref())?;
+    let save = SaveFile::create_if(args.consent.save.as_deref())?;
     remove(&mut client, plan, &filter, save, context).map(|outcome| coverage.and(outcome))
 }
 

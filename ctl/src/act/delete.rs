@@ -113,7 +113,7 @@ pub(crate) fn deletable() -> Filter {
 /// Runs the command.
 pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
     let ids = ids(&args.ids, &context.interrupt)?;
-    save::check(args.save.as_deref())?;
+    save::check(args.consent.save.as_deref())?;
     let mut client = context.client()?;
     let found = Found::look(&mut client, &ids)?;
     for sentence in found.leaves() {
@@ -126,7 +126,7 @@ pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
     if !context.may(&args.consent, &found.plan.says())? {
         return Ok(Outcome::of(args.consent.dry_run));
     }
-    let save = SaveFile::create_if(args.save.as_deref())?;
+    let save = SaveFile::create_if(args.consent.save.as_deref())?;
     let outcome = remove(&mut client, found.plan, &deletable(), save, context)?;
     Ok(outcome.and(Outcome::of(found.missing == 0 && found.reserved == 0)))
 }

@@ -65,7 +65,7 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     if let Some(text) = &args.grep {
         filter.pattern = Some(filter::pattern(text, false, false)?);
     }
-    save::check(args.save.as_deref())?;
+    save::check(args.consent.save.as_deref())?;
     let options = args.which.sweep.options();
     let (options, interrupt) = (&options, &context.interrupt);
     let detail = Detail::Stats;
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     if !context.may(&args.consent, &what)? {
         return Ok(found.and(Outcome::of(args.consent.dry_run)));
     }
-    let save = SaveFile::create_if(args.save.as_deref())?;
+    let save = SaveFile::create_if(args.consent.save.as_deref())?;
     let (from, to, tube, filter) = (&mut from, &mut to, args.into.as_str(), &filter);
     let mut mover = Mover { from, to, tube, filter, save, moved: 0, left: 0 };
     let progress = Progress::new("moving", Some(jobs.len() as u64));

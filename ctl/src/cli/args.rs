@@ -200,7 +200,7 @@ pub(crate) struct PutArgs {
     pub(crate) job: JobArgs,
 }
 
-/// What an act on many jobs needs from its user.
+/// What an act that takes jobs away needs from its user.
 #[derive(Debug, Args)]
 pub(crate) struct Consent {
     /// Do not ask
@@ -209,6 +209,9 @@ pub(crate) struct Consent {
     /// Only say what would be done
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
+    /// Write each job to this new file before it goes; `import` brings it back
+    #[arg(long, value_name = "FILE", value_parser = save::path)]
+    pub(crate) save: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -238,9 +241,6 @@ pub(crate) struct DeleteArgs {
     pub(crate) ids: Vec<String>,
     #[command(flatten)]
     pub(crate) consent: Consent,
-    /// Write each job to this new file before it goes; `import` brings it back
-    #[arg(long, value_name = "FILE", value_parser = save::path)]
-    pub(crate) save: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -252,9 +252,6 @@ pub(crate) struct ClearArgs {
     pub(crate) which: Which,
     #[command(flatten)]
     pub(crate) consent: Consent,
-    /// Write each job to this new file before it goes; `import` brings it back
-    #[arg(long, value_name = "FILE", value_parser = save::path)]
-    pub(crate) save: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -275,9 +272,6 @@ pub(crate) struct MoveArgs {
     pub(crate) which: Which,
     #[command(flatten)]
     pub(crate) consent: Consent,
-    /// Write each job to this new file before it goes; `import` brings it back
-    #[arg(long, value_name = "FILE", value_parser = save::path)]
-    pub(crate) save: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

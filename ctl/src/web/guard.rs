@@ -167,7 +167,7 @@ fn is_equal(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
 
-/// Makes a token that nobody can guess.
+/// Makes a token that cannot be guessed.
 fn token() -> Result<String> {
     let mut bytes = [0; 32];
     let mut source = File::open("/dev/urandom").context("/dev/urandom")?;

@@ -16,7 +16,7 @@ mod metrics;
 mod view;
 mod watch;
 
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -89,7 +89,7 @@ impl Site {
     }
 }
 
-/// Ends a work in pieces when nobody waits for it any more.
+/// Ends work in pieces when its request was given up.
 struct Abandon(Interrupt);
 
 impl Drop for Abandon {
@@ -125,12 +125,12 @@ async fn with_client<T: Send + 'static>(
 /// Runs the command.
 pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     let address = listen_address(&args.listen)?;
-    let listener = TcpListener::bind(address).with_context(|| format!("{address}"))?;
+    let listener = http::bind(address)?;
     let address = listener.local_addr()?;
     if !address.ip().is_loopback() {
         tell(&format!(
             "beanstalkctl: warning: {address} is no loopback address, and there is no login: \
-             whoever reaches it may {}",
+             every client that can connect can {}",
             if args.read_only { "read every job" } else { "read, put and delete every job" }
         ));
     }

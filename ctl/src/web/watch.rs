@@ -32,7 +32,7 @@ const PAST: Duration = Duration::from_secs(180);
 /// The span whose waits are told as a median.
 const RECENT: Duration = Duration::from_secs(60);
 
-/// Up to so many tubes each has its past; of more, those that a page shows.
+/// The most tubes of which each has its past kept. If there are more, only those that a page shows.
 const TUBES: usize = 1_000;
 
 /// The most tubes whose times are asked for.
