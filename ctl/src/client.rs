@@ -65,7 +65,8 @@ impl Reply {
     /// Returns the body of `OK`, as text.
     pub(crate) fn into_yaml(self) -> Result<String> {
         match (self.is("OK"), self.body) {
-            (true, Some(body)) => Ok(String::from_utf8_lossy(&body).into_owned()),
+            (true, Some(body)) => Ok(String::from_utf8(body)
+                .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())),
             _ => bail!("the server answers {}", self.line),
         }
     }
@@ -180,8 +181,9 @@ impl Client {
             let length = line.rsplit(' ').next().and_then(|digits| digits.parse::<u64>().ok());
             let length = length.filter(|length| *length <= BODY_MAX);
             let length = length.ok_or_else(|| io::Error::other(format!("odd reply: {line}")))?;
-            // Memory grows with what comes, not with what is promised.
-            let mut bytes = Vec::new();
+            // Beyond a buffer, memory grows with what comes, not with what is promised.
+            let expected = usize::try_from(length + 2).unwrap_or(READ_BYTES).min(READ_BYTES);
+            let mut bytes = Vec::with_capacity(expected);
             self.stream.by_ref().take(length + 2).read_to_end(&mut bytes)?;
             if (bytes.len() as u64) < length + 2 {
                 return Err(io::ErrorKind::UnexpectedEof.into());

@@ -40,7 +40,9 @@ pub(crate) fn run(args: &MetricsArgs, context: &mut Context) -> Result<Outcome> 
     let mut listeners = http::passed()?;
     if listeners.is_empty() {
         let Some(address) = &args.listen else {
-            context.out.bytes(scraper.scrape().as_bytes())?;
+            for piece in scraper.scrape() {
+                context.out.bytes(piece.as_bytes())?;
+            }
             return Ok(Outcome::Done);
         };
         listeners.push(http::bind(address)?);

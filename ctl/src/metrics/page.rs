@@ -3,7 +3,7 @@
 //! All lines of a name stand together there. So a server has a text of its own for each family, and
 //! the texts of several servers are put together in the end.
 
-use std::collections::BTreeSet;
+use std::mem;
 
 use super::names::{Family, Names, Source};
 
@@ -94,28 +94,26 @@ impl Lines<'_> {
 
     /// Writes a histogram. Its bounds are in the keys, in rising order, and the last one is `inf`.
     fn histogram(&mut self, key: &str, pairs: &Pairs<'_>) {
-        let own = |name: &&'_ str| -> bool { name.starts_with(key) };
-        let mut count = None;
-        let mut seen = BTreeSet::new();
-        for (name, value) in pairs.iter().filter(|(name, _)| own(name)) {
+        let (mut count, mut sum) = (None, None);
+        let mut last_bound = f64::NEG_INFINITY;
+        for (name, value) in pairs {
+            let Some(name) = name.strip_prefix(key) else { continue };
             let Some(value) = number(value) else { continue };
-            // A line that is there twice would cost the lines of all servers.
-            if !seen.insert(name) {
+            let Some(bound) = name.strip_prefix("-le-") else {
+                sum = sum.or((name == "-sum").then_some(value));
                 continue;
-            }
-            match name[key.len()..].strip_prefix("-le-") {
-                Some("inf") => {
-                    self.line("_bucket", &["le=\"+Inf\""], value);
-                    count = Some(value);
-                }
-                Some(bound) if number(bound).is_some() => {
-                    self.line("_bucket", &["le=\"", bound, "\""], value);
-                }
-                _ => {}
+            };
+            // A bound that is there twice would cost the lines of all servers.
+            let Some(size) = bound.parse().ok().filter(|size| *size > last_bound) else { continue };
+            last_bound = size;
+            if size == f64::INFINITY {
+                self.line("_bucket", &["le=\"+Inf\""], value);
+                count = Some(value);
+            } else {
+                self.line("_bucket", &["le=\"", bound, "\""], value);
             }
         }
-        let sum = pairs.iter().find(|(name, _)| own(name) && &name[key.len()..] == "-sum");
-        if let (Some(count), Some(sum)) = (count, sum.and_then(|(_, sum)| number(sum))) {
+        if let (Some(count), Some(sum)) = (count, sum) {
             self.line("_sum", &[], sum);
             self.line("_count", &[], count);
         }
@@ -154,19 +152,21 @@ fn write(family: &Family, out: &mut String, common: &str, pairs: &Pairs<'_>) {
     }
 }
 
-/// Puts the lines of all servers together.
-pub(crate) fn text(names: &Names, pages: &[Page]) -> String {
-    let size: usize = pages.iter().flat_map(|page| &page.lines).map(String::len).sum();
-    let mut text = String::with_capacity(size + 16 * 1024);
+/// Puts the lines of all servers together. The text is in pieces, because with thousands of tubes
+/// they are too large to be copied once more.
+pub(crate) fn text(names: &Names, mut pages: Vec<Page>) -> Vec<String> {
+    let mut pieces = Vec::new();
     for (number, family) in names.server.iter().chain(&names.tube).enumerate() {
-        if pages.iter().all(|page| page.lines[number].is_empty()) {
+        let lines = pages.iter_mut().map(|page| mem::take(&mut page.lines[number]));
+        let lines: Vec<_> = lines.filter(|lines| !lines.is_empty()).collect();
+        if lines.is_empty() {
             continue;
         }
-        text.extend(["# HELP ", &family.name, " ", &family.help, "\n"]);
-        text.extend(["# TYPE ", &family.name, " ", family.kind.name(), "\n"]);
-        text.extend(pages.iter().map(|page| page.lines[number].as_str()));
+        let (name, help, kind) = (&family.name, &family.help, family.kind.name());
+        pieces.push(format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
+        pieces.extend(lines);
     }
-    text
+    pieces
 }
 
 #[cfg(test)]
@@ -179,7 +179,7 @@ mod tests {
         let names = Names::new(naming, 1);
         let mut page = Page::new(&names, server);
         page.add_tube(&names, tube, &yaml::pairs(text_of_tube).collect());
-        text(&names, &[page])
+        text(&names, vec![page]).concat()
     }
 
     #[test]
@@ -230,19 +230,19 @@ beanstalkd_tube_wait_seconds_count{server=\"q:1\",tube=\"a\"} 10
         let names = Names::new(Naming::Davidtannock, 1);
         let mut page = Page::new(&names, "q:1");
         page.add_server(&names, &vec![("draining", "true"), ("cmd-put", "3")]);
-        let text = super::text(&names, &[page]);
+        let text = super::text(&names, vec![page]).concat();
         assert!(text.ends_with("\nbeanstalkd_cmd_put_total 3\n"), "{text}");
     }
 
     #[test]
     fn the_lines_of_servers_stand_together() {
         let names = Names::new(Naming::Own, 2);
-        let pages = ["a:1", "b:1"].map(|server| {
+        let page = |server| {
             let mut page = Page::new(&names, server);
             page.add_server(&names, &vec![("(up)", "1"), ("state", "draining")]);
             page
-        });
-        let text = super::text(&names, &pages);
+        };
+        let text = super::text(&names, vec![page("a:1"), page("b:1")]).concat();
         assert_eq!(text.matches("# TYPE beanstalkd_up gauge\n").count(), 1);
         let up = "beanstalkd_up{server=\"a:1\"} 1\nbeanstalkd_up{server=\"b:1\"} 1\n";
         assert!(text.contains(up), "{text}");

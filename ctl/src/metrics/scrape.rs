@@ -83,8 +83,8 @@ impl Scraper {
         }
     }
 
-    /// Asks all servers and returns the text. One that does not answer in time is down.
-    pub(crate) fn scrape(&self) -> String {
+    /// Asks all servers and returns the text in pieces. One that does not answer in time is down.
+    pub(crate) fn scrape(&self) -> Vec<String> {
         let began = Instant::now();
         let deadline = began + self.wanted.timeout;
         let scrapes = (self.scrapes.fetch_add(1, Ordering::Relaxed) + 1).to_string();
@@ -110,8 +110,8 @@ impl Scraper {
             let (result, elapsed) = answer.recv_timeout(left).unwrap_or_else(late);
             target.finish(&self.wanted.names, result, elapsed, &scrapes)
         };
-        let pages: Vec<_> = self.targets.iter().zip(answers).map(page).collect();
-        page::text(&self.wanted.names, &pages)
+        let pages = self.targets.iter().zip(answers).map(page).collect();
+        page::text(&self.wanted.names, pages)
     }
 }
 
@@ -183,8 +183,9 @@ fn collect(client: &mut Client, stats: &str, wanted: &Wanted, address: &Address)
     pairs.extend(yaml::pairs(&more));
     pairs.push((TUBES_LEFT_OUT, &left_out));
     page.add_server(names, &pairs);
-    collect_tubes(client, &tubes, has_metrics, |tube, text| {
-        page.add_tube(names, tube, &yaml::pairs(text).collect());
+    collect_tubes(client, &tubes, has_metrics, |tube, told| {
+        let pairs = told.iter().flat_map(|text| yaml::pairs(text)).collect();
+        page.add_tube(names, tube, &pairs);
     })?;
     Ok(page)
 }
@@ -194,27 +195,27 @@ fn collect_tubes(
     client: &mut Client,
     tubes: &[String],
     has_metrics: bool,
-    mut take: impl FnMut(&str, &str),
+    mut take: impl FnMut(&str, &[String]),
 ) -> Result<()> {
     let commands: &[&str] = if has_metrics { &["stats-tube", "metrics"] } else { &["stats-tube"] };
     let all = tubes.iter().flat_map(|tube| commands.iter().map(move |command| (*command, tube)));
-    let mut text = String::new();
+    let mut told = Vec::new();
     let write = |(command, tube): &(&str, &String), out: &mut Vec<u8>| {
         out.extend([command, " ", tube, "\r\n"].concat().into_bytes());
     };
     client.pipeline_of(WINDOW, all, write, |(command, tube), reply: Reply| {
         if command == "stats-tube" {
-            text.clear();
+            told.clear();
         }
         if reply.is("OK") {
             // A tube that came back between two commands is none that has vanished.
-            text.push_str(&reply.into_yaml()?);
+            told.push(reply.into_yaml()?);
         } else if !reply.is("NOT_FOUND") {
             return Err(reply.unexpected(command));
         }
         let is_last = commands.last() == Some(&command);
-        if is_last && !text.is_empty() {
-            take(tube, &text);
+        if is_last && !told.is_empty() {
+            take(tube, &told);
         }
         Ok(())
     })

@@ -1,25 +1,34 @@
 //! `--listen`: the metrics over HTTP. Requests that come while servers are asked share the answer.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
+use http_body::{Frame, SizeHint};
 use tokio::sync::watch;
 use tokio::task;
 
 use super::scrape::Scraper;
 
 /// The type of the text format.
-const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const INDEX: &str = "<!doctype html><title>beanstalkd</title><a href=\"metrics\">metrics</a>\n";
 
-/// The text, when it is there.
-type Answer = watch::Receiver<Option<Bytes>>;
+/// The text in its pieces, when it is there. All requests share its bytes.
+type Answer = watch::Receiver<Option<Text>>;
+
+/// A text in pieces, as the body of an answer of known length.
+#[derive(Debug, Clone)]
+struct Text(VecDeque<Bytes>);
 
 #[derive(Debug, Clone)]
 struct Shared {
@@ -42,8 +51,28 @@ async fn metrics(State(shared): State<Shared>) -> Response {
     // Taken out of its lock at once, because what is watched is locked meanwhile.
     let text = answer.wait_for(Option::is_some).await.ok().and_then(|text| text.clone());
     match text {
-        Some(text) => ([(header::CONTENT_TYPE, TEXT)], text).into_response(),
+        Some(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], Body::new(text)).into_response(),
         None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+impl HttpBody for Text {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.pop_front().map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.iter().map(|piece| piece.len() as u64).sum())
     }
 }
 
@@ -67,7 +96,7 @@ impl Shared {
             let text = task::spawn_blocking(move || scraper.scrape()).await;
             *shared.running() = None;
             if let Ok(text) = text {
-                sender.send_replace(Some(Bytes::from(text)));
+                sender.send_replace(Some(Text(text.into_iter().map(Bytes::from).collect())));
             }
         });
         answer

@@ -51,7 +51,7 @@ pub(super) fn run(
 }
 
 /// Replaces the file at once, by one beside it that is complete and on the disk.
-fn replace(path: &Path, text: &str) -> Result<()> {
+fn replace(path: &Path, text: &[String]) -> Result<()> {
     let Some(name) = path.file_name() else { bail!("--textfile {}: no file", path.display()) };
     // node_exporter reads what ends in .prom.
     let beside = format!(".{}.{}.new", name.to_string_lossy(), std::process::id());
@@ -68,7 +68,7 @@ fn replace(path: &Path, text: &str) -> Result<()> {
     result.with_context(|| format!("--textfile {}", path.display()))
 }
 
-fn write(path: &Path, text: &str) -> io::Result<()> {
+fn write(path: &Path, text: &[String]) -> io::Result<()> {
     // What is there is left over, or a link that somebody else made to a file of ours.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -77,7 +77,9 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
     // Whatever the umask says.
     file.set_permissions(Permissions::from_mode(MODE))?;
-    file.write_all(text.as_bytes())?;
+    for piece in text {
+        file.write_all(piece.as_bytes())?;
+    }
     file.sync_all()
 }
 
@@ -90,7 +92,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("beanstalkd.prom");
         for text in ["a longer text\n", "short\n"] {
-            replace(&path, text).unwrap();
+            replace(&path, &[text.to_owned()]).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
             assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -100,14 +102,14 @@ mod tests {
         fs::write(&victim, "precious").unwrap();
         let link = folder.path().join(format!(".beanstalkd.prom.{}.new", std::process::id()));
         std::os::unix::fs::symlink(&victim, link).unwrap();
-        replace(&path, "text\n").unwrap();
+        replace(&path, &["te".to_owned(), "xt\n".to_owned()]).unwrap();
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
         fs::remove_file(&victim).unwrap();
         // What cannot be replaced leaves nothing behind either.
         fs::create_dir(folder.path().join("full")).unwrap();
         fs::write(folder.path().join("full/file"), "").unwrap();
-        assert!(replace(&folder.path().join("full"), "text").is_err());
+        assert!(replace(&folder.path().join("full"), &["text".to_owned()]).is_err());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 }
