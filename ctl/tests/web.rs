@@ -5,11 +5,11 @@
 
 mod harness;
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::thread;
 
 use harness::page::Page;
+use harness::played::{self, Played};
 use harness::proxy::Proxy;
 use harness::{Server, bury, each_server, four, put, state};
 use serde_json::{Value, json};
@@ -337,6 +337,25 @@ fn a_read_only_page_acts_for_nobody() {
     });
 }
 
+#[test]
+fn a_binlog_in_trouble_is_shown() {
+    let full = played::everything();
+    let page = Page::start(&full.address, &[]);
+    let told = sees(&page, "rows=5", "a look", |told| told["tubes"]["all"] == 2);
+    assert_eq!(
+        (&told["server"]["binlog"], &told["server"]["trouble-age"]),
+        (&json!("full"), &json!(7))
+    );
+    assert_eq!(told["servers"][0]["binlog"], "full");
+    each_server(&[], |server| {
+        let page = Page::start(&server.address, &[]);
+        let told = sees(&page, "rows=5", "a look", |told| told["tubes"]["all"] == 1);
+        assert!(
+            told["server"].get("binlog").is_none() && told["servers"][0].get("binlog").is_none()
+        );
+    });
+}
+
 /// A server may answer anything, and bodies are anything; neither may become markup.
 #[test]
 fn hostile_names_and_bodies_come_out_inert() {
@@ -354,24 +373,12 @@ fn hostile_names_and_bodies_come_out_inert() {
         assert!(body.head.contains("content-type: application/octet-stream"), "{}", body.head);
         assert!(body.head.contains("content-disposition: attachment;"), "{}", body.head);
     });
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let lines = BufReader::new(stream.try_clone().unwrap()).lines();
-            for line in lines.map_while(Result::ok) {
-                let text = match line.as_str() {
-                    "stats" => "---\nversion: <img src=x onerror=window.x=1>\npid: 1\n".to_owned(),
-                    "list-tubes" => "---\n- <b onclick=window.x=1>\n".to_owned(),
-                    _ => "---\nname: <b>\ncurrent-jobs-ready: <script>\n".to_owned(),
-                };
-                let reply = format!("OK {}\r\n{text}\r\n", text.len());
-                stream.write_all(reply.as_bytes()).unwrap();
-            }
-        }
+    let odd = Played::new(|line| match line {
+        "stats" => "---\nversion: <img src=x onerror=window.x=1>\npid: 1\n".into(),
+        "list-tubes" => "---\n- <b onclick=window.x=1>\n".into(),
+        _ => "---\nname: <b>\ncurrent-jobs-ready: <script>\n".into(),
     });
-    let page = Page::start(&address, &[]);
+    let page = Page::start(&odd.address, &[]);
     let told = sees(&page, "rows=5", "the odd tube", |told| told["tubes"]["all"] == 1);
     assert_eq!(told["tubes"]["rows"][0]["name"], "<b onclick=window.x=1>");
     let answer = page.get("/api/look?rows=5");

@@ -249,7 +249,7 @@ pub(super) async fn one(
     let body = job.body.take().unwrap_or_default();
     let mut told = object(job);
     let shown = &body[..body.len().min(if one.whole { WHOLE } else { SHOWN })];
-    match text_of(shown) {
+    match text_of(shown, shown.len() < body.len()) {
         Some(text) => told["text"] = text.into(),
         None => told["base64"] = BASE64.encode(shown).into(),
     }
@@ -258,10 +258,10 @@ pub(super) async fn one(
 }
 
 /// Returns what can be read as text, without a character that was cut in two.
-fn text_of(body: &[u8]) -> Option<&str> {
+fn text_of(body: &[u8], is_cut: bool) -> Option<&str> {
     let text = match std::str::from_utf8(body) {
         Ok(text) => text,
-        Err(error) if error.error_len().is_none() => {
+        Err(error) if is_cut && error.error_len().is_none() => {
             std::str::from_utf8(&body[..error.valid_up_to()]).ok()?
         }
         Err(_) => return None,
@@ -300,8 +300,11 @@ mod tests {
 
     #[test]
     fn text_is_what_can_be_read() {
-        assert_eq!(text_of("é\n".as_bytes()), Some("é\n"));
-        assert_eq!(text_of(&"aé".as_bytes()[..2]), Some("a"));
-        assert_eq!((text_of(b"a\0b"), text_of(b"a\xffb"), text_of(b"\x1b[2J")), (None, None, None));
+        assert_eq!(text_of("é\n".as_bytes(), false), Some("é\n"));
+        assert_eq!(text_of(&"aé".as_bytes()[..2], true), Some("a"));
+        assert_eq!(text_of(&"aé".as_bytes()[..2], false), None, "the body itself ends there");
+        for odd in [&b"a\0b"[..], b"a\xffb", b"\x1b[2J"] {
+            assert_eq!(text_of(odd, true), None);
+        }
     }
 }

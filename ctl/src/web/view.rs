@@ -45,7 +45,7 @@ pub(super) struct Shown {
 }
 
 /// Keys of `stats` that the page shows beside the counts.
-const STATS: [&str; 12] = [
+const STATS: [&str; 11] = [
     "version",
     "hostname",
     "pid",
@@ -57,7 +57,6 @@ const STATS: [&str; 12] = [
     "current-waiting",
     "total-jobs",
     "job-timeouts",
-    "binlog-state",
 ];
 
 /// The names of the counts.
@@ -111,6 +110,7 @@ fn brief(name: &str, state: &State) -> Value {
             object.insert("tubes".into(), sample.tubes.len().into());
             let is_draining = crate::yaml::value(&sample.stats, "draining") == Some("true");
             object.insert("draining".into(), is_draining.into());
+            trouble(state, &mut object);
             let ready = state.server.past.iter().rev().take(SPARK).map(|point| point.counts[0]);
             let ready: Vec<_> = ready.collect();
             object.insert("spark".into(), ready.into_iter().rev().collect());
@@ -135,6 +135,7 @@ fn server(name: &str, state: &State) -> Map<String, Value> {
             let mut all = object(&sample.stats);
             let shown = STATS.iter().filter_map(|key| all.remove_entry(*key));
             told.insert("stats".into(), shown.collect());
+            trouble(state, &mut told);
         }
     }
     told.insert("past".into(), past(&state.server.past));
@@ -207,6 +208,14 @@ fn chosen<'a>(sample: &'a Sample, shown: &Shown) -> Vec<&'a Line> {
 fn counts(line: &Line, told: &mut Map<String, Value>) {
     for (name, count) in COUNTS.iter().zip(line.counts) {
         told.insert((*name).to_owned(), count.into());
+    }
+}
+
+/// Adds what is wrong with the binlog.
+fn trouble(state: &State, told: &mut Map<String, Value>) {
+    if let Some(trouble) = &state.trouble {
+        told.insert("binlog".into(), trouble.state.as_str().into());
+        told.insert("trouble-age".into(), trouble.age.into());
     }
 }
 

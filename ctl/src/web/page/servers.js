@@ -39,11 +39,12 @@ function nav(servers, chosen) {
     if (node.getAttribute("href") !== href) node.setAttribute("href", href);
     if (at === chosen) node.setAttribute("aria-current", "page");
     else node.removeAttribute("aria-current");
-    setClass(node, "down", server.error !== undefined);
-    setClass(node, "up", server.ready !== undefined);
+    setClass(node, "down", server.error !== undefined || server.binlog !== undefined);
+    setClass(node, "up", server.ready !== undefined && server.binlog === undefined);
     setText(node.children[1], server.name);
     const note = server.error !== undefined ? "down"
       : server.ready === undefined ? "asking"
+      : server.binlog ? `binlog ${server.binlog}`
       : server.draining ? "draining"
       : server.buried > 0 ? `${count(server.ready)} ready, ${count(server.buried)} buried`
       : `${count(server.ready)} ready`;
@@ -64,15 +65,25 @@ function facts(server) {
     stats["current-producers"] === undefined ? null : counted(stats["current-producers"], "producer"),
     stats["job-timeouts"] > 0 ? counted(stats["job-timeouts"], "timeout") : null,
     stats.draining === true ? "draining: it takes no jobs" : null,
-    stats["binlog-state"] && !["none", "sound"].includes(stats["binlog-state"]) ? `its binlog is ${stats["binlog-state"]}` : null,
   ].filter((part) => part !== null).join(" · ");
+}
+
+// What is wrong with a server, in a sentence or two.
+function wrong(server) {
+  if (server.error !== undefined) return `${server.name} is down: ${server.error}. It is asked again every second.`;
+  if (server.binlog === undefined) return "";
+  // A time of day, because what changes each second would be read aloud each second.
+  const begin = new Date(Date.now() - 1000 * (server["trouble-age"] ?? 0));
+  const since = begin.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+  const effect = server.binlog === "full" ? "it may refuse jobs" : "it confirms no changes";
+  return `The binlog of ${server.name}: ${server.binlog} since ${since}, so ${effect}. The log of the daemon says why.`;
 }
 
 export function draw(told, isOverview) {
   nav(told.servers, told.chosen);
   const server = told.server;
   const trouble = byId("trouble");
-  const why = server.error === undefined ? "" : `${server.name} is down: ${server.error}. It is asked again every second.`;
+  const why = wrong(server);
   setText(trouble, why);
   show(trouble, why !== "");
   setText(byId("server-name"), server.name);
