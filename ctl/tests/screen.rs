@@ -9,8 +9,10 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use harness::{
-    PROGRAM, Ran, Server, each_server, four, has_tool, interrupt, ours, programs, put, state,
+    PROGRAM, Ran, Server, each_server, four, has_tool, interrupt, ours, played, programs, put,
+    state,
 };
+use serde_json::Value;
 
 /// A terminal of its own that a test can type into.
 struct Terminal {
@@ -83,6 +85,18 @@ fn top_prints_lines_as_vmstat_does() {
         assert_eq!(ran.code(), Some(1));
         assert!(ran.stderr.contains("--plain"), "{ran:?}");
     });
+}
+
+#[test]
+fn top_tells_of_a_binlog_in_trouble() {
+    let server = Server::tcp(&ours(), &[]);
+    let full = played::everything();
+    let both = format!("{},{}", server.address, full.address);
+    let text = server.must(&["--server", &both, "top", "--plain", "--count", "1"]);
+    let lines: Vec<_> = text.lines().map(str::trim_end).collect();
+    assert!(lines[2].ends_with("  binlog full") && !lines[1].contains("binlog"), "{text}");
+    let objects = server.objects(&["--server", &both, "top", "--count", "1"]);
+    assert_eq!((&objects[0]["binlog"], &objects[1]["binlog"]), (&Value::Null, &"full".into()));
 }
 
 #[test]

@@ -50,6 +50,26 @@ pub(crate) struct Sample {
     pub(crate) has_rates: bool,
     /// The dictionary of `stats`.
     pub(crate) stats: String,
+    /// What is wrong with the binlog, if the server tells that.
+    pub(crate) trouble: Option<Trouble>,
+}
+
+/// A binlog that is full or has failed. Only this daemon tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    /// `full` or `failed`.
+    pub(crate) state: String,
+    /// For how many seconds.
+    pub(crate) age: u64,
+}
+
+impl Trouble {
+    /// Reads the dictionary of `metrics`; `None` if nothing is wrong, or there is no binlog.
+    fn read(metrics: &str) -> Option<Self> {
+        let state = yaml::value(metrics, "binlog-state")?;
+        let age = yaml::number(metrics, "binlog-trouble-age");
+        (!matches!(state, "none" | "sound")).then(|| Self { state: state.to_owned(), age })
+    }
 }
 
 /// Totals by which the next look knows the rates.
@@ -96,8 +116,10 @@ impl Watch {
         let stats = client.yaml("stats")?;
         let names = census::tubes(&mut client, meant)?;
         let tubes = census::tube_stats(&mut client, &names)?;
+        let metrics = if client.has("metrics")? { client.yaml("metrics")? } else { String::new() };
         self.client = Some(client);
-        Ok(self.compare(&stats, &tubes, Instant::now()))
+        let sample = self.compare(&stats, &tubes, Instant::now());
+        Ok(Sample { trouble: Trouble::read(&metrics), ..sample })
     }
 
     /// Returns the connection of the last look, if that went well.
@@ -151,7 +173,20 @@ impl Watch {
             connections: number("current-connections"),
             has_rates: seconds.is_some(),
             stats: stats.to_owned(),
+            trouble: None,
         }
+    }
+}
+
+impl Sample {
+    /// What stands behind the numbers of a server that is not as it should be.
+    pub(crate) fn notes(&self) -> String {
+        let is_draining = yaml::value(&self.stats, "draining") == Some("true");
+        let mut notes = if is_draining { "  draining".to_owned() } else { String::new() };
+        if let Some(trouble) = &self.trouble {
+            notes.extend(["  binlog ", &trouble.state]);
+        }
+        notes
     }
 }
 
@@ -220,10 +255,12 @@ fn plain(
         for watch in &mut watches {
             let name = watch.address.to_string();
             let text: String = match watch.look(meant) {
-                Ok(Sample { server, connections, .. }) => {
+                Ok(sample) => {
+                    let Sample { server, connections, .. } = &sample;
                     let rates = [server.puts, server.deletes].map(|rate| format!("{rate:>10.0}"));
                     let counts = server.counts.map(|count| format!("{count:>10}"));
-                    counts.concat() + &rates.concat() + &format!("{connections:>10}")
+                    let connections = format!("{connections:>10}");
+                    [counts.concat(), rates.concat(), connections, sample.notes()].concat()
                 }
                 Err(error) => format!("  {error:#}"),
             };
@@ -245,6 +282,9 @@ fn object(sample: &Sample) -> Map<String, Value> {
         object
     };
     let mut all = of(&sample.server);
+    if let Some(trouble) = &sample.trouble {
+        all.insert("binlog".to_owned(), trouble.state.as_str().into());
+    }
     let tubes = sample.tubes.iter().map(|tube| (tube.tube.clone(), Value::Object(of(tube))));
     all.insert("tubes".to_owned(), Value::Object(tubes.collect()));
     all
@@ -321,6 +361,16 @@ mod tests {
     }
 
     #[test]
+    fn only_a_binlog_in_trouble_is_told() {
+        for state in ["none", "sound"] {
+            assert_eq!(Trouble::read(&format!("---\nbinlog-state: {state}\n")), None);
+        }
+        let found = Trouble::read("---\nbinlog-state: failed\nbinlog-trouble-age: 61\n").unwrap();
+        assert_eq!((found.state.as_str(), found.age), ("failed", 61));
+        assert_eq!(Trouble::read(""), None, "the server does not tell");
+    }
+
+    #[test]
     fn rows_are_sorted_by_any_column() {
         let line = |tube: &str, ready: u64, puts: f64| Line {
             tube: tube.to_owned(),
@@ -331,8 +381,9 @@ mod tests {
         };
         let tubes = vec![line("b", 9, 1.0), line("a", 10, 0.0), line("c", 9, 5.0)];
         let server = line("", 0, 0.0);
-        let (uptime, connections, has_rates, stats) = (1, 1, true, String::new());
-        let sample = Sample { server, tubes, uptime, connections, has_rates, stats };
+        let (uptime, connections, has_rates) = (1, 1, true);
+        let (stats, trouble) = (String::new(), None);
+        let sample = Sample { server, tubes, uptime, connections, has_rates, stats, trouble };
         let samples = [("s".to_owned(), sample)];
         let names = |sort, is_reversed| {
             let rows = rows(&samples, false, sort, is_reversed);

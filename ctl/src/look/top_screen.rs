@@ -225,10 +225,15 @@ impl Screen {
 
     fn summary((name, sample): &(String, Result<Sample, String>)) -> TextLine<'_> {
         match sample {
-            Ok(Sample { server, uptime, connections, .. }) => TextLine::from(format!(
-                "{name}  up {uptime} s  {connections} connections  {:.0} put/s  {:.0} del/s",
-                server.puts, server.deletes
-            )),
+            Ok(sample) => {
+                let Sample { server, uptime, connections, .. } = sample;
+                let numbers = format!(
+                    "{name}  up {uptime} s  {connections} connections  {:.0} put/s  {:.0} del/s",
+                    server.puts, server.deletes
+                );
+                let notes = Span::styled(sample.notes(), Style::new().fg(Color::Red));
+                TextLine::from_iter([Span::from(numbers), notes])
+            }
             Err(error) => TextLine::styled(error.clone(), Style::new().fg(Color::Red)),
         }
     }
@@ -239,7 +244,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::top::Line;
+    use super::super::top::{Line, Trouble};
     use super::*;
 
     #[test]
@@ -253,8 +258,9 @@ mod tests {
         };
         let tubes = vec![line("mail", 5), line("images", 17)];
         let (server, uptime, connections) = (line("", 22), 60, 4);
-        let (has_rates, stats) = (true, String::new());
-        let sample = Sample { server, tubes, uptime, connections, has_rates, stats };
+        let (has_rates, stats) = (true, "draining: true\n".to_owned());
+        let trouble = Some(Trouble { state: "full".to_owned(), age: 7 });
+        let sample = Sample { server, tubes, uptime, connections, has_rates, stats, trouble };
         let servers =
             vec![("a:1".to_owned(), Ok(sample)), ("b:1".to_owned(), Err("b:1: lost".into()))];
         let scroll = TableState::default();
@@ -262,7 +268,8 @@ mod tests {
         let mut terminal = Terminal::new(TestBackend::new(110, 10)).unwrap();
         terminal.draw(|frame| screen.draw(frame)).unwrap();
         let text = terminal.backend().to_string();
-        for part in ["a:1  up 60 s  4 connections  12 put/s", "b:1: lost", "q end"] {
+        let first = "a:1  up 60 s  4 connections  12 put/s  0 del/s  draining  binlog full";
+        for part in [first, "b:1: lost", "q end"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let (images, mail) = (text.find("a:1 images").unwrap(), text.find("a:1 mail").unwrap());

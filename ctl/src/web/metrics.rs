@@ -1,6 +1,5 @@
-//! What this daemon tells by `metrics`: whether its binlog is in trouble, histograms of times, and
-//! how long the next job has waited. Other daemons do not know the command; then nothing is known,
-//! which is not zero.
+//! What this daemon tells of times by `metrics`: histograms, and how long the next job has waited.
+//! Other daemons do not know the command; then nothing is known, which is not zero.
 
 use crate::yaml;
 
@@ -18,24 +17,6 @@ pub(super) struct Times {
     pub(super) next: Option<f64>,
     /// From ready to reserved.
     pub(super) wait: Option<Histogram>,
-}
-
-/// A binlog that is full or has failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Trouble {
-    /// `full` or `failed`.
-    pub(super) state: String,
-    /// For how many seconds.
-    pub(super) age: u64,
-}
-
-impl Trouble {
-    /// Reads the dictionary of `metrics`; `None` if nothing is wrong, or there is no binlog.
-    pub(super) fn read(text: &str) -> Option<Self> {
-        let state = yaml::value(text, "binlog-state")?;
-        let age = yaml::number(text, "binlog-trouble-age");
-        (!matches!(state, "none" | "sound")).then(|| Self { state: state.to_owned(), age })
-    }
 }
 
 impl Times {
@@ -109,16 +90,6 @@ mod tests {
         assert_eq!((wait.count(), wait.mean()), (10, Some(1.5)));
         assert_eq!((wait.bound(50), wait.bound(90)), (Some(0.5), Some(10.0)));
         assert_eq!(wait.bound(95), Some(f64::INFINITY));
-    }
-
-    #[test]
-    fn only_a_binlog_in_trouble_is_told() {
-        for state in ["none", "sound"] {
-            assert_eq!(Trouble::read(&format!("---\nbinlog-state: {state}\n")), None);
-        }
-        let found = Trouble::read("---\nbinlog-state: failed\nbinlog-trouble-age: 61\n").unwrap();
-        assert_eq!((found.state.as_str(), found.age), ("failed", 61));
-        assert_eq!(Trouble::read("---\n"), None);
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn brief(name: &str, state: &State) -> Value {
             object.insert("tubes".into(), sample.tubes.len().into());
             let is_draining = crate::yaml::value(&sample.stats, "draining") == Some("true");
             object.insert("draining".into(), is_draining.into());
-            trouble(state, &mut object);
+            trouble(sample, &mut object);
             let ready = state.server.past.iter().rev().take(SPARK).map(|point| point.counts[0]);
             let ready: Vec<_> = ready.collect();
             object.insert("spark".into(), ready.into_iter().rev().collect());
@@ -135,7 +135,7 @@ fn server(name: &str, state: &State) -> Map<String, Value> {
             let mut all = object(&sample.stats);
             let shown = STATS.iter().filter_map(|key| all.remove_entry(*key));
             told.insert("stats".into(), shown.collect());
-            trouble(state, &mut told);
+            trouble(sample, &mut told);
         }
     }
     told.insert("past".into(), past(&state.server.past));
@@ -212,8 +212,8 @@ fn counts(line: &Line, told: &mut Map<String, Value>) {
 }
 
 /// Adds what is wrong with the binlog.
-fn trouble(state: &State, told: &mut Map<String, Value>) {
-    if let Some(trouble) = &state.trouble {
+fn trouble(sample: &Sample, told: &mut Map<String, Value>) {
+    if let Some(trouble) = &sample.trouble {
         told.insert("binlog".into(), trouble.state.as_str().into());
         told.insert("trouble-age".into(), trouble.age.into());
     }

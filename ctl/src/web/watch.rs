@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 
-use super::metrics::{Histogram, Times, Trouble};
+use super::metrics::{Histogram, Times};
 use crate::address::Address;
 use crate::client::{Client, Reply};
 use crate::filter::Tubes;
@@ -104,8 +104,6 @@ pub(super) struct State {
     looked: Option<Instant>,
     /// The last look; the error of a server that is down.
     pub(super) now: Option<Result<Sample, String>>,
-    /// What the last look found wrong with the server's binlog.
-    pub(super) trouble: Option<Trouble>,
     pub(super) server: Known,
     pub(super) tubes: HashMap<String, Known>,
 }
@@ -205,54 +203,50 @@ fn look(watch: &mut Watch, shared: &Shared) {
         state.wanted.keys().cloned().collect()
     };
     let mut result = result.map_err(|error| format!("{error:#}"));
-    let mut told = Told::default();
+    let mut times = HashMap::new();
     if let (Ok(sample), Some(client)) = (&result, watch.client()) {
         wanted.retain(|name| {
             sample.tubes.binary_search_by(|line| line.tube.as_str().cmp(name)).is_ok()
         });
-        match ask_metrics(client, &wanted) {
-            Ok(metrics) => told = metrics,
+        match times_of(client, &wanted) {
+            Ok(told) => times = told,
             Err(error) => result = Err(format!("{error:#}")),
         }
     }
     let mut state = shared.lock();
-    state.take(result, told, now);
+    state.take(result, times, now);
     drop(state);
     shared.changed.notify_all();
 }
 
-/// What a server tells by `metrics`.
-#[derive(Debug, Default)]
-struct Told {
-    trouble: Option<Trouble>,
-    times: HashMap<String, Times>,
-}
-
-/// Asks for the state of the binlog and the times of tubes, if the server tells them.
-fn ask_metrics(client: &mut Client, tubes: &[String]) -> Result<Told> {
-    let mut told = Told::default();
+/// Asks for the times of tubes, if the server tells them.
+fn times_of(client: &mut Client, tubes: &[String]) -> Result<HashMap<String, Times>> {
+    let mut times = HashMap::new();
     if !client.has("metrics")? {
-        return Ok(told);
+        return Ok(times);
     }
-    told.trouble = Trouble::read(&client.yaml("metrics")?);
     let write = |name: &&String, out: &mut Vec<u8>| {
         out.extend_from_slice(format!("metrics {name}\r\n").as_bytes());
     };
     client.pipeline(tubes, write, |name, reply: Reply| {
         if reply.is("OK") {
-            told.times.insert(name.clone(), Times::read(&reply.into_yaml()?));
+            times.insert(name.clone(), Times::read(&reply.into_yaml()?));
         } else if !reply.is("NOT_FOUND") {
             return Err(reply.unexpected("metrics"));
         }
         Ok(())
     })?;
-    Ok(told)
+    Ok(times)
 }
 
 impl State {
     /// Takes a look.
-    fn take(&mut self, result: Result<Sample, String>, mut told: Told, now: Instant) {
-        self.trouble = told.trouble;
+    fn take(
+        &mut self,
+        result: Result<Sample, String>,
+        mut times: HashMap<String, Times>,
+        now: Instant,
+    ) {
         self.looks += 1;
         self.looked = Some(now);
         if let Ok(sample) = &result {
@@ -267,7 +261,7 @@ impl State {
             for line in &sample.tubes {
                 if has_all || self.wanted.contains_key(&line.tube) {
                     let known = self.tubes.entry(line.tube.clone()).or_default();
-                    let times = told.times.remove(&line.tube).unwrap_or_default();
+                    let times = times.remove(&line.tube).unwrap_or_default();
                     let wait = known.learn(times, now);
                     known.push(point(line, wait, known.next));
                     known.is_seen = true;
