@@ -28,8 +28,11 @@ const READ_BYTES: usize = 256 * 1024;
 /// The longest line of a reply, in bytes. None of any release comes near.
 const LINE_MAX: u64 = 1024;
 
-/// The longest body of a reply, in bytes: twice the largest job that a daemon can be told to take.
-const BODY_MAX: u64 = 2 << 30;
+/// The longest body of a job, in bytes: twice the largest that a daemon can be told to take.
+const JOB_BODY_MAX: u64 = 2 << 30;
+
+/// The longest list or dictionary, in bytes: a million tubes with names of 200 bytes fit.
+const YAML_MAX: u64 = 256 << 20;
 
 /// How many bytes of bodies are asked for at once, if they are as large as the server allows.
 const BODIES_BYTES: u64 = 128 << 20;
@@ -128,14 +131,27 @@ impl Client {
         })
     }
 
+    /// Asks for `stats` over a connection that was kept, or over a new one: the server may have
+    /// been started anew since.
+    pub(crate) fn resume(
+        kept: Option<Self>,
+        address: &Address,
+        deadline: Option<Instant>,
+    ) -> Result<(Self, String)> {
+        if let Some(mut client) = kept {
+            client.stream.get_mut().deadline = deadline;
+            if let Ok(stats) = client.yaml("stats") {
+                return Ok((client, stats));
+            }
+        }
+        let mut client = Self::connect_until(address, deadline)?;
+        let stats = client.yaml("stats")?;
+        Ok((client, stats))
+    }
+
     /// Returns where the server listens.
     pub(crate) fn address(&self) -> &Address {
         &self.address
-    }
-
-    /// Sets when all that is asked from now on must be over.
-    pub(crate) fn set_deadline(&mut self, deadline: Instant) {
-        self.stream.get_mut().deadline = Some(deadline);
     }
 
     /// Sends what has been written.
@@ -179,7 +195,8 @@ impl Client {
         let mut body = None;
         if ["OK ", "FOUND ", "RESERVED "].iter().any(|word| line.starts_with(word)) {
             let length = line.rsplit(' ').next().and_then(|digits| digits.parse::<u64>().ok());
-            let length = length.filter(|length| *length <= BODY_MAX);
+            let most = if line.starts_with("OK ") { YAML_MAX } else { JOB_BODY_MAX };
+            let length = length.filter(|length| *length <= most);
             let length = length.ok_or_else(|| io::Error::other(format!("odd reply: {line}")))?;
             // Beyond a buffer, memory grows with what comes, not with what is promised.
             let expected = usize::try_from(length + 2).unwrap_or(READ_BYTES).min(READ_BYTES);
@@ -389,7 +406,9 @@ mod tests {
             (&b"OK 18446744073709551615\r\n"[..], "odd reply"),
             (b"OK 99999999999\r\n", "odd reply"),
             (b"FOUND 1 x\r\n", "odd reply"),
-            (b"OK 2000000000\r\nshort", "closed the connection"),
+            (b"OK 300000000\r\n", "odd reply"),
+            (b"OK 200000000\r\nshort", "closed the connection"),
+            (b"FOUND 1 2000000000\r\nshort", "closed the connection"),
             (b"OK 3\r\nabcde\r\n", "without its end"),
             (b"\xff\xfe\r\n", "no beanstalkd"),
             (b"HTTP/1.1 400\n\n", "no beanstalkd"),

@@ -3,6 +3,8 @@
 //! One thread is enough, because what takes time goes to `tokio::task::spawn_blocking`. SIGINT and
 //! SIGTERM end it: requests under way get their answers.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::env;
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -14,8 +16,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
+use axum::body::{Bytes, HttpBody};
 use axum::serve::Listener;
 use beanstalkd::sys;
+use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::signal::unix::{SignalKind, signal};
@@ -31,6 +35,9 @@ const CONNECTIONS: usize = 64;
 /// A connection is closed if no byte passes for so long. Prometheus asks more often.
 const IDLE: Duration = Duration::from_secs(150);
 
+/// The same, if more than half of all connections are taken and no answer is due.
+const IDLE_IF_CROWDED: Duration = Duration::from_secs(10);
+
 /// How long the head of a request may take from its first byte on, and that of the first request
 /// from the connect on. Otherwise, a byte now and then would hold a place for ever.
 const HEAD: Duration = Duration::from_secs(10);
@@ -38,19 +45,24 @@ const HEAD: Duration = Duration::from_secs(10);
 /// How long requests under way may take after a signal to end.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The first descriptor that a service manager passes on.
+/// The first descriptor that a service manager passes on, and the most of them.
 const FIRST_PASSED: i32 = 3;
+const PASSED_MAX: i32 = 64;
 
 /// Returns the sockets that a service manager has passed on; none if it has not.
 pub(crate) fn passed() -> Result<Vec<TcpListener>> {
     let number = |name: &str| -> Result<Option<i32>> {
-        let Some(text) = env::var_os(name) else { return Ok(None) };
+        let text = env::var_os(name).filter(|text| !text.is_empty());
+        let Some(text) = text else { return Ok(None) };
         let number = text.to_str().and_then(|text| text.parse().ok());
         number.with_context(|| format!("{name} is no number")).map(Some)
     };
     let (pid, count) = (number("LISTEN_PID")?, number("LISTEN_FDS")?);
     let is_ours = pid.and_then(|pid| u32::try_from(pid).ok()) == Some(std::process::id());
     let count = count.filter(|_| is_ours).unwrap_or(0);
+    if !(0..=PASSED_MAX).contains(&count) {
+        bail!("LISTEN_FDS is {count}, and at most {PASSED_MAX} sockets can be passed on");
+    }
     (FIRST_PASSED..FIRST_PASSED + count)
         .map(|descriptor| {
             let socket = sys::inherit(descriptor)?;
@@ -107,6 +119,45 @@ pub(crate) fn serve(listeners: Vec<TcpListener>, app: &Router) -> Result<()> {
     served
 }
 
+/// An answer of known length in pieces, which are not copied, and what bounds how many such answers
+/// are held at a time.
+#[derive(Debug, Clone)]
+pub(crate) struct Pieces {
+    pieces: VecDeque<Bytes>,
+    _permit: Arc<OwnedSemaphorePermit>,
+}
+
+impl Pieces {
+    /// Makes an answer. The permit goes with the last copy of it.
+    pub(crate) fn new<T>(pieces: impl IntoIterator<Item = T>, permit: OwnedSemaphorePermit) -> Self
+    where
+        Bytes: From<T>,
+    {
+        let pieces = pieces.into_iter().map(Bytes::from).collect();
+        Self { pieces, _permit: Arc::new(permit) }
+    }
+}
+
+impl HttpBody for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Waker<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.pieces.pop_front().map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.pieces.iter().map(|piece| piece.len() as u64).sum())
+    }
+}
+
 /// A listener with a bound on its open connections.
 struct Bounded {
     listener: tokio::net::TcpListener,
@@ -122,7 +173,8 @@ impl Listener for Bounded {
         let place = place.expect("the semaphore is never closed");
         let (stream, address) = Listener::accept(&mut self.listener).await;
         let head = Head { began: Some(Instant::now()), newlines: None, is_whole: false };
-        (Patient { stream, idle: Box::pin(sleep(HEAD)), head, _place: place }, address)
+        let idle = Box::pin(sleep(HEAD));
+        (Patient { stream, active: Instant::now(), idle, head, place }, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -169,9 +221,12 @@ impl Head {
 /// A connection that is patient, but not for ever.
 struct Patient {
     stream: TcpStream,
+    /// When a byte passed last.
+    active: Instant,
+    /// The next time to see whether it has been idle for too long.
     idle: Pin<Box<Sleep>>,
     head: Head,
-    _place: OwnedSemaphorePermit,
+    place: OwnedSemaphorePermit,
 }
 
 impl Patient {
@@ -182,6 +237,18 @@ impl Patient {
         }
     }
 
+    /// Returns when it is to be closed if nothing happens.
+    fn deadline(&self) -> Instant {
+        let is_crowded = self.place.semaphore().available_permits() < CONNECTIONS / 2;
+        let idle = if is_crowded && !self.head.is_whole { IDLE_IF_CROWDED } else { IDLE };
+        self.head.deadline().unwrap_or(self.active + idle)
+    }
+
+    /// Returns when to look again: it may become crowded meanwhile.
+    fn next_look(&self) -> Instant {
+        self.deadline().min(Instant::now() + IDLE_IF_CROWDED)
+    }
+
     /// Passes a result on. If there is none yet, it becomes an error when the time is over.
     fn within<T>(
         &mut self,
@@ -189,12 +256,19 @@ impl Patient {
         result: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if result.is_ready() {
-            let deadline = self.head.deadline().unwrap_or_else(|| Instant::now() + IDLE);
-            self.idle.as_mut().reset(deadline);
+            self.active = Instant::now();
+            let next = self.next_look();
+            self.idle.as_mut().reset(next);
             return result;
         }
-        ready!(self.idle.as_mut().poll(waker));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        loop {
+            ready!(self.idle.as_mut().poll(waker));
+            if self.deadline() <= Instant::now() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            let next = self.next_look();
+            self.idle.as_mut().reset(next);
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::filter;
 use crate::yaml;
 
 /// What may become of a job next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
 pub(crate) enum State {
     /// A worker may reserve it.
     Ready,

@@ -2,13 +2,21 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
+
+use socket2::{Domain, SockAddr, Type};
 
 use crate::address::Address;
 
 /// The time limit of a connect, a read or a write.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long it takes until a connect is tried again.
+const CONNECT_AGAIN: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 enum Socket {
@@ -33,11 +41,32 @@ fn limit(timeout: Duration, deadline: Option<Instant>) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left.min(timeout)) }
 }
 
+/// Connects to a UNIX socket. If a hung server has all the connections waiting that may wait, such
+/// a connect blocks without a limit, so it is tried again and again instead.
+fn connect_unix(path: &Path, deadline: Option<Instant>) -> io::Result<UnixStream> {
+    let began = Instant::now();
+    let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    let address = SockAddr::unix(path)?;
+    socket.set_nonblocking(true)?;
+    while let Err(error) = socket.connect(&address) {
+        if error.kind() != io::ErrorKind::WouldBlock {
+            return Err(error);
+        }
+        let left = limit(TIMEOUT, deadline)?;
+        if began.elapsed() >= TIMEOUT {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        thread::sleep(left.min(CONNECT_AGAIN));
+    }
+    socket.set_nonblocking(false)?;
+    Ok(OwnedFd::from(socket).into())
+}
+
 impl Socket {
     fn connect(address: &Address, deadline: Option<Instant>) -> io::Result<Self> {
         let (host, port) = match address {
             Address::Tcp(host, port) => (host.as_str(), *port),
-            Address::Unix(path) => return UnixStream::connect(path).map(Self::Unix),
+            Address::Unix(path) => return connect_unix(path, deadline).map(Self::Unix),
         };
         let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in (host, port).to_socket_addrs()? {
@@ -114,5 +143,37 @@ impl Write for Stream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(()) // Nothing is kept back.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// A hung server's queue of connections is full, and then a plain connect never returns.
+    #[test]
+    fn a_unix_socket_that_accepts_nothing_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        // A second call sets how many may wait.
+        socket2::SockRef::from(&listener).listen(0).unwrap();
+        let address = Address::Unix(path);
+        let mut waiting = Vec::new();
+        let failure = loop {
+            let deadline = Some(Instant::now() + Duration::from_millis(200));
+            match Stream::connect(&address, deadline) {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+            assert!(waiting.len() < 100, "nothing is full");
+        };
+        assert_eq!(failure.kind(), io::ErrorKind::TimedOut);
+        let deadline = Some(Instant::now() + TIMEOUT);
+        let accepted = thread::spawn(move || listener.accept().map(|_| listener));
+        Stream::connect(&address, deadline).unwrap();
+        accepted.join().unwrap().unwrap();
     }
 }

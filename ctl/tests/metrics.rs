@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ct::{Daemon, Original, skip};
 use harness::played::{Heard, Played, TUBE, everything};
@@ -329,6 +329,25 @@ fn a_textfile_is_written_again_until_a_signal_comes() {
     ct::eventually("it is written once more", || uptime(4));
     harness::interrupt(&child);
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// A server that never answers takes the whole interval of each scrape.
+#[test]
+fn a_signal_ends_a_scrape_that_waits() {
+    let silent = Played::new(|_| Heard::Nothing);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("beanstalkd.prom");
+    for interval in [&["--interval", "1"][..], &[]] {
+        let mut command = Command::new(PROGRAM);
+        command.args(["--server", &silent.address, "metrics", "--timeout", "60"]);
+        let mut child = command.arg("--textfile").arg(&path).args(interval).spawn().unwrap();
+        // It catches signals before it scrapes.
+        thread::sleep(Duration::from_secs(1));
+        let began = Instant::now();
+        harness::interrupt(&child);
+        child.wait().unwrap();
+        assert!(began.elapsed() < Duration::from_secs(20), "{interval:?}");
+    }
 }
 
 /// Prometheus refuses a text in which a series is there twice, and with it all other servers.

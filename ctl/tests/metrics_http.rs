@@ -164,6 +164,22 @@ fn the_number_of_connections_has_a_bound() {
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");
 }
 
+/// Clients that keep their connections and ask no more leave room for others after a while.
+#[test]
+fn idle_connections_shut_nobody_out() {
+    let server = Server::tcp(&harness::ours(), &[]);
+    let serving = Serving::new(&server.address);
+    let mut idle: Vec<TcpStream> = Vec::new();
+    for _ in 0..64 {
+        let mut stream = TcpStream::connect(&serving.address).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: m\r\n\r\n").unwrap();
+        assert!(stream.read(&mut [0; 1000]).unwrap() > 0);
+        idle.push(stream);
+    }
+    assert_eq!(serving.ask("GET", "/").0, 200);
+    drop(idle);
+}
+
 /// As a socket unit of systemd does. The shell knows its process id before it becomes the program.
 #[test]
 fn it_serves_a_socket_that_is_passed_on() {

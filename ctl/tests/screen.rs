@@ -114,11 +114,9 @@ fn top_ends_by_ctrl_c_and_survives_a_restart() {
         interrupt(&child);
         let ran = Ran::of(child.wait_with_output().unwrap());
         assert_eq!(ran.code(), Some(0), "{ran:?}");
-        // If a request was under way, the daemon's end resets the connection.
-        let is_told = ["closed the connection", "the connection is lost"]
-            .iter()
-            .any(|text| ran.stdout.contains(text));
-        assert!(is_told, "{ran:?}");
+        // A look while the daemon is away tells so; the one after it has numbers again.
+        let last = ran.stdout.lines().last().unwrap();
+        assert!(last.split_whitespace().count() == 9, "{ran:?}");
     }
 }
 

@@ -11,8 +11,11 @@ use std::thread;
 use harness::page::Page;
 use harness::played::{self, Played};
 use harness::proxy::Proxy;
-use harness::{Server, bury, each_server, four, put, state};
+use harness::{Server, bury, each_server, four, put, reserve, state};
 use serde_json::{Value, json};
+
+/// The states whose jobs can be cleared.
+const STATES: [&str; 3] = ["ready", "delayed", "buried"];
 
 /// Looks until a condition holds of what is shown.
 fn sees(page: &Page, query: &str, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
@@ -182,7 +185,7 @@ fn each_act_counts_first_and_then_does_what_it_said() {
         assert!(state(&mut client, buried).is_some());
         assert_eq!(page.act(&clear, 1)["done"], "1 job deleted.");
         assert_eq!(state(&mut client, buried), None);
-        let clear = json!({ "act": "clear", "tube": "a", "states": [] });
+        let clear = json!({ "act": "clear", "tube": "a", "states": STATES });
         assert_eq!(page.dry(&clear)["count"], 1, "all states but reserved");
         assert_eq!(page.act(&clear, 1)["count"], 1);
         assert_eq!(page.dry(&clear)["count"], 0);
@@ -280,7 +283,8 @@ fn what_makes_no_sense_is_refused() {
             json!({ "act": "pause", "tube": "a", "seconds": 4_294_967_296_u64 }),
             json!({ "act": "delete", "ids": [format!("{id}\r\ndelete {id}")] }),
             json!({ "act": "delete", "ids": [] }),
-            json!({ "act": "clear", "tube": "*", "states": [] }),
+            json!({ "act": "clear", "tube": "*", "states": STATES }),
+            json!({ "act": "clear", "tube": "a", "states": [] }),
             json!({ "act": "clear", "tube": "a", "states": ["lost"] }),
             json!({ "act": "put", "tube": "a", "pri": 1, "delay": 0, "ttr": 1 }),
         ] {
@@ -323,7 +327,7 @@ fn a_read_only_page_acts_for_nobody() {
             json!({ "act": "pause", "tube": "a", "seconds": 5 }),
             json!({ "act": "resume", "tube": "a" }),
             json!({ "act": "delete", "ids": [delayed.to_string()] }),
-            json!({ "act": "clear", "tube": "a", "states": [] }),
+            json!({ "act": "clear", "tube": "a", "states": STATES }),
             json!({ "act": "put", "tube": "a", "body": "x", "pri": 1, "delay": 0, "ttr": 1 }),
         ] {
             let order = json!({ "server": 0, "dry": false, "agreed": 9, "what": what });
@@ -353,6 +357,42 @@ fn a_binlog_in_trouble_is_shown() {
         assert!(
             told["server"].get("binlog").is_none() && told["servers"][0].get("binlog").is_none()
         );
+    });
+}
+
+/// What is agreed to is which jobs, and not only how many.
+#[test]
+fn no_other_jobs_than_those_agreed_to() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let page = Page::start(&server.address, &[]);
+        let buried = put(&mut client, "a", 5, 0, b"x");
+        bury(&mut client, buried);
+        let delayed = put(&mut client, "a", 5, 1000, b"x");
+        let told = page.dry(&json!({ "act": "kick", "tube": "a" }));
+        assert_eq!(told["will"], "Will kick 1 buried job of the tube a: ready again.");
+        assert_eq!(client.command(&format!("delete {buried}")).unwrap(), "DELETED");
+        let done = page.act(&told["what"], 1);
+        assert_eq!(done["done"], "No job of the tube a is buried any more: nothing was kicked.");
+        assert_eq!(state(&mut client, delayed).unwrap(), "delayed");
+
+        let [first, second, third] = [1, 2, 3].map(|pri| put(&mut client, "b", pri, 0, b"x"));
+        reserve(&mut client, first);
+        let ids = [first, second, third].map(|id| id.to_string());
+        let told = page.dry(&json!({ "act": "delete", "ids": ids }));
+        assert_eq!((&told["count"], &told["what"]["ids"]), (&json!(2), &json!(ids[1..])));
+        assert_eq!(client.command(&format!("release {first} 1 0")).unwrap(), "RELEASED");
+        assert_eq!(page.act(&told["what"], 2)["done"], "2 jobs deleted.");
+        assert_eq!(state(&mut client, first).unwrap(), "ready", "it was said to stay");
+
+        let [one, two] = [1, 2].map(|pri| put(&mut client, "c", pri, 0, b"x"));
+        bury(&mut client, two);
+        let ids = [one, two].map(|id| id.to_string());
+        let told = page.dry(&json!({ "act": "kick-jobs", "ids": ids }));
+        assert_eq!((&told["count"], &told["what"]["ids"]), (&json!(1), &json!(ids[1..])));
+        bury(&mut client, one);
+        assert_eq!(page.act(&told["what"], 1)["done"], "1 job kicked.");
+        assert_eq!(state(&mut client, one).unwrap(), "buried", "it was not meant");
     });
 }
 

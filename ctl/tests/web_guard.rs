@@ -82,7 +82,7 @@ fn other_pages_are_refused() {
 
 #[test]
 fn what_is_too_large_or_too_slow_is_bounded() {
-    let server = Server::tcp(&ours(), &["-z", "4000000"]);
+    let server = Server::tcp(&ours(), &["-z", "6000000"]);
     let page = Page::start(&server.address, &[]);
     let put_of = |size: usize| {
         let what = json!({ "act": "put", "tube": "a", "body": "x".repeat(size), "pri": 1,
@@ -90,7 +90,7 @@ fn what_is_too_large_or_too_slow_is_bounded() {
         json!({ "server": 0, "dry": false, "agreed": 1, "what": what })
     };
     assert_eq!(page.post_with(&put_of(1_000_000), &[]).status, 200);
-    assert_eq!(page.post_with(&put_of(3_000_000), &[]).status, 413);
+    assert_eq!(page.post_with(&put_of(5_000_000), &[]).status, 413);
     let path = format!("GET /{}", "x".repeat(1 << 20));
     assert!([414, 431].contains(&page.request(&path, &[], b"").status));
     let job = page.get("/api/jobs?tube=a&limit=5").json()["jobs"][0].clone();

@@ -76,6 +76,14 @@ impl Plan {
         }
     }
 
+    /// Returns the jobs that are known by their ids.
+    pub(crate) fn ids(&self) -> &[u64] {
+        match self {
+            Self::Lists(_) => &[],
+            Self::Jobs(jobs) => &jobs.ids,
+        }
+    }
+
     /// Keeps at most `count` jobs. If the server deletes them by tube and state, it deletes all.
     pub(crate) fn cut(&mut self, count: u64) {
         if let Self::Jobs(jobs) = self {

@@ -7,6 +7,7 @@ use crate::cli::KickArgs;
 use crate::client::{Client, write_numbered};
 use crate::context::{Context, Outcome, counted, tell};
 use crate::interrupt::Interrupt;
+use crate::job::State;
 use crate::yaml;
 
 /// What a kick of a tube would find.
@@ -38,10 +39,14 @@ impl Kickable {
         if self.buried > 0 { self.buried } else { self.delayed }
     }
 
-    /// Counts jobs of that kind in words.
+    /// Returns of which state these are.
+    pub(crate) fn state(self) -> State {
+        if self.buried > 0 { State::Buried } else { State::Delayed }
+    }
+
+    /// Counts jobs of that state in words.
     pub(crate) fn counted(self, count: u64) -> String {
-        let were = if self.buried > 0 { "buried" } else { "delayed" };
-        counted(count, &format!("{were} job"))
+        counted(count, &format!("{} job", self.state()))
     }
 }
 

@@ -106,14 +106,7 @@ impl Watch {
     /// Looks once. After an error the next look connects again.
     pub(crate) fn look(&mut self, meant: &Tubes) -> Result<Sample> {
         let deadline = self.limit.map(|limit| Instant::now() + limit);
-        let mut client = match self.client.take() {
-            Some(client) => client,
-            None => Client::connect_until(&self.address, deadline)?,
-        };
-        if let Some(deadline) = deadline {
-            client.set_deadline(deadline);
-        }
-        let stats = client.yaml("stats")?;
+        let (mut client, stats) = Client::resume(self.client.take(), &self.address, deadline)?;
         let names = census::tubes(&mut client, meant)?;
         let tubes = census::tube_stats(&mut client, &names)?;
         let metrics = if client.has("metrics")? { client.yaml("metrics")? } else { String::new() };

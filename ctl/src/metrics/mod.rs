@@ -40,7 +40,7 @@ pub(crate) fn run(args: &MetricsArgs, context: &mut Context) -> Result<Outcome> 
     let mut listeners = http::passed()?;
     if listeners.is_empty() {
         let Some(address) = &args.listen else {
-            for piece in scraper.scrape() {
+            for piece in scraper.scrape(&context.interrupt)? {
                 context.out.bytes(piece.as_bytes())?;
             }
             return Ok(Outcome::Done);

@@ -1,7 +1,7 @@
 //! Asks all servers at once, each over one connection, which is kept for the next time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use crate::census;
 use crate::client::{Client, Reply};
 use crate::context::complain;
 use crate::filter::Tubes;
+use crate::interrupt::Interrupt;
 use crate::yaml;
 
 /// The most commands whose replies are due. A server does them in one turn, in which it does
@@ -24,6 +25,12 @@ const WINDOW: usize = 64;
 
 /// How much longer than its deadline a server is waited for, because its thread may be late.
 const LATE: Duration = Duration::from_millis(200);
+
+/// The longest time for a scrape, in seconds: a day.
+const TIMEOUT_SECONDS_MAX: u64 = 86_400;
+
+/// How long a wait is before Ctrl-C is noticed.
+const NAP: Duration = Duration::from_millis(100);
 
 /// What is asked, and how it is told.
 #[derive(Debug)]
@@ -74,7 +81,7 @@ impl Scraper {
             names: Names::new(args.names, named.len()),
             tubes,
             max_tubes: args.max_tubes,
-            timeout: Duration::from_secs(args.timeout.max(1)),
+            timeout: Duration::from_secs(args.timeout.clamp(1, TIMEOUT_SECONDS_MAX)),
         };
         Self {
             wanted: Arc::new(wanted),
@@ -84,7 +91,8 @@ impl Scraper {
     }
 
     /// Asks all servers and returns the text in pieces. One that does not answer in time is down.
-    pub(crate) fn scrape(&self) -> Vec<String> {
+    /// Fails only because of an interrupt.
+    pub(crate) fn scrape(&self, interrupt: &Interrupt) -> Result<Vec<String>> {
         let began = Instant::now();
         let deadline = began + self.wanted.timeout;
         let scrapes = (self.scrapes.fetch_add(1, Ordering::Relaxed) + 1).to_string();
@@ -105,13 +113,25 @@ impl Scraper {
             })
             .collect();
         let page = |(target, answer): (&Arc<Target>, mpsc::Receiver<_>)| {
-            let left = (deadline + LATE).saturating_duration_since(Instant::now());
-            let late = |_| (Err(anyhow!("{}: no answer in time", target.address)), began.elapsed());
-            let (result, elapsed) = answer.recv_timeout(left).unwrap_or_else(late);
-            target.finish(&self.wanted.names, result, elapsed, &scrapes)
+            let late = || (Err(anyhow!("no answer in time")), began.elapsed());
+            let answer = wait(&answer, deadline + LATE, interrupt)?;
+            let (result, elapsed) = answer.unwrap_or_else(late);
+            Ok(target.finish(&self.wanted.names, result, elapsed, &scrapes))
         };
-        let pages = self.targets.iter().zip(answers).map(page).collect();
-        page::text(&self.wanted.names, pages)
+        let pages: Result<_> = self.targets.iter().zip(answers).map(page).collect();
+        Ok(page::text(&self.wanted.names, pages?))
+    }
+}
+
+/// Waits for an answer until then; `None` if there is none. Fails because of an interrupt.
+fn wait<T>(answer: &mpsc::Receiver<T>, until: Instant, interrupt: &Interrupt) -> Result<Option<T>> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match answer.recv_timeout(left.min(NAP)) {
+            Ok(answer) => return Ok(Some(answer)),
+            Err(RecvTimeoutError::Timeout) if !left.is_zero() => interrupt.check()?,
+            Err(_) => return Ok(None),
+        }
     }
 }
 
@@ -119,6 +139,7 @@ impl Target {
     /// Adds what this program knows: whether the server is up, and how long it took.
     fn finish(&self, names: &Names, result: Result<Page>, took: Duration, scrapes: &str) -> Page {
         let mut up = "1";
+        let result = result.map_err(|error| self.named(error));
         let complaint = result.as_ref().err().map(|error| format!("{error:#}")).unwrap_or_default();
         let mut page = result.unwrap_or_else(|error| {
             up = "0";
@@ -134,27 +155,22 @@ impl Target {
         page
     }
 
+    /// Names the server in an error that does not.
+    fn named(&self, error: anyhow::Error) -> anyhow::Error {
+        let name = self.address.to_string();
+        if format!("{error:#}").contains(&name) { error } else { error.context(name) }
+    }
+
     /// Asks the server for everything. Its connection is kept if nothing has failed.
     fn ask(&self, wanted: &Wanted, deadline: Instant) -> Result<Page> {
         let mut kept = match self.client.try_lock() {
             Ok(kept) => kept,
             Err(TryLockError::Poisoned(kept)) => kept.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                return Err(anyhow!("{}: it still has not answered before", self.address));
+                return Err(anyhow!("it still has not answered before"));
             }
         };
-        let connect = || Client::connect_until(&self.address, Some(deadline));
-        let mut stats = None;
-        let mut client = match kept.take() {
-            Some(mut client) => {
-                client.set_deadline(deadline);
-                stats = client.yaml("stats").ok();
-                // The server may have been started anew since.
-                if stats.is_some() { client } else { connect()? }
-            }
-            None => connect()?,
-        };
-        let stats = stats.map_or_else(|| client.yaml("stats"), Ok)?;
+        let (mut client, stats) = Client::resume(kept.take(), &self.address, Some(deadline))?;
         let page = collect(&mut client, &stats, wanted, &self.address)?;
         *kept = Some(client);
         Ok(page)

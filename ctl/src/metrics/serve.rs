@@ -1,45 +1,47 @@
 //! `--listen`: the metrics over HTTP. Requests that come while servers are asked share the answer.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 
 use axum::Router;
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
-use http_body::{Frame, SizeHint};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task;
 
 use super::scrape::Scraper;
+use crate::http::Pieces;
+use crate::interrupt::Interrupt;
 
 /// The type of the text format.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const INDEX: &str = "<!doctype html><title>beanstalkd</title><a href=\"metrics\">metrics</a>\n";
 
-/// The text in its pieces, when it is there. All requests share its bytes.
-type Answer = watch::Receiver<Option<Text>>;
+/// The most texts that are held at a time. Each may have some 40 MB, and a client that reads slowly
+/// holds one.
+const TEXTS: usize = 8;
 
-/// A text in pieces, as the body of an answer of known length.
-#[derive(Debug, Clone)]
-struct Text(VecDeque<Bytes>);
+/// The text, when it is there. All requests share its bytes.
+type Answer = watch::Receiver<Option<Pieces>>;
 
 #[derive(Debug, Clone)]
 struct Shared {
     scraper: Arc<Scraper>,
+    texts: Arc<Semaphore>,
     /// What is under way.
     running: Arc<Mutex<Option<Answer>>>,
 }
 
 /// Answers `/metrics` and `/`, and no other method than GET and HEAD.
 pub(super) fn app(scraper: Scraper) -> Router {
-    let shared = Shared { scraper: Arc::new(scraper), running: Arc::default() };
+    let shared = Shared {
+        scraper: Arc::new(scraper),
+        texts: Arc::new(Semaphore::new(TEXTS)),
+        running: Arc::default(),
+    };
     Router::new()
         .route("/", get(async || Html(INDEX)))
         .route("/metrics", get(metrics))
@@ -53,26 +55,6 @@ async fn metrics(State(shared): State<Shared>) -> Response {
     match text {
         Some(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], Body::new(text)).into_response(),
         None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-    }
-}
-
-impl HttpBody for Text {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.pop_front().map(|piece| Ok(Frame::data(piece))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.iter().map(|piece| piece.len() as u64).sum())
     }
 }
 
@@ -92,11 +74,13 @@ impl Shared {
         let shared = self.clone();
         // On its own, so that it goes on if the first who asked hangs up.
         task::spawn(async move {
+            let permit = Arc::clone(&shared.texts).acquire_owned().await;
             let scraper = Arc::clone(&shared.scraper);
-            let text = task::spawn_blocking(move || scraper.scrape()).await;
+            // A signal ends the whole server, and leaves this thread alone.
+            let text = task::spawn_blocking(move || scraper.scrape(&Interrupt::default())).await;
             *shared.running() = None;
-            if let Ok(text) = text {
-                sender.send_replace(Some(Text(text.into_iter().map(Bytes::from).collect())));
+            if let (Ok(Ok(text)), Ok(permit)) = (text, permit) {
+                sender.send_replace(Some(Pieces::new(text, permit)));
             }
         });
         answer

@@ -30,7 +30,10 @@ pub(super) fn run(
     let (mut has_worked, mut complaint) = (false, None);
     loop {
         let began = Instant::now();
-        let result = replace(path, &scraper.scrape());
+        let result = scraper.scrape(interrupt).and_then(|text| replace(path, &text));
+        if interrupt.is_set() {
+            return Ok(());
+        }
         let Some(seconds) = interval.filter(|_| has_worked || result.is_ok()) else {
             return result;
         };
@@ -53,6 +56,10 @@ pub(super) fn run(
 /// Replaces the file at once, by one beside it that is complete and on the disk.
 fn replace(path: &Path, text: &[String]) -> Result<()> {
     let Some(name) = path.file_name() else { bail!("--textfile {}: no file", path.display()) };
+    // A device or a link would be replaced like any other file.
+    if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
+        bail!("--textfile {}: this is no regular file", path.display());
+    }
     // node_exporter reads what ends in .prom.
     let beside = format!(".{}.{}.new", name.to_string_lossy(), std::process::id());
     let beside = path.with_file_name(beside);
@@ -106,10 +113,14 @@ mod tests {
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
         fs::remove_file(&victim).unwrap();
-        // What cannot be replaced leaves nothing behind either.
-        fs::create_dir(folder.path().join("full")).unwrap();
-        fs::write(folder.path().join("full/file"), "").unwrap();
-        assert!(replace(&folder.path().join("full"), &["text".to_owned()]).is_err());
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+        // What is no file stays, and nothing is left behind either.
+        let (directory, link) = (folder.path().join("directory"), folder.path().join("link"));
+        fs::create_dir(&directory).unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        for odd in [&directory, &link] {
+            let failure = replace(odd, &["text".to_owned()]).unwrap_err();
+            assert!(failure.to_string().ends_with("this is no regular file"), "{failure}");
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
     }
 }

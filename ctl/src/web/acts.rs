@@ -1,5 +1,6 @@
 //! What the page may change. Each act is asked for twice: `dry`, which only says what would be done
-//! and counts, and then in earnest, with the number that the operator agreed to.
+//! and counts, and then in earnest, with the number that the operator agreed to. If the answer to
+//! the first says which jobs were meant, the second is about these and no others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Failure, Site, with_client};
@@ -50,12 +51,14 @@ pub(super) struct Order {
 }
 
 /// An act with its arguments.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(tag = "act", rename_all = "kebab-case", deny_unknown_fields)]
 enum What {
-    /// Buried jobs of a tube become ready, or if there is none, delayed ones.
+    /// Buried jobs of a tube become ready, or if there is none, delayed ones. In earnest it says
+    /// which of them are meant.
     Kick {
         tube: String,
+        state: Option<String>,
     },
     KickJobs {
         ids: Vec<String>,
@@ -90,11 +93,13 @@ struct Told {
     text: String,
     count: u64,
     notes: Vec<String>,
+    /// What is to be asked for in earnest, if that is narrower than what was asked for now.
+    what: Option<What>,
 }
 
 impl Told {
     fn new(count: u64, text: impl Into<String>) -> Self {
-        Self { text: text.into(), count, notes: Vec::new() }
+        Self { text: text.into(), count, notes: Vec::new(), what: None }
     }
 }
 
@@ -124,7 +129,11 @@ pub(super) async fn act(
         with_client(watcher, ACT_TIME, move |client, interrupt| what.run(client, mode, interrupt));
     let told = told.await?;
     let key = if order.dry { "will" } else { "done" };
-    Ok(Json(json!({ key: told.text, "count": told.count, "notes": told.notes })))
+    let mut answer = json!({ key: told.text, "count": told.count, "notes": told.notes });
+    if let Some(what) = told.what {
+        answer["what"] = json!(what);
+    }
+    Ok(Json(answer))
 }
 
 /// Fails if a name could be more than a name to the server.
@@ -147,7 +156,11 @@ impl What {
     /// Fails if the arguments make no sense, whatever the server.
     fn check(&self) -> Result<()> {
         match self {
-            Self::Kick { tube } | Self::Resume { tube } => check_tube(tube),
+            Self::Kick { tube, state } => {
+                state.as_deref().map(str::parse::<State>).transpose()?;
+                check_tube(tube)
+            }
+            Self::Resume { tube } => check_tube(tube),
             Self::KickJobs { ids } | Self::Delete { ids } => ids_of(ids).map(|_| ()),
             Self::Pause { tube, seconds } => {
                 if *seconds == 0 {
@@ -156,9 +169,10 @@ impl What {
                 check_tube(tube).and_then(|()| check_pause(*seconds))
             }
             Self::Clear { tube, states } => {
-                for state in states {
-                    state.parse::<State>()?;
+                if states.is_empty() {
+                    bail!("which states are meant?");
                 }
+                states.iter().try_for_each(|state| state.parse::<State>().map(|_| ()))?;
                 check_tube(tube)
             }
             Self::Put { tube, body, base64, .. } => {
@@ -175,14 +189,17 @@ impl What {
 
     fn run(self, client: &mut Client, mode: Mode, interrupt: &Interrupt) -> Result<Told> {
         match self {
-            Self::Kick { tube } => kick_tube(client, &tube, mode, interrupt),
+            Self::Kick { tube, state } => kick_tube(client, tube, state, mode, interrupt),
             Self::KickJobs { ids } => kick_jobs(client, &ids_of(&ids)?, mode),
             Self::Pause { tube, seconds } => pause(client, tube, seconds, mode),
             Self::Resume { tube } => pause(client, tube, 0, mode),
             Self::Delete { ids } => delete(client, &ids_of(&ids)?, mode, interrupt),
             Self::Clear { tube, states } => {
                 let states = states.iter().map(|state| state.parse());
-                clear(client, &tube, states.collect::<Result<_>>()?, mode, interrupt)
+                let mut states: Vec<State> = states.collect::<Result<_>>()?;
+                states.sort_unstable();
+                states.dedup();
+                clear(client, &tube, states, mode, interrupt)
             }
             Self::Put { tube, body, base64, pri, delay, ttr } => {
                 let body = match base64 {
@@ -196,8 +213,19 @@ impl What {
     }
 }
 
-fn kick_tube(client: &mut Client, tube: &str, mode: Mode, interrupt: &Interrupt) -> Result<Told> {
-    let kickable = Kickable::look(client, tube)?;
+fn kick_tube(
+    client: &mut Client,
+    tube: String,
+    state: Option<String>,
+    mode: Mode,
+    interrupt: &Interrupt,
+) -> Result<Told> {
+    let kickable = Kickable::look(client, &tube)?;
+    // The server kicks delayed jobs once no job is buried any more, which was not agreed to.
+    if let Some(meant) = state.filter(|state| *state != kickable.state().to_string()) {
+        let gone = format!("No job of the tube {tube} is {meant} any more: nothing was kicked.");
+        return Ok(Told::new(0, gone));
+    }
     let all = kickable.all();
     if all == 0 {
         return Ok(Told::new(0, format!("There is nothing to kick in the tube {tube}.")));
@@ -205,10 +233,12 @@ fn kick_tube(client: &mut Client, tube: &str, mode: Mode, interrupt: &Interrupt)
     match mode {
         Mode::Dry => {
             let jobs = kickable.counted(all);
-            Ok(Told::new(all, format!("Will kick {jobs} of the tube {tube}: ready again.")))
+            let text = format!("Will kick {jobs} of the tube {tube}: ready again.");
+            let state = Some(kickable.state().to_string());
+            Ok(Told { what: Some(What::Kick { tube, state }), ..Told::new(all, text) })
         }
         Mode::Earnest(agreed) => {
-            let kicked = kick(client, tube, agreed, interrupt)?;
+            let kicked = kick(client, &tube, agreed, interrupt)?;
             Ok(Told::new(kicked, format!("{} kicked.", kickable.counted(kicked))))
         }
     }
@@ -225,7 +255,8 @@ fn kick_jobs(client: &mut Client, ids: &[u64], mode: Mode) -> Result<Told> {
                 0 => "There is nothing to kick.".to_owned(),
                 _ => format!("Will kick {}: {states}.", counted(count, "job")),
             };
-            Told::new(count, text)
+            let ids = jobs.iter().map(|job| job.id.to_string()).collect();
+            Told { what: Some(What::KickJobs { ids }), ..Told::new(count, text) }
         }
         Mode::Earnest(agreed) => {
             // Some of the others may have been buried meanwhile.
@@ -303,7 +334,9 @@ fn delete(client: &mut Client, ids: &[u64], mode: Mode, interrupt: &Interrupt) -
     let mut told = if plan.count() == 0 {
         Told::new(0, "There is nothing to delete.")
     } else if let Mode::Dry = mode {
-        Told::new(plan.count(), format!("Will {}.", plan.says()))
+        let ids = plan.ids().iter().map(ToString::to_string).collect();
+        let told = Told::new(plan.count(), format!("Will {}.", plan.says()));
+        Told { what: Some(What::Delete { ids }), ..told }
     } else {
         carry_out(client, plan, &deletable(), interrupt)?
     };

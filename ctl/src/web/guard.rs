@@ -31,6 +31,9 @@ const REQUESTS: usize = 32;
 /// How long a request may take.
 const REQUEST_TIME: Duration = Duration::from_secs(120);
 
+/// Browsers leave this port out.
+const HTTP_PORT: u16 = 80;
+
 /// The header that carries the token.
 const TOKEN: HeaderName = HeaderName::from_static("x-token");
 
@@ -73,12 +76,14 @@ impl Guard {
         for name in ["localhost", "127.0.0.1", "[::1]"] {
             hosts.push(format!("{name}:{port}"));
         }
-        if port == 80 {
-            hosts.extend(["localhost", "127.0.0.1", "[::1]"].map(str::to_owned));
+        if port == HTTP_PORT {
+            let names: Vec<_> = hosts.iter().filter_map(|name| name.strip_suffix(":80")).collect();
+            hosts.extend(names.into_iter().map(str::to_owned).collect::<Vec<_>>());
         }
         for name in names {
             let name = name.to_ascii_lowercase();
-            if name.is_empty() || name.contains(|it: char| it == '/' || it.is_whitespace()) {
+            let is_odd = |it: char| !(it.is_ascii_alphanumeric() || "-._:[]".contains(it));
+            if name.is_empty() || name.contains(is_odd) || name.ends_with(':') {
                 bail!("--allow-host {name:?}: this is no NAME and no NAME:PORT");
             }
             if !name.trim_end_matches(|it: char| it.is_ascii_digit()).ends_with(':') {
@@ -103,8 +108,10 @@ impl Guard {
     fn has_host(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
         let is_address = |port: u16| {
-            let end = format!(":{port}");
-            let name = host.strip_suffix(&end).unwrap_or_default();
+            let name = match host.strip_suffix(&format!(":{port}")) {
+                None if port == HTTP_PORT => host.as_str(),
+                name => name.unwrap_or_default(),
+            };
             name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok()
         };
         self.hosts.contains(&host) || self.every_address.is_some_and(is_address)
@@ -235,6 +242,28 @@ mod tests {
         assert!(every.has_host("10.0.0.1:11380") && every.has_host("[fe80::1]:11380"));
         assert!(!every.has_host("evil.test:11380") && !every.has_host("10.0.0.1:80"));
         assert!(!every.has_host("10.0.0.1"));
+    }
+
+    #[test]
+    fn browsers_leave_the_usual_port_out() {
+        let one = guard("127.0.0.7:80", &[]);
+        for host in ["127.0.0.7", "127.0.0.7:80", "localhost", "[::1]"] {
+            assert!(one.has_host(host), "{host}");
+        }
+        assert!(!one.has_host("127.0.0.8") && !one.has_host("127.0.0.7:81"));
+        let every = guard("[::]:80", &[]);
+        assert!(
+            every.has_host("10.0.0.1") && every.has_host("[::1]") && every.has_host("1.2.3.4:80")
+        );
+        assert!(!every.has_host("evil.test") && !every.has_host("evil.test:80"));
+    }
+
+    #[test]
+    fn odd_names_are_refused() {
+        for name in ["", "*", "a b", "http://a", "queue:"] {
+            let names = [name.to_owned()];
+            assert!(Guard::new("127.0.0.1:1".parse().unwrap(), &names, false).is_err(), "{name}");
+        }
     }
 
     #[test]

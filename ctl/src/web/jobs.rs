@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use axum::Json;
+use axum::body::Body;
 use axum::extract::{Query, State as Given};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 use super::{Failure, Site, with_client};
 use crate::client::Client;
 use crate::filter::{self, Filter, Tubes};
+use crate::http::Pieces;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::job::{Job, State};
 use crate::listing::{self, Detail, Request};
@@ -111,6 +113,7 @@ pub(super) async fn list(
     let limit = wanted.limit.clamp(1, LIMIT);
     let is_long = wanted.longer || filter.pattern.is_some();
     let time = if is_long { LONG_TIME } else { LOOK_TIME };
+    let _heavy = if filter.pattern.is_some() { Some(site.heavy().await?) } else { None };
     let found = with_client(watcher, time, move |client, interrupt| {
         find(client, &filter, limit, interrupt)
     });
@@ -245,6 +248,7 @@ pub(super) async fn one(
     Given(site): Given<Arc<Site>>,
     Query(one): Query<One>,
 ) -> Result<Json<Value>, Failure> {
+    let _heavy = site.heavy().await?;
     let mut job = fetch(&site, &one).await?;
     let body = job.body.take().unwrap_or_default();
     let mut told = object(job);
@@ -275,13 +279,14 @@ pub(super) async fn body(
     Given(site): Given<Arc<Site>>,
     Query(one): Query<One>,
 ) -> Result<Response, Failure> {
+    let permit = site.heavy().await?;
     let job = fetch(&site, &one).await?;
     let name = format!("attachment; filename=\"job-{}\"", job.id);
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
         (header::CONTENT_DISPOSITION, name),
     ];
-    Ok((headers, job.body.unwrap_or_default()).into_response())
+    Ok((headers, Body::new(Pieces::new(job.body, permit))).into_response())
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -43,7 +44,11 @@ use watch::Watcher;
 const DEFAULT_PORT: u16 = 11380;
 
 /// The most bytes of a request's body.
-const BODY_BYTES: usize = 2 << 20;
+const BODY_BYTES: usize = 4 << 20;
+
+/// The most searches and bodies under way at a time; others wait. A search takes up to 128 MiB, and
+/// a body up to twice its size, until the last byte of it is sent.
+const HEAVY: usize = 4;
 
 /// How much longer than its limit a work may take, before its connection is given up.
 const LATE: Duration = Duration::from_secs(10);
@@ -53,6 +58,8 @@ const LATE: Duration = Duration::from_secs(10);
 struct Site {
     guard: Guard,
     servers: Vec<Watcher>,
+    /// Bounds the requests that hold whole bodies of jobs.
+    heavy: Arc<Semaphore>,
 }
 
 /// A request that was not carried out, and why.
@@ -82,6 +89,12 @@ impl IntoResponse for Failure {
 }
 
 impl Site {
+    /// Waits until a request may hold whole bodies of jobs.
+    async fn heavy(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        let permit = Arc::clone(&self.heavy).acquire_owned().await;
+        permit.map_err(|error| anyhow!("{error}").into())
+    }
+
     fn server(&self, at: usize) -> Result<&Watcher, Failure> {
         self.servers
             .get(at)
@@ -136,7 +149,7 @@ pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     }
     let guard = Guard::new(address, &args.allow_host, args.read_only)?;
     let servers = context.servers.iter().cloned().map(Watcher::start).collect();
-    let site = Arc::new(Site { guard, servers });
+    let site = Arc::new(Site { guard, servers, heavy: Arc::new(Semaphore::new(HEAVY)) });
     http::serve(vec![listener], &router(&site))?;
     Ok(Outcome::Done)
 }

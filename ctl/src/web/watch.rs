@@ -85,6 +85,10 @@ impl Known {
     }
 
     fn push(&mut self, point: Point) {
+        // The clock was set back: what seems to come later would stay until then.
+        if self.past.back().is_some_and(|last| last.at > point.at) {
+            self.past.clear();
+        }
         let begin = point.at.saturating_sub(millis(PAST));
         while self.past.front().is_some_and(|old| old.at < begin) {
             self.past.pop_front();
@@ -302,15 +306,14 @@ mod tests {
     #[test]
     fn the_past_is_bounded() {
         let mut known = Known::default();
+        let point = |at| Point { at, counts: [0; 5], rates: None, wait: None, next: None };
         for at in 0..1_000 {
-            known.push(Point {
-                at: at * 1_000,
-                counts: [0; 5],
-                rates: None,
-                wait: None,
-                next: None,
-            });
+            known.push(point(at * 1_000));
         }
         assert_eq!(known.past.len(), 181);
+        for at in 0..1_000 {
+            known.push(point(at * 1_000));
+            assert!(known.past.len() <= 181, "the clock was set back");
+        }
     }
 }

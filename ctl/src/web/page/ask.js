@@ -29,13 +29,17 @@ function cancel(text) {
   return el("button", { type: "button", class: "quiet", onclick: () => byId("ask").close() }, text);
 }
 
-// Asks for the arguments of an act. Resolves to the form, or to null.
-export function fields(title, content, label) {
+// Asks for the arguments of an act. `check` may say what is wrong with them. Resolves to the form,
+// or to null.
+function fields(title, content, label, check = () => "") {
   return new Promise((resolve) => {
-    const { dialog, form } = open(title, content, [cancel("Cancel"), el("button", { type: "submit", class: "main" }, label)]);
+    const error = el("p", { class: "error", role: "alert" });
+    const { dialog, form } = open(title, [...content, error], [cancel("Cancel"), el("button", { type: "submit", class: "main" }, label)]);
     let result = null;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
+      error.textContent = check(form);
+      if (error.textContent !== "") return;
       result = form;
       dialog.close();
     });
@@ -64,23 +68,35 @@ export async function perform(server, what, { title, verb, isGrave = false }) {
     const main = el("button", { type: "submit", class: isGrave ? "main grave" : "main" }, label);
     const error = el("p", { class: "error", role: "alert" });
     // Enter does nothing by itself: the answer that changes nothing has the focus, as in a terminal.
-    const { dialog, form } = open(title, [says, ...notes(), error], [cancel("Cancel"), main]);
+    const quit = cancel("Cancel");
+    const { dialog, form } = open(title, [says, ...notes(), error], [quit, main]);
+    // The dialog may be closed while the act is under way, and be another one when it is done.
+    const isShown = () => form.isConnected && dialog.open;
+    let isWorking = false;
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
+      isWorking = true;
       main.disabled = true;
       main.textContent = "Working";
+      quit.textContent = "Close";
       try {
-        const done = await act(server, what, told.count);
+        const done = await act(server, told.what ?? what, told.count);
         isDone = true;
         notice([done.done, ...done.notes].join(" "));
-        dialog.close();
+        if (isShown()) dialog.close();
       } catch (failure) {
-        error.textContent = failure.message;
+        if (isShown()) error.textContent = failure.message;
+        else notice(`${title}: ${failure.message}`, true);
         main.textContent = "Try again";
         main.disabled = false;
+        quit.textContent = "Cancel";
       }
+      isWorking = false;
+      if (!isShown()) resolve(isDone);
     });
-    dialog.addEventListener("close", () => resolve(isDone), { once: true });
+    dialog.addEventListener("close", () => {
+      if (!isWorking) resolve(isDone);
+    }, { once: true });
   });
 }
 
@@ -110,6 +126,16 @@ export async function clear(server, tube, data) {
   return perform(server, { act: "clear", tube, states }, { title: `Clear ${tube}`, verb: "Delete", isGrave: true });
 }
 
+// What fits into a request as base64.
+const PUT_BYTES = 3000000;
+
+// Says what is wrong with the body of a job.
+function checkBody(form) {
+  const file = form.elements.file.files[0];
+  const bytes = file ? file.size : new TextEncoder().encode(form.elements.body.value).length;
+  return bytes > PUT_BYTES ? `The body has ${count(bytes)} bytes, and no more than ${count(PUT_BYTES)} can be put here.` : "";
+}
+
 function base64(bytes) {
   let text = "";
   for (let at = 0; at < bytes.length; at += 8192) text += String.fromCharCode(...bytes.subarray(at, at + 8192));
@@ -124,12 +150,11 @@ export async function put(server, tube) {
     field("or a file", el("input", { name: "file", type: "file" })),
     el("div", { class: "three" }, field("Priority", number("pri", "1024")), field("Delay, s", number("delay", "0")), field("Time to run, s", number("ttr", "60"))),
   ];
-  const form = await fields("Put a job", content, "Continue");
+  const form = await fields("Put a job", content, "Continue", checkBody);
   if (!form) return false;
   const value = (name) => form.elements[name].value;
   const what = { act: "put", tube: value("tube"), pri: Number(value("pri")), delay: Number(value("delay")), ttr: Number(value("ttr")) };
   const file = form.elements.file.files[0];
-  if (file) what.base64 = base64(new Uint8Array(await file.arrayBuffer()));
-  else what.body = value("body");
+  what.base64 = base64(file ? new Uint8Array(await file.arrayBuffer()) : new TextEncoder().encode(value("body")));
   return perform(server, what, { title: "Put a job", verb: "Put" });
 }
