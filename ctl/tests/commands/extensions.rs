@@ -1,8 +1,6 @@
 //! A server with more commands than the original, played by the test: what is used of it, and in
 //! which form.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;

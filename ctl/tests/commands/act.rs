@@ -1,14 +1,10 @@
 //! Commands on single jobs and tubes, on this daemon and on the original, over TCP and a UNIX
 //! socket.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use std::io::Write as _;
 use std::process::Stdio;
 
-use harness::{bury, each_server, four, put, state};
+use crate::harness::{bury, each_server, four, put, state};
 
 /// A body may come from anywhere, and be anything.
 #[test]

@@ -1,10 +1,6 @@
 //! `web` by plain HTTP: that nothing but the page itself can act, and what bounds it. It does not
 //! matter here which daemon is behind it.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use std::fs;
 use std::io::ErrorKind::{TimedOut, WouldBlock};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -13,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use harness::page::Page;
-use harness::{PROGRAM, Server, ours, put, state};
+use crate::harness::page::Page;
+use crate::harness::{PROGRAM, Server, ours, put, state};
 use serde_json::json;
 
 /// A page of others in the operator's browser must be able to do nothing.

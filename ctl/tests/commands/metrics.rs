@@ -1,9 +1,5 @@
 //! `metrics`, with this daemon, with the original, and with servers that the test plays.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
@@ -12,9 +8,10 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::harness;
+use crate::harness::played::{Heard, Played, TUBE, everything};
+use crate::harness::{PROGRAM, Ran, Server, each_server, four, ours, programs, put};
 use ct::{Daemon, Original, skip};
-use harness::played::{Heard, Played, TUBE, everything};
-use harness::{PROGRAM, Ran, Server, each_server, four, ours, programs, put};
 
 /// Runs `beanstalkctl` beside any server.
 fn run(server: &str, arguments: &[&str]) -> Ran {

@@ -1,9 +1,5 @@
 //! `metrics` over HTTP: what it answers, what it bounds, how it ends, and sockets passed to it.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -13,8 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use harness::played::Played;
-use harness::{PROGRAM, Server, put};
+use crate::harness;
+use crate::harness::played::Played;
+use crate::harness::{PROGRAM, Server, put};
 
 /// A server of metrics, and where it listens.
 struct Serving {

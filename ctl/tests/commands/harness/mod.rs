@@ -1,5 +1,4 @@
 //! Servers to look into, and `beanstalkctl` run on them.
-#![allow(dead_code, reason = "each test program uses another part")]
 
 pub(crate) mod page;
 pub(crate) mod played;
@@ -9,6 +8,7 @@ use std::env;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread;
 
 use ct::{Client, Daemon, Original, skip};
 use serde_json::Value;
@@ -135,12 +135,16 @@ impl Ran {
     }
 }
 
-/// Does something with each daemon, over TCP and over a UNIX socket.
-pub(crate) fn each_server(flags: &[&str], act: impl Fn(&Server)) {
-    for program in programs() {
-        act(&Server::tcp(&program, flags));
-        act(&Server::unix(&program, flags));
-    }
+/// Does something with each daemon, over TCP and over a UNIX socket, all at the same time: most
+/// tests wait more than they work.
+pub(crate) fn each_server(flags: &[&str], act: impl Fn(&Server) + Sync) {
+    let (act, programs) = (&act, programs());
+    thread::scope(|scope| {
+        for program in &programs {
+            scope.spawn(move || act(&Server::tcp(program, flags)));
+            scope.spawn(move || act(&Server::unix(program, flags)));
+        }
+    });
 }
 
 /// Puts a job into a tube and returns its id.

@@ -1,10 +1,6 @@
 //! `reserve`, `release`, `bury`, `pause`, `drain` and `work`, on this daemon and on the original.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
-use harness::{Ran, Server, each_server, four, interrupt, ours, programs, put, state};
+use crate::harness::{Ran, Server, each_server, four, interrupt, ours, programs, put, state};
 use serde_json::json;
 
 #[test]

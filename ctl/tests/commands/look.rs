@@ -1,10 +1,6 @@
 //! Commands that look, on this daemon and on the original, over TCP and a UNIX socket.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
-use harness::{Server, bury, each_server, four, ours, programs, put, reserve, state};
+use crate::harness::{Server, bury, each_server, four, ours, programs, put, reserve, state};
 use serde_json::{Value, json};
 
 fn ids(objects: &[Value]) -> Vec<u64> {

@@ -1,13 +1,9 @@
 //! `export` and `import`: between servers, through files, and from a binlog.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use std::process::Stdio;
 
-use harness::proxy::Proxy;
-use harness::{Ran, Server, bury, drain, each_server, four, interrupt, programs, put};
+use crate::harness::proxy::Proxy;
+use crate::harness::{Ran, Server, bury, drain, each_server, four, interrupt, programs, put};
 use serde_json::Value;
 
 /// The jobs of lines of JSON, without what differs between two servers or two moments.

@@ -1,15 +1,14 @@
 //! `clear`, `delete` and `move`, whole and interrupted half-way, on this daemon and the original.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::{Child, Stdio};
 
-use harness::proxy::Proxy;
-use harness::{Ran, Server, bury, drain, each_server, four, interrupt, programs, put, state};
+use crate::harness;
+use crate::harness::proxy::Proxy;
+use crate::harness::{
+    Ran, Server, bury, drain, each_server, four, interrupt, programs, put, state,
+};
 
 /// How many jobs the interrupted commands work on.
 const JOBS: usize = 2_500;

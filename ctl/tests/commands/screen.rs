@@ -1,14 +1,10 @@
 //! What stays on a screen: `top`, in a pseudo-terminal too, the question before a delete, and the
 //! pages made from the definition of the commands.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use harness::{
+use crate::harness::{
     PROGRAM, Ran, Server, each_server, four, has_tool, interrupt, ours, played, programs, put,
     state,
 };
@@ -185,7 +181,7 @@ fn top_looks_as_it_is_kept() {
         terminal.shows("mail");
         let picture = terminal.picture().replace(&server.address, "queue:11300");
         let form = form_of(&picture);
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/screens");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/commands/screens");
         let path = std::path::Path::new(path).join(name).with_extension("txt");
         if std::env::var_os("KEEP_SCREENS").is_some() {
             std::fs::write(&path, &picture).unwrap();

@@ -1,17 +1,14 @@
 //! `web` by plain HTTP, on this daemon and on the original: what it shows, and that each act
 //! counts first and then does what it said.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use std::net::TcpListener;
 use std::thread;
 
-use harness::page::Page;
-use harness::played::{self, Played};
-use harness::proxy::Proxy;
-use harness::{Server, bury, each_server, four, put, reserve, state};
+use crate::harness;
+use crate::harness::page::Page;
+use crate::harness::played::{self, Played};
+use crate::harness::proxy::Proxy;
+use crate::harness::{Server, bury, each_server, four, put, reserve, state};
 use serde_json::{Value, json};
 
 /// The states whose jobs can be cleared.

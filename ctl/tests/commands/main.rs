@@ -1,0 +1,30 @@
+//! The tests that run the real `beanstalkctl`, beside this daemon, beside the original, and beside
+//! servers that a test plays.
+//!
+//! | module | what it tells |
+//! |---|---|
+//! | `look`, `screen` | what is shown, also on a full screen |
+//! | `act`, `bulk`, `work` | what changes jobs, one by one, in bulk, or by a command that works |
+//! | `carry` | jobs that go to files and other servers |
+//! | `extensions` | what is used of a server that has more commands, or answers wrongly |
+//! | `metrics`, `metrics_http` | the metrics, on standard output, in files, over HTTP |
+//! | `web`, `web_guard` | the page, and what it refuses |
+//!
+//! Each test starts servers of its own on free ports of the loopback. They run the daemon that was
+//! built last, or the one that `BEANSTALKD` names; `ORIGINAL` names the original, and without it
+//! the tests beside it say that they were skipped.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod act;
+mod bulk;
+mod carry;
+mod extensions;
+mod harness;
+mod look;
+mod metrics;
+mod metrics_http;
+mod screen;
+mod web;
+mod web_guard;
+mod work;
