@@ -107,7 +107,10 @@ impl Wal {
         self.confirm_lock()?;
         let result = if is_damaged {
             self.disk.rename(name, kept).inspect(|()| {
-                warn!("every job of {name} is in newer segments; the damaged file stays as {kept}");
+                warn!(
+                    "every job of {name} that could be read is in newer segments; the damaged file \
+                     stays as {kept}"
+                );
             })
         } else {
             debug!("no job needs {name}: it is removed");

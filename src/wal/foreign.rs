@@ -5,6 +5,7 @@
 //! segments instead of taking them for damage.
 
 use std::io;
+use std::ops::RangeInclusive;
 
 use super::{
     record::{VERSION, VERSION_5},
@@ -15,8 +16,12 @@ use crate::proto::{self, CRLF, NAME_LIMIT};
 /// The length of the fields on 32-bit x86, which aligns 64-bit numbers at four bytes.
 const FIELDS_X86_BYTES: usize = 72;
 
+/// When a job may have been put: from 2000 on, as nanoseconds since 1970. In a damaged record of
+/// the usual layout a small number stands there.
+const WALL_CLOCK_NS: RangeInclusive<u64> = 946_684_800_000_000_000..=i64::MAX.unsigned_abs();
+
 /// Fails if the segment was written by the original on a machine with another layout. The caller
-/// has found neither a segment header nor a sound first record at `start`.
+/// has found neither a segment header nor a sound first record of the usual layout at `start`.
 pub(super) fn refuse(window: &mut Window<'_>, version: u32, start: u64) -> io::Result<()> {
     let machine = if [VERSION, VERSION_5].contains(&version.swap_bytes()) {
         "a big-endian machine"
@@ -32,24 +37,29 @@ pub(super) fn refuse(window: &mut Window<'_>, version: u32, start: u64) -> io::R
     Err(io::Error::new(io::ErrorKind::Unsupported, text))
 }
 
-/// Whether a full record of a job stands at `at`, as the original lays it out on 32-bit x86.
-fn begins_as_x86(window: &mut Window<'_>, at: u64) -> io::Result<bool> {
+/// Whether a record stands at `at` as the original lays it out on 32-bit x86. No record of the
+/// usual layout looks so.
+pub(super) fn begins_as_x86(window: &mut Window<'_>, at: u64) -> io::Result<bool> {
     let bytes = window.at(at, 4 + NAME_LIMIT + FIELDS_X86_BYTES)?;
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(false) };
     let name_length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
     let Some((name, fields)) = rest.split_at_checked(name_length) else { return Ok(false) };
     let Some(fields) = fields.first_chunk::<FIELDS_X86_BYTES>() else { return Ok(false) };
-    let body_size = &fields[28..32];
     let &[.., state, 0, 0, 0] = fields else { return Ok(false) };
-    let body_size = u32::from_le_bytes(body_size.try_into().expect("four bytes"));
-    if proto::tube_name(name).is_none() || state > 4 || body_size < 2 {
+    let id = u64::from_le_bytes(fields[..8].try_into().expect("eight bytes"));
+    let body_size = u32::from_le_bytes(fields[28..32].try_into().expect("four bytes"));
+    let created = u64::from_le_bytes(fields[32..40].try_into().expect("eight bytes"));
+    if id == 0 || state > 4 || body_size < 2 || !WALL_CLOCK_NS.contains(&created) {
         return Ok(false);
+    }
+    if name_length == 0 {
+        return Ok(true);
     }
     let next = at + (4 + name_length + FIELDS_X86_BYTES) as u64 + u64::from(body_size);
-    let mut end = [0; CRLF.len()];
-    if next > window.size() {
+    if proto::tube_name(name).is_none() || next > window.size() {
         return Ok(false);
     }
+    let mut end = [0; CRLF.len()];
     window.peek(next - CRLF.len() as u64, &mut end)?;
     Ok(end == CRLF)
 }

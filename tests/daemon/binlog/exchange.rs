@@ -434,6 +434,29 @@ fn a_directory_of_another_layout_is_refused_by_its_name() {
     }
 }
 
+/// After jobs were deleted, a segment may begin with a short record.
+#[test]
+fn a_segment_of_x86_that_begins_with_short_records_is_refused() {
+    let whole = fs::read(fixture("1.13-i386").join("binlog.1")).expect("a segment");
+    let (version, records) = whole.split_at(4);
+    let [update, delete] = [354, 430].map(|at| &records[at..at + 76]);
+    let full = &records[..89];
+    let beginnings: [&[&[u8]]; 5] =
+        [&[delete], &[update], &[delete, update, full], &[delete, delete], &[delete, full]];
+    for beginning in beginnings {
+        let folder = Folder::new();
+        let segment = [version, &beginning.concat(), &[0; 4096]].concat();
+        fs::write(folder.path().join("binlog.2"), &segment).expect("a segment");
+        let path = folder.path().to_str().expect("a path");
+        let output = Command::new(OURS).args(["-l", "127.0.0.1", "-p", "0", "-b", path]).output();
+        let output = output.expect("the daemon");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(10), "{said}");
+        assert!(said.contains("binlog.2: the original wrote it on 32-bit x86, and"), "{said}");
+        assert_eq!(fs::read(folder.path().join("binlog.2")).expect("a segment"), segment);
+    }
+}
+
 /// Writes the fixtures of release 1.12 anew.
 #[test]
 #[ignore = "it needs exactly that release, and changes the source tree"]
