@@ -204,7 +204,7 @@ page: all
 
 install: install-daemon install-ctl install-units
 
-install-daemon: daemon
+install-daemon: paths daemon
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1
 	install -m 755 $(DAEMON) $(DESTDIR)$(BINDIR)/beanstalkd
 	install -m 644 beanstalkd.1 $(DESTDIR)$(MANDIR)/man1/beanstalkd.1
@@ -221,7 +221,7 @@ printed = install -d $(DESTDIR)$(2) && \
     if $(EMULATOR) $(1) > $(DESTDIR)$(2)/$(3); then chmod 644 $(DESTDIR)$(2)/$(3); \
     else rm -f $(DESTDIR)$(2)/$(3); echo '*** SKIPPED: $(3): $(firstword $(1)) does not run here' >&2; fi
 
-install-ctl: ctl
+install-ctl: paths ctl
 	install -d $(DESTDIR)$(BINDIR)
 	install -m 755 $(CTL) $(DESTDIR)$(BINDIR)/beanstalkctl
 	$(call printed,$(CTL) manual,$(MANDIR)/man1,beanstalkctl.1)
@@ -232,13 +232,20 @@ install-ctl: ctl
 	install -m 644 $(addprefix pkg/prometheus/,$(EXAMPLES)) $(DESTDIR)$(EXAMPLEDIR)
 
 # They want a user: useradd --system --home-dir /var/lib/beanstalkd beanstalkd
-install-units:
+install-units: paths
 	install -d $(DESTDIR)$(UNITDIR)
 	for unit in $(UNITS); do \
 	    sed 's,/usr/bin/,$(BINDIR)/,' pkg/systemd/$$unit > $(DESTDIR)$(UNITDIR)/$$unit || exit 1; \
+	    chmod 644 $(DESTDIR)$(UNITDIR)/$$unit; \
 	done
 
-uninstall:
+# What the shell or sed would take apart: an uninstall would remove other files.
+paths:
+	@case '$(DESTDIR)$(PREFIX)' in *[!A-Za-z0-9/._+:@%=-]*) \
+	    echo 'DESTDIR and PREFIX: only letters, digits and / . _ + : @ % = - are possible' >&2; exit 1;; esac
+	@case '$(PREFIX)' in /*) ;; *) echo 'PREFIX must begin with /' >&2; exit 1;; esac
+
+uninstall: paths
 	rm -f $(DESTDIR)$(BINDIR)/beanstalkd $(DESTDIR)$(MANDIR)/man1/beanstalkd.1
 	rm -f $(DESTDIR)$(BASHDIR)/beanstalkd $(DESTDIR)$(ZSHDIR)/_beanstalkd $(DESTDIR)$(FISHDIR)/beanstalkd.fish
 	rm -f $(DESTDIR)$(BINDIR)/beanstalkctl $(DESTDIR)$(MANDIR)/man1/beanstalkctl.1 \
