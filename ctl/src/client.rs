@@ -282,7 +282,8 @@ impl Client {
         self.pipeline_of(WINDOW, items, write, take)
     }
 
-    /// The same, with at most `window` replies due. A smaller window delays other clients less.
+    /// Does what [`Self::pipeline`] does, with at most `window` replies due. A smaller window
+    /// delays other clients less.
     pub(crate) fn pipeline_of<T>(
         &mut self,
         window: usize,

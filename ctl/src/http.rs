@@ -35,7 +35,8 @@ const CONNECTIONS: usize = 64;
 /// A connection is closed if no byte passes for so long. Prometheus asks more often.
 const IDLE: Duration = Duration::from_secs(150);
 
-/// The same, if more than half of all connections are taken and no answer is due.
+/// If more than half of all connections are taken, one to which no answer is due is closed when no
+/// byte has passed for so long.
 const IDLE_IF_CROWDED: Duration = Duration::from_secs(10);
 
 /// How long the head of a request may take from its first byte on, and that of the first request

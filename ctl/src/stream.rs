@@ -44,7 +44,8 @@ fn limit(timeout: Duration, deadline: Option<Instant>) -> io::Result<Duration> {
 /// Connects to a UNIX socket. If a hung server has all the connections waiting that may wait, such
 /// a connect blocks without a limit, so it is tried again and again instead.
 fn connect_unix(path: &Path, deadline: Option<Instant>) -> io::Result<UnixStream> {
-    let began = Instant::now();
+    let limited = Instant::now() + TIMEOUT;
+    let until = Some(deadline.map_or(limited, |deadline| deadline.min(limited)));
     let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
     let address = SockAddr::unix(path)?;
     socket.set_nonblocking(true)?;
@@ -52,11 +53,7 @@ fn connect_unix(path: &Path, deadline: Option<Instant>) -> io::Result<UnixStream
         if error.kind() != io::ErrorKind::WouldBlock {
             return Err(error);
         }
-        let left = limit(TIMEOUT, deadline)?;
-        if began.elapsed() >= TIMEOUT {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        thread::sleep(left.min(CONNECT_AGAIN));
+        thread::sleep(limit(CONNECT_AGAIN, until)?);
     }
     socket.set_nonblocking(false)?;
     Ok(OwnedFd::from(socket).into())

@@ -172,10 +172,14 @@ impl Watch {
 }
 
 impl Sample {
+    /// Whether the server takes no more jobs.
+    pub(crate) fn is_draining(&self) -> bool {
+        yaml::value(&self.stats, "draining") == Some("true")
+    }
+
     /// What stands behind the numbers of a server that is not as it should be.
     pub(crate) fn notes(&self) -> String {
-        let is_draining = yaml::value(&self.stats, "draining") == Some("true");
-        let mut notes = if is_draining { "  draining".to_owned() } else { String::new() };
+        let mut notes = if self.is_draining() { "  draining".to_owned() } else { String::new() };
         if let Some(trouble) = &self.trouble {
             notes.extend(["  binlog ", &trouble.state]);
         }

@@ -31,7 +31,7 @@ pub(super) fn run(
     loop {
         let began = Instant::now();
         let result = scraper.scrape(interrupt).and_then(|text| replace(path, &text));
-        if interrupt.is_set() {
+        if interval.is_some() && interrupt.is_set() {
             return Ok(());
         }
         let Some(seconds) = interval.filter(|_| has_worked || result.is_ok()) else {

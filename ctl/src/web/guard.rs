@@ -77,8 +77,8 @@ impl Guard {
             hosts.push(format!("{name}:{port}"));
         }
         if port == HTTP_PORT {
-            let names: Vec<_> = hosts.iter().filter_map(|name| name.strip_suffix(":80")).collect();
-            hosts.extend(names.into_iter().map(str::to_owned).collect::<Vec<_>>());
+            let without = |name: &String| name.strip_suffix(":80").map(str::to_owned);
+            hosts.extend(hosts.iter().filter_map(without).collect::<Vec<_>>());
         }
         for name in names {
             let name = name.to_ascii_lowercase();

@@ -18,6 +18,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use regex::bytes::Regex;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Failure, Site, with_client};
 use crate::client::Client;
@@ -113,8 +114,10 @@ pub(super) async fn list(
     let limit = wanted.limit.clamp(1, LIMIT);
     let is_long = wanted.longer || filter.pattern.is_some();
     let time = if is_long { LONG_TIME } else { LOOK_TIME };
-    let _heavy = if filter.pattern.is_some() { Some(site.heavy().await?) } else { None };
+    let permit = if filter.pattern.is_some() { Some(site.heavy().await?) } else { None };
     let found = with_client(watcher, time, move |client, interrupt| {
+        // The work may outlive its request.
+        let _permit = permit;
         find(client, &filter, limit, interrupt)
     });
     let Found { mut rows, coverage } = found.await?;
@@ -232,15 +235,17 @@ pub(super) struct One {
     whole: bool,
 }
 
-/// Fetches a job with its body.
-async fn fetch(site: &Site, one: &One) -> Result<Job, Failure> {
+/// Fetches a job with its body, and the permit to hold it.
+async fn fetch(site: &Site, one: &One) -> Result<(Job, OwnedSemaphorePermit), Failure> {
     let (watcher, id) = (site.server(one.server)?, one.id);
+    let permit = site.heavy().await?;
     let found = with_client(watcher, LONG_TIME, move |client, _| {
         let jobs = sweep::stats_of(client, [id])?;
-        Ok(sweep::with_bodies(client, jobs)?.pop())
+        let job = sweep::with_bodies(client, jobs)?.pop();
+        Ok(job.map(|job| (job, permit)))
     });
-    let job = found.await?;
-    job.ok_or_else(|| Failure::new(StatusCode::NOT_FOUND, format!("there is no job {id}")))
+    let found = found.await?;
+    found.ok_or_else(|| Failure::new(StatusCode::NOT_FOUND, format!("there is no job {id}")))
 }
 
 /// Answers a job, with its body or the beginning of it.
@@ -248,8 +253,7 @@ pub(super) async fn one(
     Given(site): Given<Arc<Site>>,
     Query(one): Query<One>,
 ) -> Result<Json<Value>, Failure> {
-    let _heavy = site.heavy().await?;
-    let mut job = fetch(&site, &one).await?;
+    let (mut job, _permit) = fetch(&site, &one).await?;
     let body = job.body.take().unwrap_or_default();
     let mut told = object(job);
     let shown = &body[..body.len().min(if one.whole { WHOLE } else { SHOWN })];
@@ -279,8 +283,7 @@ pub(super) async fn body(
     Given(site): Given<Arc<Site>>,
     Query(one): Query<One>,
 ) -> Result<Response, Failure> {
-    let permit = site.heavy().await?;
-    let job = fetch(&site, &one).await?;
+    let (job, permit) = fetch(&site, &one).await?;
     let name = format!("attachment; filename=\"job-{}\"", job.id);
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),

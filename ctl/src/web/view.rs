@@ -108,8 +108,7 @@ fn brief(name: &str, state: &State) -> Value {
         Some(Ok(sample)) => {
             counts(&sample.server, &mut object);
             object.insert("tubes".into(), sample.tubes.len().into());
-            let is_draining = crate::yaml::value(&sample.stats, "draining") == Some("true");
-            object.insert("draining".into(), is_draining.into());
+            object.insert("draining".into(), sample.is_draining().into());
             trouble(sample, &mut object);
             let ready = state.server.past.iter().rev().take(SPARK).map(|point| point.counts[0]);
             let ready: Vec<_> = ready.collect();

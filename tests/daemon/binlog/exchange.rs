@@ -413,6 +413,16 @@ fn write_the_fixture_of_this_processor() {
     write_fixture(&format!("2.0-{}", std::env::consts::ARCH), OURS.as_ref());
 }
 
+/// Gives a directory to the daemon by a flag; it must end, and say this.
+fn assert_refused(folder: &Folder, flag: &str, reason: &str) {
+    let path = folder.path().to_str().expect("a path");
+    let output = Command::new(OURS).args(["-l", "127.0.0.1", "-p", "0", flag, path]).output();
+    let output = output.expect("the daemon");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(10), "{said}");
+    assert!(said.contains(&format!("{reason}, and")), "{said}");
+}
+
 /// A directory of the original from a machine with another layout would count as damaged, and a
 /// start would go on without its jobs.
 #[test]
@@ -421,14 +431,7 @@ fn a_directory_of_another_layout_is_refused_by_its_name() {
         let folder = Folder::copy_of(&fixture(name));
         let before = fs::read(folder.path().join("binlog.1")).expect("a segment");
         for flag in ["--check-binlog", "-b"] {
-            let path = folder.path().to_str().expect("a path");
-            let output =
-                Command::new(OURS).args(["-l", "127.0.0.1", "-p", "0", flag, path]).output();
-            let output = output.expect("the daemon");
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(10), "{said}");
-            let reason = format!("binlog.1: the original wrote it on {machine}, and");
-            assert!(said.contains(&reason), "{said}");
+            assert_refused(&folder, flag, &format!("binlog.1: the original wrote it on {machine}"));
         }
         assert_eq!(fs::read(folder.path().join("binlog.1")).expect("a segment"), before);
     }
@@ -447,12 +450,7 @@ fn a_segment_of_x86_that_begins_with_short_records_is_refused() {
         let folder = Folder::new();
         let segment = [version, &beginning.concat(), &[0; 4096]].concat();
         fs::write(folder.path().join("binlog.2"), &segment).expect("a segment");
-        let path = folder.path().to_str().expect("a path");
-        let output = Command::new(OURS).args(["-l", "127.0.0.1", "-p", "0", "-b", path]).output();
-        let output = output.expect("the daemon");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(10), "{said}");
-        assert!(said.contains("binlog.2: the original wrote it on 32-bit x86, and"), "{said}");
+        assert_refused(&folder, "-b", "binlog.2: the original wrote it on 32-bit x86");
         assert_eq!(fs::read(folder.path().join("binlog.2")).expect("a segment"), segment);
     }
 }
