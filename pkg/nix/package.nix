@@ -1,5 +1,5 @@
 # nix-build -E '(import <nixpkgs> { }).callPackage ./pkg/nix/package.nix { }'
-{ lib, rustPlatform, stdenv, src ? lib.cleanSource ../.. }:
+{ lib, rustPlatform, stdenv }:
 
 let
   description = import ./description.nix;
@@ -8,7 +8,10 @@ in
 rustPlatform.buildRustPackage {
   pname = "beanstalkd";
   inherit ((lib.importTOML ../../Cargo.toml).package) version;
-  inherit src;
+  src = lib.cleanSourceWith {
+    src = lib.cleanSource ../..;
+    filter = path: type: !(type == "directory" && baseNameOf path == "target");
+  };
   cargoLock.lockFile = ../../Cargo.lock;
 
   # One by one, so that what beanstalkctl needs changes nothing in the daemon.

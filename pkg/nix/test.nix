@@ -5,6 +5,7 @@ let
   description = import ./description.nix;
   lib = {
     cleanSource = path: path;
+    cleanSourceWith = cleaned: cleaned;
     genAttrs = names: make:
       builtins.listToAttrs (map (name: { inherit name; value = make name; }) names);
     getLicenseFromSpdxId = id: { spdxId = id; };
@@ -50,6 +51,8 @@ let
     "the version is that of Cargo.toml" =
       package.version == (lib.importTOML ../../Cargo.toml).package.version;
     "all values are there" = builtins.isString (builtins.toJSON (removeAttrs package [ "src" ]));
+    "what was built is no source" =
+      package.src.filter "/src/target.rs" "regular" && !package.src.filter "/x/target" "directory";
     "both programs are installed" =
       has package.installPhase "install-daemon" && has package.installPhase "install-ctl";
     "every option has a type and a text" =
