@@ -13,6 +13,8 @@ use std::{
         },
     },
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use log::warn;
@@ -224,23 +226,40 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     Ok(Listener(Kind::Unix(listener, Some(file))))
 }
 
+/// How many refused connections in a row show that no process listens on a socket. Outside of Linux,
+/// a connection is refused also by a process that has as many as it allows waiting, which does not
+/// last: within a second it accepts some.
+const REFUSALS: u32 = if cfg!(any(target_os = "linux", target_os = "android")) { 1 } else { 20 };
+const REFUSAL_INTERVAL: Duration = Duration::from_millis(50);
+
 /// Whether the path has a socket that no process listens on. False if there is no file.
+#[expect(clippy::disallowed_methods, reason = "no client is served yet")]
 fn is_stale(path: &Path) -> Result<bool, ListenError> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(false) };
     if !found.file_type().is_socket() {
         return Err(ListenError::NotASocket(path.into()));
     }
-    // Connecting does not wait. If the connection is refused, the owner has ended. Otherwise there
-    // is an owner, even if it is too busy to accept.
-    match UnixStream::connect(path) {
-        Ok(_) => Err(ListenError::InUse(path.into())),
-        Err(error) => match error.kind() {
-            io::ErrorKind::ConnectionRefused => Ok(true),
-            // It has just been removed.
-            io::ErrorKind::NotFound => Ok(false),
-            io::ErrorKind::WouldBlock => Err(ListenError::InUse(path.into())),
-            _ => Err(ListenError::Bind(format!("unix:{}", path.display()), error)),
-        },
+    let mut refusals = 0;
+    loop {
+        // Connecting does not wait. If the connection is refused, the owner has ended. Otherwise
+        // there is an owner, even if it is too busy to accept.
+        return match UnixStream::connect(path) {
+            Ok(_) => Err(ListenError::InUse(path.into())),
+            Err(error) => match error.kind() {
+                io::ErrorKind::ConnectionRefused => {
+                    refusals += 1;
+                    if refusals < REFUSALS {
+                        thread::sleep(REFUSAL_INTERVAL);
+                        continue;
+                    }
+                    Ok(true)
+                }
+                // It has just been removed.
+                io::ErrorKind::NotFound => Ok(false),
+                io::ErrorKind::WouldBlock => Err(ListenError::InUse(path.into())),
+                _ => Err(ListenError::Bind(format!("unix:{}", path.display()), error)),
+            },
+        };
     }
 }
 

@@ -7,6 +7,14 @@ use std::{
     os::unix::ffi::OsStrExt,
 };
 
+// On 32 bits, glibc and Android have calls of their own for offsets from 2 GiB on.
+#[cfg(target_os = "freebsd")]
+use libc::{lseek, off_t};
+#[cfg(any(all(target_os = "linux", target_env = "gnu"), target_os = "android"))]
+use libc::{fallocate64 as fallocate, lseek64 as lseek, off64_t as off_t};
+#[cfg(all(target_os = "linux", not(target_env = "gnu")))]
+use libc::{fallocate, lseek, off_t};
+
 use super::check;
 
 /// Makes the next read ask the file system for what other machines have written. One may keep what
@@ -91,9 +99,9 @@ fn link_and_unlink(from: &Path, to: &Path) -> io::Result<()> {
 /// report holes.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
 pub fn next_data(file: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
-    let Ok(from) = libc::off_t::try_from(offset) else { return Ok(None) };
+    let Ok(from) = off_t::try_from(offset) else { return Ok(None) };
     // SAFETY: takes no pointers.
-    let found = unsafe { libc::lseek(file.as_raw_fd(), from, libc::SEEK_DATA) };
+    let found = unsafe { lseek(file.as_raw_fd(), from, libc::SEEK_DATA) };
     if let Ok(found) = u64::try_from(found) {
         return Ok(Some(found.max(offset)));
     }
@@ -120,10 +128,10 @@ const ENOTSUPP: c_int = 524;
 /// changes nothing if the file system does not offer that.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub fn reserve_space(file: &impl AsRawFd, size: u64) -> io::Result<bool> {
-    let size = libc::off_t::try_from(size).map_err(|_| io::ErrorKind::StorageFull)?;
+    let size = off_t::try_from(size).map_err(|_| io::ErrorKind::StorageFull)?;
     loop {
         // SAFETY: takes no pointers.
-        let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size) };
+        let result = unsafe { fallocate(file.as_raw_fd(), 0, 0, size) };
         let Err(error) = check(result) else { return Ok(true) };
         match error.raw_os_error() {
             Some(libc::EINTR) => {}

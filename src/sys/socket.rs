@@ -34,7 +34,12 @@ fn listen_on(address: &libc::addrinfo, ipv6_only: bool) -> io::Result<TcpListene
     let fd = open_socket(address)?;
     set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
     if address.ai_family == libc::AF_INET6 {
-        set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, c_int::from(ipv6_only))?;
+        let only = set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, c_int::from(ipv6_only));
+        match only {
+            // OpenBSD has no other sockets than these.
+            Err(error) if !ipv6_only && error.raw_os_error() == Some(libc::EINVAL) => {}
+            result => result?,
+        }
     }
     set_tcp_options(&fd)?;
     // SAFETY: the address is one that getaddrinfo made, with its own length.
@@ -126,10 +131,17 @@ pub fn inherit(number: RawFd) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Whether the descriptor is a stream socket that listens.
+/// Whether the descriptor is a stream socket that listens; true as well if the system does not tell
+/// whether it listens, as OpenBSD.
 pub fn is_listening_stream(fd: &impl AsFd) -> bool {
-    let is = |name, wanted| option(fd.as_fd(), name).is_ok_and(|value| value == wanted);
-    is(libc::SO_TYPE, libc::SOCK_STREAM) && is(libc::SO_ACCEPTCONN, 1)
+    let is_stream =
+        option(fd.as_fd(), libc::SO_TYPE).is_ok_and(|value| value == libc::SOCK_STREAM);
+    is_stream
+        && match option(fd.as_fd(), libc::SO_ACCEPTCONN) {
+            // FreeBSD says 2.
+            Ok(value) => value != 0,
+            Err(error) => error.raw_os_error() == Some(libc::ENOPROTOOPT),
+        }
 }
 
 /// The device and the inode behind a descriptor, with a colon between.
