@@ -15,18 +15,20 @@ EXAMPLEDIR ?= $(PREFIX)/share/doc/beanstalkd/examples
 
 TRY = yes
 SHOTS = target/page
-TARGET = $(or $(CARGO_TARGET_DIR),target)
-DAEMON = $(TARGET)/release/beanstalkd
-CTL = $(TARGET)/release/beanstalkctl
+# Where cargo puts what it builds.
+BUILT = $(or $(CARGO_TARGET_DIR),target)
+DAEMON = $(BUILT)/release/beanstalkd
+CTL = $(BUILT)/release/beanstalkctl
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 DEB = target/deb/beanstalkd-$(VERSION)
 UNITS = beanstalkd.service beanstalkd@.service beanstalkd.socket beanstalkd-metrics.service beanstalkd-metrics.socket
 EXAMPLES = beanstalkd.rules.yml beanstalkd.rules.test.yml grafana.json
 # Release 1.13 of the original if `make original` has got it; otherwise what is installed.
-FETCHED = $(abspath $(TARGET))/original/1.13/usr/bin/beanstalkd
-ORIGINAL ?= $(if $(shell test -x $(FETCHED) && echo yes),$(FETCHED),/usr/bin/beanstalkd)
-# What was skipped, for the end of `make check`.
-SKIPPED ?= $(abspath $(TARGET))/skipped
+FETCHED = $(abspath $(BUILT))/original/1.13/usr/bin/beanstalkd
+ORIGINAL ?= $(if $(shell test -x '$(FETCHED)' && echo yes),$(FETCHED),/usr/bin/beanstalkd)
+# What was skipped, for the end of `make check`. Its name and that of ORIGINAL may have spaces, so
+# recipes read both as the shell's.
+SKIPPED ?= $(abspath $(BUILT))/skipped
 export ORIGINAL SKIPPED
 
 .PHONY: all daemon ctl run check checks fmt clippy doc test sim turns kills abuse soak diff mutants fuzz corpus bench \
@@ -58,10 +60,10 @@ run: all
 
 # All that can be checked here; what could not be is listed in the end.
 check: tools
-	@mkdir -p $(dir $(SKIPPED)) && rm -f $(SKIPPED)
+	@mkdir -p "$${SKIPPED%/*}" && rm -f "$$SKIPPED"
 	@$(MAKE) --no-print-directory checks
-	@if test -s $(SKIPPED); then \
-	    printf '\nGreen, but for what was SKIPPED:\n' >&2; sort -u $(SKIPPED) | sed 's/^/  /' >&2; fi
+	@if test -s "$$SKIPPED"; then \
+	    printf '\nGreen, but for what was SKIPPED:\n' >&2; sort -u "$$SKIPPED" | sed 's/^/  /' >&2; fi
 
 checks: fmt clippy doc test
 
@@ -87,7 +89,7 @@ define lint
         echo "$$cargo $(1) $(2)"; $$cargo $(1) $(2); exit; \
     fi; \
     echo "*** SKIPPED: make $(1): $$missing" >&2; \
-    mkdir -p $(dir $(SKIPPED)) && echo "make $(1): $$missing" >> $(SKIPPED)
+    mkdir -p "$${SKIPPED%/*}" && echo "make $(1): $$missing" >> "$$SKIPPED"
 endef
 
 doc:
@@ -128,35 +130,35 @@ kills: tools
 # client has of it: some twenty minutes. ONLY=idle,blocked chooses.
 abuse: all original
 	$(CARGO) build -q --release --locked -p ct
-	$(TARGET)/release/ct-abuse $(if $(ONLY),--only $(ONLY)) --rounds $(or $(ROUNDS),3) $(DAEMON) $(ORIGINAL)
+	$(BUILT)/release/ct-abuse $(if $(ONLY),--only $(ONLY)) --rounds $(or $(ROUNDS),3) $(DAEMON) "$$ORIGINAL"
 
 # Mixed load with a binlog, kills and restarts for MINUTES; nothing lost, nothing grown. PLANT=loss,
 # leak or growth is a defect that must be found.
 soak: all
 	$(CARGO) build -q --release --locked -p ct
-	$(TARGET)/release/ct-soak --minutes $(or $(MINUTES),30) --seed $(or $(SEED),1) \
+	$(BUILT)/release/ct-soak --minutes $(or $(MINUTES),30) --seed $(or $(SEED),1) \
 	    $(if $(PLANT),--plant $(PLANT)) $(DAEMON)
 
 # Seeded traffic to this daemon and the original, as text and as garbage, for as many runs as you
 # like: SEED=n is the first, RUNS=n how many. And whether ct alone notices planted defects.
 diff: all original
 	$(CARGO) build -q --release --locked -p ct
-	$(TARGET)/release/ct-diff --left $(DAEMON) --right $(ORIGINAL) --go-on \
+	$(BUILT)/release/ct-diff --left $(DAEMON) --right "$$ORIGINAL" --go-on \
 	    --seed $(or $(SEED),1) --runs $(or $(RUNS),500)
-	$(TARGET)/release/ct-diff --left $(DAEMON) --right $(ORIGINAL) --go-on --garbage \
+	$(BUILT)/release/ct-diff --left $(DAEMON) --right "$$ORIGINAL" --go-on --garbage \
 	    --seed $(or $(SEED),1) --runs $(or $(RUNS),500)
 
 mutants: original
-	ORIGINAL=$(ORIGINAL) ct/mutants $(or $(SEED),1) $(or $(COUNT),50)
+	ct/mutants $(or $(SEED),1) $(or $(COUNT),50)
 
 # Side by side with the original, interleaved, in about fourteen minutes; or in one.
 bench: all original
 	$(CARGO) run -q --release --locked -p ct --bin ct-bench -- \
-	    compare --json target/bench.json --plots target/plots $(DAEMON) $(ORIGINAL)
-	target/release/ct-bench goals target/bench.json ct/goals
+	    compare --json target/bench.json --plots target/plots $(DAEMON) "$$ORIGINAL"
+	$(BUILT)/release/ct-bench goals target/bench.json ct/goals
 
 bench-quick: all original
-	$(CARGO) run -q --release --locked -p ct --bin ct-bench -- compare --quick $(DAEMON) $(ORIGINAL)
+	$(CARGO) run -q --release --locked -p ct --bin ct-bench -- compare --quick $(DAEMON) "$$ORIGINAL"
 
 # Does a command cost more beside 10,000 tubes, 10,000 blocked workers and a million jobs?
 crowd: all
@@ -166,7 +168,7 @@ crowd: all
 # ORIGINAL names.
 original:
 	@test '$(origin ORIGINAL)' != file || ct/get-original 1.13 > /dev/null
-	@test -x $(ORIGINAL) || { echo 'there is no $(ORIGINAL)' >&2; exit 1; }
+	@test -x "$$ORIGINAL" || { echo "there is no $$ORIGINAL" >&2; exit 1; }
 
 # The golden scripts and the seeded traffic, with the releases 1.13 and 1.12 of the original.
 both-originals: tools
@@ -216,10 +218,9 @@ install-daemon: paths daemon
 completions = $(call printed,$(DAEMON) --completions $(1),$(2),$(3))
 
 # Installs what the program $(1) prints, as the file $(3) of the folder $(2). EMULATOR starts what was
-# built for another processor; without one, such a program cannot be asked.
-printed = install -d $(DESTDIR)$(2) && \
-    if $(EMULATOR) $(1) > $(DESTDIR)$(2)/$(3); then chmod 644 $(DESTDIR)$(2)/$(3); \
-    else rm -f $(DESTDIR)$(2)/$(3); echo '*** SKIPPED: $(3): $(firstword $(1)) does not run here' >&2; fi
+# built for another processor; FOREIGN=yes says that such a program cannot be asked.
+printed = $(if $(FOREIGN),@echo '*** SKIPPED: $(3): $(firstword $(1)) does not run here' >&2,\
+    install -d $(DESTDIR)$(2) && $(EMULATOR) $(1) > $(DESTDIR)$(2)/$(3) && chmod 644 $(DESTDIR)$(2)/$(3))
 
 install-ctl: paths ctl
 	install -d $(DESTDIR)$(BINDIR)
@@ -235,15 +236,19 @@ install-ctl: paths ctl
 install-units: paths
 	install -d $(DESTDIR)$(UNITDIR)
 	for unit in $(UNITS); do \
-	    sed 's,/usr/bin/,$(BINDIR)/,' pkg/systemd/$$unit > $(DESTDIR)$(UNITDIR)/$$unit || exit 1; \
+	    sed 's|/usr/bin/|$(BINDIR)/|' pkg/systemd/$$unit > $(DESTDIR)$(UNITDIR)/$$unit || exit 1; \
 	    chmod 644 $(DESTDIR)$(UNITDIR)/$$unit; \
 	done
 
 # What the shell or sed would take apart: an uninstall would remove other files.
+DIRECTORIES = PREFIX BINDIR MANDIR UNITDIR BASHDIR ZSHDIR FISHDIR EXAMPLEDIR
 paths:
-	@case '$(DESTDIR)$(PREFIX)' in *[!A-Za-z0-9/._+:@%=-]*) \
-	    echo 'DESTDIR and PREFIX: only letters, digits and / . _ + : @ % = - are possible' >&2; exit 1;; esac
-	@case '$(PREFIX)' in /*) ;; *) echo 'PREFIX must begin with /' >&2; exit 1;; esac
+	@for setting in $(foreach name,DESTDIR $(DIRECTORIES),'$(name)=$($(name))'); do \
+	    case $$setting in DESTDIR=* | *=/*) ;; \
+	        *) echo "it must begin with /: $$setting" >&2; exit 1 ;; esac; \
+	    if printf "%s\n" "$$setting" | grep -q '[][:space:]"$$`|&;<>()*?{}\\]'; then \
+	        echo "a character is not possible: $$setting" >&2; exit 1; fi; \
+	done
 
 uninstall: paths
 	rm -f $(DESTDIR)$(BINDIR)/beanstalkd $(DESTDIR)$(MANDIR)/man1/beanstalkd.1
@@ -305,5 +310,5 @@ clean:
 tools:
 	@command -v $(CARGO) >/dev/null || { \
 	    echo 'cargo is missing: install Rust 1.85 or later (https://rustup.rs, or: apt install cargo)' >&2; exit 1; }
-	@command -v cc >/dev/null || { \
+	@test $(CARGO) = true || command -v cc >/dev/null || { \
 	    echo 'a linker is missing: install a C compiler (apt install gcc, or: dnf install gcc)' >&2; exit 1; }

@@ -25,7 +25,8 @@ rustPlatform.buildRustPackage {
   installPhase = ''
     runHook preInstall
     make install-daemon install-ctl ${lib.optionalString stdenv.hostPlatform.isLinux "install-units"} \
-      CARGO=true PREFIX=$out DAEMON=${built}/beanstalkd CTL=${built}/beanstalkctl
+      CARGO=true PREFIX=$out DAEMON=${built}/beanstalkd CTL=${built}/beanstalkctl \
+      ${lib.optionalString (!stdenv.buildPlatform.canExecute stdenv.hostPlatform) "FOREIGN=yes"}
     runHook postInstall
   '';
 

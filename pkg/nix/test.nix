@@ -27,7 +27,7 @@ let
     callPackage = path: more: import path ({
       inherit lib;
       rustPlatform.buildRustPackage = package: package;
-      stdenv.hostPlatform = platform;
+      stdenv = { hostPlatform = platform; buildPlatform.canExecute = _: true; };
     } // more);
   };
   flake = (import ../../flake.nix).outputs {
@@ -53,8 +53,8 @@ let
     "all values are there" = builtins.isString (builtins.toJSON (removeAttrs package [ "src" ]));
     "what was built is no source" =
       package.src.filter "/src/target.rs" "regular" && !package.src.filter "/x/target" "directory";
-    "both programs are installed" =
-      has package.installPhase "install-daemon" && has package.installPhase "install-ctl";
+    "both programs are installed, with what they print" =
+      !has package.installPhase "FOREIGN" && has package.installPhase "install-daemon" && has package.installPhase "install-ctl";
     "every option has a type and a text" =
       builtins.all (name: name == "enable" || options.${name} ? type && options.${name} ? description)
         (builtins.attrNames options);

@@ -226,8 +226,8 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     Ok(Listener(Kind::Unix(listener, Some(file))))
 }
 
-/// How many refused connections in a row show that no process listens on a socket. Outside of Linux,
-/// a connection is refused also by a process that has as many as it allows waiting, which does not
+/// How many refused connections in a row show that no process listens on a socket. Outside Linux a
+/// connection is refused as well if the process has as many waiting as it allows. That does not
 /// last: within a second it accepts some.
 const REFUSALS: u32 = if cfg!(any(target_os = "linux", target_os = "android")) { 1 } else { 20 };
 const REFUSAL_INTERVAL: Duration = Duration::from_millis(50);

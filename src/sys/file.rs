@@ -8,12 +8,12 @@ use std::{
 };
 
 // On 32 bits, glibc and Android have calls of their own for offsets from 2 GiB on.
-#[cfg(target_os = "freebsd")]
-use libc::{lseek, off_t};
-#[cfg(any(all(target_os = "linux", target_env = "gnu"), target_os = "android"))]
-use libc::{fallocate64 as fallocate, lseek64 as lseek, off64_t as off_t};
 #[cfg(all(target_os = "linux", not(target_env = "gnu")))]
 use libc::{fallocate, lseek, off_t};
+#[cfg(any(all(target_os = "linux", target_env = "gnu"), target_os = "android"))]
+use libc::{fallocate64 as fallocate, lseek64 as lseek, off64_t as off_t};
+#[cfg(target_os = "freebsd")]
+use libc::{lseek, off_t};
 
 use super::check;
 

@@ -134,8 +134,7 @@ pub fn inherit(number: RawFd) -> io::Result<OwnedFd> {
 /// Whether the descriptor is a stream socket that listens; true as well if the system does not tell
 /// whether it listens, as OpenBSD.
 pub fn is_listening_stream(fd: &impl AsFd) -> bool {
-    let is_stream =
-        option(fd.as_fd(), libc::SO_TYPE).is_ok_and(|value| value == libc::SOCK_STREAM);
+    let is_stream = option(fd.as_fd(), libc::SO_TYPE).is_ok_and(|value| value == libc::SOCK_STREAM);
     is_stream
         && match option(fd.as_fd(), libc::SO_ACCEPTCONN) {
             // FreeBSD says 2.
