@@ -230,6 +230,7 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
 /// connection is refused as well if the process has as many waiting as it allows. That does not
 /// last: within a second it accepts some.
 const REFUSALS: u32 = if cfg!(any(target_os = "linux", target_os = "android")) { 1 } else { 20 };
+/// The time between two of these connections.
 const REFUSAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Whether the path has a socket that no process listens on. False if there is no file.
@@ -239,27 +240,26 @@ fn is_stale(path: &Path) -> Result<bool, ListenError> {
     if !found.file_type().is_socket() {
         return Err(ListenError::NotASocket(path.into()));
     }
-    let mut refusals = 0;
-    loop {
-        // Connecting does not wait. If the connection is refused, the owner has ended. Otherwise
-        // there is an owner, even if it is too busy to accept.
-        return match UnixStream::connect(path) {
-            Ok(_) => Err(ListenError::InUse(path.into())),
-            Err(error) => match error.kind() {
-                io::ErrorKind::ConnectionRefused => {
-                    refusals += 1;
-                    if refusals < REFUSALS {
-                        thread::sleep(REFUSAL_INTERVAL);
-                        continue;
-                    }
-                    Ok(true)
-                }
-                // It has just been removed.
-                io::ErrorKind::NotFound => Ok(false),
-                io::ErrorKind::WouldBlock => Err(ListenError::InUse(path.into())),
-                _ => Err(ListenError::Bind(format!("unix:{}", path.display()), error)),
-            },
-        };
+    let mut attempts = REFUSALS;
+    let error = loop {
+        attempts -= 1;
+        // Connecting does not wait.
+        match UnixStream::connect(path) {
+            Ok(_) => return Err(ListenError::InUse(path.into())),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && attempts > 0 => {
+                thread::sleep(REFUSAL_INTERVAL);
+            }
+            Err(error) => break error,
+        }
+    };
+    match error.kind() {
+        // The owner has ended.
+        io::ErrorKind::ConnectionRefused => Ok(true),
+        // It has just been removed.
+        io::ErrorKind::NotFound => Ok(false),
+        // There is an owner, and it is too busy to accept.
+        io::ErrorKind::WouldBlock => Err(ListenError::InUse(path.into())),
+        _ => Err(ListenError::Bind(format!("unix:{}", path.display()), error)),
     }
 }
 
