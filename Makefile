@@ -219,8 +219,9 @@ completions = $(call printed,$(DAEMON) --completions $(1),$(2),$(3))
 
 # Installs what the program $(1) prints, as the file $(3) of the folder $(2). EMULATOR starts what was
 # built for another processor; FOREIGN=yes says that such a program cannot be asked.
-printed = $(if $(FOREIGN),@echo '*** SKIPPED: $(3): $(firstword $(1)) does not run here' >&2,\
-    install -d $(DESTDIR)$(2) && $(EMULATOR) $(1) > $(DESTDIR)$(2)/$(3) && chmod 644 $(DESTDIR)$(2)/$(3))
+printed = $(if $(filter yes,$(FOREIGN)),@echo '*** SKIPPED: $(3): $(firstword $(1)) does not run here' >&2,\
+    install -d $(DESTDIR)$(2) && $(EMULATOR) $(1) > $(DESTDIR)$(2)/$(3) && chmod 644 $(DESTDIR)$(2)/$(3) || \
+    { rm -f $(DESTDIR)$(2)/$(3); exit 1; })
 
 install-ctl: paths ctl
 	install -d $(DESTDIR)$(BINDIR)
@@ -244,9 +245,9 @@ install-units: paths
 DIRECTORIES = PREFIX BINDIR MANDIR UNITDIR BASHDIR ZSHDIR FISHDIR EXAMPLEDIR
 paths:
 	@for setting in $(foreach name,DESTDIR $(DIRECTORIES),'$(name)=$($(name))'); do \
-	    case $$setting in DESTDIR=* | *=/*) ;; \
-	        *) echo "it must begin with /: $$setting" >&2; exit 1 ;; esac; \
-	    if printf "%s\n" "$$setting" | grep -q '[][:space:]"$$`|&;<>()*?{}\\]'; then \
+	    case $$setting in DESTDIR=-*) false ;; DESTDIR=* | *=/*) ;; *) false ;; esac || { \
+	        echo "it must begin with /: $$setting" >&2; exit 1; }; \
+	    if printf "%s\n" "$$setting" | grep -q '[][:space:]"$$`|&;<>()*?{}\\!#]'; then \
 	        echo "a character is not possible: $$setting" >&2; exit 1; fi; \
 	done
 
