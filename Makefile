@@ -243,6 +243,7 @@ install-units: paths
 
 # What the shell or sed would take apart: an uninstall would remove other files.
 DIRECTORIES = PREFIX BINDIR MANDIR UNITDIR BASHDIR ZSHDIR FISHDIR EXAMPLEDIR
+.PHONY: paths
 paths:
 	@for setting in $(foreach name,DESTDIR $(DIRECTORIES),'$(name)=$($(name))'); do \
 	    case $$setting in DESTDIR=-*) false ;; DESTDIR=* | *=/*) ;; *) false ;; esac || { \
