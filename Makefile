@@ -43,7 +43,7 @@ daemon: tools
 
 # Alone, so that what beanstalkctl needs changes nothing in the daemon.
 ctl: tools
-	$(CARGO) build --release --locked -p ctl
+	$(CARGO) build --release --locked -p beanstalkctl
 
 # Starts the daemon as the README's tour wants it: loopback, everything in memory.
 run: all

@@ -15,9 +15,9 @@ rustPlatform.buildRustPackage {
   cargoLock.lockFile = ../../Cargo.lock;
 
   # One by one, so that what beanstalkctl needs changes nothing in the daemon.
-  cargoBuildFlags = [ "--package" "beanstalkd" ];
+  cargoBuildFlags = [ "--package" "beanstalkd-server" ];
   postBuild = ''
-    cargo build --offline --release --target ${stdenv.hostPlatform.rust.rustcTarget} --package ctl
+    cargo build --offline --release --target ${stdenv.hostPlatform.rust.rustcTarget} --package beanstalkctl
   '';
   cargoTestFlags = [ "--lib" ];
 
