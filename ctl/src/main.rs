@@ -13,7 +13,7 @@
 //! - `web` serves a page that looks and acts as the commands do;
 //! - `metrics` tells Prometheus what servers count, over `http` or otherwise;
 //! - `place` and `save` write jobs to servers and to files;
-//! - `interrupt` and `progress` are between the program and its user.
+//! - `interrupt`, `progress` and `terminal` are between the program and its user.
 //!
 //! | status | meaning |
 //! |---|---|
@@ -43,6 +43,7 @@ mod progress;
 mod save;
 mod stream;
 mod sweep;
+mod terminal;
 mod web;
 mod yaml;
 

@@ -5,22 +5,31 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use ratatui::DefaultTerminal;
-use ratatui::Frame;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
-use ratatui::layout::{Constraint, Layout};
-use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::{Line as TextLine, Span};
-use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 
 use super::top::{COLUMNS, Sample, Watch, rows};
 use crate::cli::TopArgs;
 use crate::context::Outcome;
 use crate::filter::Tubes;
 use crate::interrupt::Interrupt;
+use crate::output::one_line;
+use crate::terminal::{Key, Terminal};
 
 /// The longest wait for a key before Ctrl-C is noticed.
 const NAP: Duration = Duration::from_millis(100);
+
+/// Lines that the table gets at least, with its heading; and columns that names get.
+const TABLE_LINES_MIN: usize = 3;
+const NAME_COLUMNS_MIN: usize = 12;
+
+/// Rows that `PageUp` and `PageDown` pass.
+const PAGE_ROWS: usize = 20;
+
+/// Colors and weights as control sequences have them.
+const DEFAULT_COLOR: &str = "39";
+const RED: &str = "31";
+const YELLOW: &str = "33";
+const NORMAL: &str = "22";
+const BOLD: &str = "1";
 
 /// What the user sees and has chosen.
 struct Screen {
@@ -28,7 +37,10 @@ struct Screen {
     servers: Vec<(String, Result<Sample, String>)>,
     sort: usize,
     is_reversed: bool,
-    scroll: TableState,
+    /// The row in bold, and the first one on the screen.
+    selected: usize,
+    first: usize,
+    has_color: bool,
 }
 
 /// A thread that looks at a server. While one server is silent, keys and the other servers are
@@ -102,22 +114,19 @@ pub(crate) fn run(
     interrupt: &Interrupt,
 ) -> Result<Outcome> {
     let watches = watches.into_iter().map(|watch| Looker::start(watch, meant.clone())).collect();
-    let mut terminal = ratatui::try_init()?;
-    let result = watch(&mut terminal, args, watches, interrupt);
-    ratatui::try_restore()?;
-    result
+    watch(&mut Terminal::open()?, args, watches, interrupt)
 }
 
 fn watch(
-    terminal: &mut DefaultTerminal,
+    terminal: &mut Terminal,
     args: &TopArgs,
     mut lookers: Vec<Looker>,
     interrupt: &Interrupt,
 ) -> Result<Outcome> {
-    let scroll = TableState::default().with_selected(0);
     let silent = |looker: &Looker| (looker.name.clone(), Err(looker.silence()));
     let servers = lookers.iter().map(silent).collect();
-    let mut screen = Screen { servers, sort: 1, is_reversed: false, scroll };
+    let mut screen = Screen::new(servers);
+    screen.has_color = std::env::var_os("NO_COLOR").is_none();
     let mut looks = 0;
     loop {
         let looked = Instant::now();
@@ -131,7 +140,8 @@ fn watch(
                     server.1 = Err(looker.silence());
                 }
             }
-            terminal.draw(|frame| screen.draw(frame))?;
+            let size = Terminal::size()?;
+            terminal.draw(&screen.lines(size), size)?;
             let left = Duration::from_secs(args.interval).saturating_sub(looked.elapsed());
             if interrupt.is_set() {
                 return Ok(Outcome::Done);
@@ -141,10 +151,10 @@ fn watch(
                 break;
             }
             let left = if left.is_zero() { NAP } else { left };
-            if event::poll(left.min(NAP))?
-                && key_of(&event::read()?).is_some_and(|key| screen.press(key) == Wish::End)
-            {
-                return Ok(Outcome::Done);
+            for key in Terminal::keys(left.min(NAP))? {
+                if screen.press(key) == Wish::End {
+                    return Ok(Outcome::Done);
+                }
             }
         }
         if args.count.is_some_and(|count| looks >= count) {
@@ -153,97 +163,122 @@ fn watch(
     }
 }
 
-/// Returns the key of an event; Ctrl-C is `q`, because a full screen gets no signal for it.
-fn key_of(event: &Event) -> Option<KeyCode> {
-    let Event::Key(key) = event else { return None };
-    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
-    Some(if is_control && key.code == KeyCode::Char('c') { KeyCode::Char('q') } else { key.code })
-}
-
 impl Screen {
-    fn press(&mut self, key: KeyCode) -> Wish {
+    fn new(servers: Vec<(String, Result<Sample, String>)>) -> Self {
+        Self { servers, sort: 1, is_reversed: false, selected: 0, first: 0, has_color: false }
+    }
+
+    fn press(&mut self, key: Key) -> Wish {
         match key {
-            KeyCode::Char('q') | KeyCode::Esc => return Wish::End,
-            KeyCode::Right => self.sort = (self.sort + 1) % COLUMNS.len(),
-            KeyCode::Left => self.sort = (self.sort + COLUMNS.len() - 1) % COLUMNS.len(),
-            KeyCode::Char('r') => self.is_reversed = !self.is_reversed,
-            KeyCode::Down => self.scroll.select_next(),
-            KeyCode::Up => self.scroll.select_previous(),
-            KeyCode::PageDown => self.scroll.scroll_down_by(20),
-            KeyCode::PageUp => self.scroll.scroll_up_by(20),
-            _ => {}
+            Key::Char('q' | '\x03') | Key::Escape => return Wish::End,
+            Key::Right => self.sort = (self.sort + 1) % COLUMNS.len(),
+            Key::Left => self.sort = (self.sort + COLUMNS.len() - 1) % COLUMNS.len(),
+            Key::Char('r') => self.is_reversed = !self.is_reversed,
+            Key::Down => self.selected += 1,
+            Key::Up => self.selected = self.selected.saturating_sub(1),
+            Key::PageDown => self.selected += PAGE_ROWS,
+            Key::PageUp => self.selected = self.selected.saturating_sub(PAGE_ROWS),
+            Key::Char(_) => {}
         }
         Wish::Nothing
     }
 
-    fn draw(&mut self, frame: &mut Frame<'_>) {
-        let count = u16::try_from(self.servers.len()).unwrap_or(u16::MAX);
-        let parts = [Constraint::Length(count + 1), Constraint::Min(3), Constraint::Length(1)];
-        let [head, body, foot] = Layout::vertical(parts).areas(frame.area());
-        let lines: Vec<TextLine<'_>> = self.servers.iter().map(Self::summary).collect();
-        frame.render_widget(Paragraph::new(lines), head);
+    /// Returns the lines of a screen with so many columns and lines. The selected row is among them.
+    fn lines(&mut self, [width, height]: [usize; 2]) -> Vec<String> {
+        let mut lines: Vec<_> = self.servers.iter().map(|it| self.summary(it, width)).collect();
+        lines.push(String::new());
+        lines.truncate(height.saturating_sub(TABLE_LINES_MIN));
+        let table_lines = height.saturating_sub(lines.len() + 1).max(TABLE_LINES_MIN);
 
         let alive = self.servers.iter().filter_map(|(name, sample)| {
             sample.as_ref().ok().map(|sample| (name.clone(), sample.clone()))
         });
         let alive: Vec<_> = alive.collect();
         let rows = rows(&alive, self.servers.len() > 1, self.sort, self.is_reversed);
-        // The numbers take what they need, so that the columns fit into 80 characters.
-        let width = |at: usize| {
-            let longest = rows.iter().map(|row| row[at].len()).max().unwrap_or(0);
-            u16::try_from(longest.max(COLUMNS[at].len())).unwrap_or(u16::MAX)
-        };
-        let numbers: Vec<_> = (1..COLUMNS.len()).map(width).map(Constraint::Length).collect();
-        let rows = rows.into_iter().map(|cells| {
-            let tone = |at: usize, text: &str| match at {
-                4 if text != "0" => Style::new().fg(Color::Red),
-                8 => Style::new().fg(Color::Yellow),
-                _ => Style::new(),
-            };
-            let cells = cells.into_iter().enumerate().map(|(at, text)| {
-                let style = tone(at, &text);
-                let line = TextLine::from(text);
-                Cell::from(if at == 0 { line } else { line.right_aligned() }).style(style)
-            });
-            Row::new(cells)
-        });
-        let heading = COLUMNS.iter().enumerate().map(|(at, name)| {
-            let style = Style::new().add_modifier(Modifier::BOLD);
-            let style =
-                if at == self.sort { style.add_modifier(Modifier::REVERSED) } else { style };
-            let line = TextLine::from(Span::styled(*name, style));
-            Cell::from(if at == 0 { line } else { line.right_aligned() })
-        });
-        let widths = std::iter::once(Constraint::Min(12)).chain(numbers);
-        let table = Table::new(rows, widths)
-            .header(Row::new(heading))
-            .row_highlight_style(Style::new().add_modifier(Modifier::BOLD));
-        frame.render_stateful_widget(table, body, &mut self.scroll);
+        self.selected = self.selected.min(rows.len().saturating_sub(1));
+        let first_min = (self.selected + 2).saturating_sub(table_lines);
+        self.first = self.first.clamp(first_min, self.selected);
+
+        let widths = widths(&rows, width);
+        lines.push(line(&COLUMNS, &widths, |at, _| {
+            (DEFAULT_COLOR, if at == self.sort { "1;7" } else { BOLD })
+        }));
+        for (at, cells) in rows.iter().enumerate().skip(self.first).take(table_lines - 1) {
+            let weight = if at == self.selected { BOLD } else { NORMAL };
+            lines.push(line(cells, &widths, |at, text| match at {
+                4 if text != "0" => (self.color(RED), weight),
+                8 => (self.color(YELLOW), weight),
+                _ => (DEFAULT_COLOR, weight),
+            }));
+        }
+        lines.resize(lines.len().max(height.saturating_sub(1)), String::new());
         let keys = "q end   left, right: sort by   r: the other way round   up, down: scroll";
-        frame.render_widget(Paragraph::new(keys), foot);
+        lines.push(keys.chars().take(width).collect());
+        lines.truncate(height);
+        lines
     }
 
-    fn summary((name, sample): &(String, Result<Sample, String>)) -> TextLine<'_> {
-        match sample {
+    fn color(&self, color: &'static str) -> &'static str {
+        if self.has_color { color } else { DEFAULT_COLOR }
+    }
+
+    fn summary(&self, server: &(String, Result<Sample, String>), width: usize) -> String {
+        let (name, sample) = server;
+        let (numbers, notes) = match sample {
             Ok(sample) => {
                 let Sample { server, uptime, connections, .. } = sample;
                 let numbers = format!(
                     "{name}  up {uptime} s  {connections} connections  {:.0} put/s  {:.0} del/s",
                     server.puts, server.deletes
                 );
-                let notes = Span::styled(sample.notes(), Style::new().fg(Color::Red));
-                TextLine::from_iter([Span::from(numbers), notes])
+                (numbers, sample.notes())
             }
-            Err(error) => TextLine::styled(error.clone(), Style::new().fg(Color::Red)),
-        }
+            Err(error) => (String::new(), error.clone()),
+        };
+        let numbers: String = one_line(numbers.as_bytes()).chars().take(width).collect();
+        let left = width - numbers.chars().count();
+        let notes: String = one_line(notes.as_bytes()).chars().take(left).collect();
+        numbers + &paint(&notes, (self.color(RED), NORMAL))
     }
+}
+
+/// Returns the widths of those columns that fit: the numbers take the space that they need, and the
+/// name has the rest.
+fn widths(rows: &[[String; 9]], width: usize) -> Vec<usize> {
+    let longest = |at: usize| {
+        let cells = rows.iter().map(|row| row[at].len());
+        cells.chain([COLUMNS[at].len()]).max().unwrap_or(0)
+    };
+    let mut widths: Vec<_> = (0..COLUMNS.len()).map(longest).collect();
+    let numbers: usize = widths[1..].iter().map(|width| width + 1).sum();
+    widths[0] = width.saturating_sub(numbers).max(NAME_COLUMNS_MIN).min(width);
+    let fits = |count: &usize| widths[..*count].iter().sum::<usize>() + count <= width + 1;
+    widths.truncate((1..=COLUMNS.len()).take_while(fits).count());
+    widths
+}
+
+/// Lays out a row: the name to the left, numbers to the right, each in its color and weight.
+fn line<'a>(
+    cells: &'a [impl AsRef<str>],
+    widths: &[usize],
+    style: impl Fn(usize, &'a str) -> (&'static str, &'static str),
+) -> String {
+    let mut line = String::new();
+    for (at, (cell, &width)) in cells.iter().zip(widths).enumerate() {
+        let text: String = one_line(cell.as_ref().as_bytes()).chars().take(width).collect();
+        let gap = " ".repeat(width - text.chars().count());
+        let text = paint(&text, style(at, cell.as_ref()));
+        if at == 0 { line.extend([text, gap]) } else { line.extend([" ".to_owned(), gap, text]) }
+    }
+    line
+}
+
+fn paint(text: &str, (color, weight): (&str, &str)) -> String {
+    format!("\x1b[{color};{weight}m{text}\x1b[0m")
 }
 
 #[cfg(test)]
 mod tests {
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
-
     use super::super::top::{Line, Trouble};
     use super::*;
 
@@ -263,20 +298,22 @@ mod tests {
         let sample = Sample { server, tubes, uptime, connections, has_rates, stats, trouble };
         let servers =
             vec![("a:1".to_owned(), Ok(sample)), ("b:1".to_owned(), Err("b:1: lost".into()))];
-        let scroll = TableState::default();
-        let mut screen = Screen { servers, sort: 1, is_reversed: false, scroll };
-        let mut terminal = Terminal::new(TestBackend::new(110, 10)).unwrap();
-        terminal.draw(|frame| screen.draw(frame)).unwrap();
-        let text = terminal.backend().to_string();
-        let first = "a:1  up 60 s  4 connections  12 put/s  0 del/s  draining  binlog full";
-        for part in [first, "b:1: lost", "q end"] {
+        let mut screen = Screen::new(servers);
+        let text = screen.lines([110, 10]).join("\n");
+        let first = "a:1  up 60 s  4 connections  12 put/s  0 del/s";
+        for part in [first, "  draining  binlog full", "b:1: lost", "q end"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let (images, mail) = (text.find("a:1 images").unwrap(), text.find("a:1 mail").unwrap());
         assert!(images < mail, "{text}");
-        screen.press(KeyCode::Left);
-        screen.press(KeyCode::Char('r'));
+        // In a small terminal the selected row is on the screen.
+        screen.press(Key::PageDown);
+        let lines = screen.lines([110, 4]);
+        assert!(lines.len() == 4 && lines[3].contains("a:1 mail"), "{lines:?}");
+        screen.press(Key::Up);
+        screen.press(Key::Left);
+        screen.press(Key::Char('r'));
         assert_eq!((screen.sort, screen.is_reversed), (0, true));
-        assert_eq!(screen.press(KeyCode::Char('q')), Wish::End);
+        assert_eq!(screen.press(Key::Char('q')), Wish::End);
     }
 }

@@ -1,0 +1,170 @@
+//! A terminal as a full screen: lines go out, keys come in.
+//!
+//! The control sequences are those of ECMA-48 and xterm that every present terminal knows.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::time::Duration;
+use std::{iter, panic};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+
+/// The alternate screen, without a cursor and without automatic line breaks.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+
+/// A key of the keyboard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Key {
+    /// A character of ASCII; Ctrl-C is `'\x03'`, because a full screen gets no signal for it.
+    Char(char),
+    Escape,
+    Left,
+    Right,
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+}
+
+/// The terminal of standard input and output while it is a full screen. Dropping it restores the
+/// terminal; so does a panic, whose message would be lost otherwise.
+#[derive(Debug)]
+pub(crate) struct Terminal {
+    before: Termios,
+    /// The last frame and its size.
+    drawn: (String, [usize; 2]),
+}
+
+impl Terminal {
+    /// Takes the terminal.
+    pub(crate) fn open() -> io::Result<Self> {
+        let before = tcgetattr(io::stdin())?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
+        let (at_panic, report) = (before.clone(), panic::take_hook());
+        panic::set_hook(Box::new(move |panic| {
+            let _ = leave(&at_panic);
+            report(panic);
+        }));
+        let terminal = Self { before, drawn: Default::default() };
+        write(ENTER)?;
+        Ok(terminal)
+    }
+
+    /// Returns the columns and lines.
+    pub(crate) fn size() -> io::Result<[usize; 2]> {
+        let size = tcgetwinsize(io::stdout())?;
+        // Some serial consoles do not know their size.
+        let known = |count: u16, default: u16| if count == 0 { default } else { count }.into();
+        Ok([known(size.ws_col, 80), known(size.ws_row, 24)])
+    }
+
+    /// Draws lines that fit into this size. A frame that is on the screen already costs nothing.
+    pub(crate) fn draw(&mut self, lines: &[String], size: [usize; 2]) -> io::Result<()> {
+        let mut frame = String::new();
+        let lines = lines.iter().map(String::as_str).chain(iter::repeat(""));
+        for (row, line) in (1..=size[1]).zip(lines) {
+            // Erased first: after a full line the cursor is still in its last column.
+            let _ = write!(frame, "\x1b[{row}H\x1b[K{line}");
+        }
+        let frame = (frame, size);
+        if self.drawn != frame {
+            write(&frame.0)?;
+            self.drawn = frame;
+        }
+        Ok(())
+    }
+
+    /// Waits for keys, at most this long.
+    pub(crate) fn keys(wait: Duration) -> io::Result<Vec<Key>> {
+        let stdin = io::stdin();
+        let wait = Timespec::try_from(wait).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&wait)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(Vec::new()),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut bytes = [0; 64];
+        match rustix::io::read(&stdin, &mut bytes)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            length => Ok(parse(&bytes[..length])),
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = leave(&self.before);
+    }
+}
+
+fn leave(before: &Termios) -> io::Result<()> {
+    write(LEAVE)?;
+    Ok(tcsetattr(io::stdin(), OptionalActions::Now, before)?)
+}
+
+fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Reads keys as a terminal sends them. Unknown ones are skipped whole, so that their bytes are not
+/// taken for other keys.
+fn parse(mut bytes: &[u8]) -> Vec<Key> {
+    let mut keys = Vec::new();
+    while let [first, rest @ ..] = bytes {
+        bytes = rest;
+        if *first != 0x1b {
+            keys.push(Key::Char(char::from(*first)));
+            continue;
+        }
+        let [b'[' | b'O', sequence @ ..] = rest else {
+            if rest.is_empty() {
+                keys.push(Key::Escape);
+            }
+            // With Alt, or in a character of several bytes.
+            bytes = rest.get(1..).unwrap_or_default();
+            continue;
+        };
+        let end = sequence.iter().position(|byte| (0x40..=0x7e).contains(byte));
+        let (sequence, rest) = sequence.split_at(end.map_or(sequence.len(), |end| end + 1));
+        bytes = rest;
+        keys.extend(match sequence {
+            b"A" => Some(Key::Up),
+            b"B" => Some(Key::Down),
+            b"C" => Some(Key::Right),
+            b"D" => Some(Key::Left),
+            b"5~" => Some(Key::PageUp),
+            b"6~" => Some(Key::PageDown),
+            _ => None,
+        });
+    }
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_come_alone_or_many_at_once() {
+        use Key::{Char, Down, Escape, PageUp, Up};
+        let table: [(&[u8], &[Key]); 6] = [
+            (b"q", &[Char('q')]),
+            (b"\x1b", &[Escape]),
+            (b"\x1b[A\x1bOB\x1b[5~r", &[Up, Down, PageUp, Char('r')]),
+            // Delete, Ctrl-Right and Alt-q are none of ours, and end nothing.
+            (b"\x1b[3~\x1b[1;5C\x1bqr", &[Char('r')]),
+            (b"\x1b[1;", &[]),
+            (b"\x03", &[Char('\x03')]),
+        ];
+        for (bytes, keys) in table {
+            assert_eq!(parse(bytes), keys, "{bytes:?}");
+        }
+    }
+}
