@@ -183,7 +183,7 @@ impl Screen {
         Wish::Nothing
     }
 
-    /// Returns the lines of a screen with so many columns and lines. The selected row is among them.
+    /// Returns the lines of a screen with so many columns and lines, with the selected row.
     fn lines(&mut self, [width, height]: [usize; 2]) -> Vec<String> {
         let mut lines: Vec<_> = self.servers.iter().map(|it| self.summary(it, width)).collect();
         lines.push(String::new());
