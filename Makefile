@@ -269,12 +269,13 @@ vendor: tools
 deb: vendor
 	@command -v dh >/dev/null || { \
 	    echo 'debhelper is missing: apt install debhelper' >&2; exit 1; }
-	@test "$(VERSION)" = "$$(dpkg-parsechangelog -l pkg/debian/changelog -S Version)" || { \
-	    echo 'Cargo.toml and pkg/debian/changelog differ in the version' >&2; exit 1; }
 	rm -rf target/deb
 	mkdir -p $(DEB)/.cargo
 	tar -c --exclude-vcs --exclude=./target --exclude=./ct/fuzz/target . | tar -x -C $(DEB)
+	pkg/fill
 	cp -r pkg/debian $(DEB)/debian
+	rm $(DEB)/debian/*.in
+	cp target/pkg/debian/* $(DEB)/debian
 	cp -rl target/vendor $(DEB)/vendor
 	printf '[source.crates-io]\nreplace-with = "vendor"\n[source.vendor]\ndirectory = "vendor"\n' \
 	    > $(DEB)/.cargo/config.toml

@@ -3,11 +3,12 @@
 
 let
   description = import ./description.nix;
+  cargo = lib.importTOML ../../Cargo.toml;
   built = "target/${stdenv.hostPlatform.rust.cargoShortTarget}/release";
 in
 rustPlatform.buildRustPackage {
   pname = "beanstalkd";
-  inherit ((lib.importTOML ../../Cargo.toml).package) version;
+  inherit (cargo.package) version;
   src = lib.cleanSourceWith {
     src = lib.cleanSource ../..;
     filter = path: type: !(type == "directory" && baseNameOf path == "target");
@@ -32,7 +33,7 @@ rustPlatform.buildRustPackage {
 
   meta = {
     description = description.SUMMARY;
-    homepage = description.HOMEPAGE;
+    homepage = cargo.workspace.package.repository;
     license = lib.getLicenseFromSpdxId description.LICENSE;
     mainProgram = "beanstalkd";
     platforms = lib.platforms.unix;
