@@ -36,17 +36,22 @@ fn scripts() -> Vec<Script> {
     Script::load_dir(&root().join("tests/golden")).expect("the golden scripts are well formed")
 }
 
-fn rust_sources(folder: &Path, into: &mut Vec<PathBuf>) {
+/// Finds the files below a folder whose names have this extension.
+fn files(folder: &Path, extension: &str, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("the folder is there") {
         let path = entry.expect("the folder can be read").path();
         if path.is_dir() && path.ends_with("target") {
             // What was built there is no source of ours.
         } else if path.is_dir() {
-            rust_sources(&path, into);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files(&path, extension, into);
+        } else if path.extension().is_some_and(|it| it == extension) {
             into.push(path);
         }
     }
+}
+
+fn rust_sources(folder: &Path, into: &mut Vec<PathBuf>) {
+    files(folder, "rs", into);
 }
 
 /// Which tests prove which rule: `proves` in scripts, `Proves:` above functions.
@@ -189,29 +194,40 @@ fn versions_agree() {
     assert!(read("beanstalkd.1").lines().next().is_some_and(|head| head.contains(version)));
 }
 
-/// A link to a file that is not there sends the reader nowhere.
+/// A link to a file or a heading that is not there sends the reader nowhere.
 #[test]
 fn links_lead_somewhere() {
-    let mut documents = vec!["README.md".to_owned(), "CHANGELOG.md".into(), "ct/README.md".into()];
-    for entry in fs::read_dir(root().join("doc")).expect("doc is there") {
-        let path = entry.expect("doc can be read").path();
-        if path.extension().is_some_and(|extension| extension == "md") {
-            let name = path.file_name().expect("a file has a name").to_string_lossy();
-            documents.push(format!("doc/{name}"));
-        }
+    let mut pages = Vec::new();
+    for folder in [".github", "ct", "doc", "pkg"] {
+        files(&root().join(folder), "md", &mut pages);
     }
-    for document in documents {
-        let text = read(&document);
-        let folder = root().join(&document);
-        let folder = folder.parent().expect("a file has a folder");
-        let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
-        for (target, _) in targets {
-            let (path, _) = target.split_once('#').unwrap_or((target, ""));
-            if !path.is_empty() && !path.contains("://") {
-                assert!(folder.join(path).exists(), "{document} links to {target}");
+    let top = fs::read_dir(root()).expect("the root can be read");
+    let top = top.map(|entry| entry.expect("an entry can be read").path());
+    pages.extend(top.filter(|path| path.extension().is_some_and(|it| it == "md")));
+    for page in pages {
+        let text = fs::read_to_string(&page).expect("a page can be read");
+        let links = ["](", "src=\"", "srcset=\""].into_iter().flat_map(|mark| {
+            let rests = text.split(mark).skip(1);
+            rests.filter_map(|rest| rest.split([')', '"']).next())
+        });
+        for link in links.filter(|link| !link.contains("://")) {
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let folder = page.parent().expect("a page has a folder");
+            let target = if path.is_empty() { page.clone() } else { folder.join(path) };
+            assert!(target.exists(), "{} links to {link}", page.display());
+            if !heading.is_empty() {
+                let text = fs::read_to_string(&target).expect("a page can be read");
+                let mut headings = text.lines().filter(|line| line.starts_with('#')).map(anchor);
+                assert!(headings.any(|it| it == heading), "{} links to {link}", page.display());
             }
         }
     }
+}
+
+/// Returns the name under which a heading can be linked to.
+fn anchor(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+    text.chars().filter(|it| it.is_alphanumeric() || matches!(it, '-' | '_')).collect()
 }
 
 /// The formatter leaves comments and texts as they are, however long.

@@ -455,38 +455,3 @@ fn the_verdicts_are_those_of_the_raw_table() {
     let all = all.filter(|cells| cells.len() == 8 && cells[1].starts_with("beanstalkd"));
     assert_eq!(judged, all.map(|cells| cells[0].to_owned()).collect(), "every abuse has a row");
 }
-
-/// A link to a file or a heading that is not there sends the reader nowhere.
-#[test]
-fn links_of_the_pages_lead_somewhere() {
-    let mut pages: Vec<String> =
-        ["README.md", "doc/performance.md", "doc/reliability.md"].map(str::to_owned).into();
-    for folder in ["doc/performance", "doc/reliability"] {
-        pages.extend(files(folder, ".md").iter().map(|name| format!("{folder}/{name}")));
-    }
-    for page in pages {
-        let text = read(&page);
-        let links = ["](", "src=\"", "srcset=\""].into_iter().flat_map(|mark| {
-            let rests = text.split(mark).skip(1);
-            rests.filter_map(|rest| rest.split([')', '"']).next())
-        });
-        for link in links.filter(|link| !link.contains("://")) {
-            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
-            let folder = root().join(&page);
-            let folder = folder.parent().expect("a page has a folder");
-            let target = if path.is_empty() { root().join(&page) } else { folder.join(path) };
-            assert!(target.exists(), "{page} links to {link}");
-            if !heading.is_empty() {
-                let text = fs::read_to_string(&target).expect("a page can be read");
-                let headings = text.lines().filter(|line| line.starts_with('#')).map(anchor);
-                assert!(headings.into_iter().any(|it| it == heading), "{page} links to {link}");
-            }
-        }
-    }
-}
-
-/// Returns the name under which a heading can be linked to.
-fn anchor(heading: &str) -> String {
-    let text = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
-    text.chars().filter(|it| it.is_alphanumeric() || matches!(it, '-' | '_')).collect()
-}
