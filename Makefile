@@ -11,7 +11,7 @@ UNITDIR ?= $(PREFIX)/lib/systemd/system
 BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
-EXAMPLEDIR ?= $(PREFIX)/share/doc/beanstalkd/examples
+DOCDIR ?= $(PREFIX)/share/doc/beanstalkd
 
 TRY = yes
 SHOTS = target/page
@@ -22,7 +22,6 @@ CTL = $(BUILT)/release/beanstalkctl
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 DEB = target/deb/beanstalkd-$(VERSION)
 UNITS = beanstalkd.service beanstalkd@.service beanstalkd.socket beanstalkd-metrics.service beanstalkd-metrics.socket
-EXAMPLES = beanstalkd.rules.yml beanstalkd.rules.test.yml grafana.json
 # Release 1.13 of the original if `make original` has got it; otherwise what is installed.
 FETCHED = $(abspath $(BUILT))/original/1.13/usr/bin/beanstalkd
 ORIGINAL ?= $(if $(shell test -x '$(FETCHED)' && echo yes),$(FETCHED),/usr/bin/beanstalkd)
@@ -204,15 +203,26 @@ page: all
 	$(if $(TRY),pkg/web/try-page $(DAEMON) $(CTL))
 	$(if $(SHOTS),pkg/web/try-page --shots $(SHOTS) $(DAEMON) $(CTL))
 
+# Stripped, but for programs of another processor. Packages do that by themselves.
+install: STRIPPED = $(if $(EMULATOR)$(filter yes,$(FOREIGN)),,$(if $(shell command -v strip),-s))
 install: install-daemon install-ctl install-units
+	@test -n '$(DESTDIR)' || test "$$(id -u)" != 0 || { \
+	    echo 'Installed. Next:'; \
+	    id -u beanstalkd >/dev/null 2>&1 || \
+	        echo '    useradd --system --home-dir /var/lib/beanstalkd beanstalkd'; \
+	    if command -v systemctl >/dev/null; then \
+	        echo '    systemctl daemon-reload'; \
+	        echo '    systemctl enable --now $(UNITDIR)/beanstalkd.service'; \
+	    else echo '    $(BINDIR)/beanstalkd -l 127.0.0.1 -u beanstalkd'; fi; }
 
 install-daemon: paths daemon
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1
-	install -m 755 $(DAEMON) $(DESTDIR)$(BINDIR)/beanstalkd
+	install -m 755 $(STRIPPED) $(DAEMON) $(DESTDIR)$(BINDIR)/beanstalkd
 	install -m 644 beanstalkd.1 $(DESTDIR)$(MANDIR)/man1/beanstalkd.1
 	$(call completions,bash,$(BASHDIR),beanstalkd)
 	$(call completions,zsh,$(ZSHDIR),_beanstalkd)
 	$(call completions,fish,$(FISHDIR),beanstalkd.fish)
+	pkg/pages $(DESTDIR)$(DOCDIR)
 
 # The daemon knows what completes its flags.
 completions = $(call printed,$(DAEMON) --completions $(1),$(2),$(3))
@@ -225,15 +235,12 @@ printed = $(if $(filter yes,$(FOREIGN)),@echo '*** SKIPPED: $(3): $(firstword $(
 
 install-ctl: paths ctl
 	install -d $(DESTDIR)$(BINDIR)
-	install -m 755 $(CTL) $(DESTDIR)$(BINDIR)/beanstalkctl
+	install -m 755 $(STRIPPED) $(CTL) $(DESTDIR)$(BINDIR)/beanstalkctl
 	$(call printed,$(CTL) manual,$(MANDIR)/man1,beanstalkctl.1)
 	$(call printed,$(CTL) completions bash,$(BASHDIR),beanstalkctl)
 	$(call printed,$(CTL) completions zsh,$(ZSHDIR),_beanstalkctl)
 	$(call printed,$(CTL) completions fish,$(FISHDIR),beanstalkctl.fish)
-	install -d $(DESTDIR)$(EXAMPLEDIR)
-	install -m 644 $(addprefix pkg/prometheus/,$(EXAMPLES)) $(DESTDIR)$(EXAMPLEDIR)
 
-# They want a user: useradd --system --home-dir /var/lib/beanstalkd beanstalkd
 install-units: paths
 	install -d $(DESTDIR)$(UNITDIR)
 	for unit in $(UNITS); do \
@@ -242,7 +249,7 @@ install-units: paths
 	done
 
 # What the shell or sed would take apart: an uninstall would remove other files.
-DIRECTORIES = PREFIX BINDIR MANDIR UNITDIR BASHDIR ZSHDIR FISHDIR EXAMPLEDIR
+DIRECTORIES = PREFIX BINDIR MANDIR UNITDIR BASHDIR ZSHDIR FISHDIR DOCDIR
 .PHONY: paths
 paths:
 	@for setting in $(foreach name,DESTDIR $(DIRECTORIES),'$(name)=$($(name))'); do \
@@ -251,6 +258,14 @@ paths:
 	    if printf "%s\n" "$$setting" | grep -q '[][:space:]"$$`|&;<>()*?{}\\!#]'; then \
 	        echo "a character is not possible: $$setting" >&2; exit 1; fi; \
 	done
+	@for directory in $(foreach name,$(filter-out PREFIX,$(DIRECTORIES)),$(DESTDIR)$($(name))); do \
+	    until test -e "$$directory"; do \
+	        case $$directory in /*/*|*[!/]/*) directory=$${directory%/*} ;; /*) directory=/ ;; *) directory=. ;; esac; \
+	    done; \
+	    test -w "$$directory" || { \
+	        echo "cannot write to $$directory: use 'sudo make $(MAKECMDGOALS) CARGO=true'," \
+	            "or a directory of yours, such as PREFIX=\$$HOME/.local" >&2; exit 1; }; \
+	done
 
 uninstall: paths
 	rm -f $(DESTDIR)$(BINDIR)/beanstalkd $(DESTDIR)$(MANDIR)/man1/beanstalkd.1
@@ -258,7 +273,9 @@ uninstall: paths
 	rm -f $(DESTDIR)$(BINDIR)/beanstalkctl $(DESTDIR)$(MANDIR)/man1/beanstalkctl.1 \
 	    $(DESTDIR)$(BASHDIR)/beanstalkctl $(DESTDIR)$(ZSHDIR)/_beanstalkctl \
 	    $(DESTDIR)$(FISHDIR)/beanstalkctl.fish
-	rm -f $(addprefix $(DESTDIR)$(UNITDIR)/,$(UNITS)) $(addprefix $(DESTDIR)$(EXAMPLEDIR)/,$(EXAMPLES))
+	rm -f $(addprefix $(DESTDIR)$(UNITDIR)/,$(UNITS))
+	files=$$(pkg/pages) && ! cd $(DESTDIR)$(DOCDIR) 2>/dev/null || { \
+	    rm -f $$files && { rmdir examples/* examples "$$PWD" 2>/dev/null || :; }; }
 
 # All sources but this folder's, as Cargo.lock has them. The last step that may need a network.
 vendor: tools

@@ -204,8 +204,24 @@ fn links_lead_somewhere() {
     let top = fs::read_dir(root()).expect("the root can be read");
     let top = top.map(|entry| entry.expect("an entry can be read").path());
     pages.extend(top.filter(|path| path.extension().is_some_and(|it| it == "md")));
+    check_links(&pages);
+}
+
+/// Nor do the links of an installed page, which has other files beside it.
+#[test]
+fn installed_links_lead_somewhere() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let written = Command::new(root().join("pkg/pages")).arg(folder.path()).status();
+    assert!(written.expect("pkg/pages starts").success());
+    let mut pages = Vec::new();
+    files(folder.path(), "md", &mut pages);
+    check_links(&pages);
+}
+
+fn check_links(pages: &[PathBuf]) {
+    assert!(!pages.is_empty(), "there are no pages");
     for page in pages {
-        let text = fs::read_to_string(&page).expect("a page can be read");
+        let text = fs::read_to_string(page).expect("a page can be read");
         let links = ["](", "src=\"", "srcset=\""].into_iter().flat_map(|mark| {
             let rests = text.split(mark).skip(1);
             rests.filter_map(|rest| rest.split([')', '"']).next())
