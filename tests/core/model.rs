@@ -2,7 +2,10 @@
 //! every question looks at all of them, and time is a plain number. It shares no code with the
 //! daemon.
 
+// By their paths, because the fuzz targets include this file from elsewhere.
+#[path = "model/command.rs"]
 mod command;
+#[path = "model/documents.rs"]
 mod documents;
 
 use std::collections::{BTreeMap, VecDeque};
