@@ -37,10 +37,10 @@ export ORIGINAL SKIPPED
 
 all: daemon ctl
 
+# Each alone, so that what beanstalkctl needs changes nothing in the daemon.
 daemon: tools
-	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked -p beanstalkd-server
 
-# Alone, so that what beanstalkctl needs changes nothing in the daemon.
 ctl: tools
 	$(CARGO) build --release --locked -p beanstalkctl
 
@@ -70,7 +70,7 @@ fmt: tools
 	@$(call lint,fmt,--all --check)
 
 clippy: tools
-	@$(call lint,clippy,--workspace --all-targets --locked -- -D warnings)
+	@$(call lint,clippy,--all-targets --locked -- -D warnings)
 
 # Runs `cargo $(1) $(2)` of the Rust that we lint with, or says in one line why not.
 define lint

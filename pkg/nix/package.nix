@@ -20,7 +20,7 @@ rustPlatform.buildRustPackage {
   postBuild = ''
     cargo build --offline --release --target ${stdenv.hostPlatform.rust.rustcTarget} --package beanstalkctl
   '';
-  cargoTestFlags = [ "--lib" ];
+  cargoTestFlags = [ "--package" "beanstalkd-server" "--lib" ];
 
   # A program for another machine than this one does not print its manual and completions here.
   installPhase = ''
