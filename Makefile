@@ -45,17 +45,12 @@ ctl: tools
 	$(CARGO) build --release --locked -p beanstalkctl
 
 # Starts the daemon as the README's tour wants it: loopback, everything in memory.
-run: all
+run: tools
+	$(CARGO) build --profile quick --locked -p beanstalkd-server
+	@printf '\nEvery job stays in memory; Ctrl-C ends the daemon. In another terminal, see a job go through:\n\n'
+	@awk '/^```$$/ && tour { exit } tour { print "    " $$0 } /^```console/ { tour = 1 }' README.md
 	@echo
-	@echo 'Every job stays in memory. In another terminal, see a job go through:'
-	@echo
-	@echo '    $(CTL) put greetings hello'
-	@echo '    $(CTL) list greetings'
-	@echo '    $(CTL) reserve greetings --delete'
-	@echo
-	@echo 'Ctrl-C here ends the daemon.'
-	@echo
-	@$(DAEMON) -l 127.0.0.1 -p 11300
+	@$(BUILT)/quick/beanstalkd -l 127.0.0.1 -p 11300
 
 # All that can be checked here; what could not be is listed in the end.
 check: tools
