@@ -87,10 +87,15 @@ define lint
 endef
 
 doc:
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --locked
 
-test:
-	$(CARGO) test --workspace --locked
+test: tools
+	CARGO='$(CARGO)' ct/test
+
+# Every stage of CI, the long ones as well, before a release: some hours, as a user of Debian who may
+# become root.
+release-check:
+	.ci/run --all
 
 # More seeds than `make check` takes: SEED=n repeats one run, RUNS=n sets how many, MINUTES=n how
 # long it takes, from SEED on.
