@@ -53,13 +53,26 @@ run: tools
 	@$(BUILT)/quick/beanstalkd -l 127.0.0.1 -p 11300
 
 # All that can be checked here; what could not be is listed in the end.
-check: tools
+check: lacking
 	@mkdir -p "$${SKIPPED%/*}" && rm -f "$$SKIPPED"
 	@$(MAKE) --no-print-directory checks
-	@if test -s "$$SKIPPED"; then \
-	    printf '\nGreen, but for what was SKIPPED:\n' >&2; sort -u "$$SKIPPED" | sed 's/^/  /' >&2; fi
+	@ct/skipped "$$SKIPPED" >&2
 
 checks: fmt clippy doc test
+
+# What is cheap to get and would have fewer tests skipped.
+lacking: tools
+	@packages=$$(ct/lacking); test -z "$$packages" || \
+	    echo "*** Fewer tests will be skipped after: apt install $$packages" >&2
+	@test -x "$$ORIGINAL" || echo '*** Fewer tests will be skipped after: make original' >&2
+	@test -n "$$PROMTOOL" || test -x '$(BUILT)/prometheus/usr/bin/promtool' || \
+	    command -v promtool > /dev/null || \
+	    echo '*** Fewer tests will be skipped after: make promtool' >&2
+
+# What takes no daemon: within a minute of a change.
+quick: fmt clippy doc
+	$(CARGO) test --locked --lib --bins --test core --test docs --test figures -- \
+	    --skip sim:: --skip crash:: --skip takeover::
 
 fmt: tools
 	@$(call lint,fmt,--all --check)
@@ -83,7 +96,7 @@ define lint
         echo "$$cargo $(1) $(2)"; $$cargo $(1) $(2); exit; \
     fi; \
     echo "*** SKIPPED: make $(1): $$missing" >&2; \
-    mkdir -p "$${SKIPPED%/*}" && echo "make $(1): $$missing" >> "$$SKIPPED"
+    mkdir -p "$${SKIPPED%/*}" && printf '%s\tmake $(1)\n' "$$missing" >> "$$SKIPPED"
 endef
 
 doc:

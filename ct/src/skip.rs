@@ -2,7 +2,7 @@
 //!
 //! Rust's test harness has no skipping: a test that does nothing passes, and its output is hidden.
 //! So the report bypasses the harness. It goes to the terminal, and into the list that `make check`
-//! prints at the end.
+//! prints at the end, grouped by reason.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -15,22 +15,21 @@ const LIST_VARIABLE: &str = "SKIPPED";
 
 /// Reports that the test in this thread proves nothing here, or less than it could, and why.
 ///
-/// The line goes to standard error, and to the end of the file that the variable `SKIPPED` names.
+/// It is a line on standard error, and in the file that the variable `SKIPPED` names: the reason, a
+/// tab, and the test.
 pub fn skip(reason: &str) {
-    let line = line(thread::current().name(), reason);
+    let current = thread::current();
+    let test = test_name(current.name());
     // If both fail, there is no way left to report it.
-    let _ = std::io::stderr().write_all(format!("\n*** SKIPPED: {line}\n").as_bytes());
+    let _ = std::io::stderr().write_all(format!("\n*** SKIPPED: {test}: {reason}\n").as_bytes());
     if let Some(list) = env::var_os(LIST_VARIABLE) {
-        let _ = append(list.as_ref(), &line);
+        let _ = append(list.as_ref(), &format!("{reason}\t{test}"));
     }
 }
 
-/// Puts the test's name before the reason. Without parallel tests the thread has no test's name.
-fn line(test: Option<&str>, reason: &str) -> String {
-    match test {
-        Some(test) if test != "main" => format!("{test}: {reason}"),
-        _ => reason.to_owned(),
-    }
+/// Returns the test of a thread with this name. Threads of a test and of a program have none.
+fn test_name(thread: Option<&str>) -> &str {
+    thread.filter(|&name| name != "main").unwrap_or("a test")
 }
 
 /// Appends a line in a single write, because tests of one program may skip at the same time.
@@ -44,10 +43,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_skipped_test_is_reported_with_its_reason() {
-        assert_eq!(line(Some("a_test"), "there is no fish"), "a_test: there is no fish");
-        assert_eq!(line(Some("main"), "there is no fish"), "there is no fish");
-        assert_eq!(line(None, "there is no fish"), "there is no fish");
+    fn a_test_is_known_by_the_name_of_its_thread() {
+        assert_eq!(test_name(Some("module::a_test")), "module::a_test");
+        assert_eq!([test_name(Some("main")), test_name(None)], ["a test"; 2]);
     }
 
     #[test]
