@@ -30,7 +30,7 @@ ORIGINAL ?= $(if $(shell test -x '$(FETCHED)' && echo yes),$(FETCHED),/usr/bin/b
 SKIPPED ?= $(abspath $(BUILT))/skipped
 export ORIGINAL SKIPPED
 
-.PHONY: all daemon ctl run check checks fmt clippy doc test sim turns kills abuse soak diff mutants fuzz corpus bench \
+.PHONY: all daemon ctl run check checks lacking fmt clippy doc test golden quick release-check sim turns kills abuse soak diff mutants fuzz corpus bench \
     bench-quick crowd original both-originals clients failover metrics promtool page \
     install install-daemon install-ctl install-units uninstall vendor deb rpm targets packages scripts dist clean \
     tools
@@ -181,6 +181,11 @@ crowd: all
 original:
 	@test '$(origin ORIGINAL)' != file || ct/get-original 1.13 > /dev/null
 	@test -x "$$ORIGINAL" || { echo "there is no $$ORIGINAL" >&2; exit 1; }
+
+# All tests compiled, and the golden scripts played in memory, on the daemon and on the original.
+golden: tools
+	$(CARGO) test --locked --no-run
+	$(CARGO) test --locked --test core --test daemon -- golden::
 
 # The golden scripts and the seeded traffic, with the releases 1.13 and 1.12 of the original.
 both-originals: tools
