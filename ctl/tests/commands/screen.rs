@@ -3,6 +3,7 @@
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::harness::{
     PROGRAM, Ran, Server, each_server, four, has_tool, interrupt, ours, played, programs, put,
@@ -23,7 +24,10 @@ impl Terminal {
 
     /// Runs `beanstalkctl` in one of so many columns and lines.
     fn sized(server: &Server, arguments: &[&str], [width, height]: [&str; 2]) -> Self {
-        let terminal = Self { socket: server.file("tmux") };
+        // The server of an earlier terminal may still be ending at its own socket.
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let terminal = Self { socket: server.file(&format!("tmux-{number}")) };
         let address = format!("BEANSTALKD_SERVER={}", server.address);
         let size = ["new-session", "-d", "-x", width, "-y", height, "-e", &address, PROGRAM];
         terminal.tmux(&["-f", "/dev/null"], &[&size[..], arguments].concat());
