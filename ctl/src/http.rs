@@ -120,22 +120,34 @@ pub(crate) fn serve(listeners: Vec<TcpListener>, app: &Router) -> Result<()> {
     served
 }
 
-/// An answer of known length in pieces, which are not copied, and what bounds how many such answers
-/// are held at a time.
+/// An answer of known length in pieces, which are not copied.
 #[derive(Debug, Clone)]
 pub(crate) struct Pieces {
     pieces: VecDeque<Bytes>,
+}
+
+/// A piece of an answer, and what bounds how many such answers are held at a time.
+struct Held {
+    bytes: Bytes,
     _permit: Arc<OwnedSemaphorePermit>,
 }
 
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 impl Pieces {
-    /// Makes an answer. The permit goes with the last copy of it.
+    /// Makes an answer. The permit is given back when the last byte has been sent.
     pub(crate) fn new<T>(pieces: impl IntoIterator<Item = T>, permit: OwnedSemaphorePermit) -> Self
     where
         Bytes: From<T>,
     {
-        let pieces = pieces.into_iter().map(Bytes::from).collect();
-        Self { pieces, _permit: Arc::new(permit) }
+        let permit = Arc::new(permit);
+        // The connection keeps the pieces for longer than their answer.
+        let held = |piece| Held { bytes: Bytes::from(piece), _permit: Arc::clone(&permit) };
+        Self { pieces: pieces.into_iter().map(|it| Bytes::from_owner(held(it))).collect() }
     }
 }
 
@@ -342,5 +354,18 @@ mod tests {
         // Empty lines before a request are allowed, and are no request.
         assert!(!whole(&["\r\n\r\n", "GET / HTTP/1.1\r\n"]));
         assert!(!whole(&["GET / HTTP/1.1\r\nX: a\r\n", "Y: b\r\n"]) && !whole(&[]));
+    }
+
+    /// Fifty slow readers would otherwise hold fifty large bodies.
+    #[test]
+    fn a_permit_is_held_until_the_last_byte_is_sent() {
+        let permits = Arc::new(Semaphore::new(1));
+        let permit = Arc::clone(&permits).try_acquire_owned().unwrap();
+        let mut answer = Pieces::new([vec![b'x'; 10]], permit);
+        let unsent = answer.pieces.pop_front().unwrap();
+        drop(answer);
+        assert_eq!(permits.available_permits(), 0);
+        drop(unsent);
+        assert_eq!(permits.available_permits(), 1);
     }
 }
