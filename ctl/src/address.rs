@@ -24,6 +24,7 @@ impl FromStr for Address {
             let is_named = !path.is_empty();
             return is_named.then(|| Self::Unix(path.into())).ok_or("unix: needs a path".into());
         }
+        let text = text.strip_prefix("tcp://").unwrap_or(text);
         let port_of = |digits: &str| {
             digits.parse().map_err(|_| format!("{digits:?} is no port, in the address {text:?}"))
         };
@@ -32,7 +33,7 @@ impl FromStr for Address {
             match rest.strip_prefix(':') {
                 Some(digits) => (host, port_of(digits)?),
                 None if rest.is_empty() => (host, DEFAULT_PORT),
-                None => return Err(format!("{text:?} has more behind the ]")),
+                None => return Err(format!("{text:?} has more after the ]")),
             }
         } else if text.matches(':').count() > 1 {
             (text, DEFAULT_PORT) // An IPv6 address without a port.
@@ -68,6 +69,7 @@ mod tests {
         for (text, shown) in [
             ("queue:1", "queue:1"),
             ("queue", "queue:11300"),
+            ("tcp://queue:1", "queue:1"),
             ("127.0.0.1:11301", "127.0.0.1:11301"),
             ("[::1]:11301", "[::1]:11301"),
             ("[::1]", "[::1]:11300"),
@@ -80,7 +82,7 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_refused() {
-        for text in ["", ":1", "a:b", "a:99999", "unix:", "[::1", "[::1]1", "a b:1"] {
+        for text in ["", "tcp://", ":1", "a:b", "a:99999", "unix:", "[::1", "[::1]1", "a b:1"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
     }

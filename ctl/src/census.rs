@@ -3,11 +3,14 @@
 //! No command of the protocol tells the last id. Yet a sweep over ids can know that it has seen
 //! all, without changing anything:
 //!
-//! - `stats` tells how many jobs there are. When that many of them have been seen, counting off
-//!   those that were deleted meanwhile, there is none beyond.
+//! - `stats-tube` and `stats` count the jobs that there are, and all that were ever put. When as
+//!   many have been seen as there were, and as were put since, there is none beyond. Only the tubes
+//!   that are meant count, so that jobs that come and go elsewhere do not matter.
 //! - Each `put` line takes an id at most. So without a binlog, `cmd-put` is a bound of all ids.
 //!   With one, ids go on where they ended before the restart; but a job that is younger than the
 //!   process was put by one of those lines, so that at most `cmd-put` ids are above its own.
+
+use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 
@@ -17,20 +20,20 @@ use crate::job::{Job, State};
 use crate::yaml;
 
 /// Counters of a server at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Census {
-    /// Jobs in the tubes that are meant.
-    pub(crate) meant: u64,
-    /// Jobs in all tubes.
-    live: u64,
-    /// Jobs ever put since the start.
-    inserted: u64,
+    /// Jobs in each tube that is meant, and all that were ever put into it; under the empty name
+    /// those of all tubes, if every tube is meant.
+    tubes: BTreeMap<String, (u64, u64)>,
     /// Lines with `put` since the start.
     puts: u64,
     /// Seconds since the start.
     uptime: u64,
     has_binlog: bool,
 }
+
+/// Numbers of jobs that have been seen, by their tubes.
+pub(crate) type Seen = BTreeMap<String, u64>;
 
 /// Seconds by which the age of a job and the age of its server may differ by rounding.
 const ROUNDING: u64 = 2;
@@ -46,7 +49,7 @@ fn jobs_in(text: &str) -> u64 {
 pub(crate) fn tubes(client: &mut Client, meant: &Tubes) -> Result<Vec<String>> {
     let text = client.yaml("list-tubes")?;
     let mut names: Vec<_> =
-        yaml::items(&text).filter(|name| meant.has(name)).map(str::to_owned).collect();
+        yaml::items(&text).filter(|name| meant.matches(name)).map(str::to_owned).collect();
     names.sort_unstable();
     names.dedup();
     Ok(names)
@@ -72,34 +75,45 @@ pub(crate) fn tube_stats(client: &mut Client, names: &[String]) -> Result<Vec<(S
 impl Census {
     /// Asks a server.
     pub(crate) fn take(client: &mut Client, meant: &Tubes) -> Result<Self> {
-        // The tubes come first, so that a job deleted in between is counted as gone.
-        let mut in_tubes = None;
+        let mut tubes = BTreeMap::new();
         if !meant.is_all() {
-            let names = tubes(client, meant)?;
-            let stats = tube_stats(client, &names)?;
-            let counts = stats.iter().map(|(_, text)| jobs_in(text));
-            in_tubes = Some(counts.fold(0, u64::saturating_add));
-        }
-        let text = client.yaml("stats")?;
-        // Without them every count would be 0, and all would seem to have been found.
-        for key in ["current-jobs-ready", "total-jobs", "cmd-put", "uptime"] {
-            if yaml::value(&text, key).is_none_or(|value| value.parse::<u64>().is_err()) {
-                bail!("{}: stats tells no {key}", client.address());
+            let names = self::tubes(client, meant)?;
+            for (name, text) in tube_stats(client, &names)? {
+                check(client, "stats-tube", &text, &["current-jobs-ready", "total-jobs"])?;
+                tubes.insert(name, (jobs_in(&text), yaml::number(&text, "total-jobs")));
             }
         }
-        Ok(Self::from_stats(&text, in_tubes))
+        let text = client.yaml("stats")?;
+        check(client, "stats", &text, &["current-jobs-ready", "total-jobs", "cmd-put", "uptime"])?;
+        if meant.is_all() {
+            tubes.insert(String::new(), (jobs_in(&text), yaml::number(&text, "total-jobs")));
+        }
+        Ok(Self::from_stats(&text, tubes))
     }
 
-    fn from_stats(text: &str, in_tubes: Option<u64>) -> Self {
+    fn from_stats(text: &str, tubes: BTreeMap<String, (u64, u64)>) -> Self {
         let number = |key| yaml::number(text, key);
-        let live = jobs_in(text);
         Self {
-            meant: in_tubes.unwrap_or(live),
-            live,
-            inserted: number("total-jobs"),
+            tubes,
             puts: number("cmd-put"),
             uptime: number("uptime"),
             has_binlog: number("binlog-current-index") > 0,
+        }
+    }
+
+    /// Returns the number of jobs in the tubes that are meant.
+    pub(crate) fn jobs(&self) -> u64 {
+        self.tubes.values().fold(0, |sum, (live, _)| sum.saturating_add(*live))
+    }
+
+    /// Counts jobs that have been seen in the tubes that are meant.
+    pub(crate) fn count(&self, seen: &mut Seen, jobs: &[Job]) {
+        for job in jobs {
+            let name = if self.tubes.contains_key("") { "" } else { &job.tube };
+            match seen.get_mut(name) {
+                Some(count) => *count += 1,
+                None => drop(seen.insert(name.to_owned(), 1)),
+            }
         }
     }
 
@@ -118,45 +132,69 @@ impl Census {
         self.puts
     }
 
-    /// Whether `seen` jobs since `earlier` are all that are meant now.
-    pub(crate) fn is_covered_by(&self, seen: u64, earlier: &Self) -> bool {
-        let put = self.inserted.saturating_sub(earlier.inserted);
-        let gone = earlier.live.saturating_add(put).saturating_sub(self.live);
-        seen >= self.meant.saturating_add(gone)
+    /// Whether the jobs seen since `earlier` are all that were there then and still are.
+    pub(crate) fn is_covered_by(&self, seen: &Seen, earlier: &Self) -> bool {
+        earlier.tubes.iter().all(|(name, (live, put))| {
+            // A tube that is gone has no jobs, and one that began again has none of those.
+            let Some((_, put_now)) = self.tubes.get(name).filter(|now| now.1 >= *put) else {
+                return true;
+            };
+            let all = live.saturating_add(put_now - put);
+            seen.get(name).copied().unwrap_or(0) >= all
+        })
     }
+}
+
+/// Fails if a server does not report these numbers: every count would be 0, and all jobs would
+/// seem to have been found.
+fn check(client: &Client, command: &str, text: &str, keys: &[&str]) -> Result<()> {
+    for key in keys {
+        if yaml::value(text, key).is_none_or(|value| value.parse::<u64>().is_err()) {
+            bail!("{}: {command} tells no {key}", client.address());
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn census(live: u64, inserted: u64, binlog: u64) -> Census {
+    fn census(live: u64, put: u64, binlog: u64) -> Census {
         let text = format!(
-            "---\ncurrent-jobs-ready: {live}\ncurrent-jobs-reserved: 0\ncmd-put: {}\n\
-             total-jobs: {inserted}\nuptime: 100\nbinlog-current-index: {binlog}\n",
-            inserted + 5
+            "---\ncmd-put: {}\nuptime: 100\nbinlog-current-index: {binlog}\n",
+            put.saturating_add(5)
         );
-        Census::from_stats(&text, None)
+        Census::from_stats(&text, BTreeMap::from([("a".to_owned(), (live, put))]))
+    }
+
+    fn job(age: u64) -> Job {
+        let text = format!("---\nid: 1000\ntube: a\nstate: ready\nage: {age}\n");
+        Job::from_stats(&text).unwrap()
     }
 
     #[test]
     fn a_bound_of_ids_needs_a_fresh_start_or_a_young_job() {
         assert_eq!(census(1, 10, 0).last_id(), Some(15));
         assert_eq!(census(1, 10, 3).last_id(), None);
-        let stats = |age: u64| {
-            let text = format!("---\nid: 1000\ntube: a\nstate: ready\nage: {age}\n");
-            Job::from_stats(&text).unwrap()
-        };
-        assert_eq!(census(1, 10, 3).last_id_by(&stats(97)), Some(1015));
-        assert_eq!(census(1, 10, 3).last_id_by(&stats(98)), None);
+        assert_eq!(census(1, 10, 3).last_id_by(&job(97)), Some(1015));
+        assert_eq!(census(1, 10, 3).last_id_by(&job(98)), None);
     }
 
     #[test]
     fn deleted_jobs_do_not_stand_in_for_others() {
         let before = census(10, 100, 1);
-        assert!(before.is_covered_by(10, &before) && !before.is_covered_by(9, &before));
+        let covers = |now: &Census, count: usize| {
+            let mut seen = Seen::new();
+            before.count(&mut seen, &vec![job(1); count]);
+            now.is_covered_by(&seen, &before)
+        };
+        assert!(covers(&before, 10) && !covers(&before, 9));
         // Three were put and five deleted: of ten seen, only five need be among the eight left.
         let after = census(8, 103, 1);
-        assert!(!after.is_covered_by(10, &before) && after.is_covered_by(13, &before));
+        assert!(!covers(&after, 10) && covers(&after, 13));
+        // A tube that began again has other jobs.
+        assert!(covers(&census(2, 2, 1), 0));
+        assert!(!covers(&census(u64::MAX, u64::MAX, 1), 99));
     }
 }

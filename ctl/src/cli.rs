@@ -13,8 +13,9 @@ use crate::filter;
 use crate::metrics::MetricsArgs;
 use crate::web::WebArgs;
 pub(crate) use args::{
-    BigArgs, ClearArgs, Consent, DeleteArgs, ExportArgs, GrepArgs, ImportArgs, JobArgs, KickArgs,
-    ListArgs, MoveArgs, PutArgs, ReserveArgs, TopArgs, TubesArgs, Which, WorkArgs,
+    BigArgs, CheckArgs, ClearArgs, Consent, DeleteArgs, ExportArgs, GrepArgs, Id, ImportArgs,
+    JobArgs, KickArgs, ListArgs, MoveArgs, PutArgs, ReserveArgs, Threshold, TopArgs, TubesArgs,
+    WorkArgs,
 };
 
 /// Looks inside any beanstalkd, and acts on its jobs in bulk
@@ -44,6 +45,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Show all tubes in a table
+    #[command(alias = "ls")]
     Tubes(TubesArgs),
     /// Show the statistics of the server, or of a tube
     Stats {
@@ -52,10 +54,11 @@ pub(crate) enum Command {
         tube: Option<String>,
     },
     /// Show jobs and their bodies, by their ids
+    #[command(alias = "peek")]
     Job {
-        /// The ids
+        /// The ids; - reads them from standard input
         #[arg(required = true)]
-        ids: Vec<u64>,
+        ids: Vec<Id>,
         /// Print only the body, as it is
         #[arg(long)]
         raw: bool,
@@ -72,6 +75,11 @@ pub(crate) enum Command {
     ///
     /// Keys: q ends, left and right choose the column to sort by, r sorts the other way round.
     Top(TopArgs),
+    /// Compare tubes with thresholds, as a plugin of Nagios, Icinga and others
+    ///
+    /// The exit status is 0 if all is well, 1 for a warning, 2 if something is critical, and 3 if a
+    /// server cannot be asked or the arguments are wrong.
+    Check(CheckArgs),
     /// Print all statistics as one text, for a bug report; it has no bodies
     Report,
     /// Serve a web page that shows servers, tubes and jobs, and acts on them
@@ -90,13 +98,13 @@ pub(crate) enum Command {
     ///
     /// The exit status is 1 if there is none.
     Reserve(ReserveArgs),
-    /// Make buried jobs of a tube ready, or if there is none, delayed ones
+    /// Kick jobs: make buried jobs ready, or delayed jobs if none is buried
     Kick(KickArgs),
     /// Make jobs ready, or delay them, by their ids
     Release {
-        /// The ids
+        /// The ids; - reads them from standard input
         #[arg(required = true)]
-        ids: Vec<u64>,
+        ids: Vec<Id>,
         /// The new priority [default: its own]
         #[arg(long, value_name = "NUMBER")]
         pri: Option<u32>,
@@ -106,56 +114,71 @@ pub(crate) enum Command {
     },
     /// Bury jobs by their ids
     Bury {
-        /// The ids
+        /// The ids; - reads them from standard input
         #[arg(required = true)]
-        ids: Vec<u64>,
+        ids: Vec<Id>,
         /// The new priority [default: its own]
         #[arg(long, value_name = "NUMBER")]
         pri: Option<u32>,
     },
-    /// Let no worker get a job of these tubes for a time
+    /// Pause tubes: no job can be reserved from them for a time
     Pause {
         /// The tubes; * and ? stand for any characters
         #[arg(required = true)]
         tubes: Vec<String>,
         /// How long
-        #[arg(long = "for", value_name = "TIME", value_parser = filter::seconds)]
-        length: u64,
+        #[arg(long = "for", value_name = "TIME", value_parser = filter::short_seconds)]
+        length: u32,
+        /// Do not ask, if there are several servers
+        #[arg(short, long)]
+        yes: bool,
     },
     /// End the pause of tubes
     Resume {
         /// The tubes; * and ? stand for any characters
         #[arg(required = true)]
         tubes: Vec<String>,
+        /// Do not ask, if there are several servers
+        #[arg(short, long)]
+        yes: bool,
     },
     /// Let servers take no more jobs, or take jobs again
     Drain {
         /// What to do
         switch: Switch,
+        /// Do not ask, if there are several servers
+        #[arg(short, long)]
+        yes: bool,
     },
     /// Run a command for each job of a tube, with the body on its standard input
     ///
     /// If the command succeeds, the job is deleted. If it fails, the job is released with a delay
     /// that doubles each time, and buried after some failures. The variables
-    /// `BEANSTALKD_JOB_ID` and `BEANSTALKD_JOB_TUBE` are set.
+    /// `BEANSTALKD_JOB_ID` and `BEANSTALKD_JOB_TUBE` are set. A first Ctrl-C lets the commands end,
+    /// a second one kills them with all that they have started.
     Work(WorkArgs),
     /// Delete jobs by their ids
     ///
     /// A job that a worker has reserved cannot be deleted by others.
     Delete(DeleteArgs),
     /// Delete all jobs of tubes, or some
+    ///
+    /// Jobs that come after the question stay.
+    #[command(alias = "purge")]
     Clear(ClearArgs),
     /// Move jobs to another tube, or to another server
     ///
     /// A job keeps its priority, the delay that is left, and that it is buried. It gets a new id.
     Move(MoveArgs),
     /// Write all jobs with their bodies as lines of JSON
+    ///
+    /// They are in the order of service. The last line counts them.
     Export(ExportArgs),
     /// Put jobs from lines of JSON, as `export` and `--save` write them
     ///
     /// Buried jobs are buried again, delayed ones wait as long as was left, and reserved ones are
     /// ready. Each job gets a new id, so a file that is imported twice is there twice. A line needs
-    /// only a body: {"body": "hello"}.
+    /// only a body: {"body": "hello"}; it may have a tube, pri, delay and ttr as well.
     Import(ImportArgs),
     /// Print the completions for a shell
     Completions {
@@ -164,6 +187,28 @@ pub(crate) enum Command {
     },
     /// Print the manual page
     Manual,
+}
+
+impl Command {
+    /// Whether the command changes nothing: then a reader of its output may leave early.
+    pub(crate) fn looks(&self) -> bool {
+        !matches!(
+            self,
+            Self::Put(_)
+                | Self::Reserve(_)
+                | Self::Kick(_)
+                | Self::Release { .. }
+                | Self::Bury { .. }
+                | Self::Pause { .. }
+                | Self::Resume { .. }
+                | Self::Drain { .. }
+                | Self::Work(_)
+                | Self::Delete(_)
+                | Self::Clear(_)
+                | Self::Move(_)
+                | Self::Import(_)
+        )
+    }
 }
 
 /// What a server does about new jobs.

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -149,6 +150,21 @@ impl Client {
         Ok((client, stats))
     }
 
+    /// Returns the socket, which can be read when the server closes the connection.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.stream.get_ref().as_fd()
+    }
+
+    /// Fails if the server has closed the connection or sends a reply to no command. The socket
+    /// must be readable.
+    pub(crate) fn check_idle(&mut self) -> Result<()> {
+        match self.stream.fill_buf() {
+            Ok([_, ..]) => bail!("{}: the server sends a reply to no command", self.address),
+            Ok([]) => Err(self.lost(&io::ErrorKind::UnexpectedEof.into())),
+            Err(error) => Err(self.lost(&error)),
+        }
+    }
+
     /// Returns where the server listens.
     pub(crate) fn address(&self) -> &Address {
         &self.address
@@ -226,16 +242,15 @@ impl Client {
     /// Sends a command and waits for its reply.
     pub(crate) fn ask(&mut self, command: &str) -> Result<Reply> {
         self.begin()?;
-        self.write(command);
-        self.send()?;
+        self.send_line(command)?;
         let reply = self.receive()?;
         self.is_behind = false;
         Ok(reply)
     }
 
-    fn write(&mut self, command: &str) {
-        self.unsent.extend_from_slice(command.as_bytes());
-        self.unsent.extend_from_slice(b"\r\n");
+    fn send_line(&mut self, command: &str) -> Result<()> {
+        self.unsent.extend([command.as_bytes(), b"\r\n"].concat());
+        self.send()
     }
 
     /// Sends a command whose reply may take minutes, because it is about very many jobs. It waits
@@ -244,8 +259,7 @@ impl Client {
     /// After Ctrl-C it waits no longer. The server goes on with the command.
     pub(crate) fn ask_slowly(&mut self, command: &str, interrupt: &Interrupt) -> Result<Reply> {
         self.begin()?;
-        self.write(command);
-        self.send()?;
+        self.send_line(command)?;
         self.stream.get_mut().set_read_timeout(NAP)?;
         let mut asked = Instant::now();
         while let Err(error) = self.stream.fill_buf() {
@@ -327,7 +341,7 @@ impl Client {
         let stats = self.yaml("stats")?;
         // Releases before 1.4 do not tell, and take as much as the others by default.
         let size = yaml::value(&stats, "max-job-size").and_then(|size| size.parse().ok());
-        Ok(*self.max_job_size.insert(size.unwrap_or(65_535)))
+        Ok(*self.max_job_size.insert(size.unwrap_or(65_535).min(JOB_BODY_MAX)))
     }
 
     /// Returns how many jobs, of at most `most`, to ask for with their bodies at once, so that

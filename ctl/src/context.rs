@@ -1,18 +1,26 @@
 //! What every command is given: the servers, the output, and how to ask the user.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::fmt;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use serde_json::{Value, json};
 
 use crate::address::Address;
 use crate::census;
 use crate::cli::Consent;
 use crate::client::Client;
 use crate::filter::Tubes;
+use crate::input;
 use crate::interrupt::Interrupt;
-use crate::output::Output;
+use crate::look::check::Status;
+use crate::output::{self, Output};
+use crate::plan::log_act;
 use crate::sweep::Coverage;
+
+/// The longest answer to a question, in bytes.
+const ANSWER_MAX: u64 = 1024;
 
 /// The surroundings of a command.
 #[derive(Debug)]
@@ -28,6 +36,8 @@ pub(crate) enum Outcome {
     Done,
     /// Something was not found, or is left undone; it has been told.
     NotAll,
+    /// `check` has a status of its own.
+    Checked(Status),
 }
 
 impl From<Outcome> for ExitCode {
@@ -35,6 +45,7 @@ impl From<Outcome> for ExitCode {
         match outcome {
             Outcome::Done => Self::SUCCESS,
             Outcome::NotAll => Self::FAILURE,
+            Outcome::Checked(status) => Self::from(status.code()),
         }
     }
 }
@@ -51,16 +62,31 @@ impl Outcome {
     }
 }
 
-/// Tells the user something that is no result.
-pub(crate) fn tell(text: &str) {
-    // What a server says must not move the cursor.
-    let shown = |it: char| if it.is_control() && it != '\n' { '?' } else { it };
-    // Standard error may be closed, and there is no other place to tell it.
-    let _ = writeln!(io::stderr(), "{}", text.chars().map(shown).collect::<String>());
+/// Arguments that no server could make sense of: the exit status is 2.
+#[derive(Debug)]
+pub(crate) struct UsageError(String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
-/// Tells an error as all errors are told.
-pub(crate) fn complain(error: &anyhow::Error) {
+impl std::error::Error for UsageError {}
+
+/// Makes the error of wrong arguments.
+pub(crate) fn usage(text: impl fmt::Display) -> anyhow::Error {
+    UsageError(text.to_string()).into()
+}
+
+/// Tells the user something that is no result.
+pub(crate) fn tell(text: &str) {
+    // Standard error may be closed, and there is no other place to tell it.
+    let _ = writeln!(io::stderr(), "{}", output::inert(text));
+}
+
+/// Prints an error as all errors are printed.
+pub(crate) fn print_error(error: &anyhow::Error) {
     tell(&format!("beanstalkctl: {error:#}"));
 }
 
@@ -79,8 +105,8 @@ impl Context {
             let result = Client::connect(address).and_then(|mut it| act(&mut it, self, shown));
             match result {
                 Ok(one) => outcome = outcome.and(one),
-                Err(error) if servers.len() > 1 && !is_of_user(&error) => {
-                    complain(&error);
+                Err(error) if servers.len() > 1 && !self.is_fatal(&error) => {
+                    print_error(&error);
                     outcome = Outcome::NotAll;
                 }
                 Err(error) => return Err(error),
@@ -89,32 +115,73 @@ impl Context {
         Ok(outcome)
     }
 
-    /// Connects to the only server.
-    pub(crate) fn client(&self) -> Result<Client> {
+    /// Whether an error is for the whole program: the user or the reader of the output ended it, or
+    /// the arguments are wrong.
+    fn is_fatal(&self, error: &anyhow::Error) -> bool {
+        self.interrupt.is_set() || is_broken_pipe(error) || error.is::<UsageError>()
+    }
+
+    /// Returns the only server.
+    pub(crate) fn server(&self) -> Result<&Address> {
         match &self.servers[..] {
-            [address] => Client::connect(address),
-            _ => bail!("this needs one server, and --server names {}", self.servers.len()),
+            [address] => Ok(address),
+            all => Err(usage(format!("this needs one server, and --server names {}", all.len()))),
         }
     }
 
-    /// Says what will be done, and asks for consent. False means that it is not to be done.
-    pub(crate) fn may(&self, consent: &Consent, what: &str) -> Result<bool> {
+    /// Connects to the only server.
+    pub(crate) fn client(&self) -> Result<Client> {
+        self.server().and_then(Client::connect)
+    }
+
+    /// Reports what an act did to how many: in one line on standard error, and with `--json` as an
+    /// object.
+    pub(crate) fn report_act(
+        &mut self,
+        server: &Address,
+        act: &str,
+        count: u64,
+        done: &str,
+    ) -> Result<()> {
+        log_act(server, None, done);
+        if !self.out.json {
+            return Ok(());
+        }
+        let object = json!({ "act": act, "count": count, "report": done });
+        let Value::Object(object) = object else { unreachable!("it is written as an object") };
+        self.out.object(object, Some(&server.to_string()))
+    }
+
+    /// Shows what will be done, and asks for consent. False means that it is not to be done.
+    pub(crate) fn may(&self, consent: &Consent, plan: &str) -> Result<bool> {
         if consent.dry_run {
-            tell(&format!("Would {what}."));
+            tell(&format!("Would {plan}."));
             return Ok(false);
         }
-        tell(&format!("Will {what}."));
-        if consent.yes {
+        self.confirm(consent.yes, plan)
+    }
+
+    /// Asks for consent if an act is about several servers.
+    pub(crate) fn may_on_all(&self, yes: bool, act: &str) -> Result<bool> {
+        if self.servers.len() < 2 {
+            return Ok(true);
+        }
+        let names: Vec<_> = self.servers.iter().map(ToString::to_string).collect();
+        self.confirm(yes, &format!("{act} on {} servers: {}", names.len(), names.join(", ")))
+    }
+
+    fn confirm(&self, yes: bool, plan: &str) -> Result<bool> {
+        tell(&format!("Will {plan}."));
+        if yes {
             return Ok(true);
         }
         if !io::stdin().is_terminal() {
             bail!("there is no terminal to ask on: give --yes or --dry-run");
         }
         write!(io::stderr(), "Go on? [y/N] ")?;
-        let mut answer = String::new();
-        self.interrupt.while_waiting(|| io::stdin().lock().read_line(&mut answer))?;
-        self.interrupt.check()?;
-        let may = matches!(answer.trim(), "y" | "Y" | "yes");
+        let answer = input::line(&mut input::open(None, &self.interrupt)?, ANSWER_MAX)?;
+        let may =
+            answer.is_some_and(|answer| [&b"y"[..], b"Y", b"yes"].contains(&answer.trim_ascii()));
         if !may {
             tell("Nothing was done.");
         }
@@ -122,11 +189,10 @@ impl Context {
     }
 }
 
-/// Whether an error is for the whole program: the user or the reader of the output ended it.
-pub(crate) fn is_of_user(error: &anyhow::Error) -> bool {
-    let is_pipe = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
-    error.downcast_ref::<crate::interrupt::Interrupted>().is_some()
-        || error.downcast_ref::<io::Error>().is_some_and(is_pipe)
+/// Whether the reader of the output has gone.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Says whether jobs may be missing, and what helps.
@@ -135,21 +201,22 @@ pub(crate) fn report(coverage: Coverage) -> Outcome {
         Coverage::Complete | Coverage::Enough => Outcome::Done,
         Coverage::Unsure(seen, live) => {
             tell(&format!(
-                "beanstalkctl: {seen} jobs were found, and the server says {live}: its last id is \
-                 not known, as after a restart, or --last-id is too low. --probe learns it by a \
-                 job of its own, --last-id tells it"
+                "beanstalkctl: {seen} jobs were found, and the server counts {live}: its last id \
+                 is unknown, as after a restart, or --last-id is too low. Use --probe to find the \
+                 last id with a temporary job, or give it with --last-id"
             ));
             Outcome::NotAll
         }
     }
 }
 
-/// Says that no tube has such a name, if so: it may be misspelt.
-pub(crate) fn tell_if_no_tube(client: &mut Client, meant: &Tubes) -> Result<()> {
-    if census::tubes(client, meant)?.is_empty() {
-        tell("No tube has such a name.");
+/// Returns whether a tube has such a name, and says so if none has: it may be misspelt.
+pub(crate) fn warn_if_no_tube(client: &mut Client, meant: &Tubes) -> Result<bool> {
+    let is_there = !census::tubes(client, meant)?.is_empty();
+    if !is_there {
+        tell(&format!("beanstalkctl: {}: no tube has such a name", client.address()));
     }
-    Ok(())
+    Ok(is_there)
 }
 
 /// Counts something in words: `1 job`, `2 jobs`.

@@ -1,9 +1,10 @@
 //! Which jobs and tubes are meant: globs, states, ages, patterns; and how times are written.
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail, ensure};
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use regex::bytes::{Regex, RegexBuilder};
 
+use crate::context::usage;
 use crate::job::{Job, State};
 
 /// Names of tubes, by patterns such as `mail-*`. Without a pattern it is every tube.
@@ -20,9 +21,9 @@ impl Tubes {
         }
         let mut globs = GlobSetBuilder::new();
         for pattern in patterns {
-            globs.add(Glob::new(pattern)?);
+            globs.add(Glob::new(pattern).map_err(usage)?);
         }
-        Ok(Self { globs: Some(globs.build()?) })
+        Ok(Self { globs: Some(globs.build().map_err(usage)?) })
     }
 
     /// Means the tube of this name.
@@ -32,7 +33,7 @@ impl Tubes {
     }
 
     /// Whether this tube is meant.
-    pub(crate) fn has(&self, tube: &str) -> bool {
+    pub(crate) fn matches(&self, tube: &str) -> bool {
         self.globs.as_ref().is_none_or(|globs| globs.is_match(tube))
     }
 
@@ -48,6 +49,8 @@ pub(crate) struct Filter {
     pub(crate) tubes: Tubes,
     /// In any of these states; in any at all if there is none.
     pub(crate) states: Vec<State>,
+    /// With an id of at most this.
+    pub(crate) last_id: Option<u64>,
     /// At least this old, in seconds.
     pub(crate) older_than: Option<u64>,
     /// With a body that has a match.
@@ -60,15 +63,21 @@ impl Filter {
         if self.states.is_empty() { &State::ALL } else { &self.states }
     }
 
+    /// Whether tube, state and id decide alone.
+    pub(crate) fn is_by_state(&self) -> bool {
+        self.older_than.is_none() && self.pattern.is_none()
+    }
+
     /// Whether the job is meant, as far as is known without its body.
-    pub(crate) fn has(&self, job: &Job) -> bool {
+    pub(crate) fn matches(&self, job: &Job) -> bool {
         self.states().contains(&job.state)
+            && self.last_id.is_none_or(|last| job.id <= last)
             && self.older_than.is_none_or(|seconds| job.age >= seconds)
-            && self.tubes.has(&job.tube)
+            && self.tubes.matches(&job.tube)
     }
 
     /// Whether the body is meant.
-    pub(crate) fn has_body(&self, body: &[u8]) -> bool {
+    pub(crate) fn matches_body(&self, body: &[u8]) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(body))
     }
 }
@@ -76,7 +85,7 @@ impl Filter {
 /// Makes a pattern for bodies: a regular expression, or plain text.
 pub(crate) fn pattern(text: &str, is_plain: bool, ignores_case: bool) -> Result<Regex> {
     let escaped = if is_plain { regex::escape(text) } else { text.to_owned() };
-    Ok(RegexBuilder::new(&escaped).case_insensitive(ignores_case).build()?)
+    RegexBuilder::new(&escaped).case_insensitive(ignores_case).build().map_err(usage)
 }
 
 /// Reads a time such as `90`, `90s`, `5m`, `2h` or `1d`, in seconds.
@@ -93,6 +102,13 @@ pub(crate) fn seconds(text: &str) -> Result<u64> {
         Some(seconds) => Ok(seconds),
         None => bail!("{text:?} is no time, as 90, 90s, 5m, 2h or 1d"),
     }
+}
+
+/// Reads a time as [`seconds`], of at least one.
+pub(crate) fn some_seconds(text: &str) -> Result<u64> {
+    let seconds = seconds(text)?;
+    ensure!(seconds > 0, "it must be at least a second");
+    Ok(seconds)
 }
 
 /// Reads a time as [`seconds`], at most as long as a delay or a time to run can be.
@@ -123,9 +139,9 @@ mod tests {
     #[test]
     fn tubes_are_chosen_by_globs() {
         let tubes = Tubes::new(&["mail-*".into(), "a/b".into()]).unwrap();
-        assert!(tubes.has("mail-1/x") && tubes.has("a/b"));
-        assert!(!tubes.has("mail") && !tubes.has("a"));
-        assert!(Tubes::new(&[]).unwrap().has("any") && Tubes::default().is_all());
+        assert!(tubes.matches("mail-1/x") && tubes.matches("a/b"));
+        assert!(!tubes.matches("mail") && !tubes.matches("a"));
+        assert!(Tubes::new(&[]).unwrap().matches("any") && Tubes::default().is_all());
         assert!(Tubes::new(&["[".into()]).is_err());
     }
 

@@ -88,6 +88,7 @@ pub(crate) fn serve(listeners: Vec<TcpListener>, app: &Router) -> Result<()> {
     let served = runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
+        let mut hangup = signal(SignalKind::hangup())?;
         let (end, ended) = watch::channel(false);
         let mut servers = JoinSet::new();
         for listener in listeners {
@@ -109,6 +110,7 @@ pub(crate) fn serve(listeners: Vec<TcpListener>, app: &Router) -> Result<()> {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
         }
         end.send_replace(true);
         // What is not done by then never will be.

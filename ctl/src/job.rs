@@ -1,19 +1,23 @@
 //! A job as this program knows it: from `stats-job`, from `list-jobs`, or from a line of a file.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::ValueEnum;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use crate::filter;
+use crate::output::is_active;
 use crate::yaml;
 
 /// What may become of a job next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum State {
     /// A worker may reserve it.
     Ready,
@@ -161,44 +165,81 @@ impl Job {
         };
         object
     }
+}
 
-    /// Reads a line that [`Job::to_json`] made, or one that has at least a body.
+/// A line of a file of jobs.
+#[derive(Debug)]
+pub(crate) enum Line {
+    Job(Job),
+    /// The end of an export: how many jobs were written.
+    Count(u64),
+}
+
+/// The keys of a line: those of [`Job::to_json`], those that `put` has options for, and the count.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[expect(dead_code, reason = "some keys are only allowed")]
+struct Keys {
+    id: Option<u64>,
+    tube: Option<String>,
+    state: Option<State>,
+    pri: Option<u32>,
+    age: Option<u64>,
+    time_left: Option<u32>,
+    delay: Option<u32>,
+    ttr: Option<u32>,
+    body: Option<String>,
+    #[serde(rename = "body_base64")]
+    body_base64: Option<String>,
+    count: Option<u64>,
+    // A new job has its own.
+    server: Option<IgnoredAny>,
+    size: Option<u64>,
+    reserves: Option<u64>,
+    timeouts: Option<u64>,
+    releases: Option<u64>,
+    buries: Option<u64>,
+    kicks: Option<u64>,
+}
+
+impl Line {
+    /// Reads a line that [`Job::to_json`] made, one that has at least a body, or a count.
     pub(crate) fn from_json(line: &str) -> Result<Self> {
-        let value: Value = serde_json::from_str(line)?;
-        let number = |key: &str, default: u64| match value.get(key) {
-            None => Ok(default),
-            Some(found) => found.as_u64().ok_or_else(|| anyhow!("{key:?} is no number")),
-        };
-        let text = |key: &str| match value.get(key) {
-            None => Ok(None),
-            Some(found) => found.as_str().map(Some).ok_or_else(|| anyhow!("{key:?} is no string")),
-        };
-        let body = match (text("body")?, text("body_base64")?) {
-            (Some(body), None) => body.as_bytes().to_vec(),
+        let keys: Keys = serde_json::from_str(line)?;
+        if let Some(count) = keys.count {
+            ensure!(line == count_line(count), "a line with a count has nothing else");
+            return Ok(Self::Count(count));
+        }
+        let body = match (keys.body, keys.body_base64) {
+            (Some(body), None) => body.into_bytes(),
             (None, Some(encoded)) => BASE64.decode(encoded).context("body_base64")?,
             (None, None) => bail!("it has neither a \"body\" nor a \"body_base64\""),
             (Some(_), Some(_)) => bail!("it has both a \"body\" and a \"body_base64\""),
         };
-        let seconds = |key: &str, default: u64| {
-            let seconds = number(key, default)?;
-            u32::try_from(seconds).map_err(|_| anyhow!("{key:?} is above {}", u32::MAX))?;
-            Ok::<_, anyhow::Error>(seconds)
-        };
-        let mut job = Self {
-            id: number("id", 0)?,
-            tube: filter::tube_name(text("tube")?.unwrap_or("default"))?,
-            state: text("state")?.unwrap_or("ready").parse()?,
-            pri: number("pri", u64::from(DEFAULT_PRI))?.try_into().context("\"pri\"")?,
-            age: number("age", 0)?,
-            time_left: seconds("time-left", 0)?,
-            ttr: Some(seconds("ttr", DEFAULT_TTR)?),
+        let delay = keys.delay.unwrap_or(0);
+        let default = if delay > 0 { State::Delayed } else { State::Ready };
+        let state = keys.state.unwrap_or(default);
+        ensure!(delay == 0 || state == State::Delayed, "it has a delay, and is {state}");
+        let mut job = Job {
+            id: keys.id.unwrap_or(0),
+            tube: filter::tube_name(keys.tube.as_deref().unwrap_or("default"))?,
+            state,
+            pri: keys.pri.unwrap_or(DEFAULT_PRI),
+            age: keys.age.unwrap_or(0),
+            time_left: keys.time_left.unwrap_or(delay).into(),
+            ttr: Some(keys.ttr.map_or(DEFAULT_TTR, u64::from)),
             counts: None,
             size: None,
             body: None,
         };
         job.set_body(body);
-        Ok(job)
+        Ok(Self::Job(job))
     }
+}
+
+/// Makes the last line of a file of jobs, by which one that was cut short is noticed.
+pub(crate) fn count_line(count: u64) -> String {
+    format!("{{\"count\":{count}}}")
 }
 
 /// The priority of a job that names none.
@@ -214,7 +255,20 @@ pub(crate) fn line_of(object: Map<String, Value>, server: Option<&str>) -> Strin
         whole.insert("server".to_owned(), json!(server));
     }
     whole.extend(object);
-    Value::Object(whole).to_string()
+    let text = Value::Object(whole).to_string();
+    if !text.contains(is_active) {
+        return text;
+    }
+    // JSON may have these as they are, and a terminal would act on them.
+    let mut line = String::with_capacity(text.len());
+    for it in text.chars() {
+        if is_active(it) {
+            let _ = write!(line, "\\u{:04x}", u32::from(it));
+        } else {
+            line.push(it);
+        }
+    }
+    line
 }
 
 #[cfg(test)]
@@ -224,6 +278,13 @@ mod tests {
     const STATS: &str = "---\nid: 7\ntube: \"a\"\nstate: delayed\npri: 4294967295\nage: 5\n\
                          delay: 9\nttr: 60\ntime-left: 4\nfile: 0\nreserves: 1\ntimeouts: 2\n\
                          releases: 3\nburies: 4\nkicks: 5\n";
+
+    fn job_of(line: &str) -> Job {
+        match Line::from_json(line).unwrap() {
+            Line::Job(job) => job,
+            Line::Count(count) => panic!("a count of {count}"),
+        }
+    }
 
     #[test]
     fn stats_of_both_releases_are_read() {
@@ -237,20 +298,24 @@ mod tests {
 
     #[test]
     fn a_job_survives_json_whatever_its_body() {
-        for body in [&b"plain \"text\"\n"[..], b"", b"\0\xff\xfe\r\n"] {
+        for body in
+            [&b"plain \"text\"\n"[..], b"", b"\0\xff\xfe\r\n", "\u{9b}\u{7f}\u{202e}".as_bytes()]
+        {
             let mut job = Job::from_stats(STATS).unwrap();
             job.set_body(body.to_vec());
             let line = line_of(job.to_json(), None);
-            assert!(!line.contains('\n'), "{line}");
-            let again = Job::from_json(&line).unwrap();
-            assert_eq!(again, Job { counts: None, ..job });
+            assert!(!line.contains(is_active), "{line:?}");
+            assert_eq!(job_of(&line), Job { counts: None, ..job });
         }
     }
 
     #[test]
     fn lines_that_are_no_jobs_are_refused() {
-        let job = Job::from_json(r#"{"body":"x"}"#).unwrap();
+        let job = job_of(r#"{"body":"x"}"#);
         assert_eq!((job.tube.as_str(), job.state, job.pri), ("default", State::Ready, 1024));
+        let job = job_of(r#"{"body":"x","delay":9}"#);
+        assert_eq!((job.state, job.time_left), (State::Delayed, 9));
+        assert!(matches!(Line::from_json(&count_line(7)), Ok(Line::Count(7))));
         for line in [
             "",
             "[]",
@@ -267,8 +332,12 @@ mod tests {
             r#"{"body":"x","tube":"a\r\ndelete 1"}"#,
             r#"{"body":"x","tube":""}"#,
             r#"{"body":"x","tube":"-a"}"#,
+            // As `put` would not take them either.
+            r#"{"body":"x","priority":1}"#,
+            r#"{"body":"x","state":"buried","delay":1}"#,
+            r#"{"body":"x","count":1}"#,
         ] {
-            assert!(Job::from_json(line).is_err(), "{line}");
+            assert!(Line::from_json(line).is_err(), "{line}");
         }
     }
 }

@@ -10,11 +10,12 @@ use crate::client::Client;
 use crate::filter::{Filter, Tubes};
 use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
+use crate::progress::Pacer;
 use crate::sweep::{self, Coverage, Options, Take};
 use crate::yaml;
 
-/// The most jobs that one `list-jobs` tells.
-const LISTED_MAX: u64 = 10_000;
+/// The most jobs of one `list-jobs`.
+pub(crate) const LISTED_MAX: u64 = 10_000;
 
 /// The longest line of a command, with its CR LF, in bytes.
 const LINE_MAX: usize = 224;
@@ -53,8 +54,8 @@ impl Request<'_> {
     /// Returns the limit for the server. It counts jobs of the filter, and the server knows only
     /// tube and state.
     fn limit(&self) -> Option<u64> {
-        let filters_more = self.filter.older_than.is_some() || self.filter.pattern.is_some();
-        self.limit.filter(|_| !filters_more)
+        let is_known = self.filter.is_by_state() && self.filter.last_id.is_none();
+        self.limit.filter(|_| is_known)
     }
 }
 
@@ -62,17 +63,23 @@ impl Request<'_> {
 pub(crate) fn list(client: &mut Client, request: &Request<'_>, take: Take<'_>) -> Result<Coverage> {
     let Request { filter, detail, options, interrupt, .. } = *request;
     let needs_body = filter.pattern.is_some() || detail == Detail::Whole;
+    let mut pacer = Pacer::new(options.rate);
     let mut fill = |client: &mut Client, mut jobs: Vec<Job>| {
-        jobs.retain(|job| filter.has(job));
+        jobs.retain(|job| filter.matches(job));
         let needs_size = detail == Detail::Size && jobs.iter().any(|job| job.size.is_none());
         while !jobs.is_empty() {
             interrupt.check()?;
             let has_bodies = needs_body || needs_size;
-            let most = if has_bodies { client.bodies_at_once(BODIES)? } else { jobs.len() };
+            let most = if has_bodies {
+                client.bodies_at_once(usize::try_from(pacer.batch(BODIES as u64))?)?
+            } else {
+                jobs.len()
+            };
             let rest = jobs.split_off(jobs.len().min(most));
             if has_bodies {
+                pacer.pace(jobs.len() as u64);
                 jobs = sweep::with_bodies(client, jobs)?;
-                jobs.retain(|job| job.body.as_deref().is_none_or(|body| filter.has_body(body)));
+                jobs.retain(|job| job.body.as_deref().is_none_or(|body| filter.matches_body(body)));
             }
             if detail != Detail::Whole {
                 for job in &mut jobs {
@@ -127,7 +134,7 @@ fn listable(client: &mut Client, request: &Request<'_>) -> Result<Option<Lists>>
         for &state in filter.states() {
             let count = yaml::number(&text, &format!("current-jobs-{state}"));
             let is_cut = count.min(request.limit().unwrap_or(u64::MAX)) > LISTED_MAX;
-            if is_cut || line_of(&tube, state, LISTED_MAX).len() > LINE_MAX {
+            if is_cut || !is_short(&tube, state) {
                 return Ok(None);
             }
             if count > 0 {
@@ -146,9 +153,14 @@ fn line_of(tube: &str, state: State, limit: u64) -> String {
     format!("list-jobs {tube} {state} {limit}\r\n")
 }
 
+/// Whether the name of a tube leaves room for a limit in the line of the command.
+pub(crate) fn is_short(tube: &str, state: State) -> bool {
+    line_of(tube, state, LISTED_MAX).len() <= LINE_MAX
+}
+
 /// Asks for the lists of a tube at once, so that hardly a job changes its state in between. It is
 /// `None` if a list is full, and there may be jobs beyond its end.
-fn listed(
+pub(crate) fn listed(
     client: &mut Client,
     tube: &str,
     states: &[State],

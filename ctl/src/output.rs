@@ -26,14 +26,15 @@ pub(crate) struct Cell {
 
 impl<T: ToString> From<T> for Cell {
     fn from(value: T) -> Self {
-        Self { text: value.to_string(), tone: Tone::Plain }
+        Self::toned(&value, Tone::Plain, false)
     }
 }
 
 impl Cell {
     /// Makes a cell that stands out if `is_odd`.
     pub(crate) fn toned(value: &(impl ToString + ?Sized), tone: Tone, is_odd: bool) -> Self {
-        Self { text: value.to_string(), tone: if is_odd { tone } else { Tone::Plain } }
+        let text = inert(&value.to_string());
+        Self { text, tone: if is_odd { tone } else { Tone::Plain } }
     }
 }
 
@@ -119,6 +120,11 @@ impl Table {
     }
 }
 
+/// Whether the terminal knows no control sequences.
+pub(crate) fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+}
+
 /// Standard output.
 #[derive(Debug)]
 pub(crate) struct Output {
@@ -132,13 +138,14 @@ impl Output {
     /// Takes standard output.
     pub(crate) fn new(json: bool) -> Self {
         let stdout = io::stdout();
-        let has_color = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let has_color =
+            stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none() && !is_dumb();
         Self { writer: BufWriter::with_capacity(256 * 1024, stdout.lock()), json, has_color }
     }
 
-    /// Writes a line.
+    /// Writes a line, or several of them.
     pub(crate) fn line(&mut self, text: &str) -> Result<()> {
-        writeln!(self.writer, "{text}")?;
+        writeln!(self.writer, "{}", inert(text))?;
         Ok(())
     }
 
@@ -170,12 +177,23 @@ impl Output {
     }
 }
 
+/// Whether a terminal might do something else with a character than show it: move its cursor, or
+/// turn the direction of the text around it.
+pub(crate) fn is_active(it: char) -> bool {
+    it.is_control() || matches!(it, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Makes text of which a terminal only shows each character.
+pub(crate) fn inert(text: &str) -> String {
+    text.chars().map(|it| if is_active(it) && it != '\n' { '?' } else { it }).collect()
+}
+
 /// Makes one line of a body: what is no text, or would move the cursor, is escaped.
 pub(crate) fn one_line(body: &[u8]) -> String {
     let mut line = String::new();
     for chunk in body.utf8_chunks() {
         for character in chunk.valid().chars() {
-            if character.is_control() || character == '\\' {
+            if is_active(character) || character == '\\' {
                 line.extend(character.escape_default());
             } else {
                 line.push(character);

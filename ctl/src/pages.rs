@@ -9,70 +9,8 @@ use clap_mangen::roff::{Roff, bold, roman};
 use crate::cli::Cli;
 use crate::context::{Context, Outcome};
 
-/// What the definition does not say.
-const EXAMPLES: &str = "\
-.SH EXAMPLES
-Find a buried job by its content and kick it:
-.PP
-.nf
-beanstalkctl grep --state buried 'order 4711'
-beanstalkctl kick --id 93
-beanstalkctl grep --state buried 'order 4711' --ids | beanstalkctl kick --id -
-.fi
-.PP
-Empty a tube, and undo that; the jobs get new ids:
-.PP
-.nf
-beanstalkctl clear mail --save mail.jobs
-beanstalkctl import mail.jobs
-.fi
-.PP
-Watch two servers:
-.PP
-.nf
-beanstalkctl --server queue1:11300,queue2:11300 top
-.fi
-.PP
-Copy all jobs to another server, or move a tube there:
-.PP
-.nf
-beanstalkctl export | beanstalkctl --server queue2:11300 import
-beanstalkctl move mail mail --to queue2:11300
-.fi
-.PP
-Serve a page for browsers on this machine, to look only:
-.PP
-.nf
-beanstalkctl web \\-\\-read\\-only
-.fi
-.SH HOW JOBS ARE FOUND
-If the server has the command list\\-jobs, and a tube has at most 10,000 jobs in a state, the server
-lists them. Otherwise stats\\-job is sent for each id, thousands at a time. That changes nothing,
-and finds reserved jobs as well. It ends when as many jobs have been found as the server says there
-are.
-If a server has been restarted with a binlog, and all its jobs are older than that and some were
-deleted meanwhile, the last id may not be known. Then this is told, and the exit status is 1:
-\\-\\-probe learns the last id by a job of its own, and \\-\\-last\\-id tells it.
-.SH WHAT IS LEFT IF IT IS INTERRUPTED
-Ctrl\\-C ends a command after the present batch: up to 1,000 jobs of clear and delete, 200 of move,
-2,000 of put and import. What was done is told, so that no job is lost or in two places unknown. A
-second Ctrl\\-C ends it at once, as kill \\-9 does. Then the last batch of a move may be in both
-places, the last batch of \\-\\-save may be both in the file and on the server, and copies of buried
-jobs may be delayed by 365 days instead of buried. If only a server is lost, the jobs in doubt are
-told by their ids.
-.SH ENVIRONMENT
-.TP
-.B BEANSTALKD_SERVER
-The server, if \\-\\-server does not name one.
-.TP
-.B NO_COLOR
-If it is set, nothing is coloured.
-.SH EXIT STATUS
-0: done. 1: it failed; or not all was done or found, and that has been told. 2: the arguments are
-wrong. 130: ended by Ctrl\\-C.
-.SH SEE ALSO
-.BR beanstalkd (1)
-";
+/// The part of the manual page that the definition does not have.
+const REST: &str = include_str!("manual.roff");
 
 /// Prints the completions for a shell.
 pub(crate) fn completions(shell: Shell, context: &mut Context) -> Result<Outcome> {
@@ -126,7 +64,7 @@ fn page() -> Result<Vec<u8>> {
             text.lines().filter(|line| !line.starts_with(".SH")).map(|line| format!("{line}\n"));
         page.extend(".PP\n".bytes().chain(lines.collect::<String>().into_bytes()));
     }
-    page.extend_from_slice(EXAMPLES.as_bytes());
+    page.extend_from_slice(REST.as_bytes());
     Ok(page)
 }
 

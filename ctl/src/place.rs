@@ -14,6 +14,8 @@ const HOLD: u32 = 365 * 24 * 3600;
 pub(crate) struct Placed {
     /// The ids of the copies; `None` for those that were refused or not confirmed.
     pub(crate) ids: Vec<Option<u64>>,
+    /// Which jobs the server refused because their bodies are too large for it.
+    pub(crate) too_large: Vec<usize>,
     /// Why it ended before the last one.
     pub(crate) failure: Option<anyhow::Error>,
 }
@@ -35,7 +37,8 @@ fn delay(job: &Job) -> u32 {
 /// Puts a copy of each job into its tube, or into `tube`. A copy of a reserved job is ready.
 pub(crate) fn place(client: &mut Client, jobs: &[Job], tube: Option<&str>) -> Placed {
     let mut ids = vec![None; jobs.len()];
-    let put = put_all(client, jobs, tube, &mut ids);
+    let mut too_large = Vec::new();
+    let put = put_all(client, jobs, tube, &mut ids, &mut too_large);
     // What has been put before a refusal gets its state all the same.
     let buried = bury_all(client, jobs, &ids).with_context(|| {
         let days = HOLD / (24 * 3600);
@@ -45,7 +48,7 @@ pub(crate) fn place(client: &mut Client, jobs: &[Job], tube: Option<&str>) -> Pl
         (Err(put), Err(buried)) => Some(put.context(format!("{buried:#}"))),
         (put, buried) => put.and(buried).err(),
     };
-    Placed { ids, failure }
+    Placed { ids, too_large, failure }
 }
 
 fn put_all(
@@ -53,6 +56,7 @@ fn put_all(
     jobs: &[Job],
     tube: Option<&str>,
     ids: &mut [Option<u64>],
+    too_large: &mut Vec<usize>,
 ) -> Result<()> {
     let mut used = None;
     let steps = jobs.iter().enumerate().flat_map(|(at, job)| {
@@ -74,6 +78,7 @@ fn put_all(
         match (step, reply.word(), reply.number()) {
             (Step::Use(_), "USING", _) => {}
             (Step::Put(at, _), "INSERTED" | "BURIED", Some(id)) => ids[at] = Some(id),
+            (Step::Put(at, _), "JOB_TOO_BIG", _) => too_large.push(at),
             (Step::Use(tube), ..) => return Err(reply.unexpected(&format!("use {tube}"))),
             // The other replies are still to come.
             (Step::Put(_, job), ..) => {

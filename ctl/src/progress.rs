@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::output::is_dumb;
+
 /// A line that tells how far the work is.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
@@ -12,6 +14,9 @@ pub(crate) struct Progress(ProgressBar);
 impl Progress {
     /// Begins a line. It is shown on a terminal only.
     pub(crate) fn new(what: &str, total: Option<u64>) -> Self {
+        if is_dumb() {
+            return Self::hidden();
+        }
         let template = match total {
             Some(_) => "{msg} [{bar:30}] {human_pos} of {human_len}, {eta} left",
             None => "{msg} {spinner} {human_pos}, {per_sec}",

@@ -1,20 +1,24 @@
-//! The file of `--save`: jobs as lines of JSON, safe on the disk before they go.
+//! A new file of jobs as lines of JSON: whole lines only, whatever happens, and at the end a line
+//! that counts them.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write as _;
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::job::{self, Job};
 
-/// A file that gets jobs.
+/// A file that gets jobs. Others than its owner may not read what is in them.
 #[derive(Debug)]
 pub(crate) struct SaveFile {
     file: File,
     name: String,
     /// Its length in bytes: whole lines only.
     length: u64,
+    /// The jobs in it.
+    count: u64,
 }
 
 /// Checks the argument of `--save`.
@@ -29,7 +33,7 @@ pub(crate) fn check(path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     // A link that leads nowhere is in the way as well.
     let is_there = path.symlink_metadata().is_ok();
-    ensure!(!is_there, "--save {}: it exists, and is not overwritten", path.display());
+    ensure!(!is_there, "{}: it exists, and is not overwritten", path.display());
     Ok(())
 }
 
@@ -37,13 +41,14 @@ impl SaveFile {
     /// Makes the file. One that exists is not overwritten.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
-        let made = OpenOptions::new().write(true).create_new(true).open(path).and_then(|file| {
+        let mut options = OpenOptions::new();
+        let made = options.write(true).create_new(true).mode(0o600).open(path).and_then(|file| {
             // Its name must be as safe as what is in it.
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
             Ok(file)
         });
-        Ok(Self { file: made.with_context(|| format!("--save {name}"))?, name, length: 0 })
+        Ok(Self { file: made.with_context(|| name.clone())?, name, length: 0, count: 0 })
     }
 
     /// Makes the file if there is a path.
@@ -56,40 +61,76 @@ impl SaveFile {
         &self.name
     }
 
+    /// Returns the number of jobs in it.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Writes jobs with their bodies. If it fails, none of them is in the file.
+    pub(crate) fn write(&mut self, jobs: &[Job]) -> Result<()> {
+        let lines: String =
+            jobs.iter().map(|job| job::line_of(job.to_json(), None) + "\n").collect();
+        self.append(&lines)?;
+        self.count += jobs.len() as u64;
+        Ok(())
+    }
+
     /// Writes jobs with their bodies. When it returns, they are on the disk. If it fails, none of
     /// them is in the file.
     pub(crate) fn save(&mut self, jobs: &[Job]) -> Result<()> {
-        let lines: String =
-            jobs.iter().map(|job| job::line_of(job.to_json(), None) + "\n").collect();
-        let written = self.file.write_all(lines.as_bytes()).and_then(|()| self.file.sync_data());
-        if written.is_ok() {
-            self.length += lines.len() as u64;
-        } else {
-            // They stay where they are, so an import must not put them a second time.
-            self.file
-                .set_len(self.length)
-                .and_then(|()| self.file.sync_data())
-                .with_context(|| format!("--save {}: the last lines must go", self.name))?;
-        }
-        written.with_context(|| format!("--save {}", self.name))
+        let (length, count) = (self.length, self.count);
+        self.write(jobs)?;
+        self.file.sync_data().or_else(|error| {
+            (self.length, self.count) = (length, count);
+            self.cut(error)
+        })
+    }
+
+    /// Ends the file with the number of its jobs. When it returns, all is on the disk.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.append(&(job::count_line(self.count) + "\n"))?;
+        self.file.sync_all().with_context(|| self.name.clone())
+    }
+
+    fn append(&mut self, lines: &str) -> Result<()> {
+        self.file.write_all(lines.as_bytes()).or_else(|error| self.cut(error))?;
+        self.length += lines.len() as u64;
+        Ok(())
+    }
+
+    /// Takes away what could not be written whole: those jobs stay where they are, and an import
+    /// must not put them a second time.
+    fn cut(&mut self, error: std::io::Error) -> Result<()> {
+        self.file
+            .set_len(self.length)
+            .and_then(|()| self.file.seek(SeekFrom::Start(self.length)))
+            .and_then(|_| self.file.sync_data())
+            .with_context(|| format!("{}: the last lines must be taken away", self.name))?;
+        Err(error).with_context(|| self.name.clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
+    use crate::job::Line;
 
     #[test]
     fn what_was_saved_before_is_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("jobs");
         let mut file = SaveFile::create(&path).unwrap();
-        let job = Job::from_json(r#"{"id":7,"body":"x"}"#).unwrap();
+        let Line::Job(job) = Line::from_json(r#"{"id":7,"body":"x"}"#).unwrap() else { panic!() };
         file.save(&[job.clone(), job.clone()]).unwrap();
         assert!(SaveFile::create(&path).is_err() && check(Some(&path)).is_err());
         assert!(check(Some(&folder.path().join("other"))).is_ok() && check(None).is_ok());
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        file.finish().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text.lines().filter(|line| Job::from_json(line).is_ok()).count(), 2);
-        assert_eq!(Job::from_json(text.lines().next().unwrap()).unwrap(), job);
+        let lines: Vec<_> = text.lines().map(|line| Line::from_json(line).unwrap()).collect();
+        let [Line::Job(first), Line::Job(_), Line::Count(2)] = &lines[..] else { panic!("{text}") };
+        assert_eq!(*first, job);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
@@ -112,6 +112,15 @@ impl Stream {
     /// Whether the deadline is over.
     pub(crate) fn is_over(&self) -> bool {
         limit(TIMEOUT, self.deadline).is_err()
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Socket::Tcp(tcp) => tcp.as_fd(),
+            Socket::Unix(unix) => unix.as_fd(),
+        }
     }
 }
 

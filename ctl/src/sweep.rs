@@ -9,7 +9,7 @@ use std::ops::{ControlFlow, RangeInclusive};
 
 use anyhow::{Result, ensure};
 
-use crate::census::{self, Census};
+use crate::census::{self, Census, Seen};
 use crate::client::{Client, Reply, write_numbered, write_put};
 use crate::filter::Filter;
 use crate::interrupt::Interrupt;
@@ -61,7 +61,7 @@ struct Sweep<'a> {
     /// The user has told the bound, perhaps too low a one.
     is_told: bool,
     /// Jobs seen in the tubes that are meant, whatever their state.
-    seen: u64,
+    seen: Seen,
     highest: u64,
     pacer: Pacer,
     progress: Progress,
@@ -77,7 +77,7 @@ pub(crate) fn sweep(
     take: Take<'_>,
 ) -> Result<Coverage> {
     let before = Census::take(client, &filter.tubes)?;
-    if before.meant == 0 {
+    if before.jobs() == 0 {
         return Ok(Coverage::Complete);
     }
     let mut last = options.last_id.or(before.last_id());
@@ -87,7 +87,7 @@ pub(crate) fn sweep(
     let progress = if options.is_quiet {
         Progress::hidden()
     } else {
-        Progress::new("looking for jobs", Some(before.meant))
+        Progress::new("looking for jobs", Some(before.jobs()))
     };
     let pacer = Pacer::new(options.rate);
     let is_told = options.last_id.is_some();
@@ -97,7 +97,7 @@ pub(crate) fn sweep(
         before,
         last,
         is_told,
-        seen: 0,
+        seen: Seen::new(),
         highest: 0,
         pacer,
         progress,
@@ -164,7 +164,11 @@ impl Sweep<'_> {
             return Ok(Coverage::Complete);
         }
         let now = Census::take(self.client, &self.filter.tubes)?;
-        Ok(Coverage::Unsure(self.seen, now.meant))
+        Ok(Coverage::Unsure(self.seen(), now.jobs()))
+    }
+
+    fn seen(&self) -> u64 {
+        self.seen.values().sum()
     }
 
     /// Asks for these ids, and tells why that is enough, if it is.
@@ -178,16 +182,16 @@ impl Sweep<'_> {
                 self.last = Some(self.last.map_or(bound, |last| last.min(bound)));
             }
         }
-        jobs.retain(|job| self.filter.tubes.has(&job.tube));
-        self.seen += jobs.len() as u64;
-        self.progress.at(self.seen);
-        jobs.retain(|job| self.filter.has(job));
+        jobs.retain(|job| self.filter.tubes.matches(&job.tube));
+        self.before.count(&mut self.seen, &jobs);
+        self.progress.at(self.seen());
+        jobs.retain(|job| self.filter.matches(job));
         if !jobs.is_empty() && take(self.client, jobs)?.is_break() {
             return Ok(Some(Coverage::Enough));
         }
         self.pacer.pace(count);
         let now = Census::take(self.client, &self.filter.tubes)?;
-        Ok(now.is_covered_by(self.seen, &self.before).then_some(Coverage::Complete))
+        Ok(now.is_covered_by(&self.seen, &self.before).then_some(Coverage::Complete))
     }
 }
 

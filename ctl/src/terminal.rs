@@ -7,9 +7,10 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 use std::{iter, panic};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+
+use crate::interrupt;
 
 /// The alternate screen, without a cursor and without automatic line breaks.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
@@ -82,11 +83,10 @@ impl Terminal {
     /// Waits for keys, at most this long.
     pub(crate) fn keys(wait: Duration) -> io::Result<Vec<Key>> {
         let stdin = io::stdin();
-        let wait = Timespec::try_from(wait).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&wait)) {
-            Ok(0) | Err(Errno::INTR) => return Ok(Vec::new()),
-            Ok(_) => {}
-            Err(error) => return Err(error.into()),
+        let mut events = [PollFd::new(&stdin, PollFlags::IN)];
+        interrupt::wait(&mut events, Some(wait))?;
+        if events[0].revents().is_empty() {
+            return Ok(Vec::new());
         }
         let mut bytes = [0; 64];
         match rustix::io::read(&stdin, &mut bytes)? {

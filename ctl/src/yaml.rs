@@ -21,9 +21,14 @@ pub(crate) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     pairs(text).find(|&(name, _)| name == key).map(|(_, value)| value)
 }
 
+/// The largest count, time or size that is believed: no server comes near, and thousands of them
+/// can be added up.
+const NUMBER_MAX: u64 = 1 << 48;
+
 /// Returns the number under a key of a dictionary; 0 if it has none.
 pub(crate) fn number(text: &str, key: &str) -> u64 {
-    value(text, key).and_then(|value| value.parse().ok()).unwrap_or(0)
+    let number: Option<u64> = value(text, key).and_then(|value| value.parse().ok());
+    number.unwrap_or(0).min(NUMBER_MAX)
 }
 
 /// Gives each item of a list, wherever in the text it stands.

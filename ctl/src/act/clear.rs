@@ -1,112 +1,77 @@
 //! `clear`: empties tubes.
 
-use std::collections::BTreeSet;
-use std::ops::ControlFlow;
+use anyhow::{Context as _, Result};
 
-use anyhow::{Context as _, Result, bail};
-
-use super::delete::States;
 use super::remove::{Remover, remove};
 use crate::census;
 use crate::cli::ClearArgs;
 use crate::client::Client;
-use crate::context::{Context, Outcome, counted, report, tell, tell_if_no_tube};
+use crate::context::{Context, Outcome, counted, report, tell, usage, warn_if_no_tube};
 use crate::filter::Filter;
 use crate::interrupt::Interrupt;
-use crate::job::{Job, State};
-use crate::listing::{Detail, Request, list};
+use crate::job::State;
+use crate::listing::LISTED_MAX;
+use crate::plan::{Selection, Summary};
 use crate::progress::Progress;
 use crate::save::{self, SaveFile};
 use crate::sweep::{Coverage, Options};
 use crate::yaml;
 
-/// How many tubes are named before a delete.
-const TOLD: usize = 10;
-
 /// The states that a job can be deleted in.
 pub(super) const DELETABLE: [State; 3] = [State::Ready, State::Delayed, State::Buried];
 
-/// What is to be deleted, found before anything is done.
+/// Which jobs are to be deleted, found before anything is done.
 #[derive(Debug)]
 pub(crate) enum Plan {
-    /// The server does it: tubes, states, and how many jobs there were.
-    Lists(Vec<(String, State, u64)>),
-    /// Job by job.
-    Jobs(Jobs),
+    /// The server deletes them by tube and state.
+    Tubes(Lists),
+    /// They are deleted one by one.
+    Jobs(Selection),
 }
 
-/// Jobs that are to be deleted. Of each only the id is kept, because there may be millions.
-#[derive(Debug, Default)]
-pub(crate) struct Jobs {
-    pub(super) ids: Vec<u64>,
-    pub(super) states: States,
-    /// Their tubes, if those are to be told.
-    tubes: BTreeSet<String>,
-}
-
-impl Jobs {
-    fn add(&mut self, jobs: &[Job]) {
-        for job in jobs {
-            self.ids.push(job.id);
-            self.states.add(job.state);
-            if !self.tubes.contains(&job.tube) {
-                self.tubes.insert(job.tube.clone());
-            }
-        }
-    }
-
-    /// Tells the states and the tubes of the jobs.
-    fn in_tubes(&self) -> String {
-        let tubes: Vec<_> = self.tubes.iter().collect();
-        let states = &self.states;
-        match tubes[..] {
-            [] => states.to_string(),
-            [tube] => format!("{states}, in the tube {tube}"),
-            _ => format!("{states}, in {} tubes: {}", tubes.len(), some_of(&tubes)),
-        }
-    }
+/// More jobs than a server lists. Of those put later none is deleted, because all ids that were
+/// given before the jobs were counted are at most `last_id`.
+#[derive(Debug)]
+pub(crate) struct Lists {
+    counts: Vec<(String, State, u64)>,
+    summary: Summary,
+    last_id: u64,
 }
 
 impl Plan {
     /// Returns how many jobs were found.
     pub(crate) fn count(&self) -> u64 {
         match self {
-            Self::Lists(lists) => lists.iter().map(|(_, _, count)| count).sum(),
-            Self::Jobs(jobs) => jobs.ids.len() as u64,
+            Self::Tubes(lists) => lists.summary.count(),
+            Self::Jobs(jobs) => jobs.count(),
         }
     }
 
-    /// Returns the jobs that are known by their ids.
-    pub(crate) fn ids(&self) -> &[u64] {
+    /// Returns an id that none of the jobs exceeds.
+    pub(crate) fn last_id(&self) -> u64 {
         match self {
-            Self::Lists(_) => &[],
-            Self::Jobs(jobs) => &jobs.ids,
+            Self::Tubes(lists) => lists.last_id,
+            Self::Jobs(jobs) => jobs.ids().max().unwrap_or(0),
         }
     }
 
     /// Keeps at most `count` jobs. If the server deletes them by tube and state, it deletes all.
-    pub(crate) fn cut(&mut self, count: u64) {
+    pub(crate) fn truncate(&mut self, count: u64) {
         if let Self::Jobs(jobs) = self {
-            jobs.ids.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+            jobs.truncate(count);
         }
     }
 
-    /// Says what will be done, as in `delete 2 jobs: 1 ready in a, 1 buried in a`.
-    pub(crate) fn says(&self) -> String {
-        let told = match self {
-            Self::Lists(lists) => {
-                let told = |(tube, state, count): &(String, State, u64)| {
-                    format!("{count} {state} in {tube}")
-                };
-                some_of(&lists.iter().map(told).collect::<Vec<_>>())
-            }
-            Self::Jobs(jobs) => jobs.in_tubes(),
-        };
-        format!("delete {}: {told}", counted(self.count(), "job"))
+    /// Describes the act, as in `delete 2 jobs: 1 ready, 1 buried, in the tube a`.
+    pub(crate) fn summary(&self) -> String {
+        match self {
+            Self::Tubes(Lists { summary, .. }) => summary_of(summary),
+            Self::Jobs(jobs) => format!("delete {jobs}"),
+        }
     }
 
-    /// Deletes what the filter still has; the remover counts. Nothing more is begun after an
-    /// interrupt.
+    /// Deletes the jobs that the filter still matches; the remover counts. Nothing more is begun
+    /// after an interrupt.
     pub(crate) fn carry_out(
         self,
         client: &mut Client,
@@ -116,61 +81,42 @@ impl Plan {
         interrupt: &Interrupt,
     ) -> Result<()> {
         match self {
-            Self::Lists(lists) => delete_tubes(client, lists, remover, interrupt),
-            Self::Jobs(jobs) => remover.jobs(client, jobs.ids, filter, progress, interrupt),
+            Self::Tubes(lists) => {
+                lists.delete(client, remover, interrupt).with_context(|| remover.in_doubt())
+            }
+            Self::Jobs(jobs) => remover.jobs(client, &jobs, filter, progress, interrupt),
         }
     }
 }
 
-/// Lets the server do it, tube by tube.
-fn delete_tubes(
-    client: &mut Client,
-    lists: Vec<(String, State, u64)>,
-    remover: &mut Remover,
-    interrupt: &Interrupt,
-) -> Result<()> {
-    let mut delete = |(tube, state, _): (String, State, u64)| {
-        interrupt.check()?;
-        let reply = client.ask_slowly(&format!("delete-tube {tube} {state}"), interrupt)?;
-        match (reply.word(), reply.number()) {
-            ("DELETED", Some(count)) => remover.deleted += count,
-            ("NOT_FOUND", _) => {}
-            _ => return Err(reply.unexpected("delete-tube")),
+fn summary_of(summary: &Summary) -> String {
+    format!("delete {}: {summary}", counted(summary.count(), "job"))
+}
+
+impl Lists {
+    /// Lets the server delete, tube by tube.
+    fn delete(
+        self,
+        client: &mut Client,
+        remover: &mut Remover,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        for (tube, state, agreed) in self.counts {
+            interrupt.check()?;
+            let command = format!("delete-tube {tube} {state} {}", self.last_id);
+            let reply = client.ask_slowly(&command, interrupt)?;
+            match (reply.word(), reply.number()) {
+                ("DELETED", Some(count)) => remover.add(count, agreed),
+                ("NOT_FOUND", _) => remover.add(0, agreed),
+                _ => return Err(reply.unexpected("delete-tube")),
+            }
         }
         Ok(())
-    };
-    let result = lists.into_iter().try_for_each(&mut delete);
-    result.with_context(|| remover.in_doubt())
+    }
 }
 
-/// Finds what is to be deleted, in the states that the filter has, or in all that can be deleted.
-pub(crate) fn plan(
-    client: &mut Client,
-    filter: &mut Filter,
-    is_saved: bool,
-    options: &Options,
-    interrupt: &Interrupt,
-) -> Result<(Plan, Coverage)> {
-    if filter.states.is_empty() {
-        filter.states = DELETABLE.to_vec();
-    }
-    if filter.states.contains(&State::Reserved) {
-        bail!("reserved jobs cannot be deleted: their workers have them");
-    }
-    if !is_saved && filter.older_than.is_none() && client.has("delete-tube")? {
-        return Ok((Plan::Lists(lists(client, filter)?), Coverage::Complete));
-    }
-    let request = Request { filter, detail: Detail::Listed, limit: None, options, interrupt };
-    let mut all = Jobs::default();
-    let coverage = list(client, &request, &mut |_, jobs| {
-        all.add(&jobs);
-        Ok(ControlFlow::Continue(()))
-    })?;
-    Ok((Plan::Jobs(all), coverage))
-}
-
-/// Counts the jobs that are meant, tube by tube.
-fn lists(client: &mut Client, filter: &Filter) -> Result<Vec<(String, State, u64)>> {
+/// Counts the jobs of the filter's tubes in its states, by `stats-tube`.
+fn count(client: &mut Client, filter: &Filter) -> Result<Vec<(String, State, u64)>> {
     let names = census::tubes(client, &filter.tubes)?;
     let mut lists = Vec::new();
     for (tube, text) in census::tube_stats(client, &names)? {
@@ -184,44 +130,103 @@ fn lists(client: &mut Client, filter: &Filter) -> Result<Vec<(String, State, u64
     Ok(lists)
 }
 
+fn summarize(counts: &[(String, State, u64)]) -> Summary {
+    let mut summary = Summary::default();
+    for (tube, state, count) in counts {
+        summary.add(tube, *state, *count);
+    }
+    summary
+}
+
+/// Finds jobs that the server can delete by tube and state; `None` if they are few enough to be
+/// listed, if the last id is not known, or if the server knows no bound.
+fn find_lists(client: &mut Client, filter: &Filter) -> Result<Option<Lists>> {
+    if !client.has("delete-tube")? {
+        return Ok(None);
+    }
+    // The last id comes before the counts, so that no job that is deleted was not counted.
+    let text = client.yaml("stats")?;
+    let number = |key| yaml::number(&text, key);
+    // Ids begin at 1 without a binlog, and each put takes one; a refused put may take none.
+    let put = number("cmd-put");
+    let is_known = number("binlog-current-index") == 0 && number("total-jobs") == put;
+    let Some(last_id) = filter.last_id.or(is_known.then_some(put)) else { return Ok(None) };
+    let counts = count(client, filter)?;
+    let large = counts.iter().find(|(_, _, count)| *count > LISTED_MAX);
+    let Some((tube, state, _)) = large else { return Ok(None) };
+    // A server that does not know the bound refuses this, and one that does deletes nothing.
+    let is_bounded = |client: &mut Client| -> Result<bool> {
+        Ok(client.ask(&format!("delete-tube {tube} {state} 0"))?.is("DELETED"))
+    };
+    let has_room = counts.iter().all(|(tube, _, _)| tube.len() <= TUBE_NAME_MAX);
+    if !has_room || !is_bounded(client)? {
+        return Ok(None);
+    }
+    let summary = summarize(&counts);
+    Ok(Some(Lists { counts, summary, last_id }))
+}
+
+/// The longest name of a tube that leaves room for a state and an id in the line of a command.
+const TUBE_NAME_MAX: usize = 180;
+
+/// Finds what is to be deleted, in the states that the filter has, or in all that can be deleted.
+pub(crate) fn plan(
+    client: &mut Client,
+    filter: &mut Filter,
+    is_saved: bool,
+    options: &Options,
+    interrupt: &Interrupt,
+) -> Result<(Plan, Coverage)> {
+    deletable_only(filter)?;
+    if !is_saved && filter.is_by_state() {
+        if let Some(lists) = find_lists(client, filter)? {
+            return Ok((Plan::Tubes(lists), Coverage::Complete));
+        }
+    }
+    let (jobs, coverage) = Selection::find(client, filter, options, interrupt)?;
+    Ok((Plan::Jobs(jobs), coverage))
+}
+
+/// Restricts the filter to states that a job can be deleted or moved in.
+pub(super) fn deletable_only(filter: &mut Filter) -> Result<()> {
+    if filter.states.is_empty() {
+        filter.states = DELETABLE.to_vec();
+    }
+    if filter.states.contains(&State::Reserved) {
+        return Err(usage("reserved jobs cannot be deleted: their workers have them"));
+    }
+    Ok(())
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
-    let mut filter = crate::look::list::filter(&args.tubes, &args.which)?;
+    let mut filter = args.which.filter(&args.tubes, args.grep.as_deref())?;
+    deletable_only(&mut filter)?;
     save::check(args.consent.save.as_deref())?;
     let mut client = context.client()?;
+    if !warn_if_no_tube(&mut client, &filter.tubes)? {
+        return Ok(Outcome::NotAll);
+    }
+    if args.consent.dry_run && filter.is_by_state() {
+        let summary = summarize(&count(&mut client, &filter)?);
+        if summary.count() == 0 {
+            tell("There is nothing to delete.");
+        } else {
+            context.may(&args.consent, &summary_of(&summary))?;
+        }
+        return Ok(Outcome::Done);
+    }
     let (options, interrupt) = (args.which.sweep.options(), &context.interrupt);
     let is_saved = args.consent.save.is_some();
     let (plan, coverage) = plan(&mut client, &mut filter, is_saved, &options, interrupt)?;
     let coverage = report(coverage);
     if plan.count() == 0 {
         tell("There is nothing to delete.");
-        tell_if_no_tube(&mut client, &filter.tubes)?;
         return Ok(coverage);
     }
-    if !context.may(&args.consent, &plan.says())? {
+    if !context.may(&args.consent, &plan.summary())? {
         return Ok(coverage.and(Outcome::of(args.consent.dry_run)));
     }
     let save = SaveFile::create_if(args.consent.save.as_deref())?;
     remove(&mut client, plan, &filter, save, context).map(|outcome| coverage.and(outcome))
-}
-
-/// Joins the first of many words, and counts the others.
-fn some_of(words: &[impl AsRef<str>]) -> String {
-    let shown: Vec<_> = words.iter().take(TOLD).map(AsRef::as_ref).collect();
-    match words.len().saturating_sub(TOLD) {
-        0 => shown.join(", "),
-        more => format!("{}, and {more} more", shown.join(", ")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn many_tubes_are_counted_and_not_named() {
-        let names: Vec<_> = (0..12).map(|number| format!("t{number}")).collect();
-        assert_eq!(some_of(&names[..2]), "t0, t1");
-        assert!(some_of(&names).ends_with("t9, and 2 more"));
-    }
 }

@@ -1,32 +1,37 @@
 //! `delete`: jobs by their ids.
 
-use std::fmt;
-use std::io::Read as _;
+use anyhow::Result;
 
-use anyhow::{Context as _, Result};
-
-use super::clear::{DELETABLE, Jobs, Plan};
+use super::clear::{DELETABLE, Plan};
 use super::remove::remove;
-use crate::cli::DeleteArgs;
+use crate::cli::{DeleteArgs, Id};
 use crate::client::Client;
-use crate::context::{Context, Outcome, counted, tell};
+use crate::context::{Context, Outcome, counted, tell, usage};
 use crate::filter::Filter;
+use crate::input;
 use crate::interrupt::Interrupt;
-use crate::job::{Job, State};
+use crate::job::State;
+use crate::plan::Selection;
 use crate::save::{self, SaveFile};
 use crate::sweep;
 
-/// Reads the ids of the arguments, and for `-` those of standard input.
-pub(crate) fn ids(words: &[String], interrupt: &Interrupt) -> Result<Vec<u64>> {
+/// The longest line of ids on standard input, in bytes.
+const LINE_MAX: u64 = 1 << 20;
+
+/// Returns the ids of the arguments, and for `-` those of standard input, each once.
+pub(crate) fn ids(words: &[Id], interrupt: &Interrupt) -> Result<Vec<u64>> {
     let mut ids = Vec::new();
     for word in words {
-        if word == "-" {
-            let mut text = String::new();
-            interrupt.while_waiting(|| std::io::stdin().read_to_string(&mut text))?;
-            let parsed = text.split_whitespace().map(parse);
-            ids.extend(parsed.collect::<Result<Vec<_>>>()?);
-        } else {
-            ids.push(parse(word)?);
+        if let Id::Number(id) = *word {
+            ids.push(id);
+            continue;
+        }
+        let mut input = input::open(None, interrupt)?;
+        while let Some(line) = input::line(&mut input, LINE_MAX)? {
+            for word in String::from_utf8_lossy(&line).split_whitespace() {
+                let id = word.parse().map_err(|_| usage(format!("{word:?} is no id")))?;
+                ids.push(id);
+            }
         }
     }
     ids.sort_unstable();
@@ -34,43 +39,10 @@ pub(crate) fn ids(words: &[String], interrupt: &Interrupt) -> Result<Vec<u64>> {
     Ok(ids)
 }
 
-fn parse(word: &str) -> Result<u64> {
-    word.parse().with_context(|| format!("{word:?} is no id"))
-}
-
-/// Numbers of jobs by their states; shown as `2 ready, 1 buried`.
-#[derive(Debug, Default)]
-pub(crate) struct States([u64; State::ALL.len()]);
-
-impl States {
-    /// Counts one more.
-    pub(crate) fn add(&mut self, state: State) {
-        let at = State::ALL.iter().position(|known| *known == state);
-        self.0[at.expect("all states are there")] += 1;
-    }
-
-    /// Counts these jobs.
-    pub(crate) fn of(jobs: &[Job]) -> Self {
-        let mut states = Self::default();
-        for job in jobs {
-            states.add(job.state);
-        }
-        states
-    }
-}
-
-impl fmt::Display for States {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = self.0.iter().zip(State::ALL).filter(|(count, _)| **count > 0);
-        let shown: Vec<_> = counts.map(|(count, state)| format!("{count} {state}")).collect();
-        f.write_str(&shown.join(", "))
-    }
-}
-
 /// Jobs that are to be deleted, and others that are not.
 #[derive(Debug)]
 pub(crate) struct Found {
-    pub(crate) plan: Plan,
+    pub(crate) jobs: Selection,
     /// Ids of no job.
     missing: u64,
     /// Jobs that workers have.
@@ -78,21 +50,18 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Looks for the jobs of these ids, each of which stands there once.
+    /// Looks for the jobs of these ids, which are all different.
     pub(crate) fn look(client: &mut Client, ids: &[u64]) -> Result<Self> {
-        let mut jobs = Jobs::default();
-        let found = sweep::stats_of(client, ids.iter().copied())?;
+        let mut found = sweep::stats_of(client, ids.iter().copied())?;
         let missing = (ids.len() - found.len()) as u64;
-        for job in found.iter().filter(|job| job.state != State::Reserved) {
-            jobs.ids.push(job.id);
-            jobs.states.add(job.state);
-        }
-        let reserved = (found.len() - jobs.ids.len()) as u64;
-        Ok(Self { plan: Plan::Jobs(jobs), missing, reserved })
+        let all = found.len();
+        found.retain(|job| job.state != State::Reserved);
+        let reserved = (all - found.len()) as u64;
+        Ok(Self { jobs: Selection::of(&found), missing, reserved })
     }
 
     /// Says what will be left, a sentence each.
-    pub(crate) fn leaves(&self) -> Vec<String> {
+    pub(crate) fn leftovers(&self) -> Vec<String> {
         let mut told = Vec::new();
         if self.missing > 0 {
             told.push(format!("{} of these ids: no such job.", counted(self.missing, "id")));
@@ -116,32 +85,19 @@ pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
     save::check(args.consent.save.as_deref())?;
     let mut client = context.client()?;
     let found = Found::look(&mut client, &ids)?;
-    for sentence in found.leaves() {
-        tell(&sentence);
+    let leftovers = found.leftovers();
+    for sentence in &leftovers {
+        tell(sentence);
     }
-    if found.plan.count() == 0 {
+    let plan = Plan::Jobs(found.jobs);
+    if plan.count() == 0 {
         tell("There is nothing to delete.");
         return Ok(Outcome::NotAll);
     }
-    if !context.may(&args.consent, &found.plan.says())? {
+    if !context.may(&args.consent, &plan.summary())? {
         return Ok(Outcome::of(args.consent.dry_run));
     }
     let save = SaveFile::create_if(args.consent.save.as_deref())?;
-    let outcome = remove(&mut client, found.plan, &deletable(), save, context)?;
-    Ok(outcome.and(Outcome::of(found.missing == 0 && found.reserved == 0)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_are_numbers_and_each_counts_once() {
-        let ids_of = |words: &[&str]| {
-            let words: Vec<_> = words.iter().map(ToString::to_string).collect();
-            ids(&words, &Interrupt::default())
-        };
-        assert_eq!(ids_of(&["7", "3", "7"]).unwrap(), [3, 7]);
-        assert!(ids_of(&["-1"]).is_err() && ids_of(&["x"]).is_err());
-    }
+    let outcome = remove(&mut client, plan, &deletable(), save, context)?;
+    Ok(outcome.and(Outcome::of(leftovers.is_empty())))
 }

@@ -1,16 +1,22 @@
 //! `kick`: buried or delayed jobs become ready.
 
+use std::collections::HashSet;
+
 use anyhow::{Result, bail};
 
 use super::put::use_tube;
 use crate::cli::KickArgs;
 use crate::client::{Client, write_numbered};
-use crate::context::{Context, Outcome, counted, tell};
+use crate::context::{Context, Outcome, counted, report, tell};
+use crate::filter::{Filter, Tubes};
 use crate::interrupt::Interrupt;
 use crate::job::State;
+use crate::listing::{self, LISTED_MAX};
+use crate::plan::Selection;
+use crate::sweep::Options;
 use crate::yaml;
 
-/// What a kick of a tube would find.
+/// Jobs of a tube that a kick can make ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kickable {
     buried: u64,
@@ -39,7 +45,7 @@ impl Kickable {
         if self.buried > 0 { self.buried } else { self.delayed }
     }
 
-    /// Returns of which state these are.
+    /// Returns the state of these jobs.
     pub(crate) fn state(self) -> State {
         if self.buried > 0 { State::Buried } else { State::Delayed }
     }
@@ -50,18 +56,47 @@ impl Kickable {
     }
 }
 
-/// Kicks at most `bound` jobs of a tube, and returns how many were.
+/// Kicks the first jobs of a tube in a state, at most `most` of them, and counts them as it goes.
+///
+/// They are kicked by their ids: `kick` takes delayed jobs once others have kicked the last buried
+/// one, and does not report that.
 pub(crate) fn kick(
     client: &mut Client,
     tube: &str,
-    bound: u64,
+    state: State,
+    most: u64,
     interrupt: &Interrupt,
-) -> Result<u64> {
+    kicked: &mut u64,
+) -> Result<()> {
     use_tube(client, tube)?;
-    let command = format!("kick {}", bound.min(u64::from(u32::MAX)));
-    let reply = client.ask_slowly(&command, interrupt)?;
-    let kicked = reply.number().filter(|_| reply.is("KICKED"));
-    kicked.ok_or_else(|| reply.unexpected("kick"))
+    let mut tried = HashSet::new();
+    while (tried.len() as u64) < most {
+        interrupt.check()?;
+        let left = most - tried.len() as u64;
+        let mut ids = first_of(client, tube, state, left.min(LISTED_MAX))?;
+        // One that is there again was put back by others after its kick.
+        ids.retain(|id| tried.insert(*id));
+        if ids.is_empty() {
+            break;
+        }
+        kick_ids(client, &ids, |_, is_kicked| *kicked += u64::from(is_kicked))?;
+    }
+    Ok(())
+}
+
+/// Returns the first jobs of the tube in use: as many as wanted if the server lists jobs, or one.
+fn first_of(client: &mut Client, tube: &str, state: State, most: u64) -> Result<Vec<u64>> {
+    if client.has("list-jobs")? && listing::is_short(tube, state) {
+        let jobs = listing::listed(client, tube, &[state], Some(most))?.unwrap_or_default();
+        return Ok(jobs.iter().map(|job| job.id).collect());
+    }
+    let command = format!("peek-{state}");
+    let reply = client.ask(&command)?;
+    match (reply.word(), reply.number()) {
+        ("FOUND", Some(id)) => Ok(vec![id]),
+        ("NOT_FOUND", _) => Ok(Vec::new()),
+        _ => Err(reply.unexpected(&command)),
+    }
 }
 
 /// Runs the command.
@@ -69,17 +104,31 @@ pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
     let mut client = context.client()?;
     let Some(tube) = &args.tube else {
         let ids = super::delete::ids(&args.id, &context.interrupt)?;
-        return kick_told(&mut client, &ids);
+        return kick_chosen(&mut client, &ids, context);
     };
     let kickable = Kickable::look(&mut client, tube)?;
-    let bound = if args.all { kickable.all() } else { u64::from(args.count.unwrap_or(1)) };
-    let kicked = kick(&mut client, tube, bound, &context.interrupt)?;
-    tell(&format!("{} kicked.", kickable.counted(kicked)));
-    Ok(Outcome::Done)
+    let most = if args.all { kickable.all() } else { u64::from(args.count.unwrap_or(1)) };
+    let interrupt = context.interrupt.clone();
+    let mut coverage = Outcome::Done;
+    let mut kicked = 0;
+    let result = if let Some(text) = &args.grep {
+        let pattern = crate::filter::pattern(text, false, false)?;
+        let (tubes, states) = (Tubes::one(tube), vec![kickable.state()]);
+        let filter = Filter { tubes, states, pattern: Some(pattern), ..Filter::default() };
+        let found = Selection::find(&mut client, &filter, &Options::default(), &interrupt)?;
+        coverage = report(found.1);
+        let ids: Vec<_> = found.0.ids().take(usize::try_from(most)?).collect();
+        kick_ids(&mut client, &ids, |_, is_kicked| kicked += u64::from(is_kicked))
+    } else {
+        kick(&mut client, tube, kickable.state(), most, &interrupt, &mut kicked)
+    };
+    let done = format!("{} kicked in the tube {tube}", kickable.counted(kicked));
+    context.report_act(client.address(), "kick", kicked, &done)?;
+    result.map(|()| coverage)
 }
 
-/// Kicks these jobs, and tells how many were, also if it fails half-way.
-fn kick_told(client: &mut Client, ids: &[u64]) -> Result<Outcome> {
+/// Kicks these jobs, and reports how many were, also if it fails half-way.
+fn kick_chosen(client: &mut Client, ids: &[u64], context: &mut Context) -> Result<Outcome> {
     let mut kicked = 0;
     let result = kick_ids(client, ids, |id, is_kicked| {
         if is_kicked {
@@ -88,12 +137,14 @@ fn kick_told(client: &mut Client, ids: &[u64]) -> Result<Outcome> {
             tell(&format!("beanstalkctl: {id} is no buried or delayed job"));
         }
     });
-    tell(&format!("{} kicked.", counted(kicked, "job")));
+    let done = format!("{} kicked", counted(kicked, "job"));
+    context.report_act(client.address(), "kick", kicked, &done)?;
     result?;
     Ok(Outcome::of(kicked == ids.len() as u64))
 }
 
-/// Kicks these jobs, and tells of each whether it was; otherwise it is neither buried nor delayed.
+/// Kicks these jobs, and reports of each whether it was; otherwise it is neither buried nor
+/// delayed.
 pub(crate) fn kick_ids(
     client: &mut Client,
     ids: &[u64],

@@ -5,18 +5,17 @@
 //! worker has got it, its copy is deleted. If a server is lost in between, the jobs that may be in
 //! both places are told.
 
-use std::ops::ControlFlow;
-
 use anyhow::{Result, bail};
 
-use super::delete::States;
+use super::clear::deletable_only;
+use super::put::use_tube;
 use crate::cli::MoveArgs;
 use crate::client::{Client, write_numbered};
-use crate::context::{Context, Outcome, counted, report, tell};
-use crate::filter::{self, Filter, Tubes};
+use crate::context::{Context, Outcome, counted, report, tell, usage};
+use crate::filter::{Filter, Tubes};
 use crate::job::{Job, State};
-use crate::listing::{Detail, Request, list};
 use crate::place;
+use crate::plan::Selection;
 use crate::progress::Progress;
 use crate::save::{self, SaveFile};
 use crate::sweep;
@@ -33,6 +32,8 @@ struct Mover<'a> {
     moved: u64,
     /// Jobs that others had got when their turn came.
     left: u64,
+    /// Jobs that are too large for the other server.
+    too_large: Vec<u64>,
 }
 
 /// Runs the command.
@@ -40,8 +41,12 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     let mut from = context.client()?;
     let target = args.to.as_ref().unwrap_or(from.address()).clone();
     if target == *from.address() && args.from == args.into {
-        bail!("the jobs are there already");
+        return Err(usage("the jobs are there already"));
     }
+    let mut filter = args.which.filter(&[], args.grep.as_deref())?;
+    filter.tubes = Tubes::one(&args.from);
+    deletable_only(&mut filter)?;
+    save::check(args.consent.save.as_deref())?;
     let reply = from.ask(&format!("stats-tube {}", args.from))?;
     if reply.is("NOT_FOUND") {
         bail!("there is no tube {}", args.from);
@@ -49,76 +54,67 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     if !reply.is("OK") {
         return Err(reply.unexpected("stats-tube"));
     }
-    let mut to = Client::connect(&target)?;
-    let reply = to.ask(&format!("use {}", args.into))?;
-    if !reply.is("USING") {
-        return Err(reply.unexpected(&format!("use {}", args.into)));
-    }
-    let mut filter = crate::look::list::filter(&[], &args.which)?;
-    filter.tubes = Tubes::one(&args.from);
-    if filter.states.is_empty() {
-        filter.states = vec![State::Ready, State::Delayed, State::Buried];
-    }
-    if filter.states.contains(&State::Reserved) {
-        bail!("reserved jobs cannot be moved: their workers have them");
-    }
-    if let Some(text) = &args.grep {
-        filter.pattern = Some(filter::pattern(text, false, false)?);
-    }
-    save::check(args.consent.save.as_deref())?;
     let options = args.which.sweep.options();
-    let (options, interrupt) = (&options, &context.interrupt);
-    let detail = Detail::Stats;
-    let request = Request { filter: &filter, detail, limit: None, options, interrupt };
-    let mut jobs = Vec::new();
-    let coverage = list(&mut from, &request, &mut |_, batch| {
-        jobs.extend(batch);
-        Ok(ControlFlow::Continue(()))
-    })?;
+    let interrupt = context.interrupt.clone();
+    let (jobs, coverage) = Selection::find(&mut from, &filter, &options, &interrupt)?;
     let found = report(coverage);
-    if jobs.is_empty() {
+    if jobs.count() == 0 {
         tell("There is nothing to move.");
         return Ok(found);
     }
-    let (count, states) = (counted(jobs.len() as u64, "job"), States::of(&jobs));
     let place = if args.to.is_some() { format!(" on {target}") } else { String::new() };
-    let what = format!("move {count}: {states}, from {} to {}{place}", args.from, args.into);
-    if !context.may(&args.consent, &what)? {
+    let plan = format!("move {jobs} to {}{place}", args.into);
+    if !context.may(&args.consent, &plan)? {
         return Ok(found.and(Outcome::of(args.consent.dry_run)));
     }
+    let mut to = Client::connect(&target)?;
+    use_tube(&mut to, &args.into)?;
     let save = SaveFile::create_if(args.consent.save.as_deref())?;
     let (from, to, tube, filter) = (&mut from, &mut to, args.into.as_str(), &filter);
-    let mut mover = Mover { from, to, tube, filter, save, moved: 0, left: 0 };
-    let progress = Progress::new("moving", Some(jobs.len() as u64));
+    let too_large = Vec::new();
+    let mut mover = Mover { from, to, tube, filter, save, moved: 0, left: 0, too_large };
+    let progress = Progress::new("moving", Some(jobs.count()));
     let mut result = Ok(());
     let size = mover.from.bodies_at_once(BATCH)?;
-    for batch in jobs.chunks(size) {
-        result = context.interrupt.check().map_err(Into::into);
-        result = result.and_then(|()| mover.batch(batch));
+    for batch in jobs.batches(size) {
+        progress.add(batch.len() as u64);
+        result = interrupt.check().map_err(Into::into).and_then(|()| mover.batch(batch));
         if result.is_err() {
             break;
         }
-        progress.add(batch.len() as u64);
     }
     drop(progress);
-    tell(&format!("{} moved.", counted(mover.moved, "job")));
+    let done = format!("{} moved (plan: {plan})", counted(mover.moved, "job"));
+    context.report_act(mover.from.address(), "move", mover.moved, &done)?;
     if mover.left > 0 {
         tell(&format!("{} had been taken by others meanwhile.", counted(mover.left, "job")));
     }
-    result.map(|()| found.and(Outcome::of(mover.left == 0)))
+    if !mover.too_large.is_empty() {
+        let ids: Vec<_> = mover.too_large.iter().map(ToString::to_string).collect();
+        tell(&format!("Not moved, because {target} takes no bodies as large: {}", ids.join(", ")));
+    }
+    let is_all = mover.left == 0 && mover.too_large.is_empty();
+    let finished = mover.save.map_or(Ok(()), SaveFile::finish);
+    result.and(finished).map(|()| found.and(Outcome::of(is_all)))
 }
 
 impl Mover<'_> {
-    fn batch(&mut self, jobs: &[Job]) -> Result<()> {
-        let listed = jobs.len();
-        let jobs = self.take(jobs)?;
+    fn batch(&mut self, ids: Vec<u64>) -> Result<()> {
+        let listed = ids.len();
+        let jobs = self.take(ids)?;
         self.left += (listed - jobs.len()) as u64;
+        let most = self.to.max_job_size()?;
+        let fits = |job: &Job| job.size.is_none_or(|size| size <= most);
+        let (jobs, too_large): (Vec<_>, Vec<_>) = jobs.into_iter().partition(fits);
+        self.leave(&too_large);
         if let Some(save) = &mut self.save {
             save.save(&jobs)?;
         }
         let placed = place::place(self.to, &jobs, Some(self.tube));
         let pairs = jobs.iter().zip(&placed.ids);
         let copied: Vec<_> = pairs.clone().filter_map(|(job, id)| Some((job.id, (*id)?))).collect();
+        let too_large: Vec<_> = placed.too_large.iter().map(|at| jobs[*at].clone()).collect();
+        self.leave(&too_large);
         if let Some(failure) = placed.failure {
             // A job without a copy goes back; one with a copy still leaves, if that is possible.
             let refused = pairs.filter(|(_, id)| id.is_none()).map(|(job, _)| job);
@@ -137,9 +133,9 @@ impl Mover<'_> {
     }
 
     /// Gets the jobs as they are now, with their bodies; ready ones are reserved.
-    fn take(&mut self, jobs: &[Job]) -> Result<Vec<Job>> {
-        let mut jobs = sweep::stats_of(self.from, jobs.iter().map(|job| job.id))?;
-        jobs.retain(|job| self.filter.has(job));
+    fn take(&mut self, ids: Vec<u64>) -> Result<Vec<Job>> {
+        let mut jobs = sweep::stats_of(self.from, ids)?;
+        jobs.retain(|job| self.filter.matches(job));
         let write = |job: &Job, out: &mut Vec<u8>| {
             let is_ready = job.state == State::Ready;
             write_numbered(out, if is_ready { "reserve-job" } else { "peek" }, job.id);
@@ -197,6 +193,12 @@ impl Mover<'_> {
             bail!("the server refused to delete jobs that have been copied");
         }
         result.and(undone)
+    }
+
+    /// Leaves jobs that are too large for the other server where they are.
+    fn leave(&mut self, jobs: &[Job]) {
+        self.too_large.extend(jobs.iter().map(|job| job.id));
+        self.give_back(jobs);
     }
 
     /// Releases reserved jobs that are not moved. If that fails, the end of the connection does it.

@@ -5,28 +5,28 @@ use std::collections::HashSet;
 
 use anyhow::Result;
 
-use crate::client::{Client, write_numbered};
+use super::delete;
+use crate::cli::Id;
+use crate::client::write_numbered;
 use crate::context::{Context, Outcome, counted, tell};
 use crate::job::Job;
 use crate::sweep;
 
 /// Makes jobs ready, or delays them, with a new priority or their own.
 pub(crate) fn release(
-    ids: &[u64],
+    ids: &[Id],
     pri: Option<u32>,
     delay: u32,
     context: &mut Context,
 ) -> Result<Outcome> {
-    let mut client = context.client()?;
     let command = |job: &Job| format!("release {} {} {delay}", job.id, pri.unwrap_or(job.pri));
-    each(&mut client, ids, "RELEASED", command)
+    each(ids, "release", "RELEASED", command, context)
 }
 
 /// Buries jobs, with a new priority or their own.
-pub(crate) fn bury(ids: &[u64], pri: Option<u32>, context: &mut Context) -> Result<Outcome> {
-    let mut client = context.client()?;
+pub(crate) fn bury(ids: &[Id], pri: Option<u32>, context: &mut Context) -> Result<Outcome> {
     let command = |job: &Job| format!("bury {} {}", job.id, pri.unwrap_or(job.pri));
-    each(&mut client, ids, "BURIED", command)
+    each(ids, "bury", "BURIED", command, context)
 }
 
 enum Step<'a> {
@@ -35,16 +35,16 @@ enum Step<'a> {
 }
 
 fn each(
-    client: &mut Client,
-    ids: &[u64],
+    ids: &[Id],
+    act: &'static str,
     done: &str,
     command: impl Fn(&Job) -> String,
+    context: &mut Context,
 ) -> Result<Outcome> {
-    let mut ids = ids.to_vec();
-    ids.sort_unstable();
-    ids.dedup();
-    let jobs = sweep::stats_of(client, ids.iter().copied())?;
-    let mut count = 0;
+    let ids = delete::ids(ids, &context.interrupt)?;
+    let mut client = context.client()?;
+    let jobs = sweep::stats_of(&mut client, ids.iter().copied())?;
+    let mut count = 0_u64;
     let write = |step: &Step<'_>, out: &mut Vec<u8>| match step {
         Step::Reserve(job) => write_numbered(out, "reserve-job", job.id),
         Step::Act(job) => out.extend_from_slice(format!("{}\r\n", command(job)).as_bytes()),
@@ -66,7 +66,8 @@ fn each(
     for id in ids.iter().filter(|id| !known.contains(id)) {
         tell(&format!("beanstalkctl: there is no job {id}"));
     }
-    tell(&format!("{} {}.", counted(count, "job"), done.to_lowercase()));
+    let report = format!("{} {}", counted(count, "job"), done.to_lowercase());
+    context.report_act(client.address(), act, count, &report)?;
     result?;
     Ok(Outcome::of(count == ids.len() as u64))
 }

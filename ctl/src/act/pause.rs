@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::census;
 use crate::cli::Switch;
 use crate::client::Client;
-use crate::context::{Context, Outcome, counted, tell};
+use crate::context::{Context, Outcome, counted, warn_if_no_tube};
 use crate::filter::Tubes;
 use crate::yaml;
 
@@ -36,22 +36,35 @@ pub(crate) fn check(seconds: u64) -> Result<()> {
 }
 
 /// Pauses tubes for a number of seconds; 0 ends a pause.
-pub(crate) fn pause(patterns: &[String], seconds: u64, context: &mut Context) -> Result<Outcome> {
-    check(seconds)?;
+pub(crate) fn pause(
+    patterns: &[String],
+    seconds: u32,
+    yes: bool,
+    context: &mut Context,
+) -> Result<Outcome> {
     let meant = Tubes::new(patterns)?;
-    let mut count = 0;
-    context.each_server(|client, _, _| {
+    let (act, done) = if seconds == 0 { ("resume", "resumed") } else { ("pause", "paused") };
+    if !context.may_on_all(yes, &format!("{act} the tubes {}", patterns.join(" ")))? {
+        return Ok(Outcome::NotAll);
+    }
+    context.each_server(|client, context, _| {
+        if !warn_if_no_tube(client, &meant)? {
+            return Ok(Outcome::NotAll);
+        }
         let names = census::tubes(client, &meant)?;
-        count += pause_tubes(client, names, seconds)?;
+        let count = pause_tubes(client, names, seconds.into())?;
+        let text = format!("{} {done}: {}", counted(count, "tube"), patterns.join(" "));
+        context.report_act(client.address(), act, count, &text)?;
         Ok(Outcome::Done)
-    })?;
-    let done = if seconds == 0 { "resumed" } else { "paused" };
-    tell(&format!("{} {done}.", counted(count, "tube")));
-    Ok(Outcome::of(count > 0))
+    })
 }
 
-/// Makes servers take jobs or refuse them, or tells which.
-pub(crate) fn drain(switch: Switch, context: &mut Context) -> Result<Outcome> {
+/// Makes servers take jobs or refuse them, or reports which.
+pub(crate) fn drain(switch: Switch, yes: bool, context: &mut Context) -> Result<Outcome> {
+    let is_act = switch != Switch::Status;
+    if is_act && !context.may_on_all(yes, &format!("turn draining {switch}"))? {
+        return Ok(Outcome::NotAll);
+    }
     context.each_server(|client, context, server| {
         let server = server.map_or(String::new(), |name| format!("{name} "));
         let is_draining = if client.has("drain")? {

@@ -1,14 +1,14 @@
 //! `put`: jobs from the command line, from a file, or a job a line.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::Read as _;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Map;
 
 use crate::cli::{JobArgs, PutArgs};
 use crate::client::{Client, write_put};
-use crate::context::{Context, Outcome};
+use crate::context::{Context, Outcome, counted};
+use crate::input::{self, Input};
 use crate::progress::Pacer;
 
 /// The most lines that are put at once.
@@ -19,75 +19,70 @@ pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
     let mut client = context.client()?;
     use_tube(&mut client, &args.tube)?;
     let mut pacer = Pacer::new(args.rate);
+    let mut count = 0;
     if !args.bodies.is_empty() {
         let bodies: Vec<_> = args.bodies.iter().map(|body| body.clone().into_bytes()).collect();
         for bodies in bodies.chunks(usize::try_from(pacer.batch(BATCH as u64))?) {
-            put(&mut client, args, bodies, context, &mut pacer)?;
+            put(&mut client, args, bodies, context, &mut pacer, &mut count)?;
         }
         return Ok(Outcome::Done);
     }
-    let mut reader: BufReader<Box<dyn io::Read>> = match &args.file {
-        Some(path) if path.as_os_str() != "-" => {
-            let file = File::open(path).with_context(|| path.display().to_string())?;
-            BufReader::new(Box::new(file))
-        }
-        _ => BufReader::new(Box::new(io::stdin())),
-    };
+    let mut input = input::open(args.file.as_deref(), &context.interrupt)?;
     if !args.lines {
         let most = client.max_job_size()?;
         let mut body = Vec::new();
-        let mut reader = io::Read::take(&mut reader, most + 1);
-        context.interrupt.while_waiting(|| io::Read::read_to_end(&mut reader, &mut body))?;
+        input.take(most + 1).read_to_end(&mut body)?;
         if body.len() as u64 > most {
             bail!("the server takes bodies of at most {most} bytes, and this one is larger");
         }
-        put(&mut client, args, &[body], context, &mut pacer)?;
+        put(&mut client, args, &[body], context, &mut pacer, &mut count)?;
         return Ok(Outcome::Done);
     }
-    lines(&mut client, args, &mut reader, context, &mut pacer)
+    let result = lines(&mut client, args, &mut input, context, &mut pacer, &mut count);
+    let done = format!("{} put into the tube {}", counted(count, "job"), args.tube);
+    context.report_act(client.address(), "put", count, &done)?;
+    result.map(|()| Outcome::Done)
 }
 
-/// Puts each line.
+/// Puts each line, and counts the jobs that the server has taken.
 fn lines(
     client: &mut Client,
     args: &PutArgs,
-    reader: &mut BufReader<Box<dyn io::Read>>,
+    input: &mut Input,
     context: &mut Context,
     pacer: &mut Pacer,
-) -> Result<Outcome> {
+    count: &mut u64,
+) -> Result<()> {
     let most = client.max_job_size()?;
     let at_once = client.bodies_at_once(BATCH)?;
-    let mut batch = Vec::new();
     let mut before = 0;
-    loop {
-        let mut line = Vec::new();
-        let interrupt = context.interrupt.clone();
-        let mut one = io::Read::take(&mut *reader, most + 2);
-        let is_over = interrupt.while_waiting(|| one.read_until(b'\n', &mut line))? == 0;
-        let is_long = line.len() as u64 == most + 2 && !line.ends_with(b"\n");
-        if !is_over && !is_long {
-            if line.last() == Some(&b'\n') {
-                line.pop();
-            }
-            batch.push(line);
-        }
+    let mut is_over = false;
+    while !is_over {
+        context.interrupt.check()?;
+        let mut batch = Vec::new();
+        let mut problem = None;
         // Lines that come slowly are not held back.
-        let is_full = batch.len() >= usize::try_from(pacer.batch(at_once as u64))?;
-        if is_full || is_over || is_long || !reader.buffer().contains(&b'\n') {
-            let count = batch.len();
-            put(client, args, &batch, context, pacer)
-                .with_context(|| format!("lines {} to {}", before + 1, before + count))?;
-            before += count;
-            batch.clear();
-            context.interrupt.check()?;
+        while batch.len() < usize::try_from(pacer.batch(at_once as u64))?
+            && (batch.is_empty() || input::has_line(input))
+        {
+            match input::line(input, most) {
+                Ok(Some(line)) => batch.push(line),
+                Ok(None) => is_over = true,
+                Err(error) => problem = Some(error),
+            }
+            if is_over || problem.is_some() {
+                break;
+            }
         }
-        if is_long {
-            bail!("line {}: the server takes bodies of at most {most} bytes", before + 1);
-        }
-        if is_over {
-            return Ok(Outcome::Done);
+        let lines = batch.len();
+        put(client, args, &batch, context, pacer, count)
+            .with_context(|| format!("lines {} to {}", before + 1, before + lines))?;
+        before += lines;
+        if let Some(problem) = problem {
+            return Err(problem.context(format!("line {} is too large for the server", before + 1)));
         }
     }
+    Ok(())
 }
 
 /// Chooses the tube that jobs are put into.
@@ -97,12 +92,12 @@ pub(crate) fn use_tube(client: &mut Client, tube: &str) -> Result<()> {
 }
 
 /// Puts jobs into the tube in use, and gives the ids of those that the server has taken. It goes
-/// on after a refusal, because those behind it are on their way already.
+/// on after a refusal, because those after it are on their way already.
 pub(crate) fn put_all(
     client: &mut Client,
     job: &JobArgs,
     bodies: &[Vec<u8>],
-    mut take: impl FnMut(u64) -> Result<()>,
+    mut take: impl FnMut(u64),
 ) -> Result<()> {
     let write = |body: &&Vec<u8>, out: &mut Vec<u8>| {
         write_put(out, job.pri, job.delay, job.ttr, body);
@@ -110,35 +105,38 @@ pub(crate) fn put_all(
     let mut refused = None;
     client.pipeline(bodies, write, |body, reply| {
         // The original is out of memory at BURIED, and keeps the job.
-        let ("INSERTED" | "BURIED", Some(id)) = (reply.word(), reply.number()) else {
+        if let ("INSERTED" | "BURIED", Some(id)) = (reply.word(), reply.number()) {
+            take(id);
+        } else {
             let error = reply.unexpected(&format!("a put of {} bytes", body.len()));
             refused.get_or_insert(error);
-            return Ok(());
-        };
-        take(id)
+        }
+        Ok(())
     })?;
     refused.map_or(Ok(()), Err)
 }
 
-/// Puts jobs and prints the ids of those that the server has taken.
+/// Puts jobs, counts those that the server has taken, and prints their ids.
 fn put(
     client: &mut Client,
     args: &PutArgs,
     bodies: &[Vec<u8>],
     context: &mut Context,
     pacer: &mut Pacer,
+    count: &mut u64,
 ) -> Result<()> {
-    let mut confirmed = 0_usize;
-    let result = put_all(client, &args.job, bodies, |id| {
-        confirmed += 1;
+    let mut ids = Vec::with_capacity(bodies.len());
+    let result = put_all(client, &args.job, bodies, |id| ids.push(id));
+    *count += ids.len() as u64;
+    for id in &ids {
         if context.out.json {
-            context.out.object(Map::from_iter([("id".to_owned(), id.into())]), None)
+            context.out.object(Map::from_iter([("id".to_owned(), (*id).into())]), None)?;
         } else {
-            context.out.line(&id.to_string())
+            context.out.line(&id.to_string())?;
         }
-    });
+    }
     context.out.flush()?;
     pacer.pace(bodies.len() as u64);
-    let (count, missing) = (bodies.len(), bodies.len() - confirmed);
-    result.with_context(|| format!("of {count} jobs {missing} are not confirmed"))
+    let (all, missing) = (counted(bodies.len() as u64, "job"), bodies.len() - ids.len());
+    result.with_context(|| format!("{missing} of {all} not confirmed"))
 }

@@ -1,5 +1,6 @@
 //! `reserve`: prints jobs as a worker gets them, and gives them back, deletes or buries them.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -11,6 +12,9 @@ use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::output::one_line;
 use crate::sweep;
+
+/// The pause before the next attempt while the time to run of a reserved job is nearly over.
+const DEADLINE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Watches these tubes and no others.
 pub(crate) fn watch(client: &mut Client, tubes: &[String]) -> Result<()> {
@@ -27,18 +31,22 @@ pub(crate) fn watch(client: &mut Client, tubes: &[String]) -> Result<()> {
 }
 
 /// Reserves the next job; `None` if there is none within the time. Without a time it waits until
-/// Ctrl-C.
+/// Ctrl-C. The jobs in `kept` stay reserved meanwhile, and none of them is the next one.
 pub(crate) fn next(
     client: &mut Client,
     wait: Option<Duration>,
+    kept: &[Job],
     interrupt: &Interrupt,
 ) -> Result<Option<Job>> {
     let began = Instant::now();
     loop {
         interrupt.check()?;
-        let left = wait.map_or(1, |wait| wait.saturating_sub(began.elapsed()).as_secs().min(1));
+        // A part of a second is a whole one: the server would answer 0 at once, again and again.
+        let left = u64::from(wait.is_none_or(|wait| wait > began.elapsed()));
         let reply = client.ask(&format!("reserve-with-timeout {left}"))?;
         match (reply.word(), reply.number()) {
+            // Its time to run was over, and it is ours again.
+            ("RESERVED", Some(id)) if kept.iter().any(|job| job.id == id) => {}
             ("RESERVED", Some(id)) => {
                 // It is ours, so its statistics are there.
                 let mut jobs = sweep::stats_of(client, [id])?;
@@ -46,7 +54,14 @@ pub(crate) fn next(
                 job.set_body(reply.body.unwrap_or_default());
                 return Ok(Some(job));
             }
-            ("TIMED_OUT" | "DEADLINE_SOON", _) => {}
+            ("TIMED_OUT", _) => {}
+            ("DEADLINE_SOON", _) => {
+                // The server answers so at once, until the time to run of a job begins again.
+                for job in kept {
+                    client.ask(&format!("touch {}", job.id))?;
+                }
+                thread::sleep(DEADLINE_PAUSE);
+            }
             _ => return Err(reply.unexpected("reserve-with-timeout")),
         }
         if wait.is_some_and(|wait| began.elapsed() >= wait) {
@@ -65,7 +80,7 @@ pub(crate) fn run(args: &ReserveArgs, context: &mut Context) -> Result<Outcome> 
     while count < args.count {
         // The first one may take its time; the others only if that is asked for.
         let wait = wait.or((count > 0).then_some(Duration::ZERO));
-        let Some(job) = next(&mut client, wait, &context.interrupt)? else { break };
+        let Some(job) = next(&mut client, wait, &kept, &context.interrupt)? else { break };
         count += 1;
         let body = job.body.as_deref().unwrap_or_default();
         if context.out.json {

@@ -5,25 +5,34 @@
 //! Ctrl-C the running command ends in peace; a second Ctrl-C ends the program, and the server gets
 //! the job back.
 
-use std::io::Write as _;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::ioctl_fionbio;
+use rustix::process::{Pid, Signal, kill_process_group};
+use signal_hook::consts::{SIGCHLD, SIGTTIN, SIGTTOU};
+use signal_hook::low_level::pipe;
 
 use super::reserve::{next, watch};
+use crate::address::Address;
 use crate::cli::WorkArgs;
 use crate::client::Client;
 use crate::context::{Context, Outcome, tell};
+use crate::interrupt::{self, Interrupt};
 use crate::job::{Job, State};
-
-/// The pause between two looks at a running command.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The longest delay of a released job, in seconds.
 const DELAY_MAX: u64 = 24 * 3600;
+
+/// What is waited for after a first signal, and what a second one does.
+const NOTICE: &str = "waiting for the running commands to end; a second Ctrl-C kills them";
 
 /// What comes of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,22 +56,65 @@ fn verdict(is_success: bool, releases: u64, bury_after: u64, delay: u64) -> Verd
 
 /// Runs the command.
 pub(crate) fn run(args: &WorkArgs, context: &mut Context) -> Result<Outcome> {
-    let mut client = context.client()?;
-    watch(&mut client, std::slice::from_ref(&args.tube))?;
-    let mut count = 0;
-    let wait = args.until_empty.then_some(Duration::ZERO);
-    while args.count.is_none_or(|most| count < most) {
-        let job = match next(&mut client, wait, &context.interrupt) {
-            Ok(Some(job)) => job,
-            Ok(None) => break,
-            // Between two jobs Ctrl-C is the orderly end.
-            Err(_) if context.interrupt.is_set() => break,
-            Err(error) => return Err(error),
-        };
-        count += 1;
-        let status = work(&mut client, args, &job)?;
+    let (address, interrupt) = (context.server()?, &context.interrupt);
+    interrupt.set_notice(NOTICE);
+    let left = AtomicU64::new(args.count.unwrap_or(u64::MAX));
+    let work = || {
+        let result = Worker::new(args, address, interrupt).and_then(|mut it| it.run(&left));
+        if result.is_err() {
+            // One that fails ends the others, after their present jobs.
+            interrupt.set();
+        }
+        result
+    };
+    let results: Vec<Result<()>> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..args.jobs.get()).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().map(|worker| worker.join().expect("no worker panics")).collect()
+    });
+    results.into_iter().collect::<Result<()>>()?;
+    Ok(Outcome::Done)
+}
+
+/// One of the workers, with a connection of its own.
+struct Worker<'a> {
+    args: &'a WorkArgs,
+    interrupt: &'a Interrupt,
+    client: Client,
+    /// Is readable when a command has ended or stopped.
+    wake: UnixStream,
+}
+
+impl<'a> Worker<'a> {
+    fn new(args: &'a WorkArgs, address: &Address, interrupt: &'a Interrupt) -> Result<Self> {
+        let mut client = Client::connect(address)?;
+        watch(&mut client, std::slice::from_ref(&args.tube))?;
+        let (wake, sender) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        pipe::register(SIGCHLD, sender)?;
+        Ok(Self { args, interrupt, client, wake })
+    }
+
+    /// Works on one job after the other, as long as some are left to do.
+    fn run(&mut self, left: &AtomicU64) -> Result<()> {
+        let wait = self.args.until_empty.then_some(Duration::ZERO);
+        let take = |left: u64| left.checked_sub(1);
+        while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+            match next(&mut self.client, wait, &[], self.interrupt) {
+                Ok(Some(job)) => self.work(&job)?,
+                Ok(None) => break,
+                // Between two jobs a signal is the orderly end.
+                Err(_) if self.interrupt.is_set() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the command for a job, and deletes, releases or buries the job.
+    fn work(&mut self, job: &Job) -> Result<()> {
+        let (is_success, end) = self.run_command(job)?;
         let releases = job.counts.map_or(0, |counts| counts[2]);
-        let verdict = verdict(status.success(), releases, args.bury_after, args.delay);
+        let verdict = verdict(is_success, releases, self.args.bury_after, self.args.delay);
         let (command, done) = match verdict {
             Verdict::Delete => (format!("delete {}", job.id), "deleted".to_owned()),
             Verdict::Bury => (format!("bury {} {}", job.id, job.pri), "buried".to_owned()),
@@ -71,60 +123,107 @@ pub(crate) fn run(args: &WorkArgs, context: &mut Context) -> Result<Outcome> {
                 (format!("release {} {} {delay}", job.id, job.pri), done)
             }
         };
-        let reply = client.ask(&command)?;
+        let reply = self.client.ask(&command)?;
         if reply.is("NOT_FOUND") {
-            tell(&format!("job {}: {status}; its time was over, and others have it", job.id));
+            tell(&format!("job {}: {end}; its time was over, and others have it", job.id));
         } else if ["DELETED", "BURIED", "RELEASED"].contains(&reply.word()) {
-            if !status.success() {
-                tell(&format!("job {}: {status}: {done}", job.id));
+            if !is_success {
+                tell(&format!("job {}: {end}: {done}", job.id));
             }
         } else {
             return Err(reply.unexpected(&command));
         }
+        Ok(())
     }
-    Ok(Outcome::Done)
-}
 
-/// Runs the user's command for a job.
-fn work(client: &mut Client, args: &WorkArgs, job: &Job) -> Result<ExitStatus> {
-    let (program, arguments) = args.command.split_first().context("there is no command")?;
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::piped());
-    command.env("BEANSTALKD_JOB_ID", job.id.to_string()).env("BEANSTALKD_JOB_TUBE", &job.tube);
-    // Ctrl-C is for us alone.
-    command.process_group(0);
-    let mut child = command.spawn().with_context(|| program.to_string_lossy().into_owned())?;
-    let stdin = child.stdin.take();
-    let body = job.body.as_deref().unwrap_or_default();
-    let result = thread::scope(|scope| {
-        scope.spawn(move || {
-            // A command need not read its input.
-            stdin.map(|mut stdin| stdin.write_all(body))
-        });
-        wait(client, job, &mut child)
-    });
-    if result.is_err() {
-        // The server is lost, and gives the job to others.
-        let _ = child.kill();
-        let _ = child.wait();
-    }
-    result
-}
-
-/// Waits for the end of a command and touches its job meanwhile.
-fn wait(client: &mut Client, job: &Job, child: &mut Child) -> Result<ExitStatus> {
-    debug_assert_eq!(job.state, State::Reserved);
-    // A third of the time to run is early enough, and seldom.
-    let interval = Duration::from_millis(job.ttr.unwrap_or(1).max(1).saturating_mul(1000) / 3);
-    let mut touched = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
+    /// Runs the user's command for a job. Returns whether it succeeded, and how it ended.
+    fn run_command(&mut self, job: &Job) -> Result<(bool, String)> {
+        let (program, arguments) =
+            self.args.command.split_first().context("there is no command")?;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::piped());
+        command.env("BEANSTALKD_JOB_ID", job.id.to_string());
+        command.env("BEANSTALKD_JOB_TUBE", &job.tube);
+        // Ctrl-C is for us alone.
+        command.process_group(0);
+        let mut child = command.spawn().with_context(|| program.to_string_lossy().into_owned())?;
+        let group = self.interrupt.add_group(&child);
+        let result = self.attend(group, child.stdin.take(), job);
+        if result.is_err() {
+            // The server is lost, and gives the job to others.
+            let _ = kill_process_group(group, Signal::KILL);
+            while matches!(self.interrupt.change_of(group), Ok(None)) {
+                thread::sleep(Duration::from_millis(1));
+            }
         }
-        thread::sleep(POLL_INTERVAL);
-        if touched.elapsed() >= interval {
-            client.ask(&format!("touch {}", job.id))?;
-            touched = Instant::now();
+        result
+    }
+
+    /// Feeds a command, touches its job, and waits for its end.
+    fn attend(
+        &mut self,
+        group: Pid,
+        mut stdin: Option<ChildStdin>,
+        job: &Job,
+    ) -> Result<(bool, String)> {
+        debug_assert_eq!(job.state, State::Reserved);
+        let mut body = job.body.as_deref().unwrap_or_default();
+        stdin.as_ref().map_or(Ok(()), |stdin| ioctl_fionbio(stdin, true))?;
+        // A third of the time to run is early enough, and seldom.
+        let interval = Duration::from_millis(job.ttr.unwrap_or(1).max(1).saturating_mul(1000) / 3);
+        let limit = self.args.timeout.map_or(Duration::MAX, Duration::from_secs);
+        let (began, mut touched) = (Instant::now(), Instant::now());
+        let mut killed = None;
+        loop {
+            if let Some(status) = self.interrupt.change_of(group)? {
+                match (status.stopped_signal(), killed) {
+                    (None, None) => return Ok((status.success(), status.to_string())),
+                    (None, Some(why)) => return Ok((false, format!("killed, because {why}"))),
+                    (Some(SIGTTIN | SIGTTOU), _) => killed = Some("it uses the terminal"),
+                    // Somebody stops it on purpose.
+                    (Some(_), _) => {}
+                }
+            }
+            if began.elapsed() >= limit {
+                killed = killed.or(Some("its time was over"));
+            }
+            if killed.is_some() {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            if touched.elapsed() >= interval {
+                self.client.ask(&format!("touch {}", job.id))?;
+                touched = Instant::now();
+            }
+            if body.is_empty() {
+                stdin = None;
+            }
+            let rest = interval.saturating_sub(touched.elapsed());
+            let rest = if killed.is_some() {
+                rest
+            } else {
+                rest.min(limit.saturating_sub(began.elapsed()))
+            };
+            let mut events = vec![
+                PollFd::new(&self.wake, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.client.socket(), PollFlags::IN),
+            ];
+            events.extend(stdin.iter().map(|stdin| PollFd::new(stdin, PollFlags::OUT)));
+            interrupt::wait(&mut events, Some(rest))?;
+            let is_ready = |at: usize| events.get(at).is_some_and(|it| !it.revents().is_empty());
+            let (is_heard, is_fed) = (is_ready(1), is_ready(2));
+            // The reason to wake is found out by the next turn.
+            while matches!((&self.wake).read(&mut [0; 64]), Ok(1..)) {}
+            if is_heard {
+                self.client.check_idle()?;
+            }
+            if let Some(pipe) = stdin.as_mut().filter(|_| is_fed) {
+                match pipe.write(body) {
+                    Ok(count) => body = &body[count..],
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    // A command need not read its input.
+                    Err(_) => body = &[],
+                }
+            }
         }
     }
 }

@@ -1,87 +1,118 @@
-//! `export`: all jobs as lines of JSON.
+//! `export`: all jobs as lines of JSON, in the order of service, and a line that counts them.
 
-use std::fs::OpenOptions;
-use std::io::{BufWriter, Write};
-use std::ops::ControlFlow;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use super::binlog;
 use crate::cli::ExportArgs;
 use crate::context::{Context, Outcome, counted, report, tell};
+use crate::filter::Filter;
+use crate::interrupt::Interrupt;
 use crate::job::{self, Job};
-use crate::listing::{Detail, Request, list};
 use crate::output::Output;
+use crate::plan::Selection;
+use crate::progress::{Pacer, Progress};
+use crate::save::SaveFile;
+use crate::sweep;
+
+/// How many jobs are exported at once, at most.
+const BATCH: usize = 1_000;
 
 /// Where the lines go.
 enum Target<'a> {
-    File(BufWriter<std::fs::File>),
-    Output(&'a mut Output),
+    File(SaveFile),
+    /// And how many jobs it has got.
+    Output(&'a mut Output, u64),
 }
 
 impl Target<'_> {
-    fn write(&mut self, job: &Job) -> Result<()> {
-        let line = job::line_of(job.to_json(), None);
+    fn write(&mut self, jobs: &[Job]) -> Result<()> {
         match self {
-            Self::File(file) => Ok(writeln!(file, "{line}")?),
-            Self::Output(out) => out.line(&line),
+            Self::File(file) => file.write(jobs),
+            Self::Output(out, count) => {
+                for job in jobs {
+                    out.object(job.to_json(), None)?;
+                }
+                out.flush()?;
+                *count += jobs.len() as u64;
+                Ok(())
+            }
         }
     }
 
-    /// Returns when all is on the disk.
+    fn count(&self) -> u64 {
+        match self {
+            Self::File(file) => file.count(),
+            Self::Output(_, count) => *count,
+        }
+    }
+
+    /// Writes the count, if all jobs have been written.
     fn finish(self) -> Result<()> {
         match self {
-            Self::File(file) => Ok(file.into_inner().map_err(std::io::Error::from)?.sync_all()?),
-            Self::Output(out) => out.flush(),
+            Self::File(file) => file.finish(),
+            Self::Output(out, count) => {
+                out.line(&job::count_line(count))?;
+                out.flush()
+            }
         }
     }
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
-    let filter = crate::look::list::filter(&args.tube, &args.which)?;
-    let options = args.which.sweep.options();
-    let mut count = 0_u64;
-    let mut client = if args.binlog.is_none() { Some(context.client()?) } else { None };
+    let filter = args.which.filter(&args.tube, args.grep.as_deref())?;
     let interrupt = context.interrupt.clone();
+    let client = if args.binlog.is_none() { Some(context.client()?) } else { None };
     let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
     let mut target = match file {
-        None => Target::Output(&mut context.out),
-        Some(path) => {
-            // What was exported before is not overwritten.
-            let file = OpenOptions::new().write(true).create_new(true).open(path);
-            Target::File(BufWriter::new(file.with_context(|| path.display().to_string())?))
-        }
+        None => Target::Output(&mut context.out, 0),
+        Some(path) => Target::File(SaveFile::create(path)?),
     };
-    let result = if let Some(client) = &mut client {
-        let (filter, options, interrupt) = (&filter, &options, &interrupt);
-        let detail = Detail::Whole;
-        let request = Request { filter, detail, limit: None, options, interrupt };
-        let coverage = list(client, &request, &mut |_, jobs| {
-            for job in &jobs {
-                target.write(job)?;
-                count += 1;
-            }
-            Ok(ControlFlow::Continue(()))
-        });
-        coverage.map(report)
+    let result = if let Some(mut client) = client {
+        of_server(args, &mut client, &filter, &interrupt, &mut target)
     } else {
         let path = args.binlog.as_deref().unwrap_or(Path::new("."));
         let is_sound = binlog::read(path, |job| {
-            if filter.has(&job) {
-                target.write(&job)?;
-                count += 1;
-            }
-            Ok(interrupt.check()?)
+            interrupt.check()?;
+            let is_meant = filter.matches(&job)
+                && job.body.as_deref().is_none_or(|body| filter.matches_body(body));
+            if is_meant { target.write(&[job]) } else { Ok(()) }
         });
         if matches!(is_sound, Ok(false)) {
             tell("beanstalkctl: a part of the binlog is damaged; see beanstalkd --check-binlog");
         }
         is_sound.map(Outcome::of)
     };
-    let result = target.finish().and(result);
+    let count = target.count();
+    let result = result.and_then(|outcome| target.finish().map(|()| outcome));
     let rest = if result.is_ok() { "" } else { ", which is not all" };
     tell(&format!("{} exported{rest}.", counted(count, "job")));
     result
+}
+
+/// Exports the jobs of a server. Those that come meanwhile are not among them.
+fn of_server(
+    args: &ExportArgs,
+    client: &mut crate::client::Client,
+    filter: &Filter,
+    interrupt: &Interrupt,
+    target: &mut Target<'_>,
+) -> Result<Outcome> {
+    let options = args.which.sweep.options();
+    let (jobs, coverage) = Selection::find(client, filter, &options, interrupt)?;
+    let coverage = report(coverage);
+    let progress = Progress::new("exporting", Some(jobs.count()));
+    let mut pacer = Pacer::new(options.rate);
+    for ids in jobs.batches(client.bodies_at_once(BATCH)?) {
+        interrupt.check()?;
+        let count = ids.len() as u64;
+        let mut jobs = sweep::stats_of(client, ids)?;
+        jobs.retain(|job| filter.matches(job));
+        target.write(&sweep::with_bodies(client, jobs)?)?;
+        progress.add(count);
+        pacer.pace(count);
+    }
+    Ok(coverage)
 }

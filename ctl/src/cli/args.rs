@@ -1,12 +1,15 @@
 //! The arguments of each command.
 
 use std::ffi::OsString;
+use std::num::NonZero;
 use std::path::PathBuf;
+use std::str::FromStr;
 
+use anyhow::Result;
 use clap::Args;
 
 use crate::address::Address;
-use crate::filter;
+use crate::filter::{self, Filter, Tubes};
 use crate::job::{DEFAULT_PRI, State};
 use crate::save;
 use crate::sweep;
@@ -30,7 +33,7 @@ pub(crate) struct TopArgs {
     #[arg(long)]
     pub(crate) plain: bool,
     /// The time between two looks
-    #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value = "1")]
+    #[arg(long, value_name = "TIME", value_parser = filter::some_seconds, default_value = "1")]
     pub(crate) interval: u64,
     /// End after this many looks
     #[arg(long, value_name = "NUMBER")]
@@ -79,6 +82,12 @@ pub(crate) struct WorkArgs {
     /// End when no job is ready
     #[arg(long)]
     pub(crate) until_empty: bool,
+    /// Run at most this many commands at a time
+    #[arg(long, value_name = "NUMBER", default_value = "1")]
+    pub(crate) jobs: NonZero<u16>,
+    /// Kill a command that runs longer than this, which counts as a failure
+    #[arg(long, value_name = "TIME", value_parser = filter::some_seconds)]
+    pub(crate) timeout: Option<u64>,
 }
 
 /// Which jobs are meant.
@@ -87,11 +96,24 @@ pub(crate) struct Which {
     /// Only jobs in these states
     #[arg(long, value_name = "STATE", value_delimiter = ',')]
     pub(crate) state: Vec<State>,
-    /// Only jobs that were put at least so long ago: 90s, 5m, 2h, 1d
+    /// Only jobs older than TIME, for example 90s, 5m, 2h, 1d
     #[arg(long, value_name = "TIME", value_parser = filter::seconds)]
     pub(crate) older_than: Option<u64>,
     #[command(flatten)]
     pub(crate) sweep: SweepArgs,
+}
+
+impl Which {
+    /// Makes the filter of these arguments.
+    pub(crate) fn filter(&self, tubes: &[String], pattern: Option<&str>) -> Result<Filter> {
+        Ok(Filter {
+            tubes: Tubes::new(tubes)?,
+            states: self.state.clone(),
+            older_than: self.older_than,
+            pattern: pattern.map(|text| filter::pattern(text, false, false)).transpose()?,
+            last_id: None,
+        })
+    }
 }
 
 /// How jobs are found if the server cannot list them.
@@ -103,7 +125,7 @@ pub(crate) struct SweepArgs {
     /// The last id that the server has given, if you know it
     #[arg(long, value_name = "ID")]
     pub(crate) last_id: Option<u64>,
-    /// Learn the last id by a job that is put into a tube of its own and deleted at once
+    /// Find the last id with a temporary job in a tube of its own
     #[arg(long, conflicts_with = "last_id")]
     pub(crate) probe: bool,
 }
@@ -206,10 +228,10 @@ pub(crate) struct Consent {
     /// Do not ask
     #[arg(short, long)]
     pub(crate) yes: bool,
-    /// Only say what would be done
+    /// Show what would be done, without doing it
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
-    /// Write each job to this new file before it goes; `import` brings it back
+    /// Save each job to FILE (which must not exist) before it is deleted; `import` restores it
     #[arg(long, value_name = "FILE", value_parser = save::path)]
     pub(crate) save: Option<PathBuf>,
 }
@@ -229,16 +251,37 @@ pub(crate) struct KickArgs {
     /// All buried jobs; or if there is none, all delayed ones
     #[arg(long, conflicts_with = "id")]
     pub(crate) all: bool,
+    /// Only jobs whose bodies match this regular expression
+    #[arg(long, value_name = "PATTERN", conflicts_with = "id")]
+    pub(crate) grep: Option<String>,
     /// These jobs, in whatever tube; - reads the ids from standard input
     #[arg(long, value_name = "ID", value_delimiter = ',', num_args = 1..)]
-    pub(crate) id: Vec<String>,
+    pub(crate) id: Vec<Id>,
+}
+
+/// An id of a job, or `-` for those on standard input.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Id {
+    Number(u64),
+    Input,
+}
+
+impl FromStr for Id {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "-" => Ok(Self::Input),
+            _ => word.parse().map(Self::Number).map_err(|_| format!("{word:?} is no id")),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DeleteArgs {
     /// The ids; - reads them from standard input
     #[arg(required = true)]
-    pub(crate) ids: Vec<String>,
+    pub(crate) ids: Vec<Id>,
     #[command(flatten)]
     pub(crate) consent: Consent,
 }
@@ -248,6 +291,9 @@ pub(crate) struct ClearArgs {
     /// The tubes; * and ? stand for any characters
     #[arg(required = true)]
     pub(crate) tubes: Vec<String>,
+    /// Only jobs whose bodies match this regular expression
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) grep: Option<String>,
     #[command(flatten)]
     pub(crate) which: Which,
     #[command(flatten)]
@@ -281,6 +327,9 @@ pub(crate) struct ExportArgs {
     /// Only these tubes; * and ? stand for any characters
     #[arg(long, value_name = "TUBE", value_delimiter = ',')]
     pub(crate) tube: Vec<String>,
+    /// Only jobs whose bodies match this regular expression
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) grep: Option<String>,
     /// Read a binlog's directory, or a copy of one, and ask no server
     #[arg(long, value_name = "DIR")]
     pub(crate) binlog: Option<PathBuf>,
@@ -304,4 +353,42 @@ pub(crate) struct ImportArgs {
     /// Only check the lines and count them
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
+}
+
+/// The thresholds of `check`, each a number of jobs in one tube or a time.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The tubes; * and ? stand for any characters [default: all]
+    pub(crate) tubes: Vec<String>,
+    /// A warning, and a critical number of ready jobs in a tube
+    #[arg(long, value_name = "WARNING,CRITICAL")]
+    pub(crate) ready: Option<Threshold>,
+    /// A warning, and a critical number of buried jobs in a tube
+    #[arg(long, value_name = "WARNING,CRITICAL", default_value = "1,100")]
+    pub(crate) buried: Option<Threshold>,
+    /// A warning, and a critical number of delayed jobs in a tube
+    #[arg(long, value_name = "WARNING,CRITICAL")]
+    pub(crate) delayed: Option<Threshold>,
+    /// A tube with ready jobs needs at least this many workers; fewer are critical
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) workers: Option<u64>,
+}
+
+/// From which numbers on something is a warning, and critical.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Threshold {
+    pub(crate) warning: u64,
+    pub(crate) critical: u64,
+}
+
+impl FromStr for Threshold {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once(',').unwrap_or((text, text));
+        match (numbers.0.parse(), numbers.1.parse()) {
+            (Ok(warning), Ok(critical)) if warning <= critical => Ok(Self { warning, critical }),
+            _ => Err(format!("{text:?} is not WARNING,CRITICAL: two numbers, the smaller first")),
+        }
+    }
 }

@@ -12,7 +12,7 @@ use crate::listing::{Detail, Request, list};
 
 /// Runs the command.
 pub(crate) fn run(args: &BigArgs, context: &mut Context) -> Result<Outcome> {
-    let filter = super::list::filter(&args.tubes, &args.which)?;
+    let filter = args.which.filter(&args.tubes, None)?;
     let options = args.which.sweep.options();
     let mut largest: Vec<(Option<String>, Job)> = Vec::new();
     let outcome = context.each_server(|client, context, server| {

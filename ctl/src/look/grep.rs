@@ -12,7 +12,7 @@ use crate::output::one_line;
 
 /// Runs the command.
 pub(crate) fn run(args: &GrepArgs, context: &mut Context) -> Result<Outcome> {
-    let mut filter = super::list::filter(&args.tubes, &args.which)?;
+    let mut filter = args.which.filter(&args.tubes, None)?;
     filter.pattern = Some(filter::pattern(&args.pattern, args.fixed_string, args.ignore_case)?);
     let options = args.which.sweep.options();
     let mut found = 0_u64;

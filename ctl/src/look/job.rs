@@ -4,13 +4,15 @@ use std::collections::HashSet;
 
 use anyhow::Result;
 
+use crate::cli::Id;
 use crate::context::{Context, Outcome, tell};
 use crate::job::{COUNTS, State};
 use crate::output::one_line;
 use crate::sweep;
 
 /// Runs the command.
-pub(crate) fn run(ids: &[u64], is_raw: bool, context: &mut Context) -> Result<Outcome> {
+pub(crate) fn run(ids: &[Id], is_raw: bool, context: &mut Context) -> Result<Outcome> {
+    let ids = crate::act::delete::ids(ids, &context.interrupt)?;
     context.each_server(|client, context, server| {
         let jobs = sweep::stats_of(client, ids.iter().copied())?;
         let jobs = sweep::with_bodies(client, jobs)?;

@@ -4,22 +4,11 @@ use std::ops::ControlFlow;
 
 use anyhow::Result;
 
-use crate::cli::{ListArgs, Which};
-use crate::context::{Context, Outcome, report, tell_if_no_tube};
-use crate::filter::{Filter, Tubes};
+use crate::cli::ListArgs;
+use crate::context::{Context, Outcome, report, warn_if_no_tube};
 use crate::job::{Job, State};
 use crate::listing::{Detail, Request, list};
 use crate::output::{Cell, Table, Tone, one_line};
-
-/// Makes the filter of these arguments.
-pub(crate) fn filter(tubes: &[String], which: &Which) -> Result<Filter> {
-    Ok(Filter {
-        tubes: Tubes::new(tubes)?,
-        states: which.state.clone(),
-        older_than: which.older_than,
-        pattern: None,
-    })
-}
 
 /// Begins a table of jobs.
 pub(crate) fn table(has_servers: bool, has_bodies: bool) -> Table {
@@ -48,7 +37,7 @@ pub(crate) fn row(job: &Job, server: Option<&str>) -> Vec<Cell> {
 
 /// Runs the command.
 pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
-    let filter = filter(&args.tubes, &args.which)?;
+    let filter = args.which.filter(&args.tubes, None)?;
     let options = args.which.sweep.options();
     let detail = if args.bodies { Detail::Whole } else { Detail::Size };
     let mut left = args.limit.unwrap_or(u64::MAX);
@@ -78,9 +67,7 @@ pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
         if !context.out.json {
             context.out.table(&mut table)?;
         }
-        if left == before && left > 0 {
-            tell_if_no_tube(client, &filter.tubes)?;
-        }
-        Ok(report(coverage))
+        let is_there = left < before || left == 0 || warn_if_no_tube(client, &filter.tubes)?;
+        Ok(report(coverage).and(Outcome::of(is_there)))
     })
 }

@@ -1,6 +1,7 @@
 //! Commands that change nothing.
 
 pub(crate) mod big;
+pub(crate) mod check;
 pub(crate) mod grep;
 pub(crate) mod job;
 pub(crate) mod list;

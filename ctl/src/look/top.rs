@@ -2,6 +2,7 @@
 //! server that was restarted or lost begins anew.
 
 use std::io::{self, IsTerminal as _};
+use std::slice;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,8 @@ use crate::cli::TopArgs;
 use crate::client::Client;
 use crate::context::{Context, Outcome};
 use crate::filter::Tubes;
+use crate::output::is_dumb;
+use crate::plan::Instance;
 use crate::progress::count_as_f64;
 use crate::yaml;
 
@@ -75,8 +78,7 @@ impl Trouble {
 /// Totals by which the next look knows the rates.
 #[derive(Debug, Default)]
 struct Totals {
-    /// Distinguishes processes.
-    process: String,
+    instance: Instance,
     at: Option<Instant>,
     /// Put and deleted jobs, by tubes; the server's own under the empty name.
     counts: Vec<(String, u64, u64)>,
@@ -122,13 +124,11 @@ impl Watch {
 
     fn compare(&mut self, stats: &str, tubes: &[(String, String)], now: Instant) -> Sample {
         let number = |key| yaml::number(stats, key);
-        // Old releases have no id, but every process has its pid.
-        let process = [yaml::value(stats, "pid"), yaml::value(stats, "id")];
-        let process = process.map(Option::unwrap_or_default).join(" ");
+        let instance = Instance::from_stats(stats);
         let before = std::mem::take(&mut self.before);
         let seconds = before.at.map(|at| now.duration_since(at).as_secs_f64());
-        let seconds = seconds.filter(|_| before.process == process);
-        let mut totals = Totals { process, at: Some(now), counts: Vec::new() };
+        let seconds = seconds.filter(|_| before.instance == instance);
+        let mut totals = Totals { instance, at: Some(now), counts: Vec::new() };
         let mut line = |tube: &str, text: &str| {
             let (put, deleted) =
                 (yaml::number(text, "total-jobs"), yaml::number(text, "cmd-delete"));
@@ -194,8 +194,8 @@ pub(crate) fn run(args: &TopArgs, context: &mut Context) -> Result<Outcome> {
     if args.plain || context.out.json {
         return plain(args, watches, &meant, context);
     }
-    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        bail!("this is no terminal: say --plain");
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() || is_dumb() {
+        bail!("this is no terminal with a full screen: use --plain");
     }
     top_screen::run(args, watches, &meant, &context.interrupt)
 }
@@ -213,7 +213,7 @@ fn sleep(length: Duration, context: &Context) -> bool {
     false
 }
 
-/// A line for each server and look.
+/// A line for each server and look, or for each of the tubes that are meant.
 fn plain(
     args: &TopArgs,
     mut watches: Vec<Watch>,
@@ -251,17 +251,24 @@ fn plain(
         }
         for watch in &mut watches {
             let name = watch.address.to_string();
-            let text: String = match watch.look(meant) {
-                Ok(sample) => {
-                    let Sample { server, connections, .. } = &sample;
-                    let rates = [server.puts, server.deletes].map(|rate| format!("{rate:>10.0}"));
-                    let counts = server.counts.map(|count| format!("{count:>10}"));
-                    let connections = format!("{connections:>10}");
-                    [counts.concat(), rates.concat(), connections, sample.notes()].concat()
+            let sample = match watch.look(meant) {
+                Ok(sample) => sample,
+                Err(error) => {
+                    context.out.line(&format!("{name:width$}  {error:#}"))?;
+                    continue;
                 }
-                Err(error) => format!("  {error:#}"),
             };
-            context.out.line(&format!("{name:width$}{text}"))?;
+            let lines =
+                if meant.is_all() { slice::from_ref(&sample.server) } else { &sample.tubes };
+            for line in lines {
+                let rates = [line.puts, line.deletes].map(|rate| format!("{rate:>10.0}"));
+                let counts = line.counts.map(|count| format!("{count:>10}"));
+                let numbers = [counts.concat(), rates.concat()].concat();
+                let connections = format!("{:>10}", sample.connections);
+                let (tube, notes) = (&line.tube, sample.notes());
+                let tube = if tube.is_empty() { String::new() } else { format!("  {tube}") };
+                context.out.line(&format!("{name:width$}{numbers}{connections}{notes}{tube}"))?;
+            }
         }
         context.out.flush()?;
     }

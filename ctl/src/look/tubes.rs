@@ -1,10 +1,10 @@
 //! `tubes`: one table of all tubes.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::census;
 use crate::cli::TubesArgs;
-use crate::context::{Context, Outcome};
+use crate::context::{Context, Outcome, usage, warn_if_no_tube};
 use crate::filter::Tubes;
 use crate::output::{Cell, Table, Tone};
 use crate::yaml;
@@ -31,7 +31,7 @@ fn column(name: &str) -> Result<(&'static str, &'static str)> {
     let found = COLUMNS.iter().find(|(column, _, _)| *column == name);
     let Some(&(column, key, _)) = found else {
         let names: Vec<_> = COLUMNS.iter().map(|(column, _, _)| *column).collect();
-        bail!("there is no column {name:?}; there are {}", names.join(", "));
+        return Err(usage(format!("there is no column {name:?}; there are {}", names.join(", "))));
     };
     Ok((column, key))
 }
@@ -49,6 +49,10 @@ pub(crate) fn run(args: &TubesArgs, context: &mut Context) -> Result<Outcome> {
     let mut rows: Vec<(Option<String>, String, String)> = Vec::new();
     let outcome = context.each_server(|client, _, server| {
         let names = census::tubes(client, &meant)?;
+        if names.is_empty() && !meant.is_all() {
+            warn_if_no_tube(client, &meant)?;
+            return Ok(Outcome::NotAll);
+        }
         for (name, text) in census::tube_stats(client, &names)? {
             rows.push((server.map(str::to_owned), name, text));
         }

@@ -6,6 +6,7 @@
 use std::mem;
 
 use super::names::{Family, Names, Source};
+use crate::output::inert;
 
 /// The keys of a server or a tube, with their values.
 pub(crate) type Pairs<'a> = Vec<(&'a str, &'a str)>;
@@ -20,6 +21,7 @@ pub(crate) struct Page {
 
 /// Escapes the value of a label.
 fn escaped(value: &str) -> String {
+    let value = inert(value);
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }
 

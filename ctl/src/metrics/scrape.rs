@@ -14,7 +14,7 @@ use super::page::{self, Page, Pairs};
 use crate::address::Address;
 use crate::census;
 use crate::client::{Client, Reply};
-use crate::context::complain;
+use crate::context::print_error;
 use crate::filter::Tubes;
 use crate::interrupt::Interrupt;
 use crate::yaml;
@@ -145,7 +145,7 @@ impl Target {
             up = "0";
             // Each scrape would tell the same.
             if *lock(&self.complaint) != complaint {
-                complain(&error);
+                print_error(&error);
             }
             Page::new(names, &self.address.to_string())
         });

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use super::scrape::Scraper;
-use crate::context::complain;
+use crate::context::print_error;
 use crate::interrupt::Interrupt;
 
 /// Everybody may read it: `node_exporter` has a user of its own.
@@ -41,7 +41,7 @@ pub(super) fn run(
         // A disk that is full now may have room the next time.
         let failure = result.as_ref().err().map(|error| format!("{error:#}"));
         if failure != complaint {
-            result.unwrap_or_else(|error| complain(&error));
+            result.unwrap_or_else(|error| print_error(&error));
             complaint = failure;
         }
         while began.elapsed() < Duration::from_secs(seconds.max(1)) {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::{Failure, Site, with_client};
 use crate::act::clear::{self, Plan};
-use crate::act::delete::{Found, States, deletable};
+use crate::act::delete::{Found, deletable};
 use crate::act::kick::{Kickable, kick, kick_ids};
 use crate::act::pause::{check as check_pause, pause_tubes};
 use crate::act::put::{put_all, use_tube};
@@ -28,6 +28,7 @@ use crate::context::counted;
 use crate::filter::{Filter, Tubes, tube_name};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::job::State;
+use crate::plan::{Instance, States};
 use crate::progress::Progress;
 use crate::sweep::{self, Coverage, Options};
 use crate::yaml;
@@ -47,6 +48,8 @@ pub(super) struct Order {
     dry: bool,
     /// How many jobs or tubes the operator agreed to; needed in earnest.
     agreed: Option<u64>,
+    /// The instance of the server that the page has got its jobs from.
+    instance: Option<Instance>,
     what: What,
 }
 
@@ -73,9 +76,11 @@ enum What {
     Delete {
         ids: Vec<String>,
     },
+    /// In earnest, only of jobs with an id of at most the last one of the plan.
     Clear {
         tube: String,
         states: Vec<String>,
+        last_id: Option<String>,
     },
     Put {
         tube: String,
@@ -124,9 +129,11 @@ pub(super) async fn act(
     };
     order.what.check().map_err(|error| bad(format!("{error:#}")))?;
     let watcher = site.server(order.server)?;
-    let what = order.what;
-    let told =
-        with_client(watcher, ACT_TIME, move |client, interrupt| what.run(client, mode, interrupt));
+    let (what, instance) = (order.what, order.instance);
+    let told = with_client(watcher, ACT_TIME, move |client, interrupt| {
+        instance.map_or(Ok(()), |instance| instance.check(client))?;
+        what.run(client, mode, interrupt)
+    });
     let told = told.await?;
     let key = if order.dry { "will" } else { "done" };
     let mut answer = json!({ key: told.text, "count": told.count, "notes": told.notes });
@@ -168,7 +175,8 @@ impl What {
                 }
                 check_tube(tube).and_then(|()| check_pause(*seconds))
             }
-            Self::Clear { tube, states } => {
+            Self::Clear { tube, states, last_id } => {
+                last_id.as_deref().map(str::parse::<u64>).transpose()?;
                 if states.is_empty() {
                     bail!("which states are meant?");
                 }
@@ -194,12 +202,13 @@ impl What {
             Self::Pause { tube, seconds } => pause(client, tube, seconds, mode),
             Self::Resume { tube } => pause(client, tube, 0, mode),
             Self::Delete { ids } => delete(client, &ids_of(&ids)?, mode, interrupt),
-            Self::Clear { tube, states } => {
+            Self::Clear { tube, states, last_id } => {
+                let last_id = last_id.map(|id| id.parse()).transpose()?;
                 let states = states.iter().map(|state| state.parse());
                 let mut states: Vec<State> = states.collect::<Result<_>>()?;
                 states.sort_unstable();
                 states.dedup();
-                clear(client, &tube, states, mode, interrupt)
+                clear(client, &tube, states, last_id, mode, interrupt)
             }
             Self::Put { tube, body, base64, pri, delay, ttr } => {
                 let body = match base64 {
@@ -238,7 +247,9 @@ fn kick_tube(
             Ok(Told { what: Some(What::Kick { tube, state }), ..Told::new(all, text) })
         }
         Mode::Earnest(agreed) => {
-            let kicked = kick(client, &tube, agreed, interrupt)?;
+            let mut kicked = 0;
+            let state = kickable.state();
+            kick(client, &tube, state, agreed.min(all), interrupt, &mut kicked)?;
             Ok(Told::new(kicked, format!("{} kicked.", kickable.counted(kicked))))
         }
     }
@@ -321,22 +332,23 @@ fn pause(client: &mut Client, tube: String, seconds: u64, mode: Mode) -> Result<
 
 fn delete(client: &mut Client, ids: &[u64], mode: Mode, interrupt: &Interrupt) -> Result<Told> {
     let found = Found::look(client, ids)?;
-    let mut notes = found.leaves();
-    let mut plan = found.plan;
+    let mut notes = found.leftovers();
+    let mut jobs = found.jobs;
     if let Mode::Earnest(agreed) = mode {
         // Workers may have released some of the others meanwhile.
-        let others = plan.count().saturating_sub(agreed);
+        let others = jobs.count().saturating_sub(agreed);
         if others > 0 {
             notes.push(format!("{} more than agreed to stay.", counted(others, "job")));
         }
-        plan.cut(agreed);
+        jobs.truncate(agreed);
     }
+    let chosen = jobs.ids().map(|id| id.to_string()).collect();
+    let plan = Plan::Jobs(jobs);
     let mut told = if plan.count() == 0 {
         Told::new(0, "There is nothing to delete.")
     } else if let Mode::Dry = mode {
-        let ids = plan.ids().iter().map(ToString::to_string).collect();
-        let told = Told::new(plan.count(), format!("Will {}.", plan.says()));
-        Told { what: Some(What::Delete { ids }), ..told }
+        let told = Told::new(plan.count(), format!("Will {}.", plan.summary()));
+        Told { what: Some(What::Delete { ids: chosen }), ..told }
     } else {
         carry_out(client, plan, &deletable(), interrupt)?
     };
@@ -353,7 +365,7 @@ fn carry_out(
 ) -> Result<Told> {
     let mut remover = Remover::new(None);
     let result = plan.carry_out(client, filter, &mut remover, &Progress::hidden(), interrupt);
-    let mut told = Told::new(remover.deleted, remover.says());
+    let mut told = Told::new(remover.deleted, format!("{}.", remover.summary()));
     match result {
         Ok(()) => {}
         Err(error) if error.is::<Interrupted>() => {
@@ -361,7 +373,7 @@ fn carry_out(
         }
         Err(error) => return Err(error),
     }
-    told.notes.extend(remover.leaves());
+    told.notes.extend(remover.leftovers());
     Ok(told)
 }
 
@@ -369,10 +381,11 @@ fn clear(
     client: &mut Client,
     tube: &str,
     states: Vec<State>,
+    last_id: Option<u64>,
     mode: Mode,
     interrupt: &Interrupt,
 ) -> Result<Told> {
-    let mut filter = Filter { tubes: Tubes::one(tube), states, ..Filter::default() };
+    let mut filter = Filter { tubes: Tubes::one(tube), states, last_id, ..Filter::default() };
     let options = Options { is_quiet: true, ..Options::default() };
     let (mut plan, coverage) = clear::plan(client, &mut filter, false, &options, interrupt)?;
     let mut notes = Vec::new();
@@ -389,13 +402,13 @@ fn clear(
     }
     let mut told = match mode {
         Mode::Dry => {
-            if matches!(plan, Plan::Lists(_)) {
-                notes.push("Jobs that come before you agree are deleted as well.".into());
-            }
-            Told::new(plan.count(), format!("Will {}.", plan.says()))
+            let states = filter.states.iter().map(ToString::to_string).collect();
+            let last_id = Some(plan.last_id().to_string());
+            let what = Some(What::Clear { tube: tube.to_owned(), states, last_id });
+            Told { what, ..Told::new(plan.count(), format!("Will {}.", plan.summary())) }
         }
         Mode::Earnest(agreed) => {
-            plan.cut(agreed);
+            plan.truncate(agreed);
             carry_out(client, plan, &filter, interrupt)?
         }
     };
@@ -417,7 +430,6 @@ fn put(client: &mut Client, tube: &str, job: &JobArgs, body: Vec<u8>, mode: Mode
     let mut put = None;
     put_all(client, job, &[body], |id| {
         put = Some(id);
-        Ok(())
     })?;
     let id = put.ok_or_else(|| anyhow!("the server gave no id"))?;
     Ok(Told::new(1, format!("1 job put: its id is {id}.")))

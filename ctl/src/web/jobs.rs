@@ -28,6 +28,7 @@ use crate::interrupt::{Interrupt, Interrupted};
 use crate::job::{Job, State};
 use crate::listing::{self, Detail, Request};
 use crate::output::one_line;
+use crate::plan::Instance;
 use crate::sweep::{self, Coverage, Options};
 
 /// How long a server that cannot list its jobs is looked through.
@@ -80,6 +81,8 @@ struct Row {
 
 /// What a look through a server found.
 struct Found {
+    /// The instance of the server, without which an id means nothing.
+    instance: Instance,
     rows: Vec<Row>,
     /// What is to be told of jobs that may be missing.
     coverage: &'static str,
@@ -99,8 +102,8 @@ fn filter_of(wanted: &Wanted) -> Result<Filter, Failure> {
     Ok(Filter {
         tubes: wanted.tube.as_deref().map_or_else(Tubes::default, Tubes::one),
         states: state.into_iter().collect(),
-        older_than: None,
         pattern: pattern.transpose().map_err(bad)?,
+        ..Filter::default()
     })
 }
 
@@ -120,7 +123,7 @@ pub(super) async fn list(
         let _permit = permit;
         find(client, &filter, limit, interrupt)
     });
-    let Found { mut rows, coverage } = found.await?;
+    let Found { instance, mut rows, coverage } = found.await?;
     let has_more = rows.len() > limit;
     rows.truncate(limit);
     let rows: Vec<_> = rows
@@ -133,7 +136,8 @@ pub(super) async fn list(
             told
         })
         .collect();
-    Ok(Json(json!({ "jobs": rows, "more": has_more, "coverage": coverage })))
+    let (jobs, more) = (rows, has_more);
+    Ok(Json(json!({ "instance": instance, "jobs": jobs, "more": more, "coverage": coverage })))
 }
 
 /// A job without its body; ids are text, because they may be larger than a page's numbers.
@@ -151,6 +155,7 @@ fn find(
     limit: usize,
     interrupt: &Interrupt,
 ) -> Result<Found> {
+    let instance = Instance::from_stats(&client.yaml("stats")?);
     let detail = if filter.pattern.is_some() {
         Detail::Whole
     } else if client.has("list-jobs")? {
@@ -181,7 +186,7 @@ fn find(
     if detail != Detail::Whole {
         rows = previews(client, rows)?;
     }
-    Ok(Found { rows, coverage })
+    Ok(Found { instance, rows, coverage })
 }
 
 /// Adds the beginnings of bodies, as far as not too much must be fetched for them.
@@ -252,8 +257,8 @@ async fn fetch(site: &Site, one: &One) -> Result<(Job, OwnedSemaphorePermit), Fa
 pub(super) async fn one(
     Given(site): Given<Arc<Site>>,
     Query(one): Query<One>,
-) -> Result<Json<Value>, Failure> {
-    let (mut job, _permit) = fetch(&site, &one).await?;
+) -> Result<Response, Failure> {
+    let (mut job, permit) = fetch(&site, &one).await?;
     let body = job.body.take().unwrap_or_default();
     let mut told = object(job);
     let shown = &body[..body.len().min(if one.whole { WHOLE } else { SHOWN })];
@@ -262,7 +267,8 @@ pub(super) async fn one(
         None => told["base64"] = BASE64.encode(shown).into(),
     }
     told["shown"] = shown.len().into();
-    Ok(Json(told))
+    let headers = [(header::CONTENT_TYPE, "application/json")];
+    Ok((headers, Body::new(Pieces::new([told.to_string()], permit))).into_response())
 }
 
 /// Returns what can be read as text, without a character that was cut in two.

@@ -5,6 +5,8 @@
 //! |---|---|
 //! | `look`, `screen` | what is shown, also on a full screen |
 //! | `act`, `bulk`, `work` | what changes jobs, one by one, in bulk, or by a command that works |
+//! | `agreed`, `ends` | that an act touches what was agreed to, and how commands end |
+//! | `hostile` | servers and files that are odd or wrong |
 //! | `carry` | jobs that go to files and other servers |
 //! | `extensions` | what is used of a server that has more commands, or answers wrongly |
 //! | `metrics`, `metrics_http` | the metrics, on standard output, in files, over HTTP |
@@ -17,10 +19,13 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod act;
+mod agreed;
 mod bulk;
 mod carry;
+mod ends;
 mod extensions;
 mod harness;
+mod hostile;
 mod look;
 mod metrics;
 mod metrics_http;

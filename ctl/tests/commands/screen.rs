@@ -71,7 +71,7 @@ impl Drop for Terminal {
 fn top_prints_lines_as_vmstat_does() {
     each_server(&[], |server| {
         four(&mut server.client(), "a");
-        let text = server.must(&["top", "--plain", "--interval", "0", "--count", "3"]);
+        let text = server.must(&["top", "--plain", "--interval", "1", "--count", "3"]);
         let lines: Vec<Vec<&str>> =
             text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines.len(), 4, "{text}");

@@ -166,7 +166,7 @@ fn each_act_counts_first_and_then_does_what_it_said() {
 
         let delete = json!({ "act": "delete", "ids": [ready.to_string(), reserved.to_string()] });
         let told = page.dry(&delete);
-        assert_eq!(told["will"], "Will delete 1 job: 1 ready.");
+        assert_eq!(told["will"], "Will delete 1 job: 1 ready, in the tube a.");
         assert_eq!(told["notes"][0], "1 reserved job stay: workers have them.");
         assert!(state(&mut client, ready).is_some());
         assert_eq!(page.act(&delete, 1)["done"], "1 job deleted.");
@@ -193,7 +193,7 @@ fn each_act_counts_first_and_then_does_what_it_said() {
         let told = page.dry(&put);
         assert_eq!(told["will"], "Will put 1 job of 4 bytes into the tube new.");
         assert_eq!(told["notes"][0], "There is no such tube yet: this makes it.");
-        assert_eq!(server.objects(&["tubes", "new"]).len(), 0);
+        assert_eq!(server.run(&["tubes", "new"]).code(), Some(1), "there is no such tube");
         assert_eq!(page.act(&put, 1)["count"], 1);
         let job = &server.objects(&["list", "new", "--bodies"])[0];
         assert_eq!(

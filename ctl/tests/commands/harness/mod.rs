@@ -187,7 +187,12 @@ pub(crate) fn four(client: &mut Client, tube: &str) -> [u64; 4] {
 
 /// Sends SIGINT to a command, as Ctrl-C does.
 pub(crate) fn interrupt(child: &Child) {
-    let command = format!("kill -INT {}", child.id());
+    send_signal(child, "INT");
+}
+
+/// Sends a signal to a command.
+pub(crate) fn send_signal(child: &Child, name: &str) {
+    let command = format!("kill -{name} {}", child.id());
     assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
 }
 

@@ -10,6 +10,8 @@ use std::thread;
 pub(crate) enum Heard {
     /// A reply; one that begins with `---` is the body of `OK`.
     Reply(String),
+    /// A reply, and then the end of the connection.
+    Last(String),
     /// No reply.
     Nothing,
     /// The end of the connection.
@@ -50,6 +52,11 @@ fn serve(mut stream: TcpStream, answer: &impl Fn(&str) -> Heard) {
                 format!("OK {}\r\n{text}\r\n", text.len())
             }
             Heard::Reply(text) => format!("{text}\r\n"),
+            Heard::Last(text) => {
+                let _ = stream.write_all(text.as_bytes());
+                let _ = stream.shutdown(Shutdown::Both);
+                return;
+            }
             Heard::Nothing => continue,
             Heard::End => {
                 let _ = stream.shutdown(Shutdown::Both);

@@ -1,0 +1,258 @@
+//! The plan of an act: which jobs it may touch.
+//!
+//! An act finds its jobs, shows how many there are, asks, and touches these jobs and no others:
+//!
+//! - An id means the same job only within one [`Instance`] of a server. A command keeps its one
+//!   connection from the plan to the end; a page, which does not, checks the instance.
+//! - A job is touched only if the filter still matches it when its turn comes.
+//! - Jobs are in the order of service, by priority and id, so that copies are served in the order
+//!   of their originals.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::ControlFlow;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::address::Address;
+use crate::client::Client;
+use crate::context::{counted, tell};
+use crate::filter::Filter;
+use crate::interrupt::Interrupt;
+use crate::job::{Job, State};
+use crate::listing::{Detail, Request, list};
+use crate::sweep::{Coverage, Options};
+use crate::yaml;
+
+/// How many tubes a question names.
+const TUBES_NAMED: usize = 10;
+
+/// One run of a server, told apart from all others by its pid and its random id.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Instance(String);
+
+impl Instance {
+    /// Reads the dictionary of `stats`. Old releases have no id, but every process has its pid.
+    pub(crate) fn from_stats(stats: &str) -> Self {
+        let parts = ["pid", "id"].map(|key| yaml::value(stats, key).unwrap_or_default());
+        Self(parts.join(" "))
+    }
+
+    /// Fails if the client is connected to another instance, where the ids mean other jobs.
+    pub(crate) fn check(&self, client: &mut Client) -> Result<()> {
+        let now = Self::from_stats(&client.yaml("stats")?);
+        ensure!(
+            *self == now,
+            "{}: the server was restarted, and its ids may mean other jobs now: list them again",
+            client.address()
+        );
+        Ok(())
+    }
+}
+
+/// Numbers of jobs by their states; shown as `2 ready, 1 buried`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct States([u64; State::ALL.len()]);
+
+impl States {
+    /// Counts more jobs in a state.
+    pub(crate) fn add(&mut self, state: State, count: u64) {
+        let at = State::ALL.iter().position(|known| *known == state);
+        let sum = &mut self.0[at.expect("all states are there")];
+        *sum = sum.saturating_add(count);
+    }
+
+    /// Counts these jobs.
+    pub(crate) fn of(jobs: &[Job]) -> Self {
+        let mut states = Self::default();
+        for job in jobs {
+            states.add(job.state, 1);
+        }
+        states
+    }
+}
+
+impl fmt::Display for States {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = self.0.iter().zip(State::ALL).filter(|(count, _)| **count > 0);
+        let shown: Vec<_> = counts.map(|(count, state)| format!("{count} {state}")).collect();
+        f.write_str(&shown.join(", "))
+    }
+}
+
+/// Numbers of jobs by their states and tubes; shown as `2 ready, 1 buried, in the tube a`.
+#[derive(Debug, Default)]
+pub(crate) struct Summary {
+    states: States,
+    tubes: BTreeMap<String, u64>,
+}
+
+impl Summary {
+    /// Counts more jobs in a tube.
+    pub(crate) fn add(&mut self, tube: &str, state: State, count: u64) {
+        self.states.add(state, count);
+        if let Some(sum) = self.tubes.get_mut(tube) {
+            *sum = sum.saturating_add(count);
+        } else {
+            self.tubes.insert(tube.to_owned(), count);
+        }
+    }
+
+    /// Returns the number of jobs in all tubes.
+    pub(crate) fn count(&self) -> u64 {
+        self.tubes.values().copied().fold(0, u64::saturating_add)
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.tubes.keys().map(String::as_str).collect();
+        match names[..] {
+            [] => f.write_str("no jobs"),
+            [name] => write!(f, "{}, in the tube {name}", self.states),
+            _ => {
+                let shown = names[..names.len().min(TUBES_NAMED)].join(", ");
+                write!(f, "{}, in {} tubes: {shown}", self.states, names.len())?;
+                let others = names.len().saturating_sub(TUBES_NAMED);
+                if others > 0 { write!(f, ", and {others} more") } else { Ok(()) }
+            }
+        }
+    }
+}
+
+/// The jobs of a plan in the order of service. Of each only the priority and the id are kept,
+/// because there may be millions.
+#[derive(Debug, Default)]
+pub(crate) struct Selection {
+    jobs: Vec<(u32, u64)>,
+    pub(crate) summary: Summary,
+}
+
+impl Selection {
+    /// Selects these jobs.
+    pub(crate) fn of(jobs: &[Job]) -> Self {
+        let mut selection = Self::default();
+        selection.add(jobs);
+        selection.jobs.sort_unstable();
+        selection
+    }
+
+    /// Selects all jobs that the filter matches, and reports whether some may be missing.
+    pub(crate) fn find(
+        client: &mut Client,
+        filter: &Filter,
+        options: &Options,
+        interrupt: &Interrupt,
+    ) -> Result<(Self, Coverage)> {
+        let mut selection = Self::default();
+        let request = Request { filter, detail: Detail::Listed, limit: None, options, interrupt };
+        let coverage = list(client, &request, &mut |_, jobs| {
+            selection.add(&jobs);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        selection.jobs.sort_unstable();
+        Ok((selection, coverage))
+    }
+
+    fn add(&mut self, jobs: &[Job]) {
+        for job in jobs {
+            self.jobs.push((job.pri, job.id));
+            self.summary.add(&job.tube, job.state, 1);
+        }
+    }
+
+    /// Returns the number of jobs.
+    pub(crate) fn count(&self) -> u64 {
+        self.jobs.len() as u64
+    }
+
+    /// Returns the ids, in the order of service.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = u64> {
+        self.jobs.iter().map(|&(_, id)| id)
+    }
+
+    /// Keeps the first `count` jobs.
+    pub(crate) fn truncate(&mut self, count: u64) {
+        self.jobs.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+    }
+
+    /// Returns the ids in batches, in the order of service.
+    pub(crate) fn batches(&self, size: usize) -> impl Iterator<Item = Vec<u64>> {
+        self.jobs.chunks(size).map(|jobs| jobs.iter().map(|&(_, id)| id).collect())
+    }
+}
+
+/// Shows `3 jobs: 2 ready, 1 buried, in the tube a`.
+impl fmt::Display for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", counted(self.count(), "job"), self.summary)
+    }
+}
+
+/// Reports an act in one line on standard error: when, on which server, for whom if that is known,
+/// and what was done to how many.
+pub(crate) fn log_act(server: &Address, from: Option<&str>, done: &str) {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let from = from.map_or(String::new(), |from| format!(" from {from}"));
+    tell(&format!("{} {server}{from}: {done}", timestamp(seconds)));
+}
+
+/// Writes seconds since 1970 as `2026-11-23T09:48:06Z`.
+fn timestamp(seconds: u64) -> String {
+    let (days, second) = (seconds / 86400, seconds % 86400);
+    // In years that begin with March, a leap day is the last day of its year.
+    let day = days + 719_468;
+    let (era, of_era) = (day / 146_097, day % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = era * 400 + year + next;
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_tubes_are_counted_and_not_named() {
+        let mut summary = Summary::default();
+        summary.add("t00", State::Ready, 2);
+        assert_eq!(summary.to_string(), "2 ready, in the tube t00");
+        for number in 1..12 {
+            summary.add(&format!("t{number:02}"), State::Buried, u64::MAX);
+        }
+        let text = summary.to_string();
+        assert!(text.contains("in 12 tubes: t00, t01") && text.ends_with("t09, and 2 more"));
+        assert_eq!(summary.count(), u64::MAX, "a server may report any number");
+    }
+
+    #[test]
+    fn jobs_are_in_the_order_of_service() {
+        let job = |id: u64, pri: u32| {
+            let stats = format!("---\nid: {id}\ntube: a\nstate: ready\npri: {pri}\n");
+            Job::from_stats(&stats).unwrap()
+        };
+        let selection = Selection::of(&[job(3, 5), job(9, 1), job(1, 5), job(2, 9)]);
+        assert_eq!(selection.ids().collect::<Vec<_>>(), [9, 1, 3, 2]);
+        assert_eq!(selection.batches(3).collect::<Vec<_>>(), [vec![9, 1, 3], vec![2]]);
+    }
+
+    #[test]
+    fn times_have_dates() {
+        for (seconds, expected) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_795_427_286, "2026-11-23T09:48:06Z"),
+        ] {
+            assert_eq!(timestamp(seconds), expected);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! An act touches the jobs that were agreed to and no others, however long the answer takes and
+//! whoever else works on the queue; and copies are served in the order of their originals.
+
+use std::process::Stdio;
+
+use crate::harness::page::Page;
+use crate::harness::played::Played;
+use crate::harness::proxy::Proxy;
+use crate::harness::{Ran, Server, bury, drain, each_server, four, ours, programs, put, state};
+use serde_json::json;
+
+/// Begins a command behind a proxy that holds it where `word` begins a line for the n-th time.
+fn held(server: &Server, word: &'static str, count: usize, arguments: &[&str]) -> Held {
+    let proxy = Proxy::new(&server.address, word, count);
+    let arguments = [&["--server", &proxy.address], arguments].concat();
+    let child = server.command(&arguments).spawn().unwrap();
+    proxy.wait();
+    Held { proxy, child }
+}
+
+struct Held {
+    proxy: Proxy,
+    child: std::process::Child,
+}
+
+impl Held {
+    /// Lets it go on to its end.
+    fn finish(self) -> Ran {
+        self.proxy.go_on();
+        Ran::of(self.child.wait_with_output().unwrap())
+    }
+}
+
+/// Jobs that come while the question is open must not be deleted with the others.
+#[test]
+fn a_job_that_comes_after_the_plan_stays() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let mut client = server.client();
+        let old = [1, 2].map(|pri| put(&mut client, "a", pri, 0, b"x"));
+        let held = held(&server, "delete", 1, &["clear", "a", "--yes"]);
+        let new = [1, 2, 3].map(|pri| put(&mut client, "a", pri, 0, b"y"));
+        let ran = held.finish();
+        assert!(ran.status.success() && ran.stderr.contains("2 jobs deleted"), "{ran:?}");
+        assert!(old.iter().all(|id| state(&mut client, *id).is_none()));
+        assert!(new.iter().all(|id| state(&mut client, *id).is_some()), "{ran:?}");
+    }
+}
+
+/// A server that deletes very many jobs itself gets the last id that was agreed to. One that would
+/// not understand it refuses, and then the jobs are found and deleted one by one.
+#[test]
+fn a_large_tube_is_deleted_up_to_the_last_id() {
+    let tube = "---\nname: \"a\"\ncurrent-jobs-ready: 10001\ncurrent-jobs-buried: 2\n\
+                total-jobs: 10003\n";
+    let stats = "---\ncurrent-jobs-ready: 10001\ncurrent-jobs-buried: 2\ntotal-jobs: 10003\n\
+                 cmd-put: 10003\nuptime: 9\nbinlog-current-index: 0\n";
+    let server = |is_bounded: bool| {
+        Played::new(move |line| match line {
+            "capabilities" => "---\nextensions:\n- list-jobs\n- delete-tube\n".into(),
+            "list-tubes" => "---\n- a\n".into(),
+            "stats-tube a" => tube.into(),
+            "stats" => stats.into(),
+            "delete-tube a ready 0" if is_bounded => "DELETED 0".into(),
+            "delete-tube a ready 10003" if is_bounded => "DELETED 10000".into(),
+            "delete-tube a buried 10003" if is_bounded => "DELETED 3".into(),
+            "delete-tube a ready" => panic!("without a bound"),
+            "use default" => "USING default".into(),
+            line if line.starts_with("delete-tube") => "BAD_FORMAT".into(),
+            _ => "NOT_FOUND".into(),
+        })
+    };
+    let client = Server::tcp(&ours(), &[]);
+    let clear = |played: &Played| client.run(&["--server", &played.address, "clear", "a", "-y"]);
+    let ran = clear(&server(true));
+    assert!(ran.stderr.contains("delete 10003 jobs: 10001 ready, 2 buried, in the tube a"));
+    assert!(ran.stderr.contains("10003 jobs deleted (plan"), "{ran:?}");
+    assert!(ran.stderr.contains("1 job had been reserved, changed or deleted"), "{ran:?}");
+    assert!(ran.stderr.contains("1 more job changed to these states"), "{ran:?}");
+    let ran = clear(&server(false));
+    assert!(ran.stderr.contains("nothing to delete"), "they are gone: {ran:?}");
+}
+
+/// Others kick the buried jobs first; then the delayed ones were not meant.
+#[test]
+fn only_jobs_of_the_state_that_was_meant_are_kicked() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let mut client = server.client();
+        let [_, delayed, buried, _] = four(&mut client, "a");
+        let held = held(&server, "kick", 1, &["kick", "a", "--all"]);
+        assert_eq!(client.command(&format!("kick-job {buried}")).unwrap(), "KICKED");
+        let ran = held.finish();
+        assert!(ran.stderr.contains("0 buried jobs kicked"), "{ran:?}");
+        assert_eq!(state(&mut client, delayed).as_deref(), Some("delayed"), "{ran:?}");
+        let ran = server.run(&["kick", "a", "--all"]);
+        assert!(ran.stderr.contains("1 delayed job kicked"), "{ran:?}");
+    }
+}
+
+#[test]
+fn many_buried_jobs_are_kicked_in_their_order() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let ids: Vec<_> = (0..50).map(|pri| put(&mut client, "a", pri, 0, b"x")).collect();
+        for id in &ids {
+            bury(&mut client, *id);
+        }
+        server.must(&["kick", "a", "20"]);
+        let states = |part: &[u64], client: &mut _| -> Vec<_> {
+            part.iter().map(|id| state(client, *id).unwrap()).collect()
+        };
+        assert!(states(&ids[..20], &mut client).iter().all(|state| state == "ready"));
+        assert!(states(&ids[20..], &mut client).iter().all(|state| state == "buried"));
+        let ran = server.run(&["kick", "a", "--all"]);
+        assert!(ran.stderr.contains("30 buried jobs kicked"), "{ran:?}");
+    });
+}
+
+/// Only the chosen jobs may be cleared, kicked or exported.
+#[test]
+fn jobs_are_chosen_by_their_bodies() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let ids = ["order 1", "mail 2", "order 3"].map(|body| {
+            let id = put(&mut client, "a", 5, 0, body.as_bytes());
+            bury(&mut client, id);
+            id
+        });
+        let exported = server.must(&["export", "--grep", "^order"]);
+        assert_eq!(exported.lines().count(), 3, "two jobs and their count: {exported}");
+        let ran = server.run(&["kick", "a", "--all", "--grep", "^mail"]);
+        assert!(ran.stderr.contains("1 buried job kicked"), "{ran:?}");
+        let ran = server.run(&["clear", "a", "--yes", "--grep", "^order"]);
+        assert!(ran.stderr.contains("2 jobs deleted"), "{ran:?}");
+        assert_eq!(ids.map(|id| state(&mut client, id)), [None, Some("ready".into()), None]);
+    });
+}
+
+/// Puts C, A, B, D so that they are served in this order, and a sweep finds them in another.
+fn shuffled(server: &Server) -> [&'static [u8]; 4] {
+    let mut client = server.client();
+    for (pri, body) in [(5, "A"), (5, "B"), (1, "C"), (5, "D")] {
+        put(&mut client, "a", pri, 0, body.as_bytes());
+    }
+    [b"C", b"A", b"B", b"D"]
+}
+
+/// Workers must get copies in the order in which they would have got the originals.
+#[test]
+fn copies_are_served_in_the_order_of_their_originals() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let order = shuffled(&server);
+        server.must(&["move", "a", "b", "--yes"]);
+        assert_eq!(drain(&mut server.client(), "b"), order, "moved");
+        shuffled(&server);
+        let file = server.file("jobs");
+        server.must(&["clear", "a", "--yes", "--save", &file]);
+        server.must(&["import", &file]);
+        assert_eq!(drain(&mut server.client(), "a"), order, "cleared and imported");
+        shuffled(&server);
+        let other = Server::tcp(&program, &[]);
+        let mut export = server.command(&["export"]).spawn().unwrap();
+        let mut import = other.command(&["import"]);
+        let import = import.stdin(export.stdout.take().unwrap()).stderr(Stdio::null());
+        assert!(import.status().unwrap().success() && export.wait().unwrap().success());
+        assert_eq!(drain(&mut other.client(), "a"), order, "exported and imported");
+    }
+}
+
+/// Beyond what a server lists, jobs are found in another order.
+#[test]
+fn the_order_holds_for_more_jobs_than_a_server_lists() {
+    let server = Server::tcp(&ours(), &[]);
+    let lines = (0..10_010).map(|number| format!("{number}\n")).collect::<Vec<_>>().concat();
+    // The first job is not the most urgent one, so a sweep does not begin with it.
+    server.run_with(b"first\n", &["put", "a", "--lines", "--pri", "9"]);
+    server.run_with(lines.as_bytes(), &["put", "a", "--lines", "--pri", "5"]);
+    server.run_with(b"last\n", &["put", "a", "--lines", "--pri", "9"]);
+    server.must(&["move", "a", "b", "--yes"]);
+    let bodies = drain(&mut server.client(), "b");
+    let numbers = (0..10_010).map(|number| number.to_string().into_bytes());
+    let all = numbers.chain([b"first".to_vec(), b"last".to_vec()]);
+    assert!(all.eq(bodies));
+}
+
+/// What was done is on one line that a log can keep.
+#[test]
+fn each_act_is_reported_in_one_line() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let [ready, ..] = four(&mut client, "a").map(|id| id.to_string());
+        put(&mut client, "b", 5, 0, b"x");
+        let line = b"{\"tube\":\"c\",\"body\":\"x\"}\n";
+        for (arguments, done) in [
+            (&["delete", &ready, "--yes"][..], "1 job deleted"),
+            (&["kick", "a"], "1 buried job kicked in the tube a"),
+            (&["move", "a", "b", "--yes"], "2 jobs moved"),
+            (&["pause", "b", "--for", "1h"], "1 tube paused: b"),
+            (&["resume", "b"], "1 tube resumed: b"),
+            (&["import"], "1 job imported"),
+            (&["clear", "b", "--yes"], "3 jobs deleted"),
+        ] {
+            let ran = server.run_with(line, &[&["--json"], arguments].concat());
+            assert!(ran.status.success(), "{ran:?}");
+            let place = format!("Z {}: {done}", server.address);
+            let found: Vec<_> = ran.stderr.lines().filter(|line| line.contains(&place)).collect();
+            assert!(found.len() == 1 && found[0].starts_with("20"), "{done}: {ran:?}");
+            let object: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+            assert_eq!(object["server"], json!(server.address));
+            assert!(object["report"].as_str().unwrap().starts_with(done), "{object}");
+        }
+    });
+}
+
+/// The question names the tube, by which an id of an earlier life of the server is noticed.
+#[test]
+fn a_question_names_the_tubes() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let ids = ["a", "b"].map(|tube| put(&mut client, tube, 5, 0, b"x").to_string());
+        let ran = server.run(&["delete", &ids[0], "--dry-run"]);
+        assert!(ran.stderr.contains("1 job: 1 ready, in the tube a"), "{ran:?}");
+        let ran = server.run(&["delete", &ids[0], &ids[1], "--dry-run"]);
+        assert!(ran.stderr.contains("2 jobs: 2 ready, in 2 tubes: a, b"), "{ran:?}");
+    });
+}
+
+/// Several servers are a larger act than one may have had in mind.
+#[test]
+fn an_act_on_several_servers_asks() {
+    let (one, two) = (Server::tcp(&ours(), &[]), Server::tcp(&ours(), &[]));
+    put(&mut one.client(), "a", 5, 0, b"x");
+    put(&mut two.client(), "a", 5, 0, b"x");
+    let both = format!("{},{}", one.address, two.address);
+    for act in [&["pause", "a", "--for", "1h"][..], &["resume", "a"], &["drain", "on"]] {
+        let ran = one.run(&[&["--server", &both], act].concat());
+        assert!(ran.code() == Some(1) && ran.stderr.contains("on 2 servers"), "{ran:?}");
+        assert!(one.run(&[&["--server", &both], act, &["--yes"]].concat()).status.success());
+    }
+    assert_eq!(two.must(&["drain", "status"]), "draining\n");
+    assert!(one.run(&["resume", "a"]).status.success());
+}
+
+/// An id of a page that was left open over a restart may be another job's by now.
+#[test]
+fn an_act_on_another_instance_of_the_server_is_refused() {
+    for program in programs() {
+        let mut server = Server::tcp(&program, &[]);
+        let page = Page::start(&server.address, &[]);
+        let id = put(&mut server.client(), "a", 5, 0, b"x");
+        let instance = page.get("/api/jobs?tube=a&limit=9").json()["instance"].clone();
+        server.restart(&[]);
+        let mut client = server.client();
+        assert_eq!(put(&mut client, "b", 5, 0, b"another"), id, "ids begin anew");
+        let delete = |instance: &serde_json::Value| {
+            let what = json!({ "act": "delete", "ids": [id.to_string()] });
+            let order = json!({ "server": 0, "dry": false, "agreed": 1, "what": what,
+                "instance": instance });
+            page.post_with(&order, &[])
+        };
+        let answer = delete(&instance);
+        assert!(answer.status == 502 && answer.text().contains("restarted"), "{}", answer.text());
+        assert_eq!(state(&mut client, id).as_deref(), Some("ready"));
+        let instance = page.get("/api/jobs?tube=b&limit=9").json()["instance"].clone();
+        assert_eq!(delete(&instance).json()["count"], 1);
+    }
+}
