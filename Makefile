@@ -30,7 +30,7 @@ ORIGINAL ?= $(if $(shell test -x '$(FETCHED)' && echo yes),$(FETCHED),/usr/bin/b
 SKIPPED ?= $(abspath $(BUILT))/skipped
 export ORIGINAL SKIPPED
 
-.PHONY: all daemon ctl run check checks lacking fmt clippy doc test golden quick release-check sim turns kills abuse soak diff mutants fuzz corpus bench \
+.PHONY: all daemon ctl run check checks lacking fmt clippy doc test golden quick release-check sim turns kills acts abuse soak diff mutants fuzz corpus bench \
     bench-quick crowd original both-originals clients failover metrics promtool page \
     install install-daemon install-ctl install-units uninstall vendor deb rpm targets packages scripts dist clean \
     tools
@@ -143,6 +143,12 @@ kills: tools
 abuse: all original
 	$(CARGO) build -q --release --locked -p ct
 	$(BUILT)/release/ct-abuse $(if $(ONLY),--only $(ONLY)) --rounds $(or $(ROUNDS),3) $(DAEMON) "$$ORIGINAL"
+
+# ACTS runs of destructive commands of beanstalkctl, from the run FROM on, each ended at another
+# moment by another signal, beside other clients or a restart.
+acts: daemon
+	ACTS=$(or $(ACTS),100) FROM=$(or $(FROM),0) $(CARGO) test --release --locked -p beanstalkctl \
+	    --test commands -- --ignored --nocapture stress::
 
 # Mixed load with a binlog, kills and restarts for MINUTES; nothing lost, nothing grown. PLANT=loss,
 # leak or growth is a defect that must be found.

@@ -10,6 +10,7 @@
 //! | `carry` | jobs that go to files and other servers |
 //! | `extensions` | what is used of a server that has more commands, or answers wrongly |
 //! | `metrics`, `metrics_http` | the metrics, on standard output, in files, over HTTP |
+//! | `stress` | acts that end at any moment, beside others; only on request |
 //! | `web`, `web_guard` | the page, and what it refuses |
 //!
 //! Each test starts servers of its own on free ports of the loopback. They run the daemon that was
@@ -30,6 +31,7 @@ mod look;
 mod metrics;
 mod metrics_http;
 mod screen;
+mod stress;
 mod web;
 mod web_guard;
 mod work;
