@@ -29,8 +29,8 @@ pub(crate) enum Plan {
     Jobs(Selection),
 }
 
-/// More jobs than a server lists. Of those put later none is deleted, because all ids that were
-/// given before the jobs were counted are at most `last_id`.
+/// More jobs than are deleted one by one. Of those put later none is deleted, because all ids that
+/// were given before the jobs were counted are at most `last_id`.
 #[derive(Debug)]
 pub(crate) struct Lists {
     counts: Vec<(String, State, u64)>,
@@ -152,8 +152,9 @@ fn find_lists(client: &mut Client, filter: &Filter) -> Result<Option<Lists>> {
     let is_known = number("binlog-current-index") == 0 && number("total-jobs") == put;
     let Some(last_id) = filter.last_id.or(is_known.then_some(put)) else { return Ok(None) };
     let counts = count(client, filter)?;
-    let large = counts.iter().find(|(_, _, count)| *count > LISTED_MAX);
-    let Some((tube, state, _)) = large else { return Ok(None) };
+    let summary = summarize(&counts);
+    let first = counts.first().filter(|_| summary.count() > LISTED_MAX);
+    let Some((tube, state, _)) = first else { return Ok(None) };
     // A server that does not know the bound refuses this, and one that does deletes nothing.
     let is_bounded = |client: &mut Client| -> Result<bool> {
         Ok(client.ask(&format!("delete-tube {tube} {state} 0"))?.is("DELETED"))
@@ -162,7 +163,6 @@ fn find_lists(client: &mut Client, filter: &Filter) -> Result<Option<Lists>> {
     if !has_room || !is_bounded(client)? {
         return Ok(None);
     }
-    let summary = summarize(&counts);
     Ok(Some(Lists { counts, summary, last_id }))
 }
 
