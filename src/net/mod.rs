@@ -35,7 +35,7 @@ use crate::{
     conn::Conn,
     proto::LINE_LIMIT,
     server::{Health, Server},
-    service::logging::Throttle,
+    service::logging::{DrainLog, Throttle},
     service::notify::Notifier,
     sys::{self, Signals},
 };
@@ -125,6 +125,7 @@ pub struct EventLoop {
     close_for_memory_at: Option<Time>,
     /// Counts connections closed for lack of memory.
     closed_for_memory: Throttle,
+    drain_log: DrainLog,
     /// Connections that can send more of their output.
     writable: Vec<Key<Conn>>,
     /// Receives input. Bytes that are not consumed at once move to their socket.
@@ -178,6 +179,7 @@ impl EventLoop {
             deferred_retry_at: None,
             close_for_memory_at: None,
             closed_for_memory: Throttle::default(),
+            drain_log: DrainLog::default(),
             writable: Vec::new(),
             buffer: vec![0; READ_MAX_BYTES + LINE_LIMIT].into(),
             is_stopping: false,
@@ -204,6 +206,7 @@ impl EventLoop {
             self.accept(now);
             self.retry_deferred(now);
             self.advance_all(now);
+            self.drain_log.log(self.server.is_draining(), now);
             self.gather(&mut events)?;
             self.server.commit(now);
             // Writes and syncs may have taken long.
@@ -303,7 +306,8 @@ impl EventLoop {
         let work = queues.iter().any(|queue| !queue.is_empty()).then(Time::default);
         let (retry, close) = (self.deferred_retry_at, self.close_for_memory_at);
         let (server, notifier) = (self.server.next_deadline(), self.notifier.next_deadline());
-        let due = [server, notifier, accept, work, retry, close, self.binlog_exit_at()];
+        let drain = self.drain_log.next_deadline(self.server.is_draining());
+        let due = [server, notifier, accept, work, retry, close, drain, self.binlog_exit_at()];
         let timeout = due.into_iter().flatten().min().map(|at| now.until(at));
         // The binlog stores delays as dates, and no event reports that the wall clock was set.
         let is_dated = self.server.has_wal() && self.server.queue().counts().delayed > 0;

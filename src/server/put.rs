@@ -1,7 +1,5 @@
 //! Adding a job: its header, its body, and the one decision whether it is admitted.
 
-use ::log::info;
-
 use super::{Server, binlog::Permit, out_of_memory};
 use crate::{
     clock::Time,
@@ -24,13 +22,11 @@ pub(super) enum ArrivedBody<'a> {
 impl Server {
     /// Answers every `put` with `DRAINING` from now on.
     pub fn drain(&mut self) {
-        info!("draining: new jobs are refused from now on");
         self.is_draining = true;
     }
 
     /// Accepts jobs again.
     pub fn end_drain(&mut self) {
-        info!("no longer draining: new jobs are taken again");
         self.is_draining = false;
     }
 }

@@ -6,15 +6,20 @@
 use std::{
     env,
     io::{self, Write},
+    os::fd::AsFd,
     time::Duration,
 };
 
-use log::{Level, LevelFilter};
+use env_logger::Target;
+use log::{Level, LevelFilter, info};
 
 use crate::{clock::Time, sys};
 
 /// The least time between two log lines about the same thing that clients do.
 const THROTTLE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The most bytes of a line, with its end. A pipe that takes one byte takes as many.
+const LINE_MAX_BYTES: usize = libc::PIPE_BUF;
 
 /// How lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,14 +41,62 @@ pub fn start(verbosity: usize) {
     let form = form();
     env_logger::Builder::new()
         .filter_module("beanstalkd", level)
-        .format(move |out, record| {
-            let head = match form {
-                Form::Journal => priority(record.level()).to_owned(),
-                Form::Dated => dated(sys::wall_nanoseconds(), record.level()),
-            };
-            writeln!(out, "{head}{}", record.args())
-        })
+        .format(move |out, record| writeln!(out, "{}{}", form.head(record.level()), record.args()))
+        .target(Target::Pipe(Box::new(Lines { to: io::stderr(), form, dropped: 0 })))
         .init();
+}
+
+impl Form {
+    /// What stands before a message.
+    fn head(self, level: Level) -> String {
+        match self {
+            Self::Journal => priority(level).to_owned(),
+            Self::Dated => dated(sys::wall_nanoseconds(), level),
+        }
+    }
+}
+
+/// Writes lines that can be written at once: clients must not wait for whoever reads the log. The
+/// others are dropped and counted.
+///
+/// The system is asked before each write whether it would block. `O_NONBLOCK` would instead change
+/// all processes that share the pipe or terminal. If one of these fills it just between, the daemon
+/// waits with it.
+struct Lines<W> {
+    to: W,
+    form: Form,
+    dropped: u64,
+}
+
+impl<W: Write + AsFd> Lines<W> {
+    /// Writes one line, cut off at [`LINE_MAX_BYTES`]. Returns whether it could.
+    fn write_line(&mut self, line: &[u8]) -> bool {
+        let end = line.len().min(LINE_MAX_BYTES).saturating_sub(1);
+        let line = [&line[..end], b"\n"].concat();
+        sys::is_writable(&self.to) && self.to.write_all(&line).is_ok()
+    }
+}
+
+impl<W: Write + AsFd> Write for Lines<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.dropped > 0 {
+            let (head, dropped) = (self.form.head(Level::Warn), self.dropped);
+            let note = format!(
+                "{head}log lines dropped, because they could not be written at once: {dropped}\n"
+            );
+            if self.write_line(note.as_bytes()) {
+                self.dropped = 0;
+            }
+        }
+        if self.dropped > 0 || !self.write_line(line) {
+            self.dropped += 1;
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The journal names its stream by device and inode in `JOURNAL_STREAM`. They differ from those of
@@ -77,6 +130,34 @@ fn dated(nanoseconds: u64, level: Level) -> String {
         "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z \
          beanstalkd: {weight}"
     )
+}
+
+/// Logs whether jobs are refused, at most once in [`THROTTLE_INTERVAL`]: any client can change it.
+#[derive(Debug, Default)]
+pub struct DrainLog {
+    /// As the last log line says.
+    is_draining: bool,
+    silent_until: Time,
+}
+
+impl DrainLog {
+    /// Logs a change, if it is time to.
+    pub fn log(&mut self, is_draining: bool, now: Time) {
+        if self.next_deadline(is_draining).is_none_or(|at| now < at) {
+            return;
+        }
+        (self.is_draining, self.silent_until) = (is_draining, now + THROTTLE_INTERVAL);
+        if is_draining {
+            info!("draining: new jobs are refused from now on");
+        } else {
+            info!("no longer draining: new jobs are taken again");
+        }
+    }
+
+    /// When a change is to be logged.
+    pub fn next_deadline(&self, is_draining: bool) -> Option<Time> {
+        (is_draining != self.is_draining).then_some(self.silent_until)
+    }
 }
 
 /// Limits the log lines about an event that any client can cause as often as it likes.
@@ -128,6 +209,8 @@ fn is_leap(year: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::{io::Read, os::unix::net::UnixStream};
+
     use super::*;
 
     #[test]
@@ -140,6 +223,30 @@ mod tests {
         assert_eq!(throttle.pass(start + THROTTLE_INTERVAL), Some(1001));
         assert_eq!(throttle.pass(start + THROTTLE_INTERVAL), None);
         assert_eq!(throttle.pass(start + THROTTLE_INTERVAL * 9), Some(2));
+    }
+
+    /// A log that nobody reads would stop the service.
+    #[test]
+    fn lines_that_would_wait_for_a_reader_are_dropped_and_counted() {
+        let (mut reader, writer) = UnixStream::pair().expect("a pair");
+        let mut lines = Lines { to: writer, form: Form::Journal, dropped: 0 };
+        let line = [&[b'x'; LINE_MAX_BYTES][..], b"\n"].concat();
+        let mut written = 0;
+        while lines.dropped < 3 {
+            lines.write_all(&line).expect("written or dropped");
+            written += 1;
+        }
+        let mut read = vec![0; (written - 3) * LINE_MAX_BYTES];
+        reader.read_exact(&mut read).expect("whole lines");
+        assert_eq!(read.split(|&byte| byte == b'\n').count(), written - 2);
+        lines.write_all(b"<6>more\n").expect("written");
+        drop(lines);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).expect("text");
+        assert_eq!(
+            text,
+            "<4>log lines dropped, because they could not be written at once: 3\n<6>more\n"
+        );
     }
 
     #[test]

@@ -30,6 +30,15 @@ pub fn connect_tcp(host: &str, service: &str) -> io::Result<TcpStream> {
     })
 }
 
+/// Whether a write of at most `PIPE_BUF` bytes would not wait. An error counts as none: the write
+/// will meet it, too.
+pub fn is_writable(file: &impl AsFd) -> bool {
+    let fd = file.as_fd().as_raw_fd();
+    let mut asked = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: the pointer is valid for one entry.
+    unsafe { libc::poll(&raw mut asked, 1, 0) != 0 }
+}
+
 fn listen_on(address: &libc::addrinfo, ipv6_only: bool) -> io::Result<TcpListener> {
     let fd = open_socket(address)?;
     set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;

@@ -111,6 +111,25 @@ fn a_crowd_of_browsers_does_not_fill_the_log() {
     eventually("each is told", || daemon.stderr().matches(" sent HTTP").count() >= 10);
 }
 
+/// As above.
+#[test]
+fn a_client_that_switches_draining_does_not_fill_the_log() {
+    let (daemon, place) = start(OURS, &["-l127.0.0.1", "-p0"]);
+    let began = Instant::now();
+    let mut client = Peer::at(&place);
+    for _ in 0..1000 {
+        client.tell("drain on", "DRAINING");
+        client.tell("drain off", "NOT_DRAINING");
+    }
+    client.tell("drain on", "DRAINING");
+    eventually("the last state is told", || {
+        daemon.stderr().trim_end().ends_with("draining: new jobs are refused from now on")
+    });
+    let said = daemon.stderr();
+    let most = 1 + began.elapsed().as_secs() / 5;
+    assert!(said.matches("draining: ").count() as u64 <= most, "{said}");
+}
+
 /// In the journal every line would have the same priority, and two dates.
 ///
 /// Proves: Q22.
