@@ -1,4 +1,4 @@
-//! Segments of the original whose layout is that of another machine.
+//! Segments of the original whose layout is that of another machine, or of a later version.
 //!
 //! The original writes its structures as they lie in memory. Most machines lay them out as
 //! [`record`](super::record) says. The others are named here, so that a start refuses their
@@ -20,21 +20,42 @@ const FIELDS_X86_BYTES: usize = 72;
 /// the usual layout a small number stands there.
 const WALL_CLOCK_NS: RangeInclusive<u64> = 946_684_800_000_000_000..=i64::MAX.unsigned_abs();
 
-/// Fails if the segment was written by the original on a machine with another layout. The caller
-/// has found neither a segment header nor a sound first record of the usual layout at `start`.
+/// Versions that forks of the original may write.
+const LATER_VERSIONS: RangeInclusive<u32> = VERSION + 1..=VERSION + 8;
+
+/// Whether one bit of `version` differs from those that are known.
+fn is_flipped(version: u32) -> bool {
+    [VERSION, VERSION_5].iter().any(|known| (version ^ known).is_power_of_two())
+}
+
+/// Fails if the segment was written by the original on a machine with another layout, or is of a
+/// later version. The caller has found neither a segment header nor a sound first record of a known
+/// layout at `start`.
 pub(super) fn refuse(window: &mut Window<'_>, version: u32, start: u64) -> io::Result<()> {
-    let machine = if [VERSION, VERSION_5].contains(&version.swap_bytes()) {
-        "a big-endian machine"
-    } else if version == VERSION && begins_as_x86(window, start)? {
-        "32-bit x86"
+    let text = if LATER_VERSIONS.contains(&version) && !is_flipped(version) {
+        format!(
+            "its version is {version}, and this daemon reads only {VERSION_5} and {VERSION}: let \
+             the program that wrote it serve its jobs. Nothing has been changed"
+        )
     } else {
-        return Ok(());
+        let Some(machine) = machine(window, version, start)? else { return Ok(()) };
+        format!(
+            "the original wrote it on {machine}, and only the original there can read it. Nothing \
+             has been changed"
+        )
     };
-    let text = format!(
-        "the original wrote it on {machine}, and only the original there can read it. Nothing has \
-         been changed"
-    );
     Err(io::Error::new(io::ErrorKind::Unsupported, text))
+}
+
+/// Names the machine with another layout on which the original wrote the segment.
+fn machine(window: &mut Window<'_>, version: u32, start: u64) -> io::Result<Option<&'static str>> {
+    Ok(if [VERSION, VERSION_5].contains(&version.swap_bytes()) {
+        Some("a big-endian machine")
+    } else if version == VERSION && begins_as_x86(window, start)? {
+        Some("32-bit x86")
+    } else {
+        None
+    })
 }
 
 /// Whether a record stands at `at` as the original lays it out on 32-bit x86. No record of the

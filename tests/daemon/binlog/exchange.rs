@@ -437,6 +437,20 @@ fn a_directory_of_another_layout_is_refused_by_its_name() {
     }
 }
 
+/// Jobs of a fork would be lost from sight, and come back deleted ones later.
+#[test]
+fn a_segment_of_a_later_version_is_refused_by_its_number() {
+    let folder = Folder::copy_of(&fixture("1.12"));
+    let mut segment = fs::read(folder.path().join("binlog.1")).expect("a segment");
+    segment[0] = 8;
+    fs::remove_file(folder.path().join("binlog.1")).expect("removed");
+    fs::write(folder.path().join("binlog.1"), &segment).expect("written");
+    for flag in ["--check-binlog", "-b"] {
+        assert_refused(&folder, flag, "binlog.1: its version is 8");
+    }
+    assert_eq!(fs::read(folder.path().join("binlog.1")).expect("a segment"), segment);
+}
+
 /// After jobs were deleted, a segment may begin with a short record.
 #[test]
 fn a_segment_of_x86_that_begins_with_short_records_is_refused() {
