@@ -237,14 +237,15 @@ impl Wal {
         self.confirm_lock()?;
         self.disk.rename(from, to)?;
         self.take_preallocated(0);
+        // Even if the sync fails the number is used.
+        self.segment_index.open(number);
+        self.segment_index.grow(HEADER_BYTES);
         if self.sync != SyncPolicy::Never {
             self.disk.sync_directory()?;
         }
         self.seen_written = segment_header.seen_below;
         self.seen_synced = self.seen_synced.max(self.seen_written);
         debug!("{to} is open");
-        self.segment_index.open(number);
-        self.segment_index.grow(HEADER_BYTES);
         let Preallocated { size, filled, .. } = file;
         self.current = Some(Current { number, salt, layout: Layout::new(size), zeroed: filled });
         Ok(())

@@ -98,6 +98,29 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2, 3]);
     }
 
+    /// The file would be taken for one of another origin, and stay until the next start.
+    #[test]
+    fn a_segment_whose_directory_could_not_be_synced_is_removed_later() {
+        let mut binlog = Fixture::new(F0);
+        binlog.put(100);
+        binlog.settle();
+        for failing in ["write", "sync directory", "sync directory"] {
+            binlog.disk.state().failing = Some(failing);
+            if binlog.wal.is_sound() {
+                binlog.put(100);
+            }
+            assert_ne!(binlog.commit(), CommitOutcome::Recovered);
+            binlog.wait(RETRY_DELAY_MAX);
+        }
+        binlog.disk.state().failing = None;
+        binlog.settle();
+        assert!(binlog.wal.is_sound());
+        let names = binlog.disk.names();
+        let segments = names.iter().filter(|name| name.starts_with("binlog.")).count();
+        assert_eq!(segments, 1, "{names:?}");
+        assert_eq!(binlog.ids_after_restart(), [1, 2]);
+    }
+
     #[test]
     fn a_disk_that_fails_again_while_recovering_is_tried_less_and_less_often() {
         let mut binlog = Fixture::new(F0);
