@@ -48,9 +48,13 @@ impl DirectoryLock {
         let open = |reads: bool| {
             let mut options = OpenOptions::new();
             options.read(reads).write(true).create(true).truncate(false).mode(0o600);
-            options.open(path)
+            // In a directory of others it may lead to any file, which would be overwritten.
+            options.custom_flags(libc::O_NOFOLLOW).open(path)
         };
-        let mut file = open(false)?;
+        let mut file = open(false).map_err(|error| {
+            let text = "it is a symbolic link, which is not followed: remove it";
+            if path.is_symlink() { io::Error::new(error.kind(), text) } else { error }
+        })?;
         let has_line = file.metadata()?.is_file();
         if has_line {
             file = open(true)?;

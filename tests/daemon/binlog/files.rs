@@ -113,6 +113,19 @@ fn a_daemon_that_waits_for_the_lock_listens_only_when_it_has_it() {
     assert_eq!(terminate(&mut other), 0);
 }
 
+/// Whoever may write to the directory could have root overwrite any file.
+#[test]
+fn a_lock_that_is_a_link_is_not_followed() {
+    let folder = Folder::new();
+    let target = folder.path().join("target");
+    fs::write(&target, "precious").expect("written");
+    std::os::unix::fs::symlink(&target, folder.path().join("lock")).expect("a link");
+    let (code, stderr) = fails_to_start(OURS, &["-b", folder.text()]);
+    assert_eq!((code, stderr.lines().count()), (10, 1), "{stderr}");
+    assert!(stderr.contains("/lock: it is a symbolic link"), "{stderr}");
+    assert_eq!(fs::read(&target).expect("it is there"), b"precious");
+}
+
 /// The daemon of another machine might not know yet that its lock is gone, and acknowledge jobs
 /// that this one does not read. But a start must not wait without a reason.
 #[test]
