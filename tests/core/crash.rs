@@ -860,7 +860,7 @@ fn failure(seed: u64, only: &[usize]) -> Option<String> {
 
 /// A crash would lose an acknowledged change that the flags promise to keep.
 ///
-/// Proves: B7, B8, B9, B10, B11, B12, B13, B16, E26, E29.
+/// Proves: B7, B8, B9, B10, B11, B12, B13, B16, B34, E26, E29.
 #[test]
 fn no_acknowledged_change_is_lost() {
     let seeds = Seeds::new(RUNS);
