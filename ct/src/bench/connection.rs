@@ -49,6 +49,8 @@ pub(super) struct Run {
     pub(super) active: usize,
     /// Cycles that workers have completed and no producer has followed yet.
     pub(super) permits: u64,
+    /// Cycles that producers have begun and no worker has completed yet.
+    pub(super) unfinished: u64,
     /// When the last reply came.
     pub(super) last: u64,
 }
@@ -114,6 +116,7 @@ impl Run {
             cycles_left: 0,
             active: 0,
             permits: 0,
+            unfinished: 0,
             last: 0,
         }
     }
@@ -124,6 +127,7 @@ impl Run {
         self.cycles_left = until.cycles;
         self.active = 0;
         self.permits = 0;
+        self.unfinished = 0;
         self.last = now;
     }
 }
@@ -153,16 +157,12 @@ impl Connection {
         })
     }
 
-    /// Tells whether it waits for a job, as workers do when no job is ready.
-    pub(super) fn is_waiting(&self, plan: &Plan) -> bool {
-        self.step == 0 && self.awaited == plan.group.depth
-    }
-
     /// Sends the first batch of a cycle, which should begin at `now`.
     pub(super) fn begin_cycle(&mut self, plan: &Plan, run: &mut Run, now: u64) -> io::Result<()> {
         self.step = 0;
         if !plan.group.waits {
             run.active += 1;
+            run.unfinished += plan.group.depth as u64;
             run.cycles_left = run.cycles_left.saturating_sub(plan.group.depth as u64);
         }
         self.load_held();
@@ -279,6 +279,7 @@ impl Connection {
         self.store_held();
         if plan.group.waits {
             run.permits += 1;
+            run.unfinished = run.unfinished.saturating_sub(plan.group.depth as u64);
         } else {
             run.active -= 1;
             if run.stopping || run.cycles_left == 0 || plan.group.pacing != Pacing::Closed {

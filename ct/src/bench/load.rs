@@ -27,8 +27,6 @@ use super::setup::SetupClient;
 
 /// Time limit of a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
-/// If nothing comes for this long, workers have nothing left to do.
-const IDLE_TIME: Duration = Duration::from_millis(20);
 /// Time limit for connecting all groups and reserving their jobs.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// The most bytes of one read.
@@ -134,11 +132,8 @@ impl Load {
             }
             if !self.run.stopping {
                 self.begin_due(now)?;
-            } else if self.run.active == 0 {
-                if !self.has_workers() || self.is_idle()? {
-                    break;
-                }
-                continue;
+            } else if self.run.active == 0 && (self.run.unfinished == 0 || !self.has_workers()) {
+                break;
             } else if now > end + nanoseconds(REPLY_TIMEOUT) * 2 {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, self.silence_message()));
             }
@@ -243,18 +238,6 @@ impl Load {
 
     fn has_workers(&self) -> bool {
         self.plans.iter().any(|plan| plan.group.waits)
-    }
-
-    /// Tells whether all workers wait and no reply comes any more; serves what does come.
-    fn is_idle(&mut self) -> io::Result<bool> {
-        self.poll.poll(&mut self.events, Some(IDLE_TIME))?;
-        let silent = self.events.is_empty();
-        self.serve()?;
-        let waits = |connection: &Connection| {
-            let plan = &self.plans[connection.plan];
-            !plan.group.waits || connection.is_waiting(plan)
-        };
-        Ok(silent && self.connections.iter().all(waits))
     }
 
     fn silence_message(&self) -> String {
