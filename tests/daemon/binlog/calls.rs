@@ -21,11 +21,15 @@ const CALLS: &str = "trace=write,writev,pwrite64,sendto,sendmsg,?send,fdatasync,
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Call {
     /// Bytes were sent to a client.
-    Send,
+    Send {
+        confirms_change: bool,
+    },
     /// A file of the binlog was written.
     Write(String),
     /// A sync of a file of the binlog began: it covers what was written before.
     BeginSync(String),
+    /// That sync is made by a thread of its own, as with `-f0` where syncs take long.
+    BeginLongSync,
     /// The sync has ended.
     Sync(String),
     /// The directory was synced.
@@ -74,10 +78,14 @@ impl Traced {
         // The last line may be half there.
         let whole = trace.rsplit_once('\n').map_or("", |(whole, _)| whole);
         let mut calls = Vec::new();
-        let mut unfinished = BTreeMap::new();
+        let (mut unfinished, mut first_thread) = (BTreeMap::new(), None);
         for line in whole.lines() {
             let Some((thread, line)) = line.trim_start().split_once(' ') else { continue };
             let line = line.trim_start();
+            let is_first = *first_thread.get_or_insert(thread) == thread;
+            if !is_first && line.contains("sync(") && line.contains("/binlog.") {
+                calls.push(Call::BeginLongSync);
+            }
             // Another thread's call may come between the two ends of one.
             let line = if let Some((begin, _)) = line.split_once(" <unfinished ...>") {
                 calls.extend(beginning(begin, &self.folder));
@@ -122,10 +130,12 @@ fn descriptor(arguments: &str) -> Option<&str> {
 fn beginning(line: &str, folder: &Path) -> Option<Call> {
     let (name, arguments) = line.split_once('(')?;
     let target = descriptor(arguments);
+    let confirms_change =
+        ["INSERTED", "BURIED", "RELEASED", "DELETED"].iter().any(|it| arguments.contains(it));
     match name {
-        "send" | "sendto" | "sendmsg" => Some(Call::Send),
+        "send" | "sendto" | "sendmsg" => Some(Call::Send { confirms_change }),
         // A reply of several pieces goes out by writev.
-        "writev" if target?.starts_with("socket:") => Some(Call::Send),
+        "writev" if target?.starts_with("socket:") => Some(Call::Send { confirms_change }),
         // Zeros ahead of the records bring nothing that a sync must cover.
         "pwrite64" if arguments.contains(&"\\0".repeat(12)) => None,
         "write" | "writev" | "pwrite64" => file(target?, folder).map(Call::Write),
@@ -228,12 +238,29 @@ impl Unsynced {
     }
 }
 
-/// Whether every write was covered by a sync before the next reply.
+/// Whether a change was written and then synced before the reply that confirms it, and every write
+/// before the next reply.
+///
+/// Where syncs take long, the daemon goes on meanwhile: other replies leave, a segment is removed
+/// whose own replacement is synced, and compaction writes what no reply confirms.
 fn assert_nothing_leaves_unsynced(calls: &[Call]) {
     let mut unsynced = Unsynced::default();
     let mut names_changed = false;
+    let goes_on = calls.contains(&Call::BeginLongSync);
+    // Since the last confirmation: a write, then the beginning of a sync, then its end.
+    let mut steps = 0;
     for (at, call) in calls.iter().enumerate() {
         unsynced.note(call);
+        steps = match (steps, call) {
+            (0, Call::Write(name)) if is_segment(name) => 1,
+            (1, Call::BeginSync(name)) if is_segment(name) => 2,
+            (2, Call::Sync(name)) if is_segment(name) => 3,
+            (steps, Call::Send { confirms_change: true }) => {
+                assert_eq!(steps, 3, "call {at}: a change is confirmed before its sync");
+                0
+            }
+            (steps, _) => steps,
+        };
         match call {
             Call::SyncNames => names_changed = false,
             Call::Rename { to, .. } => {
@@ -243,11 +270,11 @@ fn assert_nothing_leaves_unsynced(calls: &[Call]) {
             }
             Call::Remove(name) if is_segment(name) => {
                 assert!(!names_changed, "call {at}: {name} goes before the last name is sure");
-                assert_eq!(unsynced.segment(), None, "call {at}: {name} goes before that");
+                assert!(goes_on || unsynced.segment().is_none(), "call {at}: {name} goes before");
                 names_changed = true;
             }
-            Call::Send => {
-                assert_eq!(unsynced.segment(), None, "call {at}: a reply before the sync");
+            Call::Send { .. } => {
+                assert!(goes_on || unsynced.segment().is_none(), "call {at}: a reply before");
                 assert!(!names_changed, "call {at}: a reply before the directory's sync");
             }
             _ => {}
@@ -273,7 +300,7 @@ fn with_f0_no_reply_leaves_before_what_it_says_is_synced() {
         work(&traced.place);
         let calls = traced.end();
         assert_nothing_leaves_unsynced(&calls);
-        assert!(count(&calls, |call| matches!(call, Call::Send)) > 200);
+        assert!(count(&calls, |call| matches!(call, Call::Send { .. })) > 200);
         let is_removed = |call: &Call| matches!(call, Call::Remove(name) if is_segment(name));
         assert!(count(&calls, is_removed) > 5, "files went");
         segments += count(&calls, |call| matches!(call, Call::Rename { .. }));
@@ -298,7 +325,7 @@ fn with_f0_commands_that_arrive_together_share_a_sync() {
     let writes = count(&calls, |call| matches!(call, Call::Write(name) if name == "binlog.1"));
     // The commands may arrive in a few pieces.
     assert!((1..10).contains(&syncs), "{syncs} syncs, {writes} writes");
-    assert_eq!(syncs, writes);
+    assert!(syncs <= writes, "{syncs} syncs, {writes} writes");
 }
 
 /// The last changes before a long rest would never be synced, and a power cut hours later would
@@ -335,9 +362,11 @@ fn what_is_written_is_synced_soon_also_when_nothing_follows() {
             }
             Call::Wait { milliseconds, has_events } if is_dirty => {
                 assert!(*milliseconds >= 0, "call {at}: waits without end");
-                waited += if *has_events { 0 } else { *milliseconds };
-                // A wait may end a moment early, and be followed by one for the rest.
-                assert!(waited <= 52, "call {at}: has waited {waited} ms");
+                // Limits are rounded up. After a shorter wait the daemon only looks whether a sync
+                // has ended, which another thread may not even have begun.
+                let is_for_sync = !has_events && *milliseconds > 3;
+                waited += if is_for_sync { milliseconds - 1 } else { 0 };
+                assert!(waited <= 50, "call {at}: has waited {waited} ms");
             }
             _ => {}
         }
