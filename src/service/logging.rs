@@ -132,7 +132,7 @@ fn dated(nanoseconds: u64, level: Level) -> String {
     )
 }
 
-/// Logs whether jobs are refused, at most once in [`THROTTLE_INTERVAL`]: any client can change it.
+/// Logs whether jobs are refused, at most once in `THROTTLE_INTERVAL`: any client can change it.
 #[derive(Debug, Default)]
 pub struct DrainLog {
     /// As the last log line says.
