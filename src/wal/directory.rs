@@ -134,10 +134,13 @@ impl Directory {
         self.open(name, |path| {
             let open = || OpenOptions::new().write(true).open(path);
             match open() {
-                // The mode forbids writing to the daemon too, unless it has just created the file.
+                // The mode forbids writing to the daemon too, unless it has just created the file
+                // or is root. A descriptor that is open stays writable.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     fs::set_permissions(path, Permissions::from_mode(MODE | 0o200))?;
-                    open()
+                    let opened = open();
+                    fs::set_permissions(path, Permissions::from_mode(MODE))?;
+                    opened
                 }
                 result => result,
             }
@@ -395,6 +398,8 @@ mod tests {
         disk.write(two, 7, b"hi").expect("written under its new name");
         disk.close(two);
         disk.truncate(two, 8).expect("cut, though its mode forbids writing");
+        let mode = fs::metadata(disk.path(two)).expect("it exists").permissions().mode();
+        assert_eq!(mode & 0o7777, MODE, "as before, also if the user is not root");
         disk.sync_directory().expect("synced");
         assert_eq!(disk.list().expect("listed"), [(two, 8)]);
         let mut bytes = [0; 20];
