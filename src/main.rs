@@ -54,7 +54,7 @@ fn main() -> ExitCode {
         }
         Err(mistake) => {
             // If even this cannot be printed, the status still reports the error.
-            let _ = write!(io::stderr(), "beanstalkd: {mistake}\n{}", cli::usage());
+            let _ = writeln!(io::stderr(), "beanstalkd: {mistake} (beanstalkd -h lists the flags)");
             ExitCode::from(5)
         }
     }
