@@ -105,9 +105,25 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.sift(position as usize, moved);
     }
 
-    /// The item at `position` of the array.
-    pub fn get(&self, position: usize) -> Option<Key<T>> {
-        self.entries.get(position).map(|entry| entry.item)
+    /// Adds to `found` the items whose keys `wants`, up to its capacity, among `count` entries of
+    /// the array from `position` on. Returns the position after the last entry looked at. O(count).
+    pub fn find(
+        &self,
+        position: usize,
+        count: usize,
+        found: &mut Vec<Key<T>>,
+        wants: impl Fn(K) -> bool,
+    ) -> usize {
+        let end = position.saturating_add(count).min(self.entries.len());
+        for (at, entry) in self.entries.iter().enumerate().take(end).skip(position) {
+            if found.len() == found.capacity() {
+                return at;
+            }
+            if wants(entry.key) {
+                found.push(entry.item);
+            }
+        }
+        end
     }
 
     /// The sort key of the item at `position` of the array.

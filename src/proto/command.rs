@@ -67,6 +67,8 @@ pub enum Command<'a> {
     DeleteTube {
         name: &'a str,
         state: Option<IdleState>,
+        /// Jobs with a larger id stay.
+        last_id: u64,
     },
     Drain(Drain),
     /// What only the daemon knows of itself, or of a tube.

@@ -163,8 +163,9 @@ fn delete_tube(mut arguments: Arguments<'_>) -> Parsed<'_> {
         None => None,
         Some(word) => Some(IdleState::read(word).ok_or(BAD_FORMAT)?),
     };
+    let last_id = if arguments.rest.is_empty() { u64::MAX } else { arguments.u64()? };
     arguments.end()?;
-    Ok(Command::DeleteTube { name, state })
+    Ok(Command::DeleteTube { name, state, last_id })
 }
 
 fn drain(mut arguments: Arguments<'_>) -> Parsed<'_> {

@@ -48,89 +48,114 @@ impl Queue {
 
 /// A `delete-tube` in progress. It deletes the jobs that were put before it began, one at a time,
 /// each if it is in one of the states when its turn comes.
-#[derive(Debug, Clone, Copy)]
+///
+/// Entries of a heap change places while others put and reserve. So it takes some jobs at a time,
+/// and looks again until it has seen a whole heap without any.
+#[derive(Debug)]
 pub struct DeleteTube {
     tube: Key<Tube>,
     /// The state whose jobs are deleted now. `None` at the end.
     from: Option<State>,
     /// Whether the other states follow.
     takes_all: bool,
-    /// Jobs from this id on were put later, and stay.
-    next_id: u64,
-    /// How many entries of the heap, from its beginning, have not been looked at in this pass.
-    unseen: usize,
-    /// Whether this pass has deleted a job. Then entries may have changed places, and another pass
-    /// follows.
-    has_found: bool,
+    /// Jobs from this id on stay.
+    end_id: u64,
+    /// The position in the heap that is looked at next.
+    position: usize,
+    /// How many entries have been looked at since one was found.
+    seen: usize,
+    /// Jobs that were found, and may have changed since. At most [`FOUND_MAX`].
+    found: Vec<Key<Job>>,
     /// How many jobs have been deleted so far.
     pub deleted: u64,
 }
+
+/// How many jobs a `delete-tube` looks for at a time.
+const FOUND_MAX: usize = 256;
+
+/// The most entries of a heap that one step looks at: half a millisecond. In a larger heap a job
+/// may change places each time, and stay.
+const SEEN_PER_STEP_MAX: usize = 1 << 18;
 
 /// One step of a [`DeleteTube`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeleteStep {
     /// This job is to be deleted.
     Job(Key<Job>),
-    /// None was found yet.
-    Nothing,
+    /// So many entries were looked at.
+    Seen(usize),
     /// All have been deleted.
     End,
 }
 
 /// Deleting.
 impl Queue {
-    /// Begins a `delete-tube`: of one state, or of all but reserved jobs. The tube is kept until
-    /// [`Queue::end_delete_tube`].
-    pub fn begin_delete_tube(&mut self, tube: Key<Tube>, state: Option<State>) -> DeleteTube {
+    /// Begins a `delete-tube`: of one state, or of all but reserved jobs, up to the id `last_id`.
+    /// The tube is kept until [`Queue::end_delete_tube`].
+    pub fn begin_delete_tube(
+        &mut self,
+        tube: Key<Tube>,
+        state: Option<State>,
+        last_id: u64,
+    ) -> DeleteTube {
         self.tubes.arena[tube].pins += 1;
         DeleteTube {
             tube,
             from: Some(state.unwrap_or(State::Ready)),
             takes_all: state.is_none(),
-            next_id: self.next_id,
-            unseen: usize::MAX,
-            has_found: false,
+            end_id: self.next_id.min(last_id.saturating_add(1)),
+            position: 0,
+            seen: 0,
+            found: Vec::with_capacity(FOUND_MAX),
             deleted: 0,
         }
     }
 
     /// Takes a step, and returns the next job, which the caller must delete by [`Queue::delete`].
-    /// O(1).
+    /// O(1) if it returns a job, or else O(entries looked at).
     pub fn step_delete_tube(&self, delete: &mut DeleteTube) -> DeleteStep {
-        let Tube { ready, delayed, buried, .. } = &self.tubes.arena[delete.tube];
-        let is_old = |job: &Key<Job>| self.jobs.arena[*job].record.id < delete.next_id;
-        let (length, entry): (usize, &dyn Fn(usize) -> Option<Key<Job>>) = match delete.from {
-            None => return DeleteStep::End,
-            Some(State::Ready) => (ready.len(), &|position| ready.get(position)),
-            Some(State::Delayed) => (delayed.len(), &|position| delayed.get(position)),
-            // What is buried meanwhile comes last.
-            Some(_) => (usize::from(!buried.is_empty()), &|_| buried.front()),
+        let Some(from) = delete.from else { return DeleteStep::End };
+        let end_id = delete.end_id;
+        let is_meant = |job: &Key<Job>| {
+            self.jobs.arena.get(*job).is_some_and(|it| {
+                it.tube == delete.tube && it.record.state == from && it.record.id < end_id
+            })
         };
-        // From the end on, because to remove the last entry moves no other one.
-        delete.unseen = delete.unseen.min(length);
-        if let Some(last) = delete.unseen.checked_sub(1) {
-            if let Some(job) = entry(last).filter(is_old) {
-                // Whatever takes its place has been seen, or comes from among the unseen.
-                delete.has_found = true;
-                delete.deleted += 1;
-                return DeleteStep::Job(job);
-            }
-            delete.unseen = last;
-            return DeleteStep::Nothing;
+        let Tube { ready, delayed, buried, .. } = &self.tubes.arena[delete.tube];
+        // What is buried meanwhile comes last.
+        let next = if from == State::Buried { buried.front() } else { delete.found.pop() };
+        if let Some(job) = next.filter(is_meant) {
+            delete.deleted += 1;
+            return DeleteStep::Job(job);
         }
-        delete.unseen = usize::MAX;
-        if !std::mem::take(&mut delete.has_found) || length == 0 {
-            delete.from = match delete.from {
-                Some(State::Ready) if delete.takes_all => Some(State::Delayed),
-                Some(State::Delayed) if delete.takes_all => Some(State::Buried),
+        if next.is_some() && from != State::Buried {
+            return DeleteStep::Seen(1);
+        }
+        let (start, most, found) = (delete.position, SEEN_PER_STEP_MAX, &mut delete.found);
+        let (length, position) = match from {
+            State::Ready => (ready.len(), ready.find(start, most, found, |it| it.id() < end_id)),
+            State::Delayed => {
+                (delayed.len(), delayed.find(start, most, found, |it| it.id() < end_id))
+            }
+            State::Buried | State::Reserved(_) => (0, 0),
+        };
+        let seen = position.saturating_sub(start);
+        delete.seen = if found.is_empty() { delete.seen + seen } else { 0 };
+        // After the last entry, or if the heap has shrunk, from the beginning again.
+        delete.position = if position < length { position } else { 0 };
+        if delete.found.is_empty() && delete.seen >= length {
+            (delete.position, delete.seen) = (0, 0);
+            delete.from = match from {
+                State::Ready if delete.takes_all => Some(State::Delayed),
+                State::Delayed if delete.takes_all => Some(State::Buried),
                 _ => None,
             };
         }
-        DeleteStep::Nothing
+        DeleteStep::Seen(seen)
     }
 
     /// Ends a `delete-tube`, which no longer keeps its tube.
-    pub fn end_delete_tube(&mut self, delete: DeleteTube) {
+    pub fn end_delete_tube(&mut self, delete: &DeleteTube) {
         self.tubes.arena[delete.tube].pins -= 1;
         self.drop_if_idle(delete.tube);
     }

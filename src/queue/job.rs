@@ -172,6 +172,10 @@ impl ReadyKey {
     /// Sorts after every job, and stands for no job.
     pub(super) const NONE: Self =
         Self { pri: u32::MAX, id: Halves { high: u32::MAX, low: u32::MAX } };
+
+    pub(super) fn id(self) -> u64 {
+        self.id.into()
+    }
 }
 
 /// The order of jobs with a deadline: by deadline, then by id.
@@ -182,6 +186,10 @@ pub(super) struct DueKey {
 }
 
 impl DueKey {
+    pub(super) fn id(self) -> u64 {
+        self.id.into()
+    }
+
     pub(super) fn at(self) -> Time {
         Time::from_nanoseconds(self.at.into())
     }

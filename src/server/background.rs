@@ -11,6 +11,9 @@ use crate::{
     wal::{Unavailable, Wal},
 };
 
+/// To look at so many entries of a heap takes no longer than to delete a job.
+const ENTRIES_PER_STEP: usize = 256;
+
 /// A command that takes more than one turn.
 #[derive(Debug)]
 pub(super) struct LongCommand {
@@ -20,7 +23,7 @@ pub(super) struct LongCommand {
 }
 
 /// What a long command does, and how far it is.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) enum LongWork {
     Kick(Kick),
     DeleteTube(DeleteTube),
@@ -123,7 +126,10 @@ impl Server {
         };
         match self.queue.step_delete_tube(delete) {
             DeleteStep::End => return Some(Reply::DeletedJobs(delete.deleted)),
-            DeleteStep::Nothing => {}
+            DeleteStep::Seen(entries) => {
+                let steps = u32::try_from(entries / ENTRIES_PER_STEP).unwrap_or(u32::MAX);
+                self.long_steps_left = self.long_steps_left.saturating_sub(steps).max(1);
+            }
             DeleteStep::Job(job) => {
                 self.record_delete(permit, job);
                 self.bodies.remove(self.queue.delete(job, now));
@@ -135,7 +141,7 @@ impl Server {
     fn end_long(&mut self, long: &LongCommand, reply: Reply<'_>) {
         match long.work {
             LongWork::Kick(kick) => self.queue.end_kick(kick),
-            LongWork::DeleteTube(delete) => self.queue.end_delete_tube(delete),
+            LongWork::DeleteTube(ref delete) => self.queue.end_delete_tube(delete),
         }
         if let Some(key) = long.by {
             if self.conns[key].is_waiting() {
@@ -228,6 +234,29 @@ mod tests {
         }
         assert_eq!(receive(&mut server, client), format!("KICKED {JOBS}\r\n"));
         server.check();
+    }
+
+    /// Urgent jobs change the places of all others in the heap, and some would stay.
+    #[test]
+    fn a_deleted_tube_keeps_no_job_that_was_there() {
+        for seed in 0..20 {
+            let mut server = server(None);
+            let (client, other) = (connect(&mut server), connect(&mut server));
+            for _ in 0..20 {
+                exchange(&mut server, client, &"put 9 0 60 1\r\na\r\n".repeat(250));
+                server.tick(START);
+            }
+            send(&mut server, client, "delete-tube default ready\r\n");
+            for round in 0..100 {
+                server.tick(START);
+                let many = "put 1 0 60 1\r\na\r\n".repeat((37 * seed + round).min(250));
+                exchange(&mut server, other, &many);
+                exchange(&mut server, other, &"reserve\r\n".repeat(seed % 5));
+            }
+            assert!(receive(&mut server, client).starts_with("DELETED "), "{seed}");
+            let left = (1..=5000).filter(|&id| server.queue().find_unreserved(id).is_some());
+            assert_eq!(left.count(), 0, "{seed}");
+        }
     }
 
     #[test]

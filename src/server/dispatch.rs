@@ -148,7 +148,7 @@ impl Server {
             Command::ListJobs { name, state, limit } => {
                 return self.list_jobs(key, name, state, limit as usize, now);
             }
-            Command::DeleteTube { name, state } => {
+            Command::DeleteTube { name, state, last_id } => {
                 let tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
                 self.ensure_memory_for_long_command()?;
                 let state = state.map(|state| match state {
@@ -156,7 +156,8 @@ impl Server {
                     IdleState::Delayed => State::Delayed,
                     IdleState::Buried => State::Buried,
                 });
-                let work = LongWork::DeleteTube(self.queue.begin_delete_tube(tube, state));
+                let delete = self.queue.begin_delete_tube(tube, state, last_id);
+                let work = LongWork::DeleteTube(delete);
                 self.advance_long(LongCommand { by: Some(key), work }, now);
             }
             Command::Drain(drain) => {

@@ -843,13 +843,14 @@ impl Model {
                 }
                 self.document(peer, &text);
             }
-            Command::DeleteTube { name, state } => {
+            Command::DeleteTube { name, state, last_id } => {
                 let Some(tube) = self.find_tube(&name) else {
                     return self.reply(peer, "NOT_FOUND");
                 };
                 let states = state.map_or(vec!["ready", "delayed", "buried"], |state| vec![state]);
                 let chosen = states.into_iter().flat_map(|state| self.in_state(&name, state));
-                let chosen: Vec<u64> = chosen.collect();
+                let chosen: Vec<u64> =
+                    chosen.filter(|&id| last_id.is_none_or(|last_id| id <= last_id)).collect();
                 for id in &chosen {
                     self.jobs.remove(id);
                     self.log.remove(id);

@@ -147,7 +147,10 @@ impl Generator {
                 3 => Command::Drain(["status", "off", "off", "on"][self.below(4)]),
                 4 => {
                     let state = [None, Some("ready"), Some("delayed"), Some("buried")];
-                    Command::DeleteTube { name: self.name(), state: state[self.below(4)] }
+                    let state = state[self.below(4)];
+                    let last_id =
+                        (state.is_some() && self.prng.chance(1, 2)).then(|| self.below(100) as u64);
+                    Command::DeleteTube { name: self.name(), state, last_id }
                 }
                 _ => {
                     let limit = [None, Some(0), Some(1), Some(5), Some(10_000)][self.below(5)];

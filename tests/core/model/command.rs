@@ -43,6 +43,7 @@ pub(crate) enum Command {
     DeleteTube {
         name: String,
         state: Option<&'static str>,
+        last_id: Option<u64>,
     },
     Drain(&'static str),
     Metrics(Option<String>),
@@ -119,8 +120,11 @@ impl Command {
             Self::ListJobs { name, state, limit: Some(limit) } => {
                 format!("list-jobs {name} {state} {limit}")
             }
-            Self::DeleteTube { name, state: None } => format!("delete-tube {name}"),
-            Self::DeleteTube { name, state: Some(state) } => format!("delete-tube {name} {state}"),
+            Self::DeleteTube { name, state, last_id } => {
+                let state = state.map_or(String::new(), |state| format!(" {state}"));
+                let last_id = last_id.map_or(String::new(), |id| format!(" {id}"));
+                format!("delete-tube {name}{state}{last_id}")
+            }
             Self::Drain(what) => format!("drain {what}"),
             Self::Metrics(None) => "metrics".into(),
             Self::Metrics(Some(name)) => format!("metrics {name}"),

@@ -136,9 +136,18 @@ fn extension<'a>(command: &str, rest: &'a [u8]) -> Result<Command<'a>, ParseErro
             let limit = limit.min(10_000);
             Ok(Command::ListJobs { name: tube()?, state: state(it)?, limit })
         }
-        ("delete-tube", [_]) => Ok(Command::DeleteTube { name: tube()?, state: None }),
+        ("delete-tube", [_]) => {
+            Ok(Command::DeleteTube { name: tube()?, state: None, last_id: u64::MAX })
+        }
         ("delete-tube", [_, it]) => {
-            Ok(Command::DeleteTube { name: tube()?, state: Some(idle(it)?) })
+            Ok(Command::DeleteTube { name: tube()?, state: Some(idle(it)?), last_id: u64::MAX })
+        }
+        ("delete-tube", [_, it, last]) => {
+            let (last_id, after) = number64(last.as_bytes())?;
+            if !after.is_empty() {
+                return Err(BAD);
+            }
+            Ok(Command::DeleteTube { name: tube()?, state: Some(idle(it)?), last_id })
         }
         ("metrics", [_]) => Ok(Command::Metrics { tube: Some(tube()?) }),
         ("drain", ["on"]) => Ok(Command::Drain(Drain::On)),

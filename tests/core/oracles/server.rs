@@ -112,13 +112,14 @@ impl Reading {
                 };
                 Command::ListJobs { name: name.into(), state, limit: Some(limit) }
             }
-            Ok(Read::DeleteTube { name, state }) => {
+            Ok(Read::DeleteTube { name, state, last_id }) => {
                 let state = state.map(|state| match state {
                     proto::IdleState::Ready => "ready",
                     proto::IdleState::Delayed => "delayed",
                     proto::IdleState::Buried => "buried",
                 });
-                Command::DeleteTube { name: name.into(), state }
+                let last_id = (last_id != u64::MAX).then_some(last_id);
+                Command::DeleteTube { name: name.into(), state, last_id }
             }
             Ok(Read::Drain(what)) => Command::Drain(match what {
                 proto::Drain::On => "on",
