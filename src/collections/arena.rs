@@ -82,8 +82,9 @@ impl<T> fmt::Debug for Key<T> {
     }
 }
 
-/// How many items a chunk holds by default; a chunk of jobs takes half a MiB.
-const CHUNK_LENGTH_DEFAULT: usize = 4096;
+/// How many items a chunk holds by default. A chunk of jobs takes 192 KiB: enough for the C library
+/// to map it on its own.
+const CHUNK_LENGTH_DEFAULT: usize = 2048;
 
 /// Owns items and gives out keys to them.
 ///

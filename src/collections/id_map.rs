@@ -1,7 +1,8 @@
-//! A map from job id to key, in pages of 256 ids.
+//! A map from job id to key, in pages of 32 ids.
 //!
-//! Ids are taken one after the other, so a page serves 256 neighbours, four bytes each, and a
-//! directory 1,024 neighbouring pages. Above these is a tree with an entry for each 262,144 ids.
+//! Ids are taken one after the other, so a page serves 32 neighbours, four bytes each, and a
+//! directory 1,024 neighbouring pages. Above these is a tree with an entry for each 32,768 ids.
+//! Larger pages would take more for an id whose neighbours are gone.
 //! Unlike a hash map, it never moves everything at once when it grows or shrinks. A page is removed
 //! with its last id, and a directory with its last page. But the directory of the latest insertion
 //! stays: otherwise a queue that is mostly empty would allocate one for each job. Invariant: `used`
@@ -12,7 +13,7 @@ use std::{collections::BTreeMap, mem};
 use super::{Arena, Key};
 use crate::memory::{MemoryBudget, Need, OutOfMemory};
 
-const PAGE_IDS: usize = 256;
+const PAGE_IDS: usize = 32;
 const DIRECTORY_PAGES: usize = 1024;
 
 /// Bytes that a directory takes, with its part of the tree at worst.
@@ -37,7 +38,7 @@ pub struct IdMap<T> {
     /// The number of the directory of the latest insertion.
     latest: u64,
     /// The pages; a chunk of them takes a quarter of a MiB.
-    pages: Arena<Page<T>, 256>,
+    pages: Arena<Page<T>, 2048>,
 }
 
 impl<T> Default for IdMap<T> {
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
 
     fn ids() -> impl Strategy<Value = u64> {
-        prop_oneof![0..1000u64, 261_900..262_400u64, u64::MAX - 300..=u64::MAX, any::<u64>()]
+        prop_oneof![0..1000u64, 32_600..32_900u64, u64::MAX - 300..=u64::MAX, any::<u64>()]
     }
 
     proptest! {

@@ -1,86 +1,165 @@
-//! A block of memory for bodies of one size.
+//! A block of memory for bodies of any size.
+//!
+//! Bodies follow each other in slots, and free slots stay between them. Each slot begins with a
+//! [`Mark`], so that all slots of a block can be visited, in order.
 
-/// A block of slots of one size, or of one large body.
+/// Slots begin at multiples of this many bytes, and end there.
+pub(super) const UNIT_BYTES: usize = 8;
+
+/// Slots begin before this offset, so that their start fits into 16 bits of a handle.
+pub(super) const SLOT_START_LIMIT: usize = u16::MAX as usize * UNIT_BYTES;
+
+/// Bytes of a slot before its body.
+const MARK_BYTES: usize = 4;
+
+/// The owner of a slot's body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// None: the slot is free, and has so many bytes.
+    Free(usize),
+    /// A command that is being executed. The slot has so many bytes.
+    Unowned(usize),
+    /// The job with this index.
+    Job(usize),
+    /// The entry with this index in the table of referenced bodies.
+    Referenced(usize),
+}
+
+/// The index of a job with a body is below this.
+pub const INDEX_LIMIT: usize = 1 << 30;
+
+/// How far the kind of a mark is to the left of its number.
+const KIND_SHIFT: u32 = 30;
+
+impl Mark {
+    fn encode(self) -> [u8; MARK_BYTES] {
+        let (kind, number) = match self {
+            Self::Free(size) => (0, size / UNIT_BYTES),
+            Self::Unowned(size) => (1, size / UNIT_BYTES),
+            Self::Job(index) => (2, index),
+            Self::Referenced(index) => (3, index),
+        };
+        debug_assert!(number < INDEX_LIMIT);
+        let number = u32::try_from(number).expect("indexes are below the limit");
+        (kind << KIND_SHIFT | number).to_le_bytes()
+    }
+
+    fn decode(bytes: [u8; MARK_BYTES]) -> Self {
+        let word = u32::from_le_bytes(bytes);
+        let number = (word & (u32::MAX >> (u32::BITS - KIND_SHIFT))) as usize;
+        match word >> KIND_SHIFT {
+            0 => Self::Free(number * UNIT_BYTES),
+            1 => Self::Unowned(number * UNIT_BYTES),
+            2 => Self::Job(number),
+            _ => Self::Referenced(number),
+        }
+    }
+}
+
+/// The size in bytes of a slot for a body of `len` bytes.
+pub(super) fn slot_bytes(len: usize) -> usize {
+    (len + MARK_BYTES).next_multiple_of(UNIT_BYTES)
+}
+
+/// A block of slots, or the memory of one large body.
 #[derive(Debug, Default)]
 pub(super) struct Block {
-    /// The memory of all slots, or none; in a block of one large body, its bytes.
+    /// The memory of all slots, or none; of a block with one large body, its bytes.
     pub(super) bytes: Vec<u8>,
-    /// Bytes of a slot; 0 in a block of one large body.
-    pub(super) size: usize,
-    pub(super) slots: u16,
-    /// How many slots, from the first, have been used since the block got its memory.
-    pub(super) touched: u16,
-    /// How many bytes of this memory were used before that.
-    pub(super) used_before: usize,
+    /// Whether it has one large body, and no slots.
+    pub(super) is_single: bool,
+    /// Where the slots end, in bytes.
+    pub(super) end: usize,
+    /// Total bytes of slots that are in use.
+    pub(super) live: usize,
+    /// Total bytes of slots that became free.
+    pub(super) freed: usize,
+    /// Whether bodies may be added after `end`.
+    pub(super) is_open: bool,
     /// How many bytes have been populated.
     pub(super) populated: usize,
-    /// The slot freed last. Its first two bytes name the slot freed before it, plus one.
-    pub(super) free: Option<u16>,
-    pub(super) used: u16,
-    /// Index among the open blocks of its size, if it is open.
-    pub(super) open_index: usize,
-    /// By slot, if bodies can be shared: how many handles there are beside the first.
-    pub(super) extra_handles: Vec<u32>,
 }
 
 impl Block {
-    pub(super) fn start(&self, slot: u16) -> usize {
-        usize::from(slot) * self.size
+    /// How many bytes are left for another slot.
+    pub(super) fn room(&self) -> usize {
+        if self.end < SLOT_START_LIMIT { self.bytes.len() - self.end } else { 0 }
     }
 
-    pub(super) fn capacity(&self) -> usize {
-        if self.size == 0 { self.bytes.capacity() } else { self.size }
+    pub(super) fn body(&self, start: usize, len: usize) -> &[u8] {
+        let start = if self.is_single { 0 } else { start + MARK_BYTES };
+        &self.bytes[start..start + len]
     }
 
-    /// How many bytes of its memory were ever used, and so are resident.
-    pub(super) fn used_bytes(&self) -> usize {
-        self.used_before.max(usize::from(self.touched) * self.size)
-    }
-
-    pub(super) fn is_full(&self) -> bool {
-        self.used == self.slots
-    }
-
-    /// Writes bytes behind the first `len` of a slot, which must be large enough.
-    pub(super) fn write(&mut self, slot: u16, len: usize, bytes: &[u8]) {
-        if self.size == 0 {
+    /// Writes bytes after the first `len` of a body, whose slot must be large enough.
+    pub(super) fn write(&mut self, start: usize, len: usize, bytes: &[u8]) {
+        if self.is_single {
             self.bytes.extend_from_slice(bytes);
         } else {
-            let start = self.start(slot) + len;
+            let start = start + MARK_BYTES + len;
             self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
         }
     }
 
-    pub(super) fn take_slot(&mut self) -> u16 {
-        self.used += 1;
-        if let Some(slot) = self.free {
-            let start = self.start(slot);
-            let next = u16::from_le_bytes([self.bytes[start], self.bytes[start + 1]]);
-            self.free = next.checked_sub(1);
-            slot
-        } else {
-            self.touched += 1;
-            self.touched - 1
+    /// Copies a body to another slot.
+    pub(super) fn copy_within(&mut self, from: usize, to: usize, len: usize) {
+        let from = from + MARK_BYTES;
+        self.bytes.copy_within(from..from + len, to + MARK_BYTES);
+    }
+
+    pub(super) fn mark(&self, start: usize) -> Mark {
+        let bytes = self.bytes[start..start + MARK_BYTES].try_into();
+        Mark::decode(bytes.expect("a mark has four bytes"))
+    }
+
+    pub(super) fn set_mark(&mut self, start: usize, mark: Mark) {
+        self.bytes[start..start + MARK_BYTES].copy_from_slice(&mark.encode());
+    }
+
+    /// Adds a slot at the end, for which there must be room. Returns its start.
+    pub(super) fn push(&mut self, size: usize) -> usize {
+        let start = self.end;
+        self.end += size;
+        self.live += size;
+        self.set_mark(start, Mark::Unowned(size));
+        start
+    }
+
+    /// Takes the first `size` bytes of a free slot of `whole` bytes. The rest stays free.
+    pub(super) fn take_free(&mut self, start: usize, whole: usize, size: usize) {
+        self.live += size;
+        self.freed -= size;
+        self.set_mark(start, Mark::Unowned(size));
+        if size < whole {
+            self.set_mark(start + size, Mark::Free(whole - size));
         }
     }
 
-    /// Populates memory up to [`POPULATED_BYTES`] beyond the slots that have been used.
+    /// Frees a slot. Returns whether it is free now, and not part of the room after all slots.
+    pub(super) fn free(&mut self, start: usize, size: usize) -> bool {
+        self.live -= size;
+        if self.is_open && start + size == self.end {
+            self.end = start;
+            return false;
+        }
+        self.freed += size;
+        self.set_mark(start, Mark::Free(size));
+        true
+    }
+
+    /// Removes all slots, of which none is in use.
+    pub(super) fn clear(&mut self) {
+        (self.end, self.freed) = (0, 0);
+    }
+
+    /// Populates memory up to [`POPULATED_BYTES`] after the slots.
     pub(super) fn populate(&mut self, populate: Populate) {
-        let used = self.used_bytes();
-        if self.populated < used {
-            let end = (used + POPULATED_BYTES).min(self.bytes.len());
+        if self.populated < self.end {
+            let end = (self.end + POPULATED_BYTES).min(self.bytes.len());
             // If it fails, the kernel populates each page when it is first used.
             let _ = populate(&mut self.bytes[self.populated..end]);
             self.populated = end;
         }
-    }
-
-    pub(super) fn free_slot(&mut self, slot: u16) {
-        self.used -= 1;
-        let start = self.start(slot);
-        let next = self.free.map_or(0, |free| free + 1);
-        self.bytes[start..start + 2].copy_from_slice(&next.to_le_bytes());
-        self.free = Some(slot);
     }
 }
 

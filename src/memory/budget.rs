@@ -11,7 +11,7 @@
 //! Not everything can be refused: a job whose time to run is over must return to its tube. The
 //! memory of such steps is taken in advance, or it is little and comes out of the headroom.
 
-use std::{collections::VecDeque, fmt, hint::black_box};
+use std::{collections::VecDeque, fmt, hint::black_box, io};
 
 /// There is no memory, or the limit does not permit it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +53,43 @@ pub trait MemorySource: fmt::Debug {
 /// to ask, smaller freed pieces are counted: some ten microseconds.
 #[derive(Debug)]
 struct SystemMemory;
+
+/// The system's memory while little of it is resident. The limit on bodies alone would not bound
+/// what they leave behind: parts of lists and blocks that are in use no more.
+pub struct ResidentLimit {
+    /// How many bytes may be resident, with the headroom of all needs.
+    limit: u64,
+    /// Reads how many bytes are resident.
+    resident: Box<dyn Fn() -> io::Result<u64>>,
+}
+
+/// Bytes of resident memory, beside five quarters of a limit on bodies, that the limit permits: the
+/// headroom, the program, and as much as changes between two probes.
+const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
+
+impl ResidentLimit {
+    /// Makes the limit that belongs to a limit of `bytes` on bodies: five quarters of it, and 10 MB
+    /// at most. `resident` reads how many bytes are resident.
+    pub fn beside(bytes: u64, resident: impl Fn() -> io::Result<u64> + 'static) -> Self {
+        let limit = bytes.saturating_add(bytes / 4).saturating_add(RESIDENT_EXTRA_BYTES);
+        Self { limit, resident: Box::new(resident) }
+    }
+}
+
+impl fmt::Debug for ResidentLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at most {} bytes resident", self.limit)
+    }
+}
+
+impl MemorySource for ResidentLimit {
+    fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
+        let more = bytes.saturating_add(headroom) as u64;
+        // If it cannot be read, the system's memory is the limit.
+        let is_beyond = (self.resident)().is_ok_and(|now| now.saturating_add(more) > self.limit);
+        !is_beyond && SystemMemory.can_allocate(bytes, headroom)
+    }
+}
 
 /// The size of a smaller piece in bytes, enough for any small allocation.
 const PIECE_BYTES: usize = 64 << 10;
@@ -130,6 +167,11 @@ impl MemoryBudget {
         }
     }
 
+    /// Keeps resident memory below `limit` from now on.
+    pub fn limit_resident(&mut self, limit: ResidentLimit) {
+        self.set_source(Box::new(limit), PROBE_STEP_BYTES);
+    }
+
     /// Takes memory from `source` from now on.
     pub fn set_source(&mut self, source: Box<dyn MemorySource>, step: usize) {
         let Self { headroom, body_bytes, body_limit, .. } = *self;
@@ -197,10 +239,10 @@ impl MemoryBudget {
         let most = Need::Storage as usize;
         let first = if count >= self.refused_from[most] { at } else { most };
         for probed in [first, at] {
-            let ahead = count.saturating_add(self.step.unsigned_abs());
+            // A large piece leaves nothing: what is asked next may be as large.
+            let ahead = count.max(self.step.unsigned_abs());
             if self.source.can_allocate(ahead, self.headroom[probed]) {
-                let left = if self.step == 0 { 0 } else { self.step.saturating_add(asked) };
-                self.left[probed..].fill(left);
+                self.left[probed..].fill(if self.step == 0 { 0 } else { bytes(ahead) });
                 return true;
             }
             if asked <= self.step {
@@ -337,6 +379,26 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_is_resident_counts_whoever_has_it() {
+        let resident = Arc::new(AtomicUsize::new(0));
+        let reading = resident.clone();
+        let read = move || Ok(reading.load(Relaxed) as u64);
+        let mut budget = MemoryBudget::default();
+        budget.limit_resident(ResidentLimit::beside(40_000_000, read));
+        // Half a MiB is probed ahead.
+        for (kilobytes, granted) in
+            [(51_000, 4), (52_000, 3), (55_000, 2), (56_000, 1), (57_000, 0), (50_000, 4)]
+        {
+            resident.store(kilobytes * 1000, Relaxed);
+            budget.forget_refusals();
+            budget.left = [EXHAUSTED; HEADROOM_BYTES.len()];
+            let needs = [Need::Storage, Need::Connection, Need::Reply, Need::Essential];
+            let count = needs.iter().filter(|&&need| budget.admits(need, 1000)).count();
+            assert_eq!(count, granted, "with {kilobytes} kB");
+        }
+    }
+
+    #[test]
     fn an_absurd_request_fails_alone() {
         let mut budget = MemoryBudget::default();
         assert!(budget.admits(Need::Storage, 0));
@@ -368,12 +430,13 @@ mod tests {
         let memory = Limited::default();
         let mut budget = MemoryBudget::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
         let needs = [Need::Storage, Need::Connection, Need::Reply, Need::Essential];
-        for (mebibytes, granted) in [(8, 4), (7, 3), (5, 3), (4, 2), (3, 1), (2, 0), (8, 4)] {
-            memory.bytes.store(mebibytes << 20, Relaxed);
+        // Half a MiB is probed ahead.
+        for (halves, granted) in [(15, 4), (14, 3), (9, 3), (8, 2), (6, 1), (4, 0), (15, 4)] {
+            memory.bytes.store(halves << 19, Relaxed);
             budget.forget_refusals();
             budget.left = [EXHAUSTED; HEADROOM_BYTES.len()];
             let count = needs.iter().filter(|&&need| budget.admits(need, 1000)).count();
-            assert_eq!(count, granted, "with {mebibytes} MiB");
+            assert_eq!(count, granted, "with {halves} halves of a MiB");
         }
     }
 
@@ -395,7 +458,7 @@ mod tests {
     #[test]
     fn a_large_request_that_was_refused_is_not_probed_again_and_small_ones_are() {
         let memory = Limited::default();
-        memory.bytes.store(HEADROOM_BYTES[0] + 2 * PROBE_STEP_BYTES, Relaxed);
+        memory.bytes.store(HEADROOM_BYTES[0] + PROBE_STEP_BYTES, Relaxed);
         let mut budget = MemoryBudget::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
         for _ in 0..10 {
             assert_eq!(budget.take(Need::Storage, 2 * PROBE_STEP_BYTES), Err(OutOfMemory));

@@ -14,7 +14,7 @@
 use crate::{
     clock::Time,
     collections::{Arena, IdMap, Key, Linked, Links},
-    memory::{BODY_OVERHEAD_BYTES, Body, MemoryBudget, Need, OutOfMemory},
+    memory::{BODY_OVERHEAD_BYTES, Body, INDEX_LIMIT, MemoryBudget, Need, OutOfMemory},
     queue::{client::Client, tube::Tube},
 };
 
@@ -211,6 +211,9 @@ impl Jobs {
         id: u64,
         budget: &mut MemoryBudget,
     ) -> Result<(), OutOfMemory> {
+        if self.arena.slots() >= INDEX_LIMIT {
+            return Err(OutOfMemory);
+        }
         self.arena.ensure_memory(Need::Storage, budget)?;
         self.ids.ensure_memory(id, budget)
     }

@@ -14,6 +14,9 @@ use crate::{
 /// To look at so many entries of a heap takes no longer than to delete a job.
 const ENTRIES_PER_STEP: usize = 256;
 
+/// After this many bytes of bodies have moved in a turn, the rest waits for the next.
+const MOVED_BYTES_PER_TURN: usize = 256 * 1024;
+
 /// A command that takes more than one turn.
 #[derive(Debug)]
 pub(super) struct LongCommand {
@@ -56,6 +59,11 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// Moves a slice of bodies out of sparse blocks of memory.
+    pub(super) fn move_bodies(&mut self) {
+        self.queue.move_bodies(&mut self.bodies, JOBS_PER_SLICE, MOVED_BYTES_PER_TURN);
     }
 
     /// Releases one piece of unused memory to the system. Returns whether there was one.

@@ -352,6 +352,7 @@ impl Server {
             let Some(long) = self.long_commands.pop_front() else { break };
             self.advance_long(long, now);
         }
+        self.move_bodies();
         for _ in 0..RELEASES_PER_TURN {
             if !self.release_one() {
                 break;
@@ -409,6 +410,7 @@ impl Server {
     pub fn next_deadline(&self) -> Option<Time> {
         let has_releasable = self.queue.has_releasable()
             || self.bodies.has_releasable()
+            || self.bodies.should_move()
             || self.conns.has_releasable()
             || self.wal.as_ref().is_some_and(Wal::has_releasable);
         if has_releasable {
@@ -462,6 +464,7 @@ impl Server {
         let (all, of_jobs) = (self.bodies.budget().body_bytes(), self.queue.job_bytes());
         let copied: u64 = self.conns.iter().map(|(_, conn)| conn.output.copied()).sum();
         assert!(all >= of_jobs + copied && (handles > 0 || all == of_jobs + copied));
+        self.bodies.check(|index| &self.queue.job(Key::from_index(index)).body);
     }
 }
 

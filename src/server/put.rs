@@ -83,6 +83,7 @@ impl Server {
         };
         let put = Put { id, pri, delay, ttr, created_at: received_at };
         let job = self.queue.put(key.paired(), put, body, now);
+        self.bodies.own(self.queue.body_mut(job), job.index());
         self.record_put(permit, job);
         let tube = self.queue.job(job).tube;
         self.acknowledge(key, Reply::Inserted { id });

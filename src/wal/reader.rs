@@ -10,7 +10,7 @@ use super::{
     },
     replay::{Fault, Problem, SegmentReport},
     search::{FirstBytes, PrefixSums, find_salt},
-    sink::{Sink, dated, ensure_memory, no_memory, store_body},
+    sink::{Sink, dated, ensure_memory, free_memory, no_memory, store_body},
     window::Window,
 };
 use crate::{
@@ -344,11 +344,19 @@ impl<'a> Reader<'a> {
         let head = window.at(at, frame.head_length)?;
         let tube = frame.name(head).expect("it has been verified");
         ensure_memory(queue, segment_index, bodies, fields.id, tube).map_err(no_memory)?;
-        let body = store_body(window, bodies, at, frame)?;
+        let body = match store_body(window, bodies, at, frame) {
+            Err(error)
+                if error.kind() == io::ErrorKind::OutOfMemory && free_memory(queue, bodies) =>
+            {
+                store_body(window, bodies, at, frame)?
+            }
+            result => result?,
+        };
         let record = self.sink.known(fields);
         let head = self.window.at(at, frame.head_length)?;
         let tube = frame.name(head).expect("it has been verified");
         let job = self.sink.queue.restore(record, dated(fields), tube, body);
+        self.sink.bodies.own(self.sink.queue.body_mut(job), job.index());
         let length = u32::try_from(frame.length()).expect("a body and 300 bytes");
         self.sink.segment_index.insert(job, length);
         Ok(Ok(()))

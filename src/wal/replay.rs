@@ -21,7 +21,7 @@ use super::{
     reader::Reader,
     record::{Damage, Format},
     segments::SegmentIndex,
-    sink::Sink,
+    sink::{Sink, free_memory},
     space::HEADER_BYTES,
     window::Window,
 };
@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// How many bytes of memory a replay leaves free, for lists that are small beside the jobs.
-const HEADROOM_BYTES: usize = 1 << 20;
+pub(super) const HEADROOM_BYTES: usize = 1 << 20;
 
 /// The most bytes of memory that a daemon still takes up to its first connection, in addition to
 /// what a connection must leave free. With less it could serve no client.
@@ -220,6 +220,10 @@ pub(super) fn replay(
 /// Fails if the memory that the restored jobs leave is not enough to serve a client.
 pub(super) fn ensure_memory_to_serve(restored: &mut Restored) -> io::Result<()> {
     let Restored { queue, bodies } = restored;
+    if !bodies.budget_mut().admits(Need::Storage, UNTIL_SERVING_BYTES) {
+        free_memory(queue, bodies);
+        bodies.budget_mut().limit_headroom(None);
+    }
     if bodies.budget_mut().admits(Need::Connection, UNTIL_SERVING_BYTES) {
         return Ok(());
     }

@@ -4,6 +4,7 @@ use std::io;
 
 use super::{
     record::{Frame, JobFields, Kind},
+    replay::HEADROOM_BYTES,
     segments::SegmentIndex,
     window::Window,
 };
@@ -72,17 +73,27 @@ pub(super) fn ensure_memory(
     id: u64,
     tube: &str,
 ) -> Result<(), OutOfMemory> {
-    let mut ensure_memory = |budget: &mut MemoryBudget| {
+    let mut ensure_memory = |queue: &mut Queue, budget: &mut MemoryBudget| {
         queue.ensure_memory_to_restore(id, tube, budget)?;
         segment_index.ensure_memory(budget)
     };
-    let made = ensure_memory(bodies.budget_mut());
-    if made.is_ok() || !bodies.release_all() {
+    let made = ensure_memory(queue, bodies.budget_mut());
+    if made.is_ok() || !free_memory(queue, bodies) {
         return made;
     }
-    // The released blocks had bodies that later records deleted. Their memory may suffice.
+    ensure_memory(queue, bodies.budget_mut())
+}
+
+/// Frees the memory of bodies that later records deleted. Returns whether there was any. O(all).
+pub(super) fn free_memory(queue: &mut Queue, bodies: &mut Bodies) -> bool {
+    // What moves needs a block for a while.
+    bodies.budget_mut().limit_headroom(Some(0));
+    bodies.expect_shortage();
+    queue.move_bodies(bodies, u32::MAX, usize::MAX);
+    let is_freed = bodies.release_all();
+    bodies.budget_mut().limit_headroom(Some(HEADROOM_BYTES));
     bodies.budget_mut().forget_refusals();
-    ensure_memory(bodies.budget_mut())
+    is_freed
 }
 
 pub(super) fn no_memory(_: OutOfMemory) -> io::Error {
