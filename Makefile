@@ -30,7 +30,7 @@ ORIGINAL ?= $(if $(shell test -x '$(FETCHED)' && echo yes),$(FETCHED),/usr/bin/b
 SKIPPED ?= $(abspath $(BUILT))/skipped
 export ORIGINAL SKIPPED
 
-.PHONY: all daemon ctl run check checks lacking fmt clippy doc test golden quick release-check sim turns kills acts abuse soak diff mutants fuzz corpus bench \
+.PHONY: all daemon ctl run check checks lacking fmt clippy doc test golden quick release-check sim turns memory kills acts abuse soak diff mutants fuzz corpus bench \
     bench-quick crowd original both-originals clients failover metrics promtool page \
     install install-daemon install-ctl install-units uninstall vendor deb rpm targets packages scripts dist clean \
     tools
@@ -131,6 +131,10 @@ corpus: tools
 # a few minutes, and 2 GB of memory.
 turns: tools
 	$(CARGO) test --release --locked --test turns -- --ignored --nocapture
+
+# Resident memory, and how many jobs fit, in mixes of sizes, beside the original: some five minutes.
+memory: daemon original
+	ct/memory $(DAEMON) "$$ORIGINAL"
 
 # Kills the real daemon RUNS times under load with each way of syncing; and a million changes of a
 # few jobs, whose log stays small.

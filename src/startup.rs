@@ -17,6 +17,7 @@ use log::{debug, info, warn};
 use crate::{
     cli::Config,
     clock::{Clock, Time},
+    memory::ResidentLimit,
     net::{EventLoop, Limits, ListenError, Listener, LoopError},
     server::{Identity, Rusage, Server, Settings},
     service::notify::Notifier,
@@ -166,7 +167,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         binlog_size: config.binlog_size,
         memory_limit: config.memory_limit,
     };
-    let server = match path {
+    let mut server = match path {
         None => Server::new(identity, settings, clock.now()),
         Some(path) => {
             let mut restored = Restored::default();
@@ -196,6 +197,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
             Server::with_wal(identity, settings, restored, wal, clock.now())
         }
     };
+    limit_resident_memory(&mut server, config);
     let limits =
         Limits { busy_poll: config.busy_poll, binlog_failure: config.exit_on_binlog_failure };
     let event_loop = EventLoop::new(server, listeners, signals, notifier, clock, limits);
@@ -205,6 +207,18 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         LoopError::LockLost(error) => StartError::LockLost(path, error),
         LoopError::BinlogFailed => StartError::BinlogFailed(path),
     })
+}
+
+/// Bounds the resident memory if the flags limit that of bodies, where the system reports it.
+fn limit_resident_memory(server: &mut Server, config: &Config) {
+    let Some(bytes) = config.memory_limit else { return };
+    match sys::ResidentMemory::open() {
+        Ok(resident) => {
+            let limit = ResidentLimit::beside(bytes, move || resident.bytes());
+            server.budget_mut().limit_resident(limit);
+        }
+        Err(error) => warn!("--max-memory limits only bodies: reading resident memory: {error}"),
+    }
 }
 
 fn become_user(config: &Config) -> Result<(), StartError> {

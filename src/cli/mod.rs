@@ -90,7 +90,8 @@ pub const FLAGS: &[Flag] = &[
         Some("max-memory"),
         Some("BYTES"),
         "limit the total size of the bodies of jobs, uploads and unsent replies, counted as body \
-         + 128 bytes each (default is no limit)",
+         + 128 bytes each, and resident memory to five quarters of BYTES and 10 MB (default is no \
+         limit)",
     ),
     flag(
         None,

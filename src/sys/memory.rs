@@ -1,14 +1,71 @@
-//! Memory: how the C library and the kernel allocate it.
+//! Memory: how the C library and the kernel allocate it, and how much the process has.
+#![cfg_attr(
+    any(target_os = "linux", target_os = "android"),
+    expect(clippy::disallowed_types, reason = "a file of the kernel, and not of the binlog")
+)]
+
+use std::io;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use std::{fs::File, os::unix::fs::FileExt};
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use super::check;
+
+/// The resident memory of this process. It is read from a file of `/proc`, which is open all the
+/// time: there may be no descriptor when it matters.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[derive(Debug)]
+pub struct ResidentMemory {
+    statistics: File,
+    page_bytes: u64,
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+impl ResidentMemory {
+    /// Opens the file. Fails without `/proc`.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self { statistics: File::open("/proc/self/statm")?, page_bytes: page_bytes() as u64 })
+    }
+
+    /// How many bytes are resident now. About a microsecond.
+    pub fn bytes(&self) -> io::Result<u64> {
+        let mut line = [0; 128];
+        let length = self.statistics.read_at(&mut line, 0)?;
+        let second = line[..length].split(|&byte| byte == b' ').nth(1);
+        let pages = second.and_then(|field| std::str::from_utf8(field).ok()?.parse::<u64>().ok());
+        Ok(pages.ok_or(io::ErrorKind::InvalidData)? * self.page_bytes)
+    }
+}
+
+/// The resident memory of this process, which this system does not report.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[derive(Debug)]
+pub struct ResidentMemory;
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+impl ResidentMemory {
+    /// Fails.
+    pub fn open() -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Fails.
+    pub fn bytes(&self) -> io::Result<u64> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn page_bytes() -> usize {
+    // SAFETY: takes no pointers.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
 
 /// Populates the pages of `bytes` in one system call, except a last page that extends beyond them.
 /// Returns false if the kernel cannot; then each page is populated at its first access.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub fn populate(bytes: &mut [u8]) -> bool {
-    // SAFETY: takes no pointers.
-    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let page = page_bytes();
     let before = bytes.as_ptr().addr() % page;
     let start = bytes.as_mut_ptr().wrapping_sub(before);
     let length = (before + bytes.len()) / page * page;
