@@ -108,8 +108,6 @@ impl<'a> Reader<'a> {
         let version = u32::from_le_bytes(version);
         let format = match format(&mut self.window, version)? {
             Ok(format) => format,
-            // The original was killed while it made the file.
-            Err(_) if self.window.first_data(0)?.is_none() => return Ok(()),
             Err(wrong) => {
                 self.report_problem(0, wrong, size);
                 return Ok(());

@@ -609,18 +609,6 @@ fn dates_written_under_a_wrong_clock_are_written_anew() {
     }
 }
 
-/// A file that the original was making when it was killed would count as damage for ever.
-#[test]
-fn a_file_of_zeros_has_only_been_begun() {
-    let old = segment(&[record(1, "default", b"12345678\r\n", 1)]);
-    for zeros in [1, 4, 4096] {
-        let files = on_disk([(1, old.clone()), (2, vec![0; zeros]), (3, old.clone())]);
-        let (restored, _, report) = open(Box::new(files), 4096);
-        assert!(zeros < 4 || !report.is_damaged(), "{report:?}");
-        assert_eq!(ids(&restored.queue), [1]);
-    }
-}
-
 /// If the newer copy of a job is torn, the older one would be forgotten, as by the original.
 ///
 /// Proves: B32.
