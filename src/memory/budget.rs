@@ -136,6 +136,8 @@ pub struct MemoryBudget {
     /// By need: from how many bytes on a probe would fail, because one of so many has failed since
     /// [`MemoryBudget::forget_refusals`].
     refused_from: [usize; HEADROOM_BYTES.len()],
+    /// Whether nothing is left of a probe at the end of a turn.
+    is_probed_each_turn: bool,
     /// What all bodies count, in bytes; and the limit on that.
     body_bytes: u64,
     body_limit: u64,
@@ -162,6 +164,7 @@ impl MemoryBudget {
             headroom: HEADROOM_BYTES,
             left: [EXHAUSTED; HEADROOM_BYTES.len()],
             refused_from: [NOTHING_REFUSED; HEADROOM_BYTES.len()],
+            is_probed_each_turn: false,
             body_bytes: 0,
             body_limit: u64::MAX,
         }
@@ -170,6 +173,8 @@ impl MemoryBudget {
     /// Keeps resident memory below `limit` from now on.
     pub fn limit_resident(&mut self, limit: ResidentLimit) {
         self.set_source(Box::new(limit), PROBE_STEP_BYTES);
+        // Memory that was granted becomes resident when it is first written to.
+        self.is_probed_each_turn = true;
     }
 
     /// Takes memory from `source` from now on.
@@ -214,6 +219,9 @@ impl MemoryBudget {
     /// Allows probes of refused needs again. Call it once a turn: more probes would be in vain.
     pub fn forget_refusals(&mut self) {
         self.refused_from = [NOTHING_REFUSED; HEADROOM_BYTES.len()];
+        if self.is_probed_each_turn {
+            self.left = [EXHAUSTED; HEADROOM_BYTES.len()];
+        }
     }
 
     /// Whether even a few bytes were refused to this need since [`MemoryBudget::forget_refusals`].

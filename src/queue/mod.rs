@@ -319,7 +319,7 @@ impl Queue {
     pub fn move_bodies(&mut self, bodies: &mut Bodies, count: u32, bytes: usize) -> bool {
         let mut moved_bytes = 0;
         for _ in 0..count {
-            let Some(index) = bodies.next_to_move() else { break };
+            let Some(index) = bodies.next_to_move(&mut moved_bytes, bytes) else { break };
             let body = self.body_mut(Key::from_index(index));
             moved_bytes += body.len();
             if bodies.relocate(body).is_err() || moved_bytes > bytes {

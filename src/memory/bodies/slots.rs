@@ -103,8 +103,10 @@ impl Bodies {
     }
 
     fn add_open_block(&mut self, need: Need) -> Result<usize, OutOfMemory> {
-        let (bytes, populated) = if let Some(releasable) = self.releasable.pop_back() {
-            releasable
+        // A block that others left must not become one of those that are kept free for them.
+        let kept = if self.budget.admits(need, 1) { self.releasable.pop_back() } else { None };
+        let (bytes, populated) = if let Some(kept) = kept {
+            kept
         } else {
             let taken = self.take(BLOCK_BYTES, need);
             if taken.is_err() {
@@ -208,10 +210,11 @@ impl Bodies {
     }
 
     /// Returns the index of a job whose body should move: the caller passes it to
-    /// [`Bodies::relocate`]. Moves referenced bodies itself. Returns `None` if no body should move,
+    /// [`Bodies::relocate`]. Moves referenced bodies itself, and adds their
+    /// bytes to `moved_bytes` until they exceed `most`. Returns `None` if no body should move,
     /// or there is no memory to. O(n) for n blocks if it begins with one, or else O(slots).
-    pub fn next_to_move(&mut self) -> Option<usize> {
-        while self.should_move() {
+    pub fn next_to_move(&mut self, moved_bytes: &mut usize, most: usize) -> Option<usize> {
+        while self.should_move() && *moved_bytes <= most {
             let Place { block: number, start } = match self.moving {
                 Some(moving) => moving,
                 None => self.begin_to_move()?,
@@ -224,6 +227,7 @@ impl Bodies {
                     let Referenced { place, capacity, .. } = self.referenced[at];
                     let new = self.move_slot(place, capacity).ok()?;
                     self.referenced[at].place = new;
+                    *moved_bytes += capacity;
                     continue;
                 }
                 Mark::Unowned(_) => unreachable!("it has an owner when its command has ended"),
@@ -245,7 +249,7 @@ impl Bodies {
         let sparsest = candidates.max_by_key(|(_, block)| block.freed);
         let Some((number, _)) = sparsest.filter(|it| it.1.freed >= BLOCK_BYTES / SPARSE_PART)
         else {
-            self.is_short = false;
+            (self.is_short, self.is_stuck) = (false, true);
             return None;
         };
         self.vacancies.retain(|(place, _)| place.block != number);

@@ -36,7 +36,7 @@ impl Jobs {
     }
 
     fn move_all(&mut self) {
-        while let Some(index) = self.bodies.next_to_move() {
+        while let Some(index) = self.bodies.next_to_move(&mut 0, usize::MAX) {
             let body = self.owned.get_mut(&index).expect("its owner lives");
             if self.bodies.relocate(body).is_err() {
                 break;
@@ -278,7 +278,7 @@ proptest! {
                         all.bodies.vacancies.retain(|(place, _)| place.block != block);
                         all.bodies.moving = Some(Place { block, start: 0 });
                     }
-                    if let Some(job) = all.bodies.next_to_move() {
+                    if let Some(job) = all.bodies.next_to_move(&mut 0, usize::MAX) {
                         let body = all.owned.get_mut(&job).expect("its owner lives");
                         all.bodies.relocate(body).expect("there is memory");
                     }
