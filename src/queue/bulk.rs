@@ -77,6 +77,10 @@ const FOUND_MAX: usize = 256;
 /// may change places each time, and stay.
 const SEEN_PER_STEP_MAX: usize = 1 << 18;
 
+/// The most jobs of a list of buried ones that one step looks at, from the first. One that follows
+/// so many with larger ids than the last to be deleted stays.
+const BURIED_SEEN_MAX: usize = 1 << 14;
+
 /// One step of a [`DeleteTube`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeleteStep {
@@ -122,14 +126,12 @@ impl Queue {
             })
         };
         let Tube { ready, delayed, buried, .. } = &self.tubes.arena[delete.tube];
-        // What is buried meanwhile comes last.
-        let next = if from == State::Buried { buried.front() } else { delete.found.pop() };
-        if let Some(job) = next.filter(is_meant) {
+        if let Some(job) = delete.found.pop() {
+            if !is_meant(&job) {
+                return DeleteStep::Seen(1);
+            }
             delete.deleted += 1;
             return DeleteStep::Job(job);
-        }
-        if next.is_some() && from != State::Buried {
-            return DeleteStep::Seen(1);
         }
         let (start, most, found) = (delete.position, SEEN_PER_STEP_MAX, &mut delete.found);
         let (length, position) = match from {
@@ -137,7 +139,11 @@ impl Queue {
             State::Delayed => {
                 (delayed.len(), delayed.find(start, most, found, |it| it.id() < end_id))
             }
-            State::Buried | State::Reserved(_) => (0, 0),
+            State::Buried | State::Reserved(_) => {
+                let first = buried.iter(&self.jobs.arena).take(BURIED_SEEN_MAX);
+                found.extend(first.filter(is_meant).take(FOUND_MAX));
+                (0, 0)
+            }
         };
         let seen = position.saturating_sub(start);
         delete.seen = if found.is_empty() { delete.seen + seen } else { 0 };

@@ -210,9 +210,9 @@ impl Bodies {
     }
 
     /// Returns the index of a job whose body should move: the caller passes it to
-    /// [`Bodies::relocate`]. Moves referenced bodies itself, and adds their
-    /// bytes to `moved_bytes` until they exceed `most`. Returns `None` if no body should move,
-    /// or there is no memory to. O(n) for n blocks if it begins with one, or else O(slots).
+    /// [`Bodies::relocate`]. Moves referenced bodies itself, and adds their bytes to `moved_bytes`
+    /// until they exceed `most`. Returns `None` then, and if no body should move or there is no
+    /// memory for it. O(n) for n blocks if it begins with one, or else O(slots).
     pub fn next_to_move(&mut self, moved_bytes: &mut usize, most: usize) -> Option<usize> {
         while self.should_move() && *moved_bytes <= most {
             let Place { block: number, start } = match self.moving {
