@@ -102,6 +102,8 @@ pub struct Conn {
     pub output: Output,
     /// The round of commits that answered it last: see the server's gathering.
     pub(crate) answered_in: u32,
+    /// The largest job id that its replies have shown.
+    pub(crate) shown_id: u64,
     /// Whether the client has ended its side: it sends no more than has arrived.
     pub(crate) is_half_closed: bool,
     /// Whether it is in the server's list of dirty connections.
@@ -115,6 +117,7 @@ impl Default for Conn {
             has_spoken: false,
             output: Output::default(),
             answered_in: 0,
+            shown_id: 0,
             is_half_closed: false,
             is_dirty: false,
         }

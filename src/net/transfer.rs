@@ -94,7 +94,10 @@ impl EventLoop {
     pub(super) fn flush_before_sync(&mut self, now: Time) {
         self.send_all(|event_loop, key| {
             if event_loop.server.sendable(key) > 0 {
-                event_loop.server.write_changes(now);
+                if !event_loop.server.write_changes(now) {
+                    // The commit decides whether this connection is closed.
+                    return event_loop.writable.push(key);
+                }
                 // The write may have taken long.
                 event_loop.server.confirm_lock_if_due(event_loop.clock.now());
             }

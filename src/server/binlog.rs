@@ -69,7 +69,9 @@ impl Server {
     /// Writes the turn's records, and syncs them if the flags say so. Replies that confirm changes
     /// are held until their records are as safe as the flags promise. Call it before replies are
     /// sent, but see [`Server::write_changes`]. If it fails, each connection with held replies is
-    /// closed, without its replies.
+    /// closed without them, and so is each that was about to learn of a job whose record is
+    /// nowhere. Such jobs are removed: nobody knows their ids, and a restart may give them out
+    /// again.
     pub fn commit(&mut self, now: Time) {
         self.commit_changes(now);
         let health = self.health();
@@ -107,11 +109,33 @@ impl Server {
                 while let Some(key) = self.next_awaiting() {
                     self.abort(key);
                 }
+                self.remove_unrecorded(now);
             }
             CommitOutcome::Recovered => {
                 self.release_all();
                 let now = self.instant(now);
                 self.queue.thaw(now);
+            }
+        }
+    }
+
+    /// Removes the jobs whose puts could not be written, and closes the connections whose replies
+    /// show one. None of these replies has been sent. O(connections + jobs put in this turn).
+    fn remove_unrecorded(&mut self, now: Time) {
+        let from = self.wal.as_ref().map_or(u64::MAX, Wal::unrecorded_from);
+        let shown: Vec<_> = self
+            .conns
+            .iter()
+            .filter(|(_, conn)| conn.shown_id >= from)
+            .map(|(key, _)| key)
+            .collect();
+        for key in shown {
+            self.abort(key);
+        }
+        for id in from..self.queue.next_id() {
+            if let (Some(wal), Some(job)) = (&mut self.wal, self.queue.find(id)) {
+                wal.forget(job);
+                self.bodies.remove(self.queue.delete(job, now));
             }
         }
     }
@@ -149,11 +173,9 @@ impl Server {
     }
 
     /// Writes the turn's records, as [`Server::commit`] would, so that replies that show them to
-    /// other clients may be sent. An error is reported by the commit.
-    pub fn write_changes(&mut self, now: Time) {
-        if let Some(wal) = &mut self.wal {
-            wal.write_pending(now);
-        }
+    /// other clients may be sent. Returns whether they may; an error is reported by the commit.
+    pub fn write_changes(&mut self, now: Time) -> bool {
+        self.wal.as_mut().is_none_or(|wal| wal.write_pending(now))
     }
 
     /// Takes a connection with held replies off its list. One that is on both is returned twice.
@@ -328,9 +350,11 @@ impl Server {
         }
     }
 
-    /// Holds the replies that follow on a connection if they show an id that a power cut would free
-    /// for another job.
-    pub(super) fn hold_unless_shown(&mut self, key: Key<Conn>, id: u64) {
+    /// Notes that the next reply on a connection shows a job, and holds it if a power cut would
+    /// free its id for another job.
+    pub(super) fn show(&mut self, key: Key<Conn>, id: u64) {
+        let shown_id = &mut self.conns[key].shown_id;
+        *shown_id = id.max(*shown_id);
         if self.wal.as_ref().is_some_and(|wal| !wal.may_show(id)) {
             self.hold(key);
         }

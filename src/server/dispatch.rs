@@ -121,7 +121,7 @@ impl Server {
             Command::Stats => self.send_document(key, &self.stats(now)),
             Command::StatsJob { id } => {
                 let job = self.queue.find(id).ok_or(NOT_FOUND)?;
-                self.hold_unless_shown(key, id);
+                self.show(key, id);
                 self.send_document(key, &self.stats_job(job, now));
             }
             Command::StatsTube(name) => {
@@ -221,7 +221,7 @@ impl Server {
             }
         };
         if let Some(id) = jobs.iter().map(|&job| self.queue.job(job).record.id).max() {
-            self.hold_unless_shown(key, id);
+            self.show(key, id);
         }
         let document = ListedJob::document(jobs.iter().map(|&job| self.listed_job(job, now)));
         self.send_document(key, &document);

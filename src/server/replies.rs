@@ -40,7 +40,7 @@ impl Server {
         job: Key<Job>,
         announce: fn(u64, usize) -> Reply<'static>,
     ) {
-        self.hold_unless_shown(key, self.queue.job(job).record.id);
+        self.show(key, self.queue.job(job).record.id);
         let Job { record, body, .. } = self.queue.job(job);
         let reply = announce(record.id, body.len() - CRLF.len());
         let shared = body.is_large().then(|| self.bodies.add_ref(body));

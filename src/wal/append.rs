@@ -36,6 +36,18 @@ impl Wal {
         let length = self.append_full(jobs, job);
         assert_eq!(change, Change::Put(length.into()), "a permit is for one change");
         self.segment_index.insert(job, length);
+        self.unrecorded_from = self.unrecorded_from.min(jobs.queue.job(job).record.id);
+    }
+
+    /// The first id whose job may have no record in a file: its write is pending, or has failed.
+    pub fn unrecorded_from(&self) -> u64 {
+        self.unrecorded_from
+    }
+
+    /// Forgets a job whose put could not be written, and which nobody has seen. Call it for each
+    /// one after [`CommitOutcome::Failed`](super::CommitOutcome::Failed), before it is removed.
+    pub fn forget(&mut self, job: Key<Job>) {
+        self.segment_index.remove(job);
     }
 
     /// Appends the new state, priority or delay of a job, or defers that if the permit allows it.
@@ -287,17 +299,21 @@ impl Wal {
 }
 
 impl Wal {
-    /// Writes the pending records before the commit does. An error is reported by the commit.
-    pub fn write_pending(&mut self, now: Time) {
+    /// Writes the pending records before the commit does, and returns whether they are written. An
+    /// error is reported by the commit.
+    pub fn write_pending(&mut self, now: Time) -> bool {
         if self.failure.is_none() && self.lost_lock.is_none() {
             self.failure = self.confirm_lock_if_due(now).and_then(|_| self.write()).err();
         }
+        self.failure.is_none() && self.lost_lock.is_none()
     }
 
     /// Writes the pending records to the current segment.
     pub(super) fn write(&mut self) -> io::Result<()> {
         let end = self.segment_index.current().map_or(0, |segment| segment.used);
-        self.write_through(end)
+        self.write_through(end)?;
+        self.unrecorded_from = u64::MAX;
+        Ok(())
     }
 
     /// Writes the pending records, which end at offset `end` of the current segment.

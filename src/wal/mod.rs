@@ -232,6 +232,8 @@ pub struct Wal {
     health: Health,
     /// The delay after a failure of the disk.
     retry_delay: Duration,
+    /// The first id whose job has no record in a file yet; `u64::MAX` if all have one.
+    unrecorded_from: u64,
     /// The error of this turn. After it, nothing more is appended in this turn.
     failure: Option<io::Error>,
     /// Segments up to this number are damaged or in doubt, so their jobs are written again.
@@ -325,6 +327,7 @@ impl Wal {
             drop_retry_delay: RETRY_DELAY,
             health: Health::Sound,
             retry_delay: RETRY_DELAY,
+            unrecorded_from: u64::MAX,
             failure: None,
             rewrite_through: if report.is_damaged() { last } else { 0 },
             suspect_from: u32::MAX,

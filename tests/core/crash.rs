@@ -409,13 +409,12 @@ impl Run {
         self.server.set_calendar(calendar(self.wrong_by));
         self.server.tick(self.now);
         let _ = self.observe();
+        let was_sound = self.is_sound();
         for _ in 0..commands {
             let is_obeyed = told.is_next_obeyed();
             self.command(is_obeyed);
         }
-        let was_sound = self.is_sound();
-        if self.server.commit_blocks() {
-            self.server.write_changes(self.now);
+        if self.server.commit_blocks() && self.server.write_changes(self.now) {
             let early = self.replies();
             if ACKNOWLEDGEMENTS.iter().any(|word| early.contains(word)) {
                 return Err(format!("acknowledged before the sync: {early}"));
@@ -424,6 +423,8 @@ impl Run {
         self.server.commit(self.now);
         let replies = self.replies();
         if was_sound && !self.is_sound() {
+            // What could not be recorded is gone, but a restart may find it.
+            let _ = self.observe();
             let floor = self.moment.cut_floor;
             for history in self.jobs.values_mut() {
                 let last = history.versions.last();
@@ -824,8 +825,7 @@ fn judge_all(
             Time::from_nanoseconds(moment.now) + Duration::from_nanos(prng.below(2_000_000_000));
         let (seed, other) = (prng.next_u64(), prng.next_u64());
         let killed = || snapshot.after_kill(Prng::new(seed));
-        // After a failed write, clients may have seen what is nowhere.
-        let last_seen_id = if run.has_trouble { 0 } else { moment.seen };
+        let last_seen_id = moment.seen;
         run.judge(&killed(), Some(moment.kill_floor), last_seen_id, at)
             .map_err(|what| format!("killed in step {}: {what}", moment.steps))?;
         let (cut, torn) = snapshot.after_power_cut(Prng::new(other));

@@ -28,6 +28,33 @@ fn a_reply_whose_record_failed_is_never_sent() {
     assert_eq!(receive(&mut server, other), "USING default\r\n", "it promised nothing");
 }
 
+/// The job would be gone after a kill, and another one would get the id that a worker knows.
+#[test]
+fn nobody_is_shown_a_job_whose_record_is_nowhere() {
+    for sync in [SyncPolicy::EACH_CHANGE, SyncPolicy::Within(Duration::from_millis(50))] {
+        let disk = MemoryDisk::default();
+        let (restored, wal, _) = open(&disk, sync, START);
+        let mut server = server_with_wal(restored, wal);
+        let clients: [_; 4] = std::array::from_fn(|_| connect(&mut server));
+        let [producer, worker, reader, other] = clients;
+        send(&mut server, worker, "reserve\r\n");
+        disk.state().failing = Some("write binlog");
+        send(&mut server, producer, "put 0 0 60 1\r\na\r\nput 9 0 60 1\r\nb\r\n");
+        send(&mut server, reader, "peek 2\r\n");
+        send(&mut server, other, "list-tube-used\r\n");
+        assert!(!server.write_changes(START), "{sync:?}");
+        server.commit(START);
+        for client in [producer, worker, reader] {
+            assert_eq!(receive(&mut server, client), "", "{sync:?}");
+            assert!(server.is_finished(client), "{sync:?}");
+            server.close(client, START);
+        }
+        assert_eq!(receive(&mut server, other), "USING default\r\n", "{sync:?}");
+        assert_eq!(exchange(&mut server, other, "peek 1\r\n"), "NOT_FOUND\r\n", "{sync:?}");
+        server.check();
+    }
+}
+
 #[test]
 fn while_the_binlog_has_failed_changes_are_refused_and_reading_is_not() {
     let (disk, mut server) = serve();
