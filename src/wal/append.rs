@@ -22,10 +22,6 @@ use crate::{
     queue::{Job, Queue, State},
 };
 
-/// How many ids a restart skips at most after a crash with `-f0`. Workers may get jobs before their
-/// records are synced, and after a power cut these ids must not come back.
-pub const IDS_AHEAD: u64 = 1000;
-
 /// A larger body is written directly from its memory, and not copied to the pending records.
 const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
 
@@ -150,11 +146,10 @@ impl Wal {
         let segment = self.segment_index.current().expect("it was opened");
         let (used, mut at) = (segment.used, segment.used);
         let current = self.current.as_mut().ok_or_else(no_segment)?;
-        let Current { number, salt, .. } = *current;
+        let Current { number, salt, seen_below, .. } = *current;
         if current.layout.takes_header(at) {
-            let header = self.segment_header(salt, queue);
+            let header = SegmentHeader { salt, next_id: queue.next_id(), seen_below };
             header.encode(at, &mut self.pending);
-            self.seen_written = header.seen_below;
             at += SHORT_BYTES;
         }
         record::encode(fields, full, salt, at, &mut self.pending);
@@ -198,7 +193,6 @@ impl Wal {
         self.is_written = false;
         self.sync_state = SyncState::Clean;
         self.synced = self.segment_index.length();
-        self.seen_synced = self.seen_synced.max(self.seen_written);
         self.disk.close(name);
         // This segment is complete, so an error from here on does not make it suspect.
         self.current = None;
@@ -237,9 +231,10 @@ impl Wal {
             return Err(no_number_left(number - 1));
         }
         let (from, to) = (Name::Preallocated(file.number), Name::Segment(number));
-        let salt = self.draw_salt();
+        let (salt, next_id, layout) = (self.draw_salt(), queue.next_id(), Layout::new(file.size));
         let mut header = VERSION.to_le_bytes().to_vec();
-        let segment_header = self.segment_header(salt, queue);
+        let seen_below = next_id + layout.puts();
+        let segment_header = SegmentHeader { salt, next_id, seen_below };
         segment_header.encode(VERSION_BYTES as u64, &mut header);
         self.disk.write(from, 0, &header)?;
         if self.sync != SyncPolicy::Never {
@@ -255,36 +250,26 @@ impl Wal {
         if self.sync != SyncPolicy::Never {
             self.disk.sync_directory()?;
         }
-        self.seen_written = segment_header.seen_below;
-        self.seen_synced = self.seen_synced.max(self.seen_written);
         debug!("{to} is open");
-        let Preallocated { size, filled, .. } = file;
-        self.current = Some(Current { number, salt, layout: Layout::new(size), zeroed: filled });
+        self.current = Some(Current { number, salt, seen_below, layout, zeroed: file.filled });
         Ok(())
-    }
-
-    /// Returns the segment header to write now.
-    fn segment_header(&self, salt: u64, queue: &Queue) -> SegmentHeader {
-        let next_id = queue.next_id();
-        let shows_unsynced = self.sync == SyncPolicy::EACH_CHANGE;
-        let seen_below = if shows_unsynced { next_id + IDS_AHEAD } else { 0 };
-        SegmentHeader { salt, next_id, seen_below }
     }
 
     /// At the daemon's end: notes that no client has seen the id of a job whose record is missing,
     /// so that the next start skips no ids. Returns whether it was written. If there is no space,
     /// or the disk fails, the next start skips some, and nothing is lost.
     pub(super) fn write_last_header(&mut self, queue: &Queue) -> bool {
-        let Some(current) = self.current.filter(|_| self.seen_written > 0) else { return false };
+        let Some(current) = self.current.as_mut().filter(|it| it.seen_below > 0) else {
+            return false;
+        };
         let used = self.segment_index.current().expect("it was opened").used;
         if !current.layout.fits(used, SHORT_BYTES) || self.failure.is_some() {
             return false;
         }
-        let next_id = queue.next_id();
-        let header = SegmentHeader { salt: current.salt, next_id, seen_below: 0 };
+        current.seen_below = 0;
+        let header = SegmentHeader { salt: current.salt, next_id: queue.next_id(), seen_below: 0 };
         header.encode(used, &mut self.pending);
         self.segment_index.grow(SHORT_BYTES);
-        self.seen_written = 0;
         self.write().is_ok()
     }
 

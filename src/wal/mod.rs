@@ -46,8 +46,14 @@ use std::{collections::VecDeque, io, time::Duration};
 
 use log::{debug, error, info};
 
+use self::{
+    dates::Dates,
+    preallocate::Preallocated,
+    segments::SegmentIndex,
+    space::{Layout, SEGMENT_ALIGN_BYTES},
+    sync::{SyncEvents, SyncState, SyncTime},
+};
 pub use self::{
-    append::IDS_AHEAD,
     directory::Directory,
     disk::{Disk, Name},
     figures::Counts,
@@ -56,13 +62,6 @@ pub use self::{
     record::{Damage, Format},
     replay::{Fault, Problem, Progress, Report, Restored, SegmentReport, go_on},
     sync::GatheringTime,
-};
-use self::{
-    dates::Dates,
-    preallocate::Preallocated,
-    segments::SegmentIndex,
-    space::{Layout, SEGMENT_ALIGN_BYTES},
-    sync::{SyncEvents, SyncState, SyncTime},
 };
 use crate::{
     clock::{Calendar, Time},
@@ -182,6 +181,8 @@ enum Health {
 struct Current {
     number: u32,
     salt: u64,
+    /// A restart skips the ids below, unless the daemon ends in order.
+    seen_below: u64,
     layout: Layout,
     /// The offset up to which records or zeros have been written.
     zeroed: u64,
@@ -241,11 +242,6 @@ pub struct Wal {
     /// Of these segments, those from this number on may lack records that the index counts on.
     /// Their jobs are written first.
     suspect_from: u32,
-    /// With `-f0`: a restart skips the ids below `seen_synced`, even after a power cut. Once what
-    /// has been written, or what is being synced, is synced, it skips those below the others.
-    seen_written: u64,
-    seen_syncing: u64,
-    seen_synced: u64,
     /// The segment that was given up after a failure, and how many bytes of it were in use.
     abandoned: Option<(u32, u64)>,
     /// When the lock of the directory was last confirmed.
@@ -331,9 +327,6 @@ impl Wal {
             failure: None,
             rewrite_through: if report.is_damaged() { last } else { 0 },
             suspect_from: u32::MAX,
-            seen_written: 0,
-            seen_syncing: 0,
-            seen_synced: restored.queue.next_id(),
             abandoned: None,
             lock_confirmed_at: now,
             lost_lock: None,

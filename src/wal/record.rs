@@ -239,7 +239,7 @@ pub(super) struct SegmentHeader {
     pub(super) salt: u64,
     /// No job had this id or a larger one when the segment header was written.
     pub(super) next_id: u64,
-    /// Clients may have seen ids below this one, though no record has them yet. Zero if not.
+    /// Clients may have seen ids below this one, though no record has them. Zero if not.
     pub(super) seen_below: u64,
 }
 

@@ -26,6 +26,9 @@ pub(super) const HEADER_BYTES: u64 = (VERSION_BYTES + SHORT_RECORD_BYTES) as u64
 /// The length of a short record in bytes. A segment header has the same length.
 pub(super) const SHORT_BYTES: u64 = SHORT_RECORD_BYTES as u64;
 
+/// The length of the shortest full record in bytes: one letter for a name, and an empty body.
+const PUT_MIN_BYTES: u64 = SHORT_BYTES + 1 + 2;
+
 /// Returns how many slots `bytes` bytes have if no segment header is due at their beginning.
 pub(super) fn slots(bytes: u64) -> u64 {
     bytes.saturating_sub((bytes / HEADER_INTERVAL_BYTES + 1) * SHORT_BYTES) / SHORT_BYTES
@@ -60,6 +63,11 @@ impl Layout {
     /// Returns how many bytes are left behind the first `used`.
     pub(super) fn free(self, used: u64) -> u64 {
         self.size.saturating_sub(used)
+    }
+
+    /// Returns how many jobs can be put before the file is full.
+    pub(super) fn puts(self) -> u64 {
+        self.size / PUT_MIN_BYTES
     }
 
     /// Whether a record of `length` bytes fits behind the first `used`, with a segment header.

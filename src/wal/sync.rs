@@ -126,9 +126,11 @@ impl Wal {
     }
 
     /// Whether a client may see the id of a job whose record is not synced: a restart after a power
-    /// cut would not give that id to another job.
+    /// cut would not give that id to another job. Always, unless more puts have been given up than
+    /// the segment has room for.
     pub fn may_show(&self, id: u64) -> bool {
-        self.sync != SyncPolicy::EACH_CHANGE || id < self.seen_synced
+        self.sync != SyncPolicy::EACH_CHANGE
+            || self.current.is_none_or(|current| id < current.seen_below)
     }
 
     /// How long the next sync may wait for more changes. `None` if none is to come, or not with
@@ -160,7 +162,8 @@ impl Wal {
             return Ok(());
         }
         self.end_sync()?;
-        if self.health == Health::Sound && self.write_last_header(queue) {
+        let is_written = self.health == Health::Sound && self.write_last_header(queue);
+        if is_written && self.sync != SyncPolicy::Never {
             self.sync_state.mark_dirty(now);
         }
         let state = mem::replace(&mut self.sync_state, SyncState::Clean);
@@ -213,14 +216,12 @@ impl Wal {
     /// Notes that a sync in the background has ended well, which covered `covers` bytes.
     fn note_synced(&mut self, covers: u64) {
         self.synced = self.synced.max(covers);
-        self.seen_synced = self.seen_synced.max(self.seen_syncing);
         self.sync_time.add(self.disk.last_sync_time());
         self.sync_events.has_ended = true;
     }
 
     fn begin_sync(&mut self, name: Name, covers: u64, now: Time) -> io::Result<()> {
         self.disk.begin_sync(name)?;
-        self.seen_syncing = self.seen_written;
         let poll_at = now + SYNC_POLL_INTERVAL;
         self.sync_state = SyncState::InFlight { covers, poll_at, dirty_since: None };
         self.sync_events.has_begun = true;
@@ -263,7 +264,6 @@ impl Wal {
         }
         self.sync_state = SyncState::Clean;
         self.synced = covers;
-        self.seen_synced = self.seen_synced.max(self.seen_written);
         Ok(())
     }
 }

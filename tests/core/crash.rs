@@ -825,15 +825,14 @@ fn judge_all(
             Time::from_nanoseconds(moment.now) + Duration::from_nanos(prng.below(2_000_000_000));
         let (seed, other) = (prng.next_u64(), prng.next_u64());
         let killed = || snapshot.after_kill(Prng::new(seed));
-        let last_seen_id = moment.seen;
-        run.judge(&killed(), Some(moment.kill_floor), last_seen_id, at)
+        run.judge(&killed(), Some(moment.kill_floor), moment.seen, at)
             .map_err(|what| format!("killed in step {}: {what}", moment.steps))?;
         let (cut, torn) = snapshot.after_power_cut(Prng::new(other));
         // While the log is being opened, what the last run did not sync is not synced yet.
         let is_promised = run.sync != SyncPolicy::Never && moment.steps > 0;
         let floor = is_promised.then_some(moment.cut_floor);
-        let is_f0 = run.sync == SyncPolicy::Within(Duration::ZERO);
-        run.judge(&cut, floor, if is_f0 { last_seen_id } else { 0 }, at)
+        let last_seen_id = if run.sync == SyncPolicy::Never { 0 } else { moment.seen };
+        run.judge(&cut, floor, last_seen_id, at)
             .map_err(|what| format!("power cut in step {}: {what}", moment.steps))?;
         if prng.chance(1, 4) {
             run.judge_refused(&killed(), at, total)

@@ -173,6 +173,9 @@ pub(crate) struct Model {
     pub(crate) has_exact_times: bool,
 }
 
+/// More ids than a segment of these simulations has jobs.
+const IDS_SKIPPED_MAX: u64 = 100_000;
+
 /// What a job counts beside its body and its CR LF, according to the manual.
 const JOB_OVERHEAD_BYTES: u64 = 128;
 
@@ -298,8 +301,8 @@ impl Model {
         for tube in &mut self.tubes {
             tube.has_had_a_job = self.jobs.values().any(|job| job.tube == tube.name);
         }
-        // After a crash with `-f0`, ids are skipped that clients may have seen.
-        let ids = self.last_id + 1..=self.next_id + beanstalkd::wal::IDS_AHEAD;
+        // After a crash, ids are skipped that clients may have seen: as many as a segment has jobs.
+        let ids = self.last_id + 1..=self.next_id + IDS_SKIPPED_MAX;
         assert!(ids.contains(&found.next_id), "{}", found.next_id);
         self.next_id = found.next_id;
         self.peers_before = self.peers.len();
