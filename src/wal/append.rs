@@ -8,7 +8,6 @@ use super::{
     Current, Jobs, NUMBER_MAX, Name, PENDING_MAX_BYTES, Permit, SyncPolicy, Wal, no_number_left,
     no_segment,
     permit::Change,
-    preallocate::Preallocated,
     reader::VERSION_BYTES,
     record::{
         self, HEAD_MAX_BYTES as RECORD_HEAD_MAX_BYTES, JobFields, Kind, SegmentHeader, VERSION,
