@@ -111,16 +111,14 @@ impl MemorySource for SystemMemory {
         if try_piece(bytes.saturating_add(headroom)).is_some() {
             return true;
         }
-        let Some(_first) = try_piece(bytes) else { return false };
-        let mut pieces = [const { Vec::<u8>::new() }; PIECES_MAX];
-        let count = headroom.div_ceil(PIECE_BYTES);
-        count <= PIECES_MAX
-            && pieces[..count].iter_mut().all(|piece| {
-                let made = try_piece(PIECE_BYTES);
-                let is_granted = made.is_some();
-                *piece = made.unwrap_or_default();
-                is_granted
-            })
+        let first = try_piece(bytes);
+        let mut pieces = [const { None }; PIECES_MAX];
+        let count = headroom.div_ceil(PIECE_BYTES).min(PIECES_MAX);
+        let mut is_granted = |piece: &mut Option<Vec<u8>>| {
+            *piece = try_piece(PIECE_BYTES);
+            piece.is_some()
+        };
+        first.is_some() && pieces[..count].iter_mut().all(&mut is_granted)
     }
 }
 
@@ -128,11 +126,13 @@ impl MemorySource for SystemMemory {
 #[derive(Debug)]
 pub struct MemoryBudget {
     source: Box<dyn MemorySource>,
-    step: isize,
-    /// By need: bytes that must stay available beside those taken.
-    headroom: [usize; HEADROOM_BYTES.len()],
-    /// By need: bytes left of the latest probe. Below zero, the next call must probe again.
-    left: [isize; HEADROOM_BYTES.len()],
+    step: usize,
+    /// The most headroom of any need, in bytes.
+    headroom_limit: usize,
+    /// Bytes left of the latest probe. Below zero, the next call must probe again.
+    left: isize,
+    /// The first need that it granted them to.
+    granted_from: usize,
     /// By need: from how many bytes on a probe would fail, because one of so many has failed since
     /// [`MemoryBudget::forget_refusals`].
     refused_from: [usize; HEADROOM_BYTES.len()],
@@ -146,30 +146,23 @@ pub struct MemoryBudget {
 /// The value of `refused_from` if no probe has failed.
 const NOTHING_REFUSED: usize = usize::MAX;
 
-/// The value of `left` when nothing is left: so low that no credit makes it positive.
-const EXHAUSTED: isize = isize::MIN / 2;
-
 impl Default for MemoryBudget {
     fn default() -> Self {
-        Self::new(Box::new(SystemMemory), PROBE_STEP_BYTES)
-    }
-}
-
-impl MemoryBudget {
-    /// A budget of memory from `source`, probed `step` bytes ahead; with 0, probed at each call.
-    pub fn new(source: Box<dyn MemorySource>, step: usize) -> Self {
         Self {
-            source,
-            step: bytes(step),
-            headroom: HEADROOM_BYTES,
-            left: [EXHAUSTED; HEADROOM_BYTES.len()],
+            source: Box::new(SystemMemory),
+            step: PROBE_STEP_BYTES,
+            headroom_limit: usize::MAX,
+            left: 0,
+            granted_from: HEADROOM_BYTES.len(),
             refused_from: [NOTHING_REFUSED; HEADROOM_BYTES.len()],
             is_probed_each_turn: false,
             body_bytes: 0,
             body_limit: u64::MAX,
         }
     }
+}
 
+impl MemoryBudget {
     /// Keeps resident memory below `limit` from now on.
     pub fn limit_resident(&mut self, limit: ResidentLimit) {
         self.set_source(Box::new(limit), PROBE_STEP_BYTES);
@@ -177,18 +170,18 @@ impl MemoryBudget {
         self.is_probed_each_turn = true;
     }
 
-    /// Takes memory from `source` from now on.
+    /// Takes memory from `source` from now on, probed `step` bytes ahead; with 0, at each call.
     pub fn set_source(&mut self, source: Box<dyn MemorySource>, step: usize) {
-        let Self { headroom, body_bytes, body_limit, .. } = *self;
-        *self = Self { headroom, body_bytes, body_limit, ..Self::new(source, step) };
+        (self.source, self.step) = (source, step);
+        self.granted_from = HEADROOM_BYTES.len();
+        self.forget_refusals();
     }
 
-    /// Limits the headroom of all needs to `bytes`, or restores it if `None`. A start has no
+    /// Limits the headroom of all needs to `bytes`; `usize::MAX` restores it. A start has no
     /// clients yet, and must find memory for the jobs that fitted before.
-    pub fn limit_headroom(&mut self, bytes: Option<usize>) {
-        self.headroom =
-            HEADROOM_BYTES.map(|headroom| bytes.map_or(headroom, |bytes| headroom.min(bytes)));
-        self.left = [EXHAUSTED; HEADROOM_BYTES.len()];
+    pub fn limit_headroom(&mut self, bytes: usize) {
+        self.headroom_limit = bytes;
+        self.granted_from = HEADROOM_BYTES.len();
     }
 
     /// Limits what all bodies may count, in bytes. Bodies that exist stay.
@@ -220,7 +213,7 @@ impl MemoryBudget {
     pub fn forget_refusals(&mut self) {
         self.refused_from = [NOTHING_REFUSED; HEADROOM_BYTES.len()];
         if self.is_probed_each_turn {
-            self.left = [EXHAUSTED; HEADROOM_BYTES.len()];
+            self.granted_from = HEADROOM_BYTES.len();
         }
     }
 
@@ -233,35 +226,33 @@ impl MemoryBudget {
     /// Whether `count` bytes may be taken. O(1), and seldom a system call.
     #[inline]
     pub fn admits(&mut self, need: Need, count: usize) -> bool {
-        self.left[need as usize] >= bytes(count) || self.probe_again(need, count)
+        (self.left >= bytes(count) && need as usize >= self.granted_from) || self.probe(need, count)
     }
 
     #[cold]
-    fn probe_again(&mut self, need: Need, count: usize) -> bool {
+    fn probe(&mut self, need: Need, count: usize) -> bool {
+        // Mostly there is enough for all needs, and one probe is enough.
+        let is_first = need == Need::Storage;
+        (!is_first && self.probe_for(Need::Storage, count)) || self.probe_for(need, count)
+    }
+
+    fn probe_for(&mut self, need: Need, count: usize) -> bool {
         let at = need as usize;
         if count >= self.refused_from[at] {
             return false;
         }
-        let asked = bytes(count);
-        // Mostly there is enough for all needs, and one probe is enough.
-        let most = Need::Storage as usize;
-        let first = if count >= self.refused_from[most] { at } else { most };
-        for probed in [first, at] {
-            // A large piece leaves nothing: what is asked next may be as large.
-            let ahead = count.max(self.step.unsigned_abs());
-            if self.source.can_allocate(ahead, self.headroom[probed]) {
-                self.left[probed..].fill(if self.step == 0 { 0 } else { bytes(ahead) });
-                return true;
-            }
-            if asked <= self.step {
-                self.left[probed] = EXHAUSTED;
-                self.refused_from[probed] = 0;
-            } else if self.step > 0 {
-                self.refused_from[probed] = self.refused_from[probed].min(count);
-            }
-            if probed == at {
-                break;
-            }
+        // A large piece leaves nothing: what is asked next may be as large.
+        let ahead = count.max(self.step);
+        if self.source.can_allocate(ahead, HEADROOM_BYTES[at].min(self.headroom_limit)) {
+            self.left = if self.step == 0 { 0 } else { bytes(ahead) };
+            self.granted_from = at;
+            return true;
+        }
+        if count <= self.step {
+            self.granted_from = self.granted_from.max(at + 1);
+            self.refused_from[at] = 0;
+        } else if self.step > 0 {
+            self.refused_from[at] = count;
         }
         false
     }
@@ -270,11 +261,8 @@ impl MemoryBudget {
     #[inline]
     pub fn take(&mut self, need: Need, count: usize) -> Result<(), OutOfMemory> {
         // What was probed before may be available only in pieces.
-        let is_granted = if count > PIECE_BYTES {
-            self.probe_again(need, count)
-        } else {
-            self.admits(need, count)
-        };
+        let is_granted =
+            if count > PIECE_BYTES { self.probe(need, count) } else { self.admits(need, count) };
         if !is_granted {
             return Err(OutOfMemory);
         }
@@ -285,29 +273,20 @@ impl MemoryBudget {
     /// Takes `count` bytes without a check, because [`MemoryBudget::admits`] has granted them.
     #[inline]
     pub fn deduct(&mut self, count: usize) {
-        for left in &mut self.left {
-            *left = left.saturating_sub(bytes(count));
-        }
+        self.left = self.left.saturating_sub(bytes(count));
     }
 
     /// Returns `count` bytes that were taken.
     #[inline]
     pub fn credit(&mut self, count: usize) {
-        for left in &mut self.left {
-            if *left < self.step {
-                *left = left.saturating_add(bytes(count)).min(self.step);
-            }
-        }
+        self.left = self.left.saturating_add(bytes(count)).min(bytes(self.step));
     }
 
     /// Deducts what a buffer has grown by, or credits what it has shrunk by, in bytes.
     #[inline]
     pub fn on_resize(&mut self, before: usize, after: usize) {
-        if after > before {
-            self.deduct(after - before);
-        } else if after < before {
-            self.credit(before - after);
-        }
+        self.deduct(after);
+        self.credit(before);
     }
 
     /// Grows a list's capacity to at least `length` items. Fails, and leaves the list as it was, if
@@ -386,6 +365,12 @@ mod tests {
         }
     }
 
+    fn limited(memory: &Limited) -> MemoryBudget {
+        let mut budget = MemoryBudget::default();
+        budget.set_source(Box::new(memory.clone()), PROBE_STEP_BYTES);
+        budget
+    }
+
     #[test]
     fn memory_that_is_resident_counts_whoever_has_it() {
         let resident = Arc::new(AtomicUsize::new(0));
@@ -399,7 +384,6 @@ mod tests {
         {
             resident.store(kilobytes * 1000, Relaxed);
             budget.forget_refusals();
-            budget.left = [EXHAUSTED; HEADROOM_BYTES.len()];
             let needs = [Need::Storage, Need::Connection, Need::Reply, Need::Essential];
             let count = needs.iter().filter(|&&need| budget.admits(need, 1000)).count();
             assert_eq!(count, granted, "with {kilobytes} kB");
@@ -420,7 +404,7 @@ mod tests {
     fn a_probe_covers_a_step_and_no_more() {
         let memory = Limited::default();
         memory.bytes.store(usize::MAX, Relaxed);
-        let mut budget = MemoryBudget::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
+        let mut budget = limited(&memory);
         for _ in 0..100 {
             budget.take(Need::Storage, PROBE_STEP_BYTES / 100).expect("there is memory");
         }
@@ -436,13 +420,11 @@ mod tests {
     #[test]
     fn later_needs_may_use_more_of_the_headroom() {
         let memory = Limited::default();
-        let mut budget = MemoryBudget::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
         let needs = [Need::Storage, Need::Connection, Need::Reply, Need::Essential];
         // Half a MiB is probed ahead.
         for (halves, granted) in [(15, 4), (14, 3), (9, 3), (8, 2), (6, 1), (4, 0), (15, 4)] {
             memory.bytes.store(halves << 19, Relaxed);
-            budget.forget_refusals();
-            budget.left = [EXHAUSTED; HEADROOM_BYTES.len()];
+            let mut budget = limited(&memory);
             let count = needs.iter().filter(|&&need| budget.admits(need, 1000)).count();
             assert_eq!(count, granted, "with {halves} halves of a MiB");
         }
@@ -451,7 +433,7 @@ mod tests {
     #[test]
     fn a_refused_need_is_not_probed_until_refusals_are_forgotten() {
         let memory = Limited::default();
-        let mut budget = MemoryBudget::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
+        let mut budget = limited(&memory);
         for _ in 0..10 {
             assert_eq!(budget.take(Need::Storage, 1), Err(OutOfMemory));
             budget.credit(1 << 20);
@@ -467,7 +449,7 @@ mod tests {
     fn a_large_request_that_was_refused_is_not_probed_again_and_small_ones_are() {
         let memory = Limited::default();
         memory.bytes.store(HEADROOM_BYTES[0] + PROBE_STEP_BYTES, Relaxed);
-        let mut budget = MemoryBudget::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
+        let mut budget = limited(&memory);
         for _ in 0..10 {
             assert_eq!(budget.take(Need::Storage, 2 * PROBE_STEP_BYTES), Err(OutOfMemory));
         }
@@ -483,7 +465,7 @@ mod tests {
     #[test]
     fn a_list_that_cannot_grow_is_unchanged() {
         let memory = Limited::default();
-        let mut budget = MemoryBudget::new(Box::new(memory.clone()), PROBE_STEP_BYTES);
+        let mut budget = limited(&memory);
         let (mut list, mut deque) = (vec![1, 2, 3], VecDeque::from([1, 2, 3]));
         let (long, deep) = (list.capacity(), deque.capacity());
         assert_eq!(budget.grow_vec(Need::Essential, &mut list, 1000), Err(OutOfMemory));

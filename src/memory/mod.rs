@@ -6,5 +6,5 @@ mod bodies;
 mod budget;
 
 pub use block::INDEX_LIMIT;
-pub use bodies::{BODY_OVERHEAD_BYTES, Bodies, Body, COPIED_BODY_MAX_BYTES};
+pub use bodies::{BODY_OVERHEAD_BYTES, Bodies, Body, BodyOwners, COPIED_BODY_MAX_BYTES};
 pub use budget::{MemoryBudget, MemorySource, Need, OutOfMemory, ResidentLimit};

@@ -44,7 +44,7 @@ use self::{
 use crate::{
     clock::Time,
     collections::{Arena, Key},
-    memory::{Bodies, Body, MemoryBudget, Need, OutOfMemory},
+    memory::{Body, BodyOwners, MemoryBudget, Need, OutOfMemory},
 };
 
 /// A waiting client is warned this long before a job that it has reserved reaches its deadline.
@@ -309,26 +309,6 @@ impl Queue {
         &self.jobs.arena[job]
     }
 
-    /// The body of a job, which may move: see [`crate::memory::Bodies::relocate`].
-    pub fn body_mut(&mut self, job: Key<Job>) -> &mut Body {
-        &mut self.jobs.arena[job].body
-    }
-
-    /// Moves bodies out of sparse blocks of memory: at most `count`, and no more after `bytes`
-    /// bytes. Returns whether any was moved. See [`Bodies::next_to_move`].
-    pub fn move_bodies(&mut self, bodies: &mut Bodies, count: u32, bytes: usize) -> bool {
-        let mut moved_bytes = 0;
-        for _ in 0..count {
-            let Some(index) = bodies.next_to_move(&mut moved_bytes, bytes) else { break };
-            let body = self.body_mut(Key::from_index(index));
-            moved_bytes += body.len();
-            if bodies.relocate(body).is_err() || moved_bytes > bytes {
-                break;
-            }
-        }
-        moved_bytes > 0
-    }
-
     /// A tube by key.
     pub fn tube(&self, tube: Key<Tube>) -> &Tube {
         &self.tubes.arena[tube]
@@ -388,6 +368,12 @@ impl Queue {
     /// The counters over all tubes.
     pub fn counts(&self) -> &Counts {
         &self.counts
+    }
+}
+
+impl BodyOwners for Queue {
+    fn body_mut(&mut self, index: usize) -> &mut Body {
+        &mut self.jobs.arena[Key::from_index(index)].body
     }
 }
 

@@ -63,7 +63,7 @@ impl Server {
 
     /// Moves a slice of bodies out of sparse blocks of memory.
     pub(super) fn move_bodies(&mut self) {
-        self.queue.move_bodies(&mut self.bodies, JOBS_PER_SLICE, MOVED_BYTES_PER_TURN);
+        self.bodies.move_some(&mut self.queue, JOBS_PER_SLICE, MOVED_BYTES_PER_TURN);
     }
 
     /// Releases one piece of unused memory to the system. Returns whether there was one.

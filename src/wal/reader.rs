@@ -354,7 +354,7 @@ impl<'a> Reader<'a> {
         let head = self.window.at(at, frame.head_length)?;
         let tube = frame.name(head).expect("it has been verified");
         let job = self.sink.queue.restore(record, dated(fields), tube, body);
-        self.sink.bodies.own(self.sink.queue.body_mut(job), job.index());
+        self.sink.bodies.own(self.sink.queue, job.index());
         let length = u32::try_from(frame.length()).expect("a body and 300 bytes");
         self.sink.segment_index.insert(job, length);
         Ok(Ok(()))

@@ -173,8 +173,8 @@ pub(super) fn replay(
 ) -> io::Result<Report> {
     // Jobs that fitted while clients were served must fit now.
     let Restored { queue, bodies } = restored;
-    bodies.budget_mut().limit_headroom(Some(HEADROOM_BYTES));
-    bodies.begin_bulk(sys::populate);
+    bodies.budget_mut().limit_headroom(HEADROOM_BYTES);
+    bodies.set_populate(Some(sys::populate));
     let mut report = Report::default();
     let mut segments: Vec<(u32, u64)> = Vec::new();
     let budget = bodies.budget_mut();
@@ -212,8 +212,8 @@ pub(super) fn replay(
     }
     queue.raise_id(seen_below);
     queue.sort_buried();
-    bodies.end_bulk();
-    bodies.budget_mut().limit_headroom(None);
+    bodies.set_populate(None);
+    bodies.budget_mut().limit_headroom(usize::MAX);
     Ok(report)
 }
 
@@ -222,7 +222,7 @@ pub(super) fn ensure_memory_to_serve(restored: &mut Restored) -> io::Result<()> 
     let Restored { queue, bodies } = restored;
     if !bodies.budget_mut().admits(Need::Storage, UNTIL_SERVING_BYTES) {
         free_memory(queue, bodies);
-        bodies.budget_mut().limit_headroom(None);
+        bodies.budget_mut().limit_headroom(usize::MAX);
     }
     if bodies.budget_mut().admits(Need::Connection, UNTIL_SERVING_BYTES) {
         return Ok(());

@@ -87,11 +87,11 @@ pub(super) fn ensure_memory(
 /// Frees the memory of bodies that later records deleted. Returns whether there was any. O(all).
 pub(super) fn free_memory(queue: &mut Queue, bodies: &mut Bodies) -> bool {
     // What moves needs a block for a while.
-    bodies.budget_mut().limit_headroom(Some(0));
+    bodies.budget_mut().limit_headroom(0);
     bodies.expect_shortage();
-    queue.move_bodies(bodies, u32::MAX, usize::MAX);
+    bodies.move_some(queue, u32::MAX, usize::MAX);
     let is_freed = bodies.release_all();
-    bodies.budget_mut().limit_headroom(Some(HEADROOM_BYTES));
+    bodies.budget_mut().limit_headroom(HEADROOM_BYTES);
     bodies.budget_mut().forget_refusals();
     is_freed
 }
@@ -113,9 +113,9 @@ pub(super) fn store_body(
         let bytes = window.at(at, length)?;
         return bodies.store(&bytes[frame.head_length..length]).map_err(no_memory);
     }
-    let mut body = bodies.begin(frame.body_length, frame.body_length).map_err(no_memory)?;
+    let mut body = bodies.begin(frame.body_length).map_err(no_memory)?;
     let result = window.for_each_part(at + frame.head_length as u64, frame.body_length, |part| {
-        bodies.append(&mut body, part, frame.body_length).map_err(no_memory)
+        bodies.append(&mut body, part).map_err(no_memory)
     });
     match result {
         Ok(()) => Ok(body),

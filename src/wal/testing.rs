@@ -217,7 +217,7 @@ impl Fixture {
         let body = bodies.store(&body).expect("there is memory");
         let put = Put { id: queue.take_id(), pri: 0, delay: 0, ttr: 1, created_at: self.now };
         let job = queue.put(self.client, put, body, self.now);
-        bodies.own(queue.body_mut(job), job.index());
+        bodies.own(queue, job.index());
         self.wal.put(permit, self.restored.jobs(), job);
         Ok(job)
     }

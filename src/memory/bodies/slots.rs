@@ -2,178 +2,195 @@
 
 use std::mem;
 
-use super::{
-    BLOCK_BYTES, Bodies, Body, FREED_MIN_BYTES, FREED_PART, KEPT_BLOCKS_MAX, OPEN_BLOCKS_MAX,
-    Place, ROOM_MIN_BYTES, Referenced, SLOT_BODY_MAX_BYTES, SPARSE_PART, VACANCIES_MAX, direct,
+use super::{Bodies, Body, Referenced, Storage};
+use crate::{
+    collections::Key,
+    memory::{
+        Need, OutOfMemory,
+        block::{BLOCK_BYTES, Block, Mark, UNIT_BYTES, slot_bytes},
+    },
 };
-use crate::memory::{
-    Need, OutOfMemory,
-    block::{Block, Mark, SLOT_START_LIMIT, slot_bytes},
-};
+
+/// How many free slots are remembered.
+const HOLES_MAX: usize = 16;
+
+/// How many empty blocks are kept for the next bodies.
+pub(super) const KEPT_BLOCKS_MAX: usize = 2;
+
+/// Bodies move if slots that became free take this many bytes, and in addition one in so many of
+/// the bytes of all blocks.
+pub(super) const FREED_MIN_BYTES: usize = 2 * BLOCK_BYTES;
+pub(super) const FREED_PART: usize = 7;
+
+/// If memory is short, bodies leave each block in which at least one in so many bytes is free.
+const SPARSE_PART: usize = 64;
+
+/// The place of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) block: Key<Block>,
+    /// In bytes.
+    pub(super) start: usize,
+}
+
+impl Place {
+    /// The slot of a body without an entry in the table.
+    pub(super) fn of(body: &Body) -> Self {
+        let start = usize::from(body.unit) * UNIT_BYTES;
+        Self { block: Key::from_index(body.at as usize), start }
+    }
+
+    /// The inverse of [`Place::of`].
+    pub(super) fn body(self, len: usize) -> Body {
+        Body {
+            at: u32::try_from(self.block.index()).expect("a key has 32 bits"),
+            len: u32::try_from(len).expect("a body is at most a gibibyte"),
+            unit: u16::try_from(self.start / UNIT_BYTES).expect("it starts in the block"),
+        }
+    }
+
+    fn after(self, size: usize) -> Self {
+        Self { start: self.start + size, ..self }
+    }
+}
+
+/// A free slot.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hole {
+    pub(super) place: Place,
+    pub(super) size: usize,
+}
+
+/// When bodies move.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// If free slots take too much memory.
+    #[default]
+    Normal,
+    /// Until no block is sparse, because memory is short.
+    Short,
+    /// Not until another body is removed: there is no memory to move them, or no sparse block.
+    Stuck,
+}
+
+/// Finds the bodies of jobs, which may move.
+pub trait BodyOwners {
+    /// The body of the job with this index.
+    fn body_mut(&mut self, index: usize) -> &mut Body;
+}
 
 /// Slots and blocks.
 impl Bodies {
-    /// Takes a slot, or a block for a large body.
-    pub(super) fn take_place(&mut self, capacity: usize) -> Result<Place, OutOfMemory> {
-        if capacity <= SLOT_BODY_MAX_BYTES {
-            return self.take_slot(slot_bytes(capacity), Need::Storage);
-        }
-        self.take(capacity, Need::Storage)?;
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(capacity).map_err(|_| OutOfMemory)?;
-        let block = Block { bytes, is_single: true, ..Block::default() };
-        Ok(Place { block: self.add(block), start: 0 })
-    }
-
+    /// Takes a slot, from the smallest hole that is large enough.
     pub(super) fn take_slot(&mut self, size: usize, need: Need) -> Result<Place, OutOfMemory> {
-        let has_room = |block: &&usize| self.blocks[**block].room() >= size;
-        let block = match self.open.iter().find(has_room) {
-            Some(&block) => block,
-            None => match self.take_vacancy(size) {
-                Some(place) => return Ok(place),
-                None => self.add_open_block(need)?,
-            },
-        };
-        let start = self.blocks[block].push(size);
-        if let Some(populate) = self.populate {
-            self.blocks[block].populate(populate);
+        let at = self.holes.partition_point(|hole| hole.size < size);
+        if at == self.holes.len() {
+            self.add_block(need)?;
+            return self.take_slot(size, need);
         }
-        Ok(Place { block, start })
-    }
-
-    /// Takes the slot of a body that was removed lately, if one is large enough.
-    fn take_vacancy(&mut self, size: usize) -> Option<Place> {
-        let at = self.vacancies.iter().rposition(|&(_, whole)| whole >= size)?;
-        let (place, whole) = self.vacancies[at];
+        let Hole { place, size: whole } = self.holes.remove(at);
         let block = &mut self.blocks[place.block];
-        block.take_free(place.start, whole, size);
-        if !block.is_open {
+        block.live += size;
+        if place.start < block.end {
             self.freed -= size;
-        }
-        let rest = Place { start: place.start + size, ..place };
-        if whole > size && rest.start < SLOT_START_LIMIT {
-            self.vacancies[at] = (rest, whole - size);
         } else {
-            self.vacancies.remove(at);
+            block.end += size;
         }
-        Some(place)
+        block.set_mark(place.start, Mark::Free(size));
+        if whole > size {
+            self.add_hole(place.after(size), whole - size);
+        }
+        Ok(place)
     }
 
-    /// Frees the slot of a body for which it had `capacity`.
-    pub(super) fn free(&mut self, place: Place, capacity: usize) {
-        let number = place.block;
-        self.is_stuck = false;
-        let block = &mut self.blocks[number];
-        if block.is_single {
-            self.budget.credit(block.bytes.capacity());
-            *block = Block::default();
-            return self.vacant.push(number);
-        }
-        let size = slot_bytes(capacity);
-        let is_left = block.free(place.start, size);
-        if is_left && !block.is_open {
-            self.freed += size;
-        }
-        if block.live == 0 {
-            self.empty(number);
-        } else if is_left && self.moving.is_none_or(|moving| moving.block != number) {
-            if self.vacancies.len() == VACANCIES_MAX {
-                self.vacancies.remove(0);
-            }
-            self.vacancies.push((place, size));
-        }
-    }
-
-    /// Clears a block without bodies, and makes its memory releasable if it is not filled next.
-    fn empty(&mut self, number: usize) {
-        let block = &mut self.blocks[number];
-        if !block.is_open {
-            self.freed -= block.freed;
-        }
-        block.clear();
-        self.vacancies.retain(|(place, _)| place.block != number);
-        self.moving.take_if(|moving| moving.block == number);
-        if self.open.last() == Some(&number) {
+    /// Makes a slot free, and remembers it; if too many are known, it forgets the smallest.
+    fn add_hole(&mut self, place: Place, size: usize) {
+        self.blocks[place.block].set_mark(place.start, Mark::Free(size));
+        if self.is_left(place.block) {
             return;
         }
-        self.open.retain(|&open| open != number);
-        let Block { bytes, populated, .. } = mem::take(&mut self.blocks[number]);
-        self.releasable.push_back((bytes, populated));
-        self.vacant.push(number);
+        if self.holes.len() == HOLES_MAX {
+            self.holes.remove(0);
+        }
+        let at = self.holes.partition_point(|hole| hole.size < size);
+        self.holes.insert(at, Hole { place, size });
     }
 
-    fn add_open_block(&mut self, need: Need) -> Result<usize, OutOfMemory> {
-        // A block that others left must not become one of those that are kept free for them.
+    /// Frees a slot of a body.
+    pub(super) fn free(&mut self, place: Place, size: usize) {
+        if self.pace == Pace::Stuck {
+            self.pace = Pace::Normal;
+        }
+        let block = &mut self.blocks[place.block];
+        block.live -= size;
+        self.freed += size;
+        if block.live == 0 {
+            self.empty(place.block);
+        } else {
+            self.add_hole(place, size);
+        }
+    }
+
+    /// Whether bodies leave this block.
+    fn is_left(&self, block: Key<Block>) -> bool {
+        self.moving.is_some_and(|moving| moving.block == block)
+    }
+
+    /// The block filled next.
+    fn filled_next(&self) -> Option<Key<Block>> {
+        self.holes.last().map(|hole| hole.place.block)
+    }
+
+    /// Handles a block without bodies: it is one hole, or its memory is releasable.
+    fn empty(&mut self, block: Key<Block>) {
+        let is_filled_next = self.filled_next() == Some(block);
+        self.holes.retain(|hole| hole.place.block != block);
+        self.freed -= mem::take(&mut self.blocks[block].end);
+        if is_filled_next {
+            return self.add_hole(Place { block, start: 0 }, BLOCK_BYTES);
+        }
+        self.moving.take_if(|moving| moving.block == block);
+        self.releasable.push_back(self.blocks.remove(block).bytes);
+    }
+
+    fn add_block(&mut self, need: Need) -> Result<(), OutOfMemory> {
+        self.blocks.ensure_memory(need, &mut self.budget)?;
+        // The headroom of later needs may be in blocks that others left: these are not free.
         let kept = if self.budget.admits(need, 1) { self.releasable.pop_back() } else { None };
-        let (bytes, populated) = if let Some(kept) = kept {
+        let bytes = if let Some(kept) = kept {
             kept
         } else {
-            let taken = self.take(BLOCK_BYTES, need);
-            if taken.is_err() {
-                self.expect_shortage();
+            self.take(BLOCK_BYTES, need)?;
+            let mut bytes = vec![0; BLOCK_BYTES];
+            if let Some(populate) = self.populate {
+                // If it fails, the kernel populates each page when it is first used.
+                let _ = populate(&mut bytes);
             }
-            taken?;
-            (vec![0; BLOCK_BYTES], 0)
+            bytes
         };
-        self.close_fullest();
-        let number = self.add(Block { bytes, populated, is_open: true, ..Block::default() });
-        self.open.push(number);
-        Ok(number)
-    }
-
-    /// Adds no more bodies to blocks that have hardly any room, nor to that with the least room if
-    /// too many are open.
-    fn close_fullest(&mut self) {
-        let Self { blocks, open, .. } = self;
-        let fullest = open.iter().map(|&number| blocks[number].room()).min().unwrap_or_default();
-        let is_crowded = open.len() == OPEN_BLOCKS_MAX;
-        let room = if is_crowded { fullest.max(ROOM_MIN_BYTES) } else { ROOM_MIN_BYTES };
-        self.freed += close(blocks, open, |_, block| block.room() <= room);
-    }
-
-    fn add(&mut self, block: Block) -> usize {
-        if let Some(number) = self.vacant.pop() {
-            self.blocks[number] = block;
-            return number;
-        }
-        self.blocks.push(block);
-        self.blocks.len() - 1
+        let block = self.blocks.insert(Block { bytes, live: 0, end: 0 });
+        self.add_hole(Place { block, start: 0 }, BLOCK_BYTES);
+        Ok(())
     }
 
     /// Takes memory from the budget. If it is missing, releases empty blocks and tries again.
     pub(super) fn take(&mut self, bytes: usize, need: Need) -> Result<(), OutOfMemory> {
-        let taken = self.budget.take(need, bytes);
-        if taken.is_ok() || !self.release_all() {
-            return taken;
+        let mut taken = self.budget.take(need, bytes);
+        if taken.is_err() && self.release_all() {
+            self.budget.forget_refusals();
+            taken = self.budget.take(need, bytes);
         }
-        self.budget.forget_refusals();
-        self.budget.take(need, bytes)
+        if taken.is_err() {
+            self.expect_shortage();
+        }
+        taken
     }
-}
-
-/// Closes the open blocks for which `is_closed` returns true. Returns how many bytes of their slots
-/// are free.
-fn close(
-    blocks: &mut [Block],
-    open: &mut Vec<usize>,
-    is_closed: impl Fn(usize, &Block) -> bool,
-) -> usize {
-    let mut freed = 0;
-    open.retain(|&number| {
-        let block = &mut blocks[number];
-        block.is_open = !is_closed(number, block);
-        if !block.is_open {
-            freed += block.freed;
-        }
-        block.is_open
-    });
-    freed
 }
 
 /// Memory that is given back.
 impl Bodies {
     /// Releases the memory of all empty blocks to the system. Returns whether there was any. Only
-    /// for a shortage: it takes some 20 microseconds a block.
+    /// for a shortage: it takes some ten microseconds a block.
     pub fn release_all(&mut self) -> bool {
         let has_releasable = !self.releasable.is_empty();
         self.releasable.clear();
@@ -192,117 +209,127 @@ impl Bodies {
         self.releasable.len() > KEPT_BLOCKS_MAX
     }
 
-    /// Has bodies move even if free slots take little, until none of their blocks is sparse.
+    /// Has bodies move even if free slots take little, until no block is sparse.
     pub fn expect_shortage(&mut self) {
-        self.is_short = true;
-        let Self { blocks, open, .. } = self;
-        let last = open.last().copied();
-        self.freed += close(blocks, open, |number, block| {
-            Some(number) != last && block.freed >= BLOCK_BYTES / SPARSE_PART
-        });
+        self.pace = Pace::Short;
     }
 
     /// Whether bodies should move, because free slots take too much memory.
     pub fn should_move(&self) -> bool {
-        let tolerated = FREED_MIN_BYTES + self.budget.body_bytes() / FREED_PART;
-        let is_sparse = self.is_short || self.freed as u64 > tolerated;
-        !self.is_stuck && (self.moving.is_some() || is_sparse)
+        let tolerated = FREED_MIN_BYTES + self.blocks.len() * BLOCK_BYTES / FREED_PART;
+        let is_sparse = self.moving.is_some() || self.freed > tolerated;
+        self.pace == Pace::Short || (self.pace == Pace::Normal && is_sparse)
     }
 
-    /// Returns the index of a job whose body should move: the caller passes it to
-    /// [`Bodies::relocate`]. Moves referenced bodies itself, and adds their bytes to `moved_bytes`
-    /// until they exceed `most`. Returns `None` then, and if no body should move or there is no
-    /// memory for it. O(n) for n blocks if it begins with one, or else O(slots).
-    pub fn next_to_move(&mut self, moved_bytes: &mut usize, most: usize) -> Option<usize> {
-        while self.should_move() && *moved_bytes <= most {
-            let Place { block: number, start } = match self.moving {
-                Some(moving) => moving,
-                None => self.begin_to_move()?,
-            };
-            debug_assert!(start < self.blocks[number].end, "an empty block is not left");
-            let size = match self.blocks[number].mark(start) {
-                Mark::Job(index) => return Some(index),
-                Mark::Free(size) => size,
-                Mark::Referenced(at) => {
-                    let Referenced { place, capacity, .. } = self.referenced[at];
-                    let new = self.move_slot(place, capacity).ok()?;
-                    self.referenced[at].place = new;
-                    *moved_bytes += capacity;
-                    continue;
-                }
-                Mark::Unowned(_) => unreachable!("it has an owner when its command has ended"),
-            };
-            self.moving = Some(Place { block: number, start: start + size });
+    /// Moves bodies out of sparse blocks: visits at most `count` slots, and no more after `bytes`
+    /// bytes have moved. O(n) for n blocks if it begins with one.
+    pub fn move_some(&mut self, owners: &mut impl BodyOwners, count: u32, bytes: usize) {
+        let mut moved = 0;
+        for _ in 0..count {
+            let Some(size) = self.move_next(owners) else { break };
+            moved += size;
+            if moved >= bytes {
+                break;
+            }
         }
-        None
     }
 
-    /// Moves a body of a job out of a sparse block. Fails, and moves nothing, without memory.
-    pub fn relocate(&mut self, body: &mut Body) -> Result<(), OutOfMemory> {
-        *body = direct(self.move_slot(self.place(body), body.len())?, body.len());
-        Ok(())
+    /// Moves the next slot of the block that bodies leave, or passes it if it is free. Returns how
+    /// many bytes it moved; `None` if no body should move, or there is no memory to.
+    fn move_next(&mut self, owners: &mut impl BodyOwners) -> Option<usize> {
+        if !self.should_move() {
+            return None;
+        }
+        let place = self.moving.or_else(|| self.begin_to_move())?;
+        match self.blocks[place.block].mark(place.start) {
+            Mark::Free(size) => {
+                self.moving = Some(place.after(size));
+                Some(0)
+            }
+            Mark::Job(index) => {
+                let body = owners.body_mut(index);
+                let size = slot_bytes(body.len());
+                *body = self.move_slot(place, size)?.body(body.len());
+                Some(size)
+            }
+            Mark::Referenced(index) => {
+                let key = Key::<Referenced>::from_index(index);
+                let size = slot_bytes(self.referenced[key].size);
+                self.referenced[key].storage = Storage::Slot(self.move_slot(place, size)?);
+                Some(size)
+            }
+        }
     }
 
-    /// Chooses the sparsest block as the one that bodies leave.
+    /// Chooses the sparsest block as the one that bodies leave, but not the one filled next.
     fn begin_to_move(&mut self) -> Option<Place> {
-        let candidates = self.blocks.iter().enumerate().filter(|(_, block)| !block.is_open);
-        let sparsest = candidates.max_by_key(|(_, block)| block.freed);
-        let Some((number, _)) = sparsest.filter(|it| it.1.freed >= BLOCK_BYTES / SPARSE_PART)
-        else {
-            (self.is_short, self.is_stuck) = (false, true);
+        let filled_next = self.filled_next();
+        let others = self.blocks.iter().filter(|&(key, _)| Some(key) != filled_next);
+        let sparsest = others.max_by_key(|(_, block)| block.freed());
+        let is_sparse = |block: &Block| block.freed() >= BLOCK_BYTES / SPARSE_PART;
+        let Some((block, _)) = sparsest.filter(|(_, block)| is_sparse(block)) else {
+            self.pace = Pace::Stuck;
             return None;
         };
-        self.vacancies.retain(|(place, _)| place.block != number);
-        self.moving = Some(Place { block: number, start: 0 });
+        self.holes.retain(|hole| hole.place.block != block);
+        self.moving = Some(Place { block, start: 0 });
         self.moving
     }
 
     /// Copies a slot into another block, with its mark, and frees it.
-    fn move_slot(&mut self, place: Place, capacity: usize) -> Result<Place, OutOfMemory> {
-        let Place { block, start } = place;
-        let size = slot_bytes(capacity);
-        let mark = self.blocks[block].mark(start);
+    fn move_slot(&mut self, from: Place, size: usize) -> Option<Place> {
         let taken = self.take_slot(size, Need::Connection);
-        self.is_stuck = taken.is_err();
-        let new = taken?;
-        self.copy(place, new, capacity);
-        self.blocks[new.block].set_mark(new.start, mark);
-        self.moving = Some(Place { block, start: start + size });
-        self.free(place, capacity);
-        Ok(new)
+        if taken.is_err() {
+            self.pace = Pace::Stuck;
+        }
+        let to = taken.ok()?;
+        // Both blocks are in one arena, so the memory of one is taken out of it for the copy.
+        let bytes = mem::take(&mut self.blocks[from.block].bytes);
+        self.blocks[to.block].bytes[to.start..][..size]
+            .copy_from_slice(&bytes[from.start..][..size]);
+        self.blocks[from.block].bytes = bytes;
+        self.moving = Some(from.after(size));
+        self.free(from, size);
+        Some(to)
     }
 }
 
 impl Bodies {
     /// Checks the invariants, and panics if one does not hold. `job_body` returns the body of the
-    /// job with an index. O(all): for tests.
-    pub fn check<'a>(&self, job_body: impl Fn(usize) -> &'a Body) {
-        for (number, block) in self.blocks.iter().enumerate() {
-            let (mut start, mut live, mut freed) = (0, 0, 0);
-            while start < block.end {
-                let place = Place { block: number, start };
-                let (size, is_used) = match block.mark(start) {
+    /// job with an index. Returns how many handles there are. O(all): for tests.
+    pub fn check<'a>(&self, job_body: impl Fn(usize) -> &'a Body) -> usize {
+        let mut handles = self.referenced.iter().map(|(_, entry)| entry.handles as usize).sum();
+        let mut freed = 0;
+        for (key, block) in self.blocks.iter() {
+            let (mut place, mut live) = (Place { block: key, start: 0 }, 0);
+            while place.start < BLOCK_BYTES {
+                let (size, is_used) = match block.mark(place.start) {
                     Mark::Free(size) => (size, false),
-                    Mark::Unowned(_) => panic!("a body without an owner"),
                     Mark::Job(index) => {
-                        assert_eq!(self.place(job_body(index)), place, "its owner knows it");
-                        (slot_bytes(job_body(index).len()), true)
+                        let body = job_body(index);
+                        assert_eq!((body.entry(), Place::of(body)), (None, place), "its owner's");
+                        handles += 1;
+                        (slot_bytes(body.len()), true)
                     }
-                    Mark::Referenced(at) => {
-                        assert_eq!(self.referenced[at].place, place, "its entry knows it");
-                        (slot_bytes(self.referenced[at].capacity), true)
+                    Mark::Referenced(index) => {
+                        let entry = &self.referenced[Key::<Referenced>::from_index(index)];
+                        let Storage::Slot(known) = entry.storage else { panic!("it has no slot") };
+                        assert_eq!(known, place, "its entry knows it");
+                        (slot_bytes(entry.size), true)
                     }
                 };
-                *(if is_used { &mut live } else { &mut freed }) += size;
-                start += size;
+                live += if is_used { size } else { 0 };
+                place = place.after(size);
             }
-            assert_eq!((start, live, freed), (block.end, block.live, block.freed));
-            assert!(live > 0 || block.is_single || block.bytes.is_empty() || block.is_open);
+            assert_eq!((place.start, live), (BLOCK_BYTES, block.live));
+            assert!(live > 0 || self.filled_next() == Some(key), "an empty block");
+            freed += block.freed();
         }
-        let closed = self.blocks.iter().filter(|block| !block.is_open);
-        assert_eq!(self.freed, closed.map(|block| block.freed).sum::<usize>());
-        for &(Place { block, start }, size) in &self.vacancies {
-            assert_eq!(self.blocks[block].mark(start), Mark::Free(size), "a vacancy is free");
+        assert_eq!(freed, self.freed);
+        for hole in &self.holes {
+            assert_eq!(self.blocks[hole.place.block].mark(hole.place.start), Mark::Free(hole.size));
+            assert!(!self.is_left(hole.place.block), "a hole in a block that bodies leave");
         }
+        handles
     }
 }

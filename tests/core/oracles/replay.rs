@@ -285,7 +285,7 @@ fn put_into(
     let body = bodies.store(body).expect("there is memory");
     let permit = wal.permit_put(length, START).expect("there is room");
     let job = queue.put(client, put, body, START);
-    bodies.own(queue.body_mut(job), job.index());
+    bodies.own(queue, job.index());
     wal.put(permit, restored.jobs(), job);
     job
 }
