@@ -197,7 +197,7 @@ impl EventLoop {
             self.ensure_lock()?;
             let now = self.clock.now();
             if self.server.has_wal() {
-                self.server.set_calendar(self.clock.calendar(now));
+                self.server.set_calendar(self.clock.calendar(now), now);
             }
             self.server.tick(now);
             for event in &events {

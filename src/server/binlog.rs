@@ -248,9 +248,9 @@ impl Server {
     }
 
     /// Tells the binlog what time the wall clock shows.
-    pub fn set_calendar(&mut self, calendar: Calendar) {
+    pub fn set_calendar(&mut self, calendar: Calendar, now: Time) {
         if let Some(wal) = &mut self.wal {
-            wal.set_calendar(calendar);
+            wal.set_calendar(calendar, now);
         }
     }
 

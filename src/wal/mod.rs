@@ -54,6 +54,7 @@ use self::{
     sync::{SyncEvents, SyncState, SyncTime},
 };
 pub use self::{
+    dates::SHIFTS_AT_ONCE_MAX,
     directory::Directory,
     disk::{Disk, Name},
     figures::Counts,

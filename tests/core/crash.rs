@@ -24,7 +24,7 @@ use beanstalkd::{
     memory::MemorySource,
     queue::{JOB_OVERHEAD_BYTES, Job, Queue, State},
     server::{COMMANDS_PER_CONNECTION, Server, Settings},
-    wal::{self, Name, Options, Restored, SyncPolicy, Wal},
+    wal::{self, Name, Options, Restored, SHIFTS_AT_ONCE_MAX, SyncPolicy, Wal},
 };
 use ct::{Prng, diff::shrink};
 
@@ -401,12 +401,15 @@ impl Run {
         self.moment.now = self.now.as_nanoseconds();
         self.moment.steps = self.step;
         self.disk.0.borrow_mut().moment = self.moment;
-        if self.is_clock_set && self.prng.chance(1, 12) {
+        if self.is_clock_set
+            && self.clocks.len() <= SHIFTS_AT_ONCE_MAX as usize
+            && self.prng.chance(1, 12)
+        {
             self.wrong_by = self.pick(&WRONG_BY);
             self.clocks.push((self.step, self.wrong_by));
             self.story.push(format!("  the wall clock is wrong by {} s", self.wrong_by));
         }
-        self.server.set_calendar(calendar(self.wrong_by));
+        self.server.set_calendar(calendar(self.wrong_by), self.now);
         self.server.tick(self.now);
         let _ = self.observe();
         let was_sound = self.is_sound();

@@ -526,7 +526,7 @@ impl History {
         let Process::Serves { server, conn, asked, .. } = &mut self.processes[side] else {
             return Ok(());
         };
-        server.set_calendar(calendar());
+        server.set_calendar(calendar(), self.now);
         server.tick(self.now);
         for (ask, line) in lines {
             let (consumed, _) =

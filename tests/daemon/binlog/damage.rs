@@ -588,7 +588,7 @@ fn dates_written_in_different_turns_keep_their_order() {
     for (turn, id, late) in [(1, 2, 5_000_000), (2, 1, 0)] {
         let now = NOW + Duration::from_micros(turn);
         let passed = i64::try_from(NOW.until(now).as_nanos()).expect("small");
-        server.set_calendar(Calendar::new(now, DATE + passed + late));
+        server.set_calendar(Calendar::new(now, DATE + passed + late), now);
         server.feed(client, format!("bury {id} 0\r\n").as_bytes(), COMMANDS_PER_CONNECTION, now);
         server.commit(now);
     }

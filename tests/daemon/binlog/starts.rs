@@ -541,14 +541,14 @@ fn restored_delays_end_at_their_dates_once_the_clock_is_right() {
 
         let (restored, wal, _) = open_at(&disk, wrong);
         let mut server = serve(restored, wal);
-        server.set_calendar(wrong);
+        server.set_calendar(wrong, NOW);
         server.tick(NOW);
         server.commit(NOW);
         assert_eq!(ends(server.queue(), wrong), wanted, "the dates are what they were");
         let later = NOW + Duration::from_secs(1);
         let right = Calendar::new(later, DATE + 1_000_000_000);
         for _ in 0..3 {
-            server.set_calendar(right);
+            server.set_calendar(right, later);
             server.tick(later);
             server.commit(later);
             server.check();
@@ -598,7 +598,7 @@ fn dates_written_under_a_wrong_clock_are_written_anew() {
         let later = NOW + Duration::from_secs(2);
         let right = Calendar::new(later, DATE + 2_000_000_000);
         server.tick(later);
-        server.set_calendar(right);
+        server.set_calendar(right, later);
         server.tick(later);
         server.commit(later);
         drop(server);
