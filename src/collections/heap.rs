@@ -126,6 +126,11 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         end
     }
 
+    /// The item at `position` of the array, and its sort key.
+    pub fn at(&self, position: usize) -> Option<(K, Key<T>)> {
+        self.entries.get(position).map(|entry| (entry.key, entry.item))
+    }
+
     /// The sort key of the item at `position` of the array.
     pub fn key(&self, position: u32) -> Option<K> {
         self.entries.get(position as usize).map(|entry| entry.key)

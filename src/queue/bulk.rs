@@ -2,8 +2,11 @@
 
 use std::collections::BinaryHeap;
 
-use super::{Job, Queue, State, Tube};
-use crate::collections::Key;
+use super::{Job, Queue, State, Tube, job::DueKey};
+use crate::{
+    collections::Key,
+    memory::{MemoryBudget, Need, OutOfMemory},
+};
 
 /// The first jobs of a tube, in the order of service.
 impl Queue {
@@ -21,28 +24,82 @@ impl Queue {
     pub fn list_buried(&self, tube: Key<Tube>, count: usize) -> Vec<Key<Job>> {
         self.tubes.arena[tube].buried.iter(&self.jobs.arena).take(count).collect()
     }
+}
 
-    /// Reserved jobs, by their deadlines. A tube does not know them, so all clients are asked:
-    /// O([`Queue::steps_to_list_reserved`] · log count).
-    pub fn list_reserved(&self, tube: Key<Tube>, count: usize) -> Vec<Key<Job>> {
-        let mut first = BinaryHeap::with_capacity(count + 1);
-        for (_, client) in self.clients.iter() {
-            for (due, job) in client.deadlines.iter() {
-                if self.jobs.arena[job].tube == tube {
-                    first.push((due, job));
-                    if first.len() > count {
-                        first.pop();
-                    }
+/// A `list-jobs` of reserved jobs in progress. A tube does not know them, so all clients are asked.
+#[derive(Debug)]
+pub struct ListReserved {
+    tube: Key<Tube>,
+    count: usize,
+    /// The index of the client that is asked next, and the position among its deadlines.
+    next: (usize, usize),
+    /// The first jobs of those found, which may have changed since.
+    first: BinaryHeap<(DueKey, Key<Job>)>,
+}
+
+/// Listing reserved jobs.
+impl Queue {
+    /// Begins to list the first `count` reserved jobs of a tube by their deadlines. The tube is
+    /// kept until [`Queue::end_list_reserved`].
+    pub fn begin_list_reserved(
+        &mut self,
+        tube: Key<Tube>,
+        count: usize,
+        budget: &mut MemoryBudget,
+    ) -> Result<ListReserved, OutOfMemory> {
+        let mut first = Vec::new();
+        budget.grow_vec(Need::Connection, &mut first, count + 1)?;
+        self.tubes.arena[tube].pins += 1;
+        Ok(ListReserved { tube, count, next: (0, 0), first: first.into() })
+    }
+
+    /// Looks at up to `steps` more clients and jobs. After the last, returns those of the jobs found
+    /// that are still reserved until the same instant.
+    pub fn step_list_reserved(
+        &self,
+        list: &mut ListReserved,
+        steps: usize,
+    ) -> Option<Vec<Key<Job>>> {
+        for _ in 0..steps {
+            let (client, position) = list.next;
+            if client >= self.clients.slots() || list.count == 0 {
+                return Some(self.still_reserved(&list.first));
+            }
+            let deadlines = self.clients.get(Key::from_index(client)).map(|it| &it.deadlines);
+            let Some((due, job)) = deadlines.and_then(|it| it.at(position)) else {
+                list.next = (client + 1, 0);
+                continue;
+            };
+            list.next.1 += 1;
+            let is_full = list.first.len() == list.count;
+            let is_early = !is_full || list.first.peek().is_some_and(|&(last, _)| due < last);
+            if is_early && self.jobs.arena[job].tube == list.tube {
+                list.first.push((due, job));
+                if is_full {
+                    list.first.pop();
                 }
             }
         }
-        first.into_sorted_vec().into_iter().map(|(_, job)| job).collect()
+        None
     }
 
-    /// How many clients and jobs [`Queue::list_reserved`] looks at.
-    pub fn steps_to_list_reserved(&self) -> usize {
-        let reserved = usize::try_from(self.counts.reserved).unwrap_or(usize::MAX);
-        self.clients.slots().saturating_add(reserved)
+    fn still_reserved(&self, found: &BinaryHeap<(DueKey, Key<Job>)>) -> Vec<Key<Job>> {
+        let mut found: Vec<_> = found.iter().copied().collect();
+        found.retain(|&(due, job)| {
+            let is_same = self.jobs.arena.get(job).is_some_and(|it| it.record.id == due.id());
+            is_same && self.deadline(job) == Some(due.at())
+        });
+        found.sort_unstable();
+        // A job that moved among its client's deadlines may have been found twice.
+        found.dedup();
+        found.into_iter().map(|(_, job)| job).collect()
+    }
+
+    /// Ends a `list-jobs` of reserved jobs, which no longer keeps its tube.
+    pub fn end_list_reserved(&mut self, list: &ListReserved, budget: &mut MemoryBudget) {
+        budget.on_resize(list.first.capacity() * size_of::<(DueKey, Key<Job>)>(), 0);
+        self.tubes.arena[list.tube].pins -= 1;
+        self.drop_if_idle(list.tube);
     }
 }
 

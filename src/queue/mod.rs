@@ -27,7 +27,7 @@ mod waiters;
 use std::time::Duration;
 
 pub use self::{
-    bulk::{DeleteStep, DeleteTube},
+    bulk::{DeleteStep, DeleteTube, ListReserved},
     client::Client,
     counts::Counts,
     job::{Dated, JOB_OVERHEAD_BYTES, Job, Record, State, URGENT_BELOW_PRI},

@@ -7,12 +7,15 @@ use crate::{
     collections::Key,
     conn::Conn,
     proto::{ErrorReply, Reply},
-    queue::{DeleteStep, DeleteTube, Expired, Kick, Timer, Tube},
+    queue::{DeleteStep, DeleteTube, Expired, Job, Kick, ListReserved, Timer, Tube},
     wal::{Unavailable, Wal},
 };
 
 /// To look at so many entries of a heap takes no longer than to delete a job.
 const ENTRIES_PER_STEP: usize = 256;
+
+/// To look at so many reserved jobs, each at a place of its own in memory, takes no longer either.
+const RESERVED_PER_STEP: usize = 16;
 
 /// After this many bytes of bodies have moved in a turn, the rest waits for the next.
 const MOVED_BYTES_PER_TURN: usize = 256 * 1024;
@@ -30,6 +33,7 @@ pub(super) struct LongCommand {
 pub(super) enum LongWork {
     Kick(Kick),
     DeleteTube(DeleteTube),
+    ListReserved(ListReserved),
 }
 
 impl Server {
@@ -99,6 +103,12 @@ impl Server {
             let step = match &mut long.work {
                 LongWork::Kick(kick) => self.step_kick(kick, now),
                 LongWork::DeleteTube(delete) => self.step_delete_tube(delete, now),
+                LongWork::ListReserved(list) => {
+                    if let Some(jobs) = self.queue.step_list_reserved(list, RESERVED_PER_STEP) {
+                        return self.end_list_reserved(&long, &jobs, now);
+                    }
+                    None
+                }
             };
             if let Some(reply) = step {
                 return self.end_long(&long, reply);
@@ -147,16 +157,33 @@ impl Server {
     }
 
     fn end_long(&mut self, long: &LongCommand, reply: Reply<'_>) {
+        if let Some(key) = self.resume_after(long) {
+            self.acknowledge(key, reply);
+        }
+    }
+
+    fn end_list_reserved(&mut self, long: &LongCommand, jobs: &[Key<Job>], now: Time) {
+        if let Some(key) = self.resume_after(long) {
+            if let Err(refusal) = self.send_list(key, jobs, now) {
+                self.reply(key, refusal);
+            }
+        }
+    }
+
+    /// Ends a long command. Returns the connection to answer, which takes commands again.
+    fn resume_after(&mut self, long: &LongCommand) -> Option<Key<Conn>> {
         match long.work {
             LongWork::Kick(kick) => self.queue.end_kick(kick),
             LongWork::DeleteTube(ref delete) => self.queue.end_delete_tube(delete),
-        }
-        if let Some(key) = long.by {
-            if self.conns[key].is_waiting() {
-                self.conns[key].resume();
+            LongWork::ListReserved(ref list) => {
+                self.queue.end_list_reserved(list, self.bodies.budget_mut());
             }
-            self.acknowledge(key, reply);
         }
+        let key = long.by?;
+        if self.conns[key].is_waiting() {
+            self.conns[key].resume();
+        }
+        Some(key)
     }
 
     /// Detaches a connection from its long commands, which go on without a reply.
@@ -241,6 +268,33 @@ mod tests {
             assert_eq!(ready(&server), u64::from(moved));
         }
         assert_eq!(receive(&mut server, client), format!("KICKED {JOBS}\r\n"));
+        server.check();
+    }
+
+    /// Half a million of them in one step would keep all other clients waiting.
+    #[test]
+    fn a_long_list_of_reserved_jobs_takes_a_slice_in_each_turn() {
+        let mut server = server(None);
+        let [worker, busy, reader, other]: [_; 4] = std::array::from_fn(|_| connect(&mut server));
+        let reserve = |server: &mut Server, worker, count: u32| {
+            for _ in 0..count.div_ceil(100) {
+                exchange(server, worker, &"put 0 0 60 1\r\na\r\nreserve\r\n".repeat(100));
+                server.tick(START);
+            }
+        };
+        reserve(&mut server, worker, 100);
+        exchange(&mut server, busy, "use busy\r\nwatch busy\r\nignore default\r\n");
+        reserve(&mut server, busy, 16 * 1000);
+        send(&mut server, reader, "list-jobs default reserved 50\r\n");
+        assert_eq!(receive(&mut server, reader), "", "it is answered when it is done");
+        assert_eq!(exchange(&mut server, other, "use other\r\n"), "USING other\r\n");
+        exchange(&mut server, worker, "delete 7\r\n");
+        server.tick(START);
+        let list = receive(&mut server, reader);
+        let ids: Vec<u64> =
+            list.lines().filter_map(|line| line.strip_prefix("- id: ")?.parse().ok()).collect();
+        let wanted: Vec<u64> = (1..=50).filter(|&id| id != 7).collect();
+        assert_eq!(ids, wanted, "a job that has left the state meanwhile is not listed");
         server.check();
     }
 

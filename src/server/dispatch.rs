@@ -13,7 +13,7 @@ use crate::{
     proto::{
         self, Command, Drain, ErrorReply, IdleState, JobState, List, ListedJob, ParseError, Reply,
     },
-    queue::{State, Tube},
+    queue::{Job, State, Tube},
 };
 
 /// The result of a command. An error is the reply that says why the command was not executed.
@@ -209,17 +209,26 @@ impl Server {
             JobState::Reserved => usize::try_from(tube.reserved).unwrap_or(usize::MAX),
         };
         let count = limit.min(all);
-        // The document, and its copy among the replies.
-        self.ensure_memory_for_document(count * ListedJob::MAX_BYTES * 2)?;
         let jobs = match state {
             JobState::Ready => self.queue.list_ready(key_of_tube, count),
             JobState::Delayed => self.queue.list_delayed(key_of_tube, count),
             JobState::Buried => self.queue.list_buried(key_of_tube, count),
             JobState::Reserved => {
-                self.charge(self.queue.steps_to_list_reserved());
-                self.queue.list_reserved(key_of_tube, count)
+                self.ensure_memory_for_long_command()?;
+                let budget = self.bodies.budget_mut();
+                let list = self.queue.begin_list_reserved(key_of_tube, count, budget);
+                let work = LongWork::ListReserved(list.map_err(no_memory)?);
+                self.advance_long(LongCommand { by: Some(key), work }, now);
+                return Ok(());
             }
         };
+        self.send_list(key, &jobs, now)
+    }
+
+    /// Sends a list of jobs. Fails if there is no memory for it.
+    pub(super) fn send_list(&mut self, key: Key<Conn>, jobs: &[Key<Job>], now: Time) -> Answer {
+        // The document, and its copy among the replies.
+        self.ensure_memory_for_document(jobs.len() * ListedJob::MAX_BYTES * 2)?;
         if let Some(id) = jobs.iter().map(|&job| self.queue.job(job).record.id).max() {
             self.show(key, id);
         }

@@ -66,9 +66,10 @@ impl Wal {
         let old = self.dates.calendar;
         let mut to_log = Vec::new();
         let shift = |at| new.instant(old.date(at));
-        match queue.shift_dates(from, count, shift, now, &mut to_log) {
-            Some(next) => self.dates.shift = Some((new, next)),
-            None => (self.dates.calendar, self.dates.shift) = (new, None),
+        let next = queue.shift_dates(from, count, shift, now, &mut to_log);
+        self.dates.shift = next.map(|next| (new, next));
+        if next.is_none() {
+            self.dates.calendar = new;
         }
         for job in to_log {
             self.update_or_defer(queue, job, now);
