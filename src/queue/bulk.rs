@@ -53,8 +53,8 @@ impl Queue {
         Ok(ListReserved { tube, count, next: (0, 0), first: first.into() })
     }
 
-    /// Looks at up to `steps` more clients and jobs. After the last, returns those of the jobs found
-    /// that are still reserved until the same instant.
+    /// Looks at up to `steps` more clients and jobs. After the last, returns those found that are
+    /// still reserved until the same instant.
     pub fn step_list_reserved(
         &self,
         list: &mut ListReserved,
