@@ -72,6 +72,15 @@ pub(crate) fn tube_stats(client: &mut Client, names: &[String]) -> Result<Vec<(S
     Ok(all)
 }
 
+/// Returns the dictionary of `stats-tube`. Fails if there is no such tube, without making it.
+pub(crate) fn tube(client: &mut Client, name: &str) -> Result<String> {
+    let reply = client.ask(&format!("stats-tube {name}"))?;
+    if reply.is("NOT_FOUND") {
+        bail!("{}: there is no tube {name}", client.address());
+    }
+    if reply.is("OK") { reply.into_yaml() } else { Err(reply.unexpected("stats-tube")) }
+}
+
 impl Census {
     /// Asks a server.
     pub(crate) fn take(client: &mut Client, meant: &Tubes) -> Result<Self> {

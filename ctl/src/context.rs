@@ -85,6 +85,13 @@ pub(crate) fn tell(text: &str) {
     let _ = writeln!(io::stderr(), "{}", output::inert(text));
 }
 
+/// Tells the user some sentences, each in a line.
+pub(crate) fn tell_all(sentences: &[String]) {
+    for sentence in sentences {
+        tell(sentence);
+    }
+}
+
 /// Prints an error as all errors are printed.
 pub(crate) fn print_error(error: &anyhow::Error) {
     tell(&format!("beanstalkctl: {error:#}"));

@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
 use axum::body::{Bytes, HttpBody};
-use axum::serve::Listener;
+use axum::serve::{Listener, ListenerExt as _};
 use beanstalkd::sys;
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -103,7 +103,9 @@ pub(crate) fn serve(listeners: Vec<TcpListener>, app: &Router) -> Result<()> {
                 // The sender lives longer than this.
                 let _ = ended.wait_for(|ended| *ended).await;
             };
-            let server = axum::serve(listener, app.clone()).with_graceful_shutdown(until);
+            // What is tapped tells its handlers where a request comes from.
+            let app = app.clone().into_make_service_with_connect_info::<SocketAddr>();
+            let server = axum::serve(listener.tap_io(|_| ()), app).with_graceful_shutdown(until);
             servers.spawn(server.into_future());
             tell(&format!("beanstalkctl: http://{address}/"));
         }

@@ -51,6 +51,7 @@ use std::process::ExitCode;
 use anyhow::{Error, Result};
 use clap::{CommandFactory as _, FromArgMatches as _};
 
+use act::one::Change::{Bury, Release};
 use cli::{Cli, Command};
 use context::{Context, Outcome, UsageError, is_broken_pipe, print_error};
 use interrupt::Interrupt;
@@ -137,8 +138,10 @@ fn run(command: Command, context: &mut Context) -> Result<Outcome> {
         Command::Put(args) => act::put::run(&args, context),
         Command::Kick(args) => act::kick::run(&args, context),
         Command::Reserve(args) => act::reserve::run(&args, context),
-        Command::Release { ids, pri, delay } => act::one::release(&ids, pri, delay, context),
-        Command::Bury { ids, pri } => act::one::bury(&ids, pri, context),
+        Command::Release { ids, pri, delay } => {
+            act::one::run(&ids, Release { pri, delay }, context)
+        }
+        Command::Bury { ids, pri } => act::one::run(&ids, Bury { pri }, context),
         Command::Pause { tubes, length, yes } => {
             act::pause::pause(&tubes, length.max(1), yes, context)
         }

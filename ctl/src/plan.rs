@@ -23,7 +23,7 @@ use crate::filter::Filter;
 use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
 use crate::listing::{Detail, Request, list};
-use crate::sweep::{Coverage, Options};
+use crate::sweep::{self, Coverage, Options};
 use crate::yaml;
 
 /// How many tubes a question names.
@@ -42,10 +42,9 @@ impl Instance {
     }
 
     /// Fails if the client is connected to another instance, where the ids mean other jobs.
-    pub(crate) fn check(&self, client: &mut Client) -> Result<()> {
-        let now = Self::from_stats(&client.yaml("stats")?);
+    pub(crate) fn check(&self, now: &Self, client: &Client) -> Result<()> {
         ensure!(
-            *self == now,
+            self == now,
             "{}: the server was restarted, and its ids may mean other jobs now: list them again",
             client.address()
         );
@@ -83,7 +82,8 @@ impl fmt::Display for States {
     }
 }
 
-/// Numbers of jobs by their states and tubes; shown as `2 ready, 1 buried, in the tube a`.
+/// Numbers of jobs by their states and tubes; shown as `3 jobs: 2 ready, 1
+/// buried, in the tube a`.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     states: States,
@@ -110,8 +110,9 @@ impl Summary {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.tubes.keys().map(String::as_str).collect();
+        write!(f, "{}: ", counted(self.count(), "job"))?;
         match names[..] {
-            [] => f.write_str("no jobs"),
+            [] => f.write_str("none"),
             [name] => write!(f, "{}, in the tube {name}", self.states),
             _ => {
                 let shown = names[..names.len().min(TUBES_NAMED)].join(", ");
@@ -138,6 +139,27 @@ impl Selection {
         selection.add(jobs);
         selection.jobs.sort_unstable();
         selection
+    }
+
+    /// Selects the jobs of these ids, which are all different, that are in one of the states. Of
+    /// the others it says how many there are, a sentence each.
+    pub(crate) fn of_ids(
+        client: &mut Client,
+        ids: &[u64],
+        states: &[State],
+    ) -> Result<(Self, Vec<String>)> {
+        let found = sweep::stats_of(client, ids.iter().copied())?;
+        let mut others = Vec::new();
+        let missing = ids.len() - found.len();
+        if missing > 0 {
+            others.push(format!("No such job: {missing} of {}.", counted(ids.len() as u64, "id")));
+        }
+        let is_meant = |job: &Job| states.contains(&job.state);
+        let (jobs, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(is_meant);
+        if !rest.is_empty() {
+            others.push(format!("Not touched: {}.", States::of(&rest)));
+        }
+        Ok((Self::of(&jobs), others))
     }
 
     /// Selects all jobs that the filter matches, and reports whether some may be missing.
@@ -185,13 +207,6 @@ impl Selection {
     }
 }
 
-/// Shows `3 jobs: 2 ready, 1 buried, in the tube a`.
-impl fmt::Display for Selection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", counted(self.count(), "job"), self.summary)
-    }
-}
-
 /// Reports an act in one line on standard error: when, on which server, for whom if that is known,
 /// and what was done to how many.
 pub(crate) fn log_act(server: &Address, from: Option<&str>, done: &str) {
@@ -224,7 +239,7 @@ mod tests {
     fn many_tubes_are_counted_and_not_named() {
         let mut summary = Summary::default();
         summary.add("t00", State::Ready, 2);
-        assert_eq!(summary.to_string(), "2 ready, in the tube t00");
+        assert_eq!(summary.to_string(), "2 jobs: 2 ready, in the tube t00");
         for number in 1..12 {
             summary.add(&format!("t{number:02}"), State::Buried, u64::MAX);
         }

@@ -104,13 +104,15 @@ class Scenery:
                 self.shoot(browser, address + "#/0", folder / f"{scheme}-{name}.png")
                 self.shoot(browser, address + "#/0/billing.invoices", folder / f"{scheme}-{name}-tube.png")
             # No worker takes this one away meanwhile.
-            browser.poke("#jobs-rows tr:has(.chip.buried) button")
+            browser.poke("#jobs-rows tr:has(.chip.buried) a")
             browser.sees("#job pre")
             browser.shoot(folder / f"{scheme}-narrow-job.png")
             browser.press("Escape")
+            browser.gone("#job")
             browser.look_like(scheme, *WIDE)
             browser.poke("#tube-acts button", "Kick")
-            browser.sees("#ask .will")
+            browser.poke("#ask button", "Continue")
+            browser.sees("#ask button.main", "Kick")
             browser.shoot(folder / f"{scheme}-wide-ask.png")
             browser.press("Escape")
 

@@ -1,12 +1,14 @@
 //! `clear`: empties tubes.
 
+use std::fmt;
+
 use anyhow::{Context as _, Result};
 
 use super::remove::{Remover, remove};
 use crate::census;
 use crate::cli::ClearArgs;
 use crate::client::Client;
-use crate::context::{Context, Outcome, counted, report, tell, usage, warn_if_no_tube};
+use crate::context::{Context, Outcome, report, tell, usage, warn_if_no_tube};
 use crate::filter::Filter;
 use crate::interrupt::Interrupt;
 use crate::job::State;
@@ -18,7 +20,7 @@ use crate::sweep::{Coverage, Options};
 use crate::yaml;
 
 /// The states that a job can be deleted in.
-pub(super) const DELETABLE: [State; 3] = [State::Ready, State::Delayed, State::Buried];
+pub(crate) const DELETABLE: [State; 3] = [State::Ready, State::Delayed, State::Buried];
 
 /// Which jobs are to be deleted, found before anything is done.
 #[derive(Debug)]
@@ -62,14 +64,6 @@ impl Plan {
         }
     }
 
-    /// Describes the act, as in `delete 2 jobs: 1 ready, 1 buried, in the tube a`.
-    pub(crate) fn summary(&self) -> String {
-        match self {
-            Self::Tubes(Lists { summary, .. }) => summary_of(summary),
-            Self::Jobs(jobs) => format!("delete {jobs}"),
-        }
-    }
-
     /// Deletes the jobs that the filter still matches; the remover counts. Nothing more is begun
     /// after an interrupt.
     pub(crate) fn carry_out(
@@ -89,8 +83,14 @@ impl Plan {
     }
 }
 
-fn summary_of(summary: &Summary) -> String {
-    format!("delete {}: {summary}", counted(summary.count(), "job"))
+/// Shows `2 jobs: 1 ready, 1 buried, in the tube a`.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tubes(lists) => lists.summary.fmt(f),
+            Self::Jobs(jobs) => jobs.summary.fmt(f),
+        }
+    }
 }
 
 impl Lists {
@@ -212,7 +212,7 @@ pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
         if summary.count() == 0 {
             tell("There is nothing to delete.");
         } else {
-            context.may(&args.consent, &summary_of(&summary))?;
+            context.may(&args.consent, &format!("delete {summary}"))?;
         }
         return Ok(Outcome::Done);
     }
@@ -224,7 +224,7 @@ pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
         tell("There is nothing to delete.");
         return Ok(coverage);
     }
-    if !context.may(&args.consent, &plan.summary())? {
+    if !context.may(&args.consent, &format!("delete {plan}"))? {
         return Ok(coverage.and(Outcome::of(args.consent.dry_run)));
     }
     let save = SaveFile::create_if(args.consent.save.as_deref())?;

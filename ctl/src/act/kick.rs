@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::put::use_tube;
+use crate::census;
 use crate::cli::KickArgs;
 use crate::client::{Client, write_numbered};
 use crate::context::{Context, Outcome, counted, report, tell};
@@ -16,44 +17,13 @@ use crate::plan::Selection;
 use crate::sweep::Options;
 use crate::yaml;
 
-/// Jobs of a tube that a kick can make ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Kickable {
-    buried: u64,
-    delayed: u64,
-}
-
-impl Kickable {
-    /// Asks for the numbers of a tube. To use a tube that is not there would make it.
-    pub(crate) fn look(client: &mut Client, tube: &str) -> Result<Self> {
-        let stats = client.ask(&format!("stats-tube {tube}"))?;
-        if stats.is("NOT_FOUND") {
-            bail!("there is no tube {tube}");
-        }
-        if !stats.is("OK") {
-            return Err(stats.unexpected("stats-tube"));
-        }
-        let stats = stats.into_yaml()?;
-        let buried = yaml::number(&stats, "current-jobs-buried");
-        let delayed = yaml::number(&stats, "current-jobs-delayed");
-        Ok(Self { buried, delayed })
-    }
-
-    /// Returns how many jobs one kick can make ready: the buried ones, or if there is none, the
-    /// delayed ones.
-    pub(crate) fn all(self) -> u64 {
-        if self.buried > 0 { self.buried } else { self.delayed }
-    }
-
-    /// Returns the state of these jobs.
-    pub(crate) fn state(self) -> State {
-        if self.buried > 0 { State::Buried } else { State::Delayed }
-    }
-
-    /// Counts jobs of that state in words.
-    pub(crate) fn counted(self, count: u64) -> String {
-        counted(count, &format!("{} job", self.state()))
-    }
+/// Returns the state of the jobs that a kick of a tube makes ready, and their number: the buried
+/// ones, or if there is none, the delayed ones.
+fn kickable(client: &mut Client, tube: &str) -> Result<(State, u64)> {
+    let text = census::tube(client, tube)?;
+    let count = |state| yaml::number(&text, &format!("current-jobs-{state}"));
+    let state = if count(State::Buried) > 0 { State::Buried } else { State::Delayed };
+    Ok((state, count(state)))
 }
 
 /// Kicks the first jobs of a tube in a state, at most `most` of them, and counts them as it goes.
@@ -106,23 +76,23 @@ pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
         let ids = super::delete::ids(&args.id, &context.interrupt)?;
         return kick_chosen(&mut client, &ids, context);
     };
-    let kickable = Kickable::look(&mut client, tube)?;
-    let most = if args.all { kickable.all() } else { u64::from(args.count.unwrap_or(1)) };
+    let (state, all) = kickable(&mut client, tube)?;
+    let most = if args.all { all } else { u64::from(args.count.unwrap_or(1)) };
     let interrupt = context.interrupt.clone();
     let mut coverage = Outcome::Done;
     let mut kicked = 0;
     let result = if let Some(text) = &args.grep {
         let pattern = crate::filter::pattern(text, false, false)?;
-        let (tubes, states) = (Tubes::one(tube), vec![kickable.state()]);
+        let (tubes, states) = (Tubes::one(tube), vec![state]);
         let filter = Filter { tubes, states, pattern: Some(pattern), ..Filter::default() };
         let found = Selection::find(&mut client, &filter, &Options::default(), &interrupt)?;
         coverage = report(found.1);
         let ids: Vec<_> = found.0.ids().take(usize::try_from(most)?).collect();
         kick_ids(&mut client, &ids, |_, is_kicked| kicked += u64::from(is_kicked))
     } else {
-        kick(&mut client, tube, kickable.state(), most, &interrupt, &mut kicked)
+        kick(&mut client, tube, state, most, &interrupt, &mut kicked)
     };
-    let done = format!("{} kicked in the tube {tube}", kickable.counted(kicked));
+    let done = format!("{} kicked in the tube {tube}", counted(kicked, &format!("{state} job")));
     context.report_act(client.address(), "kick", kicked, &done)?;
     result.map(|()| coverage)
 }

@@ -9,10 +9,12 @@ use anyhow::{Result, bail};
 
 use super::clear::deletable_only;
 use super::put::use_tube;
+use crate::census;
 use crate::cli::MoveArgs;
 use crate::client::{Client, write_numbered};
-use crate::context::{Context, Outcome, counted, report, tell, usage};
+use crate::context::{Context, Outcome, counted, report, tell, tell_all, usage};
 use crate::filter::{Filter, Tubes};
+use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
 use crate::place;
 use crate::plan::Selection;
@@ -23,17 +25,21 @@ use crate::sweep;
 /// How many jobs are in two places at once, at most.
 const BATCH: usize = 200;
 
-struct Mover<'a> {
+/// Moves jobs in batches and counts.
+#[derive(Debug)]
+pub(crate) struct Mover<'a> {
     from: &'a mut Client,
     to: &'a mut Client,
     tube: &'a str,
     filter: &'a Filter,
     save: Option<SaveFile>,
-    moved: u64,
+    pub(crate) moved: u64,
     /// Jobs that others had got when their turn came.
     left: u64,
     /// Jobs that are too large for the other server.
     too_large: Vec<u64>,
+    /// Jobs that may be in two places, a sentence each.
+    doubts: Vec<String>,
 }
 
 /// Runs the command.
@@ -47,13 +53,7 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     filter.tubes = Tubes::one(&args.from);
     deletable_only(&mut filter)?;
     save::check(args.consent.save.as_deref())?;
-    let reply = from.ask(&format!("stats-tube {}", args.from))?;
-    if reply.is("NOT_FOUND") {
-        bail!("there is no tube {}", args.from);
-    }
-    if !reply.is("OK") {
-        return Err(reply.unexpected("stats-tube"));
-    }
+    census::tube(&mut from, &args.from)?;
     let options = args.which.sweep.options();
     let interrupt = context.interrupt.clone();
     let (jobs, coverage) = Selection::find(&mut from, &filter, &options, &interrupt)?;
@@ -63,42 +63,67 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
         return Ok(found);
     }
     let place = if args.to.is_some() { format!(" on {target}") } else { String::new() };
-    let plan = format!("move {jobs} to {}{place}", args.into);
+    let plan = format!("move {} to {}{place}", jobs.summary, args.into);
     if !context.may(&args.consent, &plan)? {
         return Ok(found.and(Outcome::of(args.consent.dry_run)));
     }
     let mut to = Client::connect(&target)?;
-    use_tube(&mut to, &args.into)?;
-    let save = SaveFile::create_if(args.consent.save.as_deref())?;
-    let (from, to, tube, filter) = (&mut from, &mut to, args.into.as_str(), &filter);
-    let too_large = Vec::new();
-    let mut mover = Mover { from, to, tube, filter, save, moved: 0, left: 0, too_large };
+    let mut mover = Mover::new(&mut from, &mut to, &args.into, &filter)?;
+    mover.save = SaveFile::create_if(args.consent.save.as_deref())?;
     let progress = Progress::new("moving", Some(jobs.count()));
-    let mut result = Ok(());
-    let size = mover.from.bodies_at_once(BATCH)?;
-    for batch in jobs.batches(size) {
-        progress.add(batch.len() as u64);
-        result = interrupt.check().map_err(Into::into).and_then(|()| mover.batch(batch));
-        if result.is_err() {
-            break;
-        }
-    }
+    let result = mover.jobs(&jobs, &progress, &interrupt);
     drop(progress);
     let done = format!("{} moved (plan: {plan})", counted(mover.moved, "job"));
     context.report_act(mover.from.address(), "move", mover.moved, &done)?;
-    if mover.left > 0 {
-        tell(&format!("{} had been taken by others meanwhile.", counted(mover.left, "job")));
-    }
-    if !mover.too_large.is_empty() {
-        let ids: Vec<_> = mover.too_large.iter().map(ToString::to_string).collect();
-        tell(&format!("Not moved, because {target} takes no bodies as large: {}", ids.join(", ")));
-    }
+    tell_all(&mover.leftovers());
     let is_all = mover.left == 0 && mover.too_large.is_empty();
     let finished = mover.save.map_or(Ok(()), SaveFile::finish);
     result.and(finished).map(|()| found.and(Outcome::of(is_all)))
 }
 
-impl Mover<'_> {
+impl<'a> Mover<'a> {
+    /// Makes one that moves jobs to a tube of the other server, which may be the same.
+    pub(crate) fn new(
+        from: &'a mut Client,
+        to: &'a mut Client,
+        tube: &'a str,
+        filter: &'a Filter,
+    ) -> Result<Self> {
+        use_tube(to, tube)?;
+        let (too_large, doubts) = (Vec::new(), Vec::new());
+        Ok(Self { from, to, tube, filter, save: None, moved: 0, left: 0, too_large, doubts })
+    }
+
+    /// Moves the jobs that the filter still matches when their turn comes. No batch is begun after
+    /// an interrupt.
+    pub(crate) fn jobs(
+        &mut self,
+        jobs: &Selection,
+        progress: &Progress,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        for batch in jobs.batches(self.from.bodies_at_once(BATCH)?) {
+            interrupt.check()?;
+            progress.add(batch.len() as u64);
+            self.batch(batch)?;
+        }
+        Ok(())
+    }
+
+    /// Describes what was left, or may be in two places, a sentence each.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
+        let mut told = self.doubts.clone();
+        if self.left > 0 {
+            told.push(format!("{} had been taken by others meanwhile.", counted(self.left, "job")));
+        }
+        if !self.too_large.is_empty() {
+            let ids: Vec<_> = self.too_large.iter().map(ToString::to_string).collect();
+            let (target, ids) = (self.to.address(), ids.join(", "));
+            told.push(format!("Not moved, because {target} takes no bodies as large: {ids}"));
+        }
+        told
+    }
+
     fn batch(&mut self, ids: Vec<u64>) -> Result<()> {
         let listed = ids.len();
         let jobs = self.take(ids)?;
@@ -124,7 +149,7 @@ impl Mover<'_> {
             if !alive {
                 let told = copied.iter().map(|(id, copy)| format!("{id} (copy {copy})"));
                 let told = told.chain(refused.iter().map(|job| format!("{} (copy ?)", job.id)));
-                tell(&in_doubt(told));
+                self.doubts.push(in_doubt(told));
             }
             self.give_back(&refused);
             return deleted.and(Err(failure));
@@ -171,7 +196,7 @@ impl Mover<'_> {
         let doubtful = copied[confirmed..].iter().chain(&others);
         let told: Vec<_> = doubtful.map(|(id, copy)| format!("{id} (copy {copy})")).collect();
         if !told.is_empty() {
-            tell(&in_doubt(told));
+            self.doubts.push(in_doubt(told));
         }
         let is_refused = !others.is_empty();
         self.left += taken.len() as u64;
@@ -187,7 +212,8 @@ impl Mover<'_> {
             twice = taken.iter().map(|(id, copy)| format!("{id} (copy {copy})")).collect();
         }
         if !twice.is_empty() {
-            tell(&format!("Workers have got both the job and its copy: {}", twice.join(", ")));
+            let twice = twice.join(", ");
+            self.doubts.push(format!("Workers have got both the job and its copy: {twice}"));
         }
         if is_refused {
             bail!("the server refused to delete jobs that have been copied");

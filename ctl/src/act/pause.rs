@@ -10,8 +10,7 @@ use crate::filter::Tubes;
 use crate::yaml;
 
 /// Pauses these tubes for a number of seconds, 0 of which end a pause; returns how many were there.
-pub(crate) fn pause_tubes(client: &mut Client, names: Vec<String>, seconds: u64) -> Result<u64> {
-    check(seconds)?;
+pub(crate) fn pause_tubes(client: &mut Client, names: Vec<String>, seconds: u32) -> Result<u64> {
     let mut count = 0;
     let write = |name: &String, out: &mut Vec<u8>| {
         out.extend_from_slice(format!("pause-tube {name} {seconds}\r\n").as_bytes());
@@ -25,14 +24,6 @@ pub(crate) fn pause_tubes(client: &mut Client, names: Vec<String>, seconds: u64)
         _ => Err(reply.unexpected("pause-tube")),
     })?;
     Ok(count)
-}
-
-/// Fails if a pause would be too long for the protocol.
-pub(crate) fn check(seconds: u64) -> Result<()> {
-    if u32::try_from(seconds).is_err() {
-        bail!("a pause lasts at most {} seconds", u32::MAX);
-    }
-    Ok(())
 }
 
 /// Pauses tubes for a number of seconds; 0 ends a pause.
@@ -52,7 +43,7 @@ pub(crate) fn pause(
             return Ok(Outcome::NotAll);
         }
         let names = census::tubes(client, &meant)?;
-        let count = pause_tubes(client, names, seconds.into())?;
+        let count = pause_tubes(client, names, seconds)?;
         let text = format!("{} {done}: {}", counted(count, "tube"), patterns.join(" "));
         context.report_act(client.address(), act, count, &text)?;
         Ok(Outcome::Done)

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 
 use super::clear::Plan;
 use crate::client::{Client, write_numbered};
-use crate::context::{Context, Outcome, counted, tell};
+use crate::context::{Context, Outcome, counted, tell_all};
 use crate::filter::Filter;
 use crate::interrupt::Interrupt;
 use crate::plan::Selection;
@@ -39,13 +39,13 @@ pub(crate) fn remove(
 ) -> Result<Outcome> {
     let mut remover = Remover::new(save);
     let progress = Progress::new("deleting", Some(plan.count()));
-    let summary = plan.summary();
+    let summary = plan.to_string();
     let result = plan.carry_out(client, filter, &mut remover, &progress, &context.interrupt);
     drop(progress);
     // The plan may be wider than what was done until an interrupt.
-    let done = format!("{} (plan: {summary})", remover.summary());
+    let done = format!("{} deleted (plan: delete {summary})", counted(remover.deleted, "job"));
     context.report_act(client.address(), "delete", remover.deleted, &done)?;
-    remover.leftovers().iter().for_each(|sentence| tell(sentence));
+    tell_all(&remover.leftovers());
     let finished = remover.save.map_or(Ok(()), SaveFile::finish);
     result.and(finished)?;
     Ok(Outcome::of(remover.refused == 0))
@@ -62,11 +62,6 @@ impl Remover {
         self.deleted = self.deleted.saturating_add(count);
         self.refused = self.refused.saturating_add(agreed.saturating_sub(count));
         self.uncounted = self.uncounted.saturating_add(count.saturating_sub(agreed));
-    }
-
-    /// Describes what was done.
-    pub(crate) fn summary(&self) -> String {
-        format!("{} deleted", counted(self.deleted, "job"))
     }
 
     /// Describes what was left, or deleted beyond the plan, a sentence each.

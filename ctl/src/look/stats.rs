@@ -1,24 +1,20 @@
 //! `stats`: the statistics of servers side by side, or of a tube.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
+use crate::census;
 use crate::context::{Context, Outcome};
 use crate::output::Table;
 use crate::yaml;
 
 /// Runs the command.
 pub(crate) fn run(tube: Option<&str>, context: &mut Context) -> Result<Outcome> {
-    let command = tube.map_or("stats".to_owned(), |tube| format!("stats-tube {tube}"));
     let mut all: Vec<(String, String)> = Vec::new();
     let outcome = context.each_server(|client, context, server| {
-        let reply = client.ask(&command)?;
-        if reply.is("NOT_FOUND") {
-            bail!("{}: there is no tube {}", client.address(), tube.unwrap_or_default());
-        }
-        if !reply.is("OK") {
-            return Err(reply.unexpected(&command));
-        }
-        let text = reply.into_yaml()?;
+        let text = match tube {
+            None => client.yaml("stats")?,
+            Some(tube) => census::tube(client, tube)?,
+        };
         if context.out.json {
             context.out.object(super::object(&text), server)?;
         } else {

@@ -40,6 +40,8 @@ pub(crate) struct Line {
     pub(crate) deletes: f64,
     /// Seconds that are left of a pause.
     pub(crate) paused: u64,
+    /// Connections that watch the tube.
+    pub(crate) watching: u64,
 }
 
 /// What one look tells of a server with its tubes.
@@ -153,6 +155,7 @@ impl Watch {
                 puts: rate(put, old_put),
                 deletes: rate(deleted, old_deleted),
                 paused: yaml::number(text, "pause-time-left"),
+                watching: yaml::number(text, "current-watching"),
             }
         };
         // In the order of names, as the search expects: the empty one is the first.
@@ -382,6 +385,7 @@ mod tests {
             puts,
             deletes: 0.0,
             paused: 0,
+            watching: 0,
         };
         let tubes = vec![line("b", 9, 1.0), line("a", 10, 0.0), line("c", 9, 5.0)];
         let server = line("", 0, 0.0);

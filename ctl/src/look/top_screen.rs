@@ -290,6 +290,7 @@ mod tests {
             puts: 12.0,
             deletes: 0.0,
             paused: 7,
+            watching: 4,
         };
         let tubes = vec![line("mail", 5), line("images", 17)];
         let (server, uptime, connections) = (line("", 22), 60, 4);

@@ -1,34 +1,36 @@
-//! What the page may change. Each act is asked for twice: `dry`, which only says what would be done
-//! and counts, and then in earnest, with the number that the operator agreed to. If the answer to
-//! the first says which jobs were meant, the second is about these and no others.
+//! The acts of the page. Each is asked for twice: `dry` finds the jobs, counts them and answers the
+//! act that touches these and no others; then that one is carried out, on the instance of the
+//! server that it was found on. Each that is carried out leaves a line on standard error.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Result, ensure};
 use axum::Json;
-use axum::extract::State as Given;
 use axum::extract::rejection::JsonRejection;
-use axum::http::StatusCode;
+use axum::extract::{ConnectInfo, State as Given};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Failure, Site, with_client};
-use crate::act::clear::{self, Plan};
-use crate::act::delete::{Found, deletable};
-use crate::act::kick::{Kickable, kick, kick_ids};
-use crate::act::pause::{check as check_pause, pause_tubes};
+use crate::act::clear::{self, DELETABLE, Plan};
+use crate::act::kick::{kick, kick_ids};
+use crate::act::move_jobs::Mover;
+use crate::act::one::Change;
+use crate::act::pause::pause_tubes;
 use crate::act::put::{put_all, use_tube};
 use crate::act::remove::Remover;
+use crate::census;
 use crate::cli::JobArgs;
 use crate::client::Client;
-use crate::context::counted;
+use crate::context::{counted, usage};
 use crate::filter::{Filter, Tubes, tube_name};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::job::State;
-use crate::plan::{Instance, States};
+use crate::plan::{Instance, Selection, log_act};
 use crate::progress::Progress;
 use crate::sweep::{self, Coverage, Options};
 use crate::yaml;
@@ -44,10 +46,8 @@ const IDS: usize = 1_000;
 #[serde(deny_unknown_fields)]
 pub(super) struct Order {
     server: usize,
-    /// Only say what would be done.
+    /// Only find the jobs.
     dry: bool,
-    /// How many jobs or tubes the operator agreed to; needed in earnest.
-    agreed: Option<u64>,
     /// The instance of the server that the page has got its jobs from.
     instance: Option<Instance>,
     what: What,
@@ -57,393 +57,346 @@ pub(super) struct Order {
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(tag = "act", rename_all = "kebab-case", deny_unknown_fields)]
 enum What {
-    /// Buried jobs of a tube become ready, or if there is none, delayed ones. In earnest it says
-    /// which of them are meant.
-    Kick {
-        tube: String,
-        state: Option<String>,
+    /// The first `count` jobs of a tube in a state become ready.
+    KickTube {
+        tube: Tube,
+        state: State,
+        count: u64,
     },
-    KickJobs {
-        ids: Vec<String>,
-    },
+    /// 0 seconds end a pause.
     Pause {
-        tube: String,
-        seconds: u64,
-    },
-    Resume {
-        tube: String,
-    },
-    Delete {
-        ids: Vec<String>,
-    },
-    /// In earnest, only of jobs with an id of at most the last one of the plan.
-    Clear {
-        tube: String,
-        states: Vec<String>,
-        last_id: Option<String>,
+        tube: Tube,
+        seconds: u32,
     },
     Put {
-        tube: String,
-        body: Option<String>,
-        base64: Option<String>,
+        tube: Tube,
+        base64: String,
         pri: u32,
         delay: u32,
         ttr: u32,
     },
+    #[serde(untagged)]
+    Jobs(OnJobs),
+}
+
+/// An act on jobs.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct OnJobs {
+    act: Verb,
+    jobs: Jobs,
+    /// What a release gives them.
+    pri: Option<u32>,
+    #[serde(default)]
+    delay: u32,
+    /// Where a move leads.
+    into: Option<Tube>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Verb {
+    Kick,
+    Release,
+    Bury,
+    Move,
+    Delete,
+}
+
+/// Jobs by their ids, or else the first `count` of a tube with an id of at most `last_id`, in these
+/// states, or in all that the act can take.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+struct Jobs {
+    /// Text, because they may be larger than a page's numbers.
+    ids: Vec<String>,
+    tube: Option<Tube>,
+    states: Vec<State>,
+    last_id: Option<String>,
+    count: Option<u64>,
+}
+
+/// A name by the rules of the protocol, so that it is never more than a name to the server.
+#[derive(Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String")]
+struct Tube(String);
+
+impl TryFrom<String> for Tube {
+    type Error = anyhow::Error;
+
+    fn try_from(name: String) -> Result<Self> {
+        tube_name(&name).map(Self)
+    }
 }
 
 /// What would be done, or was.
-#[derive(Debug)]
-struct Told {
+#[derive(Debug, Default)]
+struct Report {
     text: String,
     count: u64,
     notes: Vec<String>,
-    /// What is to be asked for in earnest, if that is narrower than what was asked for now.
-    what: Option<What>,
 }
 
-impl Told {
+impl Report {
     fn new(count: u64, text: impl Into<String>) -> Self {
-        Self { text: text.into(), count, notes: Vec::new(), what: None }
+        Self { text: text.into(), count, notes: Vec::new() }
     }
 }
 
-/// Whether to act, and on how many.
-#[derive(Debug, Clone, Copy)]
-enum Mode {
-    Dry,
-    Earnest(u64),
-}
-
-/// Says what would be done, or does it.
+/// Answers what would be done, or does it.
 pub(super) async fn act(
     Given(site): Given<Arc<Site>>,
+    ConnectInfo(from): ConnectInfo<SocketAddr>,
     order: Result<Json<Order>, JsonRejection>,
 ) -> Result<Json<Value>, Failure> {
     let Json(order) = order.map_err(|error| Failure::new(error.status(), error.body_text()))?;
-    let bad = |why: String| Failure::new(StatusCode::BAD_REQUEST, why);
-    let mode = match (order.dry, order.agreed) {
-        (true, _) => Mode::Dry,
-        (false, Some(agreed)) => Mode::Earnest(agreed),
-        (false, None) => return Err(bad("an act in earnest needs the number agreed to".into())),
-    };
-    order.what.check().map_err(|error| bad(format!("{error:#}")))?;
-    let watcher = site.server(order.server)?;
-    let (what, instance) = (order.what, order.instance);
-    let told = with_client(watcher, ACT_TIME, move |client, interrupt| {
-        instance.map_or(Ok(()), |instance| instance.check(client))?;
-        what.run(client, mode, interrupt)
+    let Order { server, dry, instance, mut what } = order;
+    if let What::Jobs(act) = &what {
+        act.check()?;
+    }
+    let done = with_client(site.server(server)?, ACT_TIME, move |client, interrupt| {
+        let now = Instance::from_stats(&client.yaml("stats")?);
+        let is_bound = instance.is_some();
+        instance.map_or(Ok(()), |instance| instance.check(&now, client))?;
+        if dry {
+            let report = what.find(client, interrupt)?;
+            return Ok(json!({ "will": report.text, "count": report.count, "notes": report.notes,
+                "what": what, "instance": now }));
+        }
+        ensure!(is_bound, usage("an act needs the instance of the server: ask with \"dry\" first"));
+        let mut report = Report::default();
+        let result = what.carry_out(client, interrupt, &mut report);
+        if !report.text.is_empty() {
+            log_act(client.address(), Some(&from.to_string()), &report.text);
+        }
+        if let Err(error) = result {
+            if !error.is::<Interrupted>() {
+                let notes = report.notes.join(" ");
+                return Err(if notes.is_empty() { error } else { error.context(notes) });
+            }
+            report.notes.push("The time was over before all was done.".into());
+        }
+        Ok(json!({ "done": report.text, "count": report.count, "notes": report.notes }))
     });
-    let told = told.await?;
-    let key = if order.dry { "will" } else { "done" };
-    let mut answer = json!({ key: told.text, "count": told.count, "notes": told.notes });
-    if let Some(what) = told.what {
-        answer["what"] = json!(what);
-    }
-    Ok(Json(answer))
-}
-
-/// Fails if a name could be more than a name to the server.
-fn check_tube(name: &str) -> Result<()> {
-    tube_name(name).map(|_| ())
-}
-
-fn ids_of(words: &[String]) -> Result<Vec<u64>> {
-    if words.is_empty() || words.len() > IDS {
-        bail!("1 to {IDS} jobs can be named at once");
-    }
-    let ids = words.iter().map(|word| word.parse().map_err(|_| anyhow!("{word:?} is no id")));
-    let mut ids: Vec<u64> = ids.collect::<Result<_>>()?;
-    ids.sort_unstable();
-    ids.dedup();
-    Ok(ids)
+    done.await.map(Json)
 }
 
 impl What {
+    /// Reports what would be done, and narrows the act to that.
+    fn find(&mut self, client: &mut Client, interrupt: &Interrupt) -> Result<Report> {
+        match self {
+            Self::KickTube { tube: Tube(tube), state, count } => {
+                let stats = census::tube(client, tube)?;
+                *count = yaml::number(&stats, &format!("current-jobs-{state}")).min(*count);
+                let jobs = counted(*count, &format!("{state} job"));
+                Ok(Report::new(*count, format!("Will kick {jobs} of the tube {tube}.")))
+            }
+            Self::Pause { tube: Tube(tube), seconds } => find_pause(client, tube, *seconds),
+            Self::Put { tube: Tube(tube), base64, .. } => {
+                let size = counted(BASE64.decode(base64)?.len() as u64, "byte");
+                let mut report =
+                    Report::new(1, format!("Will put 1 job of {size} into the tube {tube}."));
+                if client.ask(&format!("stats-tube {tube}"))?.is("NOT_FOUND") {
+                    report.notes.push("There is no such tube yet: this makes it.".into());
+                }
+                Ok(report)
+            }
+            Self::Jobs(act) => {
+                let (plan, _, notes) = act.plan(client, interrupt)?;
+                let (verb, count) = (act.act.words().0, plan.count());
+                if count == 0 {
+                    let text = format!("There is nothing to {verb}.");
+                    return Ok(Report { notes, ..Report::new(0, text) });
+                }
+                act.jobs.narrow(&plan);
+                let into = act.into.as_ref();
+                let into = into.map_or(String::new(), |Tube(into)| format!(" to the tube {into}"));
+                Ok(Report { notes, ..Report::new(count, format!("Will {verb} {plan}{into}.")) })
+            }
+        }
+    }
+
+    /// Does it, and reports it, also if it fails half-way.
+    fn carry_out(
+        self,
+        client: &mut Client,
+        interrupt: &Interrupt,
+        report: &mut Report,
+    ) -> Result<()> {
+        match self {
+            Self::KickTube { tube: Tube(tube), state, count } => {
+                let result = kick(client, &tube, state, count, interrupt, &mut report.count);
+                let jobs = counted(report.count, &format!("{state} job"));
+                report.text = format!("kicked {jobs} of the tube {tube}");
+                result
+            }
+            Self::Pause { tube: Tube(tube), seconds } => {
+                report.count = pause_tubes(client, vec![tube.clone()], seconds)?;
+                let tubes = counted(report.count, "tube");
+                report.text = match seconds {
+                    0 => format!("resumed {tubes}: {tube}"),
+                    _ => format!("paused {tubes} for {seconds} s: {tube}"),
+                };
+                Ok(())
+            }
+            Self::Put { tube: Tube(tube), base64, pri, delay, ttr } => {
+                use_tube(client, &tube)?;
+                report.text = format!("put no job into the tube {tube}");
+                put_all(client, &JobArgs { pri, delay, ttr }, &[BASE64.decode(base64)?], |id| {
+                    *report = Report::new(1, format!("put 1 job into the tube {tube}: {id}"));
+                })
+            }
+            Self::Jobs(act) => {
+                let (plan, filter, notes) = act.plan(client, interrupt)?;
+                report.notes = notes;
+                let summary = plan.to_string();
+                let result = act.carry_out(client, plan, &filter, interrupt, report);
+                report.text = format!("{} {} of {summary}", act.act.words().1, report.count);
+                result
+            }
+        }
+    }
+}
+
+impl Verb {
+    /// Returns the verb, its past, and the states that it can take.
+    fn words(self) -> (&'static str, &'static str, &'static [State]) {
+        match self {
+            Self::Kick => ("kick", "kicked", &[State::Delayed, State::Buried]),
+            Self::Release => ("release", "released", &DELETABLE),
+            Self::Bury => ("bury", "buried", &[State::Ready, State::Delayed]),
+            Self::Move => ("move", "moved", &DELETABLE),
+            Self::Delete => ("delete", "deleted", &DELETABLE),
+        }
+    }
+}
+
+impl OnJobs {
     /// Fails if the arguments make no sense, whatever the server.
     fn check(&self) -> Result<()> {
-        match self {
-            Self::Kick { tube, state } => {
-                state.as_deref().map(str::parse::<State>).transpose()?;
-                check_tube(tube)
-            }
-            Self::Resume { tube } => check_tube(tube),
-            Self::KickJobs { ids } | Self::Delete { ids } => ids_of(ids).map(|_| ()),
-            Self::Pause { tube, seconds } => {
-                if *seconds == 0 {
-                    bail!("a pause lasts at least a second");
-                }
-                check_tube(tube).and_then(|()| check_pause(*seconds))
-            }
-            Self::Clear { tube, states, last_id } => {
-                last_id.as_deref().map(str::parse::<u64>).transpose()?;
-                if states.is_empty() {
-                    bail!("which states are meant?");
-                }
-                states.iter().try_for_each(|state| state.parse::<State>().map(|_| ()))?;
-                check_tube(tube)
-            }
-            Self::Put { tube, body, base64, .. } => {
-                if let Some(text) = base64 {
-                    BASE64.decode(text).map_err(|error| anyhow!("the body: {error}"))?;
-                }
-                if body.is_some() == base64.is_some() {
-                    bail!("a job needs one body");
-                }
-                check_tube(tube)
-            }
-        }
+        let Jobs { ids, tube, .. } = &self.jobs;
+        let wrong = [
+            (ids.len() > IDS, "too many jobs are named at once"),
+            (ids.is_empty() != tube.is_some(), "which jobs are meant?"),
+            (self.into.is_some() != (self.act == Verb::Move), "only a move has another tube"),
+            (self.into.is_some() && *tube == self.into, "the jobs are there already"),
+        ];
+        let found = wrong.into_iter().find(|(is_wrong, _)| *is_wrong);
+        found.map_or(Ok(()), |(_, why)| Err(usage(why)))
     }
 
-    fn run(self, client: &mut Client, mode: Mode, interrupt: &Interrupt) -> Result<Told> {
-        match self {
-            Self::Kick { tube, state } => kick_tube(client, tube, state, mode, interrupt),
-            Self::KickJobs { ids } => kick_jobs(client, &ids_of(&ids)?, mode),
-            Self::Pause { tube, seconds } => pause(client, tube, seconds, mode),
-            Self::Resume { tube } => pause(client, tube, 0, mode),
-            Self::Delete { ids } => delete(client, &ids_of(&ids)?, mode, interrupt),
-            Self::Clear { tube, states, last_id } => {
-                let last_id = last_id.map(|id| id.parse()).transpose()?;
-                let states = states.iter().map(|state| state.parse());
-                let mut states: Vec<State> = states.collect::<Result<_>>()?;
-                states.sort_unstable();
-                states.dedup();
-                clear(client, &tube, states, last_id, mode, interrupt)
+    /// Finds the jobs, and what they must still be when their turn comes; with notes on others.
+    fn plan(
+        &self,
+        client: &mut Client,
+        interrupt: &Interrupt,
+    ) -> Result<(Plan, Filter, Vec<String>)> {
+        let Jobs { ids, tube, states, last_id, count } = &self.jobs;
+        let is_meant = |state: &&State| states.is_empty() || states.contains(state);
+        let states = self.act.words().2.iter().filter(is_meant).copied().collect();
+        let id =
+            |text: &String| text.parse::<u64>().map_err(|_| usage(format!("{text:?} is no id")));
+        let last_id = last_id.as_ref().map(id).transpose()?;
+        let mut filter = Filter { states, last_id, ..Filter::default() };
+        let Some(Tube(tube)) = tube else {
+            let mut ids = ids.iter().map(id).collect::<Result<Vec<_>>>()?;
+            ids.sort_unstable();
+            ids.dedup();
+            let (jobs, notes) = Selection::of_ids(client, &ids, &filter.states)?;
+            return Ok((Plan::Jobs(jobs), filter, notes));
+        };
+        filter.tubes = Tubes::one(tube);
+        ensure!(!filter.states.is_empty(), usage("no job in these states can be taken"));
+        let options = Options { is_quiet: true, ..Options::default() };
+        let one_by_one = self.act != Verb::Delete;
+        let (mut plan, coverage) =
+            clear::plan(client, &mut filter, one_by_one, &options, interrupt)?;
+        plan.truncate(count.unwrap_or(u64::MAX));
+        let mut notes = Vec::new();
+        if let Coverage::Unsure(seen, live) = coverage {
+            notes.push(format!(
+                "{seen} jobs were found, and the server counts {live}: it has been restarted, and \
+                 its last id is not known."
+            ));
+        }
+        Ok((plan, filter, notes))
+    }
+
+    fn carry_out(
+        &self,
+        client: &mut Client,
+        plan: Plan,
+        filter: &Filter,
+        interrupt: &Interrupt,
+        report: &mut Report,
+    ) -> Result<()> {
+        let hidden = Progress::hidden();
+        let (jobs, into) = match (plan, &self.into) {
+            (Plan::Jobs(jobs), into) if self.act != Verb::Delete => (jobs, into),
+            (plan, _) => {
+                let mut remover = Remover::new(None);
+                let result = plan.carry_out(client, filter, &mut remover, &hidden, interrupt);
+                report.count = remover.deleted;
+                report.notes.extend(remover.leftovers());
+                return result;
             }
-            Self::Put { tube, body, base64, pri, delay, ttr } => {
-                let body = match base64 {
-                    Some(text) => BASE64.decode(text)?,
-                    None => body.unwrap_or_default().into_bytes(),
-                };
-                let job = JobArgs { pri, delay, ttr };
-                put(client, &tube, &job, body, mode)
+        };
+        if let Some(Tube(into)) = into {
+            let mut to = Client::connect(client.address())?;
+            let mut mover = Mover::new(client, &mut to, into, filter)?;
+            let result = mover.jobs(&jobs, &hidden, interrupt);
+            report.count = mover.moved;
+            report.notes.extend(mover.leftovers());
+            return result;
+        }
+        // A job may be in another state by now.
+        let mut now = sweep::stats_of(client, jobs.ids())?;
+        now.retain(|job| filter.matches(job));
+        let take = |_, is_done: bool| report.count += u64::from(is_done);
+        let result = if self.act == Verb::Kick {
+            kick_ids(client, &now.iter().map(|job| job.id).collect::<Vec<_>>(), take)
+        } else {
+            let (pri, delay) = (self.pri, self.delay);
+            let is_release = self.act == Verb::Release;
+            let change =
+                if is_release { Change::Release { pri, delay } } else { Change::Bury { pri } };
+            change.make(client, &now, take)
+        };
+        let left = jobs.count().saturating_sub(report.count);
+        if left > 0 {
+            report.notes.push(format!("Changed by others meanwhile: {}.", counted(left, "job")));
+        }
+        result
+    }
+}
+
+impl Jobs {
+    /// Names the jobs of a plan, or if they are too many, bounds them by their last id and number.
+    fn narrow(&mut self, plan: &Plan) {
+        match plan {
+            Plan::Jobs(jobs) if jobs.count() <= IDS as u64 => {
+                self.ids = jobs.ids().map(|id| id.to_string()).collect();
+                self.tube = None;
+            }
+            _ => {
+                self.count = Some(plan.count());
+                self.last_id = Some(plan.last_id().to_string());
             }
         }
     }
 }
 
-fn kick_tube(
-    client: &mut Client,
-    tube: String,
-    state: Option<String>,
-    mode: Mode,
-    interrupt: &Interrupt,
-) -> Result<Told> {
-    let kickable = Kickable::look(client, &tube)?;
-    // The server kicks delayed jobs once no job is buried any more, which was not agreed to.
-    if let Some(meant) = state.filter(|state| *state != kickable.state().to_string()) {
-        let gone = format!("No job of the tube {tube} is {meant} any more: nothing was kicked.");
-        return Ok(Told::new(0, gone));
-    }
-    let all = kickable.all();
-    if all == 0 {
-        return Ok(Told::new(0, format!("There is nothing to kick in the tube {tube}.")));
-    }
-    match mode {
-        Mode::Dry => {
-            let jobs = kickable.counted(all);
-            let text = format!("Will kick {jobs} of the tube {tube}: ready again.");
-            let state = Some(kickable.state().to_string());
-            Ok(Told { what: Some(What::Kick { tube, state }), ..Told::new(all, text) })
-        }
-        Mode::Earnest(agreed) => {
-            let mut kicked = 0;
-            let state = kickable.state();
-            kick(client, &tube, state, agreed.min(all), interrupt, &mut kicked)?;
-            Ok(Told::new(kicked, format!("{} kicked.", kickable.counted(kicked))))
-        }
-    }
-}
-
-fn kick_jobs(client: &mut Client, ids: &[u64], mode: Mode) -> Result<Told> {
-    let mut jobs = sweep::stats_of(client, ids.iter().copied())?;
-    jobs.retain(|job| matches!(job.state, State::Buried | State::Delayed));
-    let mut told = match mode {
-        Mode::Dry => {
-            let count = jobs.len() as u64;
-            let states = States::of(&jobs);
-            let text = match count {
-                0 => "There is nothing to kick.".to_owned(),
-                _ => format!("Will kick {}: {states}.", counted(count, "job")),
-            };
-            let ids = jobs.iter().map(|job| job.id.to_string()).collect();
-            Told { what: Some(What::KickJobs { ids }), ..Told::new(count, text) }
-        }
-        Mode::Earnest(agreed) => {
-            // Some of the others may have been buried meanwhile.
-            jobs.truncate(usize::try_from(agreed)?);
-            let ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
-            let mut count = 0;
-            let result = kick_ids(client, &ids, |_, is_kicked| count += u64::from(is_kicked));
-            let kicked = counted(count, "job");
-            result.with_context(|| {
-                format!("the kick of {kicked} was confirmed, of others perhaps not")
-            })?;
-            Told::new(count, format!("{kicked} kicked."))
-        }
-    };
-    let others = ids.len() as u64 - told.count;
-    if others > 0 {
-        told.notes.push(match mode {
-            Mode::Dry => format!("{}: neither buried nor delayed.", counted(others, "job")),
-            Mode::Earnest(_) => format!("{} not kicked.", counted(others, "job")),
-        });
-    }
-    Ok(told)
-}
-
-fn pause(client: &mut Client, tube: String, seconds: u64, mode: Mode) -> Result<Told> {
-    let reply = client.ask(&format!("stats-tube {tube}"))?;
-    if reply.is("NOT_FOUND") {
-        bail!("there is no tube {tube}");
-    }
-    if !reply.is("OK") {
-        return Err(reply.unexpected("stats-tube"));
-    }
-    let stats = reply.into_yaml()?;
+fn find_pause(client: &mut Client, tube: &str, seconds: u32) -> Result<Report> {
+    let stats = census::tube(client, tube)?;
     let number = |key| yaml::number(&stats, key);
     let left = number("pause-time-left");
-    let Mode::Earnest(_) = mode else {
-        let ready = counted(number("current-jobs-ready"), "ready job");
-        let waiting = counted(number("current-waiting"), "worker");
-        let beside = format!("{ready}, {waiting} waiting");
-        return Ok(match (seconds, left) {
-            (0, 0) => Told::new(0, format!("The tube {tube} is not paused.")),
-            (0, left) => Told::new(
-                1,
-                format!("Will end the pause of 1 tube, {tube}: {left} s left, {beside}."),
-            ),
-            (_, 0) => {
-                Told::new(1, format!("Will pause 1 tube, {tube}, for {seconds} s: {beside}."))
-            }
-            _ => Told::new(
-                1,
-                format!(
-                    "Will pause 1 tube, {tube}, for {seconds} s instead of the {left} s left: \
-                     {beside}."
-                ),
-            ),
-        });
+    let ready = counted(number("current-jobs-ready"), "ready job");
+    let workers = counted(number("current-waiting"), "worker");
+    let act = match (seconds, left) {
+        (0, 0) => return Ok(Report::new(0, format!("The tube {tube} is not paused."))),
+        (0, _) => format!("end the pause of the tube {tube}, {left} s before its end"),
+        (_, 0) => format!("pause the tube {tube} for {seconds} s"),
+        _ => format!("pause the tube {tube} for {seconds} s instead of the {left} s left"),
     };
-    let count = pause_tubes(client, vec![tube], seconds)?;
-    let done = if seconds == 0 { "resumed" } else { "paused" };
-    Ok(Told::new(count, format!("{} {done}.", counted(count, "tube"))))
-}
-
-fn delete(client: &mut Client, ids: &[u64], mode: Mode, interrupt: &Interrupt) -> Result<Told> {
-    let found = Found::look(client, ids)?;
-    let mut notes = found.leftovers();
-    let mut jobs = found.jobs;
-    if let Mode::Earnest(agreed) = mode {
-        // Workers may have released some of the others meanwhile.
-        let others = jobs.count().saturating_sub(agreed);
-        if others > 0 {
-            notes.push(format!("{} more than agreed to stay.", counted(others, "job")));
-        }
-        jobs.truncate(agreed);
-    }
-    let chosen = jobs.ids().map(|id| id.to_string()).collect();
-    let plan = Plan::Jobs(jobs);
-    let mut told = if plan.count() == 0 {
-        Told::new(0, "There is nothing to delete.")
-    } else if let Mode::Dry = mode {
-        let told = Told::new(plan.count(), format!("Will {}.", plan.summary()));
-        Told { what: Some(What::Delete { ids: chosen }), ..told }
-    } else {
-        carry_out(client, plan, &deletable(), interrupt)?
-    };
-    told.notes.splice(0..0, notes);
-    Ok(told)
-}
-
-/// Deletes, and tells what was done until the time was over.
-fn carry_out(
-    client: &mut Client,
-    plan: Plan,
-    filter: &Filter,
-    interrupt: &Interrupt,
-) -> Result<Told> {
-    let mut remover = Remover::new(None);
-    let result = plan.carry_out(client, filter, &mut remover, &Progress::hidden(), interrupt);
-    let mut told = Told::new(remover.deleted, format!("{}.", remover.summary()));
-    match result {
-        Ok(()) => {}
-        Err(error) if error.is::<Interrupted>() => {
-            told.notes.push(format!("The time was over before all were deleted: {error:#}."));
-        }
-        Err(error) => return Err(error),
-    }
-    told.notes.extend(remover.leftovers());
-    Ok(told)
-}
-
-fn clear(
-    client: &mut Client,
-    tube: &str,
-    states: Vec<State>,
-    last_id: Option<u64>,
-    mode: Mode,
-    interrupt: &Interrupt,
-) -> Result<Told> {
-    let mut filter = Filter { tubes: Tubes::one(tube), states, last_id, ..Filter::default() };
-    let options = Options { is_quiet: true, ..Options::default() };
-    let (mut plan, coverage) = clear::plan(client, &mut filter, false, &options, interrupt)?;
-    let mut notes = Vec::new();
-    if let Coverage::Unsure(seen, live) = coverage {
-        notes.push(format!(
-            "{seen} jobs were found, and the server says {live}: it has been restarted, and its \
-             last id is not known."
-        ));
-    }
-    if plan.count() == 0 {
-        let mut told = Told::new(0, format!("There is nothing to delete in the tube {tube}."));
-        told.notes = notes;
-        return Ok(told);
-    }
-    let mut told = match mode {
-        Mode::Dry => {
-            let states = filter.states.iter().map(ToString::to_string).collect();
-            let last_id = Some(plan.last_id().to_string());
-            let what = Some(What::Clear { tube: tube.to_owned(), states, last_id });
-            Told { what, ..Told::new(plan.count(), format!("Will {}.", plan.summary())) }
-        }
-        Mode::Earnest(agreed) => {
-            plan.truncate(agreed);
-            carry_out(client, plan, &filter, interrupt)?
-        }
-    };
-    told.notes.splice(0..0, notes);
-    Ok(told)
-}
-
-fn put(client: &mut Client, tube: &str, job: &JobArgs, body: Vec<u8>, mode: Mode) -> Result<Told> {
-    let size = counted(body.len() as u64, "byte");
-    if let Mode::Dry = mode {
-        let known = client.ask(&format!("stats-tube {tube}"))?;
-        let mut told = Told::new(1, format!("Will put 1 job of {size} into the tube {tube}."));
-        if known.is("NOT_FOUND") {
-            told.notes.push("There is no such tube yet: this makes it.".into());
-        }
-        return Ok(told);
-    }
-    use_tube(client, tube)?;
-    let mut put = None;
-    put_all(client, job, &[body], |id| {
-        put = Some(id);
-    })?;
-    let id = put.ok_or_else(|| anyhow!("the server gave no id"))?;
-    Ok(Told::new(1, format!("1 job put: its id is {id}.")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_are_numbers_and_each_counts_once() {
-        let ids =
-            |words: &[&str]| ids_of(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
-        assert_eq!(ids(&["7", "3", "7", "18446744073709551615"]).unwrap(), [3, 7, u64::MAX]);
-        assert!(ids(&[]).is_err() && ids(&["-1"]).is_err() && ids(&["1 2"]).is_err());
-    }
+    Ok(Report::new(1, format!("Will {act}: {ready}, {workers} waiting.")))
 }

@@ -12,7 +12,7 @@ const PAGE: &str = include_str!("page/index.html");
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Names, types and texts.
-const FILES: [(&str, &str, &str); 12] = [
+const FILES: [(&str, &str, &str); 14] = [
     ("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
     ("parts.css", "text/css; charset=utf-8", include_str!("page/parts.css")),
     ("icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
@@ -24,6 +24,8 @@ const FILES: [(&str, &str, &str); 12] = [
     ("tubes.js", SCRIPT, include_str!("page/tubes.js")),
     ("jobs.js", SCRIPT, include_str!("page/jobs.js")),
     ("body.js", SCRIPT, include_str!("page/body.js")),
+    ("route.js", SCRIPT, include_str!("page/route.js")),
+    ("acts.js", SCRIPT, include_str!("page/acts.js")),
     ("ask.js", SCRIPT, include_str!("page/ask.js")),
 ];
 

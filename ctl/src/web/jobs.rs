@@ -55,54 +55,28 @@ const SHOWN: usize = 256 << 10;
 const WHOLE: usize = 16 << 20;
 
 /// Which jobs a page wants to see.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Wanted {
-    #[serde(default)]
     server: usize,
     tube: Option<String>,
-    state: Option<String>,
+    state: Option<State>,
     /// A regular expression or plain text for bodies.
     pattern: Option<String>,
-    #[serde(default)]
     plain: bool,
-    #[serde(default)]
     ignore_case: bool,
-    #[serde(default)]
     limit: usize,
-    #[serde(default)]
     longer: bool,
-}
-
-/// A job as a list shows it.
-struct Row {
-    job: Job,
-    preview: Option<String>,
-}
-
-/// What a look through a server found.
-struct Found {
-    /// The instance of the server, without which an id means nothing.
-    instance: Instance,
-    rows: Vec<Row>,
-    /// What is to be told of jobs that may be missing.
-    coverage: &'static str,
-}
-
-/// An error of the one that asks.
-fn bad(error: impl std::fmt::Display) -> Failure {
-    Failure::new(StatusCode::BAD_REQUEST, error.to_string())
 }
 
 /// Makes the filter of a question.
 fn filter_of(wanted: &Wanted) -> Result<Filter, Failure> {
-    let state = wanted.state.as_deref().filter(|state| !state.is_empty());
-    let state = state.map(str::parse::<State>).transpose().map_err(bad)?;
-    let text = wanted.pattern.as_deref().filter(|text| !text.is_empty());
+    let text = wanted.pattern.as_deref();
     let pattern = text.map(|text| filter::pattern(text, wanted.plain, wanted.ignore_case));
     Ok(Filter {
         tubes: wanted.tube.as_deref().map_or_else(Tubes::default, Tubes::one),
-        states: state.into_iter().collect(),
-        pattern: pattern.transpose().map_err(bad)?,
+        states: wanted.state.into_iter().collect(),
+        pattern: pattern.transpose()?,
         ..Filter::default()
     })
 }
@@ -123,21 +97,7 @@ pub(super) async fn list(
         let _permit = permit;
         find(client, &filter, limit, interrupt)
     });
-    let Found { instance, mut rows, coverage } = found.await?;
-    let has_more = rows.len() > limit;
-    rows.truncate(limit);
-    let rows: Vec<_> = rows
-        .into_iter()
-        .map(|row| {
-            let mut told = object(row.job);
-            if let Some(preview) = row.preview {
-                told["preview"] = preview.into();
-            }
-            told
-        })
-        .collect();
-    let (jobs, more) = (rows, has_more);
-    Ok(Json(json!({ "instance": instance, "jobs": jobs, "more": more, "coverage": coverage })))
+    found.await.map(Json)
 }
 
 /// A job without its body; ids are text, because they may be larger than a page's numbers.
@@ -148,13 +108,24 @@ fn object(mut job: Job) -> Value {
     Value::Object(told)
 }
 
-/// Looks for jobs, one more than the limit if there are more.
+/// A job with the beginning of its body, or with what is around the first match.
+fn row(mut job: Job, pattern: Option<&Regex>) -> Value {
+    let preview = job.body.take().map(|body| preview(&body, pattern));
+    let mut told = object(job);
+    if let Some(preview) = preview {
+        told["preview"] = preview.into();
+    }
+    told
+}
+
+/// Looks for jobs, and says whether there are more.
 fn find(
     client: &mut Client,
     filter: &Filter,
     limit: usize,
     interrupt: &Interrupt,
-) -> Result<Found> {
+) -> Result<Value> {
+    // Without the instance of the server an id means nothing.
     let instance = Instance::from_stats(&client.yaml("stats")?);
     let detail = if filter.pattern.is_some() {
         Detail::Whole
@@ -166,16 +137,16 @@ fn find(
     let options = Options { is_quiet: true, ..Options::default() };
     let most = Some(limit as u64 + 1);
     let request = Request { filter, detail, limit: most, options: &options, interrupt };
-    let mut rows = Vec::new();
-    let coverage = listing::list(client, &request, &mut |_, jobs| {
-        for mut job in jobs {
-            let preview = job.body.take().map(|body| preview(&body, filter.pattern.as_ref()));
-            rows.push(Row { job, preview });
-            if rows.len() > limit {
-                return Ok(ControlFlow::Break(()));
-            }
+    let (mut rows, mut fetched, mut has_more) = (Vec::new(), 0, false);
+    let coverage = listing::list(client, &request, &mut |client, mut jobs| {
+        let room = limit - rows.len();
+        has_more = jobs.len() > room;
+        jobs.truncate(room);
+        if detail != Detail::Whole {
+            jobs = with_beginnings(client, jobs, &mut fetched)?;
         }
-        Ok(ControlFlow::Continue(()))
+        rows.extend(jobs.into_iter().map(|job| row(job, filter.pattern.as_ref())));
+        Ok(if has_more { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     });
     let coverage = match coverage {
         Ok(Coverage::Complete | Coverage::Enough) => "all",
@@ -183,31 +154,20 @@ fn find(
         Err(error) if error.is::<Interrupted>() => "cut",
         Err(error) => return Err(error),
     };
-    if detail != Detail::Whole {
-        rows = previews(client, rows)?;
-    }
-    Ok(Found { instance, rows, coverage })
+    Ok(json!({ "instance": instance, "jobs": rows, "more": has_more, "coverage": coverage }))
 }
 
-/// Adds the beginnings of bodies, as far as not too much must be fetched for them.
-fn previews(client: &mut Client, rows: Vec<Row>) -> Result<Vec<Row>> {
-    let mut fetched = 0;
-    let mut done = Vec::with_capacity(rows.len());
-    let mut rest = rows;
+/// Adds the bodies of jobs, as far as not too much must be fetched for them.
+fn with_beginnings(client: &mut Client, mut rest: Vec<Job>, fetched: &mut u64) -> Result<Vec<Job>> {
+    let mut done = Vec::with_capacity(rest.len());
     while !rest.is_empty() {
         let later = rest.split_off(rest.len().min(BODIES));
-        let sizes = rest.iter().map(|row| row.job.size.unwrap_or(0));
-        let expected = sizes.fold(fetched, u64::saturating_add);
-        if expected > PREVIEWED {
-            done.append(&mut rest);
-        } else {
-            let jobs = rest.into_iter().map(|row| row.job).collect();
-            for mut job in sweep::with_bodies(client, jobs)? {
-                let body = job.body.take().unwrap_or_default();
-                fetched += body.len() as u64;
-                done.push(Row { job, preview: Some(preview(&body, None)) });
-            }
+        let bytes = |jobs: &[Job]| jobs.iter().filter_map(|job| job.size).sum::<u64>();
+        if fetched.saturating_add(bytes(&rest)) <= PREVIEWED {
+            rest = sweep::with_bodies(client, rest)?;
+            *fetched += bytes(&rest);
         }
+        done.append(&mut rest);
         rest = later;
     }
     Ok(done)
@@ -241,13 +201,14 @@ pub(super) struct One {
 }
 
 /// Fetches a job with its body, and the permit to hold it.
-async fn fetch(site: &Site, one: &One) -> Result<(Job, OwnedSemaphorePermit), Failure> {
+async fn fetch(site: &Site, one: &One) -> Result<(Job, Instance, OwnedSemaphorePermit), Failure> {
     let (watcher, id) = (site.server(one.server)?, one.id);
     let permit = site.heavy().await?;
     let found = with_client(watcher, LONG_TIME, move |client, _| {
+        let instance = Instance::from_stats(&client.yaml("stats")?);
         let jobs = sweep::stats_of(client, [id])?;
         let job = sweep::with_bodies(client, jobs)?.pop();
-        Ok(job.map(|job| (job, permit)))
+        Ok(job.map(|job| (job, instance, permit)))
     });
     let found = found.await?;
     found.ok_or_else(|| Failure::new(StatusCode::NOT_FOUND, format!("there is no job {id}")))
@@ -258,9 +219,10 @@ pub(super) async fn one(
     Given(site): Given<Arc<Site>>,
     Query(one): Query<One>,
 ) -> Result<Response, Failure> {
-    let (mut job, permit) = fetch(&site, &one).await?;
+    let (mut job, instance, permit) = fetch(&site, &one).await?;
     let body = job.body.take().unwrap_or_default();
     let mut told = object(job);
+    told["instance"] = json!(instance);
     let shown = &body[..body.len().min(if one.whole { WHOLE } else { SHOWN })];
     match text_of(shown, shown.len() < body.len()) {
         Some(text) => told["text"] = text.into(),
@@ -289,7 +251,7 @@ pub(super) async fn body(
     Given(site): Given<Arc<Site>>,
     Query(one): Query<One>,
 ) -> Result<Response, Failure> {
-    let (job, permit) = fetch(&site, &one).await?;
+    let (job, _, permit) = fetch(&site, &one).await?;
     let name = format!("attachment; filename=\"job-{}\"", job.id);
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),

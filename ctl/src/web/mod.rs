@@ -33,7 +33,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::client::Client;
-use crate::context::{Context, Outcome, tell};
+use crate::context::{Context, Outcome, UsageError, tell};
 use crate::http;
 use crate::interrupt::Interrupt;
 pub(crate) use args::WebArgs;
@@ -78,7 +78,9 @@ impl Failure {
 /// An error of a server, or of what was asked of it.
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        Self::new(StatusCode::BAD_GATEWAY, format!("{error:#}"))
+        let is_usage = error.is::<UsageError>();
+        let status = if is_usage { StatusCode::BAD_REQUEST } else { StatusCode::BAD_GATEWAY };
+        Self::new(status, format!("{error:#}"))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Looks at a server again and again, in a thread of its own, while a page asks for it. An
 //! unattended page costs the server nothing: no command, and no connection.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -58,7 +58,6 @@ pub(super) struct Known {
     pub(super) past: VecDeque<Point>,
     /// Waits, by when they were asked for: the oldest is the first.
     waits: VecDeque<(Instant, Histogram)>,
-    pub(super) next: Option<f64>,
     is_seen: bool,
 }
 
@@ -71,7 +70,6 @@ impl Known {
 
     /// Takes what `metrics` told, and returns the mean of the waits since the last time.
     fn learn(&mut self, times: Times, now: Instant) -> Option<f64> {
-        self.next = times.next;
         let wait = times.wait?;
         let since = self.waits.back().and_then(|(_, before)| wait.since(before));
         if since.is_none() {
@@ -104,12 +102,14 @@ pub(super) struct State {
     /// The tubes that a page shows, and when it asked last.
     wanted: HashMap<String, Instant>,
     /// Counts the looks, also those that failed.
-    looks: u64,
+    looks: usize,
     looked: Option<Instant>,
     /// The last look; the error of a server that is down.
     pub(super) now: Option<Result<Sample, String>>,
     pub(super) server: Known,
     pub(super) tubes: HashMap<String, Known>,
+    /// How long the next job of a tube had waited when that was asked last, in seconds.
+    pub(super) next: HashMap<String, f64>,
 }
 
 #[derive(Debug, Default)]
@@ -201,17 +201,16 @@ fn looks(address: &Address, shared: &Shared) {
 fn look(watch: &mut Watch, shared: &Shared) {
     let result = watch.look(&Tubes::default());
     let now = Instant::now();
-    let mut wanted: Vec<_> = {
+    let (mut wanted, turn): (HashSet<_>, _) = {
         let mut state = shared.lock();
         state.wanted.retain(|_, asked| now.duration_since(*asked) < ATTENDED);
-        state.wanted.keys().cloned().collect()
+        (state.wanted.keys().cloned().collect(), state.looks)
     };
     let mut result = result.map_err(|error| format!("{error:#}"));
     let mut times = HashMap::new();
     if let (Ok(sample), Some(client)) = (&result, watch.client()) {
-        wanted.retain(|name| {
-            sample.tubes.binary_search_by(|line| line.tube.as_str().cmp(name)).is_ok()
-        });
+        wanted.retain(|name| find(sample, name).is_some());
+        add_turn(&mut wanted, sample, turn);
         match times_of(client, &wanted) {
             Ok(told) => times = told,
             Err(error) => result = Err(format!("{error:#}")),
@@ -223,8 +222,25 @@ fn look(watch: &mut Watch, shared: &Shared) {
     shared.changed.notify_all();
 }
 
+/// Finds a tube; they are in the order of names.
+fn find<'a>(sample: &'a Sample, name: &str) -> Option<&'a Line> {
+    let at = sample.tubes.binary_search_by(|line| line.tube.as_str().cmp(name)).ok();
+    at.map(|at| &sample.tubes[at])
+}
+
+/// Adds tubes with ready jobs that no page shows, others with each look if they are many, so that
+/// it is known which wait for too long.
+fn add_turn(wanted: &mut HashSet<String>, sample: &Sample, turn: usize) {
+    let room = WANTED.saturating_sub(wanted.len());
+    let is_meant = |line: &&Line| line.counts[0] > 0 && !wanted.contains(&line.tube);
+    let others: Vec<_> = sample.tubes.iter().filter(is_meant).map(|it| it.tube.clone()).collect();
+    let begin = turn.wrapping_mul(room) % others.len().max(1);
+    let room = room.min(others.len());
+    wanted.extend(others.into_iter().cycle().skip(begin).take(room));
+}
+
 /// Asks for the times of tubes, if the server tells them.
-fn times_of(client: &mut Client, tubes: &[String]) -> Result<HashMap<String, Times>> {
+fn times_of(client: &mut Client, tubes: &HashSet<String>) -> Result<HashMap<String, Times>> {
     let mut times = HashMap::new();
     if !client.has("metrics")? {
         return Ok(times);
@@ -261,13 +277,17 @@ impl State {
                 Point { at, counts: line.counts, rates, wait, next }
             };
             self.server.push(point(&sample.server, None, None));
+            let told = times.iter().filter_map(|(name, it)| Some((name.clone(), it.next?)));
+            self.next.extend(told);
+            self.next.retain(|name, _| find(sample, name).is_some_and(|it| it.counts[0] > 0));
             let has_all = sample.tubes.len() <= TUBES;
             for line in &sample.tubes {
                 if has_all || self.wanted.contains_key(&line.tube) {
                     let known = self.tubes.entry(line.tube.clone()).or_default();
                     let times = times.remove(&line.tube).unwrap_or_default();
+                    let next = times.next;
                     let wait = known.learn(times, now);
-                    known.push(point(line, wait, known.next));
+                    known.push(point(line, wait, next));
                     known.is_seen = true;
                 }
             }

@@ -158,7 +158,7 @@ fn jobs_are_deleted_only_with_consent() {
             [&["delete", "--yes", "--save", &file][..], &[&ready, &delayed, &buried, &reserved]];
         let ran = server.run(&all.concat());
         assert_eq!(ran.code(), Some(1), "a reserved one stays: {ran:?}");
-        assert!(ran.stderr.contains("1 reserved job stay"));
+        assert!(ran.stderr.contains("Not touched: 1 reserved."));
         assert!(ran.stderr.contains("3 jobs deleted"), "{ran:?}");
         assert_eq!(jobs.map(|id| state(&mut client, id).is_some()), [false, false, false, true]);
         let saved = std::fs::read_to_string(&file).unwrap();

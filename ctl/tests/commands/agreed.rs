@@ -255,9 +255,8 @@ fn an_act_on_another_instance_of_the_server_is_refused() {
         let mut client = server.client();
         assert_eq!(put(&mut client, "b", 5, 0, b"another"), id, "ids begin anew");
         let delete = |instance: &serde_json::Value| {
-            let what = json!({ "act": "delete", "ids": [id.to_string()] });
-            let order = json!({ "server": 0, "dry": false, "agreed": 1, "what": what,
-                "instance": instance });
+            let what = json!({ "act": "delete", "jobs": { "ids": [id.to_string()] } });
+            let order = json!({ "server": 0, "dry": false, "what": what, "instance": instance });
             page.post_with(&order, &[])
         };
         let answer = delete(&instance);

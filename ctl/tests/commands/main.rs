@@ -33,5 +33,6 @@ mod metrics_http;
 mod screen;
 mod stress;
 mod web;
+mod web_acts;
 mod web_guard;
 mod work;

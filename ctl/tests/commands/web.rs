@@ -1,18 +1,12 @@
-//! `web` by plain HTTP, on this daemon and on the original: what it shows, and that each act
-//! counts first and then does what it said.
+//! `web` by plain HTTP, on this daemon and on the original: what it shows.
 
 use std::net::TcpListener;
-use std::thread;
 
 use crate::harness;
 use crate::harness::page::Page;
 use crate::harness::played::{self, Played};
-use crate::harness::proxy::Proxy;
-use crate::harness::{Server, bury, each_server, four, put, reserve, state};
+use crate::harness::{Server, bury, each_server, four, put};
 use serde_json::{Value, json};
-
-/// The states whose jobs can be cleared.
-const STATES: [&str; 3] = ["ready", "delayed", "buried"];
 
 /// Looks until a condition holds of what is shown.
 fn sees(page: &Page, query: &str, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
@@ -126,219 +120,6 @@ fn a_server_that_is_down_is_told_and_comes_back() {
 }
 
 #[test]
-fn each_act_counts_first_and_then_does_what_it_said() {
-    each_server(&[], |server| {
-        let mut client = server.client();
-        let [ready, delayed, buried, reserved] = four(&mut client, "a");
-        let page = Page::start(&server.address, &[]);
-
-        let kick = json!({ "act": "kick", "tube": "a" });
-        let told = page.dry(&kick);
-        assert_eq!(
-            (&told["count"], told["will"].as_str().unwrap()),
-            (&json!(1), "Will kick 1 buried job of the tube a: ready again.")
-        );
-        assert_eq!(state(&mut client, buried).as_deref(), Some("buried"), "nothing was done");
-        assert_eq!(page.act(&kick, 1)["done"], "1 buried job kicked.");
-        assert_eq!(state(&mut client, buried).as_deref(), Some("ready"));
-
-        let kick = json!({ "act": "kick-jobs", "ids": [delayed.to_string(), ready.to_string()] });
-        let told = page.dry(&kick);
-        assert_eq!(told["will"], "Will kick 1 job: 1 delayed.");
-        assert_eq!(told["notes"][0], "1 job: neither buried nor delayed.");
-        assert_eq!(page.act(&kick, 1)["count"], 1);
-        assert_eq!(state(&mut client, delayed).as_deref(), Some("ready"));
-
-        let pause = json!({ "act": "pause", "tube": "a", "seconds": 500 });
-        let told = page.dry(&pause);
-        assert_eq!(
-            told["will"],
-            "Will pause 1 tube, a, for 500 s: 3 ready jobs, 0 workers waiting."
-        );
-        let paused = || server.objects(&["stats", "a"])[0]["pause"].as_u64();
-        assert_eq!(paused(), Some(0));
-        assert_eq!(page.act(&pause, 1)["done"], "1 tube paused.");
-        assert_eq!(paused(), Some(500));
-        let resume = json!({ "act": "resume", "tube": "a" });
-        assert_eq!(page.dry(&resume)["count"], 1);
-        assert_eq!(page.act(&resume, 1)["done"], "1 tube resumed.");
-        assert_eq!((paused(), &page.dry(&resume)["count"]), (Some(0), &json!(0)));
-
-        let delete = json!({ "act": "delete", "ids": [ready.to_string(), reserved.to_string()] });
-        let told = page.dry(&delete);
-        assert_eq!(told["will"], "Will delete 1 job: 1 ready, in the tube a.");
-        assert_eq!(told["notes"][0], "1 reserved job stay: workers have them.");
-        assert!(state(&mut client, ready).is_some());
-        assert_eq!(page.act(&delete, 1)["done"], "1 job deleted.");
-        assert_eq!(state(&mut client, ready), None);
-        assert!(state(&mut client, reserved).is_some());
-
-        bury(&mut client, buried);
-        let other = put(&mut client, "ab", 5, 0, b"x");
-        let clear = json!({ "act": "clear", "tube": "a", "states": ["buried", "delayed"] });
-        let told = page.dry(&clear);
-        let will = told["will"].as_str().unwrap();
-        assert!(will.starts_with("Will delete 1 job: 1 buried"), "{told}");
-        assert!(state(&mut client, buried).is_some());
-        assert_eq!(page.act(&clear, 1)["done"], "1 job deleted.");
-        assert_eq!(state(&mut client, buried), None);
-        let clear = json!({ "act": "clear", "tube": "a", "states": STATES });
-        assert_eq!(page.dry(&clear)["count"], 1, "all states but reserved");
-        assert_eq!(page.act(&clear, 1)["count"], 1);
-        assert_eq!(page.dry(&clear)["count"], 0);
-        assert!(state(&mut client, other).is_some(), "no other tube is meant");
-
-        let put = json!({ "act": "put", "tube": "new", "body": "a\u{e9}\n", "pri": 7, "delay": 9,
-            "ttr": 5 });
-        let told = page.dry(&put);
-        assert_eq!(told["will"], "Will put 1 job of 4 bytes into the tube new.");
-        assert_eq!(told["notes"][0], "There is no such tube yet: this makes it.");
-        assert_eq!(server.run(&["tubes", "new"]).code(), Some(1), "there is no such tube");
-        assert_eq!(page.act(&put, 1)["count"], 1);
-        let job = &server.objects(&["list", "new", "--bodies"])[0];
-        assert_eq!(
-            (&job["body"], &job["pri"], &job["state"]),
-            (&json!("a\u{e9}\n"), &json!(7), &json!("delayed"))
-        );
-        let put = json!({ "act": "put", "tube": "bytes", "base64": "AP8NCg==", "pri": 0, "delay": 0,
-            "ttr": 1 });
-        page.act(&put, 1);
-        let found = harness::drain(&mut client, "bytes");
-        assert_eq!(found, [b"\0\xff\r\n"]);
-    });
-}
-
-/// A job that came after the question was not agreed to.
-#[test]
-fn no_more_is_done_than_was_agreed_to() {
-    each_server(&[], |server| {
-        let mut client = server.client();
-        let page = Page::start(&server.address, &[]);
-        for _ in 0..3 {
-            let id = put(&mut client, "a", 5, 0, b"x");
-            bury(&mut client, id);
-        }
-        assert_eq!(page.act(&json!({ "act": "kick", "tube": "a" }), 2)["count"], 2);
-        let lone = json!({ "server": 0, "dry": false, "what": { "act": "kick", "tube": "a" } });
-        assert_eq!(page.post_with(&lone, &[]).status, 400);
-        assert_eq!(page.dry(&json!({ "act": "kick", "tube": "a" }))["count"], 1);
-        // Jobs that were named, and could not be kicked or deleted when the operator was asked.
-        let ids: Vec<_> =
-            (0..3).map(|_| put(&mut client, "b", 5, 1000, b"x").to_string()).collect();
-        let kicked = page.act(&json!({ "act": "kick-jobs", "ids": ids }), 1);
-        assert_eq!(kicked["count"], 1, "{kicked}");
-        let deleted = page.act(&json!({ "act": "delete", "ids": ids }), 2);
-        assert_eq!(deleted["count"], 2, "{deleted}");
-        assert_eq!(page.dry(&json!({ "act": "delete", "ids": ids }))["count"], 1);
-    });
-}
-
-/// Only buried jobs are meant; one that is kicked before its turn is not buried any more. This
-/// daemon knows that itself, because it deletes by tube and state.
-#[test]
-fn a_job_that_is_no_longer_meant_stays() {
-    for program in harness::programs().into_iter().skip(1) {
-        let server = Server::tcp(&program, &[]);
-        let mut client = server.client();
-        let [_, _, buried, _] = four(&mut client, "a");
-        // All four ids are asked for first, and then the buried one again.
-        let proxy = Proxy::new(&server.address, "stats-job ", 5);
-        let page = Page::start(&proxy.address, &[]);
-        let clear = json!({ "act": "clear", "tube": "a", "states": ["buried"] });
-        let told = thread::scope(|scope| {
-            let told = scope.spawn(|| page.act(&clear, 1));
-            proxy.wait();
-            assert_eq!(client.command(&format!("kick-job {buried}")).unwrap(), "KICKED");
-            proxy.go_on();
-            told.join().unwrap()
-        });
-        assert_eq!(told["done"], "0 jobs deleted.");
-        let note = told["notes"][0].as_str().unwrap();
-        assert!(note.starts_with("1 job had been reserved, changed or deleted"), "{told}");
-        assert_eq!(state(&mut client, buried).as_deref(), Some("ready"));
-    }
-}
-
-#[test]
-fn what_makes_no_sense_is_refused() {
-    each_server(&["-z", "10"], |server| {
-        let page = Page::start(&server.address, &[]);
-        let mut client = server.client();
-        let id = put(&mut client, "a", 5, 0, b"x");
-        let injected = format!("a\r\ndelete {id}");
-        let put_into = |tube: &str, body: &str| {
-            json!({ "act": "put", "tube": tube, "body": body,
-            "pri": 1, "delay": 0, "ttr": 1 })
-        };
-        for what in [
-            put_into(&injected, "x"),
-            put_into("a b", "x"),
-            put_into("", "x"),
-            json!({ "act": "kick", "tube": injected }),
-            json!({ "act": "pause", "tube": injected, "seconds": 5 }),
-            json!({ "act": "pause", "tube": "a", "seconds": 0 }),
-            json!({ "act": "pause", "tube": "a", "seconds": 4_294_967_296_u64 }),
-            json!({ "act": "delete", "ids": [format!("{id}\r\ndelete {id}")] }),
-            json!({ "act": "delete", "ids": [] }),
-            json!({ "act": "clear", "tube": "*", "states": STATES }),
-            json!({ "act": "clear", "tube": "a", "states": [] }),
-            json!({ "act": "clear", "tube": "a", "states": ["lost"] }),
-            json!({ "act": "put", "tube": "a", "pri": 1, "delay": 0, "ttr": 1 }),
-        ] {
-            let order = json!({ "server": 0, "dry": false, "agreed": 9, "what": what });
-            let answer = page.post_with(&order, &[]);
-            assert_eq!(answer.status, 400, "{what}: {}", answer.text());
-        }
-        let clear = json!({ "act": "clear", "tube": "a", "states": ["reserved"] });
-        let order = json!({ "server": 0, "dry": true, "what": clear });
-        let answer = page.post_with(&order, &[]);
-        assert!(answer.text().contains("their workers have them"), "{}", answer.text());
-        assert_eq!(page.post_with(&json!({ "dry": true }), &[]).status, 422);
-        // A number that the protocol cannot carry would make the server take the body for commands.
-        for key in ["pri", "delay", "ttr"] {
-            let mut what = put_into("a", &format!("delete {id}"));
-            what[key] = 4_294_967_296_u64.into();
-            let order = json!({ "server": 0, "dry": false, "agreed": 1, "what": what });
-            let answer = page.post_with(&order, &[]);
-            assert_eq!(answer.status, 422, "{key}: {}", answer.text());
-        }
-        let order = json!({ "server": 0, "dry": false, "agreed": 1,
-            "what": put_into("a", "eleven byte") });
-        let answer = page.post_with(&order, &[]);
-        assert_eq!(answer.status, 502);
-        assert!(answer.text().contains("JOB_TOO_BIG"), "{}", answer.text());
-        assert_eq!(state(&mut client, id).as_deref(), Some("ready"));
-        assert_eq!(server.objects(&["list", "*"]).len(), 1, "nothing was put");
-    });
-}
-
-#[test]
-fn a_read_only_page_acts_for_nobody() {
-    each_server(&[], |server| {
-        let mut client = server.client();
-        let [_, delayed, buried, _] = four(&mut client, "a");
-        let page = Page::start(&server.address, &["--read-only"]);
-        for what in [
-            json!({ "act": "kick", "tube": "a" }),
-            json!({ "act": "kick-jobs", "ids": [buried.to_string()] }),
-            json!({ "act": "pause", "tube": "a", "seconds": 5 }),
-            json!({ "act": "resume", "tube": "a" }),
-            json!({ "act": "delete", "ids": [delayed.to_string()] }),
-            json!({ "act": "clear", "tube": "a", "states": STATES }),
-            json!({ "act": "put", "tube": "a", "body": "x", "pri": 1, "delay": 0, "ttr": 1 }),
-        ] {
-            let order = json!({ "server": 0, "dry": false, "agreed": 9, "what": what });
-            let answer = page.post_with(&order, &[]);
-            assert_eq!(answer.status, 403, "{what}");
-            assert!(answer.text().contains("read-only"), "{}", answer.text());
-        }
-        assert_eq!(state(&mut client, buried).as_deref(), Some("buried"));
-        assert_eq!(server.objects(&["list", "a"]).len(), 4);
-        assert_eq!(ids(&page.get("/api/jobs?tube=a&limit=9").json()).len(), 4, "looking goes on");
-    });
-}
-
-#[test]
 fn a_binlog_in_trouble_is_shown() {
     let full = played::everything();
     let page = Page::start(&full.address, &[]);
@@ -357,39 +138,39 @@ fn a_binlog_in_trouble_is_shown() {
     });
 }
 
-/// What is agreed to is which jobs, and not only how many.
+/// With 121 tubes, the one with a buried job was not among the 100 that were shown.
 #[test]
-fn no_other_jobs_than_those_agreed_to() {
+fn trouble_comes_first_and_every_tube_can_be_reached() {
     each_server(&[], |server| {
         let mut client = server.client();
-        let page = Page::start(&server.address, &[]);
-        let buried = put(&mut client, "a", 5, 0, b"x");
+        let _worker = (0..121)
+            .map(|number| {
+                put(&mut client, &format!("t{number:03}"), 5, 0, b"x");
+                let mut worker = server.client();
+                worker.command(&format!("watch t{number:03}")).unwrap();
+                worker
+            })
+            .collect::<Vec<_>>();
+        client.command("pause-tube t088 1000").unwrap();
+        put(&mut client, "alone", 5, 0, b"x");
+        let buried = put(&mut client, "zebra", 5, 0, b"x");
         bury(&mut client, buried);
-        let delayed = put(&mut client, "a", 5, 1000, b"x");
-        let told = page.dry(&json!({ "act": "kick", "tube": "a" }));
-        assert_eq!(told["will"], "Will kick 1 buried job of the tube a: ready again.");
-        assert_eq!(client.command(&format!("delete {buried}")).unwrap(), "DELETED");
-        let done = page.act(&told["what"], 1);
-        assert_eq!(done["done"], "No job of the tube a is buried any more: nothing was kicked.");
-        assert_eq!(state(&mut client, delayed).unwrap(), "delayed");
-
-        let [first, second, third] = [1, 2, 3].map(|pri| put(&mut client, "b", pri, 0, b"x"));
-        reserve(&mut client, first);
-        let ids = [first, second, third].map(|id| id.to_string());
-        let told = page.dry(&json!({ "act": "delete", "ids": ids }));
-        assert_eq!((&told["count"], &told["what"]["ids"]), (&json!(2), &json!(ids[1..])));
-        assert_eq!(client.command(&format!("release {first} 1 0")).unwrap(), "RELEASED");
-        assert_eq!(page.act(&told["what"], 2)["done"], "2 jobs deleted.");
-        assert_eq!(state(&mut client, first).unwrap(), "ready", "it was said to stay");
-
-        let [one, two] = [1, 2].map(|pri| put(&mut client, "c", pri, 0, b"x"));
-        bury(&mut client, two);
-        let ids = [one, two].map(|id| id.to_string());
-        let told = page.dry(&json!({ "act": "kick-jobs", "ids": ids }));
-        assert_eq!((&told["count"], &told["what"]["ids"]), (&json!(1), &json!(ids[1..])));
-        bury(&mut client, one);
-        assert_eq!(page.act(&told["what"], 1)["done"], "1 job kicked.");
-        assert_eq!(state(&mut client, one).unwrap(), "buried", "it was not meant");
+        let page = Page::start(&server.address, &[]);
+        let query = "rows=100&sort=trouble";
+        let told = sees(&page, query, "the tubes", |told| told["tubes"]["all"] == 124);
+        let tubes = &told["tubes"];
+        let name = |at: usize| tubes["rows"][at]["name"].as_str().unwrap();
+        assert_eq!([name(0), name(1), name(2)], ["zebra", "t088", "alone"]);
+        assert_eq!(tubes["rows"][2]["trouble"], json!(["unattended"]));
+        let kinds = json!({ "buried": 1, "paused": 1, "late": 0, "unattended": 1 });
+        assert_eq!((&tubes["need"], &tubes["troubles"]), (&json!(3), &kinds));
+        let mut names: Vec<_> = (0..100).map(|at| name(at).to_owned()).collect();
+        let rest = page.get(&format!("/api/look?{query}&from=100")).json();
+        let rest = rest["tubes"]["rows"].as_array().unwrap();
+        names.extend(rest.iter().map(|row| row["name"].as_str().unwrap().to_owned()));
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), 124);
     });
 }
 

@@ -20,8 +20,9 @@ fn other_pages_are_refused() {
     let mut client = server.client();
     let id = put(&mut client, "a", 5, 0, b"x");
     let page = Page::start(&server.address, &["--allow-host", "queue.example"]);
-    let what = json!({ "act": "delete", "ids": [id.to_string()] });
-    let order = json!({ "server": 0, "dry": false, "agreed": 1, "what": what });
+    let what = json!({ "act": "delete", "jobs": { "ids": [id.to_string()] } });
+    let instance = page.dry(&what)["instance"].clone();
+    let order = json!({ "server": 0, "dry": false, "what": what, "instance": instance });
     let wrong = "0".repeat(64);
     let port = page.address.rsplit(':').next().unwrap().to_owned();
     let rebound = format!("evil.test:{port}");
@@ -73,7 +74,7 @@ fn other_pages_are_refused() {
     }
     // The page itself is let through, or all this would prove nothing.
     let behind = [("Host", "queue.example"), ("Origin", "https://queue.example")];
-    assert_eq!(page.post_with(&order, &behind).json()["done"], "1 job deleted.");
+    assert_eq!(page.post_with(&order, &behind).json()["count"], 1);
 }
 
 #[test]
@@ -81,22 +82,23 @@ fn what_is_too_large_or_too_slow_is_bounded() {
     let server = Server::tcp(&ours(), &["-z", "6000000"]);
     let page = Page::start(&server.address, &[]);
     let put_of = |size: usize| {
-        let what = json!({ "act": "put", "tube": "a", "body": "x".repeat(size), "pri": 1,
+        let what = json!({ "act": "put", "tube": "a", "base64": "A".repeat(size), "pri": 1,
             "delay": 0, "ttr": 1 });
-        json!({ "server": 0, "dry": false, "agreed": 1, "what": what })
+        json!({ "server": 0, "dry": true, "what": what })
     };
-    assert_eq!(page.post_with(&put_of(1_000_000), &[]).status, 200);
+    let told = page.post_with(&put_of(1_333_332), &[]).json();
+    assert_eq!(page.agree(&told)["count"], 1);
     assert_eq!(page.post_with(&put_of(5_000_000), &[]).status, 413);
     let path = format!("GET /{}", "x".repeat(1 << 20));
     assert!([414, 431].contains(&page.request(&path, &[], b"").status));
     let job = page.get("/api/jobs?tube=a&limit=5").json()["jobs"][0].clone();
-    assert_eq!(job["size"], 1_000_000);
+    assert_eq!(job["size"], 999_999);
     let id = job["id"].as_str().unwrap();
     let shown = page.get(&format!("/api/job?id={id}")).json();
-    assert_eq!((&shown["size"], &shown["shown"]), (&json!(1_000_000), &json!(262_144)));
+    assert_eq!((&shown["size"], &shown["shown"]), (&json!(999_999), &json!(262_144)));
     let whole = page.get(&format!("/api/job?id={id}&whole=true")).json();
-    assert_eq!(whole["text"].as_str().unwrap().len(), 1_000_000);
-    assert_eq!(page.get(&format!("/api/body?id={id}")).body.len(), 1_000_000);
+    assert_eq!(whole["base64"].as_str().unwrap().len(), 1_333_332);
+    assert_eq!(page.get(&format!("/api/body?id={id}")).body.len(), 999_999);
     // Connections that send nothing fill the room, and others wait until one of them leaves.
     let mut held: Vec<_> = (0..64).map(|_| TcpStream::connect(&page.address).unwrap()).collect();
     thread::scope(|scope| {

@@ -45,13 +45,13 @@ export function bodyAddress(server, id) {
   return `api/body?${query({ server, id })}`;
 }
 
-// Says what an act would do (dry), or does it.
-export function act(server, what, agreed) {
-  const order = agreed === undefined ? { server, dry: true, what } : { server, dry: false, agreed, what };
+// Says what an act would do (dry), or does it. It is refused if the server is not the instance that
+// the jobs are of.
+export function act(order, signal) {
   return answer(fetch("api/act", {
     method: "POST",
     headers: { "content-type": "application/json", "x-token": token },
     body: JSON.stringify(order),
-    signal: ends(),
+    signal: ends(signal),
   }));
 }

@@ -1,9 +1,10 @@
 // One job with its body, as text, as JSON with its lines indented, or as hex. A body is any bytes of
 // anybody: it is only ever shown as text.
 
+import { jobButtons } from "./acts.js";
 import { bodyAddress, get, isReadOnly } from "./api.js";
-import { perform } from "./ask.js";
 import { byId, count, el, size, time } from "./dom.js";
+import { address } from "./route.js";
 
 // What is drawn at once; a browser takes long to lay out more.
 const DRAWN = 64 * 1024;
@@ -129,24 +130,18 @@ export async function openJob(server, id, changed) {
     ways.replaceChildren(...known.map((way) => el("button", { type: "button", "data-way": way, onclick: () => choose(way) }, names[way])));
     choose(known.includes("json") ? "json" : known[0]);
   };
-  const run = async (what, ask) => {
-    if (await perform(server, what, ask)) {
-      changed();
-      if (what.act === "delete") dialog.close();
-      else openJob(server, id, changed);
-    }
+  // A job that was moved has another id.
+  const after = (act) => {
+    changed();
+    if (!title.isConnected) return;
+    if (act === "delete" || act === "move") dialog.close();
+    else openJob(server, id, changed);
   };
   const acts = el("div", { class: "acts" },
     el("a", { class: "button", href: bodyAddress(server, id), download: `job-${id}` }, "Download"));
-  if (!isReadOnly) {
-    const kick = el("button", { type: "button", onclick: () => run({ act: "kick-jobs", ids: [id] }, { title: `Kick job ${id}`, verb: "Kick" }) }, "Kick");
-    kick.disabled = !["buried", "delayed"].includes(job.state);
-    const remove = el("button", { type: "button", class: "grave", onclick: () => run({ act: "delete", ids: [id] }, { title: `Delete job ${id}`, verb: "Delete", isGrave: true }) }, "Delete");
-    remove.disabled = job.state === "reserved";
-    acts.append(kick, remove);
-  }
+  if (!isReadOnly) acts.append(...jobButtons(server, [job], job.instance, (verb) => verb, after));
   dialog.replaceChildren(
-    el("div", { class: "heading" }, title, el("span", { class: "facts" }, `in ${job.tube}`), close),
+    el("div", { class: "heading" }, title, el("span", { class: "facts" }, "in ", el("a", { href: address({ server, tube: job.tube }) }, job.tube)), close),
     facts(job), el("div", { class: "heading" }, ways, acts), note, text);
   offer();
 }

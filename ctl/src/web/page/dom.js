@@ -53,6 +53,11 @@ export function counted(number, what) {
   return `${count(number)} ${what}${number === 1 ? "" : "s"}`;
 }
 
+// Makes a sentence of what the server says of an act.
+export function sentence(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1) + (text.endsWith(".") ? "" : ".");
+}
+
 export function rate(number) {
   if (number === undefined || number === null) return UNKNOWN;
   if (number === 0) return "0";

@@ -1,75 +1,94 @@
 // The jobs of a tube, by state or by what is found in their bodies; or of all tubes, by a search.
 
+import { jobButtons } from "./acts.js";
 import { get, isReadOnly } from "./api.js";
-import { notice, perform } from "./ask.js";
-import { openJob } from "./body.js";
+import { notice } from "./ask.js";
 import { byId, count, counted, el, setText, show, size, time } from "./dom.js";
+import { STATES, address } from "./route.js";
 
 const STEP = 50;
 const MOST = 500;
-const STATES = ["", "ready", "delayed", "buried", "reserved"];
 
-const place = { server: 0, tube: null };
-let wish = { state: "", pattern: "", limit: STEP, longer: false };
+let place;
+let limit = STEP;
+let isLonger = false;
 let chosen = new Map();
 let running = null;
+// The numbers that the server told last, and those that the list is as old as.
 let counts = null;
+let listed = null;
+let instance = null;
 let changed;
 
 export function begin(onChange) {
   changed = onChange;
-  byId("states").append(...STATES.map((state) => el("button", { type: "button", "data-state": state, onclick: () => {
-    wish.state = state;
-    wish.limit = STEP;
-    load();
-  } }, state || "All")));
+  byId("states").append(...["", ...STATES].map((state) => el("a", { "data-state": state })));
   byId("search").addEventListener("submit", (event) => {
     event.preventDefault();
-    wish.pattern = byId("pattern").value;
-    wish.limit = STEP;
-    load();
+    search(byId("pattern").value);
   });
   // The cross of the field, or an emptied field, ends the search.
   byId("pattern").addEventListener("input", (event) => {
-    if (event.target.value === "" && wish.pattern !== "") {
-      wish.pattern = "";
-      load();
-    }
+    if (event.target.value === "" && place.find !== "") search("");
   });
   byId("more-jobs").addEventListener("click", () => {
-    wish.limit = Math.min(MOST, wish.limit + 3 * STEP);
-    wish.longer = true;
+    limit = Math.min(MOST, limit + 3 * STEP);
+    isLonger = true;
     load();
   });
 }
 
-// Another server or tube is shown.
-export function enter(server, tube) {
-  place.server = server;
-  place.tube = tube;
-  wish = { state: "", pattern: "", limit: STEP, longer: false };
-  byId("pattern").value = "";
-  counts = null;
-  setText(byId("jobs-title"), tube === null ? "Find jobs" : "Jobs");
-  show(byId("states"), tube !== null);
+// A search has an address; the same one again is looked for again.
+function search(find) {
+  const wish = { ...place, find, regex: byId("regex").checked, exact: !byId("any-case").checked, job: null };
+  if (address(wish) === location.hash) load();
+  else location.hash = address(wish);
+}
+
+// Another list is shown.
+export function enter(where) {
+  if (place === undefined || place.server !== where.server || place.tube !== where.tube) counts = null;
+  place = where;
+  limit = STEP;
+  isLonger = false;
+  chosen = new Map();
+  byId("pattern").value = place.find;
+  byId("pattern").placeholder = `Find jobs${place.tube === null ? "" : " of this tube"}: text of a body, or an id`;
+  byId("regex").checked = place.regex;
+  byId("any-case").checked = !place.exact;
+  setText(byId("jobs-title"), place.find === "" ? "Jobs" : `Jobs with “${place.find}”`);
+  show(byId("states"), place.tube !== null);
   load();
 }
 
-// The numbers on the buttons of states.
-export function tell(tube) {
-  counts = tube;
+// The numbers on the links of states, and the instance of the server they are of.
+export function tell(tube, server) {
+  counts = { ...tube, instance: server.instance };
   tabs();
+  if (listed === null && running === null) listed = counts;
+  age();
 }
 
 function tabs() {
-  for (const button of byId("states").children) {
-    const state = button.dataset.state;
-    button.setAttribute("aria-pressed", String(state === wish.state));
-    const all = counts ? counts.ready + counts.delayed + counts.buried + counts.reserved : null;
-    const number = counts ? count(state ? counts[state] : all) : "";
-    setText(button, `${state || "all"} ${number}`.trim());
-    button.classList.toggle("odd", state === "buried" && counts?.buried > 0);
+  for (const link of byId("states").children) {
+    const state = link.dataset.state;
+    const isShown = state === place.state;
+    if (isShown) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+    link.href = address({ ...place, state, job: null });
+    const number = !counts ? "" : count(state ? counts[state] : STATES.reduce((sum, one) => sum + counts[one], 0));
+    setText(link, `${state || "all"} ${number}`.trim());
+    link.classList.toggle("odd", state === "buried" && counts?.buried > 0);
   }
+}
+
+// Says that the list is older than the numbers above it.
+function age() {
+  const isOther = counts !== null && instance !== null && counts.instance !== instance;
+  const isOld = counts !== null && listed !== null && STATES.some((state) => counts[state] !== listed[state]);
+  setText(byId("jobs-age"), isOther ? "The server was restarted: this list is of jobs before that."
+    : isOld ? "The counts have changed since this list." : "");
+  byId("reload")?.classList.toggle("main", isOther || isOld);
 }
 
 function clean() {
@@ -83,7 +102,12 @@ function clean() {
 export async function load() {
   running?.abort();
   tabs();
-  const isSearch = wish.pattern !== "";
+  const isSearch = place.find !== "";
+  listed = null;
+  instance = null;
+  byId("jobs-hit").replaceChildren();
+  age();
+  show(byId("jobs"), place.tube !== null || isSearch);
   if (place.tube === null && !isSearch) {
     clean();
     setText(byId("jobs-facts"), "");
@@ -91,25 +115,40 @@ export async function load() {
   }
   const mine = new AbortController();
   running = mine;
-  setText(byId("jobs-facts"), isSearch ? "Searching" : "Loading");
+  setText(byId("jobs-facts"), isSearch ? "Searching …" : "Loading …");
+  if (/^\d+$/.test(place.find)) hit(place, mine);
   try {
     const found = await get("jobs", {
-      server: place.server, tube: place.tube, state: wish.state, pattern: wish.pattern,
-      plain: !byId("regex").checked, ignore_case: byId("any-case").checked,
-      limit: wish.limit, longer: wish.longer,
+      server: place.server, tube: place.tube, state: place.state, pattern: place.find,
+      plain: !place.regex, ignore_case: !place.exact, limit, longer: isLonger,
     }, mine.signal);
-    if (running === mine) draw(found, isSearch);
+    if (running !== mine) return;
+    running = null;
+    draw(found, isSearch);
   } catch (error) {
     if (running !== mine || error.name === "AbortError") return;
+    running = null;
     clean();
     setText(byId("jobs-facts"), "");
     notice(error.message, true);
   }
 }
 
+// What was searched for may be the id of a job.
+async function hit(where, mine) {
+  try {
+    const job = await get("job", { server: where.server, id: where.find }, mine.signal);
+    if (place !== where) return;
+    const link = el("a", { href: address({ ...where, job: where.find }) }, `Job ${where.find}`);
+    byId("jobs-hit").replaceChildren(link, ` is ${job.state} in the tube ${job.tube}.`);
+  } catch {
+    // It is the id of no job.
+  }
+}
+
 function draw(found, isSearch) {
-  const kept = new Map(found.jobs.filter((job) => chosen.has(job.id)).map((job) => [job.id, job]));
-  chosen = kept;
+  instance = found.instance;
+  chosen = new Map(found.jobs.filter((job) => chosen.has(job.id)).map((job) => [job.id, job]));
   const hasTubes = place.tube === null;
   const titles = [isReadOnly ? null : "", "Id", hasTubes ? "Tube" : null, "State", "Priority", "Age", "Left", "Size", "Body"];
   const styles = ["pick", "id", "tube", "state", "minor", "age", "minor", "size", "preview"];
@@ -122,7 +161,7 @@ function draw(found, isSearch) {
   if (found.coverage === "cut") parts.push("there was no time to look at all");
   if (found.coverage === "unsure") parts.push("there may be more: the server has been restarted, and its last id is not known");
   setText(byId("jobs-facts"), parts.join(" · "));
-  show(byId("more-jobs"), (found.more && found.jobs.length < MOST) || (found.coverage === "cut" && !wish.longer && !isSearch));
+  show(byId("more-jobs"), (found.more && found.jobs.length < MOST) || (found.coverage === "cut" && !isLonger && !isSearch));
   acts();
 }
 
@@ -141,11 +180,10 @@ function row(job, hasTubes) {
     acts();
   } });
   pick.checked = chosen.has(job.id);
-  const open = el("button", { type: "button", class: "link", onclick: () => openJob(place.server, job.id, after) }, job.id);
   const left = job["time-left"] === undefined ? "" : time(job["time-left"]);
   return el("tr", {},
     isReadOnly ? null : el("td", { class: "pick" }, pick),
-    el("td", { class: "id" }, open),
+    el("td", { class: "id" }, el("a", { href: address({ ...place, job: job.id }) }, job.id)),
     hasTubes ? el("td", { class: "tube" }, job.tube) : null,
     el("td", { class: "state" }, el("span", { class: `chip ${job.state}` }, job.state)),
     el("td", { class: "minor" }, count(job.pri)),
@@ -155,29 +193,16 @@ function row(job, hasTubes) {
     el("td", { class: "preview", title: "The beginning of the body" }, job.preview ?? ""));
 }
 
-function after() {
+export function after() {
+  chosen = new Map();
   load();
   changed();
 }
 
 function acts() {
-  const node = byId("jobs-acts");
-  const reload = place.tube === null && wish.pattern === "" ? null : el("button", { type: "button", onclick: load }, "Reload");
-  const ids = [...chosen.keys()];
   const jobs = [...chosen.values()];
-  const run = (what, ask) => async () => {
-    if (await perform(place.server, what, ask)) {
-      chosen = new Map();
-      after();
-    }
-  };
-  const buttons = [];
-  if (ids.length > 0) {
-    const kickable = jobs.filter((job) => job.state === "buried" || job.state === "delayed").map((job) => job.id);
-    if (kickable.length > 0) {
-      buttons.push(el("button", { type: "button", onclick: run({ act: "kick-jobs", ids: kickable }, { title: "Kick the chosen jobs", verb: "Kick" }) }, `Kick ${count(kickable.length)} chosen`));
-    }
-    buttons.push(el("button", { type: "button", class: "grave", onclick: run({ act: "delete", ids }, { title: "Delete the chosen jobs", verb: "Delete", isGrave: true }) }, `Delete ${count(ids.length)} chosen`));
-  }
-  node.replaceChildren(...buttons, ...(reload ? [reload] : []));
+  const whose = (verb, many) => `${verb} ${count(many)} chosen`;
+  const buttons = jobs.length > 0 ? jobButtons(place.server, jobs, instance, whose, after) : [];
+  const reload = place.tube === null && place.find === "" ? [] : [el("button", { type: "button", id: "reload", onclick: load }, "Reload")];
+  byId("jobs-acts").replaceChildren(...buttons.filter((button) => !button.disabled), ...reload);
 }

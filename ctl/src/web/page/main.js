@@ -1,21 +1,27 @@
 // Asks once a second for what is shown, as long as somebody can see it, and draws it.
 
+import { clear, kick, move, pause, put, resume } from "./acts.js";
 import { get, isReadOnly } from "./api.js";
-import { clear, pause, perform, put } from "./ask.js";
+import { openJob } from "./body.js";
 import { Chart } from "./chart.js";
 import { byId, counted, el, setClass, setText, show, time } from "./dom.js";
 import * as jobs from "./jobs.js";
+import { address, differs, read } from "./route.js";
 import * as servers from "./servers.js";
 import * as tubes from "./tubes.js";
 
 const INTERVAL = 1000;
 const RETRY = 2000;
 
-const place = { server: 0, tube: null };
+let place = {};
 let timer = null;
 let running = null;
 let left = null;
+// The tube as it was told last, and the instance of its server.
 let last = null;
+let instance = null;
+// Whether Back leads from the open job to its list.
+let hasList = false;
 
 const WAITS = [
   { key: "wait", name: "mean wait until reserved", style: "waiting", write: time },
@@ -24,36 +30,44 @@ const WAITS = [
 const waits = new Chart("Wait", WAITS, time);
 const charts = [new Chart("Jobs", servers.JOBS), new Chart("Jobs a second", servers.RATES)];
 
-// The address behind # says what is shown, so that Back works and a link can be kept.
-function read() {
-  const [, server, tube] = /^#\/(\d+)(?:\/(.*))?$/.exec(location.hash) ?? [null, "0", undefined];
-  let name = null;
-  try {
-    name = tube ? decodeURIComponent(tube) : null;
-  } catch {
-    name = null;
+function route() {
+  const before = place;
+  place = read(location.hash);
+  const isList = differs(before, place, ["server", "tube", "state", "find", "regex", "exact"]);
+  // A question is about what was shown, and ends with it.
+  byId("ask").close();
+  if (differs(before, place, ["server", "tube"])) enter(before);
+  if (isList) jobs.enter(place);
+  if (place.job === null) {
+    byId("job").close();
+  } else if (isList || before.job !== place.job) {
+    hasList = !isList && before.job === null;
+    openJob(place.server, place.job, jobs.after);
   }
-  return { server: Number(server), tube: name };
 }
 
-function route() {
-  const before = { ...place };
-  Object.assign(place, read());
+// Another server or tube is shown.
+function enter(before) {
   const isOverview = place.tube === null;
   if (before.server !== place.server) tubes.forget();
-  show(byId("server"), isOverview);
-  show(byId("tubes"), isOverview);
-  show(byId("tube"), !isOverview);
-  byId("back").href = `#/${place.server}`;
+  for (const id of ["server", "tubes", "server-charts"]) show(byId(id), isOverview);
+  for (const id of ["tube", "tube-charts"]) show(byId(id), !isOverview);
+  setClass(byId("main"), "overview", isOverview);
+  byId("back").href = address({ server: place.server });
   setText(byId("tube-name"), place.tube ?? "");
   byId("tube-acts").replaceChildren();
-  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
   last = null;
-  jobs.enter(place.server, place.tube);
-  left = before.tube;
+  left = before.tube ?? null;
   if (!isOverview) byId("tube-name").focus({ preventScroll: true });
   window.scrollTo(0, 0);
   look();
+}
+
+// A job that is closed leaves the address as well.
+function closeJob() {
+  if (place.job === null) return;
+  if (hasList) history.back();
+  else location.replace(address({ ...place, job: null }));
 }
 
 function pulse(text, style) {
@@ -93,26 +107,28 @@ async function look() {
 function draw(told) {
   const isOverview = place.tube === null;
   servers.draw(told, isOverview);
+  instance = told.server.instance;
   document.title = isOverview ? `${told.server.name} – beanstalkd` : `${place.tube} – beanstalkd`;
-  if (isOverview) {
-    // What a server that is down had is not shown as if it were there.
-    show(byId("tubes"), told.tubes !== undefined);
-    show(byId("jobs"), told.tubes !== undefined);
-    if (told.tubes) tubes.draw(told.tubes, place.server);
-    if (left !== null && told.tubes) {
-      tubes.focus(left);
-      left = null;
-    }
+  // What a server that is down had is not shown as if it were there.
+  const isUp = told.server.error === undefined;
+  setClass(byId("main"), "is-down", !isUp);
+  if (!isOverview) {
+    drawTube(told, isUp);
     return;
   }
-  show(byId("jobs"), told.server.error === undefined);
-  drawTube(told);
+  show(byId("tubes"), told.tubes !== undefined);
+  show(byId("need"), told.tubes !== undefined);
+  if (told.tubes) {
+    tubes.draw(told.tubes, place.server);
+    if (left !== null) tubes.focus(left);
+    left = null;
+  }
 }
 
-function drawTube(told) {
+function drawTube(told, isUp) {
   const tube = told.tube;
   const isThere = tube !== undefined && tube !== null;
-  setText(byId("tube-facts"), told.server.error !== undefined ? ""
+  setText(byId("tube-facts"), !isUp ? ""
     : !isThere ? "There is no such tube now: it has no jobs, and nobody uses or watches it."
     : facts(tube));
   show(byId("tube-charts"), isThere);
@@ -130,12 +146,13 @@ function drawTube(told) {
     show(waits.node, hasWaits);
     if (hasWaits) waits.draw(tube.past, { wait: tube.past.wait.at(-1), next: tube.next });
   }
-  jobs.tell(tube);
+  jobs.tell(tube, told.server);
   acts(tube);
 }
 
 function facts(tube) {
   const parts = [`${counted(tube.waiting, "worker")} waiting`];
+  if (tube.trouble.includes("unattended")) parts.push("no worker watches it");
   if (tube.next !== undefined) parts.push(`the next job has waited ${time(tube.next)}`);
   const bound = (value) => (value === "longest" ? "hours" : time(value));
   if (tube.half !== undefined) parts.push(`in the last minute half waited at most ${bound(tube.half)}, 95 of 100 at most ${bound(tube.most)}`);
@@ -149,27 +166,23 @@ function acts(tube) {
   last = tube;
   if (node.children.length === 0) {
     const { server, tube: name } = place;
-    const after = (isDone) => {
-      if (isDone) {
-        jobs.load();
-        look();
-      }
-    };
-    const button = (label, press, style) => el("button", { type: "button", class: style, onclick: async () => after(await press()) }, label);
+    const button = (label, act, style) => el("button", { type: "button", class: style, onclick: async () => {
+      if (await act(server, name)) jobs.after();
+    } }, label);
     node.append(
-      button("Kick", () => perform(server, { act: "kick", tube: name }, { title: `Kick ${name}`, verb: "Kick" })),
-      button("Pause", () => pause(server, name)),
-      button("Resume", () => perform(server, { act: "resume", tube: name }, { title: `Resume ${name}`, verb: "Resume" })),
-      button("Put", () => put(server, name)),
-      button("Clear", () => clear(server, name, last), "grave"),
+      button("Kick", () => kick(server, name, last, instance)),
+      button("Pause", () => pause(server, name, instance)),
+      button("Resume", () => resume(server, name, instance)),
+      button("Put", () => put(server, name, instance)),
+      button("Move", () => move(server, name, last, instance)),
+      button("Clear", () => clear(server, name, last, instance), "grave"),
     );
   }
-  const [kick, , resume, , remove] = node.children;
-  const kickable = tube.buried > 0 ? counted(tube.buried, "buried job") : counted(tube.delayed, "delayed job");
-  setText(kick, tube.buried + tube.delayed > 0 ? `Kick ${kickable}` : "Kick");
-  kick.disabled = tube.buried + tube.delayed === 0;
-  show(resume, tube.paused !== undefined);
-  remove.disabled = tube.ready + tube.delayed + tube.buried === 0;
+  const [kicks, , resumes, , moves, clears] = node.children;
+  kicks.disabled = tube.buried + tube.delayed === 0;
+  show(resumes, tube.paused !== undefined);
+  moves.disabled = tube.ready + tube.delayed + tube.buried === 0;
+  clears.disabled = moves.disabled;
 }
 
 show(byId("read-only"), isReadOnly);
@@ -177,6 +190,7 @@ servers.begin();
 byId("tube-charts").append(...charts.map((chart) => chart.node), waits.node);
 tubes.begin(look);
 jobs.begin(look);
+byId("job").addEventListener("close", closeJob);
 document.addEventListener("visibilitychange", look);
 window.addEventListener("hashchange", route);
 route();

@@ -2,6 +2,7 @@
 
 import { Chart } from "./chart.js";
 import { byId, count, counted, el, rate, setClass, setText, show, time } from "./dom.js";
+import { address } from "./route.js";
 
 export const JOBS = [
   { key: "ready", name: "ready", style: "ready", write: count },
@@ -35,7 +36,7 @@ function nav(servers, chosen) {
       node = el("a", { class: "server" }, el("span", { class: "dot" }), el("span", { class: "name" }), el("span", { class: "note" }));
       nodes.append(node);
     }
-    const href = `#/${at}`;
+    const href = address({ server: at });
     if (node.getAttribute("href") !== href) node.setAttribute("href", href);
     if (at === chosen) node.setAttribute("aria-current", "page");
     else node.removeAttribute("aria-current");

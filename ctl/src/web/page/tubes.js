@@ -1,10 +1,18 @@
-// The tubes of a server in a table: the most interesting rows, and only as many as can be looked at.
+// The tubes of a server in a table, those that need a look first, and page by page if they are many.
 
 import { spark } from "./chart.js";
-import { byId, count, el, rate, setClass, setText, show, time, UNKNOWN } from "./dom.js";
+import { byId, count, counted, el, rate, setClass, setText, show, time, UNKNOWN } from "./dom.js";
+import { address } from "./route.js";
 
 const STEP = 100;
-const MOST = 300;
+
+// Why tubes need a look, in a sentence and as a chip of a row.
+const TROUBLES = {
+  buried: { of: (many) => `${count(many)} with buried jobs`, chip: () => null },
+  paused: { of: (many) => `${count(many)} paused`, chip: (tube) => `paused ${time(tube.paused)}` },
+  late: { of: (many) => `${count(many)} whose next job has waited 5 minutes or longer`, chip: (tube) => `waits ${time(tube.next)}` },
+  unattended: { of: (many) => `${count(many)} with ready jobs and no workers`, chip: () => "no workers" },
+};
 
 const COLUMNS = [
   { key: "name", title: "Tube", style: "name" },
@@ -20,7 +28,7 @@ const COLUMNS = [
 ];
 
 // What the server is asked for.
-export const wish = { filter: "", sort: "ready", reverse: false, rows: STEP };
+export const wish = { filter: "", sort: "trouble", reverse: false, rows: STEP, from: 0 };
 
 const rows = new Map();
 let heads;
@@ -31,9 +39,7 @@ export function begin(onChange) {
   heads = COLUMNS.map((column) => {
     const press = () => {
       wish.reverse = wish.sort === column.key ? !wish.reverse : false;
-      wish.sort = column.key;
-      headings();
-      changed();
+      sortBy(column.key);
     };
     const title = column.isFixed ? el("span", {}, column.title) : el("button", { type: "button", onclick: press }, column.title);
     return el("th", { scope: "col", class: column.style }, title);
@@ -42,13 +48,28 @@ export function begin(onChange) {
   headings();
   byId("filter").addEventListener("input", (event) => {
     wish.filter = event.target.value.trim();
-    wish.rows = STEP;
+    wish.from = 0;
     changed();
   });
-  byId("more-tubes").addEventListener("click", () => {
-    wish.rows = Math.min(MOST, wish.rows + STEP);
-    changed();
+  byId("tubes-before").addEventListener("click", () => turn(-STEP));
+  byId("tubes-after").addEventListener("click", () => turn(STEP));
+  byId("need-first").addEventListener("click", () => {
+    wish.reverse = false;
+    sortBy("trouble");
   });
+}
+
+function sortBy(key) {
+  wish.sort = key;
+  wish.from = 0;
+  headings();
+  changed();
+}
+
+function turn(step) {
+  wish.from = Math.max(0, wish.from + step);
+  byId("tubes-title").scrollIntoView();
+  changed();
 }
 
 function headings() {
@@ -61,16 +82,12 @@ function headings() {
   });
 }
 
-export function address(server, tube) {
-  return `#/${server}/${encodeURIComponent(tube)}`;
-}
-
 function make(name) {
   const link = el("a", {}, name);
-  const paused = el("span", { class: "chip paused", hidden: true });
-  const cells = COLUMNS.map((column) => el("td", { class: column.style ?? column.key }));
-  cells[0].append(link, paused);
-  return { node: el("tr", {}, ...cells), link, paused, cells };
+  const chips = Object.keys(TROUBLES).map((kind) => el("span", { class: `chip ${kind}`, hidden: true }));
+  const cells = COLUMNS.map((column) => el("td", { class: column.style ?? column.key, "data-name": column.title.toLowerCase() }));
+  cells[0].append(link, ...chips);
+  return { node: el("tr", {}, ...cells), link, chips, cells };
 }
 
 function wait(row) {
@@ -79,11 +96,14 @@ function wait(row) {
 }
 
 function update(row, data, server) {
-  const href = address(server, data.name);
+  const href = address({ server, tube: data.name });
   if (row.link.getAttribute("href") !== href) row.link.setAttribute("href", href);
-  show(row.paused, data.paused !== undefined);
-  if (data.paused !== undefined) setText(row.paused, `paused ${time(data.paused)}`);
-  setClass(row.node, "is-paused", data.paused !== undefined);
+  Object.entries(TROUBLES).forEach(([kind, { chip }], at) => {
+    const text = data.trouble.includes(kind) ? chip(data) : null;
+    show(row.chips[at], text !== null);
+    if (text !== null) setText(row.chips[at], text);
+  });
+  setClass(row.node, "needs-look", data.trouble.length > 0);
   for (const at of [1, 2, 3, 4, 5]) {
     const number = data[COLUMNS[at].key];
     setText(row.cells[at], count(number));
@@ -107,7 +127,22 @@ function isHeld(body) {
 
 let orderedBy = "";
 
+function need(tubes) {
+  const kinds = Object.entries(TROUBLES).filter(([kind]) => tubes.troubles[kind] > 0);
+  setText(byId("need-count"), tubes.need === 0 ? "No tube needs a look." : `${counted(tubes.need, "tube")} need${tubes.need === 1 ? "s" : ""} a look:`);
+  setText(byId("need-why"), tubes.need === 0 ? "" : `${kinds.map(([kind, { of }]) => of(tubes.troubles[kind])).join(", ")}.`);
+  show(byId("need-first"), tubes.need > 0 && (wish.sort !== "trouble" || wish.reverse || wish.from > 0));
+  setClass(byId("need"), "odd", tubes.need > 0);
+}
+
 export function draw(tubes, server) {
+  need(tubes);
+  // The tubes may have become fewer than those before this page.
+  if (wish.from > 0 && wish.from >= tubes.matched) {
+    wish.from = Math.max(0, Math.ceil(tubes.matched / STEP) - 1) * STEP;
+    changed();
+    return;
+  }
   const body = byId("rows");
   const order = JSON.stringify([server, wish]);
   const isNew = order !== orderedBy;
@@ -130,13 +165,17 @@ export function draw(tubes, server) {
     update(row, data, server);
     if (!keeps && body.children[at] !== row.node) body.insertBefore(row.node, body.children[at] ?? null);
   });
-  const shown = tubes.rows.length;
+  const [first, last] = [tubes.from + 1, tubes.from + tubes.rows.length];
   const text = tubes.matched === tubes.all ? count(tubes.all) : `${count(tubes.matched)} of ${count(tubes.all)}`;
-  setText(byId("tubes-count"), shown < tubes.matched ? `${text}, the first ${count(shown)} shown` : text);
-  show(byId("more-tubes"), shown < tubes.matched && shown < MOST);
+  const hasPages = tubes.matched > STEP;
+  setText(byId("tubes-count"), hasPages ? `${count(first)} to ${count(last)} of ${text}` : text);
+  show(byId("tubes-pages"), hasPages);
+  byId("tubes-before").disabled = tubes.from === 0;
+  byId("tubes-after").disabled = last >= tubes.matched;
 }
 
 export function forget() {
+  wish.from = 0;
   for (const row of rows.values()) row.node.remove();
   rows.clear();
 }

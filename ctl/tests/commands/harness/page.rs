@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
 
 use serde_json::{Value, json};
 
@@ -12,6 +14,8 @@ use super::PROGRAM;
 /// A running page.
 pub(crate) struct Page {
     child: Child,
+    /// The lines on its standard error after the first.
+    log: Arc<Mutex<Vec<String>>>,
     /// Where it listens: an address and a port.
     pub(crate) address: String,
     /// What its acts need.
@@ -43,22 +47,35 @@ impl Answer {
 impl Page {
     /// Serves these servers on a free port.
     pub(crate) fn start(servers: &str, flags: &[&str]) -> Self {
+        let mut page = Self::start_at(servers, "127.0.0.1:0", flags);
+        let text = page.get("/").text();
+        let rest = text.split_once("name=\"token\" content=\"").unwrap().1;
+        rest.split_once('"').unwrap().0.clone_into(&mut page.token);
+        page
+    }
+
+    /// Serves these servers at an address, and looks at nothing yet.
+    pub(crate) fn start_at(servers: &str, listen: &str, flags: &[&str]) -> Self {
         let mut child = Command::new(PROGRAM)
-            .args(["--server", servers, "web", "--listen", "127.0.0.1:0"])
+            .args(["--server", servers, "web", "--listen", listen])
             .args(flags)
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        stderr.read_line(&mut line).unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&log);
+        thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                lines.lock().unwrap().push(line);
+            }
+        });
         let address = line.trim().strip_prefix("beanstalkctl: http://").unwrap();
         let address = address.trim_end_matches('/').to_owned();
-        let mut page = Self { child, address, token: String::new() };
-        let text = page.get("/").text();
-        let rest = text.split_once("name=\"token\" content=\"").unwrap().1;
-        rest.split_once('"').unwrap().0.clone_into(&mut page.token);
-        page
+        Self { child, log, address, token: String::new() }
     }
 
     /// Returns the id of its process.
@@ -121,15 +138,26 @@ impl Page {
         self.request("POST /api/act", &all, order.to_string().as_bytes())
     }
 
+    /// Returns the lines of its acts.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
     /// Asks what an act would do.
     pub(crate) fn dry(&self, what: &Value) -> Value {
         self.post_with(&json!({ "server": 0, "dry": true, "what": what }), &[]).json()
     }
 
-    /// Does it.
-    pub(crate) fn act(&self, what: &Value, agreed: u64) -> Value {
-        let order = json!({ "server": 0, "dry": false, "agreed": agreed, "what": what });
+    /// Does what was agreed to: the answer of [`Page::dry`].
+    pub(crate) fn agree(&self, told: &Value) -> Value {
+        let order = json!({ "server": 0, "dry": false, "instance": told["instance"],
+            "what": told["what"] });
         self.post_with(&order, &[]).json()
+    }
+
+    /// Asks what an act would do, and does it at once.
+    pub(crate) fn act(&self, what: &Value) -> Value {
+        self.agree(&self.dry(what))
     }
 }
 
