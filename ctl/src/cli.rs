@@ -84,8 +84,9 @@ pub(crate) enum Command {
     Report,
     /// Serve a web page that shows servers, tubes and jobs, and acts on them
     ///
-    /// There is no login: every client that can connect can do all that the page can. It listens on
-    /// loopback unless told otherwise, and asks the servers only while a browser shows it.
+    /// Without --auth-file every client that can connect can do all that the page can, so it serves
+    /// loopback only, unless --no-auth is given. Each act leaves a line on standard error. The
+    /// servers are asked only while a browser shows the page.
     Web(WebArgs),
     /// Print what servers count, for Prometheus
     ///

@@ -1,29 +1,35 @@
 //! Refuses requests that do not come from the page itself, and bounds what comes.
 //!
-//! The page has no login, so the harm would come from other pages in the operator's browser:
+//! Without `--auth-file` the page has no login, and with it browsers add the password on their own.
+//! So the harm would come from other pages in the operator's browser:
 //!
 //! - One whose name is made to lead to our address (DNS rebinding) names itself in `Host`.
 //! - One that sends requests to us from elsewhere is named by the browser in `Origin` and
 //!   `Sec-Fetch-Site`, cannot read the token, and cannot send JSON without leave.
 //! - One that shows us in a frame is refused by the headers of each response.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::uri::Authority;
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::{Failure, Site};
+use super::{Failure, Site, WebArgs};
+use crate::context::usage;
 
 /// The most requests at a time.
 const REQUESTS: usize = 32;
@@ -61,39 +67,53 @@ const HEADERS: [(HeaderName, &str); 8] = [
 pub(super) struct Guard {
     /// The names and ports that lead here, in lower case.
     hosts: Vec<String>,
-    /// The port, if it listens on every address: then any address may stand for the name.
-    every_address: Option<u16>,
+    /// Ports on which it listens on every address: then any address may stand for the name.
+    open_ports: Vec<u16>,
+    /// The `Authorization` of each name and password; none if nobody is asked for one.
+    passwords: Vec<String>,
     token: String,
     is_read_only: bool,
     room: Semaphore,
 }
 
 impl Guard {
-    /// Makes one for a page that listens here.
-    pub(super) fn new(address: SocketAddr, names: &[String], is_read_only: bool) -> Result<Self> {
-        let port = address.port();
-        let mut hosts = vec![address.to_string()];
-        for name in ["localhost", "127.0.0.1", "[::1]"] {
-            hosts.push(format!("{name}:{port}"));
-        }
-        if port == HTTP_PORT {
-            let without = |name: &String| name.strip_suffix(":80").map(str::to_owned);
-            hosts.extend(hosts.iter().filter_map(without).collect::<Vec<_>>());
-        }
-        for name in names {
+    /// Makes one for a page that listens here. Fails if others could reach it without a password.
+    pub(super) fn new(addresses: &[SocketAddr], args: &WebArgs) -> Result<Self> {
+        let mut hosts = Vec::new();
+        for name in &args.allow_host {
             let name = name.to_ascii_lowercase();
             let is_odd = |it: char| !(it.is_ascii_alphanumeric() || "-._:[]".contains(it));
             if name.is_empty() || name.contains(is_odd) || name.ends_with(':') {
                 bail!("--allow-host {name:?}: this is no NAME and no NAME:PORT");
             }
-            if !name.trim_end_matches(|it: char| it.is_ascii_digit()).ends_with(':') {
-                hosts.push(format!("{name}:{port}"));
-            }
             hosts.push(name);
         }
-        let every_address = address.ip().is_unspecified().then_some(port);
-        let room = Semaphore::new(REQUESTS);
-        Ok(Self { hosts, every_address, token: token()?, is_read_only, room })
+        let has_port =
+            |name: &str| name.trim_end_matches(|it: char| it.is_ascii_digit()).ends_with(':');
+        let mut names: Vec<_> = hosts.iter().filter(|name| !has_port(name)).cloned().collect();
+        names.extend(["localhost", "127.0.0.1", "[::1]"].map(str::to_owned));
+        for address in addresses {
+            if !(address.ip().is_loopback() || args.no_auth || args.auth_file.is_some()) {
+                return Err(usage(format!(
+                    "{address} is no loopback address: give --auth-file, or --no-auth if every \
+                     client that can connect may do all that the page can"
+                )));
+            }
+            let port = address.port();
+            hosts.push(address.to_string());
+            hosts.extend(names.iter().map(|name| format!("{name}:{port}")));
+            if port == HTTP_PORT {
+                let without = |name: &String| name.strip_suffix(":80").map(str::to_owned);
+                hosts.extend(hosts.iter().filter_map(without).collect::<Vec<_>>());
+            }
+        }
+        let open = addresses.iter().filter(|address| address.ip().is_unspecified());
+        let open_ports = open.map(SocketAddr::port).collect();
+        let passwords = args.auth_file.as_deref().map_or(Ok(Vec::new()), |path| {
+            passwords(path).with_context(|| format!("--auth-file {}", path.display()))
+        })?;
+        let (is_read_only, room) = (args.read_only, Semaphore::new(REQUESTS));
+        Ok(Self { hosts, open_ports, passwords, token: token()?, is_read_only, room })
     }
 
     pub(super) fn token(&self) -> &str {
@@ -107,14 +127,14 @@ impl Guard {
     /// Whether this name leads here. A page of others cannot have an address for its name.
     fn has_host(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
-        let is_address = |port: u16| {
+        let is_address = |port: &u16| {
             let name = match host.strip_suffix(&format!(":{port}")) {
-                None if port == HTTP_PORT => host.as_str(),
+                None if *port == HTTP_PORT => host.as_str(),
                 name => name.unwrap_or_default(),
             };
             name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok()
         };
-        self.hosts.contains(&host) || self.every_address.is_some_and(is_address)
+        self.hosts.contains(&host) || self.open_ports.iter().any(is_address)
     }
 
     /// Refuses what other pages send.
@@ -127,6 +147,13 @@ impl Guard {
         {
             let why = format!("{other:?} is no name of this page; --allow-host adds names");
             return Err(Failure::new(StatusCode::MISDIRECTED_REQUEST, why));
+        }
+        if !self.passwords.is_empty() {
+            let given = one(headers, &header::AUTHORIZATION)?.unwrap_or_default().as_bytes();
+            if !self.passwords.iter().any(|known| is_equal(given, known.as_bytes())) {
+                let why = "a name and a password of --auth-file are needed";
+                return Err(Failure::new(StatusCode::UNAUTHORIZED, why));
+            }
         }
         let site = one(headers, &FETCH_SITE)?;
         // A link from elsewhere may lead to the page, which is of no use to the other page.
@@ -152,6 +179,21 @@ impl Guard {
         }
         Ok(())
     }
+}
+
+/// Reads the lines `NAME:PASSWORD` of a file, which must be no file for everybody.
+fn passwords(path: &Path) -> Result<Vec<String>> {
+    ensure!(path.metadata()?.mode().trailing_zeros() >= 3, "all users can read it: run chmod 640");
+    let mut found = Vec::new();
+    for (at, line) in fs::read_to_string(path)?.lines().enumerate() {
+        let has_password = line.split_once(':').is_some_and(|(_, password)| !password.is_empty());
+        ensure!(has_password || line.is_empty(), "line {} is no NAME:PASSWORD", at + 1);
+        if has_password {
+            found.push(format!("Basic {}", BASE64.encode(line)));
+        }
+    }
+    ensure!(!found.is_empty(), "it has no line NAME:PASSWORD");
+    Ok(found)
 }
 
 fn forbidden(why: &str) -> Failure {
@@ -194,6 +236,10 @@ pub(super) async fn check(State(site): State<Arc<Site>>, request: Request, next:
             .map_err(|_| Failure::new(StatusCode::GATEWAY_TIMEOUT, "this took too long"))
     };
     let mut response = answer.await.unwrap_or_else(Failure::into_response);
+    if response.status() == StatusCode::UNAUTHORIZED {
+        let asks = HeaderValue::from_static("Basic realm=\"beanstalkctl\", charset=\"UTF-8\"");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, asks);
+    }
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
@@ -205,8 +251,13 @@ mod tests {
     use super::*;
 
     fn guard(address: &str, names: &[&str]) -> Guard {
-        let names: Vec<_> = names.iter().map(ToString::to_string).collect();
-        Guard::new(address.parse().unwrap(), &names, false).unwrap()
+        Guard::new(&[address.parse().unwrap()], &args(names)).unwrap()
+    }
+
+    fn args(names: &[&str]) -> WebArgs {
+        let allow_host = names.iter().map(ToString::to_string).collect();
+        let (auth_file, no_auth, read_only) = (None, true, false);
+        WebArgs { listen: String::new(), allow_host, auth_file, no_auth, read_only }
     }
 
     #[test]
@@ -261,8 +312,7 @@ mod tests {
     #[test]
     fn odd_names_are_refused() {
         for name in ["", "*", "a b", "http://a", "queue:"] {
-            let names = [name.to_owned()];
-            assert!(Guard::new("127.0.0.1:1".parse().unwrap(), &names, false).is_err(), "{name}");
+            assert!(Guard::new(&[], &args(&[name])).is_err(), "{name}");
         }
     }
 

@@ -16,7 +16,8 @@ mod metrics;
 mod view;
 mod watch;
 
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::client::Client;
-use crate::context::{Context, Outcome, UsageError, tell};
+use crate::context::{Context, Outcome, UsageError};
 use crate::http;
 use crate::interrupt::Interrupt;
 pub(crate) use args::WebArgs;
@@ -139,20 +140,15 @@ async fn with_client<T: Send + 'static>(
 
 /// Runs the command.
 pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
-    let address = listen_address(&args.listen)?;
-    let listener = http::bind(address)?;
-    let address = listener.local_addr()?;
-    if !address.ip().is_loopback() {
-        tell(&format!(
-            "beanstalkctl: warning: {address} is no loopback address, and there is no login: \
-             every client that can connect can {}",
-            if args.read_only { "read every job" } else { "read, put and delete every job" }
-        ));
+    let mut listeners = http::passed()?;
+    if listeners.is_empty() {
+        listeners.push(http::bind(listen_address(&args.listen)?)?);
     }
-    let guard = Guard::new(address, &args.allow_host, args.read_only)?;
+    let addresses = listeners.iter().map(TcpListener::local_addr);
+    let guard = Guard::new(&addresses.collect::<io::Result<Vec<_>>>()?, args)?;
     let servers = context.servers.iter().cloned().map(Watcher::start).collect();
     let site = Arc::new(Site { guard, servers, heavy: Arc::new(Semaphore::new(HEAVY)) });
-    http::serve(vec![listener], &router(&site))?;
+    http::serve(listeners, &router(&site))?;
     Ok(Outcome::Done)
 }
 

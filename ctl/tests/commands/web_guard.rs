@@ -1,16 +1,20 @@
 //! `web` by plain HTTP: that nothing but the page itself can act, and what bounds it. It does not
 //! matter here which daemon is behind it.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::ErrorKind::{TimedOut, WouldBlock};
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::harness::page::Page;
 use crate::harness::{PROGRAM, Server, ours, put, state};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::json;
 
 /// A page of others in the operator's browser must be able to do nothing.
@@ -170,23 +174,85 @@ fn browsers_are_told_to_be_strict() {
 }
 
 #[test]
-fn it_ends_in_order_and_warns_of_other_addresses() {
+fn it_ends_in_order() {
     let mut page = Page::start("127.0.0.1:1", &[]);
     let command = format!("kill -TERM {}", page.pid());
     assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
     assert!(page.ends_well());
-    let mut child = Command::new(PROGRAM)
-        .args(["web", "--listen", "0.0.0.0:0"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+}
+
+/// Whoever reaches the page can delete every job: it takes a word to let others reach it.
+#[test]
+fn other_addresses_need_a_password_or_a_word() {
+    let refused = |flags: &[&str]| {
+        let run = Command::new(PROGRAM).args(["web", "--listen", "0.0.0.0:0"]).args(flags).output();
+        let run = run.unwrap();
+        (run.status.code(), String::from_utf8(run.stderr).unwrap())
+    };
+    let (status, text) = refused(&[]);
+    assert!(status == Some(2) && text.contains("--auth-file, or --no-auth"), "{text}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("passwords");
+    let file = path.to_str().unwrap();
+    for (text, mode, why) in [
+        ("ops:secret\n", 0o644, "all users can read it"),
+        ("ops\n", 0o600, "line 1"),
+        ("ops:\n", 0o600, "line 1"),
+        ("\n", 0o600, "no line"),
+    ] {
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        let (status, error) = refused(&["--auth-file", file]);
+        assert!(status == Some(1) && error.contains(why), "{text:?}: {error}");
+    }
+    fs::write(&path, "ops:se:cret \u{e9}\nother:word\n").unwrap();
+    let server = Server::tcp(&ours(), &[]);
+    for listen in ["127.0.0.1:0", "0.0.0.0:0"] {
+        let page = Page::start_at(&server.address, listen, &["--auth-file", file]);
+        let get = |path: &str, password: &str| {
+            let basic = format!("Basic {}", BASE64.encode(password));
+            page.request(&format!("GET {path}"), &[("Authorization", &basic)], b"")
+        };
+        for path in ["/", "/main.js", "/api/look", "/api/body?id=1"] {
+            let answer = page.request(&format!("GET {path}"), &[], b"");
+            assert_eq!(answer.status, 401, "{path}");
+            assert!(answer.head.contains("www-authenticate: basic realm="), "{}", answer.head);
+            for wrong in ["ops:secret", "ops:", "OPS:se:cret \u{e9}", "ops:se:cret \u{e9}x"] {
+                assert_eq!(get(path, wrong).status, 401, "{path} {wrong}");
+            }
+        }
+        assert_eq!(get("/", "ops:se:cret \u{e9}").status, 200);
+        assert_eq!(get("/api/look", "other:word").status, 200);
+        let order = json!({ "server": 0, "dry": true, "what": { "act": "pause", "tube": "a",
+            "seconds": 1 } });
+        let token = get("/", "other:word").text();
+        let token = token.split_once("name=\"token\" content=\"").unwrap().1[..64].to_owned();
+        let answer = page.post_with(&order, &[("X-Token", &token)]);
+        assert_eq!(answer.status, 401, "the token is no password");
+    }
+}
+
+/// As the unit has it: the socket is the service manager's.
+#[test]
+fn a_socket_that_was_passed_on_is_served() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let script = format!("LISTEN_PID=$$ LISTEN_FDS=1 exec {PROGRAM} web 3<&0");
+    let mut child = Command::new("sh")
+        .args(["-c", &script])
+        .stdin(Stdio::from(OwnedFd::from(listener)))
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let request = format!("GET / HTTP/1.0\r\nHost: localhost:{}\r\n\r\n", address.port());
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(ct::LONG)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(line.contains("warning: 0.0.0.0:") && line.contains("no login"), "{line}");
+    assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
 }
 
 /// What is told of two looks apart would be no file of the page, but of another build.

@@ -162,6 +162,9 @@ function draw(found, isSearch) {
   if (found.coverage === "unsure") parts.push("there may be more: the server has been restarted, and its last id is not known");
   setText(byId("jobs-facts"), parts.join(" · "));
   show(byId("more-jobs"), (found.more && found.jobs.length < MOST) || (found.coverage === "cut" && !isLonger && !isSearch));
+  // A whole list has its own counts; of others, those that come next are taken.
+  const isWhole = !isSearch && !found.more && found.coverage === "all" && place.state === "";
+  listed = isWhole ? Object.fromEntries(STATES.map((state) => [state, found.jobs.filter((job) => job.state === state).length])) : null;
   acts();
 }
 
