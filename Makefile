@@ -21,7 +21,8 @@ DAEMON = $(BUILT)/release/beanstalkd
 CTL = $(BUILT)/release/beanstalkctl
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 DEB = target/deb/beanstalkd-$(VERSION)
-UNITS = beanstalkd.service beanstalkd@.service beanstalkd.socket beanstalkd-metrics.service beanstalkd-metrics.socket
+UNITS = beanstalkd.service beanstalkd@.service beanstalkd.socket beanstalkd-metrics.service beanstalkd-metrics.socket \
+    beanstalkd-web.service beanstalkd-web.socket
 # Release 1.13 of the original if `make original` has got it; otherwise what is installed.
 FETCHED = $(abspath $(BUILT))/original/1.13/usr/bin/beanstalkd
 ORIGINAL ?= $(if $(shell test -x '$(FETCHED)' && echo yes),$(FETCHED),/usr/bin/beanstalkd)
