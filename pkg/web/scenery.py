@@ -65,7 +65,7 @@ class Scenery:
                 continue
             client.input.read(int(reply[2]) + 2)
             self.ends.wait(seconds * dice.uniform(0.5, 1.5))
-            if dice.random() < 0.002:
+            if tube == "webhooks" and dice.random() < 0.002:
                 client.ask(f"bury {reply[1]} 1024")
             elif dice.random() < 0.01:
                 client.ask(f"release {reply[1]} 1024 30")
