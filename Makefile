@@ -100,7 +100,7 @@ define lint
     mkdir -p "$${SKIPPED%/*}" && printf '%s\tmake $(1)\n' "$$missing" >> "$$SKIPPED"
 endef
 
-doc:
+doc: tools
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --locked
 
 test: tools
@@ -355,9 +355,15 @@ dist:
 clean:
 	$(CARGO) clean
 
-# One clear line where something is missing.
+# One clear line where something is missing or too old.
+tools: RUST = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 tools:
 	@command -v $(CARGO) >/dev/null || { \
-	    echo 'cargo is missing: install Rust 1.85 or later (https://rustup.rs, or: apt install cargo)' >&2; exit 1; }
+	    echo 'cargo is missing: install Rust $(RUST) or later (https://rustup.rs, or from Debian 13 on:' \
+	        'apt install cargo)' >&2; exit 1; }
+	@test $(CARGO) = true || $(CARGO) --version | awk -F '[ .]' -v oldest=$(RUST) '{ \
+	    split(oldest, least, "."); \
+	    if ($$2 > least[1] || $$2 == least[1] && $$3 >= least[2]) exit; \
+	    print $$0 " is too old: install Rust " oldest " or later (https://rustup.rs)"; exit 1 }' >&2
 	@test $(CARGO) = true || command -v cc >/dev/null || { \
 	    echo 'a linker is missing: install a C compiler (apt install gcc, or: dnf install gcc)' >&2; exit 1; }
