@@ -17,6 +17,8 @@ TRY = yes
 SHOTS = target/page
 # Where cargo puts what it builds.
 BUILT = $(or $(CARGO_TARGET_DIR),target)
+# Not by `abspath`, which takes a name with spaces apart.
+ABSOLUTE = $(if $(filter /%,$(BUILT)),,$(CURDIR)/)$(BUILT)
 DAEMON = $(BUILT)/release/beanstalkd
 CTL = $(BUILT)/release/beanstalkctl
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
@@ -24,11 +26,11 @@ DEB = target/deb/beanstalkd-$(VERSION)
 UNITS = beanstalkd.service beanstalkd@.service beanstalkd.socket beanstalkd-metrics.service beanstalkd-metrics.socket \
     beanstalkd-web.service beanstalkd-web.socket
 # Release 1.13 of the original if `make original` has got it; otherwise what is installed.
-FETCHED = $(abspath $(BUILT))/original/1.13/usr/bin/beanstalkd
+FETCHED = $(ABSOLUTE)/original/1.13/usr/bin/beanstalkd
 ORIGINAL ?= $(if $(shell test -x '$(FETCHED)' && echo yes),$(FETCHED),/usr/bin/beanstalkd)
 # What was skipped, for the end of `make check`. Its name and that of ORIGINAL may have spaces, so
 # recipes read both as the shell's.
-SKIPPED ?= $(abspath $(BUILT))/skipped
+SKIPPED ?= $(ABSOLUTE)/skipped
 export ORIGINAL SKIPPED
 
 .PHONY: all daemon ctl run check checks lacking fmt clippy doc test golden quick release-check sim turns memory kills acts abuse soak diff mutants fuzz corpus bench \
@@ -51,7 +53,7 @@ run: tools
 	@printf '\nEvery job stays in memory; Ctrl-C ends the daemon. In another terminal, see a job go through:\n\n'
 	@awk '/^```$$/ && tour { exit } tour { print "    " $$0 } /^```console/ { tour = 1 }' README.md
 	@echo
-	@$(BUILT)/quick/beanstalkd -l 127.0.0.1 -p 11300
+	@'$(BUILT)/quick/beanstalkd' -l 127.0.0.1 -p 11300
 
 # All that can be checked here; what could not be is listed in the end.
 check: lacking
