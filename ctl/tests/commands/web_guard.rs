@@ -185,8 +185,9 @@ fn it_ends_in_order() {
 #[test]
 fn other_addresses_need_a_password_or_a_word() {
     let refused = |flags: &[&str]| {
-        let run = Command::new(PROGRAM).args(["web", "--listen", "0.0.0.0:0"]).args(flags).output();
-        let run = run.unwrap();
+        // It would serve for ever.
+        let begin = ["60", PROGRAM, "web", "--listen", "0.0.0.0:0"];
+        let run = Command::new("timeout").args(begin).args(flags).output().unwrap();
         (run.status.code(), String::from_utf8(run.stderr).unwrap())
     };
     let (status, text) = refused(&[]);

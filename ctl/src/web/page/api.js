@@ -5,6 +5,9 @@ const meta = (name) => document.querySelector(`meta[name="${name}"]`).content;
 export const isReadOnly = meta("read-only") === "true";
 const token = meta("token");
 
+// Without the name and the password that an address may have: no request could be made with them.
+const root = new URL(".", location.origin + location.pathname);
+
 // Longer than the server lets a request take.
 const TIMEOUT = 130000;
 
@@ -38,7 +41,7 @@ function ends(signal) {
 }
 
 export function get(path, parameters, signal) {
-  return answer(fetch(`api/${path}?${query(parameters)}`, { signal: ends(signal) }));
+  return answer(fetch(new URL(`api/${path}?${query(parameters)}`, root), { signal: ends(signal) }));
 }
 
 export function bodyAddress(server, id) {
@@ -48,7 +51,7 @@ export function bodyAddress(server, id) {
 // Says what an act would do (dry), or does it. It is refused if the server is not the instance that
 // the jobs are of.
 export function act(order, signal) {
-  return answer(fetch("api/act", {
+  return answer(fetch(new URL("api/act", root), {
     method: "POST",
     headers: { "content-type": "application/json", "x-token": token },
     body: JSON.stringify(order),
