@@ -88,7 +88,7 @@ function age() {
   const isOld = counts !== null && listed !== null && STATES.some((state) => counts[state] !== listed[state]);
   setText(byId("jobs-age"), isOther ? "The server was restarted: this list is of jobs before that."
     : isOld ? "The counts have changed since this list." : "");
-  byId("reload")?.classList.toggle("main", isOther || isOld);
+  byId("reload")?.classList.toggle("main", isOther);
 }
 
 function clean() {
