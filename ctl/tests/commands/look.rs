@@ -1,5 +1,7 @@
 //! Commands that look, on this daemon and on the original, over TCP and a UNIX socket.
 
+use std::time::{Duration, Instant};
+
 use crate::harness::{Server, bury, each_server, four, ours, programs, put, reserve, state};
 use serde_json::{Value, json};
 
@@ -117,6 +119,14 @@ fn all_jobs_of_a_tube_are_listed() {
         assert_eq!(server.objects(&["list", "a", "--limit", "2"]).len(), 2);
         assert_eq!(server.objects(&["list", "a", "--older-than", "1h"]).len(), 0);
         assert_eq!(ids(&server.objects(&["list", "a", "--rate", "50"])), jobs);
+        // Also where the server lists the jobs, and only their bodies are asked for one by one.
+        for number in 0..40 {
+            put(&mut client, "slow", 5, 0, format!("{number}").as_bytes());
+        }
+        let began = Instant::now();
+        let found = server.objects(&["list", "slow", "--bodies", "--rate", "20"]);
+        assert_eq!(found.len(), 40);
+        assert!(began.elapsed() >= Duration::from_secs(1), "after {:?}", began.elapsed());
         // It has changed nothing.
         let states = jobs.map(|id| state(&mut client, id).unwrap());
         assert_eq!(states, ["ready", "delayed", "buried", "reserved"]);

@@ -88,6 +88,46 @@ fn top_prints_lines_as_vmstat_does() {
 }
 
 #[test]
+fn top_prints_a_line_for_each_tube_that_is_meant() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        for (tube, jobs) in [("mail-a", 1), ("mail-b", 2), ("other", 4)] {
+            for _ in 0..jobs {
+                put(&mut client, tube, 5, 0, b"x");
+            }
+        }
+        let text = server.must(&["top", "mail-*", "--plain", "--count", "1"]);
+        let lines: Vec<Vec<&str>> =
+            text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+        let shown: Vec<_> = lines.iter().map(|line| (line[1], *line.last().unwrap())).collect();
+        assert_eq!(shown, [("1", "mail-a"), ("2", "mail-b")], "{text}");
+    });
+}
+
+/// Control sequences would stand in the text, as in the shell of an editor.
+#[test]
+fn a_dumb_terminal_gets_no_control_sequences() {
+    if !has_tool("script", "--version") {
+        return;
+    }
+    let server = Server::tcp(&ours(), &[]);
+    four(&mut server.client(), "a");
+    let prints = |term: &str, arguments: &str| {
+        let command = format!("{PROGRAM} {arguments}");
+        let mut script = Command::new("script");
+        script.args(["-q", "-c", &command, "/dev/null"]).stdin(Stdio::null());
+        script.env_remove("NO_COLOR").env("TERM", term).env("BEANSTALKD_SERVER", &server.address);
+        String::from_utf8_lossy(&script.output().unwrap().stdout).into_owned()
+    };
+    assert!(prints("xterm", "list a").contains("\u{1b}["), "others have colours");
+    for arguments in ["list a", "export", "top"] {
+        let text = prints("dumb", arguments);
+        assert!(!text.contains('\u{1b}'), "{arguments}: {text:?}");
+        assert_eq!(text.contains("use --plain"), arguments == "top", "{text}");
+    }
+}
+
+#[test]
 fn top_tells_of_a_binlog_in_trouble() {
     let server = Server::tcp(&ours(), &[]);
     let full = played::everything();
