@@ -76,6 +76,14 @@ pub trait Disk: fmt::Debug {
     fn truncate(&mut self, name: Name, size: u64) -> io::Result<()>;
     /// Syncs a file: what was written to it, and its size, outlasts a power cut.
     fn sync(&mut self, name: Name) -> io::Result<()>;
+    /// Syncs files that are not open.
+    fn sync_all(&mut self, names: &[Name]) -> io::Result<()> {
+        names.iter().try_for_each(|&name| {
+            self.sync(name)?;
+            self.close(name);
+            Ok(())
+        })
+    }
     /// Begins a sync of what has been written to a file so far, without waiting for it. Without a
     /// thread, waits for it. The caller begins no other sync until it has the result of this one.
     fn begin_sync(&mut self, name: Name) -> io::Result<()>;

@@ -71,11 +71,9 @@ impl Wal {
     /// Syncs what the last run wrote, unless the policy is never to sync.
     fn sync_old_segments(&mut self, report: &Report) -> io::Result<()> {
         if self.sync != SyncPolicy::Never {
-            for segment in &report.segments {
-                let name = Name::Segment(segment.number);
-                self.disk.sync(name)?;
-                self.disk.close(name);
-            }
+            let names: Vec<_> =
+                report.segments.iter().map(|segment| Name::Segment(segment.number)).collect();
+            self.disk.sync_all(&names)?;
             self.disk.sync_directory()?;
         }
         self.synced = self.segment_index.length();

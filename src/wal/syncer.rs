@@ -1,12 +1,15 @@
-//! The thread that waits for syncs in place of the queue's thread. It sees only open files.
+//! Threads that wait for syncs: one in place of the queue's thread, which sees only open files, and
+//! several at a start.
 #![expect(clippy::disallowed_types, reason = "the binlog's files come from its directory")]
 
 use std::{
     fmt,
     fs::File,
     io,
+    path::Path,
     sync::{
         Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
         mpsc::{self, Receiver, RecvError, Sender, TryRecvError},
     },
     thread,
@@ -18,6 +21,10 @@ use crate::clock::Clock;
 
 /// The stack of the thread in bytes. The thread makes only one system call.
 const SYNC_STACK_BYTES: usize = 128 * 1024;
+
+/// How many threads sync the segments of a start. Most of a sync is a wait for the disk, and those
+/// of several files share it.
+const SYNCS_AT_ONCE_MAX: usize = 16;
 
 /// The result of a sync, and how long it took.
 pub(super) type TimedSync = (io::Result<()>, Duration);
@@ -44,6 +51,36 @@ pub(super) fn timed_sync(name: Name, file: &File) -> TimedSync {
     let began = Clock.now();
     let result = named("sync", name, file.sync_data());
     (result, began.until(Clock.now()))
+}
+
+/// Syncs files of a directory, several at once as far as there are threads and descriptors.
+pub(super) fn sync_all(directory: &Path, names: &[Name]) -> io::Result<()> {
+    let next = AtomicUsize::new(0);
+    let sync_some = &|| {
+        while let Some(&name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let file = named("sync", name, File::open(directory.join(name.to_string())))?;
+            timed_sync(name, &file).0?;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..names.len().min(SYNCS_AT_ONCE_MAX))
+            .map_while(|_| {
+                // The thread has this descriptor's place for its files.
+                let reserved = File::open(directory).ok()?;
+                let builder = thread::Builder::new().stack_size(SYNC_STACK_BYTES);
+                let sync_some = move || {
+                    drop(reserved);
+                    sync_some()
+                };
+                builder.spawn_scoped(scope, sync_some).ok()
+            })
+            .collect();
+        let own = sync_some();
+        others.into_iter().fold(own, |result, other| {
+            result.and(other.join().unwrap_or_else(|_| thread_ended().0))
+        })
+    })
 }
 
 impl Syncer {
