@@ -415,26 +415,6 @@ mod tests {
         assert_eq!(disk.list().expect("listed"), []);
     }
 
-    /// A start would go on though a segment may not outlast a power cut.
-    #[test]
-    fn of_many_files_that_are_synced_none_is_left_out() {
-        let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("the lock is free");
-        let names: Vec<_> = (1..=100).map(Name::Segment).collect();
-        for &name in &names {
-            disk.create(name).expect("created");
-            disk.close(name);
-        }
-        disk.sync_all(&names).expect("all are there");
-        for &name in &names {
-            let (path, away) = (disk.path(name), root.path().join("away"));
-            fs::rename(&path, &away).expect("it is there");
-            let error = disk.sync_all(&names).expect_err("one is missing");
-            assert!(error.to_string().contains(&name.to_string()), "{error}");
-            fs::rename(&away, &path).expect("its name is free");
-        }
-    }
-
     #[test]
     fn reserved_space_is_zeros_and_what_was_written_stays() {
         let root = tempfile::tempdir().expect("a directory");

@@ -133,3 +133,28 @@ impl Syncer {
 fn thread_ended() -> TimedSync {
     (Err(io::ErrorKind::BrokenPipe.into()), Duration::ZERO)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A start would go on though a segment may not outlast a power cut.
+    #[test]
+    fn of_many_files_that_are_synced_none_is_left_out() {
+        let root = tempfile::tempdir().expect("a directory");
+        let names: Vec<_> = (1..=100).map(Name::Segment).collect();
+        for name in &names {
+            File::create(root.path().join(name.to_string())).expect("created");
+        }
+        sync_all(root.path(), &names).expect("all are there");
+        for name in &names {
+            let (path, away) = (root.path().join(name.to_string()), root.path().join("away"));
+            fs::rename(&path, &away).expect("it is there");
+            let error = sync_all(root.path(), &names).expect_err("one is missing");
+            assert!(error.to_string().contains(&name.to_string()), "{error}");
+            fs::rename(&away, &path).expect("its name is free");
+        }
+    }
+}
