@@ -345,6 +345,12 @@ mod tests {
 
     use super::*;
 
+    fn locked() -> (tempfile::TempDir, Directory) {
+        let root = tempfile::tempdir().expect("a directory");
+        let disk = Directory::lock(root.path()).expect("the lock is free");
+        (root, disk)
+    }
+
     #[test]
     fn only_names_that_the_daemon_writes_are_parsed() {
         for name in
@@ -365,8 +371,7 @@ mod tests {
     /// After an outage of a network file system the daemon would answer errors for ever.
     #[test]
     fn what_has_failed_is_opened_anew() {
-        let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("the lock is free");
+        let (_root, mut disk) = locked();
         disk.prepare(false).expect("there are descriptors");
         let one = Name::Preallocated(1);
         disk.create(one).expect("created");
@@ -391,8 +396,7 @@ mod tests {
 
     #[test]
     fn files_are_written_renamed_truncated_and_removed() {
-        let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("the lock is free");
+        let (_root, mut disk) = locked();
         let (one, two) = (Name::Preallocated(1), Name::Segment(2));
         disk.create(one).expect("created");
         disk.write(one, 3, b"defg").expect("written");
@@ -417,8 +421,7 @@ mod tests {
 
     #[test]
     fn reserved_space_is_zeros_and_what_was_written_stays() {
-        let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("the lock is free");
+        let (_root, mut disk) = locked();
         let name = Name::Preallocated(1);
         disk.create(name).expect("created");
         disk.write(name, 0, b"abc").expect("written");
@@ -436,8 +439,7 @@ mod tests {
     /// On 32 bits, an offset of the C library may end at 2 GiB: what follows would look like zeros.
     #[test]
     fn data_far_behind_a_hole_is_found() {
-        let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("the lock is free");
+        let (_root, mut disk) = locked();
         let name = Name::Segment(1);
         disk.create(name).expect("created");
         disk.write(name, 5 << 30, b"x").expect("written, and it takes a block of the disk");
@@ -448,8 +450,7 @@ mod tests {
     /// The file may hold jobs: of a daemon that has taken over, or kept for the operator.
     #[test]
     fn a_rename_replaces_nothing() {
-        let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("the lock is free");
+        let (_root, mut disk) = locked();
         for name in [Name::Preallocated(1), Name::Segment(1), Name::Damaged(1)] {
             disk.create(name).expect("created");
         }
@@ -464,8 +465,7 @@ mod tests {
 
     #[test]
     fn a_sync_without_a_thread_is_done_when_it_is_begun() {
-        let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("the lock is free");
+        let (_root, mut disk) = locked();
         disk.prepare(false).expect("there are enough");
         let name = Name::Segment(1);
         disk.create(name).expect("created");
@@ -481,8 +481,7 @@ mod tests {
     /// Connections may take all free descriptors, and the binlog must still work.
     #[test]
     fn the_number_of_descriptors_stays_the_same() {
-        let root = tempfile::tempdir().expect("a directory");
-        let mut disk = Directory::lock(root.path()).expect("the lock is free");
+        let (_root, mut disk) = locked();
         disk.prepare(true).expect("there are enough");
         let count = |disk: &Directory| disk.open.len() + disk.reserved.len();
         assert_eq!(count(&disk), OPEN_FILES_MAX);
