@@ -323,6 +323,31 @@ mod tests {
         assert_eq!(known.learn(Times::default(), at(92)), None);
     }
 
+    /// A job could wait for ever in a tube far down the list.
+    #[test]
+    fn every_tube_has_its_turn() {
+        let line = |number| Line {
+            tube: format!("t{number:04}"),
+            counts: [1, 0, 0, 0, 0],
+            puts: 0.0,
+            deletes: 0.0,
+            paused: 0,
+            watching: 1,
+        };
+        let (server, tubes) = (line(9_999), (0..1_000).map(line).collect());
+        let (uptime, connections, has_rates) = (1, 1, false);
+        let (stats, trouble) = (String::new(), None);
+        let sample = Sample { server, tubes, uptime, connections, has_rates, stats, trouble };
+        let mut asked = HashSet::new();
+        for turn in 0..3 {
+            let mut wanted = HashSet::from(["t0007".to_owned()]);
+            add_turn(&mut wanted, &sample, turn);
+            assert_eq!(wanted.len(), WANTED);
+            asked.extend(wanted);
+        }
+        assert_eq!(asked.len(), 1_000);
+    }
+
     #[test]
     fn the_past_is_bounded() {
         let mut known = Known::default();
