@@ -25,6 +25,17 @@ function open(title, content, buttons) {
   return { dialog, form };
 }
 
+// Calls this when the dialog with this form is closed. The event comes later than the close, and may
+// be of the dialog before.
+function whenClosed(dialog, form, call) {
+  const listener = () => {
+    if (form.isConnected && dialog.open) return;
+    dialog.removeEventListener("close", listener);
+    call();
+  };
+  dialog.addEventListener("close", listener);
+}
+
 function cancel(text) {
   return el("button", { type: "button", class: "quiet", onclick: () => byId("ask").close() }, text);
 }
@@ -43,7 +54,7 @@ export function fields(title, content, label, check = () => "") {
       result = form;
       dialog.close();
     });
-    dialog.addEventListener("close", () => resolve(result), { once: true });
+    whenClosed(dialog, form, () => resolve(result));
   });
 }
 
@@ -106,10 +117,10 @@ export function perform(server, what, { title, verb, isGrave = false, instance }
       isWorking = false;
       if (!isShown()) resolve(isDone);
     });
-    dialog.addEventListener("close", () => {
+    whenClosed(dialog, form, () => {
       counting.abort();
       if (!isWorking) resolve(isDone);
-    }, { once: true });
+    });
     ask();
   });
 }

@@ -65,7 +65,7 @@ function enter(before) {
 
 // A job that is closed leaves the address as well.
 function closeJob() {
-  if (place.job === null) return;
+  if (place.job === null || byId("job").open) return;
   if (hasList) history.back();
   else location.replace(address({ ...place, job: null }));
 }
