@@ -2,11 +2,13 @@
 //!
 //! Ids are taken one after the other, so a page serves 32 neighbours, four bytes each, and a
 //! directory 1,024 neighbouring pages. Above these is a tree with an entry for each 32,768 ids.
-//! Larger pages would take more for an id whose neighbours are gone.
-//! Unlike a hash map, it never moves everything at once when it grows or shrinks. A page is removed
-//! with its last id, and a directory with its last page. But the directory of the latest insertion
-//! stays: otherwise a queue that is mostly empty would allocate one for each job. Invariant: `used`
-//! counts the entries of a page or directory. No page is empty, nor any other directory.
+//! Unlike a hash map, it never moves everything at once when it grows or shrinks.
+//!
+//! An id whose neighbours are gone would take a page and its part of a directory. So the last id of
+//! a page moves to a tree, and the page is removed. A directory is removed with its last page. But
+//! the page of the latest insertion stays: otherwise a queue that is mostly empty would allocate
+//! one for each job. Invariant: `used` counts the entries of a page or directory. No page has fewer
+//! than two ids, nor is any directory empty, except those of the latest insertion.
 
 use std::{collections::BTreeMap, mem};
 
@@ -18,6 +20,9 @@ const DIRECTORY_PAGES: usize = 1024;
 
 /// Bytes that a directory takes, with its part of the tree at worst.
 const DIRECTORY_BYTES: usize = size_of::<Directory<()>>() + 512;
+
+/// Bytes that a single id takes in its tree, about.
+const SINGLE_BYTES: usize = 32;
 
 #[derive(Debug)]
 struct Page<T> {
@@ -35,40 +40,57 @@ struct Directory<T> {
 #[derive(Debug)]
 pub struct IdMap<T> {
     directories: BTreeMap<u64, Box<Directory<T>>>,
-    /// The number of the directory of the latest insertion.
+    /// The number of the page of the latest insertion.
     latest: u64,
+    /// Ids without neighbours.
+    single: BTreeMap<u64, Key<T>>,
+    /// Bytes that `single` took since the last call of [`IdMap::ensure_memory`].
+    unbudgeted: usize,
     /// The pages; a chunk of them takes a quarter of a MiB.
     pages: Arena<Page<T>, 2048>,
 }
 
 impl<T> Default for IdMap<T> {
     fn default() -> Self {
-        Self { directories: BTreeMap::new(), latest: 0, pages: Arena::default() }
+        Self {
+            directories: BTreeMap::new(),
+            latest: 0,
+            single: BTreeMap::new(),
+            unbudgeted: 0,
+            pages: Arena::default(),
+        }
     }
 }
 
-/// The directory of an id, its page there and its slot there.
-fn locate(id: u64) -> (u64, usize, usize) {
-    let within = |id: u64, size: usize| {
-        usize::try_from(id % size as u64).expect("a remainder is below an usize")
-    };
-    let page = id / PAGE_IDS as u64;
-    (page / DIRECTORY_PAGES as u64, within(page, DIRECTORY_PAGES), within(id, PAGE_IDS))
+/// The number of an id's page, and its slot there.
+fn locate(id: u64) -> (u64, usize) {
+    (id / PAGE_IDS as u64, remainder(id, PAGE_IDS))
+}
+
+/// The number of a page's directory, and its slot there.
+fn locate_page(page: u64) -> (u64, usize) {
+    (page / DIRECTORY_PAGES as u64, remainder(page, DIRECTORY_PAGES))
+}
+
+fn remainder(number: u64, size: usize) -> usize {
+    usize::try_from(number % size as u64).expect("a remainder is below an usize")
 }
 
 impl<T> IdMap<T> {
     /// The key under `id`.
     pub fn get(&self, id: u64) -> Option<Key<T>> {
-        let (directory, page, slot) = locate(id);
-        let page = self.directories.get(&directory)?.pages[page]?;
-        self.pages[page].keys[slot]
+        let (number, slot) = locate(id);
+        let (directory, at) = locate_page(number);
+        let page = self.directories.get(&directory).and_then(|directory| directory.pages[at]);
+        page.and_then(|page| self.pages[page].keys[slot]).or_else(|| self.single.get(&id).copied())
     }
 
     /// Ensures memory for a key under `id`. Fails if there is none. O(1), or O(log n) if `id` is
     /// far from the latest insertion.
     pub fn ensure_memory(&mut self, id: u64, budget: &mut MemoryBudget) -> Result<(), OutOfMemory> {
-        let (number, ..) = locate(id);
-        let is_there = (number == self.latest && !self.directories.is_empty())
+        budget.deduct(mem::take(&mut self.unbudgeted));
+        let (number, _) = locate_page(locate(id).0);
+        let is_there = (number == locate_page(self.latest).0 && !self.directories.is_empty())
             || self.directories.contains_key(&number);
         if !is_there {
             budget.take(Need::Storage, DIRECTORY_BYTES)?;
@@ -78,16 +100,15 @@ impl<T> IdMap<T> {
 
     /// Adds a key under an id that has none.
     pub fn insert(&mut self, id: u64, key: Key<T>) {
-        let (number, page, slot) = locate(id);
+        let (number, slot) = locate(id);
         if self.latest != number {
             let before = mem::replace(&mut self.latest, number);
-            if self.directories.get(&before).is_some_and(|directory| directory.used == 0) {
-                self.directories.remove(&before);
-            }
+            self.thin(before);
         }
+        let (directory, at) = locate_page(number);
         let new = || Box::new(Directory { used: 0, pages: [None; DIRECTORY_PAGES] });
-        let directory = self.directories.entry(number).or_insert_with(new);
-        let page = directory.pages[page].get_or_insert_with(|| {
+        let directory = self.directories.entry(directory).or_insert_with(new);
+        let page = directory.pages[at].get_or_insert_with(|| {
             directory.used += 1;
             self.pages.insert(Page { used: 0, keys: [None; PAGE_IDS] })
         });
@@ -97,23 +118,41 @@ impl<T> IdMap<T> {
         page.used += 1;
     }
 
-    /// Removes an id and returns its key. A page or directory that becomes empty is removed, too.
+    /// Removes an id and returns its key.
     pub fn remove(&mut self, id: u64) -> Option<Key<T>> {
-        let (number, at, slot) = locate(id);
-        let directory = self.directories.get_mut(&number)?;
-        let of_page = directory.pages[at]?;
-        let page = &mut self.pages[of_page];
-        let key = page.keys[slot].take()?;
+        let (number, slot) = locate(id);
+        let (directory, at) = locate_page(number);
+        let page = self.directories.get(&directory).and_then(|directory| directory.pages[at]);
+        let Some(key) = page.and_then(|page| self.pages[page].keys[slot]) else {
+            return self.single.remove(&id);
+        };
+        let page = &mut self.pages[page?];
+        page.keys[slot] = None;
         page.used -= 1;
-        if page.used == 0 {
-            self.pages.remove(of_page);
-            directory.pages[at] = None;
-            directory.used -= 1;
-            if directory.used == 0 && number != self.latest {
-                self.directories.remove(&number);
-            }
+        if page.used < 2 && number != self.latest {
+            self.thin(number);
         }
         Some(key)
+    }
+
+    /// Removes a page with fewer than two ids, and its directory if it is empty then.
+    fn thin(&mut self, number: u64) {
+        let (directory_number, at) = locate_page(number);
+        let Some(directory) = self.directories.get_mut(&directory_number) else { return };
+        let Some(page) = directory.pages[at].filter(|&page| self.pages[page].used < 2) else {
+            return;
+        };
+        let page = self.pages.remove(page);
+        if let Some(slot) = page.keys.iter().position(Option::is_some) {
+            let key = page.keys[slot].expect("it is used");
+            self.single.insert(number * PAGE_IDS as u64 + slot as u64, key);
+            self.unbudgeted += SINGLE_BYTES;
+        }
+        directory.pages[at] = None;
+        directory.used -= 1;
+        if directory.used == 0 && directory_number != locate_page(self.latest).0 {
+            self.directories.remove(&directory_number);
+        }
     }
 
     /// See [`Arena::release_one`].
@@ -144,6 +183,20 @@ mod tests {
         prop_oneof![0..1000u64, 32_600..32_900u64, u64::MAX - 300..=u64::MAX, any::<u64>()]
     }
 
+    /// Each job whose neighbours are gone would take the memory of 32.
+    #[test]
+    fn an_id_without_neighbours_takes_no_page() {
+        let mut map: IdMap<()> = IdMap::default();
+        for id in 0..100_000_u64 {
+            map.insert(id, Key::from_index(7));
+            if id % 32 > 0 {
+                map.remove(id);
+            }
+        }
+        assert_eq!((map.pages(), map.directories.len(), map.single.len()), (1, 1, 3124));
+        assert!((0..100_000).step_by(32).all(|id| map.get(id).is_some()));
+    }
+
     proptest! {
         /// If an id were lost, no client could delete its job.
         #[test]
@@ -165,8 +218,9 @@ mod tests {
             for id in model.into_keys() {
                 map.remove(id);
             }
-            prop_assert_eq!(map.pages(), 0, "an empty map holds no pages");
-            prop_assert!(map.directories.keys().all(|&number| number == map.latest));
+            prop_assert!(map.single.is_empty() && map.pages() <= 1, "an empty map keeps a page");
+            let latest = locate_page(map.latest).0;
+            prop_assert!(map.directories.keys().all(|&number| number == latest));
         }
     }
 }
