@@ -18,10 +18,13 @@ use std::{collections::VecDeque, fmt, hint::black_box, io};
 pub struct OutOfMemory;
 
 /// How many bytes a probe asks for ahead. Less than any headroom.
-const PROBE_STEP_BYTES: usize = 512 << 10;
+const PROBE_STEP_BYTES: usize = 256 << 10;
 
 /// A list that grows beyond this many bytes must leave the headroom of [`Need::Connection`].
 const SMALL_GROWTH_MAX_BYTES: usize = 4096;
+
+/// A list of at least this many bytes grows by an eighth.
+const LARGE_LIST_BYTES: usize = 256 << 10;
 
 /// What memory is needed for. Each need may use headroom that the needs before it must leave. So
 /// workers can connect and continue when there is no memory for more jobs. And clients that read
@@ -113,12 +116,11 @@ impl MemorySource for SystemMemory {
         }
         let first = try_piece(bytes);
         let mut pieces = [const { None }; PIECES_MAX];
-        let count = headroom.div_ceil(PIECE_BYTES).min(PIECES_MAX);
-        let mut is_granted = |piece: &mut Option<Vec<u8>>| {
-            *piece = try_piece(PIECE_BYTES);
-            piece.is_some()
-        };
-        first.is_some() && pieces[..count].iter_mut().all(&mut is_granted)
+        first.is_some()
+            && pieces[..headroom.div_ceil(PIECE_BYTES)].iter_mut().all(|piece| {
+                *piece = try_piece(PIECE_BYTES);
+                piece.is_some()
+            })
     }
 }
 
@@ -232,8 +234,8 @@ impl MemoryBudget {
     #[cold]
     fn probe(&mut self, need: Need, count: usize) -> bool {
         // Mostly there is enough for all needs, and one probe is enough.
-        let is_first = need == Need::Storage;
-        (!is_first && self.probe_for(Need::Storage, count)) || self.probe_for(need, count)
+        (need > Need::Storage && self.probe_for(Need::Storage, count))
+            || self.probe_for(need, count)
     }
 
     fn probe_for(&mut self, need: Need, count: usize) -> bool {
@@ -301,8 +303,8 @@ impl MemoryBudget {
         if list.capacity() >= length {
             return Ok(());
         }
-        self.take_for::<T>(need, list.capacity(), length)?;
-        list.try_reserve(length - list.len()).map_err(|_| OutOfMemory)
+        let capacity = self.take_for::<T>(need, list.capacity(), length)?;
+        list.try_reserve_exact(capacity - list.len()).map_err(|_| OutOfMemory)
     }
 
     /// Grows a deque's capacity to at least `length` items. Fails, and leaves the deque as it was,
@@ -317,22 +319,25 @@ impl MemoryBudget {
         if deque.capacity() >= length {
             return Ok(());
         }
-        self.take_for::<T>(need, deque.capacity(), length)?;
-        deque.try_reserve(length - deque.len()).map_err(|_| OutOfMemory)
+        let capacity = self.take_for::<T>(need, deque.capacity(), length)?;
+        deque.try_reserve_exact(capacity - deque.len()).map_err(|_| OutOfMemory)
     }
 
-    /// Takes the memory of a list that is reallocated: its capacity doubles, from some four items.
+    /// Takes the memory of a list that is reallocated, and returns its next capacity: twice as much
+    /// as before, or an eighth more if that is large. The kernel moves such a list without a copy.
     #[cold]
-    fn take_for<T>(&mut self, need: Need, before: usize, length: usize) -> Result<(), OutOfMemory> {
-        let length = length.max(before.saturating_mul(2)).max(4);
-        let size = length.saturating_mul(size_of::<T>());
-        self.take(
-            if size > SMALL_GROWTH_MAX_BYTES { need.min(Need::Connection) } else { need },
-            size,
-        )?;
-        // The old memory is freed when the new one is filled.
-        self.credit(before * size_of::<T>());
-        Ok(())
+    fn take_for<T>(
+        &mut self,
+        need: Need,
+        before: usize,
+        length: usize,
+    ) -> Result<usize, OutOfMemory> {
+        let is_large = before * size_of::<T>() >= LARGE_LIST_BYTES;
+        let more = if is_large { before / 8 } else { before.max(4) };
+        let capacity = length.max(before + more);
+        let is_small = capacity.saturating_mul(size_of::<T>()) <= SMALL_GROWTH_MAX_BYTES;
+        let need = if is_small { need } else { need.min(Need::Connection) };
+        self.take(need, (capacity - before).saturating_mul(size_of::<T>())).map(|()| capacity)
     }
 }
 
@@ -371,23 +376,51 @@ mod tests {
         budget
     }
 
+    /// With memory for one need and no more, those after it are granted, too.
+    fn check_needs(mut with: impl FnMut(usize) -> MemoryBudget) {
+        let needs = [Need::Storage, Need::Connection, Need::Reply, Need::Essential];
+        for (at, headroom) in HEADROOM_BYTES.into_iter().enumerate() {
+            for missing in [0, 1] {
+                let mut budget = with(headroom + PROBE_STEP_BYTES - missing);
+                let count = needs.iter().filter(|&&need| budget.admits(need, 1000)).count();
+                assert_eq!(count, needs.len() - at - missing, "beside {headroom} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn later_needs_may_use_more_of_the_headroom() {
+        check_needs(|bytes| {
+            let memory = Limited::default();
+            memory.bytes.store(bytes, Relaxed);
+            limited(&memory)
+        });
+    }
+
     #[test]
     fn memory_that_is_resident_counts_whoever_has_it() {
+        let limit = 50_000_000 + RESIDENT_EXTRA_BYTES;
+        check_needs(|bytes| {
+            let mut budget = MemoryBudget::default();
+            let resident = limit - bytes as u64;
+            budget.limit_resident(ResidentLimit::beside(40_000_000, move || Ok(resident)));
+            budget
+        });
+    }
+
+    /// Memory that was granted becomes resident when it is first written to, so more and more would
+    /// be.
+    #[test]
+    fn resident_memory_is_read_in_each_turn() {
         let resident = Arc::new(AtomicUsize::new(0));
         let reading = resident.clone();
-        let read = move || Ok(reading.load(Relaxed) as u64);
         let mut budget = MemoryBudget::default();
+        let read = move || Ok(reading.load(Relaxed) as u64);
         budget.limit_resident(ResidentLimit::beside(40_000_000, read));
-        // Half a MiB is probed ahead.
-        for (kilobytes, granted) in
-            [(51_000, 4), (52_000, 3), (55_000, 2), (56_000, 1), (57_000, 0), (50_000, 4)]
-        {
-            resident.store(kilobytes * 1000, Relaxed);
-            budget.forget_refusals();
-            let needs = [Need::Storage, Need::Connection, Need::Reply, Need::Essential];
-            let count = needs.iter().filter(|&&need| budget.admits(need, 1000)).count();
-            assert_eq!(count, granted, "with {kilobytes} kB");
-        }
+        assert!(budget.admits(Need::Storage, 1000));
+        resident.store(59_000_000, Relaxed);
+        budget.forget_refusals();
+        assert!(!budget.admits(Need::Essential, 1000));
     }
 
     #[test]
@@ -415,19 +448,6 @@ mod tests {
             budget.credit(PROBE_STEP_BYTES / 10);
         }
         assert_eq!(memory.probes.load(Relaxed), 2);
-    }
-
-    #[test]
-    fn later_needs_may_use_more_of_the_headroom() {
-        let memory = Limited::default();
-        let needs = [Need::Storage, Need::Connection, Need::Reply, Need::Essential];
-        // Half a MiB is probed ahead.
-        for (halves, granted) in [(15, 4), (14, 3), (9, 3), (8, 2), (6, 1), (4, 0), (15, 4)] {
-            memory.bytes.store(halves << 19, Relaxed);
-            let mut budget = limited(&memory);
-            let count = needs.iter().filter(|&&need| budget.admits(need, 1000)).count();
-            assert_eq!(count, granted, "with {halves} halves of a MiB");
-        }
     }
 
     #[test]
