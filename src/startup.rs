@@ -42,6 +42,10 @@ const LOCK_REPORT_SECONDS: u64 = 20;
 /// [`LOCK_CONFIRM_INTERVAL`], after which the daemon before, if it still runs, asks for its lock.
 const TAKEOVER_DELAY: Duration = LOCK_CONFIRM_INTERVAL.saturating_mul(2);
 
+/// Bytes of memory that jobs must leave without a binlog. No start must find memory for the same
+/// jobs again, so that is less than with one.
+const HEADROOM_WITHOUT_BINLOG_BYTES: usize = 4608 << 10;
+
 /// Why a daemon did not start, or ended with an error.
 #[derive(Debug)]
 pub enum StartError {
@@ -168,7 +172,11 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         memory_limit: config.memory_limit,
     };
     let mut server = match path {
-        None => Server::new(identity, settings, clock.now()),
+        None => {
+            let mut server = Server::new(identity, settings, clock.now());
+            server.budget_mut().limit_headroom(HEADROOM_WITHOUT_BINLOG_BYTES);
+            server
+        }
         Some(path) => {
             let mut restored = Restored::default();
             // The steps before reading may take long, too.
