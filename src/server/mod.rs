@@ -340,7 +340,7 @@ impl Server {
     /// Does what is due at `now`, then the next slices of large work.
     pub fn tick(&mut self, now: Time) {
         let now = self.instant(now);
-        self.bodies.budget_mut().forget_refusals();
+        self.bodies.begin_turn();
         self.deferred_until = None;
         self.shift_dates(JOBS_PER_SLICE, now);
         self.process_timers(now);

@@ -14,12 +14,12 @@ use crate::{
 /// How many free slots are remembered.
 const HOLES_MAX: usize = 16;
 
-/// How many empty blocks are kept for the next bodies.
-pub(super) const KEPT_BLOCKS_MAX: usize = 2;
+/// How many empty blocks are kept for the next bodies, beside the one filled next.
+pub(super) const KEPT_BLOCKS_MAX: usize = 1;
 
 /// Bodies move if slots that became free take this many bytes, and in addition one in so many of
 /// the bytes of all blocks.
-pub(super) const FREED_MIN_BYTES: usize = 2 * BLOCK_BYTES;
+pub(super) const FREED_MIN_BYTES: usize = BLOCK_BYTES;
 pub(super) const FREED_PART: usize = 7;
 
 /// If memory is short, bodies leave each block in which at least one in so many bytes is free.
@@ -204,9 +204,19 @@ impl Bodies {
         self.has_releasable() && self.releasable.pop_front().is_some()
     }
 
-    /// Whether [`Bodies::release_one`] has memory to release, beyond the blocks it keeps.
+    /// Whether [`Bodies::release_one`] has memory to release, beyond the blocks it keeps. It keeps
+    /// none if memory is short.
     pub fn has_releasable(&self) -> bool {
-        self.releasable.len() > KEPT_BLOCKS_MAX
+        self.releasable.len() > if self.pace == Pace::Normal { KEPT_BLOCKS_MAX } else { 0 }
+    }
+
+    /// Begins a turn: allows probes of refused needs again, and if others than storage were
+    /// refused, frees memory for them.
+    pub fn begin_turn(&mut self) {
+        if [Need::Connection, Need::Essential].iter().any(|&need| self.budget.was_refused(need)) {
+            self.expect_shortage();
+        }
+        self.budget.forget_refusals();
     }
 
     /// Has bodies move even if free slots take little, until no block is sparse.

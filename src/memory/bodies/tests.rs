@@ -207,6 +207,23 @@ fn without_memory_the_slot_of_a_removed_body_is_used_again() {
     assert_eq!(all.put(&filled(60_000, 3)), Err(OutOfMemory));
 }
 
+/// No worker could connect, although blocks without a body are kept.
+#[test]
+fn if_a_connection_was_refused_no_empty_block_is_kept() {
+    let mut all = Jobs::default();
+    let put = [(); 20].map(|()| all.put(&filled(60_000, 1)).expect("there is memory"));
+    for index in put {
+        all.delete(index);
+    }
+    while all.bodies.release_one() {}
+    assert_eq!(all.held(), (1 + KEPT_BLOCKS_MAX) * BLOCK_BYTES);
+    all.bodies.budget_mut().set_source(Box::new(Nothing), 1000);
+    assert!(!all.bodies.budget_mut().admits(Need::Connection, 1));
+    all.bodies.begin_turn();
+    while all.bodies.release_one() {}
+    assert_eq!(all.held(), BLOCK_BYTES);
+}
+
 /// The event loop would never sleep again.
 #[test]
 fn without_memory_to_move_bodies_the_attempt_waits_for_a_removal() {
