@@ -14,10 +14,7 @@ pub use self::{
     http::is_http_request,
     parse::{ParseError, parse, tube_name},
     reply::{ErrorReply, List, Reply},
-    stats_yaml::{
-        BinlogMetrics, Capabilities, JobStats, ListedJob, ServerMetrics, ServerStats, TubeMetrics,
-        TubeStats,
-    },
+    stats_yaml::{Document, Seconds},
 };
 
 /// The longest command line in bytes, with its CR LF.

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use ::log::trace;
 
-use super::{LongCommand, Server, background::LongWork, binlog, out_of_memory};
+use super::{
+    LongCommand, Server, background::LongWork, binlog, out_of_memory, stats::LISTED_JOB_MAX_BYTES,
+};
 use crate::{
     clock::Time,
     collections::Key,
     conn::Conn,
     memory::{Need, OutOfMemory},
-    proto::{
-        self, Command, Drain, ErrorReply, IdleState, JobState, List, ListedJob, ParseError, Reply,
-    },
+    proto::{self, Command, Drain, ErrorReply, IdleState, JobState, List, ParseError, Reply},
     queue::{Job, State, Tube},
 };
 
@@ -228,12 +228,11 @@ impl Server {
     /// Sends a list of jobs. Fails if there is no memory for it.
     pub(super) fn send_list(&mut self, key: Key<Conn>, jobs: &[Key<Job>], now: Time) -> Answer {
         // The document, and its copy among the replies.
-        self.ensure_memory_for_document(jobs.len() * ListedJob::MAX_BYTES * 2)?;
+        self.ensure_memory_for_document(jobs.len() * LISTED_JOB_MAX_BYTES * 2)?;
         if let Some(id) = jobs.iter().map(|&job| self.queue.job(job).record.id).max() {
             self.show(key, id);
         }
-        let document = ListedJob::document(jobs.iter().map(|&job| self.listed_job(job, now)));
-        self.send_document(key, &document);
+        self.send_document(key, &self.list_of_jobs(jobs, now));
         Ok(())
     }
 

@@ -1,70 +1,74 @@
 //! The bodies of the replies to `stats`, `stats-job`, `stats-tube`, `capabilities`, `metrics` and
-//! `list-jobs`, as YAML.
+//! `list-jobs`, as YAML. doc/protocol.md explains each key. Times are in seconds, sizes in bytes.
 
 use super::{Health, Server};
 use crate::{
     clock::Time,
     collections::Key,
-    proto::{
-        BinlogMetrics, CRLF, Capabilities, JobStats, LINE_LIMIT, ListedJob, NAME_LIMIT,
-        ServerMetrics, ServerStats, TubeMetrics, TubeStats,
-    },
+    proto::{CRLF, Document, LINE_LIMIT, NAME_LIMIT, Seconds, Verb},
     queue::{Job, Tube},
 };
 
 /// The commands that the original does not know.
 const EXTENSIONS: [&str; 5] = ["capabilities", "list-jobs", "delete-tube", "drain", "metrics"];
 
+/// The first size of a document. Those of `stats`, the longest without a histogram, grow once.
+const DOCUMENT_START_BYTES: usize = 512;
+
+/// The most bytes of one job in `list-jobs`.
+pub(super) const LISTED_JOB_MAX_BYTES: usize = 128;
+
 impl Server {
     pub(super) fn capabilities(&self) -> Vec<u8> {
-        Capabilities {
-            version: &self.identity.version,
-            state: self.health().name(),
-            max_job_size: self.settings.job_size_limit,
-            max_line_size: LINE_LIMIT,
-            max_tube_name_size: NAME_LIMIT,
-            extensions: &EXTENSIONS,
-        }
-        .document()
+        let mut out = Document::with_capacity(DOCUMENT_START_BYTES);
+        out.quoted("version", &self.identity.version);
+        out.pair("state", self.health().name());
+        out.pair("max-job-size", self.settings.job_size_limit);
+        out.pair("max-line-size", LINE_LIMIT);
+        out.pair("max-tube-name-size", NAME_LIMIT);
+        out.list("extensions", &EXTENSIONS);
+        out.end()
     }
 
     pub(super) fn stats(&self, now: Time) -> Vec<u8> {
         let counts = self.queue.counts();
         let rusage = (self.identity.rusage)();
         let binlog = self.binlog_counts();
-        ServerStats {
-            current_jobs_urgent: counts.urgent,
-            current_jobs_ready: counts.ready,
-            current_jobs_reserved: counts.reserved,
-            current_jobs_delayed: counts.delayed,
-            current_jobs_buried: counts.buried,
-            commands: &self.commands,
-            job_timeouts: counts.timeouts,
-            total_jobs: counts.total_jobs,
-            max_job_size: self.settings.job_size_limit,
-            current_tubes: self.queue.tubes(),
-            current_connections: counts.connections,
-            current_producers: counts.producers,
-            current_workers: counts.workers,
-            current_waiting: counts.waiting,
-            total_connections: counts.total_connections,
-            pid: self.identity.pid,
-            version: &self.identity.version,
-            rusage_utime: rusage.user,
-            rusage_stime: rusage.system,
-            uptime: self.started_at.seconds_until(now),
-            binlog_oldest_index: binlog.oldest,
-            binlog_current_index: binlog.current,
-            binlog_records_migrated: binlog.migrated,
-            binlog_records_written: binlog.written,
-            binlog_max_size: self.settings.binlog_size,
-            draining: self.is_draining,
-            id: &self.identity.id,
-            hostname: &self.identity.hostname,
-            os: &self.identity.os,
-            platform: &self.identity.platform,
+        let mut out = Document::with_capacity(2 * DOCUMENT_START_BYTES);
+        out.pair("current-jobs-urgent", counts.urgent);
+        out.pair("current-jobs-ready", counts.ready);
+        out.pair("current-jobs-reserved", counts.reserved);
+        out.pair("current-jobs-delayed", counts.delayed);
+        out.pair("current-jobs-buried", counts.buried);
+        for (name, count) in Verb::NAMES.iter().zip(&self.commands) {
+            out.pair(format_args!("cmd-{name}"), count);
         }
-        .document()
+        out.pair("job-timeouts", counts.timeouts);
+        out.pair("total-jobs", counts.total_jobs);
+        out.pair("max-job-size", self.settings.job_size_limit);
+        out.pair("current-tubes", self.queue.tubes());
+        out.pair("current-connections", counts.connections);
+        out.pair("current-producers", counts.producers);
+        out.pair("current-workers", counts.workers);
+        out.pair("current-waiting", counts.waiting);
+        out.pair("total-connections", counts.total_connections);
+        out.pair("pid", self.identity.pid);
+        out.quoted("version", &self.identity.version);
+        for (key, time) in [("rusage-utime", rusage.user), ("rusage-stime", rusage.system)] {
+            out.pair(key, format_args!("{}.{:06}", time.as_secs(), time.subsec_micros()));
+        }
+        out.pair("uptime", self.started_at.seconds_until(now));
+        out.pair("binlog-oldest-index", binlog.oldest);
+        out.pair("binlog-current-index", binlog.current);
+        out.pair("binlog-records-migrated", binlog.migrated);
+        out.pair("binlog-records-written", binlog.written);
+        out.pair("binlog-max-size", self.settings.binlog_size);
+        out.pair("draining", self.is_draining);
+        out.pair("id", &self.identity.id);
+        out.quoted("hostname", &self.identity.hostname);
+        out.quoted("os", &self.identity.os);
+        out.quoted("platform", &self.identity.platform);
+        out.end()
     }
 
     /// Counts a turn, for `metrics`: from the end of the wait for events until all replies were
@@ -74,88 +78,98 @@ impl Server {
     }
 
     pub(super) fn metrics(&self, now: Time) -> Vec<u8> {
-        ServerMetrics {
-            state: self.health().name(),
-            binlog: self.wal().map(|wal| BinlogMetrics {
-                state: match self.trouble {
-                    None => "sound",
-                    Some((Health::BinlogFull, _)) => "full",
-                    Some(_) => "failed",
-                },
-                trouble_age: self.trouble.map_or(0, |(_, since)| since.seconds_until(now)),
-                unsynced_bytes: wal.unsynced(),
-                live_bytes: wal.live(),
-                dead_bytes: wal.dead(),
-                syncs: wal.sync_times(),
-            }),
-            job_bytes: self.queue.job_bytes(),
-            job_bytes_limit: self.settings.memory_limit,
-            turns: &self.turns,
+        let mut out = Document::with_capacity(DOCUMENT_START_BYTES);
+        out.pair("state", self.health().name());
+        let binlog_state = match self.trouble {
+            _ if self.wal().is_none() => "none",
+            None => "sound",
+            Some((Health::BinlogFull, _)) => "full",
+            Some(_) => "failed",
+        };
+        out.pair("binlog-state", binlog_state);
+        if let Some(wal) = self.wal() {
+            let trouble_age = self.trouble.map_or(0, |(_, since)| since.seconds_until(now));
+            out.pair("binlog-trouble-age", trouble_age);
+            out.pair_if("binlog-unsynced-bytes", wal.unsynced());
+            out.pair("binlog-live-bytes", wal.live());
+            out.pair("binlog-dead-bytes", wal.dead());
+            out.histogram("binlog-sync-seconds", wal.sync_times());
         }
-        .document()
+        out.pair("job-bytes", self.queue.job_bytes());
+        out.pair_if("job-bytes-limit", self.settings.memory_limit);
+        out.histogram("turn-seconds", &self.turns);
+        out.end()
     }
 
     pub(super) fn tube_metrics(&self, key: Key<Tube>, now: Time) -> Vec<u8> {
         let tube = self.queue.tube(key);
-        let next_ready = self.queue.first_ready(key).map(|job| {
-            let age = self.queue.job(job).record.created_at.seconds_until(now);
-            (age, self.queue.ready_since(job).until(now))
-        });
-        let times = tube.times().map(|times| (&times.wait, &times.run));
-        TubeMetrics { name: tube.name(), next_ready, times }.document()
+        let mut out = Document::with_capacity(DOCUMENT_START_BYTES);
+        out.quoted("name", tube.name());
+        if let Some(job) = self.queue.first_ready(key) {
+            let created_at = self.queue.job(job).record.created_at;
+            out.pair("next-ready-age", created_at.seconds_until(now));
+            out.pair("next-ready-wait", Seconds(self.queue.ready_since(job).until(now)));
+        }
+        if let Some(times) = tube.times() {
+            out.histogram("wait-seconds", &times.wait);
+            out.histogram("run-seconds", &times.run);
+        }
+        out.end()
     }
 
-    pub(super) fn listed_job(&self, job: Key<Job>, now: Time) -> ListedJob {
-        let Job { record, body, .. } = self.queue.job(job);
-        ListedJob {
-            id: record.id,
-            pri: record.pri,
-            age: record.created_at.seconds_until(now),
-            size: body.len() - CRLF.len(),
-            time_left: self.queue.deadline(job).map(|at| now.seconds_until(at)),
+    pub(super) fn list_of_jobs(&self, jobs: &[Key<Job>], now: Time) -> Vec<u8> {
+        let mut out = Document::with_capacity(8 + jobs.len() * LISTED_JOB_MAX_BYTES);
+        for &job in jobs {
+            let Job { record, body, .. } = self.queue.job(job);
+            out.pair("- id", record.id);
+            out.pair("  pri", record.pri);
+            out.pair("  age", record.created_at.seconds_until(now));
+            out.pair("  size", body.len() - CRLF.len());
+            out.pair_if("  time-left", self.queue.deadline(job).map(|at| now.seconds_until(at)));
         }
+        out.end()
     }
 
     pub(super) fn stats_job(&self, job: Key<Job>, now: Time) -> Vec<u8> {
-        let file = self.wal().map_or(0, |wal| wal.segment_of(job));
         let Job { record, tube, .. } = self.queue.job(job);
-        JobStats {
-            id: record.id,
-            tube: self.queue.tube(*tube).name(),
-            state: record.state.name(),
-            pri: record.pri,
-            age: record.created_at.seconds_until(now),
-            delay: record.delay,
-            ttr: record.ttr,
-            time_left: self.queue.deadline(job).map_or(0, |at| now.seconds_until(at)),
-            file,
-            reserves: record.reserves,
-            timeouts: record.timeouts,
-            releases: record.releases,
-            buries: record.buries,
-            kicks: record.kicks,
-        }
-        .document()
+        let time_left = self.queue.deadline(job).map_or(0, |at| now.seconds_until(at));
+        let mut out = Document::with_capacity(DOCUMENT_START_BYTES);
+        out.pair("id", record.id);
+        out.quoted("tube", self.queue.tube(*tube).name());
+        out.pair("state", record.state.name());
+        out.pair("pri", record.pri);
+        out.pair("age", record.created_at.seconds_until(now));
+        out.pair("delay", record.delay);
+        out.pair("ttr", record.ttr);
+        out.pair("time-left", time_left);
+        out.pair("file", self.wal().map_or(0, |wal| wal.segment_of(job)));
+        out.pair("reserves", record.reserves);
+        out.pair("timeouts", record.timeouts);
+        out.pair("releases", record.releases);
+        out.pair("buries", record.buries);
+        out.pair("kicks", record.kicks);
+        out.end()
     }
 
     pub(super) fn stats_tube(&self, key: Key<Tube>, now: Time) -> Vec<u8> {
         let tube = self.queue.tube(key);
-        TubeStats {
-            name: tube.name(),
-            current_jobs_urgent: tube.urgent,
-            current_jobs_ready: tube.ready(),
-            current_jobs_reserved: tube.reserved,
-            current_jobs_delayed: tube.delayed(),
-            current_jobs_buried: tube.buried(),
-            total_jobs: tube.total_jobs,
-            current_using: tube.users,
-            current_watching: tube.watchers,
-            current_waiting: self.queue.waiting(key),
-            cmd_delete: tube.deletes,
-            cmd_pause_tube: tube.pauses,
-            pause: tube.pause.map_or(0, |pause| pause.seconds),
-            pause_time_left: tube.pause.map_or(0, |pause| now.seconds_until(pause.until)),
-        }
-        .document()
+        let pause = tube.pause.map(|pause| (pause.seconds, now.seconds_until(pause.until)));
+        let (pause, pause_time_left) = pause.unwrap_or_default();
+        let mut out = Document::with_capacity(DOCUMENT_START_BYTES);
+        out.quoted("name", tube.name());
+        out.pair("current-jobs-urgent", tube.urgent);
+        out.pair("current-jobs-ready", tube.ready());
+        out.pair("current-jobs-reserved", tube.reserved);
+        out.pair("current-jobs-delayed", tube.delayed());
+        out.pair("current-jobs-buried", tube.buried());
+        out.pair("total-jobs", tube.total_jobs);
+        out.pair("current-using", tube.users);
+        out.pair("current-watching", tube.watchers);
+        out.pair("current-waiting", self.queue.waiting(key));
+        out.pair("cmd-delete", tube.deletes);
+        out.pair("cmd-pause-tube", tube.pauses);
+        out.pair("pause", pause);
+        out.pair("pause-time-left", pause_time_left);
+        out.end()
     }
 }
