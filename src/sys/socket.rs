@@ -79,7 +79,16 @@ pub fn set_tcp_options(fd: &impl AsFd) -> io::Result<()> {
     shorten_keepalive(fd)
 }
 
-/// Detects a vanished peer after about a quarter of an hour instead of over two hours.
+/// For how long a connection is silent before its peer is asked whether it is there. Balancers of
+/// cloud providers forget a silent connection after 240 seconds or more, without a word.
+const KEEPALIVE_IDLE_SECONDS: c_int = 200;
+
+/// With this interval between questions, and as many of them, a vanished peer is found after five
+/// minutes instead of over two hours.
+const KEEPALIVE_INTERVAL_SECONDS: c_int = 20;
+const KEEPALIVE_PROBES: c_int = 5;
+
+/// Asks silent peers earlier, and more often, than the system does.
 #[cfg(not(target_os = "openbsd"))]
 fn shorten_keepalive(fd: &impl AsFd) -> io::Result<()> {
     #[cfg(target_vendor = "apple")]
@@ -87,9 +96,9 @@ fn shorten_keepalive(fd: &impl AsFd) -> io::Result<()> {
     #[cfg(not(target_vendor = "apple"))]
     use libc::TCP_KEEPIDLE;
 
-    set_option(fd, libc::IPPROTO_TCP, TCP_KEEPIDLE, 600)?;
-    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 60)?;
-    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 5)
+    set_option(fd, libc::IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_IDLE_SECONDS)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_INTERVAL_SECONDS)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_PROBES)
 }
 
 /// Does nothing, because this system has one setting for all sockets.
