@@ -87,7 +87,7 @@ impl fmt::Display for States {
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     states: States,
-    tubes: BTreeMap<String, u64>,
+    pub(crate) tubes: BTreeMap<String, u64>,
 }
 
 impl Summary {
@@ -99,6 +99,12 @@ impl Summary {
         } else {
             self.tubes.insert(tube.to_owned(), count);
         }
+    }
+
+    /// Returns the states that there are jobs in.
+    pub(crate) fn states(&self) -> Vec<State> {
+        let counts = self.states.0.iter().zip(State::ALL);
+        counts.filter(|(count, _)| **count > 0).map(|(_, state)| state).collect()
     }
 
     /// Returns the number of jobs in all tubes.

@@ -39,7 +39,7 @@ use crate::yaml;
 const ACT_TIME: Duration = Duration::from_secs(100);
 
 /// The most jobs that are named by their ids.
-const IDS: usize = 1_000;
+const IDS: usize = 100_000;
 
 /// What a page asks for.
 #[derive(Debug, Deserialize)]
@@ -174,7 +174,7 @@ pub(super) async fn act(
                 let notes = report.notes.join(" ");
                 return Err(if notes.is_empty() { error } else { error.context(notes) });
             }
-            report.notes.push("The time was over before all was done.".into());
+            report.notes.push("Ended early: the time was over, or the page was stopped.".into());
         }
         Ok(json!({ "done": report.text, "count": report.count, "notes": report.notes }))
     });
@@ -303,15 +303,22 @@ impl OnJobs {
             ids.sort_unstable();
             ids.dedup();
             let (jobs, notes) = Selection::of_ids(client, &ids, &filter.states)?;
+            let is_there = |Tube(into): &Tube| jobs.summary.tubes.contains_key(into);
+            ensure!(!self.into.as_ref().is_some_and(is_there), usage("the jobs are there already"));
             return Ok((Plan::Jobs(jobs), filter, notes));
         };
         filter.tubes = Tubes::one(tube);
         ensure!(!filter.states.is_empty(), usage("no job in these states can be taken"));
         let options = Options { is_quiet: true, ..Options::default() };
-        let one_by_one = self.act != Verb::Delete;
-        let (mut plan, coverage) =
-            clear::plan(client, &mut filter, one_by_one, &options, interrupt)?;
-        plan.truncate(count.unwrap_or(u64::MAX));
+        let most = count.unwrap_or(u64::MAX);
+        let mut plan =
+            |one_by_one| clear::plan(client, &mut filter, one_by_one, &options, interrupt);
+        let (mut plan, coverage) = match plan(self.act != Verb::Delete)? {
+            // The server would delete jobs that have changed to these states since the question.
+            (found @ Plan::Tubes(_), _) if found.count() > most => plan(true)?,
+            found => found,
+        };
+        plan.truncate(most);
         let mut notes = Vec::new();
         if let Coverage::Unsure(seen, live) = coverage {
             notes.push(format!(
@@ -353,14 +360,11 @@ impl OnJobs {
         let mut now = sweep::stats_of(client, jobs.ids())?;
         now.retain(|job| filter.matches(job));
         let take = |_, is_done: bool| report.count += u64::from(is_done);
-        let result = if self.act == Verb::Kick {
-            kick_ids(client, &now.iter().map(|job| job.id).collect::<Vec<_>>(), take)
-        } else {
-            let (pri, delay) = (self.pri, self.delay);
-            let is_release = self.act == Verb::Release;
-            let change =
-                if is_release { Change::Release { pri, delay } } else { Change::Bury { pri } };
-            change.make(client, &now, take)
+        let (pri, delay) = (self.pri, self.delay);
+        let result = match self.act {
+            Verb::Kick => kick_ids(client, &now.iter().map(|job| job.id).collect::<Vec<_>>(), take),
+            Verb::Release => Change::Release { pri, delay }.make(client, &now, take),
+            _ => Change::Bury { pri }.make(client, &now, take),
         };
         let left = jobs.count().saturating_sub(report.count);
         if left > 0 {
@@ -377,6 +381,7 @@ impl Jobs {
             Plan::Jobs(jobs) if jobs.count() <= IDS as u64 => {
                 self.ids = jobs.ids().map(|id| id.to_string()).collect();
                 self.tube = None;
+                self.states = jobs.summary.states();
             }
             _ => {
                 self.count = Some(plan.count());

@@ -355,3 +355,38 @@ fn no_other_jobs_than_those_agreed_to() {
         assert_eq!(state(&mut client, one).unwrap(), "buried", "it was not meant");
     });
 }
+
+/// A page waits for its answer while others bury and kick: the jobs that changed stay, and of those
+/// that are too many to be named by their ids, no more than was agreed to are deleted.
+#[test]
+fn jobs_that_change_while_a_question_is_open_stay() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let page = Page::start(&server.address, &[]);
+        let line = |_| "{\"tube\":\"many\",\"body\":\"x\",\"state\":\"buried\"}\n";
+        let lines: String = (0..10_001).map(line).collect();
+        assert!(server.run_with(lines.as_bytes(), &["import"]).status.success());
+        let late: Vec<_> = (0..5).map(|_| put(&mut client, "many", 5, 0, b"x")).collect();
+        let told = page.dry(&on_tube("delete", "many", &["buried"]));
+        for id in late {
+            bury(&mut client, id);
+        }
+        assert_eq!(page.agree(&told)["count"], 10_001);
+        assert_eq!(server.objects(&["stats", "many"])[0]["current-jobs-buried"], 5);
+
+        let id = put(&mut client, "a", 5, 0, b"x");
+        bury(&mut client, id);
+        let told = page.dry(&on("kick", &[id]));
+        assert_eq!(client.command(&format!("kick-job {id}")).unwrap(), "KICKED");
+        reserve(&mut client, id);
+        assert_eq!(client.command(&format!("release {id} 5 1000")).unwrap(), "RELEASED");
+        assert_eq!(page.agree(&told)["count"], 0);
+        assert_eq!(state(&mut client, id).unwrap(), "delayed", "a buried one was agreed to");
+
+        let mut itself = on("move", &[id]);
+        itself["into"] = "a".into();
+        let order = json!({ "server": 0, "dry": true, "what": itself });
+        let answer = page.post_with(&order, &[]);
+        assert!(answer.status == 400 && answer.text().contains("there already"), "{answer:?}");
+    });
+}
