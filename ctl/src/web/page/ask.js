@@ -96,7 +96,7 @@ export function perform(server, what, { title, verb, isGrave = false, instance }
 
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
-      if (agreed === null) return;
+      if (agreed === null || main.disabled) return;
       isWorking = true;
       main.disabled = true;
       main.textContent = "Working";
@@ -110,9 +110,8 @@ export function perform(server, what, { title, verb, isGrave = false, instance }
       } catch (failure) {
         if (isShown()) error.textContent = failure.message;
         else notice(`${title}: ${failure.message}`, true);
-        main.textContent = "Try again";
-        main.disabled = false;
-        quit.textContent = "Cancel";
+        // A part may be done, and the rest needs another question.
+        main.hidden = true;
       }
       isWorking = false;
       if (!isShown()) resolve(isDone);
