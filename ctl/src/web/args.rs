@@ -13,7 +13,8 @@ pub(crate) struct WebArgs {
     /// A name, or NAME:PORT, that browsers may reach it by, as behind a proxy; may be given again
     #[arg(long, value_name = "NAME")]
     pub(crate) allow_host: Vec<String>,
-    /// Ask browsers for a name and a password, one of the NAME:PASSWORD lines of this file
+    /// Ask browsers for a name and a password, one of the NAME:PASSWORD lines of this file; #
+    /// begins a comment
     #[arg(long, value_name = "FILE")]
     pub(crate) auth_file: Option<PathBuf>,
     /// Serve addresses other than loopback without a password, as for a proxy that asks for one

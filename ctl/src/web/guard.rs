@@ -181,16 +181,17 @@ impl Guard {
     }
 }
 
-/// Reads the lines `NAME:PASSWORD` of a file, which must be no file for everybody.
+/// Reads the lines `NAME:PASSWORD` of a file, which must be no file for everybody. Empty lines and
+/// those that begin with `#` are comments.
 fn passwords(path: &Path) -> Result<Vec<String>> {
     ensure!(path.metadata()?.mode().trailing_zeros() >= 3, "all users can read it: run chmod 640");
     let mut found = Vec::new();
-    for (at, line) in fs::read_to_string(path)?.lines().enumerate() {
+    let text = fs::read_to_string(path)?;
+    let is_comment = |line: &str| line.is_empty() || line.starts_with('#');
+    for (at, line) in text.lines().enumerate().filter(|(_, line)| !is_comment(line)) {
         let has_password = line.split_once(':').is_some_and(|(_, password)| !password.is_empty());
-        ensure!(has_password || line.is_empty(), "line {} is no NAME:PASSWORD", at + 1);
-        if has_password {
-            found.push(format!("Basic {}", BASE64.encode(line)));
-        }
+        ensure!(has_password, "line {} is no NAME:PASSWORD", at + 1);
+        found.push(format!("Basic {}", BASE64.encode(line)));
     }
     ensure!(!found.is_empty(), "it has no line NAME:PASSWORD");
     Ok(found)

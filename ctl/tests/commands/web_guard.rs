@@ -200,6 +200,7 @@ fn other_addresses_need_a_password_or_a_word() {
         ("ops\n", 0o600, "line 1"),
         ("ops:\n", 0o600, "line 1"),
         ("\n", 0o600, "no line"),
+        ("# NAME:PASSWORD\n", 0o600, "no line"),
     ] {
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
