@@ -61,11 +61,6 @@ impl SaveFile {
         &self.name
     }
 
-    /// Returns the number of jobs in it.
-    pub(crate) fn count(&self) -> u64 {
-        self.count
-    }
-
     /// Writes jobs with their bodies. If it fails, none of them is in the file.
     pub(crate) fn write(&mut self, jobs: &[Job]) -> Result<()> {
         let lines: String =

@@ -147,8 +147,8 @@ impl<'a> Mover<'a> {
             let alive = self.to.ask("list-tube-used").is_ok();
             let deleted = if alive { self.delete(&copied) } else { Ok(()) };
             if !alive {
-                let told = copied.iter().map(|(id, copy)| format!("{id} (copy {copy})"));
-                let told = told.chain(refused.iter().map(|job| format!("{} (copy ?)", job.id)));
+                let told = refused.iter().map(|job| format!("{} (copy ?)", job.id));
+                let told = copied.iter().map(shown).chain(told);
                 self.doubts.push(in_doubt(told));
             }
             self.give_back(&refused);
@@ -194,7 +194,7 @@ impl<'a> Mover<'a> {
             Ok(())
         });
         let doubtful = copied[confirmed..].iter().chain(&others);
-        let told: Vec<_> = doubtful.map(|(id, copy)| format!("{id} (copy {copy})")).collect();
+        let told: Vec<_> = doubtful.map(shown).collect();
         if !told.is_empty() {
             self.doubts.push(in_doubt(told));
         }
@@ -202,14 +202,12 @@ impl<'a> Mover<'a> {
         self.left += taken.len() as u64;
         let write = |pair: &(u64, u64), out: &mut Vec<u8>| write_numbered(out, "delete", pair.1);
         let mut twice = Vec::new();
-        let undone = self.to.pipeline(taken.iter().copied(), write, |(id, copy), reply| {
-            if !reply.is("DELETED") {
-                twice.push(format!("{id} (copy {copy})"));
-            }
+        let undone = self.to.pipeline(taken.iter().copied(), write, |pair, reply| {
+            twice.extend((!reply.is("DELETED")).then(|| shown(&pair)));
             Ok(())
         });
         if undone.is_err() {
-            twice = taken.iter().map(|(id, copy)| format!("{id} (copy {copy})")).collect();
+            twice = taken.iter().map(shown).collect();
         }
         if !twice.is_empty() {
             let twice = twice.join(", ");
@@ -235,6 +233,11 @@ impl<'a> Mover<'a> {
         };
         let _ = self.from.pipeline(reserved, write, |_, _| Ok(()));
     }
+}
+
+/// Names a job and its copy.
+fn shown((id, copy): &(u64, u64)) -> String {
+    format!("{id} (copy {copy})")
 }
 
 fn in_doubt(ids: impl IntoIterator<Item = String>) -> String {

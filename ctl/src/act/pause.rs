@@ -1,6 +1,6 @@
 //! `pause`, `resume` and `drain`: what workers and producers may do.
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::census;
 use crate::cli::Switch;
@@ -68,10 +68,8 @@ pub(crate) fn drain(switch: Switch, yes: bool, context: &mut Context) -> Result<
         } else {
             let stats = client.yaml("stats")?;
             if switch != Switch::Status {
-                let (signal, pid) = match switch {
-                    Switch::On => ("USR1", yaml::number(&stats, "pid")),
-                    _ => ("USR2", yaml::number(&stats, "pid")),
-                };
+                let signal = if switch == Switch::On { "USR1" } else { "USR2" };
+                let pid = yaml::number(&stats, "pid");
                 let host = yaml::value(&stats, "hostname").unwrap_or("its machine");
                 bail!(
                     "{}: the server has no command for it; a signal does it (the original cannot \
@@ -79,10 +77,9 @@ pub(crate) fn drain(switch: Switch, yes: bool, context: &mut Context) -> Result<
                     client.address()
                 );
             }
-            match yaml::value(&stats, "draining") {
-                Some(value) => value == "true",
-                None => bail!("{}: the server does not tell", client.address()),
-            }
+            let known = yaml::value(&stats, "draining");
+            known.with_context(|| format!("{}: the server does not report it", client.address()))?
+                == "true"
         };
         context
             .out

@@ -20,43 +20,32 @@ use crate::sweep;
 const BATCH: usize = 1_000;
 
 /// Where the lines go.
-enum Target<'a> {
-    File(SaveFile),
-    /// And how many jobs it has got.
-    Output(&'a mut Output, u64),
+struct Target<'a> {
+    file: Option<SaveFile>,
+    /// Gets them if there is no file.
+    out: &'a mut Output,
+    count: u64,
 }
 
 impl Target<'_> {
     fn write(&mut self, jobs: &[Job]) -> Result<()> {
-        match self {
-            Self::File(file) => file.write(jobs),
-            Self::Output(out, count) => {
-                for job in jobs {
-                    out.object(job.to_json(), None)?;
-                }
-                out.flush()?;
-                *count += jobs.len() as u64;
-                Ok(())
-            }
+        if let Some(file) = &mut self.file {
+            file.write(jobs)?;
+        } else {
+            jobs.iter().try_for_each(|job| self.out.object(job.to_json(), None))?;
+            self.out.flush()?;
         }
-    }
-
-    fn count(&self) -> u64 {
-        match self {
-            Self::File(file) => file.count(),
-            Self::Output(_, count) => *count,
-        }
+        self.count += jobs.len() as u64;
+        Ok(())
     }
 
     /// Writes the count, if all jobs have been written.
     fn finish(self) -> Result<()> {
-        match self {
-            Self::File(file) => file.finish(),
-            Self::Output(out, count) => {
-                out.line(&job::count_line(count))?;
-                out.flush()
-            }
+        if let Some(file) = self.file {
+            return file.finish();
         }
+        self.out.line(&job::count_line(self.count))?;
+        self.out.flush()
     }
 }
 
@@ -66,10 +55,8 @@ pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
     let interrupt = context.interrupt.clone();
     let client = if args.binlog.is_none() { Some(context.client()?) } else { None };
     let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
-    let mut target = match file {
-        None => Target::Output(&mut context.out, 0),
-        Some(path) => Target::File(SaveFile::create(path)?),
-    };
+    let file = SaveFile::create_if(file)?;
+    let mut target = Target { file, out: &mut context.out, count: 0 };
     let result = if let Some(mut client) = client {
         of_server(args, &mut client, &filter, &interrupt, &mut target)
     } else {
@@ -85,7 +72,7 @@ pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
         }
         is_sound.map(Outcome::of)
     };
-    let count = target.count();
+    let count = target.count;
     let result = result.and_then(|outcome| target.finish().map(|()| outcome));
     let rest = if result.is_ok() { "" } else { ", which is not all" };
     tell(&format!("{} exported{rest}.", counted(count, "job")));
