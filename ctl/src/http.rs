@@ -22,12 +22,12 @@ use beanstalkd::sys;
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::context::tell;
+use crate::interrupt::Interrupt;
 
 /// The most connections of a listener; others wait until one has ended.
 const CONNECTIONS: usize = 64;
@@ -83,12 +83,12 @@ pub(crate) fn bind(address: impl ToSocketAddrs + fmt::Display) -> Result<TcpList
 }
 
 /// Serves until a signal comes.
-pub(crate) fn serve(listeners: Vec<TcpListener>, app: &Router) -> Result<()> {
+pub(crate) fn serve(listeners: Vec<TcpListener>, app: &Router, stop: &Interrupt) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut hangup = signal(SignalKind::hangup())?;
+        let wake = stop.wake()?;
+        wake.set_nonblocking(true)?;
+        let wake = tokio::net::UnixStream::from_std(wake)?;
         let (end, ended) = watch::channel(false);
         let mut servers = JoinSet::new();
         for listener in listeners {
@@ -109,11 +109,7 @@ pub(crate) fn serve(listeners: Vec<TcpListener>, app: &Router) -> Result<()> {
             servers.spawn(server.into_future());
             tell(&format!("beanstalkctl: http://{address}/"));
         }
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
+        wake.readable().await?;
         end.send_replace(true);
         // What is not done by then never will be.
         let _ = timeout(GRACE, servers.join_all()).await;

@@ -111,6 +111,11 @@ impl Interrupt {
         Ok(())
     }
 
+    /// Returns a socket that is readable from the first signal on. The signals must be caught.
+    pub(crate) fn wake(&self) -> io::Result<UnixStream> {
+        self.0.wake.get().expect("signals are caught").try_clone()
+    }
+
     /// Sets what is waited for after the first signal, and what a second one does.
     pub(crate) fn set_notice(&self, text: &'static str) {
         *lock(&self.0.notice) = text;

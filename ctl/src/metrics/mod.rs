@@ -47,6 +47,6 @@ pub(crate) fn run(args: &MetricsArgs, context: &mut Context) -> Result<Outcome> 
         };
         listeners.push(http::bind(address)?);
     }
-    http::serve(listeners, &serve::app(scraper))?;
+    http::serve(listeners, &serve::app(scraper), &context.interrupt)?;
     Ok(Outcome::Done)
 }

@@ -148,7 +148,7 @@ pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     let guard = Guard::new(&addresses.collect::<io::Result<Vec<_>>>()?, args)?;
     let servers = context.servers.iter().cloned().map(Watcher::start).collect();
     let site = Arc::new(Site { guard, servers, heavy: Arc::new(Semaphore::new(HEAVY)) });
-    http::serve(listeners, &router(&site))?;
+    http::serve(listeners, &router(&site), &context.interrupt)?;
     Ok(Outcome::Done)
 }
 

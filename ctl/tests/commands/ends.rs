@@ -141,6 +141,17 @@ fn nohup_is_respected() {
     server.must(&["put", "a", "later"]);
     let ran = Ran::of(child.wait_with_output().unwrap());
     assert!(ran.status.success() && ran.stdout.contains("later"), "{ran:?}");
+    // A page that has begun to listen has set all its handlers.
+    let mut nohup = Command::new("nohup");
+    let web = nohup.arg(PROGRAM).args(["web", "--listen", "127.0.0.1:0"]).stdin(Stdio::null());
+    let mut web = web.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(web.stderr.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line.contains("http://")));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", web.id())).unwrap();
+    web.kill().unwrap();
+    web.wait().unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t")).unwrap();
+    assert_eq!(u64::from_str_radix(caught, 16).unwrap() & 1, 0, "it catches SIGHUP: {status}");
 }
 
 /// 99 % of the lines would be missing, and a script would not notice.
