@@ -42,6 +42,8 @@ struct Shared {
     notice: Mutex<&'static str>,
     /// Process groups of running commands, which a second signal kills.
     groups: Mutex<Vec<Pid>>,
+    /// The whole of which this is a part.
+    whole: Option<Interrupt>,
 }
 
 /// The error of work that has ended because of a signal.
@@ -128,9 +130,15 @@ impl Interrupt {
         let _ = self.0.signal.compare_exchange(0, ENDED, order, order);
     }
 
+    /// Makes the interrupt of a part of the work, which ends with the whole or before it.
+    pub(crate) fn part(&self) -> Self {
+        Self(Arc::new(Shared { whole: Some(self.clone()), ..Shared::default() }))
+    }
+
     /// Whether a signal has come.
     pub(crate) fn is_set(&self) -> bool {
         self.0.signal.load(Ordering::Relaxed) != 0
+            || self.0.whole.as_ref().is_some_and(Self::is_set)
     }
 
     /// Returns the exit status after a signal, as of a program that it ended; `None` before.

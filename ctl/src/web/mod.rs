@@ -114,15 +114,15 @@ impl Drop for Abandon {
     }
 }
 
-/// Does something with a connection of its own to a server, on another thread. After `limit` the
-/// interrupt is set, and the work ends with what it has; a server that tells nothing more, or
+/// Does something with a connection of its own to a server, on another thread. After `limit`, and
+/// when the page is stopped, the interrupt is set, and the work ends with what it has; a server that tells nothing more, or
 /// never an end, is given up soon after.
 async fn with_client<T: Send + 'static>(
     watcher: &Watcher,
     limit: Duration,
     act: impl FnOnce(&mut Client, &Interrupt) -> Result<T> + Send + 'static,
 ) -> Result<T, Failure> {
-    let interrupt = Interrupt::default();
+    let interrupt = watcher.interrupt.part();
     let _abandon = Abandon(interrupt.clone());
     let (address, given) = (watcher.address.clone(), interrupt.clone());
     let deadline = Some(Instant::now() + limit + LATE);
@@ -146,7 +146,8 @@ pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     }
     let addresses = listeners.iter().map(TcpListener::local_addr);
     let guard = Guard::new(&addresses.collect::<io::Result<Vec<_>>>()?, args)?;
-    let servers = context.servers.iter().cloned().map(Watcher::start).collect();
+    let watcher = |address| Watcher::start(address, context.interrupt.clone());
+    let servers = context.servers.iter().cloned().map(watcher).collect();
     let site = Arc::new(Site { guard, servers, heavy: Arc::new(Semaphore::new(HEAVY)) });
     http::serve(listeners, &router(&site), &context.interrupt)?;
     Ok(Outcome::Done)

@@ -12,6 +12,7 @@ use super::metrics::{Histogram, Times};
 use crate::address::Address;
 use crate::client::{Client, Reply};
 use crate::filter::Tubes;
+use crate::interrupt::Interrupt;
 use crate::look::top::{Line, Sample, Watch};
 
 /// The time between two looks, at least.
@@ -122,6 +123,8 @@ struct Shared {
 #[derive(Debug)]
 pub(super) struct Watcher {
     pub(super) address: Address,
+    /// Ends all work on the server.
+    pub(super) interrupt: Interrupt,
     shared: Arc<Shared>,
 }
 
@@ -155,11 +158,11 @@ impl Ask {
 
 impl Watcher {
     /// Begins a thread that waits for questions.
-    pub(super) fn start(address: Address) -> Self {
+    pub(super) fn start(address: Address, interrupt: Interrupt) -> Self {
         let shared = Arc::new(Shared::default());
         let (given, theirs) = (address.clone(), Arc::clone(&shared));
         thread::spawn(move || looks(&given, &theirs));
-        Self { address, shared }
+        Self { address, interrupt, shared }
     }
 
     /// Asks for looks at the server, and for the times of these tubes.

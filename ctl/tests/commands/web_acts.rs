@@ -1,6 +1,7 @@
 //! The acts of `web` by plain HTTP, on this daemon and on the original: each counts first, and then
 //! does what it said, with the jobs that were agreed to.
 
+use std::process::Command;
 use std::thread;
 
 use crate::harness;
@@ -389,4 +390,35 @@ fn jobs_that_change_while_a_question_is_open_stay() {
         let answer = page.post_with(&order, &[]);
         assert!(answer.status == 400 && answer.text().contains("there already"), "{answer:?}");
     });
+}
+
+/// A page that is stopped in the middle of a move leaves no job in both tubes, and reports it.
+#[test]
+fn an_act_ends_in_order_when_the_page_is_stopped() {
+    let server = Server::tcp(&harness::ours(), &[]);
+    let mut client = server.client();
+    for _ in 0..500 {
+        put(&mut client, "a", 5, 0, b"x");
+    }
+    let proxy = Proxy::new(&server.address, "reserve-job ", 1);
+    let page = Page::start(&proxy.address, &[]);
+    let mut act = on_tube("move", "a", &["ready"]);
+    act["into"] = "b".into();
+    let told = page.dry(&act);
+    let done = thread::scope(|scope| {
+        let done = scope.spawn(|| page.agree(&told));
+        proxy.wait();
+        let kill = format!("kill -TERM {}", page.pid());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        ct::eventually("the signal is seen", || {
+            page.log().iter().any(|line| line.contains("interrupted"))
+        });
+        proxy.go_on();
+        done.join().unwrap()
+    });
+    assert_eq!(done["count"], 200, "{done}");
+    assert!(done["notes"][0].as_str().unwrap().starts_with("Ended early"), "{done}");
+    assert!(page.log().iter().any(|line| line.contains("moved 200 of 500 jobs")));
+    assert_eq!(server.objects(&["stats", "a"])[0]["current-jobs-ready"], 300);
+    assert_eq!(server.objects(&["stats", "b"])[0]["current-jobs-ready"], 200);
 }
