@@ -115,8 +115,8 @@ impl Drop for Abandon {
 }
 
 /// Does something with a connection of its own to a server, on another thread. After `limit`, and
-/// when the page is stopped, the interrupt is set, and the work ends with what it has; a server that
-/// reports nothing more, or never an end, is given up soon after.
+/// when the page is stopped, the interrupt is set, and the work ends with what it has; a server
+/// that reports nothing more, or never an end, is given up soon after.
 async fn with_client<T: Send + 'static>(
     watcher: &Watcher,
     limit: Duration,
