@@ -50,8 +50,8 @@ impl Server {
                     None => break,
                     Some(Expired::Ready(tube)) => self.hand_out(tube, now),
                     Some(Expired::PauseOver(tube)) => {
-                        if let Some(pair) = self.queue.end_pause(tube, now) {
-                            self.deliver(pair);
+                        if let Some(pair) = self.queue.end_pause(tube, self.next_instant(now)) {
+                            self.deliver(pair, now);
                         }
                     }
                     Some(Expired::DeadlineSoon(client)) => {
@@ -86,8 +86,8 @@ impl Server {
             if !self.may_step(now) {
                 break;
             }
-            let Some(pair) = self.queue.end_pause(tube, now) else { break };
-            self.deliver(pair);
+            let Some(pair) = self.queue.end_pause(tube, self.next_instant(now)) else { break };
+            self.deliver(pair, now);
         }
     }
 

@@ -473,7 +473,7 @@ impl Server {
     /// Returns the time for one command: `now`, or one nanosecond after the last instant used if
     /// that is later.
     fn instant(&mut self, now: Time) -> Time {
-        self.latest = now.max(self.latest.next());
+        self.latest = self.next_instant(now);
         self.latest
     }
 

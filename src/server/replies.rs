@@ -14,13 +14,20 @@ use crate::{
 impl Server {
     /// Restores the resting invariant of a tube: see [`Queue::hand_out`].
     pub(super) fn hand_out(&mut self, tube: Key<Tube>, now: Time) {
-        while let Some(pair) = self.queue.hand_out(tube, now) {
-            self.deliver(pair);
+        while let Some(pair) = self.queue.hand_out(tube, self.next_instant(now)) {
+            self.deliver(pair, now);
         }
     }
 
-    /// Sends a job to a client that waits for one.
-    pub(super) fn deliver(&mut self, (client, job): (Key<Client>, Key<Job>)) {
+    /// What [`Server::instant`] would return.
+    pub(super) fn next_instant(&self, now: Time) -> Time {
+        now.max(self.latest.next())
+    }
+
+    /// Sends a job to a client that waited for one, which has it since [`Server::next_instant`]: so
+    /// two that got theirs in one step return them in the same order.
+    pub(super) fn deliver(&mut self, (client, job): (Key<Client>, Key<Job>), now: Time) {
+        self.instant(now);
         self.conns[client.paired()].resume();
         self.send_reserved(client.paired(), job);
     }

@@ -559,7 +559,8 @@ impl Model {
                 .min();
             let Some((_, id, peer)) = best else { return };
             self.peers[peer].wait = None;
-            self.hand(id, peer, now);
+            self.latest = now.max(self.latest + 1);
+            self.hand(id, peer, self.latest);
         }
     }
 
