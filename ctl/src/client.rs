@@ -183,7 +183,7 @@ impl Client {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => anyhow!("{address}: the server closed the connection"),
             _ if is_timeout(error) && self.stream.get_ref().deadline.is_some() => {
-                anyhow!("{address}: it has not told all in time")
+                anyhow!("{address}: no complete reply in time")
             }
             _ if is_timeout(error) => {
                 anyhow!("{address}: no reply within {} seconds", TIMEOUT.as_secs())

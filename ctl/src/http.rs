@@ -71,7 +71,7 @@ pub(crate) fn passed() -> Result<Vec<TcpListener>> {
                 bail!("descriptor {descriptor}, which was passed on, listens for no connections");
             }
             let listener = TcpListener::from(socket);
-            listener.local_addr().context("a socket that was passed on is none of TCP")?;
+            listener.local_addr().context("a passed socket is not TCP")?;
             Ok(listener)
         })
         .collect()

@@ -277,8 +277,8 @@ impl OnJobs {
         let Jobs { ids, tube, .. } = &self.jobs;
         let wrong = [
             (ids.len() > IDS, "too many jobs are named at once"),
-            (ids.is_empty() != tube.is_some(), "which jobs are meant?"),
-            (self.into.is_some() != (self.act == Verb::Move), "only a move has another tube"),
+            (ids.is_empty() != tube.is_some(), "name jobs either by their ids or by a tube"),
+            (self.into.is_some() != (self.act == Verb::Move), "a move needs another tube"),
             (self.into.is_some() && *tube == self.into, "the jobs are there already"),
         ];
         let found = wrong.into_iter().find(|(is_wrong, _)| *is_wrong);

@@ -17,10 +17,10 @@ pub(crate) struct WebArgs {
     /// begins a comment
     #[arg(long, value_name = "FILE")]
     pub(crate) auth_file: Option<PathBuf>,
-    /// Serve addresses other than loopback without a password, as for a proxy that asks for one
+    /// Serve other addresses than loopback without a password, behind a proxy that asks for one
     #[arg(long, conflicts_with = "auth_file")]
     pub(crate) no_auth: bool,
-    /// Refuse whatever changes something
+    /// Refuse all acts, and only show
     #[arg(long)]
     pub(crate) read_only: bool,
 }

@@ -145,7 +145,7 @@ impl Guard {
         if let Some(other) =
             [Some(host), authority].into_iter().flatten().find(|it| !self.has_host(it))
         {
-            let why = format!("{other:?} is no name of this page; --allow-host adds names");
+            let why = format!("this page does not answer to {other:?}; --allow-host adds names");
             return Err(Failure::new(StatusCode::MISDIRECTED_REQUEST, why));
         }
         if !self.passwords.is_empty() {
@@ -208,7 +208,7 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>,
     match (first, values.next()) {
         (None, _) => Ok(None),
         (Some(Ok(text)), None) => Ok(Some(text)),
-        _ => Err(Failure::new(StatusCode::BAD_REQUEST, format!("an odd header {name}"))),
+        _ => Err(Failure::new(StatusCode::BAD_REQUEST, format!("{name}: not one plain text"))),
     }
 }
 
@@ -232,9 +232,10 @@ pub(super) async fn check(State(site): State<Arc<Site>>, request: Request, next:
         let _permit = site.guard.room.try_acquire().map_err(|_| {
             Failure::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests at a time")
         })?;
+        let late = "no answer in time; part of an act may be done";
         timeout(REQUEST_TIME, next.run(request))
             .await
-            .map_err(|_| Failure::new(StatusCode::GATEWAY_TIMEOUT, "this took too long"))
+            .map_err(|_| Failure::new(StatusCode::GATEWAY_TIMEOUT, late))
     };
     let mut response = answer.await.unwrap_or_else(Failure::into_response);
     if response.status() == StatusCode::UNAUTHORIZED {
