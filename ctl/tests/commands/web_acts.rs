@@ -418,7 +418,9 @@ fn an_act_ends_in_order_when_the_page_is_stopped() {
     });
     assert_eq!(done["count"], 200, "{done}");
     assert!(done["notes"][0].as_str().unwrap().starts_with("Ended early"), "{done}");
-    assert!(page.log().iter().any(|line| line.contains("moved 200 of 500 jobs")));
+    ct::eventually("the act is logged", || {
+        page.log().iter().any(|line| line.contains("moved 200 of 500 jobs"))
+    });
     assert_eq!(server.objects(&["stats", "a"])[0]["current-jobs-ready"], 300);
     assert_eq!(server.objects(&["stats", "b"])[0]["current-jobs-ready"], 200);
 }
