@@ -103,7 +103,7 @@ pub(crate) fn serve(listeners: Vec<TcpListener>, app: &Router, stop: &Interrupt)
                 // The sender lives longer than this.
                 let _ = ended.wait_for(|ended| *ended).await;
             };
-            // What is tapped tells its handlers where a request comes from.
+            // Only a tapped listener gives its handlers the address of the peer.
             let app = app.clone().into_make_service_with_connect_info::<SocketAddr>();
             let server = axum::serve(listener.tap_io(|_| ()), app).with_graceful_shutdown(until);
             servers.spawn(server.into_future());

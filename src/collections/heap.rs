@@ -131,11 +131,6 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.entries.get(position).map(|entry| (entry.key, entry.item))
     }
 
-    /// The sort key of the item at `position` of the array.
-    pub fn key(&self, position: u32) -> Option<K> {
-        self.entries.get(position as usize).map(|entry| entry.key)
-    }
-
     /// The first `count` items in order. O(count log count), however many there are.
     pub fn first(&self, count: usize) -> Vec<Key<T>> {
         let count = count.min(self.entries.len());

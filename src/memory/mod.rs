@@ -1,5 +1,5 @@
-//! Memory: jobs' bodies in blocks ([`Bodies`]), and the budget that probes memory
-//! before it is needed ([`MemoryBudget`]).
+//! Memory: jobs' bodies in blocks ([`Bodies`]), and the budget that probes memory before it is
+//! needed ([`MemoryBudget`]).
 
 mod block;
 mod bodies;

@@ -50,10 +50,16 @@ impl Display for Seconds {
 #[derive(Debug)]
 pub struct Document(String);
 
+impl Default for Document {
+    fn default() -> Self {
+        Self::with_capacity(512)
+    }
+}
+
 impl Document {
-    /// The document without any key, with room for `capacity` bytes.
+    /// The document without any key, with room for `capacity` bytes more.
     pub fn with_capacity(capacity: usize) -> Self {
-        let mut text = String::with_capacity(capacity.max(HEAD.len()));
+        let mut text = String::with_capacity(HEAD.len() + capacity);
         text.push_str(HEAD);
         Self(text)
     }

@@ -98,8 +98,7 @@ impl Queue {
     /// Ends a `list-jobs` of reserved jobs, which no longer keeps its tube.
     pub fn end_list_reserved(&mut self, list: &ListReserved, budget: &mut MemoryBudget) {
         budget.on_resize(list.first.capacity() * size_of::<(DueKey, Key<Job>)>(), 0);
-        self.tubes.arena[list.tube].pins -= 1;
-        self.drop_if_idle(list.tube);
+        self.unpin(list.tube);
     }
 }
 
@@ -219,7 +218,6 @@ impl Queue {
 
     /// Ends a `delete-tube`, which no longer keeps its tube.
     pub fn end_delete_tube(&mut self, delete: &DeleteTube) {
-        self.tubes.arena[delete.tube].pins -= 1;
-        self.drop_if_idle(delete.tube);
+        self.unpin(delete.tube);
     }
 }

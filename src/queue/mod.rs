@@ -35,12 +35,7 @@ pub use self::{
     times::Times,
     tube::{Pause, Tube},
 };
-use self::{
-    client::Watch,
-    job::{DueKey, Jobs},
-    timers::Timers,
-    tube::Tubes,
-};
+use self::{client::Watch, job::Jobs, timers::Timers, tube::Tubes};
 use crate::{
     clock::Time,
     collections::{Arena, Key},
@@ -291,7 +286,7 @@ impl Queue {
         let Job { record, position, .. } = &self.jobs.arena[job];
         match record.state {
             State::Reserved(client) => {
-                self.clients[client].deadlines.key(*position).map(DueKey::at)
+                self.clients[client].deadlines.at(*position as usize).map(|(due, _)| due.at())
             }
             State::Delayed => Some(record.state_at),
             State::Ready | State::Buried => None,

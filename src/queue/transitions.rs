@@ -130,6 +130,12 @@ impl Queue {
         self.counts.ready += 1;
     }
 
+    /// Takes one pin from a tube.
+    pub(super) fn unpin(&mut self, tube: Key<Tube>) {
+        self.tubes.arena[tube].pins -= 1;
+        self.drop_if_idle(tube);
+    }
+
     /// Removes a tube that has no jobs, users, watchers or pins any more.
     pub(super) fn drop_if_idle(&mut self, tube: Key<Tube>) {
         if self.tubes.is_idle(tube) {

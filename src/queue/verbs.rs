@@ -347,8 +347,7 @@ impl Queue {
 
     /// Ends a kick, which no longer keeps its tube.
     pub fn end_kick(&mut self, kick: Kick) {
-        self.tubes.arena[kick.tube].pins -= 1;
-        self.drop_if_idle(kick.tube);
+        self.unpin(kick.tube);
     }
 
     /// Pauses a tube for `length` seconds. A `length` of 0 ends a pause: the caller may repeat

@@ -19,7 +19,7 @@ impl Server {
         }
     }
 
-    /// What [`Server::instant`] would return.
+    /// The next instant, which [`Server::instant`] takes.
     pub(super) fn next_instant(&self, now: Time) -> Time {
         now.max(self.latest.next())
     }

@@ -12,15 +12,12 @@ use crate::{
 /// The commands that the original does not know.
 const EXTENSIONS: [&str; 5] = ["capabilities", "list-jobs", "delete-tube", "drain", "metrics"];
 
-/// The first size of a document. Those of `stats`, the longest without a histogram, grow once.
-const DOCUMENT_START_BYTES: usize = 512;
-
 /// The most bytes of one job in `list-jobs`.
 pub(super) const LISTED_JOB_MAX_BYTES: usize = 128;
 
 impl Server {
     pub(super) fn capabilities(&self) -> Vec<u8> {
-        let mut out = Document::with_capacity(DOCUMENT_START_BYTES);
+        let mut out = Document::default();
         out.quoted("version", &self.identity.version);
         out.pair("state", self.health().name());
         out.pair("max-job-size", self.settings.job_size_limit);
@@ -34,7 +31,7 @@ impl Server {
         let counts = self.queue.counts();
         let rusage = (self.identity.rusage)();
         let binlog = self.binlog_counts();
-        let mut out = Document::with_capacity(2 * DOCUMENT_START_BYTES);
+        let mut out = Document::default();
         out.pair("current-jobs-urgent", counts.urgent);
         out.pair("current-jobs-ready", counts.ready);
         out.pair("current-jobs-reserved", counts.reserved);
@@ -78,7 +75,7 @@ impl Server {
     }
 
     pub(super) fn metrics(&self, now: Time) -> Vec<u8> {
-        let mut out = Document::with_capacity(DOCUMENT_START_BYTES);
+        let mut out = Document::default();
         out.pair("state", self.health().name());
         let binlog_state = match self.trouble {
             _ if self.wal().is_none() => "none",
@@ -103,7 +100,7 @@ impl Server {
 
     pub(super) fn tube_metrics(&self, key: Key<Tube>, now: Time) -> Vec<u8> {
         let tube = self.queue.tube(key);
-        let mut out = Document::with_capacity(DOCUMENT_START_BYTES);
+        let mut out = Document::default();
         out.quoted("name", tube.name());
         if let Some(job) = self.queue.first_ready(key) {
             let created_at = self.queue.job(job).record.created_at;
@@ -118,7 +115,7 @@ impl Server {
     }
 
     pub(super) fn list_of_jobs(&self, jobs: &[Key<Job>], now: Time) -> Vec<u8> {
-        let mut out = Document::with_capacity(8 + jobs.len() * LISTED_JOB_MAX_BYTES);
+        let mut out = Document::with_capacity(jobs.len() * LISTED_JOB_MAX_BYTES);
         for &job in jobs {
             let Job { record, body, .. } = self.queue.job(job);
             out.pair("- id", record.id);
@@ -133,7 +130,7 @@ impl Server {
     pub(super) fn stats_job(&self, job: Key<Job>, now: Time) -> Vec<u8> {
         let Job { record, tube, .. } = self.queue.job(job);
         let time_left = self.queue.deadline(job).map_or(0, |at| now.seconds_until(at));
-        let mut out = Document::with_capacity(DOCUMENT_START_BYTES);
+        let mut out = Document::default();
         out.pair("id", record.id);
         out.quoted("tube", self.queue.tube(*tube).name());
         out.pair("state", record.state.name());
@@ -155,7 +152,7 @@ impl Server {
         let tube = self.queue.tube(key);
         let pause = tube.pause.map(|pause| (pause.seconds, now.seconds_until(pause.until)));
         let (pause, pause_time_left) = pause.unwrap_or_default();
-        let mut out = Document::with_capacity(DOCUMENT_START_BYTES);
+        let mut out = Document::default();
         out.quoted("name", tube.name());
         out.pair("current-jobs-urgent", tube.urgent);
         out.pair("current-jobs-ready", tube.ready());

@@ -110,7 +110,7 @@ impl<'a> Mover<'a> {
         Ok(())
     }
 
-    /// Describes what was left, or may be in two places, a sentence each.
+    /// Describes jobs that were left, or may be in two places, a sentence each.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let mut told = self.doubts.clone();
         if self.left > 0 {

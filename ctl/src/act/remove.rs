@@ -64,7 +64,7 @@ impl Remover {
         self.uncounted = self.uncounted.saturating_add(count.saturating_sub(agreed));
     }
 
-    /// Describes what was left, or deleted beyond the plan, a sentence each.
+    /// Describes jobs that were left, or deleted beyond the plan, a sentence each.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let mut told = Vec::new();
         if self.refused > 0 {

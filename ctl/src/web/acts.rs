@@ -285,7 +285,7 @@ impl OnJobs {
         found.map_or(Ok(()), |(_, why)| Err(usage(why)))
     }
 
-    /// Finds the jobs, and what they must still be when their turn comes; with notes on others.
+    /// Finds the jobs, and the filter that each must still match in its turn; with notes on others.
     fn plan(
         &self,
         client: &mut Client,
