@@ -1,7 +1,7 @@
 //! The attacks.
 //!
-//! An attack returns an [`Outcome`]: the connections that stay open, how to clean up, and what was
-//! observed.
+//! An attack returns an [`Outcome`]: the connections that stay open, the cleanup, a summary, and
+//! the daemon's faults.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::attackers::{Attack, PipelineClient, delete_commands, timed_out};
 use crate::os::{self, Limit};
 
-/// What is done before an attack's connections are closed.
+/// Cleans up after an attack, before its connections are closed.
 type Cleanup = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
 /// The result of an attack.
@@ -23,9 +23,9 @@ pub(super) struct Outcome {
     pub(super) connections: Vec<TcpStream>,
     /// Runs before the connections are closed.
     pub(super) cleanup: Option<Cleanup>,
-    /// What the attack did, for the report.
+    /// The attack in a few words, for the report.
     pub(super) summary: String,
-    /// What the daemon did wrong.
+    /// The daemon's faults.
     pub(super) faults: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ fn holding(connections: Vec<TcpStream>, what: &str) -> Outcome {
 }
 
 fn idle(attack: &Attack) -> io::Result<Outcome> {
-    Ok(holding(attack.connect_many(attack.connections, b"")?, "that say nothing"))
+    Ok(holding(attack.connect_many(attack.connections, b"")?, "that send nothing"))
 }
 
 fn blocked(attack: &Attack) -> io::Result<Outcome> {
@@ -198,7 +198,7 @@ fn descriptors(attack: &Attack) -> io::Result<Outcome> {
     Ok(holding(attack.connect_many(1000, b"")?, "where there are descriptors for 200"))
 }
 
-/// Memory that a daemon may allocate beyond what it has at the start of the attack.
+/// Memory that a daemon may allocate beyond its size at the start of the attack.
 const MEMORY_LIMIT_BYTES: u64 = 64 << 20;
 
 fn limit_memory(attack: &Attack) -> io::Result<()> {
@@ -251,7 +251,7 @@ fn delete_jobs(mut client: PipelineClient, ids: Vec<u64>) -> Cleanup {
         client.extend_deadline(Duration::from_secs(30));
         match client.delete(&ids)? {
             0 => Ok(()),
-            missing => Err(io::Error::other(format!("{missing} jobs were not there any more"))),
+            missing => Err(io::Error::other(format!("{missing} jobs had vanished"))),
         }
     })
 }
@@ -267,7 +267,7 @@ fn memory_uploads(attack: &Attack) -> io::Result<Outcome> {
         stream.write_all(&bytes)?;
         attackers.push(stream);
     }
-    Ok(holding(attackers, "let in, or at the door, each with 20,000 of 60,000 bytes, in 64 MB"))
+    Ok(holding(attackers, "accepted or waiting to be, each with 20,000 of 60,000 bytes, in 64 MB"))
 }
 
 fn tubes_with_jobs(attack: &Attack) -> io::Result<Outcome> {
@@ -369,8 +369,7 @@ fn leaving(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { cleanup: Some(delete_jobs(other, ids)), summary, ..Outcome::default() })
 }
 
-/// Returns the path of Debian's libfaketime, whatever the architecture; none if it is not
-/// installed.
+/// Returns the path of Debian's libfaketime on any architecture; none if it is not installed.
 pub(super) fn clock_library() -> Option<PathBuf> {
     let libraries = fs::read_dir("/usr/lib").ok()?.flatten();
     let named = |entry: fs::DirEntry| entry.path().join("faketime/libfaketimeMT.so.1");

@@ -1,4 +1,4 @@
-//! Measures what a well-behaved client experiences while other connections attack the daemon.
+//! Measures how well a daemon serves a well-behaved client while other connections attack it.
 //!
 //! For each attack (`attacks`) and each daemon, a new process is started. A probe (`probe`) works
 //! all the time: first alone, then while the attack runs, holds its connections, and cleans up.
@@ -50,7 +50,7 @@ const GROWTH_ROUNDS_FACTOR: usize = 3;
 /// Files that this program needs besides the attackers' connections.
 const RESERVED_FILES: usize = 100;
 
-/// What is to be run.
+/// The parameters of a run.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The daemons. The goals apply to the first.
@@ -102,7 +102,7 @@ pub fn run(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Vec<Ro
     if connections < config.connections {
         let limit = cores.open_files;
         progress(&format!(
-            "{connections} connections at most: {limit} files may be open, and no more"
+            "{connections} connections at most, because only {limit} files may be open"
         ));
     }
     let is_wanted = |kind: &&AttackKind| {
@@ -363,7 +363,7 @@ impl Row {
         }
         let idle = self.median(|round| round.idle_cpu_percent);
         if idle >= IDLE_CPU_GOAL_PERCENT {
-            missed.push(format!("uses {idle:.0} % of a core while nobody asks"));
+            missed.push(format!("uses {idle:.0} % of a core while idle"));
         }
         if self.memory_seems_to_grow() {
             missed.push("memory grows".to_owned());
@@ -371,8 +371,8 @@ impl Row {
         missed
     }
 
-    /// Tells whether another round is needed. If memory seems to grow there are more rounds,
-    /// because what remains allocated varies.
+    /// Returns whether another round is needed. If memory seems to grow there are more rounds,
+    /// because the memory left allocated varies.
     fn needs_more_rounds(&self, rounds: usize) -> bool {
         let most = if self.memory_seems_to_grow() { GROWTH_ROUNDS_FACTOR * rounds } else { rounds };
         self.rounds.len() < most
@@ -384,8 +384,8 @@ impl Row {
     }
 }
 
-/// Tells whether memory grows without end over several equal attacks. What the first attack leaves
-/// allocated serves the next, so the steps become smaller; those of a leak do not.
+/// Returns whether memory grows without end over several equal attacks. The next attack reuses the
+/// memory that the first has left allocated, so the steps become smaller; a leak keeps its pace.
 fn grows(after: &[u64]) -> bool {
     let steps: Vec<u64> = after.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
     match steps[..] {
@@ -395,7 +395,7 @@ fn grows(after: &[u64]) -> bool {
     }
 }
 
-/// Tells whether the first daemon met all goals.
+/// Returns whether the first daemon met all goals.
 pub fn meets_goals(config: &Config, rows: &[Row]) -> bool {
     let first = config.targets.first().map(|target| &target.label);
     rows.iter().filter(|row| Some(&row.daemon) == first).all(|row| row.missed_goals().is_empty())

@@ -2,7 +2,7 @@
 //! second and measures the latency of each command.
 //!
 //! Time in which the daemon or the probe was ready to run but another process had its core is
-//! subtracted, if the system tells it (Linux does). What remains is the latency on idle cores.
+//! subtracted, if the system reports it (Linux does). The rest is the latency on idle cores.
 
 use std::fs::File;
 use std::io;
@@ -23,7 +23,7 @@ const BODY_BYTES: usize = 100;
 /// The commands whose latency is measured, in the order of the tables.
 pub(super) const COMMANDS: [&str; 3] = ["put", "reserve", "delete"];
 
-/// What the probe measured in some period.
+/// The probe's measurements over a period.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
     /// Microseconds by command. Latencies are corrected for coordinated omission: a wait longer
@@ -88,7 +88,7 @@ impl Probe {
         Ok(Self { requests: Some(requests), thread: Some(thread) })
     }
 
-    /// Returns what was measured since the last call, after the cycle in progress.
+    /// Waits for the cycle in progress and returns the measurements since the last call.
     pub(super) fn take_window(&self) -> Window {
         let (sender, receiver) = channel();
         self.request(Request::TakeWindow(sender));

@@ -14,11 +14,11 @@ pub fn table(rows: &[Row]) -> String {
     for row in rows {
         let _ = writeln!(text, "{}", line(row));
     }
-    text += "\nThe three figures of p50 and p99 are those of put, reserve and delete of a client \
-             with 200 rounds a second, less the time in which others had the \
-             core of the daemon or the client; \
-             each is the median of the rounds. The longest wait is that of \
-             all rounds. CPU at rest is what the daemon uses while abuser and client are silent.\n";
+    text += "\nThe three figures of p50 and p99 are the latencies of put, reserve and delete of a \
+             client with 200 rounds a second, less the time in which other processes had the core \
+             of the daemon or the client; each is the median of the rounds. The longest wait is \
+             the longest of all rounds. CPU at rest is the daemon's use while attackers and client \
+             are silent.\n";
     for row in rows {
         if let Some(round) = row.rounds.last() {
             let _ = writeln!(text, "- {}, {}: {}", row.kind, row.daemon, round.summary);
