@@ -1,6 +1,6 @@
 //! Runs every scenario on every target in turn, round after round.
 //!
-//! The measurements of one round lie within seconds, so their ratios are fair even if the machine's
+//! The measurements of one round take only seconds, so their ratios are fair even if the machine's
 //! speed drifts. A row shows the median of the ratios and their range.
 
 use std::collections::BTreeMap;
@@ -26,9 +26,9 @@ pub type Sample = BTreeMap<String, f64>;
 pub struct Row {
     /// The names of scenario and phase.
     pub name: String,
-    /// What was done.
+    /// The scenario's description.
     pub about: String,
-    /// What varies along the curve, and its value.
+    /// The variable of the curve, and its value.
     pub curve: Option<(String, f64)>,
     /// The results of the targets, in the order of the command line.
     pub results: Vec<Outcome>,
@@ -72,7 +72,7 @@ impl Outcome {
         if ratios.is_empty() { None } else { Some(Spread::of(&ratios)) }
     }
 
-    /// Tells which side was saturated: the daemon, the load, both or none.
+    /// Returns which side was saturated: the daemon, the load, both or none.
     ///
     /// Time in which a side was ready to run but others had its core counts as busy.
     pub fn saturated(&self) -> &'static str {

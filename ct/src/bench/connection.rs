@@ -51,7 +51,7 @@ pub(super) struct Run {
     pub(super) permits: u64,
     /// Cycles that producers have begun and no worker has completed yet.
     pub(super) unfinished: u64,
-    /// When the last reply came.
+    /// When the last reply arrived.
     pub(super) last: u64,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Connection {
     /// The index of its plan.
     pub(super) plan: usize,
     step: usize,
-    /// Replies of this batch that have not come yet.
+    /// Replies of this batch that have not arrived yet.
     pub(super) awaited: usize,
     /// When the batch should have been sent.
     sent_at: u64,
@@ -235,7 +235,7 @@ impl Connection {
         let step = &plan.steps[self.step];
         let before = self.awaited;
         if before == 0 {
-            return Err(io::Error::other("the daemon spoke unasked"));
+            return Err(io::Error::other("the daemon sent bytes unasked"));
         }
         while let Some(reply) =
             self.reader.take(&mut rest, &plan.group.body).map_err(io::Error::other)?
@@ -264,7 +264,7 @@ impl Connection {
             return Ok(false);
         }
         if !self.reader.is_between_replies() {
-            return Err(io::Error::other("the daemon gave more than it was asked for"));
+            return Err(io::Error::other("the daemon sent more bytes than the expected replies"));
         }
         self.next_step(plan, run, now)
     }

@@ -115,7 +115,7 @@ fn active_group(config: &Config, depth: usize) -> Group {
     Group::new(config.active, depth, &[put, Op::Reserve, Op::Delete], body)
 }
 
-/// Returns the smallest pipeline depth that saturates both daemons, or the one that comes closest.
+/// Returns the smallest pipeline depth that saturates both daemons, or the one nearest to it.
 fn find_depth(
     config: &Config,
     daemons: [&Daemon; 2],
@@ -163,8 +163,7 @@ fn report(config: &Config, depth: usize, rounds: &[[Figures; 2]]) -> Outcome {
     let mut text = format!(
         "{} active connections, depth {depth}, put, reserve, delete; the crowd: {tubes} tubes with \
          a delayed job, {blocked} blocked connections, {ready_elsewhere} ready jobs elsewhere and \
-         {ready} behind \
-         theirs\n",
+         {ready} after theirs\n",
         config.active
     );
     for (round, pair) in rounds.iter().enumerate() {

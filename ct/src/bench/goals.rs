@@ -18,7 +18,7 @@ use super::report::{Report, number};
 /// A goal may be missed by this share before it counts as missed, because measurements vary.
 const SLACK_SHARE: f64 = 0.15;
 
-/// What a figure is divided by.
+/// The divisor of a figure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Reference {
     Other,

@@ -33,7 +33,7 @@ pub enum Placement {
 pub struct Cores {
     /// Files that each process may open.
     pub open_files: usize,
-    /// All cores that this process may use; none if the system does not tell.
+    /// All cores that this process may use; none if the system does not report them.
     all: Vec<usize>,
 }
 
@@ -52,7 +52,7 @@ impl Cores {
         self.all.len()
     }
 
-    /// Tells whether daemon and load can have a core each.
+    /// Returns whether daemon and load can have a core each.
     pub fn are_split(&self) -> bool {
         self.all.len() > 1
     }

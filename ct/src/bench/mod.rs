@@ -5,8 +5,8 @@
 //! - [`group`] describes connections, `connection` is one of them, and [`load`] is their event
 //!   loop;
 //! - [`setup`] and [`state`] bring a daemon into the state that is to be measured;
-//! - [`measure`] reads what a run cost either side, and `syscalls` counts system calls;
-//! - [`scenario`] lists the presets, and `special` runs those that are no repeated load;
+//! - [`measure`] reads the cost of a run on both sides, and `syscalls` counts system calls;
+//! - [`scenario`] lists the presets, and `special` runs those without a repeated load;
 //! - [`target`] starts the daemons, [`compare`] runs them in turn, [`stats`] has medians and
 //!   ratios;
 //! - [`report`] makes the table and the JSON, [`machine`] describes the machine;

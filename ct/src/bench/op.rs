@@ -73,7 +73,7 @@ impl Priority {
     }
 }
 
-/// What an [`Op`] needs to become bytes.
+/// The parameters for encoding an [`Op`].
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     pub body: &'a Body,
@@ -130,7 +130,7 @@ impl Op {
         }
     }
 
-    /// Tells whether the reply's number is the id of a job of the cycle.
+    /// Returns whether the reply's number is the id of a job of the cycle.
     pub(crate) fn yields_id(self) -> bool {
         matches!(self, Self::Put { .. } | Self::Reserve)
     }

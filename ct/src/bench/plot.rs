@@ -1,4 +1,4 @@
-//! Draws a run: the gain of each workload as bars, and curves over what varies.
+//! Draws a run: the gain of each workload as bars, and figures as curves over a variable.
 //!
 //! All pictures come from the Markdown table of a run, so the documents' pictures can be drawn
 //! again from the run files beside them. A logarithmic axis never shows zero; a curve that begins
@@ -20,7 +20,7 @@ use super::stats::Spread;
 struct Workload {
     /// The name of its row.
     row: &'static str,
-    /// What a reader is told of it.
+    /// Its label in the chart.
     words: &'static str,
     /// Whether the summary has it too.
     in_summary: bool,
@@ -30,7 +30,7 @@ const fn workload(row: &'static str, words: &'static str, in_summary: bool) -> W
     Workload { row, words, in_summary }
 }
 
-/// What the chart of gains shows, from above. The rate is compared.
+/// The bars of the chart of gains, from above. The rate is compared.
 const WORKLOADS: [Workload; 16] = [
     workload("lone/client", "1 client", true),
     workload("lone/pair", "1 producer, 1 blocked worker", false),
@@ -50,7 +50,7 @@ const WORKLOADS: [Workload; 16] = [
     workload("binlog/f0-100x1 put", "binlog, sync before reply: 100 producers", true),
 ];
 
-/// What the chart beside a third daemon shows.
+/// The bars of the chart beside a third daemon.
 const BESIDE_RIVAL: [Workload; 10] = [
     workload("lone/client", "1 client", false),
     workload("lone/pair", "1 producer, 1 blocked worker", false),
@@ -64,17 +64,17 @@ const BESIDE_RIVAL: [Workload; 10] = [
     workload("binlog/f0-100x1 put", "binlog, sync before reply: 100 producers", false),
 ];
 
-/// One picture of curves: a figure over what varies among the rows of a family.
+/// One picture of curves: a figure over the variable of a family of rows.
 struct Curve {
     /// The name of the file, without its ending.
     file: &'static str,
-    /// What the names of its rows begin with; a number follows.
+    /// The prefix of its rows' names; a number follows.
     family: &'static str,
-    /// What follows the number.
+    /// The rest of the names, after the number.
     phase: &'static str,
     figure: &'static str,
     title: &'static str,
-    /// What the axes show.
+    /// The labels of the axes.
     across: &'static str,
     up: &'static str,
 }
@@ -279,7 +279,7 @@ fn gains(bars: &[(&str, Spread)], whose: &str, theme: &Theme) -> Result<String, 
     Ok(text)
 }
 
-/// What one daemon gave along a curve, from the left.
+/// One daemon's figures along a curve, from the left.
 #[derive(Debug, Clone, PartialEq)]
 struct Line {
     label: String,
@@ -350,7 +350,7 @@ fn curves(curve: &Curve, lines: &[Line]) -> Result<String, Box<dyn Error>> {
             let colour = COLOURS[index % COLOURS.len()];
             let points: Vec<(i32, i32)> =
                 line.points.iter().map(|point| (across.at(point.0), up.at(point.1))).collect();
-            // Nothing is known of what lies within the gap.
+            // Nothing was measured within the gap.
             let is_zero = |point: &&(f64, f64)| across.gap.is_some() && point.0 <= 0.0;
             let zeros = line.points.iter().take_while(is_zero).count();
             canvas.line(&points[zeros..], colour, 2)?;
@@ -371,7 +371,7 @@ fn curves(curve: &Curve, lines: &[Line]) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// Returns where the name of each line stands: at its end, or below the name above.
+/// Returns the place of each line's name: at the end of the line, or below the name above.
 fn legend(lines: &[Line], up: &Scale) -> Vec<(i32, usize)> {
     const APART: i32 = 20;
     let last = |line: &Line| line.points.last().map(|point| up.at(point.1));
@@ -393,7 +393,7 @@ struct Scale {
     most: f64,
     from: i32,
     to: i32,
-    /// Where the axis is cut between zero, which stands before the smallest value, and the rest.
+    /// Where the axis is cut between zero, drawn before the smallest value, and the rest.
     gap: Option<i32>,
     ticks: Vec<f64>,
 }
@@ -484,7 +484,7 @@ fn round_down(value: f64) -> f64 {
     [5.0, 2.0].into_iter().find(fits).unwrap_or(1.0) * power
 }
 
-/// Writes a tick: thousands apart, and no decimals that say nothing.
+/// Writes a tick: thousands apart, and no needless decimals.
 fn short(value: f64) -> String {
     let text = number(value);
     if text.contains('.') {

@@ -154,7 +154,7 @@ enum State {
         reply: Reply,
         /// The length of the body, without CR LF.
         length: usize,
-        /// How much of body and CR LF has come.
+        /// Bytes of body and CR LF that have arrived.
         got: usize,
     },
 }
@@ -176,12 +176,12 @@ impl Reader {
         self.take_body(rest, body)
     }
 
-    /// Tells whether no part of a reply has come.
+    /// Returns whether no part of a reply has arrived.
     pub fn is_between_replies(&self) -> bool {
         matches!(self.state, State::Line) && self.partial_line.is_empty()
     }
 
-    /// Returns how many bytes must still come for a reply of at least `least` bytes.
+    /// Returns how many bytes must still arrive for a reply of at least `least` bytes.
     pub fn missing_bytes(&self, least: usize) -> usize {
         match self.state {
             State::Line => least.saturating_sub(self.partial_line.len()),

@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 use super::compare::{Outcome, Row, Sample};
 use super::stats::Spread;
 
-/// Everything a comparison gave, and what is needed to repeat it.
+/// All results of a comparison, with the command and the machine for repeating it.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// The command line.
     pub command: String,
     /// The machine, its kernel, and how daemon and load shared it.
     pub machine: String,
-    /// What was compared: label and command of each.
+    /// Label and command of each target.
     pub targets: Vec<(String, String)>,
-    /// One for each thing that was done.
+    /// One for each phase of a scenario.
     pub rows: Vec<Row>,
 }
 
@@ -36,7 +36,7 @@ const COLUMNS: [&str; 12] = [
     "system_share",
 ];
 
-/// The figures that have a line in the Markdown table, each with what stands behind its number.
+/// The figures that have a line in the Markdown table, each with the words after its number.
 pub(crate) const FIGURES_BY_TITLE: [(&str, &str); 10] = [
     ("rate", "commands/s"),
     ("sojourn_p50", "µs from put to RESERVED, half of the jobs"),
@@ -51,12 +51,12 @@ pub(crate) const FIGURES_BY_TITLE: [(&str, &str); 10] = [
 ];
 
 impl Report {
-    /// Returns the head of the table and what its columns mean.
+    /// Returns the head of the table and the meaning of its columns.
     pub fn head() -> String {
         let mut text = "\
 The first daemon is compared with each of the others: × is its figure divided by theirs, the median
 of pairwise ratios with the smallest and the largest. CPU is the daemon's per command, latencies are
-what the load saw; both in µs. The last column tells which side had no time left; sys is the
+measured by the load; both in µs. The last column names the side that had no time left; sys is the
 kernel's share of the daemon's CPU time, and load is the load's own CPU per command.
 
 "
@@ -197,12 +197,12 @@ fn other_lines(result: &Outcome, subject: Option<&Outcome>) -> String {
 }
 
 fn other_figures(result: &Outcome) -> Vec<&str> {
-    // The last sample has what was measured only once.
+    // The last sample includes the figures that are measured only once.
     let names = result.samples.last().into_iter().flat_map(Sample::keys).map(String::as_str);
     names.filter(|name| !COLUMNS.contains(name)).collect()
 }
 
-/// Returns what stands behind a figure of the Markdown table; its own name if there is no other.
+/// Returns the words after a figure of the Markdown table; the figure's name if it has none.
 fn title(figure: &str) -> &str {
     let known = FIGURES_BY_TITLE.iter().find(|(name, _)| *name == figure);
     known.map_or(figure, |(_, title)| title)

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::report::FIGURES_BY_TITLE;
 use super::stats::Spread;
 
-/// What the label of the first daemon without the crowd begins with; the row's name follows.
+/// The beginning of the first daemon's label without the crowd; the row's name follows.
 const BASE_LABEL: &str = "the first, as ";
 
 /// The table of one run.
@@ -28,7 +28,7 @@ pub struct RunRow {
     pub sides: Vec<Side>,
 }
 
-/// What one daemon gave in one row.
+/// One daemon's figures in one row.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Side {
     /// The daemon.
@@ -39,7 +39,7 @@ pub struct Side {
     pub saturated: String,
 }
 
-/// A median, and what the first daemon's figure is, divided by this one.
+/// A median, and the ratio of the first daemon's figure to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
     /// The median as it is written, such as `222,895`.
@@ -104,28 +104,28 @@ impl RunFile {
 }
 
 impl RunRow {
-    /// Returns what the first daemon gave for a figure.
+    /// Returns a figure of the first daemon.
     pub fn own(&self, figure: &str) -> Option<&Figure> {
         self.sides.first()?.figures.get(figure)
     }
 
-    /// Returns what the second daemon gave; its ratio is the gain of the first over it.
+    /// Returns a figure of the second daemon; its ratio is the gain of the first over it.
     pub fn other(&self, figure: &str) -> Option<&Figure> {
         self.sides.get(1)?.figures.get(figure)
     }
 
-    /// Returns what the third daemon gave, if there was one.
+    /// Returns a figure of the third daemon, if there was one.
     pub fn rival(&self, figure: &str) -> Option<&Figure> {
         let is_daemon = |side: &&Side| side.label != "bare" && !side.label.starts_with(BASE_LABEL);
         self.sides.get(2).filter(is_daemon)?.figures.get(figure)
     }
 
-    /// Returns what the bare responder gave.
+    /// Returns a figure of the bare responder.
     pub fn bare(&self, figure: &str) -> Option<&Figure> {
         self.sides.iter().find(|side| side.label == "bare")?.figures.get(figure)
     }
 
-    /// Returns what the first daemon gave without the crowd, if that is the named row.
+    /// Returns a figure of the first daemon without the crowd, if that was the named row.
     pub fn base(&self, row: &str, figure: &str) -> Option<&Figure> {
         let name = |side: &&Side| side.label.strip_prefix(BASE_LABEL) == Some(row);
         self.sides.iter().find(name)?.figures.get(figure)

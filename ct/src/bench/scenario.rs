@@ -1,4 +1,4 @@
-//! The presets: what is done to a daemon, and in which state it is meanwhile.
+//! The presets: the work for a daemon, and its state beforehand.
 //!
 //! A name has its family before the slash and its variant after it. Families with a curve are
 //! plotted; their variants are numbers.
@@ -17,9 +17,9 @@ use super::state::State;
 pub struct Scenario {
     /// `family/variant`.
     pub name: String,
-    /// What happens, for the reader of the table.
+    /// A description for the reader of the table.
     pub about: String,
-    /// What varies along the curve of this family, and its value here.
+    /// The variable of this family's curve, and its value here.
     pub curve: Option<(&'static str, f64)>,
     /// Whether the quick comparison includes it.
     pub quick: bool,
@@ -29,25 +29,25 @@ pub struct Scenario {
     pub counts_calls: bool,
     /// The flag of the binlog; none without a binlog.
     pub binlog: Option<&'static str>,
-    /// The duration of each phase, if it is not that of the effort.
+    /// The duration of each phase, if it differs from the effort's.
     pub window: Option<Duration>,
     /// Where daemon and load run.
     pub placement: Placement,
     /// The state of the daemon beforehand.
     pub state: State,
-    /// What is done.
+    /// The work to measure.
     pub work: Work,
     /// The same scenario without background state. The first daemon runs it in turn with this one,
     /// for comparison.
     pub base: Option<Box<Scenario>>,
 }
 
-/// What a scenario does to a daemon.
+/// The work of a scenario.
 #[derive(Debug, Clone)]
 pub enum Work {
     /// Loads, one after the other, repeated in each round.
     Phases(Vec<Phase>),
-    /// Measures the memory of jobs, and what remains when they are deleted.
+    /// Measures the memory of jobs, and the memory left when they are deleted.
     Jobs {
         /// The number of jobs.
         jobs: u64,
@@ -74,7 +74,7 @@ pub enum Work {
 /// A load that is measured by itself.
 #[derive(Debug, Clone)]
 pub struct Phase {
-    /// The part of the row's name after that of the scenario, if there are several phases.
+    /// The part of the row's name after the scenario's, if there are several phases.
     pub name: &'static str,
     /// The connections and their commands.
     pub groups: Vec<Group>,
@@ -252,7 +252,7 @@ fn pipeline(depth: u32) -> Scenario {
         .with_calls()
 }
 
-/// Puts first; then reserves and deletes what was put.
+/// Puts first; then reserves and deletes these jobs.
 fn burst(depth: u32) -> Scenario {
     let name = format!("burst/{depth}");
     let about =
@@ -292,7 +292,7 @@ fn open(rate: u32) -> Scenario {
         .with_bare()
 }
 
-/// Few commands: what matters is the CPU time that they take.
+/// Few commands, for the CPU time that they take.
 fn offered(commands: u32) -> Scenario {
     let group = cycle(10, 1, BODY_BYTES);
     let group = Group { pacing: Pacing::Open(f64::from(commands) / 3.0), ..group };

@@ -1,4 +1,4 @@
-//! A disk whose syncs take milliseconds: what clients notice whose commands need no sync.
+//! A disk whose syncs take milliseconds, and the latency of commands that need no sync.
 //!
 //! A small library is compiled by `cc` and loaded into the daemon. It delays `fdatasync` and
 //! `fsync`, and counts them.
@@ -23,7 +23,7 @@ use super::reader::Body;
 use super::target::{ScratchDir, Target};
 use crate::{Client, Program};
 
-/// How long each sync takes at least.
+/// The minimum time of a sync.
 pub const SYNC_TIME: Duration = Duration::from_millis(5);
 /// Measurements, each on a new daemon.
 const ROUNDS: usize = 3;
@@ -88,8 +88,8 @@ fn read(address: &str) -> io::Result<Histogram<u64>> {
     Ok(latencies)
 }
 
-/// Writes a script into a directory that becomes a program with slow syncs. Returns its path, and
-/// that of a file that grows by a byte with each sync.
+/// Writes a script into a directory that becomes a program with slow syncs. Returns the paths of
+/// the script and of a file that grows by a byte with each sync.
 pub fn wrapper(
     directory: &Path,
     library: &Path,

@@ -1,4 +1,4 @@
-//! Scenarios that are no repeated load: memory, restart, a command that moves a million jobs.
+//! Scenarios without a repeated load: memory, restart, a command that moves a million jobs.
 
 use std::io;
 use std::path::Path;
@@ -83,7 +83,7 @@ fn measure_connection_memory(
 ) -> io::Result<Vec<Sample>> {
     let pid = prepared.daemon.pid();
     let state = State { idle: connections, ..State::default() };
-    // What the daemon loads and makes once, for its first clients, is no connection's.
+    // The daemon's one-time allocations for its first clients belong to no connection.
     let mut first = Client::connect(prepared.daemon.address())?;
     for _ in 0..WARM_UP_COMMANDS {
         first.command("use default")?;

@@ -20,7 +20,7 @@ pub struct Target {
     pub program: Program,
     /// Whether it is the bare responder.
     pub bare: bool,
-    /// Flags of presets, and what this program gets instead.
+    /// Flags of presets, each with its replacement for this program.
     replacements: Vec<(String, String)>,
 }
 
@@ -29,7 +29,8 @@ impl Target {
     /// flag: it replaces the flag `-f0` of presets by `-D`. `-F=` leaves out `-F`.
     pub fn daemon(command: &str) -> io::Result<Self> {
         let mut words = command.split_whitespace();
-        let path = words.next().ok_or_else(|| io::Error::other("no program is named"))?;
+        let path =
+            words.next().ok_or_else(|| io::Error::other("the daemon's program is missing"))?;
         let (replacing, flags): (Vec<&str>, Vec<&str>) =
             words.partition(|word| replacement(word).is_some());
         let owned = |(flag, other): (&str, &str)| (flag.to_owned(), other.to_owned());
@@ -65,7 +66,7 @@ impl Target {
     }
 }
 
-/// Splits a word such as `-f0=-D` into the flag that it replaces, and what by.
+/// Splits a word such as `-f0=-D` into a flag and its replacement.
 fn replacement(word: &str) -> Option<(&str, &str)> {
     let (flag, other) = word.split_once('=')?;
     let is_short = flag.starts_with('-') && !flag.starts_with("--");
@@ -142,7 +143,7 @@ impl PreparedDaemon {
         })
     }
 
-    /// Tells whether it fits a scenario with this state and placement and without a binlog.
+    /// Returns whether it fits a scenario with this state and placement and without a binlog.
     pub fn is_in(&self, state: &State, placement: Placement) -> bool {
         self.state == *state && self.placement == placement && self.binlog.is_none()
     }

@@ -10,7 +10,7 @@ use super::*;
 
 const PUT: Op = Op::Put { priority: Priority::Fixed(0), delay: 0 };
 
-/// The jobs of a daemon that can do just what these tests need.
+/// The jobs of a minimal daemon for these tests.
 #[derive(Default)]
 struct Jobs {
     state: Mutex<ReadyJobs>,
