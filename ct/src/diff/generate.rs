@@ -1,13 +1,13 @@
 //! Generates the operations of a run from its seed. The choices favour states in which faults are
 //! likely: few tubes, few priorities, short times, jobs that exist, commands that are nearly valid.
 //!
-//! The generator never sees a reply, so a seed means the same operations for all daemons. What must
-//! not be sent to some daemon is left out by the runner.
+//! The generator never sees a reply, so a seed means the same operations for all daemons. The
+//! runner leaves out operations that must not be sent to some daemon.
 //!
 //! **Time.** All timers of the protocol run for whole seconds. A run that lets time pass does so in
 //! steps of 0.25, 1.25 or 2.25 seconds. After the n-th step, operations happen 0.25·n seconds apart
-//! from every timer that was set before. So both daemons agree on what is due if each burst of
-//! operations ends within a fraction of 0.25 seconds. Hence a run has at most three steps.
+//! from every timer that was set before. So both daemons agree on the timers that are due if each
+//! burst of operations ends within a fraction of 0.25 seconds. Hence a run has at most three steps.
 
 use std::time::Duration;
 
@@ -24,18 +24,18 @@ const QUICK_RUN_OPERATIONS_MAX: usize = 400;
 /// The id of a job that no run makes.
 const NO_JOB: &str = "4000000000";
 
-/// What kind of run is generated.
+/// The kind of run to generate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GeneratorOptions {
     /// The most operations of a run. Some kinds of run allow fewer.
     pub(crate) steps: usize,
-    /// Whether most of what is sent is garbage.
+    /// Whether most commands are garbage.
     pub(crate) garbage: bool,
-    /// Whether the daemons may be told to drain.
+    /// Whether the daemons may be made to drain.
     pub(crate) can_drain: bool,
-    /// Whether the daemons are restarted. Then the run leaves out what the original does not log,
-    /// or logs badly: `reserve-job` and releases without delay (B12), and `bury` (B13). One job
-    /// stays from beginning to end, so that ids continue after a restart (B16).
+    /// Whether the daemons are restarted. Then the run leaves out commands that the original does
+    /// not log, or logs badly: `reserve-job` and releases without delay (B12), and `bury` (B13).
+    /// One job stays from beginning to end, so that ids continue after a restart (B16).
     pub(crate) restarts: bool,
 }
 

@@ -21,13 +21,13 @@ use crate::os;
 const QUIET_TRIPS_IF_ANSWERED: usize = 1;
 /// Quiet round trips that are needed otherwise.
 const QUIET_TRIPS: usize = 3;
-/// How long to wait for expected replies. If fewer come, the round trips show it.
+/// How long to wait for expected replies. If fewer arrive, the round trips show it.
 const REPLY_WAIT: Duration = Duration::from_millis(40);
 /// One more quiet round trip is made for each of these many bytes, because some daemons read a
 /// large body in small pieces without replying.
 const BYTES_PER_TRIP: usize = 256;
 
-/// What both daemons sent on one connection, left and right.
+/// The replies of both daemons on one connection, left and right.
 #[derive(Debug, Clone)]
 pub(crate) struct ReceivedPair {
     pub(crate) peer: Peer,
@@ -55,7 +55,7 @@ impl ReceivedPair {
 /// The result of [`Harness::settle`].
 #[derive(Debug)]
 pub(crate) struct Settled {
-    /// What both daemons sent, for each connection that received anything.
+    /// The replies of both daemons, for each connection that received anything.
     pub(crate) pairs: Vec<ReceivedPair>,
     /// Why one of the daemons is gone.
     pub(crate) failure: Option<String>,
@@ -63,7 +63,7 @@ pub(crate) struct Settled {
     pub(crate) quiet_at: Instant,
 }
 
-/// What must come after an operation.
+/// The replies that must follow an operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExpectedReplies {
     /// The connection that the operation used.
@@ -90,7 +90,7 @@ impl Harness {
         Self { sides, comparator, catch_up_time }
     }
 
-    /// Tells whether a connection is open.
+    /// Returns whether a connection is open.
     pub(crate) fn is_open(&self, peer: Peer) -> bool {
         self.sides[0].connections.contains_key(&peer)
     }
@@ -235,7 +235,7 @@ impl Harness {
             .collect()
     }
 
-    /// Discards what was received, and the connections that were closed.
+    /// Discards received replies and closed connections.
     fn forget(&mut self) {
         for side in &mut self.sides {
             side.connections.retain(|_, connection| !connection.received.is_closed);

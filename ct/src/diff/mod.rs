@@ -5,7 +5,7 @@
 //! parallel.
 //!
 //! Reading order: `operation` has the parts of a run, `generate` makes a run, and `runner` executes
-//! it on a `harness` of two daemons with a `tracker` of each connection. A `target` says how to
+//! it on a `harness` of two daemons with a `tracker` of each connection. A `target` is the way to
 //! reach a daemon, and a `side` holds the connections to it. `reply` compares, `shrink` shortens a
 //! failing run, and `record` writes it as a script.
 
@@ -44,7 +44,7 @@ use crate::socket::SocketStage;
 /// Attempts at a run that is too slow.
 const ATTEMPTS_PER_RUN: usize = 4;
 /// How often a difference is repeated before it counts as not reproducible, and how often its short
-/// form is repeated to tell how reliably it shows.
+/// form is repeated to find how reliably it shows.
 const REPRODUCTION_ATTEMPTS: usize = 5;
 /// How long the slower daemon gets to catch up: in the first run, and when a known difference is
 /// reproduced.
@@ -55,7 +55,7 @@ const PARALLEL_RESTART_RUNS: usize = 4;
 /// The most candidates in parallel while shrinking.
 const PARALLEL_CANDIDATES: usize = 8;
 
-/// How many runs, and of what kind.
+/// The number and the kind of runs.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The seed of the first run; the others follow.
@@ -64,7 +64,7 @@ pub struct Options {
     pub runs: u64,
     /// Operations of a run; at most 400, or 60 in a run that lets time pass.
     pub steps: usize,
-    /// Whether most of what is sent is garbage.
+    /// Whether most commands are garbage.
     pub garbage: bool,
     /// Whether the daemons keep binlogs and are restarted during the run.
     pub restart: bool,
@@ -102,11 +102,11 @@ impl Default for Options {
 pub struct Finding {
     /// The seed of the run.
     pub seed: u64,
-    /// What left and right answered.
+    /// The answers of left and right.
     pub message: String,
     /// A golden script that expects the right daemon's answers.
     pub script: String,
-    /// Whether shrinking came to its end: it had time enough, and no candidate was too slow every
+    /// Whether shrinking was completed: it had time enough, and no candidate was too slow every
     /// time.
     pub is_shortest: bool,
     /// How often the difference showed, and how often it was tried.
@@ -195,7 +195,7 @@ impl Summary {
     }
 }
 
-/// Two daemons, and what is known about them.
+/// Two daemons, with their dialects and limits.
 struct Comparison<'a> {
     targets: [&'a Target; 2],
     options: &'a Options,
@@ -293,8 +293,8 @@ impl<'a> Comparison<'a> {
         self.run_with_retries(operations, false)
     }
 
-    /// Shrinks a failing run, with many daemons in parallel. Tells whether shrinking came to its
-    /// end.
+    /// Shrinks a failing run, with many daemons in parallel. Also returns whether shrinking was
+    /// completed.
     fn shrink(
         &self,
         operations: Vec<Operation>,
@@ -323,9 +323,9 @@ impl<'a> Comparison<'a> {
         (operations, last, is_shortest)
     }
 
-    /// Executes some runs in parallel and returns the first that fails. Also tells whether those
-    /// before it are certain not to fail: a run that was too slow, or whose daemon did not start,
-    /// shows nothing.
+    /// Executes some runs in parallel and returns the first that fails, and whether the runs before
+    /// it are certain not to fail: a run that was too slow, or whose daemon did not start, proves
+    /// nothing.
     fn first_failing(&self, candidates: &[Vec<Operation>]) -> (Option<(usize, Difference)>, bool) {
         let verdicts: Vec<Option<Verdict>> = thread::scope(|scope| {
             let threads: Vec<_> = candidates

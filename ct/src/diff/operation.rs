@@ -27,7 +27,7 @@ pub(crate) enum Job {
     Held(usize),
 }
 
-/// A piece of what is sent.
+/// A piece of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Part {
     Bytes(Vec<u8>),

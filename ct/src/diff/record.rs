@@ -44,7 +44,7 @@ impl Record {
         let description: String = self.message.chars().take(DESCRIPTION_MAX_CHARS).collect();
         let word = if self.word.is_empty() { "connections" } else { &self.word };
         let mut script = format!(
-            "# {}\n# Found by {origin}. What is expected here is what the right one answered.\n\
+            "# {}\n# Found by {origin}. The expected replies are the right daemon's.\n\
              proves {word}\nfresh\n\n",
             description.trim_end()
         );
@@ -159,7 +159,7 @@ mod tests {
         };
         let text = record.script("ct-diff --seed 1");
         let expected = r"# c: left answered `x `
-# Found by ct-diff --seed 1. What is expected here is what the right one answered.
+# Found by ct-diff --seed 1. The expected replies are the right daemon's.
 proves release
 fresh
 

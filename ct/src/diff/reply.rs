@@ -22,7 +22,7 @@ pub(crate) enum Reply {
     Job { head: Vec<u8>, body: Vec<u8> },
     /// `OK` with the lines of a YAML body.
     Yaml(Vec<Vec<u8>>),
-    /// A body that does not end at its announced length. What follows cannot be parsed.
+    /// A body that does not end at its announced length. The bytes after it cannot be parsed.
     Broken(Vec<u8>),
 }
 
@@ -246,7 +246,7 @@ impl Baseline {
         counters.filter_map(|(key, value)| Some((key.to_owned(), value.parse().ok()?))).collect()
     }
 
-    /// Converts a reply to that of a daemon that started with this run.
+    /// Converts a reply to the reply of a daemon that started with this run.
     pub(crate) fn relative(&self, reply: Reply) -> Reply {
         match reply {
             Reply::Line(line) => Reply::Line(self.relative_head(&line)),

@@ -14,7 +14,7 @@ use crate::check::Program;
 use crate::daemon::Daemon;
 use crate::socket::Stream;
 
-/// A daemon that takes longer to answer a barrier, or to read what is sent, has failed.
+/// A daemon that takes longer to answer a barrier, or to read the bytes sent, has failed.
 pub(super) const IO_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause between two checks of a condition.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -22,7 +22,7 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// The two sides, in the order in which everything is done.
 pub(crate) const SIDES: [&str; 2] = ["left", "right"];
 
-/// A piece of what is sent. Ids count from the beginning of the run.
+/// A piece of the bytes to send. Ids count from the beginning of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Chunk {
     Bytes(Vec<u8>),
@@ -40,7 +40,7 @@ impl Chunk {
     }
 }
 
-/// What one daemon sent on one connection since the last time.
+/// The bytes of one daemon on one connection since the last time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) replies: Vec<Reply>,
@@ -50,7 +50,7 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// Describes what follows the first `same` replies.
+    /// Describes the daemon's answer after the first `same` replies.
     pub(super) fn after(&self, same: usize) -> String {
         match self.replies.get(same) {
             Some(reply) => format!("answered `{}`", reply.summary()),
@@ -97,7 +97,7 @@ impl Connection {
         }
     }
 
-    /// Reads what has arrived; true if there was anything.
+    /// Reads the bytes that have arrived; true if there were any.
     pub(super) fn read_available(&mut self, baseline: &Baseline) -> bool {
         let mut buffer = [0; 16 << 10];
         let mut has_data = false;
@@ -106,7 +106,7 @@ impl Connection {
                 Ok(0) => self.received.is_closed = true,
                 Ok(length) => {
                     self.arrived.extend_from_slice(&buffer[..length]);
-                    // A short read emptied the socket; the next call reads what follows.
+                    // A short read emptied the socket; the next call reads later bytes.
                     if length < buffer.len() {
                         has_data = true;
                         break;
@@ -236,13 +236,13 @@ impl Side {
         if self.failure.is_none() {
             match self.barrier.read_exact(&mut buffer) {
                 Ok(()) if buffer == ANSWER => {}
-                Ok(()) => self.fail(&io::Error::other("it answers the barrier wrongly")),
+                Ok(()) => self.fail(&io::Error::other("it sent a wrong reply to the barrier")),
                 Err(error) => self.fail(&error),
             }
         }
     }
 
-    /// Tells whether a connection has received this number of replies, or will receive no more.
+    /// Returns whether a connection has received this number of replies, or will receive no more.
     pub(super) fn has_received(&self, peer: Peer, replies: usize) -> bool {
         self.failure.is_some()
             || self.connections.get(&peer).is_none_or(|connection| {

@@ -1,4 +1,4 @@
-//! The daemons that are compared: how to reach them, and what they tell about themselves.
+//! The daemons that are compared: how to reach them, and their versions and limits.
 
 use std::io;
 use std::thread;
@@ -27,7 +27,7 @@ impl Target {
     /// Parses an address or a command line; a command line is split at spaces.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut words = text.split_whitespace().map(str::to_owned);
-        let first = words.next().ok_or("a daemon is an address or a command")?;
+        let first = words.next().ok_or("give an address or a command")?;
         let flags: Vec<String> = words.collect();
         let has_port = first.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         if flags.is_empty() && (has_port || first.starts_with("unix:")) {
@@ -37,7 +37,7 @@ impl Target {
     }
 }
 
-/// What a daemon tells about itself.
+/// A daemon's version and limit, from its `stats`.
 pub(super) struct DaemonInfo {
     pub(super) version: String,
     pub(super) job_size_limit: u64,

@@ -11,7 +11,7 @@ use std::mem;
 /// The longest line, CR LF included.
 const LINE_MAX_BYTES: usize = 224;
 
-/// What a command means to a run.
+/// The meaning of a command for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verb {
     /// A put; if its number is known, other operations can name its job.
@@ -57,7 +57,7 @@ enum Input {
     },
 }
 
-/// What a reply changed among the jobs of a run.
+/// A reply's effect on the jobs of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     Nothing,
@@ -152,13 +152,13 @@ impl Tracker {
         self.pending.iter()
     }
 
-    /// Tells whether the connection may be waiting in a reserve.
+    /// Returns whether the connection may be waiting in a reserve.
     pub(crate) fn may_wait(&self) -> bool {
         self.pending.iter().any(|sent| sent.verb == Verb::Reserve { may_wait: true })
     }
 
-    /// Returns how many replies are certain to come: those before the first reserve that may wait,
-    /// without that to a body that is still arriving.
+    /// Returns how many replies are certain to come: one for each command before the first reserve
+    /// that may wait, except a put whose body is still arriving.
     pub(crate) fn certain_replies(&self) -> usize {
         let waits = |sent: &Sent| sent.verb == Verb::Reserve { may_wait: true };
         let is_arriving = usize::from(self.is_uploading());
@@ -166,30 +166,30 @@ impl Tracker {
         self.pending.iter().position(waits).map_or(whole, |wait| wait.min(whole))
     }
 
-    /// Tells whether the connection ends after the last reply.
+    /// Returns whether the connection ends after the last reply.
     pub(crate) fn is_ending(&self) -> bool {
         matches!(self.input, Input::Ended { .. })
     }
 
-    /// Tells whether something was sent after `quit`. The daemon never reads it, so the connection
+    /// Returns whether anything was sent after `quit`. The daemon never reads it, so the connection
     /// is reset, and replies may be lost.
     pub(crate) fn is_reset(&self) -> bool {
         self.input == Input::Ended { has_more: true }
     }
 
-    /// Tells whether the commands after a reserve that may wait affect no other connection, so that
-    /// they may be executed at any time.
+    /// Returns whether the commands after a reserve that may wait affect no other connection, so
+    /// that they may be executed at any time.
     pub(crate) fn has_only_private_queued_commands(&self) -> bool {
         let private = ["use", "watch", "ignore", "list-tube-used", "list-tubes-watched"];
         self.pending.iter().skip(1).all(|sent| private.contains(&&*sent.word))
     }
 
-    /// Tells whether commands follow a reserve that may wait.
+    /// Returns whether commands follow a reserve that may wait.
     pub(crate) fn has_queued_commands(&self) -> bool {
         self.may_wait() && self.pending.len() > 1
     }
 
-    /// Tells whether both connections may wait for the same job.
+    /// Returns whether both connections may wait for the same job.
     pub(crate) fn competes_with(&self, other: &Self) -> bool {
         let (mine, others) = (self.may_watch(), other.may_watch());
         self.may_wait() && other.may_wait() && mine.iter().any(|name| others.contains(name))
@@ -209,12 +209,12 @@ impl Tracker {
         self.held.iter().rev().nth(back).copied()
     }
 
-    /// Tells whether a body is arriving.
+    /// Returns whether a body is arriving.
     pub(crate) fn is_uploading(&self) -> bool {
         matches!(self.input, Input::Body(_))
     }
 
-    /// Tells whether the next byte begins a command that is executed at once.
+    /// Returns whether the next byte begins a command that is executed at once.
     pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.input == Input::Line(Vec::new())
     }

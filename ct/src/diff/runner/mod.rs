@@ -1,10 +1,10 @@
 //! Executes operations on two daemons and watches for a difference.
 //!
 //! The runner tracks the state of each connection, fills in job ids, keeps to the schedule, and
-//! leaves out what may be answered in more than one way.
+//! leaves out commands that may be answered in more than one way.
 //!
 //! The protocol does not define how the commands of two connections mix. So at most one connection
-//! has commands queued behind a waiting reserve. Meanwhile all others send one command at a time,
+//! has commands queued after a waiting reserve. Meanwhile all others send one command at a time,
 //! and that connection is not closed, because it is unknown how many of its commands would still be
 //! executed. Before time passes, and at the end, it is half-closed, so that they are executed now.
 //! Commands that affect no other connection may stay queued.
@@ -254,7 +254,7 @@ impl Runner<'_> {
     }
 }
 
-/// Sending, and what is left out.
+/// Sending, and leaving out.
 impl Runner<'_> {
     fn send(
         &mut self,
@@ -334,7 +334,7 @@ impl Runner<'_> {
         Outgoing { chunks: command.parts.iter().map(chunk).collect(), put: command.put }
     }
 
-    /// Tells whether both daemons must answer this alike.
+    /// Returns whether both daemons must answer this alike.
     fn may_send(&self, peer: Peer, outgoing: &[Outgoing]) -> bool {
         if self.half_closed.contains(&peer) {
             return false;
@@ -370,7 +370,7 @@ impl Runner<'_> {
         self.trackers.iter().filter(move |(other, _)| **other != peer).map(|(_, tracker)| tracker)
     }
 
-    /// Tells whether a command reads a job whose body may be arriving.
+    /// Returns whether a command reads a job whose body may be arriving.
     fn inspects_upload(&self, peer: Peer, tracker: &Tracker) -> bool {
         let is_uploading = tracker.is_uploading() || self.others(peer).any(Tracker::is_uploading);
         is_uploading
@@ -403,7 +403,7 @@ fn split_off(outgoing: &mut Vec<Outgoing>, bytes: usize) -> Vec<Outgoing> {
 
 /// Receiving.
 impl Runner<'_> {
-    /// Waits until both daemons are quiet and processes what they sent, the connection `first`
+    /// Waits until both daemons are quiet and processes their replies, the connection `first`
     /// before the others. If `is_all`, the daemon is done when it has sent the expected replies
     /// there.
     fn settle(&mut self, first: Peer, bytes: usize, is_all: bool) -> Result<(), StopReason> {

@@ -68,8 +68,8 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Ends what would keep a connection with reserved jobs from sending a keep-alive, and what
-    /// would show that a time to run ended before it.
+    /// Prepares for keep-alives: half-closes connections whose wait would show that a time to run
+    /// ended before the keep-alive, and closes holders of jobs that cannot send one.
     fn prepare_holders(&mut self) -> Result<(), StopReason> {
         for peer in self.trackers.keys().copied().collect::<Vec<_>>() {
             let holds = |tracker: &Tracker| tracker.held(0).is_some();
