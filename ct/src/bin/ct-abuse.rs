@@ -1,5 +1,5 @@
-//! Attacks daemons through connections, side by side, and reports what a well-behaved client
-//! experiences.
+//! Attacks daemons through connections, side by side, and reports how well each still serves a
+//! well-behaved client.
 //!
 //! Only arguments and output are here; [`ct::abuse`] does the work.
 
@@ -15,8 +15,8 @@ Usage: ct-abuse [OPTIONS] DAEMON…
 DAEMON is 'PROGRAM FLAGS'. The goals apply to the first; the others are for comparison.
 
  --only NAMES      run only these attacks, separated by commas; see --list
- --connections N   connections of an attack that opens many (20000, or what the limit on files
-                   allows)
+ --connections N   connections of an attack that opens many (20000, or as many as the limit on
+                   files allows)
  --many N          jobs, tubes or commands of an attack that makes many (100000)
  --rounds N        rounds of each attack on the same process (3)
  --list            print the names of the attacks
@@ -73,7 +73,9 @@ fn config(arguments: &[String]) -> Result<Config, String> {
             "--connections" => config.connections = number(value()?)?,
             "--many" => config.items = number(value()?)?,
             "--rounds" => config.rounds = number(value()?)?,
-            flag if flag.starts_with("--") => return Err(format!("what is {flag}?\n\n{USAGE}")),
+            flag if flag.starts_with("--") => {
+                return Err(format!("unknown option {flag}\n\n{USAGE}"));
+            }
             command => {
                 config.targets.push(Target::daemon(command).map_err(|error| error.to_string())?);
             }

@@ -115,7 +115,7 @@ fn accept(
 }
 
 impl Connection {
-    /// Answers what has arrived; an error means that the connection is over.
+    /// Answers the lines received so far; an error means that the connection has ended.
     fn advance(&mut self, buffer: &mut [u8], replies: &[u8]) -> io::Result<()> {
         loop {
             if !self.flush(replies)? {

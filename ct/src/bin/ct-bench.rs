@@ -1,4 +1,4 @@
-//! Measures what any beanstalkd costs under load, side by side with others.
+//! Measures the cost of any beanstalkd under load, side by side with others.
 //!
 //! Only arguments and output are here; [`ct::bench`] does the work.
 
@@ -36,7 +36,7 @@ Usage: ct-bench compare [OPTIONS] DAEMON [DAEMON...]
 DAEMON is 'PROGRAM FLAGS' of any beanstalkd. It is started on a free port of 127.0.0.1 and ended
 afterwards. If a preset has the flag -f0, -f50 or -F, a daemon with the word -f0=-D among its flags
 gets -D instead of -f0; one with -F= gets nothing. Daemon and load get a core each if there are two,
-but for the presets that say otherwise. Every reply is checked: a wrong reply ends the row with an
+except in presets for other placements. Every reply is checked: a wrong reply ends the row with an
 error. If it is the first daemon's, the exit status is 1.
 
 compare: measures the first daemon side by side with each of the others, in turn
@@ -58,9 +58,9 @@ saturated, its side is void and the exit status is 1
  --window MS        how long the load runs in each (1000)
 
 load: loads a daemon that runs already, at ADDRESS (host:port)
- --cycle COMMANDS   what each connection repeats (put,reserve,delete): of put, reserve, delete,
-                    release, bury, touch, kick, kick-job, peek and stats; ids come from the last put
-                    or reserve before. What it puts and does not delete stays there
+ --cycle COMMANDS   commands that each connection repeats (put,reserve,delete): of put, reserve,
+                    delete, release, bury, touch, kick, kick-job, peek and stats; ids are taken from
+                    the last put or reserve before. Jobs that are put and not deleted stay there
  --connections N    number of connections (10)
  --depth N          commands at a time on each (1)
  --body N           bytes of each job (64)
@@ -70,10 +70,10 @@ load: loads a daemon that runs already, at ADDRESS (host:port)
  --seconds N        duration (5)
  --pid N            the daemon's process id, to show its CPU time too
 
-list: the presets and what they do
+list: prints the presets, with descriptions
 table: prints a saved comparison; --markdown for a document
-plot: draws a saved comparison, the gain of each workload and curves; FILE is what --json wrote, or
-its table in Markdown (.md)
+plot: draws a saved comparison, the gain of each workload and curves; FILE is from --json, or its
+table in Markdown (.md)
 goals: compares a saved comparison with a file of goals (ct/goals); the exit status is 1 if one is
 missed by more than 15 %
 
@@ -115,7 +115,7 @@ fn run(arguments: &[String]) -> Result<bool, String> {
         }
         ("plot", [file, directory]) => draw(&table_of(file)?, Path::new(directory)).map(|()| true),
         ("goals", [file, goals]) => evaluate(&read(file)?, goals),
-        _ => Err(format!("what is {:?}?\n\n{USAGE}", arguments.join(" "))),
+        _ => Err(format!("unknown command or operands: {:?}\n\n{USAGE}", arguments.join(" "))),
     }
 }
 
@@ -171,7 +171,9 @@ impl Options {
                 "--scratch" => options.scratch = Some(value()?.into()),
                 "--json" => options.json = Some(value()?.into()),
                 "--plots" => options.plots = Some(value()?.into()),
-                flag if flag.starts_with('-') => return Err(format!("what is {flag}?\n\n{USAGE}")),
+                flag if flag.starts_with('-') => {
+                    return Err(format!("unknown option {flag}\n\n{USAGE}"));
+                }
                 operand => options.operands.push(operand.to_owned()),
             }
         }
@@ -190,7 +192,7 @@ impl Options {
     /// Returns the connections of `load`.
     fn group(&self) -> Result<Group, String> {
         let cycle = self.cycle.as_deref().unwrap_or("put,reserve,delete").split(',');
-        let named = |word| Op::named(word).ok_or_else(|| format!("no cycle can have {word:?}"));
+        let named = |word| Op::named(word).ok_or_else(|| format!("{word:?} cannot be in a cycle"));
         let cycle = cycle.map(named).collect::<Result<Vec<Op>, String>>()?;
         let (connections, depth) = (self.connections.unwrap_or(10), self.depth.unwrap_or(1));
         let positive = self.rate.is_none_or(|rate| rate.is_finite() && rate > 0.0);
@@ -214,7 +216,7 @@ impl Options {
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("{text:?} is no number that fits"))
+    text.parse().map_err(|_| format!("{text:?} is not a number in range"))
 }
 
 fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
@@ -229,7 +231,7 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
     make_labels_unique(&mut targets);
     let scenarios = options.scenarios();
     if scenarios.is_empty() {
-        return Err("no preset has such a name; see ct-bench list".to_owned());
+        return Err("no preset has this name; see ct-bench list".to_owned());
     }
     let mut report = Report {
         command: format!("ct-bench {}", arguments.join(" ")),
@@ -273,7 +275,7 @@ fn keep(options: &Options, report: &Report) -> Result<(), String> {
     draw(&RunFile::parse(&report.to_markdown())?, directory)
 }
 
-/// Reads the table of a run: a file in Markdown, or what `--json` kept.
+/// Reads the table of a run: a file in Markdown, or one that `--json` wrote.
 fn table_of(path: &str) -> Result<RunFile, String> {
     if Path::new(path).extension().is_some_and(|extension| extension == "md") {
         let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
@@ -293,7 +295,7 @@ fn draw(run: &RunFile, directory: &Path) -> Result<(), String> {
 fn read(path: &str) -> Result<Report, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     let value = serde_json::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
-    Report::from_json(&value).ok_or_else(|| format!("{path}: no report of ct-bench"))
+    Report::from_json(&value).ok_or_else(|| format!("{path}: not a report of ct-bench"))
 }
 
 fn evaluate(report: &Report, path: &str) -> Result<bool, String> {
@@ -318,7 +320,7 @@ fn list(options: &Options) -> String {
 
 fn crowd(options: &Options, daemon: &str) -> Result<bool, String> {
     let mut words = daemon.split_whitespace().map(str::to_owned);
-    let path = words.next().ok_or("no program is named")?;
+    let path = words.next().ok_or("the daemon's program is missing")?;
     let program = Program { path: path.into(), flags: words.collect() };
     let usual = crowd::Config::new(program);
     let config = crowd::Config {

@@ -15,12 +15,12 @@ const USAGE: &str = "\
 Usage: ct-check [OPTIONS] ADDRESS...
        ct-check [OPTIONS] --daemon 'PROGRAM FLAGS'
 
-ADDRESS is host:port or unix:/path of a daemon without jobs and other users: all jobs that are put
-there meanwhile are deleted. Scripts that need a daemon of their own are skipped. With --daemon
+ADDRESS is host:port or unix:/path of a daemon without jobs and other users: all jobs put there
+during the check are deleted. Scripts that need a daemon of their own are skipped. With --daemon
 each script gets a new daemon.
 
  --scripts DIR      the scripts (tests/golden of this source tree)
- --dialect NAME     which daemon it is: ours, 1.13 or 1.12 (ours)
+ --dialect NAME     release of the daemon: ours, 1.13 or 1.12 (ours)
  --show SCRIPT      play one script only and print the conversation
  --tap              report in the Test Anything Protocol
  -h, --help         this help
@@ -93,7 +93,9 @@ impl Config {
                 "--show" => config.show = Some(value()?),
                 "--daemon" => config.daemon = Some(program(&value()?)?),
                 "--tap" => config.tap = true,
-                flag if flag.starts_with('-') => return Err(format!("what is {flag}?\n\n{USAGE}")),
+                flag if flag.starts_with('-') => {
+                    return Err(format!("unknown option {flag}\n\n{USAGE}"));
+                }
                 address => config.addresses.push(address.to_owned()),
             }
         }

@@ -30,7 +30,7 @@ right one is the reference: scripts expect its answers.
  -h, --help         this help
 
 Every difference is shrunk and printed as a golden script. A difference that does not show again
-when its run is repeated is printed, too, but is no failure.
+when its run is repeated is printed, too, but is not a failure.
 
 Exit status: 0 if the two agree, 1 if they differ, 2 if ct-diff could not begin, or had to stop.
 ";
@@ -110,7 +110,7 @@ impl Config {
                 "--go-on" => options.keeps_going = true,
                 "--left-dialect" => options.dialects[0] = Some(dialect(value()?)?),
                 "--right-dialect" => options.dialects[1] = Some(dialect(value()?)?),
-                other => return Err(format!("what is {other}?\n\n{USAGE}")),
+                other => return Err(format!("unknown argument {other}\n\n{USAGE}")),
             }
         }
         match (left, right) {

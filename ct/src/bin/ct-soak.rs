@@ -59,7 +59,9 @@ fn soak(arguments: &[String]) -> Result<bool, String> {
                     PlantedDefect::named(name).ok_or_else(|| format!("no such defect: {name}"))?;
                 plant = Some(known);
             }
-            flag if flag.starts_with("--") => return Err(format!("what is {flag}?\n\n{USAGE}")),
+            flag if flag.starts_with("--") => {
+                return Err(format!("unknown option {flag}\n\n{USAGE}"));
+            }
             command => daemon = Some(command.to_owned()),
         }
     }
