@@ -98,12 +98,12 @@ impl Report {
         }
     }
 
-    /// Tells whether the script failed.
+    /// Returns whether the script failed.
     pub fn is_failure(&self) -> bool {
         matches!(self.result, Verdict::Failed(_))
     }
 
-    /// Tells whether it failed, and perhaps only because the machine was slow.
+    /// Returns whether it failed, and perhaps only because the machine was slow.
     fn is_late_failure(&self) -> bool {
         self.is_failure() && self.lateness > LATENESS_MAX
     }
@@ -333,7 +333,7 @@ mod tests {
         assert!(reason.contains("too slow") && reason.contains("got `y`"), "{reason}");
         let outcome = Outcome { masks_used: BTreeSet::new(), transcript: String::new() };
         let passed = Report { lateness: at(101), ..report(&script("s"), Ok(outcome), at(500)) };
-        assert!(!passed.is_late_failure(), "whatever was late, it was right");
+        assert!(!passed.is_late_failure(), "it was late, but right");
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! Starts a daemon for a test and ends it.
 //!
-//! Any beanstalkd will do. It listens on a free port of 127.0.0.1, and its output goes to deleted
+//! Any beanstalkd will do. It listens on a free port of 127.0.0.1, and writes its output to deleted
 //! files that can be read at any time. Dropping the [`Daemon`] kills exactly that process. There
 //! are no helper threads.
 //!
-//! The system tells whether it listens, because `stats` counts connections. If the system does not
-//! tell (no `/proc`), one connection is made and counted.
+//! `/proc` shows whether it listens, because `stats` would count a test connection. On a system
+//! without `/proc`, one connection is made and counted.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
@@ -96,7 +96,7 @@ impl Daemon {
     pub fn restart(&mut self, program: &Path, flags: &[&str]) -> io::Result<()> {
         self.signal(libc::SIGTERM)?;
         if self.wait_exit(START_TIMEOUT).is_none() {
-            return Err(io::Error::other("it does not end"));
+            return Err(io::Error::other("the daemon does not end"));
         }
         let port = self.address.rsplit(':').next().unwrap_or_default().to_owned();
         let number = port.parse().map_err(io::Error::other)?;
@@ -208,7 +208,7 @@ pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// Tells whether the process listens on the port; `None` if the system does not tell.
+/// Returns whether the process listens on the port; `None` if `/proc` does not show it.
 fn is_listening(pid: u32, port: u16) -> Option<bool> {
     let table = BufReader::new(File::open("/proc/net/tcp").ok()?);
     let suffix = format!(":{port:04X}");
@@ -235,7 +235,7 @@ fn is_listening(pid: u32, port: u16) -> Option<bool> {
     Some(targets.any(|target| target.as_os_str() == wanted.as_str()))
 }
 
-/// Opens a file and deletes its name, so that nothing is left behind.
+/// Opens a file and deletes its name, so that no file remains.
 fn anonymous_file() -> io::Result<File> {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let number = COUNTER.fetch_add(1, Ordering::Relaxed);

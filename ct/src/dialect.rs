@@ -1,6 +1,6 @@
 //! Known differences between daemons: one table of masks.
 //!
-//! A golden script states what ours does. If the original is known to answer differently, the
+//! A golden script states our behaviour. If the original is known to answer differently, the
 //! script has a `when MASK` part, and this table lists the releases with this mask. A new mask is
 //! one line here: its name, a sentence about the difference, and the releases. A mask hides
 //! nothing: the `when` part states the other answer exactly.
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 pub struct Mask {
     /// The name that scripts use in `when NAME`.
     pub name: &'static str,
-    /// What daemons with this mask do.
+    /// The behaviour of daemons with this mask.
     pub sentence: &'static str,
     /// Whether release 1.12 of the original has it.
     pub in_1_12: bool,
@@ -20,7 +20,7 @@ pub struct Mask {
     pub in_1_13: bool,
 }
 
-/// All known differences: name, what the other daemon does, in 1.12, in 1.13.
+/// All known differences: name, behaviour of the other daemon, in 1.12, in 1.13.
 #[rustfmt::skip] // One line each.
 pub const MASKS: &[Mask] = &[
     mask("unquoted-names", "Names in stats bodies are printed without quotes.", true, false),

@@ -9,7 +9,7 @@
 //! - [`dialect`] lists known differences between daemons;
 //! - [`check`] plays many scripts in parallel, for the tests and for the program `ct-check`;
 //! - [`daemon`], [`client`] and [`prng`] are tools for tests in Rust; [`original`] finds the
-//!   original, [`mod@skip`] reports what a test could not do, and [`wait`] waits for a condition;
+//!   original, [`mod@skip`] reports skipped tests, and [`wait`] waits for a condition;
 //! - [`mod@diff`] sends the same traffic to two daemons, for the program `ct-diff`;
 //! - [`mod@bench`] measures and compares, for the program `ct-bench`;
 //! - [`mod@abuse`] attacks a daemon and measures a well-behaved client, for the program `ct-abuse`;

@@ -20,7 +20,7 @@ pub struct Original {
 }
 
 impl Original {
-    /// Finds the original at the path in the variable `ORIGINAL`, or at that of Debian's package.
+    /// Finds the original at the path in the variable `ORIGINAL`, or where Debian installs it.
     ///
     /// If there is none, or its release is not in the table of dialects, the result is `None`, and
     /// the comparison is reported as skipped.
@@ -30,23 +30,23 @@ impl Original {
         Self::at(path).map_err(|reason| skip(&reason)).ok()
     }
 
-    /// Asks the binary for its release. The error says why nothing can be compared.
+    /// Asks the binary for its release. The error is the reason why nothing can be compared.
     pub fn at(path: PathBuf) -> Result<Self, String> {
         let shown_path = path.display();
         let version = version(&path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
-                format!("no original at {shown_path} (make original gets it, or say ORIGINAL=path)")
+                format!("no original at {shown_path} (run make original, or set ORIGINAL=path)")
             }
             _ => format!("{shown_path} -v: {error}"),
         })?;
         match dialect(&version) {
             Some(dialect) => Ok(Self { path, dialect }),
-            None => Err(format!("{shown_path} is no original that is known here: it is {version}")),
+            None => Err(format!("{shown_path} is not a known release of the original: {version}")),
         }
     }
 }
 
-/// Returns what a daemon prints for `-v`, such as `beanstalkd 1.12`.
+/// Returns the line that a daemon prints for `-v`, such as `beanstalkd 1.12`.
 fn version(path: &Path) -> io::Result<String> {
     let output = Command::new(path).arg("-v").stdin(Stdio::null()).output()?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -76,6 +76,6 @@ mod tests {
     fn an_unknown_binary_is_reported_with_the_reason() {
         let reason = |path: &str| Original::at(path.into()).unwrap_err();
         assert!(reason("/nonexistent/daemon").contains("no original at /nonexistent/daemon"));
-        assert!(reason("/bin/false").contains("no original that is known here"));
+        assert!(reason("/bin/false").contains("not a known release of the original"));
     }
 }

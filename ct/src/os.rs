@@ -34,8 +34,8 @@ const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Waits until a signal was delivered to a process, or `timeout` is over.
 ///
-/// On a busy system a process may wait for the processor, and until then the signal is pending. If
-/// the system does not tell (no `/proc`), only [`SIGNAL_EFFECT_TIME`] passes.
+/// On a busy system a process may wait for the processor, and until then the signal is pending. On
+/// a system without `/proc`, this waits for [`SIGNAL_EFFECT_TIME`] only.
 pub(crate) fn wait_until_delivered(pid: u32, signal: i32, timeout: Duration) {
     let start = Instant::now();
     while start.elapsed() < timeout && is_pending(pid, signal) {
@@ -44,7 +44,7 @@ pub(crate) fn wait_until_delivered(pid: u32, signal: i32, timeout: Duration) {
     thread::sleep(SIGNAL_EFFECT_TIME);
 }
 
-/// Tells whether a signal is pending.
+/// Returns whether a signal is pending.
 fn is_pending(pid: u32, signal: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
@@ -52,8 +52,8 @@ fn is_pending(pid: u32, signal: i32) -> bool {
     mask >> (signal - 1) & 1 == 1
 }
 
-/// Waits until one of the descriptors is readable, closed or failed, or `timeout` is over, and
-/// tells which; none if a signal interrupts.
+/// Waits until one of the descriptors is readable, closed or failed, or `timeout` is over. Returns
+/// which are; none if a signal interrupts.
 #[expect(unsafe_code, reason = "std waits for one descriptor only")]
 pub(crate) fn readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Vec<bool> {
     let asked =
@@ -61,7 +61,7 @@ pub(crate) fn readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Vec
     let mut asked: Vec<libc::pollfd> = descriptors.iter().map(asked).collect();
     let count = libc::nfds_t::try_from(asked.len()).expect("a descriptor each");
     let timeout = libc::c_int::try_from(timeout.as_millis()).unwrap_or(libc::c_int::MAX);
-    // SAFETY: the pointer leads to as many writable records as the count says.
+    // SAFETY: the pointer leads to `count` writable records.
     let result = unsafe { libc::poll(asked.as_mut_ptr(), count, timeout) };
     asked.iter().map(|answer| result > 0 && answer.revents != 0).collect()
 }
@@ -94,7 +94,7 @@ fn set_option<T>(
 
 /// Connects from the given source address, with a receive buffer of the given size if there is one.
 /// Connecting and each write fail after `timeout`.
-#[expect(unsafe_code, reason = "std connects from where the system likes")]
+#[expect(unsafe_code, reason = "std lets the system choose the source address")]
 pub(crate) fn connect_from(
     source: Ipv4Addr,
     to: SocketAddrV4,
@@ -108,7 +108,7 @@ pub(crate) fn connect_from(
     }
     // SAFETY: the descriptor is new, so it has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
-    // SAFETY: takes no pointers. What is started from here on does not inherit it.
+    // SAFETY: takes no pointers. Processes started from here on do not inherit the socket.
     unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
     let stream = TcpStream::from(socket);
     if let Some(bytes) = receive_buffer {
@@ -152,7 +152,7 @@ pub(crate) enum Limit {
     Memory,
 }
 
-/// Sets a limit of a running process; it keeps what it has beyond that.
+/// Sets a limit of a running process, which keeps files and memory that it has beyond the limit.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "std has no call for limits")]
 pub(crate) fn set_limit(
@@ -185,7 +185,7 @@ pub(crate) fn set_limit(_: u32, _: Limit, _: u64) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Lowers the priority: on Linux that of the calling thread alone. Errors are ignored.
+/// Lowers the priority: on Linux for the calling thread alone. Errors are ignored.
 #[expect(unsafe_code, reason = "std has no call for priorities")]
 pub(crate) fn lower_priority() {
     // SAFETY: takes no pointers.
@@ -194,7 +194,7 @@ pub(crate) fn lower_priority() {
 
 /// Returns the cores this process may run on; none if the system has no way to choose.
 #[cfg(target_os = "linux")]
-#[expect(unsafe_code, reason = "std only tells how many")]
+#[expect(unsafe_code, reason = "std only reports their number")]
 pub(crate) fn cores() -> io::Result<Vec<usize>> {
     // SAFETY: all zeros is a valid, empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -214,7 +214,7 @@ pub(crate) fn cores() -> io::Result<Vec<usize>> {
     Ok(Vec::new())
 }
 
-/// Pins the calling thread, and what it starts from now on, to these cores.
+/// Pins the calling thread, and the threads and processes it starts later, to these cores.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "std has no call for it")]
 pub(crate) fn pin_to_cores(cores: &[usize]) -> io::Result<()> {

@@ -1,14 +1,14 @@
 //! Executes a script on a stage.
 //!
 //! A [`Stage`] is anything that has a daemon: sockets, or a server in memory with a clock of its
-//! own. [`run`] plays the script on it, compares what arrives, and keeps the conversation for the
+//! own. [`run`] plays the script on it, compares the replies, and keeps the conversation for the
 //! report. It measures no time itself, and never retries.
 //!
-//! **Order.** Over sockets, what `a` sent may be processed after what `b` sent later. So a barrier
-//! precedes every statement that could be affected: two round trips of an unknown command on a
-//! connection of the runner's own, opened at the first barrier. After the second reply the daemon
-//! has looked at every socket once more. Barriers are the same on every stage, because they show in
-//! the daemon's counters.
+//! **Order.** Over sockets, a command of `a` may be processed after a later one of `b`. So a
+//! barrier precedes every statement that could be affected: two round trips of an unknown command
+//! on a connection of the runner's own, opened at the first barrier. After the second reply the
+//! daemon has looked at every socket once more. Barriers are the same on every stage, because they
+//! show in the daemon's counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ const BODY_MAX_BYTES: usize = 64 << 20;
 /// The most bytes of a wrong reply that are collected for the message.
 const UNEXPECTED_MAX_BYTES: usize = 4096;
 
-/// What a stage received.
+/// The result of a [`Stage::receive`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Arrived {
     /// At least one byte.
@@ -56,7 +56,7 @@ pub trait Stage {
     fn connect(&mut self, connection: &str) -> Result<(), String>;
     /// Sends bytes.
     fn send(&mut self, connection: &str, bytes: &[u8]) -> Result<(), String>;
-    /// Returns what has arrived since the last call; waits if nothing has.
+    /// Returns the bytes that have arrived since the last call; waits if there are none.
     fn receive(&mut self, connection: &str, patience: Patience) -> Result<Arrived, String>;
     /// Shuts down the sending side.
     fn half_close(&mut self, connection: &str) -> Result<(), String>;
@@ -84,7 +84,7 @@ pub struct Outcome {
 pub struct Failure {
     /// The line of the script.
     pub line: usize,
-    /// What was expected there, and what came.
+    /// The expectation and the actual result, in a sentence.
     pub message: String,
     /// The conversation up to there.
     pub transcript: String,
@@ -249,7 +249,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Takes what matches the pattern from the received bytes.
+    /// Takes the bytes that match the pattern from the received ones.
     fn take(&mut self, connection: &str, pattern: &Pattern) -> Result<Vec<u8>, String> {
         let expectation = || {
             let shown = pattern.show();
@@ -401,7 +401,7 @@ impl Run<'_> {
 }
 
 impl Action {
-    /// Tells whether the daemon may process this action later than the next one of another
+    /// Returns whether the daemon may process this action later than the next one of another
     /// connection.
     fn awaits_no_reply(&self) -> bool {
         match self {

@@ -3,7 +3,7 @@
 //! A script is a file, `NAME.txt`, with one statement a line:
 //!
 //! ```text
-//! # The first line says what a user would have suffered.
+//! # The first line describes the harm to a user if the script fails.
 //! proves Q4 E12       rules that this script proves, at least one
 //! flags -z 100        flags of the daemon, which is then started for this script
 //! fresh               needs a daemon that was never used
@@ -51,7 +51,7 @@ const REPEAT_ROUNDS_MAX: u64 = 1_000_000;
 pub struct Script {
     /// The file's name without `.txt`.
     pub name: String,
-    /// The comment at its top: what a user would have suffered.
+    /// The comment at its top: the harm to a user if the script fails.
     pub description: String,
     /// The rules that it proves, in the order of the file.
     pub proves: Vec<String>,
@@ -101,7 +101,7 @@ pub struct ScriptError {
     pub file: String,
     /// The line, from 1; 0 if the file itself could not be read.
     pub line: usize,
-    /// What is wrong.
+    /// The reason.
     pub message: String,
 }
 
@@ -162,7 +162,7 @@ impl Script {
         masks
     }
 
-    /// Tells whether the script needs a daemon of its own: it has flags, says `fresh`, or drains
+    /// Returns whether the script needs a daemon of its own: it has flags, has `fresh`, or drains
     /// the daemon.
     pub fn needs_own_daemon(&self) -> bool {
         let mut drains = false;
@@ -330,10 +330,10 @@ impl<'a> Parser<'a> {
         let words = rest.split_whitespace().map(str::to_owned);
         match word {
             "proves" if enclosing.is_block() => {
-                return self.error("`proves` cannot stand in a when or repeat");
+                return self.error("`proves` cannot be in a when or repeat");
             }
             "flags" | "fresh" if !is_head => {
-                return self.error(format!("`{word}` must stand before the first statement"));
+                return self.error(format!("`{word}` must be before the first statement"));
             }
             "proves" | "flags" if rest.trim().is_empty() => {
                 return self.error(format!("`{word}` needs words after it"));
@@ -368,7 +368,7 @@ impl<'a> Parser<'a> {
     fn when(&mut self, mask: &str, enclosing: Enclosing) -> Result<Statement, LineError> {
         let start = self.line_number;
         if enclosing.when {
-            return self.error("`when` cannot stand in another when");
+            return self.error("`when` cannot be in another when");
         }
         if !Dialect::all_masks().contains(mask) {
             return self.error(format!("no mask `{mask}` in the table of ct/src/dialect.rs"));
@@ -389,7 +389,7 @@ impl<'a> Parser<'a> {
     fn repeat(&mut self, rounds: &str, enclosing: Enclosing) -> Result<Statement, LineError> {
         let start = self.line_number;
         if enclosing.repeat {
-            return self.error("`repeat` cannot stand in another repeat");
+            return self.error("`repeat` cannot be in another repeat");
         }
         let rounds = rounds.parse().ok().filter(|&rounds: &u64| rounds <= REPEAT_ROUNDS_MAX);
         let Some(rounds) = rounds else {
@@ -451,7 +451,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads the indented lines after `a< OK`. What the first is indented by belongs to none.
+    /// Reads the indented lines after `a< OK`, without the indentation of the first one.
     fn yaml(&mut self, enclosing: Enclosing) -> Result<Vec<Text>, LineError> {
         let mut body = Vec::new();
         let mut indent = None;

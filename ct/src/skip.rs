@@ -1,8 +1,8 @@
-//! Reports what a test could not do on this machine.
+//! Reports tests that cannot run on this machine, or not in full.
 //!
 //! Rust's test harness has no skipping: a test that does nothing passes, and its output is hidden.
-//! So the report bypasses the harness. It goes to the terminal, and into the list that `make check`
-//! prints at the end, grouped by reason.
+//! So the report bypasses the harness. It is printed on the terminal, and added to the list that
+//! `make check` prints at the end, grouped by reason.
 
 use std::env;
 use std::fs::OpenOptions;

@@ -1,4 +1,4 @@
-//! The text of a golden script: what a line sends, or what it expects.
+//! The text of a golden script: bytes that a line sends or expects.
 //!
 //! [`Text`] is parsed once; [`Text::bytes`] and [`Text::pattern`] fill in the job ids of one run. A
 //! [`Pattern`] is matched against bytes as they arrive, so a match may be complete, partial or
@@ -9,14 +9,14 @@ use std::fmt::Write as _;
 /// The most bytes of one `{TEXT*N}`, which bounds the effect of a mistake.
 const REPEATED_MAX_BYTES: usize = 64 << 20;
 
-/// What a text is for: only expectations may have placeholders.
+/// The use of a text: only expectations may have placeholders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     Send,
     Expect,
 }
 
-/// What the job ids of a script are relative to.
+/// The base of a script's job ids.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ids {
     /// The highest id that the daemon had given before the script.
@@ -68,7 +68,7 @@ impl Text {
         Self(pieces.0)
     }
 
-    /// Tells whether it has the id of a `repeat` round.
+    /// Returns whether it has the id of a `repeat` round.
     pub(crate) fn has_round(&self) -> bool {
         self.0.iter().any(|piece| matches!(piece, Piece::RoundId(_)))
     }
@@ -151,7 +151,7 @@ impl Reader<'_> {
         first
     }
 
-    /// Reads what follows a backslash.
+    /// Reads the rest of an escape, after the backslash.
     fn escape(&mut self) -> Result<Vec<u8>, String> {
         let byte = match self.next() {
             Some('r') => b'\r',
@@ -174,7 +174,7 @@ impl Reader<'_> {
         Ok(byte)
     }
 
-    /// Reads what follows a percent sign: `N`, `i` or `i+K`.
+    /// Reads the rest of an id, after the percent sign: `N`, `i` or `i+K`.
     fn id(&mut self) -> Result<Piece, String> {
         if let Some(after) = self.rest.strip_prefix('i') {
             self.rest = after;
@@ -195,7 +195,7 @@ impl Reader<'_> {
         digits.parse().ok().filter(|&number: &u64| number <= u64::MAX / 4).ok_or(())
     }
 
-    /// Reads what follows an opening brace.
+    /// Reads the rest of a placeholder or a repetition, after the opening brace.
     fn braces(&mut self, pieces: &mut Pieces) -> Result<(), String> {
         let end = self.rest.find('}').ok_or("{ without }; \\{ is a {")?;
         let inside = &self.rest[..end];
@@ -250,7 +250,7 @@ pub(crate) enum Match {
     Complete(usize),
     /// The bytes match so far; more must come.
     Partial,
-    /// The bytes do not match, whatever follows.
+    /// The bytes do not match, and no further bytes can change that.
     Mismatch,
 }
 
@@ -280,7 +280,7 @@ impl Pattern {
         Match::Complete(at)
     }
 
-    /// Tells whether the pattern matches the whole of a line, given without its ending.
+    /// Returns whether the pattern matches the whole of a line, given without its ending.
     pub(crate) fn matches_line(&self, bytes: &[u8]) -> bool {
         let mut parts = Pieces(self.0.clone());
         parts.literal(b"\n");

@@ -1,7 +1,7 @@
 use super::*;
 use crate::dialect::MASKS;
 
-/// Parses a text in which MASK stands for the first mask of the table.
+/// Parses a text in which MASK means the first mask of the table.
 fn parse(text: &str) -> Result<Script, ScriptError> {
     Script::parse("name", &text.replace("MASK", MASKS[0].name))
 }
@@ -103,7 +103,7 @@ fn every_error_is_reported_with_its_line() {
         ("# s\nproves Q1\nwhen MASK\na> x", 3, "without `end`"),
         ("# s\nproves Q1\nwhen MASK\nwhen MASK", 4, "another when"),
         ("# s\nproves Q1\nwhen MASK\notherwise\notherwise", 5, "a second"),
-        ("# s\nproves Q1\nwhen MASK\nproves Q2", 4, "cannot stand"),
+        ("# s\nproves Q1\nwhen MASK\nproves Q2", 4, "cannot be in a when"),
         ("# s\nproves Q1\na> x\nend", 4, "`end` without"),
         ("# s\nproves Q1\na> x\notherwise", 4, "without when"),
         ("# s\nproves Q1\nrepeat x\nend", 3, "needs a number"),

@@ -24,7 +24,7 @@ const JOB_OVERHEAD_BYTES: u64 = 84 + 84 + 2;
 /// A job that exists, or may exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Job {
-    /// The number of its put among those of its client; the body contains it.
+    /// The number of its put, counted by client; the body contains it.
     serial: u64,
     size: usize,
 }
@@ -329,7 +329,7 @@ impl AcknowledgedJobs {
         Ok(())
     }
 
-    /// Takes all jobs out; those that remain in the record are lost.
+    /// Reserves and deletes all jobs; those that remain in the record are lost.
     pub(super) fn drain(&mut self, client: &mut Client) -> io::Result<()> {
         client.command("kick 1000000")?;
         loop {
@@ -348,7 +348,7 @@ impl AcknowledgedJobs {
         }
         self.lost += self.jobs.len() as u64;
         if !self.jobs.is_empty() {
-            self.fault(&format!("{} jobs never came out", self.jobs.len()));
+            self.fault(&format!("{} jobs could not be reserved", self.jobs.len()));
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! A *run* is the time from a start of the daemon to its end. In each, several clients work
 //! (`acknowledged`) while short connections come and go. Memory, descriptors and the binlog's size
 //! are sampled four times a second. Runs alternate between syncing within 50 ms and before every
-//! reply. The last run takes a third of the time, to show what grows slowly.
+//! reply. The last run takes a third of the time, to show slow growth.
 //!
 //! A [`PlantedDefect`] shows that the checks work: it must be found.
 
@@ -33,14 +33,14 @@ const CLIENT_COUNT: usize = 4;
 /// Pause of a client between two batches.
 const THINK_TIME: Duration = Duration::from_millis(2);
 /// Binlog files that a daemon without clients may have open beyond those at its start: preallocated
-/// files come and go. Of other descriptors it may have none more.
+/// files come and go. Other descriptors may not increase.
 const BINLOG_FILES_SLACK: usize = 4;
 /// Growth of memory that is tolerated, besides a tenth.
 const MEMORY_SLACK_BYTES: u64 = 2 << 20;
 /// The last run takes the whole time divided by this.
 const LAST_RUN_DIVISOR: u32 = 3;
 
-/// What is to be run.
+/// The parameters of the test.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The daemon; the flags for its binlog are added.
@@ -103,7 +103,7 @@ pub struct Outcome {
     pub short_connections: u64,
 }
 
-/// What the threads of one run share.
+/// The state that the threads of one run share.
 #[derive(Debug, Default)]
 struct Shared {
     is_over: AtomicBool,
@@ -133,7 +133,7 @@ pub fn run(config: &Config, folder: &Path, progress: &mut dyn FnMut(&str)) -> io
         .map(|number| AcknowledgedJobs::new(number, config.seed + number as u64))
         .collect();
     if let Err(error) = run_all(config, folder, &mut records, &mut outcome, progress) {
-        outcome.faults.push(format!("the daemon could not be worked with: {error}"));
+        outcome.faults.push(format!("the daemon could not be used: {error}"));
     }
     for record in records {
         outcome.lost += record.lost;
@@ -166,7 +166,7 @@ fn run_all(
         let mut daemon = start(config, folder, flag)?;
         outcome.runs += 1;
         verify(records, &daemon, outcome)?;
-        // By now it has opened what it needs, and noticed that the clients above have closed.
+        // By now it has opened its files, and noticed that the clients above have closed.
         thread::sleep(SAMPLE_INTERVAL);
         let files = descriptors(daemon.pid());
         outcome.files.0.raise(files);

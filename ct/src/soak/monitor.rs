@@ -110,7 +110,7 @@ impl fmt::Display for Descriptors {
     }
 }
 
-/// Counts a process's open descriptors; none if the system does not tell.
+/// Counts a process's open descriptors; zero on a system without `/proc`.
 pub(super) fn descriptors(pid: u32) -> Descriptors {
     let mut found = Descriptors::default();
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
