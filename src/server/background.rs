@@ -23,12 +23,12 @@ const MOVED_BYTES_PER_TURN: usize = 256 * 1024;
 /// A command that takes more than one turn.
 #[derive(Debug)]
 pub(super) struct LongCommand {
-    /// The connection to answer. `None` if its client has disconnected; the command goes on.
+    /// The connection to answer. `None` if its client has disconnected; the command continues.
     pub(super) by: Option<Key<Conn>>,
     pub(super) work: LongWork,
 }
 
-/// What a long command does, and how far it is.
+/// The work of a long command, and its progress.
 #[derive(Debug)]
 pub(super) enum LongWork {
     Kick(Kick),
@@ -37,7 +37,7 @@ pub(super) enum LongWork {
 }
 
 impl Server {
-    /// Does what is due at `now`, up to the limit of each kind of timer; see [`JOBS_PER_SLICE`].
+    /// Handles timers due at `now`, up to the limit of each kind of timer; see [`JOBS_PER_SLICE`].
     pub(super) fn process_timers(&mut self, now: Time) {
         let limit =
             JOBS_PER_SLICE.max(std::mem::take(&mut self.commands_this_turn).saturating_mul(2));
@@ -186,7 +186,7 @@ impl Server {
         Some(key)
     }
 
-    /// Detaches a connection from its long commands, which go on without a reply.
+    /// Detaches a connection from its long commands, which continue without a reply.
     pub(super) fn detach_long_commands(&mut self, key: Key<Conn>) {
         for long in &mut self.long_commands {
             if long.by == Some(key) {

@@ -15,7 +15,7 @@ use crate::{
     wal::{self, CommitOutcome, Jobs, Restored, Unavailable, Wal},
 };
 
-/// What the daemon can do for its clients. If several apply, the first one here counts.
+/// How far the daemon can serve its clients. If several apply, the first one here counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     /// A write or sync of the binlog has failed: changes get an error reply. Or no further segment
@@ -23,7 +23,7 @@ pub enum Health {
     BinlogFailed,
     /// The disk has no space for more of the binlog.
     BinlogFull,
-    /// The operator has told the daemon to drain: every `put` gets `DRAINING`.
+    /// The daemon drains at the operator's request: every `put` gets `DRAINING`.
     Draining,
     /// Everything works.
     Serving,
@@ -42,7 +42,7 @@ impl Health {
 }
 
 /// Leave to change a job, consumed by recording the change. Without a binlog it is always granted.
-#[must_use = "a change that the binlog is not told of does not outlast a restart"]
+#[must_use = "a change without a record in the binlog does not outlast a restart"]
 #[derive(Debug)]
 pub(super) struct Permit(Option<wal::Permit>);
 
@@ -66,11 +66,11 @@ impl Server {
         Self::with(identity, settings, restored, Some(wal), now)
     }
 
-    /// Writes the turn's records, and syncs them if the flags say so. Replies that confirm changes
-    /// are held until their records are as safe as the flags promise. Call it before replies are
-    /// sent, but see [`Server::write_changes`]. If it fails, each connection with held replies is
-    /// closed without them, and so is each that was about to learn of a job whose record is
-    /// nowhere. Such jobs are removed: nobody knows their ids, and a restart may give them out
+    /// Writes the turn's records, and syncs them if the flags ask for it. Replies that confirm
+    /// changes are held until their records are as safe as the flags promise. Call it before
+    /// replies are sent, but see [`Server::write_changes`]. If it fails, each connection with held
+    /// replies is closed without them, and so is each that was about to learn of a job without any
+    /// record. Such jobs are removed: no client knows their ids, and a restart may give them out
     /// again.
     pub fn commit(&mut self, now: Time) {
         self.commit_changes(now);
@@ -142,7 +142,7 @@ impl Server {
 
     /// Asks whether this daemon still has the binlog's directory to itself, unless it has asked
     /// shortly before `now`, which must be read just before: see [`Wal::confirm_lock_if_due`].
-    /// Returns whether it asked. If the answer is no, [`Server::lost_lock`] tells so.
+    /// Returns whether it asked. If the answer is no, [`Server::lost_lock`] returns the reason.
     pub fn confirm_lock_if_due(&mut self, now: Time) -> bool {
         match &mut self.wal {
             Some(wal) if wal.lost_lock().is_none() => wal.confirm_lock_if_due(now).unwrap_or(true),
@@ -247,7 +247,7 @@ impl Server {
         self.wal.is_some()
     }
 
-    /// Tells the binlog what time the wall clock shows.
+    /// Sets the binlog's calendar, by the wall clock.
     pub fn set_calendar(&mut self, calendar: Calendar, now: Time) {
         if let Some(wal) = &mut self.wal {
             wal.set_calendar(calendar, now);
@@ -266,7 +266,7 @@ impl Server {
         self.wal.as_ref()
     }
 
-    /// What the daemon can do for its clients now.
+    /// How far the daemon can serve its clients now.
     pub fn health(&self) -> Health {
         match &self.wal {
             Some(wal) if !wal.is_sound() || wal.has_growth_failed() => Health::BinlogFailed,
@@ -339,8 +339,7 @@ impl Server {
         self.reply(key, reply);
     }
 
-    /// Holds the replies that follow on a connection until what has changed so far is in the
-    /// binlog.
+    /// Holds later replies on a connection until the changes so far are in the binlog.
     pub(super) fn hold(&mut self, key: Key<Conn>) {
         if self.wal.is_some() {
             self.gathering.join(&mut self.conns[key].answered_in);
@@ -360,7 +359,7 @@ impl Server {
         }
     }
 
-    /// What `stats` reports of the binlog.
+    /// The binlog's figures for `stats`.
     pub(super) fn binlog_counts(&self) -> wal::Counts {
         self.wal.as_ref().map(Wal::counts).unwrap_or_default()
     }

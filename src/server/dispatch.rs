@@ -16,7 +16,7 @@ use crate::{
     queue::{Job, State, Tube},
 };
 
-/// The result of a command. An error is the reply that says why the command was not executed.
+/// The result of a command. An error is a reply with the reason why the command was not executed.
 type Answer = Result<(), Reply<'static>>;
 
 const NOT_FOUND: Reply<'static> = Reply::NotFound;
@@ -31,7 +31,7 @@ fn no_memory(error: OutOfMemory) -> Reply<'static> {
 }
 
 impl Server {
-    /// Executes one line. `rest`, the input behind it, may begin with the body of a `put`.
+    /// Executes one line. `rest`, the input after it, may begin with the body of a `put`.
     pub(super) fn dispatch(&mut self, key: Key<Conn>, line: &[u8], rest: &mut &[u8], now: Time) {
         trace!("{key:?} > {}", line.escape_ascii());
         let now = self.instant(now);
@@ -175,7 +175,7 @@ impl Server {
         Ok(())
     }
 
-    /// Tells of the daemon, or of one tube.
+    /// Sends the metrics of the daemon, or of one tube.
     fn send_metrics(&mut self, key: Key<Conn>, tube: Option<&str>, now: Time) -> Answer {
         let document = match tube {
             None => self.metrics(now),

@@ -3,7 +3,7 @@
 //! Clients that wait for each reply write again right after it. If the next sync begins before
 //! they do, they split into groups, and each sync serves one group. So a commit may wait until all
 //! connections answered by the last commit have sent another change, for a short time at most. If
-//! waiting does not pay, it is tried less and less often. Pure: time comes in.
+//! waiting does not pay, it is tried less and less often. Pure: time is an argument.
 
 use crate::{clock::Time, wal::GatheringTime};
 

@@ -1,8 +1,8 @@
-//! What the server is told of its process, its machine and its flags.
+//! The process, the machine and the flags, as the server gets them at its start.
 
 use std::time::Duration;
 
-/// What `stats` reports of the process and its machine.
+/// The process and its machine, as `stats` reports them.
 #[derive(Debug, Clone)]
 pub struct Identity {
     /// The process id.
@@ -37,7 +37,7 @@ pub struct Settings {
     pub job_size_limit: u32,
     /// The size of a binlog file in bytes: `-s`.
     pub binlog_size: u64,
-    /// The limit on the total size of bodies in bytes: those of jobs, uploads and unsent replies.
-    /// Each counts [`crate::queue::JOB_OVERHEAD_BYTES`] more.
+    /// The limit on the total size of bodies in bytes, including uploads and unsent replies. Each
+    /// counts [`crate::queue::JOB_OVERHEAD_BYTES`] more.
     pub memory_limit: Option<u64>,
 }

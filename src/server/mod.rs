@@ -51,7 +51,7 @@ use crate::{
 
 /// How many jobs one kind of large work moves in a turn. A tick handles as many timers of each
 /// kind, or twice the number of commands since the last tick, if that is more. A command sets at
-/// most one timer, so timers cannot fall behind without end.
+/// most one timer, so the delay of timers is bounded.
 pub const JOBS_PER_SLICE: u32 = 1000;
 
 /// How many commands of one connection are executed at most before others get their share of the
@@ -71,7 +71,7 @@ const RELEASES_PER_TURN: u32 = 16;
 /// How many steps of a walk through tubes or clients count as one command.
 const STEPS_PER_COMMAND: u32 = 64;
 
-/// How many bytes one step may allocate, beside what is checked for it alone: replies to two
+/// How many bytes one step may allocate, beside memory that is checked for it alone: replies to two
 /// clients, whose buffers may have to move.
 const STEP_BYTES_MAX: usize = 128 * 1024;
 
@@ -84,7 +84,7 @@ const HTTP_LOGGED_BYTES: usize = 20;
 /// Why [`Server::feed`] stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FeedResult {
-    /// The unconsumed bytes are incomplete. They must be fed again with more behind them.
+    /// The unconsumed bytes are incomplete. They must be fed again with more after them.
     More,
     /// Its share of the turn is used up. The unconsumed bytes must be fed again next turn.
     Later,
@@ -115,7 +115,7 @@ pub struct Server {
     /// How long turns take.
     turns: ShortTimes,
     is_draining: bool,
-    /// What is wrong with the binlog, and since when, as of the last commit.
+    /// The binlog's trouble, and since when, as of the last commit.
     trouble: Option<(Health, Time)>,
     started_at: Time,
     /// The latest instant used.
@@ -222,7 +222,7 @@ impl Server {
     }
 
     /// The latest instant used, a few nanoseconds after the last `now` given. For the simulator:
-    /// what is due by then must be done.
+    /// all work due by then must be done.
     pub fn latest(&self) -> Time {
         self.latest
     }
@@ -337,7 +337,7 @@ impl Server {
         self.process_disconnects(now);
     }
 
-    /// Does what is due at `now`, then the next slices of large work.
+    /// Handles timers due at `now`, then the next slices of large work.
     pub fn tick(&mut self, now: Time) {
         let now = self.instant(now);
         self.bodies.begin_turn();
@@ -347,7 +347,7 @@ impl Server {
         self.disconnect_steps_left = JOBS_PER_SLICE;
         self.process_disconnects(now);
         self.long_steps_left = JOBS_PER_SLICE;
-        // One that is unfinished goes to the end of the queue, so that each gets its turn.
+        // An unfinished one is appended to the queue again, so that each gets its turn.
         while self.long_steps_left > 0 {
             let Some(long) = self.long_commands.pop_front() else { break };
             self.advance_long(long, now);
@@ -373,7 +373,7 @@ impl Server {
         self.conns[key].output.len()
     }
 
-    /// How many of these bytes may be sent: what the binlog must have first is held back.
+    /// How many of these bytes may be sent; replies that wait for the binlog are held back.
     pub fn sendable(&self, key: Key<Conn>) -> usize {
         self.conns[key].output.sendable()
     }
@@ -454,8 +454,8 @@ impl Server {
         &self.queue
     }
 
-    /// Checks all invariants except those of the binlog, and panics if one does not hold. O(all):
-    /// for tests.
+    /// Checks all invariants except the binlog's, and panics if one does not hold. O(all): for
+    /// tests.
     pub fn check(&self) {
         self.queue.check();
         let handles: usize = self.conns.iter().map(|(_, conn)| conn.handles()).sum();

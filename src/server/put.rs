@@ -32,7 +32,7 @@ impl Server {
 }
 
 impl Server {
-    /// Handles the header of a `put`. `rest` holds the input behind it. The id is taken here, so a
+    /// Handles the header of a `put`. `rest` holds the input after it. The id is taken here, so a
     /// failed body leaves a gap.
     pub(super) fn put_header(
         &mut self,
@@ -118,7 +118,7 @@ impl Server {
 mod tests {
     use super::super::testing::{connect, exchange, send, server};
 
-    /// The reply tells the client what to mend first; the original's order is part of the protocol.
+    /// The reply names the first mistake to fix; the original's order is part of the protocol.
     #[test]
     fn of_several_reasons_against_a_job_the_first_is_answered() {
         let mut server = server(Some(1000));

@@ -1,4 +1,4 @@
-//! What the server sends: replies, jobs and documents, each to the output of a connection.
+//! Sending: replies, jobs and documents, each to the output of a connection.
 
 use ::log::trace;
 

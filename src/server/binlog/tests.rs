@@ -24,7 +24,7 @@ fn a_reply_whose_record_failed_is_never_sent() {
     server.commit(START);
     assert_eq!(server.health(), Health::BinlogFailed);
     assert_eq!(receive(&mut server, producer), "");
-    assert!(server.is_finished(producer), "it must find out what has become of its command");
+    assert!(server.is_finished(producer), "it must find out the outcome of its command");
     assert_eq!(receive(&mut server, other), "USING default\r\n", "it promised nothing");
 }
 
@@ -175,7 +175,7 @@ fn the_end_of_the_daemon_releases_what_waits() {
     assert_eq!(receive(&mut server, client), "INSERTED 2\r\n");
 }
 
-/// A client would be told of a change that the last sync did not save.
+/// A client would get the confirmation of a change that the last sync did not save.
 #[test]
 fn if_the_last_sync_fails_nothing_is_released() {
     let (disk, mut server) = serve_slowly();
@@ -299,7 +299,7 @@ fn metrics_tell_what_a_power_cut_would_take_and_what_could_be_removed() {
     server.commit(START);
     assert_eq!(receive(&mut server, client), "DELETED\r\n");
     assert_eq!(number(&mut server, "binlog-live-bytes", 1), 0);
-    assert!(number(&mut server, "binlog-dead-bytes", 1) > dead + live, "and that of the delete");
+    assert!(number(&mut server, "binlog-dead-bytes", 1) > dead + live, "and the delete's");
     disk.state().ends_syncs = true;
     for seconds in [6, 7, 8] {
         number(&mut server, "binlog-sync-seconds-le-inf", seconds);
