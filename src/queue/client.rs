@@ -14,7 +14,7 @@ use crate::{
 /// A client that waits for a job.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wait {
-    /// The number of this wait among those of all clients: the smallest has waited longest.
+    /// The number of this wait, counted over all clients: the smallest has waited longest.
     pub(super) sequence: u64,
     /// When the wait times out; `None` means never.
     pub(super) until: Option<Time>,
@@ -34,9 +34,9 @@ pub(super) struct Watch {
 pub struct Client {
     /// The tube that `put`, `peek-…` and `kick` work on.
     pub using: Key<Tube>,
-    /// The watched tubes in the original's order: a new one goes to the end, and the last one
-    /// replaces one that is ignored. Each watch has its tube's key beside it, so a search reads
-    /// only this array.
+    /// The watched tubes in the original's order: a new one is appended, and the last one replaces
+    /// one that is ignored. Each watch has its tube's key beside it, so a search reads only this
+    /// array.
     pub(super) watching: Vec<(Key<Tube>, Key<Watch>)>,
     /// Watches without an entry in their tube's `waiters`. Not kept up to date after a disconnect.
     pub(super) unqueued: Vec<Key<Watch>>,

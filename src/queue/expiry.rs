@@ -22,7 +22,7 @@ impl Queue {
     pub fn expire(&mut self, timer: Timer, now: Time) -> Option<Expired> {
         match self.timers.due(timer, now)? {
             Due::Delay(tube) => {
-                let job = self.first_delayed(tube).expect("its timer says that there is one");
+                let job = self.first_delayed(tube).expect("its timer implies a delayed job");
                 self.detach(job);
                 self.make_ready(job, self.jobs.arena[job].record.state_at);
                 Some(Expired::Ready(tube))
@@ -45,7 +45,7 @@ impl Queue {
             }
             return Expired::TimedOut(client);
         }
-        let (due, job) = self.clients[client].deadlines.peek().expect("its timer says so");
+        let (due, job) = self.clients[client].deadlines.peek().expect("its timer has a deadline");
         let tube = self.unreserve(job);
         increment(&mut self.jobs.arena[job].record.timeouts);
         self.counts.timeouts += 1;

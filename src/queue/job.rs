@@ -1,6 +1,6 @@
 //! A job: its fields, its body and its one place in the queue.
 //!
-//! A job is in exactly one place, and its state says which:
+//! A job is in exactly one place, by its state:
 //!
 //! | state | place | uses |
 //! |---|---|---|
@@ -169,7 +169,7 @@ pub(super) struct ReadyKey {
 }
 
 impl ReadyKey {
-    /// Sorts after every job, and stands for no job.
+    /// Sorts after every job, and means no job.
     pub(super) const NONE: Self =
         Self { pri: u32::MAX, id: Halves { high: u32::MAX, low: u32::MAX } };
 

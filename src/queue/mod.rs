@@ -73,7 +73,7 @@ pub struct Kick {
     pub moved: u32,
 }
 
-/// What one call of [`Queue::expire`] has done; each is one small step.
+/// The result of one call of [`Queue::expire`], which is one small step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expired {
     /// A job of this tube became ready: the caller must call [`Queue::hand_out`].

@@ -15,11 +15,11 @@ impl Queue {
     /// Notes that the daemon begins to serve: restored jobs have waited since then.
     pub fn start(&mut self, now: Time) {
         self.started_at = now;
-        // What a replay has put and deleted there does not count.
+        // Jobs that a replay has put and deleted there do not count.
         self.tubes.arena[self.default].forget_unused_times();
     }
 
-    /// Ensures memory for [`Queue::restore`], without that of the body.
+    /// Ensures memory for [`Queue::restore`], except for the body.
     pub fn ensure_memory_to_restore(
         &mut self,
         id: u64,
@@ -116,7 +116,7 @@ impl Queue {
     /// If a restored delay has ended too early, its job is delayed again, unless a client has had
     /// it since. If it should have ended, it does so at the next tick. `to_log` receives jobs with
     /// dates of the old calendar in the binlog: buried jobs, and all that have had a delay, because
-    /// no record tells that a delay has ended.
+    /// no record marks the end of a delay.
     pub fn shift_dates(
         &mut self,
         from: usize,

@@ -1,9 +1,9 @@
-//! Timers: what is due, and what is due next.
+//! Timers: which tubes and clients are due, and which are next.
 //!
 //! Three heaps hold the tubes by their earliest delayed job, the paused tubes by the end of the
-//! pause and the clients by [`Client::due_at`]. A tick looks at the three tops and costs only what
-//! is due: ten thousand idle tubes cost nothing. Invariant: each heap holds exactly the tubes or
-//! clients that have such an instant, under that instant.
+//! pause and the clients by [`Client::due_at`]. A tick looks at the three tops and costs time only
+//! for due timers: ten thousand idle tubes cost nothing. Invariant: each heap holds exactly the
+//! tubes or clients that have such an instant, under that instant.
 
 use crate::{
     clock::Time,
@@ -110,7 +110,7 @@ impl Timers {
         set(&mut self.pauses, position, until, tube, |key, at| tubes[key].pause_timer = at);
     }
 
-    /// Updates the timer. Call it after a change to what `Client::due_at` returns. O(log clients).
+    /// Updates the timer. Call it when the result of `Client::due_at` has changed. O(log clients).
     pub(super) fn update_client(&mut self, clients: &mut Arena<Client>, client: Key<Client>) {
         let at = clients[client].due_at().map(|at| (at, client));
         let position = clients[client].timer;
@@ -139,7 +139,7 @@ impl Timers {
     }
 }
 
-/// Adds, updates or removes one item of a heap, so that it stands there under `key`, if any.
+/// Adds or updates one item of a heap under `key`, or removes it if there is no key.
 fn set<K: Ord + Copy, T>(
     heap: &mut Heap<K, T>,
     position: Option<u32>,

@@ -12,7 +12,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// What they take, with the overhead of the allocator.
+    /// The memory that they take, with the overhead of the allocator.
     pub(super) const BYTES: usize = size_of::<Self>() + 16;
 }
 

@@ -151,7 +151,7 @@ impl Tube {
 pub(super) struct Tubes {
     pub(super) arena: Arena<Tube>,
     names: NameTable<Tube>,
-    /// The original's order: a new tube goes to the end, and the last one replaces a removed one.
+    /// The original's order: a new tube is appended, and the last one replaces a removed one.
     order: Vec<Key<Tube>>,
     /// Total bytes of all names.
     name_bytes: usize,

@@ -207,7 +207,7 @@ impl Queue {
         tube
     }
 
-    /// Buries a reserved job with a new priority, behind the other buried jobs of its tube.
+    /// Buries a reserved job with a new priority, after the other buried jobs of its tube.
     pub fn bury(&mut self, job: Key<Job>, pri: u32, now: Time) {
         self.unreserve(job);
         let record = &mut self.jobs.arena[job].record;
@@ -232,9 +232,9 @@ impl Queue {
 
 /// Watching.
 impl Queue {
-    /// Adds a tube to those that the client watches and returns how many they are. The tube is
-    /// created if it does not exist. A tube already watched counts once. Fails, and changes
-    /// nothing, if there is no memory. O(tubes watched).
+    /// Adds a tube to the client's watched tubes and returns their number. The tube is created if
+    /// it does not exist. A tube already watched counts once. Fails, and changes nothing, if there
+    /// is no memory. O(tubes watched).
     pub fn watch(
         &mut self,
         client: Key<Client>,
@@ -266,8 +266,8 @@ impl Queue {
         budget.grow_vec(Need::Storage, unqueued, count)
     }
 
-    /// Removes a tube from those that the client watches and returns how many are left. Returns
-    /// `None`, and changes nothing, if it is the only one. O(tubes watched).
+    /// Removes a tube from the client's watched tubes and returns the number left. Returns `None`,
+    /// and changes nothing, if it is the only one. O(tubes watched).
     pub fn ignore(&mut self, client: Key<Client>, name: &str) -> Option<usize> {
         let watching = self.clients[client].watching();
         let tube = self.tubes.find(name);
