@@ -137,7 +137,7 @@ impl EventLoop {
                     slot.on_success();
                 }
                 Err(error) if is_shortage(&error) => self.back_off(&error, now),
-                // The client disconnected before it was accepted; another one may be behind it.
+                // The client disconnected before it was accepted; another one may follow it.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {
                     debug!("accept: {error}");
                 }
@@ -207,7 +207,7 @@ mod tests {
         assert!(problem.end());
         assert!(!problem.end());
         assert!(!problem.begin(start + REPORT_INTERVAL / 2), "too soon after the last");
-        assert!(!problem.end(), "what was not said to begin does not end");
+        assert!(!problem.end(), "without a line for its beginning there is none for its end");
         assert!(problem.begin(start + REPORT_INTERVAL));
     }
 

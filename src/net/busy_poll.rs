@@ -5,8 +5,8 @@
 //! is better to poll without sleeping. Whether that pays depends on the machine and on the clients.
 //! So it is measured: while events follow each other quickly, now and then a *trial* compares the
 //! CPU time that an event takes with sleeping and with polling. If polling takes no more, the loop
-//! goes on polling, until it finds nothing some times, or until the next trial. So a daemon with
-//! little to do sleeps as ever. Pure: time comes in.
+//! keeps polling until several polls find nothing, or until the next trial. So a daemon with little
+//! to do sleeps as before. Pure: time is an argument.
 
 use std::time::Duration;
 
@@ -24,8 +24,7 @@ const REST_MAX_WAITS: u32 = 16 * 1024;
 /// After this many polls without a sleep, a trial shows whether they still pay.
 const WAITS_BETWEEN_TRIALS: u32 = 8 * 1024;
 
-/// What a poll in vain adds to the misses of [`Phase::Polling`]. A poll that finds an event takes
-/// off 1.
+/// Misses that a poll in vain adds in [`Phase::Polling`]. A poll that finds an event subtracts 1.
 const MISS: u32 = 16;
 
 /// With more misses than this, polling ends at once.

@@ -74,7 +74,7 @@ enum Kind {
 /// The first descriptor that a service manager passes on.
 const FIRST_INHERITED: RawFd = 3;
 
-/// What clients connect to.
+/// A socket that clients connect to.
 #[derive(Debug)]
 pub struct Listener(Kind);
 
@@ -301,7 +301,7 @@ impl BindLock {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) => {
                 return Err(ListenError::InUseSoon(path.into()));
             }
-            // If the file system has no locks, the daemon goes on without one.
+            // If the file system has no locks, the daemon continues without one.
             Ok(()) | Err(_) => {}
         }
         // Its last owner may have removed it between open and lock, and another process may have

@@ -8,8 +8,8 @@
 //!
 //! Both interests of a socket are registered once. Readiness is latched here, and cleared by
 //! `WouldBlock` or a short read or write. So a quiet connection costs nothing, and a busy one costs
-//! no call that returns only `WouldBlock`. Invariant: a connection that could go on is in a queue
-//! of the loop, or waits for an event that will come.
+//! no call that returns only `WouldBlock`. Invariant: a connection that could continue is in a
+//! queue of the loop, or waits for an event that will come.
 
 mod accept;
 mod busy_poll;
@@ -53,8 +53,7 @@ const FIRST_LISTENER_TOKEN: usize = usize::MAX / 2;
 const READ_MAX_BYTES: usize = 128 * 1024;
 
 /// How many events one poll takes at most. The kernel reports them in the order they came, so an
-/// event behind many others is seen only after them. Handling an event takes far less time than a
-/// visit.
+/// event is seen only after all earlier ones. Handling an event takes far less time than a visit.
 const EVENTS_PER_POLL: usize = 4096;
 
 /// How many answers in a row to whether the daemon has its lock may come too late to count.
@@ -68,8 +67,8 @@ const CALENDAR_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 pub struct Limits {
     /// Polling before a sleep, if it pays.
     pub busy_poll: Duration,
-    /// A failure of the binlog, before the loop ends with [`LoopError::BinlogFailed`]. `None` if it
-    /// goes on.
+    /// A failure of the binlog, before the loop ends with [`LoopError::BinlogFailed`]. `None` means
+    /// any time.
     pub binlog_failure: Option<Duration>,
 }
 
@@ -111,10 +110,10 @@ pub struct EventLoop {
     server: Server,
     /// Indexed by the server's keys.
     sockets: Vec<Option<Socket>>,
-    /// Connections that can go on because of an event.
+    /// Connections that can continue because of an event.
     runnable: VecDeque<Key<Conn>>,
-    /// Connections that can go on without an event: they had more to do than their share of a turn,
-    /// or their client has hung up.
+    /// Connections that can continue without an event: they had more to do than their share of a
+    /// turn, or their client has hung up.
     busy: VecDeque<Key<Conn>>,
     /// Connections that have ended and are not closed yet.
     ended: VecDeque<Key<Conn>>,
@@ -246,7 +245,7 @@ impl EventLoop {
                 return Ok(());
             }
         }
-        Err(LoopError::LockLost("the file system takes too long to tell who has it".into()))
+        Err(LoopError::LockLost("the file system takes too long to report its holder".into()))
     }
 
     /// Fails if the binlog has failed for as long as the flags allow.
@@ -262,9 +261,9 @@ impl EventLoop {
         Some(self.server.binlog_failed_since()? + self.binlog_failure_max?)
     }
 
-    /// Before a sync in this thread: sends what does not wait for it. Then waits some microseconds
-    /// for clients that were just answered and are about to send another change, so that one sync
-    /// serves all of them.
+    /// Before a sync in this thread: sends the replies that need not wait for it. Then waits some
+    /// microseconds for clients that were just answered and are about to send another change, so
+    /// that one sync serves all of them.
     fn gather(&mut self, events: &mut Events) -> io::Result<()> {
         while self.server.commit_blocks() {
             let now = self.clock.now();

@@ -23,7 +23,7 @@ const VISITS_PER_TURN: usize = 256;
 const BUSY_VISITS_PER_TURN: usize = VISITS_PER_TURN / 4;
 
 impl EventLoop {
-    /// Queues a connection that an event allows to go on.
+    /// Queues a connection that an event allows to continue.
     pub(super) fn enqueue(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if !std::mem::replace(&mut socket.is_runnable, true) {

@@ -18,14 +18,14 @@ const CUT_SHORT_MEANS_EVENT: bool = cfg!(all(
     not(mio_unsupported_force_poll_poll)
 ));
 
-/// What a connection's events report.
+/// The events that a connection is registered for.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn interests() -> Interest {
-    // A read stops at an urgent byte, and no other event reports the bytes behind it.
+    // A read stops at an urgent byte, and no other event reports the bytes after it.
     Interest::READABLE | Interest::WRITABLE | Interest::PRIORITY
 }
 
-/// What a connection's events report. No event reports an urgent byte.
+/// The events that a connection is registered for. No event reports an urgent byte.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) fn interests() -> Interest {
     Interest::READABLE | Interest::WRITABLE
@@ -60,7 +60,7 @@ pub(super) struct Socket {
     /// The kernel reported an urgent byte, where reads stop, or the end of input. Until
     /// `WouldBlock`, a short read does not mean that all is read.
     reads_until_blocked: bool,
-    /// The client has closed its sending side, or disconnected, and the server has not been told.
+    /// The client has closed its sending side, or disconnected, and the server does not know yet.
     pub(super) has_hung_up: bool,
     /// Is in `runnable` or `busy`.
     pub(super) is_runnable: bool,
@@ -114,7 +114,7 @@ impl Socket {
         result
     }
 
-    /// Copies what a read would return, and leaves it in the kernel.
+    /// Copies the bytes that a read would return, and leaves them in the kernel.
     pub(super) fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let result = match &self.stream {
             Stream::Tcp(stream) => stream.try_io(|| sys::peek(stream, buffer)),
@@ -148,7 +148,7 @@ impl Socket {
         }
     }
 
-    /// Whether reads go on until `WouldBlock`, because no event may report further bytes.
+    /// Whether reads continue until `WouldBlock`, because no event may report further bytes.
     pub(super) fn reads_until_blocked(&self) -> bool {
         self.reads_until_blocked || !CUT_SHORT_MEANS_EVENT
     }
@@ -221,7 +221,7 @@ mod tests {
         client.write_all(b"abcdefghij").expect("there is space");
         socket.is_readable = true;
         assert_eq!(socket.read(buffer).expect("bytes"), 8);
-        assert!(socket.is_readable, "a full buffer says nothing of the rest");
+        assert!(socket.is_readable, "a full buffer does not show the rest");
     }
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
         assert!(!socket.is_writable);
     }
 
-    /// A hundred thousand idle connections must not keep what once was a large read.
+    /// A hundred thousand idle connections must not keep the memory of a large read.
     #[test]
     fn an_idle_connection_keeps_no_large_buffer() {
         let (mut socket, _client) = pair();

@@ -19,7 +19,7 @@ const STARVATION_TIME: Duration = Duration::from_secs(1);
 
 /// Input.
 impl EventLoop {
-    /// Reads once, and feeds the bytes behind the stored part of a line.
+    /// Reads once, and feeds the bytes after the stored part of a line.
     pub(super) fn read(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let left = socket.unconsumed.len();
@@ -40,8 +40,8 @@ impl EventLoop {
         }
     }
 
-    /// Feeds input without keeping what cannot be consumed, because there is no memory for that.
-    /// Such bytes stay in the kernel, which costs one more call than [`EventLoop::read`].
+    /// Feeds input without storing unconsumed bytes, because there is no memory for them. They stay
+    /// in the kernel, which costs one more call than [`EventLoop::read`].
     pub(super) fn peek(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let left = socket.unconsumed.len();
@@ -84,13 +84,13 @@ impl EventLoop {
 
 /// Output.
 impl EventLoop {
-    /// Sends the replies of this turn, and what earlier turns could not send.
+    /// Sends the replies of this turn, and those that earlier turns could not send.
     pub(super) fn flush(&mut self) {
         self.send_all(Self::send);
     }
 
-    /// Sends what does not wait for a sync. It may show changes of this turn to other clients, so
-    /// these are written first: then they outlast a kill.
+    /// Sends the replies that need not wait for a sync. They may show changes of this turn to other
+    /// clients, so these changes are written first: then they outlast a kill.
     pub(super) fn flush_before_sync(&mut self, now: Time) {
         self.send_all(|event_loop, key| {
             if event_loop.server.sendable(key) > 0 {
