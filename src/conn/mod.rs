@@ -1,9 +1,9 @@
 //! A connection's state machine: bytes in, steps out.
 //!
-//! [`Conn::step`] takes bytes from the front of the input and returns what they mean: a line, a
-//! whole body, the end of something skipped. It executes nothing: the server does, and tells the
-//! connection how to continue. Between steps the phase stores all that is known of the input, so
-//! the caller may split the stream at any byte.
+//! [`Conn::step`] takes bytes from the front of the input and returns their meaning: a line, a
+//! whole body, the end of skipped input. It executes nothing: the server does, and chooses the
+//! phase that follows. Between steps the phase stores all that is known of the input, so the caller
+//! may split the stream at any byte.
 //!
 //! | phase | ends with | then |
 //! |---|---|---|
@@ -31,11 +31,11 @@ use crate::{
 /// Input pauses while this many bytes of replies wait to be sent.
 const OUTPUT_MAX_BYTES: usize = 64 * 1024;
 
-/// What a connection reads or waits for.
+/// The input or event that a connection waits for.
 #[derive(Debug)]
 enum Phase {
     Line,
-    /// The rest of a line that is too long. `after_cr` says whether its last byte so far was a CR.
+    /// The rest of a line that is too long. `after_cr` means that its last byte so far was a CR.
     SkipLine {
         after_cr: bool,
     },
@@ -57,7 +57,7 @@ struct Collecting {
     put: PendingPut,
     /// Bytes of the body, with its CR LF.
     size: usize,
-    /// What has arrived; `None` if nothing has.
+    /// The bytes that have arrived; `None` if there are none.
     got: Option<Body>,
 }
 
@@ -72,7 +72,7 @@ pub struct PendingPut {
     pub received_at: Time,
 }
 
-/// What the next bytes mean.
+/// The meaning of the next bytes.
 #[derive(Debug)]
 pub enum Step<'a> {
     /// A command line, without its CR LF.
@@ -186,7 +186,7 @@ impl Conn {
         self.step(rest, bodies)
     }
 
-    /// Whether this is the first line that is not blank, and that of an HTTP request.
+    /// Whether this is the first line that is not blank, and begins an HTTP request.
     fn is_http(&mut self, line: &[u8], is_whole: bool) -> bool {
         let is_first = !self.has_spoken;
         self.has_spoken |= !line.trim_ascii().is_empty();
@@ -275,7 +275,7 @@ impl Conn {
     }
 }
 
-/// The index after the first CR LF. `after_cr` says whether a CR came just before `bytes`.
+/// The index after the first CR LF. `after_cr` means that a CR came just before `bytes`.
 fn end_of_line(bytes: &[u8], after_cr: bool) -> Option<usize> {
     let mut from = 0;
     while let Some(found) = bytes[from..].iter().position(|&byte| byte == b'\n') {
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(body.got.as_ref().map(Body::len), Some(3), "there is memory for these");
         conn.close(bodies);
         let left = bodies.budget().body_bytes();
-        assert_eq!(left, 0, "an unfinished body goes with its connection");
+        assert_eq!(left, 0, "an unfinished body is freed with its connection");
     }
 
     #[test]

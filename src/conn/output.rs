@@ -63,10 +63,11 @@ impl Default for Piece {
     }
 }
 
-/// An offset behind all bytes.
+/// An offset after all bytes.
 const END: u32 = u32::MAX;
 
-/// Bytes to send, in order. Some at the end may be held until the binlog has what they promise.
+/// Bytes to send, in order. Some at the end may be held until the binlog has the changes that they
+/// confirm.
 #[derive(Debug)]
 pub struct Output {
     /// Mostly the only piece, so a reply that is sent at once costs one allocation.
@@ -93,8 +94,8 @@ impl Default for Output {
 
 /// Holding replies back.
 impl Output {
-    /// Holds what is appended from now on until [`Output::release`]. Returns whether nothing was
-    /// held before but for what a sync under way covers.
+    /// Holds all bytes appended from now on until [`Output::release`]. Returns whether no others
+    /// were held before, except those that a sync under way covers.
     pub fn hold(&mut self) -> bool {
         let is_first = self.held_from == END;
         if is_first {
@@ -108,7 +109,7 @@ impl Output {
         (self.syncing_from, self.held_from) != (END, END)
     }
 
-    /// Notes that a sync has begun that covers what the bytes held so far promise.
+    /// Notes that a sync has begun that covers all changes confirmed by the bytes held so far.
     pub fn begin_sync(&mut self) {
         self.syncing_from = self.syncing_from.min(self.held_from);
         self.held_from = END;
@@ -186,7 +187,7 @@ impl Output {
         budget.on_resize(before * size_of::<Piece>(), self.rest.capacity() * size_of::<Piece>());
     }
 
-    /// Appends what `write` appends to a buffer.
+    /// Appends the bytes that `write` appends to a buffer.
     pub fn write(&mut self, budget: &mut MemoryBudget, write: impl FnOnce(&mut Vec<u8>)) {
         // A piece is freed when all of it is sent, so it must not keep growing under a slow client.
         let has_space =
@@ -243,7 +244,7 @@ impl Output {
     }
 
     /// How many bytes of the first piece have been sent. O(pieces), of which there are a few dozen
-    /// at most, because input pauses behind them.
+    /// at most, because input pauses while too much is unsent.
     fn sent_of_first(&self) -> usize {
         let pieces = iter::once(&self.first).chain(&self.rest);
         pieces.map(Piece::len).sum::<usize>() - self.len

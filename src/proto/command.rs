@@ -1,4 +1,4 @@
-//! The commands of the protocol, and those of them that `stats` counts.
+//! The commands of the protocol, and the ones that `stats` counts.
 
 /// A well-formed command, with the names of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub enum Command<'a> {
         name: &'a str,
         delay: u32,
     },
-    /// What this daemon can do and how it is. The original does not know it, nor those after it.
+    /// Extensions and health of this daemon. The original has neither this command nor later ones.
     Capabilities,
     ListJobs {
         name: &'a str,
@@ -71,7 +71,7 @@ pub enum Command<'a> {
         last_id: u64,
     },
     Drain(Drain),
-    /// What only the daemon knows of itself, or of a tube.
+    /// Figures that only the daemon has, of itself or of a tube.
     Metrics {
         tube: Option<&'a str>,
     },
@@ -128,7 +128,7 @@ impl IdleState {
     }
 }
 
-/// What `drain` is to do.
+/// The argument of `drain`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the protocol's own words")]
 pub enum Drain {

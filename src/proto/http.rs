@@ -3,9 +3,9 @@
 //! A web page can make a browser send a request to any port. The daemon would answer the header
 //! lines with errors, and then execute the lines of the body, which the page has written.
 
-/// Whether `line`, the first of a connection, is that of an HTTP request. The version may be
-/// missing, and any white space may stand before or between its words. If not `is_whole`, only the
-/// beginning of a line longer than any command is given.
+/// Whether `line`, the first of a connection, begins an HTTP request. The version may be missing,
+/// and any white space may precede or separate its words. If not `is_whole`, only the beginning of
+/// a line longer than any command is given.
 ///
 /// An upper-case word and a word like an address suffice, because no command is upper case.
 pub fn is_http_request(line: &[u8], is_whole: bool) -> bool {

@@ -26,7 +26,7 @@ pub const NAME_LIMIT: usize = 200;
 /// The end of each line and each body.
 pub const CRLF: &[u8] = b"\r\n";
 
-/// The largest job body unless `-z` says otherwise, in bytes.
+/// The largest job body without `-z`, in bytes.
 pub const JOB_SIZE_DEFAULT: u32 = 65_535;
 
 /// The largest job body that `-z` can allow, in bytes.

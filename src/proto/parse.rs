@@ -90,7 +90,7 @@ fn put(mut arguments: Arguments<'_>) -> Parsed<'_> {
     Ok(Command::Put(header))
 }
 
-/// Ignores what follows the number, as every version of the original does.
+/// Ignores text after the number, as every version of the original does.
 fn reserve_with_timeout(mut arguments: Arguments<'_>) -> Parsed<'_> {
     let timeout = arguments.u32()?;
     if i32::try_from(timeout).is_err() {
@@ -185,7 +185,7 @@ fn metrics(mut arguments: Arguments<'_>) -> Parsed<'_> {
     Ok(Command::Metrics { tube })
 }
 
-/// What follows a command's prefix.
+/// The rest of a line after a command's prefix.
 #[derive(Debug, Clone, Copy)]
 struct Arguments<'a> {
     rest: &'a [u8],
@@ -228,7 +228,7 @@ impl<'a> Arguments<'a> {
         u32::try_from(self.u64()?).map_err(|_| BAD_FORMAT)
     }
 
-    /// Reads spaces, then a number up to 2^64 - 1. What follows its digits stays.
+    /// Reads spaces, then a number up to 2^64 - 1. Text after its digits stays.
     fn u64(&mut self) -> Result<u64, ParseError> {
         self.skip_spaces();
         let mut number = 0u64;
