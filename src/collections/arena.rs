@@ -1,8 +1,7 @@
 //! Typed arenas: a `Key<Job>` takes four bytes and cannot index an `Arena<Tube>`.
 //!
-//! A key is valid from `insert` to `remove`, and is reused later. So whatever removes an item must
-//! know that no copy of its key is in use: keys of connections are removed only at the end of a
-//! turn.
+//! A key is valid from `insert` to `remove`, and is reused later. So an item may be removed only
+//! when no copy of its key is in use: keys of connections are removed only at the end of a turn.
 
 use std::{
     cmp::Ordering,
@@ -37,7 +36,7 @@ impl<T> Key<T> {
     }
 
     /// The key of the same index in another arena, for arenas that are filled and emptied in step,
-    /// as those of connections, clients and sockets are.
+    /// such as the arenas of connections, clients and sockets.
     pub fn paired<U>(self) -> Key<U> {
         Key { slot: self.slot, of: PhantomData }
     }
@@ -130,7 +129,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         if self.ready_chunk().is_some() { Ok(()) } else { self.make_chunk(need, budget) }
     }
 
-    /// The chunk that the next item goes to, if it has memory.
+    /// The chunk for the next item, if it has memory.
     #[inline]
     fn ready_chunk(&self) -> Option<usize> {
         let number = *self.open.last()? as usize;
@@ -153,7 +152,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         Ok(())
     }
 
-    /// The chunk that the next item goes to. Allocates its memory if it has none.
+    /// The chunk for the next item. Allocates its memory if it has none.
     #[cold]
     fn chunk_to_fill(&mut self) -> usize {
         if self.open.is_empty() {

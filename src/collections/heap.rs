@@ -3,7 +3,7 @@
 //! An entry has the sort key beside the item's key. So a sift compares entries of one array and
 //! looks up no item. Each move is reported to a closure, which stores the new position in the item.
 //! Invariant: no entry is smaller than its parent, and the position reported last for an item is
-//! that of its entry.
+//! its entry's.
 //!
 //! Sort keys must be distinct for a total order: every caller ends them in a unique id or key.
 

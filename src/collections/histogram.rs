@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// For what takes microseconds to seconds.
+/// For durations of microseconds to seconds.
 pub type ShortTimes = Histogram<{ SHORT_BOUNDS.len() }>;
 
-/// For what takes milliseconds to hours.
+/// For durations of milliseconds to hours.
 pub type LongTimes = Histogram<{ LONG_BOUNDS.len() }>;
 
 /// In nanoseconds, as all times here.

@@ -8,7 +8,7 @@
 //! a page moves to a tree, and the page is removed. A directory is removed with its last page. But
 //! the page of the latest insertion stays: otherwise a queue that is mostly empty would allocate
 //! one for each job. Invariant: `used` counts the entries of a page or directory. No page has fewer
-//! than two ids, nor is any directory empty, except those of the latest insertion.
+//! than two ids, and no directory is empty, except the page and directory of the latest insertion.
 
 use std::{collections::BTreeMap, mem};
 

@@ -13,7 +13,7 @@ use std::hash::{BuildHasher, RandomState};
 use super::{Arena, Key};
 use crate::memory::{MemoryBudget, Need, OutOfMemory};
 
-/// What the table stores in an item.
+/// The table's part of an item.
 #[derive(Debug)]
 pub struct Entry<T> {
     name: Box<str>,

@@ -1,7 +1,7 @@
 //! A block of memory for bodies of any size.
 //!
-//! Slots follow each other and fill the whole block: those of bodies, and free ones. Each begins
-//! with a [`Mark`], so that all of them can be visited, in order.
+//! Slots, each free or with a body, follow each other and fill the whole block. Each begins with a
+//! [`Mark`], so that all of them can be visited, in order.
 
 /// Slots begin at multiples of this many bytes, and end there.
 pub(super) const UNIT_BYTES: usize = 8;

@@ -1,21 +1,20 @@
 //! Jobs' bodies: while they arrive, while they are kept and while they are sent.
 //!
-//! Bodies of all sizes share blocks, in slots that fit them. So their memory fits them, whatever
-//! sizes come and go. A few free slots are remembered, and filled before another block is. The
-//! others stay free until their block is empty, and its memory can be released to the system. If
-//! they take too much, the rest of the sparsest block moves to other ones: see
-//! [`Bodies::move_some`]. The C library's heap does not promise that: a few bytes in use at its end
-//! keep all of it.
+//! Bodies of all sizes share blocks, in slots that fit them. So little memory is wasted, in any mix
+//! of sizes. A few free slots are remembered, and filled before another block is. The others stay
+//! free until their block is empty, and its memory can be released to the system. If they take too
+//! much, the rest of the sparsest block moves to other ones: see [`Bodies::move_some`]. The C
+//! library's heap does not promise that: a few bytes in use at its end keep all of it.
 //!
-//! A small body belongs to a job, whose [`Body`] says where it is. A large one can be shared by its
-//! job and the replies that send it, and an unfinished one has no job. So these have an entry in a
+//! A small body belongs to a job, whose [`Body`] locates it. A large one can be shared by its job
+//! and the replies that send it, and an unfinished one has no job. So these have an entry in a
 //! table of referenced bodies. A body beyond [`SLOT_BODY_MAX_BYTES`] has memory of its own, which
 //! grows as its bytes arrive. The owner of a [`Body`] must pass it to [`Bodies::remove`], because
 //! dropping it frees nothing.
 //!
 //! Each body counts from its first byte until its last handle is removed. The handles may belong to
 //! a job, an unfinished upload or an unsent reply. Copies in replies count likewise. There may be a
-//! limit on what all of them count.
+//! limit on the total.
 //!
 //! Invariants: slots fill their block without gaps. Every slot in use has an owner when a command
 //! has been executed. Each remembered slot is free, and not in the block that bodies leave. No
@@ -42,7 +41,7 @@ const SLOT_BODY_MAX_BYTES: usize = 64 * 1024 + 1;
 /// The first capacity of a larger body that arrives in pieces, in bytes; it doubles as they arrive.
 const OWN_MIN_BYTES: usize = 16 * 1024;
 
-/// Bytes that a body counts beside its length: about what its job takes.
+/// Bytes that a body counts beside its length: about the size of its job.
 pub const BODY_OVERHEAD_BYTES: u64 = 128;
 
 /// A handle to a body's bytes, which are in [`Bodies`].

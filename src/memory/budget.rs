@@ -6,7 +6,7 @@
 //! for each [`PROBE_STEP_BYTES`] of growth, and for each piece of more than [`PIECE_BYTES`]. Growth
 //! within the capacity of a list costs nothing.
 //!
-//! There may also be a limit on what bodies count.
+//! There may also be a limit on the total size of bodies.
 //!
 //! Not everything can be refused: a job whose time to run is over must return to its tube. The
 //! memory of such steps is taken in advance, or it is little and comes out of the headroom.
@@ -26,12 +26,12 @@ const SMALL_GROWTH_MAX_BYTES: usize = 4096;
 /// A list of at least this many bytes grows by an eighth.
 const LARGE_LIST_BYTES: usize = 256 << 10;
 
-/// What memory is needed for. Each need may use headroom that the needs before it must leave. So
+/// The purpose of memory. Each need may use headroom that the needs before it must leave. So
 /// workers can connect and continue when there is no memory for more jobs. And clients that read
-/// their replies continue when there is none for those that do not.
+/// their replies continue when there is none for clients that do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Need {
-    /// What stays: jobs, tubes, input that is kept.
+    /// Lasting data: jobs, tubes, input that is kept.
     Storage,
     /// A connection, or a large list.
     Connection,
@@ -58,7 +58,7 @@ pub trait MemorySource: fmt::Debug {
 struct SystemMemory;
 
 /// The system's memory while little of it is resident. The limit on bodies alone would not bound
-/// what they leave behind: parts of lists and blocks that are in use no more.
+/// the memory that they leave unused: parts of lists and blocks.
 pub struct ResidentLimit {
     /// How many bytes may be resident, with the headroom of all needs.
     limit: u64,
@@ -140,7 +140,7 @@ pub struct MemoryBudget {
     refused_from: [usize; HEADROOM_BYTES.len()],
     /// Whether nothing is left of a probe at the end of a turn.
     is_probed_each_turn: bool,
-    /// What all bodies count, in bytes; and the limit on that.
+    /// The total size of all bodies, as they count, in bytes; and its limit.
     body_bytes: u64,
     body_limit: u64,
 }
@@ -186,12 +186,12 @@ impl MemoryBudget {
         self.granted_from = HEADROOM_BYTES.len();
     }
 
-    /// Limits what all bodies may count, in bytes. Bodies that exist stay.
+    /// Limits the total size of all bodies, as they count, in bytes. Bodies that exist stay.
     pub fn set_body_limit(&mut self, bytes: u64) {
         self.body_limit = bytes;
     }
 
-    /// What all bodies count, in bytes.
+    /// The total size of all bodies, as they count, in bytes.
     pub fn body_bytes(&self) -> u64 {
         self.body_bytes
     }
@@ -243,7 +243,7 @@ impl MemoryBudget {
         if count >= self.refused_from[at] {
             return false;
         }
-        // A large piece leaves nothing: what is asked next may be as large.
+        // A large piece leaves nothing: the next request may be as large.
         let ahead = count.max(self.step);
         if self.source.can_allocate(ahead, HEADROOM_BYTES[at].min(self.headroom_limit)) {
             self.left = if self.step == 0 { 0 } else { bytes(ahead) };
@@ -262,7 +262,7 @@ impl MemoryBudget {
     /// Takes `count` bytes. Fails, and takes nothing, if they are not available.
     #[inline]
     pub fn take(&mut self, need: Need, count: usize) -> Result<(), OutOfMemory> {
-        // What was probed before may be available only in pieces.
+        // Memory that was probed before may be available only in pieces.
         let is_granted =
             if count > PIECE_BYTES { self.probe(need, count) } else { self.admits(need, count) };
         if !is_granted {
@@ -284,7 +284,7 @@ impl MemoryBudget {
         self.left = self.left.saturating_add(bytes(count)).min(bytes(self.step));
     }
 
-    /// Deducts what a buffer has grown by, or credits what it has shrunk by, in bytes.
+    /// Deducts the growth of a buffer, or credits its shrinkage, in bytes.
     #[inline]
     pub fn on_resize(&mut self, before: usize, after: usize) {
         self.deduct(after);
@@ -430,7 +430,7 @@ mod tests {
         assert!(!budget.admits(Need::Storage, usize::MAX));
         #[cfg(target_pointer_width = "64")]
         assert!(!budget.admits(Need::Storage, 1 << 62));
-        assert!(budget.admits(Need::Storage, 1), "what is too much for one is not missing for all");
+        assert!(budget.admits(Need::Storage, 1), "too much for one need is not a shortage for all");
     }
 
     #[test]
@@ -458,7 +458,7 @@ mod tests {
             assert_eq!(budget.take(Need::Storage, 1), Err(OutOfMemory));
             budget.credit(1 << 20);
         }
-        assert_eq!(memory.probes.load(Relaxed), 1, "and what is given back is not enough");
+        assert_eq!(memory.probes.load(Relaxed), 1, "and the memory given back is not enough");
         memory.bytes.store(usize::MAX, Relaxed);
         budget.forget_refusals();
         assert_eq!(budget.take(Need::Storage, 1), Ok(()));

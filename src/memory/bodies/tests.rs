@@ -246,8 +246,8 @@ fn without_memory_to_move_bodies_the_attempt_waits_for_a_removal() {
     all.check();
 }
 
-/// The daemon would spin beside clients that send nothing: what is begun counts no bytes, but takes
-/// memory.
+/// The daemon would spin beside clients that send nothing: their unfinished uploads count no bytes,
+/// but take memory.
 #[test]
 fn beside_unfinished_uploads_the_moves_end() {
     let mut all = Jobs::default();
@@ -304,7 +304,7 @@ impl MemorySource for Limited {
     }
 }
 
-/// After some rounds of jobs that come and go at the limit, nobody could connect: blocks that
+/// After some rounds of jobs that come and go at the limit, no client could connect: blocks that
 /// bodies left would become blocks for more jobs.
 #[test]
 fn moves_leave_the_headroom_of_connections() {
