@@ -15,7 +15,7 @@ pub enum Shell {
     Fish,
 }
 
-/// What an argument can be.
+/// The values that an argument can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Values {
     Directories,

@@ -27,8 +27,8 @@ use crate::{
 /// size is a mistake that would only fill the disk.
 const BINLOG_SIZE_LIMIT: u64 = 1 << 31;
 
-/// How long the event loop polls before a sleep, unless the flags say otherwise. A client on the
-/// same machine sends its next command within a third of it.
+/// How long the event loop polls before a sleep by default. A client on the same machine sends its
+/// next command within a third of it.
 const BUSY_POLL_DEFAULT: Duration = Duration::from_micros(50);
 
 /// The longest poll before a sleep in microseconds. A sleep and its wake-up take far less.
@@ -43,7 +43,7 @@ pub struct Flag {
     pub long: Option<&'static str>,
     /// The name of its argument, if it takes one.
     pub argument: Option<&'static str>,
-    /// What it does.
+    /// Its description in the usage text.
     pub help: &'static str,
 }
 
@@ -117,8 +117,8 @@ pub const FLAGS: &[Flag] = &[
         None,
         Some("check-binlog"),
         Some("DIR"),
-        "say what the binlog in this directory holds and exit, without changing anything; the \
-         status is 1 if it is damaged",
+        "print the segments, jobs and damage of the binlog in this directory and exit, without \
+         changing anything; the status is 1 if it is damaged",
     ),
     flag(
         None,
@@ -168,7 +168,7 @@ impl Flag {
     }
 }
 
-/// What the process is asked to do.
+/// The action that the arguments ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invocation {
     /// Serve as a daemon.
@@ -177,7 +177,7 @@ pub enum Invocation {
     Help,
     /// Print the version and exit.
     Version,
-    /// Print what is in the binlog of this directory and exit.
+    /// Print the contents of the binlog in this directory, and exit.
     CheckBinlog(PathBuf),
     /// Check whether the daemons at these addresses answer, and exit.
     Ping(Vec<Address>),
@@ -252,7 +252,7 @@ impl fmt::Display for UsageError {
 /// Parses the arguments, without the program's name.
 ///
 /// getopts would check all arguments first. So it gets one flag at a time: a letter, or a word that
-/// begins with two dashes, and the argument behind it if the flag requires one.
+/// begins with two dashes, and the argument after it if the flag requires one.
 pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError> {
     let options = options();
     let mut draft = Draft::default();
@@ -323,10 +323,10 @@ fn utf8(word: &OsStr) -> Result<&str, UsageError> {
     word.to_str().ok_or_else(not_utf8)
 }
 
-/// What the arguments read so far ask for.
+/// The result of the arguments read so far.
 #[derive(Debug)]
 struct Draft {
-    /// What is asked for instead of serving. The addresses of a ping are filled in at the end.
+    /// The action instead of serving, if any. The addresses of a ping are filled in at the end.
     instead: Option<Invocation>,
     list: Option<String>,
     service: Option<String>,
@@ -458,7 +458,7 @@ const HELP_WIDTH: usize = 80 - HELP_COLUMN;
 pub fn usage() -> String {
     let mut out = String::from("Use: beanstalkd [OPTIONS]\n\nOptions:\n");
     for flag in FLAGS {
-        // Flags without a letter stand under the long names of the others.
+        // Flags without a letter are aligned with the long names of the others.
         let indent = if flag.letter.is_none() { "     " } else { " " };
         let mut head = format!("{indent}{}", flag.synopsis());
         if head.len() >= HELP_COLUMN {
