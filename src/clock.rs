@@ -81,8 +81,9 @@ impl Calendar {
         Self { offset: i128::from(nanoseconds) - i128::from(now.0) }
     }
 
-    /// Whether the wall clock was set between the two: they differ by a second or more. Less comes
-    /// from reading two clocks, and the caller keeps its calendar, so that dates keep their order.
+    /// Whether the wall clock was set between the two: they differ by a second or more. A smaller
+    /// difference comes from reading two clocks, and the caller keeps its calendar, so that dates
+    /// keep their order.
     pub fn is_set_otherwise(self, other: Self) -> bool {
         self.offset.abs_diff(other.offset) >= 1_000_000_000
     }
@@ -100,9 +101,9 @@ impl Calendar {
     }
 }
 
-/// How long before the start of the machine the origin of [`Clock`] lies: half of what can be
-/// counted. A job from the binlog may be older than that start. While the wall clock is wrong, its
-/// dates may seem to lie centuries in the past or the future.
+/// The time from the origin of [`Clock`] to the start of the machine: half of its range. A job from
+/// the binlog may be older than that start. While the wall clock is wrong, its dates may seem
+/// centuries in the past or the future.
 const ORIGIN_BEFORE_START: Duration = Duration::from_secs(290 * 365 * 24 * 60 * 60);
 
 /// Reads the system's clocks.

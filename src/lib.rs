@@ -10,34 +10,34 @@
 //! A *job* is a body and a record: its id, priority, times, state and counters. It is *ready*,
 //! *reserved*, *delayed* or *buried*. *Tubes* are named queues of jobs. A *connection* is seen
 //! three ways under one index: its socket ([`net`]), its bytes ([`conn`]) and its membership in the
-//! queue, the *client* ([`queue`]). A *turn* is one round of the event loop, a *tick* does what is
-//! due, and a *commit* writes the turn's records to the *binlog*, a row of files called *segments*
-//! ([`wal`]). doc/architecture.md has the glossary.
+//! queue, the *client* ([`queue`]). A *turn* is one round of the event loop, a *tick* handles due
+//! timers, and a *commit* writes the turn's records to the *binlog*, a row of files called
+//! *segments* ([`wal`]). doc/architecture.md has the glossary.
 //!
 //! # Reading order
 //!
-//! 1. [`queue`]: what a work queue is, one method per verb;
+//! 1. [`queue`]: the work queue itself, one method per verb;
 //! 2. [`proto`]: the language of the wire, and [`conn`]: how bytes become commands;
 //! 3. [`server`]: where the parts meet; it owns all bodies, and `dispatch.rs` has one short arm per
 //!    command;
 //! 4. [`net`]: the event loop, sockets, readiness;
-//! 5. [`wal`]: the binlog, a fifth of the code: permits before a change, records after it, what a
-//!    crash leaves, and how any bytes are read;
+//! 5. [`wal`]: the binlog, a fifth of the code: permits before a change, records after it, recovery
+//!    after a crash, and reading any bytes;
 //! 6. [`collections`] and [`memory`]: the containers, the blocks of bodies, and the budget that is
 //!    asked before anything grows;
 //! 7. [`cli`], [`clock`], [`service`], [`sys`], [`startup`] and `main.rs`: the edges.
 //!
-//! # What must always hold
+//! # Invariants
 //!
 //! - Between commands no unpaused tube has both a ready job and a waiting client.
-//! - A job is in exactly one place, and its state says which.
+//! - A job is in exactly one place, which its state names.
 //! - Every order is total: ties end at an id or a key. Time is strictly increasing.
 //! - A command costs O(log n); work that one event makes large is done in slices.
 //! - Memory and disk space are asked for before anything changes; then the change cannot fail.
 //! - No reply leaves before the records that it promises are where the flags want them.
 //! - Bytes from the network or the disk never reach a panic: they are answered or reported.
 //!
-//! doc/architecture.md says more, and what is absent on purpose.
+//! doc/architecture.md has the details, and the features that are absent on purpose.
 
 pub mod cli;
 pub mod clock;

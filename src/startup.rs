@@ -34,8 +34,8 @@ const END_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 /// How often a daemon with `--wait-for-lock` tries to lock the directory.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often it tells the service manager that it waits: more often than the manager's patience
-/// with a start is extended by.
+/// How often it reports to the service manager that it waits. Each report extends the start by more
+/// than this.
 const LOCK_REPORT_SECONDS: u64 = 20;
 
 /// How long it leaves the directory alone once it has the lock. It is longer than
@@ -115,7 +115,7 @@ impl fmt::Display for StartError {
 
 impl Error for StartError {}
 
-/// Serves until a signal ends the daemon. `arguments`, those of the command line, are logged.
+/// Serves until a signal ends the daemon. Logs `arguments`, the words of the command line.
 ///
 /// Listens before it drops privileges, because a port or a path may need them. Listens also before
 /// it reads the binlog, so that clients wait meanwhile and are not rejected. A daemon that waits
@@ -131,7 +131,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         Err(error) => warn!("cannot raise the limit on descriptors: {error}"),
     }
     let identity = identify().map_err(StartError::Identity)?;
-    // Signals are caught before there is a socket file that they would leave behind.
+    // Before there is a socket file: a signal that is not caught would leave it in place.
     let signals = Signals::catch(&END_SIGNALS, &[libc::SIGUSR1, libc::SIGUSR2])
         .map_err(StartError::Signals)?;
     let flags: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
@@ -217,7 +217,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     })
 }
 
-/// Bounds the resident memory if the flags limit that of bodies, where the system reports it.
+/// Bounds the resident memory, if the flags limit the bodies and the system reports it.
 fn limit_resident_memory(server: &mut Server, config: &Config) {
     let Some(bytes) = config.memory_limit else { return };
     match sys::ResidentMemory::open() {
@@ -234,7 +234,7 @@ fn become_user(config: &Config) -> Result<(), StartError> {
     sys::become_user(user).map_err(|error| StartError::User(user.clone(), error))
 }
 
-/// What this daemon writes into the lock of the binlog's directory.
+/// This daemon's line in the lock of the binlog's directory.
 struct Holder {
     line: String,
     /// The end of the line. On the same machine, the lock is free only if its last holder has
@@ -323,7 +323,7 @@ fn wait_for_lock(
     }
 }
 
-/// Takes over the sockets of a service manager, or else opens those that the flags ask for.
+/// Takes over the sockets of a service manager, or else listens as the flags ask.
 fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
     let inherited = Listener::inherited(pid)?;
     if inherited.is_empty() {

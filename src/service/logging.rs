@@ -47,7 +47,7 @@ pub fn start(verbosity: usize) {
 }
 
 impl Form {
-    /// What stands before a message.
+    /// The text before a message.
     fn head(self, level: Level) -> String {
         match self {
             Self::Journal => priority(level).to_owned(),
@@ -56,7 +56,7 @@ impl Form {
     }
 }
 
-/// Writes lines that can be written at once: clients must not wait for whoever reads the log. The
+/// Writes lines that can be written at once: clients must not wait for the reader of the log. The
 /// others are dropped and counted.
 ///
 /// The system is asked before each write whether it would block. `O_NONBLOCK` would instead change
@@ -99,8 +99,8 @@ impl<W: Write + AsFd> Write for Lines<W> {
     }
 }
 
-/// The journal names its stream by device and inode in `JOURNAL_STREAM`. They differ from those of
-/// standard error if that has been redirected.
+/// The journal names its stream by device and inode in `JOURNAL_STREAM`. They differ from standard
+/// error's if that has been redirected.
 fn form() -> Form {
     let journal = env::var("JOURNAL_STREAM").ok();
     let is_journal =
@@ -108,7 +108,7 @@ fn form() -> Form {
     if is_journal { Form::Journal } else { Form::Dated }
 }
 
-/// The numbers are those of syslog.
+/// The numbers are syslog's.
 fn priority(level: Level) -> &'static str {
     match level {
         Level::Error => "<3>",
@@ -135,7 +135,7 @@ fn dated(nanoseconds: u64, level: Level) -> String {
 /// Logs whether jobs are refused, at most once in `THROTTLE_INTERVAL`: any client can change it.
 #[derive(Debug, Default)]
 pub struct DrainLog {
-    /// As the last log line says.
+    /// The state in the last log line.
     is_draining: bool,
     silent_until: Time,
 }

@@ -1,8 +1,8 @@
 //! Messages to the service manager, as systemd defines them: datagrams of `KEY=value` lines to the
 //! socket that `NOTIFY_SOCKET` names. Without that variable, nothing here does anything.
 //!
-//! The manager learns when jobs are served, how far a long start is, and what state the daemon is
-//! in. With a watchdog it also learns that the event loop still turns.
+//! The manager learns when jobs are served, how far a long start is, and the daemon's state. With a
+//! watchdog it also learns that the event loop still turns.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -105,7 +105,7 @@ impl Notifier {
         manager.send("STOPPING=1\nSTATUS=ending");
     }
 
-    /// Tells the watchdog that the event loop turns, if it is time to.
+    /// Notifies the watchdog that the event loop turns, if it is time to.
     pub fn feed_watchdog(&mut self, now: Time) {
         let Some(manager) = &mut self.0 else { return };
         let Some(watchdog) = &mut manager.watchdog else { return };
@@ -115,7 +115,7 @@ impl Notifier {
         }
     }
 
-    /// When the watchdog must be told next.
+    /// When the watchdog must be notified next.
     pub fn next_deadline(&self) -> Option<Time> {
         Some(self.0.as_ref()?.watchdog.as_ref()?.next)
     }

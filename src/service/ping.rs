@@ -16,11 +16,11 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// The original does not know the first of them. The second shows that it speaks the protocol.
 const REQUEST: &[u8] = b"capabilities\r\nlist-tube-used\r\nquit\r\n";
 
-/// The end of the reply of any beanstalkd, and that of one without `capabilities`.
+/// The end of any beanstalkd's reply, and the whole reply of one without `capabilities`.
 const REPLY_END: &[u8] = b"USING default\r\n";
 const REPLY_WITHOUT_CAPABILITIES: &[u8] = b"UNKNOWN_COMMAND\r\nUSING default\r\n";
 
-/// A reply is shorter. What is longer comes from no beanstalkd.
+/// A reply is shorter. A longer one comes from no beanstalkd.
 const REPLY_MAX_BYTES: usize = 4096;
 
 /// Checks that a beanstalkd answers at each address. Fails with the first address that does not,
@@ -79,7 +79,7 @@ fn judge(reply: &[u8]) -> io::Result<()> {
         None if reply == REPLY_WITHOUT_CAPABILITIES => Ok(()),
         Some("binlog-failed") if is_ours => Err(io::Error::other("its binlog has failed")),
         Some(_) if is_ours => Ok(()),
-        _ => Err(io::Error::other(format!("what answers is no beanstalkd: {}", shown()))),
+        _ => Err(io::Error::other(format!("not a reply of beanstalkd: {}", shown()))),
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
         for reply in ["", "HTTP/1.1 400 Bad Request\r\n", "OK 2\r\n", "USING default\r\n"] {
             assert!(reply.len() < 3 || reply.starts_with("OK") || !may_go_on(reply.as_bytes()));
             let error = verdict(reply).expect_err("it is none");
-            assert!(error.starts_with("what answers is no beanstalkd: "), "{error}");
+            assert!(error.starts_with("not a reply of beanstalkd: "), "{error}");
         }
     }
 }

@@ -12,7 +12,7 @@ const CLOCK: libc::clockid_t = libc::CLOCK_BOOTTIME;
 const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
 /// Reads the wall clock, in nanoseconds since 1970. The C library's types end in 2038 on some
-/// systems of 32 bits, and those of the standard library do not.
+/// 32-bit systems; the standard library's do not.
 #[expect(clippy::disallowed_methods, reason = "this is the one place for it")]
 pub fn wall_nanoseconds() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

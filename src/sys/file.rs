@@ -17,12 +17,12 @@ use libc::{lseek, off_t};
 
 use super::check;
 
-/// Makes the next read ask the file system for what other machines have written. One may keep what
-/// it has read if the size of the file stays the same, as `GlusterFS` does. Outside Linux it does
-/// nothing.
+/// Makes the next read ask the file system for data that other machines have written. Otherwise a
+/// read may use the cache if the size of the file stays the same, as on `GlusterFS`. Does nothing
+/// outside Linux.
 pub fn forget_cached(file: &impl AsRawFd) {
     #[cfg(target_os = "linux")]
-    // SAFETY: the call takes numbers only. Its error changes nothing: what is cached is then read.
+    // SAFETY: the call takes numbers only. Its error is harmless: the next read may use the cache.
     let _ = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     #[cfg(not(target_os = "linux"))]
     let _ = file;

@@ -96,7 +96,7 @@ fn set_descriptor_limit(soft: libc::rlim_t, hard: libc::rlim_t) -> io::Result<li
     check(result).map(|_| soft)
 }
 
-/// What `uname` reports of the machine.
+/// The machine and its system, from `uname`.
 #[derive(Debug, Clone)]
 pub struct Uname {
     /// The machine's name.
@@ -122,8 +122,8 @@ pub fn uname() -> io::Result<Uname> {
     })
 }
 
-/// What the kernel calls its present run: another word after each boot. `None` if it has no name
-/// for it, as outside Linux.
+/// The kernel's id of the present boot, a new one after each. `None` if it has none, as outside
+/// Linux.
 pub fn boot_id() -> Option<String> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(id.trim().into())
@@ -164,8 +164,8 @@ pub fn thread_cpu_time() -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// How many processors this process may keep busy: those of its CPU set, or fewer if a quota of its
-/// control group allows fewer. At least one.
+/// How many processors this process may keep busy: the size of its CPU set, or fewer if a quota of
+/// its control group allows fewer. At least one.
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }

@@ -53,7 +53,7 @@ fn move_to_end(packed: c_int, signal: c_int) -> c_int {
 }
 
 /// Signals that wake the event loop. A process has one of these, because handlers can only reach
-/// what is static.
+/// statics.
 #[derive(Debug)]
 pub struct Signals {
     woken: UnixStream,
@@ -91,7 +91,7 @@ impl Signals {
     }
 
     /// Returns the signals that arrived since the last call, each once, ordered by last arrival.
-    /// The system does not tell the order of two that arrived before the process could run. Linux
+    /// The system does not report the order of two that arrived before the process could run. Linux
     /// lets the handler of the higher number interrupt the other, and so finish first.
     pub fn take(&mut self) -> impl Iterator<Item = c_int> + use<> {
         let mut bytes = [0; 64];

@@ -149,19 +149,19 @@ pub fn inherit(number: RawFd) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Whether the descriptor is a stream socket that listens; true as well if the system does not tell
-/// whether it listens, as OpenBSD.
+/// Whether the descriptor is a listening stream socket. A system such as OpenBSD does not report
+/// whether it listens; then any stream socket counts.
 pub fn is_listening_stream(fd: &impl AsFd) -> bool {
     let is_stream = option(fd.as_fd(), libc::SO_TYPE).is_ok_and(|value| value == libc::SOCK_STREAM);
     is_stream
         && match option(fd.as_fd(), libc::SO_ACCEPTCONN) {
-            // FreeBSD says 2.
+            // FreeBSD returns 2.
             Ok(value) => value != 0,
             Err(error) => error.raw_os_error() == Some(libc::ENOPROTOOPT),
         }
 }
 
-/// The device and the inode behind a descriptor, with a colon between.
+/// The device and the inode of a descriptor, joined by a colon.
 pub fn device_and_inode(fd: &impl AsFd) -> io::Result<String> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the pointer is valid for one stat.
@@ -202,8 +202,8 @@ impl Addresses {
         }
     }
 
-    /// Returns what `make` returns for the first address for which it succeeds; otherwise its last
-    /// error.
+    /// Returns the result of `make` for the first address for which it succeeds; otherwise its
+    /// last error.
     fn first<T>(&self, make: impl Fn(&libc::addrinfo) -> io::Result<T>) -> io::Result<T> {
         let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in self.iter() {
@@ -237,7 +237,8 @@ fn resolver_message(code: c_int) -> String {
     text.to_string_lossy().into_owned()
 }
 
-/// Copies what has arrived at a socket, up to the length of the buffer, and leaves it there.
+/// Copies the bytes that have arrived at a socket, up to the length of the buffer, and leaves them
+/// there.
 pub fn peek(socket: &impl AsRawFd, buffer: &mut [u8]) -> io::Result<usize> {
     let (start, length) = (buffer.as_mut_ptr(), buffer.len());
     // SAFETY: the pointer is valid for the length given.
