@@ -222,7 +222,7 @@ impl EventLoop {
         }
         self.notifier.stopping();
         self.ensure_lock()?;
-        let result = self.server.end(self.clock.now());
+        let result = self.server.end();
         if result.is_ok() {
             self.ensure_lock()?;
         }

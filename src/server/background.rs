@@ -8,7 +8,7 @@ use crate::{
     conn::Conn,
     proto::{ErrorReply, Reply},
     queue::{DeleteStep, DeleteTube, Expired, Job, Kick, ListReserved, Timer, Tube},
-    wal::{Unavailable, Wal},
+    wal::{Change, Unavailable, Wal},
 };
 
 /// To look at so many entries of a heap takes no longer than to delete a job.
@@ -123,7 +123,7 @@ impl Server {
 
     /// Kicks one job. Returns the reply if there is none left, or if the binlog takes no change.
     fn step_kick(&mut self, kick: &mut Kick, now: Time) -> Option<Reply<'static>> {
-        let permit = match self.permit_update(now) {
+        let permit = match self.permit(Change::Update, now) {
             Ok(permit) => permit,
             Err(Unavailable::Full) => return Some(Reply::KickedJobs(kick.moved)),
             Err(Unavailable::Failed) => return Some(Reply::Error(ErrorReply::InternalError)),
@@ -139,7 +139,7 @@ impl Server {
     /// Deletes at most one job. Returns the reply if there is none left, or if the binlog takes no
     /// change.
     fn step_delete_tube(&mut self, delete: &mut DeleteTube, now: Time) -> Option<Reply<'static>> {
-        let Ok(permit) = self.permit_delete(now) else {
+        let Ok(permit) = self.permit(Change::Delete, now) else {
             return Some(Reply::Error(ErrorReply::InternalError));
         };
         match self.queue.step_delete_tube(delete) {

@@ -12,7 +12,7 @@ use crate::{
     proto::{ErrorReply, Reply},
     queue::Job,
     server::{Identity, Settings},
-    wal::{self, CommitOutcome, Jobs, Restored, Unavailable, Wal},
+    wal::{self, Change, CommitOutcome, Jobs, Restored, Unavailable, Wal},
 };
 
 /// How far the daemon can serve its clients. If several apply, the first one here counts.
@@ -102,8 +102,7 @@ impl Server {
                     }
                 }
             }
-            // If the lock is lost, the process is about to end.
-            CommitOutcome::Failed | CommitOutcome::LockLost => {
+            CommitOutcome::Failed => {
                 self.gathering.end();
                 self.queue.freeze();
                 while let Some(key) = self.next_awaiting() {
@@ -227,9 +226,9 @@ impl Server {
 
     /// Syncs the binlog, unless it is never synced, and releases held replies. Call it after the
     /// last commit. If it fails, they stay held.
-    pub fn end(&mut self, now: Time) -> io::Result<()> {
+    pub fn end(&mut self) -> io::Result<()> {
         if let Some(wal) = &mut self.wal {
-            wal.end(&self.queue, now)?;
+            wal.end(&self.queue)?;
         }
         self.release_all();
         Ok(())
@@ -268,11 +267,11 @@ impl Server {
 
     /// How far the daemon can serve its clients now.
     pub fn health(&self) -> Health {
-        match &self.wal {
-            Some(wal) if !wal.is_sound() || wal.has_growth_failed() => Health::BinlogFailed,
-            Some(wal) if wal.is_full() => Health::BinlogFull,
-            _ if self.is_draining => Health::Draining,
-            _ => Health::Serving,
+        match self.wal.as_ref().and_then(Wal::trouble) {
+            Some(Unavailable::Failed) => Health::BinlogFailed,
+            Some(Unavailable::Full) => Health::BinlogFull,
+            None if self.is_draining => Health::Draining,
+            None => Health::Serving,
         }
     }
 
@@ -291,25 +290,15 @@ impl Server {
     ) -> Result<Permit, ErrorReply> {
         let Some(wal) = &mut self.wal else { return Ok(Permit(None)) };
         let tube = self.queue.client(key.paired()).using;
-        let length = Wal::full_length(self.queue.tube(tube).name(), size);
+        let length = wal::full_length(self.queue.tube(tube).name(), size);
         wal.ensure_memory_to_put(self.bodies.budget_mut())
             .map_err(|OutOfMemory| ErrorReply::OutOfMemory)?;
-        permit(wal.permit_put(length, now)).map_err(error_reply)
+        permit(wal.permit(Change::Put(length), now)).map_err(error_reply)
     }
 
-    /// Permits a change of a job.
-    pub(super) fn permit_update(&mut self, now: Time) -> Result<Permit, Unavailable> {
-        self.wal.as_mut().map_or(Ok(Permit(None)), |wal| permit(wal.permit_update(now)))
-    }
-
-    /// Permits a change that must succeed even if the disk is full.
-    pub(super) fn permit_deferrable_update(&self) -> Result<Permit, Unavailable> {
-        self.wal.as_ref().map_or(Ok(Permit(None)), |wal| permit(wal.permit_deferrable_update()))
-    }
-
-    /// Permits the delete of a job.
-    pub(super) fn permit_delete(&mut self, now: Time) -> Result<Permit, Unavailable> {
-        self.wal.as_mut().map_or(Ok(Permit(None)), |wal| permit(wal.permit_delete(now)))
+    /// Permits a change of a job that exists.
+    pub(super) fn permit(&mut self, change: Change, now: Time) -> Result<Permit, Unavailable> {
+        self.wal.as_mut().map_or(Ok(Permit(None)), |wal| permit(wal.permit(change, now)))
     }
 
     /// Records a `put`.

@@ -14,6 +14,7 @@ use crate::{
     memory::{Need, OutOfMemory},
     proto::{self, Command, Drain, ErrorReply, IdleState, JobState, List, ParseError, Reply},
     queue::{Job, State, Tube},
+    wal::Change,
 };
 
 /// The result of a command. An error is a reply with the reason why the command was not executed.
@@ -262,7 +263,7 @@ impl Server {
 
     fn reserve_job(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
         let job = self.queue.find_unreserved(id).ok_or(NOT_FOUND)?;
-        let permit = self.permit_deferrable_update().map_err(|_| INTERNAL_ERROR)?;
+        let permit = self.permit(Change::DeferrableUpdate, now).map_err(|_| INTERNAL_ERROR)?;
         self.queue.mark_worker(key.paired());
         self.queue
             .ensure_memory_to_hold(key.paired(), self.bodies.budget_mut())
@@ -279,7 +280,7 @@ impl Server {
 
     fn delete(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
         let job = self.queue.deletable_by(key.paired(), id).ok_or(NOT_FOUND)?;
-        let permit = self.permit_delete(now).map_err(|_| INTERNAL_ERROR)?;
+        let permit = self.permit(Change::Delete, now).map_err(|_| INTERNAL_ERROR)?;
         self.record_delete(permit, job);
         self.bodies.remove(self.queue.delete(job, now));
         self.acknowledge(key, Reply::Deleted);
@@ -293,8 +294,8 @@ impl Server {
             .ensure_memory_to_release(job, delay, self.bodies.budget_mut())
             .map_err(no_memory)?;
         let permit = match delay {
-            0 => self.permit_deferrable_update(),
-            _ => self.permit_update(now),
+            0 => self.permit(Change::DeferrableUpdate, now),
+            _ => self.permit(Change::Update, now),
         };
         let permit = permit.map_err(|error| Reply::Error(binlog::error_reply(error)))?;
         let tube = self.queue.release(job, pri, delay, now);
@@ -306,7 +307,7 @@ impl Server {
 
     fn bury(&mut self, key: Key<Conn>, id: u64, pri: u32, now: Time) -> Answer {
         let job = self.queue.reserved_by(key.paired(), id).ok_or(NOT_FOUND)?;
-        let permit = self.permit_update(now).map_err(|_| INTERNAL_ERROR)?;
+        let permit = self.permit(Change::Update, now).map_err(|_| INTERNAL_ERROR)?;
         self.queue.bury(job, pri, now);
         self.record_change(permit, job, now);
         self.acknowledge(key, Reply::Buried);
@@ -315,7 +316,7 @@ impl Server {
 
     fn kick_job(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
         let job = self.queue.find(id).ok_or(NOT_FOUND)?;
-        let permit = self.permit_update(now).map_err(|_| INTERNAL_ERROR)?;
+        let permit = self.permit(Change::Update, now).map_err(|_| INTERNAL_ERROR)?;
         let tube = self.queue.kick_job(job, now).ok_or(NOT_FOUND)?;
         self.record_change(permit, job, now);
         self.acknowledge(key, Reply::Kicked);

@@ -87,9 +87,10 @@ impl Server {
         if let Some(wal) = self.wal() {
             let trouble_age = self.trouble.map_or(0, |(_, since)| since.seconds_until(now));
             out.pair("binlog-trouble-age", trouble_age);
-            out.pair_if("binlog-unsynced-bytes", wal.unsynced());
-            out.pair("binlog-live-bytes", wal.live());
-            out.pair("binlog-dead-bytes", wal.dead());
+            let counts = wal.counts();
+            out.pair_if("binlog-unsynced-bytes", counts.unsynced);
+            out.pair("binlog-live-bytes", counts.live);
+            out.pair("binlog-dead-bytes", counts.dead);
             out.histogram("binlog-sync-seconds", wal.sync_times());
         }
         out.pair("job-bytes", self.queue.job_bytes());

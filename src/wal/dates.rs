@@ -1,14 +1,14 @@
-//! Dates of restored jobs, and how they are kept if the wall clock is set.
+//! Dates: the wall clock's, by which instants are recorded, also after the wall clock has been set.
 
 use std::time::Duration;
 
 use log::info;
 
-use super::Wal;
+use super::record::{JobFields, Kind};
 use crate::{
     clock::{Calendar, Time},
     collections::Key,
-    queue::{Job, Queue},
+    queue::{Job, Queue, State},
 };
 
 /// How often the wall clock may be set, in the long run, before dates follow it later: each time
@@ -18,77 +18,97 @@ const SHIFT_INTERVAL: Duration = Duration::from_secs(300);
 /// How many times it may be set at once, as machines do when they start.
 pub const SHIFTS_AT_ONCE_MAX: u32 = 4;
 
-/// The calendar by which the instants of restored jobs stand for their dates.
+/// The calendars by which the instants of jobs stand for dates.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dates {
+    /// For jobs put by this daemon.
     calendar: Calendar,
-    /// Set after the wall clock was set: jobs below this index follow this new calendar already.
-    shift: Option<(Calendar, usize)>,
+    /// For restored jobs.
+    restored: Calendar,
+    /// Set after the wall clock was set: restored jobs below this index follow `calendar` already.
+    shifted: Option<usize>,
     /// When as many shifts are allowed at once as ever: [`SHIFT_INTERVAL`] later for each one.
     rested_at: Time,
 }
 
 impl Dates {
     pub(super) fn new(calendar: Calendar) -> Self {
-        Self { calendar, shift: None, rested_at: Time::default() }
+        Self { calendar, restored: calendar, shifted: None, rested_at: Time::default() }
     }
 
-    pub(super) fn of(&self, job: Key<Job>) -> Calendar {
-        match self.shift {
-            Some((calendar, next)) if job.index() < next => calendar,
-            _ => self.calendar,
+    fn of_restored(&self, job: Key<Job>) -> Calendar {
+        let is_shifted = self.shifted.is_some_and(|next| job.index() < next);
+        if is_shifted { self.calendar } else { self.restored }
+    }
+
+    /// Returns the fields of a job's record.
+    pub(super) fn fields(&self, queue: &Queue, job: Key<Job>) -> JobFields {
+        let Job { record, body, dated, .. } = queue.job(job);
+        let calendar = |is_dated| if is_dated { self.of_restored(job) } else { self.calendar };
+        let nanoseconds = |seconds: u32| i64::from(seconds) * 1_000_000_000;
+        JobFields {
+            id: record.id,
+            pri: record.pri,
+            delay: nanoseconds(record.delay),
+            ttr: nanoseconds(record.ttr),
+            body_size: i32::try_from(body.len()).expect("a body is at most a gibibyte"),
+            created_at: calendar(dated.is_created).date(record.created_at),
+            deadline_at: calendar(dated.is_state_at).date(record.state_at),
+            reserves: record.reserves,
+            timeouts: record.timeouts,
+            releases: record.releases,
+            buries: record.buries,
+            kicks: record.kicks,
+            kind: match record.state {
+                // The delay has ended if the wall clock is right. A restart decides that anew.
+                State::Ready if dated.is_state_at => Kind::Delayed,
+                // A restart makes a reserved job ready.
+                State::Ready | State::Reserved(_) => Kind::Ready,
+                State::Delayed => Kind::Delayed,
+                State::Buried => Kind::Buried,
+            },
         }
     }
-}
 
-impl Wal {
-    /// Tells how the wall clock is set now. If that is a second or more from the calendar in use,
-    /// the clock was set, and [`Wal::shift_dates`] has work. Smaller differences are ignored: a job
-    /// must have the same date whenever it is written, or jobs would change their order. Until the
-    /// shift is done, further changes are ignored too, and so they are while there have been too
-    /// many: see [`SHIFTS_AT_ONCE_MAX`].
-    pub fn set_calendar(&mut self, calendar: Calendar, now: Time) {
-        let may_shift = self.dates.rested_at <= now + (SHIFTS_AT_ONCE_MAX - 1) * SHIFT_INTERVAL;
-        let is_shifting = self.is_shifting_dates();
-        if may_shift && !is_shifting && self.calendar.is_set_otherwise(calendar) {
-            self.dates.rested_at = self.dates.rested_at.max(now) + SHIFT_INTERVAL;
+    /// Takes a new calendar if the wall clock has been set: see
+    /// [`Wal::set_calendar`](super::Wal::set_calendar).
+    pub(super) fn set(&mut self, calendar: Calendar, now: Time) {
+        let may_shift = self.rested_at <= now + (SHIFTS_AT_ONCE_MAX - 1) * SHIFT_INTERVAL;
+        if may_shift && !self.are_shifting() && self.calendar.is_set_otherwise(calendar) {
+            self.rested_at = self.rested_at.max(now) + SHIFT_INTERVAL;
             info!("the wall clock has been set: restored delays end at their dates");
             self.calendar = calendar;
-            self.dates.shift = Some((calendar, 0));
+            self.shifted = Some(0);
         }
     }
 
-    /// Moves the instants of `count` restored jobs to their dates by the new calendar. Nothing is
-    /// written for these, because their dates stay. Other jobs that had a delay or are buried get a
-    /// new record, because their dates are by the old calendar.
-    pub fn shift_dates(&mut self, queue: &mut Queue, count: usize, now: Time) {
-        let Some((new, from)) = self.dates.shift else { return };
-        let old = self.dates.calendar;
+    /// Moves the instants of `count` restored jobs to their dates by the new calendar. Returns jobs
+    /// whose dates are by the old one, and which need a new record.
+    pub(super) fn shift(&mut self, queue: &mut Queue, count: usize, now: Time) -> Vec<Key<Job>> {
         let mut to_log = Vec::new();
+        let Some(from) = self.shifted else { return to_log };
+        let (old, new) = (self.restored, self.calendar);
         let shift = |at| new.instant(old.date(at));
-        let next = queue.shift_dates(from, count, shift, now, &mut to_log);
-        self.dates.shift = next.map(|next| (new, next));
-        if next.is_none() {
-            self.dates.calendar = new;
+        self.shifted = queue.shift_dates(from, count, shift, now, &mut to_log);
+        if self.shifted.is_none() {
+            self.restored = new;
         }
-        for job in to_log {
-            self.update_or_defer(queue, job, now);
-        }
+        to_log
     }
 
-    /// Whether [`Wal::shift_dates`] has work.
-    pub fn is_shifting_dates(&self) -> bool {
-        self.dates.shift.is_some()
+    /// Whether [`Dates::shift`] has work.
+    pub(super) fn are_shifting(&self) -> bool {
+        self.shifted.is_some()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{
+    use super::*;
+    use crate::wal::{
         SyncPolicy,
         testing::{Fixture, START},
     };
-    use super::*;
 
     /// A clock that is set each second would have all delayed jobs written each second.
     #[test]
@@ -98,7 +118,7 @@ mod tests {
             let now = START + Duration::from_secs(second);
             let offset = i64::try_from(second).expect("small") * 9_000_000_000;
             wal.set_calendar(Calendar::new(now, 1_700_000_000_000_000_000 + offset), now);
-            let begins = wal.is_shifting_dates();
+            let begins = wal.dates.are_shifting();
             wal.shift_dates(&mut restored.queue, 1, now);
             begins
         };

@@ -11,257 +11,96 @@
 //! space of its delete. A put that would need more is answered with an error.
 //!
 //! **Garbage.** Segments are removed oldest first. If garbage outweighs live records, jobs that
-//! still need the oldest segment are written again, a bounded number in a turn: see `compact.rs`.
+//! still need the oldest segment are written again, a bounded number in a turn.
 //!
-//! **Failure.** After a failed write or sync, what the disk holds is unknown. Then no change is
-//! acknowledged until a new segment is open, and only deletes until all jobs are written again.
+//! **Failure.** After a failed write or sync, the contents of the disk are unknown. Then no change
+//! is acknowledged until a new segment is open, and only deletes until all jobs are written again.
+//!
+//! **The parts.** [`Wal`] decides, and each part has a state of its own:
+//!
+//! | module | its part has |
+//! |---|---|
+//! | `log` | the newest segment and pending records: appends, writes, rotates |
+//! | `syncs` | how much is synced, and when the rest will be |
+//! | `reserve` | the preallocated files, by the arithmetic of `space` |
+//! | `index` | where each job's record is, and which bytes are garbage |
+//! | `recovery` | whether the disk has failed, and which jobs to write again |
+//! | `removal` | when the oldest segment may be removed |
+//! | `dates` | the wall clock, by which instants are recorded |
+//!
+//! `record` has the format; `read` serves a start and `--check-binlog`; `disk` has the files, and
+//! the lease, which ends when another daemon may have the lock.
 
-mod append;
-mod compact;
 mod dates;
-mod directory;
 mod disk;
-mod figures;
-mod foreign;
-mod inspect;
-mod lock;
+mod index;
+mod interface;
+mod log;
 mod permit;
-mod preallocate;
-mod reader;
+mod read;
 mod record;
 mod recovery;
-mod replay;
-mod search;
-mod segments;
-mod sink;
+mod removal;
+mod reserve;
+mod segment;
 mod space;
 mod start;
-mod sync;
-mod syncer;
+mod syncs;
 #[cfg(test)]
 pub(crate) mod testing;
-mod window;
 
-use std::{collections::VecDeque, io, time::Duration};
+use std::io;
 
-use log::{debug, error, info};
+use ::log::{debug, error, info};
 
 use self::{
     dates::Dates,
-    preallocate::Preallocated,
-    segments::SegmentIndex,
-    space::{Layout, SEGMENT_ALIGN_BYTES},
-    sync::{SyncEvents, SyncState, SyncTime},
+    disk::Lease,
+    index::SegmentIndex,
+    log::Log,
+    record::{JobFields, Kind},
+    recovery::{Recovery, State},
+    removal::Removal,
+    segment::{End, WORK_PER_TURN_MIN_BYTES},
+    space::{Demand, SHORT_BYTES},
 };
 pub use self::{
     dates::SHIFTS_AT_ONCE_MAX,
-    directory::Directory,
-    disk::{Disk, Name},
-    figures::Counts,
-    inspect::{Inspection, inspect, read_jobs},
-    permit::Permit,
-    record::{Damage, Format},
-    replay::{Fault, Problem, Progress, Report, Restored, SegmentReport, go_on},
-    sync::GatheringTime,
+    disk::{Directory, Disk, LOCK_CONFIRM_INTERVAL, Name},
+    interface::{CommitOutcome, Counts, Jobs, Options, SyncPolicy},
+    permit::{Change, Permit, Unavailable},
+    read::{
+        Fault, Inspection, Problem, Progress, Report, Restored, SegmentReport, go_on, inspect,
+        read_jobs,
+    },
+    record::{Damage, Format, full_length},
+    syncs::GatheringTime,
 };
 use crate::{
     clock::{Calendar, Time},
-    collections::Key,
-    memory::Bodies,
+    collections::{Key, ShortTimes},
+    memory::{MemoryBudget, OutOfMemory},
     queue::{Job, Queue},
 };
-
-/// The most bytes of pending records. If there are more, they are written before the turn ends.
-const PENDING_MAX_BYTES: usize = 1024 * 1024;
-
-/// The least budget of a turn, in bytes, for writing zeros and for writing jobs again. If twice
-/// what the turn appended is more, that is the budget.
-const WORK_PER_TURN_MIN_BYTES: u64 = ZEROS.len() as u64;
-
-const ZEROS: &[u8] = &[0; 128 * 1024];
-
-/// The largest number of a segment, because the original reads no larger one.
-const NUMBER_MAX: u32 = u32::MAX / 2;
-
-/// How long a confirmed lock is relied on. Another daemon that takes over waits for longer, so this
-/// one acknowledges nothing once that one has read the binlog.
-pub const LOCK_CONFIRM_INTERVAL: Duration = Duration::from_millis(250);
-
-/// The delay before a disk that was full or failed is tried again.
-const RETRY_DELAY: Duration = Duration::from_secs(1);
-
-/// The longest delay after repeated failures. It doubles, because each attempt leaves a file
-/// behind.
-const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
-
-/// When written records are synced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SyncPolicy {
-    /// At most this long after a write. Zero means before a reply that confirms a change.
-    Within(Duration),
-    /// Never.
-    Never,
-}
-
-impl SyncPolicy {
-    /// Before each reply that confirms a change: `-f0`.
-    pub const EACH_CHANGE: Self = Self::Within(Duration::ZERO);
-}
-
-/// The jobs that the binlog records, and their bodies.
-#[derive(Debug, Clone, Copy)]
-pub struct Jobs<'a> {
-    /// The jobs.
-    pub queue: &'a Queue,
-    /// Their bodies.
-    pub bodies: &'a Bodies,
-}
-
-impl<'a> Jobs<'a> {
-    /// Returns the bytes of a job's body, with its CR LF.
-    pub fn body(self, job: Key<Job>) -> &'a [u8] {
-        self.bodies.bytes(&self.queue.job(job).body)
-    }
-}
-
-/// The options of a binlog, from the flags.
-#[derive(Debug, Clone, Copy)]
-pub struct Options {
-    /// The size of a segment in bytes, rounded up to a multiple of 4096: `-s`.
-    pub segment_size: u64,
-    /// When records are synced: `-f` and `-F`.
-    pub sync: SyncPolicy,
-    /// An unpredictable number from which the salts of checksums are drawn.
-    pub seed: u64,
-}
-
-/// Why the binlog cannot take a change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unavailable {
-    /// The disk is full.
-    Full,
-    /// The disk has failed, and not all jobs have been written again.
-    Failed,
-}
-
-/// The result of a commit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub enum CommitOutcome {
-    /// All records so far are as safe as the [`SyncPolicy`] promises.
-    Done,
-    /// With `-f0`: records are written, and some are not synced yet.
-    Syncing {
-        /// A sync in the background has ended: all records before it began are safe.
-        has_ended: bool,
-        /// A sync of all records so far has begun in the background.
-        has_begun: bool,
-    },
-    /// Records of the turn may be missing, so replies that waited for them must not be sent.
-    Failed,
-    /// The binlog works again after a failure, and holds every job.
-    Recovered,
-    /// Another daemon may have taken over the directory, so the process must end without writing
-    /// anything, and replies that waited must not be sent: see [`Wal::lost_lock`].
-    LockLost,
-}
-
-/// Whether the binlog works.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Health {
-    /// It works.
-    Sound,
-    /// A write or sync has failed. The next attempt is due at `retry_at`.
-    Failed { retry_at: Time },
-    /// It works again, but does not hold every job yet.
-    Recovering,
-}
-
-/// The segment that records are appended to.
-#[derive(Debug, Clone, Copy)]
-struct Current {
-    number: u32,
-    salt: u64,
-    /// A restart skips the ids below, unless the daemon ends in order.
-    seen_below: u64,
-    layout: Layout,
-    /// The offset up to which records or zeros have been written.
-    zeroed: u64,
-}
 
 /// The binlog of a running daemon.
 #[derive(Debug)]
 pub struct Wal {
-    disk: Box<dyn Disk>,
-    sync: SyncPolicy,
-    segment_size: u64,
-    /// The state of the generator of salts.
-    seed: u64,
-    calendar: Calendar,
+    log: Log,
+    index: SegmentIndex,
+    recovery: Recovery,
+    removal: Removal,
     dates: Dates,
-    segment_index: SegmentIndex,
-    current: Option<Current>,
-    /// Records not written yet: the last bytes of the current segment.
-    pending: Vec<u8>,
-    /// Whether this turn has written to the current segment.
-    is_written: bool,
-    sync_state: SyncState,
-    /// How long syncs take.
-    sync_time: SyncTime,
-    /// What syncs in the background have done since the last commit.
-    sync_events: SyncEvents,
-    /// With `-f0` in the background: the next sync begins at this time, because more changes are
-    /// expected before.
-    sync_waits_until: Option<Time>,
-    /// How many bytes of the binlog are synced, on the scale of [`SegmentIndex::length`].
-    synced: u64,
-    /// The first becomes the next segment.
-    preallocated: VecDeque<Preallocated>,
-    filling: Option<Preallocated>,
-    next_preallocated: u32,
-    /// How many short records fit into the preallocated files.
-    preallocated_slots: u64,
-    /// Whether zeros are being written to the current segment, a piece in each turn.
-    is_zeroing: bool,
-    /// Set if the disk had no space for a preallocated file: none is made before that time.
-    full_until: Option<Time>,
-    /// Whether the reason was another one than lack of space.
-    is_growth_failed: bool,
-    /// Set if the oldest segment could not be removed: when to try again.
-    drop_retry_at: Option<Time>,
-    /// The delay after the next failure to remove it.
-    drop_retry_delay: Duration,
-    health: Health,
-    /// The delay after a failure of the disk.
-    retry_delay: Duration,
-    /// The first id whose job has no record in a file yet; `u64::MAX` if all have one.
-    unrecorded_from: u64,
-    /// The error of this turn. After it, nothing more is appended in this turn.
-    failure: Option<io::Error>,
-    /// Segments up to this number are damaged or in doubt, so their jobs are written again.
-    rewrite_through: u32,
-    /// Of these segments, those from this number on may lack records that the index counts on.
-    /// Their jobs are written first.
-    suspect_from: u32,
-    /// The segment that was given up after a failure, and how many bytes of it were in use.
-    abandoned: Option<(u32, u64)>,
-    /// When the lock of the directory was last confirmed.
-    lock_confirmed_at: Time,
-    /// Why the lock cannot be relied on any more. From then on nothing is written.
-    lost_lock: Option<io::Error>,
-    /// Bytes appended since the last commit.
-    appended: u64,
+    /// The length of the binlog at the last commit.
+    committed: u64,
     migrated: u64,
-    written: u64,
 }
 
-/// Opening.
 impl Wal {
     /// Reads the jobs of the binlog into `restored`, which must be empty, and begins a new segment.
     /// Damage is in the report and no error; neither is a full disk. Fails if a file cannot be
-    /// listed, read or created, if memory or descriptors are short, or if `progress` breaks. Every
-    /// record is then where it was: at most old preallocated files and zeros behind records are
-    /// gone.
+    /// listed, read or created, if memory or descriptors are short, or if `progress` breaks. Then
+    /// every record is where it was; only preallocated files and zeros after records may be gone.
     pub fn open(
         mut disk: Box<dyn Disk>,
         options: Options,
@@ -270,87 +109,32 @@ impl Wal {
         now: Time,
         progress: Progress<'_>,
     ) -> io::Result<(Self, Report)> {
-        disk.prepare(matches!(options.sync, SyncPolicy::Within(_)))?;
+        disk.prepare(options.sync != SyncPolicy::Never)?;
         let files = disk.list()?;
-        let mut segment_index = SegmentIndex::default();
-        let report = replay::replay(
-            &mut *disk,
-            &files,
-            restored,
-            &mut segment_index,
-            calendar,
-            now,
-            progress,
-        )?;
-        replay::ensure_memory_to_serve(restored)?;
-        let taken = files.iter().filter_map(|&(name, _)| match name {
-            Name::Segment(number) | Name::Damaged(number) => Some(number),
-            Name::Preallocated(_) => None,
-        });
-        let last = taken.max().unwrap_or(0);
-        if last >= NUMBER_MAX {
-            return Err(no_number_left(last));
-        }
-        let preallocated = files.iter().filter_map(|&(name, _)| match name {
-            Name::Preallocated(number) => Some(number),
-            Name::Segment(_) | Name::Damaged(_) => None,
-        });
-        let next_preallocated = preallocated.max().unwrap_or(0).checked_add(1).unwrap_or(1);
-        let size = options.segment_size.clamp(1, u64::MAX / 4);
+        let mut index = SegmentIndex::default();
+        let report =
+            read::replay(&mut *disk, &files, restored, &mut index, calendar, now, progress)?;
+        read::ensure_memory_to_serve(restored)?;
+        let (number, preallocated) = disk::last_numbers(&files);
+        let end = End { number, ..index.end() };
         let mut wal = Self {
-            disk,
-            sync: options.sync,
-            segment_size: size.next_multiple_of(SEGMENT_ALIGN_BYTES),
-            seed: options.seed,
-            calendar,
+            log: Log::new(Lease::new(disk, now), options, end, preallocated)?,
+            index,
+            recovery: Recovery::new(if report.is_damaged() { number } else { 0 }),
+            removal: Removal::default(),
             dates: Dates::new(calendar),
-            segment_index,
-            current: None,
-            pending: Vec::new(),
-            is_written: false,
-            sync_state: SyncState::Clean,
-            sync_time: SyncTime::default(),
-            sync_events: SyncEvents::default(),
-            sync_waits_until: None,
-            synced: 0,
-            preallocated: VecDeque::new(),
-            filling: None,
-            next_preallocated,
-            preallocated_slots: 0,
-            is_zeroing: false,
-            full_until: None,
-            is_growth_failed: false,
-            drop_retry_at: None,
-            drop_retry_delay: RETRY_DELAY,
-            health: Health::Sound,
-            retry_delay: RETRY_DELAY,
-            unrecorded_from: u64::MAX,
-            failure: None,
-            rewrite_through: if report.is_damaged() { last } else { 0 },
-            suspect_from: u32::MAX,
-            abandoned: None,
-            lock_confirmed_at: now,
-            lost_lock: None,
-            appended: 0,
+            committed: end.length,
             migrated: 0,
-            written: 0,
         };
-        wal.pending.try_reserve_exact(PENDING_MAX_BYTES).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        wal.open_first_segment(last + 1, &files, &report, &restored.queue, now)?;
+        let next_id = restored.queue.next_id();
+        wal.log.begin(&files, &report, wal.demand(), next_id, now)?;
+        wal.index.follow(wal.log.end());
+        if !wal.log.is_open() {
+            wal.recovery.retry_later(now);
+        }
         Ok((wal, report))
     }
-}
 
-fn no_segment() -> io::Error {
-    io::Error::other("no segment is open")
-}
-
-fn no_number_left(last: u32) -> io::Error {
-    io::Error::other(format!("no number is left behind {}", Name::Segment(last)))
-}
-
-/// The end of a turn.
-impl Wal {
     /// Writes the records of the turn, and syncs them if it is time. Also does a bounded part of
     /// compaction and preallocation. Replies leave after it, but not if the outcome is `Failed`.
     ///
@@ -358,98 +142,359 @@ impl Wal {
     /// must wait for [`CommitOutcome::Syncing`] with `has_ended`.
     pub fn commit(&mut self, jobs: Jobs<'_>, wait_until: Option<Time>, now: Time) -> CommitOutcome {
         let queue = jobs.queue;
-        self.sync_waits_until = wait_until;
-        if self.lost_lock.is_some() || self.confirm_lock_if_due(now).is_err() {
-            return CommitOutcome::LockLost;
+        self.log.syncs.wait_until = wait_until;
+        if self.log.disk.confirm_if_due(now).is_err() {
+            return CommitOutcome::Failed;
         }
-        if let Health::Failed { retry_at } = self.health {
+        if let State::Failed { retry_at } = self.recovery.state() {
             if now < retry_at {
                 return CommitOutcome::Done;
             }
             if let Err(error) = self.try_recover(queue, now) {
-                if self.lost_lock.is_some() {
-                    return CommitOutcome::LockLost;
-                }
                 debug!("the binlog cannot be written yet: {error}");
-                self.abandon_segment();
-                self.retry_later(now);
-                return CommitOutcome::Done;
+                self.recovery.retry_later(now);
+                let is_lost = self.lost_lock().is_some();
+                return if is_lost { CommitOutcome::Failed } else { CommitOutcome::Done };
             }
         }
-        let budget = WORK_PER_TURN_MIN_BYTES.max(2 * std::mem::take(&mut self.appended));
-        self.append_deferred(queue);
-        self.leave_garbage_segment(queue);
-        self.compact(jobs, budget, now);
-        let result = self.write_and_sync(now).and_then(|()| self.drop_oldest(now));
-        // Whatever the outcome, the next commit must not report them once more.
-        let SyncEvents { has_ended, has_begun } = std::mem::take(&mut self.sync_events);
-        if self.lost_lock.is_some() {
-            return CommitOutcome::LockLost;
+        let end = self.log.end().length;
+        let budget = WORK_PER_TURN_MIN_BYTES.max(2 * (end - self.committed));
+        self.committed = end;
+        while self.can_append_deferred() {
+            let Some(job) = self.index.next_deferred() else { break };
+            self.append_short(queue, job);
         }
-        if let Err(error) = result {
-            if self.health == Health::Sound {
+        if self.should_leave_segment() {
+            self.log.rotate(queue.next_id());
+            self.index.follow(self.log.end());
+        }
+        self.compact(jobs, budget, now);
+        let written = self.log.write_turn(now).and_then(|()| self.sync_if_due(now));
+        let events = self.log.syncs.take_events();
+        if let Err(error) = written.and_then(|()| self.remove_oldest(now)) {
+            if self.recovery.state() == State::Sound && self.lost_lock().is_none() {
                 error!(
                     "the binlog has failed; no change is acknowledged until it works again: {error}"
                 );
             }
-            self.fail(now);
+            self.log.abandon();
+            self.recovery.on_failure(self.log.end().number, now);
             return CommitOutcome::Failed;
         }
-        self.work_ahead(budget, now);
-        let is_relied_on =
-            self.segment_index.oldest().is_some_and(|it| it.number > self.rewrite_through)
-                || (self.drop_retry_at.is_some() && self.is_all_relocated());
-        if self.health == Health::Recovering && is_relied_on {
+        self.log.work_ahead(self.demand(), self.has_garbage(), budget, now);
+        let is_removal_blocked = self.removal.retry_at().is_some();
+        if self.recovery.is_over(&self.index, self.log.syncs.is_clean(), is_removal_blocked) {
             info!("the binlog works again, and holds every job");
-            self.health = Health::Sound;
-            self.suspect_from = u32::MAX;
-            self.retry_delay = RETRY_DELAY;
+            self.recovery.on_complete();
             return CommitOutcome::Recovered;
         }
-        let is_safe = self.sync != SyncPolicy::EACH_CHANGE || self.sync_state == SyncState::Clean;
-        if is_safe { CommitOutcome::Done } else { CommitOutcome::Syncing { has_ended, has_begun } }
+        if !self.log.syncs.are_of_each_change() || self.log.syncs.is_clean() {
+            return CommitOutcome::Done;
+        }
+        CommitOutcome::Syncing { has_ended: events.has_ended, has_begun: events.has_begun }
     }
 
-    /// Why another daemon may have taken over the directory: after [`CommitOutcome::LockLost`].
-    pub fn lost_lock(&self) -> Option<&io::Error> {
-        self.lost_lock.as_ref()
+    /// Writes the pending records now. Returns whether it did; the commit reports the error.
+    pub fn write_pending(&mut self, now: Time) -> bool {
+        self.log.write_early(now)
+    }
+
+    /// Returns when [`Wal::commit`] or [`Wal::shift_dates`] has work. A time in the past means now.
+    pub fn next_deadline(&self) -> Option<Time> {
+        if self.lost_lock().is_some() {
+            return None;
+        }
+        if self.dates.are_shifting() {
+            return Some(Time::AT_ONCE);
+        }
+        if let State::Failed { retry_at } = self.recovery.state() {
+            return Some(retry_at);
+        }
+        let removal = self.removal.retry_at();
+        if removal.is_none() && Removal::is_safe(&self.index, &self.recovery, &self.log.syncs) {
+            return Some(Time::AT_ONCE);
+        }
+        let has_work = (self.next_relocation().is_some() && self.log.can_rotate())
+            || self.can_append_deferred()
+            || self.should_leave_segment()
+            || self.log.has_work_ahead(self.demand(), self.has_garbage());
+        let work = has_work.then(|| self.log.reserve.retry_at().unwrap_or_default());
+        [work, self.log.syncs.next(), removal].into_iter().flatten().min()
+    }
+
+    /// Syncs all that has been written, unless the policy is never to sync: for the daemon's end.
+    pub fn end(&mut self, queue: &Queue) -> io::Result<()> {
+        if self.lost_lock().is_some() {
+            return Ok(());
+        }
+        self.log.finish(self.recovery.state() == State::Sound, queue.next_id())
     }
 
     /// Releases a piece of memory of deleted jobs, and returns whether there was one: see
     /// [`Queue::release_one`].
     pub fn release_one(&mut self) -> bool {
-        self.segment_index.release_one()
+        self.index.release_one()
     }
 
     /// Whether [`Wal::release_one`] has something to release.
     pub fn has_releasable(&self) -> bool {
-        self.segment_index.has_releasable()
-    }
-
-    /// Returns when [`Wal::commit`] or [`Wal::shift_dates`] has work. A time in the past means now.
-    pub fn next_deadline(&self) -> Option<Time> {
-        if self.lost_lock.is_some() {
-            return None;
-        }
-        if self.is_shifting_dates() {
-            return Some(Time::AT_ONCE);
-        }
-        if let Health::Failed { retry_at } = self.health {
-            return Some(retry_at);
-        }
-        if self.can_drop_oldest() && self.drop_retry_at.is_none() {
-            return Some(Time::AT_ONCE);
-        }
-        let has_work = (self.next_relocation().is_some() && self.can_rotate())
-            || self.can_append_deferred()
-            || self.should_leave_segment()
-            || self.has_work_ahead();
-        let work = has_work.then(|| self.full_until.unwrap_or_default());
-        [work, self.next_sync(), self.drop_retry_at].into_iter().flatten().min()
+        self.index.has_releasable()
     }
 
     /// Walks all locations and panics if an invariant does not hold. O(jobs): for tests.
     pub fn check(&self) {
-        self.segment_index.check();
+        self.log.check();
+        self.index.check();
+        assert!(self.log.has_failed() || self.index.end() == self.log.end());
+    }
+}
+
+/// Permits, which the server asks for before it changes anything.
+impl Wal {
+    /// Permits a change for which there is space, or which can wait for it.
+    pub fn permit(&mut self, change: Change, now: Time) -> Result<Permit, Unavailable> {
+        let is_possible = match (change, self.recovery.state()) {
+            // Recovery may need the space that deletes free.
+            (Change::Delete, State::Recovering) | (_, State::Sound) => !self.log.has_failed(),
+            (_, State::Failed { .. } | State::Recovering) => false,
+        };
+        if !is_possible {
+            return Err(Unavailable::Failed);
+        }
+        let has_space = match change {
+            Change::Put(length) => self.log.ensure_space(length, self.demand().slots() + 1, now),
+            Change::Update => self.log.ensure_space(SHORT_BYTES, self.demand().slots(), now),
+            Change::DeferrableUpdate => true,
+            Change::Delete => self.log.ensure_space(SHORT_BYTES, 0, now),
+        };
+        if has_space { Ok(Permit(change)) } else { Err(Unavailable::Full) }
+    }
+
+    /// Ensures the memory that [`Wal::put`] takes.
+    pub fn ensure_memory_to_put(&mut self, budget: &mut MemoryBudget) -> Result<(), OutOfMemory> {
+        self.index.ensure_memory(budget)
+    }
+
+    /// Whether the binlog works and holds every job. If not, no jobs may be handed out.
+    pub fn is_sound(&self) -> bool {
+        self.recovery.state() == State::Sound && !self.log.has_failed()
+    }
+
+    /// Why some changes are refused, or soon will be. The disk also counts as failed if no file
+    /// could be made when one was last needed, though there may be space.
+    pub fn trouble(&self) -> Option<Unavailable> {
+        if self.is_sound() { self.log.reserve.shortage() } else { Some(Unavailable::Failed) }
+    }
+
+    /// Returns the need for space.
+    fn demand(&self) -> Demand {
+        Demand {
+            jobs: self.index.jobs(),
+            oldest_live: self.index.oldest().map_or(0, |oldest| oldest.live),
+            segment_size: self.log.reserve.segment_size,
+        }
+    }
+}
+
+/// Changes, which the server reports with their permits. The commit reports an error.
+impl Wal {
+    /// Appends the full record of a job that has just been put.
+    pub fn put(&mut self, permit: Permit, jobs: Jobs<'_>, job: Key<Job>) {
+        let length = self.append_full(jobs, job);
+        permit.spend(Change::Put(length.into()));
+        self.index.insert(job, length);
+        self.log.on_put(jobs.queue.job(job).record.id);
+    }
+
+    /// Appends the new state, priority or delay of a job. If the permit allows it, that is deferred
+    /// until there is space.
+    pub fn update(&mut self, permit: Permit, queue: &Queue, job: Key<Job>, now: Time) {
+        let is_deferrable = permit.0 == Change::DeferrableUpdate;
+        permit.spend(if is_deferrable { Change::DeferrableUpdate } else { Change::Update });
+        if is_deferrable && self.permit(Change::Update, now).is_err() {
+            return self.index.defer(job);
+        }
+        self.append_short(queue, job);
+    }
+
+    /// Appends the delete of a job, which is still in the queue.
+    pub fn delete(&mut self, permit: Permit, queue: &Queue, job: Key<Job>) {
+        permit.spend(Change::Delete);
+        let fields = JobFields { kind: Kind::Deleted, ..self.dates.fields(queue, job) };
+        self.append(&fields, None, queue);
+        self.index.remove(job);
+    }
+
+    /// The first id whose job may have no record in a file: its write is pending, or has failed.
+    pub fn unrecorded_from(&self) -> u64 {
+        self.log.unrecorded_from()
+    }
+
+    /// Forgets a job whose put could not be written, and which nobody has seen. Call it for each
+    /// one after [`CommitOutcome::Failed`], before it is removed.
+    pub fn forget(&mut self, job: Key<Job>) {
+        self.index.remove(job);
+    }
+
+    /// Passes on the wall clock's time. If it has been set, [`Wal::shift_dates`] has work, but not
+    /// too often: see [`SHIFTS_AT_ONCE_MAX`].
+    pub fn set_calendar(&mut self, calendar: Calendar, now: Time) {
+        self.dates.set(calendar, now);
+    }
+
+    /// Moves the instants of `count` restored jobs to their dates by the new calendar. Nothing is
+    /// written for these, because their dates stay. Other jobs that had a delay or are buried get a
+    /// new record, because their dates are by the old calendar.
+    pub fn shift_dates(&mut self, queue: &mut Queue, count: usize, now: Time) {
+        for job in self.dates.shift(queue, count, now) {
+            self.update(Permit(Change::DeferrableUpdate), queue, job, now);
+        }
+    }
+
+    /// Appends the full record of a job, and returns its length in bytes.
+    fn append_full(&mut self, jobs: Jobs<'_>, job: Key<Job>) -> u32 {
+        let (queue, body) = (jobs.queue, jobs.body(job));
+        let name = queue.tube(queue.job(job).tube).name();
+        self.append(&self.dates.fields(queue, job), Some((name, body)), queue);
+        u32::try_from(full_length(name, body.len())).expect("a gibibyte and 300 bytes")
+    }
+
+    fn append_short(&mut self, queue: &Queue, job: Key<Job>) {
+        self.append(&self.dates.fields(queue, job), None, queue);
+        self.index.update(job);
+    }
+
+    fn append(&mut self, fields: &JobFields, full: Option<(&str, &[u8])>, queue: &Queue) {
+        self.log.append(fields, full, queue.next_id());
+        self.index.follow(self.log.end());
+    }
+}
+
+/// Garbage and recovery, a bounded part in each commit.
+impl Wal {
+    /// Whether a deferred record has space now.
+    fn can_append_deferred(&self) -> bool {
+        self.index.has_deferred() && self.log.space().admits(SHORT_BYTES, self.demand().slots())
+    }
+
+    /// Returns the job to write again next, if any.
+    fn next_relocation(&self) -> Option<Key<Job>> {
+        self.index.next_relocation(self.recovery.suspects(), self.recovery.doubtful())
+    }
+
+    /// Writes jobs again, in the order of [`Wal::next_relocation`], until they have `budget` bytes
+    /// or more.
+    fn compact(&mut self, jobs: Jobs<'_>, budget: u64, now: Time) {
+        let mut left = budget;
+        while left > 0 && !self.log.has_failed() {
+            let Some(job) = self.next_relocation() else { return };
+            let length = u64::from(self.index.length_of(job));
+            // The space kept for compaction may be used, but not that of deletes.
+            if !self.log.ensure_space(length, self.index.jobs(), now) {
+                return;
+            }
+            self.append_full(jobs, job);
+            self.index.relocate(job);
+            self.migrated += 1;
+            left = left.saturating_sub(length);
+        }
+    }
+
+    /// Whether to close the current segment, which is garbage, so that its space is freed. All jobs
+    /// must have space for their deletes in preallocated files.
+    fn should_leave_segment(&self) -> bool {
+        let space = self.log.space();
+        self.index.is_current_garbage(self.log.reserve.segment_size)
+            && self.log.is_open()
+            && space.next > 0
+            && space.preallocated_slots >= self.demand().slots()
+    }
+
+    /// Whether compaction or the removal of a segment is due.
+    fn has_garbage(&self) -> bool {
+        self.index.is_oldest_unneeded(self.recovery.suspects()) || self.next_relocation().is_some()
+    }
+
+    /// Syncs if it is time: see [`Syncs::sync_if_due`](syncs::Syncs::sync_if_due). Garbage may be
+    /// kept only until the records that replace it are synced.
+    fn sync_if_due(&mut self, now: Time) -> io::Result<()> {
+        let is_urgent = self.index.is_oldest_unneeded(self.recovery.suspects())
+            && !Removal::is_safe(&self.index, &self.recovery, &self.log.syncs);
+        self.log.sync_if_due(self.syncs_in_background(), is_urgent, now)
+    }
+
+    /// Removes the oldest segment, if it is safe.
+    fn remove_oldest(&mut self, now: Time) -> io::Result<()> {
+        let Self { log, index, recovery, removal, .. } = self;
+        if removal.is_due(now) && Removal::is_safe(index, recovery, &log.syncs) {
+            removal.remove_oldest(&mut log.disk, index, log.syncs.are_on(), now)?;
+        }
+        Ok(())
+    }
+
+    /// Opens a new segment after a failure. Every job is then to be written to it or its
+    /// successors.
+    fn try_recover(&mut self, queue: &Queue, now: Time) -> io::Result<()> {
+        let last = self.log.end().number;
+        let result = self.log.reopen(self.demand(), queue.next_id(), now);
+        self.index.follow(self.log.end());
+        result?;
+        self.recovery.on_reopened(last);
+        Ok(())
+    }
+}
+
+/// The lock, syncs with `-f0`, and figures.
+impl Wal {
+    /// Why another daemon may have taken over. Nothing is written any more: the process must end.
+    pub fn lost_lock(&self) -> Option<&io::Error> {
+        self.log.disk.lost()
+    }
+
+    /// Asks whether this daemon still has the directory to itself, unless it asked within
+    /// [`LOCK_CONFIRM_INTERVAL`]. `now` must be read just before. Returns whether it asked.
+    pub fn confirm_lock_if_due(&mut self, now: Time) -> io::Result<bool> {
+        self.log.disk.confirm_if_due(now)
+    }
+
+    /// Whether syncs with `-f0` run in the background.
+    pub fn syncs_in_background(&self) -> bool {
+        self.log.syncs.are_long() && self.recovery.state() == State::Sound
+    }
+
+    /// Whether a commit syncs in the queue's thread.
+    pub fn syncs_in_foreground(&self) -> bool {
+        self.log.syncs.are_of_each_change() && !self.syncs_in_background()
+    }
+
+    /// Whether a client may see the id of a job whose record is not synced: no restart gives that id
+    /// to another job. Always, unless more puts have been given up than the segment has room for.
+    pub fn may_show(&self, id: u64) -> bool {
+        !self.log.syncs.are_of_each_change() || id < self.log.seen_below()
+    }
+
+    /// How long the next sync may wait for more changes: `None` if none is to come.
+    pub fn gathering_time(&self) -> Option<GatheringTime> {
+        self.log.syncs.gathering_time(self.syncs_in_background())
+    }
+
+    /// Has `wake` called from another thread when a sync in the background has ended.
+    pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send + Sync>) {
+        self.log.disk.on_sync_end(wake);
+    }
+
+    /// Returns the figures of `stats` and `metrics`.
+    pub fn counts(&self) -> Counts {
+        Counts::new(&self.log, &self.index, self.migrated)
+    }
+
+    /// How long syncs of records have taken.
+    pub fn sync_times(&self) -> &ShortTimes {
+        self.log.syncs.times()
+    }
+
+    /// Returns the number of the segment with a job's full record: `file` of `stats-job`.
+    pub fn segment_of(&self, job: Key<Job>) -> u32 {
+        self.index.segment_of(job)
     }
 }

@@ -21,6 +21,9 @@ use crate::proto::{self, CRLF, NAME_LIMIT};
 /// The version of the format, which is the first four bytes of a segment.
 pub(super) const VERSION: u32 = 7;
 
+/// The length of the version at the start of a segment, in bytes.
+pub(super) const VERSION_BYTES: usize = 4;
+
 /// The version of the older format, of releases before 1.5.
 pub(super) const VERSION_5: u32 = 5;
 
@@ -32,6 +35,11 @@ const FIELDS_5_BYTES: usize = 77;
 
 /// The length of a short record in bytes, which every delete needs.
 pub(super) const SHORT_RECORD_BYTES: usize = 4 + FIELDS_BYTES;
+
+/// Returns the bytes of a job's full record. `size` is that of the body with its CR LF.
+pub fn full_length(name: &str, size: usize) -> u64 {
+    (SHORT_RECORD_BYTES + name.len() + size) as u64
+}
 
 /// The largest id of a job. It leaves enough ids, a damaged id must not use them up, and a segment
 /// header has 63 bits for the next one.

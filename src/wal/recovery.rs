@@ -1,72 +1,112 @@
-//! A failure of the disk, and the recovery: all jobs are written to new segments.
+//! The state of the binlog: sound, failed, or recovering by writing all jobs to new segments.
 
-use std::io;
+use std::{ops::RangeInclusive, time::Duration};
 
-use super::{Health, Name, RETRY_DELAY, RETRY_DELAY_MAX, Wal};
-use crate::{clock::Time, queue::Queue};
+use super::index::SegmentIndex;
+use crate::clock::Time;
 
-impl Wal {
-    /// Stops writing after an error. Records of this turn may be missing on the disk although the
-    /// index counts on them, so the segment becomes suspect.
-    pub(super) fn fail(&mut self, now: Time) {
-        self.abandon_segment();
-        let last = self.segment_index.current().map_or(0, |segment| segment.number);
+/// The delay before a disk that was full or failed is tried again.
+pub(super) const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// The longest delay after repeated failures. It doubles, because each attempt leaves a file
+/// behind.
+pub(super) const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
+
+/// Whether the binlog works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// It works.
+    Sound,
+    /// A write or sync has failed. The next attempt is due at `retry_at`.
+    Failed { retry_at: Time },
+    /// It works again, but does not hold every job yet.
+    Recovering,
+}
+
+/// The state, and the segments whose jobs must be written again.
+#[derive(Debug)]
+pub(super) struct Recovery {
+    state: State,
+    /// The delay after the last failure.
+    delay: Duration,
+    /// Segments up to this number are damaged or in doubt, so their jobs are written again.
+    rewrite_through: u32,
+    /// Of these segments, those from this number on may lack records that the index counts on.
+    /// Their jobs are written first.
+    suspect_from: u32,
+}
+
+impl Recovery {
+    /// The binlog works, but jobs of segments up to `rewrite_through` are to be written again.
+    pub(super) fn new(rewrite_through: u32) -> Self {
+        let (state, delay) = (State::Sound, RETRY_DELAY);
+        Self { state, delay, rewrite_through, suspect_from: u32::MAX }
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.state
+    }
+
+    /// The segments that may lack records.
+    pub(super) fn suspects(&self) -> RangeInclusive<u32> {
+        self.suspect_from..=self.rewrite_through
+    }
+
+    /// All segments whose jobs are written again.
+    pub(super) fn doubtful(&self) -> RangeInclusive<u32> {
+        0..=self.rewrite_through
+    }
+
+    /// Notes an error in the turn. Records of the turn may be missing on the disk although the
+    /// index counts on them, so segment `last`, the newest, becomes suspect.
+    pub(super) fn on_failure(&mut self, last: u32, now: Time) {
         self.suspect_from = self.suspect_from.min(last);
         self.retry_later(now);
     }
 
-    /// Stops using the current segment. Nothing is written to it before the next attempt.
-    pub(super) fn abandon_segment(&mut self) {
-        if let Some(current) = self.current.take() {
-            let used = self.segment_index.current().map_or(0, |segment| segment.used);
-            self.abandoned = Some((current.number, used.saturating_sub(self.pending.len() as u64)));
-            self.disk.close(Name::Segment(current.number));
-            self.suspect_from = self.suspect_from.min(current.number);
-        }
-        self.pending.clear();
-        self.is_written = false;
-        self.is_zeroing = false;
-        self.failure = None;
-        self.sync_state.forget_writes();
-    }
-
+    /// Schedules the next attempt: after longer and longer delays while the binlog fails again
+    /// before it is sound.
     pub(super) fn retry_later(&mut self, now: Time) {
-        self.retry_delay = match self.health {
-            Health::Recovering => (2 * self.retry_delay).min(RETRY_DELAY_MAX),
-            _ => RETRY_DELAY,
+        self.delay = match self.state {
+            State::Recovering => (2 * self.delay).min(RETRY_DELAY_MAX),
+            State::Sound | State::Failed { .. } => RETRY_DELAY,
         };
-        self.health = Health::Failed { retry_at: now + self.retry_delay };
+        self.state = State::Failed { retry_at: now + self.delay };
     }
 
-    /// Opens a new segment. Every job is then to be written to it or its successors. Before all
-    /// else it asks for the lock: another daemon may have taken over while the disk failed.
-    pub(super) fn try_recover(&mut self, queue: &Queue, now: Time) -> io::Result<()> {
-        self.confirm_lock()?;
-        if let Some((number, used)) = self.abandoned.take() {
-            // Its zeros may take the space that is needed. An error here changes nothing.
-            let _ = self.disk.truncate(Name::Segment(number), used);
-            self.disk.close(Name::Segment(number));
-        }
-        if self.preallocated.is_empty() {
-            let made = self.try_preallocate_first();
-            if !self.on_preallocated(made, now) {
-                return Err(io::ErrorKind::StorageFull.into());
-            }
-        }
-        let last = self.segment_index.current().map_or(0, |current| current.number);
-        self.open_next(0, queue)?;
+    /// Notes that a new segment is open, after segment `last`.
+    pub(super) fn on_reopened(&mut self, last: u32) {
         if self.suspect_from <= last {
             self.rewrite_through = last;
         }
-        self.health = Health::Recovering;
-        Ok(())
+        self.state = State::Recovering;
+    }
+
+    /// Whether it ends now: the doubtful segments are gone. If the oldest cannot be removed, it is
+    /// enough that no job needs it and all is synced.
+    pub(super) fn is_over(
+        &self,
+        index: &SegmentIndex,
+        is_clean: bool,
+        is_removal_blocked: bool,
+    ) -> bool {
+        let is_gone = || index.oldest().is_some_and(|it| it.number > self.rewrite_through);
+        let is_relocated = || is_clean && index.first_job_in(self.doubtful()).is_none();
+        self.state == State::Recovering && (is_gone() || (is_removal_blocked && is_relocated()))
+    }
+
+    /// Notes that every job has been written again.
+    pub(super) fn on_complete(&mut self) {
+        self.state = State::Sound;
+        self.suspect_from = u32::MAX;
+        self.delay = RETRY_DELAY;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CommitOutcome, SyncPolicy, Unavailable, testing::Fixture};
     use super::*;
+    use crate::wal::{Change, CommitOutcome, SyncPolicy, Unavailable, testing::Fixture};
 
     const F0: SyncPolicy = SyncPolicy::EACH_CHANGE;
 
@@ -81,9 +121,9 @@ mod tests {
         binlog.put(100);
         assert_eq!(binlog.commit(), CommitOutcome::Failed);
         assert_eq!(binlog.try_put(10), Err(Unavailable::Failed));
-        assert!(binlog.wal.permit_update(binlog.now).is_err());
-        assert!(binlog.wal.permit_deferrable_update().is_err());
-        assert!(binlog.wal.permit_delete(binlog.now).is_err());
+        assert!(binlog.wal.permit(Change::Update, binlog.now).is_err());
+        assert!(binlog.wal.permit(Change::DeferrableUpdate, binlog.now).is_err());
+        assert!(binlog.wal.permit(Change::Delete, binlog.now).is_err());
         assert_eq!(binlog.commit(), CommitOutcome::Done, "nothing is tried before its time");
         binlog.disk.state().failing = None;
         binlog.wait(RETRY_DELAY);

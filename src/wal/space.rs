@@ -11,7 +11,7 @@
 //!
 //! A *slot* is space for one short record.
 
-use super::{reader::VERSION_BYTES, record::SHORT_RECORD_BYTES};
+use super::record::{SHORT_RECORD_BYTES, VERSION_BYTES};
 
 /// Segment files are multiples of this many bytes, and at least one.
 pub(super) const SEGMENT_ALIGN_BYTES: u64 = 4096;

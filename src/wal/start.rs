@@ -1,58 +1,50 @@
-//! A start after the binlog has been read: steps that can fail come first, before any change.
+//! The first segment of a start: steps that can fail come first, before any change.
 
 use std::io;
 
 use log::{error, warn};
 
-use super::{
-    Health, Name, RETRY_DELAY, Report, SyncPolicy, Wal,
-    preallocate::is_full,
-    space::{SHORT_BYTES, file_size},
-};
-use crate::{clock::Time, queue::Queue};
+use super::{Report, disk::Name, log::Log, reserve::is_full, space::Demand};
+use crate::clock::Time;
 
-impl Wal {
+impl Log {
     /// Opens the first segment of this run, and frees space that the last run reserved. If there is
-    /// no space for even one delete, no segment is opened, and the daemon tries again later.
-    pub(super) fn open_first_segment(
+    /// no space for even one delete, no segment is opened, and the caller tries again later.
+    pub(super) fn begin(
         &mut self,
-        number: u32,
         files: &[(Name, u64)],
         report: &Report,
-        queue: &Queue,
+        demand: Demand,
+        next_id: u64,
         now: Time,
     ) -> io::Result<()> {
-        let mut made = self.try_preallocate(self.demand().file_size_for_deletes());
+        let number = self.next_number()?;
+        let least = demand.file_size_for_deletes();
+        let mut made = self.reserve.try_preallocate(&mut self.disk, least);
         let mut has_freed_space = false;
         if made.as_ref().is_err_and(is_full) {
             // The space that the last run reserved may suffice.
             self.free_unused_space(files, report);
             has_freed_space = true;
-            made = self.try_preallocate_first();
+            made = self.reserve.try_preallocate_first(&mut self.disk, demand);
         }
         match made {
-            Err(error) if is_full(&error) => self.on_disk_full(&error, now),
+            Err(error) if is_full(&error) => self.reserve.on_shortage(&error, now),
             Err(error) => return Err(error),
             Ok(_) => {}
         }
-        let has_file = !self.preallocated.is_empty();
-        let opened = self.sync_old_segments(report).and_then(|()| {
-            if has_file { self.open_segment(number, queue).map(|()| true) } else { Ok(false) }
-        });
-        match opened {
-            Ok(true) => {}
-            Ok(false) => {
-                error!(
-                    "the disk has no space for a single delete: changes are refused until it has"
-                );
-                // The jobs are served meanwhile. The operator may free space.
-                self.segment_index.open(number);
-                self.health = Health::Failed { retry_at: now + RETRY_DELAY };
-            }
-            Err(error) => {
-                self.remove_created();
-                return Err(error);
-            }
+        let has_file = self.reserve.first().is_some();
+        let opened = self
+            .sync_old_segments(report)
+            .and_then(|()| if has_file { self.open_segment(number, next_id) } else { Ok(()) });
+        if let Err(error) = opened {
+            self.remove_created();
+            return Err(error);
+        }
+        if !has_file {
+            // The jobs are served meanwhile. The operator may free space.
+            self.skip_number();
+            error!("the disk has no space for a single delete: changes are refused until it has");
         }
         // The new segment has the next id, so unfinished records are not needed for theirs.
         self.truncate_unfinished(report);
@@ -60,23 +52,19 @@ impl Wal {
             self.free_unused_space(files, report);
         }
         // The space for all deletes is taken at once, so that the first put does not wait for it.
-        while !self.space().admits(0, self.demand().slots()) {
-            if !self.preallocate(file_size(SHORT_BYTES), now) {
-                break;
-            }
-        }
+        let _ = self.ensure_space(0, demand.slots(), now);
         Ok(())
     }
 
     /// Syncs what the last run wrote, unless the policy is never to sync.
     fn sync_old_segments(&mut self, report: &Report) -> io::Result<()> {
-        if self.sync != SyncPolicy::Never {
+        if self.syncs.are_on() {
             let names: Vec<_> =
                 report.segments.iter().map(|segment| Name::Segment(segment.number)).collect();
             self.disk.sync_all(&names)?;
             self.disk.sync_directory()?;
         }
-        self.synced = self.segment_index.length();
+        self.syncs.on_all_synced(self.end());
         Ok(())
     }
 
@@ -89,7 +77,7 @@ impl Wal {
             }
             let name = Name::Segment(segment.number);
             let truncated = self.disk.truncate(name, segment.used);
-            let is_synced = self.sync != SyncPolicy::Never;
+            let is_synced = self.syncs.are_on();
             let result =
                 truncated.and_then(|()| if is_synced { self.disk.sync(name) } else { Ok(()) });
             if let Err(error) = result {
@@ -102,8 +90,8 @@ impl Wal {
     /// Removes the preallocated files of a start that fails. A segment without records stays,
     /// because it may be the only one that has the next id.
     fn remove_created(&mut self) {
-        while let Some(file) = self.take_preallocated(0) {
-            let _ = self.disk.remove(Name::Preallocated(file.number));
+        while let Some(file) = self.reserve.take_first() {
+            let _ = self.disk.remove(file.name());
         }
     }
 

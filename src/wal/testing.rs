@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use super::{CommitOutcome, Disk, Name, Options, Report, Restored, SyncPolicy, Wal, go_on};
+use super::{
+    Change, CommitOutcome, Disk, Name, Options, Report, Restored, SyncPolicy, Wal, full_length,
+    go_on,
+};
 use crate::{
     clock::{Calendar, Time},
     collections::Key,
@@ -211,7 +214,7 @@ impl Fixture {
     /// Puts a job with a body of `size` bytes, if the binlog permits it.
     pub(crate) fn try_put(&mut self, size: usize) -> Result<Key<Job>, super::Unavailable> {
         let Restored { queue, bodies } = &mut self.restored;
-        let permit = self.wal.permit_put(Wal::full_length("default", size + 2), self.now)?;
+        let permit = self.wal.permit(Change::Put(full_length("default", size + 2)), self.now)?;
         let mut body = vec![b'x'; size];
         body.extend_from_slice(b"\r\n");
         let body = bodies.store(&body).expect("there is memory");
@@ -227,14 +230,15 @@ impl Fixture {
     }
 
     pub(crate) fn bury(&mut self, job: Key<Job>) {
-        let permit = self.wal.permit_update(self.now).expect("it is permitted");
+        let permit = self.wal.permit(Change::Update, self.now).expect("it is permitted");
         self.restored.queue.reserve_job(self.client, job, self.now);
         self.restored.queue.bury(job, 7, self.now);
         self.wal.update(permit, &self.restored.queue, job, self.now);
     }
 
     pub(crate) fn delete(&mut self, job: Key<Job>) {
-        let permit = self.wal.permit_delete(self.now).expect("a delete is always permitted");
+        let permit =
+            self.wal.permit(Change::Delete, self.now).expect("a delete is always permitted");
         self.wal.delete(permit, &self.restored.queue, job);
         self.restored.bodies.remove(self.restored.queue.delete(job, self.now));
     }

@@ -705,7 +705,7 @@ impl Run {
         }
         let log = self.server.wal().expect("there is one");
         log.check();
-        let (live, jobs) = (log.live(), self.server.queue().jobs() as u64);
+        let (live, jobs) = (log.counts().live, self.server.queue().jobs() as u64);
         // A job larger than a segment has one of its own.
         let largest = self.jobs.values().map(|it| it.body.len() as u64 + 300).max().unwrap_or(0);
         let segment = self.segment_size.next_multiple_of(4096).max(largest + 4096);

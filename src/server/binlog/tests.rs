@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::super::testing::{START, connect, exchange, receive, send, server_with_wal};
 use super::*;
 use crate::wal::{
-    SyncPolicy,
+    SyncPolicy, full_length,
     testing::{MemoryDisk, open},
 };
 
@@ -171,7 +171,7 @@ fn the_end_of_the_daemon_releases_what_waits() {
     send(&mut server, client, "put 0 0 60 1\r\nb\r\n");
     server.commit(START);
     disk.state().ends_syncs = true;
-    server.end(START).expect("the disk works");
+    server.end().expect("the disk works");
     assert_eq!(receive(&mut server, client), "INSERTED 2\r\n");
 }
 
@@ -185,7 +185,7 @@ fn if_the_last_sync_fails_nothing_is_released() {
     let mut state = disk.state();
     (state.failing, state.ends_syncs) = (Some("end-sync"), true);
     drop(state);
-    assert!(server.end(START).is_err());
+    assert!(server.end().is_err());
     assert_eq!(receive(&mut server, client), "");
 }
 
@@ -235,7 +235,7 @@ fn an_orderly_end_skips_no_ids() {
     send(&mut server, client, "put 0 0 60 1\r\nb\r\n");
     disk.state().ends_syncs = true;
     server.commit(START);
-    server.end(START).expect("the disk works");
+    server.end().expect("the disk works");
     let (restored, ..) = open(&disk, SyncPolicy::EACH_CHANGE, START);
     assert_eq!((restored.queue.jobs(), restored.queue.next_id()), (2, 3));
 }
@@ -293,7 +293,7 @@ fn metrics_tell_what_a_power_cut_would_take_and_what_could_be_removed() {
     server.commit(START);
     assert_eq!(receive(&mut server, client), "INSERTED 1\r\n");
     let live = number(&mut server, "binlog-live-bytes", 1);
-    assert_eq!(live, Wal::full_length("default", 3));
+    assert_eq!(live, full_length("default", 3));
     assert_eq!(number(&mut server, "binlog-unsynced-bytes", 1), unsynced + live);
     send(&mut server, client, "delete 1\r\n");
     server.commit(START);

@@ -19,7 +19,10 @@ use beanstalkd::{
     collections::Key,
     memory,
     queue::{Client, Job, Put, Queue, Record, State, Tube},
-    wal::{self, CommitOutcome, Disk, Name, Options, Report, Restored, SyncPolicy, Wal},
+    wal::{
+        self, Change, CommitOutcome, Disk, Name, Options, Report, Restored, SyncPolicy, Wal,
+        full_length,
+    },
 };
 
 /// The system's error number of a failed read.
@@ -259,7 +262,7 @@ fn go_on(restored: &mut Restored, wal: &mut Wal) {
         let Restored { queue, bodies } = restored;
         let Some(tube) = queue.find_tube(&name) else { continue };
         let Some(job) = first(queue, tube) else { continue };
-        let permit = wal.permit_delete(START).expect("there is always room for a delete");
+        let permit = wal.permit(Change::Delete, START).expect("there is always room for a delete");
         wal.delete(permit, queue, job);
         bodies.remove(queue.delete(job, START));
     }
@@ -281,9 +284,9 @@ fn put_into(
 ) -> Key<Job> {
     let Restored { queue, bodies } = restored;
     queue.use_tube(client, tube, bodies.budget_mut()).expect("there is memory");
-    let length = Wal::full_length(tube, body.len());
+    let length = full_length(tube, body.len());
     let body = bodies.store(body).expect("there is memory");
-    let permit = wal.permit_put(length, START).expect("there is room");
+    let permit = wal.permit(Change::Put(length), START).expect("there is room");
     let job = queue.put(client, put, body, START);
     bodies.own(queue, job.index());
     wal.put(permit, restored.jobs(), job);
@@ -291,7 +294,7 @@ fn put_into(
 }
 
 fn bury(restored: &mut Restored, wal: &mut Wal, client: Key<Client>, job: Key<Job>) {
-    let permit = wal.permit_update(START).expect("there is room");
+    let permit = wal.permit(Change::Update, START).expect("there is room");
     restored.queue.reserve_job(client, job, START);
     restored.queue.bury(job, 7, START);
     wal.update(permit, &restored.queue, job, START);
@@ -322,7 +325,8 @@ fn make_sound(segment_size: u64, length: usize) -> Files {
         if number % 5 == 0 {
             bury(&mut restored, &mut wal, client, job);
         } else if number % 7 == 0 {
-            let permit = wal.permit_delete(START).expect("there is always room for a delete");
+            let permit =
+                wal.permit(Change::Delete, START).expect("there is always room for a delete");
             wal.delete(permit, &restored.queue, job);
             restored.bodies.remove(restored.queue.delete(job, START));
         }

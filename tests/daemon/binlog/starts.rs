@@ -495,7 +495,7 @@ fn behind_the_last_number_jobs_are_refused_and_kept() {
     let report =
         Wal::open(Box::new(disk.clone()), options, &mut restored, calendar, NOW, &mut wal::go_on);
     let error = report.expect_err("no number is left").to_string();
-    assert!(error.contains("no number is left behind binlog.2147483647"), "{error}");
+    assert!(error.contains("no number is left after binlog.2147483647"), "{error}");
     assert_eq!(restored.queue.jobs(), jobs);
 }
 

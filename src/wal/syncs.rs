@@ -2,17 +2,15 @@
 
 use std::{io, mem, time::Duration};
 
-use log::debug;
-
-use super::{Health, Name, SyncPolicy, Wal, no_segment};
-use crate::{clock::Time, collections::ShortTimes, queue::Queue};
+use super::{SyncPolicy, disk::Lease, segment::End};
+use crate::{clock::Time, collections::ShortTimes};
 
 /// How often the daemon looks whether a sync that is under way has ended.
 const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// How much of what has been written to the current segment outlasts a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SyncState {
+enum SyncState {
     /// All of it.
     Clean,
     /// The oldest write that no sync covers was made at `since`.
@@ -35,7 +33,7 @@ impl SyncState {
     }
 
     /// Notes that what was written needs no sync any more. A sync that is under way goes on.
-    pub(super) fn forget_writes(&mut self) {
+    fn forget_writes(&mut self) {
         match self {
             Self::Clean => {}
             Self::Dirty { .. } => *self = Self::Clean,
@@ -87,7 +85,7 @@ pub struct GatheringTime {
 
 /// How long syncs take, and where they run with `-f0`.
 #[derive(Debug, Default)]
-pub(super) struct SyncTime {
+struct SyncTime {
     /// A moving average over about eight syncs.
     average: Duration,
     is_long: bool,
@@ -106,172 +104,225 @@ impl SyncTime {
             self.is_long = false;
         }
     }
-
-    /// All of them.
-    pub(super) fn all(&self) -> &ShortTimes {
-        &self.all
-    }
 }
 
-/// With `-f0`.
-impl Wal {
-    /// Whether syncs with `-f0` run in the background.
-    pub fn syncs_in_background(&self) -> bool {
-        self.sync_time.is_long && self.health == Health::Sound
-    }
+/// Which part of the binlog is synced, and when the rest will be.
+#[derive(Debug)]
+pub(super) struct Syncs {
+    policy: SyncPolicy,
+    state: SyncState,
+    /// Whether something has been written that `state` does not know of yet.
+    is_written: bool,
+    time: SyncTime,
+    /// Since they were last taken.
+    events: SyncEvents,
+    /// With `-f0` in the background: the next sync begins at this time, because more changes are
+    /// expected before.
+    pub(super) wait_until: Option<Time>,
+    /// The bytes of the binlog that are synced: see [`End::length`].
+    synced: u64,
+}
 
-    /// Whether a commit syncs in the queue's thread.
-    pub fn syncs_in_foreground(&self) -> bool {
-        self.sync == SyncPolicy::EACH_CHANGE && !self.syncs_in_background()
-    }
-
-    /// Whether a client may see the id of a job whose record is not synced: a restart after a power
-    /// cut would not give that id to another job. Always, unless more puts have been given up than
-    /// the segment has room for.
-    pub fn may_show(&self, id: u64) -> bool {
-        self.sync != SyncPolicy::EACH_CHANGE
-            || self.current.is_none_or(|current| id < current.seen_below)
-    }
-
-    /// How long the next sync may wait for more changes. `None` if none is to come, or not with
-    /// `-f0`, or if one is under way: what comes meanwhile joins the next one anyway.
-    pub fn gathering_time(&self) -> Option<GatheringTime> {
-        let is_idle = !matches!(self.sync_state, SyncState::InFlight { .. });
-        if self.sync != SyncPolicy::EACH_CHANGE || !is_idle {
-            return None;
+impl Syncs {
+    /// Nothing is written yet but the first `synced` bytes, which are synced.
+    pub(super) fn new(policy: SyncPolicy, synced: u64) -> Self {
+        Self {
+            policy,
+            state: SyncState::Clean,
+            is_written: false,
+            time: SyncTime::default(),
+            events: SyncEvents::default(),
+            wait_until: None,
+            synced,
         }
-        Some(if self.syncs_in_background() {
-            let longest = (self.sync_time.average / 4).min(BACKGROUND_WAIT_MAX);
-            GatheringTime { longest, gap: longest }
-        } else {
-            let longest = self.sync_time.average.min(FOREGROUND_WAIT_MAX);
-            GatheringTime { longest, gap: FOREGROUND_GAP_MAX }
+    }
+
+    /// Whether anything is ever synced.
+    pub(super) fn are_on(&self) -> bool {
+        self.policy != SyncPolicy::Never
+    }
+
+    /// Whether each change is synced before it is confirmed.
+    pub(super) fn are_of_each_change(&self) -> bool {
+        self.policy == SyncPolicy::EACH_CHANGE
+    }
+
+    /// Whether they take so long that with `-f0` they are in the background.
+    pub(super) fn are_long(&self) -> bool {
+        self.time.is_long
+    }
+
+    /// Whether all writes of earlier turns are synced.
+    pub(super) fn is_clean(&self) -> bool {
+        self.state == SyncState::Clean
+    }
+
+    /// Returns how many bytes of the binlog are synced.
+    pub(super) fn synced(&self) -> u64 {
+        self.synced
+    }
+
+    /// How long all syncs of records have taken.
+    pub(super) fn times(&self) -> &ShortTimes {
+        &self.time.all
+    }
+
+    /// Takes the events since the last call.
+    pub(super) fn take_events(&mut self) -> SyncEvents {
+        mem::take(&mut self.events)
+    }
+
+    /// How long the next sync with `-f0` may wait for more changes. `None` if none is to come, or
+    /// if one is under way: changes meanwhile join the next one anyway.
+    pub(super) fn gathering_time(&self, in_background: bool) -> Option<GatheringTime> {
+        let is_idle = !matches!(self.state, SyncState::InFlight { .. });
+        (self.are_of_each_change() && is_idle).then(|| {
+            if in_background {
+                let longest = (self.time.average / 4).min(BACKGROUND_WAIT_MAX);
+                GatheringTime { longest, gap: longest }
+            } else {
+                let longest = self.time.average.min(FOREGROUND_WAIT_MAX);
+                GatheringTime { longest, gap: FOREGROUND_GAP_MAX }
+            }
         })
     }
 
-    /// Has `wake` called from another thread when a sync in the background has ended.
-    pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send + Sync>) {
-        self.disk.on_sync_end(wake);
-    }
-}
-
-impl Wal {
-    /// Syncs what has been written, unless the policy is never to sync: for the daemon's end.
-    pub fn end(&mut self, queue: &Queue, now: Time) -> io::Result<()> {
-        if self.lost_lock.is_some() {
-            return Ok(());
-        }
-        self.end_sync()?;
-        let is_written = self.health == Health::Sound && self.write_last_header(queue);
-        if is_written && self.sync != SyncPolicy::Never {
-            self.sync_state.mark_dirty(now);
-        }
-        let state = mem::replace(&mut self.sync_state, SyncState::Clean);
-        if let (Some(current), SyncState::Dirty { .. }) = (self.current, state) {
-            self.disk.sync(Name::Segment(current.number))?;
-        }
-        if let Err(error) = self.disk.end() {
-            debug!("cannot note the end of this daemon in the directory: {error}");
-        }
-        Ok(())
-    }
-
     /// Returns when a sync is to begin, or when to look for the result of one.
-    pub(super) fn next_sync(&self) -> Option<Time> {
-        match (self.sync_state, self.sync) {
+    pub(super) fn next(&self) -> Option<Time> {
+        match (self.state, self.policy) {
             (SyncState::InFlight { poll_at, .. }, _) => Some(poll_at),
             (SyncState::Dirty { since }, SyncPolicy::Within(delay)) => {
-                Some((since + delay).max(self.sync_waits_until.unwrap_or_default()))
+                Some((since + delay).max(self.wait_until.unwrap_or_default()))
             }
             (SyncState::Clean | SyncState::Dirty { .. }, _) => None,
         }
     }
 
+    /// Notes a write to the current segment.
+    pub(super) fn on_write(&mut self) {
+        self.is_written = true;
+    }
+
+    /// Notes that writes to a segment that is given up need no sync.
+    pub(super) fn forget_writes(&mut self) {
+        self.is_written = false;
+        self.state.forget_writes();
+    }
+
     /// Waits for the sync that is under way, if one is.
-    pub(super) fn end_sync(&mut self) -> io::Result<()> {
-        if let SyncState::InFlight { covers, .. } = self.sync_state {
-            self.sync_state.end_flight();
-            self.disk.end_sync()?;
-            self.note_synced(covers);
+    pub(super) fn wait(&mut self, disk: &mut Lease) -> io::Result<()> {
+        if let SyncState::InFlight { covers, .. } = self.state {
+            self.state.end_flight();
+            disk.end_sync()?;
+            self.on_end(covers, disk);
         }
         Ok(())
     }
 
-    /// Notes the result of the sync that is under way, if it has ended.
-    fn poll_sync(&mut self, now: Time) -> io::Result<()> {
-        let SyncState::InFlight { covers, poll_at, .. } = &mut self.sync_state else {
-            return Ok(());
-        };
-        let Some(result) = self.disk.sync_result() else {
-            *poll_at = now + SYNC_POLL_INTERVAL;
-            return Ok(());
-        };
-        let covers = *covers;
-        self.sync_state.end_flight();
-        result?;
-        self.note_synced(covers);
-        Ok(())
-    }
-
-    /// Notes that a sync in the background has ended well, which covered `covers` bytes.
-    fn note_synced(&mut self, covers: u64) {
-        self.synced = self.synced.max(covers);
-        self.sync_time.add(self.disk.last_sync_time());
-        self.sync_events.has_ended = true;
-    }
-
-    fn begin_sync(&mut self, name: Name, covers: u64, now: Time) -> io::Result<()> {
-        self.disk.begin_sync(name)?;
-        let poll_at = now + SYNC_POLL_INTERVAL;
-        self.sync_state = SyncState::InFlight { covers, poll_at, dirty_since: None };
-        self.sync_events.has_begun = true;
-        Ok(())
-    }
-
-    /// Writes the pending records, and syncs them or begins to, if it is time.
-    pub(super) fn write_and_sync(&mut self, now: Time) -> io::Result<()> {
-        if let Some(error) = self.failure.take() {
-            return Err(error);
+    /// Syncs a segment that is complete, unless the policy is never to sync.
+    pub(super) fn sync_complete(&mut self, disk: &mut Lease, end: End) -> io::Result<()> {
+        if self.are_on() {
+            disk.sync(end.name())?;
         }
-        self.write()?;
+        self.is_written = false;
+        self.on_all_synced(end);
+        Ok(())
+    }
+
+    /// Notes that all of the binlog is synced, or need not be.
+    pub(super) fn on_all_synced(&mut self, end: End) {
+        self.state = SyncState::Clean;
+        self.synced = end.length;
+    }
+
+    /// Notes the writes of the turn, and the result of a sync in the background that has ended.
+    pub(super) fn end_turn(&mut self, disk: &mut Lease, now: Time) -> io::Result<()> {
         if mem::take(&mut self.is_written) {
-            self.sync_state.mark_dirty(now);
+            self.state.mark_dirty(now);
         }
-        self.poll_sync(now)?;
-        let SyncState::Dirty { since } = self.sync_state else { return Ok(()) };
-        let name = Name::Segment(self.current.ok_or_else(no_segment)?.number);
-        let covers = self.segment_index.length();
-        match self.sync {
-            SyncPolicy::EACH_CHANGE if self.syncs_in_background() => {
+        self.poll(disk, now)
+    }
+
+    /// Syncs all that is written or begins to, if it is time. With `is_urgent` it is time at once,
+    /// unless the policy is never to sync.
+    pub(super) fn sync_if_due(
+        &mut self,
+        disk: &mut Lease,
+        end: End,
+        in_background: bool,
+        is_urgent: bool,
+        now: Time,
+    ) -> io::Result<()> {
+        let SyncState::Dirty { since } = self.state else { return Ok(()) };
+        match self.policy {
+            SyncPolicy::EACH_CHANGE if in_background => {
                 // After a sync the next one waits a turn: the clients just answered may join it.
-                let may_begin = self.sync_waits_until.is_none_or(|until| until <= now);
-                if may_begin && !self.sync_events.has_ended {
-                    self.begin_sync(name, covers, now)?;
+                let may_begin = self.wait_until.is_none_or(|until| until <= now);
+                if may_begin && !self.events.has_ended {
+                    self.begin(disk, end, now)?;
                 }
                 return Ok(());
             }
             SyncPolicy::EACH_CHANGE => {
-                self.disk.sync(name)?;
-                self.sync_time.add(self.disk.last_sync_time());
+                disk.sync(end.name())?;
+                self.time.add(disk.last_sync_time());
             }
             SyncPolicy::Never => {}
             SyncPolicy::Within(delay) => {
-                if since + delay <= now || (self.is_oldest_unneeded() && !self.can_drop_oldest()) {
-                    self.begin_sync(name, covers, now)?;
+                if since + delay <= now || is_urgent {
+                    self.begin(disk, end, now)?;
                 }
                 return Ok(());
             }
         }
-        self.sync_state = SyncState::Clean;
-        self.synced = covers;
+        self.on_all_synced(end);
         Ok(())
+    }
+
+    /// Syncs all that has been written to the current segment: for the daemon's end.
+    pub(super) fn sync_last(&mut self, disk: &mut Lease, end: End) -> io::Result<()> {
+        let is_dirty = mem::take(&mut self.is_written) || !self.is_clean();
+        if is_dirty && self.are_on() {
+            disk.sync(end.name())?;
+        }
+        self.on_all_synced(end);
+        Ok(())
+    }
+
+    fn begin(&mut self, disk: &mut Lease, end: End, now: Time) -> io::Result<()> {
+        disk.begin_sync(end.name())?;
+        let poll_at = now + SYNC_POLL_INTERVAL;
+        self.state = SyncState::InFlight { covers: end.length, poll_at, dirty_since: None };
+        self.events.has_begun = true;
+        Ok(())
+    }
+
+    /// Notes the result of the sync that is under way, if it has ended.
+    fn poll(&mut self, disk: &mut Lease, now: Time) -> io::Result<()> {
+        let SyncState::InFlight { covers, poll_at, .. } = &mut self.state else { return Ok(()) };
+        let Some(result) = disk.sync_result() else {
+            *poll_at = now + SYNC_POLL_INTERVAL;
+            return Ok(());
+        };
+        let covers = *covers;
+        self.state.end_flight();
+        result?;
+        self.on_end(covers, disk);
+        Ok(())
+    }
+
+    /// Notes that a sync in the background has ended well, which covered `covers` bytes.
+    fn on_end(&mut self, covers: u64, disk: &Lease) {
+        self.synced = self.synced.max(covers);
+        self.time.add(disk.last_sync_time());
+        self.events.has_ended = true;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CommitOutcome, testing::Fixture};
     use super::*;
+    use crate::wal::{CommitOutcome, testing::Fixture};
 
     const DELAY: Duration = Duration::from_millis(50);
 
@@ -289,7 +340,7 @@ mod tests {
             binlog.put(10);
             assert_eq!(binlog.commit(), CommitOutcome::Done);
             assert_eq!(syncs(&binlog), 1);
-            assert_eq!(binlog.wal.sync_state, SyncState::Clean);
+            assert_eq!(binlog.wal.log.syncs.state, SyncState::Clean);
         }
         assert_eq!(binlog.commit(), CommitOutcome::Done);
         assert_eq!(syncs(&binlog), 0, "nothing was written");
@@ -302,16 +353,20 @@ mod tests {
         let since = binlog.now;
         binlog.put(10);
         binlog.settle();
-        assert_eq!(binlog.wal.sync_state, SyncState::Dirty { since });
+        assert_eq!(binlog.wal.log.syncs.state, SyncState::Dirty { since });
         binlog.wait(DELAY / 2);
         binlog.put(10);
         binlog.settle();
-        assert_eq!(binlog.wal.next_sync(), Some(since + DELAY), "the second write waits no longer");
+        assert_eq!(
+            binlog.wal.log.syncs.next(),
+            Some(since + DELAY),
+            "the second write waits no longer"
+        );
         syncs(&binlog);
         binlog.wait(DELAY / 2);
         binlog.turn();
         assert_eq!(syncs(&binlog), 1);
-        assert!(matches!(binlog.wal.sync_state, SyncState::InFlight { .. }));
+        assert!(matches!(binlog.wal.log.syncs.state, SyncState::InFlight { .. }));
     }
 
     /// What is written while a sync is under way may not be covered by it.
@@ -322,21 +377,21 @@ mod tests {
         binlog.settle();
         binlog.wait(DELAY);
         binlog.turn();
-        let before = binlog.wal.synced;
+        let before = binlog.wal.log.syncs.synced;
         let since = binlog.now;
         binlog.put(10);
         binlog.turn();
-        let SyncState::InFlight { covers, dirty_since, .. } = binlog.wal.sync_state else {
+        let SyncState::InFlight { covers, dirty_since, .. } = binlog.wal.log.syncs.state else {
             panic!("the sync is under way");
         };
         assert_eq!(dirty_since, Some(since));
-        assert!(covers < binlog.wal.segment_index.length());
+        assert!(covers < binlog.wal.log.end().length);
         binlog.disk.state().ends_syncs = true;
         binlog.wait(SYNC_POLL_INTERVAL);
         binlog.turn();
-        assert_eq!(binlog.wal.sync_state, SyncState::Dirty { since });
-        assert_eq!(binlog.wal.synced, covers);
-        assert!(binlog.wal.synced > before);
+        assert_eq!(binlog.wal.log.syncs.state, SyncState::Dirty { since });
+        assert_eq!(binlog.wal.log.syncs.synced, covers);
+        assert!(binlog.wal.log.syncs.synced > before);
     }
 
     #[test]
@@ -398,7 +453,7 @@ mod tests {
         while binlog.commit() != CommitOutcome::Failed {
             binlog.put(1000);
         }
-        assert!(!binlog.wal.sync_events.has_begun && !binlog.wal.sync_events.has_ended);
+        assert!(!binlog.wal.log.syncs.events.has_begun && !binlog.wal.log.syncs.events.has_ended);
     }
 
     #[test]
@@ -413,7 +468,7 @@ mod tests {
         let outcome = binlog.wal.commit(jobs, Some(until), binlog.now);
         let neither = CommitOutcome::Syncing { has_ended: false, has_begun: false };
         assert_eq!(outcome, neither);
-        assert_eq!(binlog.wal.next_sync(), Some(until));
+        assert_eq!(binlog.wal.log.syncs.next(), Some(until));
         binlog.now = until;
         let outcome = binlog.wal.commit(jobs, Some(until), binlog.now);
         assert_eq!(outcome, CommitOutcome::Syncing { has_ended: false, has_begun: true });
@@ -426,7 +481,7 @@ mod tests {
             binlog.put(size);
             binlog.settle();
         }
-        binlog.wal.end(&binlog.restored.queue, binlog.now).expect("nothing is to do");
+        binlog.wal.end(&binlog.restored.queue).expect("nothing is to do");
         assert_eq!(syncs(&binlog), 0);
     }
 
@@ -436,9 +491,9 @@ mod tests {
         binlog.put(10);
         binlog.settle();
         syncs(&binlog);
-        binlog.wal.end(&binlog.restored.queue, binlog.now).expect("the disk works");
+        binlog.wal.end(&binlog.restored.queue).expect("the disk works");
         assert_eq!(syncs(&binlog), 1);
-        binlog.wal.end(&binlog.restored.queue, binlog.now).expect("the disk works");
+        binlog.wal.end(&binlog.restored.queue).expect("the disk works");
         assert_eq!(syncs(&binlog), 0, "nothing is dirty any more");
     }
 }

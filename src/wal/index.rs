@@ -10,7 +10,7 @@
 
 use std::{collections::VecDeque, ops::RangeInclusive};
 
-use super::record::SHORT_RECORD_BYTES;
+use super::{record::SHORT_RECORD_BYTES, segment::End};
 use crate::{
     collections::{Arena, Key, Linked, Links, List},
     memory::{MemoryBudget, Need, OutOfMemory},
@@ -106,6 +106,22 @@ impl SegmentIndex {
     pub(super) fn grow(&mut self, bytes: u64) {
         self.current_mut().used += bytes;
         self.length += bytes;
+    }
+
+    /// Notes that records have been appended up to `end`, which may be in a new segment.
+    pub(super) fn follow(&mut self, end: End) {
+        if self.current().is_none_or(|segment| segment.number != end.number) {
+            self.open(end.number);
+        }
+        self.current_mut().used = end.used;
+        self.length = end.length;
+    }
+
+    /// Returns where the records end that have been noted so far.
+    pub(super) fn end(&self) -> End {
+        let (number, used) =
+            self.current().map_or((0, 0), |segment| (segment.number, segment.used));
+        End { number, used, length: self.length }
     }
 
     /// Notes that something in the current segment could not be read.
@@ -222,19 +238,9 @@ impl SegmentIndex {
         self.live
     }
 
-    /// Returns the bytes ever appended: where the binlog ends, counted from its beginning.
-    pub(super) fn length(&self) -> u64 {
-        self.length
-    }
-
     /// Bytes used in all segments.
     pub(super) fn used(&self) -> u64 {
         self.closed + self.current().map_or(0, |segment| segment.used)
-    }
-
-    /// Bytes used in all segments but the current one.
-    pub(super) fn closed(&self) -> u64 {
-        self.closed
     }
 
     /// Returns the number of the segment with a job's full record.
@@ -257,8 +263,34 @@ impl SegmentIndex {
         self.segments.front()
     }
 
+    /// Whether the current segment was made for a large job that was deleted: it is longer than
+    /// `usual`, and most of it is garbage, whose space is freed only after it is closed.
+    pub(super) fn is_current_garbage(&self, usual: u64) -> bool {
+        self.current().is_some_and(|it| it.used > usual && 2 * it.live < it.used)
+    }
+
+    /// Returns the job to write again next, if any: from `suspects`, other `doubtful` segments,
+    /// or from the oldest if the closed ones have more than twice the bytes of all live records.
+    pub(super) fn next_relocation(
+        &self,
+        suspects: RangeInclusive<u32>,
+        doubtful: RangeInclusive<u32>,
+    ) -> Option<Key<Job>> {
+        self.first_job_in(suspects).or_else(|| self.first_job_in(doubtful)).or_else(|| {
+            let (_, job) = self.oldest_closed()?;
+            job.filter(|_| self.closed > 2 * self.live)
+        })
+    }
+
+    /// Whether no job needs the oldest segment. That is unknown while a job's record is in one of
+    /// the `suspects`: if that record never reached the disk, an older one counts.
+    pub(super) fn is_oldest_unneeded(&self, suspects: RangeInclusive<u32>) -> bool {
+        self.first_job_in(suspects).is_none()
+            && self.oldest_closed().is_some_and(|(_, job)| job.is_none())
+    }
+
     /// Returns the oldest segment unless it is current, and the job that has been in it longest.
-    pub(super) fn oldest_closed(&self) -> Option<(&Segment, Option<Key<Job>>)> {
+    fn oldest_closed(&self) -> Option<(&Segment, Option<Key<Job>>)> {
         let oldest = self.segments.front().filter(|_| self.segments.len() > 1)?;
         Some((oldest, oldest.jobs.front().map(Key::paired)))
     }
@@ -354,7 +386,7 @@ mod tests {
         assert_eq!(index.oldest_closed().expect("segment 1").1, None);
         index.drop_oldest();
         assert!(index.oldest_closed().is_none());
-        assert_eq!(index.closed(), 0);
+        assert_eq!(index.closed, 0);
         index.check();
     }
 

@@ -3,7 +3,7 @@
 
 use std::{io, mem, ops::ControlFlow};
 
-use super::disk::{Disk, Name};
+use crate::wal::disk::{Disk, Name};
 
 /// The size of a page in bytes. A page that the disk cannot read is read as zeros.
 const PAGE_BYTES: u64 = 4096;
@@ -229,7 +229,7 @@ fn first_nonzero(bytes: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wal::directory::Directory;
+    use crate::wal::disk::Directory;
 
     fn with_file(bytes: &[u8], act: impl FnOnce(&mut Window<'_>)) {
         let root = tempfile::tempdir().expect("a directory");

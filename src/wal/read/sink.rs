@@ -2,16 +2,15 @@
 
 use std::io;
 
-use super::{
-    record::{Frame, JobFields, Kind},
-    replay::HEADROOM_BYTES,
-    segments::SegmentIndex,
-    window::Window,
-};
+use super::{replay::HEADROOM_BYTES, window::Window};
 use crate::{
     clock::{Calendar, Time},
     memory::{Bodies, Body, MemoryBudget, OutOfMemory},
     queue::{Dated, Queue, Record, State},
+    wal::{
+        index::SegmentIndex,
+        record::{Frame, JobFields, Kind},
+    },
 };
 
 /// What records are applied to.

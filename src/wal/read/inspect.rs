@@ -3,15 +3,15 @@
 
 use std::{fmt, io};
 
-use super::{
-    disk::{Disk, Name},
-    record::Format,
-    replay::{self, Progress, Report, Restored, SegmentReport},
-    segments::SegmentIndex,
-};
+use super::replay::{self, Progress, Report, Restored, SegmentReport};
 use crate::{
     clock::{Calendar, Time},
     queue::Queue,
+    wal::{
+        disk::{Disk, Name},
+        index::SegmentIndex,
+        record::Format,
+    },
 };
 
 /// What was found in a directory. Displayed as a page of text, line by line.

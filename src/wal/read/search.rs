@@ -11,12 +11,13 @@ use std::io;
 
 use crc32fast::Hasher;
 
-use super::{
-    reader::{VERSION_BYTES, checked_end},
-    record::{Format, Frame, HEAD_MAX_BYTES, SALT_AT, SHORT_RECORD_BYTES, SegmentHeader},
-    window::Window,
+use super::{reader::checked_end, window::Window};
+use crate::{
+    proto::CRLF,
+    wal::record::{
+        Format, Frame, HEAD_MAX_BYTES, SALT_AT, SHORT_RECORD_BYTES, SegmentHeader, VERSION_BYTES,
+    },
 };
-use crate::proto::CRLF;
 
 /// The fewest bytes from one CRC to the next. In a very large file there are more.
 const STEP_MIN_BYTES: u64 = 4096;

@@ -3,11 +3,7 @@
 use std::io;
 
 use super::{
-    foreign,
-    record::{
-        Damage, Format, Frame, HEAD_MAX_BYTES, Kind, SHORT_RECORD_BYTES, SegmentHeader, VERSION,
-        VERSION_5,
-    },
+    formats,
     replay::{Fault, Problem, SegmentReport},
     search::{FirstBytes, PrefixSums, find_salt},
     sink::{Sink, dated, ensure_memory, free_memory, no_memory, store_body},
@@ -16,10 +12,11 @@ use super::{
 use crate::{
     proto::{CRLF, NAME_LIMIT},
     queue::Queue,
+    wal::record::{
+        Damage, Format, Frame, HEAD_MAX_BYTES, Kind, SHORT_RECORD_BYTES, SegmentHeader, VERSION,
+        VERSION_5, VERSION_BYTES,
+    },
 };
-
-/// The length of the version at the start of a segment, in bytes.
-pub(super) const VERSION_BYTES: usize = 4;
 
 /// How many problems of one segment are kept. The rest are only counted.
 const PROBLEMS_MAX: usize = 20;
@@ -424,7 +421,7 @@ pub(super) fn format(window: &mut Window<'_>, version: u32) -> io::Result<Result
         if let Ok(Some(frame)) = frame {
             // Two short records of 32-bit x86 may pass for one of the usual layout.
             if verify(window, start, &frame, format)?.is_ok()
-                && (version != VERSION || !foreign::begins_as_x86(window, start)?)
+                && (version != VERSION || !formats::begins_as_x86(window, start)?)
             {
                 return Ok(Ok(format));
             }
@@ -440,7 +437,7 @@ pub(super) fn format(window: &mut Window<'_>, version: u32) -> io::Result<Result
         return Ok(Ok(Format::Salted(salt)));
     }
     if likely.is_none() {
-        foreign::refuse(window, version, start)?;
+        formats::refuse(window, version, start)?;
     }
     Ok(match theirs {
         _ if likely.is_some() => Err(Fault::NoSegmentHeader),

@@ -1,7 +1,18 @@
 //! The files of a binlog, and the calls on them: a trait, so that a test's disk can lose and tear
 //! writes, and fail.
+//!
+//! [`Directory`] is the real one, with its lock and a thread for syncs. A daemon writes through a
+//! [`Lease`], which is over once another daemon may have the lock.
+
+mod directory;
+mod lease;
+mod lock;
+mod syncer;
 
 use std::{fmt, io, time::Duration};
+
+pub(super) use self::lease::Lease;
+pub use self::{directory::Directory, lease::LOCK_CONFIRM_INTERVAL};
 
 /// A file of a binlog. The original reads only segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,6 +51,14 @@ impl fmt::Display for Name {
             Self::Damaged(number) => write!(f, "binlog.{number}.damaged"),
         }
     }
+}
+
+/// Returns the largest numbers of segments, damaged ones too, and of preallocated files.
+pub(super) fn last_numbers(files: &[(Name, u64)]) -> (u32, u32) {
+    files.iter().fold((0, 0), |(segment, preallocated), &(name, _)| match name {
+        Name::Segment(number) | Name::Damaged(number) => (segment.max(number), preallocated),
+        Name::Preallocated(number) => (segment, preallocated.max(number)),
+    })
 }
 
 /// The calls on the files of a binlog. What has been written, created, renamed or removed may be

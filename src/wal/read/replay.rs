@@ -16,13 +16,8 @@
 use std::{fmt, io, ops::ControlFlow};
 
 use super::{
-    Jobs,
-    disk::{Disk, Name},
     reader::Reader,
-    record::{Damage, Format},
-    segments::SegmentIndex,
     sink::{Sink, free_memory},
-    space::HEADER_BYTES,
     window::Window,
 };
 use crate::{
@@ -30,6 +25,13 @@ use crate::{
     memory::{Bodies, Need},
     queue::Queue,
     sys,
+    wal::{
+        Jobs,
+        disk::{Disk, Name},
+        index::SegmentIndex,
+        record::{Damage, Format},
+        space::HEADER_BYTES,
+    },
 };
 
 /// How many bytes of memory a replay leaves free, for lists that are small beside the jobs.
@@ -162,7 +164,7 @@ impl Restored {
 /// Reads all segments, oldest first, into `restored` and `segment_index`. Fails if a file cannot be
 /// opened or read, if memory is short, or if `progress` breaks. The operator can mend that, and
 /// nothing has been changed. What the disk itself cannot read (EIO) is damage.
-pub(super) fn replay(
+pub(in crate::wal) fn replay(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
     restored: &mut Restored,
@@ -218,7 +220,7 @@ pub(super) fn replay(
 }
 
 /// Fails if the memory that the restored jobs leave is not enough to serve a client.
-pub(super) fn ensure_memory_to_serve(restored: &mut Restored) -> io::Result<()> {
+pub(in crate::wal) fn ensure_memory_to_serve(restored: &mut Restored) -> io::Result<()> {
     let Restored { queue, bodies } = restored;
     if !bodies.budget_mut().admits(Need::Storage, UNTIL_SERVING_BYTES) {
         free_memory(queue, bodies);

@@ -1,17 +1,17 @@
 //! Segments of the original whose layout is that of another machine, or of a later version.
 //!
 //! The original writes its structures as they lie in memory. Most machines lay them out as
-//! [`record`](super::record) says. The others are named here, so that a start refuses their
+//! [`record`](crate::wal::record) says. The others are named here, so that a start refuses their
 //! segments instead of taking them for damage.
 
 use std::io;
 use std::ops::RangeInclusive;
 
-use super::{
-    record::{VERSION, VERSION_5},
-    window::Window,
+use super::window::Window;
+use crate::{
+    proto::{self, CRLF, NAME_LIMIT},
+    wal::record::{VERSION, VERSION_5},
 };
-use crate::proto::{self, CRLF, NAME_LIMIT};
 
 /// The length of the fields on 32-bit x86, which aligns 64-bit numbers at four bytes.
 const FIELDS_X86_BYTES: usize = 72;

@@ -14,8 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{LOCK_CONFIRM_INTERVAL, Wal};
-use crate::{clock::Time, sys};
+use crate::sys;
 
 /// The length of the line in the file, with its end, in bytes. It is always the same, so that a new
 /// line can be written though the disk is full.
@@ -150,29 +149,6 @@ fn held_by(error: &io::Error, file: &File) -> io::Error {
     let is_told = !holder.is_empty() && holder != ENDED;
     let text = if is_told { format!("{text}: {holder}") } else { text.into() };
     io::Error::new(io::ErrorKind::WouldBlock, text)
-}
-
-/// The lock of the directory.
-impl Wal {
-    /// Asks whether this daemon still has the directory to itself. If not, nothing is written from
-    /// then on.
-    pub(super) fn confirm_lock(&mut self) -> io::Result<()> {
-        self.disk.confirm_lock().map_err(|error| {
-            self.lost_lock = Some(error);
-            io::Error::other("the lock of the directory is lost")
-        })
-    }
-
-    /// The same, unless it was asked within [`LOCK_CONFIRM_INTERVAL`]: before anything is written,
-    /// and before any client is answered. `now` must be read just before, because what comes before
-    /// may take long. Returns whether it asked.
-    pub fn confirm_lock_if_due(&mut self, now: Time) -> io::Result<bool> {
-        if now < self.lock_confirmed_at + LOCK_CONFIRM_INTERVAL {
-            return Ok(false);
-        }
-        self.lock_confirmed_at = now;
-        self.confirm_lock().map(|()| true)
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,91 @@
+//! The lease of a directory: the right to write to it.
+
+use std::{
+    io,
+    ops::{Deref, DerefMut},
+    time::Duration,
+};
+
+use super::Disk;
+use crate::clock::Time;
+
+/// How long a confirmed lock is relied on. Another daemon that takes over waits for longer, so this
+/// one acknowledges nothing once that one has read the binlog.
+pub const LOCK_CONFIRM_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A disk, until another daemon may have taken over its directory. Whoever writes confirms the
+/// lease first, and writes nothing more once it is lost.
+#[derive(Debug)]
+pub(in crate::wal) struct Lease {
+    disk: Box<dyn Disk>,
+    confirmed_at: Time,
+    /// Why the lock cannot be relied on any more.
+    lost: Option<io::Error>,
+}
+
+impl Lease {
+    /// The lease of a disk whose lock was confirmed at `now`.
+    pub(in crate::wal) fn new(disk: Box<dyn Disk>, now: Time) -> Self {
+        Self { disk, confirmed_at: now, lost: None }
+    }
+
+    /// Asks whether this daemon still has the directory to itself. If not, the lease is lost for
+    /// good, and this fails from then on.
+    pub(in crate::wal) fn confirm(&mut self) -> io::Result<()> {
+        if self.lost.is_none() {
+            self.lost = self.disk.confirm_lock().err();
+        }
+        let is_lost = self.lost.is_some();
+        if is_lost { Err(io::Error::other("the lock of the directory is lost")) } else { Ok(()) }
+    }
+
+    /// The same, but does not ask again within [`LOCK_CONFIRM_INTERVAL`]: before anything is
+    /// written, and before any client is answered. `now` must be read just before, because an
+    /// earlier call may take long. Returns whether it asked.
+    pub(in crate::wal) fn confirm_if_due(&mut self, now: Time) -> io::Result<bool> {
+        if self.lost.is_none() && now < self.confirmed_at + LOCK_CONFIRM_INTERVAL {
+            return Ok(false);
+        }
+        self.confirmed_at = now;
+        self.confirm().map(|()| true)
+    }
+
+    /// Why it is lost, if it is.
+    pub(in crate::wal) fn lost(&self) -> Option<&io::Error> {
+        self.lost.as_ref()
+    }
+}
+
+impl Deref for Lease {
+    type Target = dyn Disk;
+    fn deref(&self) -> &Self::Target {
+        &*self.disk
+    }
+}
+
+impl DerefMut for Lease {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut *self.disk
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wal::testing::{MemoryDisk, START};
+
+    /// Each call may need a network, so it is not made before each write.
+    #[test]
+    fn a_lease_is_confirmed_from_time_to_time_and_never_comes_back() {
+        let disk = MemoryDisk::default();
+        let mut lease = Lease::new(Box::new(disk.clone()), START);
+        let later = START + LOCK_CONFIRM_INTERVAL;
+        disk.state().is_lock_lost = true;
+        assert!(!lease.confirm_if_due(START).expect("not due"));
+        assert!(lease.confirm_if_due(later).is_err());
+        disk.state().is_lock_lost = false;
+        assert!(lease.confirm_if_due(later).is_err());
+        assert!(lease.confirm().is_err());
+        assert!(lease.lost().is_some());
+    }
+}

@@ -1,0 +1,490 @@
+//! The log: where records are appended. It knows segments and bytes, and no jobs.
+//!
+//! Records of a turn are gathered and written at once. A full segment is truncated, synced and
+//! closed, and the first preallocated file becomes the next one.
+
+use std::io;
+
+use log::{debug, warn};
+
+use super::{
+    Options,
+    disk::{Lease, Name},
+    record::{
+        self, HEAD_MAX_BYTES as RECORD_HEAD_MAX_BYTES, JobFields, VERSION, VERSION_BYTES,
+        full_length,
+    },
+    reserve::Reserve,
+    segment::{Current, End, Salts, WORK_PER_TURN_MIN_BYTES},
+    space::{Demand, HEADER_BYTES, SHORT_BYTES, Space, file_size},
+    syncs::Syncs,
+};
+use crate::clock::Time;
+
+/// The most bytes of pending records. If there are more, they are written before the turn ends.
+const PENDING_MAX_BYTES: usize = 1024 * 1024;
+
+/// The largest number of a segment, because the original reads no larger one.
+const NUMBER_MAX: u32 = u32::MAX / 2;
+
+/// A larger body is written directly from its memory, and not copied to the pending records.
+const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
+
+/// The end of the binlog, and the files and syncs that it takes.
+#[derive(Debug)]
+pub(super) struct Log {
+    pub(super) disk: Lease,
+    pub(super) syncs: Syncs,
+    pub(super) reserve: Reserve,
+    end: End,
+    /// `None` before the first segment is open, and after a failure.
+    pub(super) current: Option<Current>,
+    /// Records not written yet: the last bytes of the current segment.
+    pending: Vec<u8>,
+    /// The first error of this turn. After it, nothing more is appended in this turn.
+    failure: Option<io::Error>,
+    /// The first id whose job has no record in a file yet; `u64::MAX` if all have one.
+    unrecorded_from: u64,
+    /// The segment that was given up after a failure, and how many bytes of it were in use.
+    abandoned: Option<(Name, u64)>,
+    salts: Salts,
+    /// How many records have been appended.
+    records: u64,
+}
+
+impl Log {
+    /// A log that goes on at `end`: after the last number that a file has. Call [`Log::begin`] next.
+    /// Fails if there is no memory for the pending records.
+    pub(super) fn new(
+        disk: Lease,
+        options: Options,
+        end: End,
+        last_preallocated: u32,
+    ) -> io::Result<Self> {
+        let mut pending = Vec::new();
+        pending.try_reserve_exact(PENDING_MAX_BYTES).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        Ok(Self {
+            disk,
+            syncs: Syncs::new(options.sync, end.length),
+            reserve: Reserve::new(options.segment_size, last_preallocated),
+            end,
+            current: None,
+            pending,
+            failure: None,
+            unrecorded_from: u64::MAX,
+            abandoned: None,
+            salts: Salts(options.seed),
+            records: 0,
+        })
+    }
+
+    /// Where it ends.
+    pub(super) fn end(&self) -> End {
+        self.end
+    }
+
+    /// Returns how many records have been appended.
+    pub(super) fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Whether a segment is open.
+    pub(super) fn is_open(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// Whether an append or a write of this turn has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// A restart skips the ids below; `u64::MAX` if no segment is open.
+    pub(super) fn seen_below(&self) -> u64 {
+        self.current.map_or(u64::MAX, |current| current.seen_below)
+    }
+
+    /// The first id whose job may have no record in a file: its write is pending, or has failed.
+    pub(super) fn unrecorded_from(&self) -> u64 {
+        self.unrecorded_from
+    }
+
+    /// Notes that the full record of a new job is pending.
+    pub(super) fn on_put(&mut self, id: u64) {
+        self.unrecorded_from = self.unrecorded_from.min(id);
+    }
+
+    /// Whether another segment can follow the current one: numbers end at [`NUMBER_MAX`].
+    pub(super) fn can_rotate(&self) -> bool {
+        self.end.number < NUMBER_MAX
+    }
+
+    /// Returns the number of the next segment. Fails if there is none.
+    pub(super) fn next_number(&self) -> io::Result<u32> {
+        let last = self.end.number;
+        let none = || io::Error::other(format!("no number is left after {}", Name::Segment(last)));
+        if self.can_rotate() { Ok(last + 1) } else { Err(none()) }
+    }
+
+    /// Uses up a number without a segment, because the disk has no space for one.
+    pub(super) fn skip_number(&mut self) {
+        self.end.open(self.end.number + 1);
+    }
+
+    /// Returns the space for records that the disk has granted.
+    pub(super) fn space(&self) -> Space {
+        let current = self.current.map_or(0, |current| current.layout.free(self.end.used));
+        if !self.can_rotate() {
+            return Space { current, next: 0, preallocated_slots: 0 };
+        }
+        self.reserve.space(current)
+    }
+
+    /// Ensures the space for a record of `length` bytes, and for `slots` short ones after it.
+    /// Returns whether there is.
+    pub(super) fn ensure_space(&mut self, length: u64, slots: u64, now: Time) -> bool {
+        while !self.space().admits(length, slots) {
+            let least = file_size(length);
+            if !self.can_rotate() || !self.reserve.preallocate(&mut self.disk, least, now) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Appending. `next_id` is always the id of the next job, for segment headers.
+impl Log {
+    /// Appends a record, with the name of its tube and the body if it is a full one. An error is
+    /// reported by [`Log::write_turn`].
+    pub(super) fn append(&mut self, fields: &JobFields, full: Option<(&str, &[u8])>, next_id: u64) {
+        if self.failure.is_none() {
+            self.failure = self.try_append(fields, full, next_id).err();
+        }
+    }
+
+    fn try_append(
+        &mut self,
+        fields: &JobFields,
+        full: Option<(&str, &[u8])>,
+        next_id: u64,
+    ) -> io::Result<()> {
+        let length = full.map_or(SHORT_BYTES, |(name, body)| full_length(name, body.len()));
+        if self.current.is_none_or(|current| !current.layout.fits(self.end.used, length)) {
+            self.try_rotate(length, next_id)?;
+        }
+        // The buffer must never grow, because at a memory limit that would end the process.
+        let copied = full.map_or(0, |(_, body)| body.len()).min(COPIED_BODY_MAX_BYTES);
+        if self.pending.len() + copied + 2 * RECORD_HEAD_MAX_BYTES > PENDING_MAX_BYTES {
+            self.write()?;
+        }
+        let mut at = self.end.used;
+        let current = self.current.as_mut().ok_or_else(no_segment)?;
+        if current.layout.takes_header(at) {
+            current.header(next_id).encode(at, &mut self.pending);
+            at += SHORT_BYTES;
+        }
+        record::encode(fields, full, current.salt, at, &mut self.pending);
+        self.end.advance(at + length);
+        self.records += 1;
+        match full {
+            Some((_, body)) if body.len() > COPIED_BODY_MAX_BYTES => {
+                let body_at = self.end.used - body.len() as u64;
+                self.write_through(body_at)?;
+                self.disk.write(self.end.name(), body_at, body)?;
+                self.syncs.on_write();
+            }
+            Some((_, body)) => self.pending.extend_from_slice(body),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Closes the current segment before it is full, and opens the next. An error is reported by
+    /// [`Log::write_turn`].
+    pub(super) fn rotate(&mut self, next_id: u64) {
+        if self.failure.is_none() {
+            self.failure = self.try_rotate(0, next_id).err();
+        }
+    }
+
+    /// Closes the current segment and opens the next, with space for a record of `length` bytes.
+    fn try_rotate(&mut self, length: u64, next_id: u64) -> io::Result<()> {
+        self.disk.confirm()?;
+        let current = self.current.ok_or_else(no_segment)?;
+        self.next_number()?;
+        self.write()?;
+        self.syncs.wait(&mut self.disk)?;
+        let name = self.end.name();
+        if self.end.used < current.layout.size {
+            self.disk.truncate(name, self.end.used)?;
+        }
+        self.syncs.sync_complete(&mut self.disk, self.end)?;
+        self.disk.close(name);
+        // This segment is complete, so an error from here on does not make it suspect.
+        self.current = None;
+        self.open_next(file_size(length), next_id)
+    }
+
+    /// Opens the next segment in a preallocated file of at least `size` bytes, or in a new one if
+    /// that was removed by hand.
+    fn open_next(&mut self, size: u64, next_id: u64) -> io::Result<()> {
+        let mut number = self.next_number()?;
+        loop {
+            // The caller has ensured the space, so a file is missing only after a full disk.
+            if self.reserve.first().is_none_or(|file| file.size < size) {
+                let size = self.reserve.segment_size.max(size);
+                self.reserve.make_file(&mut self.disk, size)?;
+            }
+            match self.open_segment(number, next_id) {
+                // It was put there by hand, and may hold jobs. The next start reads it.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    warn!("a segment of another origin is left alone: {error}");
+                    self.skip_number();
+                    number = self.next_number()?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    warn!("a preallocated file is missing, another is made: {error}");
+                    self.reserve.take_first();
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Makes the first preallocated file the current segment. It is renamed only after its segment
+    /// header outlasts a power cut, so no segment lacks one.
+    pub(super) fn open_segment(&mut self, number: u32, next_id: u64) -> io::Result<()> {
+        let file = self.reserve.first().ok_or_else(no_segment)?;
+        let (from, to) = (file.name(), Name::Segment(number));
+        let current = Current::new(self.salts.draw(), next_id, file);
+        let mut header = VERSION.to_le_bytes().to_vec();
+        current.header(next_id).encode(VERSION_BYTES as u64, &mut header);
+        self.disk.write(from, 0, &header)?;
+        if self.syncs.are_on() {
+            self.disk.sync(from)?;
+        }
+        // The calls above may have taken long.
+        self.disk.confirm()?;
+        self.disk.rename(from, to)?;
+        self.reserve.take_first();
+        // Even if the sync fails the number is used.
+        self.end.open(number);
+        self.end.advance(HEADER_BYTES);
+        if self.syncs.are_on() {
+            self.disk.sync_directory()?;
+        }
+        debug!("{to} is open");
+        self.current = Some(current);
+        Ok(())
+    }
+}
+
+/// Writing, and the end of a turn.
+impl Log {
+    /// Writes the pending records before the turn ends, and returns whether they are written. An
+    /// error is reported by [`Log::write_turn`].
+    pub(super) fn write_early(&mut self, now: Time) -> bool {
+        if self.failure.is_none() && self.disk.lost().is_none() {
+            self.failure = self.disk.confirm_if_due(now).and_then(|_| self.write()).err();
+        }
+        self.failure.is_none() && self.disk.lost().is_none()
+    }
+
+    /// Writes the pending records, and looks for the result of a sync in the background. Fails also
+    /// if something failed earlier in the turn.
+    pub(super) fn write_turn(&mut self, now: Time) -> io::Result<()> {
+        if let Some(error) = self.failure.take() {
+            return Err(error);
+        }
+        self.write()?;
+        self.syncs.end_turn(&mut self.disk, now)
+    }
+
+    /// Syncs the records or begins to, if it is time: see [`Syncs::sync_if_due`].
+    pub(super) fn sync_if_due(
+        &mut self,
+        in_background: bool,
+        is_urgent: bool,
+        now: Time,
+    ) -> io::Result<()> {
+        self.syncs.sync_if_due(&mut self.disk, self.end, in_background, is_urgent, now)
+    }
+
+    /// Writes the pending records to the current segment.
+    fn write(&mut self) -> io::Result<()> {
+        self.write_through(self.end.used)?;
+        self.unrecorded_from = u64::MAX;
+        Ok(())
+    }
+
+    /// Writes the pending records, which end at the offset `end` of the current segment.
+    fn write_through(&mut self, end: u64) -> io::Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        self.disk.write(self.end.name(), end - self.pending.len() as u64, &self.pending)?;
+        self.syncs.on_write();
+        self.pending.clear();
+        Ok(())
+    }
+
+    /// Prepares for later turns: writes a piece of zeros, removes a preallocated file that is not
+    /// needed, and makes at most `budget` bytes of one that is. With `has_garbage`, some garbage is
+    /// about to be removed.
+    pub(super) fn work_ahead(&mut self, demand: Demand, has_garbage: bool, budget: u64, now: Time) {
+        if let Some(current) = &mut self.current {
+            current.write_zeros(&mut self.disk, self.end);
+        }
+        if self.reserve.has_surplus(demand, self.space()) {
+            self.reserve.remove_first(&mut self.disk);
+        }
+        if self.reserve.retry_at().is_some_and(|at| at > now) {
+            return;
+        }
+        let mut left = budget;
+        while left > 0 && self.wants_file(demand, has_garbage) {
+            if !self.reserve.make_piece(&mut self.disk, demand, now) {
+                return;
+            }
+            left = left.saturating_sub(WORK_PER_TURN_MIN_BYTES);
+        }
+    }
+
+    /// Whether [`Log::work_ahead`] has work, provided that the disk has space.
+    pub(super) fn has_work_ahead(&self, demand: Demand, has_garbage: bool) -> bool {
+        self.wants_file(demand, has_garbage)
+            || self.current.is_some_and(|current| current.zeros_end(self.end).is_some())
+            || self.reserve.has_surplus(demand, self.space())
+    }
+
+    /// Whether a file is to be preallocated now. While the current segment is at most half full,
+    /// garbage is removed first, because it may have the space that is needed.
+    fn wants_file(&self, demand: Demand, has_garbage: bool) -> bool {
+        let space = self.space();
+        let is_early = space.current > self.reserve.segment_size / 2;
+        self.can_rotate() && self.reserve.wants_file(demand, space) && !(is_early && has_garbage)
+    }
+
+    /// At the daemon's end: writes a header which says that no client has seen the id of a job
+    /// whose record is missing, so that the next start skips no ids, and syncs all. If there is no
+    /// space, or the disk fails, the next start skips some, and nothing is lost.
+    pub(super) fn finish(&mut self, is_sound: bool, next_id: u64) -> io::Result<()> {
+        self.syncs.wait(&mut self.disk)?;
+        if let Some(current) = &mut self.current {
+            let used = self.end.used;
+            let fits = current.layout.fits(used, SHORT_BYTES) && self.failure.is_none();
+            if is_sound && fits && std::mem::take(&mut current.seen_below) > 0 {
+                current.header(next_id).encode(used, &mut self.pending);
+                self.end.advance(used + SHORT_BYTES);
+                if let Err(error) = self.write() {
+                    debug!("cannot write the last segment header: {error}");
+                }
+            }
+            self.syncs.sync_last(&mut self.disk, self.end)?;
+        }
+        if let Err(error) = self.disk.end() {
+            debug!("cannot note the end of this daemon in the directory: {error}");
+        }
+        Ok(())
+    }
+}
+
+/// Failure.
+impl Log {
+    /// Stops using the current segment. Nothing is written to it before the next attempt.
+    pub(super) fn abandon(&mut self) {
+        if self.current.take().is_some() {
+            let written = self.end.used.saturating_sub(self.pending.len() as u64);
+            self.abandoned = Some((self.end.name(), written));
+            self.disk.close(self.end.name());
+        }
+        self.pending.clear();
+        self.failure = None;
+        self.syncs.forget_writes();
+    }
+
+    /// Opens a new segment after a failure. Before all else it asks for the lock: another daemon
+    /// may have taken over while the disk failed.
+    pub(super) fn reopen(&mut self, demand: Demand, next_id: u64, now: Time) -> io::Result<()> {
+        self.disk.confirm()?;
+        if let Some((name, written)) = self.abandoned.take() {
+            // Its zeros may take the space that is needed. An error here changes nothing.
+            let _ = self.disk.truncate(name, written);
+            self.disk.close(name);
+        }
+        if self.reserve.first().is_none() {
+            let made = self.reserve.try_preallocate_first(&mut self.disk, demand);
+            if !self.reserve.on_made(&made, now) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+        }
+        self.open_next(0, next_id)
+    }
+
+    /// Panics if an invariant does not hold: for tests.
+    pub(super) fn check(&self) {
+        self.reserve.check();
+        assert!(self.pending.len() as u64 <= self.end.used && self.end.used <= self.end.length);
+        assert!(self.syncs.synced() <= self.end.length);
+        if let Some(current) = self.current {
+            assert!(self.end.used <= current.layout.size, "it fits into its file");
+        }
+    }
+}
+
+fn no_segment() -> io::Error {
+    io::Error::other("no segment is open")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wal::{SyncPolicy, testing::Fixture};
+
+    /// A system call a record would cost more than everything else.
+    #[test]
+    fn the_records_of_a_turn_are_one_write() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        let first = binlog.put(10);
+        binlog.put(20);
+        binlog.bury(first);
+        assert_eq!(binlog.disk.take_calls(), [""; 0], "nothing before the commit");
+        binlog.settle();
+        let calls = binlog.disk.take_calls();
+        assert_eq!(calls.iter().filter(|call| *call == "write binlog.1").count(), 1, "{calls:?}");
+        assert_eq!(binlog.ids_after_restart(), [1, 2]);
+    }
+
+    #[test]
+    fn a_full_segment_is_truncated_synced_and_followed_by_the_next() {
+        let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);
+        binlog.settle();
+        binlog.disk.take_calls();
+        for _ in 0..2 {
+            binlog.put(2000);
+        }
+        let calls = binlog.disk.take_calls().join(", ");
+        let wanted = "write binlog.1, truncate binlog.1, sync binlog.1, write spare.2, \
+                      sync spare.2, rename spare.2, sync directory";
+        assert!(calls.contains(wanted), "{calls}");
+        binlog.settle();
+        assert_eq!(binlog.wal.counts().current, 2);
+        let sizes = binlog.disk.state().files[&Name::Segment(1)].len();
+        assert!(sizes < 4096, "the unused end of a closed segment is truncated: {sizes}");
+        assert_eq!(binlog.ids_after_restart(), [1, 2]);
+    }
+
+    /// Beyond a megabyte the buffer would grow, or a body would be copied once more.
+    #[test]
+    fn a_large_body_is_written_by_itself() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        binlog.put(10);
+        let large = binlog.put(300_000);
+        binlog.put(10);
+        binlog.settle();
+        assert_eq!(binlog.ids_after_restart(), [1, 2, 3]);
+        binlog.delete(large);
+        binlog.settle();
+        assert_eq!(binlog.ids_after_restart(), [1, 3]);
+    }
+}

@@ -1,0 +1,20 @@
+//! Reading: from the bytes of a directory to jobs, for a start and for `--check-binlog`.
+//!
+//! [`replay`](replay::replay) reads all segments with a [`Reader`](reader::Reader) each, which sees
+//! a file through a [`Window`](window::Window) and puts jobs into a [`Sink`](sink::Sink). After
+//! damage it finds the next sound record by [`search`]. Layouts of other machines and versions are
+//! refused by [`formats`]. [`inspect`] reports all of it to the operator.
+
+mod formats;
+mod inspect;
+mod reader;
+mod replay;
+mod search;
+mod sink;
+mod window;
+
+pub(super) use self::replay::{ensure_memory_to_serve, replay};
+pub use self::{
+    inspect::{Inspection, inspect, read_jobs},
+    replay::{Fault, Problem, Progress, Report, Restored, SegmentReport, go_on},
+};

@@ -1,0 +1,176 @@
+//! The removal of segments that no job needs.
+
+use std::{io, time::Duration};
+
+use log::{debug, warn};
+
+use super::{
+    disk::{Lease, Name},
+    index::SegmentIndex,
+    record::VERSION_BYTES,
+    recovery::{RETRY_DELAY, RETRY_DELAY_MAX, Recovery, State},
+    syncs::Syncs,
+};
+use crate::clock::Time;
+
+/// When the next segment may be removed.
+#[derive(Debug)]
+pub(super) struct Removal {
+    /// Set if the oldest segment could not be removed: when to try again.
+    retry_at: Option<Time>,
+    /// The delay after the next failure.
+    delay: Duration,
+}
+
+impl Default for Removal {
+    fn default() -> Self {
+        Self { retry_at: None, delay: RETRY_DELAY }
+    }
+}
+
+impl Removal {
+    /// When to try again, if the last attempt has failed.
+    pub(super) fn retry_at(&self) -> Option<Time> {
+        self.retry_at
+    }
+
+    /// Whether an attempt may be made.
+    pub(super) fn is_due(&mut self, now: Time) -> bool {
+        self.retry_at.take_if(|at| *at <= now);
+        self.retry_at.is_none()
+    }
+
+    /// Whether the oldest segment may be removed: no job needs it, and the records that replace its
+    /// own are synced. Later records need not be, or constant writing would keep it. After a
+    /// failure all records must be.
+    pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) -> bool {
+        let is_synced = match recovery.state() {
+            State::Sound => index.oldest().is_none_or(|it| it.last_removal_at <= syncs.synced()),
+            State::Failed { .. } | State::Recovering => syncs.is_clean(),
+        };
+        is_synced && index.is_oldest_unneeded(recovery.suspects())
+    }
+
+    /// Removes the oldest segment, or renames it if it is damaged. If that fails, the binlog still
+    /// works, and tries again after longer and longer delays. Fails if the lock is lost, or if the
+    /// directory cannot be synced.
+    pub(super) fn remove_oldest(
+        &mut self,
+        disk: &mut Lease,
+        index: &mut SegmentIndex,
+        is_synced: bool,
+        now: Time,
+    ) -> io::Result<()> {
+        let Some(segment) = index.oldest() else { return Ok(()) };
+        disk.confirm()?;
+        let (name, kept) = (Name::Segment(segment.number), Name::Damaged(segment.number));
+        let result = if segment.is_damaged {
+            disk.rename(name, kept).inspect(|()| {
+                warn!(
+                    "every job of {name} that could be read is in newer segments; the damaged file \
+                     stays as {kept}"
+                );
+            })
+        } else {
+            debug!("no job needs {name}: it is removed");
+            disk.remove(name).or_else(|error| truncate_unremovable(disk, name, is_synced, error))
+        };
+        match result {
+            // It was removed by hand.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                warn!("cannot remove an unneeded segment; it and all newer ones stay: {error}");
+                self.retry_at = Some(now + self.delay);
+                self.delay = (2 * self.delay).min(RETRY_DELAY_MAX);
+                return Ok(());
+            }
+            Ok(()) => {}
+        }
+        self.delay = RETRY_DELAY;
+        if is_synced {
+            disk.sync_directory()?;
+        }
+        index.drop_oldest();
+        Ok(())
+    }
+}
+
+/// Truncates a segment that cannot be removed, so that a restart finds no old records.
+fn truncate_unremovable(
+    disk: &mut Lease,
+    name: Name,
+    is_synced: bool,
+    error: io::Error,
+) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound || disk.truncate(name, VERSION_BYTES as u64).is_err()
+    {
+        return Err(error);
+    }
+    if is_synced {
+        disk.sync(name)?;
+    }
+    disk.close(name);
+    warn!("cannot remove a segment of the binlog; it was emptied instead: {error}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::wal::{SyncPolicy, testing::Fixture};
+
+    /// A power cut between the two would lose the job that was relocated.
+    #[test]
+    fn a_segment_stays_until_what_replaces_it_is_synced() {
+        let mut binlog = Fixture::new(SyncPolicy::Within(Duration::from_secs(3600)));
+        let kept = binlog.put(100);
+        let others: Vec<_> = (0..20).map(|_| binlog.put(500)).collect();
+        binlog.settle();
+        for job in others {
+            binlog.delete(job);
+        }
+        for _ in 0..20 {
+            binlog.turn();
+        }
+        assert!(binlog.wal.counts().migrated > 0);
+        assert_ne!(binlog.wal.segment_of(kept), 1);
+        assert_eq!(binlog.wal.counts().oldest, 1, "no sync covers the relocated job yet");
+        binlog.disk.state().ends_syncs = true;
+        binlog.settle();
+        assert!(binlog.wal.counts().oldest > 1);
+        assert_eq!(binlog.ids_after_restart(), [1]);
+    }
+
+    #[test]
+    fn garbage_of_few_busy_jobs_does_not_pile_up() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        for _ in 0..500 {
+            let job = binlog.put(300);
+            binlog.bury(job);
+            binlog.delete(job);
+            binlog.settle();
+        }
+        let bytes: usize = binlog.disk.state().files.values().map(Vec::len).sum();
+        assert!(bytes <= 5 * 4096, "{bytes} bytes for no job");
+        assert_eq!(binlog.ids_after_restart(), [0; 0]);
+    }
+
+    /// The file of an immutable directory entry, for one, cannot be removed.
+    #[test]
+    fn a_segment_that_cannot_be_removed_is_truncated_or_tried_again() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        binlog.disk.state().failing = Some("remove binlog");
+        for _ in 0..50 {
+            let job = binlog.put(300);
+            binlog.delete(job);
+            binlog.settle();
+        }
+        let oldest = binlog.wal.counts().oldest;
+        assert!(oldest > 1, "its records are gone, so it does no harm");
+        assert_eq!(binlog.disk.state().files[&Name::Segment(1)].len(), VERSION_BYTES);
+        binlog.disk.state().failing = None;
+        assert_eq!(binlog.ids_after_restart(), [0; 0]);
+    }
+}

@@ -1,0 +1,423 @@
+//! The reserve: *preallocated files*, which have disk space for later segments.
+//!
+//! The file system reserves the space of a preallocated file. That takes no time, so neither a
+//! start nor a large job waits for it. If the file system cannot reserve space, whole files are
+//! filled with zeros, and are smaller.
+
+use std::{collections::VecDeque, io};
+
+use log::{info, warn};
+
+use super::{
+    Unavailable,
+    disk::{Lease, Name},
+    recovery::RETRY_DELAY,
+    segment::{WORK_PER_TURN_MIN_BYTES, ZEROS},
+    space::{Demand, SEGMENT_ALIGN_BYTES, Space, file_slots},
+};
+use crate::clock::Time;
+
+/// The largest file if all of it must be filled with zeros, unless one record needs more.
+const FILLED_FILE_MAX_BYTES: u64 = 64 << 20;
+
+/// How many names are tried for a new file, because other files may have some of them.
+const NAMES_TRIED_MAX: u32 = 1000;
+
+/// The log line if there is no space for another file.
+const NO_SPACE: &str = "no disk space for another segment";
+
+/// A file with space for a later segment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Preallocated {
+    number: u32,
+    /// In bytes.
+    pub(super) size: u64,
+    /// How many bytes of it have been filled with zeros.
+    pub(super) filled: u64,
+    /// Whether the file system has reserved its space.
+    is_reserved: bool,
+}
+
+impl Preallocated {
+    pub(super) fn name(&self) -> Name {
+        Name::Preallocated(self.number)
+    }
+
+    /// Returns how many bytes must be filled with zeros before the file may be used.
+    fn fill_end(&self) -> u64 {
+        if self.is_reserved { self.size.min(WORK_PER_TURN_MIN_BYTES) } else { self.size }
+    }
+}
+
+/// Why the last file could not be made. Until `retry_at` none is made.
+#[derive(Debug, Clone, Copy)]
+struct Shortage {
+    retry_at: Time,
+    /// Whether the disk was full, and not something else wrong.
+    is_full: bool,
+}
+
+/// The preallocated files.
+#[derive(Debug)]
+pub(super) struct Reserve {
+    /// The size of a usual segment in bytes.
+    pub(super) segment_size: u64,
+    /// The first, which is the largest, becomes the next segment.
+    files: VecDeque<Preallocated>,
+    /// The file that is being filled.
+    filling: Option<Preallocated>,
+    next_number: u32,
+    /// How many short records fit into the files.
+    slots: u64,
+    shortage: Option<Shortage>,
+}
+
+impl Reserve {
+    /// No files yet. New ones have numbers after `last`.
+    pub(super) fn new(segment_size: u64, last: u32) -> Self {
+        let size = segment_size.clamp(1, u64::MAX / 4);
+        Self {
+            segment_size: size.next_multiple_of(SEGMENT_ALIGN_BYTES),
+            files: VecDeque::new(),
+            filling: None,
+            next_number: last.checked_add(1).unwrap_or(1),
+            slots: 0,
+            shortage: None,
+        }
+    }
+
+    /// Returns the file that becomes the next segment.
+    pub(super) fn first(&self) -> Option<Preallocated> {
+        self.files.front().copied()
+    }
+
+    /// Returns the space for records, with `current` bytes left in the current segment.
+    pub(super) fn space(&self, current: u64) -> Space {
+        let next = self.files.front().map_or(0, |file| file.size);
+        Space { current, next, preallocated_slots: self.slots }
+    }
+
+    /// Why no file could be made when one was last needed.
+    pub(super) fn shortage(&self) -> Option<Unavailable> {
+        self.shortage.map(|it| if it.is_full { Unavailable::Full } else { Unavailable::Failed })
+    }
+
+    /// Returns when to try again, after a file could not be made.
+    pub(super) fn retry_at(&self) -> Option<Time> {
+        self.shortage.map(|shortage| shortage.retry_at)
+    }
+
+    /// Whether a file is to be made now, or the one that is being made is to be filled. Only an
+    /// attempt shows whether a full disk has space again.
+    pub(super) fn wants_file(&self, demand: Demand, space: Space) -> bool {
+        self.filling.is_some() || self.shortage.is_some() || demand.wants_file(space)
+    }
+
+    /// Preallocates a file by [`Reserve::try_preallocate`], and returns whether there is one. Tries
+    /// nothing if one could not be made within the last second.
+    pub(super) fn preallocate(&mut self, disk: &mut Lease, least: u64, now: Time) -> bool {
+        if self.retry_at().is_some_and(|at| at > now) {
+            return false;
+        }
+        let made = self.try_preallocate(disk, least);
+        self.on_made(&made, now)
+    }
+
+    /// Preallocates the file that a new segment needs at once: with space for all deletes, or on a
+    /// fuller disk for some of them, which free space for the others.
+    pub(super) fn try_preallocate_first(
+        &mut self,
+        disk: &mut Lease,
+        demand: Demand,
+    ) -> io::Result<bool> {
+        match self.try_preallocate(disk, demand.file_size_for_deletes()) {
+            Err(error) if is_full(&error) => self.try_preallocate(disk, SEGMENT_ALIGN_BYTES),
+            made => made,
+        }
+    }
+
+    /// Notes the result of [`Reserve::try_preallocate`], and returns whether there is a file.
+    pub(super) fn on_made(&mut self, made: &io::Result<bool>, now: Time) -> bool {
+        match made {
+            Ok(true) => self.on_space(),
+            Ok(false) => {}
+            Err(error) => self.on_shortage(error, now),
+        }
+        made.is_ok()
+    }
+
+    /// Preallocates a file of the usual size, or on a fuller disk of half the size, a quarter, and
+    /// so on, down to `least`, a size by [`file_size`](super::space::file_size). For a large record
+    /// the usual size is added to `least`, for later records. Returns whether the file has the
+    /// first size tried.
+    pub(super) fn try_preallocate(&mut self, disk: &mut Lease, least: u64) -> io::Result<bool> {
+        let least = least.next_multiple_of(SEGMENT_ALIGN_BYTES);
+        let whole =
+            if least > self.segment_size { least + self.segment_size } else { self.segment_size };
+        let mut size = whole;
+        loop {
+            match self.make_file(disk, size) {
+                Ok(()) => return Ok(size == whole),
+                Err(error) if size <= least || !is_full(&error) => return Err(error),
+                Err(_) => size = (size / 2).next_multiple_of(SEGMENT_ALIGN_BYTES).max(least),
+            }
+        }
+    }
+
+    /// Notes that no file could be made.
+    pub(super) fn on_shortage(&mut self, error: &io::Error, now: Time) {
+        let is_full = is_full(error);
+        if self.shortage.is_none_or(|before| before.is_full != is_full) {
+            let what = if is_full { NO_SPACE } else { "another segment cannot be made" };
+            warn!("{what}; jobs are refused once the present ones are full: {error}");
+        }
+        self.shortage = Some(Shortage { retry_at: now + RETRY_DELAY, is_full });
+    }
+
+    fn on_space(&mut self) {
+        if self.shortage.take().is_some() {
+            info!("the disk has space for the binlog again");
+        }
+    }
+
+    /// Preallocates a file of `size` bytes, and fills it up to [`Preallocated::fill_end`].
+    pub(super) fn make_file(&mut self, disk: &mut Lease, size: u64) -> io::Result<()> {
+        if let Some(other) = self.filling.take_if(|file| file.size != size) {
+            disk.remove(other.name())?;
+        }
+        if self.filling.is_none() {
+            self.filling = Some(self.begin_file(disk, size)?);
+        }
+        while self.filling.is_some() {
+            self.fill_step(disk)?;
+        }
+        Ok(())
+    }
+
+    /// Creates a preallocated file and reserves its space. If that fails, the file is removed.
+    fn begin_file(&mut self, disk: &mut Lease, size: u64) -> io::Result<Preallocated> {
+        let number = self.create_file(disk)?;
+        let name = Name::Preallocated(number);
+        match disk.reserve(name, size) {
+            Ok(is_reserved) => {
+                if !is_reserved {
+                    self.segment_size = self.segment_size.min(FILLED_FILE_MAX_BYTES);
+                }
+                Ok(Preallocated { number, size, filled: 0, is_reserved })
+            }
+            Err(error) => {
+                // The file would only take space. If this fails too, the next start removes it.
+                let _ = disk.remove(name);
+                Err(error)
+            }
+        }
+    }
+
+    /// Creates an empty file under the next free name.
+    fn create_file(&mut self, disk: &mut Lease) -> io::Result<u32> {
+        let mut result = Err(io::ErrorKind::AlreadyExists.into());
+        for _ in 0..NAMES_TRIED_MAX {
+            let number = self.next_number;
+            self.next_number = number.checked_add(1).unwrap_or(1);
+            result = disk.create(Name::Preallocated(number)).map(|()| number);
+            match &result {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                _ => break,
+            }
+        }
+        result
+    }
+
+    /// Fills a piece of the file that is being made. If that fails, the file is removed.
+    fn fill_step(&mut self, disk: &mut Lease) -> io::Result<()> {
+        let Some(mut file) = self.filling.take() else { return Ok(()) };
+        let length = WORK_PER_TURN_MIN_BYTES.min(file.fill_end() - file.filled);
+        let zeros = &ZEROS[..usize::try_from(length).expect("at most a step")];
+        if let Err(error) = disk.write(file.name(), file.filled, zeros) {
+            let _ = disk.remove(file.name());
+            return Err(error);
+        }
+        file.filled += length;
+        if file.filled < file.fill_end() {
+            self.filling = Some(file);
+            return Ok(());
+        }
+        // Preallocated files take no descriptors: this one is opened again when it is needed.
+        disk.close(file.name());
+        self.slots += file_slots(file.size);
+        // The next record must fit into the first file.
+        if self.files.front().is_some_and(|first| first.size < file.size) {
+            self.files.push_front(file);
+        } else {
+            self.files.push_back(file);
+        }
+        Ok(())
+    }
+
+    /// Takes the first file out of the list.
+    pub(super) fn take_first(&mut self) -> Option<Preallocated> {
+        let file = self.files.pop_front()?;
+        self.slots -= file_slots(file.size);
+        // The largest file must be the first.
+        let by_size = |index: &usize| self.files[*index].size;
+        if let Some(largest) = (0..self.files.len()).max_by_key(by_size) {
+            self.files.swap(0, largest);
+        }
+        Some(file)
+    }
+
+    /// Whether the first file is to be removed: see [`Demand::has_surplus`]. The last file of the
+    /// usual size stays.
+    pub(super) fn has_surplus(&self, demand: Demand, space: Space) -> bool {
+        self.files.front().is_some_and(|file| {
+            let is_only_usual = self.files.len() == 1 && file.size <= self.segment_size;
+            !is_only_usual && demand.has_surplus(space, file.size)
+        })
+    }
+
+    /// Removes the first file, which is not needed.
+    pub(super) fn remove_first(&mut self, disk: &mut Lease) {
+        let Some(file) = self.take_first() else { return };
+        if let Err(error) = disk.remove(file.name()) {
+            warn!("cannot remove an unneeded file, which stays until the next start: {error}");
+        }
+    }
+
+    /// Makes a piece of another file. Returns false if no more of it can be made now.
+    pub(super) fn make_piece(&mut self, disk: &mut Lease, demand: Demand, now: Time) -> bool {
+        let begun = match self.filling {
+            Some(_) => Ok(()),
+            None => self.begin_file(disk, self.segment_size).map(|it| self.filling = Some(it)),
+        };
+        match begun.and_then(|()| self.fill_step(disk)) {
+            Ok(()) => {
+                if self.filling.is_none() {
+                    self.on_space();
+                }
+                return true;
+            }
+            // There may be space for a smaller one, which is better than none.
+            Err(_) if self.files.is_empty() => {
+                let made = self.try_preallocate_first(disk, demand);
+                self.on_made(&made, now);
+            }
+            Err(error) => self.on_shortage(&error, now),
+        }
+        false
+    }
+
+    /// Panics if an invariant does not hold: for tests.
+    pub(super) fn check(&self) {
+        assert_eq!(self.slots, self.files.iter().map(|file| file_slots(file.size)).sum::<u64>());
+        let largest = self.files.iter().map(|file| file.size).max();
+        assert_eq!(self.first().map(|file| file.size), largest, "the next record must fit");
+        assert!(self.files.iter().all(|file| file.filled == file.fill_end()));
+    }
+}
+
+/// Whether an error says that the disk or a quota is full, or that a file may not be so large.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wal::{SyncPolicy, testing::Fixture};
+
+    /// A put would be acknowledged of which the delete fails, so the job would run for ever.
+    #[test]
+    fn on_a_full_disk_puts_are_refused_and_every_job_can_be_deleted() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        binlog.disk.state().capacity = Some(64 * 1024);
+        let mut jobs = Vec::new();
+        loop {
+            match binlog.try_put(200) {
+                Ok(job) => jobs.push(job),
+                Err(error) => break assert_eq!(error, Unavailable::Full),
+            }
+            binlog.turn();
+        }
+        assert!(jobs.len() > 100, "{} jobs", jobs.len());
+        assert_eq!(binlog.wal.trouble(), Some(Unavailable::Full));
+        for job in jobs {
+            binlog.delete(job);
+            binlog.turn();
+        }
+        binlog.wait(RETRY_DELAY);
+        binlog.settle();
+        assert_eq!(binlog.wal.trouble(), None);
+        binlog.put(200);
+    }
+
+    /// An operator would look for a full disk that has space.
+    #[test]
+    fn a_disk_that_has_space_again_is_full_no_longer_even_if_no_file_is_needed() {
+        for (kibibytes, segment_kibibytes) in (16..200).step_by(4).zip([16, 32, 64].repeat(16)) {
+            let mut binlog = Fixture::new(SyncPolicy::Never);
+            binlog.wal.log.reserve.segment_size = segment_kibibytes * 1024;
+            binlog.disk.state().capacity = Some(kibibytes * 1024);
+            let mut jobs = Vec::new();
+            while let Ok(job) = binlog.try_put(200) {
+                jobs.push(job);
+                binlog.turn();
+            }
+            for job in jobs {
+                binlog.delete(job);
+                binlog.turn();
+            }
+            binlog.disk.state().capacity = None;
+            for _ in 0..10 {
+                binlog.wait(RETRY_DELAY);
+                binlog.settle();
+            }
+            let size = format!("{kibibytes} KiB, in segments of {segment_kibibytes} KiB");
+            assert_eq!(binlog.wal.trouble(), None, "{size}");
+            assert_eq!(binlog.wal.next_deadline(), None, "nothing is left to do: {size}");
+        }
+    }
+
+    /// Somebody must see to it, or another machine go on: no job would make space.
+    #[test]
+    fn a_directory_in_which_no_file_can_be_made_is_no_full_disk() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        binlog.settle();
+        binlog.disk.state().failing = Some("create");
+        while binlog.try_put(500).is_ok() {
+            binlog.turn();
+        }
+        assert_eq!(binlog.wal.trouble(), Some(Unavailable::Failed));
+        binlog.disk.state().failing = None;
+        binlog.wait(RETRY_DELAY);
+        binlog.settle();
+        assert_eq!(binlog.wal.trouble(), None);
+        binlog.put(500);
+    }
+
+    #[test]
+    fn a_full_disk_is_asked_once_a_second_and_no_more() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        binlog.disk.state().capacity = Some(16 * 1024);
+        while binlog.try_put(500).is_ok() {}
+        binlog.disk.take_calls();
+        for _ in 0..100 {
+            assert_eq!(binlog.try_put(500), Err(Unavailable::Full));
+        }
+        assert_eq!(binlog.disk.take_calls(), [""; 0]);
+        binlog.wait(RETRY_DELAY);
+        assert_eq!(binlog.try_put(500), Err(Unavailable::Full));
+        assert!(!binlog.disk.take_calls().is_empty());
+    }
+
+    #[test]
+    fn files_made_for_a_large_job_go_with_it() {
+        let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);
+        let large = binlog.put(1_000_000);
+        binlog.settle();
+        binlog.delete(large);
+        binlog.settle();
+        let bytes: usize = binlog.disk.state().files.values().map(Vec::len).sum();
+        assert!(bytes < 64 * 1024, "{bytes} bytes in {:?}", binlog.disk.names());
+    }
+}

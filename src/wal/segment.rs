@@ -1,0 +1,144 @@
+//! The newest segment: where it ends, and the zeros ahead of its records.
+//!
+//! A sync is fastest over zeros that are already written, so a short part ahead of the records is
+//! filled with them, a piece in each turn.
+
+use super::{
+    disk::{Lease, Name},
+    record::SegmentHeader,
+    reserve::Preallocated,
+    space::Layout,
+};
+
+/// The least budget of a turn, in bytes, for writing zeros and for writing jobs again. If twice
+/// what the turn appended is more, that is the budget.
+pub(super) const WORK_PER_TURN_MIN_BYTES: u64 = ZEROS.len() as u64;
+
+pub(super) const ZEROS: &[u8] = &[0; 128 * 1024];
+
+/// How far ahead of the records zeros are written.
+const ZEROS_AHEAD_BYTES: u64 = 1 << 20;
+
+/// Where the binlog ends, with the records that are pending.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct End {
+    /// The number of the newest segment. It may have been given up.
+    pub(super) number: u32,
+    /// The bytes in use in that segment.
+    pub(super) used: u64,
+    /// The bytes ever appended, also to segments that have been removed.
+    pub(super) length: u64,
+}
+
+impl End {
+    /// The name of the newest segment.
+    pub(super) fn name(self) -> Name {
+        Name::Segment(self.number)
+    }
+
+    /// Begins a segment.
+    pub(super) fn open(&mut self, number: u32) {
+        (self.number, self.used) = (number, 0);
+    }
+
+    /// Moves on to the offset `used` of the segment.
+    pub(super) fn advance(&mut self, used: u64) {
+        self.length += used - self.used;
+        self.used = used;
+    }
+}
+
+/// The segment that records are appended to, which is the newest one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Current {
+    pub(super) salt: u64,
+    /// A restart skips the ids below, unless the daemon ends in order.
+    pub(super) seen_below: u64,
+    pub(super) layout: Layout,
+    /// The offset up to which records or zeros have been written.
+    pub(super) zeroed: u64,
+    /// Whether zeros are being written to it, a piece in each turn.
+    is_zeroing: bool,
+}
+
+impl Current {
+    /// A segment in a preallocated file, opened when the next job had the id `next_id`.
+    pub(super) fn new(salt: u64, next_id: u64, file: Preallocated) -> Self {
+        let layout = Layout::new(file.size);
+        let seen_below = next_id + layout.puts();
+        Self { salt, seen_below, layout, zeroed: file.filled, is_zeroing: false }
+    }
+
+    /// Its next segment header.
+    pub(super) fn header(&self, next_id: u64) -> SegmentHeader {
+        SegmentHeader { salt: self.salt, next_id, seen_below: self.seen_below }
+    }
+
+    /// Returns the offset up to which zeros are to be written now, if any are.
+    pub(super) fn zeros_end(&self, end: End) -> Option<u64> {
+        let size = self.layout.size;
+        let ahead = size.min(end.used + ZEROS_AHEAD_BYTES);
+        // Writing begins when half the zeros are used, and goes on in whole pieces. A small piece
+        // with each commit would make each sync write to a second place of the disk.
+        let is_due = self.zeroed < size.min(end.used + ZEROS_AHEAD_BYTES / 2);
+        let fits = self.zeroed + WORK_PER_TURN_MIN_BYTES <= ahead;
+        (is_due || (self.is_zeroing && fits)).then_some(ahead)
+    }
+
+    /// Writes a piece of zeros ahead of the records. An error is ignored: the records that follow
+    /// meet it too, and then it counts.
+    pub(super) fn write_zeros(&mut self, disk: &mut Lease, end: End) {
+        let zeros_end = self.zeros_end(end);
+        self.is_zeroing = zeros_end.is_some();
+        let Some(zeros_end) = zeros_end else { return };
+        let start = self.zeroed.max(end.used);
+        let length = WORK_PER_TURN_MIN_BYTES.min(zeros_end.saturating_sub(start));
+        let zeros = &ZEROS[..usize::try_from(length).expect("at most a step")];
+        self.zeroed = match disk.write(end.name(), start, zeros) {
+            Ok(()) => start + length,
+            Err(_) => self.layout.size,
+        };
+    }
+}
+
+/// The generator of salts.
+#[derive(Debug)]
+pub(super) struct Salts(pub(super) u64);
+
+impl Salts {
+    /// Returns the next number of the splitmix64 sequence.
+    pub(super) fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::wal::{SyncPolicy, testing::Fixture};
+
+    /// Each sync would write to two places of the disk.
+    #[test]
+    fn zeros_are_written_ahead_in_whole_pieces() {
+        let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);
+        binlog.wal.log.reserve.segment_size = 4 << 20;
+        while binlog.wal.log.current.is_none_or(|current| current.layout.size < 4 << 20) {
+            binlog.put(1000);
+            binlog.settle();
+        }
+        binlog.disk.take_calls();
+        for _ in 0..2000 {
+            binlog.put(1000);
+            binlog.settle();
+        }
+        let calls = binlog.disk.take_calls();
+        let writes = calls.iter().filter(|call| call.starts_with("write binlog")).count();
+        // Two megabytes of records, and sixteen pieces of zeros.
+        assert!((2010..2030).contains(&writes), "{writes}");
+        let log = &binlog.wal.log;
+        assert!(log.current.expect("there is one").zeroed > log.end().used);
+    }
+}
