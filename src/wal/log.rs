@@ -53,7 +53,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// A log that goes on at `end`: after the last number that a file has. Call [`Log::begin`] next.
+    /// A log that goes on at `end`, after the last number in use. Call [`Log::begin`] next.
     /// Fails if there is no memory for the pending records.
     pub(super) fn new(
         disk: Lease,

@@ -467,8 +467,8 @@ impl Wal {
         self.log.syncs.are_of_each_change() && !self.syncs_in_background()
     }
 
-    /// Whether a client may see the id of a job whose record is not synced: no restart gives that id
-    /// to another job. Always, unless more puts have been given up than the segment has room for.
+    /// Whether a client may see the id of a job whose record is not synced: no restart gives it to
+    /// another job. Always, unless more puts have been given up than the segment has room for.
     pub fn may_show(&self, id: u64) -> bool {
         !self.log.syncs.are_of_each_change() || id < self.log.seen_below()
     }
