@@ -175,7 +175,7 @@ pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> 
 
 /// Plays scripts one after the other against the daemon at `host:port` or `unix:/path`.
 ///
-/// Jobs that a script leaves are deleted after it. An error if there is no daemon, or if it holds
+/// Jobs that a script leaves are deleted after it. Fails if there is no daemon, or if it holds
 /// jobs, because scripts and those jobs would affect each other.
 pub fn check_at(scripts: &[Script], address: &str, dialect: &Dialect) -> io::Result<Vec<Report>> {
     let mut probe = Client::connect(address)?;

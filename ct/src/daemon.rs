@@ -92,7 +92,7 @@ impl Daemon {
 
     /// Ends the daemon by SIGTERM and starts it again with the same flags at the same address.
     ///
-    /// An error if it does not end within a minute, or does not start again.
+    /// Fails if it does not end within a minute, or does not start again.
     pub fn restart(&mut self, program: &Path, flags: &[&str]) -> io::Result<()> {
         self.signal(libc::SIGTERM)?;
         if self.wait_exit(START_TIMEOUT).is_none() {
@@ -128,7 +128,7 @@ impl Daemon {
         contents(&self.stdout)
     }
 
-    /// Sends a signal; an error if the process is known to have ended.
+    /// Sends a signal. Fails if the process is known to have ended.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         match self.status {
             Some(_) => Err(io::Error::other("the daemon has ended")),
@@ -158,7 +158,7 @@ impl Daemon {
 
     /// Connects to `host:port` or `unix:/path` repeatedly until that succeeds.
     ///
-    /// An error if the daemon ends, or after `timeout`. The daemon counts one connection.
+    /// Fails if the daemon ends, or after `timeout`. The daemon counts one connection.
     pub fn wait_until_accepts(&mut self, address: &str, timeout: Duration) -> io::Result<()> {
         let accepted = |_: u32| Stream::connect(address).is_ok();
         self.wait_until(timeout, accepted)

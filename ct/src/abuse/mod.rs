@@ -221,7 +221,7 @@ struct DaemonUnderTest {
 }
 
 impl DaemonUnderTest {
-    /// Runs one round: attack, hold, clean up. An error if the daemon is gone.
+    /// Runs one round: attack, hold, clean up. Fails if the daemon is gone.
     fn round(&mut self, kind: &AttackKind, items: usize) -> io::Result<Round> {
         let pid = self.daemon.pid();
         let address: SocketAddrV4 = self.address.parse().map_err(io::Error::other)?;

@@ -118,8 +118,8 @@ impl Load {
 
     /// Runs until a limit is reached and all cycles are complete, and returns the counters.
     ///
-    /// An error if a reply is unexpected or missing, or if cycles do not end in time; the load
-    /// cannot be used after that.
+    /// Fails if a reply is unexpected or missing, or if cycles do not end in time; the load cannot
+    /// be used after that.
     pub fn run(&mut self, until: Until) -> io::Result<Tally> {
         let start = self.now();
         self.run.begin(until, start);

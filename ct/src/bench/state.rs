@@ -55,7 +55,7 @@ impl Default for State {
 impl State {
     /// Brings an empty daemon into this state; returns the connections that belong to it.
     ///
-    /// An error if that takes longer than a minute.
+    /// Fails if that takes longer than a minute.
     pub fn build(
         &self,
         address: &str,

@@ -142,7 +142,7 @@ impl Config {
 
 fn dialect(name: &str) -> Result<Dialect, String> {
     let names = Dialect::NAMES.join(", ");
-    Dialect::named(name).ok_or_else(|| format!("no dialect {name}; there are {names}"))
+    Dialect::named(name).ok_or_else(|| format!("unknown dialect {name}; known are {names}"))
 }
 
 /// Splits a command line at spaces.

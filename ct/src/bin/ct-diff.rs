@@ -81,7 +81,7 @@ fn diff(config: &Config) -> Result<bool, String> {
     }
     print(&format!("{}\n", totals(&summary, start.elapsed())));
     if summary.agreed == 0 && summary.findings.is_empty() {
-        return Err("no run could be played to its end".to_owned());
+        return Err("no run could be completed".to_owned());
     }
     Ok(summary.findings.is_empty())
 }
@@ -126,7 +126,7 @@ fn number<T: FromStr>(flag: &str, text: &str) -> Result<T, String> {
 
 fn dialect(name: &str) -> Result<Dialect, String> {
     let names = Dialect::NAMES.join(", ");
-    Dialect::named(name).ok_or_else(|| format!("no dialect {name}; there are {names}"))
+    Dialect::named(name).ok_or_else(|| format!("unknown dialect {name}; known are {names}"))
 }
 
 /// Prints; a closed pipe is no error.

@@ -133,7 +133,7 @@ pub struct Summary {
 /// Executes runs on two daemons and returns their differences. `progress` is called at the end of
 /// every run.
 ///
-/// An error if a daemon cannot be started or reached, or if it holds jobs.
+/// Fails if a daemon cannot be started or reached, or if it holds jobs.
 pub fn compare(
     targets: [&Target; 2],
     options: &Options,

@@ -104,7 +104,7 @@ impl AcknowledgedJobs {
         Ok(client)
     }
 
-    /// Sends a batch and reads its replies; an error if the daemon is gone.
+    /// Sends a batch and reads its replies. Fails if the daemon is gone.
     pub(super) fn run_batch(&mut self, client: &mut Client) -> io::Result<()> {
         let mut bytes = Vec::new();
         for _ in 0..=self.prng.below(BATCH_MAX_COMMANDS) {
