@@ -49,7 +49,7 @@ const HEADROOM_WITHOUT_BINLOG_BYTES: usize = 4608 << 10;
 /// Why a daemon did not start, or ended with an error.
 #[derive(Debug)]
 pub enum StartError {
-    /// The system did not provide what `stats` reports of it.
+    /// The system did not provide the values that `stats` reports of it.
     Identity(io::Error),
     /// Signals cannot be caught.
     Signals(io::Error),
@@ -86,7 +86,7 @@ impl StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Identity(error) => write!(f, "cannot ask the system about itself: {error}"),
+            Self::Identity(error) => write!(f, "cannot query the system: {error}"),
             Self::Signals(error) => write!(f, "cannot catch signals: {error}"),
             Self::Listen(error) => write!(f, "{error}"),
             Self::User(user, UserError::Lookup(error)) => {
@@ -150,7 +150,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         become_user(config)?;
         directory = wait_for_lock(path, &holder, &signals, &mut notifier)?;
         if directory.is_none() {
-            info!("ending on a signal before the lock could be had");
+            info!("ending on a signal before the lock was acquired");
             notifier.stopping();
             return Ok(());
         }
@@ -276,7 +276,7 @@ impl Holder {
             // The other daemon would not see that this one has had the lock.
             Err(error) if waits => Err(error),
             Err(error) => {
-                warn!("cannot write who has the lock: {error}");
+                warn!("cannot write the holder of the lock: {error}");
                 Ok(directory)
             }
             Ok(()) => Ok(directory),
@@ -330,7 +330,7 @@ fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
         return Listener::bind_all(&config.addresses);
     }
     if config.waits_for_lock {
-        warn!("--wait-for-lock: the service manager has listened before the lock was there");
+        warn!("--wait-for-lock: the service manager listens before the lock is acquired");
     }
     if config.is_address_given {
         warn!("-l and -p are ignored: the service manager has passed on its sockets");
@@ -364,7 +364,7 @@ fn open_binlog(
         }
         if reported_at.seconds_until(clock.now()) >= 1 {
             reported_at = clock.now();
-            let text = format!("the binlog is read: {} of {} MiB", read >> 20, all >> 20);
+            let text = format!("reading the binlog: {} of {} MiB", read >> 20, all >> 20);
             info!("{text}");
             notifier.progress(&text);
         }

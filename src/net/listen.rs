@@ -44,13 +44,17 @@ impl fmt::Display for ListenError {
         match self {
             Self::Bind(address, error) => write!(f, "cannot listen on {address}: {error}"),
             Self::InUse(path) => {
-                write!(f, "cannot listen on {}: another process does", path.display())
+                write!(f, "cannot listen on {}: another process is listening there", path.display())
             }
             Self::InUseSoon(path) => {
-                write!(f, "cannot listen on {}: another process is about to", path.display())
+                write!(
+                    f,
+                    "cannot listen on {}: another process is about to listen there",
+                    path.display()
+                )
             }
             Self::NotASocket(path) => {
-                write!(f, "cannot listen on {}: a file is in the way", path.display())
+                write!(f, "cannot listen on {}: the file there is not a socket", path.display())
             }
         }
     }
@@ -118,7 +122,7 @@ impl Listener {
     fn inherit(number: RawFd) -> io::Result<Self> {
         let fd = sys::inherit(number)?;
         if !sys::is_listening_stream(&fd) {
-            return Err(io::Error::other("it is not a stream socket that listens"));
+            return Err(io::Error::other("it is not a listening stream socket"));
         }
         let listener = unix::net::UnixListener::from(fd);
         if listener.local_addr().is_ok() {
@@ -196,7 +200,7 @@ fn inherited_count(
         let number = text.to_str().and_then(|text| text.parse::<u32>().ok());
         number.ok_or_else(|| {
             let text = text.to_string_lossy();
-            io::Error::new(io::ErrorKind::InvalidInput, format!("{name} is no number: {text}"))
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{name} is not a number: {text}"))
         })
     };
     if number("LISTEN_PID", &for_pid)? != pid {
@@ -281,7 +285,7 @@ impl BindLock {
         let Some(own_name) = path.file_name() else {
             return Err(bind_error(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "it names no file",
+                "the path has no file name",
             )));
         };
         let mut name = OsString::from(".");
@@ -343,8 +347,8 @@ mod tests {
         assert_eq!(count(Some("17"), Some("0")), Err(none.into()));
         assert_eq!(count(None, Some("2")), Ok(0));
         assert_eq!(count(Some("17"), None), Ok(0));
-        assert_eq!(count(Some("me"), Some("2")), Err("LISTEN_PID is no number: me".into()));
-        assert_eq!(count(Some("17"), Some("-1")), Err("LISTEN_FDS is no number: -1".into()));
+        assert_eq!(count(Some("me"), Some("2")), Err("LISTEN_PID is not a number: me".into()));
+        assert_eq!(count(Some("17"), Some("-1")), Err("LISTEN_FDS is not a number: -1".into()));
         assert_eq!(count(Some("17"), Some("4294967295")), Ok(RawFd::MAX));
     }
 }

@@ -385,7 +385,7 @@ impl EventLoop {
         let fd = self.signals.as_raw_fd();
         let source = &mut SourceFd(&fd);
         if let Err(error) = self.poll.registry().reregister(source, SIGNALS, Interest::READABLE) {
-            warn!("no more signals will be noticed: {error}");
+            warn!("signals are no longer received: {error}");
         }
         for signal in arrived {
             match signal {

@@ -150,7 +150,7 @@ impl DrainLog {
         if is_draining {
             info!("draining: new jobs are refused from now on");
         } else {
-            info!("no longer draining: new jobs are taken again");
+            info!("no longer draining: new jobs are accepted again");
         }
     }
 

@@ -132,7 +132,7 @@ fn open(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.as_encoded_bytes() {
         [b'@', rest @ ..] => abstract_address(rest)?,
         [b'/', ..] => SocketAddr::from_pathname(name)?,
-        _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no UNIX socket")),
+        _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a UNIX socket")),
     };
     let socket = UnixDatagram::unbound()?;
     socket.set_write_timeout(Some(SEND_TIMEOUT))?;

@@ -69,15 +69,15 @@ fn what_is_no_listening_stream_socket_is_refused() {
     for fd in wrong {
         let (status, stderr) = fails(&mut shell("LISTEN_PID=$$ LISTEN_FDS=1", &[], fd, None));
         assert_eq!(status, 111, "{stderr}");
-        let wanted = "cannot listen on descriptor 3: it is not a stream socket that listens\n";
+        let wanted = "cannot listen on descriptor 3: it is not a listening stream socket\n";
         assert!(stderr.ends_with(wanted), "{stderr}");
     }
     let cases = [
         ("LISTEN_PID=$$ LISTEN_FDS=9", "cannot listen on descriptor 4: nothing is passed on there"),
         ("LISTEN_PID=$$ LISTEN_FDS=4294967295", "cannot listen on descriptor 4: nothing"),
         ("LISTEN_PID=$$ LISTEN_FDS=0", "LISTEN_FDS is 0: no socket is passed on"),
-        ("LISTEN_PID=$$ LISTEN_FDS=all", "LISTEN_FDS is no number: all"),
-        ("LISTEN_PID=mine LISTEN_FDS=1", "LISTEN_PID is no number: mine"),
+        ("LISTEN_PID=$$ LISTEN_FDS=all", "LISTEN_FDS is not a number: all"),
+        ("LISTEN_PID=mine LISTEN_FDS=1", "LISTEN_PID is not a number: mine"),
     ];
     for (variables, wanted) in cases {
         let (status, stderr) = fails(&mut shell(variables, &[], copy(&tcp), None));

@@ -32,7 +32,7 @@ fn it_says_how_it_starts_and_ends_and_nothing_of_ordinary_days() {
         ),
         format!("beanstalkd: listens on {place}"),
         "beanstalkd: draining: new jobs are refused from now on".into(),
-        "beanstalkd: no longer draining: new jobs are taken again".into(),
+        "beanstalkd: no longer draining: new jobs are accepted again".into(),
         "beanstalkd: ending on SIGTERM, with 1 connections and 0 jobs".into(),
     ];
     let stderr = undated(&daemon.stderr());

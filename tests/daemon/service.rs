@@ -38,7 +38,7 @@ fn it_tells_how_far_its_start_is_and_when_it_serves() {
     assert_eq!(manager.heard_by_now(), None, "it has not served yet");
     let gate = fs::OpenOptions::new().read(true).open(&lock).expect("the daemon writes");
     let progress = manager.hears();
-    assert!(progress.starts_with("STATUS=the binlog is read: "), "{progress}");
+    assert!(progress.starts_with("STATUS=reading the binlog: "), "{progress}");
     assert!(progress.ends_with(" MiB\nEXTEND_TIMEOUT_USEC=60000000"), "{progress}");
     assert_eq!(manager.hears(), "READY=1\nSTATUS=serving");
     assert_eq!(client.line().expect("a reply"), "FOUND 1 1");

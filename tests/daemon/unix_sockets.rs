@@ -76,7 +76,9 @@ fn a_second_start_leaves_the_first_one_alone() {
         let Ended { code, stdout, stderr } = run_to_its_end(OURS, &["-l", &address]);
         assert_eq!((code, &*stdout), (111, ""));
         let place = path.display();
-        let wanted = format!("beanstalkd: error: cannot listen on {place}: another process does\n");
+        let wanted = format!(
+            "beanstalkd: error: cannot listen on {place}: another process is listening there\n"
+        );
         assert_eq!(stderr, wanted);
         client.check();
         assert_eq!(Peer::at(&address).ask("delete 2"), "NOT_FOUND");
@@ -153,7 +155,7 @@ fn a_start_does_not_touch_a_socket_that_another_is_setting_up() {
     let Ended { code, stderr, .. } = run_to_its_end(OURS, &["-l", &address]);
     assert_eq!(code, 111, "{stderr}");
     let place = path.display();
-    let wanted = format!("cannot listen on {place}: another process is about to\n");
+    let wanted = format!("cannot listen on {place}: another process is about to listen there\n");
     assert_eq!(stderr, format!("beanstalkd: error: {wanted}"));
     assert_eq!(fs::metadata(&path).expect("it stays").ino(), before);
     // A daemon that is killed at this moment leaves both files behind, and the next start removes
@@ -181,7 +183,7 @@ fn a_second_start_does_not_wait_for_a_busy_one() {
     let mut second = Daemon::spawn_raw(Path::new(OURS), &["-l", &address]).expect("a start");
     let status = second.wait_exit(LONG).expect("it ends");
     assert_eq!(status.code(), Some(111));
-    assert!(second.stderr().contains("another process does"), "{}", second.stderr());
+    assert!(second.stderr().contains("another process is listening there"), "{}", second.stderr());
     assert!(path.exists());
 }
 
@@ -200,7 +202,9 @@ fn what_is_no_socket_is_not_removed() {
         let Ended { code, stdout, stderr } = run_to_its_end(OURS, &["-l", &address]);
         assert_eq!((code, &*stdout), (111, ""), "{name}");
         let place = at(name).display().to_string();
-        let wanted = format!("beanstalkd: error: cannot listen on {place}: a file is in the way\n");
+        let wanted = format!(
+            "beanstalkd: error: cannot listen on {place}: the file there is not a socket\n"
+        );
         assert_eq!(stderr, wanted);
     }
     assert_eq!(fs::read_to_string(at("link")).expect("a link to a file"), "precious");
