@@ -4,10 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The port of an address that names none.
+/// The default port.
 const DEFAULT_PORT: u16 = 11300;
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
     /// A host or an address, and a port.
@@ -26,14 +26,14 @@ impl FromStr for Address {
         }
         let text = text.strip_prefix("tcp://").unwrap_or(text);
         let port_of = |digits: &str| {
-            digits.parse().map_err(|_| format!("{digits:?} is no port, in the address {text:?}"))
+            digits.parse().map_err(|_| format!("{digits:?} is not a port, in the address {text:?}"))
         };
         let (host, port) = if let Some(rest) = text.strip_prefix('[') {
             let (host, rest) = rest.split_once(']').ok_or(format!("{text:?} lacks a ]"))?;
             match rest.strip_prefix(':') {
                 Some(digits) => (host, port_of(digits)?),
                 None if rest.is_empty() => (host, DEFAULT_PORT),
-                None => return Err(format!("{text:?} has more after the ]")),
+                None => return Err(format!("{text:?} has text after the ]")),
             }
         } else if text.matches(':').count() > 1 {
             (text, DEFAULT_PORT) // An IPv6 address without a port.
@@ -44,7 +44,7 @@ impl FromStr for Address {
             }
         };
         if host.is_empty() || host.contains(char::is_whitespace) {
-            return Err(format!("{text:?} names no host"));
+            return Err(format!("{text:?} has no valid host"));
         }
         Ok(Self::Tcp(host.to_owned(), port))
     }

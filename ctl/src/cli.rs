@@ -1,30 +1,32 @@
-//! The one definition of all commands: the command line, `--help`, the manual page and the shells'
-//! completions are made from it.
+//! The definition of all commands, from which the command line, `--help`, the manual page and the
+//! shell completions are made. `args` has the arguments of each command.
 
-mod args;
+use std::fmt::Write as _;
 
-use std::fmt;
-
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::address::Address;
+use crate::args::{
+    BigArgs, CheckArgs, ClearArgs, DeleteArgs, ExportArgs, GrepArgs, ImportArgs, KickArgs,
+    ListArgs, MoveArgs, PutArgs, ReserveArgs, TopArgs, TubesArgs, WorkArgs,
+};
 use crate::filter;
+use crate::input::Id;
+use crate::job::tube_name;
 use crate::metrics::MetricsArgs;
 use crate::web::WebArgs;
-pub(crate) use args::{
-    BigArgs, CheckArgs, ClearArgs, Consent, DeleteArgs, ExportArgs, GrepArgs, Id, ImportArgs,
-    JobArgs, KickArgs, ListArgs, MoveArgs, PutArgs, ReserveArgs, Threshold, TopArgs, TubesArgs,
-    WorkArgs,
-};
 
-/// Looks inside any beanstalkd, and acts on its jobs in bulk
+/// Inspects any beanstalkd server, and changes its jobs one by one or in bulk
 ///
-/// Looking changes nothing. What deletes or moves jobs says first how many, and asks.
+/// Commands under "Look" and "Watch" change no jobs. Commands that delete or move jobs first show
+/// how many, and ask.
 #[derive(Debug, Parser)]
 #[command(name = "beanstalkctl", version, max_term_width = 100)]
+#[command(next_help_heading = "Options of all commands")]
 pub(crate) struct Cli {
-    /// The server: HOST:PORT or unix:PATH; for looking, several with commas between
+    /// Connect to this server: HOST:PORT or unix:PATH; commands that look accept several,
+    /// separated by commas
     #[arg(
         short,
         long,
@@ -35,7 +37,7 @@ pub(crate) struct Cli {
         default_value = "127.0.0.1:11300"
     )]
     pub(crate) server: Vec<Address>,
-    /// Print one JSON object a line
+    /// Print JSON, one object per line
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
@@ -47,143 +49,147 @@ pub(crate) enum Command {
     /// Show all tubes in a table
     #[command(alias = "ls")]
     Tubes(TubesArgs),
-    /// Show the statistics of the server, or of a tube
+    /// Show the statistics of the server or of a tube
     Stats {
-        /// The tube
-        #[arg(value_parser = filter::tube_name)]
+        /// Name of the tube
+        #[arg(value_parser = tube_name)]
         tube: Option<String>,
     },
-    /// Show jobs and their bodies, by their ids
+    /// Show jobs with their bodies, by their ids
     #[command(alias = "peek")]
     Job {
-        /// The ids; - reads them from standard input
+        /// Ids of jobs; - reads ids from standard input
         #[arg(required = true)]
         ids: Vec<Id>,
-        /// Print only the body, as it is
+        /// Print only the body, unchanged
         #[arg(long)]
         raw: bool,
     },
-    /// List the jobs of a tube, reserved ones as well
+    /// List the jobs of tubes, including reserved jobs
     List(ListArgs),
     /// Find jobs by their bodies
     ///
-    /// The exit status is 1 if there is none.
+    /// The exit status is 1 if no job matches.
     Grep(GrepArgs),
     /// Show the jobs with the largest bodies
     Big(BigArgs),
-    /// Watch the tubes of servers, with their rates
-    ///
-    /// Keys: q ends, left and right choose the column to sort by, r sorts the other way round.
-    Top(TopArgs),
-    /// Compare tubes with thresholds, as a plugin of Nagios, Icinga and others
-    ///
-    /// The exit status is 0 if all is well, 1 for a warning, 2 if something is critical, and 3 if a
-    /// server cannot be asked or the arguments are wrong.
-    Check(CheckArgs),
-    /// Print all statistics as one text, for a bug report; it has no bodies
+    /// Print all statistics, without bodies, for a bug report
     Report,
-    /// Serve a web page that shows servers, tubes and jobs, and acts on them
-    ///
-    /// Without --auth-file every client that can connect can do all that the page can, so it serves
-    /// loopback only, unless --no-auth is given. Each act leaves a line on standard error. The
-    /// servers are asked only while a browser shows the page.
-    Web(WebArgs),
-    /// Print what servers count, for Prometheus
-    ///
-    /// To standard output, or as the options say. A server that is down is told as such, and is no
-    /// failure. The label `server` is always there, so that a second server changes no name.
-    Metrics(MetricsArgs),
     /// Put jobs into a tube
     Put(PutArgs),
-    /// Print the next jobs of tubes, and give them back, delete or bury them
+    /// Reserve jobs and print them; then release, delete or bury them
     ///
-    /// The exit status is 1 if there is none.
+    /// The exit status is 1 if no job was ready.
     Reserve(ReserveArgs),
     /// Kick jobs: make buried jobs ready, or delayed jobs if none is buried
     Kick(KickArgs),
-    /// Make jobs ready, or delay them, by their ids
+    /// Release jobs by their ids: make them ready, or delay them
     Release {
-        /// The ids; - reads them from standard input
+        /// Ids of jobs; - reads ids from standard input
         #[arg(required = true)]
         ids: Vec<Id>,
-        /// The new priority [default: its own]
+        /// Set the priority [default: unchanged]
         #[arg(long, value_name = "NUMBER")]
         pri: Option<u32>,
-        /// Ready only after this time
+        /// Delay the jobs: they become ready after this time
         #[arg(long, value_name = "TIME", value_parser = filter::short_seconds, default_value = "0")]
         delay: u32,
     },
     /// Bury jobs by their ids
     Bury {
-        /// The ids; - reads them from standard input
+        /// Ids of jobs; - reads ids from standard input
         #[arg(required = true)]
         ids: Vec<Id>,
-        /// The new priority [default: its own]
+        /// Set the priority [default: unchanged]
         #[arg(long, value_name = "NUMBER")]
         pri: Option<u32>,
     },
     /// Pause tubes: no job can be reserved from them for a time
     Pause {
-        /// The tubes; * and ? stand for any characters
+        /// Names of tubes, with * and ? as wildcards
         #[arg(required = true)]
         tubes: Vec<String>,
-        /// How long
+        /// Set the length of the pause, for example 90s, 5m, 2h, 1d
         #[arg(long = "for", value_name = "TIME", value_parser = filter::short_seconds)]
         length: u32,
-        /// Do not ask, if there are several servers
+        /// Do not ask for confirmation, even with several servers
         #[arg(short, long)]
         yes: bool,
     },
-    /// End the pause of tubes
+    /// Resume tubes: end their pause
     Resume {
-        /// The tubes; * and ? stand for any characters
+        /// Names of tubes, with * and ? as wildcards
         #[arg(required = true)]
         tubes: Vec<String>,
-        /// Do not ask, if there are several servers
+        /// Do not ask for confirmation, even with several servers
         #[arg(short, long)]
         yes: bool,
     },
-    /// Let servers take no more jobs, or take jobs again
+    /// Drain servers: make them refuse new jobs, or accept them again
     Drain {
-        /// What to do
-        switch: Switch,
-        /// Do not ask, if there are several servers
+        /// on: refuse new jobs; off: accept them again; status: print which
+        #[arg(value_parser = ["on", "off", "status"])]
+        switch: String,
+        /// Do not ask for confirmation, even with several servers
         #[arg(short, long)]
         yes: bool,
     },
     /// Run a command for each job of a tube, with the body on its standard input
     ///
     /// If the command succeeds, the job is deleted. If it fails, the job is released with a delay
-    /// that doubles each time, and buried after some failures. The variables
-    /// `BEANSTALKD_JOB_ID` and `BEANSTALKD_JOB_TUBE` are set. A first Ctrl-C lets the commands end,
-    /// a second one kills them with all that they have started.
+    /// that doubles with each failure, and buried after a number of failures. The environment
+    /// variables `BEANSTALKD_JOB_ID` and `BEANSTALKD_JOB_TUBE` are set. After Ctrl-C the running
+    /// commands may finish; a second Ctrl-C kills them and all processes that they started.
     Work(WorkArgs),
     /// Delete jobs by their ids
     ///
-    /// A job that a worker has reserved cannot be deleted by others.
+    /// A reserved job cannot be deleted: a worker holds it.
     Delete(DeleteArgs),
-    /// Delete all jobs of tubes, or some
+    /// Delete all jobs of tubes, or some of them
     ///
-    /// Jobs that come after the question stay.
+    /// Jobs put after the question stay. If there are more than 10,000, this server deletes them by
+    /// itself, up to the last id in the question: then jobs that are released, kicked or buried
+    /// meanwhile are deleted as well, and reported. With --save, or with more filters than --state,
+    /// exactly the jobs in the question are deleted.
     #[command(alias = "purge")]
     Clear(ClearArgs),
-    /// Move jobs to another tube, or to another server
+    /// Move jobs to another tube or server
     ///
-    /// A job keeps its priority, the delay that is left, and that it is buried. It gets a new id.
+    /// A moved job keeps its priority, its remaining delay and its state, but gets a new id.
     Move(MoveArgs),
-    /// Write all jobs with their bodies as lines of JSON
+    /// Write jobs with their bodies as lines of JSON
     ///
-    /// They are in the order of service. The last line counts them.
+    /// The lines are in order of service. The last line counts the jobs.
     Export(ExportArgs),
-    /// Put jobs from lines of JSON, as `export` and `--save` write them
+    /// Put jobs from lines of JSON, as written by `export` and `--save`
     ///
-    /// Buried jobs are buried again, delayed ones wait as long as was left, and reserved ones are
-    /// ready. Each job gets a new id, so a file that is imported twice is there twice. A line needs
-    /// only a body: {"body": "hello"}; it may have a tube, pri, delay and ttr as well.
+    /// Buried jobs are buried again, delayed jobs keep their remaining delay, and reserved jobs
+    /// become ready. Each job gets a new id, so a second import of a file puts all jobs again. A
+    /// line needs only a body, as in {"body": "hello"}; tube, pri, delay and ttr are optional.
     Import(ImportArgs),
+    /// Watch tubes and servers with their rates on a full screen
+    ///
+    /// Keys: q quits, left and right select the column to sort by, r reverses the order.
+    Top(TopArgs),
+    /// Compare tubes with thresholds, as a plugin of Nagios or Icinga
+    ///
+    /// The exit status is 0 if all is well, 1 for a warning, 2 for a critical number, and 3 if a
+    /// server does not answer or the arguments are wrong.
+    Check(CheckArgs),
+    /// Print metrics of servers for Prometheus, or serve them
+    ///
+    /// A server that is down is reported as down; the exit status is still 0. Each sample has the
+    /// label `server`, even with one server, so a second server does not rename any series.
+    Metrics(MetricsArgs),
+    /// Serve a web page with servers, tubes and jobs, and with acts on them
+    ///
+    /// Without --auth-file, every client that can connect can carry out every act. So the page is
+    /// served on loopback only, unless --no-auth is given. Each act is logged in a line on standard
+    /// error. Servers are sampled only while a browser shows the page.
+    Web(WebArgs),
     /// Print the completions for a shell
     Completions {
-        /// The shell
+        /// Name of the shell
         shell: Shell,
     },
     /// Print the manual page
@@ -191,7 +197,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether the command changes nothing: then a reader of its output may leave early.
+    /// Whether the command changes nothing: then the reader of its output may close it early.
     pub(crate) fn looks(&self) -> bool {
         !matches!(
             self,
@@ -212,42 +218,72 @@ impl Command {
     }
 }
 
-/// What a server does about new jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Switch {
-    /// It takes no more.
-    On,
-    /// It takes jobs again.
-    Off,
-    /// Only tell.
-    Status,
-}
+/// The headings of commands in `--help`, each with its first command.
+const HEADINGS: [(&str, &str); 5] = [
+    ("tubes", "Look"),
+    ("put", "Act"),
+    ("move", "Move and save"),
+    ("top", "Watch"),
+    ("completions", "Help"),
+];
 
-impl fmt::Display for Switch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::On => "on",
-            Self::Off => "off",
-            Self::Status => "status",
-        })
+/// Examples of commands, at the end of their `--help`.
+const EXAMPLES: &str = include_str!("examples.txt");
+
+/// Returns the definition, with commands by headings and with examples.
+pub(crate) fn command() -> clap::Command {
+    let mut command = Cli::command();
+    let header = *command.get_styles().get_header();
+    let literal = *command.get_styles().get_literal();
+    let mut list = String::new();
+    for sub in command.get_subcommands() {
+        let (name, about) = (sub.get_name(), sub.get_about().map(ToString::to_string));
+        if let Some((_, heading)) = HEADINGS.iter().find(|(first, _)| *first == name) {
+            let _ = writeln!(list, "\n{header}{heading}:{header:#}");
+        }
+        let about = about.unwrap_or_default();
+        let _ = writeln!(list, "  {literal}{name:<11}{literal:#}  {about}");
     }
+    for (name, examples) in EXAMPLES.split("= ").filter_map(|part| part.split_once('\n')) {
+        let examples = format!("{header}Examples:{header:#}\n{}", examples.trim_end());
+        command = command.mut_subcommand(name, |sub| sub.after_help(examples));
+    }
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{list}\n{header}Options:{header:#}\n\
+         {{options}}"
+    ))
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]
     fn the_definition_has_no_contradictions() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
-    fn several_servers_stand_between_commas() {
+    fn servers_are_separated_by_commas() {
         let cli = Cli::try_parse_from(["beanstalkctl", "-s", "a:1,unix:/b", "tubes"]).unwrap();
         let shown: Vec<_> = cli.server.iter().map(ToString::to_string).collect();
         assert_eq!(shown, ["a:1", "unix:/b"]);
+    }
+
+    /// Users copy them.
+    #[test]
+    fn every_example_is_a_command() {
+        let is_example = |line: &&str| line.starts_with("  beanstalkctl");
+        for line in EXAMPLES.lines().filter(is_example) {
+            let line = line.trim_start().split(['|', '<']).next().unwrap();
+            let line = line.split("   ").next().unwrap().replace("order 4711", "order_4711");
+            let words: Vec<_> =
+                line.split_whitespace().map(|word| word.trim_matches('\'')).collect();
+            assert!(Cli::try_parse_from(&words).is_ok(), "{words:?}");
+        }
+        let help = command().render_help().to_string();
+        for (first, heading) in HEADINGS {
+            assert!(help.contains(&format!("\n{heading}:\n  {first} ")), "{help}");
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! One blocking connection to a server, and pipelining over it.
 //!
-//! Commands are sent far ahead of their replies. Neither side can wait for the other for ever:
-//! [`WINDOW`] bounds how many replies are due, and a server that cannot send reads no more, so
-//! either the commands or the replies of a window must fit into the buffers of the sockets.
+//! Commands are sent far ahead of their replies. Client and server cannot deadlock: [`WINDOW_COMMANDS`]
+//! bounds the replies due, and a server that cannot send stops reading, so either the commands or
+//! the replies of a window must fit into the buffers of the sockets.
 //! Commands with a body have short replies, and commands with long replies are short.
 
 use std::collections::VecDeque;
@@ -17,36 +17,36 @@ use crate::interrupt::Interrupt;
 use crate::stream::{Stream, TIMEOUT};
 use crate::yaml;
 
-/// The most commands whose replies are due.
-pub(crate) const WINDOW: usize = 2_000;
+/// The largest number of commands waiting for their replies.
+pub(crate) const WINDOW_COMMANDS: usize = 2_000;
 
-/// How many bytes of commands are sent at once.
-const SEND_BYTES: usize = 64 * 1024;
+/// Commands are sent once this many bytes of them are buffered.
+const SEND_BUFFER_BYTES: usize = 64 * 1024;
 
-/// The buffer of a connection for replies, in bytes.
-const READ_BYTES: usize = 256 * 1024;
+/// The size of the buffer for replies, in bytes.
+const READ_BUFFER_BYTES: usize = 256 * 1024;
 
-/// The longest line of a reply, in bytes. None of any release comes near.
-const LINE_MAX: u64 = 1024;
+/// The longest line of a reply, in bytes. No release sends one nearly as long.
+const LINE_BYTES_MAX: u64 = 1024;
 
-/// The longest body of a job, in bytes: twice the largest that a daemon can be told to take.
-const JOB_BODY_MAX: u64 = 2 << 30;
+/// The longest body of a job, in bytes: twice the largest value of the daemon's `-z`.
+const BODY_BYTES_MAX: u64 = 2 << 30;
 
 /// The longest list or dictionary, in bytes: a million tubes with names of 200 bytes fit.
-const YAML_MAX: u64 = 256 << 20;
+const YAML_BYTES_MAX: u64 = 256 << 20;
 
-/// How many bytes of bodies are asked for at once, if they are as large as the server allows.
-const BODIES_BYTES: u64 = 128 << 20;
+/// Bytes of bodies requested at once, if every body is as large as the server allows.
+const BODIES_BYTES_AT_ONCE: u64 = 128 << 20;
 
-/// How long a wait for a slow reply is before Ctrl-C is noticed.
-const NAP: Duration = Duration::from_millis(100);
+/// Interval at which a wait for a slow reply checks for Ctrl-C.
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What a server answered.
+/// A reply of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reply {
-    /// Its line, without CR LF.
+    /// The line, without CR LF.
     pub(crate) line: String,
-    /// The body behind the line, of those that have one.
+    /// The body after the line, if the reply has one.
     pub(crate) body: Option<Vec<u8>>,
 }
 
@@ -61,38 +61,38 @@ impl Reply {
         self.word() == word
     }
 
-    /// Returns the number behind the first word, as the id of `INSERTED 7`.
+    /// Returns the number after the first word, such as the id of `INSERTED 7`.
     pub(crate) fn number(&self) -> Option<u64> {
         self.line.split(' ').nth(1)?.parse().ok()
     }
 
-    /// Returns the body of `OK`, as text.
+    /// Returns the body of an `OK` reply as text.
     pub(crate) fn into_yaml(self) -> Result<String> {
         match (self.is("OK"), self.body) {
             (true, Some(body)) => Ok(String::from_utf8(body)
                 .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())),
-            _ => bail!("the server answers {}", self.line),
+            _ => bail!("unexpected reply: {}", self.line),
         }
     }
 
-    /// Makes an error of a reply that was not to be expected.
+    /// Makes an error of an unexpected reply.
     pub(crate) fn unexpected(&self, to: &str) -> anyhow::Error {
         match self.word() {
-            "OUT_OF_MEMORY" => anyhow!("{to}: the server has no room (OUT_OF_MEMORY)"),
-            "DRAINING" => anyhow!("{to}: the server drains, and takes no jobs (DRAINING)"),
+            "OUT_OF_MEMORY" => anyhow!("{to}: the server is out of memory (OUT_OF_MEMORY)"),
+            "DRAINING" => anyhow!("{to}: the server is draining and accepts no jobs (DRAINING)"),
             "INTERNAL_ERROR" => {
-                anyhow!("{to}: the server could not do it; see its log (INTERNAL_ERROR)")
+                anyhow!("{to}: the server failed; its log has the reason (INTERNAL_ERROR)")
             }
             "UNKNOWN_COMMAND" => anyhow!("{to}: the server does not know this command"),
             "JOB_TOO_BIG" => {
-                anyhow!("{to}: that is larger than the server takes (JOB_TOO_BIG)")
+                anyhow!("{to}: larger than the server accepts (JOB_TOO_BIG)")
             }
-            _ => anyhow!("{to}: the server answers {}", self.line),
+            _ => anyhow!("{to}: unexpected reply: {}", self.line),
         }
     }
 }
 
-/// Whether an error of a read only tells that nothing came in time.
+/// Whether an error of a read means that no byte arrived in time.
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
@@ -105,9 +105,9 @@ pub(crate) struct Client {
     unsent: Vec<u8>,
     extensions: Option<Vec<String>>,
     max_job_size: Option<u64>,
-    /// Replies are due that were not read: the next one would be taken for that of another command.
+    /// Replies are still due, so the next one would be taken for the reply to another command.
     is_behind: bool,
-    /// How long a slow reply may take until the server must answer something else.
+    /// Time after which a server with a slow reply must answer another command.
     patience: Duration,
 }
 
@@ -117,10 +117,10 @@ impl Client {
         Self::connect_until(address, None)
     }
 
-    /// Connects to an address. If there is a deadline, all that is asked must be over by then.
+    /// Connects to an address. After the deadline, if there is one, all commands fail.
     pub(crate) fn connect_until(address: &Address, deadline: Option<Instant>) -> Result<Self> {
         let stream = Stream::connect(address, deadline).with_context(|| format!("{address}"))?;
-        let stream = BufReader::with_capacity(READ_BYTES, stream);
+        let stream = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
         Ok(Self {
             stream,
             address: address.clone(),
@@ -132,8 +132,8 @@ impl Client {
         })
     }
 
-    /// Asks for `stats` over a connection that was kept, or over a new one: the server may have
-    /// been started anew since.
+    /// Sends `stats` over a kept connection, or over a new one if that fails: the server may have
+    /// been restarted.
     pub(crate) fn resume(
         kept: Option<Self>,
         address: &Address,
@@ -150,27 +150,27 @@ impl Client {
         Ok((client, stats))
     }
 
-    /// Returns the socket, which can be read when the server closes the connection.
+    /// Returns the socket, which becomes readable when the server closes the connection.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.stream.get_ref().as_fd()
     }
 
-    /// Fails if the server has closed the connection or sends a reply to no command. The socket
-    /// must be readable.
+    /// Fails if the server has closed the connection or sent a reply to no command. The socket must
+    /// be readable.
     pub(crate) fn check_idle(&mut self) -> Result<()> {
         match self.stream.fill_buf() {
-            Ok([_, ..]) => bail!("{}: the server sends a reply to no command", self.address),
+            Ok([_, ..]) => bail!("{}: the server sent a reply to no command", self.address),
             Ok([]) => Err(self.lost(&io::ErrorKind::UnexpectedEof.into())),
             Err(error) => Err(self.lost(&error)),
         }
     }
 
-    /// Returns where the server listens.
+    /// Returns the address of the server.
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Sends what has been written.
+    /// Sends the buffered commands.
     fn send(&mut self) -> Result<()> {
         let result = self.stream.get_mut().write_all(&self.unsent);
         self.unsent.clear();
@@ -188,7 +188,7 @@ impl Client {
             _ if is_timeout(error) => {
                 anyhow!("{address}: no reply within {} seconds", TIMEOUT.as_secs())
             }
-            _ => anyhow!("{address}: the connection is lost: {error}"),
+            _ => anyhow!("{address}: connection lost: {error}"),
         }
     }
 
@@ -199,30 +199,31 @@ impl Client {
 
     fn read_reply(&mut self) -> io::Result<Reply> {
         let mut line = Vec::with_capacity(32);
-        self.stream.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)?;
-        if line.len() as u64 == LINE_MAX {
-            return Err(io::Error::other("this is no beanstalkd"));
+        self.stream.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+        if line.len() as u64 == LINE_BYTES_MAX {
+            return Err(io::Error::other("not a beanstalkd server"));
         }
         if !line.ends_with(b"\n") {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let line = line.strip_suffix(b"\r\n").and_then(|line| std::str::from_utf8(line).ok());
-        let line = line.ok_or_else(|| io::Error::other("this is no beanstalkd"))?.to_owned();
+        let line = line.ok_or_else(|| io::Error::other("not a beanstalkd server"))?.to_owned();
         let mut body = None;
         if ["OK ", "FOUND ", "RESERVED "].iter().any(|word| line.starts_with(word)) {
             let length = line.rsplit(' ').next().and_then(|digits| digits.parse::<u64>().ok());
-            let most = if line.starts_with("OK ") { YAML_MAX } else { JOB_BODY_MAX };
+            let most = if line.starts_with("OK ") { YAML_BYTES_MAX } else { BODY_BYTES_MAX };
             let length = length.filter(|length| *length <= most);
-            let length = length.ok_or_else(|| io::Error::other(format!("odd reply: {line}")))?;
-            // Beyond a buffer, memory grows with what comes, not with what is promised.
-            let expected = usize::try_from(length + 2).unwrap_or(READ_BYTES).min(READ_BYTES);
+            let length = length.ok_or_else(|| io::Error::other(format!("bad reply: {line}")))?;
+            // Beyond one buffer, memory grows with the bytes received, not with the length.
+            let expected =
+                usize::try_from(length + 2).unwrap_or(READ_BUFFER_BYTES).min(READ_BUFFER_BYTES);
             let mut bytes = Vec::with_capacity(expected);
             self.stream.by_ref().take(length + 2).read_to_end(&mut bytes)?;
             if (bytes.len() as u64) < length + 2 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             if !bytes.ends_with(b"\r\n") {
-                return Err(io::Error::other(format!("a body without its end: {line}")));
+                return Err(io::Error::other(format!("body without CR LF at its end: {line}")));
             }
             bytes.truncate(bytes.len() - 2);
             body = Some(bytes);
@@ -230,10 +231,10 @@ impl Client {
         Ok(Reply { line, body })
     }
 
-    /// Fails if replies are due that belong to earlier commands.
+    /// Fails if replies to earlier commands are still due.
     fn begin(&mut self) -> Result<()> {
         if self.is_behind {
-            bail!("{}: the connection is lost", self.address);
+            bail!("{}: connection lost", self.address);
         }
         self.is_behind = true;
         Ok(())
@@ -253,20 +254,20 @@ impl Client {
         self.send()
     }
 
-    /// Sends a command whose reply may take minutes, because it is about very many jobs. It waits
-    /// as long as the server answers others.
+    /// Sends a command whose reply may take minutes, because it concerns very many jobs. It waits
+    /// for as long as the server answers other connections.
     ///
-    /// After Ctrl-C it waits no longer. The server goes on with the command.
+    /// Ctrl-C ends the wait, but not the command: the server completes it.
     pub(crate) fn ask_slowly(&mut self, command: &str, interrupt: &Interrupt) -> Result<Reply> {
         self.begin()?;
         self.send_line(command)?;
-        self.stream.get_mut().set_read_timeout(NAP)?;
+        self.stream.get_mut().set_read_timeout(INTERRUPT_INTERVAL)?;
         let mut asked = Instant::now();
         while let Err(error) = self.stream.fill_buf() {
             if !is_timeout(&error) || self.stream.get_ref().is_over() {
                 return Err(self.lost(&error));
             }
-            interrupt.check().with_context(|| format!("the server goes on with {command}"))?;
+            interrupt.check().with_context(|| format!("the server still carries out {command}"))?;
             if asked.elapsed() >= self.patience {
                 Self::connect(&self.address)?.ask("list-tube-used")?;
                 asked = Instant::now();
@@ -278,27 +279,28 @@ impl Client {
         Ok(reply)
     }
 
-    /// Sends a command that answers `OK` and a body, and returns that.
+    /// Sends a command whose reply is `OK` with a body, and returns the body.
     pub(crate) fn yaml(&mut self, command: &str) -> Result<String> {
         let reply = self.ask(command)?;
         if reply.is("OK") { reply.into_yaml() } else { Err(reply.unexpected(command)) }
     }
 
-    /// Sends a command for each item and gives each reply with its item, many on their way.
+    /// Sends a command for each item without waiting, and passes each reply to `take` with its
+    /// item.
     ///
-    /// If this fails, the items that `take` has not got may or may not have been carried out.
+    /// After a failure, the commands whose items `take` did not get may or may not be carried out.
     pub(crate) fn pipeline<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
         write: impl FnMut(&T, &mut Vec<u8>),
         take: impl FnMut(T, Reply) -> Result<()>,
     ) -> Result<()> {
-        self.pipeline_of(WINDOW, items, write, take)
+        self.pipeline_within(WINDOW_COMMANDS, items, write, take)
     }
 
-    /// Does what [`Self::pipeline`] does, with at most `window` replies due. A smaller window
-    /// delays other clients less.
-    pub(crate) fn pipeline_of<T>(
+    /// Like [`Self::pipeline`], with at most `window` replies due. A smaller window delays other
+    /// clients less.
+    pub(crate) fn pipeline_within<T>(
         &mut self,
         window: usize,
         items: impl IntoIterator<Item = T>,
@@ -317,7 +319,7 @@ impl Client {
                 };
                 write(&item, &mut self.unsent);
                 due.push_back(item);
-                if self.unsent.len() >= SEND_BYTES {
+                if self.unsent.len() >= SEND_BUFFER_BYTES {
                     self.send()?;
                 }
             }
@@ -333,25 +335,25 @@ impl Client {
         Ok(())
     }
 
-    /// Returns the longest body that the server takes, in bytes.
+    /// Returns the longest body that the server accepts, in bytes.
     pub(crate) fn max_job_size(&mut self) -> Result<u64> {
         if let Some(size) = self.max_job_size {
             return Ok(size);
         }
         let stats = self.yaml("stats")?;
-        // Releases before 1.4 do not tell, and take as much as the others by default.
+        // Releases before 1.4 do not report it; this is the default of all releases.
         let size = yaml::value(&stats, "max-job-size").and_then(|size| size.parse().ok());
-        Ok(*self.max_job_size.insert(size.unwrap_or(65_535).min(JOB_BODY_MAX)))
+        Ok(*self.max_job_size.insert(size.unwrap_or(65_535).min(BODY_BYTES_MAX)))
     }
 
-    /// Returns how many jobs, of at most `most`, to ask for with their bodies at once, so that
-    /// memory is enough for them.
+    /// Returns how many jobs, at most `most`, to request with their bodies at once, so that they
+    /// fit into memory.
     pub(crate) fn bodies_at_once(&mut self, most: usize) -> Result<usize> {
-        let bodies = BODIES_BYTES / self.max_job_size()?.max(1);
+        let bodies = BODIES_BYTES_AT_ONCE / self.max_job_size()?.max(1);
         Ok(usize::try_from(bodies).unwrap_or(most).clamp(1, most))
     }
 
-    /// Whether the server has a command beyond those of the original.
+    /// Whether the server has this extension of the protocol.
     pub(crate) fn has(&mut self, extension: &str) -> Result<bool> {
         if self.extensions.is_none() {
             let reply = self.ask("capabilities")?;
@@ -362,15 +364,15 @@ impl Client {
     }
 }
 
-/// Writes a command that is a word and a number.
+/// Writes a command with a number as its only argument.
 pub(crate) fn write_numbered(out: &mut Vec<u8>, word: &str, number: u64) {
     write!(out, "{word} {number}\r\n").expect("memory takes it");
 }
 
 /// Writes a `put` with its body.
 ///
-/// The numbers are those of the protocol: if one were larger, the server would refuse the line, and
-/// take the body for commands.
+/// The types are the ranges of the protocol: with a larger number, the server would refuse the
+/// line and read the body as commands.
 pub(crate) fn write_put(out: &mut Vec<u8>, pri: u32, delay: u32, ttr: u32, body: &[u8]) {
     write!(out, "put {pri} {delay} {ttr} {}\r\n", body.len()).expect("memory takes it");
     out.extend_from_slice(body);
@@ -457,7 +459,7 @@ mod tests {
                 }
             });
             let mut client = Client::connect(&Address::Tcp("127.0.0.1".into(), port)).unwrap();
-            client.patience = NAP;
+            client.patience = INTERRUPT_INTERVAL;
             let reply = client.ask_slowly("delete-tube a", &Interrupt::default());
             if is_alive {
                 assert_eq!(reply.unwrap().line, "DELETED 7");
@@ -481,7 +483,7 @@ mod tests {
 
     #[test]
     fn each_reply_of_a_pipeline_meets_its_command() {
-        let count = 3 * WINDOW as u64 + 7;
+        let count = 3 * WINDOW_COMMANDS as u64 + 7;
         let reply = |id: u64| format!("INSERTED {id}\r\n");
         let replies = (0..count).map(reply).collect::<Vec<_>>().concat();
         serving(replies.into_bytes(), |client| {

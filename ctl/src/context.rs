@@ -1,6 +1,5 @@
-//! What every command is given: the servers, the output, and how to ask the user.
+//! The context of every command: servers, standard output, signals, and questions to the user.
 
-use std::fmt;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
@@ -8,21 +7,20 @@ use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use crate::address::Address;
-use crate::census;
-use crate::cli::Consent;
+use crate::args::Consent;
 use crate::client::Client;
 use crate::filter::Tubes;
 use crate::input;
 use crate::interrupt::Interrupt;
-use crate::look::check::Status;
-use crate::output::{self, Output};
-use crate::plan::log_act;
+use crate::message::{UsageError, is_broken_pipe, log_act, print_error, print_notice, usage};
+use crate::output::Output;
+use crate::statistics;
 use crate::sweep::Coverage;
 
 /// The longest answer to a question, in bytes.
-const ANSWER_MAX: u64 = 1024;
+const ANSWER_BYTES_MAX: u64 = 1024;
 
-/// The surroundings of a command.
+/// The context of a command.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) servers: Vec<Address>,
@@ -30,22 +28,22 @@ pub(crate) struct Context {
     pub(crate) interrupt: Interrupt,
 }
 
-/// How a command ended that did what it could.
+/// The result of a command that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
-    /// Something was not found, or is left undone; it has been told.
-    NotAll,
-    /// `check` has a status of its own.
-    Checked(Status),
+    /// Something was not found or not done, which has been reported.
+    Partial,
+    /// `check` has exit statuses of its own.
+    Exit(u8),
 }
 
 impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
         match outcome {
             Outcome::Done => Self::SUCCESS,
-            Outcome::NotAll => Self::FAILURE,
-            Outcome::Checked(status) => Self::from(status.code()),
+            Outcome::Partial => Self::FAILURE,
+            Outcome::Exit(status) => Self::from(status),
         }
     }
 }
@@ -53,53 +51,18 @@ impl From<Outcome> for ExitCode {
 impl Outcome {
     /// Is [`Outcome::Done`] if `is_done`.
     pub(crate) fn of(is_done: bool) -> Self {
-        if is_done { Self::Done } else { Self::NotAll }
+        if is_done { Self::Done } else { Self::Partial }
     }
 
-    /// Keeps what is worse.
+    /// Returns the worse of two outcomes.
     pub(crate) fn and(self, other: Self) -> Self {
         Self::of(self == Self::Done && other == Self::Done)
     }
 }
 
-/// Arguments that no server could make sense of: the exit status is 2.
-#[derive(Debug)]
-pub(crate) struct UsageError(String);
-
-impl fmt::Display for UsageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for UsageError {}
-
-/// Makes the error of wrong arguments.
-pub(crate) fn usage(text: impl fmt::Display) -> anyhow::Error {
-    UsageError(text.to_string()).into()
-}
-
-/// Tells the user something that is no result.
-pub(crate) fn tell(text: &str) {
-    // Standard error may be closed, and there is no other place to tell it.
-    let _ = writeln!(io::stderr(), "{}", output::inert(text));
-}
-
-/// Tells the user some sentences, each in a line.
-pub(crate) fn tell_all(sentences: &[String]) {
-    for sentence in sentences {
-        tell(sentence);
-    }
-}
-
-/// Prints an error as all errors are printed.
-pub(crate) fn print_error(error: &anyhow::Error) {
-    tell(&format!("beanstalkctl: {error:#}"));
-}
-
 impl Context {
-    /// Does something with each server, also if one of them cannot be reached. The server's name is
-    /// given if there are several.
+    /// Runs `act` on each server, even if another one cannot be reached. If there are several,
+    /// `act` gets the server's name.
     pub(crate) fn each_server(
         &mut self,
         mut act: impl FnMut(&mut Client, &mut Self, Option<&str>) -> Result<Outcome>,
@@ -114,7 +77,7 @@ impl Context {
                 Ok(one) => outcome = outcome.and(one),
                 Err(error) if servers.len() > 1 && !self.is_fatal(&error) => {
                     print_error(&error);
-                    outcome = Outcome::NotAll;
+                    outcome = Outcome::Partial;
                 }
                 Err(error) => return Err(error),
             }
@@ -122,8 +85,8 @@ impl Context {
         Ok(outcome)
     }
 
-    /// Whether an error is for the whole program: the user or the reader of the output ended it, or
-    /// the arguments are wrong.
+    /// Whether an error ends the program, whatever the server: a signal, closed output, or wrong
+    /// arguments.
     fn is_fatal(&self, error: &anyhow::Error) -> bool {
         self.interrupt.is_set() || is_broken_pipe(error) || error.is::<UsageError>()
     }
@@ -132,7 +95,7 @@ impl Context {
     pub(crate) fn server(&self) -> Result<&Address> {
         match &self.servers[..] {
             [address] => Ok(address),
-            all => Err(usage(format!("this needs one server, and --server names {}", all.len()))),
+            all => Err(usage(format!("this command needs one server; --server has {}", all.len()))),
         }
     }
 
@@ -141,8 +104,8 @@ impl Context {
         self.server().and_then(Client::connect)
     }
 
-    /// Reports what an act did to how many: in one line on standard error, and with `--json` as an
-    /// object.
+    /// Reports an act and the number of its jobs or tubes: in one line on standard error, and with
+    /// `--json` as an object as well.
     pub(crate) fn report_act(
         &mut self,
         server: &Address,
@@ -159,74 +122,63 @@ impl Context {
         self.out.object(object, Some(&server.to_string()))
     }
 
-    /// Shows what will be done, and asks for consent. False means that it is not to be done.
-    pub(crate) fn may(&self, consent: &Consent, plan: &str) -> Result<bool> {
+    /// Shows the plan, and asks for consent unless `--yes` is given. False means to do nothing.
+    pub(crate) fn confirm(&self, consent: &Consent, plan: &str) -> Result<bool> {
         if consent.dry_run {
-            tell(&format!("Would {plan}."));
+            print_notice(&format!("Would {plan}."));
             return Ok(false);
         }
-        self.confirm(consent.yes, plan)
+        self.ask(consent.yes, plan)
     }
 
-    /// Asks for consent if an act is about several servers.
-    pub(crate) fn may_on_all(&self, yes: bool, act: &str) -> Result<bool> {
+    /// Asks for consent if an act concerns several servers.
+    pub(crate) fn confirm_on_all(&self, yes: bool, act: &str) -> Result<bool> {
         if self.servers.len() < 2 {
             return Ok(true);
         }
         let names: Vec<_> = self.servers.iter().map(ToString::to_string).collect();
-        self.confirm(yes, &format!("{act} on {} servers: {}", names.len(), names.join(", ")))
+        self.ask(yes, &format!("{act} on {} servers: {}", names.len(), names.join(", ")))
     }
 
-    fn confirm(&self, yes: bool, plan: &str) -> Result<bool> {
-        tell(&format!("Will {plan}."));
+    fn ask(&self, yes: bool, plan: &str) -> Result<bool> {
+        print_notice(&format!("Will {plan}."));
         if yes {
             return Ok(true);
         }
         if !io::stdin().is_terminal() {
-            bail!("there is no terminal to ask on: give --yes or --dry-run");
+            bail!("standard input is no terminal, so nobody can be asked: use --yes or --dry-run");
         }
-        write!(io::stderr(), "Go on? [y/N] ")?;
-        let answer = input::line(&mut input::open(None, &self.interrupt)?, ANSWER_MAX)?;
+        write!(io::stderr(), "Continue? [y/N] ")?;
+        let answer = input::line(&mut input::open(None, &self.interrupt)?, ANSWER_BYTES_MAX)?;
         let may =
             answer.is_some_and(|answer| [&b"y"[..], b"Y", b"yes"].contains(&answer.trim_ascii()));
         if !may {
-            tell("Nothing was done.");
+            print_notice("Nothing was done.");
         }
         Ok(may)
     }
 }
 
-/// Whether the reader of the output has gone.
-pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref::<io::Error>();
-    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-}
-
-/// Says whether jobs may be missing, and what helps.
+/// Warns if jobs may be missing, and how to find them.
 pub(crate) fn report(coverage: Coverage) -> Outcome {
     match coverage {
         Coverage::Complete | Coverage::Enough => Outcome::Done,
-        Coverage::Unsure(seen, live) => {
-            tell(&format!(
-                "beanstalkctl: {seen} jobs were found, and the server counts {live}: its last id \
-                 is unknown, as after a restart, or --last-id is too low. Use --probe to find the \
-                 last id with a temporary job, or give it with --last-id"
+        Coverage::Incomplete(seen, live) => {
+            print_notice(&format!(
+                "beanstalkctl: found {seen} jobs, but the server counts {live}: its last id is \
+                unknown, as after a restart, or --last-id is too low. Use --probe to find the last \
+                id with a temporary job, or give it with --last-id"
             ));
-            Outcome::NotAll
+            Outcome::Partial
         }
     }
 }
 
-/// Returns whether a tube has such a name, and says so if none has: it may be misspelt.
+/// Returns whether any tube is selected, and warns if none is: the name may be misspelt.
 pub(crate) fn warn_if_no_tube(client: &mut Client, meant: &Tubes) -> Result<bool> {
-    let is_there = !census::tubes(client, meant)?.is_empty();
+    let is_there = !statistics::tubes(client, meant)?.is_empty();
     if !is_there {
-        tell(&format!("beanstalkctl: {}: no tube has such a name", client.address()));
+        print_notice(&format!("beanstalkctl: {}: no tube of that name", client.address()));
     }
     Ok(is_there)
-}
-
-/// Counts something in words: `1 job`, `2 jobs`.
-pub(crate) fn counted(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }

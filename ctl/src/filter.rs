@@ -1,20 +1,20 @@
-//! Which jobs and tubes are meant: globs, states, ages, patterns; and how times are written.
+//! Selection of tubes and jobs by globs, states, ages and patterns; and times with units.
 
 use anyhow::{Result, anyhow, bail, ensure};
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use regex::bytes::{Regex, RegexBuilder};
 
-use crate::context::usage;
 use crate::job::{Job, State};
+use crate::message::usage;
 
-/// Names of tubes, by patterns such as `mail-*`. Without a pattern it is every tube.
+/// A selection of tubes by globs such as `mail-*`. Without a glob, every tube is selected.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tubes {
     globs: Option<GlobSet>,
 }
 
 impl Tubes {
-    /// Reads patterns.
+    /// Parses globs.
     pub(crate) fn new(patterns: &[String]) -> Result<Self> {
         if patterns.is_empty() {
             return Ok(Self::default());
@@ -26,49 +26,49 @@ impl Tubes {
         Ok(Self { globs: Some(globs.build().map_err(usage)?) })
     }
 
-    /// Means the tube of this name.
+    /// Selects the tube of this name.
     pub(crate) fn one(name: &str) -> Self {
         let glob = Glob::new(&globset::escape(name)).expect("an escaped name is a pattern");
         Self { globs: GlobSetBuilder::new().add(glob).build().ok() }
     }
 
-    /// Whether this tube is meant.
+    /// Whether this tube is selected.
     pub(crate) fn matches(&self, tube: &str) -> bool {
         self.globs.as_ref().is_none_or(|globs| globs.is_match(tube))
     }
 
-    /// Whether every tube is meant.
+    /// Whether every tube is selected.
     pub(crate) fn is_all(&self) -> bool {
         self.globs.is_none()
     }
 }
 
-/// Which jobs of these tubes are meant.
+/// A selection of jobs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Filter {
     pub(crate) tubes: Tubes,
-    /// In any of these states; in any at all if there is none.
+    /// Jobs in one of these states; in any state if it is empty.
     pub(crate) states: Vec<State>,
-    /// With an id of at most this.
+    /// Jobs with at most this id.
     pub(crate) last_id: Option<u64>,
-    /// At least this old, in seconds.
+    /// Jobs of at least this age, in seconds.
     pub(crate) older_than: Option<u64>,
-    /// With a body that has a match.
+    /// Jobs whose body has a match.
     pub(crate) pattern: Option<Regex>,
 }
 
 impl Filter {
-    /// Returns the states that are meant.
+    /// Returns the selected states.
     pub(crate) fn states(&self) -> &[State] {
         if self.states.is_empty() { &State::ALL } else { &self.states }
     }
 
-    /// Whether tube, state and id decide alone.
+    /// Whether tube, state and id are enough to decide.
     pub(crate) fn is_by_state(&self) -> bool {
         self.older_than.is_none() && self.pattern.is_none()
     }
 
-    /// Whether the job is meant, as far as is known without its body.
+    /// Whether the job is selected, as far as that is known without its body.
     pub(crate) fn matches(&self, job: &Job) -> bool {
         self.states().contains(&job.state)
             && self.last_id.is_none_or(|last| job.id <= last)
@@ -76,7 +76,7 @@ impl Filter {
             && self.tubes.matches(&job.tube)
     }
 
-    /// Whether the body is meant.
+    /// Whether a job with this body is selected.
     pub(crate) fn matches_body(&self, body: &[u8]) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(body))
     }
@@ -88,7 +88,7 @@ pub(crate) fn pattern(text: &str, is_plain: bool, ignores_case: bool) -> Result<
     RegexBuilder::new(&escaped).case_insensitive(ignores_case).build().map_err(usage)
 }
 
-/// Reads a time such as `90`, `90s`, `5m`, `2h` or `1d`, in seconds.
+/// Parses a time such as `90`, `90s`, `5m`, `2h` or `1d`; returns seconds.
 pub(crate) fn seconds(text: &str) -> Result<u64> {
     let digits = text.trim_end_matches(|it: char| it.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -96,40 +96,25 @@ pub(crate) fn seconds(text: &str) -> Result<u64> {
         "m" => 60,
         "h" => 3600,
         "d" => 86400,
-        unit => bail!("{unit:?} is no unit of time: s, m, h or d"),
+        unit => bail!("{unit:?} is not a unit of time: use s, m, h or d"),
     };
     match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)) {
         Some(seconds) => Ok(seconds),
-        None => bail!("{text:?} is no time, as 90, 90s, 5m, 2h or 1d"),
+        None => bail!("{text:?} is not a time, such as 90, 90s, 5m, 2h or 1d"),
     }
 }
 
-/// Reads a time as [`seconds`], of at least one.
+/// Parses a time like [`seconds`], of at least one second.
 pub(crate) fn some_seconds(text: &str) -> Result<u64> {
     let seconds = seconds(text)?;
-    ensure!(seconds > 0, "it must be at least a second");
+    ensure!(seconds > 0, "it must be at least 1 second");
     Ok(seconds)
 }
 
-/// Reads a time as [`seconds`], at most as long as a delay or a time to run can be.
+/// Parses a time like [`seconds`], within the range of delays and times to run.
 pub(crate) fn short_seconds(text: &str) -> Result<u32> {
     let seconds = seconds(text)?;
-    seconds.try_into().map_err(|_| anyhow!("it can be at most {} seconds, 136 years", u32::MAX))
-}
-
-/// The longest name of a tube, in bytes.
-const NAME_MAX: usize = 200;
-
-/// Checks the name of a tube by the rules of the protocol, so that it is a single word of a line.
-pub(crate) fn tube_name(name: &str) -> Result<String> {
-    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-+/;.$_()".contains(&byte);
-    if name.is_empty() || name.len() > NAME_MAX || name.starts_with('-') {
-        bail!("{name:?} is no name of a tube: it has 1 to {NAME_MAX} characters, the first not -");
-    }
-    if !name.bytes().all(is_allowed) {
-        bail!("{name:?} is no name of a tube: it has letters, digits and -+/;.$_() only");
-    }
-    Ok(name.to_owned())
+    seconds.try_into().map_err(|_| anyhow!("it must be at most {} seconds, 136 years", u32::MAX))
 }
 
 #[cfg(test)]
@@ -153,18 +138,6 @@ mod tests {
         }
         for text in ["", "m", "-1", "1w", "1.5h", "99999999999999999999", "18446744073709551615d"] {
             assert!(seconds(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_name_is_one_word_of_a_line() {
-        for name in ["a", "A-z+/;.$_()09", &"x".repeat(200)] {
-            assert_eq!(tube_name(name).unwrap(), name);
-        }
-        for name in
-            ["", "-a", "a b", "a\r\ndelete 1", "a\0", "<b>", "a*", "\u{fc}", &"x".repeat(201)]
-        {
-            assert!(tube_name(name).is_err(), "{name:?}");
         }
     }
 

@@ -1,7 +1,7 @@
-//! An HTTP server in a command: its sockets, its bounds, and its orderly end.
+//! The HTTP server of `web` and `metrics`: sockets, bounds, and an orderly end.
 //!
-//! One thread is enough, because what takes time goes to `tokio::task::spawn_blocking`. SIGINT and
-//! SIGTERM end it: requests under way get their answers.
+//! One thread is enough, because slow work runs in `tokio::task::spawn_blocking`. SIGINT and
+//! SIGTERM end it after requests under way have their responses.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -26,49 +26,49 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use crate::context::tell;
 use crate::interrupt::Interrupt;
+use crate::message::print_notice;
 
-/// The most connections of a listener; others wait until one has ended.
-const CONNECTIONS: usize = 64;
+/// The largest number of connections of a listener; others wait until one ends.
+const CONNECTIONS_MAX: usize = 64;
 
-/// A connection is closed if no byte passes for so long. Prometheus asks more often.
-const IDLE: Duration = Duration::from_secs(150);
+/// A connection is closed if no byte passes for this time. Prometheus sends requests more often.
+const IDLE_TIME: Duration = Duration::from_secs(150);
 
-/// If more than half of all connections are taken, one to which no answer is due is closed when no
-/// byte has passed for so long.
-const IDLE_IF_CROWDED: Duration = Duration::from_secs(10);
+/// The same limit for connections without a request, while more than half of all connections are
+/// in use.
+const CROWDED_IDLE_TIME: Duration = Duration::from_secs(10);
 
-/// How long the head of a request may take from its first byte on, and that of the first request
-/// from the connect on. Otherwise, a byte now and then would hold a place for ever.
-const HEAD: Duration = Duration::from_secs(10);
+/// The time limit of the head of a request, from its first byte, or for the first request from the
+/// connect. Otherwise, one byte now and then would hold a connection for ever.
+const HEAD_TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long requests under way may take after a signal to end.
-const GRACE: Duration = Duration::from_secs(5);
+/// The time that requests under way have after a signal.
+const END_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The first descriptor that a service manager passes on, and the most of them.
-const FIRST_PASSED: i32 = 3;
-const PASSED_MAX: i32 = 64;
+/// The first socket passed by a service manager, and their largest number.
+const FIRST_PASSED_SOCKET: i32 = 3;
+const PASSED_SOCKETS_MAX: i32 = 64;
 
-/// Returns the sockets that a service manager has passed on; none if it has not.
+/// Returns the sockets passed by a service manager, if any.
 pub(crate) fn passed() -> Result<Vec<TcpListener>> {
     let number = |name: &str| -> Result<Option<i32>> {
         let text = env::var_os(name).filter(|text| !text.is_empty());
         let Some(text) = text else { return Ok(None) };
         let number = text.to_str().and_then(|text| text.parse().ok());
-        number.with_context(|| format!("{name} is no number")).map(Some)
+        number.with_context(|| format!("{name} is not a number")).map(Some)
     };
     let (pid, count) = (number("LISTEN_PID")?, number("LISTEN_FDS")?);
     let is_ours = pid.and_then(|pid| u32::try_from(pid).ok()) == Some(std::process::id());
     let count = count.filter(|_| is_ours).unwrap_or(0);
-    if !(0..=PASSED_MAX).contains(&count) {
-        bail!("LISTEN_FDS is {count}, and at most {PASSED_MAX} sockets can be passed on");
+    if !(0..=PASSED_SOCKETS_MAX).contains(&count) {
+        bail!("LISTEN_FDS is {count}, but at most {PASSED_SOCKETS_MAX} sockets can be passed");
     }
-    (FIRST_PASSED..FIRST_PASSED + count)
+    (FIRST_PASSED_SOCKET..FIRST_PASSED_SOCKET + count)
         .map(|descriptor| {
             let socket = sys::inherit(descriptor)?;
             if !sys::is_listening_stream(&socket) {
-                bail!("descriptor {descriptor}, which was passed on, listens for no connections");
+                bail!("the passed descriptor {descriptor} is not a listening socket");
             }
             let listener = TcpListener::from(socket);
             listener.local_addr().context("a passed socket is not TCP")?;
@@ -77,12 +77,12 @@ pub(crate) fn passed() -> Result<Vec<TcpListener>> {
         .collect()
 }
 
-/// Opens a socket at an address, or at HOST:PORT.
+/// Listens on an address, or on HOST:PORT.
 pub(crate) fn bind(address: impl ToSocketAddrs + fmt::Display) -> Result<TcpListener> {
     TcpListener::bind(&address).with_context(|| format!("cannot listen on {address}"))
 }
 
-/// Serves until a signal comes.
+/// Serves until a signal arrives.
 pub(crate) fn serve(listeners: Vec<TcpListener>, app: &Router, stop: &Interrupt) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = runtime.block_on(async {
@@ -94,64 +94,65 @@ pub(crate) fn serve(listeners: Vec<TcpListener>, app: &Router, stop: &Interrupt)
         for listener in listeners {
             let address = listener.local_addr()?;
             listener.set_nonblocking(true)?;
-            let listener = Bounded {
+            let listener = BoundedListener {
                 listener: tokio::net::TcpListener::from_std(listener)?,
-                places: Arc::new(Semaphore::new(CONNECTIONS)),
+                places: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             };
             let mut ended = ended.clone();
             let until = async move {
-                // The sender lives longer than this.
+                // The sender outlives this.
                 let _ = ended.wait_for(|ended| *ended).await;
             };
-            // Only a tapped listener gives its handlers the address of the peer.
+            // Only a tapped listener passes the peer's address to handlers.
             let app = app.clone().into_make_service_with_connect_info::<SocketAddr>();
             let server = axum::serve(listener.tap_io(|_| ()), app).with_graceful_shutdown(until);
             servers.spawn(server.into_future());
-            tell(&format!("beanstalkctl: http://{address}/"));
+            print_notice(&format!("beanstalkctl: http://{address}/"));
         }
         wake.readable().await?;
         end.send_replace(true);
-        // What is not done by then never will be.
-        let _ = timeout(GRACE, servers.join_all()).await;
+        // Requests still under way after that are dropped.
+        let _ = timeout(END_TIME_LIMIT, servers.join_all()).await;
         Ok(())
     });
-    // A thread that still waits for a server need not hold up the end.
+    // Threads that still wait for a server must not delay the end.
     runtime.shutdown_background();
     served
 }
 
-/// An answer of known length in pieces, which are not copied.
+/// A response of known length in pieces, which are not copied.
 #[derive(Debug, Clone)]
-pub(crate) struct Pieces {
+pub(crate) struct SharedBody {
     pieces: VecDeque<Bytes>,
 }
 
-/// A piece of an answer, and what bounds how many such answers are held at a time.
-struct Held {
+/// A piece of a response, with the permit that bounds the number of such responses.
+struct PermittedBytes {
     bytes: Bytes,
     _permit: Arc<OwnedSemaphorePermit>,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for PermittedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Pieces {
-    /// Makes an answer. The permit is given back when the last byte has been sent.
+impl SharedBody {
+    /// Makes a response. The permit is returned when the last byte has been sent.
     pub(crate) fn new<T>(pieces: impl IntoIterator<Item = T>, permit: OwnedSemaphorePermit) -> Self
     where
         Bytes: From<T>,
     {
         let permit = Arc::new(permit);
-        // The connection keeps the pieces for longer than their answer.
-        let held = |piece| Held { bytes: Bytes::from(piece), _permit: Arc::clone(&permit) };
+        // The connection keeps the pieces longer than the response.
+        let held =
+            |piece| PermittedBytes { bytes: Bytes::from(piece), _permit: Arc::clone(&permit) };
         Self { pieces: pieces.into_iter().map(|it| Bytes::from_owner(held(it))).collect() }
     }
 }
 
-impl HttpBody for Pieces {
+impl HttpBody for SharedBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -171,23 +172,23 @@ impl HttpBody for Pieces {
     }
 }
 
-/// A listener with a bound on its open connections.
-struct Bounded {
+/// A listener with a limit on open connections.
+struct BoundedListener {
     listener: tokio::net::TcpListener,
     places: Arc<Semaphore>,
 }
 
-impl Listener for Bounded {
-    type Io = Patient;
+impl Listener for BoundedListener {
+    type Io = TimedConnection;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (Patient, SocketAddr) {
+    async fn accept(&mut self) -> (TimedConnection, SocketAddr) {
         let place = Arc::clone(&self.places).acquire_owned().await;
         let place = place.expect("the semaphore is never closed");
         let (stream, address) = Listener::accept(&mut self.listener).await;
         let head = Head { began: Some(Instant::now()), newlines: None, is_whole: false };
-        let idle = Box::pin(sleep(HEAD));
-        (Patient { stream, active: Instant::now(), idle, head, place }, address)
+        let idle = Box::pin(sleep(HEAD_TIME_LIMIT));
+        (TimedConnection { stream, active: Instant::now(), idle, head, place }, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -195,18 +196,18 @@ impl Listener for Bounded {
     }
 }
 
-/// How far the head of a request has come.
+/// The progress of the head of a request.
 #[derive(Debug, Default)]
 struct Head {
     began: Option<Instant>,
-    /// How many newlines came last, behind something else.
+    /// Number of newlines at the end, after any other byte.
     newlines: Option<u8>,
-    /// Only a response begins the next head.
+    /// Only a response starts the next head.
     is_whole: bool,
 }
 
 impl Head {
-    /// Takes bytes of a request. An empty line is the end of a head.
+    /// Reads bytes of a request. An empty line ends a head.
     fn take(&mut self, bytes: &[u8]) {
         if self.is_whole || bytes.is_empty() {
             return;
@@ -225,44 +226,44 @@ impl Head {
         }
     }
 
-    /// Returns when it must have come, if it is on its way.
+    /// Returns the time limit of a head that has begun.
     fn deadline(&self) -> Option<Instant> {
-        self.began.filter(|_| !self.is_whole).map(|began| began + HEAD)
+        self.began.filter(|_| !self.is_whole).map(|began| began + HEAD_TIME_LIMIT)
     }
 }
 
-/// A connection that is patient, but not for ever.
-struct Patient {
+/// A connection with time limits.
+struct TimedConnection {
     stream: TcpStream,
-    /// When a byte passed last.
+    /// The time when the last byte passed.
     active: Instant,
-    /// The next time to see whether it has been idle for too long.
+    /// Wakes the connection to check its time limits.
     idle: Pin<Box<Sleep>>,
     head: Head,
     place: OwnedSemaphorePermit,
 }
 
-impl Patient {
-    /// Begins the next head if something of a response has gone out.
+impl TimedConnection {
+    /// Starts the next head once a part of a response has been written.
     fn written(&mut self, result: &Poll<io::Result<usize>>) {
         if matches!(result, Poll::Ready(Ok(_))) {
             self.head = Head::default();
         }
     }
 
-    /// Returns when it is to be closed if nothing happens.
+    /// Returns the time to close the connection if nothing happens.
     fn deadline(&self) -> Instant {
-        let is_crowded = self.place.semaphore().available_permits() < CONNECTIONS / 2;
-        let idle = if is_crowded && !self.head.is_whole { IDLE_IF_CROWDED } else { IDLE };
+        let is_crowded = self.place.semaphore().available_permits() < CONNECTIONS_MAX / 2;
+        let idle = if is_crowded && !self.head.is_whole { CROWDED_IDLE_TIME } else { IDLE_TIME };
         self.head.deadline().unwrap_or(self.active + idle)
     }
 
-    /// Returns when to look again: it may become crowded meanwhile.
+    /// Returns the time of the next check: it may become crowded meanwhile.
     fn next_look(&self) -> Instant {
-        self.deadline().min(Instant::now() + IDLE_IF_CROWDED)
+        self.deadline().min(Instant::now() + CROWDED_IDLE_TIME)
     }
 
-    /// Passes a result on. If there is none yet, it becomes an error when the time is over.
+    /// Returns a result, or an error once the time limit has passed.
     fn within<T>(
         &mut self,
         waker: &mut Waker<'_>,
@@ -285,7 +286,7 @@ impl Patient {
     }
 }
 
-impl AsyncRead for Patient {
+impl AsyncRead for TimedConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         waker: &mut Waker<'_>,
@@ -301,7 +302,7 @@ impl AsyncRead for Patient {
     }
 }
 
-impl AsyncWrite for Patient {
+impl AsyncWrite for TimedConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         waker: &mut Waker<'_>,
@@ -361,7 +362,7 @@ mod tests {
     fn a_permit_is_held_until_the_last_byte_is_sent() {
         let permits = Arc::new(Semaphore::new(1));
         let permit = Arc::clone(&permits).try_acquire_owned().unwrap();
-        let mut answer = Pieces::new([vec![b'x'; 10]], permit);
+        let mut answer = SharedBody::new([vec![b'x'; 10]], permit);
         let unsent = answer.pieces.pop_front().unwrap();
         drop(answer);
         assert_eq!(permits.available_permits(), 0);

@@ -1,19 +1,21 @@
-//! What a command reads: standard input or a file. A signal ends the wait for it, and no line is
-//! longer in memory than its bound.
+//! Lines from standard input or a file. A signal ends the wait for them, and memory holds no more
+//! of a line than its bound.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::AsFd as _;
 use std::path::Path;
+use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::interrupt::Interrupt;
+use crate::message::usage;
 
-/// How much is read at once, in bytes.
-const READ_BYTES: usize = 1 << 20;
+/// The size of the buffer, in bytes.
+const BUFFER_BYTES: usize = 1 << 20;
 
-/// A file that is read until a signal comes.
+/// A file that can be read until a signal arrives.
 #[derive(Debug)]
 pub(crate) struct Source {
     file: File,
@@ -27,7 +29,7 @@ impl Read for Source {
     }
 }
 
-/// What a command reads.
+/// The input of a command.
 pub(crate) type Input = BufReader<Source>;
 
 /// Opens a file, or standard input for `-` or none.
@@ -36,10 +38,10 @@ pub(crate) fn open(path: Option<&Path>, interrupt: &Interrupt) -> Result<Input> 
         Some(path) => File::open(path).with_context(|| path.display().to_string())?,
         None => File::from(io::stdin().as_fd().try_clone_to_owned()?),
     };
-    Ok(BufReader::with_capacity(READ_BYTES, Source { file, interrupt: interrupt.clone() }))
+    Ok(BufReader::with_capacity(BUFFER_BYTES, Source { file, interrupt: interrupt.clone() }))
 }
 
-/// Reads a line without its end, of at most `most` bytes; `None` at the end of the input.
+/// Reads a line of at most `most` bytes, without its LF; `None` at the end of the input.
 pub(crate) fn line(input: &mut Input, most: u64) -> Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     if input.take(most.saturating_add(1)).read_until(b'\n', &mut line)? == 0 {
@@ -53,7 +55,49 @@ pub(crate) fn line(input: &mut Input, most: u64) -> Result<Option<Vec<u8>>> {
     Ok(Some(line))
 }
 
-/// Whether the next line can be read without waiting for it.
+/// Whether the next line can be read without a wait.
 pub(crate) fn has_line(input: &Input) -> bool {
     input.buffer().contains(&b'\n')
+}
+
+/// An id of a job, or `-` for ids on standard input.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Id {
+    Number(u64),
+    Input,
+}
+
+impl FromStr for Id {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "-" => Ok(Self::Input),
+            _ => word.parse().map(Self::Number).map_err(|_| format!("{word:?} is not an id")),
+        }
+    }
+}
+
+/// The longest line of ids on standard input, in bytes.
+const IDS_LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// Returns the ids of the arguments, and for `-` also of standard input, each once.
+pub(crate) fn ids(words: &[Id], interrupt: &Interrupt) -> Result<Vec<u64>> {
+    let mut ids = Vec::new();
+    for word in words {
+        if let Id::Number(id) = *word {
+            ids.push(id);
+            continue;
+        }
+        let mut input = open(None, interrupt)?;
+        while let Some(line) = line(&mut input, IDS_LINE_BYTES_MAX)? {
+            for word in String::from_utf8_lossy(&line).split_whitespace() {
+                let id = word.parse().map_err(|_| usage(format!("{word:?} is not an id")))?;
+                ids.push(id);
+            }
+        }
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
 }

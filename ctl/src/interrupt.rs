@@ -1,5 +1,5 @@
-//! Ctrl-C, SIGTERM and SIGHUP: the first one lets work in pieces end after the present piece, and
-//! a line reports what is still waited for. The second one ends the program at once.
+//! Ctrl-C, SIGTERM and SIGHUP: the first one ends a command after its present batch, with a notice
+//! if that takes long. The second one ends the program at once.
 
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;
@@ -9,7 +9,7 @@ use std::process::{Child, ExitStatus};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,33 +20,33 @@ use signal_hook::flag::register_usize;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-use crate::context::tell;
+use crate::message::print_notice;
 
-/// How long the program may take to end before it reports what it waits for.
+/// Time after a signal until the notice is printed.
 const NOTICE_DELAY: Duration = Duration::from_millis(200);
 
-/// Stands for a signal where the work was ended from within.
-const ENDED: usize = usize::MAX;
+/// The value in place of a signal's number if the program itself ends the work.
+const ENDED_FROM_WITHIN: usize = usize::MAX;
 
-/// Tells whether the user wants to end.
+/// A flag that ends work between two batches.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Interrupt(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// The last signal; 0 before one comes.
+    /// The number of the last signal; 0 before the first.
     signal: Arc<AtomicUsize>,
-    /// Is readable from the first signal on.
+    /// Becomes readable with the first signal.
     wake: OnceLock<UnixStream>,
-    /// What is waited for after the first signal, and what a second one does.
+    /// The notice: the reason for the wait after the first signal, and the effect of a second one.
     notice: Mutex<&'static str>,
-    /// Process groups of running commands, which a second signal kills.
+    /// Process groups of running commands, to be killed by a second signal.
     groups: Mutex<Vec<Pid>>,
-    /// The whole of which this is a part.
+    /// The interrupt of the work that this is a part of.
     whole: Option<Interrupt>,
 }
 
-/// The error of work that has ended because of a signal.
+/// The error of work that a signal ended.
 #[derive(Debug)]
 pub(crate) struct Interrupted;
 
@@ -63,8 +63,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the program was started with SIGHUP ignored, as by nohup. Where /proc is missing, it is
-/// taken for not ignored.
+/// Whether the program was started with SIGHUP ignored, as by nohup. Without /proc, it is taken as
+/// not ignored.
 fn ignores_hangup() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -80,11 +80,11 @@ impl Interrupt {
         let (mut sender, receiver) = UnixStream::pair()?;
         self.0.wake.set(receiver).expect("signals are caught once");
         for &signal in signals {
-            // What a handler sets is seen by the next piece of work, however late a thread wakes.
+            // The next batch sees a flag set by a handler, however late the thread below wakes.
             register_usize(
                 signal,
                 Arc::clone(&self.0.signal),
-                usize::try_from(signal).unwrap_or(ENDED),
+                usize::try_from(signal).unwrap_or(ENDED_FROM_WITHIN),
             )?;
         }
         let mut signals = Signals::new(signals)?;
@@ -93,7 +93,7 @@ impl Interrupt {
             let mut is_second = false;
             for signal in signals.forever() {
                 if is_second {
-                    // Whoever waits for the commands learns no more of their ends.
+                    // The lock is kept, so no worker can act on the end of its command.
                     let groups = lock(&shared.groups);
                     for &group in &*groups {
                         let _ = kill_process_group(group, Signal::KILL);
@@ -101,58 +101,59 @@ impl Interrupt {
                     let _ = emulate_default_handler(signal);
                 }
                 is_second = true;
-                // The other end lives as long as the program.
+                // The other end is open as long as the program runs.
                 let _ = sender.write_all(&[1]);
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || {
                     thread::sleep(NOTICE_DELAY);
-                    tell(&format!("beanstalkctl: interrupted: {}", lock(&shared.notice)));
+                    print_notice(&format!("beanstalkctl: interrupted: {}", lock(&shared.notice)));
                 });
             }
         })?;
         Ok(())
     }
 
-    /// Returns a socket that is readable from the first signal on. The signals must be caught.
+    /// Returns a socket that becomes readable with the first signal. Signals must be caught.
     pub(crate) fn wake(&self) -> io::Result<UnixStream> {
         self.0.wake.get().expect("signals are caught").try_clone()
     }
 
-    /// Sets what is waited for after the first signal, and what a second one does.
+    /// Sets the notice after the first signal: the reason for the wait, and the effect of a second.
     pub(crate) fn set_notice(&self, text: &'static str) {
         *lock(&self.0.notice) = text;
     }
 
-    /// Lets work in pieces end, as a signal does.
+    /// Ends work between two batches, as a signal does.
     pub(crate) fn set(&self) {
         let order = Ordering::Relaxed;
-        // A signal that has come stays known.
-        let _ = self.0.signal.compare_exchange(0, ENDED, order, order);
+        // The number of an earlier signal is kept.
+        let _ = self.0.signal.compare_exchange(0, ENDED_FROM_WITHIN, order, order);
     }
 
-    /// Makes the interrupt of a part of the work, which ends with the whole or before it.
+    /// Makes an interrupt for a part of the work, which can end before the whole does.
     pub(crate) fn part(&self) -> Self {
         Self(Arc::new(Shared { whole: Some(self.clone()), ..Shared::default() }))
     }
 
-    /// Whether a signal has come.
+    /// Whether the work should end.
     pub(crate) fn is_set(&self) -> bool {
         self.0.signal.load(Ordering::Relaxed) != 0
             || self.0.whole.as_ref().is_some_and(Self::is_set)
     }
 
-    /// Returns the exit status after a signal, as of a program that it ended; `None` before.
+    /// Returns 128 plus the number of the signal, the exit status of a program ended by it; `None`
+    /// without a signal.
     pub(crate) fn exit_status(&self) -> Option<u8> {
         let signal = u8::try_from(self.0.signal.load(Ordering::Relaxed)).ok();
         signal.filter(|signal| *signal > 0).map(|signal| 128_u8.saturating_add(signal))
     }
 
-    /// Fails if a signal has come.
+    /// Fails if the work should end.
     pub(crate) fn check(&self) -> Result<(), Interrupted> {
         if self.is_set() { Err(Interrupted) } else { Ok(()) }
     }
 
-    /// Waits until something can be read, and fails if a signal comes before.
+    /// Waits until `source` is readable; fails if a signal arrives first.
     pub(crate) fn wait_to_read(&self, source: &impl AsFd) -> io::Result<()> {
         loop {
             if self.is_set() {
@@ -167,15 +168,29 @@ impl Interrupt {
         }
     }
 
-    /// Lets a second signal kill the process group of a command that leads it.
+    /// Sleeps; returns false as soon as a signal arrives.
+    pub(crate) fn sleep(&self, length: Duration) -> bool {
+        let began = Instant::now();
+        loop {
+            let left = length.saturating_sub(began.elapsed());
+            if self.is_set() || left.is_zero() {
+                return !self.is_set();
+            }
+            let mut wake = self.0.wake.get().map(|wake| PollFd::new(wake, PollFlags::IN));
+            // Without a signal, no other event ends it early.
+            let _ = wait(wake.as_mut_slice(), Some(left));
+        }
+    }
+
+    /// Registers the process group led by a command, which a second signal kills.
     pub(crate) fn add_group(&self, leader: &Child) -> Pid {
         let group = Pid::from_child(leader);
         lock(&self.0.groups).push(group);
         group
     }
 
-    /// Returns how a command has ended or been stopped, or `None` while it runs. The group of one
-    /// that has ended is not killed any more, because its id may be another's.
+    /// Returns the status of a command that has ended or stopped; `None` while it runs. Once it has
+    /// ended, its group is no longer killed, because the system may reuse the id.
     pub(crate) fn change_of(&self, group: Pid) -> io::Result<Option<ExitStatus>> {
         let mut groups = lock(&self.0.groups);
         let change = waitpid(Some(group), WaitOptions::NOHANG | WaitOptions::UNTRACED)?;
@@ -187,9 +202,9 @@ impl Interrupt {
     }
 }
 
-/// Waits for events, at most for the given time.
+/// Waits for events, at most for `limit`.
 pub(crate) fn wait(events: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<()> {
-    // A limit that is too long for the system is none.
+    // A limit too long for the system is no limit.
     let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
     match poll(events, limit.as_ref()) {
         // A signal was handled, and nothing is ready yet.

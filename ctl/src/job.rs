@@ -1,6 +1,6 @@
-//! A job as this program knows it: from `stats-job`, from `list-jobs`, or from a line of a file.
+//! A job, read from `stats-job`, from `list-jobs`, or from a line of a file.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -9,25 +9,23 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::ValueEnum;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use crate::filter;
-use crate::output::is_active;
 use crate::yaml;
 
-/// What may become of a job next.
+/// The state of a job.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Deserialize, Serialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
-    /// A worker may reserve it.
+    /// A worker can reserve it.
     Ready,
-    /// It is ready later.
+    /// It becomes ready later.
     Delayed,
-    /// It waits for a kick.
+    /// It stays until a kick.
     Buried,
-    /// A worker has it.
+    /// A worker holds it.
     Reserved,
 }
 
@@ -57,11 +55,11 @@ impl FromStr for State {
 
     fn from_str(word: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|state| state.word() == word);
-        found.ok_or_else(|| anyhow!("{word:?} is no state of a job"))
+        found.ok_or_else(|| anyhow!("{word:?} is not a state of jobs"))
     }
 }
 
-/// A job; what is not known of it is `None`.
+/// A job; a field not read from the server is `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) id: u64,
@@ -70,22 +68,22 @@ pub(crate) struct Job {
     pub(crate) pri: u32,
     /// Seconds since its `put`.
     pub(crate) age: u64,
-    /// Seconds until a delayed job is ready, or until a reserved one is lost by its worker.
+    /// Seconds until a delayed job is ready, or until a reserved one times out.
     pub(crate) time_left: u64,
-    /// Seconds that a worker has for it.
+    /// Its time to run, in seconds.
     pub(crate) ttr: Option<u64>,
-    /// How often it was reserved, timed out, released, buried and kicked.
+    /// Numbers of its reserves, timeouts, releases, buries and kicks.
     pub(crate) counts: Option<[u64; 5]>,
-    /// The length of its body.
+    /// The length of its body, in bytes.
     pub(crate) size: Option<u64>,
     pub(crate) body: Option<Vec<u8>>,
 }
 
 /// The names of [`Job::counts`].
-pub(crate) const COUNTS: [&str; 5] = ["reserves", "timeouts", "releases", "buries", "kicks"];
+pub(crate) const COUNT_NAMES: [&str; 5] = ["reserves", "timeouts", "releases", "buries", "kicks"];
 
 impl Job {
-    /// Reads the dictionary of `stats-job`.
+    /// Parses the dictionary of `stats-job`.
     pub(crate) fn from_stats(text: &str) -> Result<Self> {
         let mut state = None;
         let mut tube = None;
@@ -102,28 +100,28 @@ impl Job {
                 "time-left" => time_left = number(),
                 "ttr" => ttr = Some(number()),
                 _ => {
-                    if let Some(at) = COUNTS.iter().position(|&name| name == key) {
+                    if let Some(at) = COUNT_NAMES.iter().position(|&name| name == key) {
                         counts[at] = number();
                     }
                 }
             }
         }
         let (Some(id), Some(tube), Some(state)) = (id, tube, state) else {
-            bail!("stats-job answers without id, tube or state: {text:?}");
+            bail!("the reply to stats-job lacks id, tube or state: {text:?}");
         };
         let (counts, size, body) = (Some(counts), None, None);
         Ok(Self { id, tube, state, pri, age, time_left, ttr, counts, size, body })
     }
 
-    /// Reads one item of `list-jobs`.
+    /// Parses one item of `list-jobs`.
     pub(crate) fn from_listed(text: &str, tube: &str, state: State) -> Result<Self> {
         let number = |key| yaml::number(text, key);
         let id = yaml::value(text, "id").and_then(|id| id.parse().ok());
         Ok(Self {
-            id: id.ok_or_else(|| anyhow!("list-jobs answers without an id: {text:?}"))?,
+            id: id.ok_or_else(|| anyhow!("an item of list-jobs lacks its id: {text:?}"))?,
             tube: tube.to_owned(),
             state,
-            pri: u32::try_from(number("pri")).context("list-jobs answers an odd priority")?,
+            pri: u32::try_from(number("pri")).context("the priority in list-jobs is too large")?,
             age: number("age"),
             time_left: number("time-left"),
             ttr: None,
@@ -139,7 +137,7 @@ impl Job {
         self.body = Some(body);
     }
 
-    /// Returns the object that stands for it in a line of JSON.
+    /// Returns the job as a JSON object.
     pub(crate) fn to_json(&self) -> Map<String, Value> {
         let mut object = Map::new();
         let mut set = |key: &str, value: Value| object.insert(key.to_owned(), value);
@@ -157,7 +155,7 @@ impl Job {
         if let Some(ttr) = self.ttr {
             set("ttr", ttr.into());
         }
-        for (name, count) in COUNTS.iter().zip(self.counts.iter().flatten()) {
+        for (name, count) in COUNT_NAMES.iter().zip(self.counts.iter().flatten()) {
             set(name, (*count).into());
         }
         match self.body.as_deref().map(|body| (body, std::str::from_utf8(body))) {
@@ -173,11 +171,11 @@ impl Job {
 #[derive(Debug)]
 pub(crate) enum Line {
     Job(Job),
-    /// The end of an export: how many jobs were written.
+    /// The last line of an export: the number of jobs before it.
     Count(u64),
 }
 
-/// The keys of a line: those of [`Job::to_json`], those that `put` has options for, and the count.
+/// The keys of a line: all that [`Job::to_json`] writes, the options of `put`, and the count.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 #[expect(dead_code, reason = "some keys are only allowed")]
@@ -194,7 +192,7 @@ struct Keys {
     #[serde(rename = "body_base64")]
     body_base64: Option<String>,
     count: Option<u64>,
-    // A new job has its own.
+    // Ignored: a new job gets values of its own.
     server: Option<IgnoredAny>,
     size: Option<u64>,
     reserves: Option<u64>,
@@ -205,26 +203,26 @@ struct Keys {
 }
 
 impl Line {
-    /// Reads a line that [`Job::to_json`] made, one that has at least a body, or a count.
+    /// Parses a line: an object of [`Job::to_json`], any other with at least a body, or a count.
     pub(crate) fn from_json(line: &str) -> Result<Self> {
         let keys: Keys = serde_json::from_str(line)?;
         if let Some(count) = keys.count {
-            ensure!(line == count_line(count), "a line with a count has nothing else");
+            ensure!(line == count_line(count), "a line with \"count\" must have no other key");
             return Ok(Self::Count(count));
         }
         let body = match (keys.body, keys.body_base64) {
             (Some(body), None) => body.into_bytes(),
             (None, Some(encoded)) => BASE64.decode(encoded).context("body_base64")?,
-            (None, None) => bail!("it has neither a \"body\" nor a \"body_base64\""),
-            (Some(_), Some(_)) => bail!("it has both a \"body\" and a \"body_base64\""),
+            (None, None) => bail!("\"body\" or \"body_base64\" is missing"),
+            (Some(_), Some(_)) => bail!("\"body\" and \"body_base64\" exclude each other"),
         };
         let delay = keys.delay.unwrap_or(0);
         let default = if delay > 0 { State::Delayed } else { State::Ready };
         let state = keys.state.unwrap_or(default);
-        ensure!(delay == 0 || state == State::Delayed, "it has a delay, and is {state}");
+        ensure!(delay == 0 || state == State::Delayed, "a {state} job cannot have a delay");
         let mut job = Job {
             id: keys.id.unwrap_or(0),
-            tube: filter::tube_name(keys.tube.as_deref().unwrap_or("default"))?,
+            tube: tube_name(keys.tube.as_deref().unwrap_or("default"))?,
             state,
             pri: keys.pri.unwrap_or(DEFAULT_PRI),
             age: keys.age.unwrap_or(0),
@@ -239,43 +237,38 @@ impl Line {
     }
 }
 
-/// Makes the last line of a file of jobs, by which one that was cut short is noticed.
+/// Makes the last line of a file of jobs, by which `import` detects a truncated file.
 pub(crate) fn count_line(count: u64) -> String {
     format!("{{\"count\":{count}}}")
 }
 
-/// The priority of a job that names none.
+/// The default priority.
 pub(crate) const DEFAULT_PRI: u32 = 1024;
 
-/// The time to run of a job that names none, in seconds.
+/// The default time to run, in seconds.
 pub(crate) const DEFAULT_TTR: u64 = 60;
 
-/// Makes the line of JSON for an object, with the server if there are several.
-pub(crate) fn line_of(object: Map<String, Value>, server: Option<&str>) -> String {
-    let mut whole = Map::new();
-    if let Some(server) = server {
-        whole.insert("server".to_owned(), json!(server));
+/// The longest name of a tube, in bytes.
+const TUBE_NAME_BYTES_MAX: usize = 200;
+
+/// Checks the name of a tube by the rules of the protocol, so that it is a single word of a line.
+pub(crate) fn tube_name(name: &str) -> Result<String> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-+/;.$_()".contains(&byte);
+    if name.is_empty() || name.len() > TUBE_NAME_BYTES_MAX || name.starts_with('-') {
+        bail!(
+            "{name:?} is not a tube name: use 1 to {TUBE_NAME_BYTES_MAX} characters, the first not -"
+        );
     }
-    whole.extend(object);
-    let text = Value::Object(whole).to_string();
-    if !text.contains(is_active) {
-        return text;
+    if !name.bytes().all(is_allowed) {
+        bail!("{name:?} is not a tube name: use only letters, digits and -+/;.$_()");
     }
-    // JSON may have these as they are, and a terminal would act on them.
-    let mut line = String::with_capacity(text.len());
-    for it in text.chars() {
-        if is_active(it) {
-            let _ = write!(line, "\\u{:04x}", u32::from(it));
-        } else {
-            line.push(it);
-        }
-    }
-    line
+    Ok(name.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::{is_active, line_of};
 
     const STATS: &str = "---\nid: 7\ntube: \"a\"\nstate: delayed\npri: 4294967295\nage: 5\n\
                          delay: 9\nttr: 60\ntime-left: 4\nfile: 0\nreserves: 1\ntimeouts: 2\n\
@@ -340,6 +333,18 @@ mod tests {
             r#"{"body":"x","count":1}"#,
         ] {
             assert!(Line::from_json(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_one_word_of_a_line() {
+        for name in ["a", "A-z+/;.$_()09", &"x".repeat(200)] {
+            assert_eq!(tube_name(name).unwrap(), name);
+        }
+        for name in
+            ["", "-a", "a b", "a\r\ndelete 1", "a\0", "<b>", "a*", "\u{fc}", &"x".repeat(201)]
+        {
+            assert!(tube_name(name).is_err(), "{name:?}");
         }
     }
 }

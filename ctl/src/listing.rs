@@ -1,65 +1,65 @@
-//! The jobs of a server, by `list-jobs` if it can tell them all, or else by the sweep over ids.
+//! Lists the jobs of any server: by `list-jobs` if that can list them all, or by a sweep over ids.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use anyhow::Result;
 
-use crate::census;
 use crate::client::Client;
 use crate::filter::{Filter, Tubes};
 use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
 use crate::progress::Pacer;
+use crate::statistics;
 use crate::sweep::{self, Coverage, Options, Take};
 use crate::yaml;
 
-/// The most jobs of one `list-jobs`.
-pub(crate) const LISTED_MAX: u64 = 10_000;
+/// The largest number of jobs that one `list-jobs` returns.
+pub(crate) const LISTED_JOBS_MAX: u64 = 10_000;
 
-/// The longest line of a command, with its CR LF, in bytes.
-const LINE_MAX: usize = 224;
+/// The longest line of a command, with CR LF, in bytes.
+const COMMAND_BYTES_MAX: usize = 224;
 
-/// How many bodies are in memory at once, at most.
-const BODIES: usize = 1_000;
+/// The largest number of bodies in memory at once.
+const BODIES_MAX: usize = 1_000;
 
-/// Tubes, and the states of each that have jobs.
+/// Tubes, each with the states that have jobs.
 type Lists = Vec<(String, Vec<State>)>;
 
-/// What must be known of the jobs.
+/// The fields of jobs to be filled in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Detail {
-    /// What both ways tell.
+    /// The fields that both `list-jobs` and `stats-job` have.
     Listed,
-    /// That, and the size.
+    /// The same, and the size.
     Size,
-    /// All of `stats-job`.
+    /// All fields of `stats-job`.
     Stats,
-    /// All of `stats-job`, and the body.
+    /// All fields of `stats-job`, and the body.
     Whole,
 }
 
-/// What to list, and how.
+/// A request to list jobs.
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) filter: &'a Filter,
     pub(crate) detail: Detail,
-    /// The most jobs that are wanted of a tube in a state, in the order of service.
+    /// The largest number of jobs per tube and state, in order of service.
     pub(crate) limit: Option<u64>,
     pub(crate) options: &'a Options,
     pub(crate) interrupt: &'a Interrupt,
 }
 
 impl Request<'_> {
-    /// Returns the limit for the server. It counts jobs of the filter, and the server knows only
-    /// tube and state.
+    /// Returns the limit for the server, which knows only tube and state: if the filter has more
+    /// conditions, there is no limit.
     fn limit(&self) -> Option<u64> {
         let is_known = self.filter.is_by_state() && self.filter.last_id.is_none();
         self.limit.filter(|_| is_known)
     }
 }
 
-/// Gives all jobs that the filter has, with their details, in batches.
+/// Passes all jobs that the filter selects to `take`, in batches, with the requested fields.
 pub(crate) fn list(client: &mut Client, request: &Request<'_>, take: Take<'_>) -> Result<Coverage> {
     let Request { filter, detail, options, interrupt, .. } = *request;
     let needs_body = filter.pattern.is_some() || detail == Detail::Whole;
@@ -71,7 +71,7 @@ pub(crate) fn list(client: &mut Client, request: &Request<'_>, take: Take<'_>) -
             interrupt.check()?;
             let has_bodies = needs_body || needs_size;
             let most = if has_bodies {
-                client.bodies_at_once(usize::try_from(pacer.batch(BODIES as u64))?)?
+                client.bodies_at_once(usize::try_from(pacer.batch(BODIES_MAX as u64))?)?
             } else {
                 jobs.len()
             };
@@ -99,7 +99,7 @@ pub(crate) fn list(client: &mut Client, request: &Request<'_>, take: Take<'_>) -
             for (tube, states) in lists {
                 interrupt.check()?;
                 let Some(mut jobs) = listed(client, &tube, &states, request.limit())? else {
-                    // Since it was asked for its numbers it has grown.
+                    // It has grown since its jobs were counted.
                     let one = Filter { tubes: Tubes::one(&tube), ..filter.clone() };
                     let found = sweep::sweep(client, &one, options, interrupt, &mut fill)?;
                     if found == Coverage::Enough {
@@ -121,19 +121,19 @@ pub(crate) fn list(client: &mut Client, request: &Request<'_>, take: Take<'_>) -
     }
 }
 
-/// Returns which lists tell all jobs that are wanted; `None` if they cannot.
+/// Returns the lists that cover all requested jobs; `None` if `list-jobs` cannot cover them.
 fn listable(client: &mut Client, request: &Request<'_>) -> Result<Option<Lists>> {
     if !client.has("list-jobs")? {
         return Ok(None);
     }
     let filter = request.filter;
-    let names = census::tubes(client, &filter.tubes)?;
+    let names = statistics::tubes(client, &filter.tubes)?;
     let mut lists = Vec::new();
-    for (tube, text) in census::tube_stats(client, &names)? {
+    for (tube, text) in statistics::tube_stats(client, &names)? {
         let mut states = Vec::new();
         for &state in filter.states() {
             let count = yaml::number(&text, &format!("current-jobs-{state}"));
-            let is_cut = count.min(request.limit().unwrap_or(u64::MAX)) > LISTED_MAX;
+            let is_cut = count.min(request.limit().unwrap_or(u64::MAX)) > LISTED_JOBS_MAX;
             if is_cut || !is_short(&tube, state) {
                 return Ok(None);
             }
@@ -148,29 +148,29 @@ fn listable(client: &mut Client, request: &Request<'_>) -> Result<Option<Lists>>
     Ok(Some(lists))
 }
 
-/// Makes the command for a list.
+/// Makes the line of a `list-jobs` command.
 fn line_of(tube: &str, state: State, limit: u64) -> String {
     format!("list-jobs {tube} {state} {limit}\r\n")
 }
 
 /// Whether the name of a tube leaves room for a limit in the line of the command.
 pub(crate) fn is_short(tube: &str, state: State) -> bool {
-    line_of(tube, state, LISTED_MAX).len() <= LINE_MAX
+    line_of(tube, state, LISTED_JOBS_MAX).len() <= COMMAND_BYTES_MAX
 }
 
-/// Asks for the lists of a tube at once, so that hardly a job changes its state in between. It is
-/// `None` if a list is full, and there may be jobs beyond its end.
+/// Requests the lists of a tube together, so that hardly a job changes its state in between.
+/// Returns `None` if a list is full, because there may be jobs beyond its end.
 pub(crate) fn listed(
     client: &mut Client,
     tube: &str,
     states: &[State],
     limit: Option<u64>,
 ) -> Result<Option<Vec<Job>>> {
-    let is_cut = limit.is_none_or(|limit| limit > LISTED_MAX);
+    let is_cut = limit.is_none_or(|limit| limit > LISTED_JOBS_MAX);
     let mut is_full = false;
     let mut jobs = Vec::new();
     let mut known = HashSet::new();
-    let limit = limit.unwrap_or(LISTED_MAX).min(LISTED_MAX);
+    let limit = limit.unwrap_or(LISTED_JOBS_MAX).min(LISTED_JOBS_MAX);
     let write = |state: &State, out: &mut Vec<u8>| {
         out.extend_from_slice(line_of(tube, *state, limit).as_bytes());
     };
@@ -182,7 +182,7 @@ pub(crate) fn listed(
             return Err(reply.unexpected("list-jobs"));
         }
         let text = reply.into_yaml()?;
-        is_full |= is_cut && yaml::dictionaries(&text).count() as u64 >= LISTED_MAX;
+        is_full |= is_cut && yaml::dictionaries(&text).count() as u64 >= LISTED_JOBS_MAX;
         for item in yaml::dictionaries(&text) {
             let job = Job::from_listed(item, tube, state)?;
             if known.insert(job.id) {

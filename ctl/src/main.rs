@@ -1,44 +1,57 @@
-//! `beanstalkctl`: looks inside any beanstalkd, and acts on its jobs in bulk.
+//! `beanstalkctl`: inspects any beanstalkd server, and changes its jobs one by one or in bulk.
 //!
-//! It needs no more than the protocol of the original; where a server has more, that is used.
+//! It needs only the protocol of the original. Extensions of a server are used where they exist.
 //!
-//! Reading order:
-//! - `cli` defines all commands, and `context` is what each of them is given;
-//! - `address`, `stream`, `client` and `yaml` speak with a server, command by command or thousands
-//!   at once;
-//! - `job`, `filter` and `output` are a job, which jobs are meant, and how they are shown;
-//! - `listing` finds the jobs of any server: by `list-jobs`, or by the `sweep` over all ids, which
-//!   ends by what `census` counts;
-//! - `plan` is which jobs an act may touch, agreed to before and checked again when it is done;
-//! - `look`, `act` and `carry` have the commands;
-//! - `web` serves a page that looks and acts as the commands do;
-//! - `metrics` tells Prometheus what servers count, over `http` or otherwise;
-//! - `place` and `save` write jobs to servers and to files, and `input` reads lines;
-//! - `interrupt`, `progress` and `terminal` are between the program and its user.
+//! A command has its definition in `cli`, its arguments in `args`, and its code in the module of
+//! `commands` with its name; `metrics` and `web` are folders of their own. Below them are, from the
+//! top to the bottom:
 //!
-//! The exit statuses are in the manual, which `pages` makes, and [`status_of`] gives them.
+//! | module | content |
+//! |---|---|
+//! | `context` | the servers, output and signals of a command; questions; the outcome |
+//! | `plan` | the jobs that an act may change, found before the question |
+//! | `deletion` | deletes the jobs of a plan, or lets the server delete them |
+//! | `copy`, `save` | put copies of jobs into tubes, write jobs to a file |
+//! | `binlog` | reads jobs from a binlog directory |
+//! | `listing` | lists the jobs of a server, by `list-jobs` or by a sweep |
+//! | `sweep` | finds jobs by their ids with `stats-job`, the bodies by `peek` |
+//! | `sample` | counts and rates of a server over time |
+//! | `statistics` | tubes and counters of a server, by `stats` and `stats-tube` |
+//! | `filter`, `job` | which jobs are selected; a job, its state, its line of JSON |
+//! | `client` | a connection: commands and replies, pipelined |
+//! | `stream`, `address`, `yaml` | sockets with time limits, addresses, bodies of replies |
+//! | `http` | the HTTP server of `metrics` and `web` |
+//! | `input`, `output`, `terminal` | read lines and ids; write tables and JSON; the full screen |
+//! | `message`, `progress` | errors, notices and logged acts; progress and limits of rate |
+//! | `interrupt` | Ctrl-C and other signals |
+//! | `pages` | the manual page and the shell completions |
+//!
+//! The exit statuses are in the manual; [`status_of`] returns the status of an error.
 
-mod act;
 mod address;
-mod carry;
-mod census;
+mod args;
+mod binlog;
 mod cli;
 mod client;
+mod commands;
 mod context;
+mod copy;
+mod deletion;
 mod filter;
 mod http;
 mod input;
 mod interrupt;
 mod job;
 mod listing;
-mod look;
+mod message;
 mod metrics;
 mod output;
 mod pages;
-mod place;
 mod plan;
 mod progress;
+mod sample;
 mod save;
+mod statistics;
 mod stream;
 mod sweep;
 mod terminal;
@@ -49,22 +62,23 @@ use std::env;
 use std::process::ExitCode;
 
 use anyhow::{Error, Result};
-use clap::{CommandFactory as _, FromArgMatches as _};
+use clap::FromArgMatches as _;
 
-use act::one::Change::{Bury, Release};
 use cli::{Cli, Command};
-use context::{Context, Outcome, UsageError, is_broken_pipe, print_error};
+use commands::check::Status;
+use commands::release::Change::{Bury, Release};
+use context::{Context, Outcome};
 use interrupt::Interrupt;
-use look::check::Status;
+use message::{UsageError, is_broken_pipe, print_error};
 use output::Output;
 
 /// The exit status of wrong arguments.
-const WRONG_ARGUMENTS: u8 = 2;
+const USAGE_STATUS: u8 = 2;
 
-/// What is waited for after a first signal, and what a second one does.
-const LOOK_NOTICE: &str = "waiting for a reply of the server; a second Ctrl-C ends at once";
-const ACT_NOTICE: &str = "waiting for the server to answer what it was sent; a second Ctrl-C ends \
-                          at once, and then it is not known what was done of that";
+/// Notices after a first signal.
+const LOOK_NOTICE: &str = "waiting for a reply; press Ctrl-C again to quit at once";
+const ACT_NOTICE: &str = "waiting for replies to the commands sent; press Ctrl-C again to quit at \
+                          once, but then the last commands may or may not be carried out";
 
 fn main() -> ExitCode {
     let cli = match parse() {
@@ -75,7 +89,7 @@ fn main() -> ExitCode {
             let is_check = env::args().any(|argument| argument == "check");
             return ExitCode::from(match (error.use_stderr(), is_check) {
                 (false, _) => 0,
-                (true, false) => WRONG_ARGUMENTS,
+                (true, false) => USAGE_STATUS,
                 (true, true) => Status::Unknown.code(),
             });
         }
@@ -87,14 +101,14 @@ fn main() -> ExitCode {
         let out = Output::new(cli.json);
         let mut context = Context { servers: cli.server, out, interrupt: interrupt.clone() };
         let result = run(cli.command, &mut context);
-        // What was found before a failure is worth having.
+        // Output before a failure is useful.
         let flushed = context.out.flush();
         let outcome = result?;
         flushed.map(|()| outcome)
     });
     match result {
         Ok(outcome) => outcome.into(),
-        // The reader has seen enough, as `head` does.
+        // The reader has closed the output, as `head` does.
         Err(error) if looks && is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             print_error(&error);
@@ -107,9 +121,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reads the arguments. An empty variable counts as none.
+/// Parses the arguments. An empty variable counts as unset.
 fn parse() -> Result<Cli, clap::Error> {
-    let mut command = Cli::command();
+    let mut command = cli::command();
     if env::var_os("BEANSTALKD_SERVER").is_some_and(|server| server.is_empty()) {
         command = command.mut_arg("server", |server| server.env(None::<&str>));
     }
@@ -118,41 +132,41 @@ fn parse() -> Result<Cli, clap::Error> {
 
 /// Returns the exit status of a failure.
 fn status_of(error: &Error, interrupt: &Interrupt) -> u8 {
-    let of_failure = if error.is::<UsageError>() { WRONG_ARGUMENTS } else { 1 };
+    let of_failure = if error.is::<UsageError>() { USAGE_STATUS } else { 1 };
     interrupt.exit_status().unwrap_or(of_failure)
 }
 
 fn run(command: Command, context: &mut Context) -> Result<Outcome> {
     match command {
-        Command::Tubes(args) => look::tubes::run(&args, context),
-        Command::Stats { tube } => look::stats::run(tube.as_deref(), context),
-        Command::Check(args) => look::check::run(&args, context).map(Outcome::Checked),
-        Command::Job { ids, raw } => look::job::run(&ids, raw, context),
-        Command::List(args) => look::list::run(&args, context),
-        Command::Grep(args) => look::grep::run(&args, context),
-        Command::Big(args) => look::big::run(&args, context),
-        Command::Top(args) => look::top::run(&args, context),
-        Command::Report => look::report::run(context),
+        Command::Tubes(args) => commands::tubes::run(&args, context),
+        Command::Stats { tube } => commands::stats::run(tube.as_deref(), context),
+        Command::Check(args) => commands::check::run(&args, context),
+        Command::Job { ids, raw } => commands::job::run(&ids, raw, context),
+        Command::List(args) => commands::list::run(&args, context),
+        Command::Grep(args) => commands::grep::run(&args, context),
+        Command::Big(args) => commands::big::run(&args, context),
+        Command::Top(args) => commands::top::run(&args, context),
+        Command::Report => commands::report::run(context),
         Command::Web(args) => web::run(&args, context),
         Command::Metrics(args) => metrics::run(&args, context),
-        Command::Put(args) => act::put::run(&args, context),
-        Command::Kick(args) => act::kick::run(&args, context),
-        Command::Reserve(args) => act::reserve::run(&args, context),
+        Command::Put(args) => commands::put::run(&args, context),
+        Command::Kick(args) => commands::kick::run(&args, context),
+        Command::Reserve(args) => commands::reserve::run(&args, context),
         Command::Release { ids, pri, delay } => {
-            act::one::run(&ids, Release { pri, delay }, context)
+            commands::release::run(&ids, Release { pri, delay }, context)
         }
-        Command::Bury { ids, pri } => act::one::run(&ids, Bury { pri }, context),
+        Command::Bury { ids, pri } => commands::release::run(&ids, Bury { pri }, context),
         Command::Pause { tubes, length, yes } => {
-            act::pause::pause(&tubes, length.max(1), yes, context)
+            commands::pause::pause(&tubes, length.max(1), yes, context)
         }
-        Command::Resume { tubes, yes } => act::pause::pause(&tubes, 0, yes, context),
-        Command::Drain { switch, yes } => act::pause::drain(switch, yes, context),
-        Command::Work(args) => act::work::run(&args, context),
-        Command::Delete(args) => act::delete::run(&args, context),
-        Command::Clear(args) => act::clear::run(&args, context),
-        Command::Move(args) => act::move_jobs::run(&args, context),
-        Command::Export(args) => carry::export::run(&args, context),
-        Command::Import(args) => carry::import::run(&args, context),
+        Command::Resume { tubes, yes } => commands::pause::pause(&tubes, 0, yes, context),
+        Command::Drain { switch, yes } => commands::pause::drain(&switch, yes, context),
+        Command::Work(args) => commands::work::run(&args, context),
+        Command::Delete(args) => commands::delete::run(&args, context),
+        Command::Clear(args) => commands::clear::run(&args, context),
+        Command::Move(args) => commands::move_jobs::run(&args, context),
+        Command::Export(args) => commands::export::run(&args, context),
+        Command::Import(args) => commands::import::run(&args, context),
         Command::Completions { shell } => pages::completions(shell, context),
         Command::Manual => pages::manual(context),
     }

@@ -1,19 +1,18 @@
-//! What goes to standard output: tables for people, lines of JSON for programs.
+//! Standard output: tables for people, lines of JSON for programs.
 
+use std::fmt::Write as _;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use anyhow::Result;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use crate::job;
-
-/// How a cell of a table stands out on a terminal.
+/// The color of a table's cell on a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
     Plain,
-    /// Something waits for an operator.
+    /// An operator should look at it.
     Red,
-    /// Something is held up on purpose.
+    /// Something is stopped on purpose.
     Yellow,
 }
 
@@ -31,27 +30,27 @@ impl<T: ToString> From<T> for Cell {
 }
 
 impl Cell {
-    /// Makes a cell that stands out if `is_odd`.
+    /// Makes a cell, with this tone if `is_odd`.
     pub(crate) fn toned(value: &(impl ToString + ?Sized), tone: Tone, is_odd: bool) -> Self {
         let text = inert(&value.to_string());
         Self { text, tone: if is_odd { tone } else { Tone::Plain } }
     }
 }
 
-/// Rows below a heading. Columns of numbers stand to the right.
+/// Rows below a heading. Numbers are aligned to the right.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     heading: Vec<String>,
     rows: Vec<Vec<Cell>>,
-    /// Bytes of the text in the rows.
+    /// Bytes of text in the rows.
     size: usize,
-    /// Of each column that has been written: its width, and whether it is one of numbers.
+    /// The width of each column already written, and whether it has numbers.
     shape: Vec<(usize, bool)>,
 }
 
-/// How many rows a table keeps before it is written, and how many bytes.
-const ROWS: usize = 10_000;
-const ROWS_BYTES: usize = 64 << 20;
+/// A table is written once it has this many rows, or bytes of text.
+const TABLE_ROWS_MAX: usize = 10_000;
+const TABLE_BYTES_MAX: usize = 64 << 20;
 
 impl Table {
     /// Makes a table with these columns.
@@ -65,13 +64,13 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Whether it is large enough to be written now; a new table follows for the other rows.
+    /// Whether it is large enough to be written now; later rows follow in further parts.
     pub(crate) fn is_large(&self) -> bool {
-        self.rows.len() >= ROWS || self.size >= ROWS_BYTES
+        self.rows.len() >= TABLE_ROWS_MAX || self.size >= TABLE_BYTES_MAX
     }
 
-    /// Writes all rows and forgets them. The heading stands above the first ones; what follows
-    /// keeps to its columns, if they are wide enough.
+    /// Writes all rows and drops them. The first call writes the heading; later calls keep its
+    /// columns, or widen them.
     pub(crate) fn write(&mut self, out: &mut dyn Write, has_color: bool) -> io::Result<()> {
         let columns = self.heading.len();
         let width = |at: usize| {
@@ -91,7 +90,7 @@ impl Table {
         let shape: Vec<_> = (0..columns).map(|at| (width(at), is_number(at))).collect();
         let heading: Vec<Cell> = self.heading.iter().map(Cell::from).collect();
         let heading = self.shape.is_empty().then_some(&heading);
-        // The last column needs no spaces behind it.
+        // The last column needs no spaces after it.
         let pad = |at: usize, gap: usize| if at + 1 == columns { 0 } else { gap };
         for row in heading.into_iter().chain(&self.rows) {
             let mut line = String::new();
@@ -120,7 +119,7 @@ impl Table {
     }
 }
 
-/// Whether the terminal knows no control sequences.
+/// Whether the terminal understands no control sequences.
 pub(crate) fn is_dumb() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
@@ -129,13 +128,13 @@ pub(crate) fn is_dumb() -> bool {
 #[derive(Debug)]
 pub(crate) struct Output {
     writer: BufWriter<StdoutLock<'static>>,
-    /// Lines of JSON are wanted.
+    /// Print lines of JSON.
     pub(crate) json: bool,
     has_color: bool,
 }
 
 impl Output {
-    /// Takes standard output.
+    /// Locks standard output.
     pub(crate) fn new(json: bool) -> Self {
         let stdout = io::stdout();
         let has_color =
@@ -143,7 +142,7 @@ impl Output {
         Self { writer: BufWriter::with_capacity(256 * 1024, stdout.lock()), json, has_color }
     }
 
-    /// Writes a line, or several of them.
+    /// Writes one line, or several.
     pub(crate) fn line(&mut self, text: &str) -> Result<()> {
         writeln!(self.writer, "{}", inert(text))?;
         Ok(())
@@ -161,7 +160,7 @@ impl Output {
         object: Map<String, Value>,
         server: Option<&str>,
     ) -> Result<()> {
-        self.line(&job::line_of(object, server))
+        self.line(&line_of(object, server))
     }
 
     /// Writes a table.
@@ -170,25 +169,48 @@ impl Output {
         Ok(())
     }
 
-    /// Lets the reader have all that was written.
+    /// Flushes the buffer.
     pub(crate) fn flush(&mut self) -> Result<()> {
         self.writer.flush()?;
         Ok(())
     }
 }
 
-/// Whether a terminal might do something else with a character than show it: move its cursor, or
-/// turn the direction of the text around it.
+/// Writes an object as a line of JSON, with the server if there are several.
+pub(crate) fn line_of(object: Map<String, Value>, server: Option<&str>) -> String {
+    let mut whole = Map::new();
+    if let Some(server) = server {
+        whole.insert("server".to_owned(), json!(server));
+    }
+    whole.extend(object);
+    let text = Value::Object(whole).to_string();
+    if !text.contains(is_active) {
+        return text;
+    }
+    // JSON allows these characters unescaped, but a terminal would act on them.
+    let mut line = String::with_capacity(text.len());
+    for it in text.chars() {
+        if is_active(it) {
+            let _ = write!(line, "\\u{:04x}", u32::from(it));
+        } else {
+            line.push(it);
+        }
+    }
+    line
+}
+
+/// Whether a terminal might do more with a character than show it: move the cursor, or change the
+/// direction of the text.
 pub(crate) fn is_active(it: char) -> bool {
     it.is_control() || matches!(it, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Makes text of which a terminal only shows each character.
+/// Replaces each character that a terminal would act on.
 pub(crate) fn inert(text: &str) -> String {
     text.chars().map(|it| if is_active(it) && it != '\n' { '?' } else { it }).collect()
 }
 
-/// Makes one line of a body: what is no text, or would move the cursor, is escaped.
+/// Writes a body on one line: bytes that are no text, or that a terminal would act on, are escaped.
 pub(crate) fn one_line(body: &[u8]) -> String {
     let mut line = String::new();
     for chunk in body.utf8_chunks() {

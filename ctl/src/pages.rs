@@ -1,21 +1,20 @@
-//! The manual page and the shells' completions, from the definition of the commands.
+//! The manual page and the shell completions, made from the definition of the commands.
 
 use anyhow::Result;
-use clap::CommandFactory as _;
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use crate::cli::Cli;
+use crate::cli;
 use crate::context::{Context, Outcome};
 
-/// The part of the manual page that the definition does not have.
-const REST: &str = include_str!("manual.roff");
+/// The part of the manual page that is not in the definition.
+const MANUAL_REST: &str = include_str!("manual.roff");
 
 /// Prints the completions for a shell.
 pub(crate) fn completions(shell: Shell, context: &mut Context) -> Result<Outcome> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "beanstalkctl", &mut script);
+    clap_complete::generate(shell, &mut cli::command(), "beanstalkctl", &mut script);
     context.out.bytes(&script)?;
     Ok(Outcome::Done)
 }
@@ -28,7 +27,7 @@ pub(crate) fn manual(context: &mut Context) -> Result<Outcome> {
 
 fn page() -> Result<Vec<u8>> {
     let mut page = Vec::new();
-    let mut command = Cli::command().disable_help_subcommand(true);
+    let mut command = cli::command().disable_help_subcommand(true);
     command.build();
     let man = Man::new(command.clone());
     man.render_title(&mut page)?;
@@ -58,13 +57,13 @@ fn page() -> Result<Vec<u8>> {
         synopsis.text([bold(usage)]);
         synopsis.to_writer(&mut part)?;
         man.render_options_section(&mut part)?;
-        // Below the heading of its command it needs none.
+        // It needs no headings below the one of its command.
         let text = String::from_utf8(part)?;
         let lines =
             text.lines().filter(|line| !line.starts_with(".SH")).map(|line| format!("{line}\n"));
         page.extend(".PP\n".bytes().chain(lines.collect::<String>().into_bytes()));
     }
-    page.extend_from_slice(REST.as_bytes());
+    page.extend_from_slice(MANUAL_REST.as_bytes());
     Ok(page)
 }
 
@@ -75,7 +74,7 @@ mod tests {
     #[test]
     fn the_manual_has_every_command_and_flag() {
         let page = String::from_utf8(page().unwrap()).unwrap();
-        for sub in Cli::command().get_subcommands() {
+        for sub in cli::command().get_subcommands() {
             let name = sub.get_name().replace('-', "\\-");
             assert!(page.contains(&format!(".SS {name}\n")), "{name}");
             for flag in sub.get_arguments().filter_map(clap::Arg::get_long) {

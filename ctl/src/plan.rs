@@ -1,58 +1,56 @@
-//! The plan of an act: which jobs it may touch.
+//! The plan of an act: the jobs that it may change.
 //!
-//! An act finds its jobs, shows how many there are, asks, and touches these jobs and no others:
+//! An act finds its jobs, shows their number, asks, and then changes these jobs and no others:
 //!
-//! - An id means the same job only within one [`Instance`] of a server. A command keeps its one
-//!   connection from the plan to the end; a page, which does not, checks the instance.
-//! - A job is touched only if the filter still matches it when its turn comes.
-//! - Jobs are in the order of service, by priority and id, so that copies are served in the order
-//!   of their originals.
+//! - An id means the same job only within one [`Instance`] of a server. A command uses the same
+//!   connection from the plan to the end; the page, which cannot, checks the instance.
+//! - A job is changed only if the filter still matches it at that moment.
+//! - Jobs are in order of service, by priority and id, so copies are served in the order of their
+//!   originals.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::ControlFlow;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::address::Address;
 use crate::client::Client;
-use crate::context::{counted, tell};
 use crate::filter::Filter;
 use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
 use crate::listing::{Detail, Request, list};
+use crate::message::counted;
 use crate::sweep::{self, Coverage, Options};
 use crate::yaml;
 
-/// How many tubes a question names.
-const TUBES_NAMED: usize = 10;
+/// The largest number of tubes that a question names.
+const NAMED_TUBES_MAX: usize = 10;
 
-/// One run of a server, told apart from all others by its pid and its random id.
+/// One run of a server, identified by its pid and its random id.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Instance(String);
 
 impl Instance {
-    /// Reads the dictionary of `stats`. Old releases have no id, but every process has its pid.
+    /// Reads the dictionary of `stats`. Old releases have no id, but every process has a pid.
     pub(crate) fn from_stats(stats: &str) -> Self {
         let parts = ["pid", "id"].map(|key| yaml::value(stats, key).unwrap_or_default());
         Self(parts.join(" "))
     }
 
-    /// Fails if the client is connected to another instance, where the ids mean other jobs.
+    /// Fails if the client is connected to another instance, whose ids mean other jobs.
     pub(crate) fn check(&self, now: &Self, client: &Client) -> Result<()> {
         ensure!(
             self == now,
-            "{}: the server was restarted, and its ids may mean other jobs now: list them again",
+            "{}: the server was restarted, so ids may mean other jobs now: list the jobs again",
             client.address()
         );
         Ok(())
     }
 }
 
-/// Numbers of jobs by their states; shown as `2 ready, 1 buried`.
+/// Numbers of jobs by state, shown as `2 ready, 1 buried`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct States([u64; State::ALL.len()]);
 
@@ -82,8 +80,7 @@ impl fmt::Display for States {
     }
 }
 
-/// Numbers of jobs by their states and tubes; shown as `3 jobs: 2 ready, 1
-/// buried, in the tube a`.
+/// Numbers of jobs by state and by tube, shown as `3 jobs: 2 ready, 1 buried, in the tube a`.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     states: States,
@@ -101,7 +98,7 @@ impl Summary {
         }
     }
 
-    /// Returns the states that there are jobs in.
+    /// Returns the states with jobs.
     pub(crate) fn states(&self) -> Vec<State> {
         let counts = self.states.0.iter().zip(State::ALL);
         counts.filter(|(count, _)| **count > 0).map(|(_, state)| state).collect()
@@ -121,17 +118,17 @@ impl fmt::Display for Summary {
             [] => f.write_str("none"),
             [name] => write!(f, "{}, in the tube {name}", self.states),
             _ => {
-                let shown = names[..names.len().min(TUBES_NAMED)].join(", ");
+                let shown = names[..names.len().min(NAMED_TUBES_MAX)].join(", ");
                 write!(f, "{}, in {} tubes: {shown}", self.states, names.len())?;
-                let others = names.len().saturating_sub(TUBES_NAMED);
+                let others = names.len().saturating_sub(NAMED_TUBES_MAX);
                 if others > 0 { write!(f, ", and {others} more") } else { Ok(()) }
             }
         }
     }
 }
 
-/// The jobs of a plan in the order of service. Of each only the priority and the id are kept,
-/// because there may be millions.
+/// The jobs of a plan in order of service. Only their priorities and ids are kept, because there
+/// may be millions.
 #[derive(Debug, Default)]
 pub(crate) struct Selection {
     jobs: Vec<(u32, u64)>,
@@ -147,8 +144,8 @@ impl Selection {
         selection
     }
 
-    /// Selects the jobs of these ids, which are all different, that are in one of the states. Of
-    /// the others it says how many there are, a sentence each.
+    /// Selects the jobs with these ids, which must differ, in one of these states. Describes the
+    /// others by their numbers, a sentence each.
     pub(crate) fn of_ids(
         client: &mut Client,
         ids: &[u64],
@@ -163,12 +160,12 @@ impl Selection {
         let is_meant = |job: &Job| states.contains(&job.state);
         let (jobs, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(is_meant);
         if !rest.is_empty() {
-            others.push(format!("Not touched: {}.", States::of(&rest)));
+            others.push(format!("Left unchanged: {}.", States::of(&rest)));
         }
         Ok((Self::of(&jobs), others))
     }
 
-    /// Selects all jobs that the filter matches, and reports whether some may be missing.
+    /// Selects all jobs that the filter matches, and returns whether some may be missing.
     pub(crate) fn find(
         client: &mut Client,
         filter: &Filter,
@@ -197,7 +194,7 @@ impl Selection {
         self.jobs.len() as u64
     }
 
-    /// Returns the ids, in the order of service.
+    /// Returns the ids in order of service.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u64> {
         self.jobs.iter().map(|&(_, id)| id)
     }
@@ -207,34 +204,10 @@ impl Selection {
         self.jobs.truncate(usize::try_from(count).unwrap_or(usize::MAX));
     }
 
-    /// Returns the ids in batches, in the order of service.
+    /// Returns the ids in batches, in order of service.
     pub(crate) fn batches(&self, size: usize) -> impl Iterator<Item = Vec<u64>> {
         self.jobs.chunks(size).map(|jobs| jobs.iter().map(|&(_, id)| id).collect())
     }
-}
-
-/// Reports an act in one line on standard error: when, on which server, for whom if that is known,
-/// and what was done to how many.
-pub(crate) fn log_act(server: &Address, from: Option<&str>, done: &str) {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let from = from.map_or(String::new(), |from| format!(" from {from}"));
-    tell(&format!("{} {server}{from}: {done}", timestamp(seconds)));
-}
-
-/// Writes seconds since 1970 as `2026-11-23T09:48:06Z`.
-fn timestamp(seconds: u64) -> String {
-    let (days, second) = (seconds / 86400, seconds % 86400);
-    // In years that begin with March, a leap day is the last day of its year.
-    let day = days + 719_468;
-    let (era, of_era) = (day / 146_097, day % 146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = era * 400 + year + next;
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 #[cfg(test)]
@@ -263,17 +236,5 @@ mod tests {
         let selection = Selection::of(&[job(3, 5), job(9, 1), job(1, 5), job(2, 9)]);
         assert_eq!(selection.ids().collect::<Vec<_>>(), [9, 1, 3, 2]);
         assert_eq!(selection.batches(3).collect::<Vec<_>>(), [vec![9, 1, 3], vec![2]]);
-    }
-
-    #[test]
-    fn times_have_dates() {
-        for (seconds, expected) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_399, "2000-02-28T23:59:59Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (1_795_427_286, "2026-11-23T09:48:06Z"),
-        ] {
-            assert_eq!(timestamp(seconds), expected);
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! Progress on standard error, if that is a terminal; and a limit on the commands a second.
+//! A progress line on standard error, if it is a terminal; and a limit on commands per second.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::is_dumb;
 
-/// A line that tells how far the work is.
+/// A line that shows the progress of the work.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// Begins a line. It is shown on a terminal only.
+    /// Starts a line, which is shown only on a terminal.
     pub(crate) fn new(what: &str, total: Option<u64>) -> Self {
         if is_dumb() {
             return Self::hidden();
@@ -27,17 +27,17 @@ impl Progress {
         Self(bar)
     }
 
-    /// Makes one that shows nothing.
+    /// Makes a line that is never shown.
     pub(crate) fn hidden() -> Self {
         Self(ProgressBar::hidden())
     }
 
-    /// Tells how much is done.
+    /// Sets the number of items done.
     pub(crate) fn at(&self, count: u64) {
         self.0.set_position(count);
     }
 
-    /// Tells that more is done.
+    /// Adds to the number of items done.
     pub(crate) fn add(&self, count: u64) {
         self.0.inc(count);
     }
@@ -58,17 +58,17 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
-    /// Allows this many a second; any number without a limit.
+    /// Allows this many commands per second; any number if it is `None`.
     pub(crate) fn new(per_second: Option<u64>) -> Self {
         Self { per_second, began: Instant::now(), count: 0 }
     }
 
-    /// Returns how many of at most `most` to send at once.
+    /// Returns how many commands, at most `most`, to send at once.
     pub(crate) fn batch(&self, most: u64) -> u64 {
         self.per_second.map_or(most, |rate| most.min(rate.div_ceil(10)).max(1))
     }
 
-    /// Counts commands, and sleeps if they come too soon.
+    /// Counts commands, and sleeps if they are ahead of the limit.
     pub(crate) fn pace(&mut self, count: u64) {
         self.count += count;
         let Some(rate) = self.per_second else { return };
@@ -77,7 +77,7 @@ impl Pacer {
     }
 }
 
-/// Converts a count that need not be exact.
+/// Converts a count whose rounding does not matter.
 #[expect(clippy::cast_precision_loss, reason = "counts for people and clocks are small enough")]
 pub(crate) fn count_as_f64(count: u64) -> f64 {
     count as f64

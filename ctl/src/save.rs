@@ -1,5 +1,5 @@
-//! A new file of jobs as lines of JSON: whole lines only, whatever happens, and at the end a line
-//! that counts them.
+//! A new file of jobs as lines of JSON. It has only whole lines, even after an error, and its last
+//! line counts the jobs.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -9,41 +9,42 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::job::{self, Job};
+use crate::output;
 
-/// A file that gets jobs. Others than its owner may not read what is in them.
+/// A new file for jobs, which only its owner may read.
 #[derive(Debug)]
 pub(crate) struct SaveFile {
     file: File,
     name: String,
-    /// Its length in bytes: whole lines only.
+    /// Its length in bytes, at the end of a line.
     length: u64,
-    /// The jobs in it.
+    /// The number of its jobs.
     count: u64,
 }
 
 /// Checks the argument of `--save`.
 pub(crate) fn path(text: &str) -> Result<PathBuf> {
-    // A file of this name could be imported only as ./-
-    ensure!(text != "-", "it must be a file, from which the jobs can be brought back");
+    // `import` could open a file of this name only as ./-
+    ensure!(text != "-", "it must be a file, so that `import` can restore the jobs");
     Ok(text.into())
 }
 
-/// Fails if the file exists already, before any work is done or a question is asked.
+/// Fails if the file already exists, before any work or question.
 pub(crate) fn check(path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
-    // A link that leads nowhere is in the way as well.
+    // A dangling link counts as well.
     let is_there = path.symlink_metadata().is_ok();
-    ensure!(!is_there, "{}: it exists, and is not overwritten", path.display());
+    ensure!(!is_there, "{}: the file exists and is not overwritten", path.display());
     Ok(())
 }
 
 impl SaveFile {
-    /// Makes the file. One that exists is not overwritten.
+    /// Creates the file. An existing file is an error.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         let mut options = OpenOptions::new();
         let made = options.write(true).create_new(true).mode(0o600).open(path).and_then(|file| {
-            // Its name must be as safe as what is in it.
+            // Its name must be as durable as its content.
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
             Ok(file)
@@ -51,27 +52,27 @@ impl SaveFile {
         Ok(Self { file: made.with_context(|| name.clone())?, name, length: 0, count: 0 })
     }
 
-    /// Makes the file if there is a path.
+    /// Creates the file if there is a path.
     pub(crate) fn create_if(path: Option<&Path>) -> Result<Option<Self>> {
         path.map(Self::create).transpose()
     }
 
-    /// Returns its name.
+    /// Returns its path.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Writes jobs with their bodies. If it fails, none of them is in the file.
+    /// Writes jobs with their bodies. After a failure, none of them is in the file.
     pub(crate) fn write(&mut self, jobs: &[Job]) -> Result<()> {
         let lines: String =
-            jobs.iter().map(|job| job::line_of(job.to_json(), None) + "\n").collect();
+            jobs.iter().map(|job| output::line_of(job.to_json(), None) + "\n").collect();
         self.append(&lines)?;
         self.count += jobs.len() as u64;
         Ok(())
     }
 
-    /// Writes jobs with their bodies. When it returns, they are on the disk. If it fails, none of
-    /// them is in the file.
+    /// Writes jobs with their bodies, and syncs them to disk. After a failure, none of them is in
+    /// the file.
     pub(crate) fn save(&mut self, jobs: &[Job]) -> Result<()> {
         let (length, count) = (self.length, self.count);
         self.write(jobs)?;
@@ -81,7 +82,7 @@ impl SaveFile {
         })
     }
 
-    /// Ends the file with the number of its jobs. When it returns, all is on the disk.
+    /// Ends the file with the number of its jobs, and syncs it to disk.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.append(&(job::count_line(self.count) + "\n"))?;
         self.file.sync_all().with_context(|| self.name.clone())
@@ -93,14 +94,14 @@ impl SaveFile {
         Ok(())
     }
 
-    /// Takes away what could not be written whole: those jobs stay where they are, and an import
+    /// Truncates the file to its last whole batch: the other jobs stay on the server, and an import
     /// must not put them a second time.
     fn cut(&mut self, error: std::io::Error) -> Result<()> {
         self.file
             .set_len(self.length)
             .and_then(|()| self.file.seek(SeekFrom::Start(self.length)))
             .and_then(|_| self.file.sync_data())
-            .with_context(|| format!("{}: the last lines must be taken away", self.name))?;
+            .with_context(|| format!("{}: remove the last, incomplete lines", self.name))?;
         Err(error).with_context(|| self.name.clone())
     }
 }

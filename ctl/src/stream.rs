@@ -1,4 +1,4 @@
-//! The socket below a connection, TCP or UNIX, with a time limit on whatever it does.
+//! A socket, TCP or UNIX, with a time limit on every call.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -15,8 +15,8 @@ use crate::address::Address;
 /// The time limit of a connect, a read or a write.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long it takes until a connect is tried again.
-const CONNECT_AGAIN: Duration = Duration::from_millis(10);
+/// The pause before a connect is tried again.
+const CONNECT_RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 enum Socket {
@@ -24,25 +24,25 @@ enum Socket {
     Unix(UnixStream),
 }
 
-/// A connection to an address, of which no call takes longer than its time limit.
+/// A connection on which no call takes longer than its time limit.
 #[derive(Debug)]
 pub(crate) struct Stream {
     socket: Socket,
     /// The time limit of a read.
     read_timeout: Duration,
-    /// All must be over by then.
+    /// All calls fail after this time.
     pub(crate) deadline: Option<Instant>,
 }
 
-/// Returns how long the next call may take: until the deadline at most.
+/// Returns the time limit of the next call, which ends at the deadline at the latest.
 fn limit(timeout: Duration, deadline: Option<Instant>) -> io::Result<Duration> {
     let Some(deadline) = deadline else { return Ok(timeout) };
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left.min(timeout)) }
 }
 
-/// Connects to a UNIX socket. If a hung server has all the connections waiting that may wait, such
-/// a connect blocks without a limit, so it is tried again and again instead.
+/// Connects to a UNIX socket. While the queue of a hung server is full, a blocking connect would
+/// never return, so a nonblocking one is repeated.
 fn connect_unix(path: &Path, deadline: Option<Instant>) -> io::Result<UnixStream> {
     let limited = Instant::now() + TIMEOUT;
     let until = Some(deadline.map_or(limited, |deadline| deadline.min(limited)));
@@ -53,7 +53,7 @@ fn connect_unix(path: &Path, deadline: Option<Instant>) -> io::Result<UnixStream
         if error.kind() != io::ErrorKind::WouldBlock {
             return Err(error);
         }
-        thread::sleep(limit(CONNECT_AGAIN, until)?);
+        thread::sleep(limit(CONNECT_RETRY_PAUSE, until)?);
     }
     socket.set_nonblocking(false)?;
     Ok(OwnedFd::from(socket).into())
@@ -94,8 +94,8 @@ impl Socket {
 }
 
 impl Stream {
-    /// Connects within the time limit, which then holds for each read and write. If there is a
-    /// deadline, all must be over by then.
+    /// Connects within the time limit, which also applies to each later read and write. All calls
+    /// fail after the deadline, if there is one.
     pub(crate) fn connect(address: &Address, deadline: Option<Instant>) -> io::Result<Self> {
         let socket = Socket::connect(address, deadline)?;
         socket.set_read_timeout(TIMEOUT)?;
@@ -103,13 +103,13 @@ impl Stream {
         Ok(Self { socket, read_timeout: TIMEOUT, deadline })
     }
 
-    /// Sets another time limit for reads.
+    /// Changes the time limit of reads.
     pub(crate) fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.read_timeout = timeout;
         self.socket.set_read_timeout(timeout)
     }
 
-    /// Whether the deadline is over.
+    /// Whether the deadline has passed.
     pub(crate) fn is_over(&self) -> bool {
         limit(TIMEOUT, self.deadline).is_err()
     }
@@ -148,7 +148,7 @@ impl Write for Stream {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(()) // Nothing is kept back.
+        Ok(()) // Nothing is buffered.
     }
 }
 

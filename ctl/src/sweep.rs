@@ -1,74 +1,75 @@
-//! The jobs of any server: `stats-job` for each id, thousands on their way, and nothing changed.
+//! Finds the jobs of any server by `stats-job` for each id, pipelined. It changes nothing.
 //!
-//! Reserved jobs answer as well. The sweep begins at the lowest id that peeking shows, goes upward
-//! and then downward, and ends when the [`Census`] says that it has seen all. If the server has
-//! been restarted with a binlog and no job is younger than that, no bound of the ids may be known.
-//! Then it ends [`GAP`] ids beyond the last known job, and says that there may be more.
+//! It finds reserved jobs as well. The sweep starts at the lowest id that a peek returns, continues
+//! upward and then downward, and ends when the [`Counters`] shows that it has found every job. If the
+//! server was restarted with a binlog and no job is younger than the restart, the ids may have no
+//! known bound. Then the sweep ends [`GAP_IDS`] ids above the last known job, and reports that jobs may
+//! be missing.
 
 use std::ops::{ControlFlow, RangeInclusive};
 
 use anyhow::{Result, ensure};
 
-use crate::census::{self, Census, Seen};
 use crate::client::{Client, Reply, write_numbered, write_put};
 use crate::filter::Filter;
 use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::progress::{Pacer, Progress};
+use crate::statistics::{self, Counters, FoundCounts};
 
-/// How many ids are asked for between two looks at `stats`.
-const BATCH: u64 = 10_000;
+/// The number of ids requested between two reads of `stats`.
+const BATCH_IDS: u64 = 10_000;
 
-/// How far beyond the last known job an unbounded sweep goes.
-const GAP: u64 = 1_000_000;
+/// The number of ids above the last known job at which an unbounded sweep ends.
+const GAP_IDS: u64 = 1_000_000;
 
-/// The most tubes that are peeked into for a beginning.
-const PEEKED_TUBES: usize = 1_000;
+/// The largest number of tubes peeked into for the first id.
+const PEEKED_TUBES_MAX: usize = 1_000;
 
-/// How to sweep.
+/// The options of a sweep.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Options {
-    /// The most commands a second.
+    /// The largest number of commands per second.
     pub(crate) rate: Option<u64>,
-    /// The last id, if the user knows it.
+    /// The last id, if the user has given it.
     pub(crate) last_id: Option<u64>,
-    /// A job of our own may be put and deleted, which tells the last id.
+    /// Find the last id with a temporary job.
     pub(crate) may_probe: bool,
-    /// No progress is shown.
+    /// Show no progress.
     pub(crate) is_quiet: bool,
 }
 
-/// Whether a sweep has seen all jobs.
+/// Whether a sweep has found all jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Coverage {
-    /// It has seen all that were there from its beginning to its end.
+    /// It has found every job that existed from its start to its end.
     Complete,
-    /// How many jobs it has seen, and how many there are. No bound of the ids is known.
-    Unsure(u64, u64),
-    /// The receiver has had enough.
+    /// The number of jobs found, and the number on the server: the ids have no known bound.
+    Incomplete(u64, u64),
+    /// The receiver has ended the sweep.
     Enough,
 }
 
-/// What gets the jobs, batch by batch.
+/// The receiver of the jobs, batch by batch.
 pub(crate) type Take<'a> = &'a mut dyn FnMut(&mut Client, Vec<Job>) -> Result<ControlFlow<()>>;
 
 struct Sweep<'a> {
     client: &'a mut Client,
     filter: &'a Filter,
-    before: Census,
-    /// The bound of all ids, if it is known.
+    before: Counters,
+    /// An upper bound of the ids, if one is known.
     last: Option<u64>,
-    /// The user has told the bound, perhaps too low a one.
-    is_told: bool,
-    /// Jobs seen in the tubes that are meant, whatever their state.
-    seen: Seen,
+    /// The user has given the bound, which may be too low.
+    is_last_given: bool,
+    /// Jobs found in the selected tubes, in any state.
+    seen: FoundCounts,
     highest: u64,
     pacer: Pacer,
     progress: Progress,
     interrupt: &'a Interrupt,
 }
 
-/// Gives all jobs of the filter's tubes that it has, but for its pattern, in batches.
+/// Passes all jobs that the filter selects to `take` in batches, without a check of its pattern.
 pub(crate) fn sweep(
     client: &mut Client,
     filter: &Filter,
@@ -76,7 +77,7 @@ pub(crate) fn sweep(
     interrupt: &Interrupt,
     take: Take<'_>,
 ) -> Result<Coverage> {
-    let before = Census::take(client, &filter.tubes)?;
+    let before = Counters::read(client, &filter.tubes)?;
     if before.jobs() == 0 {
         return Ok(Coverage::Complete);
     }
@@ -87,17 +88,17 @@ pub(crate) fn sweep(
     let progress = if options.is_quiet {
         Progress::hidden()
     } else {
-        Progress::new("looking for jobs", Some(before.jobs()))
+        Progress::new("finding jobs", Some(before.jobs()))
     };
     let pacer = Pacer::new(options.rate);
-    let is_told = options.last_id.is_some();
+    let is_last_given = options.last_id.is_some();
     let mut sweep = Sweep {
         client,
         filter,
         before,
         last,
-        is_told,
-        seen: Seen::new(),
+        is_last_given,
+        seen: FoundCounts::new(),
         highest: 0,
         pacer,
         progress,
@@ -108,15 +109,15 @@ pub(crate) fn sweep(
 }
 
 impl Sweep<'_> {
-    /// Peeks for an id to begin with; 1 if nothing can be peeked.
+    /// Returns the lowest id that a peek returns; 1 if there is none.
     fn begin(&mut self) -> Result<u64> {
-        let mut names = census::tubes(self.client, &self.filter.tubes)?;
-        names.truncate(PEEKED_TUBES);
+        let mut names = statistics::tubes(self.client, &self.filter.tubes)?;
+        names.truncate(PEEKED_TUBES_MAX);
         let write = |name: &String, out: &mut Vec<u8>| {
             out.extend_from_slice(format!("use {name}\r\n").as_bytes());
             out.extend_from_slice(b"peek-ready\r\npeek-delayed\r\npeek-buried\r\n");
         };
-        // Four replies for an item: the other three get items that write nothing.
+        // A tube has four replies: three items that write nothing take the other ones.
         let items = names.into_iter().flat_map(|name| [Some(name), None, None, None]);
         let mut lowest = None;
         let mut highest = 0;
@@ -140,12 +141,12 @@ impl Sweep<'_> {
     fn run(&mut self, begin: u64, take: Take<'_>) -> Result<Coverage> {
         let mut next = begin;
         loop {
-            let unbounded = self.highest.saturating_add(self.before.puts()).saturating_add(GAP);
+            let unbounded = self.highest.saturating_add(self.before.puts()).saturating_add(GAP_IDS);
             let end = self.last.unwrap_or(unbounded);
             if next > end {
                 break;
             }
-            let last = end.min(next.saturating_add(self.pacer.batch(BATCH) - 1));
+            let last = end.min(next.saturating_add(self.pacer.batch(BATCH_IDS) - 1));
             if let Some(coverage) = self.step(next..=last, take)? {
                 return Ok(coverage);
             }
@@ -154,24 +155,24 @@ impl Sweep<'_> {
         }
         let mut below = begin;
         while below > 1 {
-            let first = below.saturating_sub(self.pacer.batch(BATCH)).max(1);
+            let first = below.saturating_sub(self.pacer.batch(BATCH_IDS)).max(1);
             if let Some(coverage) = self.step(first..=below - 1, take)? {
                 return Ok(coverage);
             }
             below = first;
         }
-        if self.last.is_some() && !self.is_told {
+        if self.last.is_some() && !self.is_last_given {
             return Ok(Coverage::Complete);
         }
-        let now = Census::take(self.client, &self.filter.tubes)?;
-        Ok(Coverage::Unsure(self.seen(), now.jobs()))
+        let now = Counters::read(self.client, &self.filter.tubes)?;
+        Ok(Coverage::Incomplete(self.seen(), now.jobs()))
     }
 
     fn seen(&self) -> u64 {
         self.seen.values().sum()
     }
 
-    /// Asks for these ids, and tells why that is enough, if it is.
+    /// Requests the jobs with these ids. Returns the coverage if the sweep can end.
     fn step(&mut self, ids: RangeInclusive<u64>, take: Take<'_>) -> Result<Option<Coverage>> {
         self.interrupt.check()?;
         let count = ids.end() - ids.start() + 1;
@@ -190,12 +191,12 @@ impl Sweep<'_> {
             return Ok(Some(Coverage::Enough));
         }
         self.pacer.pace(count);
-        let now = Census::take(self.client, &self.filter.tubes)?;
+        let now = Counters::read(self.client, &self.filter.tubes)?;
         Ok(now.is_covered_by(&self.seen, &self.before).then_some(Coverage::Complete))
     }
 }
 
-/// Returns the jobs of these ids that exist.
+/// Returns the existing jobs among these ids.
 pub(crate) fn stats_of(
     client: &mut Client,
     ids: impl IntoIterator<Item = u64>,
@@ -205,7 +206,7 @@ pub(crate) fn stats_of(
     client.pipeline(ids, write, |id, reply: Reply| {
         if reply.is("OK") {
             let job = Job::from_stats(&reply.into_yaml()?)?;
-            ensure!(job.id == id, "stats-job {id} answers with the job {}", job.id);
+            ensure!(job.id == id, "the reply to stats-job {id} has the job {}", job.id);
             jobs.push(job);
         } else if !reply.is("NOT_FOUND") {
             return Err(reply.unexpected("stats-job"));
@@ -215,7 +216,7 @@ pub(crate) fn stats_of(
     Ok(jobs)
 }
 
-/// Adds the bodies to jobs, and drops those that exist no longer.
+/// Adds the bodies to jobs, and drops jobs that no longer exist.
 pub(crate) fn with_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job>> {
     let mut kept = Vec::with_capacity(jobs.len());
     let write = |job: &Job, out: &mut Vec<u8>| write_numbered(out, "peek", job.id);
@@ -233,7 +234,7 @@ pub(crate) fn with_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job
     Ok(kept)
 }
 
-/// Puts a job into a tube of our own and deletes it, which tells the last id.
+/// Finds the last id with a temporary job in a tube of its own.
 fn probe(client: &mut Client) -> Result<u64> {
     let tube = format!("beanstalkctl-probe-{}", std::process::id());
     client.ask(&format!("use {tube}"))?;

@@ -1,6 +1,6 @@
-//! A terminal as a full screen: lines go out, keys come in.
+//! A terminal in full-screen mode: draws lines and reads keys.
 //!
-//! The control sequences are those of ECMA-48 and xterm that every present terminal knows.
+//! It uses control sequences of ECMA-48 and xterm that every current terminal understands.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -13,13 +13,13 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 use crate::interrupt;
 
 /// The alternate screen, without a cursor and without automatic line breaks.
-const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
-const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+const ENTER_SEQUENCE: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+const LEAVE_SEQUENCE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
 /// A key of the keyboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Key {
-    /// A character of ASCII; Ctrl-C is `'\x03'`, because a full screen gets no signal for it.
+    /// An ASCII character; Ctrl-C is `'\x03'`, because raw mode sends no signal.
     Char(char),
     Escape,
     Left,
@@ -30,8 +30,8 @@ pub(crate) enum Key {
     PageDown,
 }
 
-/// The terminal of standard input and output while it is a full screen. Dropping it restores the
-/// terminal; so does a panic, whose message would be lost otherwise.
+/// The terminal in full-screen mode. Dropping it restores the terminal; so does a panic, whose
+/// message would be lost otherwise.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     before: Termios,
@@ -40,7 +40,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Takes the terminal.
+    /// Enters full-screen mode.
     pub(crate) fn open() -> io::Result<Self> {
         let before = tcgetattr(io::stdin())?;
         let mut raw = before.clone();
@@ -52,24 +52,24 @@ impl Terminal {
             report(panic);
         }));
         let terminal = Self { before, drawn: Default::default() };
-        write(ENTER)?;
+        write(ENTER_SEQUENCE)?;
         Ok(terminal)
     }
 
-    /// Returns the columns and lines.
+    /// Returns the numbers of columns and lines.
     pub(crate) fn size() -> io::Result<[usize; 2]> {
         let size = tcgetwinsize(io::stdout())?;
-        // Some serial consoles do not know their size.
+        // Some serial consoles report no size.
         let known = |count: u16, default: u16| if count == 0 { default } else { count }.into();
         Ok([known(size.ws_col, 80), known(size.ws_row, 24)])
     }
 
-    /// Draws lines that fit into this size. A frame that is on the screen already costs nothing.
+    /// Draws lines that fit into this size. An unchanged frame is not written again.
     pub(crate) fn draw(&mut self, lines: &[String], size: [usize; 2]) -> io::Result<()> {
         let mut frame = String::new();
         let lines = lines.iter().map(String::as_str).chain(iter::repeat(""));
         for (row, line) in (1..=size[1]).zip(lines) {
-            // Erased first: after a full line the cursor is still in its last column.
+            // Erase first: after a full line the cursor is still in its last column.
             let _ = write!(frame, "\x1b[{row}H\x1b[K{line}");
         }
         let frame = (frame, size);
@@ -80,7 +80,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// Waits for keys, at most this long.
+    /// Waits for keys, at most for `wait`.
     pub(crate) fn keys(wait: Duration) -> io::Result<Vec<Key>> {
         let stdin = io::stdin();
         let mut events = [PollFd::new(&stdin, PollFlags::IN)];
@@ -103,7 +103,7 @@ impl Drop for Terminal {
 }
 
 fn leave(before: &Termios) -> io::Result<()> {
-    write(LEAVE)?;
+    write(LEAVE_SEQUENCE)?;
     Ok(tcsetattr(io::stdin(), OptionalActions::Now, before)?)
 }
 
@@ -113,8 +113,8 @@ fn write(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Reads keys as a terminal sends them. Unknown ones are skipped whole, so that their bytes are not
-/// taken for other keys.
+/// Parses keys as sent by a terminal. Unknown sequences are skipped whole, so that their bytes do
+/// not count as other keys.
 fn parse(mut bytes: &[u8]) -> Vec<Key> {
     let mut keys = Vec::new();
     while let [first, rest @ ..] = bytes {
@@ -127,7 +127,7 @@ fn parse(mut bytes: &[u8]) -> Vec<Key> {
             if rest.is_empty() {
                 keys.push(Key::Escape);
             }
-            // With Alt, or in a character of several bytes.
+            // A key with Alt, or a byte of a longer character.
             bytes = rest.get(1..).unwrap_or_default();
             continue;
         };

@@ -1,14 +1,16 @@
-//! The small part of YAML that servers speak: a flat dictionary, a list, a list of dictionaries.
+//! The subset of YAML in replies: a flat dictionary, a list, or a list of dictionaries.
 //!
-//! Values are never quoted inside, so no real YAML reader is needed; one would take a tube named
-//! `1.5` for a number. Releases differ in which values they put in quotes.
+//! No value has quotes inside, so no full YAML parser is needed, which would read a tube named
+//! `1.5` as a number. Releases differ in the values that they quote.
 
-/// Takes away the quotes that some values have in some releases.
+use serde_json::{Map, Value};
+
+/// Removes the quotes around a value, if there are any.
 fn unquoted(value: &str) -> &str {
     value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value)
 }
 
-/// Gives each `key: value` of a dictionary, in its order.
+/// Returns each `key: value` of a dictionary, in order.
 pub(crate) fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.lines().filter(|line| !line.starts_with("- ")).filter_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -21,25 +23,47 @@ pub(crate) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     pairs(text).find(|&(name, _)| name == key).map(|(_, value)| value)
 }
 
-/// The largest count, time or size that is believed: no server comes near, and thousands of them
-/// can be added up.
+/// The largest count, time or size; larger ones are cut to it. No server reaches it, and thousands
+/// of such numbers can be added.
 const NUMBER_MAX: u64 = 1 << 48;
 
-/// Returns the number under a key of a dictionary; 0 if it has none.
+/// Returns the number of a key of a dictionary; 0 if there is none.
 pub(crate) fn number(text: &str, key: &str) -> u64 {
     let number: Option<u64> = value(text, key).and_then(|value| value.parse().ok());
     number.unwrap_or(0).min(NUMBER_MAX)
 }
 
-/// Gives each item of a list, wherever in the text it stands.
+/// Returns each item of a list, which may follow a dictionary.
 pub(crate) fn items(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| line.strip_prefix("- ")).map(|item| unquoted(item.trim()))
 }
 
-/// Gives each dictionary of a list, as the text of a dictionary.
+/// Returns the text of each dictionary of a list.
 pub(crate) fn dictionaries(text: &str) -> impl Iterator<Item = &str> {
     let begin = if text.starts_with("- ") { Some(2) } else { text.find("\n- ").map(|at| at + 3) };
     begin.map_or("", |begin| &text[begin..]).split("\n- ").filter(|part| !part.trim().is_empty())
+}
+
+/// Keys whose values are text, even if they look like numbers.
+const TEXT_KEYS: [&str; 7] = ["id", "name", "tube", "version", "hostname", "os", "platform"];
+
+/// Converts a dictionary to a JSON object.
+pub(crate) fn object(text: &str) -> Map<String, Value> {
+    let value = |key: &str, text: &str| -> Value {
+        if !TEXT_KEYS.contains(&key) {
+            if let Ok(number) = text.parse::<u64>() {
+                return number.into();
+            }
+            if let Ok(number) = text.parse::<f64>() {
+                return number.into();
+            }
+            if let Ok(truth) = text.parse::<bool>() {
+                return truth.into();
+            }
+        }
+        text.into()
+    };
+    pairs(text).map(|(key, text)| (key.to_owned(), value(key, text))).collect()
 }
 
 #[cfg(test)]
@@ -75,5 +99,13 @@ mod tests {
         assert_eq!((number(all[1], "id"), number(all[1], "time-left")), (30, 5));
         assert_eq!(value(all[0], "time-left"), None);
         assert_eq!(dictionaries("---\n").count(), 0);
+    }
+
+    #[test]
+    fn what_looks_like_a_number_may_be_text() {
+        let object = object("---\nname: 1.5\nready: 7\nutime: 0.25\ndraining: true\nid: 12\n");
+        let text = Value::Object(object).to_string();
+        let expected = r#"{"draining":true,"id":"12","name":"1.5","ready":7,"utime":0.25}"#;
+        assert_eq!(text, expected);
     }
 }

@@ -8,24 +8,24 @@ use crate::filter;
 
 #[derive(Debug, Args)]
 pub(crate) struct MetricsArgs {
-    /// Only tubes with these names; * and ? stand for any characters
+    /// Names of tubes, with * and ? as wildcards [default: all tubes]
     pub(crate) tubes: Vec<String>,
-    /// Serve `/metrics` over HTTP at HOST:PORT; sockets passed by systemd go before it
+    /// Serve `/metrics` over HTTP on HOST:PORT; ignored if systemd passes a socket
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "textfile")]
     pub(crate) listen: Option<String>,
-    /// Write them to this file for `node_exporter`, whole or not at all, and end
+    /// Write the metrics to FILE for `node_exporter`, atomically, and exit
     #[arg(long, value_name = "FILE")]
     pub(crate) textfile: Option<PathBuf>,
-    /// Write the file again each time this has passed, and do not end
+    /// Write the file again after each interval, and do not exit
     #[arg(long, value_name = "TIME", value_parser = filter::seconds, requires = "textfile")]
     pub(crate) interval: Option<u64>,
-    /// Tell of at most this many tubes of a server, the first by name
+    /// Report at most this many tubes per server, in order of name
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     pub(crate) max_tubes: usize,
-    /// A server that has not told all by then counts as down
+    /// Report a server as down if its scrape takes longer than this
     #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value = "5")]
     pub(crate) timeout: u64,
-    /// Use the names of metrics and labels of another program
+    /// Use the names of metrics and labels of another exporter
     #[arg(long, value_name = "NAMES", default_value = "own")]
     pub(crate) names: Naming,
 }
@@ -33,10 +33,10 @@ pub(crate) struct MetricsArgs {
 /// Names of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Naming {
-    /// Those of doc/monitoring.md
+    /// Names of doc/monitoring.md
     Own,
-    /// Those of `messagebird/beanstalkd_exporter`
+    /// Names of `messagebird/beanstalkd_exporter`
     Messagebird,
-    /// Those of `davidtannock/beanstalkd_exporter`
+    /// Names of `davidtannock/beanstalkd_exporter`
     Davidtannock,
 }

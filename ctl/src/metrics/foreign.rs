@@ -1,11 +1,11 @@
-//! The names of two other programs, for dashboards that exist.
+//! The metric names of two other exporters, for existing dashboards.
 //!
-//! Both make their names of the keys of `stats` and `stats-tube`, each by a rule of its own.
+//! Both derive their names from the keys of `stats` and `stats-tube`, each by its own rule.
 
-use super::names::{COMMANDS, Family, Kind, Names, SCRAPES, Source, UP};
+use super::names::{COMMAND_KEYS, Family, Kind, Names, SCRAPES_KEY, Source, UP_KEY};
 
-/// The other numbers of `stats`, and whether both programs have them.
-const STATS: [(&str, bool); 22] = [
+/// The other numbers of `stats`, and whether both exporters have them.
+const STATS_KEYS: [(&str, bool); 22] = [
     ("current-jobs-urgent", true),
     ("current-jobs-ready", true),
     ("current-jobs-reserved", true),
@@ -31,7 +31,7 @@ const STATS: [(&str, bool); 22] = [
 ];
 
 /// The numbers of `stats-tube`.
-const STATS_TUBE: [&str; 13] = [
+const STATS_TUBE_KEYS: [&str; 13] = [
     "current-jobs-urgent",
     "current-jobs-ready",
     "current-jobs-reserved",
@@ -47,10 +47,10 @@ const STATS_TUBE: [&str; 13] = [
     "pause-time-left",
 ];
 
-/// Whether the number under a key only grows.
+/// Whether the number of a key only grows.
 fn is_counter(key: &str) -> bool {
-    const COUNTERS: [&str; 4] = ["cmd-", "total-", "job-timeouts", "rusage-"];
-    COUNTERS.iter().any(|begin| key.starts_with(begin))
+    const COUNTER_PREFIXES: [&str; 4] = ["cmd-", "total-", "job-timeouts", "rusage-"];
+    COUNTER_PREFIXES.iter().any(|begin| key.starts_with(begin))
 }
 
 fn family(name: String, key: &'static str, command: &str) -> Family {
@@ -60,21 +60,21 @@ fn family(name: String, key: &'static str, command: &str) -> Family {
 }
 
 fn up() -> Family {
-    let help = "Whether the server has told everything.".to_owned();
+    let help = "Whether the scrape is complete.".to_owned();
     Family {
         name: "beanstalkd_up".into(),
         kind: Kind::Gauge,
         help,
-        sources: vec![Source::Number(UP)],
+        sources: vec![Source::Number(UP_KEY)],
     }
 }
 
-/// Keys with underscores, those of tubes behind `tube_`, and the address as `instance`.
+/// Keys with underscores; keys of tubes begin with `tube_`; the address is the label `instance`.
 pub(super) fn messagebird() -> Names {
-    let keys = COMMANDS.into_iter().chain(STATS.map(|(key, _)| key)).chain(["draining"]);
+    let keys = COMMAND_KEYS.into_iter().chain(STATS_KEYS.map(|(key, _)| key)).chain(["draining"]);
     let name = |key: &str| key.replace('-', "_");
     let server = keys.map(|key| family(name(key), key, "stats"));
-    let tube = STATS_TUBE.map(|key| family(format!("tube_{}", name(key)), key, "stats-tube"));
+    let tube = STATS_TUBE_KEYS.map(|key| family(format!("tube_{}", name(key)), key, "stats-tube"));
     Names {
         server_label: Some("instance"),
         server: std::iter::once(up()).chain(server).collect(),
@@ -83,8 +83,8 @@ pub(super) fn messagebird() -> Names {
     }
 }
 
-/// Keys with underscores behind `beanstalkd_`, and what is counted behind them; no label of the
-/// server, unless there are several.
+/// Keys with underscores, between `beanstalkd_` and a unit; no label for the server, unless there
+/// are several.
 pub(super) fn davidtannock(servers: usize) -> Names {
     let name = |prefix: &str, key: &str| {
         let unit = match key {
@@ -94,19 +94,19 @@ pub(super) fn davidtannock(servers: usize) -> Names {
         };
         format!("beanstalkd_{prefix}{}{unit}", key.replace('-', "_"))
     };
-    let stats = STATS.into_iter().filter_map(|(key, is_in_both)| is_in_both.then_some(key));
-    let keys = COMMANDS.into_iter().chain(stats);
+    let stats = STATS_KEYS.into_iter().filter_map(|(key, is_in_both)| is_in_both.then_some(key));
+    let keys = COMMAND_KEYS.into_iter().chain(stats);
     let scrapes = Family {
         name: "beanstalkd_exporter_scrapes_total".into(),
         kind: Kind::Counter,
-        help: "How often the server was asked.".into(),
-        sources: vec![Source::Number(SCRAPES)],
+        help: "Scrapes of the server.".into(),
+        sources: vec![Source::Number(SCRAPES_KEY)],
     };
     let server = keys.map(|key| family(name("", key), key, "stats"));
     Names {
         server_label: (servers > 1).then_some("server"),
         server: [up(), scrapes].into_iter().chain(server).collect(),
-        tube: STATS_TUBE.map(|key| family(name("tube_", key), key, "stats-tube")).into(),
+        tube: STATS_TUBE_KEYS.map(|key| family(name("tube_", key), key, "stats-tube")).into(),
         omits_binlog: false,
     }
 }

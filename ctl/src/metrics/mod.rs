@@ -1,13 +1,13 @@
-//! `metrics`: what servers count, as text for Prometheus.
+//! `metrics`: the counters of servers, as text for Prometheus.
 //!
 //! - `args` defines the command's options;
-//! - `names` says which metrics there are, `foreign` those of two other programs;
-//! - `page` turns the dictionaries of a server into lines;
-//! - `scrape` asks the servers, all at once and each in bounded time;
-//! - `serve` and `textfile` say where the text goes, besides standard output.
+//! - `names` defines the metrics, and `foreign` the metrics of two other exporters;
+//! - `page` converts the dictionaries of a server to lines;
+//! - `scrape` reads all servers at once, each in bounded time;
+//! - `serve` sends the text over HTTP, and `textfile` writes it to a file.
 //!
-//! The lines are written here and not by a library. Libraries count things of their own program and
-//! keep them; this only passes on what others have counted, which is a table and one function.
+//! No library writes the lines: libraries count events of their own process, while this converts
+//! numbers of other processes, which takes a table and one function.
 
 mod args;
 mod foreign;
@@ -29,7 +29,7 @@ use scrape::Scraper;
 /// Runs the command.
 pub(crate) fn run(args: &MetricsArgs, context: &mut Context) -> Result<Outcome> {
     if context.out.json {
-        bail!("metrics are text for Prometheus: leave out --json");
+        bail!("metrics are text for Prometheus: remove --json");
     }
     let tubes = Tubes::new(&args.tubes)?;
     let scraper = Scraper::new(&context.servers, args, tubes);

@@ -1,9 +1,9 @@
-//! Which metrics there are, and from which keys of a server each is taken.
+//! The metrics, each with its keys in the statistics of a server.
 
 use super::args::Naming;
 use super::foreign;
 
-/// What a number is.
+/// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Counter,
@@ -12,7 +12,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns its name in the text.
+    /// Returns its name in the text format.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -22,16 +22,16 @@ impl Kind {
     }
 }
 
-/// Where a sample comes from.
+/// The source of a sample.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source {
-    /// The number under a key.
+    /// The number of a key.
     Number(&'static str),
-    /// The number under a key, with a label and its value.
+    /// The number of a key, with a label and its value.
     Labelled(&'static str, &'static str, &'static str),
-    /// 1 if the value of a key is this word, which is the label of the same name, and 0 if not.
+    /// 1 if the value of a key is this word, which is also the label `state`, and 0 if not.
     State(&'static str, &'static str),
-    /// The keys that begin so.
+    /// The keys with this prefix.
     Histogram(&'static str),
     /// 1, with the values of these keys as labels.
     Labels(&'static [&'static str]),
@@ -46,27 +46,27 @@ pub(crate) struct Family {
     pub(crate) sources: Vec<Source>,
 }
 
-/// All names, in the order of the text.
+/// All metrics, in the order of the text.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// The label that names the server; `None` if there is to be none.
+    /// The label with the name of the server, if there is one.
     pub(crate) server_label: Option<&'static str>,
     pub(crate) server: Vec<Family>,
     pub(crate) tube: Vec<Family>,
-    /// Leave out what a server counts only with a binlog, if it has none.
+    /// Leave out metrics of the binlog if there is no binlog.
     pub(crate) omits_binlog: bool,
 }
 
 impl Names {
-    /// Returns the names that are wanted.
+    /// Returns the metrics with these names.
     pub(crate) fn new(naming: Naming, servers: usize) -> Self {
         match naming {
-            // Always with the server: a second one must not change what the first one's series
-            // are called, on which rules and dashboards rely.
+            // Always with the server: a second one must not rename the series of the first, on
+            // which rules and dashboards rely.
             Naming::Own => Self {
                 server_label: Some("server"),
-                server: families("beanstalkd_", SERVER),
-                tube: families("beanstalkd_tube_", TUBE),
+                server: families("beanstalkd_", SERVER_METRICS),
+                tube: families("beanstalkd_tube_", TUBE_METRICS),
                 omits_binlog: true,
             },
             Naming::Messagebird => foreign::messagebird(),
@@ -75,8 +75,8 @@ impl Names {
     }
 }
 
-/// The commands that a server counts.
-pub(super) const COMMANDS: [&str; 22] = [
+/// The keys of `stats` that count commands.
+pub(super) const COMMAND_KEYS: [&str; 22] = [
     "cmd-put",
     "cmd-peek",
     "cmd-peek-ready",
@@ -101,11 +101,11 @@ pub(super) const COMMANDS: [&str; 22] = [
     "cmd-pause-tube",
 ];
 
-/// Keys that this program adds to what the server tells.
-pub(crate) const UP: &str = "(up)";
-pub(crate) const SCRAPE_SECONDS: &str = "(scrape-seconds)";
-pub(crate) const TUBES_LEFT_OUT: &str = "(tubes-left-out)";
-pub(crate) const SCRAPES: &str = "(scrapes)";
+/// Keys that this program adds to the statistics of a server.
+pub(crate) const UP_KEY: &str = "(up)";
+pub(crate) const SCRAPE_SECONDS_KEY: &str = "(scrape-seconds)";
+pub(crate) const TUBES_LEFT_OUT_KEY: &str = "(tubes-left-out)";
+pub(crate) const SCRAPES_KEY: &str = "(scrapes)";
 
 type Row = (&'static str, Kind, &'static str, &'static [Source]);
 
@@ -141,15 +141,15 @@ const BINLOG_BYTES: &[Source] = &[
     Labelled("binlog-dead-bytes", "content", "dead"),
 ];
 
-/// Of a server.
-const SERVER: &[Row] = &[
-    ("up", Gauge, "Whether the server has told everything.", &[Number(UP)]),
-    ("scrape_duration_seconds", Gauge, "How long it took to ask it.", &[Number(SCRAPE_SECONDS)]),
+/// Metrics of a server.
+const SERVER_METRICS: &[Row] = &[
+    ("up", Gauge, "Whether the scrape is complete.", &[Number(UP_KEY)]),
+    ("scrape_duration_seconds", Gauge, "Duration of the scrape.", &[Number(SCRAPE_SECONDS_KEY)]),
     (
         "tubes_left_out",
         Gauge,
-        "Tubes that are not told of, because of --max-tubes.",
-        &[Number(TUBES_LEFT_OUT)],
+        "Tubes left out because of --max-tubes.",
+        &[Number(TUBES_LEFT_OUT_KEY)],
     ),
     (
         "info",
@@ -157,9 +157,9 @@ const SERVER: &[Row] = &[
         "Always 1; the labels describe the server.",
         &[Labels(&["version", "hostname", "platform"])],
     ),
-    ("state", Gauge, "1 for the state that the server is in.", STATES),
+    ("state", Gauge, "1 for the present state of the server.", STATES),
     ("uptime_seconds", Gauge, "Time since the start.", &[Number("uptime")]),
-    ("draining", Gauge, "Whether the server takes no more jobs.", &[Number("draining")]),
+    ("draining", Gauge, "Whether the server is draining.", &[Number("draining")]),
     ("cpu_seconds_total", Counter, "CPU time.", CPU),
     ("jobs", Gauge, "Jobs by state.", JOBS),
     (
@@ -168,23 +168,18 @@ const SERVER: &[Row] = &[
         "Ready jobs with a priority below 1024.",
         &[Number("current-jobs-urgent")],
     ),
-    ("jobs_inserted_total", Counter, "Jobs that were put.", &[Number("total-jobs")]),
-    (
-        "job_timeouts_total",
-        Counter,
-        "How often a worker had no more time for its job.",
-        &[Number("job-timeouts")],
-    ),
-    ("job_max_bytes", Gauge, "The longest body that the server takes.", &[Number("max-job-size")]),
-    ("tubes", Gauge, "Tubes, those left out as well.", &[Number("current-tubes")]),
+    ("jobs_inserted_total", Counter, "Jobs put.", &[Number("total-jobs")]),
+    ("job_timeouts_total", Counter, "Reserved jobs that timed out.", &[Number("job-timeouts")]),
+    ("job_max_bytes", Gauge, "Largest body that the server accepts.", &[Number("max-job-size")]),
+    ("tubes", Gauge, "All tubes, with or without metrics.", &[Number("current-tubes")]),
     ("connections", Gauge, "Open connections.", &[Number("current-connections")]),
-    ("producers", Gauge, "Open connections that have put.", &[Number("current-producers")]),
-    ("workers", Gauge, "Open connections that have reserved.", &[Number("current-workers")]),
-    ("waiting_workers", Gauge, "Connections that wait in a reserve.", &[Number("current-waiting")]),
+    ("producers", Gauge, "Connections that have put jobs.", &[Number("current-producers")]),
+    ("workers", Gauge, "Connections that have reserved jobs.", &[Number("current-workers")]),
+    ("waiting_workers", Gauge, "Connections waiting for a job.", &[Number("current-waiting")]),
     (
         "connections_accepted_total",
         Counter,
-        "Connections ever accepted.",
+        "Connections accepted.",
         &[Number("total-connections")],
     ),
     ("commands_total", Counter, "Commands by name.", &[]),
@@ -197,13 +192,13 @@ const SERVER: &[Row] = &[
     (
         "binlog_current_segment",
         Gauge,
-        "Number of the file of the binlog that is written.",
+        "Number of the current file of the binlog.",
         &[Number("binlog-current-index")],
     ),
     (
         "binlog_segment_max_bytes",
         Gauge,
-        "Size of a file of the binlog.",
+        "Size of each file of the binlog.",
         &[Number("binlog-max-size")],
     ),
     (
@@ -215,35 +210,35 @@ const SERVER: &[Row] = &[
     (
         "binlog_records_migrated_total",
         Counter,
-        "Records written again, so that old files can go.",
+        "Records rewritten so that old files can be removed.",
         &[Number("binlog-records-migrated")],
     ),
-    ("binlog_state", Gauge, "1 for the state that the binlog is in.", BINLOG_STATES),
+    ("binlog_state", Gauge, "1 for the present state of the binlog.", BINLOG_STATES),
     (
         "binlog_trouble_seconds",
         Gauge,
-        "Time since the binlog is full or has failed; 0 if it is sound.",
+        "Time since the binlog became full or failed; 0 if it is sound.",
         &[Number("binlog-trouble-age")],
     ),
     (
         "binlog_unsynced_bytes",
         Gauge,
-        "What is written and not yet synced.",
+        "Records written but not yet synced.",
         &[Number("binlog-unsynced-bytes")],
     ),
     (
         "binlog_bytes",
         Gauge,
-        "Records of jobs that exist (live), and records that no longer count (dead).",
+        "Records of present jobs (live), and obsolete records (dead).",
         BINLOG_BYTES,
     ),
     (
         "binlog_sync_seconds",
         Histogram,
-        "How long syncs of the binlog took.",
+        "Durations of syncs of the binlog.",
         &[Source::Histogram("binlog-sync-seconds")],
     ),
-    ("job_memory_bytes", Gauge, "Memory for the bodies of jobs.", &[Number("job-bytes")]),
+    ("job_memory_bytes", Gauge, "Memory used by bodies of jobs.", &[Number("job-bytes")]),
     (
         "job_memory_max_bytes",
         Gauge,
@@ -253,13 +248,13 @@ const SERVER: &[Row] = &[
     (
         "turn_seconds",
         Histogram,
-        "How long turns of the event loop took.",
+        "Durations of turns of the event loop.",
         &[Source::Histogram("turn-seconds")],
     ),
 ];
 
-/// Of a tube.
-const TUBE: &[Row] = &[
+/// Metrics of a tube.
+const TUBE_METRICS: &[Row] = &[
     ("jobs", Gauge, "Jobs of the tube by state.", JOBS),
     (
         "urgent_jobs",
@@ -267,41 +262,41 @@ const TUBE: &[Row] = &[
         "Ready jobs of the tube with a priority below 1024.",
         &[Number("current-jobs-urgent")],
     ),
-    ("jobs_inserted_total", Counter, "Jobs that were put into it.", &[Number("total-jobs")]),
-    ("jobs_deleted_total", Counter, "Jobs of it that were deleted.", &[Number("cmd-delete")]),
-    ("pauses_total", Counter, "How often it was paused or resumed.", &[Number("cmd-pause-tube")]),
-    ("users", Gauge, "Connections that put into it.", &[Number("current-using")]),
-    ("watchers", Gauge, "Connections that watch it.", &[Number("current-watching")]),
+    ("jobs_inserted_total", Counter, "Jobs put into the tube.", &[Number("total-jobs")]),
+    ("jobs_deleted_total", Counter, "Jobs of the tube deleted.", &[Number("cmd-delete")]),
+    ("pauses_total", Counter, "Pauses and resumes of the tube.", &[Number("cmd-pause-tube")]),
+    ("users", Gauge, "Connections that use the tube.", &[Number("current-using")]),
+    ("watchers", Gauge, "Connections that watch the tube.", &[Number("current-watching")]),
     (
         "waiting_workers",
         Gauge,
-        "Connections that watch it and wait in a reserve.",
+        "Connections waiting for a job of the tube.",
         &[Number("current-waiting")],
     ),
-    ("pause_seconds", Gauge, "Length of its present pause.", &[Number("pause")]),
-    ("pause_left_seconds", Gauge, "Time until its pause ends.", &[Number("pause-time-left")]),
+    ("pause_seconds", Gauge, "Length of the present pause.", &[Number("pause")]),
+    ("pause_left_seconds", Gauge, "Time until the pause ends.", &[Number("pause-time-left")]),
     (
         "next_ready_age_seconds",
         Gauge,
-        "Time since the put of the job that is next in line.",
+        "Time since the next job was put.",
         &[Number("next-ready-age")],
     ),
     (
         "next_ready_wait_seconds",
         Gauge,
-        "Time since the job that is next in line became ready.",
+        "Time since the next job became ready.",
         &[Number("next-ready-wait")],
     ),
     (
         "wait_seconds",
         Histogram,
-        "How long jobs were ready before a worker got them.",
+        "Times from ready to reserved.",
         &[Source::Histogram("wait-seconds")],
     ),
     (
         "run_seconds",
         Histogram,
-        "How long workers had jobs that they then deleted.",
+        "Times from reserved to deleted.",
         &[Source::Histogram("run-seconds")],
     ),
 ];
@@ -311,7 +306,7 @@ fn families(prefix: &str, rows: &[Row]) -> Vec<Family> {
         let mut sources = sources.to_vec();
         if name == "commands_total" {
             let labelled = |key: &'static str| Labelled(key, "command", &key["cmd-".len()..]);
-            sources.extend(COMMANDS.map(labelled));
+            sources.extend(COMMAND_KEYS.map(labelled));
         }
         Family { name: format!("{prefix}{name}"), kind, help: help.to_owned(), sources }
     };

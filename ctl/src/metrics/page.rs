@@ -1,7 +1,7 @@
-//! The lines of Prometheus' text format.
+//! The text format of Prometheus.
 //!
-//! All lines of a name stand together there. So a server has a text of its own for each family, and
-//! the texts of several servers are put together in the end.
+//! The format groups all lines of a metric. So each server has a separate text for each family, and
+//! the texts of all servers are joined at the end.
 
 use std::mem;
 
@@ -11,11 +11,11 @@ use crate::output::inert;
 /// The keys of a server or a tube, with their values.
 pub(crate) type Pairs<'a> = Vec<(&'a str, &'a str)>;
 
-/// The lines of one server, by family: first those of the server, then those of tubes.
+/// The lines of one server, by family: first families of the server, then of tubes.
 #[derive(Debug)]
 pub(crate) struct Page {
     lines: Vec<String>,
-    /// The label of the server, if it is to have one.
+    /// The label of the server; empty if there is none.
     label: String,
 }
 
@@ -25,7 +25,7 @@ fn escaped(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }
 
-/// Returns a value as the text format has it, if it is a number.
+/// Returns a value in the text format, if it is a number.
 fn number(value: &str) -> Option<&str> {
     match value {
         "true" => Some("1"),
@@ -42,7 +42,7 @@ fn find<'a>(pairs: &Pairs<'a>, key: &str) -> Option<&'a str> {
     pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
 }
 
-/// Where the lines of a family go, and the labels that all of them have.
+/// The lines of a family, with their common labels.
 struct Lines<'a> {
     out: &'a mut String,
     name: &'a str,
@@ -50,7 +50,7 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// Writes a line. Its own labels are in pieces.
+    /// Writes a line. Its own labels are given in pieces.
     fn line(&mut self, suffix: &str, own: &[&str], value: &str) {
         let out = &mut *self.out;
         out.extend([self.name, suffix]);
@@ -63,7 +63,7 @@ impl Lines<'_> {
         out.extend([" ", value, "\n"]);
     }
 
-    /// Writes what a source has; nothing if the server did not tell it.
+    /// Writes the samples of a source, if the server reports them.
     fn write(&mut self, source: Source, pairs: &Pairs<'_>) {
         match source {
             Source::Number(key) => {
@@ -94,7 +94,7 @@ impl Lines<'_> {
         }
     }
 
-    /// Writes a histogram. Its bounds are in the keys, in rising order, and the last one is `inf`.
+    /// Writes a histogram. Its bounds are in the keys, in rising order; the last one is `inf`.
     fn histogram(&mut self, key: &str, pairs: &Pairs<'_>) {
         let (mut count, mut sum) = (None, None);
         let mut last_bound = f64::NEG_INFINITY;
@@ -105,7 +105,7 @@ impl Lines<'_> {
                 sum = sum.or((name == "-sum").then_some(value));
                 continue;
             };
-            // A bound that is there twice would cost the lines of all servers.
+            // Prometheus rejects the whole scrape if a bound occurs twice.
             let Some(size) = bound.parse().ok().filter(|size| *size > last_bound) else { continue };
             last_bound = size;
             if size == f64::INFINITY {
@@ -123,7 +123,7 @@ impl Lines<'_> {
 }
 
 impl Page {
-    /// Makes one without lines.
+    /// Makes a page without lines.
     pub(crate) fn new(names: &Names, server: &str) -> Self {
         let label = names.server_label.map(|label| format!("{label}=\"{}\"", escaped(server)));
         let lines = vec![String::new(); names.server.len() + names.tube.len()];
@@ -154,8 +154,8 @@ fn write(family: &Family, out: &mut String, common: &str, pairs: &Pairs<'_>) {
     }
 }
 
-/// Puts the lines of all servers together. The text is in pieces, because with thousands of tubes
-/// they are too large to be copied once more.
+/// Joins the lines of all servers. The text is in pieces, because with thousands of tubes it is too
+/// large for another copy.
 pub(crate) fn text(names: &Names, mut pages: Vec<Page>) -> Vec<String> {
     let mut pieces = Vec::new();
     for (number, family) in names.server.iter().chain(&names.tube).enumerate() {

@@ -1,4 +1,4 @@
-//! `--listen`: the metrics over HTTP. Requests that come while servers are asked share the answer.
+//! `--listen`: the metrics over HTTP. Requests during a scrape share its text.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,45 +12,45 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task;
 
 use super::scrape::Scraper;
-use crate::http::Pieces;
+use crate::http::SharedBody;
 use crate::interrupt::Interrupt;
 
-/// The type of the text format.
+/// The media type of the text format.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-const INDEX: &str = "<!doctype html><title>beanstalkd</title><a href=\"metrics\">metrics</a>\n";
+const INDEX_HTML: &str =
+    "<!doctype html><title>beanstalkd</title><a href=\"metrics\">metrics</a>\n";
 
-/// The most texts that are held at a time. Each may have some 40 MB, and a client that reads slowly
-/// holds one.
-const TEXTS: usize = 8;
+/// The largest number of texts in memory. Each may have some 40 MB, and a slow client holds one.
+const TEXTS_MAX: usize = 8;
 
-/// The text, when it is there. All requests share its bytes.
-type Answer = watch::Receiver<Option<Pieces>>;
+/// The text of a scrape, once it is complete. All requests share its bytes.
+type Answer = watch::Receiver<Option<SharedBody>>;
 
 #[derive(Debug, Clone)]
 struct Shared {
     scraper: Arc<Scraper>,
     texts: Arc<Semaphore>,
-    /// What is under way.
+    /// The scrape under way.
     running: Arc<Mutex<Option<Answer>>>,
 }
 
-/// Answers `/metrics` and `/`, and no other method than GET and HEAD.
+/// Serves `/metrics` and `/`, by GET and HEAD only.
 pub(super) fn app(scraper: Scraper) -> Router {
     let shared = Shared {
         scraper: Arc::new(scraper),
-        texts: Arc::new(Semaphore::new(TEXTS)),
+        texts: Arc::new(Semaphore::new(TEXTS_MAX)),
         running: Arc::default(),
     };
     Router::new()
-        .route("/", get(async || Html(INDEX)))
+        .route("/", get(async || Html(INDEX_HTML)))
         .route("/metrics", get(metrics))
         .with_state(shared)
 }
 
 async fn metrics(State(shared): State<Shared>) -> Response {
     let mut answer = shared.answer();
-    // Taken out of its lock at once, because what is watched is locked meanwhile.
+    // Cloned at once, because the borrowed value keeps the channel locked.
     let text = answer.wait_for(Option::is_some).await.ok().and_then(|text| text.clone());
     match text {
         Some(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], Body::new(text)).into_response(),
@@ -63,7 +63,7 @@ impl Shared {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the answer to come, and begins a scrape if none is under way.
+    /// Returns the answer of the scrape under way, or starts one.
     fn answer(&self) -> Answer {
         let mut running = self.running();
         if let Some(answer) = &*running {
@@ -72,15 +72,15 @@ impl Shared {
         let (sender, answer) = watch::channel(None);
         *running = Some(answer.clone());
         let shared = self.clone();
-        // On its own, so that it goes on if the first who asked hangs up.
+        // A task of its own, so that it survives the end of the first request.
         task::spawn(async move {
             let permit = Arc::clone(&shared.texts).acquire_owned().await;
             let scraper = Arc::clone(&shared.scraper);
-            // A signal ends the whole server, and leaves this thread alone.
+            // A signal ends the whole server, without regard to this thread.
             let text = task::spawn_blocking(move || scraper.scrape(&Interrupt::default())).await;
             *shared.running() = None;
             if let (Ok(Ok(text)), Ok(permit)) = (text, permit) {
-                sender.send_replace(Some(Pieces::new(text, permit)));
+                sender.send_replace(Some(SharedBody::new(text, permit)));
             }
         });
         answer

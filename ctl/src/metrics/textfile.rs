@@ -1,33 +1,29 @@
-//! `--textfile`: a file that `node_exporter` reads, and never sees half written.
+//! `--textfile`: a file for `node_exporter`, which never sees it half written.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
 use super::scrape::Scraper;
-use crate::context::print_error;
 use crate::interrupt::Interrupt;
+use crate::message::print_error;
 
-/// Everybody may read it: `node_exporter` has a user of its own.
-const MODE: u32 = 0o644;
+/// Every user may read it: `node_exporter` has a user of its own.
+const FILE_MODE: u32 = 0o644;
 
-/// How soon an end is noticed.
-const STEP: Duration = Duration::from_millis(100);
-
-/// Writes the file once; or if there is an interval in seconds, until a signal comes. What failed
-/// is tried again, unless it was the first time: that is more likely a wrong path.
+/// Writes the file once, or with an interval in seconds, until a signal arrives. A failed write is
+/// tried again, unless it was the first: then the path is probably wrong.
 pub(super) fn run(
     path: &Path,
     interval: Option<u64>,
     scraper: &Scraper,
     interrupt: &Interrupt,
 ) -> Result<()> {
-    let (mut has_worked, mut complaint) = (false, None);
+    let (mut has_worked, mut last_error) = (false, None);
     loop {
         let began = Instant::now();
         let result = scraper.scrape(interrupt).and_then(|text| replace(path, &text));
@@ -38,29 +34,27 @@ pub(super) fn run(
             return result;
         };
         has_worked = true;
-        // A disk that is full now may have room the next time.
+        // A full disk may have room the next time.
         let failure = result.as_ref().err().map(|error| format!("{error:#}"));
-        if failure != complaint {
+        if failure != last_error {
             result.unwrap_or_else(|error| print_error(&error));
-            complaint = failure;
+            last_error = failure;
         }
-        while began.elapsed() < Duration::from_secs(seconds.max(1)) {
-            if interrupt.is_set() {
-                return Ok(());
-            }
-            thread::sleep(STEP);
+        let interval = Duration::from_secs(seconds.max(1));
+        if !interrupt.sleep(interval.saturating_sub(began.elapsed())) {
+            return Ok(());
         }
     }
 }
 
-/// Replaces the file at once, by one beside it that is complete and on the disk.
+/// Replaces the file by a complete and synced one.
 fn replace(path: &Path, text: &[String]) -> Result<()> {
-    let Some(name) = path.file_name() else { bail!("--textfile {}: no file", path.display()) };
-    // A device or a link would be replaced like any other file.
+    let Some(name) = path.file_name() else { bail!("--textfile {}: no name", path.display()) };
+    // Otherwise, a device or a link would be replaced.
     if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
-        bail!("--textfile {}: this is no regular file", path.display());
+        bail!("--textfile {}: not a regular file", path.display());
     }
-    // node_exporter reads what ends in .prom.
+    // node_exporter reads only names that end in .prom.
     let beside = format!(".{}.{}.new", name.to_string_lossy(), std::process::id());
     let beside = path.with_file_name(beside);
     let result = write(&beside, text).and_then(|()| {
@@ -69,21 +63,21 @@ fn replace(path: &Path, text: &[String]) -> Result<()> {
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     });
     if result.is_err() {
-        // If it was never made, there is nothing to remove.
+        // It may not exist.
         let _ = fs::remove_file(&beside);
     }
     result.with_context(|| format!("--textfile {}", path.display()))
 }
 
 fn write(path: &Path, text: &[String]) -> io::Result<()> {
-    // What is there is left over, or a link that somebody else made to a file of ours.
+    // An existing file is a leftover, or another user's link to one of our files.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
-    // Whatever the umask says.
-    file.set_permissions(Permissions::from_mode(MODE))?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)?;
+    // The umask must not restrict it.
+    file.set_permissions(Permissions::from_mode(FILE_MODE))?;
     for piece in text {
         file.write_all(piece.as_bytes())?;
     }
@@ -101,7 +95,7 @@ mod tests {
         for text in ["a longer text\n", "short\n"] {
             replace(&path, &[text.to_owned()]).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
-            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, FILE_MODE);
             assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         }
         // A link beside it leads nowhere.

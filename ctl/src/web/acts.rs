@@ -1,6 +1,6 @@
-//! The acts of the page. Each is asked for twice: `dry` finds the jobs, counts them and answers the
-//! act that touches these and no others; then that one is carried out, on the instance of the
-//! server that it was found on. Each that is carried out leaves a line on standard error.
+//! The acts of the page. Each takes two requests: a dry run finds and counts the jobs, and returns
+//! an act on these jobs only; the second request carries out that act, on the same instance of the
+//! server. Each act is logged in a line on standard error.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,61 +9,60 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{ConnectInfo, State as Given};
+use axum::extract::{ConnectInfo, State as Shared};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Failure, Site, with_client};
-use crate::act::clear::{self, DELETABLE, Plan};
-use crate::act::kick::{kick, kick_ids};
-use crate::act::move_jobs::Mover;
-use crate::act::one::Change;
-use crate::act::pause::pause_tubes;
-use crate::act::put::{put_all, use_tube};
-use crate::act::remove::Remover;
-use crate::census;
-use crate::cli::JobArgs;
+use crate::args::JobArgs;
 use crate::client::Client;
-use crate::context::{counted, usage};
-use crate::filter::{Filter, Tubes, tube_name};
+use crate::commands::kick::{kick, kick_ids};
+use crate::commands::move_jobs::Mover;
+use crate::commands::pause::pause_tubes;
+use crate::commands::put::{put_all, use_tube};
+use crate::commands::release::Change;
+use crate::deletion::{self, DELETABLE_STATES, Plan, Remover};
+use crate::filter::{Filter, Tubes};
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::job::State;
-use crate::plan::{Instance, Selection, log_act};
+use crate::job::{State, tube_name};
+use crate::message::{counted, log_act, usage};
+use crate::plan::{Instance, Selection};
 use crate::progress::Progress;
+use crate::statistics;
 use crate::sweep::{self, Coverage, Options};
 use crate::yaml;
 
-/// How long an act may take; then it ends with what is done.
-const ACT_TIME: Duration = Duration::from_secs(100);
+/// The time limit of an act, which then ends after its present batch.
+const ACT_TIME_LIMIT: Duration = Duration::from_secs(100);
 
-/// The most jobs that are named by their ids.
-const IDS: usize = 100_000;
+/// The largest number of jobs given by their ids.
+const ACT_IDS_MAX: usize = 100_000;
 
-/// What a page asks for.
+/// A request of the page.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Order {
+pub(super) struct ActRequest {
     server: usize,
     /// Only find the jobs.
     dry: bool,
-    /// The instance of the server that the page has got its jobs from.
+    /// The instance of the server that listed the jobs.
     instance: Option<Instance>,
-    what: What,
+    what: Action,
 }
 
 /// An act with its arguments.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(tag = "act", rename_all = "kebab-case", deny_unknown_fields)]
-enum What {
-    /// The first `count` jobs of a tube in a state become ready.
+enum Action {
+    /// Makes the first `count` jobs of a tube in a state ready.
     KickTube {
         tube: Tube,
         state: State,
         count: u64,
     },
-    /// 0 seconds end a pause.
+    /// Pauses a tube; 0 seconds end a pause.
     Pause {
         tube: Tube,
         seconds: u32,
@@ -76,20 +75,20 @@ enum What {
         ttr: u32,
     },
     #[serde(untagged)]
-    Jobs(OnJobs),
+    Jobs(JobAction),
 }
 
 /// An act on jobs.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct OnJobs {
+struct JobAction {
     act: Verb,
     jobs: Jobs,
-    /// What a release gives them.
+    /// The new priority of released jobs.
     pri: Option<u32>,
     #[serde(default)]
     delay: u32,
-    /// Where a move leads.
+    /// The tube that jobs are moved to.
     into: Option<Tube>,
 }
 
@@ -103,12 +102,12 @@ enum Verb {
     Delete,
 }
 
-/// Jobs by their ids, or else the first `count` of a tube with an id of at most `last_id`, in these
-/// states, or in all that the act can take.
+/// Jobs by their ids, or the first `count` jobs of a tube with an id of at most `last_id`, in these
+/// states or in all states that the act accepts.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 struct Jobs {
-    /// Text, because they may be larger than a page's numbers.
+    /// Text, because numbers of JavaScript are too small.
     ids: Vec<String>,
     tube: Option<Tube>,
     states: Vec<State>,
@@ -116,7 +115,7 @@ struct Jobs {
     count: Option<u64>,
 }
 
-/// A name by the rules of the protocol, so that it is never more than a name to the server.
+/// A tube name by the rules of the protocol, so that it is one word to the server.
 #[derive(Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String")]
 struct Tube(String);
@@ -129,7 +128,7 @@ impl TryFrom<String> for Tube {
     }
 }
 
-/// What would be done, or was.
+/// The description of an act, before or after it.
 #[derive(Debug, Default)]
 struct Report {
     text: String,
@@ -145,16 +144,16 @@ impl Report {
 
 /// Answers what would be done, or does it.
 pub(super) async fn act(
-    Given(site): Given<Arc<Site>>,
+    Shared(site): Shared<Arc<Site>>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
-    order: Result<Json<Order>, JsonRejection>,
+    request: Result<Json<ActRequest>, JsonRejection>,
 ) -> Result<Json<Value>, Failure> {
-    let Json(order) = order.map_err(|error| Failure::new(error.status(), error.body_text()))?;
-    let Order { server, dry, instance, mut what } = order;
-    if let What::Jobs(act) = &what {
+    let Json(request) = request.map_err(|error| Failure::new(error.status(), error.body_text()))?;
+    let ActRequest { server, dry, instance, mut what } = request;
+    if let Action::Jobs(act) = &what {
         act.check()?;
     }
-    let done = with_client(site.server(server)?, ACT_TIME, move |client, interrupt| {
+    let done = with_client(site.server(server)?, ACT_TIME_LIMIT, move |client, interrupt| {
         let now = Instance::from_stats(&client.yaml("stats")?);
         let is_bound = instance.is_some();
         instance.map_or(Ok(()), |instance| instance.check(&now, client))?;
@@ -181,12 +180,12 @@ pub(super) async fn act(
     done.await.map(Json)
 }
 
-impl What {
-    /// Reports what would be done, and narrows the act to that.
+impl Action {
+    /// Describes the act, and restricts it to the jobs found.
     fn find(&mut self, client: &mut Client, interrupt: &Interrupt) -> Result<Report> {
         match self {
             Self::KickTube { tube: Tube(tube), state, count } => {
-                let stats = census::tube(client, tube)?;
+                let stats = statistics::tube(client, tube)?;
                 *count = yaml::number(&stats, &format!("current-jobs-{state}")).min(*count);
                 let jobs = counted(*count, &format!("{state} job"));
                 Ok(Report::new(*count, format!("Will kick {jobs} of the tube {tube}.")))
@@ -197,7 +196,7 @@ impl What {
                 let mut report =
                     Report::new(1, format!("Will put 1 job of {size} into the tube {tube}."));
                 if client.ask(&format!("stats-tube {tube}"))?.is("NOT_FOUND") {
-                    report.notes.push("There is no such tube yet: this makes it.".into());
+                    report.notes.push("The tube does not exist yet, and is created.".into());
                 }
                 Ok(report)
             }
@@ -205,7 +204,7 @@ impl What {
                 let (plan, _, notes) = act.plan(client, interrupt)?;
                 let (verb, count) = (act.act.words().0, plan.count());
                 if count == 0 {
-                    let text = format!("There is nothing to {verb}.");
+                    let text = format!("No jobs to {verb}.");
                     return Ok(Report { notes, ..Report::new(0, text) });
                 }
                 act.jobs.narrow(&plan);
@@ -216,7 +215,7 @@ impl What {
         }
     }
 
-    /// Does it, and reports it, also if it fails half-way.
+    /// Carries out the act, and reports it, even after a failure in between.
     fn carry_out(
         self,
         client: &mut Client,
@@ -259,33 +258,33 @@ impl What {
 }
 
 impl Verb {
-    /// Returns the verb, its past, and the states that it can take.
+    /// Returns the verb, its past, and the states that it accepts.
     fn words(self) -> (&'static str, &'static str, &'static [State]) {
         match self {
             Self::Kick => ("kick", "kicked", &[State::Delayed, State::Buried]),
-            Self::Release => ("release", "released", &DELETABLE),
+            Self::Release => ("release", "released", &DELETABLE_STATES),
             Self::Bury => ("bury", "buried", &[State::Ready, State::Delayed]),
-            Self::Move => ("move", "moved", &DELETABLE),
-            Self::Delete => ("delete", "deleted", &DELETABLE),
+            Self::Move => ("move", "moved", &DELETABLE_STATES),
+            Self::Delete => ("delete", "deleted", &DELETABLE_STATES),
         }
     }
 }
 
-impl OnJobs {
-    /// Fails if the arguments make no sense, whatever the server.
+impl JobAction {
+    /// Fails if the arguments are wrong for any server.
     fn check(&self) -> Result<()> {
         let Jobs { ids, tube, .. } = &self.jobs;
         let wrong = [
-            (ids.len() > IDS, "too many jobs are named at once"),
-            (ids.is_empty() != tube.is_some(), "name jobs either by their ids or by a tube"),
+            (ids.len() > ACT_IDS_MAX, "too many jobs at once"),
+            (ids.is_empty() != tube.is_some(), "give jobs either by their ids or by a tube"),
             (self.into.is_some() != (self.act == Verb::Move), "a move needs another tube"),
-            (self.into.is_some() && *tube == self.into, "the jobs are there already"),
+            (self.into.is_some() && *tube == self.into, "the jobs are already in that tube"),
         ];
         let found = wrong.into_iter().find(|(is_wrong, _)| *is_wrong);
         found.map_or(Ok(()), |(_, why)| Err(usage(why)))
     }
 
-    /// Finds the jobs, and the filter that each must still match in its turn; with notes on others.
+    /// Finds the jobs, with the filter that each must still match, and with notes on other jobs.
     fn plan(
         &self,
         client: &mut Client,
@@ -294,8 +293,9 @@ impl OnJobs {
         let Jobs { ids, tube, states, last_id, count } = &self.jobs;
         let is_meant = |state: &&State| states.is_empty() || states.contains(state);
         let states = self.act.words().2.iter().filter(is_meant).copied().collect();
-        let id =
-            |text: &String| text.parse::<u64>().map_err(|_| usage(format!("{text:?} is no id")));
+        let id = |text: &String| {
+            text.parse::<u64>().map_err(|_| usage(format!("{text:?} is not an id")))
+        };
         let last_id = last_id.as_ref().map(id).transpose()?;
         let mut filter = Filter { states, last_id, ..Filter::default() };
         let Some(Tube(tube)) = tube else {
@@ -304,26 +304,27 @@ impl OnJobs {
             ids.dedup();
             let (jobs, notes) = Selection::of_ids(client, &ids, &filter.states)?;
             let is_there = |Tube(into): &Tube| jobs.summary.tubes.contains_key(into);
-            ensure!(!self.into.as_ref().is_some_and(is_there), usage("the jobs are there already"));
+            let is_same = self.into.as_ref().is_some_and(is_there);
+            ensure!(!is_same, usage("the jobs are already in that tube"));
             return Ok((Plan::Jobs(jobs), filter, notes));
         };
         filter.tubes = Tubes::one(tube);
-        ensure!(!filter.states.is_empty(), usage("no job in these states can be taken"));
+        ensure!(!filter.states.is_empty(), usage("the act accepts no jobs in these states"));
         let options = Options { is_quiet: true, ..Options::default() };
         let most = count.unwrap_or(u64::MAX);
         let mut plan =
-            |one_by_one| clear::plan(client, &mut filter, one_by_one, &options, interrupt);
+            |one_by_one| deletion::plan(client, &mut filter, one_by_one, &options, interrupt);
         let (mut plan, coverage) = match plan(self.act != Verb::Delete)? {
-            // The server would delete jobs that have changed to these states since the question.
+            // The server would also delete jobs that changed to these states meanwhile.
             (found @ Plan::Tubes(_), _) if found.count() > most => plan(true)?,
             found => found,
         };
         plan.truncate(most);
         let mut notes = Vec::new();
-        if let Coverage::Unsure(seen, live) = coverage {
+        if let Coverage::Incomplete(seen, live) = coverage {
             notes.push(format!(
-                "{seen} jobs were found, and the server counts {live}: it has been restarted, and \
-                 its last id is not known."
+                "Found {seen} jobs, but the server counts {live}: it was restarted, and its last \
+                id is unknown."
             ));
         }
         Ok((plan, filter, notes))
@@ -356,7 +357,7 @@ impl OnJobs {
             report.notes.extend(mover.leftovers());
             return result;
         }
-        // A job may be in another state by now.
+        // A job may have changed its state meanwhile.
         let mut now = sweep::stats_of(client, jobs.ids())?;
         now.retain(|job| filter.matches(job));
         let take = |_, is_done: bool| report.count += u64::from(is_done);
@@ -368,17 +369,17 @@ impl OnJobs {
         };
         let left = jobs.count().saturating_sub(report.count);
         if left > 0 {
-            report.notes.push(format!("Changed by others meanwhile: {}.", counted(left, "job")));
+            report.notes.push(format!("Changed by others first: {}.", counted(left, "job")));
         }
         result
     }
 }
 
 impl Jobs {
-    /// Names the jobs of a plan, or if they are too many, bounds them by their last id and number.
+    /// Restricts the act to the ids of a plan, or if there are too many, to its last id and count.
     fn narrow(&mut self, plan: &Plan) {
         match plan {
-            Plan::Jobs(jobs) if jobs.count() <= IDS as u64 => {
+            Plan::Jobs(jobs) if jobs.count() <= ACT_IDS_MAX as u64 => {
                 self.ids = jobs.ids().map(|id| id.to_string()).collect();
                 self.tube = None;
                 self.states = jobs.summary.states();
@@ -392,7 +393,7 @@ impl Jobs {
 }
 
 fn find_pause(client: &mut Client, tube: &str, seconds: u32) -> Result<Report> {
-    let stats = census::tube(client, tube)?;
+    let stats = statistics::tube(client, tube)?;
     let number = |key| yaml::number(&stats, key);
     let left = number("pause-time-left");
     let ready = counted(number("current-jobs-ready"), "ready job");

@@ -1,12 +1,12 @@
-//! Refuses requests that do not come from the page itself, and bounds what comes.
+//! Refuses requests from other pages, and bounds the requests of the page itself.
 //!
-//! Without `--auth-file` the page has no login, and with it browsers add the password on their own.
-//! So the harm would come from other pages in the operator's browser:
+//! Without `--auth-file` the page has no login, and with it browsers add the password themselves.
+//! So the risk is other pages in the operator's browser:
 //!
-//! - One whose name is made to lead to our address (DNS rebinding) names itself in `Host`.
-//! - One that sends requests to us from elsewhere is named by the browser in `Origin` and
-//!   `Sec-Fetch-Site`, cannot read the token, and cannot send JSON without leave.
-//! - One that shows us in a frame is refused by the headers of each response.
+//! - A page whose name resolves to our address (DNS rebinding) has its own name in `Host`.
+//! - A page that sends cross-site requests is reported by the browser in `Origin` and
+//!   `Sec-Fetch-Site`, cannot read the token, and cannot send JSON without permission.
+//! - A page that shows ours in a frame is refused by the headers of each response.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -29,24 +29,24 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::{Failure, Site, WebArgs};
-use crate::context::usage;
+use crate::message::usage;
 
-/// The most requests at a time.
-const REQUESTS: usize = 32;
+/// The largest number of requests at a time.
+const REQUESTS_MAX: usize = 32;
 
-/// How long a request may take.
-const REQUEST_TIME: Duration = Duration::from_secs(120);
+/// The time limit of a request.
+const REQUEST_TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// Browsers leave this port out.
+/// Browsers omit this port.
 const HTTP_PORT: u16 = 80;
 
-/// The header that carries the token.
-const TOKEN: HeaderName = HeaderName::from_static("x-token");
+/// The header with the token.
+const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-token");
 
-const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const FETCH_SITE_HEADER: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// What browsers are told with every response.
-const HEADERS: [(HeaderName, &str); 8] = [
+/// The security headers of every response.
+const SECURITY_HEADERS: [(HeaderName, &str); 8] = [
     (
         header::CONTENT_SECURITY_POLICY,
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
@@ -62,14 +62,14 @@ const HEADERS: [(HeaderName, &str); 8] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
-/// Knows which requests are the page's own.
+/// Accepts only requests of the page itself.
 #[derive(Debug)]
 pub(super) struct Guard {
-    /// The names and ports that lead here, in lower case.
+    /// The names and ports of the page, in lower case.
     hosts: Vec<String>,
-    /// Ports on which it listens on every address: then any address may stand for the name.
+    /// Ports on which it listens on every address, so that `Host` may have any address.
     open_ports: Vec<u16>,
-    /// The `Authorization` of each name and password; none if nobody is asked for one.
+    /// The `Authorization` header of each user; empty without `--auth-file`.
     passwords: Vec<String>,
     token: String,
     is_read_only: bool,
@@ -77,14 +77,14 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Makes one for a page that listens here. Fails if others could reach it without a password.
+    /// Makes a guard for these addresses. Fails if others could reach the page without a password.
     pub(super) fn new(addresses: &[SocketAddr], args: &WebArgs) -> Result<Self> {
         let mut hosts = Vec::new();
         for name in &args.allow_host {
             let name = name.to_ascii_lowercase();
             let is_odd = |it: char| !(it.is_ascii_alphanumeric() || "-._:[]".contains(it));
             if name.is_empty() || name.contains(is_odd) || name.ends_with(':') {
-                bail!("--allow-host {name:?}: this is no NAME and no NAME:PORT");
+                bail!("--allow-host {name:?}: use NAME or NAME:PORT");
             }
             hosts.push(name);
         }
@@ -95,8 +95,8 @@ impl Guard {
         for address in addresses {
             if !(address.ip().is_loopback() || args.no_auth || args.auth_file.is_some()) {
                 return Err(usage(format!(
-                    "{address} is no loopback address: give --auth-file, or --no-auth if every \
-                     client that can connect may do all that the page can"
+                    "{address} is not a loopback address: use --auth-file, or --no-auth if every \
+                    client that can connect may carry out every act of the page"
                 )));
             }
             let port = address.port();
@@ -112,7 +112,7 @@ impl Guard {
         let passwords = args.auth_file.as_deref().map_or(Ok(Vec::new()), |path| {
             passwords(path).with_context(|| format!("--auth-file {}", path.display()))
         })?;
-        let (is_read_only, room) = (args.read_only, Semaphore::new(REQUESTS));
+        let (is_read_only, room) = (args.read_only, Semaphore::new(REQUESTS_MAX));
         Ok(Self { hosts, open_ports, passwords, token: token()?, is_read_only, room })
     }
 
@@ -124,7 +124,7 @@ impl Guard {
         self.is_read_only
     }
 
-    /// Whether this name leads here. A page of others cannot have an address for its name.
+    /// Whether this is a name of the page. No other page can have an address as its name.
     fn has_host(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
         let is_address = |port: &u16| {
@@ -137,7 +137,7 @@ impl Guard {
         self.hosts.contains(&host) || self.open_ports.iter().any(is_address)
     }
 
-    /// Refuses what other pages send.
+    /// Refuses requests from other pages.
     fn judge(&self, request: &Request) -> Result<(), Failure> {
         let headers = request.headers();
         let host = one(headers, &header::HOST)?.unwrap_or_default();
@@ -145,21 +145,21 @@ impl Guard {
         if let Some(other) =
             [Some(host), authority].into_iter().flatten().find(|it| !self.has_host(it))
         {
-            let why = format!("this page does not answer to {other:?}; --allow-host adds names");
+            let why = format!("{other:?} is not a name of this page; --allow-host adds names");
             return Err(Failure::new(StatusCode::MISDIRECTED_REQUEST, why));
         }
         if !self.passwords.is_empty() {
             let given = one(headers, &header::AUTHORIZATION)?.unwrap_or_default().as_bytes();
             if !self.passwords.iter().any(|known| is_equal(given, known.as_bytes())) {
-                let why = "a name and a password of --auth-file are needed";
+                let why = "a name and a password are required";
                 return Err(Failure::new(StatusCode::UNAUTHORIZED, why));
             }
         }
-        let site = one(headers, &FETCH_SITE)?;
-        // A link from elsewhere may lead to the page, which is of no use to the other page.
+        let site = one(headers, &FETCH_SITE_HEADER)?;
+        // Another page may link to this one, which gives it no access.
         let is_page = request.uri().path() == "/" && request.method() == Method::GET;
         if !is_page && site.is_some_and(|site| site != "same-origin" && site != "none") {
-            return Err(forbidden("this request comes from another page"));
+            return Err(forbidden("the request comes from another page"));
         }
         if matches!(*request.method(), Method::GET | Method::HEAD) {
             return Ok(());
@@ -167,15 +167,15 @@ impl Guard {
         if let Some(origin) = one(headers, &header::ORIGIN)? {
             let host = origin.strip_prefix("http://").or(origin.strip_prefix("https://"));
             if !host.is_some_and(|host| self.has_host(host)) {
-                return Err(forbidden("this request comes from another page"));
+                return Err(forbidden("the request comes from another page"));
             }
         }
         if self.is_read_only {
-            return Err(forbidden("this page is read-only: it was started with --read-only"));
+            return Err(forbidden("the page is read-only: it was started with --read-only"));
         }
-        let given = one(headers, &TOKEN)?.unwrap_or_default();
+        let given = one(headers, &TOKEN_HEADER)?.unwrap_or_default();
         if !is_equal(given.as_bytes(), self.token.as_bytes()) {
-            return Err(forbidden("the token is wrong: load the page again"));
+            return Err(forbidden("wrong token: reload the page"));
         }
         Ok(())
     }
@@ -201,7 +201,7 @@ fn forbidden(why: &str) -> Failure {
     Failure::new(StatusCode::FORBIDDEN, why)
 }
 
-/// Returns the only header of this name.
+/// Returns the value of a header, which must not occur twice.
 fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Failure> {
     let mut values = headers.get_all(name).iter();
     let first = values.next().map(HeaderValue::to_str);
@@ -212,12 +212,12 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>,
     }
 }
 
-/// Compares without telling by the time how much is equal.
+/// Compares in a time that does not depend on the position of a difference.
 fn is_equal(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
 
-/// Makes a token that cannot be guessed.
+/// Makes a random token.
 fn token() -> Result<String> {
     let mut bytes = [0; 32];
     let mut source = File::open("/dev/urandom").context("/dev/urandom")?;
@@ -225,15 +225,15 @@ fn token() -> Result<String> {
     Ok(bytes.map(|byte| format!("{byte:02x}")).concat())
 }
 
-/// Lets a request through, or answers why not; every response gets its headers here.
+/// Passes a request on or refuses it, and adds the security headers to every response.
 pub(super) async fn check(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let answer = async {
         site.guard.judge(&request)?;
         let _permit = site.guard.room.try_acquire().map_err(|_| {
-            Failure::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests at a time")
+            Failure::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once: try again")
         })?;
-        let late = "no answer in time; part of an act may be done";
-        timeout(REQUEST_TIME, next.run(request))
+        let late = "no answer in time; an act may be partly done";
+        timeout(REQUEST_TIME_LIMIT, next.run(request))
             .await
             .map_err(|_| Failure::new(StatusCode::GATEWAY_TIMEOUT, late))
     };
@@ -242,7 +242,7 @@ pub(super) async fn check(State(site): State<Arc<Site>>, request: Request, next:
         let asks = HeaderValue::from_static("Basic realm=\"beanstalkctl\", charset=\"UTF-8\"");
         response.headers_mut().insert(header::WWW_AUTHENTICATE, asks);
     }
-    for (name, value) in HEADERS {
+    for (name, value) in SECURITY_HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response

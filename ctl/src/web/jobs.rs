@@ -1,7 +1,7 @@
-//! What the page shows of jobs: lists, hits of a search, one job, and its body as it is.
+//! The jobs on the page: lists, search results, single jobs, and downloads of bodies.
 //!
-//! Bodies are any bytes. They leave here as text in JSON, as base64 or as a file to be stored, and
-//! never as a document.
+//! Bodies are arbitrary bytes. They are sent as text in JSON, as base64 or as a download, and never
+//! as a document.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Query, State as Given};
+use axum::extract::{Query, State as Shared};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
@@ -23,7 +23,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{Failure, Site, with_client};
 use crate::client::Client;
 use crate::filter::{self, Filter, Tubes};
-use crate::http::Pieces;
+use crate::http::SharedBody;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::job::{Job, State};
 use crate::listing::{self, Detail, Request};
@@ -31,33 +31,33 @@ use crate::output::one_line;
 use crate::plan::Instance;
 use crate::sweep::{self, Coverage, Options};
 
-/// How long a server that cannot list its jobs is looked through.
-const LOOK_TIME: Duration = Duration::from_secs(5);
+/// The time limit of a sweep on a server without `list-jobs`.
+const SWEEP_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The same, if the page asks to look longer, and for a search.
-const LONG_TIME: Duration = Duration::from_secs(45);
+/// The time limit of a search, and of a sweep that the page asks to continue.
+const SEARCH_TIME_LIMIT: Duration = Duration::from_secs(45);
 
-/// The most jobs of one answer.
-const LIMIT: usize = 500;
+/// The largest number of jobs in a response.
+const JOBS_MAX: usize = 500;
 
-/// How much of a body a list shows.
-const PREVIEW: usize = 160;
+/// Bytes of a body in a list.
+const PREVIEW_BYTES: usize = 160;
 
-/// How much of it stands before what was found.
-const BEFORE: usize = 40;
+/// Bytes of it before a match.
+const PREVIEW_BYTES_BEFORE: usize = 40;
 
-/// How many bodies are fetched at once for a list, and how many bytes of them in all.
-const BODIES: usize = 8;
-const PREVIEWED: u64 = 16 << 20;
+/// The number of bodies fetched at once for a list, and the largest sum of their bytes.
+const BODIES_AT_ONCE: usize = 8;
+const PREVIEWED_BYTES_MAX: u64 = 16 << 20;
 
-/// How much of a body is shown at first, and on request.
-const SHOWN: usize = 256 << 10;
-const WHOLE: usize = 16 << 20;
+/// Bytes of a body shown at first, and on request.
+const SHOWN_BYTES: usize = 256 << 10;
+const SHOWN_BYTES_MAX: usize = 16 << 20;
 
-/// Which jobs a page wants to see.
+/// A request for a list of jobs.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Wanted {
+pub(super) struct ListRequest {
     server: usize,
     tube: Option<String>,
     state: Option<State>,
@@ -69,28 +69,28 @@ pub(super) struct Wanted {
     longer: bool,
 }
 
-/// Makes the filter of a question.
-fn filter_of(wanted: &Wanted) -> Result<Filter, Failure> {
-    let text = wanted.pattern.as_deref();
-    let pattern = text.map(|text| filter::pattern(text, wanted.plain, wanted.ignore_case));
+/// Makes the filter of a request.
+fn filter_of(request: &ListRequest) -> Result<Filter, Failure> {
+    let text = request.pattern.as_deref();
+    let pattern = text.map(|text| filter::pattern(text, request.plain, request.ignore_case));
     Ok(Filter {
-        tubes: wanted.tube.as_deref().map_or_else(Tubes::default, Tubes::one),
-        states: wanted.state.into_iter().collect(),
+        tubes: request.tube.as_deref().map_or_else(Tubes::default, Tubes::one),
+        states: request.state.into_iter().collect(),
         pattern: pattern.transpose()?,
         ..Filter::default()
     })
 }
 
-/// Answers a list of jobs.
+/// Responds with a list of jobs.
 pub(super) async fn list(
-    Given(site): Given<Arc<Site>>,
-    Query(wanted): Query<Wanted>,
+    Shared(site): Shared<Arc<Site>>,
+    Query(request): Query<ListRequest>,
 ) -> Result<Json<Value>, Failure> {
-    let watcher = site.server(wanted.server)?;
-    let filter = filter_of(&wanted)?;
-    let limit = wanted.limit.clamp(1, LIMIT);
-    let is_long = wanted.longer || filter.pattern.is_some();
-    let time = if is_long { LONG_TIME } else { LOOK_TIME };
+    let watcher = site.server(request.server)?;
+    let filter = filter_of(&request)?;
+    let limit = request.limit.clamp(1, JOBS_MAX);
+    let is_long = request.longer || filter.pattern.is_some();
+    let time = if is_long { SEARCH_TIME_LIMIT } else { SWEEP_TIME_LIMIT };
     let permit = if filter.pattern.is_some() { Some(site.heavy().await?) } else { None };
     let found = with_client(watcher, time, move |client, interrupt| {
         // The work may outlive its request.
@@ -100,32 +100,32 @@ pub(super) async fn list(
     found.await.map(Json)
 }
 
-/// A job without its body; ids are text, because they may be larger than a page's numbers.
+/// A job without its body. The id is text, because numbers of JavaScript are too small.
 fn object(mut job: Job) -> Value {
     job.body = None;
-    let mut told = job.to_json();
-    told.insert("id".into(), job.id.to_string().into());
-    Value::Object(told)
+    let mut fields = job.to_json();
+    fields.insert("id".into(), job.id.to_string().into());
+    Value::Object(fields)
 }
 
-/// A job with the beginning of its body, or with what is around the first match.
+/// A job with the beginning of its body, or the text around the first match.
 fn row(mut job: Job, pattern: Option<&Regex>) -> Value {
     let preview = job.body.take().map(|body| preview(&body, pattern));
-    let mut told = object(job);
+    let mut fields = object(job);
     if let Some(preview) = preview {
-        told["preview"] = preview.into();
+        fields["preview"] = preview.into();
     }
-    told
+    fields
 }
 
-/// Looks for jobs, and says whether there are more.
+/// Finds jobs, and reports whether there are more.
 fn find(
     client: &mut Client,
     filter: &Filter,
     limit: usize,
     interrupt: &Interrupt,
 ) -> Result<Value> {
-    // Without the instance of the server an id means nothing.
+    // An id is meaningless without the instance of the server.
     let instance = Instance::from_stats(&client.yaml("stats")?);
     let detail = if filter.pattern.is_some() {
         Detail::Whole
@@ -150,20 +150,20 @@ fn find(
     });
     let coverage = match coverage {
         Ok(Coverage::Complete | Coverage::Enough) => "all",
-        Ok(Coverage::Unsure(..)) => "unsure",
+        Ok(Coverage::Incomplete(..)) => "unsure",
         Err(error) if error.is::<Interrupted>() => "cut",
         Err(error) => return Err(error),
     };
     Ok(json!({ "instance": instance, "jobs": rows, "more": has_more, "coverage": coverage }))
 }
 
-/// Adds the bodies of jobs, as far as not too much must be fetched for them.
+/// Adds the bodies of jobs, up to a limit of bytes.
 fn with_beginnings(client: &mut Client, mut rest: Vec<Job>, fetched: &mut u64) -> Result<Vec<Job>> {
     let mut done = Vec::with_capacity(rest.len());
     while !rest.is_empty() {
-        let later = rest.split_off(rest.len().min(BODIES));
+        let later = rest.split_off(rest.len().min(BODIES_AT_ONCE));
         let bytes = |jobs: &[Job]| jobs.iter().filter_map(|job| job.size).sum::<u64>();
-        if fetched.saturating_add(bytes(&rest)) <= PREVIEWED {
+        if fetched.saturating_add(bytes(&rest)) <= PREVIEWED_BYTES_MAX {
             rest = sweep::with_bodies(client, rest)?;
             *fetched += bytes(&rest);
         }
@@ -173,15 +173,15 @@ fn with_beginnings(client: &mut Client, mut rest: Vec<Job>, fetched: &mut u64) -
     Ok(done)
 }
 
-/// Returns the beginning of a body in one line, or what is around the first match.
+/// Returns the beginning of a body on one line, or the text around the first match.
 fn preview(body: &[u8], pattern: Option<&Regex>) -> String {
     let found = pattern.and_then(|pattern| pattern.find(body)).map_or(0, |found| found.start());
-    let mut begin = if found > PREVIEW / 2 { found - BEFORE } else { 0 };
-    // Not in the middle of a character.
+    let mut begin = if found > PREVIEW_BYTES / 2 { found - PREVIEW_BYTES_BEFORE } else { 0 };
+    // Not within a character.
     while begin > 0 && begin < body.len() && body[begin] & 0xc0 == 0x80 {
         begin -= 1;
     }
-    let mut end = body.len().min(begin + PREVIEW);
+    let mut end = body.len().min(begin + PREVIEW_BYTES);
     while end > begin && end < body.len() && body[end] & 0xc0 == 0x80 {
         end -= 1;
     }
@@ -190,9 +190,9 @@ fn preview(body: &[u8], pattern: Option<&Regex>) -> String {
     format!("{before}{}{after}", one_line(&body[begin..end]))
 }
 
-/// The job that a page wants to see.
+/// A request for one job.
 #[derive(Debug, Deserialize)]
-pub(super) struct One {
+pub(super) struct JobRequest {
     #[serde(default)]
     server: usize,
     id: u64,
@@ -200,40 +200,43 @@ pub(super) struct One {
     whole: bool,
 }
 
-/// Fetches a job with its body, and the permit to hold it.
-async fn fetch(site: &Site, one: &One) -> Result<(Job, Instance, OwnedSemaphorePermit), Failure> {
+/// Fetches a job with its body, and with the permit to hold it.
+async fn fetch(
+    site: &Site,
+    one: &JobRequest,
+) -> Result<(Job, Instance, OwnedSemaphorePermit), Failure> {
     let (watcher, id) = (site.server(one.server)?, one.id);
     let permit = site.heavy().await?;
-    let found = with_client(watcher, LONG_TIME, move |client, _| {
+    let found = with_client(watcher, SEARCH_TIME_LIMIT, move |client, _| {
         let instance = Instance::from_stats(&client.yaml("stats")?);
         let jobs = sweep::stats_of(client, [id])?;
         let job = sweep::with_bodies(client, jobs)?.pop();
         Ok(job.map(|job| (job, instance, permit)))
     });
     let found = found.await?;
-    found.ok_or_else(|| Failure::new(StatusCode::NOT_FOUND, format!("there is no job {id}")))
+    found.ok_or_else(|| Failure::new(StatusCode::NOT_FOUND, format!("no job {id}")))
 }
 
-/// Answers a job, with its body or the beginning of it.
+/// Responds with a job, and with its body or the beginning of it.
 pub(super) async fn one(
-    Given(site): Given<Arc<Site>>,
-    Query(one): Query<One>,
+    Shared(site): Shared<Arc<Site>>,
+    Query(one): Query<JobRequest>,
 ) -> Result<Response, Failure> {
     let (mut job, instance, permit) = fetch(&site, &one).await?;
     let body = job.body.take().unwrap_or_default();
-    let mut told = object(job);
-    told["instance"] = json!(instance);
-    let shown = &body[..body.len().min(if one.whole { WHOLE } else { SHOWN })];
+    let mut fields = object(job);
+    fields["instance"] = json!(instance);
+    let shown = &body[..body.len().min(if one.whole { SHOWN_BYTES_MAX } else { SHOWN_BYTES })];
     match text_of(shown, shown.len() < body.len()) {
-        Some(text) => told["text"] = text.into(),
-        None => told["base64"] = BASE64.encode(shown).into(),
+        Some(text) => fields["text"] = text.into(),
+        None => fields["base64"] = BASE64.encode(shown).into(),
     }
-    told["shown"] = shown.len().into();
+    fields["shown"] = shown.len().into();
     let headers = [(header::CONTENT_TYPE, "application/json")];
-    Ok((headers, Body::new(Pieces::new([told.to_string()], permit))).into_response())
+    Ok((headers, Body::new(SharedBody::new([fields.to_string()], permit))).into_response())
 }
 
-/// Returns what can be read as text, without a character that was cut in two.
+/// Returns a body as text, without a last character that was cut; `None` if it is no text.
 fn text_of(body: &[u8], is_cut: bool) -> Option<&str> {
     let text = match std::str::from_utf8(body) {
         Ok(text) => text,
@@ -246,10 +249,10 @@ fn text_of(body: &[u8], is_cut: bool) -> Option<&str> {
     (!text.contains(is_odd)).then_some(text)
 }
 
-/// Answers a body, byte by byte, to be stored.
+/// Responds with the exact bytes of a body, as a download.
 pub(super) async fn body(
-    Given(site): Given<Arc<Site>>,
-    Query(one): Query<One>,
+    Shared(site): Shared<Arc<Site>>,
+    Query(one): Query<JobRequest>,
 ) -> Result<Response, Failure> {
     let (job, _, permit) = fetch(&site, &one).await?;
     let name = format!("attachment; filename=\"job-{}\"", job.id);
@@ -257,7 +260,7 @@ pub(super) async fn body(
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
         (header::CONTENT_DISPOSITION, name),
     ];
-    Ok((headers, Body::new(Pieces::new(job.body, permit))).into_response())
+    Ok((headers, Body::new(SharedBody::new(job.body, permit))).into_response())
 }
 
 #[cfg(test)]

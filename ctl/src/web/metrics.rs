@@ -1,21 +1,21 @@
-//! What this daemon tells of times by `metrics`: histograms, and how long the next job has waited.
-//! Other daemons do not know the command; then nothing is known, which is not zero.
+//! Times of tubes by the command `metrics` of this daemon: histograms, and the wait of the next
+//! job. Other daemons lack the command; then the times are unknown, not zero.
 
 use crate::yaml;
 
-/// Counts of times, by upper bounds in rising order, each with all that are below it.
+/// Cumulative counts of times, by upper bounds in rising order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Histogram {
     counts: Vec<(f64, u64)>,
     sum: f64,
 }
 
-/// What is known of a tube's times.
+/// The times of a tube.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Times {
-    /// Seconds since the job that is next in line became ready.
+    /// Seconds since the next job became ready.
     pub(super) next: Option<f64>,
-    /// From ready to reserved.
+    /// Times from ready to reserved.
     pub(super) wait: Option<Histogram>,
 }
 
@@ -28,7 +28,7 @@ impl Times {
 }
 
 impl Histogram {
-    /// Reads the keys that begin with this name; `None` if there is none.
+    /// Reads the keys with this prefix; `None` if there are none.
     fn read(text: &str, name: &str) -> Option<Self> {
         let mut found = Self::default();
         for (key, value) in yaml::pairs(text) {
@@ -42,12 +42,12 @@ impl Histogram {
         (!found.counts.is_empty()).then_some(found)
     }
 
-    /// Returns how many there are.
+    /// Returns the number of times.
     fn count(&self) -> u64 {
         self.counts.last().map_or(0, |(_, count)| *count)
     }
 
-    /// Returns those since then; `None` if that was another tube's.
+    /// Returns the times since `before`; `None` if that was an earlier tube of the same name.
     pub(super) fn since(&self, before: &Self) -> Option<Self> {
         if self.counts.len() != before.counts.len() {
             return None;
@@ -58,13 +58,13 @@ impl Histogram {
         Some(Self { counts: counts?, sum: self.sum - before.sum })
     }
 
-    /// Returns the mean; `None` of nothing.
+    /// Returns the mean; `None` if there are no times.
     pub(super) fn mean(&self) -> Option<f64> {
         let count = self.count();
         (count > 0).then(|| (self.sum / crate::progress::count_as_f64(count)).max(0.0))
     }
 
-    /// Returns a bound that this share of a hundred does not exceed; it may be infinite.
+    /// Returns an upper bound of this percentile, which may be infinite.
     pub(super) fn bound(&self, percent: u64) -> Option<f64> {
         let count = self.count();
         let rank = (u128::from(count) * u128::from(percent)).div_ceil(100);

@@ -1,11 +1,10 @@
 //! `web`: a page that shows servers, tubes and jobs, and acts on them.
 //!
-//! - `guard` refuses what does not come from the page itself, and bounds what comes;
-//! - `args` are the options, and `assets` has the page's files;
-//! - `watch` looks at a server again and again while a page asks, and `metrics` reads what this
-//!   daemon tells of times;
-//! - `view` is what the page shows of servers and tubes, `jobs` what it shows of jobs;
-//! - `acts` changes something: each act says first what it would do.
+//! - `guard` refuses requests from other pages, and bounds all others;
+//! - `args` defines the options, and `assets` has the page's files;
+//! - `watch` samples a server while a page is open, and `metrics` reads the times of its tubes;
+//! - `view` responds with servers and tubes, `jobs` with jobs;
+//! - `acts` plans and carries out acts.
 
 mod acts;
 mod args;
@@ -34,27 +33,28 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::client::Client;
-use crate::context::{Context, Outcome, UsageError};
+use crate::context::{Context, Outcome};
 use crate::http;
 use crate::interrupt::Interrupt;
+use crate::message::UsageError;
 pub(crate) use args::WebArgs;
 use guard::Guard;
 use watch::Watcher;
 
-/// The port of an address that names none.
+/// The default port.
 const DEFAULT_PORT: u16 = 11380;
 
-/// The most bytes of a request's body.
-const BODY_BYTES: usize = 4 << 20;
+/// The largest body of a request, in bytes.
+const REQUEST_BYTES_MAX: usize = 4 << 20;
 
-/// The most searches and bodies under way at a time; others wait. A search takes up to 128 MiB, and
-/// a body up to twice its size, until the last byte of it is sent.
-const HEAVY: usize = 4;
+/// The largest number of searches and bodies under way; others wait. A search needs up to 128 MiB,
+/// and a body up to twice its size, until its last byte is sent.
+const HEAVY_REQUESTS_MAX: usize = 4;
 
-/// How much longer than its limit a work may take, before its connection is given up.
-const LATE: Duration = Duration::from_secs(10);
+/// The extra time of work after its limit, until its connection is given up.
+const LATE_WORK_TIME: Duration = Duration::from_secs(10);
 
-/// What all requests share.
+/// The state shared by all requests.
 #[derive(Debug)]
 struct Site {
     guard: Guard,
@@ -63,7 +63,7 @@ struct Site {
     heavy: Arc<Semaphore>,
 }
 
-/// A request that was not carried out, and why.
+/// The error response to a request.
 #[derive(Debug)]
 struct Failure {
     status: StatusCode,
@@ -76,7 +76,7 @@ impl Failure {
     }
 }
 
-/// An error of a server, or of what was asked of it.
+/// An error of a server or of a request.
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         let is_usage = error.is::<UsageError>();
@@ -99,13 +99,11 @@ impl Site {
     }
 
     fn server(&self, at: usize) -> Result<&Watcher, Failure> {
-        self.servers
-            .get(at)
-            .ok_or_else(|| Failure::new(StatusCode::NOT_FOUND, "there is no such server"))
+        self.servers.get(at).ok_or_else(|| Failure::new(StatusCode::NOT_FOUND, "no such server"))
     }
 }
 
-/// Ends work in pieces when its request was given up.
+/// Ends work between two batches when its request is given up.
 struct Abandon(Interrupt);
 
 impl Drop for Abandon {
@@ -114,9 +112,9 @@ impl Drop for Abandon {
     }
 }
 
-/// Does something with a connection of its own to a server, on another thread. After `limit`, and
-/// when the page is stopped, the interrupt is set, and the work ends with what it has; a server
-/// that reports nothing more, or never an end, is given up soon after.
+/// Runs `act` on another thread, with a connection of its own to a server. After `limit`, or when
+/// the page is stopped, the interrupt is set, so that the work ends after its present batch. A
+/// server that does not answer by then is given up soon after.
 async fn with_client<T: Send + 'static>(
     watcher: &Watcher,
     limit: Duration,
@@ -125,7 +123,7 @@ async fn with_client<T: Send + 'static>(
     let interrupt = watcher.interrupt.part();
     let _abandon = Abandon(interrupt.clone());
     let (address, given) = (watcher.address.clone(), interrupt.clone());
-    let deadline = Some(Instant::now() + limit + LATE);
+    let deadline = Some(Instant::now() + limit + LATE_WORK_TIME);
     let mut work =
         spawn_blocking(move || act(&mut Client::connect_until(&address, deadline)?, &given));
     let done = if let Ok(done) = timeout(limit, &mut work).await {
@@ -148,7 +146,8 @@ pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     let guard = Guard::new(&addresses.collect::<io::Result<Vec<_>>>()?, args)?;
     let watcher = |address| Watcher::start(address, context.interrupt.clone());
     let servers = context.servers.iter().cloned().map(watcher).collect();
-    let site = Arc::new(Site { guard, servers, heavy: Arc::new(Semaphore::new(HEAVY)) });
+    let site =
+        Arc::new(Site { guard, servers, heavy: Arc::new(Semaphore::new(HEAVY_REQUESTS_MAX)) });
     http::serve(listeners, &router(&site), &context.interrupt)?;
     Ok(Outcome::Done)
 }
@@ -175,7 +174,7 @@ fn router(site: &Arc<Site>) -> Router {
         .route("/api/job", get(jobs::one))
         .route("/api/body", get(jobs::body))
         .route("/api/act", post(acts::act))
-        .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .layer(from_fn_with_state(Arc::clone(site), guard::check))
         .with_state(Arc::clone(site))
 }

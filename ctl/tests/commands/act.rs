@@ -56,7 +56,7 @@ fn what_the_server_refuses_is_told() {
         assert_eq!(ran.code(), Some(1));
         assert!(ran.stderr.contains("JOB_TOO_BIG"), "{ran:?}");
         let ran = server.run(&["put", "a b", "x"]);
-        assert!(ran.stderr.contains("is no name of a tube"), "{ran:?}");
+        assert!(ran.stderr.contains("is not a tube name"), "{ran:?}");
     });
 }
 
@@ -77,7 +77,7 @@ fn a_body_is_never_taken_for_commands() {
         }
         let large = vec![b"x\r\n".as_slice(); 30_000].concat();
         let ran = server.run_with(&[&large, command.as_bytes()].concat(), &["put", "a"]);
-        assert!(ran.stderr.contains("at most 65535 bytes"), "{ran:?}");
+        assert!(ran.stderr.contains("larger than 65535 bytes"), "{ran:?}");
         for (key, value) in
             [("tube", format!("\"a\\r\\n{command}\"")), ("ttr", "5000000000".to_owned())]
         {
@@ -124,7 +124,7 @@ fn buried_jobs_are_kicked() {
         let ids = format!("{second},{reserved}");
         let ran = server.run(&["kick", "--id", &ids]);
         assert_eq!(ran.code(), Some(1));
-        assert!(ran.stderr.contains(&format!("{reserved} is no buried")), "{ran:?}");
+        assert!(ran.stderr.contains(&format!("job {reserved} is neither buried")), "{ran:?}");
         assert_eq!(state(&mut client, second).as_deref(), Some("ready"));
         assert!(server.run(&["kick", "a", "--all"]).stderr.contains("1 delayed job kicked"));
         assert_eq!(state(&mut client, delayed).as_deref(), Some("ready"));
@@ -158,7 +158,7 @@ fn jobs_are_deleted_only_with_consent() {
             [&["delete", "--yes", "--save", &file][..], &[&ready, &delayed, &buried, &reserved]];
         let ran = server.run(&all.concat());
         assert_eq!(ran.code(), Some(1), "a reserved one stays: {ran:?}");
-        assert!(ran.stderr.contains("Not touched: 1 reserved."));
+        assert!(ran.stderr.contains("Left unchanged: 1 reserved."));
         assert!(ran.stderr.contains("3 jobs deleted"), "{ran:?}");
         assert_eq!(jobs.map(|id| state(&mut client, id).is_some()), [false, false, false, true]);
         let saved = std::fs::read_to_string(&file).unwrap();
@@ -167,6 +167,6 @@ fn jobs_are_deleted_only_with_consent() {
         let ran = server.run(&["delete", "--yes", "--save", &file, &reserved]);
         assert_eq!(ran.code(), Some(1), "{ran:?}");
         let ran = server.run_with(b"998 999\n", &["delete", "--yes", "-"]);
-        assert!(ran.stderr.contains("nothing to delete"), "{ran:?}");
+        assert!(ran.stderr.contains("No jobs to delete"), "{ran:?}");
     });
 }

@@ -75,10 +75,10 @@ fn a_large_tube_is_deleted_up_to_the_last_id() {
     let ran = clear(&server(true));
     assert!(ran.stderr.contains("delete 10003 jobs: 6001 ready, 4002 buried, in the tube a"));
     assert!(ran.stderr.contains("10003 jobs deleted (plan"), "{ran:?}");
-    assert!(ran.stderr.contains("1 job had been reserved, changed or deleted"), "{ran:?}");
-    assert!(ran.stderr.contains("1 more job changed to these states"), "{ran:?}");
+    assert!(ran.stderr.contains("others reserved, changed or deleted them: 1 job."), "{ran:?}");
+    assert!(ran.stderr.contains("changed to these states: 1 more job."), "{ran:?}");
     let ran = clear(&server(false));
-    assert!(ran.stderr.contains("nothing to delete"), "they are gone: {ran:?}");
+    assert!(ran.stderr.contains("No jobs to delete"), "they are gone: {ran:?}");
 }
 
 /// Others kick the buried jobs first; then the delayed ones were not meant.

@@ -47,7 +47,7 @@ fn a_tube_is_cleared_and_filled_again() {
         let ran = server.run(&["clear", "a", "--dry-run"]);
         assert!(ran.stderr.contains("Would delete 3 jobs"), "{ran:?}");
         let ran = server.run(&["clear", "a", "--older-than", "1h", "--yes"]);
-        assert!(ran.stderr.contains("nothing to delete"), "{ran:?}");
+        assert!(ran.stderr.contains("No jobs to delete"), "{ran:?}");
         assert!(jobs.iter().all(|id| state(&mut client, *id).is_some()));
 
         let file = server.file("saved");
@@ -209,7 +209,7 @@ fn a_job_that_is_no_longer_meant_stays() {
         proxy.go_on();
         let ran = Ran::of(child.wait_with_output().unwrap());
         assert_eq!(ran.code(), Some(1), "{ran:?}");
-        assert!(ran.stderr.contains("1 job had been reserved, changed or deleted"), "{ran:?}");
+        assert!(ran.stderr.contains("others reserved, changed or deleted them: 1 job."), "{ran:?}");
         assert_eq!(state(&mut client, buried).as_deref(), Some("ready"));
     }
 }
@@ -266,7 +266,7 @@ fn a_file_that_exists_is_told_first() {
     for command in [&["clear", "a"][..], &["move", "a", "b"], &["delete", "1"]] {
         let ran = server.run(&[command, &["--yes", "--save", &file]].concat());
         assert_eq!(ran.code(), Some(1), "{ran:?}");
-        assert!(!ran.stderr.contains("Will ") && ran.stderr.contains("it exists"), "{ran:?}");
+        assert!(!ran.stderr.contains("Will ") && ran.stderr.contains("the file exists"), "{ran:?}");
     }
     let ran = server.run(&["clear", "a", "--yes", "--save", "/nonexistent/folder/file"]);
     assert_eq!(ran.code(), Some(1), "{ran:?}");
@@ -302,7 +302,7 @@ fn moved_jobs_keep_what_they_are() {
         assert!(objects[2]["time-left"].as_u64().unwrap() > 900);
         assert_eq!(objects[0]["ttr"], 120);
         let ran = server.run(&["move", "a", "a", "--yes"]);
-        assert!(ran.stderr.contains("there already"), "{ran:?}");
+        assert!(ran.stderr.contains("already in that tube"), "{ran:?}");
         let ran = server.run(&["move", "nosuch", "a", "--yes"]);
         assert!(ran.stderr.contains("no tube nosuch"), "{ran:?}");
     });
@@ -359,7 +359,7 @@ fn a_job_that_is_taken_during_a_move_loses_its_copy() {
         let ran = Ran::of(child.wait_with_output().unwrap());
         assert_eq!(ran.code(), Some(1), "{ran:?}");
         assert!(ran.stderr.contains("2 jobs moved"), "{ran:?}");
-        assert!(ran.stderr.contains("1 job had been taken by others"), "{ran:?}");
+        assert!(ran.stderr.contains("others took them: 1 job."), "{ran:?}");
         assert_eq!(state(&mut client, buried).as_deref(), Some("reserved"));
         let bodies = drain(&mut client, "b");
         assert_eq!(bodies, [&b"first ready"[..], b"second \xff\0\r\ndelayed"]);

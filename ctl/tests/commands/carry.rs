@@ -203,7 +203,7 @@ fn an_interrupted_export_says_that_it_is_not_all() {
         proxy.go_on();
         let ran = Ran::of(child.wait_with_output().unwrap());
         assert_eq!(ran.code(), Some(1), "{ran:?}");
-        assert!(ran.stderr.contains("1000 jobs exported, which is not all"), "{ran:?}");
+        assert!(ran.stderr.contains("1000 jobs exported, but not all"), "{ran:?}");
         assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 1_000);
     }
 }

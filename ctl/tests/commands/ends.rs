@@ -42,7 +42,7 @@ fn a_second_signal_ends_a_worker_with_all_that_it_started() {
         let mut notice = String::new();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         stderr.read_line(&mut notice).unwrap();
-        assert!(notice.contains("a second Ctrl-C kills them"), "{notice}");
+        assert!(notice.contains("press Ctrl-C again to kill them"), "{notice}");
         assert!(is_alive(&pid), "the first one lets it go on");
         send_signal(&child, signal);
         assert_eq!(child.wait().unwrap().signal(), Some(number));
@@ -74,7 +74,7 @@ fn a_command_is_killed_when_its_time_is_over() {
     let (child, pid) = begin_work(&server, &arguments);
     let ran = Ran::of(child.wait_with_output().unwrap());
     assert!(ran.status.success(), "{ran:?}");
-    assert!(ran.stderr.contains("killed, because its time was over: released"), "{ran:?}");
+    assert!(ran.stderr.contains("killed, because it exceeded --timeout: released"), "{ran:?}");
     assert_eq!(state(&mut client, id).as_deref(), Some("delayed"));
     ct::eventually("the other command is gone", || !is_alive(&pid));
 }
@@ -183,7 +183,7 @@ fn a_signal_at_a_server_that_hangs_is_answered_at_once() {
         send_signal(&child, signal);
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let notice = lines.find(|line| line.as_ref().unwrap().contains("interrupted:"));
-        assert!(notice.unwrap().unwrap().contains("a second Ctrl-C ends at once"));
+        assert!(notice.unwrap().unwrap().contains("press Ctrl-C again to quit at once"));
         drop(server.daemon);
         proxy.go_on();
         assert_eq!(child.wait().unwrap().code(), Some(status));

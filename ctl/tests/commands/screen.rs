@@ -270,7 +270,7 @@ fn a_question_ends_by_one_ctrl_c() {
     let mut client = server.client();
     let id = put(&mut client, "a", 5, 0, b"x");
     for (arguments, question) in
-        [(&["clear", "a"][..], "Go on? [y/N]"), (&["put", "a"], ""), (&["delete", "-"], "")]
+        [(&["clear", "a"][..], "Continue? [y/N]"), (&["put", "a"], ""), (&["delete", "-"], "")]
     {
         let before = server.objects(&["stats"])[0]["total-connections"].as_u64().unwrap();
         let terminal = Terminal::start(&server, arguments);
@@ -298,13 +298,13 @@ fn a_person_is_asked() {
         let id = put(&mut client, "a", 5, 0, b"x");
         let terminal = Terminal::start(&server, &["clear", "a"]);
         terminal.shows("Will delete 1 job: 1 ready");
-        terminal.shows("Go on? [y/N]");
+        terminal.shows("Continue? [y/N]");
         terminal.press("Enter");
         ct::eventually("it has ended", || terminal.picture().is_empty());
         assert_eq!(state(&mut client, id).as_deref(), Some("ready"));
         drop(terminal);
         let terminal = Terminal::start(&server, &["clear", "a"]);
-        terminal.shows("Go on? [y/N]");
+        terminal.shows("Continue? [y/N]");
         terminal.press("y");
         terminal.press("Enter");
         ct::eventually("the job is gone", || state(&mut client, id).is_none());

@@ -48,7 +48,7 @@ fn each_act_counts_first_and_then_does_what_it_said() {
 
         let told = page.dry(&on("kick", &[delayed, ready]));
         assert_eq!(told["will"], "Will kick 1 job: 1 delayed, in the tube a.");
-        assert_eq!(told["notes"][0], "Not touched: 1 ready.");
+        assert_eq!(told["notes"][0], "Left unchanged: 1 ready.");
         assert_eq!(page.agree(&told)["count"], 1);
         assert_eq!(state(&mut client, delayed).as_deref(), Some("ready"));
 
@@ -65,7 +65,7 @@ fn each_act_counts_first_and_then_does_what_it_said() {
 
         let told = page.dry(&on("delete", &[ready, reserved]));
         assert_eq!(told["will"], "Will delete 1 job: 1 ready, in the tube a.");
-        assert_eq!(told["notes"][0], "Not touched: 1 reserved.");
+        assert_eq!(told["notes"][0], "Left unchanged: 1 reserved.");
         assert!(state(&mut client, ready).is_some());
         let done = "deleted 1 of 1 job: 1 ready, in the tube a";
         assert_eq!(page.agree(&told)["done"], done);
@@ -90,7 +90,7 @@ fn each_act_counts_first_and_then_does_what_it_said() {
             "ttr": 5 });
         let told = page.dry(&put);
         assert_eq!(told["will"], "Will put 1 job of 4 bytes into the tube new.");
-        assert_eq!(told["notes"][0], "There is no such tube yet: this makes it.");
+        assert_eq!(told["notes"][0], "The tube does not exist yet, and is created.");
         assert_eq!(server.run(&["tubes", "new"]).code(), Some(1), "there is no such tube");
         assert_eq!(page.agree(&told)["count"], 1);
         let job = &server.objects(&["list", "new", "--bodies"])[0];
@@ -202,7 +202,7 @@ fn a_job_that_is_no_longer_meant_stays() {
         let told = page.agree(&told);
         assert_eq!(
             (&told["count"], &told["notes"][0]),
-            (&json!(0), &json!("Not touched: 1 ready."))
+            (&json!(0), &json!("Left unchanged: 1 ready."))
         );
         assert_eq!(state(&mut client, buried).as_deref(), Some("ready"));
     });
@@ -223,7 +223,7 @@ fn a_job_that_is_no_longer_meant_stays() {
     });
     assert_eq!(told["count"], 0, "{told}");
     let note = told["notes"][0].as_str().unwrap();
-    assert!(note.starts_with("1 job had been reserved, changed or deleted"), "{told}");
+    assert!(note.contains("others reserved, changed or deleted them: 1 job."), "{told}");
     assert_eq!(state(&mut client, buried).as_deref(), Some("ready"));
 }
 
@@ -285,7 +285,7 @@ fn what_makes_no_sense_is_refused() {
             assert_eq!(answer.status, 422, "{what}: {}", answer.text());
         }
         let answer = send(&on_tube("delete", "a", &["reserved"]));
-        assert!(answer.text().contains("no job in these states"), "{}", answer.text());
+        assert!(answer.text().contains("no jobs in these states"), "{}", answer.text());
         assert_eq!(page.post_with(&json!({ "dry": true }), &[]).status, 422);
         let answer = send(&put_into("a", "eleven byte"));
         assert_eq!(answer.status, 502);
@@ -388,7 +388,10 @@ fn jobs_that_change_while_a_question_is_open_stay() {
         itself["into"] = "a".into();
         let order = json!({ "server": 0, "dry": true, "what": itself });
         let answer = page.post_with(&order, &[]);
-        assert!(answer.status == 400 && answer.text().contains("there already"), "{answer:?}");
+        assert!(
+            answer.status == 400 && answer.text().contains("already in that tube"),
+            "{answer:?}"
+        );
     });
 }
 

@@ -37,7 +37,7 @@ fn single_jobs_are_released_and_buried() {
         assert_eq!(server.objects(&["job", &ready])[0]["pri"], json!(9));
         let ran = server.run(&["bury", &reserved, "999"]);
         assert_eq!(ran.code(), Some(1));
-        assert!(ran.stderr.contains(&format!("a worker has reserved {reserved}")), "{ran:?}");
+        assert!(ran.stderr.contains(&format!("a worker has reserved job {reserved}")), "{ran:?}");
         assert!(ran.stderr.contains("no job 999"), "{ran:?}");
     });
 }
@@ -94,7 +94,7 @@ fn the_exit_status_of_a_command_decides() {
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "good a\nbad a\n");
         assert_eq!(state(&mut client, jobs[0]), None);
         assert_eq!(state(&mut client, jobs[1]).as_deref(), Some("delayed"));
-        assert!(ran.stderr.contains("released, again in 3600 s"), "{ran:?}");
+        assert!(ran.stderr.contains("released, ready in 3600 s"), "{ran:?}");
         server.must(&["kick", "a"]);
         let ran = server.run(&arguments);
         assert!(ran.stderr.contains("buried"), "{ran:?}");

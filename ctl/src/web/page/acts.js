@@ -3,10 +3,10 @@
 import { fields, perform } from "./ask.js";
 import { count, counted, el } from "./dom.js";
 
-// No act takes a job from its worker.
+// The states in which an act can take a job; workers keep reserved ones.
 const FREE = ["ready", "delayed", "buried"];
 
-// The acts on jobs, and the states that each can take.
+// The acts on jobs, and the states that each accepts.
 const ON_JOBS = [
   { act: "kick", verb: "Kick", states: ["buried", "delayed"] },
   { act: "release", verb: "Release", states: FREE, ask: askRelease },
@@ -33,7 +33,7 @@ async function askRelease(title) {
   const delay = number("delay", "0");
   delay.dataset.first = "";
   const content = [
-    el("p", {}, "A released job is ready again, or delayed."),
+    el("p", {}, "Released jobs become ready, or are delayed."),
     el("div", { class: "pair" }, field("Delay, s", delay), field("Priority", pri)),
   ];
   if (!(await fields(title, content, "Continue"))) return null;
@@ -46,7 +46,7 @@ async function askInto(title) {
   return (await fields(title, content, "Continue")) ? { into: into.value.trim() } : null;
 }
 
-// Returns the buttons for jobs of one instance of a server. `after` gets the act that was done.
+// Returns the buttons for jobs of one instance of a server. Calls `after` with the act once it is done.
 export function jobButtons(server, jobs, instance, whose, after) {
   return ON_JOBS.flatMap(({ act, verb, states, ask, isGrave }) => {
     const ids = jobs.filter((job) => states.includes(job.state)).map((job) => job.id);
@@ -62,7 +62,7 @@ export function jobButtons(server, jobs, instance, whose, after) {
   });
 }
 
-// Asks how many jobs of a tube to kick, and of which state.
+// Asks for the number and the state of the jobs to kick.
 export async function kick(server, tube, data, instance) {
   const title = `Kick jobs of ${tube}`;
   const states = ["buried", "delayed"].filter((state) => data[state] > 0);
@@ -73,7 +73,7 @@ export async function kick(server, tube, data, instance) {
     many.max = data[state.value];
     many.value = data[state.value];
   } }, ...states.map((name) => el("option", { value: name }, `of ${counted(data[name], `${name} job`)}`)));
-  const content = [el("p", {}, "Kicked jobs are ready again, the first ones of the tube first."), field("Kick", el("span", { class: "pair" }, many, state))];
+  const content = [el("p", {}, "Kicked jobs become ready. The first jobs of the tube are kicked first."), field("Kick", el("span", { class: "pair" }, many, state))];
   if (!(await fields(title, content, "Continue"))) return false;
   const what = { act: "kick-tube", tube, state: state.value, count: Number(many.value) };
   return perform(server, what, { title, verb: "Kick", instance });
@@ -83,7 +83,7 @@ export async function pause(server, tube, instance) {
   const long = el("input", { name: "number", type: "number", min: "1", max: "99999", value: "10", required: true, "data-first": true });
   const unit = el("select", { name: "unit", "aria-label": "Unit" },
     el("option", { value: "1" }, "seconds"), el("option", { value: "60", selected: true }, "minutes"), el("option", { value: "3600" }, "hours"));
-  const content = [el("p", {}, "No worker gets a job of this tube for that time. Puts go on."), field("For", el("span", { class: "pair" }, long, unit))];
+  const content = [el("p", {}, "Workers get no jobs of this tube for that time. Puts are still accepted."), field("For", el("span", { class: "pair" }, long, unit))];
   if (!(await fields(`Pause ${tube}`, content, "Continue"))) return false;
   const seconds = Math.round(Number(long.value) * Number(unit.value));
   return perform(server, { act: "pause", tube, seconds }, { title: `Pause ${tube}`, verb: "Pause", instance });
@@ -93,7 +93,7 @@ export function resume(server, tube, instance) {
   return perform(server, { act: "pause", tube, seconds: 0 }, { title: `Resume ${tube}`, verb: "Resume", instance });
 }
 
-// Boxes for the states whose jobs an act on a tube takes.
+// Checkboxes for the states of jobs.
 function boxes(data) {
   const all = FREE.map((state, at) => el("label", { class: "check" },
     el("input", { type: "checkbox", name: state, checked: data[state] > 0, "data-first": at === 0 }), ` ${count(data[state])} ${state}`));
@@ -118,20 +118,20 @@ export async function move(server, tube, data, instance) {
 
 export async function clear(server, tube, data, instance) {
   const title = `Clear ${tube}`;
-  const content = [el("p", {}, "Jobs are deleted for good. beanstalkctl clear --save keeps them in a file."), boxes(data)];
+  const content = [el("p", {}, "Deleted jobs cannot be restored. To save them to a file first, use beanstalkctl clear --save."), boxes(data)];
   const form = await fields(title, content, "Continue", oneChecked);
   if (!form) return false;
   return perform(server, { act: "delete", jobs: { tube, states: checked(form) } }, { title, verb: "Delete", isGrave: true, instance });
 }
 
-// What fits into a request as base64.
+// The largest body that fits into a request as base64.
 const PUT_BYTES = 3000000;
 
-// Says what is wrong with the body of a job.
+// Returns an error for a body that is too large.
 function checkBody(form) {
   const file = form.elements.file.files[0];
   const bytes = file ? file.size : new TextEncoder().encode(form.elements.body.value).length;
-  return bytes > PUT_BYTES ? `The body has ${count(bytes)} bytes, and no more than ${count(PUT_BYTES)} can be put here.` : "";
+  return bytes > PUT_BYTES ? `The body has ${count(bytes)} bytes. The page accepts at most ${count(PUT_BYTES)}: use beanstalkctl put --file.` : "";
 }
 
 function base64(bytes) {

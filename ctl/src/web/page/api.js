@@ -1,14 +1,14 @@
-// Speaks with the server that this page came from, and with nothing else.
+// Sends requests, only to the server of this page.
 
 const meta = (name) => document.querySelector(`meta[name="${name}"]`).content;
 
 export const isReadOnly = meta("read-only") === "true";
 const token = meta("token");
 
-// Without the name and the password that an address may have: no request could be made with them.
+// Without a name and a password in the address, because fetch refuses them.
 const root = new URL(".", location.origin + location.pathname);
 
-// Longer than the server lets a request take.
+// Longer than the time limit of the server.
 const TIMEOUT = 130000;
 
 async function answer(request) {
@@ -17,17 +17,17 @@ async function answer(request) {
     response = await request;
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("beanstalkctl does not answer");
+    throw new Error("no answer from beanstalkctl");
   }
-  let told;
+  let reply;
   try {
-    told = await response.json();
+    reply = await response.json();
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    told = { error: `the answer ${response.status} cannot be read` };
+    reply = { error: `unreadable response with status ${response.status}` };
   }
-  if (!response.ok) throw new Error(told.error ?? `the answer is ${response.status}`);
-  return told;
+  if (!response.ok) throw new Error(reply.error ?? `status ${response.status}`);
+  return reply;
 }
 
 function query(parameters) {
@@ -48,8 +48,8 @@ export function bodyAddress(server, id) {
   return `api/body?${query({ server, id })}`;
 }
 
-// Says what an act would do (dry), or does it. It is refused if the server is not the instance that
-// the jobs are of.
+// Plans an act (dry) or carries it out. It is refused on another instance of the server than the one
+// that listed the jobs.
 export function act(order, signal) {
   return answer(fetch(new URL("api/act", root), {
     method: "POST",

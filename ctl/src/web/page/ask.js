@@ -1,5 +1,5 @@
-// Dialogs. Every act first asks the server what it would do, says that with the number, and is only
-// carried out when that has been agreed to. Escape closes a dialog, and nothing is done.
+// Dialogs. For every act, the server first counts the jobs, the dialog shows the plan, and the act is
+// carried out only after consent. Escape closes a dialog without effect.
 
 import { act } from "./api.js";
 import { byId, count, el, sentence } from "./dom.js";
@@ -25,8 +25,8 @@ function open(title, content, buttons) {
   return { dialog, form };
 }
 
-// Calls this when the dialog with this form is closed. The event comes later than the close, and may
-// be of the dialog before.
+// Calls `call` when the dialog with this form is closed. The event is later than the close, and may
+// belong to the previous dialog.
 function whenClosed(dialog, form, call) {
   const listener = () => {
     if (form.isConnected && dialog.open) return;
@@ -40,8 +40,8 @@ function cancel(text) {
   return el("button", { type: "button", class: "quiet", onclick: () => byId("ask").close() }, text);
 }
 
-// Asks for the arguments of an act. `check` may say what is wrong with them. Resolves to the form,
-// or to null.
+// Asks for the arguments of an act. `check` returns an error, or nothing. Resolves to the form, or to
+// null.
 export function fields(title, content, label, check = () => "") {
   return new Promise((resolve) => {
     const error = el("p", { class: "error", role: "alert" });
@@ -58,37 +58,37 @@ export function fields(title, content, label, check = () => "") {
   });
 }
 
-// Says what an act will do, asks, and does it. The dialog is there while the server counts, and what
-// it answers to a question that was closed is dropped. Resolves to whether the act was done.
+// Shows the plan of an act, asks, and carries it out. The dialog is open while the server counts; a
+// reply after its close is dropped. Resolves to whether the act was carried out.
 export function perform(server, what, { title, verb, isGrave = false, instance }) {
   return new Promise((resolve) => {
-    const says = el("p", { class: "will", role: "status" }, "Counting …");
+    const plan = el("p", { class: "will", role: "status" }, "Counting …");
     const notes = el("div", { class: "notes" });
     const error = el("p", { class: "error", role: "alert" });
     const main = el("button", { type: "submit", class: isGrave ? "main grave" : "main", hidden: true }, verb);
-    // Enter does nothing by itself: the answer that changes nothing has the focus, as in a terminal.
+    // Cancel has the focus, so that Enter alone changes nothing, as in a terminal.
     const quit = cancel("Cancel");
-    const { dialog, form } = open(title, [says, notes, error], [quit, main]);
+    const { dialog, form } = open(title, [plan, notes, error], [quit, main]);
     const counting = new AbortController();
     let agreed = null;
     let isDone = false;
     let isWorking = false;
-    // The dialog may be closed while the act is under way, and be another one when it is done.
+    // The dialog may be closed during the act, and another one may be open at its end.
     const isShown = () => form.isConnected && dialog.open;
 
     const ask = async () => {
       try {
-        const told = await act({ server, dry: true, what, instance }, counting.signal);
+        const reply = await act({ server, dry: true, what, instance }, counting.signal);
         if (!isShown()) return;
-        says.textContent = told.will;
-        notes.replaceChildren(...told.notes.map((note) => el("p", { class: "note" }, note)));
-        quit.textContent = told.count === 0 ? "Close" : "Cancel";
-        main.hidden = told.count === 0;
-        main.textContent = what.act === "pause" ? verb : `${verb} ${count(told.count)}`;
-        agreed = { server, dry: false, what: told.what, instance: told.instance };
+        plan.textContent = reply.will;
+        notes.replaceChildren(...reply.notes.map((note) => el("p", { class: "note" }, note)));
+        quit.textContent = reply.count === 0 ? "Close" : "Cancel";
+        main.hidden = reply.count === 0;
+        main.textContent = what.act === "pause" ? verb : `${verb} ${count(reply.count)}`;
+        agreed = { server, dry: false, what: reply.what, instance: reply.instance };
       } catch (failure) {
         if (!isShown()) return;
-        says.textContent = "Nothing was done.";
+        plan.textContent = "Nothing was changed.";
         error.textContent = failure.message;
         quit.textContent = "Close";
       }
@@ -110,7 +110,7 @@ export function perform(server, what, { title, verb, isGrave = false, instance }
       } catch (failure) {
         if (isShown()) error.textContent = failure.message;
         else notice(`${title}: ${failure.message}`, true);
-        // A part may be done, and the rest needs another question.
+        // The act may be partly done; the rest needs another question.
         main.hidden = true;
       }
       isWorking = false;

@@ -1,15 +1,15 @@
-// One job with its body, as text, as JSON with its lines indented, or as hex. A body is any bytes of
-// anybody: it is only ever shown as text.
+// One job with its body, as text, as indented JSON, or as hex. A body is untrusted bytes: it is only
+// ever inserted as text.
 
 import { jobButtons } from "./acts.js";
 import { bodyAddress, get, isReadOnly } from "./api.js";
 import { byId, count, el, size, time } from "./dom.js";
 import { address } from "./route.js";
 
-// What is drawn at once; a browser takes long to lay out more.
+// Characters drawn at once; browsers are slow to lay out more.
 const DRAWN = 64 * 1024;
 
-// Indents JSON without reading its numbers, which may have more digits than a page can hold.
+// Indents JSON without parsing its numbers, which may be too large for JavaScript.
 export function indented(text) {
   JSON.parse(text);
   let out = "";
@@ -74,17 +74,17 @@ export function hex(bytes) {
 }
 
 function facts(job) {
-  const told = [
+  const facts = [
     ["State", job.state], ["Priority", count(job.pri)], ["Age", time(job.age)],
     ["Time left", job["time-left"] === undefined ? null : time(job["time-left"])],
     ["Time to run", job.ttr === undefined ? null : time(job.ttr)], ["Size", size(job.size)],
     ...["reserves", "timeouts", "releases", "buries", "kicks"].map((key) => [key[0].toUpperCase() + key.slice(1), job[key] === undefined ? null : count(job[key])]),
   ];
-  return el("dl", { class: "facts" }, ...told.filter(([, value]) => value !== null)
+  return el("dl", { class: "facts" }, ...facts.filter(([, value]) => value !== null)
     .map(([key, value]) => el("div", {}, el("dt", {}, key), el("dd", { class: key === "State" ? `chip ${value}` : null }, value))));
 }
 
-// Shows what of a body can be drawn in one of the ways.
+// Shows the beginning of a body in one of the ways.
 function draw(job, way, text, note) {
   let whole;
   if (way === "hex") whole = hex(bytesOf(job).subarray(0, DRAWN / 4));
@@ -94,7 +94,7 @@ function draw(job, way, text, note) {
   text.textContent = isCut ? whole.slice(0, DRAWN) : whole;
   const isShort = isCut || job.shown < job.size || (way === "hex" && job.shown > DRAWN / 4);
   note.textContent = job.size === 0 ? "The body is empty."
-    : isShort ? `This is the beginning of ${size(job.size)}. The download has all of it.` : "";
+    : isShort ? `Only the beginning of ${size(job.size)} is shown. Download the body to see all of it.` : "";
 }
 
 async function load(server, id, whole) {
@@ -115,7 +115,7 @@ export async function openJob(server, id, changed) {
     dialog.lastChild.textContent = error.message;
     return;
   }
-  // Another job may have been opened meanwhile.
+  // Another job may be open now.
   if (!title.isConnected) return;
   const text = el("pre", { class: "body", tabindex: "0", "aria-label": "The body" });
   const note = el("p", { class: "note" });
@@ -130,7 +130,7 @@ export async function openJob(server, id, changed) {
     ways.replaceChildren(...known.map((way) => el("button", { type: "button", "data-way": way, onclick: () => choose(way) }, names[way])));
     choose(known.includes("json") ? "json" : known[0]);
   };
-  // A job that was moved has another id.
+  // A moved job has another id.
   const after = (act) => {
     changed();
     if (!title.isConnected) return;

@@ -1,4 +1,4 @@
-// Small charts of the last three minutes: one line for each series, drawn anew with every look.
+// Small charts of the last three minutes: one line for each series, redrawn with every sample.
 
 import { el, setText, short, svg, time } from "./dom.js";
 
@@ -6,10 +6,10 @@ const SPAN = 180000;
 const HEIGHT = 84;
 const TOP = 14;
 const BOTTOM = 15;
-// Two looks that lie further apart than this are not joined.
+// Two samples further apart than this are not joined.
 const GAP = 12000;
 
-// The next round number, so that the scale moves seldom.
+// The next round number, so that the scale changes rarely.
 function ceiling(most) {
   if (!(most > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(most));
@@ -35,7 +35,7 @@ function path(points) {
 }
 
 export class Chart {
-  // A series has a key of the past, a name, a class for its colour, and how its numbers are written.
+  // A series has a key of the history, a name, a class for its colour, and a formatter.
   constructor(title, series, axis = short) {
     this.series = series;
     this.axis = axis;
@@ -61,7 +61,7 @@ export class Chart {
     if (this.past) this.draw(this.past, this.now);
   }
 
-  // Numbers of now are given apart from the past, which may lack them.
+  // Present numbers are separate from the history, which may lack them.
   draw(past, now) {
     this.past = past;
     this.now = now;
@@ -79,7 +79,7 @@ export class Chart {
       svg("text", { class: "axis", x: 2, y: HEIGHT - 2 }, "3 min ago"),
       svg("text", { class: "axis end", x: width - 2, y: HEIGHT - 2 }, "now"),
     ];
-    // The first series is the last one drawn, above the others.
+    // The first series is drawn last, above the others.
     for (const one of [...this.series].reverse()) {
       const points = past.at.map((at, i) => ({ at, x: x(at), y: past[one.key][i] === null ? null : y(past[one.key][i]) }));
       parts.push(svg("path", { class: `line ${one.style}`, d: path(points) }));

@@ -1,4 +1,4 @@
-// Makes elements, and writes numbers, times and sizes. Text only ever becomes text.
+// Makes elements, and formats numbers, times and sizes. Text is never parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -26,7 +26,7 @@ export function svg(tag, attributes = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
-// Leaves what is as it should be, so that nothing flickers and selections stay.
+// Changes only different text, so that nothing flickers and selections stay.
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -42,7 +42,7 @@ export function show(node, isShown) {
 const whole = new Intl.NumberFormat("en");
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
-// What is not known is a dash, never a zero.
+// An unknown number is a dash, not a zero.
 export const UNKNOWN = "–";
 
 export function count(number) {
@@ -53,7 +53,7 @@ export function counted(number, what) {
   return `${count(number)} ${what}${number === 1 ? "" : "s"}`;
 }
 
-// Makes a sentence of what the server says of an act.
+// Makes a sentence of the server's report of an act.
 export function sentence(text) {
   return text.charAt(0).toUpperCase() + text.slice(1) + (text.endsWith(".") ? "" : ".");
 }

@@ -1,4 +1,4 @@
-// The jobs of a tube, by state or by what is found in their bodies; or of all tubes, by a search.
+// The jobs of a tube, by state or by a search of their bodies; or of all tubes, by a search.
 
 import { jobButtons } from "./acts.js";
 import { get, isReadOnly } from "./api.js";
@@ -14,7 +14,7 @@ let limit = STEP;
 let isLonger = false;
 let chosen = new Map();
 let running = null;
-// The numbers that the server told last, and those that the list is as old as.
+// The last counts of the server, and the counts at the time of the list.
 let counts = null;
 let listed = null;
 let instance = null;
@@ -27,7 +27,7 @@ export function begin(onChange) {
     event.preventDefault();
     search(byId("pattern").value);
   });
-  // The cross of the field, or an emptied field, ends the search.
+  // An empty field ends the search.
   byId("pattern").addEventListener("input", (event) => {
     if (event.target.value === "" && place.find !== "") search("");
   });
@@ -38,14 +38,14 @@ export function begin(onChange) {
   });
 }
 
-// A search has an address; the same one again is looked for again.
+// A search has an address; the same search again is repeated.
 function search(find) {
   const wish = { ...place, find, regex: byId("regex").checked, exact: !byId("any-case").checked, job: null };
   if (address(wish) === location.hash) load();
   else location.hash = address(wish);
 }
 
-// Another list is shown.
+// Shows another list.
 export function enter(where) {
   if (place === undefined || place.server !== where.server || place.tube !== where.tube) counts = null;
   place = where;
@@ -61,8 +61,8 @@ export function enter(where) {
   load();
 }
 
-// The numbers on the links of states, and the instance of the server they are of.
-export function tell(tube, server) {
+// Updates the counts on the links of states, with the instance of the server.
+export function update(tube, server) {
   counts = { ...tube, instance: server.instance };
   tabs();
   if (listed === null && running === null) listed = counts;
@@ -82,11 +82,11 @@ function tabs() {
   }
 }
 
-// Says that the list is older than the numbers above it.
+// Shows that the list is older than the counts above it.
 function age() {
   const isOther = counts !== null && instance !== null && counts.instance !== instance;
   const isOld = counts !== null && listed !== null && STATES.some((state) => counts[state] !== listed[state]);
-  setText(byId("jobs-age"), isOther ? "The server was restarted: this list is of jobs before that."
+  setText(byId("jobs-age"), isOther ? "The server was restarted after this list."
     : isOld ? "The counts have changed since this list." : "");
   byId("reload")?.classList.toggle("main", isOther);
 }
@@ -134,7 +134,7 @@ export async function load() {
   }
 }
 
-// What was searched for may be the id of a job.
+// The search text may be the id of a job.
 async function hit(where, mine) {
   try {
     const job = await get("job", { server: where.server, id: where.find }, mine.signal);
@@ -142,7 +142,7 @@ async function hit(where, mine) {
     const link = el("a", { href: address({ ...where, job: where.find }) }, `Job ${where.find}`);
     byId("jobs-hit").replaceChildren(link, ` is ${job.state} in the tube ${job.tube}.`);
   } catch {
-    // It is the id of no job.
+    // There is no such job.
   }
 }
 
@@ -158,11 +158,11 @@ function draw(found, isSearch) {
   show(byId("jobs-table"), found.jobs.length > 0);
   const many = found.more ? `the first ${count(found.jobs.length)}` : counted(found.jobs.length, "job");
   const parts = [isSearch ? `${many} found` : found.jobs.length === 0 ? "no jobs" : `${many}, as of ${new Date().toLocaleTimeString()}`];
-  if (found.coverage === "cut") parts.push("there was no time to look at all");
-  if (found.coverage === "unsure") parts.push("there may be more: the server has been restarted, and its last id is not known");
+  if (found.coverage === "cut") parts.push("the time was too short for all jobs");
+  if (found.coverage === "unsure") parts.push("there may be more: the server was restarted, and its last id is unknown");
   setText(byId("jobs-facts"), parts.join(" · "));
   show(byId("more-jobs"), (found.more && found.jobs.length < MOST) || (found.coverage === "cut" && !isLonger && !isSearch));
-  // A whole list has its own counts; of others, those that come next are taken.
+  // A complete list has its own counts; for others, the next counts of the server are used.
   const isWhole = !isSearch && !found.more && found.coverage === "all" && place.state === "";
   listed = isWhole ? Object.fromEntries(STATES.map((state) => [state, found.jobs.filter((job) => job.state === state).length])) : null;
   acts();

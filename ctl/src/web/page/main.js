@@ -1,4 +1,4 @@
-// Asks once a second for what is shown, as long as somebody can see it, and draws it.
+// Requests and draws the visible data once a second, as long as the page is visible.
 
 import { clear, kick, move, pause, put, resume } from "./acts.js";
 import { get, isReadOnly } from "./api.js";
@@ -17,7 +17,7 @@ let place = {};
 let timer = null;
 let running = null;
 let left = null;
-// The tube as it was told last, and the instance of its server.
+// The last data of the tube, and the instance of its server.
 let last = null;
 let instance = null;
 // Whether Back leads from the open job to its list.
@@ -34,7 +34,7 @@ function route() {
   const before = place;
   place = read(location.hash);
   const isList = differs(before, place, ["server", "tube", "state", "find", "regex", "exact"]);
-  // A question is about what was shown, and ends with it.
+  // A question is only valid for the data it was asked about.
   byId("ask").close();
   if (differs(before, place, ["server", "tube"])) enter(before);
   if (isList) jobs.enter(place);
@@ -46,7 +46,7 @@ function route() {
   }
 }
 
-// Another server or tube is shown.
+// Shows another server or tube.
 function enter(before) {
   const isOverview = place.tube === null;
   if (before.server !== place.server) tubes.forget();
@@ -63,7 +63,7 @@ function enter(before) {
   look();
 }
 
-// A job that is closed leaves the address as well.
+// Removes a closed job from the address.
 function closeJob() {
   if (place.job === null || byId("job").open) return;
   if (hasList) history.back();
@@ -88,15 +88,15 @@ async function look() {
   let wait = INTERVAL;
   try {
     const wish = place.tube === null ? tubes.wish : { rows: 0 };
-    const told = await get("look", { server: place.server, tube: place.tube, ...wish }, mine.signal);
+    const reply = await get("look", { server: place.server, tube: place.tube, ...wish }, mine.signal);
     if (running !== mine) return;
-    draw(told);
-    pulse(told.server.error === undefined ? "live" : "server down", told.server.error === undefined ? "live" : "lost");
+    draw(reply);
+    pulse(reply.server.error === undefined ? "live" : "server down", reply.server.error === undefined ? "live" : "lost");
   } catch (error) {
     if (running !== mine) return;
     pulse("no answer", "lost");
     const trouble = byId("trouble");
-    setText(trouble, `${error.message}. It is asked again.`);
+    setText(trouble, `${error.message}. Trying again.`);
     show(trouble, true);
     wait = RETRY;
   }
@@ -104,32 +104,32 @@ async function look() {
   timer = setTimeout(look, wait);
 }
 
-function draw(told) {
+function draw(reply) {
   const isOverview = place.tube === null;
-  servers.draw(told, isOverview);
-  instance = told.server.instance;
-  document.title = isOverview ? `${told.server.name} – beanstalkd` : `${place.tube} – beanstalkd`;
-  // What a server that is down had is not shown as if it were there.
-  const isUp = told.server.error === undefined;
+  servers.draw(reply, isOverview);
+  instance = reply.server.instance;
+  document.title = isOverview ? `${reply.server.name} – beanstalkd` : `${place.tube} – beanstalkd`;
+  // Old data of a server that is down is marked.
+  const isUp = reply.server.error === undefined;
   setClass(byId("main"), "is-down", !isUp);
   if (!isOverview) {
-    drawTube(told, isUp);
+    drawTube(reply, isUp);
     return;
   }
-  show(byId("tubes"), told.tubes !== undefined);
-  show(byId("need"), told.tubes !== undefined);
-  if (told.tubes) {
-    tubes.draw(told.tubes, place.server);
+  show(byId("tubes"), reply.tubes !== undefined);
+  show(byId("need"), reply.tubes !== undefined);
+  if (reply.tubes) {
+    tubes.draw(reply.tubes, place.server);
     if (left !== null) tubes.focus(left);
     left = null;
   }
 }
 
-function drawTube(told, isUp) {
-  const tube = told.tube;
+function drawTube(reply, isUp) {
+  const tube = reply.tube;
   const isThere = tube !== undefined && tube !== null;
   setText(byId("tube-facts"), !isUp ? ""
-    : !isThere ? "There is no such tube now: it has no jobs, and nobody uses or watches it."
+    : !isThere ? "No such tube at present: it has no jobs, and no connection uses or watches it."
     : facts(tube));
   show(byId("tube-charts"), isThere);
   show(byId("tube-paused"), isThere && tube.paused !== undefined);
@@ -141,12 +141,12 @@ function drawTube(told, isUp) {
   if (tube.paused !== undefined) setText(byId("tube-paused"), `paused, ${time(tube.paused)} left`);
   if (tube.past) {
     for (const chart of charts) chart.draw(tube.past, tube);
-    // Only this daemon tells waits; no chart of nothing is drawn.
+    // Only this daemon reports waits; without them there is no chart.
     const hasWaits = [...tube.past.wait, ...tube.past.next].some((value) => value !== null);
     show(waits.node, hasWaits);
     if (hasWaits) waits.draw(tube.past, { wait: tube.past.wait.at(-1), next: tube.next });
   }
-  jobs.tell(tube, told.server);
+  jobs.update(tube, reply.server);
   acts(tube);
 }
 
@@ -159,7 +159,7 @@ function facts(tube) {
   return parts.join(" · ");
 }
 
-// The buttons are made once, and only change what they say, so that the focus stays.
+// The buttons are made only once, so that the focus stays.
 function acts(tube) {
   if (isReadOnly) return;
   const node = byId("tube-acts");

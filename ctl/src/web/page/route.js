@@ -1,4 +1,4 @@
-// The address after # says what is shown, so that Back works and a link can be sent to a colleague:
+// The address after # names the view, so that Back works and a link can be sent to a colleague:
 // #/0 is a server, #/0/mail a tube, #/0/mail?state=buried a state, ?find=text a search in a tube or
 // in all, and ?job=12 a job.
 
@@ -14,7 +14,7 @@ export function read(hash) {
   try {
     tube = name ? decodeURIComponent(name) : null;
   } catch {
-    // No name of a tube is written like this.
+    // Not a tube name.
   }
   const state = given.get("state");
   const job = given.get("job");

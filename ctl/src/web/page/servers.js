@@ -1,4 +1,4 @@
-// The servers in the bar, and the chosen one with its charts.
+// The servers in the bar, and the charts of the chosen one.
 
 import { Chart } from "./chart.js";
 import { byId, count, counted, el, rate, setClass, setText, show, time } from "./dom.js";
@@ -26,7 +26,7 @@ export function begin() {
   byId("server-charts").append(...charts.map((chart) => chart.node));
 }
 
-// One button-like link for each server: it can be opened in another tab, and has an address.
+// A link for each server, which looks like a button but has an address.
 function nav(servers, chosen) {
   const nodes = byId("servers");
   while (nodes.children.length > servers.length) nodes.lastChild.remove();
@@ -65,24 +65,25 @@ function facts(server) {
     stats["current-workers"] === undefined ? null : counted(stats["current-workers"], "worker"),
     stats["current-producers"] === undefined ? null : counted(stats["current-producers"], "producer"),
     stats["job-timeouts"] > 0 ? counted(stats["job-timeouts"], "timeout") : null,
-    stats.draining === true ? "draining: it takes no jobs" : null,
+    stats.draining === true ? "draining: it accepts no jobs" : null,
   ].filter((part) => part !== null).join(" · ");
 }
 
-// What is wrong with a server, in a sentence or two.
+// Describes the problem of a server.
 function wrong(server) {
-  if (server.error !== undefined) return `${server.name} is down: ${server.error}. It is asked again every second.`;
+  if (server.error !== undefined) return `${server.name} is down: ${server.error}. Trying again every second.`;
   if (server.binlog === undefined) return "";
-  // A time of day, because what changes each second would be read aloud each second.
+  // A time of day: screen readers would read a changing duration aloud every second.
   const begin = new Date(Date.now() - 1000 * (server["trouble-age"] ?? 0));
   const since = begin.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
-  const effect = server.binlog === "full" ? "it may refuse jobs" : "it confirms no changes";
-  return `The binlog of ${server.name}: ${server.binlog} since ${since}, so ${effect}. The log of the daemon says why.`;
+  const [state, effect] = server.binlog === "full" ? ["has been full since", "the server may refuse jobs"]
+    : ["failed at", "the server confirms no changes"];
+  return `The binlog of ${server.name} ${state} ${since}: ${effect}. The daemon's log has the reason.`;
 }
 
-export function draw(told, isOverview) {
-  nav(told.servers, told.chosen);
-  const server = told.server;
+export function draw(reply, isOverview) {
+  nav(reply.servers, reply.chosen);
+  const server = reply.server;
   const trouble = byId("trouble");
   const why = wrong(server);
   setText(trouble, why);

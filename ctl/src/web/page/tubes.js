@@ -1,4 +1,4 @@
-// The tubes of a server in a table, those that need a look first, and page by page if they are many.
+// The tubes of a server in a table, those that need a look first, in pages if there are many.
 
 import { spark } from "./chart.js";
 import { byId, count, counted, el, rate, setClass, setText, show, time, UNKNOWN } from "./dom.js";
@@ -6,7 +6,7 @@ import { address } from "./route.js";
 
 const STEP = 100;
 
-// Why tubes need a look, in a sentence and as a chip of a row.
+// Reasons to look at tubes, as a part of a sentence and as a chip of a row.
 const TROUBLES = {
   buried: { of: (many) => `${count(many)} with buried jobs`, chip: () => null },
   paused: { of: (many) => `${count(many)} paused`, chip: (tube) => `paused ${time(tube.paused)}` },
@@ -27,7 +27,7 @@ const COLUMNS = [
   { key: "spark", title: "Ready, last minute", style: "spark", isFixed: true },
 ];
 
-// What the server is asked for.
+// The parameters of the request.
 export const wish = { filter: "", sort: "trouble", reverse: false, rows: STEP, from: 0 };
 
 const rows = new Map();
@@ -75,7 +75,7 @@ function turn(step) {
 function headings() {
   heads.forEach((head, at) => {
     const isSorted = COLUMNS[at].key === wish.sort;
-    // Names begin with a; numbers with the largest.
+    // Names begin with a, numbers with the largest.
     const isUp = (wish.sort === "name") !== wish.reverse;
     if (isSorted) head.setAttribute("aria-sort", isUp ? "ascending" : "descending");
     else head.removeAttribute("aria-sort");
@@ -120,7 +120,7 @@ function update(row, data, server) {
   if (data.spark) spark(row.cells[9], data.spark);
 }
 
-// Rows stay where they are while someone points at them or has the focus there.
+// Rows keep their order while the pointer or the focus is on them.
 function isHeld(body) {
   return body.matches(":hover") || body.contains(document.activeElement);
 }
@@ -137,7 +137,7 @@ function need(tubes) {
 
 export function draw(tubes, server) {
   need(tubes);
-  // The tubes may have become fewer than those before this page.
+  // There may be too few tubes now for this page.
   if (wish.from > 0 && wish.from >= tubes.matched) {
     wish.from = Math.max(0, Math.ceil(tubes.matched / STEP) - 1) * STEP;
     changed();
@@ -180,7 +180,7 @@ export function forget() {
   rows.clear();
 }
 
-// Gives the focus back to the row that was left.
+// Returns the focus to the row of the tube left before.
 export function focus(name) {
   rows.get(name)?.link.focus();
 }

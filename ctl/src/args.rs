@@ -1,0 +1,376 @@
+//! The arguments of each command. The doc comments are the texts of `--help` and the manual.
+
+use std::ffi::OsString;
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::address::Address;
+use crate::filter::{self, Filter, Tubes};
+use crate::input::Id;
+use crate::job::{DEFAULT_PRI, State, tube_name};
+use crate::save;
+use crate::sweep;
+
+#[derive(Debug, Args)]
+pub(crate) struct BigArgs {
+    /// Names of tubes, with * and ? as wildcards [default: all tubes]
+    pub(crate) tubes: Vec<String>,
+    /// Show at most this many jobs
+    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+    pub(crate) limit: usize,
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Names of tubes, with * and ? as wildcards [default: all tubes]
+    pub(crate) tubes: Vec<String>,
+    /// Print a line per server and interval, as vmstat does
+    #[arg(long)]
+    pub(crate) plain: bool,
+    /// Set the interval between two updates
+    #[arg(long, value_name = "TIME", value_parser = filter::some_seconds, default_value = "1")]
+    pub(crate) interval: u64,
+    /// Exit after this many updates
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) count: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReserveArgs {
+    /// Names of tubes
+    #[arg(required = true, value_parser = tube_name)]
+    pub(crate) tubes: Vec<String>,
+    /// Delete each job after it is printed
+    #[arg(long, conflicts_with = "bury")]
+    pub(crate) delete: bool,
+    /// Bury each job after it is printed
+    #[arg(long)]
+    pub(crate) bury: bool,
+    /// Reserve at most this many jobs
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub(crate) count: u64,
+    /// Wait at most this long for jobs [default: wait for the first job only, without a limit]
+    #[arg(long, value_name = "TIME", value_parser = filter::seconds)]
+    pub(crate) wait: Option<u64>,
+    /// Print only the bodies, unchanged
+    #[arg(long)]
+    pub(crate) raw: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WorkArgs {
+    /// Name of the tube
+    #[arg(value_parser = tube_name)]
+    pub(crate) tube: String,
+    /// The command with its arguments
+    #[arg(required = true, last = true)]
+    pub(crate) command: Vec<OsString>,
+    /// Bury a job after this many failures; every release counts as a failure
+    #[arg(long, value_name = "NUMBER", default_value_t = 5)]
+    pub(crate) bury_after: u64,
+    /// Delay a job this long after its first failure
+    #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value = "10")]
+    pub(crate) delay: u64,
+    /// Exit after this many jobs
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) count: Option<u64>,
+    /// Exit once no job is ready
+    #[arg(long)]
+    pub(crate) until_empty: bool,
+    /// Run at most this many commands at a time
+    #[arg(long, value_name = "NUMBER", default_value = "1")]
+    pub(crate) jobs: NonZero<u16>,
+    /// Kill a command that runs longer than this; it counts as a failure
+    #[arg(long, value_name = "TIME", value_parser = filter::some_seconds)]
+    pub(crate) timeout: Option<u64>,
+}
+
+/// A selection of jobs.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Filters")]
+pub(crate) struct Which {
+    /// Only jobs in these states
+    #[arg(long, value_name = "STATE", value_delimiter = ',')]
+    pub(crate) state: Vec<State>,
+    /// Only jobs older than TIME, for example 90s, 5m, 2h, 1d
+    #[arg(long, value_name = "TIME", value_parser = filter::seconds)]
+    pub(crate) older_than: Option<u64>,
+    #[command(flatten)]
+    pub(crate) sweep: SweepArgs,
+}
+
+impl Which {
+    /// Makes the filter of these arguments.
+    pub(crate) fn filter(&self, tubes: &[String], pattern: Option<&str>) -> Result<Filter> {
+        Ok(Filter {
+            tubes: Tubes::new(tubes)?,
+            states: self.state.clone(),
+            older_than: self.older_than,
+            pattern: pattern.map(|text| filter::pattern(text, false, false)).transpose()?,
+            last_id: None,
+        })
+    }
+}
+
+/// Options for servers that cannot list jobs.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Search by id, on servers that cannot list the jobs")]
+pub(crate) struct SweepArgs {
+    /// Send at most this many commands per second
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) rate: Option<u64>,
+    /// End the search at this id, the last id of the server
+    #[arg(long, value_name = "ID")]
+    pub(crate) last_id: Option<u64>,
+    /// Find the last id with a temporary job in a tube of its own
+    #[arg(long, conflicts_with = "last_id")]
+    pub(crate) probe: bool,
+}
+
+impl SweepArgs {
+    /// Returns the options of the sweep.
+    pub(crate) fn options(&self) -> sweep::Options {
+        let (rate, last_id, may_probe) = (self.rate, self.last_id, self.probe);
+        sweep::Options { rate, last_id, may_probe, is_quiet: false }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TubesArgs {
+    /// Names of tubes, with * and ? as wildcards [default: all tubes]
+    pub(crate) tubes: Vec<String>,
+    /// Show these columns, separated by commas: tube, ready, urgent, reserved, delayed, buried,
+    /// total, deleted, using, watching, waiting, pause, paused-for
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
+    pub(crate) columns: Vec<String>,
+    /// Sort by this column, the largest number first
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) sort: Option<String>,
+    /// Reverse the order
+    #[arg(long)]
+    pub(crate) reverse: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Names of tubes, with * and ? as wildcards
+    #[arg(required = true)]
+    pub(crate) tubes: Vec<String>,
+    /// Show the bodies as well
+    #[arg(long)]
+    pub(crate) bodies: bool,
+    /// Show at most this many jobs
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GrepArgs {
+    /// A regular expression
+    pub(crate) pattern: String,
+    /// Names of tubes, with * and ? as wildcards [default: all tubes]
+    pub(crate) tubes: Vec<String>,
+    /// Treat the pattern as plain text
+    #[arg(short = 'F', long)]
+    pub(crate) fixed_string: bool,
+    /// Ignore the difference between upper and lower case
+    #[arg(short, long)]
+    pub(crate) ignore_case: bool,
+    /// Print only the ids
+    #[arg(long)]
+    pub(crate) ids: bool,
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+/// The numbers of a new job.
+#[derive(Debug, Args)]
+pub(crate) struct JobArgs {
+    /// Set the priority; 0 is the most urgent
+    #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_PRI)]
+    pub(crate) pri: u32,
+    /// Delay the job: it becomes ready after this time
+    #[arg(long, value_name = "TIME", value_parser = filter::short_seconds, default_value = "0")]
+    pub(crate) delay: u32,
+    /// Set the time to run: how long a worker may hold the job
+    #[arg(long, value_name = "TIME", value_parser = filter::short_seconds, default_value = "60")]
+    pub(crate) ttr: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PutArgs {
+    /// Name of the tube
+    #[arg(value_parser = tube_name)]
+    pub(crate) tube: String,
+    /// Bodies, one job each [default: read one body from standard input]
+    pub(crate) bodies: Vec<String>,
+    /// Read the body from FILE; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "bodies")]
+    pub(crate) file: Option<PathBuf>,
+    /// Put a job for each line of the file or of standard input
+    #[arg(long, conflicts_with = "bodies")]
+    pub(crate) lines: bool,
+    /// Put at most this many jobs per second
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) rate: Option<u64>,
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+}
+
+/// The consent to an act that removes jobs.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Safety")]
+pub(crate) struct Consent {
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Show what would be done, without doing it
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+    /// Save each job to FILE (which must not exist) before it is deleted; `import` restores it
+    #[arg(long, value_name = "FILE", value_parser = save::path)]
+    pub(crate) save: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KickArgs {
+    /// Name of the tube
+    #[arg(required_unless_present = "id", conflicts_with = "id", value_parser = tube_name)]
+    pub(crate) tube: Option<String>,
+    /// Kick at most this many jobs [default: 1]
+    #[arg(conflicts_with = "all")]
+    pub(crate) count: Option<u32>,
+    /// Kick all buried jobs, or all delayed jobs if none is buried
+    #[arg(long, conflicts_with = "id")]
+    pub(crate) all: bool,
+    /// Only jobs whose bodies match this regular expression
+    #[arg(long, value_name = "PATTERN", conflicts_with = "id")]
+    pub(crate) grep: Option<String>,
+    /// Kick the jobs with these ids, in any tube; - reads ids from standard input
+    #[arg(long, value_name = "ID", value_delimiter = ',', num_args = 1..)]
+    pub(crate) id: Vec<Id>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DeleteArgs {
+    /// Ids of jobs; - reads ids from standard input
+    #[arg(required = true)]
+    pub(crate) ids: Vec<Id>,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ClearArgs {
+    /// Names of tubes, with * and ? as wildcards
+    #[arg(required = true)]
+    pub(crate) tubes: Vec<String>,
+    /// Only jobs whose bodies match this regular expression
+    #[arg(long, value_name = "PATTERN", help_heading = "Filters")]
+    pub(crate) grep: Option<String>,
+    #[command(flatten)]
+    pub(crate) which: Which,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MoveArgs {
+    /// Name of the tube to move jobs from
+    #[arg(value_parser = tube_name)]
+    pub(crate) from: String,
+    /// Name of the tube to move jobs to
+    #[arg(value_parser = tube_name)]
+    pub(crate) into: String,
+    /// Move the jobs to this server [default: the same server]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) to: Option<Address>,
+    /// Only jobs whose bodies match this regular expression
+    #[arg(long, value_name = "PATTERN", help_heading = "Filters")]
+    pub(crate) grep: Option<String>,
+    #[command(flatten)]
+    pub(crate) which: Which,
+    #[command(flatten)]
+    pub(crate) consent: Consent,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// The file, which must not exist [default: standard output]
+    pub(crate) file: Option<PathBuf>,
+    /// Read the jobs from a binlog directory or a copy of one, without a server
+    #[arg(long, value_name = "DIR")]
+    pub(crate) binlog: Option<PathBuf>,
+    /// Only jobs of these tubes, with * and ? as wildcards
+    #[arg(long, value_name = "TUBE", value_delimiter = ',', help_heading = "Filters")]
+    pub(crate) tube: Vec<String>,
+    /// Only jobs whose bodies match this regular expression
+    #[arg(long, value_name = "PATTERN", help_heading = "Filters")]
+    pub(crate) grep: Option<String>,
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// The file [default: standard input]
+    pub(crate) file: Option<PathBuf>,
+    /// Put all jobs into this tube [default: the tube in each line]
+    #[arg(long, value_name = "TUBE", value_parser = tube_name)]
+    pub(crate) tube: Option<String>,
+    /// Skip this many lines at the beginning
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, hide_default_value = true)]
+    pub(crate) skip: usize,
+    /// Put at most this many jobs per second
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) rate: Option<u64>,
+    /// Check the lines and count the jobs, without putting them
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+}
+
+/// The thresholds of `check`, each a number of jobs in one tube.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Names of tubes, with * and ? as wildcards [default: all tubes]
+    pub(crate) tubes: Vec<String>,
+    /// Warning and critical numbers of ready jobs in a tube
+    #[arg(long, value_name = "WARNING,CRITICAL")]
+    pub(crate) ready: Option<Threshold>,
+    /// Warning and critical numbers of buried jobs in a tube
+    #[arg(long, value_name = "WARNING,CRITICAL", default_value = "1,100")]
+    pub(crate) buried: Option<Threshold>,
+    /// Warning and critical numbers of delayed jobs in a tube
+    #[arg(long, value_name = "WARNING,CRITICAL")]
+    pub(crate) delayed: Option<Threshold>,
+    /// The least number of workers of a tube with ready jobs; fewer are critical
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) workers: Option<u64>,
+}
+
+/// The least numbers that are a warning, and critical.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Threshold {
+    pub(crate) warning: u64,
+    pub(crate) critical: u64,
+}
+
+impl FromStr for Threshold {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once(',').unwrap_or((text, text));
+        match (numbers.0.parse(), numbers.1.parse()) {
+            (Ok(warning), Ok(critical)) if warning <= critical => Ok(Self { warning, critical }),
+            _ => Err(format!("{text:?} is not WARNING,CRITICAL: two numbers, the smaller first")),
+        }
+    }
+}

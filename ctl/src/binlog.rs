@@ -1,0 +1,48 @@
+//! The jobs in a binlog directory, read by the daemon's own code. It needs no daemon and changes
+//! nothing.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use beanstalkd::clock::Clock;
+use beanstalkd::queue;
+use beanstalkd::wal::{self, Directory};
+
+use crate::job::{Job, State};
+
+/// Passes each job to `take`, in order of ids. Returns false if a part of the binlog is damaged.
+pub(crate) fn read(path: &Path, mut take: impl FnMut(Job) -> Result<()>) -> Result<bool> {
+    let now = Clock.now();
+    let (restored, report) = Directory::read_only(path)
+        .and_then(|mut disk| wal::read_jobs(&mut disk, Clock.calendar(now), now, &mut wal::go_on))
+        .with_context(|| path.display().to_string())?;
+    let (jobs, queue) = (restored.jobs(), &restored.queue);
+    let ids = (1..queue.next_id()).filter_map(|id| queue.find(id));
+    for key in ids {
+        let job = queue.job(key);
+        let record = &job.record;
+        let state = match record.state {
+            queue::State::Ready | queue::State::Reserved(_) => State::Ready,
+            queue::State::Delayed => State::Delayed,
+            queue::State::Buried => State::Buried,
+        };
+        let is_delayed = state == State::Delayed;
+        let body = jobs.body(key);
+        let body = body.strip_suffix(b"\r\n").unwrap_or(body);
+        let counts =
+            [record.reserves, record.timeouts, record.releases, record.buries, record.kicks];
+        take(Job {
+            id: record.id,
+            tube: queue.tube(job.tube).name().to_owned(),
+            state,
+            pri: record.pri,
+            age: record.created_at.seconds_until(now),
+            time_left: if is_delayed { now.seconds_until(record.state_at) } else { 0 },
+            ttr: Some(record.ttr.into()),
+            counts: Some(counts.map(u64::from)),
+            size: Some(body.len() as u64),
+            body: Some(body.to_vec()),
+        })?;
+    }
+    Ok(!report.is_damaged())
+}

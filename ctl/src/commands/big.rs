@@ -1,0 +1,43 @@
+//! `big`: shows the jobs with the largest bodies.
+
+use std::cmp::Reverse;
+use std::ops::ControlFlow;
+
+use anyhow::Result;
+
+use crate::args::BigArgs;
+use crate::context::{Context, Outcome, report};
+use crate::job::Job;
+use crate::listing::{Detail, Request, list};
+
+/// Runs the command.
+pub(crate) fn run(args: &BigArgs, context: &mut Context) -> Result<Outcome> {
+    let filter = args.which.filter(&args.tubes, None)?;
+    let options = args.which.sweep.options();
+    let mut largest: Vec<(Option<String>, Job)> = Vec::new();
+    let outcome = context.each_server(|client, context, server| {
+        let interrupt = context.interrupt.clone();
+        let (options, interrupt) = (&options, &interrupt);
+        let detail = Detail::Size;
+        let request = Request { filter: &filter, detail, limit: None, options, interrupt };
+        let coverage = list(client, &request, &mut |_, jobs| {
+            largest.extend(jobs.into_iter().map(|job| (server.map(str::to_owned), job)));
+            largest.sort_by_key(|(_, job)| (Reverse(job.size), job.id));
+            largest.truncate(args.limit);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(report(coverage))
+    })?;
+    let mut table = super::list::table(context.servers.len() > 1, false);
+    for (server, job) in &largest {
+        if context.out.json {
+            context.out.object(job.to_json(), server.as_deref())?;
+        } else {
+            table.row(super::list::row(job, server.as_deref()));
+        }
+    }
+    if !context.out.json {
+        context.out.table(&mut table)?;
+    }
+    Ok(outcome)
+}

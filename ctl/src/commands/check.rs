@@ -1,0 +1,93 @@
+//! `check`: compares tubes with thresholds, as a plugin of Nagios and other monitoring systems.
+
+use anyhow::Result;
+
+use crate::args::{CheckArgs, Threshold};
+use crate::client::Client;
+use crate::context::{Context, Outcome};
+use crate::filter::Tubes;
+use crate::statistics;
+use crate::yaml;
+
+/// A result, in the order of its exit status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Status {
+    Ok,
+    Warning,
+    Critical,
+    Unknown,
+}
+
+impl Status {
+    /// Returns the first word of the output.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "OK",
+            Self::Warning => "WARNING",
+            Self::Critical => "CRITICAL",
+            Self::Unknown => "UNKNOWN",
+        }
+    }
+
+    /// Returns the exit status.
+    pub(crate) fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &CheckArgs, context: &mut Context) -> Result<Outcome> {
+    let meant = Tubes::new(&args.tubes)?;
+    let mut worst = Status::Ok;
+    let mut problems = Vec::new();
+    for address in &context.servers {
+        let found =
+            Client::connect(address).and_then(|mut client| check(args, &meant, &mut client));
+        for (status, text) in
+            found.unwrap_or_else(|error| vec![(Status::Unknown, format!("{error:#}"))])
+        {
+            worst = worst.max(status);
+            problems.push((status, text));
+        }
+    }
+    // The worst first, because some pagers show only the beginning.
+    problems.sort_by_key(|(status, _)| std::cmp::Reverse(*status));
+    let shown: Vec<_> = problems.into_iter().map(|(_, text)| text).collect();
+    let text =
+        if shown.is_empty() { "all tubes are below thresholds".into() } else { shown.join("; ") };
+    context.out.line(&format!("BEANSTALKD {}: {text}", worst.word()))?;
+    Ok(Outcome::Exit(worst.code()))
+}
+
+/// Returns the counts of a server's tubes that reach a threshold.
+fn check(args: &CheckArgs, meant: &Tubes, client: &mut Client) -> Result<Vec<(Status, String)>> {
+    let names = statistics::tubes(client, meant)?;
+    let mut found = Vec::new();
+    if names.is_empty() && !meant.is_all() {
+        found.push((Status::Unknown, format!("{}: no tube of that name", client.address())));
+    }
+    for (name, text) in statistics::tube_stats(client, &names)? {
+        let number = |key: &str| yaml::number(&text, key);
+        let place = format!("{} {name}", client.address());
+        let states = [("ready", args.ready), ("buried", args.buried), ("delayed", args.delayed)];
+        for (state, threshold) in states {
+            let count = number(&format!("current-jobs-{state}"));
+            if let Some(status) = threshold.and_then(|threshold| status_of(threshold, count)) {
+                found.push((status, format!("{place}: {count} {state}")));
+            }
+        }
+        let (ready, workers) = (number("current-jobs-ready"), number("current-watching"));
+        if ready > 0 && args.workers.is_some_and(|least| workers < least) {
+            found.push((Status::Critical, format!("{place}: {ready} ready, {workers} workers")));
+        }
+    }
+    Ok(found)
+}
+
+fn status_of(threshold: Threshold, count: u64) -> Option<Status> {
+    match count {
+        count if count >= threshold.critical => Some(Status::Critical),
+        count if count >= threshold.warning => Some(Status::Warning),
+        _ => None,
+    }
+}

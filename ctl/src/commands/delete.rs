@@ -1,0 +1,34 @@
+//! `delete`: deletes jobs by their ids.
+
+use anyhow::Result;
+
+use crate::args::DeleteArgs;
+use crate::context::{Context, Outcome};
+use crate::deletion::{DELETABLE_STATES, Plan, remove};
+use crate::filter::Filter;
+use crate::input;
+use crate::message::{print_notice, print_notices};
+use crate::plan::Selection;
+use crate::save::{self, SaveFile};
+
+/// Runs the command.
+pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
+    let ids = input::ids(&args.ids, &context.interrupt)?;
+    save::check(args.consent.save.as_deref())?;
+    let mut client = context.client()?;
+    let (jobs, others) = Selection::of_ids(&mut client, &ids, &DELETABLE_STATES)?;
+    print_notices(&others);
+    let plan = Plan::Jobs(jobs);
+    if plan.count() == 0 {
+        print_notice("No jobs to delete.");
+        return Ok(Outcome::Partial);
+    }
+    if !context.confirm(&args.consent, &format!("delete {plan}"))? {
+        return Ok(Outcome::of(args.consent.dry_run));
+    }
+    let save = SaveFile::create_if(args.consent.save.as_deref())?;
+    // A job in another state by then is left.
+    let filter = Filter { states: DELETABLE_STATES.to_vec(), ..Filter::default() };
+    let outcome = remove(&mut client, plan, &filter, save, context)?;
+    Ok(outcome.and(Outcome::of(others.is_empty())))
+}

@@ -1,0 +1,108 @@
+//! `export`: writes jobs as lines of JSON, in order of service, and a last line that counts them.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::args::ExportArgs;
+use crate::binlog;
+use crate::context::{Context, Outcome, report};
+use crate::filter::Filter;
+use crate::interrupt::Interrupt;
+use crate::job::{self, Job};
+use crate::message::{counted, print_notice};
+use crate::output::Output;
+use crate::plan::Selection;
+use crate::progress::{Pacer, Progress};
+use crate::save::SaveFile;
+use crate::sweep;
+
+/// The largest number of jobs exported at once.
+const BATCH_JOBS: usize = 1_000;
+
+/// The destination of the lines.
+struct Target<'a> {
+    file: Option<SaveFile>,
+    /// Used if there is no file.
+    out: &'a mut Output,
+    count: u64,
+}
+
+impl Target<'_> {
+    fn write(&mut self, jobs: &[Job]) -> Result<()> {
+        if let Some(file) = &mut self.file {
+            file.write(jobs)?;
+        } else {
+            jobs.iter().try_for_each(|job| self.out.object(job.to_json(), None))?;
+            self.out.flush()?;
+        }
+        self.count += jobs.len() as u64;
+        Ok(())
+    }
+
+    /// Writes the count, after all jobs.
+    fn finish(self) -> Result<()> {
+        if let Some(file) = self.file {
+            return file.finish();
+        }
+        self.out.line(&job::count_line(self.count))?;
+        self.out.flush()
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
+    let filter = args.which.filter(&args.tube, args.grep.as_deref())?;
+    let interrupt = context.interrupt.clone();
+    let client = if args.binlog.is_none() { Some(context.client()?) } else { None };
+    let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
+    let file = SaveFile::create_if(file)?;
+    let mut target = Target { file, out: &mut context.out, count: 0 };
+    let result = if let Some(mut client) = client {
+        of_server(args, &mut client, &filter, &interrupt, &mut target)
+    } else {
+        let path = args.binlog.as_deref().unwrap_or(Path::new("."));
+        let is_sound = binlog::read(path, |job| {
+            interrupt.check()?;
+            let is_meant = filter.matches(&job)
+                && job.body.as_deref().is_none_or(|body| filter.matches_body(body));
+            if is_meant { target.write(&[job]) } else { Ok(()) }
+        });
+        if matches!(is_sound, Ok(false)) {
+            print_notice(
+                "beanstalkctl: a part of the binlog is damaged: run beanstalkd --check-binlog",
+            );
+        }
+        is_sound.map(Outcome::of)
+    };
+    let count = target.count;
+    let result = result.and_then(|outcome| target.finish().map(|()| outcome));
+    let rest = if result.is_ok() { "" } else { ", but not all" };
+    print_notice(&format!("{} exported{rest}.", counted(count, "job")));
+    result
+}
+
+/// Exports the jobs of a server, without jobs put meanwhile.
+fn of_server(
+    args: &ExportArgs,
+    client: &mut crate::client::Client,
+    filter: &Filter,
+    interrupt: &Interrupt,
+    target: &mut Target<'_>,
+) -> Result<Outcome> {
+    let options = args.which.sweep.options();
+    let (jobs, coverage) = Selection::find(client, filter, &options, interrupt)?;
+    let coverage = report(coverage);
+    let progress = Progress::new("exporting", Some(jobs.count()));
+    let mut pacer = Pacer::new(options.rate);
+    for ids in jobs.batches(client.bodies_at_once(BATCH_JOBS)?) {
+        interrupt.check()?;
+        let count = ids.len() as u64;
+        let mut jobs = sweep::stats_of(client, ids)?;
+        jobs.retain(|job| filter.matches(job));
+        target.write(&sweep::with_bodies(client, jobs)?)?;
+        progress.add(count);
+        pacer.pace(count);
+    }
+    Ok(coverage)
+}

@@ -1,0 +1,44 @@
+//! `grep`: finds jobs whose bodies match a pattern.
+
+use std::ops::ControlFlow;
+
+use anyhow::Result;
+
+use crate::args::GrepArgs;
+use crate::context::{Context, Outcome, report};
+use crate::filter;
+use crate::listing::{Detail, Request, list};
+use crate::output::one_line;
+
+/// Runs the command.
+pub(crate) fn run(args: &GrepArgs, context: &mut Context) -> Result<Outcome> {
+    let mut filter = args.which.filter(&args.tubes, None)?;
+    filter.pattern = Some(filter::pattern(&args.pattern, args.fixed_string, args.ignore_case)?);
+    let options = args.which.sweep.options();
+    let mut found = 0_u64;
+    let outcome = context.each_server(|client, context, server| {
+        let interrupt = context.interrupt.clone();
+        let (options, interrupt) = (&options, &interrupt);
+        let detail = Detail::Whole;
+        let request = Request { filter: &filter, detail, limit: None, options, interrupt };
+        let coverage = list(client, &request, &mut |_, jobs| {
+            found += jobs.len() as u64;
+            for job in &jobs {
+                if context.out.json {
+                    context.out.object(job.to_json(), server)?;
+                } else if args.ids {
+                    context.out.line(&job.id.to_string())?;
+                } else {
+                    let server = server.map_or(String::new(), |server| format!("{server} "));
+                    let body = one_line(job.body.as_deref().unwrap_or_default());
+                    let (id, tube, state) = (job.id, &job.tube, job.state);
+                    context.out.line(&format!("{server}{id} {tube} {state}: {body}"))?;
+                }
+            }
+            context.out.flush()?;
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(report(coverage))
+    })?;
+    Ok(outcome.and(Outcome::of(found > 0)))
+}

@@ -1,0 +1,197 @@
+//! `import`: puts jobs from lines of JSON.
+
+use anyhow::{Context as _, Error, Result, anyhow, bail};
+
+use crate::args::ImportArgs;
+use crate::client::Client;
+use crate::context::{Context, Outcome};
+use crate::copy::{self, Copies};
+use crate::input::{self, Input};
+use crate::interrupt::Interrupted;
+use crate::job::{Job, Line};
+use crate::message::{counted, print_notice};
+use crate::progress::{Pacer, Progress};
+
+/// The largest number of jobs, or bytes of bodies, put at once.
+const BATCH_JOBS: u64 = 2_000;
+const BATCH_BYTES: u64 = 16 << 20;
+
+/// The longest line with `--dry-run`, in bytes.
+const LINE_BYTES_MAX: u64 = 256 << 20;
+
+/// The largest number of bytes in a line for each byte of a body, and for all other fields.
+const LINE_BYTES_PER_BYTE: u64 = 6;
+const LINE_BYTES_BESIDE_BODY: u64 = 64 << 10;
+
+/// The lines of a file of jobs, with their numbers.
+struct Lines {
+    input: Input,
+    /// The longest line, in bytes.
+    most: u64,
+    number: usize,
+    skip: usize,
+    /// Number of jobs since the start or the last count.
+    uncounted: u64,
+    /// Whether `export` or `--save` wrote the last of these jobs, so that a count must follow.
+    is_exported: bool,
+}
+
+impl Lines {
+    /// Returns the next job with the number of its line.
+    fn next(&mut self) -> Result<Option<(usize, Job)>> {
+        loop {
+            let line = input::line(&mut self.input, self.most);
+            let line = line.with_context(|| format!("line {}", self.number + 1))?;
+            let Some(line) = line else { return Ok(None) };
+            self.number += 1;
+            let line = std::str::from_utf8(&line).map_err(Error::from).and_then(Line::from_json);
+            match line.with_context(|| format!("line {}", self.number))? {
+                Line::Count(count) if count == self.uncounted => self.uncounted = 0,
+                Line::Count(count) => bail!(
+                    "line {}: {} missing: it counts {count}, but there are {}",
+                    self.number,
+                    counted(count.saturating_sub(self.uncounted), "line"),
+                    self.uncounted
+                ),
+                Line::Job(job) => {
+                    self.uncounted += 1;
+                    self.is_exported = job.id > 0;
+                    if self.number > self.skip {
+                        return Ok(Some((self.number, job)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads jobs until they fill a batch, or until the next line needs a wait.
+    fn batch(&mut self, most: u64) -> (Vec<(usize, Job)>, Result<bool>) {
+        let (mut jobs, mut bytes) = (Vec::new(), 0);
+        while (jobs.len() as u64) < most && bytes < BATCH_BYTES {
+            if !jobs.is_empty() && !input::has_line(&self.input) {
+                break;
+            }
+            match self.next() {
+                Ok(Some((number, job))) => {
+                    bytes += job.size.unwrap_or(0);
+                    jobs.push((number, job));
+                }
+                Ok(None) => return (jobs, Ok(true)),
+                Err(error) => return (jobs, Err(error)),
+            }
+        }
+        (jobs, Ok(false))
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
+    // A check of the lines needs no server.
+    let mut client = if args.dry_run { None } else { Some(context.client()?) };
+    let most = match &mut client {
+        Some(client) => client.max_job_size()? * LINE_BYTES_PER_BYTE + LINE_BYTES_BESIDE_BODY,
+        None => LINE_BYTES_MAX,
+    };
+    let input = input::open(args.file.as_deref(), &context.interrupt)?;
+    let (number, skip, uncounted, is_exported) = (0, args.skip, 0, false);
+    let mut lines = Lines { input, most, number, skip, uncounted, is_exported };
+    let mut count = 0;
+    let result = import(args, &mut lines, client.as_mut(), context, &mut count);
+    if let Some(client) = &client {
+        let done = format!("{} imported", counted(count, "job"));
+        context.report_act(client.address(), "import", count, &done)?;
+    } else {
+        print_notice(&format!("{} would be imported.", counted(count, "job")));
+    }
+    let outcome = result?;
+    if lines.uncounted > 0 && lines.is_exported {
+        print_notice(
+            "beanstalkctl: the last line with the count is missing: the file may be truncated",
+        );
+        return Ok(Outcome::Partial);
+    }
+    Ok(outcome)
+}
+
+/// Imports all lines, and counts the jobs that the server accepted.
+fn import(
+    args: &ImportArgs,
+    lines: &mut Lines,
+    mut client: Option<&mut Client>,
+    context: &Context,
+    count: &mut u64,
+) -> Result<Outcome> {
+    let mut pacer = Pacer::new(args.rate);
+    let progress = Progress::new("importing", None);
+    let mut outcome = Outcome::Done;
+    loop {
+        let (batch, end) = lines.batch(pacer.batch(BATCH_JOBS));
+        let (numbers, jobs): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+        let last = numbers.last().copied();
+        if let Some(client) = &mut client {
+            let Copies { ids, too_large, failure } =
+                copy::put_copies(client, &jobs, args.tube.as_deref());
+            *count += ids.iter().flatten().count() as u64;
+            progress.at(*count);
+            if !too_large.is_empty() {
+                let refused: Vec<_> = too_large.iter().map(|at| numbers[*at]).collect();
+                print_notice(&format!(
+                    "beanstalkctl: too large for the server: {}",
+                    ranges(&refused)
+                ));
+                outcome = Outcome::Partial;
+            }
+            if let Some(failure) = failure {
+                let is_missing = |at: &usize| ids[*at].is_none() && !too_large.contains(at);
+                let missing: Vec<_> =
+                    (0..ids.len()).filter(is_missing).map(|at| numbers[at]).collect();
+                let last = last.unwrap_or(0);
+                print_notice(&format!("Ended after line {last}: continue with --skip {last}."));
+                return Err(if missing.is_empty() {
+                    failure
+                } else {
+                    failure.context(format!("not confirmed: {}", ranges(&missing)))
+                });
+            }
+            pacer.pace(jobs.len() as u64);
+        } else {
+            *count += jobs.len() as u64;
+        }
+        if context.interrupt.is_set() && !matches!(end, Ok(true)) {
+            let number = last.unwrap_or(lines.number);
+            print_notice(&format!(
+                "Interrupted after line {number}: continue with --skip {number}."
+            ));
+            bail!(Interrupted);
+        }
+        if end? {
+            // The same signal may have ended the writer of the lines before the last one.
+            context.interrupt.check().map_err(|error| anyhow!(error))?;
+            return Ok(outcome);
+        }
+    }
+}
+
+/// Formats numbers of lines as `lines 3, 5-9`.
+fn ranges(numbers: &[usize]) -> String {
+    let mut shown: Vec<String> = Vec::new();
+    for run in numbers.chunk_by(|left, right| left + 1 == *right) {
+        match *run {
+            [one] => shown.push(one.to_string()),
+            [first, .., last] => shown.push(format!("{first}-{last}")),
+            [] => {}
+        }
+    }
+    format!("lines {}", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_in_a_row_are_told_by_their_ends() {
+        assert_eq!(ranges(&[3]), "lines 3");
+        assert_eq!(ranges(&[3, 5, 6, 7, 9, 10]), "lines 3, 5-7, 9-10");
+    }
+}

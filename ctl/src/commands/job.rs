@@ -1,0 +1,55 @@
+//! `job`: shows jobs by their ids, with their bodies.
+
+use std::collections::HashSet;
+
+use anyhow::Result;
+
+use crate::context::{Context, Outcome};
+use crate::input::{self, Id};
+use crate::job::{COUNT_NAMES, State};
+use crate::message::print_notice;
+use crate::output::one_line;
+use crate::sweep;
+
+/// Runs the command.
+pub(crate) fn run(ids: &[Id], is_raw: bool, context: &mut Context) -> Result<Outcome> {
+    let ids = input::ids(ids, &context.interrupt)?;
+    context.each_server(|client, context, server| {
+        let jobs = sweep::stats_of(client, ids.iter().copied())?;
+        let jobs = sweep::with_bodies(client, jobs)?;
+        for job in &jobs {
+            let body = job.body.as_deref().unwrap_or_default();
+            if is_raw {
+                context.out.bytes(body)?;
+                continue;
+            }
+            if context.out.json {
+                context.out.object(job.to_json(), server)?;
+                continue;
+            }
+            let mut show = |key: &str, value: &str| context.out.line(&format!("{key:<10} {value}"));
+            if let Some(server) = server {
+                show("server", server)?;
+            }
+            show("id", &job.id.to_string())?;
+            show("tube", &job.tube)?;
+            show("state", job.state.word())?;
+            show("pri", &job.pri.to_string())?;
+            show("age", &format!("{} s", job.age))?;
+            if matches!(job.state, State::Delayed | State::Reserved) {
+                show("time left", &format!("{} s", job.time_left))?;
+            }
+            show("ttr", &format!("{} s", job.ttr.unwrap_or_default()))?;
+            for (name, count) in COUNT_NAMES.iter().zip(job.counts.iter().flatten()) {
+                show(name, &count.to_string())?;
+            }
+            show("size", &format!("{} bytes", body.len()))?;
+            show("body", &one_line(body))?;
+        }
+        let known: HashSet<u64> = jobs.iter().map(|job| job.id).collect();
+        for id in ids.iter().filter(|id| !known.contains(id)) {
+            print_notice(&format!("beanstalkctl: {}: there is no job {id}", client.address()));
+        }
+        Ok(Outcome::of(jobs.len() == ids.len()))
+    })
+}

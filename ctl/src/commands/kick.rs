@@ -1,0 +1,134 @@
+//! `kick`: makes buried or delayed jobs ready.
+
+use std::collections::HashSet;
+
+use anyhow::Result;
+
+use super::put::use_tube;
+use crate::args::KickArgs;
+use crate::client::{Client, write_numbered};
+use crate::context::{Context, Outcome, report};
+use crate::filter::{Filter, Tubes};
+use crate::input;
+use crate::interrupt::Interrupt;
+use crate::job::State;
+use crate::listing::{self, LISTED_JOBS_MAX};
+use crate::message::{counted, print_notice};
+use crate::plan::Selection;
+use crate::statistics;
+use crate::sweep::Options;
+use crate::yaml;
+
+/// Returns the state of the jobs that a kick of the tube affects, and their number: buried jobs,
+/// or delayed jobs if none is buried.
+fn kickable(client: &mut Client, tube: &str) -> Result<(State, u64)> {
+    let text = statistics::tube(client, tube)?;
+    let count = |state| yaml::number(&text, &format!("current-jobs-{state}"));
+    let state = if count(State::Buried) > 0 { State::Buried } else { State::Delayed };
+    Ok((state, count(state)))
+}
+
+/// Kicks the first jobs of a tube in a state, at most `most`, and adds them to `kicked`.
+///
+/// They are kicked by their ids: after other clients have kicked the last buried job, `kick` takes
+/// delayed jobs without a notice.
+pub(crate) fn kick(
+    client: &mut Client,
+    tube: &str,
+    state: State,
+    most: u64,
+    interrupt: &Interrupt,
+    kicked: &mut u64,
+) -> Result<()> {
+    use_tube(client, tube)?;
+    let mut tried = HashSet::new();
+    while (tried.len() as u64) < most {
+        interrupt.check()?;
+        let left = most - tried.len() as u64;
+        let mut ids = first_of(client, tube, state, left.min(LISTED_JOBS_MAX))?;
+        // A job listed again was buried or delayed again after its kick.
+        ids.retain(|id| tried.insert(*id));
+        if ids.is_empty() {
+            break;
+        }
+        kick_ids(client, &ids, |_, is_kicked| *kicked += u64::from(is_kicked))?;
+    }
+    Ok(())
+}
+
+/// Returns the first jobs of the tube in use: up to `most` if the server has `list-jobs`, or one.
+fn first_of(client: &mut Client, tube: &str, state: State, most: u64) -> Result<Vec<u64>> {
+    if client.has("list-jobs")? && listing::is_short(tube, state) {
+        let jobs = listing::listed(client, tube, &[state], Some(most))?.unwrap_or_default();
+        return Ok(jobs.iter().map(|job| job.id).collect());
+    }
+    let command = format!("peek-{state}");
+    let reply = client.ask(&command)?;
+    match (reply.word(), reply.number()) {
+        ("FOUND", Some(id)) => Ok(vec![id]),
+        ("NOT_FOUND", _) => Ok(Vec::new()),
+        _ => Err(reply.unexpected(&command)),
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
+    let mut client = context.client()?;
+    let Some(tube) = &args.tube else {
+        let ids = input::ids(&args.id, &context.interrupt)?;
+        return kick_chosen(&mut client, &ids, context);
+    };
+    let (state, all) = kickable(&mut client, tube)?;
+    let most = if args.all { all } else { u64::from(args.count.unwrap_or(1)) };
+    let interrupt = context.interrupt.clone();
+    let mut coverage = Outcome::Done;
+    let mut kicked = 0;
+    let result = if let Some(text) = &args.grep {
+        let pattern = crate::filter::pattern(text, false, false)?;
+        let (tubes, states) = (Tubes::one(tube), vec![state]);
+        let filter = Filter { tubes, states, pattern: Some(pattern), ..Filter::default() };
+        let found = Selection::find(&mut client, &filter, &Options::default(), &interrupt)?;
+        coverage = report(found.1);
+        let ids: Vec<_> = found.0.ids().take(usize::try_from(most)?).collect();
+        kick_ids(&mut client, &ids, |_, is_kicked| kicked += u64::from(is_kicked))
+    } else {
+        kick(&mut client, tube, state, most, &interrupt, &mut kicked)
+    };
+    let done = format!("{} kicked in the tube {tube}", counted(kicked, &format!("{state} job")));
+    context.report_act(client.address(), "kick", kicked, &done)?;
+    result.map(|()| coverage)
+}
+
+/// Kicks these jobs, and reports their number, even after a failure in between.
+fn kick_chosen(client: &mut Client, ids: &[u64], context: &mut Context) -> Result<Outcome> {
+    let mut kicked = 0;
+    let result = kick_ids(client, ids, |id, is_kicked| {
+        if is_kicked {
+            kicked += 1;
+        } else {
+            print_notice(&format!("beanstalkctl: job {id} is neither buried nor delayed"));
+        }
+    });
+    let done = format!("{} kicked", counted(kicked, "job"));
+    context.report_act(client.address(), "kick", kicked, &done)?;
+    result?;
+    Ok(Outcome::of(kicked == ids.len() as u64))
+}
+
+/// Kicks these jobs. Passes each id to `take` with true if it was kicked, and with false if it is
+/// neither buried nor delayed.
+pub(crate) fn kick_ids(
+    client: &mut Client,
+    ids: &[u64],
+    mut take: impl FnMut(u64, bool),
+) -> Result<()> {
+    let write = |id: &u64, out: &mut Vec<u8>| write_numbered(out, "kick-job", *id);
+    client.pipeline(ids.iter().copied(), write, |id, reply| {
+        match reply.word() {
+            "KICKED" => take(id, true),
+            "NOT_FOUND" => take(id, false),
+            _ => return Err(reply.unexpected("kick-job")),
+        }
+        Ok(())
+    })
+}

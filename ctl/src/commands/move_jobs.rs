@@ -1,0 +1,248 @@
+//! `move`: moves jobs to another tube, on this server or on another one.
+//!
+//! First a copy is put, in the state of the job, and then the job is deleted. A ready job is
+//! reserved meanwhile, so that no worker gets it. If a worker has reserved the job, its copy is
+//! deleted instead. If a server is lost in between, the jobs that may be in both places are
+//! reported.
+
+use anyhow::{Result, bail};
+
+use super::put::use_tube;
+use crate::args::MoveArgs;
+use crate::client::{Client, write_numbered};
+use crate::context::{Context, Outcome, report};
+use crate::copy;
+use crate::deletion::deletable_only;
+use crate::filter::{Filter, Tubes};
+use crate::interrupt::Interrupt;
+use crate::job::{Job, State};
+use crate::message::{counted, print_notice, print_notices, usage};
+use crate::plan::Selection;
+use crate::progress::Progress;
+use crate::save::{self, SaveFile};
+use crate::statistics;
+use crate::sweep;
+
+/// The largest number of jobs that are in both places at once.
+const BATCH_JOBS: usize = 200;
+
+/// Moves jobs in batches, and counts them.
+#[derive(Debug)]
+pub(crate) struct Mover<'a> {
+    from: &'a mut Client,
+    to: &'a mut Client,
+    tube: &'a str,
+    filter: &'a Filter,
+    save: Option<SaveFile>,
+    pub(crate) moved: u64,
+    /// Number of jobs that other clients took first.
+    left: u64,
+    /// Ids of jobs too large for the other server.
+    too_large: Vec<u64>,
+    /// Sentences about jobs that may be in both places.
+    doubts: Vec<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
+    let mut from = context.client()?;
+    let target = args.to.as_ref().unwrap_or(from.address()).clone();
+    if target == *from.address() && args.from == args.into {
+        return Err(usage("the jobs are already in that tube"));
+    }
+    let mut filter = args.which.filter(&[], args.grep.as_deref())?;
+    filter.tubes = Tubes::one(&args.from);
+    deletable_only(&mut filter)?;
+    save::check(args.consent.save.as_deref())?;
+    statistics::tube(&mut from, &args.from)?;
+    let options = args.which.sweep.options();
+    let interrupt = context.interrupt.clone();
+    let (jobs, coverage) = Selection::find(&mut from, &filter, &options, &interrupt)?;
+    let found = report(coverage);
+    if jobs.count() == 0 {
+        print_notice("No jobs to move.");
+        return Ok(found);
+    }
+    let place = if args.to.is_some() { format!(" on {target}") } else { String::new() };
+    let plan = format!("move {} to {}{place}", jobs.summary, args.into);
+    if !context.confirm(&args.consent, &plan)? {
+        return Ok(found.and(Outcome::of(args.consent.dry_run)));
+    }
+    let mut to = Client::connect(&target)?;
+    let mut mover = Mover::new(&mut from, &mut to, &args.into, &filter)?;
+    mover.save = SaveFile::create_if(args.consent.save.as_deref())?;
+    let progress = Progress::new("moving", Some(jobs.count()));
+    let result = mover.jobs(&jobs, &progress, &interrupt);
+    drop(progress);
+    let done = format!("{} moved (plan: {plan})", counted(mover.moved, "job"));
+    context.report_act(mover.from.address(), "move", mover.moved, &done)?;
+    print_notices(&mover.leftovers());
+    let is_all = mover.left == 0 && mover.too_large.is_empty();
+    let finished = mover.save.map_or(Ok(()), SaveFile::finish);
+    result.and(finished).map(|()| found.and(Outcome::of(is_all)))
+}
+
+impl<'a> Mover<'a> {
+    /// Prepares to move jobs to a tube of `to`, which may be the same server.
+    pub(crate) fn new(
+        from: &'a mut Client,
+        to: &'a mut Client,
+        tube: &'a str,
+        filter: &'a Filter,
+    ) -> Result<Self> {
+        use_tube(to, tube)?;
+        let (too_large, doubts) = (Vec::new(), Vec::new());
+        Ok(Self { from, to, tube, filter, save: None, moved: 0, left: 0, too_large, doubts })
+    }
+
+    /// Moves the jobs that the filter still matches. No batch starts after an interrupt.
+    pub(crate) fn jobs(
+        &mut self,
+        jobs: &Selection,
+        progress: &Progress,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        for batch in jobs.batches(self.from.bodies_at_once(BATCH_JOBS)?) {
+            interrupt.check()?;
+            progress.add(batch.len() as u64);
+            self.batch(batch)?;
+        }
+        Ok(())
+    }
+
+    /// Describes jobs that were not moved, or may be in both places, a sentence each.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
+        let mut sentences = self.doubts.clone();
+        if self.left > 0 {
+            let left = counted(self.left, "job");
+            sentences.push(format!("Not moved, because others took them: {left}."));
+        }
+        if !self.too_large.is_empty() {
+            let ids: Vec<_> = self.too_large.iter().map(ToString::to_string).collect();
+            let (target, ids) = (self.to.address(), ids.join(", "));
+            sentences.push(format!("Not moved, because too large for {target}: {ids}"));
+        }
+        sentences
+    }
+
+    fn batch(&mut self, ids: Vec<u64>) -> Result<()> {
+        let listed = ids.len();
+        let jobs = self.take(ids)?;
+        self.left += (listed - jobs.len()) as u64;
+        let most = self.to.max_job_size()?;
+        let fits = |job: &Job| job.size.is_none_or(|size| size <= most);
+        let (jobs, too_large): (Vec<_>, Vec<_>) = jobs.into_iter().partition(fits);
+        self.leave(&too_large);
+        if let Some(save) = &mut self.save {
+            save.save(&jobs)?;
+        }
+        let copies = copy::put_copies(self.to, &jobs, Some(self.tube));
+        let pairs = jobs.iter().zip(&copies.ids);
+        let copied: Vec<_> = pairs.clone().filter_map(|(job, id)| Some((job.id, (*id)?))).collect();
+        let too_large: Vec<_> = copies.too_large.iter().map(|at| jobs[*at].clone()).collect();
+        self.leave(&too_large);
+        if let Some(failure) = copies.failure {
+            // Release jobs without a copy; delete jobs with one, if that is still possible.
+            let refused = pairs.filter(|(_, id)| id.is_none()).map(|(job, _)| job);
+            let refused: Vec<_> = refused.cloned().collect();
+            let alive = self.to.ask("list-tube-used").is_ok();
+            let deleted = if alive { self.delete(&copied) } else { Ok(()) };
+            if !alive {
+                let sentences = refused.iter().map(|job| format!("{} (copy ?)", job.id));
+                let sentences = copied.iter().map(shown).chain(sentences);
+                self.doubts.push(in_doubt(sentences));
+            }
+            self.give_back(&refused);
+            return deleted.and(Err(failure));
+        }
+        self.delete(&copied)
+    }
+
+    /// Reads the jobs as they are now, with their bodies, and reserves ready ones.
+    fn take(&mut self, ids: Vec<u64>) -> Result<Vec<Job>> {
+        let mut jobs = sweep::stats_of(self.from, ids)?;
+        jobs.retain(|job| self.filter.matches(job));
+        let write = |job: &Job, out: &mut Vec<u8>| {
+            let is_ready = job.state == State::Ready;
+            write_numbered(out, if is_ready { "reserve-job" } else { "peek" }, job.id);
+        };
+        let mut taken = Vec::new();
+        self.from.pipeline(jobs, write, |mut job, reply| match reply.word() {
+            "RESERVED" | "FOUND" if reply.number() == Some(job.id) => {
+                job.set_body(reply.body.unwrap_or_default());
+                taken.push(job);
+                Ok(())
+            }
+            "NOT_FOUND" => Ok(()),
+            _ => Err(reply.unexpected("reserve-job or peek")),
+        })?;
+        Ok(taken)
+    }
+
+    /// Deletes the jobs that have a copy, or the copies of jobs that others took first.
+    fn delete(&mut self, copied: &[(u64, u64)]) -> Result<()> {
+        let mut confirmed = 0;
+        let mut taken = Vec::new();
+        let mut others = Vec::new();
+        let write = |pair: &(u64, u64), out: &mut Vec<u8>| write_numbered(out, "delete", pair.0);
+        let result = self.from.pipeline(copied.iter().copied(), write, |pair, reply| {
+            confirmed += 1;
+            match reply.word() {
+                "DELETED" => self.moved += 1,
+                "NOT_FOUND" => taken.push(pair),
+                _ => others.push(pair),
+            }
+            Ok(())
+        });
+        let doubtful = copied[confirmed..].iter().chain(&others);
+        let sentences: Vec<_> = doubtful.map(shown).collect();
+        if !sentences.is_empty() {
+            self.doubts.push(in_doubt(sentences));
+        }
+        let is_refused = !others.is_empty();
+        self.left += taken.len() as u64;
+        let write = |pair: &(u64, u64), out: &mut Vec<u8>| write_numbered(out, "delete", pair.1);
+        let mut twice = Vec::new();
+        let undone = self.to.pipeline(taken.iter().copied(), write, |pair, reply| {
+            twice.extend((!reply.is("DELETED")).then(|| shown(&pair)));
+            Ok(())
+        });
+        if undone.is_err() {
+            twice = taken.iter().map(shown).collect();
+        }
+        if !twice.is_empty() {
+            let twice = twice.join(", ");
+            self.doubts.push(format!("Workers have both the job and its copy: {twice}"));
+        }
+        if is_refused {
+            bail!("the server refused to delete copied jobs");
+        }
+        result.and(undone)
+    }
+
+    /// Leaves jobs that are too large for the other server.
+    fn leave(&mut self, jobs: &[Job]) {
+        self.too_large.extend(jobs.iter().map(|job| job.id));
+        self.give_back(jobs);
+    }
+
+    /// Releases reserved jobs that are not moved. If that fails, the end of the connection releases
+    /// them.
+    fn give_back(&mut self, jobs: &[Job]) {
+        let reserved = jobs.iter().filter(|job| job.state == State::Ready);
+        let write = |job: &&Job, out: &mut Vec<u8>| {
+            out.extend_from_slice(format!("release {} {} 0\r\n", job.id, job.pri).as_bytes());
+        };
+        let _ = self.from.pipeline(reserved, write, |_, _| Ok(()));
+    }
+}
+
+/// Formats the ids of a job and its copy.
+fn shown((id, copy): &(u64, u64)) -> String {
+    format!("{id} (copy {copy})")
+}
+
+fn in_doubt(ids: impl IntoIterator<Item = String>) -> String {
+    let ids: Vec<_> = ids.into_iter().collect();
+    format!("These jobs may be in both places; delete one of each pair: {}", ids.join(", "))
+}

@@ -1,0 +1,89 @@
+//! `pause`, `resume` and `drain`: stop workers or producers for a time.
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::client::Client;
+use crate::context::{Context, Outcome, warn_if_no_tube};
+use crate::filter::Tubes;
+use crate::message::counted;
+use crate::statistics;
+use crate::yaml;
+
+/// Pauses these tubes for a number of seconds, or resumes them for 0. Returns how many exist.
+pub(crate) fn pause_tubes(client: &mut Client, names: Vec<String>, seconds: u32) -> Result<u64> {
+    let mut count = 0;
+    let write = |name: &String, out: &mut Vec<u8>| {
+        out.extend_from_slice(format!("pause-tube {name} {seconds}\r\n").as_bytes());
+    };
+    client.pipeline(names, write, |_, reply| match reply.word() {
+        "PAUSED" => {
+            count += 1;
+            Ok(())
+        }
+        "NOT_FOUND" => Ok(()),
+        _ => Err(reply.unexpected("pause-tube")),
+    })?;
+    Ok(count)
+}
+
+/// Runs `pause`, or `resume` for 0 seconds.
+pub(crate) fn pause(
+    patterns: &[String],
+    seconds: u32,
+    yes: bool,
+    context: &mut Context,
+) -> Result<Outcome> {
+    let meant = Tubes::new(patterns)?;
+    let (act, done) = if seconds == 0 { ("resume", "resumed") } else { ("pause", "paused") };
+    if !context.confirm_on_all(yes, &format!("{act} the tubes {}", patterns.join(" ")))? {
+        return Ok(Outcome::Partial);
+    }
+    context.each_server(|client, context, _| {
+        if !warn_if_no_tube(client, &meant)? {
+            return Ok(Outcome::Partial);
+        }
+        let names = statistics::tubes(client, &meant)?;
+        let count = pause_tubes(client, names, seconds)?;
+        let text = format!("{} {done}: {}", counted(count, "tube"), patterns.join(" "));
+        context.report_act(client.address(), act, count, &text)?;
+        Ok(Outcome::Done)
+    })
+}
+
+/// Runs `drain`.
+pub(crate) fn drain(switch: &str, yes: bool, context: &mut Context) -> Result<Outcome> {
+    let is_act = switch != "status";
+    if is_act && !context.confirm_on_all(yes, &format!("turn draining {switch}"))? {
+        return Ok(Outcome::Partial);
+    }
+    context.each_server(|client, context, server| {
+        let server = server.map_or(String::new(), |name| format!("{name} "));
+        let is_draining = if client.has("drain")? {
+            let reply = client.ask(&format!("drain {switch}"))?;
+            match reply.word() {
+                "DRAINING" => true,
+                "NOT_DRAINING" => false,
+                _ => return Err(reply.unexpected("drain")),
+            }
+        } else {
+            let stats = client.yaml("stats")?;
+            if switch != "status" {
+                let signal = if switch == "on" { "USR1" } else { "USR2" };
+                let pid = yaml::number(&stats, "pid");
+                let host = yaml::value(&stats, "hostname").unwrap_or("its machine");
+                bail!(
+                    "{}: the server has no such command; use a signal (the original cannot end \
+                    draining): on {host}, run kill -{signal} {pid}",
+                    client.address()
+                );
+            }
+            let known = yaml::value(&stats, "draining");
+            known.with_context(|| format!("{}: its state is not reported", client.address()))?
+                == "true"
+        };
+        context
+            .out
+            .line(&format!("{server}{}", if is_draining { "draining" } else { "not draining" }))?;
+        Ok(Outcome::Done)
+    })
+}

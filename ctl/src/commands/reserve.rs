@@ -1,0 +1,117 @@
+//! `reserve`: prints jobs in the order of workers, and then releases, deletes or buries them.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::args::ReserveArgs;
+use crate::client::Client;
+use crate::context::{Context, Outcome};
+use crate::interrupt::Interrupt;
+use crate::job::Job;
+use crate::message::print_notice;
+use crate::output::one_line;
+use crate::sweep;
+
+/// The pause before the next attempt while a reserved job is about to time out.
+const DEADLINE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Watches only these tubes.
+pub(crate) fn watch(client: &mut Client, tubes: &[String]) -> Result<()> {
+    for tube in tubes {
+        let reply = client.ask(&format!("watch {tube}"))?;
+        if !reply.is("WATCHING") {
+            return Err(reply.unexpected(&format!("watch {tube}")));
+        }
+    }
+    if !tubes.iter().any(|tube| tube == "default") {
+        client.ask("ignore default")?;
+    }
+    Ok(())
+}
+
+/// Reserves the next job; `None` if there is none within `wait`. Without a limit it waits until
+/// Ctrl-C. The jobs in `kept` stay reserved, and are never returned.
+pub(crate) fn next(
+    client: &mut Client,
+    wait: Option<Duration>,
+    kept: &[Job],
+    interrupt: &Interrupt,
+) -> Result<Option<Job>> {
+    let began = Instant::now();
+    loop {
+        interrupt.check()?;
+        // A fraction is rounded up to 1 second: with 0, the server would reply at once each time.
+        let left = u64::from(wait.is_none_or(|wait| wait > began.elapsed()));
+        let reply = client.ask(&format!("reserve-with-timeout {left}"))?;
+        match (reply.word(), reply.number()) {
+            // It had timed out, and is reserved again.
+            ("RESERVED", Some(id)) if kept.iter().any(|job| job.id == id) => {}
+            ("RESERVED", Some(id)) => {
+                // It is reserved here, so it still exists.
+                let mut jobs = sweep::stats_of(client, [id])?;
+                let Some(mut job) = jobs.pop() else { continue };
+                job.set_body(reply.body.unwrap_or_default());
+                return Ok(Some(job));
+            }
+            ("TIMED_OUT", _) => {}
+            ("DEADLINE_SOON", _) => {
+                // The server repeats this reply at once until a touch.
+                for job in kept {
+                    client.ask(&format!("touch {}", job.id))?;
+                }
+                thread::sleep(DEADLINE_PAUSE);
+            }
+            _ => return Err(reply.unexpected("reserve-with-timeout")),
+        }
+        if wait.is_some_and(|wait| began.elapsed() >= wait) {
+            return Ok(None);
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ReserveArgs, context: &mut Context) -> Result<Outcome> {
+    let mut client = context.client()?;
+    watch(&mut client, &args.tubes)?;
+    let wait = args.wait.map(Duration::from_secs);
+    let mut kept = Vec::new();
+    let mut count = 0;
+    while count < args.count {
+        // Only --wait makes it wait for jobs after the first.
+        let wait = wait.or((count > 0).then_some(Duration::ZERO));
+        let Some(job) = next(&mut client, wait, &kept, &context.interrupt)? else { break };
+        count += 1;
+        let body = job.body.as_deref().unwrap_or_default();
+        if context.out.json {
+            context.out.object(job.to_json(), None)?;
+        } else if args.raw {
+            context.out.bytes(body)?;
+        } else {
+            context.out.line(&format!("{} {}: {}", job.id, job.tube, one_line(body)))?;
+        }
+        // Print it before it is deleted.
+        context.out.flush()?;
+        let (command, done) = if args.delete {
+            (format!("delete {}", job.id), "DELETED")
+        } else if args.bury {
+            (format!("bury {} {}", job.id, job.pri), "BURIED")
+        } else {
+            kept.push(job);
+            continue;
+        };
+        let reply = client.ask(&command)?;
+        if !reply.is(done) {
+            bail!("{command}: {}: the job had timed out", reply.line);
+        }
+    }
+    for job in &kept {
+        // A job that has timed out is already ready.
+        client.ask(&format!("release {} {} 0", job.id, job.pri))?;
+    }
+    if count == 0 {
+        print_notice("No ready job.");
+    }
+    Ok(Outcome::of(count > 0))
+}

@@ -1,0 +1,109 @@
+//! `top`: shows counts and rates of servers and tubes, on a full screen or line by line.
+
+use std::io::{self, IsTerminal as _};
+use std::slice;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde_json::{Map, Value};
+
+use super::top_screen;
+use crate::args::TopArgs;
+use crate::context::{Context, Outcome};
+use crate::filter::Tubes;
+use crate::output::is_dumb;
+use crate::sample::{COUNT_NAMES, Sample, Sampler, TubeSample};
+
+/// Runs the command.
+pub(crate) fn run(args: &TopArgs, context: &mut Context) -> Result<Outcome> {
+    let meant = Tubes::new(&args.tubes)?;
+    let samplers: Vec<_> = context.servers.iter().cloned().map(Sampler::new).collect();
+    if args.plain || context.out.json {
+        return plain(args, samplers, &meant, context);
+    }
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() || is_dumb() {
+        bail!("standard input and output are no full-screen terminal: use --plain");
+    }
+    top_screen::run(args, samplers, &meant, &context.interrupt)
+}
+
+/// Prints a line for each server and sample, or for each selected tube.
+fn plain(
+    args: &TopArgs,
+    mut samplers: Vec<Sampler>,
+    meant: &Tubes,
+    context: &mut Context,
+) -> Result<Outcome> {
+    /// The number of samples between two headings.
+    const HEADING_INTERVAL: u64 = 20;
+    let width = samplers.iter().map(|sampler| sampler.address.to_string().len()).max().unwrap_or(0);
+    let mut samples = 0;
+    while args.count.is_none_or(|count| samples < count) {
+        let wait = Duration::from_secs(args.interval);
+        if samples > 0 && !context.interrupt.sleep(wait) {
+            break;
+        }
+        let has_heading = samples % HEADING_INTERVAL == 0;
+        samples += 1;
+        if context.out.json {
+            for sampler in &mut samplers {
+                let object = match sampler.sample(meant) {
+                    Ok(sample) => object(&sample),
+                    Err(error) => Map::from_iter([("error".into(), format!("{error:#}").into())]),
+                };
+                context.out.object(object, Some(&sampler.address.to_string()))?;
+            }
+            context.out.flush()?;
+            continue;
+        }
+        // Each column is as wide as its longest numbers, so that all lines are aligned.
+        let heading = ["put/s", "del/s", "conns"].into_iter();
+        let columns = COUNT_NAMES.into_iter().chain(heading).map(|name| format!("{name:>10}"));
+        let heading = columns.collect::<Vec<_>>().concat();
+        if has_heading {
+            context.out.line(&format!("{:width$}{heading}", "server"))?;
+        }
+        for sampler in &mut samplers {
+            let name = sampler.address.to_string();
+            let sample = match sampler.sample(meant) {
+                Ok(sample) => sample,
+                Err(error) => {
+                    context.out.line(&format!("{name:width$}  {error:#}"))?;
+                    continue;
+                }
+            };
+            let lines =
+                if meant.is_all() { slice::from_ref(&sample.server) } else { &sample.tubes };
+            for line in lines {
+                let rates = [line.puts, line.deletes].map(|rate| format!("{rate:>10.0}"));
+                let counts = line.counts.map(|count| format!("{count:>10}"));
+                let numbers = [counts.concat(), rates.concat()].concat();
+                let connections = format!("{:>10}", sample.connections);
+                let (tube, notes) = (&line.tube, sample.notes());
+                let tube = if tube.is_empty() { String::new() } else { format!("  {tube}") };
+                context.out.line(&format!("{name:width$}{numbers}{connections}{notes}{tube}"))?;
+            }
+        }
+        context.out.flush()?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn object(sample: &Sample) -> Map<String, Value> {
+    let of = |line: &TubeSample| {
+        let mut object = Map::new();
+        for (name, count) in COUNT_NAMES.iter().zip(line.counts) {
+            object.insert((*name).to_owned(), count.into());
+        }
+        object.insert("puts-per-second".to_owned(), line.puts.into());
+        object.insert("deletes-per-second".to_owned(), line.deletes.into());
+        object
+    };
+    let mut all = of(&sample.server);
+    if let Some(trouble) = &sample.trouble {
+        all.insert("binlog".to_owned(), trouble.state.as_str().into());
+    }
+    let tubes = sample.tubes.iter().map(|tube| (tube.tube.clone(), Value::Object(of(tube))));
+    all.insert("tubes".to_owned(), Value::Object(tubes.collect()));
+    all
+}

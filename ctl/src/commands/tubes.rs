@@ -1,0 +1,107 @@
+//! `tubes`: shows all tubes in a table.
+
+use anyhow::Result;
+
+use crate::args::TubesArgs;
+use crate::context::{Context, Outcome, warn_if_no_tube};
+use crate::filter::Tubes;
+use crate::message::usage;
+use crate::output::{Cell, Table, Tone};
+use crate::statistics;
+use crate::yaml;
+
+/// The name of each column, its key in `stats-tube`, and whether it is shown by default.
+const COLUMNS: [(&str, &str, bool); 13] = [
+    ("tube", "name", true),
+    ("ready", "current-jobs-ready", true),
+    ("urgent", "current-jobs-urgent", false),
+    ("reserved", "current-jobs-reserved", true),
+    ("delayed", "current-jobs-delayed", true),
+    ("buried", "current-jobs-buried", true),
+    ("total", "total-jobs", false),
+    ("deleted", "cmd-delete", false),
+    ("using", "current-using", false),
+    ("watching", "current-watching", true),
+    ("waiting", "current-waiting", true),
+    ("pause", "pause", false),
+    ("paused-for", "pause-time-left", true),
+];
+
+/// Finds a column by its name.
+fn column(name: &str) -> Result<(&'static str, &'static str)> {
+    let found = COLUMNS.iter().find(|(column, _, _)| *column == name);
+    let Some(&(column, key, _)) = found else {
+        let names: Vec<_> = COLUMNS.iter().map(|(column, _, _)| *column).collect();
+        return Err(usage(format!("no column {name:?}; the columns are {}", names.join(", "))));
+    };
+    Ok((column, key))
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &TubesArgs, context: &mut Context) -> Result<Outcome> {
+    let meant = Tubes::new(&args.tubes)?;
+    let columns = if args.columns.is_empty() {
+        let shown = COLUMNS.iter().filter(|(_, _, is_shown)| *is_shown);
+        shown.map(|&(name, key, _)| (name, key)).collect()
+    } else {
+        args.columns.iter().map(|name| column(name)).collect::<Result<Vec<_>>>()?
+    };
+    let sort = args.sort.as_deref().map(column).transpose()?;
+    let mut rows: Vec<(Option<String>, String, String)> = Vec::new();
+    let outcome = context.each_server(|client, _, server| {
+        let names = statistics::tubes(client, &meant)?;
+        if names.is_empty() && !meant.is_all() {
+            warn_if_no_tube(client, &meant)?;
+            return Ok(Outcome::Partial);
+        }
+        for (name, text) in statistics::tube_stats(client, &names)? {
+            rows.push((server.map(str::to_owned), name, text));
+        }
+        Ok(Outcome::Done)
+    })?;
+    if let Some((_, key)) = sort.filter(|(name, _)| *name != "tube") {
+        rows.sort_by_key(|(_, _, text)| std::cmp::Reverse(yaml::number(text, key)));
+    } else if sort.is_some() {
+        rows.sort_by(|left, right| left.1.cmp(&right.1));
+    }
+    if args.reverse {
+        rows.reverse();
+    }
+    if context.out.json {
+        for (server, _, text) in &rows {
+            context.out.object(yaml::object(text), server.as_deref())?;
+        }
+        return Ok(outcome);
+    }
+    let has_servers = context.servers.len() > 1;
+    let heading = has_servers.then_some("server").into_iter();
+    let mut table = Table::new(heading.chain(columns.iter().map(|(name, _)| *name)));
+    for (server, _, text) in &rows {
+        let mut cells: Vec<Cell> = server.iter().map(Cell::from).collect();
+        let is_paused = yaml::number(text, "pause-time-left") > 0;
+        for (name, key) in &columns {
+            let value = yaml::value(text, key).unwrap_or("-");
+            cells.push(match *name {
+                "buried" => Cell::toned(value, Tone::Red, value != "0"),
+                "paused-for" if !is_paused => "-".into(),
+                "paused-for" => Cell::toned(value, Tone::Yellow, true),
+                "tube" => Cell::toned(value, Tone::Yellow, is_paused),
+                _ => value.into(),
+            });
+        }
+        table.row(cells);
+    }
+    context.out.table(&mut table)?;
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_column_is_told_the_known_ones() {
+        assert_eq!(column("buried").unwrap(), ("buried", "current-jobs-buried"));
+        assert!(column("lost").unwrap_err().to_string().contains("ready, urgent"));
+    }
+}

@@ -1,0 +1,332 @@
+//! Deletion of jobs: the plan, and the remover, which saves jobs to a file first if asked to.
+
+use std::fmt;
+
+use anyhow::{Context as _, Result};
+
+use crate::client::{Client, write_numbered};
+use crate::context::{Context, Outcome};
+use crate::filter::Filter;
+use crate::interrupt::Interrupt;
+use crate::job::State;
+use crate::listing::LISTED_JOBS_MAX;
+use crate::message::{counted, print_notices, usage};
+use crate::plan::{Selection, Summary};
+use crate::progress::Progress;
+use crate::save::SaveFile;
+use crate::statistics;
+use crate::sweep::{self, Coverage, Options};
+use crate::yaml;
+
+/// The states in which jobs can be deleted.
+pub(crate) const DELETABLE_STATES: [State; 3] = [State::Ready, State::Delayed, State::Buried];
+
+/// The jobs to delete, found before the first is deleted.
+#[derive(Debug)]
+pub(crate) enum Plan {
+    /// The server deletes them by tube and state.
+    Tubes(Lists),
+    /// They are deleted one by one.
+    Jobs(Selection),
+}
+
+/// Too many jobs to delete one by one. No job put later is deleted, because all ids given before
+/// the jobs were counted are at most `last_id`.
+#[derive(Debug)]
+pub(crate) struct Lists {
+    counts: Vec<(String, State, u64)>,
+    summary: Summary,
+    last_id: u64,
+}
+
+impl Plan {
+    /// Returns the number of jobs.
+    pub(crate) fn count(&self) -> u64 {
+        match self {
+            Self::Tubes(lists) => lists.summary.count(),
+            Self::Jobs(jobs) => jobs.count(),
+        }
+    }
+
+    /// Returns an upper bound of the ids.
+    pub(crate) fn last_id(&self) -> u64 {
+        match self {
+            Self::Tubes(lists) => lists.last_id,
+            Self::Jobs(jobs) => jobs.ids().max().unwrap_or(0),
+        }
+    }
+
+    /// Keeps at most `count` jobs, unless the server deletes them by tube and state.
+    pub(crate) fn truncate(&mut self, count: u64) {
+        if let Self::Jobs(jobs) = self {
+            jobs.truncate(count);
+        }
+    }
+
+    /// Deletes the jobs that the filter still matches; the remover counts them. No batch starts
+    /// after an interrupt.
+    pub(crate) fn carry_out(
+        self,
+        client: &mut Client,
+        filter: &Filter,
+        remover: &mut Remover,
+        progress: &Progress,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        match self {
+            Self::Tubes(lists) => {
+                lists.delete(client, remover, interrupt).with_context(|| remover.in_doubt())
+            }
+            Self::Jobs(jobs) => remover.jobs(client, &jobs, filter, progress, interrupt),
+        }
+    }
+}
+
+/// Shows `2 jobs: 1 ready, 1 buried, in the tube a`.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tubes(lists) => lists.summary.fmt(f),
+            Self::Jobs(jobs) => jobs.summary.fmt(f),
+        }
+    }
+}
+
+impl Lists {
+    /// Lets the server delete the jobs, tube by tube.
+    fn delete(
+        self,
+        client: &mut Client,
+        remover: &mut Remover,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        for (tube, state, agreed) in self.counts {
+            interrupt.check()?;
+            let command = format!("delete-tube {tube} {state} {}", self.last_id);
+            let reply = client.ask_slowly(&command, interrupt)?;
+            match (reply.word(), reply.number()) {
+                ("DELETED", Some(count)) => remover.add(count, agreed),
+                ("NOT_FOUND", _) => remover.add(0, agreed),
+                _ => return Err(reply.unexpected("delete-tube")),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Counts the jobs of the filter's tubes in its states, by `stats-tube`.
+pub(crate) fn count(client: &mut Client, filter: &Filter) -> Result<Vec<(String, State, u64)>> {
+    let names = statistics::tubes(client, &filter.tubes)?;
+    let mut lists = Vec::new();
+    for (tube, text) in statistics::tube_stats(client, &names)? {
+        for &state in &filter.states {
+            let count = yaml::number(&text, &format!("current-jobs-{state}"));
+            if count > 0 {
+                lists.push((tube.clone(), state, count));
+            }
+        }
+    }
+    Ok(lists)
+}
+
+pub(crate) fn summarize(counts: &[(String, State, u64)]) -> Summary {
+    let mut summary = Summary::default();
+    for (tube, state, count) in counts {
+        summary.add(tube, *state, *count);
+    }
+    summary
+}
+
+/// Finds jobs that the server can delete by tube and state; `None` if they are few enough to list,
+/// if the last id is unknown, or if the server's `delete-tube` takes no bound.
+fn find_lists(client: &mut Client, filter: &Filter) -> Result<Option<Lists>> {
+    if !client.has("delete-tube")? {
+        return Ok(None);
+    }
+    // The last id is read before the counts, so no later job is deleted.
+    let text = client.yaml("stats")?;
+    let number = |key| yaml::number(&text, key);
+    // Without a binlog, ids begin at 1 and each put uses one; a refused put may use none.
+    let put = number("cmd-put");
+    let is_known = number("binlog-current-index") == 0 && number("total-jobs") == put;
+    let Some(last_id) = filter.last_id.or(is_known.then_some(put)) else { return Ok(None) };
+    let counts = count(client, filter)?;
+    let summary = summarize(&counts);
+    let first = counts.first().filter(|_| summary.count() > LISTED_JOBS_MAX);
+    let Some((tube, state, _)) = first else { return Ok(None) };
+    // A server without the bound refuses this command; one with it deletes nothing.
+    let is_bounded = |client: &mut Client| -> Result<bool> {
+        Ok(client.ask(&format!("delete-tube {tube} {state} 0"))?.is("DELETED"))
+    };
+    let has_room = counts.iter().all(|(tube, _, _)| tube.len() <= TUBE_NAME_BYTES_MAX);
+    if !has_room || !is_bounded(client)? {
+        return Ok(None);
+    }
+    Ok(Some(Lists { counts, summary, last_id }))
+}
+
+/// The longest name of a tube that leaves room for a state and an id in the line of a command.
+const TUBE_NAME_BYTES_MAX: usize = 180;
+
+/// Finds the jobs to delete, in the states of the filter, or in all states in which jobs can be
+/// deleted.
+pub(crate) fn plan(
+    client: &mut Client,
+    filter: &mut Filter,
+    is_saved: bool,
+    options: &Options,
+    interrupt: &Interrupt,
+) -> Result<(Plan, Coverage)> {
+    deletable_only(filter)?;
+    if !is_saved && filter.is_by_state() {
+        if let Some(lists) = find_lists(client, filter)? {
+            return Ok((Plan::Tubes(lists), Coverage::Complete));
+        }
+    }
+    let (jobs, coverage) = Selection::find(client, filter, options, interrupt)?;
+    Ok((Plan::Jobs(jobs), coverage))
+}
+
+/// Restricts the filter to states in which jobs can be deleted or moved.
+pub(crate) fn deletable_only(filter: &mut Filter) -> Result<()> {
+    if filter.states.is_empty() {
+        filter.states = DELETABLE_STATES.to_vec();
+    }
+    if filter.states.contains(&State::Reserved) {
+        return Err(usage("reserved jobs cannot be deleted or moved: workers hold them"));
+    }
+    Ok(())
+}
+
+/// The largest number of jobs saved and deleted at once.
+const BATCH_JOBS: usize = 1_000;
+
+/// Deletes jobs in batches, and counts them.
+#[derive(Debug)]
+pub(crate) struct Remover {
+    save: Option<SaveFile>,
+    /// Number of confirmed deletes.
+    pub(crate) deleted: u64,
+    /// Number of jobs that other clients took or changed first.
+    refused: u64,
+    /// Number of jobs outside the plan, because they changed to its states after the count.
+    uncounted: u64,
+    /// Ids of jobs that are in the file but were not deleted.
+    saved_in_vain: Vec<u64>,
+}
+
+/// Deletes the jobs of a plan, and reports their number, even after a failure in between.
+pub(crate) fn remove(
+    client: &mut Client,
+    plan: Plan,
+    filter: &Filter,
+    save: Option<SaveFile>,
+    context: &mut Context,
+) -> Result<Outcome> {
+    let mut remover = Remover::new(save);
+    let progress = Progress::new("deleting", Some(plan.count()));
+    let summary = plan.to_string();
+    let result = plan.carry_out(client, filter, &mut remover, &progress, &context.interrupt);
+    drop(progress);
+    // After an interrupt, fewer jobs are deleted than planned.
+    let done = format!("{} deleted (plan: delete {summary})", counted(remover.deleted, "job"));
+    context.report_act(client.address(), "delete", remover.deleted, &done)?;
+    print_notices(&remover.leftovers());
+    let finished = remover.save.map_or(Ok(()), SaveFile::finish);
+    result.and(finished)?;
+    Ok(Outcome::of(remover.refused == 0))
+}
+
+impl Remover {
+    /// Makes a remover that saves each job to this file first, if there is one.
+    pub(crate) fn new(save: Option<SaveFile>) -> Self {
+        Self { save, deleted: 0, refused: 0, uncounted: 0, saved_in_vain: Vec::new() }
+    }
+
+    /// Adds the jobs of a tube in a state: deleted by the server, and agreed to.
+    fn add(&mut self, count: u64, agreed: u64) {
+        self.deleted = self.deleted.saturating_add(count);
+        self.refused = self.refused.saturating_add(agreed.saturating_sub(count));
+        self.uncounted = self.uncounted.saturating_add(count.saturating_sub(agreed));
+    }
+
+    /// Describes jobs that were left, or deleted beyond the plan, a sentence each.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
+        let mut sentences = Vec::new();
+        if self.refused > 0 {
+            let refused = counted(self.refused, "job");
+            sentences.push(format!(
+                "Not deleted, because others reserved, changed or deleted them: {refused}."
+            ));
+        }
+        if self.uncounted > 0 {
+            let uncounted = counted(self.uncounted, "more job");
+            sentences
+                .push(format!("Also deleted, because they changed to these states: {uncounted}."));
+        }
+        if let (Some(file), [_, ..]) = (&self.save, &self.saved_in_vain[..]) {
+            let ids: Vec<_> = self.saved_in_vain.iter().map(ToString::to_string).collect();
+            let name = file.name();
+            sentences.push(format!("Saved to {name} but not deleted: {}", ids.join(", ")));
+        }
+        sentences
+    }
+
+    /// Deletes the jobs that the filter still matches, each after it was saved, if there is a file.
+    /// No batch starts after an interrupt.
+    fn jobs(
+        &mut self,
+        client: &mut Client,
+        jobs: &Selection,
+        filter: &Filter,
+        progress: &Progress,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        let size =
+            if self.save.is_some() { client.bodies_at_once(BATCH_JOBS)? } else { BATCH_JOBS };
+        for ids in jobs.batches(size) {
+            interrupt.check()?;
+            progress.add(ids.len() as u64);
+            self.batch(client, ids, filter)?;
+        }
+        Ok(())
+    }
+
+    fn batch(&mut self, client: &mut Client, ids: Vec<u64>, filter: &Filter) -> Result<()> {
+        let count = ids.len();
+        // A job may have changed its state meanwhile.
+        let mut jobs = sweep::stats_of(client, ids)?;
+        jobs.retain(|job| filter.matches(job));
+        let is_saved = self.save.is_some();
+        if let Some(file) = &mut self.save {
+            jobs = sweep::with_bodies(client, jobs)?;
+            file.save(&jobs)?;
+        }
+        self.refused += (count - jobs.len()) as u64;
+        let write = |id: &u64, out: &mut Vec<u8>| write_numbered(out, "delete", *id);
+        let result = client.pipeline(jobs.iter().map(|job| job.id), write, |id, reply| {
+            match reply.word() {
+                "DELETED" => self.deleted += 1,
+                "NOT_FOUND" => {
+                    self.refused += 1;
+                    if is_saved {
+                        self.saved_in_vain.push(id);
+                    }
+                }
+                _ => return Err(reply.unexpected("delete")),
+            }
+            Ok(())
+        });
+        result.with_context(|| self.in_doubt())
+    }
+
+    /// Describes a batch of deletes that were not all confirmed.
+    fn in_doubt(&self) -> String {
+        let file = self
+            .save
+            .as_ref()
+            .map_or(String::new(), |file| format!("; all of them are in {}", file.name()));
+        let deleted = counted(self.deleted, "job");
+        format!("the delete of {deleted} was confirmed, of others perhaps not{file}")
+    }
+}

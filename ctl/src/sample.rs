@@ -1,0 +1,222 @@
+//! Samples of a server and its tubes. Rates compare two samples; after a restart or a lost
+//! connection they start again.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::address::Address;
+use crate::client::Client;
+use crate::filter::Tubes;
+use crate::plan::Instance;
+use crate::progress::count_as_f64;
+use crate::statistics;
+use crate::yaml;
+
+/// The counts of servers and tubes, by the ends of their keys.
+pub(crate) const COUNT_NAMES: [&str; 5] = ["ready", "reserved", "delayed", "buried", "waiting"];
+
+/// Counts and rates of a server or a tube.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TubeSample {
+    /// The name of the tube; empty for the server.
+    pub(crate) tube: String,
+    /// The numbers of [`COUNT_NAMES`].
+    pub(crate) counts: [u64; 5],
+    /// Jobs put per second.
+    pub(crate) puts: f64,
+    /// Jobs deleted per second; for a server, `delete` commands.
+    pub(crate) deletes: f64,
+    /// Seconds until the pause ends.
+    pub(crate) paused: u64,
+    /// Number of connections that watch the tube.
+    pub(crate) watching: u64,
+}
+
+/// One sample of a server and its tubes.
+#[derive(Debug, Clone)]
+pub(crate) struct Sample {
+    pub(crate) server: TubeSample,
+    pub(crate) tubes: Vec<TubeSample>,
+    pub(crate) uptime: u64,
+    pub(crate) connections: u64,
+    /// Whether there is an earlier sample of the same process, so that rates are known.
+    pub(crate) has_rates: bool,
+    /// The dictionary of `stats`.
+    pub(crate) stats: String,
+    /// A problem of the binlog, if the server reports one.
+    pub(crate) trouble: Option<Trouble>,
+}
+
+/// A binlog that is full or has failed. Only this daemon reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    /// `full` or `failed`.
+    pub(crate) state: String,
+    /// Its duration in seconds.
+    pub(crate) age: u64,
+}
+
+impl Trouble {
+    /// Reads the dictionary of `metrics`; `None` if the binlog is sound, or there is none.
+    fn read(metrics: &str) -> Option<Self> {
+        let state = yaml::value(metrics, "binlog-state")?;
+        let age = yaml::number(metrics, "binlog-trouble-age");
+        (!matches!(state, "none" | "sound")).then(|| Self { state: state.to_owned(), age })
+    }
+}
+
+/// The totals of a sample, for the rates of the next one.
+#[derive(Debug, Default)]
+struct Totals {
+    instance: Instance,
+    at: Option<Instant>,
+    /// Numbers of put and deleted jobs by tube, and for the server under the empty name.
+    counts: Vec<(String, u64, u64)>,
+}
+
+/// A server to be sampled repeatedly.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    pub(crate) address: Address,
+    client: Option<Client>,
+    /// The time limit of a sample.
+    limit: Option<Duration>,
+    before: Totals,
+}
+
+impl Sampler {
+    /// Connects with the first sample.
+    pub(crate) fn new(address: Address) -> Self {
+        Self { address, client: None, limit: None, before: Totals::default() }
+    }
+
+    /// Sets the time limit of a sample.
+    pub(crate) fn within(self, limit: Duration) -> Self {
+        Self { limit: Some(limit), ..self }
+    }
+
+    /// Takes a sample. After an error the next sample connects again.
+    pub(crate) fn sample(&mut self, meant: &Tubes) -> Result<Sample> {
+        let deadline = self.limit.map(|limit| Instant::now() + limit);
+        let (mut client, stats) = Client::resume(self.client.take(), &self.address, deadline)?;
+        let names = statistics::tubes(&mut client, meant)?;
+        let tubes = statistics::tube_stats(&mut client, &names)?;
+        let metrics = if client.has("metrics")? { client.yaml("metrics")? } else { String::new() };
+        self.client = Some(client);
+        let sample = self.compare(&stats, &tubes, Instant::now());
+        Ok(Sample { trouble: Trouble::read(&metrics), ..sample })
+    }
+
+    /// Returns the connection of the last sample, unless that failed.
+    pub(crate) fn client(&mut self) -> Option<&mut Client> {
+        self.client.as_mut()
+    }
+
+    fn compare(&mut self, stats: &str, tubes: &[(String, String)], now: Instant) -> Sample {
+        let number = |key| yaml::number(stats, key);
+        let instance = Instance::from_stats(stats);
+        let before = std::mem::take(&mut self.before);
+        let seconds = before.at.map(|at| now.duration_since(at).as_secs_f64());
+        let seconds = seconds.filter(|_| before.instance == instance);
+        let mut totals = Totals { instance, at: Some(now), counts: Vec::new() };
+        let mut line = |tube: &str, text: &str| {
+            let (put, deleted) =
+                (yaml::number(text, "total-jobs"), yaml::number(text, "cmd-delete"));
+            totals.counts.push((tube.to_owned(), put, deleted));
+            let old = before.counts.binary_search_by(|(name, ..)| name.as_str().cmp(tube));
+            let rate = |now: u64, then: u64| {
+                // A tube deleted and created again counts from 0.
+                let then = if now < then { 0 } else { then };
+                seconds.map_or(0.0, |seconds| count_as_f64(now - then) / seconds.max(0.001))
+            };
+            let (old_put, old_deleted) = old.map_or((put, deleted), |at| {
+                let (_, put, deleted) = before.counts[at];
+                (put, deleted)
+            });
+            let key = |name: &&str| match *name {
+                "waiting" => yaml::number(text, "current-waiting"),
+                name => yaml::number(text, &format!("current-jobs-{name}")),
+            };
+            TubeSample {
+                tube: tube.to_owned(),
+                counts: COUNT_NAMES.each_ref().map(key),
+                puts: rate(put, old_put),
+                deletes: rate(deleted, old_deleted),
+                paused: yaml::number(text, "pause-time-left"),
+                watching: yaml::number(text, "current-watching"),
+            }
+        };
+        // In order of names, as the binary search expects: the empty one is first.
+        let server = line("", stats);
+        let tubes = tubes.iter().map(|(name, text)| line(name, text)).collect();
+        self.before = totals;
+        Sample {
+            server,
+            tubes,
+            uptime: number("uptime"),
+            connections: number("current-connections"),
+            has_rates: seconds.is_some(),
+            stats: stats.to_owned(),
+            trouble: None,
+        }
+    }
+}
+
+impl Sample {
+    /// Whether the server accepts no more jobs.
+    pub(crate) fn is_draining(&self) -> bool {
+        yaml::value(&self.stats, "draining") == Some("true")
+    }
+
+    /// Returns the words after the numbers of a server with a problem.
+    pub(crate) fn notes(&self) -> String {
+        let mut notes = if self.is_draining() { "  draining".to_owned() } else { String::new() };
+        if let Some(trouble) = &self.trouble {
+            notes.extend(["  binlog ", &trouble.state]);
+        }
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watch() -> Sampler {
+        Sampler::new("localhost".parse().unwrap())
+    }
+
+    fn stats(pid: u32, jobs: u64, deletes: u64) -> String {
+        format!("---\npid: {pid}\ntotal-jobs: {jobs}\ncmd-delete: {deletes}\nuptime: 9\n")
+    }
+
+    #[expect(clippy::float_cmp, reason = "these quotients are exact")]
+    #[test]
+    fn rates_are_those_of_one_process() {
+        let (mut watch, start) = (watch(), Instant::now());
+        let tube = |jobs: u64| vec![("a".to_owned(), stats(0, jobs, 1))];
+        let sample = watch.compare(&stats(1, 100, 50), &tube(10), start);
+        assert_eq!((sample.server.puts, sample.tubes[0].puts), (0.0, 0.0));
+        let later = start + Duration::from_secs(2);
+        let sample = watch.compare(&stats(1, 300, 60), &tube(30), later);
+        assert_eq!((sample.server.puts, sample.server.deletes), (100.0, 5.0));
+        assert_eq!(sample.tubes[0].puts, 10.0);
+        // After a restart the counters begin again, and no rate is known.
+        let sample = watch.compare(&stats(2, 400, 9), &tube(3), later + Duration::from_secs(1));
+        assert_eq!((sample.server.puts, sample.tubes[0].puts), (0.0, 0.0));
+        // A tube that was gone meanwhile counts from 0.
+        let sample = watch.compare(&stats(2, 400, 9), &tube(1), later + Duration::from_secs(2));
+        assert_eq!(sample.tubes[0].puts, 1.0);
+    }
+
+    #[test]
+    fn only_a_binlog_in_trouble_is_told() {
+        for state in ["none", "sound"] {
+            assert_eq!(Trouble::read(&format!("---\nbinlog-state: {state}\n")), None);
+        }
+        let found = Trouble::read("---\nbinlog-state: failed\nbinlog-trouble-age: 61\n").unwrap();
+        assert_eq!((found.state.as_str(), found.age), ("failed", 61));
+        assert_eq!(Trouble::read(""), None, "the server does not tell");
+    }
+}

@@ -1,0 +1,211 @@
+//! Counts of the jobs of a server, and the bounds of their ids that follow from them.
+//!
+//! No command of the protocol reports the last id. Yet a sweep over ids can know that it has found
+//! every job, without changing anything:
+//!
+//! - `stats-tube` and `stats` count the present jobs, and all jobs ever put. A sweep that has found
+//!   as many jobs as there were, and as were put since, has found all. Only the selected tubes
+//!   count, so puts and deletes in other tubes do not matter.
+//! - Each `put` line uses at most one id. So without a binlog, `cmd-put` is a bound of all ids.
+//!   With a binlog, ids continue after the last one before the restart; but a job younger than the
+//!   process was put by one of those lines, so at most `cmd-put` ids are above its own.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+
+use crate::client::{Client, Reply};
+use crate::filter::Tubes;
+use crate::job::{Job, State};
+use crate::yaml;
+
+/// Counters of a server at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Counters {
+    /// Present jobs of each selected tube, and all jobs ever put into it. If every tube is
+    /// selected, the one entry is for the server, under the empty name.
+    tubes: BTreeMap<String, (u64, u64)>,
+    /// Number of `put` lines since the start.
+    puts: u64,
+    /// Seconds since the start.
+    uptime: u64,
+    has_binlog: bool,
+}
+
+/// Numbers of jobs found so far, by tube.
+pub(crate) type FoundCounts = BTreeMap<String, u64>;
+
+/// Seconds by which rounding may shift the age of a job against the age of its server.
+const ROUNDING_SECONDS: u64 = 2;
+
+/// Counts the jobs in a dictionary of `stats` or `stats-tube`.
+fn jobs_in(text: &str) -> u64 {
+    let counts = State::ALL.iter().map(|it| yaml::number(text, &format!("current-jobs-{it}")));
+    // A server may report any number.
+    counts.fold(0, u64::saturating_add)
+}
+
+/// Returns the names of the selected tubes, sorted.
+pub(crate) fn tubes(client: &mut Client, meant: &Tubes) -> Result<Vec<String>> {
+    let text = client.yaml("list-tubes")?;
+    let mut names: Vec<_> =
+        yaml::items(&text).filter(|name| meant.matches(name)).map(str::to_owned).collect();
+    names.sort_unstable();
+    names.dedup();
+    Ok(names)
+}
+
+/// Returns the dictionary of `stats-tube` for each tube that still exists.
+pub(crate) fn tube_stats(client: &mut Client, names: &[String]) -> Result<Vec<(String, String)>> {
+    let mut all = Vec::with_capacity(names.len());
+    let write = |name: &&String, out: &mut Vec<u8>| {
+        out.extend_from_slice(format!("stats-tube {name}\r\n").as_bytes());
+    };
+    client.pipeline(names, write, |name, reply: Reply| {
+        if reply.is("OK") {
+            all.push((name.clone(), reply.into_yaml()?));
+        } else if !reply.is("NOT_FOUND") {
+            return Err(reply.unexpected("stats-tube"));
+        }
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// Returns the dictionary of `stats-tube`. Fails if there is no such tube, and creates none.
+pub(crate) fn tube(client: &mut Client, name: &str) -> Result<String> {
+    let reply = client.ask(&format!("stats-tube {name}"))?;
+    if reply.is("NOT_FOUND") {
+        bail!("{}: there is no tube {name}", client.address());
+    }
+    if reply.is("OK") { reply.into_yaml() } else { Err(reply.unexpected("stats-tube")) }
+}
+
+impl Counters {
+    /// Reads the counters of a server.
+    pub(crate) fn read(client: &mut Client, meant: &Tubes) -> Result<Self> {
+        let mut tubes = BTreeMap::new();
+        if !meant.is_all() {
+            let names = self::tubes(client, meant)?;
+            for (name, text) in tube_stats(client, &names)? {
+                check(client, "stats-tube", &text, &["current-jobs-ready", "total-jobs"])?;
+                tubes.insert(name, (jobs_in(&text), yaml::number(&text, "total-jobs")));
+            }
+        }
+        let text = client.yaml("stats")?;
+        check(client, "stats", &text, &["current-jobs-ready", "total-jobs", "cmd-put", "uptime"])?;
+        if meant.is_all() {
+            tubes.insert(String::new(), (jobs_in(&text), yaml::number(&text, "total-jobs")));
+        }
+        Ok(Self::from_stats(&text, tubes))
+    }
+
+    fn from_stats(text: &str, tubes: BTreeMap<String, (u64, u64)>) -> Self {
+        let number = |key| yaml::number(text, key);
+        Self {
+            tubes,
+            puts: number("cmd-put"),
+            uptime: number("uptime"),
+            has_binlog: number("binlog-current-index") > 0,
+        }
+    }
+
+    /// Returns the number of jobs in the selected tubes.
+    pub(crate) fn jobs(&self) -> u64 {
+        self.tubes.values().fold(0, |sum, (live, _)| sum.saturating_add(*live))
+    }
+
+    /// Counts jobs found in the selected tubes.
+    pub(crate) fn count(&self, seen: &mut FoundCounts, jobs: &[Job]) {
+        for job in jobs {
+            let name = if self.tubes.contains_key("") { "" } else { &job.tube };
+            match seen.get_mut(name) {
+                Some(count) => *count += 1,
+                None => drop(seen.insert(name.to_owned(), 1)),
+            }
+        }
+    }
+
+    /// Returns an upper bound of the ids at that moment, if there is no binlog.
+    pub(crate) fn last_id(&self) -> Option<u64> {
+        (!self.has_binlog).then_some(self.puts)
+    }
+
+    /// Returns an upper bound of the ids of any server, by one of its jobs; `None` if the job is
+    /// older than the server's process.
+    pub(crate) fn last_id_by(&self, job: &Job) -> Option<u64> {
+        (job.age.saturating_add(ROUNDING_SECONDS) < self.uptime)
+            .then(|| job.id.saturating_add(self.puts))
+    }
+
+    /// Returns the number of `put` lines since the start.
+    pub(crate) fn puts(&self) -> u64 {
+        self.puts
+    }
+
+    /// Whether the jobs found since `earlier` include every job that existed then and still exists.
+    pub(crate) fn is_covered_by(&self, seen: &FoundCounts, earlier: &Self) -> bool {
+        earlier.tubes.iter().all(|(name, (live, put))| {
+            // A tube that is gone has no jobs, and one created again has none of the earlier jobs.
+            let Some((_, put_now)) = self.tubes.get(name).filter(|now| now.1 >= *put) else {
+                return true;
+            };
+            let all = live.saturating_add(put_now - put);
+            seen.get(name).copied().unwrap_or(0) >= all
+        })
+    }
+}
+
+/// Fails if a server does not report these numbers: every count would be 0, and the sweep would
+/// look complete.
+fn check(client: &Client, command: &str, text: &str, keys: &[&str]) -> Result<()> {
+    for key in keys {
+        if yaml::value(text, key).is_none_or(|value| value.parse::<u64>().is_err()) {
+            bail!("{}: the reply to {command} lacks {key}", client.address());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn census(live: u64, put: u64, binlog: u64) -> Counters {
+        let text = format!(
+            "---\ncmd-put: {}\nuptime: 100\nbinlog-current-index: {binlog}\n",
+            put.saturating_add(5)
+        );
+        Counters::from_stats(&text, BTreeMap::from([("a".to_owned(), (live, put))]))
+    }
+
+    fn job(age: u64) -> Job {
+        let text = format!("---\nid: 1000\ntube: a\nstate: ready\nage: {age}\n");
+        Job::from_stats(&text).unwrap()
+    }
+
+    #[test]
+    fn a_bound_of_ids_needs_a_fresh_start_or_a_young_job() {
+        assert_eq!(census(1, 10, 0).last_id(), Some(15));
+        assert_eq!(census(1, 10, 3).last_id(), None);
+        assert_eq!(census(1, 10, 3).last_id_by(&job(97)), Some(1015));
+        assert_eq!(census(1, 10, 3).last_id_by(&job(98)), None);
+    }
+
+    #[test]
+    fn deleted_jobs_do_not_stand_in_for_others() {
+        let before = census(10, 100, 1);
+        let covers = |now: &Counters, count: usize| {
+            let mut seen = FoundCounts::new();
+            before.count(&mut seen, &vec![job(1); count]);
+            now.is_covered_by(&seen, &before)
+        };
+        assert!(covers(&before, 10) && !covers(&before, 9));
+        // Three were put and five deleted: of ten seen, only five need be among the eight left.
+        let after = census(8, 103, 1);
+        assert!(!covers(&after, 10) && covers(&after, 13));
+        // A tube that began again has other jobs.
+        assert!(covers(&census(2, 2, 1), 0));
+        assert!(!covers(&census(u64::MAX, u64::MAX, 1), 99));
+    }
+}
