@@ -1,8 +1,8 @@
 //! One blocking connection to a server, and pipelining over it.
 //!
-//! Commands are sent far ahead of their replies. Client and server cannot deadlock: [`WINDOW_COMMANDS`]
-//! bounds the replies due, and a server that cannot send stops reading, so either the commands or
-//! the replies of a window must fit into the buffers of the sockets.
+//! Commands are sent far ahead of their replies. Client and server cannot deadlock:
+//! [`WINDOW_COMMANDS`] bounds the replies due, and a server that cannot send stops reading, so
+//! either the commands or the replies of a window must fit into the buffers of the sockets.
 //! Commands with a body have short replies, and commands with long replies are short.
 
 use std::collections::VecDeque;
@@ -155,8 +155,7 @@ impl Client {
         self.stream.get_ref().as_fd()
     }
 
-    /// Fails if the server has closed the connection or sent a reply to no command. The socket must
-    /// be readable.
+    /// Fails, on a readable socket, if the server has closed it or sent a reply to no command.
     pub(crate) fn check_idle(&mut self) -> Result<()> {
         match self.stream.fill_buf() {
             Ok([_, ..]) => bail!("{}: the server sent a reply to no command", self.address),
@@ -254,8 +253,7 @@ impl Client {
         self.send()
     }
 
-    /// Sends a command whose reply may take minutes, because it concerns very many jobs. It waits
-    /// for as long as the server answers other connections.
+    /// Sends a command whose reply may take minutes. It waits while the server answers others.
     ///
     /// Ctrl-C ends the wait, but not the command: the server completes it.
     pub(crate) fn ask_slowly(&mut self, command: &str, interrupt: &Interrupt) -> Result<Reply> {
@@ -285,8 +283,7 @@ impl Client {
         if reply.is("OK") { reply.into_yaml() } else { Err(reply.unexpected(command)) }
     }
 
-    /// Sends a command for each item without waiting, and passes each reply to `take` with its
-    /// item.
+    /// Sends a command for each item without waiting, and passes `take` each item and its reply.
     ///
     /// After a failure, the commands whose items `take` did not get may or may not be carried out.
     pub(crate) fn pipeline<T>(
@@ -346,8 +343,7 @@ impl Client {
         Ok(*self.max_job_size.insert(size.unwrap_or(65_535).min(BODY_BYTES_MAX)))
     }
 
-    /// Returns how many jobs, at most `most`, to request with their bodies at once, so that they
-    /// fit into memory.
+    /// Returns how many jobs, at most `most`, to request at once so that bodies fit into memory.
     pub(crate) fn bodies_at_once(&mut self, most: usize) -> Result<usize> {
         let bodies = BODIES_BYTES_AT_ONCE / self.max_job_size()?.max(1);
         Ok(usize::try_from(bodies).unwrap_or(most).clamp(1, most))
@@ -420,16 +416,16 @@ mod tests {
     fn what_no_beanstalkd_says_is_an_error() {
         let long = vec![b'x'; 5000];
         for (reply, expected) in [
-            (&b"OK 18446744073709551615\r\n"[..], "odd reply"),
-            (b"OK 99999999999\r\n", "odd reply"),
-            (b"FOUND 1 x\r\n", "odd reply"),
-            (b"OK 300000000\r\n", "odd reply"),
+            (&b"OK 18446744073709551615\r\n"[..], "bad reply"),
+            (b"OK 99999999999\r\n", "bad reply"),
+            (b"FOUND 1 x\r\n", "bad reply"),
+            (b"OK 300000000\r\n", "bad reply"),
             (b"OK 200000000\r\nshort", "closed the connection"),
             (b"FOUND 1 2000000000\r\nshort", "closed the connection"),
-            (b"OK 3\r\nabcde\r\n", "without its end"),
-            (b"\xff\xfe\r\n", "no beanstalkd"),
-            (b"HTTP/1.1 400\n\n", "no beanstalkd"),
-            (&long, "no beanstalkd"),
+            (b"OK 3\r\nabcde\r\n", "without CR LF"),
+            (b"\xff\xfe\r\n", "not a beanstalkd"),
+            (b"HTTP/1.1 400\n\n", "not a beanstalkd"),
+            (&long, "not a beanstalkd"),
             (b"NOT_FOU", "closed the connection"),
             (b"", "closed the connection"),
         ] {
@@ -437,7 +433,10 @@ mod tests {
                 let error = client.ask("stats").unwrap_err().to_string();
                 assert!(error.contains(expected), "{error}");
                 let error = client.ask("stats").unwrap_err().to_string();
-                assert!(error.contains("is lost"), "a later reply may belong elsewhere: {error}");
+                assert!(
+                    error.contains("connection lost"),
+                    "a later reply may belong elsewhere: {error}"
+                );
             });
         }
     }

@@ -255,9 +255,7 @@ const TUBE_NAME_BYTES_MAX: usize = 200;
 pub(crate) fn tube_name(name: &str) -> Result<String> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-+/;.$_()".contains(&byte);
     if name.is_empty() || name.len() > TUBE_NAME_BYTES_MAX || name.starts_with('-') {
-        bail!(
-            "{name:?} is not a tube name: use 1 to {TUBE_NAME_BYTES_MAX} characters, the first not -"
-        );
+        bail!("{name:?} is not a tube name: use 1 to {TUBE_NAME_BYTES_MAX} bytes, the first not -");
     }
     if !name.bytes().all(is_allowed) {
         bail!("{name:?} is not a tube name: use only letters, digits and -+/;.$_()");

@@ -1,10 +1,10 @@
 //! Finds the jobs of any server by `stats-job` for each id, pipelined. It changes nothing.
 //!
 //! It finds reserved jobs as well. The sweep starts at the lowest id that a peek returns, continues
-//! upward and then downward, and ends when the [`Counters`] shows that it has found every job. If the
-//! server was restarted with a binlog and no job is younger than the restart, the ids may have no
-//! known bound. Then the sweep ends [`GAP_IDS`] ids above the last known job, and reports that jobs may
-//! be missing.
+//! upward and then downward, and ends when the [`Counters`] show that it has found every job. If
+//! the server was restarted with a binlog and no job is younger than the restart, the ids may have
+//! no known bound. Then the sweep ends [`GAP_IDS`] ids above the last known job, and reports that
+//! jobs may be missing.
 
 use std::ops::{ControlFlow, RangeInclusive};
 

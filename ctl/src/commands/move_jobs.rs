@@ -136,12 +136,12 @@ impl<'a> Mover<'a> {
         if let Some(save) = &mut self.save {
             save.save(&jobs)?;
         }
-        let copies = copy::put_copies(self.to, &jobs, Some(self.tube));
-        let pairs = jobs.iter().zip(&copies.ids);
+        let placed = copy::put_copies(self.to, &jobs, Some(self.tube));
+        let pairs = jobs.iter().zip(&placed.ids);
         let copied: Vec<_> = pairs.clone().filter_map(|(job, id)| Some((job.id, (*id)?))).collect();
-        let too_large: Vec<_> = copies.too_large.iter().map(|at| jobs[*at].clone()).collect();
+        let too_large: Vec<_> = placed.too_large.iter().map(|at| jobs[*at].clone()).collect();
         self.leave(&too_large);
-        if let Some(failure) = copies.failure {
+        if let Some(failure) = placed.failure {
             // Release jobs without a copy; delete jobs with one, if that is still possible.
             let refused = pairs.filter(|(_, id)| id.is_none()).map(|(job, _)| job);
             let refused: Vec<_> = refused.cloned().collect();

@@ -34,17 +34,17 @@ fn plain(
     meant: &Tubes,
     context: &mut Context,
 ) -> Result<Outcome> {
-    /// The number of samples between two headings.
+    /// The number of updates between two headings.
     const HEADING_INTERVAL: u64 = 20;
     let width = samplers.iter().map(|sampler| sampler.address.to_string().len()).max().unwrap_or(0);
-    let mut samples = 0;
-    while args.count.is_none_or(|count| samples < count) {
+    let mut updates = 0;
+    while args.count.is_none_or(|count| updates < count) {
         let wait = Duration::from_secs(args.interval);
-        if samples > 0 && !context.interrupt.sleep(wait) {
+        if updates > 0 && !context.interrupt.sleep(wait) {
             break;
         }
-        let has_heading = samples % HEADING_INTERVAL == 0;
-        samples += 1;
+        let has_heading = updates % HEADING_INTERVAL == 0;
+        updates += 1;
         if context.out.json {
             for sampler in &mut samplers {
                 let object = match sampler.sample(meant) {

@@ -343,7 +343,7 @@ mod tests {
         let mut screen = Screen::new(servers);
         let text = screen.lines([110, 10]).join("\n");
         let first = "a:1  up 60 s  4 connections  12 put/s  0 del/s";
-        for part in [first, "  draining  binlog full", "b:1: lost", "q end"] {
+        for part in [first, "  draining  binlog full", "b:1: lost", "q: quit"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let (images, mail) = (text.find("a:1 images").unwrap(), text.find("a:1 mail").unwrap());

@@ -4,48 +4,19 @@
 
 use super::names::{COMMAND_KEYS, Family, Kind, Names, SCRAPES_KEY, Source, UP_KEY};
 
-/// The other numbers of `stats`, and whether both exporters have them.
-const STATS_KEYS: [(&str, bool); 22] = [
-    ("current-jobs-urgent", true),
-    ("current-jobs-ready", true),
-    ("current-jobs-reserved", true),
-    ("current-jobs-delayed", true),
-    ("current-jobs-buried", true),
-    ("job-timeouts", true),
-    ("total-jobs", true),
-    ("current-tubes", true),
-    ("current-connections", true),
-    ("current-producers", true),
-    ("current-workers", true),
-    ("current-waiting", true),
-    ("total-connections", true),
-    ("max-job-size", false),
-    ("rusage-utime", false),
-    ("rusage-stime", false),
-    ("uptime", false),
-    ("binlog-oldest-index", false),
-    ("binlog-current-index", false),
-    ("binlog-records-migrated", false),
-    ("binlog-records-written", false),
-    ("binlog-max-size", false),
-];
+/// The numbers of `stats` that both exporters have, besides the commands.
+const STATS_KEYS: &str = "current-jobs-urgent current-jobs-ready current-jobs-reserved \
+    current-jobs-delayed current-jobs-buried job-timeouts total-jobs current-tubes \
+    current-connections current-producers current-workers current-waiting total-connections";
+
+/// The numbers of `stats` that only the first exporter has.
+const MORE_STATS_KEYS: &str = "max-job-size rusage-utime rusage-stime uptime binlog-oldest-index \
+    binlog-current-index binlog-records-migrated binlog-records-written binlog-max-size draining";
 
 /// The numbers of `stats-tube`.
-const STATS_TUBE_KEYS: [&str; 13] = [
-    "current-jobs-urgent",
-    "current-jobs-ready",
-    "current-jobs-reserved",
-    "current-jobs-delayed",
-    "current-jobs-buried",
-    "total-jobs",
-    "current-using",
-    "current-watching",
-    "current-waiting",
-    "cmd-delete",
-    "cmd-pause-tube",
-    "pause",
-    "pause-time-left",
-];
+const STATS_TUBE_KEYS: &str = "current-jobs-urgent current-jobs-ready current-jobs-reserved \
+    current-jobs-delayed current-jobs-buried total-jobs current-using current-watching \
+    current-waiting cmd-delete cmd-pause-tube pause pause-time-left";
 
 /// Whether the number of a key only grows.
 fn is_counter(key: &str) -> bool {
@@ -71,14 +42,16 @@ fn up() -> Family {
 
 /// Keys with underscores; keys of tubes begin with `tube_`; the address is the label `instance`.
 pub(super) fn messagebird() -> Names {
-    let keys = COMMAND_KEYS.into_iter().chain(STATS_KEYS.map(|(key, _)| key)).chain(["draining"]);
+    let keys =
+        [COMMAND_KEYS, STATS_KEYS, MORE_STATS_KEYS].into_iter().flat_map(|keys| keys.split(' '));
     let name = |key: &str| key.replace('-', "_");
     let server = keys.map(|key| family(name(key), key, "stats"));
-    let tube = STATS_TUBE_KEYS.map(|key| family(format!("tube_{}", name(key)), key, "stats-tube"));
+    let tube = STATS_TUBE_KEYS.split(' ');
+    let tube = tube.map(|key| family(format!("tube_{}", name(key)), key, "stats-tube"));
     Names {
         server_label: Some("instance"),
         server: std::iter::once(up()).chain(server).collect(),
-        tube: tube.into(),
+        tube: tube.collect(),
         omits_binlog: false,
     }
 }
@@ -94,8 +67,8 @@ pub(super) fn davidtannock(servers: usize) -> Names {
         };
         format!("beanstalkd_{prefix}{}{unit}", key.replace('-', "_"))
     };
-    let stats = STATS_KEYS.into_iter().filter_map(|(key, is_in_both)| is_in_both.then_some(key));
-    let keys = COMMAND_KEYS.into_iter().chain(stats);
+    let keys = COMMAND_KEYS.split(' ').chain(STATS_KEYS.split(' '));
+    let tube = STATS_TUBE_KEYS.split(' ');
     let scrapes = Family {
         name: "beanstalkd_exporter_scrapes_total".into(),
         kind: Kind::Counter,
@@ -106,7 +79,7 @@ pub(super) fn davidtannock(servers: usize) -> Names {
     Names {
         server_label: (servers > 1).then_some("server"),
         server: [up(), scrapes].into_iter().chain(server).collect(),
-        tube: STATS_TUBE_KEYS.map(|key| family(name("tube_", key), key, "stats-tube")).into(),
+        tube: tube.map(|key| family(name("tube_", key), key, "stats-tube")).collect(),
         omits_binlog: false,
     }
 }

@@ -35,6 +35,8 @@ pub(crate) enum Source {
     Histogram(&'static str),
     /// 1, with the values of these keys as labels.
     Labels(&'static [&'static str]),
+    /// Several sources.
+    Each(&'static [Source]),
 }
 
 /// All samples of one name.
@@ -76,30 +78,10 @@ impl Names {
 }
 
 /// The keys of `stats` that count commands.
-pub(super) const COMMAND_KEYS: [&str; 22] = [
-    "cmd-put",
-    "cmd-peek",
-    "cmd-peek-ready",
-    "cmd-peek-delayed",
-    "cmd-peek-buried",
-    "cmd-reserve",
-    "cmd-reserve-with-timeout",
-    "cmd-delete",
-    "cmd-release",
-    "cmd-use",
-    "cmd-watch",
-    "cmd-ignore",
-    "cmd-bury",
-    "cmd-kick",
-    "cmd-touch",
-    "cmd-stats",
-    "cmd-stats-job",
-    "cmd-stats-tube",
-    "cmd-list-tubes",
-    "cmd-list-tube-used",
-    "cmd-list-tubes-watched",
-    "cmd-pause-tube",
-];
+pub(super) const COMMAND_KEYS: &str = "cmd-put cmd-peek cmd-peek-ready cmd-peek-delayed \
+    cmd-peek-buried cmd-reserve cmd-reserve-with-timeout cmd-delete cmd-release cmd-use cmd-watch \
+    cmd-ignore cmd-bury cmd-kick cmd-touch cmd-stats cmd-stats-job cmd-stats-tube cmd-list-tubes \
+    cmd-list-tube-used cmd-list-tubes-watched cmd-pause-tube";
 
 /// Keys that this program adds to the statistics of a server.
 pub(crate) const UP_KEY: &str = "(up)";
@@ -107,124 +89,109 @@ pub(crate) const SCRAPE_SECONDS_KEY: &str = "(scrape-seconds)";
 pub(crate) const TUBES_LEFT_OUT_KEY: &str = "(tubes-left-out)";
 pub(crate) const SCRAPES_KEY: &str = "(scrapes)";
 
-type Row = (&'static str, Kind, &'static str, &'static [Source]);
+type Row = (&'static str, Kind, &'static str, Source);
 
 use Kind::{Counter, Gauge, Histogram};
-use Source::{Labelled, Labels, Number, State};
+use Source::{Each, Labelled, Labels, Number, State};
 
-const JOBS: &[Source] = &[
+const JOBS: Source = Each(&[
     Labelled("current-jobs-ready", "state", "ready"),
     Labelled("current-jobs-reserved", "state", "reserved"),
     Labelled("current-jobs-delayed", "state", "delayed"),
     Labelled("current-jobs-buried", "state", "buried"),
-];
+]);
 
-const STATES: &[Source] = &[
+const STATES: Source = Each(&[
     State("state", "serving"),
     State("state", "draining"),
     State("state", "binlog-full"),
     State("state", "binlog-failed"),
-];
+]);
 
-const BINLOG_STATES: &[Source] = &[
+const BINLOG_STATES: Source = Each(&[
     State("binlog-state", "none"),
     State("binlog-state", "sound"),
     State("binlog-state", "full"),
     State("binlog-state", "failed"),
-];
+]);
 
-const CPU: &[Source] =
-    &[Labelled("rusage-utime", "mode", "user"), Labelled("rusage-stime", "mode", "system")];
+const CPU: Source =
+    Each(&[Labelled("rusage-utime", "mode", "user"), Labelled("rusage-stime", "mode", "system")]);
 
-const BINLOG_BYTES: &[Source] = &[
+const BINLOG_BYTES: Source = Each(&[
     Labelled("binlog-live-bytes", "content", "live"),
     Labelled("binlog-dead-bytes", "content", "dead"),
-];
+]);
 
 /// Metrics of a server.
 const SERVER_METRICS: &[Row] = &[
-    ("up", Gauge, "Whether the scrape is complete.", &[Number(UP_KEY)]),
-    ("scrape_duration_seconds", Gauge, "Duration of the scrape.", &[Number(SCRAPE_SECONDS_KEY)]),
-    (
-        "tubes_left_out",
-        Gauge,
-        "Tubes left out because of --max-tubes.",
-        &[Number(TUBES_LEFT_OUT_KEY)],
-    ),
+    ("up", Gauge, "Whether the scrape is complete.", Number(UP_KEY)),
+    ("scrape_duration_seconds", Gauge, "Duration of the scrape.", Number(SCRAPE_SECONDS_KEY)),
+    ("tubes_left_out", Gauge, "Tubes left out because of --max-tubes.", Number(TUBES_LEFT_OUT_KEY)),
     (
         "info",
         Gauge,
         "Always 1; the labels describe the server.",
-        &[Labels(&["version", "hostname", "platform"])],
+        Labels(&["version", "hostname", "platform"]),
     ),
     ("state", Gauge, "1 for the present state of the server.", STATES),
-    ("uptime_seconds", Gauge, "Time since the start.", &[Number("uptime")]),
-    ("draining", Gauge, "Whether the server is draining.", &[Number("draining")]),
+    ("uptime_seconds", Gauge, "Time since the start.", Number("uptime")),
+    ("draining", Gauge, "Whether the server is draining.", Number("draining")),
     ("cpu_seconds_total", Counter, "CPU time.", CPU),
     ("jobs", Gauge, "Jobs by state.", JOBS),
-    (
-        "urgent_jobs",
-        Gauge,
-        "Ready jobs with a priority below 1024.",
-        &[Number("current-jobs-urgent")],
-    ),
-    ("jobs_inserted_total", Counter, "Jobs put.", &[Number("total-jobs")]),
-    ("job_timeouts_total", Counter, "Reserved jobs that timed out.", &[Number("job-timeouts")]),
-    ("job_max_bytes", Gauge, "Largest body that the server accepts.", &[Number("max-job-size")]),
-    ("tubes", Gauge, "All tubes, with or without metrics.", &[Number("current-tubes")]),
-    ("connections", Gauge, "Open connections.", &[Number("current-connections")]),
-    ("producers", Gauge, "Connections that have put jobs.", &[Number("current-producers")]),
-    ("workers", Gauge, "Connections that have reserved jobs.", &[Number("current-workers")]),
-    ("waiting_workers", Gauge, "Connections waiting for a job.", &[Number("current-waiting")]),
-    (
-        "connections_accepted_total",
-        Counter,
-        "Connections accepted.",
-        &[Number("total-connections")],
-    ),
-    ("commands_total", Counter, "Commands by name.", &[]),
+    ("urgent_jobs", Gauge, "Ready jobs with a priority below 1024.", Number("current-jobs-urgent")),
+    ("jobs_inserted_total", Counter, "Jobs put.", Number("total-jobs")),
+    ("job_timeouts_total", Counter, "Reserved jobs that timed out.", Number("job-timeouts")),
+    ("job_max_bytes", Gauge, "Largest body that the server accepts.", Number("max-job-size")),
+    ("tubes", Gauge, "All tubes, with or without metrics.", Number("current-tubes")),
+    ("connections", Gauge, "Open connections.", Number("current-connections")),
+    ("producers", Gauge, "Connections that have put jobs.", Number("current-producers")),
+    ("workers", Gauge, "Connections that have reserved jobs.", Number("current-workers")),
+    ("waiting_workers", Gauge, "Connections waiting for a job.", Number("current-waiting")),
+    ("connections_accepted_total", Counter, "Connections accepted.", Number("total-connections")),
+    ("commands_total", Counter, "Commands by name.", Each(&[])),
     (
         "binlog_oldest_segment",
         Gauge,
         "Number of the oldest file of the binlog.",
-        &[Number("binlog-oldest-index")],
+        Number("binlog-oldest-index"),
     ),
     (
         "binlog_current_segment",
         Gauge,
         "Number of the current file of the binlog.",
-        &[Number("binlog-current-index")],
+        Number("binlog-current-index"),
     ),
     (
         "binlog_segment_max_bytes",
         Gauge,
         "Size of each file of the binlog.",
-        &[Number("binlog-max-size")],
+        Number("binlog-max-size"),
     ),
     (
         "binlog_records_written_total",
         Counter,
         "Records written to the binlog.",
-        &[Number("binlog-records-written")],
+        Number("binlog-records-written"),
     ),
     (
         "binlog_records_migrated_total",
         Counter,
         "Records rewritten so that old files can be removed.",
-        &[Number("binlog-records-migrated")],
+        Number("binlog-records-migrated"),
     ),
     ("binlog_state", Gauge, "1 for the present state of the binlog.", BINLOG_STATES),
     (
         "binlog_trouble_seconds",
         Gauge,
         "Time since the binlog became full or failed; 0 if it is sound.",
-        &[Number("binlog-trouble-age")],
+        Number("binlog-trouble-age"),
     ),
     (
         "binlog_unsynced_bytes",
         Gauge,
         "Records written but not yet synced.",
-        &[Number("binlog-unsynced-bytes")],
+        Number("binlog-unsynced-bytes"),
     ),
     (
         "binlog_bytes",
@@ -236,20 +203,20 @@ const SERVER_METRICS: &[Row] = &[
         "binlog_sync_seconds",
         Histogram,
         "Durations of syncs of the binlog.",
-        &[Source::Histogram("binlog-sync-seconds")],
+        Source::Histogram("binlog-sync-seconds"),
     ),
-    ("job_memory_bytes", Gauge, "Memory used by bodies of jobs.", &[Number("job-bytes")]),
+    ("job_memory_bytes", Gauge, "Memory used by bodies of jobs.", Number("job-bytes")),
     (
         "job_memory_max_bytes",
         Gauge,
         "The limit of --max-memory, if there is one.",
-        &[Number("job-bytes-limit")],
+        Number("job-bytes-limit"),
     ),
     (
         "turn_seconds",
         Histogram,
         "Durations of turns of the event loop.",
-        &[Source::Histogram("turn-seconds")],
+        Source::Histogram("turn-seconds"),
     ),
 ];
 
@@ -260,53 +227,38 @@ const TUBE_METRICS: &[Row] = &[
         "urgent_jobs",
         Gauge,
         "Ready jobs of the tube with a priority below 1024.",
-        &[Number("current-jobs-urgent")],
+        Number("current-jobs-urgent"),
     ),
-    ("jobs_inserted_total", Counter, "Jobs put into the tube.", &[Number("total-jobs")]),
-    ("jobs_deleted_total", Counter, "Jobs of the tube deleted.", &[Number("cmd-delete")]),
-    ("pauses_total", Counter, "Pauses and resumes of the tube.", &[Number("cmd-pause-tube")]),
-    ("users", Gauge, "Connections that use the tube.", &[Number("current-using")]),
-    ("watchers", Gauge, "Connections that watch the tube.", &[Number("current-watching")]),
+    ("jobs_inserted_total", Counter, "Jobs put into the tube.", Number("total-jobs")),
+    ("jobs_deleted_total", Counter, "Jobs of the tube deleted.", Number("cmd-delete")),
+    ("pauses_total", Counter, "Pauses and resumes of the tube.", Number("cmd-pause-tube")),
+    ("users", Gauge, "Connections that use the tube.", Number("current-using")),
+    ("watchers", Gauge, "Connections that watch the tube.", Number("current-watching")),
     (
         "waiting_workers",
         Gauge,
         "Connections waiting for a job of the tube.",
-        &[Number("current-waiting")],
+        Number("current-waiting"),
     ),
-    ("pause_seconds", Gauge, "Length of the present pause.", &[Number("pause")]),
-    ("pause_left_seconds", Gauge, "Time until the pause ends.", &[Number("pause-time-left")]),
-    (
-        "next_ready_age_seconds",
-        Gauge,
-        "Time since the next job was put.",
-        &[Number("next-ready-age")],
-    ),
+    ("pause_seconds", Gauge, "Length of the present pause.", Number("pause")),
+    ("pause_left_seconds", Gauge, "Time until the pause ends.", Number("pause-time-left")),
+    ("next_ready_age_seconds", Gauge, "Time since the next job was put.", Number("next-ready-age")),
     (
         "next_ready_wait_seconds",
         Gauge,
         "Time since the next job became ready.",
-        &[Number("next-ready-wait")],
+        Number("next-ready-wait"),
     ),
-    (
-        "wait_seconds",
-        Histogram,
-        "Times from ready to reserved.",
-        &[Source::Histogram("wait-seconds")],
-    ),
-    (
-        "run_seconds",
-        Histogram,
-        "Times from reserved to deleted.",
-        &[Source::Histogram("run-seconds")],
-    ),
+    ("wait_seconds", Histogram, "Times from ready to reserved.", Source::Histogram("wait-seconds")),
+    ("run_seconds", Histogram, "Times from reserved to deleted.", Source::Histogram("run-seconds")),
 ];
 
 fn families(prefix: &str, rows: &[Row]) -> Vec<Family> {
-    let family = |&(name, kind, help, sources): &Row| {
-        let mut sources = sources.to_vec();
+    let family = |&(name, kind, help, source): &Row| {
+        let mut sources = vec![source];
         if name == "commands_total" {
             let labelled = |key: &'static str| Labelled(key, "command", &key["cmd-".len()..]);
-            sources.extend(COMMAND_KEYS.map(labelled));
+            sources.extend(COMMAND_KEYS.split(' ').map(labelled));
         }
         Family { name: format!("{prefix}{name}"), kind, help: help.to_owned(), sources }
     };

@@ -91,6 +91,7 @@ impl Lines<'_> {
                 }
             }
             Source::Histogram(key) => self.histogram(key, pairs),
+            Source::Each(all) => all.iter().for_each(|source| self.write(*source, pairs)),
         }
     }
 
@@ -189,7 +190,7 @@ mod tests {
         let yaml = "---\nname: \"a\"\nwait-seconds-le-0.001: 0\nwait-seconds-le-60: 9\n\
                     wait-seconds-le-inf: 10\nwait-seconds-sum: 71.500000000\n";
         let expected = "\
-# HELP beanstalkd_tube_wait_seconds How long jobs were ready before a worker got them.
+# HELP beanstalkd_tube_wait_seconds Times from ready to reserved.
 # TYPE beanstalkd_tube_wait_seconds histogram
 beanstalkd_tube_wait_seconds_bucket{server=\"q:1\",tube=\"a\",le=\"0.001\"} 0
 beanstalkd_tube_wait_seconds_bucket{server=\"q:1\",tube=\"a\",le=\"60\"} 9

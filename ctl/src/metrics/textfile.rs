@@ -113,7 +113,7 @@ mod tests {
         std::os::unix::fs::symlink(&path, &link).unwrap();
         for odd in [&directory, &link] {
             let failure = replace(odd, &["text".to_owned()]).unwrap_err();
-            assert!(failure.to_string().ends_with("this is no regular file"), "{failure}");
+            assert!(failure.to_string().ends_with("not a regular file"), "{failure}");
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
     }
