@@ -1,6 +1,9 @@
 //! The definition of all commands, from which the command line, `--help`, the manual page and the
 //! shell completions are made. `args` has the arguments of each command.
 
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -216,9 +219,42 @@ impl Command {
     }
 }
 
-/// Returns the definition.
+/// The headings of commands in `--help`, each with its first command.
+const HEADINGS: [(&str, &str); 5] = [
+    ("tubes", "Look"),
+    ("put", "Act"),
+    ("move", "Move and save"),
+    ("top", "Watch"),
+    ("completions", "Help"),
+];
+
+/// Examples of commands, at the end of their `--help`.
+const EXAMPLES: &str = include_str!("examples.txt");
+
+/// Returns the definition, with commands by headings and with examples.
 pub(crate) fn command() -> clap::Command {
-    Cli::command()
+    let command = Cli::command();
+    let header = *command.get_styles().get_header();
+    let literal = *command.get_styles().get_literal();
+    let mut list = String::new();
+    for sub in command.get_subcommands() {
+        let (name, about) = (sub.get_name(), sub.get_about().map(ToString::to_string));
+        if let Some((_, heading)) = HEADINGS.iter().find(|(first, _)| *first == name) {
+            let _ = writeln!(list, "\n{header}{heading}:{header:#}");
+        }
+        let about = about.unwrap_or_default();
+        let _ = writeln!(list, "  {literal}{name:<11}{literal:#}  {about}");
+    }
+    let mut examples: HashMap<_, _> =
+        EXAMPLES.split("= ").filter_map(|part| part.split_once('\n')).collect();
+    let command = command.mut_subcommands(|sub| match examples.remove(sub.get_name()) {
+        Some(text) => sub.after_help(format!("{header}Examples:{header:#}\n{}", text.trim_end())),
+        None => sub,
+    });
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{list}\n{header}Options:{header:#}\n\
+         {{options}}"
+    ))
 }
 
 #[cfg(test)]
@@ -235,5 +271,22 @@ mod tests {
         let cli = Cli::try_parse_from(["beanstalkctl", "-s", "a:1,unix:/b", "tubes"]).unwrap();
         let shown: Vec<_> = cli.server.iter().map(ToString::to_string).collect();
         assert_eq!(shown, ["a:1", "unix:/b"]);
+    }
+
+    /// Users copy them.
+    #[test]
+    fn every_example_is_a_command() {
+        let is_example = |line: &&str| line.starts_with("  beanstalkctl");
+        for line in EXAMPLES.lines().filter(is_example) {
+            let line = line.trim_start().split(['|', '<']).next().unwrap();
+            let line = line.split("  ").next().unwrap().replace("order 4711", "order_4711");
+            let words: Vec<_> =
+                line.split_whitespace().map(|word| word.trim_matches('\'')).collect();
+            assert!(Cli::try_parse_from(&words).is_ok(), "{words:?}");
+        }
+        let help = command().render_help().to_string();
+        for (first, heading) in HEADINGS {
+            assert!(help.contains(&format!("\n{heading}:\n  {first} ")), "{help}");
+        }
     }
 }
