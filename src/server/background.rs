@@ -11,10 +11,10 @@ use crate::{
     wal::{Change, Unavailable, Wal},
 };
 
-/// To look at so many entries of a heap takes no longer than to delete a job.
+/// Looking at this many entries of a heap takes no longer than deleting a job.
 const ENTRIES_PER_STEP: usize = 256;
 
-/// To look at so many reserved jobs, each at a place of its own in memory, takes no longer either.
+/// Looking at this many reserved jobs, each elsewhere in memory, takes no longer either.
 const RESERVED_PER_STEP: usize = 16;
 
 /// After this many bytes of bodies have moved in a turn, the rest waits for the next.

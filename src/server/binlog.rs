@@ -41,7 +41,7 @@ impl Health {
     }
 }
 
-/// Leave to change a job, consumed by recording the change. Without a binlog it is always granted.
+/// Permission to change a job, consumed by recording the change. Always granted without a binlog.
 #[must_use = "a change without a record in the binlog does not outlast a restart"]
 #[derive(Debug)]
 pub(super) struct Permit(Option<wal::Permit>);
@@ -234,7 +234,7 @@ impl Server {
         Ok(())
     }
 
-    /// Has `wake` called from another thread when a sync in the background has ended.
+    /// Makes another thread call `wake` when a sync in the background has ended.
     pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send + Sync>) {
         if let Some(wal) = &mut self.wal {
             wal.on_sync_end(wake);
