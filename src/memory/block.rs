@@ -16,7 +16,7 @@ const MARK_BYTES: usize = 4;
 /// The owner of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// None: the slot has so many bytes, and is free, or taken by the command that is executed.
+    /// None: the slot, of this many bytes, is free, or taken by the command that is executed.
     Free(usize),
     /// The job with this index.
     Job(usize),
@@ -90,6 +90,6 @@ impl Block {
     }
 }
 
-/// Has the kernel populate memory in one call. Returns false if it cannot; then it populates each
+/// Makes the kernel populate memory in one call. Returns false if it cannot; then it populates each
 /// page when it is first used.
 pub(super) type Populate = fn(&mut [u8]) -> bool;

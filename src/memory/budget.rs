@@ -135,10 +135,10 @@ pub struct MemoryBudget {
     left: isize,
     /// The first need that it granted them to.
     granted_from: usize,
-    /// By need: from how many bytes on a probe would fail, because one of so many has failed since
-    /// [`MemoryBudget::forget_refusals`].
+    /// By need: the size in bytes from which a probe would fail, because one of that size has
+    /// failed since [`MemoryBudget::forget_refusals`].
     refused_from: [usize; HEADROOM_BYTES.len()],
-    /// Whether nothing is left of a probe at the end of a turn.
+    /// Whether each turn begins without memory from earlier probes.
     is_probed_each_turn: bool,
     /// The total size of all bodies, as they count, in bytes; and its limit.
     body_bytes: u64,

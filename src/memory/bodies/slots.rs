@@ -17,12 +17,12 @@ const HOLES_MAX: usize = 16;
 /// How many empty blocks are kept for the next bodies, beside the one filled next.
 pub(super) const KEPT_BLOCKS_MAX: usize = 1;
 
-/// Bodies move if slots that became free take this many bytes, and in addition one in so many of
-/// the bytes of all blocks.
+/// Bodies move if slots that became free take at least this many bytes, and in addition one in
+/// [`FREED_PART`] bytes of all blocks.
 pub(super) const FREED_MIN_BYTES: usize = BLOCK_BYTES;
 pub(super) const FREED_PART: usize = 7;
 
-/// If memory is short, bodies leave each block in which at least one in so many bytes is free.
+/// If memory is short, bodies leave each block in which at least one in this many bytes is free.
 const SPARSE_PART: usize = 64;
 
 /// The place of a slot.
@@ -210,8 +210,8 @@ impl Bodies {
         self.releasable.len() > if self.pace == Pace::Normal { KEPT_BLOCKS_MAX } else { 0 }
     }
 
-    /// Begins a turn: allows probes of refused needs again, and if others than storage were
-    /// refused, frees memory for them.
+    /// Begins a turn: allows probes of refused needs again, and if a need other than storage was
+    /// refused, frees memory.
     pub fn begin_turn(&mut self) {
         if [Need::Connection, Need::Essential].iter().any(|&need| self.budget.was_refused(need)) {
             self.expect_shortage();
@@ -219,7 +219,7 @@ impl Bodies {
         self.budget.forget_refusals();
     }
 
-    /// Has bodies move even if free slots take little, until no block is sparse.
+    /// Makes bodies move even if free slots take little, until no block is sparse.
     pub fn expect_shortage(&mut self) {
         self.pace = Pace::Short;
     }

@@ -145,7 +145,7 @@ fn a_lone_body_uses_the_memory_of_the_one_before() {
     }
 }
 
-/// A few jobs of each size that ever was would keep all memory.
+/// A few jobs of each earlier size would keep all memory.
 #[test]
 fn a_few_survivors_of_each_size_keep_little_memory() {
     let mut all = Jobs::default();
@@ -291,7 +291,7 @@ fn a_turn_moves_no_more_bytes_than_allowed() {
     }
 }
 
-/// A source of so much memory, for bodies.
+/// A source of limited memory, for bodies.
 #[derive(Debug)]
 struct Limited {
     bytes: usize,
