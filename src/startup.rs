@@ -39,7 +39,7 @@ const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(100);
 const LOCK_REPORT_SECONDS: u64 = 20;
 
 /// How long it leaves the directory alone once it has the lock. It is longer than
-/// [`LOCK_CONFIRM_INTERVAL`], after which the daemon before, if it still runs, asks for its lock.
+/// [`LOCK_CONFIRM_INTERVAL`], after which the previous daemon, if it still runs, checks its lock.
 const TAKEOVER_DELAY: Duration = LOCK_CONFIRM_INTERVAL.saturating_mul(2);
 
 /// Bytes of memory that jobs must leave without a binlog. No start must find memory for the same
@@ -252,13 +252,13 @@ impl Holder {
         Self { line: format!("{id} process {pid} {machine}"), machine }
     }
 
-    /// Makes sure that no other daemon still writes to the directory that is locked, and writes
-    /// that this one has it.
+    /// Makes sure that no other daemon still writes to the locked directory, and writes this one's
+    /// name into the lock.
     ///
     /// A daemon on another machine, from which the file system has taken the lock, may not have
     /// noticed. So the directory is left alone for longer than such a daemon relies on its lock,
-    /// and the lock is then asked for again. Until then the other daemon's name stays: if this
-    /// start is ended meanwhile, the next one must wait, too.
+    /// and the lock is then checked again. Until then the other daemon's name stays: if this start
+    /// is ended meanwhile, the next one must wait, too.
     #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     fn take_over(
         &self,

@@ -99,7 +99,7 @@ pub struct Conn {
     pub output: Output,
     /// The round of commits that answered it last: see the server's gathering.
     pub(crate) answered_in: u32,
-    /// The largest id of a job in its replies, but for `INSERTED`, which waits for the commit.
+    /// The largest id of a job in its replies, except for `INSERTED`, which waits for the commit.
     pub(crate) shown_id: u64,
     /// Whether the client has ended its side: it sends no more than has arrived.
     pub(crate) is_half_closed: bool,

@@ -56,7 +56,7 @@ const READ_MAX_BYTES: usize = 128 * 1024;
 /// event is seen only after all earlier ones. Handling an event takes far less time than a visit.
 const EVENTS_PER_POLL: usize = 4096;
 
-/// How many answers in a row to whether the daemon has its lock may come too late to count.
+/// How many checks of the lock in a row may take too long to count.
 const LOCK_ATTEMPTS_MAX: u32 = 4;
 
 /// How often an idle daemon checks the wall clock if setting it would move deadlines.

@@ -133,8 +133,8 @@ const FOUND_MAX: usize = 256;
 /// may change places each time, and stay.
 const SEEN_PER_STEP_MAX: usize = 1 << 18;
 
-/// The most jobs of a list of buried ones that one step looks at, from the first. One that follows
-/// so many with larger ids than the last to be deleted stays.
+/// The most buried jobs that one step looks at, from the first. A job stays if it follows this many
+/// with ids larger than the last to be deleted.
 const BURIED_SEEN_MAX: usize = 1 << 14;
 
 /// One step of a [`DeleteTube`].
@@ -142,7 +142,7 @@ const BURIED_SEEN_MAX: usize = 1 << 14;
 pub enum DeleteStep {
     /// This job is to be deleted.
     Job(Key<Job>),
-    /// So many entries were looked at.
+    /// This many entries were looked at.
     Seen(usize),
     /// All have been deleted.
     End,

@@ -100,7 +100,7 @@ pub struct Queue {
     /// How many waits have begun, of all clients.
     wait_count: u64,
     is_frozen: bool,
-    /// No job has waited longer than since then.
+    /// When the daemon began to serve: no job's wait counts from before.
     started_at: Time,
 }
 

@@ -48,7 +48,7 @@ pub struct Tube {
     pub urgent: u64,
     /// Jobs that clients have reserved.
     pub reserved: u64,
-    /// Jobs ever put here.
+    /// Jobs put here since the tube was created.
     pub total_jobs: u64,
     /// Jobs deleted by command.
     pub deletes: u64,

@@ -15,7 +15,7 @@ use log::{Level, LevelFilter, info};
 
 use crate::{clock::Time, sys};
 
-/// The least time between two log lines about the same thing that clients do.
+/// The least time between two log lines about the same action of clients.
 const THROTTLE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The most bytes of a line, with its end. A pipe that takes one byte takes as many.

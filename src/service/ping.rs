@@ -13,7 +13,7 @@ use crate::{cli::Address, sys};
 /// How long the check of one address may take, its resolution included.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The original does not know the first of them. The second shows that it speaks the protocol.
+/// The original does not know the first command. The second shows that it speaks the protocol.
 const REQUEST: &[u8] = b"capabilities\r\nlist-tube-used\r\nquit\r\n";
 
 /// The end of any beanstalkd's reply, and the whole reply of one without `capabilities`.
@@ -32,8 +32,8 @@ pub fn ping(addresses: &[Address]) -> Result<(), String> {
     })
 }
 
-/// The system may take minutes to give up a name or a connection, so a thread waits for it. After a
-/// timeout that thread ends with the process.
+/// The system may take minutes to give up on a name or a connection, so a thread waits for it.
+/// After a timeout that thread ends with the process.
 fn within(timeout: Duration, address: Address) -> io::Result<()> {
     let (sender, receiver) = mpsc::channel();
     thread::Builder::new().spawn(move || sender.send(ask(&address)))?;
@@ -61,7 +61,7 @@ fn exchange(mut stream: impl Read + Write) -> io::Result<()> {
     judge(&reply)
 }
 
-/// Whether more may come to make it the reply of a beanstalkd.
+/// Whether it may still become the reply of a beanstalkd.
 fn may_go_on(reply: &[u8]) -> bool {
     let begins = |whole: &[u8]| {
         let length = whole.len().min(reply.len());
