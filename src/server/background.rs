@@ -1,6 +1,8 @@
 //! Work that one event makes large, done in slices: timers, long commands, ends of pauses, jobs and
 //! tubes of disconnected clients.
 
+use std::collections::VecDeque;
+
 use super::{DISCONNECT_STEPS_PER_CLIENT, JOBS_PER_SLICE, Server};
 use crate::{
     clock::Time,
@@ -34,6 +36,39 @@ pub(super) enum LongWork {
     Kick(Kick),
     DeleteTube(DeleteTube),
     ListReserved(ListReserved),
+}
+
+/// Work that is done in slices.
+#[derive(Debug)]
+pub(super) struct Slices {
+    pub(super) long_commands: VecDeque<LongCommand>,
+    /// How many steps long commands may still take this turn.
+    pub(super) long_steps_left: u32,
+    /// Closed connections that still hold jobs or watch tubes.
+    pub(super) disconnecting: VecDeque<Key<Conn>>,
+    /// How many jobs closed connections may still return this turn, or tubes they may leave.
+    pub(super) disconnect_steps_left: u32,
+    /// Closed connections that hold no jobs and watch no tubes any more.
+    pub(super) reclaimable: Vec<Key<Conn>>,
+}
+
+impl Default for Slices {
+    fn default() -> Self {
+        Self {
+            long_commands: VecDeque::new(),
+            long_steps_left: JOBS_PER_SLICE,
+            disconnecting: VecDeque::new(),
+            disconnect_steps_left: JOBS_PER_SLICE,
+            reclaimable: Vec::new(),
+        }
+    }
+}
+
+impl Slices {
+    /// Whether no work is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.long_commands.is_empty() && self.disconnecting.is_empty()
+    }
 }
 
 impl Server {
@@ -94,10 +129,10 @@ impl Server {
     /// Takes steps of a long command while this turn's allowance lasts. Then answers it, or queues
     /// it for the next turn.
     pub(super) fn advance_long(&mut self, mut long: LongCommand, now: Time) {
-        while self.long_steps_left > 0 {
+        while self.slices.long_steps_left > 0 {
             if !self.may_step(now) {
                 // Other commands would find no memory either.
-                self.long_steps_left = 0;
+                self.slices.long_steps_left = 0;
                 break;
             }
             let step = match &mut long.work {
@@ -113,12 +148,12 @@ impl Server {
             if let Some(reply) = step {
                 return self.end_long(&long, reply);
             }
-            self.long_steps_left -= 1;
+            self.slices.long_steps_left -= 1;
         }
         if let Some(key) = long.by {
             self.conns[key].wait();
         }
-        self.long_commands.push_back(long);
+        self.slices.long_commands.push_back(long);
     }
 
     /// Kicks one job. Returns the reply if there is none left, or if the binlog takes no change.
@@ -146,7 +181,8 @@ impl Server {
             DeleteStep::End => return Some(Reply::DeletedJobs(delete.deleted)),
             DeleteStep::Seen(entries) => {
                 let steps = u32::try_from(entries / ENTRIES_PER_STEP).unwrap_or(u32::MAX);
-                self.long_steps_left = self.long_steps_left.saturating_sub(steps).max(1);
+                self.slices.long_steps_left =
+                    self.slices.long_steps_left.saturating_sub(steps).max(1);
             }
             DeleteStep::Job(job) => {
                 self.record_delete(permit, job);
@@ -188,7 +224,7 @@ impl Server {
 
     /// Detaches a connection from its long commands, which continue without a reply.
     pub(super) fn detach_long_commands(&mut self, key: Key<Conn>) {
-        for long in &mut self.long_commands {
+        for long in &mut self.slices.long_commands {
             if long.by == Some(key) {
                 long.by = None;
             }
@@ -198,23 +234,23 @@ impl Server {
     /// Returns the jobs of closed connections and leaves their tubes, while this turn's allowance
     /// lasts.
     pub(super) fn process_disconnects(&mut self, now: Time) {
-        while self.disconnect_steps_left > 0 {
-            let Some(key) = self.disconnecting.pop_front() else { return };
+        while self.slices.disconnect_steps_left > 0 {
+            let Some(key) = self.slices.disconnecting.pop_front() else { return };
             if !self.may_step(now) {
-                return self.disconnecting.push_front(key);
+                return self.slices.disconnecting.push_front(key);
             }
             if self.process_disconnect(key, now) {
-                self.reclaimable.push(key);
+                self.slices.reclaimable.push(key);
             } else {
                 // The others go first, because they may need fewer steps.
-                self.disconnecting.push_back(key);
+                self.slices.disconnecting.push_back(key);
             }
         }
     }
 
     /// Takes a few steps for a closed connection. Returns whether it holds and watches nothing.
     fn process_disconnect(&mut self, key: Key<Conn>, now: Time) -> bool {
-        for _ in 0..DISCONNECT_STEPS_PER_CLIENT.min(self.disconnect_steps_left) {
+        for _ in 0..DISCONNECT_STEPS_PER_CLIENT.min(self.slices.disconnect_steps_left) {
             let client = self.queue.client(key.paired());
             if client.reserved_jobs() > 0 {
                 if !self.may_step(now) {
@@ -227,7 +263,7 @@ impl Server {
             } else {
                 return true;
             }
-            self.disconnect_steps_left -= 1;
+            self.slices.disconnect_steps_left -= 1;
         }
         false
     }

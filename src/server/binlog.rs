@@ -88,30 +88,25 @@ impl Server {
         let Some(wal) = &mut self.wal else { return };
         let jobs = Jobs { queue: &self.queue, bodies: &self.bodies };
         match wal.commit(jobs, wait_until, now) {
-            CommitOutcome::Done => self.release_all(),
+            CommitOutcome::Done => self.held.release_all(&mut self.conns, &mut self.dirty),
             CommitOutcome::Syncing { has_ended, has_begun } => {
                 if has_ended {
-                    self.release_synced();
+                    self.held.end_sync(&mut self.conns, &mut self.dirty);
                 }
                 if has_begun {
-                    self.gathering.end();
-                    assert!(self.awaiting_sync.is_empty(), "one sync at a time");
-                    std::mem::swap(&mut self.awaiting_commit, &mut self.awaiting_sync);
-                    for &key in &self.awaiting_sync {
-                        self.conns[key].output.begin_sync();
-                    }
+                    self.held.begin_sync(&mut self.conns);
                 }
             }
             CommitOutcome::Failed => {
-                self.gathering.end();
+                self.held.fail();
                 self.queue.freeze();
-                while let Some(key) = self.next_awaiting() {
+                while let Some(key) = self.held.pop() {
                     self.abort(key);
                 }
                 self.remove_unrecorded(now);
             }
             CommitOutcome::Recovered => {
-                self.release_all();
+                self.held.release_all(&mut self.conns, &mut self.dirty);
                 let now = self.instant(now);
                 self.queue.thaw(now);
             }
@@ -157,18 +152,14 @@ impl Server {
     /// Returns until when [`Server::commit`] should wait for more changes before it syncs, if it
     /// should, because clients are about to send some.
     pub fn gather_until(&mut self, now: Time) -> Option<Time> {
-        if self.awaiting_commit.is_empty() {
-            return None;
-        }
-        let time = self.wal.as_ref()?.gathering_time()?;
-        self.gathering.wait_until(time, now)
+        self.held.gather_until(self.wal.as_ref()?.gathering_time()?, now)
     }
 
     /// Whether [`Server::commit`] will sync in this thread. Then replies that are not held should
     /// be sent before it, and a wait by [`Server::gather_until`] must come before it, too.
     /// Otherwise the binlog begins the sync later.
     pub fn commit_blocks(&self) -> bool {
-        !self.awaiting_commit.is_empty() && self.wal.as_ref().is_some_and(Wal::syncs_in_foreground)
+        self.held.needs_commit() && self.wal.as_ref().is_some_and(Wal::syncs_in_foreground)
     }
 
     /// Writes the turn's records, as [`Server::commit`] would, so that replies that show them to
@@ -177,60 +168,13 @@ impl Server {
         self.wal.as_mut().is_none_or(|wal| wal.write_pending(now))
     }
 
-    /// Takes a connection with held replies off its list. One that is on both is returned twice.
-    fn next_awaiting(&mut self) -> Option<Key<Conn>> {
-        self.awaiting_sync.pop().or_else(|| self.awaiting_commit.pop())
-    }
-
-    /// Releases all held replies.
-    fn release_all(&mut self) {
-        if self.awaiting_commit.is_empty() && self.awaiting_sync.is_empty() {
-            return;
-        }
-        self.gathering.end();
-        self.gathering.begin_round();
-        // First come, first answered.
-        self.awaiting_sync.reverse();
-        self.awaiting_commit.reverse();
-        while let Some(key) = self.next_awaiting() {
-            self.release_replies(key);
-            self.conns[key].output.release();
-        }
-    }
-
-    /// Releases the replies that waited for the sync that has ended.
-    fn release_synced(&mut self) {
-        self.gathering.begin_round();
-        self.awaiting_sync.reverse();
-        while let Some(key) = self.awaiting_sync.pop() {
-            self.release_replies(key);
-            self.conns[key].output.end_sync();
-        }
-    }
-
-    fn release_replies(&mut self, key: Key<Conn>) {
-        self.gathering.join(&mut self.conns[key].answered_in);
-        self.conns[key].answered_in = self.gathering.expect();
-        self.mark_dirty(key);
-    }
-
-    /// Notes that a connection has no replies to hold any more. O(connections with held replies) if
-    /// it had some.
-    pub(super) fn stop_awaiting(&mut self, key: Key<Conn>) {
-        self.gathering.join(&mut self.conns[key].answered_in);
-        if self.conns[key].output.is_held() {
-            self.awaiting_sync.retain(|&other| other != key);
-            self.awaiting_commit.retain(|&other| other != key);
-        }
-    }
-
     /// Syncs the binlog, unless it is never synced, and releases held replies. Call it after the
     /// last commit. If it fails, they stay held.
     pub fn end(&mut self) -> io::Result<()> {
         if let Some(wal) = &mut self.wal {
             wal.end(&self.queue)?;
         }
-        self.release_all();
+        self.held.release_all(&mut self.conns, &mut self.dirty);
         Ok(())
     }
 
@@ -331,10 +275,7 @@ impl Server {
     /// Holds later replies on a connection until the changes so far are in the binlog.
     pub(super) fn hold(&mut self, key: Key<Conn>) {
         if self.wal.is_some() {
-            self.gathering.join(&mut self.conns[key].answered_in);
-            if self.conns[key].output.hold() {
-                self.awaiting_commit.push(key);
-            }
+            self.held.hold(key, &mut self.conns[key]);
         }
     }
 

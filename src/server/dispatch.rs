@@ -5,7 +5,10 @@ use std::time::Duration;
 use ::log::trace;
 
 use super::{
-    LongCommand, Server, background::LongWork, binlog, out_of_memory, stats::LISTED_JOB_MAX_BYTES,
+    Server,
+    background::{LongCommand, LongWork},
+    binlog, out_of_memory,
+    stats::LISTED_JOB_MAX_BYTES,
 };
 use crate::{
     clock::Time,
@@ -39,7 +42,7 @@ impl Server {
         match proto::parse(line, self.settings.job_size_limit) {
             Ok(command) => {
                 if let Some(verb) = command.verb() {
-                    self.commands[verb as usize] += 1;
+                    self.figures.commands[verb as usize] += 1;
                 }
                 if let Err(reply) = self.execute(key, command, rest, now) {
                     self.reply(key, reply);
@@ -54,12 +57,12 @@ impl Server {
             ParseError::UnknownCommand => ErrorReply::UnknownCommand,
             ParseError::BadFormat(counted) => {
                 if let Some(verb) = counted {
-                    self.commands[verb as usize] += 1;
+                    self.figures.commands[verb as usize] += 1;
                 }
                 ErrorReply::BadFormat
             }
             ParseError::JobTooBig(size) => {
-                self.commands[proto::Verb::Put as usize] += 1;
+                self.figures.commands[proto::Verb::Put as usize] += 1;
                 return self.conns[key].skip_body(size, ErrorReply::JobTooBig);
             }
         };
@@ -187,9 +190,9 @@ impl Server {
     }
 
     fn ensure_memory_for_long_command(&mut self) -> Answer {
-        let count = self.long_commands.len() + 1;
+        let count = self.slices.long_commands.len() + 1;
         let budget = self.bodies.budget_mut();
-        budget.grow_deque(Need::Storage, &mut self.long_commands, count).map_err(no_memory)
+        budget.grow_deque(Need::Storage, &mut self.slices.long_commands, count).map_err(no_memory)
     }
 
     /// Lists the first jobs of a tube in one state, in the order of service.

@@ -22,6 +22,7 @@ mod background;
 mod binlog;
 mod dispatch;
 mod gathering;
+mod held;
 mod identity;
 mod put;
 mod replies;
@@ -29,23 +30,27 @@ mod stats;
 #[cfg(test)]
 mod testing;
 
-use std::{collections::VecDeque, io::IoSlice, time::Duration};
+use std::{io::IoSlice, time::Duration};
 
 use ::log::{debug, info};
 
-use self::{background::LongCommand, gathering::Gathering, put::ArrivedBody};
+use self::{
+    background::Slices,
+    held::{Dirty, Held},
+    put::ArrivedBody,
+    stats::Figures,
+};
 pub use self::{
     binlog::Health,
     identity::{Identity, Rusage, Settings},
 };
 use crate::{
     clock::Time,
-    collections::{Arena, Key, ShortTimes},
+    collections::{Arena, Key},
     conn::{Conn, SLICES, Step},
     memory::{Bodies, MemoryBudget, MemorySource, Need, OutOfMemory},
-    proto::{ErrorReply, Reply, Verb},
+    proto::{ErrorReply, Reply},
     queue::Queue,
-    service::logging::Throttle,
     wal::{Jobs, Restored, Wal},
 };
 
@@ -102,42 +107,30 @@ pub struct Server {
     /// The bodies of jobs, uploads and unsent replies.
     bodies: Bodies,
     wal: Option<Wal>,
-    /// Connections with replies that must not be sent before the next commit.
-    awaiting_commit: Vec<Key<Conn>>,
-    /// Connections with replies that must not leave before the sync that is under way has ended.
-    awaiting_sync: Vec<Key<Conn>>,
-    gathering: Gathering,
+    held: Held,
     /// Parallel to the queue's clients: a connection and its client have the same index.
     conns: Arena<Conn>,
     identity: Identity,
     settings: Settings,
-    commands: [u64; Verb::COUNT],
-    /// How long turns take.
-    turns: ShortTimes,
+    figures: Figures,
     is_draining: bool,
     /// The binlog's trouble, and since when, as of the last commit.
     trouble: Option<(Health, Time)>,
-    started_at: Time,
     /// The latest instant used.
     latest: Time,
     /// Commands executed since the last tick. A slow one counts as several.
     commands_this_turn: u32,
-    /// Due work for which there was no memory is deferred until then.
-    deferred_until: Option<Time>,
-    shortage_retry_delay: Duration,
-    long_commands: VecDeque<LongCommand>,
-    /// How many steps long commands may still take this turn.
-    long_steps_left: u32,
-    /// Closed connections that still hold jobs or watch tubes.
-    disconnecting: VecDeque<Key<Conn>>,
-    /// How many jobs closed connections may still return this turn, or tubes they may leave.
-    disconnect_steps_left: u32,
-    /// Connections whose output or input state changed.
-    dirty: VecDeque<Key<Conn>>,
-    /// Closed connections that hold no jobs and watch no tubes any more.
-    reclaimable: Vec<Key<Conn>>,
-    /// Counts connections closed because they sent HTTP.
-    http_closed: Throttle,
+    shortage: Shortage,
+    slices: Slices,
+    dirty: Dirty,
+}
+
+/// When due work is retried for which there was no memory.
+#[derive(Debug)]
+struct Shortage {
+    /// Set while it is deferred.
+    until: Option<Time>,
+    retry_delay: Duration,
 }
 
 /// Input.
@@ -161,28 +154,18 @@ impl Server {
             queue,
             bodies,
             wal,
-            awaiting_commit: Vec::new(),
-            awaiting_sync: Vec::new(),
-            gathering: Gathering::default(),
+            held: Held::default(),
             conns: Arena::default(),
             identity,
             settings,
-            commands: [0; Verb::COUNT],
-            turns: ShortTimes::default(),
+            figures: Figures::new(now),
             is_draining: false,
             trouble: None,
-            started_at: now,
             latest: now,
             commands_this_turn: 0,
-            deferred_until: None,
-            shortage_retry_delay: SHORTAGE_RETRY_DELAY,
-            long_commands: VecDeque::new(),
-            long_steps_left: JOBS_PER_SLICE,
-            disconnecting: VecDeque::new(),
-            disconnect_steps_left: JOBS_PER_SLICE,
-            dirty: VecDeque::new(),
-            reclaimable: Vec::new(),
-            http_closed: Throttle::default(),
+            shortage: Shortage { until: None, retry_delay: SHORTAGE_RETRY_DELAY },
+            slices: Slices::default(),
+            dirty: Dirty::default(),
         }
     }
 
@@ -195,7 +178,7 @@ impl Server {
         shortage_retry_delay: Duration,
     ) {
         self.bodies.budget_mut().set_source(memory, step);
-        self.shortage_retry_delay = shortage_retry_delay;
+        self.shortage.retry_delay = shortage_retry_delay;
     }
 
     /// Makes sure that [`Server::open`] finds memory. Fails if there is none. O(1), unless a list
@@ -205,15 +188,11 @@ impl Server {
         self.queue.ensure_memory_to_join(budget)?;
         self.conns.ensure_memory(Need::Connection, budget)?;
         let count = self.conns.len() + 1;
-        for queue in [&mut self.dirty, &mut self.disconnecting] {
+        for queue in [&mut self.dirty.0, &mut self.slices.disconnecting] {
             budget.grow_deque(Need::Connection, queue, count)?;
         }
-        budget.grow_vec(Need::Connection, &mut self.reclaimable, count)?;
-        if self.wal.is_some() {
-            budget.grow_vec(Need::Connection, &mut self.awaiting_commit, count)?;
-            budget.grow_vec(Need::Connection, &mut self.awaiting_sync, count)?;
-        }
-        Ok(())
+        budget.grow_vec(Need::Connection, &mut self.slices.reclaimable, count)?;
+        if self.wal.is_some() { self.held.ensure_memory(budget, count) } else { Ok(()) }
     }
 
     /// The memory budget of the server and the event loop.
@@ -272,7 +251,7 @@ impl Server {
                 Step::Line(line) => self.dispatch(key, line, &mut rest, now),
                 Step::Http(line) => {
                     debug!("{key:?} sent HTTP and is closed");
-                    if let Some(count) = self.http_closed.pass(now) {
+                    if let Some(count) = self.figures.http_closed.pass(now) {
                         let start = line[..line.len().min(HTTP_LOGGED_BYTES)].escape_ascii();
                         info!("connections closed for HTTP: {count}, the last for {start}");
                     }
@@ -329,10 +308,10 @@ impl Server {
     /// the tubes it watches: a first slice at once, the rest in later turns.
     pub fn close(&mut self, key: Key<Conn>, now: Time) {
         self.detach_long_commands(key);
-        self.stop_awaiting(key);
+        self.held.forget(key, &mut self.conns[key]);
         self.conns[key].forget(&mut self.bodies);
         self.queue.leave(key.paired());
-        self.disconnecting.push_back(key);
+        self.slices.disconnecting.push_back(key);
         let now = self.instant(now);
         self.process_disconnects(now);
     }
@@ -341,15 +320,15 @@ impl Server {
     pub fn tick(&mut self, now: Time) {
         let now = self.instant(now);
         self.bodies.begin_turn();
-        self.deferred_until = None;
+        self.shortage.until = None;
         self.shift_dates(JOBS_PER_SLICE, now);
         self.process_timers(now);
-        self.disconnect_steps_left = JOBS_PER_SLICE;
+        self.slices.disconnect_steps_left = JOBS_PER_SLICE;
         self.process_disconnects(now);
-        self.long_steps_left = JOBS_PER_SLICE;
+        self.slices.long_steps_left = JOBS_PER_SLICE;
         // An unfinished one is appended to the queue again, so that each gets its turn.
-        while self.long_steps_left > 0 {
-            let Some(long) = self.long_commands.pop_front() else { break };
+        while self.slices.long_steps_left > 0 {
+            let Some(long) = self.slices.long_commands.pop_front() else { break };
             self.advance_long(long, now);
         }
         self.move_bodies();
@@ -400,7 +379,7 @@ impl Server {
 
     /// Returns the next connection whose output or input state changed since it was last returned.
     pub fn next_dirty(&mut self) -> Option<Key<Conn>> {
-        let key = self.dirty.pop_front()?;
+        let key = self.dirty.0.pop_front()?;
         self.conns[key].is_dirty = false;
         Some(key)
     }
@@ -417,18 +396,18 @@ impl Server {
             return Some(Time::AT_ONCE);
         }
         let binlog = self.wal.as_ref().and_then(Wal::next_deadline);
-        let has_work = !self.long_commands.is_empty() || !self.disconnecting.is_empty();
+        let has_work = !self.slices.is_empty();
         let work = has_work.then(Time::default);
         let due = [self.queue.next_deadline(), work].into_iter().flatten().min();
-        let due = due.map(|at| at.max(self.deferred_until.unwrap_or_default()));
+        let due = due.map(|at| at.max(self.shortage.until.unwrap_or_default()));
         [due, binlog].into_iter().flatten().min()
     }
 
     /// Ends a turn: keys of closed connections may be reused. Before this, the event loop must
     /// empty [`Server::next_dirty`] and drop all copies of those keys.
     pub fn reclaim(&mut self) {
-        assert!(self.dirty.is_empty(), "a note may name a connection that is gone");
-        for key in self.reclaimable.drain(..) {
+        assert!(self.dirty.0.is_empty(), "a note may name a connection that is gone");
+        for key in self.slices.reclaimable.drain(..) {
             self.conns.remove(key);
             self.queue.forget(key.paired());
         }
@@ -482,7 +461,7 @@ impl Server {
     fn may_step(&mut self, now: Time) -> bool {
         let has_memory = self.has_memory_for_step();
         if !has_memory {
-            self.deferred_until = Some(now + self.shortage_retry_delay);
+            self.shortage.until = Some(now + self.shortage.retry_delay);
         }
         has_memory
     }

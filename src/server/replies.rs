@@ -70,10 +70,7 @@ impl Server {
     }
 
     pub(super) fn mark_dirty(&mut self, key: Key<Conn>) {
-        let conn = &mut self.conns[key];
-        if !std::mem::replace(&mut conn.is_dirty, true) {
-            self.dirty.push_back(key);
-        }
+        self.dirty.mark(key, &mut self.conns[key]);
     }
 
     pub(super) fn send_document(&mut self, key: Key<Conn>, document: &[u8]) {

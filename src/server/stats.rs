@@ -4,9 +4,10 @@
 use super::{Health, Server};
 use crate::{
     clock::Time,
-    collections::Key,
+    collections::{Key, ShortTimes},
     proto::{CRLF, Document, LINE_LIMIT, NAME_LIMIT, Seconds, Verb},
     queue::{Job, Tube},
+    service::logging::Throttle,
 };
 
 /// The commands that the original does not know.
@@ -14,6 +15,29 @@ const EXTENSIONS: [&str; 5] = ["capabilities", "list-jobs", "delete-tube", "drai
 
 /// The most bytes of one job in `list-jobs`.
 pub(super) const LISTED_JOB_MAX_BYTES: usize = 128;
+
+/// What is counted and measured from the start of the daemon on.
+#[derive(Debug)]
+pub(super) struct Figures {
+    pub(super) started_at: Time,
+    /// Executed commands, by [`Verb`].
+    pub(super) commands: [u64; Verb::COUNT],
+    /// How long turns take.
+    turns: ShortTimes,
+    /// Connections closed because they sent HTTP.
+    pub(super) http_closed: Throttle,
+}
+
+impl Figures {
+    pub(super) fn new(now: Time) -> Self {
+        Self {
+            started_at: now,
+            commands: [0; Verb::COUNT],
+            turns: ShortTimes::default(),
+            http_closed: Throttle::default(),
+        }
+    }
+}
 
 impl Server {
     pub(super) fn capabilities(&self) -> Vec<u8> {
@@ -37,7 +61,7 @@ impl Server {
         out.pair("current-jobs-reserved", counts.reserved);
         out.pair("current-jobs-delayed", counts.delayed);
         out.pair("current-jobs-buried", counts.buried);
-        for (name, count) in Verb::NAMES.iter().zip(&self.commands) {
+        for (name, count) in Verb::NAMES.iter().zip(&self.figures.commands) {
             out.pair(format_args!("cmd-{name}"), count);
         }
         out.pair("job-timeouts", counts.timeouts);
@@ -54,7 +78,7 @@ impl Server {
         for (key, time) in [("rusage-utime", rusage.user), ("rusage-stime", rusage.system)] {
             out.pair(key, format_args!("{}.{:06}", time.as_secs(), time.subsec_micros()));
         }
-        out.pair("uptime", self.started_at.seconds_until(now));
+        out.pair("uptime", self.figures.started_at.seconds_until(now));
         out.pair("binlog-oldest-index", binlog.oldest);
         out.pair("binlog-current-index", binlog.current);
         out.pair("binlog-records-migrated", binlog.migrated);
@@ -71,7 +95,7 @@ impl Server {
     /// Counts a turn, for `metrics`: from the end of the wait for events until all replies were
     /// sent.
     pub fn count_turn(&mut self, began: Time, ended: Time) {
-        self.turns.add(began.nanoseconds_until(ended));
+        self.figures.turns.add(began.nanoseconds_until(ended));
     }
 
     pub(super) fn metrics(&self, now: Time) -> Vec<u8> {
@@ -95,7 +119,7 @@ impl Server {
         }
         out.pair("job-bytes", self.queue.job_bytes());
         out.pair_if("job-bytes-limit", self.settings.memory_limit);
-        out.histogram("turn-seconds", &self.turns);
+        out.histogram("turn-seconds", &self.figures.turns);
         out.end()
     }
 

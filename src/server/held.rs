@@ -1,0 +1,130 @@
+//! Replies that are held back until their changes are as safe as the flags promise.
+
+use std::collections::VecDeque;
+
+use super::gathering::Gathering;
+use crate::{
+    clock::Time,
+    collections::{Arena, Key},
+    conn::Conn,
+    memory::{MemoryBudget, Need, OutOfMemory},
+    wal::GatheringTime,
+};
+
+/// Connections with changed output or input state, each once.
+#[derive(Debug, Default)]
+pub(super) struct Dirty(pub(super) VecDeque<Key<Conn>>);
+
+impl Dirty {
+    /// Adds a connection, unless it is there already.
+    pub(super) fn mark(&mut self, key: Key<Conn>, conn: &mut Conn) {
+        if !std::mem::replace(&mut conn.is_dirty, true) {
+            self.0.push_back(key);
+        }
+    }
+}
+
+/// Connections with held replies. One may be on both lists.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// Until the next commit.
+    until_commit: Vec<Key<Conn>>,
+    /// Until the sync that is under way has ended.
+    until_sync: Vec<Key<Conn>>,
+    gathering: Gathering,
+}
+
+impl Held {
+    /// Ensures the memory for the replies of `count` connections.
+    pub(super) fn ensure_memory(
+        &mut self,
+        budget: &mut MemoryBudget,
+        count: usize,
+    ) -> Result<(), OutOfMemory> {
+        budget.grow_vec(Need::Connection, &mut self.until_commit, count)?;
+        budget.grow_vec(Need::Connection, &mut self.until_sync, count)
+    }
+
+    /// Whether replies wait for the next commit.
+    pub(super) fn needs_commit(&self) -> bool {
+        !self.until_commit.is_empty()
+    }
+
+    /// Holds the replies that follow on a connection until the next commit.
+    pub(super) fn hold(&mut self, key: Key<Conn>, conn: &mut Conn) {
+        self.gathering.join(&mut conn.answered_in);
+        if conn.output.hold() {
+            self.until_commit.push(key);
+        }
+    }
+
+    /// Notes that a connection has no replies to hold any more. O(connections with held replies) if
+    /// it had some.
+    pub(super) fn forget(&mut self, key: Key<Conn>, conn: &mut Conn) {
+        self.gathering.join(&mut conn.answered_in);
+        if conn.output.is_held() {
+            self.until_sync.retain(|&other| other != key);
+            self.until_commit.retain(|&other| other != key);
+        }
+    }
+
+    /// Returns until when the next commit should wait for more changes before it syncs, if it
+    /// should, because clients are about to send some.
+    pub(super) fn gather_until(&mut self, time: GatheringTime, now: Time) -> Option<Time> {
+        if self.needs_commit() { self.gathering.wait_until(time, now) } else { None }
+    }
+
+    /// Notes that a sync has begun for all replies that waited for the commit.
+    pub(super) fn begin_sync(&mut self, conns: &mut Arena<Conn>) {
+        self.gathering.end();
+        assert!(self.until_sync.is_empty(), "one sync at a time");
+        std::mem::swap(&mut self.until_commit, &mut self.until_sync);
+        for &key in &self.until_sync {
+            conns[key].output.begin_sync();
+        }
+    }
+
+    /// Notes that the commit has failed. All connections must be taken off by [`Held::pop`].
+    pub(super) fn fail(&mut self) {
+        self.gathering.end();
+    }
+
+    /// Takes a connection off its list. One that is on both is returned twice.
+    pub(super) fn pop(&mut self) -> Option<Key<Conn>> {
+        self.until_sync.pop().or_else(|| self.until_commit.pop())
+    }
+
+    /// Releases all replies, after a commit that needs no sync.
+    pub(super) fn release_all(&mut self, conns: &mut Arena<Conn>, dirty: &mut Dirty) {
+        if self.until_commit.is_empty() && self.until_sync.is_empty() {
+            return;
+        }
+        self.gathering.end();
+        self.gathering.begin_round();
+        // First come, first answered.
+        self.until_sync.reverse();
+        self.until_commit.reverse();
+        while let Some(key) = self.pop() {
+            let conn = &mut conns[key];
+            self.answer(key, conn, dirty);
+            conn.output.release();
+        }
+    }
+
+    /// Releases the replies that waited for the sync that has ended.
+    pub(super) fn end_sync(&mut self, conns: &mut Arena<Conn>, dirty: &mut Dirty) {
+        self.gathering.begin_round();
+        self.until_sync.reverse();
+        while let Some(key) = self.until_sync.pop() {
+            let conn = &mut conns[key];
+            self.answer(key, conn, dirty);
+            conn.output.end_sync();
+        }
+    }
+
+    fn answer(&mut self, key: Key<Conn>, conn: &mut Conn, dirty: &mut Dirty) {
+        self.gathering.join(&mut conn.answered_in);
+        conn.answered_in = self.gathering.expect();
+        dirty.mark(key, conn);
+    }
+}
