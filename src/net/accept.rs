@@ -7,6 +7,7 @@ use mio::{Registry, Token};
 
 use super::{
     EventLoop, Listener,
+    run_queue::Queues,
     socket::{Socket, Stream, interests},
 };
 use crate::{
@@ -31,7 +32,7 @@ const ACCEPT_FAILURES_MAX: u32 = 16;
 /// A problem that may last long and recur often. Its beginning and its end are logged; a beginning
 /// soon after the last one logged is not.
 #[derive(Debug, Default)]
-pub(super) struct LastingProblem {
+struct LastingProblem {
     is_reported: bool,
     /// No beginning is logged before this instant.
     reports_from: Time,
@@ -39,7 +40,7 @@ pub(super) struct LastingProblem {
 
 impl LastingProblem {
     /// Records that the problem exists. Returns whether to log its beginning.
-    pub(super) fn begin(&mut self, now: Time) -> bool {
+    fn begin(&mut self, now: Time) -> bool {
         let is_new = !self.is_reported && self.reports_from <= now;
         if is_new {
             self.is_reported = true;
@@ -98,32 +99,52 @@ impl ListenerSlot {
 }
 
 /// New connections.
+/// All listeners, and whether any of them may accept.
+#[derive(Debug)]
+pub(super) struct Accepting {
+    pub(super) listeners: Vec<ListenerSlot>,
+    /// There are no descriptors or no memory: no connection is accepted before this instant, unless
+    /// one is closed earlier.
+    pub(super) backs_off_until: Option<Time>,
+    /// The logged shortage of descriptors or memory. It ends when no listener has a client to
+    /// accept.
+    shortage: LastingProblem,
+}
+
+impl Accepting {
+    pub(super) fn new(listeners: Vec<ListenerSlot>) -> Self {
+        Self { listeners, backs_off_until: None, shortage: LastingProblem::default() }
+    }
+}
+
 impl EventLoop {
     pub(super) fn accept(&mut self, now: Time) {
-        if self.is_stopping || self.backs_off_until.is_some_and(|until| until > now) {
+        if self.is_stopping || self.accepting.backs_off_until.is_some_and(|until| until > now) {
             return;
         }
-        self.backs_off_until = None;
-        let accept_limit = ACCEPTS_PER_TURN.div_ceil(self.listeners.len().max(1));
-        for index in 0..self.listeners.len() {
+        self.accepting.backs_off_until = None;
+        let accept_limit = ACCEPTS_PER_TURN.div_ceil(self.accepting.listeners.len().max(1));
+        for index in 0..self.accepting.listeners.len() {
             self.accept_at(index, accept_limit, now);
         }
-        if self.listeners.iter().all(|slot| !slot.is_open(now)) && self.shortage.end() {
+        if self.accepting.listeners.iter().all(|slot| !slot.is_open(now))
+            && self.accepting.shortage.end()
+        {
             info!("connections are accepted again");
         }
     }
 
     fn accept_at(&mut self, index: usize, accept_limit: usize, now: Time) {
         for _ in 0..accept_limit {
-            let slot = &mut self.listeners[index];
-            if !slot.is_open(now) || self.backs_off_until.is_some() {
+            let slot = &mut self.accepting.listeners[index];
+            if !slot.is_open(now) || self.accepting.backs_off_until.is_some() {
                 return;
             }
             // This is the last point at which a lack of memory can be handled.
             if let Err(OutOfMemory) = self.ensure_memory_to_accept() {
                 return self.back_off(&io::ErrorKind::OutOfMemory.into(), now);
             }
-            let slot = &mut self.listeners[index];
+            let slot = &mut self.accepting.listeners[index];
             match slot.listener.accept() {
                 Ok(stream) => {
                     slot.on_success();
@@ -155,15 +176,16 @@ impl EventLoop {
         let budget = self.server.budget_mut();
         let count = self.sockets.len() + 1;
         budget.grow_vec(Need::Connection, &mut self.sockets, count)?;
-        for queue in [&mut self.runnable, &mut self.busy, &mut self.ended, &mut self.deferred] {
+        let Queues { runnable, busy, ended, .. } = &mut self.queues;
+        for queue in [runnable, busy, ended, &mut self.deferred.queue] {
             budget.grow_deque(Need::Connection, queue, count)?;
         }
         Ok(())
     }
 
     pub(super) fn back_off(&mut self, error: &io::Error, now: Time) {
-        self.backs_off_until = Some(now + BACK_OFF_TIME);
-        if self.shortage.begin(now) {
+        self.accepting.backs_off_until = Some(now + BACK_OFF_TIME);
+        if self.accepting.shortage.begin(now) {
             warn!("cannot accept connections until others close: {error}");
         }
     }

@@ -18,24 +18,24 @@ mod run_queue;
 mod socket;
 mod transfer;
 
-use std::{borrow::Cow, collections::VecDeque, io, os::fd::AsRawFd, time::Duration};
+use std::{borrow::Cow, io, os::fd::AsRawFd, time::Duration};
 
 use log::{info, warn};
 use mio::{Events, Interest, Poll, Token, Waker, event::Event, unix::SourceFd};
 
 pub use self::listen::{ListenError, Listener};
 use self::{
-    accept::{LastingProblem, ListenerSlot},
+    accept::{Accepting, ListenerSlot},
     busy_poll::{BusyPoll, Processors, Wait},
+    run_queue::{Deferred, Queues},
     socket::Socket,
 };
 use crate::{
     clock::{Clock, Time},
     collections::Key,
-    conn::Conn,
     proto::LINE_LIMIT,
     server::{Health, Server},
-    service::logging::{DrainLog, Throttle},
+    service::logging::DrainLog,
     service::notify::Notifier,
     sys::{self, Signals},
 };
@@ -93,13 +93,7 @@ impl From<io::Error> for LoopError {
 #[derive(Debug)]
 pub struct EventLoop {
     poll: Poll,
-    listeners: Vec<ListenerSlot>,
-    /// There are no descriptors or no memory: no connection is accepted before this instant, unless
-    /// one is closed earlier.
-    backs_off_until: Option<Time>,
-    /// The logged shortage of descriptors or memory. It ends when no listener has a client to
-    /// accept.
-    shortage: LastingProblem,
+    accepting: Accepting,
     notifier: Notifier,
     signals: Signals,
     clock: Clock,
@@ -110,23 +104,9 @@ pub struct EventLoop {
     server: Server,
     /// Indexed by the server's keys.
     sockets: Vec<Option<Socket>>,
-    /// Connections that can continue because of an event.
-    runnable: VecDeque<Key<Conn>>,
-    /// Connections that can continue without an event: they had more to do than their share of a
-    /// turn, or their client has hung up.
-    busy: VecDeque<Key<Conn>>,
-    /// Connections that have ended and are not closed yet.
-    ended: VecDeque<Key<Conn>>,
-    /// Connections that wait for memory, and when they are retried.
-    deferred: VecDeque<Key<Conn>>,
-    deferred_retry_at: Option<Time>,
-    /// There is no memory for any step. From this instant on, connections are closed to free some.
-    close_for_memory_at: Option<Time>,
-    /// Counts connections closed for lack of memory.
-    closed_for_memory: Throttle,
+    queues: Queues,
+    deferred: Deferred,
     drain_log: DrainLog,
-    /// Connections that can send more of their output.
-    writable: Vec<Key<Conn>>,
     /// Receives input. Bytes that are not consumed at once move to their socket.
     buffer: Box<[u8]>,
     is_stopping: bool,
@@ -160,9 +140,7 @@ impl EventLoop {
         drop(poll.registry().try_clone()?);
         Ok(Self {
             poll,
-            listeners: slots,
-            backs_off_until: None,
-            shortage: LastingProblem::default(),
+            accepting: Accepting::new(slots),
             notifier,
             signals,
             clock,
@@ -171,15 +149,9 @@ impl EventLoop {
             processors: Processors::default(),
             server,
             sockets: Vec::new(),
-            runnable: VecDeque::new(),
-            busy: VecDeque::new(),
-            ended: VecDeque::new(),
-            deferred: VecDeque::new(),
-            deferred_retry_at: None,
-            close_for_memory_at: None,
-            closed_for_memory: Throttle::default(),
+            queues: Queues::default(),
+            deferred: Deferred::default(),
             drain_log: DrainLog::default(),
-            writable: Vec::new(),
             buffer: vec![0; READ_MAX_BYTES + LINE_LIMIT].into(),
             is_stopping: false,
         })
@@ -297,13 +269,15 @@ impl EventLoop {
     /// Sleeps until an event or the next deadline; not at all while work is left. `now` is the end
     /// of the turn before.
     fn wait(&mut self, events: &mut Events, now: Time) -> io::Result<()> {
-        let ready = self.listeners.iter().filter(|slot| slot.is_ready);
+        let ready = self.accepting.listeners.iter().filter(|slot| slot.is_ready);
         let accept = ready
-            .map(|slot| slot.backs_off_until.max(self.backs_off_until).unwrap_or_default())
+            .map(|slot| {
+                slot.backs_off_until.max(self.accepting.backs_off_until).unwrap_or_default()
+            })
             .min();
-        let queues = [&self.runnable, &self.busy, &self.ended];
+        let queues = [&self.queues.runnable, &self.queues.busy, &self.queues.ended];
         let work = queues.iter().any(|queue| !queue.is_empty()).then(Time::default);
-        let (retry, close) = (self.deferred_retry_at, self.close_for_memory_at);
+        let (retry, close) = (self.deferred.retry_at, self.deferred.close_at);
         let (server, notifier) = (self.server.next_deadline(), self.notifier.next_deadline());
         let drain = self.drain_log.next_deadline(self.server.is_draining());
         let due = [server, notifier, accept, work, retry, close, drain, self.binlog_exit_at()];
@@ -359,7 +333,7 @@ impl EventLoop {
             SIGNALS => self.handle_signals(),
             SYNC_ENDED => {}
             Token(index) if index >= FIRST_LISTENER_TOKEN => {
-                self.listeners[index - FIRST_LISTENER_TOKEN].is_ready = true;
+                self.accepting.listeners[index - FIRST_LISTENER_TOKEN].is_ready = true;
             }
             Token(index) => {
                 let Some(socket) = self.sockets.get_mut(index).and_then(Option::as_mut) else {

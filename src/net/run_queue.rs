@@ -1,5 +1,7 @@
 //! Which connections run in a turn, and how much of the turn each one gets.
 
+use std::collections::VecDeque;
+
 use log::debug;
 
 use super::EventLoop;
@@ -9,6 +11,7 @@ use crate::{
     conn::Conn,
     memory::Need,
     server::{COMMANDS_PER_CONNECTION, COMMANDS_PER_TURN, FeedResult, SHORTAGE_RETRY_DELAY},
+    service::logging::Throttle,
 };
 
 /// How many commands each visited connection may execute at least; fewer would not be worth the
@@ -22,12 +25,38 @@ const VISITS_PER_TURN: usize = 256;
 /// How many of a turn's visits may go to busy connections, which could use up any turn.
 const BUSY_VISITS_PER_TURN: usize = VISITS_PER_TURN / 4;
 
+/// Connections that a turn works on.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    /// Those that can continue because of an event.
+    pub(super) runnable: VecDeque<Key<Conn>>,
+    /// Those that can continue without an event: they had more to do than their share of a turn, or
+    /// their client has hung up.
+    pub(super) busy: VecDeque<Key<Conn>>,
+    /// Those that have ended and are not closed yet.
+    pub(super) ended: VecDeque<Key<Conn>>,
+    /// Those that can send more of their output.
+    pub(super) writable: Vec<Key<Conn>>,
+}
+
+/// Connections that wait for memory.
+#[derive(Debug, Default)]
+pub(super) struct Deferred {
+    pub(super) queue: VecDeque<Key<Conn>>,
+    /// When they are retried.
+    pub(super) retry_at: Option<Time>,
+    /// There is no memory for any step. From this instant on, connections are closed to free some.
+    pub(super) close_at: Option<Time>,
+    /// Counts connections closed for lack of memory.
+    pub(super) closed: Throttle,
+}
+
 impl EventLoop {
     /// Queues a connection that an event allows to continue.
     pub(super) fn enqueue(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if !std::mem::replace(&mut socket.is_runnable, true) {
-            self.runnable.push_back(key);
+            self.queues.runnable.push_back(key);
         }
     }
 
@@ -35,18 +64,18 @@ impl EventLoop {
     pub(super) fn defer(&mut self, key: Key<Conn>, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if !std::mem::replace(&mut socket.is_deferred, true) {
-            self.deferred.push_back(key);
+            self.deferred.queue.push_back(key);
         }
-        self.deferred_retry_at.get_or_insert(now + SHORTAGE_RETRY_DELAY);
+        self.deferred.retry_at.get_or_insert(now + SHORTAGE_RETRY_DELAY);
     }
 
     /// Queues the deferred connections again if it is time.
     pub(super) fn retry_deferred(&mut self, now: Time) {
-        if self.deferred_retry_at.is_none_or(|at| at > now) {
+        if self.deferred.retry_at.is_none_or(|at| at > now) {
             return;
         }
-        self.deferred_retry_at = None;
-        while let Some(key) = self.deferred.pop_front() {
+        self.deferred.retry_at = None;
+        while let Some(key) = self.deferred.queue.pop_front() {
             if let Some(socket) = &mut self.sockets[key.index()] {
                 socket.is_deferred = false;
             }
@@ -58,7 +87,7 @@ impl EventLoop {
     pub(super) fn enqueue_busy(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if !std::mem::replace(&mut socket.is_runnable, true) {
-            self.busy.push_back(key);
+            self.queues.busy.push_back(key);
         }
     }
 }
@@ -68,13 +97,13 @@ impl EventLoop {
     /// kept for busy ones. If there are very many, the rest runs first in the next turn. So due
     /// work does not wait for all of them.
     pub(super) fn advance_all(&mut self, now: Time) {
-        let (fresh, busy) = (self.runnable.len(), self.busy.len());
+        let (fresh, busy) = (self.queues.runnable.len(), self.queues.busy.len());
         let all = u32::try_from(fresh + busy).unwrap_or(u32::MAX);
         let command_limit =
             (COMMANDS_PER_TURN / all.max(1)).clamp(COMMANDS_PER_VISIT_MIN, COMMANDS_PER_CONNECTION);
         let busy_visits = busy.min(BUSY_VISITS_PER_TURN);
         for _ in 0..fresh.min(VISITS_PER_TURN - busy_visits) {
-            let Some(key) = self.runnable.pop_front() else { break };
+            let Some(key) = self.queues.runnable.pop_front() else { break };
             self.advance(key, command_limit, now);
             if self.server.is_turn_over() {
                 break;
@@ -82,7 +111,7 @@ impl EventLoop {
         }
         // At least one of them runs, even if others have used up the turn.
         for _ in 0..busy_visits {
-            let Some(key) = self.busy.pop_front() else { break };
+            let Some(key) = self.queues.busy.pop_front() else { break };
             self.advance(key, command_limit, now);
             if self.server.is_turn_over() {
                 break;
@@ -109,7 +138,7 @@ impl EventLoop {
             self.server.half_close(key);
         }
         if socket.is_writable && self.server.sendable(key) > 0 {
-            self.writable.push(key);
+            self.queues.writable.push(key);
         }
         if !self.server.takes_input(key) {
             return;

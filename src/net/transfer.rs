@@ -96,7 +96,7 @@ impl EventLoop {
             if event_loop.server.sendable(key) > 0 {
                 if !event_loop.server.write_changes(now) {
                     // The commit decides whether this connection is closed.
-                    return event_loop.writable.push(key);
+                    return event_loop.queues.writable.push(key);
                 }
                 // The write may have taken long.
                 event_loop.server.confirm_lock_if_due(event_loop.clock.now());
@@ -109,7 +109,7 @@ impl EventLoop {
     }
 
     fn send_all(&mut self, send: impl Fn(&mut Self, Key<Conn>)) {
-        for key in std::mem::take(&mut self.writable) {
+        for key in std::mem::take(&mut self.queues.writable) {
             send(self, key);
         }
         while let Some(key) = self.server.next_dirty() {
@@ -159,11 +159,11 @@ impl EventLoop {
     pub(super) fn end(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if !std::mem::replace(&mut socket.has_ended, true) {
-            self.ended.push_back(key);
+            self.queues.ended.push_back(key);
         }
         if socket.is_deferred {
             // It must leave `deferred` before closing it can free its memory.
-            self.deferred_retry_at = Some(Time::AT_ONCE);
+            self.deferred.retry_at = Some(Time::AT_ONCE);
         }
     }
 
@@ -171,16 +171,16 @@ impl EventLoop {
     /// one with the most unsent output, one a turn, until there is memory. Call it when all is sent
     /// that clients accept. O(connections) then, and O(1) otherwise.
     pub(super) fn close_for_memory(&mut self, now: Time) {
-        if self.close_for_memory_at.is_none() && !self.server.lacks_memory() {
+        if self.deferred.close_at.is_none() && !self.server.lacks_memory() {
             return;
         }
         if self.server.has_memory_for_step() {
-            self.close_for_memory_at = None;
+            self.deferred.close_at = None;
             return;
         }
-        let is_due = *self.close_for_memory_at.get_or_insert(now + STARVATION_TIME) <= now;
+        let is_due = *self.deferred.close_at.get_or_insert(now + STARVATION_TIME) <= now;
         // Closing those that have ended may free enough.
-        if !is_due || !self.ended.is_empty() {
+        if !is_due || !self.queues.ended.is_empty() {
             return;
         }
         let sockets = self.sockets.iter().enumerate().filter(|(_, socket)| socket.is_some());
@@ -189,11 +189,11 @@ impl EventLoop {
         let most = unsent.max_by_key(|&(unsent, _)| unsent).filter(|&(unsent, _)| unsent > 0);
         let Some((unsent, key)) = most else {
             // No output is unsent: the memory is in jobs, for example.
-            self.close_for_memory_at = Some(now + STARVATION_TIME);
+            self.deferred.close_at = Some(now + STARVATION_TIME);
             return;
         };
         debug!("{key:?} leaves {unsent} bytes unread, and memory is short");
-        if let Some(count) = self.closed_for_memory.pass(now) {
+        if let Some(count) = self.deferred.closed.pass(now) {
             warn!(
                 "out of memory: connections closed because they did not read their replies: {count}"
             );
@@ -203,16 +203,16 @@ impl EventLoop {
 
     /// Closes connections that have ended, for at most [`CLOSE_TIME_PER_TURN`].
     pub(super) fn close_ended(&mut self, now: Time) {
-        if self.ended.is_empty() {
+        if self.queues.ended.is_empty() {
             return;
         }
         let until = self.clock.now() + CLOSE_TIME_PER_TURN;
-        for _ in 0..self.ended.len() {
-            let Some(key) = self.ended.pop_front() else { break };
+        for _ in 0..self.queues.ended.len() {
+            let Some(key) = self.queues.ended.pop_front() else { break };
             let socket = self.sockets[key.index()].as_ref();
             if socket.is_some_and(|socket| socket.is_runnable || socket.is_deferred) {
                 // A queue still holds its key, which must not name another connection there.
-                self.ended.push_back(key);
+                self.queues.ended.push_back(key);
             } else {
                 self.close(key, now);
             }
@@ -228,8 +228,8 @@ impl EventLoop {
         debug!("{key:?} closed");
         self.sockets[key.index()] = None;
         self.server.close(key, now);
-        self.backs_off_until = None;
+        self.accepting.backs_off_until = None;
         // There may be memory for other connections now.
-        self.deferred_retry_at = self.deferred_retry_at.map(|_| Time::AT_ONCE);
+        self.deferred.retry_at = self.deferred.retry_at.map(|_| Time::AT_ONCE);
     }
 }
