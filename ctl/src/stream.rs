@@ -1,14 +1,13 @@
 //! A socket, TCP or UNIX, with a time limit on every call.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::net::ToSocketAddrs;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, SockAddr, Type};
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::address::Address;
 
@@ -17,12 +16,6 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The pause before a connect is tried again.
 const CONNECT_RETRY_PAUSE: Duration = Duration::from_millis(10);
-
-#[derive(Debug)]
-enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
 
 /// A connection on which no call takes longer than its time limit.
 #[derive(Debug)]
@@ -43,10 +36,10 @@ fn limit(timeout: Duration, deadline: Option<Instant>) -> io::Result<Duration> {
 
 /// Connects to a UNIX socket. While the queue of a hung server is full, a blocking connect would
 /// never return, so a nonblocking one is repeated.
-fn connect_unix(path: &Path, deadline: Option<Instant>) -> io::Result<UnixStream> {
+fn connect_unix(path: &Path, deadline: Option<Instant>) -> io::Result<Socket> {
     let limited = Instant::now() + TIMEOUT;
     let until = Some(deadline.map_or(limited, |deadline| deadline.min(limited)));
-    let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     let address = SockAddr::unix(path)?;
     socket.set_nonblocking(true)?;
     while let Err(error) = socket.connect(&address) {
@@ -56,57 +49,39 @@ fn connect_unix(path: &Path, deadline: Option<Instant>) -> io::Result<UnixStream
         thread::sleep(limit(CONNECT_RETRY_PAUSE, until)?);
     }
     socket.set_nonblocking(false)?;
-    Ok(OwnedFd::from(socket).into())
+    Ok(socket)
 }
 
-impl Socket {
-    fn connect(address: &Address, deadline: Option<Instant>) -> io::Result<Self> {
-        let (host, port) = match address {
-            Address::Tcp(host, port) => (host.as_str(), *port),
-            Address::Unix(path) => return connect_unix(path, deadline).map(Self::Unix),
-        };
-        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-        for address in (host, port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, limit(TIMEOUT, deadline)?) {
-                Ok(tcp) => {
-                    tcp.set_nodelay(true)?;
-                    return Ok(Self::Tcp(tcp));
-                }
-                Err(error) => failure = error,
-            }
-        }
-        Err(failure)
-    }
-
-    fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
-        match self {
-            Self::Tcp(tcp) => tcp.set_read_timeout(Some(timeout)),
-            Self::Unix(unix) => unix.set_read_timeout(Some(timeout)),
+fn connect(address: &Address, deadline: Option<Instant>) -> io::Result<Socket> {
+    let (host, port) = match address {
+        Address::Tcp(host, port) => (host.as_str(), *port),
+        Address::Unix(path) => return connect_unix(path, deadline),
+    };
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in (host, port).to_socket_addrs()? {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        match socket.connect_timeout(&address.into(), limit(TIMEOUT, deadline)?) {
+            Ok(()) => return socket.set_tcp_nodelay(true).map(|()| socket),
+            Err(error) => failure = error,
         }
     }
-
-    fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
-        match self {
-            Self::Tcp(tcp) => tcp.set_write_timeout(Some(timeout)),
-            Self::Unix(unix) => unix.set_write_timeout(Some(timeout)),
-        }
-    }
+    Err(failure)
 }
 
 impl Stream {
     /// Connects within the time limit, which also applies to each later read and write. All calls
     /// fail after the deadline, if there is one.
     pub(crate) fn connect(address: &Address, deadline: Option<Instant>) -> io::Result<Self> {
-        let socket = Socket::connect(address, deadline)?;
-        socket.set_read_timeout(TIMEOUT)?;
-        socket.set_write_timeout(TIMEOUT)?;
+        let socket = connect(address, deadline)?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
+        socket.set_write_timeout(Some(TIMEOUT))?;
         Ok(Self { socket, read_timeout: TIMEOUT, deadline })
     }
 
     /// Changes the time limit of reads.
     pub(crate) fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.read_timeout = timeout;
-        self.socket.set_read_timeout(timeout)
+        self.socket.set_read_timeout(Some(timeout))
     }
 
     /// Whether the deadline has passed.
@@ -117,34 +92,26 @@ impl Stream {
 
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.socket {
-            Socket::Tcp(tcp) => tcp.as_fd(),
-            Socket::Unix(unix) => unix.as_fd(),
-        }
+        self.socket.as_fd()
     }
 }
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.deadline.is_some() {
-            self.socket.set_read_timeout(limit(self.read_timeout, self.deadline)?)?;
+            let timeout = limit(self.read_timeout, self.deadline)?;
+            self.socket.set_read_timeout(Some(timeout))?;
         }
-        match &mut self.socket {
-            Socket::Tcp(tcp) => tcp.read(buffer),
-            Socket::Unix(unix) => unix.read(buffer),
-        }
+        self.socket.read(buffer)
     }
 }
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.deadline.is_some() {
-            self.socket.set_write_timeout(limit(TIMEOUT, self.deadline)?)?;
+            self.socket.set_write_timeout(Some(limit(TIMEOUT, self.deadline)?))?;
         }
-        match &mut self.socket {
-            Socket::Tcp(tcp) => tcp.write(bytes),
-            Socket::Unix(unix) => unix.write(bytes),
-        }
+        self.socket.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
