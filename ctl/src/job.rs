@@ -1,9 +1,8 @@
 //! A job, read from `stats-job`, from `list-jobs`, or from a line of a file.
 
 use std::fmt;
-use std::str::FromStr;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::ValueEnum;
@@ -50,15 +49,6 @@ impl fmt::Display for State {
     }
 }
 
-impl FromStr for State {
-    type Err = anyhow::Error;
-
-    fn from_str(word: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|state| state.word() == word);
-        found.ok_or_else(|| anyhow!("{word:?} is not a state of jobs"))
-    }
-}
-
 /// A job; a field not read from the server is `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Job {
@@ -94,7 +84,7 @@ impl Job {
             match key {
                 "id" => id = value.parse().ok(),
                 "tube" => tube = Some(value.to_owned()),
-                "state" => state = Some(value.parse()?),
+                "state" => state = Some(State::from_str(value, false).map_err(Error::msg)?),
                 "pri" => pri = value.parse().unwrap_or(0),
                 "age" => age = number(),
                 "time-left" => time_left = number(),

@@ -12,14 +12,11 @@ use crate::listing::{Detail, Request, list};
 
 /// Runs the command.
 pub(crate) fn run(args: &BigArgs, context: &mut Context) -> Result<Outcome> {
-    let filter = args.which.filter(&args.tubes, None)?;
-    let options = args.which.sweep.options();
+    let filter = &args.which.filter(&args.tubes, None)?;
+    let (options, interrupt) = (&args.which.sweep.options(), &context.interrupt.clone());
     let mut largest: Vec<(Option<String>, Job)> = Vec::new();
-    let outcome = context.each_server(|client, context, server| {
-        let interrupt = context.interrupt.clone();
-        let (options, interrupt) = (&options, &interrupt);
-        let detail = Detail::Size;
-        let request = Request { filter: &filter, detail, limit: None, options, interrupt };
+    let outcome = context.each_server(|client, _, server| {
+        let request = Request { filter, detail: Detail::Size, limit: None, options, interrupt };
         let coverage = list(client, &request, &mut |_, jobs| {
             largest.extend(jobs.into_iter().map(|job| (server.map(str::to_owned), job)));
             largest.sort_by_key(|(_, job)| (Reverse(job.size), job.id));

@@ -14,13 +14,11 @@ use crate::output::one_line;
 pub(crate) fn run(args: &GrepArgs, context: &mut Context) -> Result<Outcome> {
     let mut filter = args.which.filter(&args.tubes, None)?;
     filter.pattern = Some(filter::pattern(&args.pattern, args.fixed_string, args.ignore_case)?);
-    let options = args.which.sweep.options();
+    let (filter, options) = (&filter, &args.which.sweep.options());
+    let interrupt = &context.interrupt.clone();
     let mut found = 0_u64;
     let outcome = context.each_server(|client, context, server| {
-        let interrupt = context.interrupt.clone();
-        let (options, interrupt) = (&options, &interrupt);
-        let detail = Detail::Whole;
-        let request = Request { filter: &filter, detail, limit: None, options, interrupt };
+        let request = Request { filter, detail: Detail::Whole, limit: None, options, interrupt };
         let coverage = list(client, &request, &mut |_, jobs| {
             found += jobs.len() as u64;
             for job in &jobs {

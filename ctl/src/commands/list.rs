@@ -37,15 +37,13 @@ pub(crate) fn row(job: &Job, server: Option<&str>) -> Vec<Cell> {
 
 /// Runs the command.
 pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
-    let filter = args.which.filter(&args.tubes, None)?;
-    let options = args.which.sweep.options();
+    let filter = &args.which.filter(&args.tubes, None)?;
+    let (options, interrupt) = (&args.which.sweep.options(), &context.interrupt.clone());
     let detail = if args.bodies { Detail::Whole } else { Detail::Size };
     let mut left = args.limit.unwrap_or(u64::MAX);
     context.each_server(|client, context, server| {
         let mut table = table(server.is_some(), args.bodies);
-        let interrupt = context.interrupt.clone();
-        let (limit, options, interrupt) = (args.limit, &options, &interrupt);
-        let request = Request { filter: &filter, detail, limit, options, interrupt };
+        let request = Request { filter, detail, limit: args.limit, options, interrupt };
         let before = left;
         let coverage = list(client, &request, &mut |_, jobs| {
             for job in jobs {

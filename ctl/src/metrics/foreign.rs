@@ -26,18 +26,19 @@ fn is_counter(key: &str) -> bool {
 
 fn family(name: String, key: &'static str, command: &str) -> Family {
     let kind = if is_counter(key) { Kind::Counter } else { Kind::Gauge };
-    let help = format!("{key} of {command}.");
+    let (help, sources) = (format!("{key} of {command}."), vec![Source::Number(key)]);
+    Family { name, kind, help, sources }
+}
+
+/// Makes a gauge, or a counter if its name ends in `_total`, of a key of this program.
+fn own_family(name: &str, help: &str, key: &'static str) -> Family {
+    let kind = if name.ends_with("_total") { Kind::Counter } else { Kind::Gauge };
+    let (name, help) = (name.to_owned(), help.to_owned());
     Family { name, kind, help, sources: vec![Source::Number(key)] }
 }
 
 fn up() -> Family {
-    let help = "Whether the scrape is complete.".to_owned();
-    Family {
-        name: "beanstalkd_up".into(),
-        kind: Kind::Gauge,
-        help,
-        sources: vec![Source::Number(UP_KEY)],
-    }
+    own_family("beanstalkd_up", "Whether the scrape is complete.", UP_KEY)
 }
 
 /// Keys with underscores; keys of tubes begin with `tube_`; the address is the label `instance`.
@@ -69,12 +70,8 @@ pub(super) fn davidtannock(servers: usize) -> Names {
     };
     let keys = COMMAND_KEYS.split(' ').chain(STATS_KEYS.split(' '));
     let tube = STATS_TUBE_KEYS.split(' ');
-    let scrapes = Family {
-        name: "beanstalkd_exporter_scrapes_total".into(),
-        kind: Kind::Counter,
-        help: "Scrapes of the server.".into(),
-        sources: vec![Source::Number(SCRAPES_KEY)],
-    };
+    let help = "Scrapes of the server.";
+    let scrapes = own_family("beanstalkd_exporter_scrapes_total", help, SCRAPES_KEY);
     let server = keys.map(|key| family(name("", key), key, "stats"));
     Names {
         server_label: (servers > 1).then_some("server"),
