@@ -86,7 +86,10 @@ impl Plan {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tubes(lists) => lists.summary.fmt(f),
+            Self::Tubes(Lists { summary, last_id, .. }) => {
+                write!(f, "{summary}, and jobs with ids up to {last_id} ")?;
+                f.write_str("that change to these states meanwhile")
+            }
             Self::Jobs(jobs) => jobs.summary.fmt(f),
         }
     }

@@ -74,6 +74,8 @@ fn a_large_tube_is_deleted_up_to_the_last_id() {
     let clear = |played: &Played| client.run(&["--server", &played.address, "clear", "a", "-y"]);
     let ran = clear(&server(true));
     assert!(ran.stderr.contains("delete 10003 jobs: 6001 ready, 4002 buried, in the tube a"));
+    let rest = "and jobs with ids up to 10003 that change to these states meanwhile";
+    assert!(ran.stderr.contains(rest), "the question has it: {ran:?}");
     assert!(ran.stderr.contains("10003 jobs deleted (plan"), "{ran:?}");
     assert!(ran.stderr.contains("others reserved, changed or deleted them: 1 job."), "{ran:?}");
     assert!(ran.stderr.contains("changed to these states: 1 more job."), "{ran:?}");
