@@ -112,8 +112,9 @@ impl Guard {
         let passwords = args.auth_file.as_deref().map_or(Ok(Vec::new()), |path| {
             passwords(path).with_context(|| format!("--auth-file {}", path.display()))
         })?;
-        let (is_read_only, room) = (args.read_only, Semaphore::new(REQUESTS_MAX));
-        Ok(Self { hosts, open_ports, passwords, token: token()?, is_read_only, room })
+        let rooms = [REQUESTS_MAX; 2].map(Semaphore::new);
+        let (is_read_only, token) = (args.read_only, token()?);
+        Ok(Self { hosts, open_ports, passwords, token, is_read_only, rooms })
     }
 
     pub(super) fn token(&self) -> &str {
@@ -181,16 +182,29 @@ impl Guard {
     }
 }
 
-/// Reads the lines `NAME:PASSWORD` of a file, which must be no file for everybody. Empty lines and
-/// those that begin with `#` are comments.
+/// The beginnings of password hashes, as in files of htpasswd.
+const HASH_PREFIXES: [&str; 9] =
+    ["$apr1$", "$1$", "$2a$", "$2b$", "$2y$", "$5$", "$6$", "$y$", "{SHA}"];
+
+/// Reads the lines `NAME:PASSWORD` of a file, to which not every user may have access. Empty lines
+/// and lines that begin with `#` are comments.
 fn passwords(path: &Path) -> Result<Vec<String>> {
-    ensure!(path.metadata()?.mode().trailing_zeros() >= 3, "all users can read it: run chmod 640");
+    let is_private = path.metadata()?.mode().trailing_zeros() >= 3;
+    ensure!(is_private, "every user can read or write it: run chmod 640");
     let mut found = Vec::new();
     let text = fs::read_to_string(path)?;
     let is_comment = |line: &str| line.is_empty() || line.starts_with('#');
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !is_comment(line)) {
-        let has_password = line.split_once(':').is_some_and(|(_, password)| !password.is_empty());
-        ensure!(has_password, "line {} is no NAME:PASSWORD", at + 1);
+        let number = at + 1;
+        let password = line.split_once(':').map_or("", |(_, password)| password);
+        ensure!(!password.is_empty(), "line {number} is not NAME:PASSWORD");
+        let is_hidden = |it: char| it.is_control() || it == '\u{feff}';
+        ensure!(
+            !line.contains(is_hidden) && line.trim_end() == line,
+            "line {number}: remove control characters, and spaces at the end"
+        );
+        let is_hash = HASH_PREFIXES.iter().any(|prefix| password.starts_with(prefix));
+        ensure!(!is_hash, "line {number}: write the password itself, not a hash of it");
         found.push(format!("Basic {}", BASE64.encode(line)));
     }
     ensure!(!found.is_empty(), "it has no line NAME:PASSWORD");

@@ -196,7 +196,13 @@ fn other_addresses_need_a_password_or_a_word() {
     let path = folder.path().join("passwords");
     let file = path.to_str().unwrap();
     for (text, mode, why) in [
-        ("ops:secret\n", 0o644, "all users can read it"),
+        ("ops:secret\n", 0o644, "every user can read or write it"),
+        ("ops:secret\n", 0o602, "every user can read or write it"),
+        ("\u{feff}ops:secret\n", 0o600, "line 1: remove"),
+        ("# web\nops:se\0cret\n", 0o600, "line 2: remove"),
+        ("ops:secret \r\n", 0o600, "line 1: remove"),
+        ("ops:$2y$05$abcdefghijklmnopqrstuv\n", 0o600, "line 1: write the password itself"),
+        ("ops:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=\n", 0o600, "line 1: write the password itself"),
         ("ops\n", 0o600, "line 1"),
         ("ops:\n", 0o600, "line 1"),
         ("\n", 0o600, "no line"),
