@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use std::env;
 use std::fmt;
 use std::io::{self, IoSlice};
+use std::mem;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -42,6 +43,11 @@ const CROWDED_IDLE_TIME: Duration = Duration::from_secs(10);
 /// The time limit of the head of a request, from its first byte, or for the first request from the
 /// connect. Otherwise, one byte now and then would hold a connection for ever.
 const HEAD_TIME_LIMIT: Duration = Duration::from_secs(10);
+
+/// A connection is closed if a response takes longer than this, and its client reads fewer bytes per
+/// second. Otherwise, slow readers would hold large responses for ever.
+const SLOW_RESPONSE_TIME: Duration = Duration::from_secs(10);
+const RESPONSE_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
 /// The time that requests under way have after a signal.
 const END_TIME_LIMIT: Duration = Duration::from_secs(5);
@@ -187,8 +193,9 @@ impl Listener for BoundedListener {
         let place = place.expect("the semaphore is never closed");
         let (stream, address) = Listener::accept(&mut self.listener).await;
         let head = Head { began: Some(Instant::now()), newlines: None, is_whole: false };
-        let idle = Box::pin(sleep(HEAD_TIME_LIMIT));
-        (TimedConnection { stream, active: Instant::now(), idle, head, place }, address)
+        let (now, idle) = (Instant::now(), Box::pin(sleep(HEAD_TIME_LIMIT)));
+        let (response, is_blocked) = ((now, 0), false);
+        (TimedConnection { stream, active: now, idle, head, response, is_blocked, place }, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -240,14 +247,22 @@ struct TimedConnection {
     /// Wakes the connection to check its time limits.
     idle: Pin<Box<Sleep>>,
     head: Head,
+    /// The start of the response under way, and the number of its bytes written.
+    response: (Instant, u64),
+    /// The response waits for its client.
+    is_blocked: bool,
     place: OwnedSemaphorePermit,
 }
 
 impl TimedConnection {
-    /// Starts the next head once a part of a response has been written.
+    /// Counts the bytes of a response. Its first part starts the next head.
     fn written(&mut self, result: &Poll<io::Result<usize>>) {
-        if matches!(result, Poll::Ready(Ok(_))) {
-            self.head = Head::default();
+        self.is_blocked = result.is_pending();
+        if let Poll::Ready(Ok(count)) = result {
+            if mem::take(&mut self.head).is_whole {
+                self.response = (Instant::now(), 0);
+            }
+            self.response.1 += *count as u64;
         }
     }
 
@@ -255,11 +270,14 @@ impl TimedConnection {
     fn deadline(&self) -> Instant {
         let is_crowded = self.place.semaphore().available_permits() < CONNECTIONS_MAX / 2;
         let idle = if is_crowded && !self.head.is_whole { CROWDED_IDLE_TIME } else { IDLE_TIME };
-        self.head.deadline().unwrap_or(self.active + idle)
+        let deadline = self.head.deadline().unwrap_or(self.active + idle);
+        let (began, count) = self.response;
+        let time = Duration::from_secs(count / RESPONSE_BYTES_PER_SECOND_MIN) + SLOW_RESPONSE_TIME;
+        if self.is_blocked { deadline.min(began + time) } else { deadline }
     }
 
     /// Returns the time of the next check: it may become crowded meanwhile.
-    fn next_look(&self) -> Instant {
+    fn next_check(&self) -> Instant {
         self.deadline().min(Instant::now() + CROWDED_IDLE_TIME)
     }
 
@@ -271,16 +289,16 @@ impl TimedConnection {
     ) -> Poll<io::Result<T>> {
         if result.is_ready() {
             self.active = Instant::now();
-            let next = self.next_look();
+            let next = self.next_check();
             self.idle.as_mut().reset(next);
             return result;
         }
         loop {
-            ready!(self.idle.as_mut().poll(waker));
             if self.deadline() <= Instant::now() {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
-            let next = self.next_look();
+            ready!(self.idle.as_mut().poll(waker));
+            let next = self.next_check();
             self.idle.as_mut().reset(next);
         }
     }
@@ -338,6 +356,8 @@ impl AsyncWrite for TimedConnection {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use super::*;
 
     #[test]
@@ -355,6 +375,26 @@ mod tests {
         // Empty lines before a request are allowed, and are no request.
         assert!(!whole(&["\r\n\r\n", "GET / HTTP/1.1\r\n"]));
         assert!(!whole(&["GET / HTTP/1.1\r\nX: a\r\n", "Y: b\r\n"]) && !whole(&[]));
+    }
+
+    /// A client that does not read would hold one of the few large responses for ever.
+    #[tokio::test]
+    async fn a_response_that_is_not_read_has_a_time_limit() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let (mut connection, _) = BoundedListener { listener, places }.accept().await;
+        let mut write = async || loop {
+            let bytes = [b'x'; 1 << 12];
+            let began = Instant::now() - 2 * SLOW_RESPONSE_TIME;
+            connection.response = (began, 0);
+            let written = poll_fn(|waker| Pin::new(&mut connection).poll_write(waker, &bytes));
+            if let Err(error) = written.await {
+                return error.kind();
+            }
+        };
+        let failure = timeout(Duration::from_secs(60), write()).await;
+        assert_eq!(failure.unwrap(), io::ErrorKind::TimedOut);
     }
 
     /// Fifty slow readers would otherwise hold fifty large bodies.

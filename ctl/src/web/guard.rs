@@ -31,7 +31,7 @@ use tokio::time::timeout;
 use super::{Failure, Site, WebArgs};
 use crate::message::usage;
 
-/// The largest number of requests at a time.
+/// The largest number of requests at a time, with and without bodies of jobs.
 const REQUESTS_MAX: usize = 32;
 
 /// The time limit of a request.
@@ -73,7 +73,8 @@ pub(super) struct Guard {
     passwords: Vec<String>,
     token: String,
     is_read_only: bool,
-    room: Semaphore,
+    /// Places for requests, and for requests of bodies, which may wait for each other.
+    rooms: [Semaphore; 2],
 }
 
 impl Guard {
@@ -243,7 +244,10 @@ fn token() -> Result<String> {
 pub(super) async fn check(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let answer = async {
         site.guard.judge(&request)?;
-        let _permit = site.guard.room.try_acquire().map_err(|_| {
+        let path = request.uri().path();
+        let has_bodies = path.starts_with("/api/job") || path == "/api/body";
+        let room = &site.guard.rooms[usize::from(has_bodies)];
+        let _permit = room.try_acquire().map_err(|_| {
             Failure::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once: try again")
         })?;
         let late = "no answer in time; an act may be partly done";

@@ -114,6 +114,26 @@ fn what_is_too_large_or_too_slow_is_bounded() {
     });
 }
 
+/// Clients that ask for large bodies and do not read them must not keep others from the page.
+#[test]
+fn slow_readers_leave_room_for_others() {
+    let server = Server::tcp(&ours(), &["-z", "17000000"]);
+    let id = put(&mut server.client(), "a", 5, 0, &vec![b'x'; 16_000_000]);
+    let page = Page::start(&server.address, &[]);
+    let request = format!("GET /api/body?id={id} HTTP/1.1\r\nHost: {}\r\n\r\n", page.address);
+    let slow = (0..40).map(|_| {
+        let mut client = TcpStream::connect(&page.address).unwrap();
+        client.write_all(request.as_bytes()).unwrap();
+        client
+    });
+    let slow: Vec<_> = slow.collect();
+    for _ in 0..20 {
+        assert_eq!(page.get("/api/look?rows=1").status, 200);
+    }
+    drop(slow);
+    assert_eq!(page.get(&format!("/api/body?id={id}")).body.len(), 16_000_000);
+}
+
 /// A byte now and then must not hold a place for ever.
 #[test]
 fn the_head_of_a_request_has_a_time_limit() {
