@@ -14,6 +14,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::address::Address;
 use crate::interrupt::Interrupt;
+use crate::message::conflict;
 use crate::stream::{Stream, TIMEOUT};
 use crate::yaml;
 
@@ -77,18 +78,16 @@ impl Reply {
 
     /// Makes an error of an unexpected reply.
     pub(crate) fn unexpected(&self, to: &str) -> anyhow::Error {
-        match self.word() {
-            "OUT_OF_MEMORY" => anyhow!("{to}: the server is out of memory (OUT_OF_MEMORY)"),
-            "DRAINING" => anyhow!("{to}: the server is draining and accepts no jobs (DRAINING)"),
-            "INTERNAL_ERROR" => {
-                anyhow!("{to}: the server failed; its log has the reason (INTERNAL_ERROR)")
-            }
-            "UNKNOWN_COMMAND" => anyhow!("{to}: the server does not know this command"),
-            "JOB_TOO_BIG" => {
-                anyhow!("{to}: larger than the server accepts (JOB_TOO_BIG)")
-            }
-            _ => anyhow!("{to}: unexpected reply: {}", self.line),
-        }
+        let line = &self.line;
+        let refusal = match self.word() {
+            "OUT_OF_MEMORY" => "the server is out of memory",
+            "DRAINING" => "the server is draining and accepts no jobs",
+            "JOB_TOO_BIG" => "larger than the server accepts",
+            "INTERNAL_ERROR" => return anyhow!("{to}: the server failed: see its log ({line})"),
+            "UNKNOWN_COMMAND" => return anyhow!("{to}: the server does not know this command"),
+            _ => return anyhow!("{to}: unexpected reply: {line}"),
+        };
+        conflict(format!("{to}: {refusal} ({line})"))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::filter::Tubes;
 use crate::input;
 use crate::interrupt::Interrupt;
-use crate::message::{UsageError, is_broken_pipe, log_act, print_error, print_notice, usage};
+use crate::message::{is_broken_pipe, is_usage, log_act, print_error, print_notice, usage};
 use crate::output::Output;
 use crate::statistics;
 use crate::sweep::Coverage;
@@ -88,7 +88,7 @@ impl Context {
     /// Whether an error ends the program, whatever the server: a signal, closed output, or wrong
     /// arguments.
     fn is_fatal(&self, error: &anyhow::Error) -> bool {
-        self.interrupt.is_set() || is_broken_pipe(error) || error.is::<UsageError>()
+        self.interrupt.is_set() || is_broken_pipe(error) || is_usage(error)
     }
 
     /// Returns the only server.

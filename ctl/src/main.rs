@@ -26,7 +26,7 @@
 //! | `interrupt` | Ctrl-C and other signals |
 //! | `pages` | the manual page and the shell completions |
 //!
-//! The exit statuses are in the manual; [`status_of`] returns the status of an error.
+//! The manual has the exit statuses; `main` returns them.
 
 mod address;
 mod args;
@@ -61,7 +61,7 @@ mod yaml;
 use std::env;
 use std::process::ExitCode;
 
-use anyhow::{Error, Result};
+use anyhow::Result;
 use clap::FromArgMatches as _;
 
 use cli::{Cli, Command};
@@ -69,7 +69,7 @@ use commands::check::Status;
 use commands::release::Change::{Bury, Release};
 use context::{Context, Outcome};
 use interrupt::Interrupt;
-use message::{UsageError, is_broken_pipe, print_error};
+use message::{is_broken_pipe, is_usage, print_error};
 use output::Output;
 
 /// The exit status of wrong arguments.
@@ -112,11 +112,9 @@ fn main() -> ExitCode {
         Err(error) if looks && is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             print_error(&error);
-            ExitCode::from(if is_check {
-                Status::Unknown.code()
-            } else {
-                status_of(&error, &interrupt)
-            })
+            let of_failure = if is_usage(&error) { USAGE_STATUS } else { 1 };
+            let status = interrupt.exit_status().unwrap_or(of_failure);
+            ExitCode::from(if is_check { Status::Unknown.code() } else { status })
         }
     }
 }
@@ -128,12 +126,6 @@ fn parse() -> Result<Cli, clap::Error> {
         command = command.mut_arg("server", |server| server.env(None::<&str>));
     }
     Cli::from_arg_matches(&command.try_get_matches()?)
-}
-
-/// Returns the exit status of a failure.
-fn status_of(error: &Error, interrupt: &Interrupt) -> u8 {
-    let of_failure = if error.is::<UsageError>() { USAGE_STATUS } else { 1 };
-    interrupt.exit_status().unwrap_or(of_failure)
 }
 
 fn run(command: Command, context: &mut Context) -> Result<Outcome> {

@@ -7,21 +7,37 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::address::Address;
 use crate::output::inert;
 
-/// Wrong arguments, whatever the server: the exit status is 2.
+/// An error whose kind decides the exit status of a command and the HTTP status of a response.
 #[derive(Debug)]
-pub(crate) struct UsageError(String);
+pub(crate) enum Refusal {
+    /// Wrong arguments, for any server: exit status 2, HTTP status 400.
+    Usage(String),
+    /// The state of the server, a tube or a job does not allow it: exit status 1, HTTP status 409.
+    Conflict(String),
+}
 
-impl fmt::Display for UsageError {
+impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        let (Self::Usage(text) | Self::Conflict(text)) = self;
+        f.write_str(text)
     }
 }
 
-impl std::error::Error for UsageError {}
+impl std::error::Error for Refusal {}
 
 /// Makes an error for wrong arguments.
 pub(crate) fn usage(text: impl fmt::Display) -> anyhow::Error {
-    UsageError(text.to_string()).into()
+    Refusal::Usage(text.to_string()).into()
+}
+
+/// Makes an error for a state that does not allow a command.
+pub(crate) fn conflict(text: impl fmt::Display) -> anyhow::Error {
+    Refusal::Conflict(text.to_string()).into()
+}
+
+/// Whether the arguments are wrong.
+pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Refusal::Usage(_)))
 }
 
 /// Prints a line on standard error.

@@ -20,7 +20,7 @@ use crate::filter::Filter;
 use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
 use crate::listing::{Detail, Request, list};
-use crate::message::counted;
+use crate::message::{conflict, counted};
 use crate::sweep::{self, Coverage, Options};
 use crate::yaml;
 
@@ -41,11 +41,8 @@ impl Instance {
 
     /// Fails if the client is connected to another instance, whose ids mean other jobs.
     pub(crate) fn check(&self, now: &Self, client: &Client) -> Result<()> {
-        ensure!(
-            self == now,
-            "{}: the server was restarted, so ids may mean other jobs now: list the jobs again",
-            client.address()
-        );
+        let text = "the server was restarted, so ids may mean other jobs now: list the jobs again";
+        ensure!(self == now, conflict(format!("{}: {text}", client.address())));
         Ok(())
     }
 }

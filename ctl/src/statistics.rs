@@ -17,6 +17,7 @@ use anyhow::{Result, bail};
 use crate::client::{Client, Reply};
 use crate::filter::Tubes;
 use crate::job::{Job, State};
+use crate::message::conflict;
 use crate::yaml;
 
 /// Counters of a server at one moment.
@@ -76,7 +77,7 @@ pub(crate) fn tube_stats(client: &mut Client, names: &[String]) -> Result<Vec<(S
 pub(crate) fn tube(client: &mut Client, name: &str) -> Result<String> {
     let reply = client.ask(&format!("stats-tube {name}"))?;
     if reply.is("NOT_FOUND") {
-        bail!("{}: there is no tube {name}", client.address());
+        return Err(conflict(format!("{}: there is no tube {name}", client.address())));
     }
     if reply.is("OK") { reply.into_yaml() } else { Err(reply.unexpected("stats-tube")) }
 }

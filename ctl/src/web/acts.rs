@@ -192,7 +192,7 @@ impl Action {
             }
             Self::Pause { tube: Tube(tube), seconds } => find_pause(client, tube, *seconds),
             Self::Put { tube: Tube(tube), base64, .. } => {
-                let size = counted(BASE64.decode(base64)?.len() as u64, "byte");
+                let size = counted(BASE64.decode(base64).map_err(usage)?.len() as u64, "byte");
                 let mut report =
                     Report::new(1, format!("Will put 1 job of {size} into the tube {tube}."));
                 if client.ask(&format!("stats-tube {tube}"))?.is("NOT_FOUND") {
@@ -241,9 +241,14 @@ impl Action {
             Self::Put { tube: Tube(tube), base64, pri, delay, ttr } => {
                 use_tube(client, &tube)?;
                 report.text = format!("put no job into the tube {tube}");
-                put_all(client, &JobArgs { pri, delay, ttr }, &[BASE64.decode(base64)?], |id| {
-                    *report = Report::new(1, format!("put 1 job into the tube {tube}: {id}"));
-                })
+                put_all(
+                    client,
+                    &JobArgs { pri, delay, ttr },
+                    &[BASE64.decode(base64).map_err(usage)?],
+                    |id| {
+                        *report = Report::new(1, format!("put 1 job into the tube {tube}: {id}"));
+                    },
+                )
             }
             Self::Jobs(act) => {
                 let (plan, filter, notes) = act.plan(client, interrupt)?;

@@ -20,7 +20,7 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Error, Result};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
@@ -29,14 +29,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout;
 
 use crate::client::Client;
 use crate::context::{Context, Outcome};
 use crate::http;
-use crate::interrupt::Interrupt;
-use crate::message::UsageError;
+use crate::interrupt::{Interrupt, Interrupted};
+use crate::message::Refusal;
 pub(crate) use args::WebArgs;
 use guard::Guard;
 use watch::Watcher;
@@ -79,8 +79,13 @@ impl Failure {
 /// An error of a server or of a request.
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        let is_usage = error.is::<UsageError>();
-        let status = if is_usage { StatusCode::BAD_REQUEST } else { StatusCode::BAD_GATEWAY };
+        let status = match error.downcast_ref() {
+            Some(Refusal::Usage(_)) => StatusCode::BAD_REQUEST,
+            Some(Refusal::Conflict(_)) => StatusCode::CONFLICT,
+            None if error.is::<Interrupted>() => StatusCode::SERVICE_UNAVAILABLE,
+            None if error.is::<JoinError>() => StatusCode::INTERNAL_SERVER_ERROR,
+            None => StatusCode::BAD_GATEWAY,
+        };
         Self::new(status, format!("{error:#}"))
     }
 }
@@ -95,7 +100,7 @@ impl Site {
     /// Waits until a request may hold whole bodies of jobs.
     async fn heavy(&self) -> Result<OwnedSemaphorePermit, Failure> {
         let permit = Arc::clone(&self.heavy).acquire_owned().await;
-        permit.map_err(|error| anyhow!("{error}").into())
+        permit.map_err(|error| Error::from(error).into())
     }
 
     fn server(&self, at: usize) -> Result<&Watcher, Failure> {
@@ -132,8 +137,7 @@ async fn with_client<T: Send + 'static>(
         interrupt.set();
         work.await
     };
-    let result = done.map_err(|error| anyhow!("{error}"))?;
-    result.map_err(Into::into)
+    done.map_err(Error::from)?.map_err(Into::into)
 }
 
 /// Runs the command.
@@ -146,8 +150,8 @@ pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     let guard = Guard::new(&addresses.collect::<io::Result<Vec<_>>>()?, args)?;
     let watcher = |address| Watcher::start(address, context.interrupt.clone());
     let servers = context.servers.iter().cloned().map(watcher).collect();
-    let site =
-        Arc::new(Site { guard, servers, heavy: Arc::new(Semaphore::new(HEAVY_REQUESTS_MAX)) });
+    let heavy = Arc::new(Semaphore::new(HEAVY_REQUESTS_MAX));
+    let site = Arc::new(Site { guard, servers, heavy });
     http::serve(listeners, &router(&site), &context.interrupt)?;
     Ok(Outcome::Done)
 }

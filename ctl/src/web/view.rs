@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::Error;
 use axum::Json;
 use axum::extract::{Query, State as Shared};
 use serde::Deserialize;
@@ -85,7 +85,7 @@ pub(super) async fn look(
         (answer, names)
     })
     .await
-    .map_err(|error| anyhow!("{error}"))?;
+    .map_err(Error::from)?;
     // The next sample includes the times of these tubes.
     chosen.ask(names.iter().map(String::as_str));
     answer.insert("chosen".into(), at.into());

@@ -262,7 +262,7 @@ fn an_act_on_another_instance_of_the_server_is_refused() {
             page.post_with(&order, &[])
         };
         let answer = delete(&instance);
-        assert!(answer.status == 502 && answer.text().contains("restarted"), "{}", answer.text());
+        assert!(answer.status == 409 && answer.text().contains("restarted"), "{}", answer.text());
         assert_eq!(state(&mut client, id).as_deref(), Some("ready"));
         let instance = page.get("/api/jobs?tube=b&limit=9").json()["instance"].clone();
         assert_eq!(delete(&instance).json()["count"], 1);

@@ -287,8 +287,13 @@ fn what_makes_no_sense_is_refused() {
         let answer = send(&on_tube("delete", "a", &["reserved"]));
         assert!(answer.text().contains("no jobs in these states"), "{}", answer.text());
         assert_eq!(page.post_with(&json!({ "dry": true }), &[]).status, 422);
+        let gone = json!({ "server": 0, "dry": true, "what": kick("nosuch", "buried", 1) });
+        assert_eq!(page.post_with(&gone, &[]).status, 409, "there may have been such a tube");
+        let mut wrong = put_into("a", "x");
+        wrong["base64"] = "?".into();
+        assert_eq!(send(&wrong).status, 400);
         let answer = send(&put_into("a", "eleven byte"));
-        assert_eq!(answer.status, 502);
+        assert_eq!(answer.status, 409);
         assert!(answer.text().contains("JOB_TOO_BIG"), "{}", answer.text());
         assert_eq!(state(&mut client, id).as_deref(), Some("ready"));
         assert_eq!(server.objects(&["list", "*"]).len(), 1, "nothing was put");
