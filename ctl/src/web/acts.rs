@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Error, Result, ensure};
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{ConnectInfo, State as Shared};
@@ -153,7 +153,10 @@ pub(super) async fn act(
     if let Action::Jobs(act) = &what {
         act.check()?;
     }
-    let done = with_client(site.server(server)?, ACT_TIME_LIMIT, move |client, interrupt| {
+    let (watcher, from) = (site.server(server)?, from.to_string());
+    let action = serde_json::to_string(&what).map_err(Error::from)?;
+    let act = (!dry).then(|| site.begin_act((watcher.address.clone(), from.clone(), action)));
+    let done = with_client(watcher, ACT_TIME_LIMIT, move |client, interrupt| {
         let now = Instance::from_stats(&client.yaml("stats")?);
         let is_bound = instance.is_some();
         instance.map_or(Ok(()), |instance| instance.check(&now, client))?;
@@ -165,8 +168,10 @@ pub(super) async fn act(
         ensure!(is_bound, usage("an act needs the instance of the server: ask with \"dry\" first"));
         let mut report = Report::default();
         let result = what.carry_out(client, interrupt, &mut report);
+        // Not before: this work may outlive its request.
+        drop(act);
         if !report.text.is_empty() {
-            log_act(client.address(), Some(&from.to_string()), &report.text);
+            log_act(client.address(), Some(&from), &report.text);
         }
         if let Err(error) = result {
             if !error.is::<Interrupted>() {

@@ -17,7 +17,7 @@ mod watch;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Error, Result};
@@ -32,11 +32,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout;
 
+use crate::address::Address;
 use crate::client::Client;
 use crate::context::{Context, Outcome};
 use crate::http;
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::message::Refusal;
+use crate::message::{Refusal, log_act};
 pub(crate) use args::WebArgs;
 use guard::Guard;
 use watch::Watcher;
@@ -61,7 +62,12 @@ struct Site {
     servers: Vec<Watcher>,
     /// Bounds the requests that hold whole bodies of jobs.
     heavy: Arc<Semaphore>,
+    /// The acts under way.
+    acts: Mutex<Vec<Weak<ActUnderWay>>>,
 }
+
+/// An act that is not complete: its server, its client, and its arguments as JSON.
+type ActUnderWay = (Address, String, String);
 
 /// The error response to a request.
 #[derive(Debug)]
@@ -101,6 +107,19 @@ impl Site {
     async fn heavy(&self) -> Result<OwnedSemaphorePermit, Failure> {
         let permit = Arc::clone(&self.heavy).acquire_owned().await;
         permit.map_err(|error| Error::from(error).into())
+    }
+
+    fn acts(&self) -> MutexGuard<'_, Vec<Weak<ActUnderWay>>> {
+        self.acts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers an act, which is under way until the value is dropped.
+    fn begin_act(&self, act: ActUnderWay) -> Arc<ActUnderWay> {
+        let act = Arc::new(act);
+        let mut acts = self.acts();
+        acts.retain(|act| act.strong_count() > 0);
+        acts.push(Arc::downgrade(&act));
+        act
     }
 
     fn server(&self, at: usize) -> Result<&Watcher, Failure> {
@@ -150,10 +169,15 @@ pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     let guard = Guard::new(&addresses.collect::<io::Result<Vec<_>>>()?, args)?;
     let watcher = |address| Watcher::start(address, context.interrupt.clone());
     let servers = context.servers.iter().cloned().map(watcher).collect();
-    let heavy = Arc::new(Semaphore::new(HEAVY_REQUESTS_MAX));
-    let site = Arc::new(Site { guard, servers, heavy });
-    http::serve(listeners, &router(&site), &context.interrupt)?;
-    Ok(Outcome::Done)
+    let (heavy, acts) = (Arc::new(Semaphore::new(HEAVY_REQUESTS_MAX)), Mutex::default());
+    let site = Arc::new(Site { guard, servers, heavy, acts });
+    let served = http::serve(listeners, &router(&site), &context.interrupt);
+    for act in site.acts().iter().filter_map(Weak::upgrade) {
+        let (address, from, action) = &*act;
+        let text = format!("the page ended before a reply; may be partly done: {action}");
+        log_act(address, Some(from), &text);
+    }
+    served.map(|()| Outcome::Done)
 }
 
 /// Reads `HOST:PORT`, `HOST` or `:PORT`.

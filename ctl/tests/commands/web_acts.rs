@@ -432,3 +432,23 @@ fn an_act_ends_in_order_when_the_page_is_stopped() {
     assert_eq!(server.objects(&["stats", "a"])[0]["current-jobs-ready"], 300);
     assert_eq!(server.objects(&["stats", "b"])[0]["current-jobs-ready"], 200);
 }
+
+/// The server may carry out an act that it did not answer before the page ended.
+#[test]
+fn an_act_without_an_answer_is_named_when_the_page_ends() {
+    let server = Server::tcp(&harness::ours(), &[]);
+    let id = put(&mut server.client(), "a", 5, 0, b"x");
+    let proxy = Proxy::new(&server.address, "delete ", 1);
+    let mut page = Page::start(&proxy.address, &[]);
+    let told = page.dry(&on("delete", &[id]));
+    thread::scope(|scope| {
+        let act = scope.spawn(|| page.agree(&told));
+        proxy.wait();
+        let kill = format!("kill -TERM {}", page.pid());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        assert!(act.join().is_err(), "the connection is closed without an answer");
+    });
+    assert!(page.ends_well());
+    let named = format!("may be partly done: {{\"act\":\"delete\",\"jobs\":{{\"ids\":[\"{id}\"]");
+    ct::eventually("the act is named", || page.log().iter().any(|line| line.contains(&named)));
+}
