@@ -44,8 +44,8 @@ const CROWDED_IDLE_TIME: Duration = Duration::from_secs(10);
 /// connect. Otherwise, one byte now and then would hold a connection for ever.
 const HEAD_TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// A connection is closed if a response takes longer than this, and its client reads fewer bytes per
-/// second. Otherwise, slow readers would hold large responses for ever.
+/// A connection is closed if a response takes longer than this and its client reads fewer bytes
+/// per second. Otherwise, slow readers would hold large responses for ever.
 const SLOW_RESPONSE_TIME: Duration = Duration::from_secs(10);
 const RESPONSE_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
