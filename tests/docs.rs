@@ -291,6 +291,30 @@ fn modules_used(code: &str) -> BTreeSet<String> {
     used
 }
 
+/// The other modules of a crate that a module uses.
+fn modules_used_by(module: &str, source: &Path, modules: &BTreeSet<String>) -> BTreeSet<String> {
+    let folder = source.join(module);
+    let mut sources = Vec::new();
+    if folder.is_dir() {
+        rust_sources(&folder, &mut sources);
+    } else {
+        sources.push(folder.with_extension("rs"));
+    }
+    let mut used = BTreeSet::new();
+    // Tests may use any module.
+    for path in sources.iter().filter(|path| !path.ends_with("tests.rs")) {
+        let text = fs::read_to_string(path).expect("it can be read");
+        let code = text.split("#[cfg(test)]\nmod tests").next().expect("a part");
+        let code: String = code
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"))
+            .fold(String::new(), |all, line| all + line + "\n");
+        used.append(&mut modules_used(&code));
+    }
+    used.retain(|name| name != module && modules.contains(name));
+    used
+}
+
 /// Who reads the map and not the code would believe in seams that are not there.
 #[test]
 fn the_map_of_modules_is_true() {
@@ -302,24 +326,7 @@ fn the_map_of_modules_is_true() {
     let map = read("doc/architecture.md");
     for module in &modules {
         let folder = root().join("src").join(module);
-        let mut sources = Vec::new();
-        if folder.is_dir() {
-            rust_sources(&folder, &mut sources);
-        } else {
-            sources.push(folder.with_extension("rs"));
-        }
-        let mut used = BTreeSet::new();
-        // Tests may look wherever they like.
-        for path in sources.iter().filter(|path| !path.ends_with("tests.rs")) {
-            let text = fs::read_to_string(path).expect("it can be read");
-            let code = text.split("#[cfg(test)]\nmod tests").next().expect("a part");
-            let code: String = code
-                .lines()
-                .filter(|line| !line.trim_start().starts_with("//"))
-                .fold(String::new(), |all, line| all + line + "\n");
-            used.append(&mut modules_used(&code));
-        }
-        used.retain(|name| name != module && modules.contains(name));
+        let used = modules_used_by(module, &root().join("src"), &modules);
         let row = |line: &&str| {
             let name = if folder.is_dir() { format!("{module}/") } else { format!("{module}.rs") };
             line.starts_with(&format!("| `{name}` |"))
@@ -333,6 +340,27 @@ fn the_map_of_modules_is_true() {
             .map(|name| name.split("::").next().expect("a word").to_owned())
             .collect();
         assert_eq!(told, used, "what {module} calls, in the map and in its files");
+    }
+}
+
+/// Modules that use each other in a cycle can only be understood together.
+#[test]
+fn the_modules_of_ctl_form_no_cycle() {
+    let main = read("ctl/src/main.rs");
+    let names = main.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+    let modules: BTreeSet<String> = names.map(str::to_owned).collect();
+    let source = root().join("ctl/src");
+    let used = |name: &String| (name.clone(), modules_used_by(name, &source, &modules));
+    let mut left: BTreeMap<_, _> = modules.iter().map(used).collect();
+    let is_leaf = |left: &BTreeMap<String, BTreeSet<String>>, name: &String| {
+        left[name].iter().all(|used| !left.contains_key(used))
+    };
+    while let Some(leaf) = left.keys().find(|name| is_leaf(&left, name)).cloned() {
+        left.remove(&leaf);
+    }
+    assert!(left.is_empty(), "a cycle, with the modules above it: {:?}", left.keys());
+    for name in &modules {
+        assert!(main.contains(&format!("`{name}`")), "the head of main.rs lacks {name}");
     }
 }
 
