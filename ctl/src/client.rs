@@ -77,7 +77,7 @@ impl Reply {
     }
 
     /// Makes an error of an unexpected reply.
-    pub(crate) fn unexpected(&self, to: &str) -> anyhow::Error {
+    pub(crate) fn error_for(&self, to: &str) -> anyhow::Error {
         let line = &self.line;
         let refusal = match self.word() {
             "OUT_OF_MEMORY" => "the server is out of memory",
@@ -105,9 +105,9 @@ pub(crate) struct Client {
     extensions: Option<Vec<String>>,
     max_job_size: Option<u64>,
     /// Replies are still due, so the next one would be taken for the reply to another command.
-    is_behind: bool,
+    has_replies_due: bool,
     /// Time after which a server with a slow reply must answer another command.
-    patience: Duration,
+    slow_reply_time: Duration,
 }
 
 impl Client {
@@ -126,8 +126,8 @@ impl Client {
             unsent: Vec::new(),
             extensions: None,
             max_job_size: None,
-            is_behind: false,
-            patience: TIMEOUT,
+            has_replies_due: false,
+            slow_reply_time: TIMEOUT,
         })
     }
 
@@ -158,8 +158,8 @@ impl Client {
     pub(crate) fn check_idle(&mut self) -> Result<()> {
         match self.stream.fill_buf() {
             Ok([_, ..]) => bail!("{}: the server sent a reply to no command", self.address),
-            Ok([]) => Err(self.lost(&io::ErrorKind::UnexpectedEof.into())),
-            Err(error) => Err(self.lost(&error)),
+            Ok([]) => Err(self.connection_error(&io::ErrorKind::UnexpectedEof.into())),
+            Err(error) => Err(self.connection_error(&error)),
         }
     }
 
@@ -172,11 +172,11 @@ impl Client {
     fn send(&mut self) -> Result<()> {
         let result = self.stream.get_mut().write_all(&self.unsent);
         self.unsent.clear();
-        result.map_err(|error| self.lost(&error))
+        result.map_err(|error| self.connection_error(&error))
     }
 
     /// Describes the end of a connection.
-    fn lost(&self, error: &io::Error) -> anyhow::Error {
+    fn connection_error(&self, error: &io::Error) -> anyhow::Error {
         let address = &self.address;
         match error.kind() {
             io::ErrorKind::UnexpectedEof => anyhow!("{address}: the server closed the connection"),
@@ -192,7 +192,7 @@ impl Client {
 
     /// Reads the next reply.
     fn receive(&mut self) -> Result<Reply> {
-        self.read_reply().map_err(|error| self.lost(&error))
+        self.read_reply().map_err(|error| self.connection_error(&error))
     }
 
     fn read_reply(&mut self) -> io::Result<Reply> {
@@ -230,20 +230,20 @@ impl Client {
     }
 
     /// Fails if replies to earlier commands are still due.
-    fn begin(&mut self) -> Result<()> {
-        if self.is_behind {
+    fn start(&mut self) -> Result<()> {
+        if self.has_replies_due {
             bail!("{}: connection lost", self.address);
         }
-        self.is_behind = true;
+        self.has_replies_due = true;
         Ok(())
     }
 
     /// Sends a command and waits for its reply.
     pub(crate) fn ask(&mut self, command: &str) -> Result<Reply> {
-        self.begin()?;
+        self.start()?;
         self.send_line(command)?;
         let reply = self.receive()?;
-        self.is_behind = false;
+        self.has_replies_due = false;
         Ok(reply)
     }
 
@@ -256,30 +256,30 @@ impl Client {
     ///
     /// Ctrl-C ends the wait, but not the command: the server completes it.
     pub(crate) fn ask_slowly(&mut self, command: &str, interrupt: &Interrupt) -> Result<Reply> {
-        self.begin()?;
+        self.start()?;
         self.send_line(command)?;
         self.stream.get_mut().set_read_timeout(INTERRUPT_INTERVAL)?;
         let mut asked = Instant::now();
         while let Err(error) = self.stream.fill_buf() {
             if !is_timeout(&error) || self.stream.get_ref().is_over() {
-                return Err(self.lost(&error));
+                return Err(self.connection_error(&error));
             }
             interrupt.check().with_context(|| format!("the server still carries out {command}"))?;
-            if asked.elapsed() >= self.patience {
+            if asked.elapsed() >= self.slow_reply_time {
                 Self::connect(&self.address)?.ask("list-tube-used")?;
                 asked = Instant::now();
             }
         }
         self.stream.get_mut().set_read_timeout(TIMEOUT)?;
         let reply = self.receive()?;
-        self.is_behind = false;
+        self.has_replies_due = false;
         Ok(reply)
     }
 
     /// Sends a command whose reply is `OK` with a body, and returns the body.
     pub(crate) fn yaml(&mut self, command: &str) -> Result<String> {
         let reply = self.ask(command)?;
-        if reply.is("OK") { reply.into_yaml() } else { Err(reply.unexpected(command)) }
+        if reply.is("OK") { reply.into_yaml() } else { Err(reply.error_for(command)) }
     }
 
     /// Sends a command for each item without waiting, and passes `take` each item and its reply.
@@ -303,7 +303,7 @@ impl Client {
         mut write: impl FnMut(&T, &mut Vec<u8>),
         mut take: impl FnMut(T, Reply) -> Result<()>,
     ) -> Result<()> {
-        self.begin()?;
+        self.start()?;
         let mut items = items.into_iter();
         let mut due: VecDeque<T> = VecDeque::new();
         let mut is_over = false;
@@ -327,7 +327,7 @@ impl Client {
                 take(item, reply)?;
             }
         }
-        self.is_behind = false;
+        self.has_replies_due = false;
         Ok(())
     }
 
@@ -457,7 +457,7 @@ mod tests {
                 }
             });
             let mut client = Client::connect(&Address::Tcp("127.0.0.1".into(), port)).unwrap();
-            client.patience = INTERRUPT_INTERVAL;
+            client.slow_reply_time = INTERRUPT_INTERVAL;
             let reply = client.ask_slowly("delete-tube a", &Interrupt::default());
             if is_alive {
                 assert_eq!(reply.unwrap().line, "DELETED 7");

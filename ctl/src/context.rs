@@ -160,9 +160,9 @@ impl Context {
 }
 
 /// Warns if jobs may be missing, and how to find them.
-pub(crate) fn report(coverage: Coverage) -> Outcome {
+pub(crate) fn report_coverage(coverage: Coverage) -> Outcome {
     match coverage {
-        Coverage::Complete | Coverage::Enough => Outcome::Done,
+        Coverage::Complete | Coverage::Stopped => Outcome::Done,
         Coverage::Incomplete(seen, live) => {
             print_notice(&format!(
                 "beanstalkctl: found {seen} jobs, but the server counts {live}: its last id is \
@@ -175,8 +175,8 @@ pub(crate) fn report(coverage: Coverage) -> Outcome {
 }
 
 /// Returns whether any tube is selected, and warns if none is: the name may be misspelt.
-pub(crate) fn warn_if_no_tube(client: &mut Client, meant: &Tubes) -> Result<bool> {
-    let is_there = !statistics::tubes(client, meant)?.is_empty();
+pub(crate) fn warn_if_no_tube(client: &mut Client, selected: &Tubes) -> Result<bool> {
+    let is_there = !statistics::tube_names(client, selected)?.is_empty();
     if !is_there {
         print_notice(&format!("beanstalkctl: {}: no tube of that name", client.address()));
     }

@@ -79,11 +79,11 @@ fn put_all(
             (Step::Use(_), "USING", _) => {}
             (Step::Put(at, _), "INSERTED" | "BURIED", Some(id)) => ids[at] = Some(id),
             (Step::Put(at, _), "JOB_TOO_BIG", _) => too_large.push(at),
-            (Step::Use(tube), ..) => return Err(reply.unexpected(&format!("use {tube}"))),
+            (Step::Use(tube), ..) => return Err(reply.error_for(&format!("use {tube}"))),
             // The replies to later puts are still due.
             (Step::Put(_, job), ..) => {
                 let size = job.size.unwrap_or(0);
-                refusal.get_or_insert_with(|| reply.unexpected(&format!("a put of {size} bytes")));
+                refusal.get_or_insert_with(|| reply.error_for(&format!("a put of {size} bytes")));
             }
         }
         Ok(())
@@ -110,7 +110,7 @@ fn bury_all(client: &mut Client, jobs: &[Job], ids: &[Option<u64>]) -> Result<()
     let mut refusal = None;
     client.pipeline(steps, write, |_, reply| {
         if !reply.is("RESERVED") && !reply.is("BURIED") {
-            refusal.get_or_insert_with(|| reply.unexpected("the bury of a copy"));
+            refusal.get_or_insert_with(|| reply.error_for("the bury of a copy"));
         }
         Ok(())
     })?;

@@ -110,7 +110,7 @@ impl Lists {
             match (reply.word(), reply.number()) {
                 ("DELETED", Some(count)) => remover.add(count, agreed),
                 ("NOT_FOUND", _) => remover.add(0, agreed),
-                _ => return Err(reply.unexpected("delete-tube")),
+                _ => return Err(reply.error_for("delete-tube")),
             }
         }
         Ok(())
@@ -119,7 +119,7 @@ impl Lists {
 
 /// Counts the jobs of the filter's tubes in its states, by `stats-tube`.
 pub(crate) fn count(client: &mut Client, filter: &Filter) -> Result<Vec<(String, State, u64)>> {
-    let names = statistics::tubes(client, &filter.tubes)?;
+    let names = statistics::tube_names(client, &filter.tubes)?;
     let mut lists = Vec::new();
     for (tube, text) in statistics::tube_stats(client, &names)? {
         for &state in &filter.states {
@@ -298,11 +298,11 @@ impl Remover {
     fn batch(&mut self, client: &mut Client, ids: Vec<u64>, filter: &Filter) -> Result<()> {
         let count = ids.len();
         // A job may have changed its state meanwhile.
-        let mut jobs = sweep::stats_of(client, ids)?;
+        let mut jobs = sweep::jobs_by_ids(client, ids)?;
         jobs.retain(|job| filter.matches(job));
         let is_saved = self.save.is_some();
         if let Some(file) = &mut self.save {
-            jobs = sweep::with_bodies(client, jobs)?;
+            jobs = sweep::add_bodies(client, jobs)?;
             file.save(&jobs)?;
         }
         self.refused += (count - jobs.len()) as u64;
@@ -316,7 +316,7 @@ impl Remover {
                         self.saved_in_vain.push(id);
                     }
                 }
-                _ => return Err(reply.unexpected("delete")),
+                _ => return Err(reply.error_for("delete")),
             }
             Ok(())
         });

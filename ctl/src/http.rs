@@ -57,7 +57,7 @@ const FIRST_PASSED_SOCKET: i32 = 3;
 const PASSED_SOCKETS_MAX: i32 = 64;
 
 /// Returns the sockets passed by a service manager, if any.
-pub(crate) fn passed() -> Result<Vec<TcpListener>> {
+pub(crate) fn passed_sockets() -> Result<Vec<TcpListener>> {
     let number = |name: &str| -> Result<Option<i32>> {
         let text = env::var_os(name).filter(|text| !text.is_empty());
         let Some(text) = text else { return Ok(None) };
@@ -256,7 +256,7 @@ struct TimedConnection {
 
 impl TimedConnection {
     /// Counts the bytes of a response. Its first part starts the next head.
-    fn written(&mut self, result: &Poll<io::Result<usize>>) {
+    fn count_written(&mut self, result: &Poll<io::Result<usize>>) {
         self.is_blocked = result.is_pending();
         if let Poll::Ready(Ok(count)) = result {
             if mem::take(&mut self.head).is_whole {
@@ -282,7 +282,7 @@ impl TimedConnection {
     }
 
     /// Returns a result, or an error once the time limit has passed.
-    fn within<T>(
+    fn with_time_limit<T>(
         &mut self,
         waker: &mut Waker<'_>,
         result: Poll<io::Result<T>>,
@@ -316,7 +316,7 @@ impl AsyncRead for TimedConnection {
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(waker, buffer);
         self.head.take(&buffer.filled()[before..]);
-        self.within(waker, result)
+        self.with_time_limit(waker, result)
     }
 }
 
@@ -327,8 +327,8 @@ impl AsyncWrite for TimedConnection {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(waker, bytes);
-        self.written(&result);
-        self.within(waker, result)
+        self.count_written(&result);
+        self.with_time_limit(waker, result)
     }
 
     fn poll_write_vectored(
@@ -337,8 +337,8 @@ impl AsyncWrite for TimedConnection {
         bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write_vectored(waker, bytes);
-        self.written(&result);
-        self.within(waker, result)
+        self.count_written(&result);
+        self.with_time_limit(waker, result)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -43,7 +43,7 @@ struct Shared {
     /// Process groups of running commands, to be killed by a second signal.
     groups: Mutex<Vec<Pid>>,
     /// The interrupt of the work that this is a part of.
-    whole: Option<Interrupt>,
+    parent: Option<Interrupt>,
 }
 
 /// The error of work that a signal ended.
@@ -131,14 +131,14 @@ impl Interrupt {
     }
 
     /// Makes an interrupt for a part of the work, which can end before the whole does.
-    pub(crate) fn part(&self) -> Self {
-        Self(Arc::new(Shared { whole: Some(self.clone()), ..Shared::default() }))
+    pub(crate) fn child(&self) -> Self {
+        Self(Arc::new(Shared { parent: Some(self.clone()), ..Shared::default() }))
     }
 
     /// Whether the work should end.
     pub(crate) fn is_set(&self) -> bool {
         self.0.signal.load(Ordering::Relaxed) != 0
-            || self.0.whole.as_ref().is_some_and(Self::is_set)
+            || self.0.parent.as_ref().is_some_and(Self::is_set)
     }
 
     /// Returns 128 plus the number of the signal, the exit status of a program ended by it; `None`

@@ -11,7 +11,7 @@ use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
 use crate::progress::Pacer;
 use crate::statistics;
-use crate::sweep::{self, Coverage, Options, Take};
+use crate::sweep::{self, Coverage, Options, Visit};
 use crate::yaml;
 
 /// The largest number of jobs that one `list-jobs` returns.
@@ -60,7 +60,11 @@ impl Request<'_> {
 }
 
 /// Passes all jobs that the filter selects to `take`, in batches, with the requested fields.
-pub(crate) fn list(client: &mut Client, request: &Request<'_>, take: Take<'_>) -> Result<Coverage> {
+pub(crate) fn list(
+    client: &mut Client,
+    request: &Request<'_>,
+    take: Visit<'_>,
+) -> Result<Coverage> {
     let Request { filter, detail, options, interrupt, .. } = *request;
     let needs_body = filter.pattern.is_some() || detail == Detail::Whole;
     let mut pacer = Pacer::new(options.rate);
@@ -78,7 +82,7 @@ pub(crate) fn list(client: &mut Client, request: &Request<'_>, take: Take<'_>) -
             let rest = jobs.split_off(jobs.len().min(most));
             if has_bodies {
                 pacer.pace(jobs.len() as u64);
-                jobs = sweep::with_bodies(client, jobs)?;
+                jobs = sweep::add_bodies(client, jobs)?;
                 jobs.retain(|job| job.body.as_deref().is_none_or(|body| filter.matches_body(body)));
             }
             if detail != Detail::Whole {
@@ -93,26 +97,26 @@ pub(crate) fn list(client: &mut Client, request: &Request<'_>, take: Take<'_>) -
         }
         Ok(ControlFlow::Continue(()))
     };
-    match listable(client, request)? {
+    match lists_of(client, request)? {
         Some(lists) => {
             let mut coverage = Coverage::Complete;
             for (tube, states) in lists {
                 interrupt.check()?;
-                let Some(mut jobs) = listed(client, &tube, &states, request.limit())? else {
+                let Some(mut jobs) = request_lists(client, &tube, &states, request.limit())? else {
                     // It has grown since its jobs were counted.
                     let one = Filter { tubes: Tubes::one(&tube), ..filter.clone() };
                     let found = sweep::sweep(client, &one, options, interrupt, &mut fill)?;
-                    if found == Coverage::Enough {
+                    if found == Coverage::Stopped {
                         return Ok(found);
                     }
                     coverage = if coverage == Coverage::Complete { found } else { coverage };
                     continue;
                 };
                 if matches!(detail, Detail::Stats | Detail::Whole) {
-                    jobs = sweep::stats_of(client, jobs.into_iter().map(|job| job.id))?;
+                    jobs = sweep::jobs_by_ids(client, jobs.into_iter().map(|job| job.id))?;
                 }
                 if fill(client, jobs)?.is_break() {
-                    return Ok(Coverage::Enough);
+                    return Ok(Coverage::Stopped);
                 }
             }
             Ok(coverage)
@@ -122,19 +126,19 @@ pub(crate) fn list(client: &mut Client, request: &Request<'_>, take: Take<'_>) -
 }
 
 /// Returns the lists that cover all requested jobs; `None` if `list-jobs` cannot cover them.
-fn listable(client: &mut Client, request: &Request<'_>) -> Result<Option<Lists>> {
+fn lists_of(client: &mut Client, request: &Request<'_>) -> Result<Option<Lists>> {
     if !client.has("list-jobs")? {
         return Ok(None);
     }
     let filter = request.filter;
-    let names = statistics::tubes(client, &filter.tubes)?;
+    let names = statistics::tube_names(client, &filter.tubes)?;
     let mut lists = Vec::new();
     for (tube, text) in statistics::tube_stats(client, &names)? {
         let mut states = Vec::new();
         for &state in filter.states() {
             let count = yaml::number(&text, &format!("current-jobs-{state}"));
             let is_cut = count.min(request.limit().unwrap_or(u64::MAX)) > LISTED_JOBS_MAX;
-            if is_cut || !is_short(&tube, state) {
+            if is_cut || !fits_command(&tube, state) {
                 return Ok(None);
             }
             if count > 0 {
@@ -154,13 +158,13 @@ fn line_of(tube: &str, state: State, limit: u64) -> String {
 }
 
 /// Whether the name of a tube leaves room for a limit in the line of the command.
-pub(crate) fn is_short(tube: &str, state: State) -> bool {
+pub(crate) fn fits_command(tube: &str, state: State) -> bool {
     line_of(tube, state, LISTED_JOBS_MAX).len() <= COMMAND_BYTES_MAX
 }
 
 /// Requests the lists of a tube together, so that hardly a job changes its state in between.
 /// Returns `None` if a list is full, because there may be jobs beyond its end.
-pub(crate) fn listed(
+pub(crate) fn request_lists(
     client: &mut Client,
     tube: &str,
     states: &[State],
@@ -179,7 +183,7 @@ pub(crate) fn listed(
             return Ok(());
         }
         if !reply.is("OK") {
-            return Err(reply.unexpected("list-jobs"));
+            return Err(reply.error_for("list-jobs"));
         }
         let text = reply.into_yaml()?;
         is_full |= is_cut && yaml::dictionaries(&text).count() as u64 >= LISTED_JOBS_MAX;

@@ -49,9 +49,9 @@ impl Instance {
 
 /// Numbers of jobs by state, shown as `2 ready, 1 buried`.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct States([u64; State::ALL.len()]);
+pub(crate) struct StateCounts([u64; State::ALL.len()]);
 
-impl States {
+impl StateCounts {
     /// Counts more jobs in a state.
     pub(crate) fn add(&mut self, state: State, count: u64) {
         let at = State::ALL.iter().position(|known| *known == state);
@@ -69,7 +69,7 @@ impl States {
     }
 }
 
-impl fmt::Display for States {
+impl fmt::Display for StateCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = self.0.iter().zip(State::ALL).filter(|(count, _)| **count > 0);
         let shown: Vec<_> = counts.map(|(count, state)| format!("{count} {state}")).collect();
@@ -80,7 +80,7 @@ impl fmt::Display for States {
 /// Numbers of jobs by state and by tube, shown as `3 jobs: 2 ready, 1 buried, in the tube a`.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
-    states: States,
+    states: StateCounts,
     pub(crate) tubes: BTreeMap<String, u64>,
 }
 
@@ -148,16 +148,16 @@ impl Selection {
         ids: &[u64],
         states: &[State],
     ) -> Result<(Self, Vec<String>)> {
-        let found = sweep::stats_of(client, ids.iter().copied())?;
+        let found = sweep::jobs_by_ids(client, ids.iter().copied())?;
         let mut others = Vec::new();
         let missing = ids.len() - found.len();
         if missing > 0 {
             others.push(format!("No such job: {missing} of {}.", counted(ids.len() as u64, "id")));
         }
-        let is_meant = |job: &Job| states.contains(&job.state);
-        let (jobs, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(is_meant);
+        let is_selected = |job: &Job| states.contains(&job.state);
+        let (jobs, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(is_selected);
         if !rest.is_empty() {
-            others.push(format!("Left unchanged: {}.", States::of(&rest)));
+            others.push(format!("Left unchanged: {}.", StateCounts::of(&rest)));
         }
         Ok((Self::of(&jobs), others))
     }

@@ -97,10 +97,10 @@ impl Sampler {
     }
 
     /// Takes a sample. After an error the next sample connects again.
-    pub(crate) fn sample(&mut self, meant: &Tubes) -> Result<Sample> {
+    pub(crate) fn sample(&mut self, selected: &Tubes) -> Result<Sample> {
         let deadline = self.limit.map(|limit| Instant::now() + limit);
         let (mut client, stats) = Client::resume(self.client.take(), &self.address, deadline)?;
-        let names = statistics::tubes(&mut client, meant)?;
+        let names = statistics::tube_names(&mut client, selected)?;
         let tubes = statistics::tube_stats(&mut client, &names)?;
         let metrics = if client.has("metrics")? { client.yaml("metrics")? } else { String::new() };
         self.client = Some(client);

@@ -78,7 +78,7 @@ impl SaveFile {
         self.write(jobs)?;
         self.file.sync_data().or_else(|error| {
             (self.length, self.count) = (length, count);
-            self.cut(error)
+            self.truncate(error)
         })
     }
 
@@ -89,14 +89,14 @@ impl SaveFile {
     }
 
     fn append(&mut self, lines: &str) -> Result<()> {
-        self.file.write_all(lines.as_bytes()).or_else(|error| self.cut(error))?;
+        self.file.write_all(lines.as_bytes()).or_else(|error| self.truncate(error))?;
         self.length += lines.len() as u64;
         Ok(())
     }
 
     /// Truncates the file to its last whole batch: the other jobs stay on the server, and an import
     /// must not put them a second time.
-    fn cut(&mut self, error: std::io::Error) -> Result<()> {
+    fn truncate(&mut self, error: std::io::Error) -> Result<()> {
         self.file
             .set_len(self.length)
             .and_then(|()| self.file.seek(SeekFrom::Start(self.length)))

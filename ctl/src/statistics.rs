@@ -47,10 +47,10 @@ fn jobs_in(text: &str) -> u64 {
 }
 
 /// Returns the names of the selected tubes, sorted.
-pub(crate) fn tubes(client: &mut Client, meant: &Tubes) -> Result<Vec<String>> {
+pub(crate) fn tube_names(client: &mut Client, selected: &Tubes) -> Result<Vec<String>> {
     let text = client.yaml("list-tubes")?;
     let mut names: Vec<_> =
-        yaml::items(&text).filter(|name| meant.matches(name)).map(str::to_owned).collect();
+        yaml::items(&text).filter(|name| selected.matches(name)).map(str::to_owned).collect();
     names.sort_unstable();
     names.dedup();
     Ok(names)
@@ -66,7 +66,7 @@ pub(crate) fn tube_stats(client: &mut Client, names: &[String]) -> Result<Vec<(S
         if reply.is("OK") {
             all.push((name.clone(), reply.into_yaml()?));
         } else if !reply.is("NOT_FOUND") {
-            return Err(reply.unexpected("stats-tube"));
+            return Err(reply.error_for("stats-tube"));
         }
         Ok(())
     })?;
@@ -74,20 +74,20 @@ pub(crate) fn tube_stats(client: &mut Client, names: &[String]) -> Result<Vec<(S
 }
 
 /// Returns the dictionary of `stats-tube`. Fails if there is no such tube, and creates none.
-pub(crate) fn tube(client: &mut Client, name: &str) -> Result<String> {
+pub(crate) fn existing_tube(client: &mut Client, name: &str) -> Result<String> {
     let reply = client.ask(&format!("stats-tube {name}"))?;
     if reply.is("NOT_FOUND") {
         return Err(conflict(format!("{}: there is no tube {name}", client.address())));
     }
-    if reply.is("OK") { reply.into_yaml() } else { Err(reply.unexpected("stats-tube")) }
+    if reply.is("OK") { reply.into_yaml() } else { Err(reply.error_for("stats-tube")) }
 }
 
 impl Counters {
     /// Reads the counters of a server.
-    pub(crate) fn read(client: &mut Client, meant: &Tubes) -> Result<Self> {
+    pub(crate) fn read(client: &mut Client, selected: &Tubes) -> Result<Self> {
         let mut tubes = BTreeMap::new();
-        if !meant.is_all() {
-            let names = self::tubes(client, meant)?;
+        if !selected.is_all() {
+            let names = tube_names(client, selected)?;
             for (name, text) in tube_stats(client, &names)? {
                 check(client, "stats-tube", &text, &["current-jobs-ready", "total-jobs"])?;
                 tubes.insert(name, (jobs_in(&text), yaml::number(&text, "total-jobs")));
@@ -95,7 +95,7 @@ impl Counters {
         }
         let text = client.yaml("stats")?;
         check(client, "stats", &text, &["current-jobs-ready", "total-jobs", "cmd-put", "uptime"])?;
-        if meant.is_all() {
+        if selected.is_all() {
             tubes.insert(String::new(), (jobs_in(&text), yaml::number(&text, "total-jobs")));
         }
         Ok(Self::from_stats(&text, tubes))

@@ -47,11 +47,11 @@ pub(crate) enum Coverage {
     /// The number of jobs found, and the number on the server: the ids have no known bound.
     Incomplete(u64, u64),
     /// The receiver has ended the sweep.
-    Enough,
+    Stopped,
 }
 
 /// The receiver of the jobs, batch by batch.
-pub(crate) type Take<'a> = &'a mut dyn FnMut(&mut Client, Vec<Job>) -> Result<ControlFlow<()>>;
+pub(crate) type Visit<'a> = &'a mut dyn FnMut(&mut Client, Vec<Job>) -> Result<ControlFlow<()>>;
 
 struct Sweep<'a> {
     client: &'a mut Client,
@@ -75,7 +75,7 @@ pub(crate) fn sweep(
     filter: &Filter,
     options: &Options,
     interrupt: &Interrupt,
-    take: Take<'_>,
+    take: Visit<'_>,
 ) -> Result<Coverage> {
     let before = Counters::read(client, &filter.tubes)?;
     if before.jobs() == 0 {
@@ -104,14 +104,14 @@ pub(crate) fn sweep(
         progress,
         interrupt,
     };
-    let begin = sweep.begin()?;
+    let begin = sweep.first_id()?;
     sweep.run(begin, take)
 }
 
 impl Sweep<'_> {
     /// Returns the lowest id that a peek returns; 1 if there is none.
-    fn begin(&mut self) -> Result<u64> {
-        let mut names = statistics::tubes(self.client, &self.filter.tubes)?;
+    fn first_id(&mut self) -> Result<u64> {
+        let mut names = statistics::tube_names(self.client, &self.filter.tubes)?;
         names.truncate(PEEKED_TUBES_MAX);
         let write = |name: &String, out: &mut Vec<u8>| {
             out.extend_from_slice(format!("use {name}\r\n").as_bytes());
@@ -138,7 +138,7 @@ impl Sweep<'_> {
         Ok(lowest.unwrap_or(1))
     }
 
-    fn run(&mut self, begin: u64, take: Take<'_>) -> Result<Coverage> {
+    fn run(&mut self, begin: u64, take: Visit<'_>) -> Result<Coverage> {
         let mut next = begin;
         loop {
             let unbounded = self.highest.saturating_add(self.before.puts()).saturating_add(GAP_IDS);
@@ -147,7 +147,7 @@ impl Sweep<'_> {
                 break;
             }
             let last = end.min(next.saturating_add(self.pacer.batch(BATCH_IDS) - 1));
-            if let Some(coverage) = self.step(next..=last, take)? {
+            if let Some(coverage) = self.search(next..=last, take)? {
                 return Ok(coverage);
             }
             let Some(after) = last.checked_add(1) else { break };
@@ -156,7 +156,7 @@ impl Sweep<'_> {
         let mut below = begin;
         while below > 1 {
             let first = below.saturating_sub(self.pacer.batch(BATCH_IDS)).max(1);
-            if let Some(coverage) = self.step(first..=below - 1, take)? {
+            if let Some(coverage) = self.search(first..=below - 1, take)? {
                 return Ok(coverage);
             }
             below = first;
@@ -173,10 +173,10 @@ impl Sweep<'_> {
     }
 
     /// Requests the jobs with these ids. Returns the coverage if the sweep can end.
-    fn step(&mut self, ids: RangeInclusive<u64>, take: Take<'_>) -> Result<Option<Coverage>> {
+    fn search(&mut self, ids: RangeInclusive<u64>, take: Visit<'_>) -> Result<Option<Coverage>> {
         self.interrupt.check()?;
         let count = ids.end() - ids.start() + 1;
-        let mut jobs = stats_of(self.client, ids)?;
+        let mut jobs = jobs_by_ids(self.client, ids)?;
         for job in &jobs {
             self.highest = self.highest.max(job.id);
             if let Some(bound) = self.before.last_id_by(job) {
@@ -188,7 +188,7 @@ impl Sweep<'_> {
         self.progress.at(self.seen());
         jobs.retain(|job| self.filter.matches(job));
         if !jobs.is_empty() && take(self.client, jobs)?.is_break() {
-            return Ok(Some(Coverage::Enough));
+            return Ok(Some(Coverage::Stopped));
         }
         self.pacer.pace(count);
         let now = Counters::read(self.client, &self.filter.tubes)?;
@@ -197,7 +197,7 @@ impl Sweep<'_> {
 }
 
 /// Returns the existing jobs among these ids.
-pub(crate) fn stats_of(
+pub(crate) fn jobs_by_ids(
     client: &mut Client,
     ids: impl IntoIterator<Item = u64>,
 ) -> Result<Vec<Job>> {
@@ -209,7 +209,7 @@ pub(crate) fn stats_of(
             ensure!(job.id == id, "the reply to stats-job {id} has the job {}", job.id);
             jobs.push(job);
         } else if !reply.is("NOT_FOUND") {
-            return Err(reply.unexpected("stats-job"));
+            return Err(reply.error_for("stats-job"));
         }
         Ok(())
     })?;
@@ -217,7 +217,7 @@ pub(crate) fn stats_of(
 }
 
 /// Adds the bodies to jobs, and drops jobs that no longer exist.
-pub(crate) fn with_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job>> {
+pub(crate) fn add_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job>> {
     let mut kept = Vec::with_capacity(jobs.len());
     let write = |job: &Job, out: &mut Vec<u8>| write_numbered(out, "peek", job.id);
     client.pipeline(jobs, write, |mut job, reply| match (reply.is("FOUND"), reply.body) {
@@ -229,7 +229,7 @@ pub(crate) fn with_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job
             Ok(())
         }
         _ if reply.line == "NOT_FOUND" => Ok(()),
-        (_, body) => Err(Reply { line: reply.line, body }.unexpected("peek")),
+        (_, body) => Err(Reply { line: reply.line, body }.error_for("peek")),
     })?;
     Ok(kept)
 }
@@ -245,12 +245,12 @@ fn probe(client: &mut Client) -> Result<u64> {
             id = Some(number);
             Ok(())
         }
-        _ => Err(reply.unexpected("the probe")),
+        _ => Err(reply.error_for("the probe")),
     })?;
     let id = id.expect("a reply came");
     let reply = client.ask(&format!("delete {id}"))?;
     if !reply.is("DELETED") {
-        return Err(reply.unexpected("the delete of the probe"));
+        return Err(reply.error_for("the delete of the probe"));
     }
     client.ask("use default")?;
     Ok(id)

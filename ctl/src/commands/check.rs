@@ -37,12 +37,12 @@ impl Status {
 
 /// Runs the command.
 pub(crate) fn run(args: &CheckArgs, context: &mut Context) -> Result<Outcome> {
-    let meant = Tubes::new(&args.tubes)?;
+    let selected = Tubes::new(&args.tubes)?;
     let mut worst = Status::Ok;
     let mut problems = Vec::new();
     for address in &context.servers {
         let found =
-            Client::connect(address).and_then(|mut client| check(args, &meant, &mut client));
+            Client::connect(address).and_then(|mut client| check(args, &selected, &mut client));
         for (status, text) in
             found.unwrap_or_else(|error| vec![(Status::Unknown, format!("{error:#}"))])
         {
@@ -60,10 +60,10 @@ pub(crate) fn run(args: &CheckArgs, context: &mut Context) -> Result<Outcome> {
 }
 
 /// Returns the counts of a server's tubes that reach a threshold.
-fn check(args: &CheckArgs, meant: &Tubes, client: &mut Client) -> Result<Vec<(Status, String)>> {
-    let names = statistics::tubes(client, meant)?;
+fn check(args: &CheckArgs, selected: &Tubes, client: &mut Client) -> Result<Vec<(Status, String)>> {
+    let names = statistics::tube_names(client, selected)?;
     let mut found = Vec::new();
-    if names.is_empty() && !meant.is_all() {
+    if names.is_empty() && !selected.is_all() {
         found.push((Status::Unknown, format!("{}: no tube of that name", client.address())));
     }
     for (name, text) in statistics::tube_stats(client, &names)? {

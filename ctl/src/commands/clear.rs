@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::args::ClearArgs;
-use crate::context::{Context, Outcome, report, warn_if_no_tube};
+use crate::context::{Context, Outcome, report_coverage, warn_if_no_tube};
 use crate::deletion::{count, deletable_only, plan, remove, summarize};
 use crate::message::print_notice;
 use crate::save::{self, SaveFile};
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
     let (options, interrupt) = (args.which.sweep.options(), &context.interrupt);
     let is_saved = args.consent.save.is_some();
     let (plan, coverage) = plan(&mut client, &mut filter, is_saved, &options, interrupt)?;
-    let coverage = report(coverage);
+    let coverage = report_coverage(coverage);
     if plan.count() == 0 {
         print_notice("No jobs to delete.");
         return Ok(coverage);

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::args::ExportArgs;
 use crate::binlog;
-use crate::context::{Context, Outcome, report};
+use crate::context::{Context, Outcome, report_coverage};
 use crate::filter::Filter;
 use crate::interrupt::Interrupt;
 use crate::job::{self, Job};
@@ -64,9 +64,9 @@ pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
         let path = args.binlog.as_deref().unwrap_or(Path::new("."));
         let is_sound = binlog::read(path, |job| {
             interrupt.check()?;
-            let is_meant = filter.matches(&job)
+            let is_selected = filter.matches(&job)
                 && job.body.as_deref().is_none_or(|body| filter.matches_body(body));
-            if is_meant { target.write(&[job]) } else { Ok(()) }
+            if is_selected { target.write(&[job]) } else { Ok(()) }
         });
         if matches!(is_sound, Ok(false)) {
             print_notice(
@@ -92,15 +92,15 @@ fn of_server(
 ) -> Result<Outcome> {
     let options = args.which.sweep.options();
     let (jobs, coverage) = Selection::find(client, filter, &options, interrupt)?;
-    let coverage = report(coverage);
+    let coverage = report_coverage(coverage);
     let progress = Progress::new("exporting", Some(jobs.count()));
     let mut pacer = Pacer::new(options.rate);
     for ids in jobs.batches(client.bodies_at_once(BATCH_JOBS)?) {
         interrupt.check()?;
         let count = ids.len() as u64;
-        let mut jobs = sweep::stats_of(client, ids)?;
+        let mut jobs = sweep::jobs_by_ids(client, ids)?;
         jobs.retain(|job| filter.matches(job));
-        target.write(&sweep::with_bodies(client, jobs)?)?;
+        target.write(&sweep::add_bodies(client, jobs)?)?;
         progress.add(count);
         pacer.pace(count);
     }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use anyhow::Result;
 
 use crate::args::GrepArgs;
-use crate::context::{Context, Outcome, report};
+use crate::context::{Context, Outcome, report_coverage};
 use crate::filter;
 use crate::listing::{Detail, Request, list};
 use crate::output::one_line;
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &GrepArgs, context: &mut Context) -> Result<Outcome> {
             context.out.flush()?;
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok(report(coverage))
+        Ok(report_coverage(coverage))
     })?;
     Ok(outcome.and(Outcome::of(found > 0)))
 }

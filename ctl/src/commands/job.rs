@@ -15,8 +15,8 @@ use crate::sweep;
 pub(crate) fn run(ids: &[Id], is_raw: bool, context: &mut Context) -> Result<Outcome> {
     let ids = input::ids(ids, &context.interrupt)?;
     context.each_server(|client, context, server| {
-        let jobs = sweep::stats_of(client, ids.iter().copied())?;
-        let jobs = sweep::with_bodies(client, jobs)?;
+        let jobs = sweep::jobs_by_ids(client, ids.iter().copied())?;
+        let jobs = sweep::add_bodies(client, jobs)?;
         for job in &jobs {
             let body = job.body.as_deref().unwrap_or_default();
             if is_raw {

@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::put::use_tube;
 use crate::args::KickArgs;
 use crate::client::{Client, write_numbered};
-use crate::context::{Context, Outcome, report};
+use crate::context::{Context, Outcome, report_coverage};
 use crate::filter::{Filter, Tubes};
 use crate::input;
 use crate::interrupt::Interrupt;
@@ -22,7 +22,7 @@ use crate::yaml;
 /// Returns the state of the jobs that a kick of the tube affects, and their number: buried jobs,
 /// or delayed jobs if none is buried.
 fn kickable(client: &mut Client, tube: &str) -> Result<(State, u64)> {
-    let text = statistics::tube(client, tube)?;
+    let text = statistics::existing_tube(client, tube)?;
     let count = |state| yaml::number(&text, &format!("current-jobs-{state}"));
     let state = if count(State::Buried) > 0 { State::Buried } else { State::Delayed };
     Ok((state, count(state)))
@@ -45,7 +45,7 @@ pub(crate) fn kick(
     while (tried.len() as u64) < most {
         interrupt.check()?;
         let left = most - tried.len() as u64;
-        let mut ids = first_of(client, tube, state, left.min(LISTED_JOBS_MAX))?;
+        let mut ids = first_ids(client, tube, state, left.min(LISTED_JOBS_MAX))?;
         // A job listed again was buried or delayed again after its kick.
         ids.retain(|id| tried.insert(*id));
         if ids.is_empty() {
@@ -57,9 +57,9 @@ pub(crate) fn kick(
 }
 
 /// Returns the first jobs of the tube in use: up to `most` if the server has `list-jobs`, or one.
-fn first_of(client: &mut Client, tube: &str, state: State, most: u64) -> Result<Vec<u64>> {
-    if client.has("list-jobs")? && listing::is_short(tube, state) {
-        let jobs = listing::listed(client, tube, &[state], Some(most))?.unwrap_or_default();
+fn first_ids(client: &mut Client, tube: &str, state: State, most: u64) -> Result<Vec<u64>> {
+    if client.has("list-jobs")? && listing::fits_command(tube, state) {
+        let jobs = listing::request_lists(client, tube, &[state], Some(most))?.unwrap_or_default();
         return Ok(jobs.iter().map(|job| job.id).collect());
     }
     let command = format!("peek-{state}");
@@ -67,7 +67,7 @@ fn first_of(client: &mut Client, tube: &str, state: State, most: u64) -> Result<
     match (reply.word(), reply.number()) {
         ("FOUND", Some(id)) => Ok(vec![id]),
         ("NOT_FOUND", _) => Ok(Vec::new()),
-        _ => Err(reply.unexpected(&command)),
+        _ => Err(reply.error_for(&command)),
     }
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
         let (tubes, states) = (Tubes::one(tube), vec![state]);
         let filter = Filter { tubes, states, pattern: Some(pattern), ..Filter::default() };
         let found = Selection::find(&mut client, &filter, &Options::default(), &interrupt)?;
-        coverage = report(found.1);
+        coverage = report_coverage(found.1);
         let ids: Vec<_> = found.0.ids().take(usize::try_from(most)?).collect();
         kick_ids(&mut client, &ids, |_, is_kicked| kicked += u64::from(is_kicked))
     } else {
@@ -127,7 +127,7 @@ pub(crate) fn kick_ids(
         match reply.word() {
             "KICKED" => take(id, true),
             "NOT_FOUND" => take(id, false),
-            _ => return Err(reply.unexpected("kick-job")),
+            _ => return Err(reply.error_for("kick-job")),
         }
         Ok(())
     })

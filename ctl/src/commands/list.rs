@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use anyhow::Result;
 
 use crate::args::ListArgs;
-use crate::context::{Context, Outcome, report, warn_if_no_tube};
+use crate::context::{Context, Outcome, report_coverage, warn_if_no_tube};
 use crate::job::{Job, State};
 use crate::listing::{Detail, Request, list};
 use crate::output::{Cell, Table, Tone, one_line};
@@ -66,6 +66,6 @@ pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
             context.out.table(&mut table)?;
         }
         let is_there = left < before || left == 0 || warn_if_no_tube(client, &filter.tubes)?;
-        Ok(report(coverage).and(Outcome::of(is_there)))
+        Ok(report_coverage(coverage).and(Outcome::of(is_there)))
     })
 }

@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use super::put::use_tube;
 use crate::args::MoveArgs;
 use crate::client::{Client, write_numbered};
-use crate::context::{Context, Outcome, report};
+use crate::context::{Context, Outcome, report_coverage};
 use crate::copy;
 use crate::deletion::deletable_only;
 use crate::filter::{Filter, Tubes};
@@ -36,7 +36,7 @@ pub(crate) struct Mover<'a> {
     save: Option<SaveFile>,
     pub(crate) moved: u64,
     /// Number of jobs that other clients took first.
-    left: u64,
+    skipped: u64,
     /// Ids of jobs too large for the other server.
     too_large: Vec<u64>,
     /// Sentences about jobs that may be in both places.
@@ -54,11 +54,11 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     filter.tubes = Tubes::one(&args.from);
     deletable_only(&mut filter)?;
     save::check(args.consent.save.as_deref())?;
-    statistics::tube(&mut from, &args.from)?;
+    statistics::existing_tube(&mut from, &args.from)?;
     let options = args.which.sweep.options();
     let interrupt = context.interrupt.clone();
     let (jobs, coverage) = Selection::find(&mut from, &filter, &options, &interrupt)?;
-    let found = report(coverage);
+    let found = report_coverage(coverage);
     if jobs.count() == 0 {
         print_notice("No jobs to move.");
         return Ok(found);
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     let done = format!("{} moved (plan: {plan})", counted(mover.moved, "job"));
     context.report_act(mover.from.address(), "move", mover.moved, &done)?;
     print_notices(&mover.leftovers());
-    let is_all = mover.left == 0 && mover.too_large.is_empty();
+    let is_all = mover.skipped == 0 && mover.too_large.is_empty();
     let finished = mover.save.map_or(Ok(()), SaveFile::finish);
     result.and(finished).map(|()| found.and(Outcome::of(is_all)))
 }
@@ -92,7 +92,7 @@ impl<'a> Mover<'a> {
     ) -> Result<Self> {
         use_tube(to, tube)?;
         let (too_large, doubts) = (Vec::new(), Vec::new());
-        Ok(Self { from, to, tube, filter, save: None, moved: 0, left: 0, too_large, doubts })
+        Ok(Self { from, to, tube, filter, save: None, moved: 0, skipped: 0, too_large, doubts })
     }
 
     /// Moves the jobs that the filter still matches. No batch starts after an interrupt.
@@ -113,8 +113,8 @@ impl<'a> Mover<'a> {
     /// Describes jobs that were not moved, or may be in both places, a sentence each.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let mut sentences = self.doubts.clone();
-        if self.left > 0 {
-            let left = counted(self.left, "job");
+        if self.skipped > 0 {
+            let left = counted(self.skipped, "job");
             sentences.push(format!("Not moved, because others took them: {left}."));
         }
         if !self.too_large.is_empty() {
@@ -127,12 +127,12 @@ impl<'a> Mover<'a> {
 
     fn batch(&mut self, ids: Vec<u64>) -> Result<()> {
         let listed = ids.len();
-        let jobs = self.take(ids)?;
-        self.left += (listed - jobs.len()) as u64;
+        let jobs = self.reserve(ids)?;
+        self.skipped += (listed - jobs.len()) as u64;
         let most = self.to.max_job_size()?;
         let fits = |job: &Job| job.size.is_none_or(|size| size <= most);
         let (jobs, too_large): (Vec<_>, Vec<_>) = jobs.into_iter().partition(fits);
-        self.leave(&too_large);
+        self.skip_too_large(&too_large);
         if let Some(save) = &mut self.save {
             save.save(&jobs)?;
         }
@@ -140,7 +140,7 @@ impl<'a> Mover<'a> {
         let pairs = jobs.iter().zip(&placed.ids);
         let copied: Vec<_> = pairs.clone().filter_map(|(job, id)| Some((job.id, (*id)?))).collect();
         let too_large: Vec<_> = placed.too_large.iter().map(|at| jobs[*at].clone()).collect();
-        self.leave(&too_large);
+        self.skip_too_large(&too_large);
         if let Some(failure) = placed.failure {
             // Release jobs without a copy; delete jobs with one, if that is still possible.
             let refused = pairs.filter(|(_, id)| id.is_none()).map(|(job, _)| job);
@@ -149,18 +149,18 @@ impl<'a> Mover<'a> {
             let deleted = if alive { self.delete(&copied) } else { Ok(()) };
             if !alive {
                 let sentences = refused.iter().map(|job| format!("{} (copy ?)", job.id));
-                let sentences = copied.iter().map(shown).chain(sentences);
+                let sentences = copied.iter().map(pair_text).chain(sentences);
                 self.doubts.push(in_doubt(sentences));
             }
-            self.give_back(&refused);
+            self.release(&refused);
             return deleted.and(Err(failure));
         }
         self.delete(&copied)
     }
 
     /// Reads the jobs as they are now, with their bodies, and reserves ready ones.
-    fn take(&mut self, ids: Vec<u64>) -> Result<Vec<Job>> {
-        let mut jobs = sweep::stats_of(self.from, ids)?;
+    fn reserve(&mut self, ids: Vec<u64>) -> Result<Vec<Job>> {
+        let mut jobs = sweep::jobs_by_ids(self.from, ids)?;
         jobs.retain(|job| self.filter.matches(job));
         let write = |job: &Job, out: &mut Vec<u8>| {
             let is_ready = job.state == State::Ready;
@@ -174,7 +174,7 @@ impl<'a> Mover<'a> {
                 Ok(())
             }
             "NOT_FOUND" => Ok(()),
-            _ => Err(reply.unexpected("reserve-job or peek")),
+            _ => Err(reply.error_for("reserve-job or peek")),
         })?;
         Ok(taken)
     }
@@ -195,20 +195,20 @@ impl<'a> Mover<'a> {
             Ok(())
         });
         let doubtful = copied[confirmed..].iter().chain(&others);
-        let sentences: Vec<_> = doubtful.map(shown).collect();
+        let sentences: Vec<_> = doubtful.map(pair_text).collect();
         if !sentences.is_empty() {
             self.doubts.push(in_doubt(sentences));
         }
         let is_refused = !others.is_empty();
-        self.left += taken.len() as u64;
+        self.skipped += taken.len() as u64;
         let write = |pair: &(u64, u64), out: &mut Vec<u8>| write_numbered(out, "delete", pair.1);
         let mut twice = Vec::new();
         let undone = self.to.pipeline(taken.iter().copied(), write, |pair, reply| {
-            twice.extend((!reply.is("DELETED")).then(|| shown(&pair)));
+            twice.extend((!reply.is("DELETED")).then(|| pair_text(&pair)));
             Ok(())
         });
         if undone.is_err() {
-            twice = taken.iter().map(shown).collect();
+            twice = taken.iter().map(pair_text).collect();
         }
         if !twice.is_empty() {
             let twice = twice.join(", ");
@@ -221,14 +221,14 @@ impl<'a> Mover<'a> {
     }
 
     /// Leaves jobs that are too large for the other server.
-    fn leave(&mut self, jobs: &[Job]) {
+    fn skip_too_large(&mut self, jobs: &[Job]) {
         self.too_large.extend(jobs.iter().map(|job| job.id));
-        self.give_back(jobs);
+        self.release(jobs);
     }
 
     /// Releases reserved jobs that are not moved. If that fails, the end of the connection releases
     /// them.
-    fn give_back(&mut self, jobs: &[Job]) {
+    fn release(&mut self, jobs: &[Job]) {
         let reserved = jobs.iter().filter(|job| job.state == State::Ready);
         let write = |job: &&Job, out: &mut Vec<u8>| {
             out.extend_from_slice(format!("release {} {} 0\r\n", job.id, job.pri).as_bytes());
@@ -238,7 +238,7 @@ impl<'a> Mover<'a> {
 }
 
 /// Formats the ids of a job and its copy.
-fn shown((id, copy): &(u64, u64)) -> String {
+fn pair_text((id, copy): &(u64, u64)) -> String {
     format!("{id} (copy {copy})")
 }
 

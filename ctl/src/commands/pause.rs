@@ -21,7 +21,7 @@ pub(crate) fn pause_tubes(client: &mut Client, names: Vec<String>, seconds: u32)
             Ok(())
         }
         "NOT_FOUND" => Ok(()),
-        _ => Err(reply.unexpected("pause-tube")),
+        _ => Err(reply.error_for("pause-tube")),
     })?;
     Ok(count)
 }
@@ -33,16 +33,16 @@ pub(crate) fn pause(
     yes: bool,
     context: &mut Context,
 ) -> Result<Outcome> {
-    let meant = Tubes::new(patterns)?;
+    let selected = Tubes::new(patterns)?;
     let (act, done) = if seconds == 0 { ("resume", "resumed") } else { ("pause", "paused") };
     if !context.confirm_on_all(yes, &format!("{act} the tubes {}", patterns.join(" ")))? {
         return Ok(Outcome::Partial);
     }
     context.each_server(|client, context, _| {
-        if !warn_if_no_tube(client, &meant)? {
+        if !warn_if_no_tube(client, &selected)? {
             return Ok(Outcome::Partial);
         }
-        let names = statistics::tubes(client, &meant)?;
+        let names = statistics::tube_names(client, &selected)?;
         let count = pause_tubes(client, names, seconds)?;
         let text = format!("{} {done}: {}", counted(count, "tube"), patterns.join(" "));
         context.report_act(client.address(), act, count, &text)?;
@@ -63,7 +63,7 @@ pub(crate) fn drain(switch: &str, yes: bool, context: &mut Context) -> Result<Ou
             match reply.word() {
                 "DRAINING" => true,
                 "NOT_DRAINING" => false,
-                _ => return Err(reply.unexpected("drain")),
+                _ => return Err(reply.error_for("drain")),
             }
         } else {
             let stats = client.yaml("stats")?;

@@ -89,7 +89,7 @@ fn lines(
 /// Selects the tube for later puts.
 pub(crate) fn use_tube(client: &mut Client, tube: &str) -> Result<()> {
     let reply = client.ask(&format!("use {tube}"))?;
-    if reply.is("USING") { Ok(()) } else { Err(reply.unexpected(&format!("use {tube}"))) }
+    if reply.is("USING") { Ok(()) } else { Err(reply.error_for(&format!("use {tube}"))) }
 }
 
 /// Puts jobs into the tube in use, and passes the ids of accepted ones to `take`. A refusal does
@@ -109,7 +109,7 @@ pub(crate) fn put_all(
         if let ("INSERTED" | "BURIED", Some(id)) = (reply.word(), reply.number()) {
             take(id);
         } else {
-            let error = reply.unexpected(&format!("a put of {} bytes", body.len()));
+            let error = reply.error_for(&format!("a put of {} bytes", body.len()));
             refused.get_or_insert(error);
         }
         Ok(())

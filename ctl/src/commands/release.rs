@@ -47,7 +47,7 @@ impl Change {
 
     /// Changes these jobs. Passes each id to `take` with true if it was changed, and with false if
     /// a worker has reserved it or it no longer exists.
-    pub(crate) fn make(
+    pub(crate) fn apply(
         self,
         client: &mut Client,
         jobs: &[Job],
@@ -64,7 +64,7 @@ impl Change {
                 (true, word) if word == self.words().1 => take(job.id, true),
                 // A failed reserve has been passed on already.
                 (false, "RESERVED") | (true, "NOT_FOUND") => {}
-                _ => return Err(reply.unexpected("reserve-job, release or bury")),
+                _ => return Err(reply.error_for("reserve-job, release or bury")),
             }
             Ok(())
         })
@@ -75,9 +75,9 @@ impl Change {
 pub(crate) fn run(ids: &[Id], change: Change, context: &mut Context) -> Result<Outcome> {
     let ids = input::ids(ids, &context.interrupt)?;
     let mut client = context.client()?;
-    let jobs = sweep::stats_of(&mut client, ids.iter().copied())?;
+    let jobs = sweep::jobs_by_ids(&mut client, ids.iter().copied())?;
     let mut count = 0_u64;
-    let result = change.make(&mut client, &jobs, |id, is_changed| {
+    let result = change.apply(&mut client, &jobs, |id, is_changed| {
         if is_changed {
             count += 1;
         } else {

@@ -28,7 +28,7 @@ pub(crate) fn run(context: &mut Context) -> Result<Outcome> {
             let text = answer(client, command)?;
             context.out.line(&text)?;
         }
-        let names = statistics::tubes(client, &Tubes::default())?;
+        let names = statistics::tube_names(client, &Tubes::default())?;
         context.out.line(&format!("## {} tubes\n", names.len()))?;
         for name in names.iter().take(TUBES_MAX) {
             let text = answer(client, &format!("stats-tube {name}"))?;

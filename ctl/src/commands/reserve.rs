@@ -22,7 +22,7 @@ pub(crate) fn watch(client: &mut Client, tubes: &[String]) -> Result<()> {
     for tube in tubes {
         let reply = client.ask(&format!("watch {tube}"))?;
         if !reply.is("WATCHING") {
-            return Err(reply.unexpected(&format!("watch {tube}")));
+            return Err(reply.error_for(&format!("watch {tube}")));
         }
     }
     if !tubes.iter().any(|tube| tube == "default") {
@@ -50,7 +50,7 @@ pub(crate) fn next(
             ("RESERVED", Some(id)) if kept.iter().any(|job| job.id == id) => {}
             ("RESERVED", Some(id)) => {
                 // It is reserved here, so it still exists.
-                let mut jobs = sweep::stats_of(client, [id])?;
+                let mut jobs = sweep::jobs_by_ids(client, [id])?;
                 let Some(mut job) = jobs.pop() else { continue };
                 job.set_body(reply.body.unwrap_or_default());
                 return Ok(Some(job));
@@ -63,7 +63,7 @@ pub(crate) fn next(
                 }
                 thread::sleep(DEADLINE_PAUSE);
             }
-            _ => return Err(reply.unexpected("reserve-with-timeout")),
+            _ => return Err(reply.error_for("reserve-with-timeout")),
         }
         if wait.is_some_and(|wait| began.elapsed() >= wait) {
             return Ok(None);

@@ -13,7 +13,7 @@ pub(crate) fn run(tube: Option<&str>, context: &mut Context) -> Result<Outcome> 
     let outcome = context.each_server(|client, context, server| {
         let text = match tube {
             None => client.yaml("stats")?,
-            Some(tube) => statistics::tube(client, tube)?,
+            Some(tube) => statistics::existing_tube(client, tube)?,
         };
         if context.out.json {
             context.out.object(yaml::object(&text), server)?;

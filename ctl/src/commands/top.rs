@@ -16,22 +16,22 @@ use crate::sample::{COUNT_NAMES, Sample, Sampler, TubeSample};
 
 /// Runs the command.
 pub(crate) fn run(args: &TopArgs, context: &mut Context) -> Result<Outcome> {
-    let meant = Tubes::new(&args.tubes)?;
+    let selected = Tubes::new(&args.tubes)?;
     let samplers: Vec<_> = context.servers.iter().cloned().map(Sampler::new).collect();
     if args.plain || context.out.json {
-        return plain(args, samplers, &meant, context);
+        return plain(args, samplers, &selected, context);
     }
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() || is_dumb() {
         bail!("standard input and output are no full-screen terminal: use --plain");
     }
-    top_screen::run(args, samplers, &meant, &context.interrupt)
+    top_screen::run(args, samplers, &selected, &context.interrupt)
 }
 
 /// Prints a line for each server and sample, or for each selected tube.
 fn plain(
     args: &TopArgs,
     mut samplers: Vec<Sampler>,
-    meant: &Tubes,
+    selected: &Tubes,
     context: &mut Context,
 ) -> Result<Outcome> {
     /// The number of updates between two headings.
@@ -47,7 +47,7 @@ fn plain(
         updates += 1;
         if context.out.json {
             for sampler in &mut samplers {
-                let object = match sampler.sample(meant) {
+                let object = match sampler.sample(selected) {
                     Ok(sample) => object(&sample),
                     Err(error) => Map::from_iter([("error".into(), format!("{error:#}").into())]),
                 };
@@ -65,7 +65,7 @@ fn plain(
         }
         for sampler in &mut samplers {
             let name = sampler.address.to_string();
-            let sample = match sampler.sample(meant) {
+            let sample = match sampler.sample(selected) {
                 Ok(sample) => sample,
                 Err(error) => {
                     context.out.line(&format!("{name:width$}  {error:#}"))?;
@@ -73,7 +73,7 @@ fn plain(
                 }
             };
             let lines =
-                if meant.is_all() { slice::from_ref(&sample.server) } else { &sample.tubes };
+                if selected.is_all() { slice::from_ref(&sample.server) } else { &sample.tubes };
             for line in lines {
                 let rates = [line.puts, line.deletes].map(|rate| format!("{rate:>10.0}"));
                 let counts = line.counts.map(|count| format!("{count:>10}"));

@@ -59,13 +59,13 @@ const LATE_TIME: Duration = Duration::from_secs(2);
 
 impl SamplerThread {
     /// Starts the thread, which ends with the program.
-    fn start(mut watch: Sampler, meant: Tubes) -> Self {
+    fn start(mut watch: Sampler, selected: Tubes) -> Self {
         let (request, requests) = mpsc::channel();
         let (samples, sample) = mpsc::channel();
         let name = watch.address.to_string();
         thread::spawn(move || {
             for () in requests {
-                let sample = watch.sample(&meant).map_err(|error| format!("{error:#}"));
+                let sample = watch.sample(&selected).map_err(|error| format!("{error:#}"));
                 if samples.send(sample).is_err() {
                     return;
                 }
@@ -111,11 +111,11 @@ enum KeyEffect {
 pub(crate) fn run(
     args: &TopArgs,
     samplers: Vec<Sampler>,
-    meant: &Tubes,
+    selected: &Tubes,
     interrupt: &Interrupt,
 ) -> Result<Outcome> {
     let samplers =
-        samplers.into_iter().map(|watch| SamplerThread::start(watch, meant.clone())).collect();
+        samplers.into_iter().map(|watch| SamplerThread::start(watch, selected.clone())).collect();
     watch(&mut Terminal::open()?, args, samplers, interrupt)
 }
 

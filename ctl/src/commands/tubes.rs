@@ -39,7 +39,7 @@ fn column(name: &str) -> Result<(&'static str, &'static str)> {
 
 /// Runs the command.
 pub(crate) fn run(args: &TubesArgs, context: &mut Context) -> Result<Outcome> {
-    let meant = Tubes::new(&args.tubes)?;
+    let selected = Tubes::new(&args.tubes)?;
     let columns = if args.columns.is_empty() {
         let shown = COLUMNS.iter().filter(|(_, _, is_shown)| *is_shown);
         shown.map(|&(name, key, _)| (name, key)).collect()
@@ -49,9 +49,9 @@ pub(crate) fn run(args: &TubesArgs, context: &mut Context) -> Result<Outcome> {
     let sort = args.sort.as_deref().map(column).transpose()?;
     let mut rows: Vec<(Option<String>, String, String)> = Vec::new();
     let outcome = context.each_server(|client, _, server| {
-        let names = statistics::tubes(client, &meant)?;
-        if names.is_empty() && !meant.is_all() {
-            warn_if_no_tube(client, &meant)?;
+        let names = statistics::tube_names(client, &selected)?;
+        if names.is_empty() && !selected.is_all() {
+            warn_if_no_tube(client, &selected)?;
             return Ok(Outcome::Partial);
         }
         for (name, text) in statistics::tube_stats(client, &names)? {

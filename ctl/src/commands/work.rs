@@ -133,7 +133,7 @@ impl<'a> Worker<'a> {
                 print_notice(&format!("job {}: {end}: {done}", job.id));
             }
         } else {
-            return Err(reply.unexpected(&command));
+            return Err(reply.error_for(&command));
         }
         Ok(())
     }

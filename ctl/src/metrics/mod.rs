@@ -37,7 +37,7 @@ pub(crate) fn run(args: &MetricsArgs, context: &mut Context) -> Result<Outcome> 
         textfile::run(path, args.interval, &scraper, &context.interrupt)?;
         return Ok(Outcome::Done);
     }
-    let mut listeners = http::passed()?;
+    let mut listeners = http::passed_sockets()?;
     if listeners.is_empty() {
         let Some(address) = &args.listen else {
             for piece in scraper.scrape(&context.interrupt)? {

@@ -198,7 +198,7 @@ fn collect(
     } else {
         String::new()
     };
-    let mut tubes = statistics::tubes(client, &settings.tubes)?;
+    let mut tubes = statistics::tube_names(client, &settings.tubes)?;
     let left_out = tubes.len().saturating_sub(settings.max_tubes).to_string();
     tubes.truncate(settings.max_tubes);
     let mut pairs: Pairs<'_> = yaml::pairs(stats).collect();
@@ -236,7 +236,7 @@ fn collect_tubes(
             // A tube created again between the two commands is not skipped.
             texts.push(reply.into_yaml()?);
         } else if !reply.is("NOT_FOUND") {
-            return Err(reply.unexpected(command));
+            return Err(reply.error_for(command));
         }
         let is_last = commands.last() == Some(&command);
         if is_last && !texts.is_empty() {

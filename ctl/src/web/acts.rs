@@ -190,7 +190,7 @@ impl Action {
     fn find(&mut self, client: &mut Client, interrupt: &Interrupt) -> Result<Report> {
         match self {
             Self::KickTube { tube: Tube(tube), state, count } => {
-                let stats = statistics::tube(client, tube)?;
+                let stats = statistics::existing_tube(client, tube)?;
                 *count = yaml::number(&stats, &format!("current-jobs-{state}")).min(*count);
                 let jobs = counted(*count, &format!("{state} job"));
                 Ok(Report::new(*count, format!("Will kick {jobs} of the tube {tube}.")))
@@ -301,8 +301,8 @@ impl JobAction {
         interrupt: &Interrupt,
     ) -> Result<(Plan, Filter, Vec<String>)> {
         let Jobs { ids, tube, states, last_id, count } = &self.jobs;
-        let is_meant = |state: &&State| states.is_empty() || states.contains(state);
-        let states = self.act.words().2.iter().filter(is_meant).copied().collect();
+        let is_selected = |state: &&State| states.is_empty() || states.contains(state);
+        let states = self.act.words().2.iter().filter(is_selected).copied().collect();
         let id = |text: &String| {
             text.parse::<u64>().map_err(|_| usage(format!("{text:?} is not an id")))
         };
@@ -368,14 +368,14 @@ impl JobAction {
             return result;
         }
         // A job may have changed its state meanwhile.
-        let mut now = sweep::stats_of(client, jobs.ids())?;
+        let mut now = sweep::jobs_by_ids(client, jobs.ids())?;
         now.retain(|job| filter.matches(job));
         let take = |_, is_done: bool| report.count += u64::from(is_done);
         let (pri, delay) = (self.pri, self.delay);
         let result = match self.act {
             Verb::Kick => kick_ids(client, &now.iter().map(|job| job.id).collect::<Vec<_>>(), take),
-            Verb::Release => Change::Release { pri, delay }.make(client, &now, take),
-            _ => Change::Bury { pri }.make(client, &now, take),
+            Verb::Release => Change::Release { pri, delay }.apply(client, &now, take),
+            _ => Change::Bury { pri }.apply(client, &now, take),
         };
         let left = jobs.count().saturating_sub(report.count);
         if left > 0 {
@@ -403,7 +403,7 @@ impl Jobs {
 }
 
 fn find_pause(client: &mut Client, tube: &str, seconds: u32) -> Result<Report> {
-    let stats = statistics::tube(client, tube)?;
+    let stats = statistics::existing_tube(client, tube)?;
     let number = |key| yaml::number(&stats, key);
     let left = number("pause-time-left");
     let ready = counted(number("current-jobs-ready"), "ready job");

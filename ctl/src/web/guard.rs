@@ -140,9 +140,9 @@ impl Guard {
     }
 
     /// Refuses requests from other pages.
-    fn judge(&self, request: &Request) -> Result<(), Failure> {
+    fn check_origin(&self, request: &Request) -> Result<(), Failure> {
         let headers = request.headers();
-        let host = one(headers, &header::HOST)?.unwrap_or_default();
+        let host = value_of(headers, &header::HOST)?.unwrap_or_default();
         let authority = request.uri().authority().map(Authority::as_str);
         if let Some(other) =
             [Some(host), authority].into_iter().flatten().find(|it| !self.has_host(it))
@@ -151,13 +151,13 @@ impl Guard {
             return Err(Failure::new(StatusCode::MISDIRECTED_REQUEST, why));
         }
         if !self.passwords.is_empty() {
-            let given = one(headers, &header::AUTHORIZATION)?.unwrap_or_default().as_bytes();
+            let given = value_of(headers, &header::AUTHORIZATION)?.unwrap_or_default().as_bytes();
             if !self.passwords.iter().any(|known| is_equal(given, known.as_bytes())) {
                 let why = "a name and a password are required";
                 return Err(Failure::new(StatusCode::UNAUTHORIZED, why));
             }
         }
-        let site = one(headers, &FETCH_SITE_HEADER)?;
+        let site = value_of(headers, &FETCH_SITE_HEADER)?;
         // Another page may link to this one, which gives it no access.
         let is_page = request.uri().path() == "/" && request.method() == Method::GET;
         if !is_page && site.is_some_and(|site| site != "same-origin" && site != "none") {
@@ -166,7 +166,7 @@ impl Guard {
         if matches!(*request.method(), Method::GET | Method::HEAD) {
             return Ok(());
         }
-        if let Some(origin) = one(headers, &header::ORIGIN)? {
+        if let Some(origin) = value_of(headers, &header::ORIGIN)? {
             let host = origin.strip_prefix("http://").or(origin.strip_prefix("https://"));
             if !host.is_some_and(|host| self.has_host(host)) {
                 return Err(forbidden("the request comes from another page"));
@@ -175,7 +175,7 @@ impl Guard {
         if self.is_read_only {
             return Err(forbidden("the page is read-only: it was started with --read-only"));
         }
-        let given = one(headers, &TOKEN_HEADER)?.unwrap_or_default();
+        let given = value_of(headers, &TOKEN_HEADER)?.unwrap_or_default();
         if !is_equal(given.as_bytes(), self.token.as_bytes()) {
             return Err(forbidden("wrong token: reload the page"));
         }
@@ -217,7 +217,7 @@ fn forbidden(why: &str) -> Failure {
 }
 
 /// Returns the value of a header, which must not occur twice.
-fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Failure> {
+fn value_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Failure> {
     let mut values = headers.get_all(name).iter();
     let first = values.next().map(HeaderValue::to_str);
     match (first, values.next()) {
@@ -243,7 +243,7 @@ fn token() -> Result<String> {
 /// Passes a request on or refuses it, and adds the security headers to every response.
 pub(super) async fn check(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let answer = async {
-        site.guard.judge(&request)?;
+        site.guard.check_origin(&request)?;
         let path = request.uri().path();
         let has_bodies = path.starts_with("/api/job") || path == "/api/body";
         let room = &site.guard.rooms[usize::from(has_bodies)];

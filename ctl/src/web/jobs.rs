@@ -91,7 +91,7 @@ pub(super) async fn list(
     let limit = request.limit.clamp(1, JOBS_MAX);
     let is_long = request.longer || filter.pattern.is_some();
     let time = if is_long { SEARCH_TIME_LIMIT } else { SWEEP_TIME_LIMIT };
-    let permit = if filter.pattern.is_some() { Some(site.heavy().await?) } else { None };
+    let permit = if filter.pattern.is_some() { Some(site.body_permit().await?) } else { None };
     let found = with_client(watcher, time, move |client, interrupt| {
         // The work may outlive its request.
         let _permit = permit;
@@ -149,7 +149,7 @@ fn find(
         Ok(if has_more { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     });
     let coverage = match coverage {
-        Ok(Coverage::Complete | Coverage::Enough) => "all",
+        Ok(Coverage::Complete | Coverage::Stopped) => "all",
         Ok(Coverage::Incomplete(..)) => "unsure",
         Err(error) if error.is::<Interrupted>() => "cut",
         Err(error) => return Err(error),
@@ -164,7 +164,7 @@ fn with_beginnings(client: &mut Client, mut rest: Vec<Job>, fetched: &mut u64) -
         let later = rest.split_off(rest.len().min(BODIES_AT_ONCE));
         let bytes = |jobs: &[Job]| jobs.iter().filter_map(|job| job.size).sum::<u64>();
         if fetched.saturating_add(bytes(&rest)) <= PREVIEWED_BYTES_MAX {
-            rest = sweep::with_bodies(client, rest)?;
+            rest = sweep::add_bodies(client, rest)?;
             *fetched += bytes(&rest);
         }
         done.append(&mut rest);
@@ -206,11 +206,11 @@ async fn fetch(
     one: &JobRequest,
 ) -> Result<(Job, Instance, OwnedSemaphorePermit), Failure> {
     let (watcher, id) = (site.server(one.server)?, one.id);
-    let permit = site.heavy().await?;
+    let permit = site.body_permit().await?;
     let found = with_client(watcher, SEARCH_TIME_LIMIT, move |client, _| {
         let instance = Instance::from_stats(&client.yaml("stats")?);
-        let jobs = sweep::stats_of(client, [id])?;
-        let job = sweep::with_bodies(client, jobs)?.pop();
+        let jobs = sweep::jobs_by_ids(client, [id])?;
+        let job = sweep::add_bodies(client, jobs)?.pop();
         Ok(job.map(|job| (job, instance, permit)))
     });
     let found = found.await?;

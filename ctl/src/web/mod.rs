@@ -50,7 +50,7 @@ const REQUEST_BYTES_MAX: usize = 4 << 20;
 
 /// The largest number of searches and bodies under way; others wait. A search needs up to 128 MiB,
 /// and a body up to twice its size, until its last byte is sent.
-const HEAVY_REQUESTS_MAX: usize = 4;
+const BODY_REQUESTS_MAX: usize = 4;
 
 /// The extra time of work after its limit, until its connection is given up.
 const LATE_WORK_TIME: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ struct Site {
     guard: Guard,
     servers: Vec<Watcher>,
     /// Bounds the requests that hold whole bodies of jobs.
-    heavy: Arc<Semaphore>,
+    body_permits: Arc<Semaphore>,
     /// The acts under way.
     acts: Mutex<Vec<Weak<ActUnderWay>>>,
 }
@@ -104,8 +104,8 @@ impl IntoResponse for Failure {
 
 impl Site {
     /// Waits until a request may hold whole bodies of jobs.
-    async fn heavy(&self) -> Result<OwnedSemaphorePermit, Failure> {
-        let permit = Arc::clone(&self.heavy).acquire_owned().await;
+    async fn body_permit(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        let permit = Arc::clone(&self.body_permits).acquire_owned().await;
         permit.map_err(|error| Error::from(error).into())
     }
 
@@ -128,9 +128,9 @@ impl Site {
 }
 
 /// Ends work between two batches when its request is given up.
-struct Abandon(Interrupt);
+struct InterruptOnDrop(Interrupt);
 
-impl Drop for Abandon {
+impl Drop for InterruptOnDrop {
     fn drop(&mut self) {
         self.0.set();
     }
@@ -144,8 +144,8 @@ async fn with_client<T: Send + 'static>(
     limit: Duration,
     act: impl FnOnce(&mut Client, &Interrupt) -> Result<T> + Send + 'static,
 ) -> Result<T, Failure> {
-    let interrupt = watcher.interrupt.part();
-    let _abandon = Abandon(interrupt.clone());
+    let interrupt = watcher.interrupt.child();
+    let _guard = InterruptOnDrop(interrupt.clone());
     let (address, given) = (watcher.address.clone(), interrupt.clone());
     let deadline = Some(Instant::now() + limit + LATE_WORK_TIME);
     let mut work =
@@ -161,7 +161,7 @@ async fn with_client<T: Send + 'static>(
 
 /// Runs the command.
 pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
-    let mut listeners = http::passed()?;
+    let mut listeners = http::passed_sockets()?;
     if listeners.is_empty() {
         listeners.push(http::bind(listen_address(&args.listen)?)?);
     }
@@ -169,8 +169,8 @@ pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     let guard = Guard::new(&addresses.collect::<io::Result<Vec<_>>>()?, args)?;
     let watcher = |address| Watcher::start(address, context.interrupt.clone());
     let servers = context.servers.iter().cloned().map(watcher).collect();
-    let (heavy, acts) = (Arc::new(Semaphore::new(HEAVY_REQUESTS_MAX)), Mutex::default());
-    let site = Arc::new(Site { guard, servers, heavy, acts });
+    let (body_permits, acts) = (Arc::new(Semaphore::new(BODY_REQUESTS_MAX)), Mutex::default());
+    let site = Arc::new(Site { guard, servers, body_permits, acts });
     let served = http::serve(listeners, &router(&site), &context.interrupt);
     for act in site.acts().iter().filter_map(Weak::upgrade) {
         let (address, from, action) = &*act;

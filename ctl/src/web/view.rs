@@ -16,7 +16,7 @@ use super::watch::{Point, State, TIMED_TUBES_MAX, TubeHistory};
 use super::{Failure, Site};
 use crate::plan::Instance;
 use crate::progress::count_as_f64;
-use crate::sample::{Sample, TubeSample};
+use crate::sample::{COUNT_NAMES, Sample, TubeSample};
 use crate::yaml::object;
 
 /// The longest wait of a page for a new sample after a break.
@@ -48,9 +48,6 @@ pub(super) struct ViewRequest {
     tube: Option<String>,
 }
 
-/// The names of the counts.
-const COUNT_NAMES: [&str; 5] = ["ready", "reserved", "delayed", "buried", "waiting"];
-
 /// Reasons why a tube needs a look, the gravest first: it has buried jobs, it is paused, its next
 /// job has waited too long, or it has ready jobs but no workers.
 const TROUBLE_NAMES: [&str; 4] = ["buried", "paused", "late", "unattended"];
@@ -69,7 +66,7 @@ pub(super) async fn look(
         let is_chosen = std::ptr::eq(server, chosen);
         asked.push((
             server.address.to_string(),
-            server.ask(shown.tube.as_deref().filter(|_| is_chosen)),
+            server.request(shown.tube.as_deref().filter(|_| is_chosen)),
         ));
     }
     let at = shown.server;
@@ -77,23 +74,24 @@ pub(super) async fn look(
         let (name, ask) = &asked[at];
         // The chosen server first: the others are sampled during its wait.
         let state = ask.wait(SAMPLE_WAIT);
-        let mut answer = Map::from_iter([("server".to_owned(), server(name, &state))]);
-        let names = details(&state, &shown, &mut answer);
+        let mut answer = Map::from_iter([("server".to_owned(), server_details(name, &state))]);
+        let names = tube_rows(&state, &shown, &mut answer);
         drop(state);
-        let others = asked.iter().map(|(name, ask)| brief(name, &ask.wait(Duration::ZERO)));
+        let others =
+            asked.iter().map(|(name, ask)| server_summary(name, &ask.wait(Duration::ZERO)));
         answer.insert("servers".into(), others.map(Value::Object).collect());
         (answer, names)
     })
     .await
     .map_err(Error::from)?;
     // The next sample includes the times of these tubes.
-    chosen.ask(names.iter().map(String::as_str));
+    chosen.request(names.iter().map(String::as_str));
     answer.insert("chosen".into(), at.into());
     Ok(Json(Value::Object(answer)))
 }
 
 /// Makes an object without unknown values, because unknown is not zero.
-fn known(value: Value) -> Map<String, Value> {
+fn without_nulls(value: Value) -> Map<String, Value> {
     let Value::Object(mut object) = value else { unreachable!("it is written as an object") };
     object.retain(|_, value| !value.is_null());
     object
@@ -109,19 +107,19 @@ fn counts(line: &TubeSample) -> Map<String, Value> {
 
 fn rates(line: &TubeSample, has_rates: bool) -> Map<String, Value> {
     let rate = |rate: f64| has_rates.then(|| rounded(rate));
-    known(json!({ "puts": rate(line.puts), "deletes": rate(line.deletes) }))
+    without_nulls(json!({ "puts": rate(line.puts), "deletes": rate(line.deletes) }))
 }
 
 /// The state of a server in brief.
-fn brief(name: &str, state: &State) -> Map<String, Value> {
-    let mut fields = known(json!({ "name": name }));
+fn server_summary(name: &str, state: &State) -> Map<String, Value> {
+    let mut fields = without_nulls(json!({ "name": name }));
     match &state.now {
         None => {}
-        Some(Err(error)) => fields.extend(known(json!({ "error": error }))),
+        Some(Err(error)) => fields.extend(without_nulls(json!({ "error": error }))),
         Some(Ok(sample)) => {
             let trouble = sample.trouble.as_ref();
             fields.extend(counts(&sample.server));
-            fields.extend(known(json!({
+            fields.extend(without_nulls(json!({
                 "draining": sample.is_draining(),
                 "binlog": trouble.map(|trouble| &trouble.state),
                 "trouble-age": trouble.map(|trouble| trouble.age),
@@ -132,26 +130,26 @@ fn brief(name: &str, state: &State) -> Map<String, Value> {
 }
 
 /// The data of the chosen server.
-fn server(name: &str, state: &State) -> Value {
-    let mut fields = brief(name, state);
+fn server_details(name: &str, state: &State) -> Value {
+    let mut fields = server_summary(name, state);
     if let Some(Ok(sample)) = &state.now {
         fields.extend(rates(&sample.server, sample.has_rates));
         fields.insert("stats".into(), object(&sample.stats).into());
         fields.insert("instance".into(), json!(Instance::from_stats(&sample.stats)));
     }
-    fields.insert("past".into(), past(&state.server.past));
+    fields.insert("past".into(), history(&state.server.points));
     Value::Object(fields)
 }
 
 /// Adds the rows of tubes, and the open tube. Returns the names of the rows.
-fn details(state: &State, shown: &ViewRequest, answer: &mut Map<String, Value>) -> Vec<String> {
+fn tube_rows(state: &State, shown: &ViewRequest, answer: &mut Map<String, Value>) -> Vec<String> {
     let Some(Ok(sample)) = &state.now else { return Vec::new() };
     let judged = |line| (line, troubles(line, state.next.get(&line.tube).copied()));
     if let Some(name) = &shown.tube {
         let line = sample.tubes.iter().find(|line| line.tube == *name);
         let value = line.map_or(Value::Null, |line| {
             let mut fields = row(&judged(line), sample, state);
-            let points = state.tubes.get(name).map(|known| past(&known.past));
+            let points = state.tubes.get(name).map(|known| history(&known.points));
             fields.insert("past".into(), points.into());
             Value::Object(fields)
         });
@@ -165,7 +163,7 @@ fn details(state: &State, shown: &ViewRequest, answer: &mut Map<String, Value>) 
     let counted = TROUBLE_NAMES.iter().enumerate();
     let kinds: Map<_, _> = counted.map(|(at, name)| ((*name).into(), count(at).into())).collect();
     let need = all.iter().filter(|(_, troubles)| troubles.contains(&true)).count();
-    let lines = chosen(all, shown);
+    let lines = select_tubes(all, shown);
     let matched = lines.len();
     let lines =
         lines.into_iter().skip(shown.from).take(shown.rows.min(ROWS_MAX).min(TIMED_TUBES_MAX));
@@ -174,8 +172,8 @@ fn details(state: &State, shown: &ViewRequest, answer: &mut Map<String, Value>) 
         .map(|line| {
             let mut fields = row(&line, sample, state);
             if let Some(known) = state.tubes.get(&line.0.tube) {
-                let begin = known.past.len().saturating_sub(SPARK_POINTS);
-                let ready = known.past.iter().skip(begin).map(|point| point.counts[0]);
+                let begin = known.points.len().saturating_sub(SPARK_POINTS);
+                let ready = known.points.iter().skip(begin).map(|point| point.counts[0]);
                 fields.insert("spark".into(), ready.collect());
             }
             names.push(line.0.tube.clone());
@@ -200,7 +198,7 @@ fn troubles(line: &TubeSample, next: Option<f64>) -> [bool; 4] {
 }
 
 /// Returns the selected tubes in the chosen order.
-fn chosen<'a>(mut lines: Vec<JudgedTube<'a>>, shown: &ViewRequest) -> Vec<JudgedTube<'a>> {
+fn select_tubes<'a>(mut lines: Vec<JudgedTube<'a>>, shown: &ViewRequest) -> Vec<JudgedTube<'a>> {
     let part = shown.filter.to_ascii_lowercase();
     lines.retain(|(line, _)| line.tube.to_ascii_lowercase().contains(&part));
     let count = |line: &TubeSample, at: usize| count_as_f64(line.counts[at]);
@@ -231,7 +229,7 @@ fn row((line, troubles): &JudgedTube<'_>, sample: &Sample, state: &State) -> Map
         Some(if bound.is_finite() { rounded(bound) } else { "longest".into() })
     };
     let names = TROUBLE_NAMES.iter().zip(troubles).filter(|(_, is)| **is).map(|(name, _)| *name);
-    let mut fields = known(json!({
+    let mut fields = without_nulls(json!({
         "name": line.tube,
         "paused": Some(line.paused).filter(|left| *left > 0),
         "trouble": names.collect::<Vec<_>>(),
@@ -250,7 +248,7 @@ fn rounded(number: f64) -> Value {
 }
 
 /// The history as a list for each line of the charts; an unknown number is null.
-fn past(points: &VecDeque<Point>) -> Value {
+fn history(points: &VecDeque<Point>) -> Value {
     let list = |of: &dyn Fn(&Point) -> Value| points.iter().map(of).collect::<Value>();
     let number = |of: &dyn Fn(&Point) -> Option<f64>| list(&|point| of(point).map(rounded).into());
     let mut fields = Map::new();
@@ -283,7 +281,7 @@ mod tests {
         lines[60].watching = 0;
         let judge = |line| (line, troubles(line, (line.tube == "t30").then_some(300.0)));
         let shown = ViewRequest { sort: "trouble".into(), ..ViewRequest::default() };
-        let found = chosen(lines.iter().map(judge).collect(), &shown);
+        let found = select_tubes(lines.iter().map(judge).collect(), &shown);
         let names: Vec<_> = found.iter().take(5).map(|(line, _)| line.tube.as_str()).collect();
         assert_eq!(names, ["t120", "t90", "t30", "t60", "t0"]);
     }

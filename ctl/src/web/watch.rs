@@ -57,7 +57,7 @@ pub(super) struct Point {
 /// The history of a tube or a server.
 #[derive(Debug, Default)]
 pub(super) struct TubeHistory {
-    pub(super) past: VecDeque<Point>,
+    pub(super) points: VecDeque<Point>,
     /// Waits with the time of their sample, the oldest first.
     waits: VecDeque<(Instant, Histogram)>,
     is_seen: bool,
@@ -86,14 +86,14 @@ impl TubeHistory {
 
     fn push(&mut self, point: Point) {
         // After the clock was set back, points of the future would stay until then.
-        if self.past.back().is_some_and(|last| last.at > point.at) {
-            self.past.clear();
+        if self.points.back().is_some_and(|last| last.at > point.at) {
+            self.points.clear();
         }
         let begin = point.at.saturating_sub(millis(HISTORY_TIME));
-        while self.past.front().is_some_and(|old| old.at < begin) {
-            self.past.pop_front();
+        while self.points.front().is_some_and(|old| old.at < begin) {
+            self.points.pop_front();
         }
-        self.past.push_back(point);
+        self.points.push_back(point);
     }
 }
 
@@ -142,9 +142,9 @@ impl Shared {
 
 /// A request to the thread, whose answer can be awaited on another thread.
 #[derive(Debug)]
-pub(super) struct Ask(Arc<Shared>);
+pub(super) struct SampleRequest(Arc<Shared>);
 
-impl Ask {
+impl SampleRequest {
     /// Returns the present state. After a time without requests it first waits for a new sample.
     pub(super) fn wait(&self, patience: Duration) -> MutexGuard<'_, State> {
         let state = self.0.lock();
@@ -162,12 +162,12 @@ impl Watcher {
     pub(super) fn start(address: Address, interrupt: Interrupt) -> Self {
         let shared = Arc::new(Shared::default());
         let (given, theirs) = (address.clone(), Arc::clone(&shared));
-        thread::spawn(move || samples(&given, &theirs));
+        thread::spawn(move || run(&given, &theirs));
         Self { address, interrupt, shared }
     }
 
     /// Requests samples of the server, and the times of these tubes.
-    pub(super) fn ask<'a>(&self, tubes: impl IntoIterator<Item = &'a str>) -> Ask {
+    pub(super) fn request<'a>(&self, tubes: impl IntoIterator<Item = &'a str>) -> SampleRequest {
         let now = Instant::now();
         let mut state = self.shared.lock();
         state.asked = Some(now);
@@ -178,21 +178,21 @@ impl Watcher {
         }
         drop(state);
         self.shared.changed.notify_all();
-        Ask(Arc::clone(&self.shared))
+        SampleRequest(Arc::clone(&self.shared))
     }
 }
 
 /// The body of the thread.
-fn samples(address: &Address, shared: &Shared) {
+fn run(address: &Address, shared: &Shared) {
     loop {
         let is_idle =
             |state: &mut State| state.asked.is_none_or(|asked| asked.elapsed() >= ATTENTION_TIME);
         let state = shared.changed.wait_while(shared.lock(), is_idle);
         drop(state.unwrap_or_else(PoisonError::into_inner));
-        let mut watch = Sampler::new(address.clone()).within(SAMPLE_TIME_LIMIT);
+        let mut sampler = Sampler::new(address.clone()).within(SAMPLE_TIME_LIMIT);
         loop {
             let began = Instant::now();
-            sample(&mut watch, shared);
+            take_sample(&mut sampler, shared);
             thread::sleep(
                 SAMPLE_INTERVAL
                     .max(began.elapsed() * SAMPLE_TIME_SHARE)
@@ -206,8 +206,8 @@ fn samples(address: &Address, shared: &Shared) {
 }
 
 /// Takes a sample, and wakes waiting requests.
-fn sample(watch: &mut Sampler, shared: &Shared) {
-    let result = watch.sample(&Tubes::default());
+fn take_sample(sampler: &mut Sampler, shared: &Shared) {
+    let result = sampler.sample(&Tubes::default());
     let now = Instant::now();
     let (mut wanted, turn): (HashSet<_>, _) = {
         let mut state = shared.lock();
@@ -216,7 +216,7 @@ fn sample(watch: &mut Sampler, shared: &Shared) {
     };
     let mut result = result.map_err(|error| format!("{error:#}"));
     let mut times = HashMap::new();
-    if let (Ok(sample), Some(client)) = (&result, watch.client()) {
+    if let (Ok(sample), Some(client)) = (&result, sampler.client()) {
         wanted.retain(|name| find(sample, name).is_some());
         add_turn(&mut wanted, sample, turn);
         match times_of(client, &wanted) {
@@ -225,7 +225,7 @@ fn sample(watch: &mut Sampler, shared: &Shared) {
         }
     }
     let mut state = shared.lock();
-    state.take(result, times, now);
+    state.add_sample(result, times, now);
     drop(state);
     shared.changed.notify_all();
 }
@@ -240,8 +240,8 @@ fn find<'a>(sample: &'a Sample, name: &str) -> Option<&'a TubeSample> {
 /// whose jobs wait too long.
 fn add_turn(wanted: &mut HashSet<String>, sample: &Sample, turn: usize) {
     let room = TIMED_TUBES_MAX.saturating_sub(wanted.len());
-    let is_meant = |line: &&TubeSample| line.counts[0] > 0 && !wanted.contains(&line.tube);
-    let others: Vec<_> = sample.tubes.iter().filter(is_meant).map(|it| it.tube.clone()).collect();
+    let is_other = |line: &&TubeSample| line.counts[0] > 0 && !wanted.contains(&line.tube);
+    let others: Vec<_> = sample.tubes.iter().filter(is_other).map(|it| it.tube.clone()).collect();
     let begin = turn.wrapping_mul(room) % others.len().max(1);
     let room = room.min(others.len());
     wanted.extend(others.into_iter().cycle().skip(begin).take(room));
@@ -260,7 +260,7 @@ fn times_of(client: &mut Client, tubes: &HashSet<String>) -> Result<HashMap<Stri
         if reply.is("OK") {
             times.insert(name.clone(), Times::read(&reply.into_yaml()?));
         } else if !reply.is("NOT_FOUND") {
-            return Err(reply.unexpected("metrics"));
+            return Err(reply.error_for("metrics"));
         }
         Ok(())
     })?;
@@ -269,7 +269,7 @@ fn times_of(client: &mut Client, tubes: &HashSet<String>) -> Result<HashMap<Stri
 
 impl State {
     /// Adds a sample.
-    fn take(
+    fn add_sample(
         &mut self,
         result: Result<Sample, String>,
         mut times: HashMap<String, Times>,
@@ -363,10 +363,10 @@ mod tests {
         for at in 0..1_000 {
             known.push(point(at * 1_000));
         }
-        assert_eq!(known.past.len(), 181);
+        assert_eq!(known.points.len(), 181);
         for at in 0..1_000 {
             known.push(point(at * 1_000));
-            assert!(known.past.len() <= 181, "the clock was set back");
+            assert!(known.points.len() <= 181, "the clock was set back");
         }
     }
 }
