@@ -18,7 +18,7 @@ use crate::job::tube_name;
 use crate::metrics::MetricsArgs;
 use crate::web::WebArgs;
 
-/// Inspects any beanstalkd server, and changes its jobs one by one or in bulk
+/// Inspect any beanstalkd server, and change its jobs one by one or in bulk
 ///
 /// Commands under "Look" and "Watch" change no jobs. Commands that delete or move jobs first show
 /// how many, and ask.

@@ -146,7 +146,7 @@ impl Context {
             return Ok(true);
         }
         if !io::stdin().is_terminal() {
-            bail!("standard input is no terminal, so nobody can be asked: use --yes or --dry-run");
+            bail!("cannot ask, as standard input is not a terminal: use --yes or --dry-run");
         }
         write!(io::stderr(), "Continue? [y/N] ")?;
         let answer = input::line(&mut input::open(None, &self.interrupt)?, ANSWER_BYTES_MAX)?;

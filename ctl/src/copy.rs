@@ -42,7 +42,7 @@ pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) 
     // Copies put before a refusal still need their state.
     let buried = bury_all(client, jobs, &ids).with_context(|| {
         let days = HOLD_SECONDS / (24 * 3600);
-        format!("copies of buried jobs may be delayed by {days} days instead: kick or bury them")
+        format!("copies of buried jobs may be delayed by {days} days: kick or bury them")
     });
     let failure = match (put, buried) {
         (Err(put), Err(buried)) => Some(put.context(format!("{buried:#}"))),
@@ -110,7 +110,7 @@ fn bury_all(client: &mut Client, jobs: &[Job], ids: &[Option<u64>]) -> Result<()
     let mut refusal = None;
     client.pipeline(steps, write, |_, reply| {
         if !reply.is("RESERVED") && !reply.is("BURIED") {
-            refusal.get_or_insert_with(|| reply.error_for("the bury of a copy"));
+            refusal.get_or_insert_with(|| reply.error_for("bury of a copy"));
         }
         Ok(())
     })?;

@@ -325,11 +325,8 @@ impl Remover {
 
     /// Describes a batch of deletes that were not all confirmed.
     fn in_doubt(&self) -> String {
-        let file = self
-            .save
-            .as_ref()
-            .map_or(String::new(), |file| format!("; all of them are in {}", file.name()));
-        let deleted = counted(self.deleted, "job");
-        format!("the delete of {deleted} was confirmed, of others perhaps not{file}")
+        let file = self.save.as_ref().map(|file| format!("; all of them are in {}", file.name()));
+        let (deleted, file) = (counted(self.deleted, "job"), file.unwrap_or_default());
+        format!("{deleted} deleted; the server did not confirm others, which may be deleted{file}")
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::args::{CheckArgs, Threshold};
+use crate::args::CheckArgs;
 use crate::client::Client;
 use crate::context::{Context, Outcome};
 use crate::filter::Tubes;
@@ -72,9 +72,12 @@ fn check(args: &CheckArgs, selected: &Tubes, client: &mut Client) -> Result<Vec<
         let states = [("ready", args.ready), ("buried", args.buried), ("delayed", args.delayed)];
         for (state, threshold) in states {
             let count = number(&format!("current-jobs-{state}"));
-            if let Some(status) = threshold.and_then(|threshold| status_of(threshold, count)) {
-                found.push((status, format!("{place}: {count} {state}")));
-            }
+            let status = threshold.and_then(|threshold| match count {
+                count if count >= threshold.critical => Some(Status::Critical),
+                count if count >= threshold.warning => Some(Status::Warning),
+                _ => None,
+            });
+            found.extend(status.map(|status| (status, format!("{place}: {count} {state}"))));
         }
         let (ready, workers) = (number("current-jobs-ready"), number("current-watching"));
         if ready > 0 && args.workers.is_some_and(|least| workers < least) {
@@ -82,12 +85,4 @@ fn check(args: &CheckArgs, selected: &Tubes, client: &mut Client) -> Result<Vec<
         }
     }
     Ok(found)
-}
-
-fn status_of(threshold: Threshold, count: u64) -> Option<Status> {
-    match count {
-        count if count >= threshold.critical => Some(Status::Critical),
-        count if count >= threshold.warning => Some(Status::Warning),
-        _ => None,
-    }
 }

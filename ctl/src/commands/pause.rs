@@ -53,7 +53,8 @@ pub(crate) fn pause(
 /// Runs `drain`.
 pub(crate) fn drain(switch: &str, yes: bool, context: &mut Context) -> Result<Outcome> {
     let is_act = switch != "status";
-    if is_act && !context.confirm_on_all(yes, &format!("turn draining {switch}"))? {
+    let act = if switch == "on" { "start draining" } else { "end draining" };
+    if is_act && !context.confirm_on_all(yes, act)? {
         return Ok(Outcome::Partial);
     }
     context.each_server(|client, context, server| {

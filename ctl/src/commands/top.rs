@@ -22,7 +22,7 @@ pub(crate) fn run(args: &TopArgs, context: &mut Context) -> Result<Outcome> {
         return plain(args, samplers, &selected, context);
     }
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() || is_dumb() {
-        bail!("standard input and output are no full-screen terminal: use --plain");
+        bail!("not a terminal that can show a full screen: use --plain");
     }
     top_screen::run(args, samplers, &selected, &context.interrupt)
 }

@@ -127,7 +127,10 @@ impl<'a> Worker<'a> {
         };
         let reply = self.client.ask(&command)?;
         if reply.is("NOT_FOUND") {
-            print_notice(&format!("job {}: {end}; but it had timed out and was released", job.id));
+            print_notice(&format!(
+                "job {}: {end}, but the job had timed out and was released",
+                job.id
+            ));
         } else if ["DELETED", "BURIED", "RELEASED"].contains(&reply.word()) {
             if !is_success {
                 print_notice(&format!("job {}: {end}: {done}", job.id));

@@ -178,7 +178,7 @@ pub(super) async fn act(
                 let notes = report.notes.join(" ");
                 return Err(if notes.is_empty() { error } else { error.context(notes) });
             }
-            report.notes.push("Ended early: the time was over, or the page was stopped.".into());
+            report.notes.push("Ended early by the time limit, or by the end of the page.".into());
         }
         Ok(json!({ "done": report.text, "count": report.count, "notes": report.notes }))
     });
@@ -201,7 +201,7 @@ impl Action {
                 let mut report =
                     Report::new(1, format!("Will put 1 job of {size} into the tube {tube}."));
                 if client.ask(&format!("stats-tube {tube}"))?.is("NOT_FOUND") {
-                    report.notes.push("The tube does not exist yet, and is created.".into());
+                    report.notes.push("The tube does not exist yet and will be created.".into());
                 }
                 Ok(report)
             }

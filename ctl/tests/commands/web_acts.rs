@@ -90,7 +90,7 @@ fn each_act_counts_first_and_then_does_what_it_said() {
             "ttr": 5 });
         let told = page.dry(&put);
         assert_eq!(told["will"], "Will put 1 job of 4 bytes into the tube new.");
-        assert_eq!(told["notes"][0], "The tube does not exist yet, and is created.");
+        assert_eq!(told["notes"][0], "The tube does not exist yet and will be created.");
         assert_eq!(server.run(&["tubes", "new"]).code(), Some(1), "there is no such tube");
         assert_eq!(page.agree(&told)["count"], 1);
         let job = &server.objects(&["list", "new", "--bodies"])[0];
