@@ -72,12 +72,12 @@ fn check(args: &CheckArgs, selected: &Tubes, client: &mut Client) -> Result<Vec<
         let states = [("ready", args.ready), ("buried", args.buried), ("delayed", args.delayed)];
         for (state, threshold) in states {
             let count = number(&format!("current-jobs-{state}"));
-            let status = threshold.and_then(|threshold| match count {
+            let reached = threshold.and_then(|threshold| match count {
                 count if count >= threshold.critical => Some(Status::Critical),
                 count if count >= threshold.warning => Some(Status::Warning),
                 _ => None,
             });
-            found.extend(status.map(|status| (status, format!("{place}: {count} {state}"))));
+            found.extend(reached.map(|level| (level, format!("{place}: {count} {state}"))));
         }
         let (ready, workers) = (number("current-jobs-ready"), number("current-watching"));
         if ready > 0 && args.workers.is_some_and(|least| workers < least) {
