@@ -12,6 +12,7 @@
 //! | `Body` | as many bytes as announced | `Line` |
 //! | `Skip` | as many bytes as announced | error reply, `Line` |
 //! | `Waiting` | the server answers a reserve or a kick | `Line` |
+//! | `WaitingForInput` | the server answers a reserve, or input comes | `Line` |
 //! | `WaitEnded` | the server answers a reserve of a client that may have disconnected | `Line` |
 //! | `Closing` | all output sent | the event loop closes |
 //!
@@ -47,6 +48,8 @@ enum Phase {
     },
     /// A `reserve` or a long `kick` has not been answered yet; later commands wait.
     Waiting,
+    /// A `reserve-with-abort` has not been answered yet; input ends it.
+    WaitingForInput,
     /// A `reserve` has ended, because the client may have disconnected, but is not answered yet.
     WaitEnded,
     Closing,
@@ -83,6 +86,8 @@ pub enum Step<'a> {
     Body(PendingPut, Body),
     /// The end of a skipped line or body, and the error reply to it.
     Reject(ErrorReply),
+    /// Input while a `reserve-with-abort` waits. It is not consumed.
+    Abort,
     /// More input is needed. The bytes that are left must be passed again, with more after them.
     More,
     /// The connection takes no input now.
@@ -164,6 +169,8 @@ impl Conn {
                 self.phase = Phase::Line;
                 Step::Reject(then)
             }
+            Phase::WaitingForInput if rest.is_empty() => Step::More,
+            Phase::WaitingForInput => Step::Abort,
             Phase::Waiting | Phase::WaitEnded | Phase::Closing => Step::Paused,
         }
     }
@@ -216,6 +223,13 @@ impl Conn {
         self.phase = Phase::Waiting;
     }
 
+    /// From now on, input ends the wait, if it waits.
+    pub fn end_wait_on_input(&mut self) {
+        if self.is_waiting() {
+            self.phase = Phase::WaitingForInput;
+        }
+    }
+
     /// Ends the wait; its reply is still to come.
     pub fn end_wait(&mut self) {
         debug_assert!(self.is_waiting());
@@ -260,7 +274,7 @@ impl Conn {
 
     /// Whether it waits for the reply to a `reserve` or a `kick`.
     pub fn is_waiting(&self) -> bool {
-        matches!(self.phase, Phase::Waiting)
+        matches!(self.phase, Phase::Waiting | Phase::WaitingForInput)
     }
 
     /// Whether [`Conn::step`] looks at bytes now.
@@ -346,6 +360,10 @@ mod tests {
                     bodies.remove(body);
                 }
                 Step::Reject(refused) => seen.push(format!("{refused:?}")),
+                Step::Abort => {
+                    seen.push("abort".into());
+                    conn.resume();
+                }
                 Step::More => {
                     seen.push(format!("{} left", bytes.len()));
                     return seen;
@@ -375,6 +393,17 @@ mod tests {
             let stream = format!("{text}\r\nnext\r\n");
             assert_eq!(steps(&mut Conn::default(), stream.as_bytes()), [&first, "next", "0 left"]);
         }
+    }
+
+    #[test]
+    fn input_ends_only_a_wait_that_it_may_end() {
+        let conn = &mut Conn::default();
+        conn.end_wait_on_input();
+        conn.wait();
+        assert_eq!(steps(conn, b"a\r\n"), ["paused"]);
+        conn.end_wait_on_input();
+        assert_eq!(steps(conn, b""), ["0 left"]);
+        assert_eq!(steps(conn, b"a\r\nb"), ["abort", "a", "1 left"]);
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub enum Command<'a> {
     Reserve {
         timeout: Option<u32>,
     },
+    /// As `reserve`, but further input ends the wait. The original does not have it.
+    ReserveWithAbort,
     ReserveJob {
         id: u64,
     },
@@ -150,7 +152,8 @@ pub struct PutHeader {
     pub size: u32,
 }
 
-/// The commands that `stats` counts, in the order of its `cmd-` lines.
+/// The commands that `stats` counts, in the order of its `cmd-` lines, and then one that `metrics`
+/// counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the protocol's own names")]
 pub enum Verb {
@@ -176,13 +179,17 @@ pub enum Verb {
     ListTubeUsed,
     ListTubesWatched,
     PauseTube,
+    ReserveWithAbort,
 }
 
 impl Verb {
     /// How many verbs there are.
-    pub const COUNT: usize = Self::PauseTube as usize + 1;
+    pub const COUNT: usize = Self::ReserveWithAbort as usize + 1;
 
-    /// The names as `stats` shows them, in order.
+    /// How many of them `stats` counts: the first ones. Clients know its keys.
+    pub const COUNT_IN_STATS: usize = Self::PauseTube as usize + 1;
+
+    /// The names as the protocol has them, in order.
     pub const NAMES: [&'static str; Self::COUNT] = [
         "put",
         "peek",
@@ -206,11 +213,12 @@ impl Verb {
         "list-tube-used",
         "list-tubes-watched",
         "pause-tube",
+        "reserve-with-abort",
     ];
 }
 
 impl Command<'_> {
-    /// The verb that `stats` counts: none for `reserve-job`, `kick-job` and `quit`, as in the
+    /// The verb that is counted: none for `reserve-job`, `kick-job` and `quit`, as in the
     /// original, and none for commands that the original does not know, which would add keys.
     pub fn verb(&self) -> Option<Verb> {
         Some(match self {
@@ -218,6 +226,7 @@ impl Command<'_> {
             Self::Use(_) => Verb::Use,
             Self::Reserve { timeout: None } => Verb::Reserve,
             Self::Reserve { timeout: Some(_) } => Verb::ReserveWithTimeout,
+            Self::ReserveWithAbort => Verb::ReserveWithAbort,
             Self::Delete { .. } => Verb::Delete,
             Self::Release { .. } => Verb::Release,
             Self::Bury { .. } => Verb::Bury,

@@ -46,6 +46,7 @@ type Read = for<'a> fn(Arguments<'a>) -> Parsed<'a>;
 const COMMANDS: &[(&str, Read)] = &[
     ("put ", put),
     ("reserve-with-timeout ", reserve_with_timeout),
+    ("reserve-with-abort", |a| a.nothing(Command::ReserveWithAbort)),
     ("reserve-job ", |a| a.only_id().map(|id| Command::ReserveJob { id })),
     ("reserve", |a| a.nothing(Command::Reserve { timeout: None })),
     ("delete ", |a| a.only_id().map(|id| Command::Delete { id })),

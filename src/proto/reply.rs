@@ -39,6 +39,8 @@ pub enum Reply<'a> {
     Ok(&'a [u8]),
     DeadlineSoon,
     TimedOut,
+    /// Input has ended the wait of a `reserve-with-abort`.
+    Aborted,
     NotFound,
     /// An error reply.
     Error(ErrorReply),
@@ -97,6 +99,7 @@ impl Reply<'_> {
             }
             Self::DeadlineSoon => text(out, "DEADLINE_SOON\r\n"),
             Self::TimedOut => text(out, "TIMED_OUT\r\n"),
+            Self::Aborted => text(out, "ABORTED\r\n"),
             Self::NotFound => text(out, "NOT_FOUND\r\n"),
             Self::Error(error) => text(out, error.text()),
         }
@@ -196,6 +199,7 @@ mod tests {
             (Reply::Ok(b"---\n- default\n"), "OK 14\r\n---\n- default\n\r\n"),
             (Reply::DeadlineSoon, "DEADLINE_SOON\r\n"),
             (Reply::TimedOut, "TIMED_OUT\r\n"),
+            (Reply::Aborted, "ABORTED\r\n"),
             (Reply::NotFound, "NOT_FOUND\r\n"),
             (Reply::Error(ErrorReply::UnknownCommand), "UNKNOWN_COMMAND\r\n"),
             (Reply::Error(ErrorReply::BadFormat), "BAD_FORMAT\r\n"),

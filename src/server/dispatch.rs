@@ -86,6 +86,7 @@ impl Server {
                 self.reply(key, Reply::Using(name));
             }
             Command::Reserve { timeout } => return self.reserve(key, timeout, now),
+            Command::ReserveWithAbort => return self.reserve_with_abort(key, now),
             Command::ReserveJob { id } => return self.reserve_job(key, id, now),
             Command::Delete { id } => return self.delete(key, id, now),
             Command::Release { id, pri, delay } => return self.release(key, id, pri, delay, now),
@@ -264,6 +265,13 @@ impl Server {
         Ok(())
     }
 
+    /// As [`Server::reserve`], but further input ends the wait: see [`Conn::step`].
+    fn reserve_with_abort(&mut self, key: Key<Conn>, now: Time) -> Answer {
+        self.reserve(key, None, now)?;
+        self.conns[key].end_wait_on_input();
+        Ok(())
+    }
+
     fn reserve_job(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
         let job = self.queue.find_unreserved(id).ok_or(NOT_FOUND)?;
         let permit = self.permit(Change::DeferrableUpdate, now).map_err(|_| INTERNAL_ERROR)?;
@@ -361,5 +369,24 @@ impl Server {
         let need = if size > SMALL_LIST_MAX_BYTES { Need::Storage } else { Need::Essential };
         let has_memory = self.bodies.budget_mut().admits(need, size);
         has_memory.then_some(()).ok_or(Reply::Error(ErrorReply::OutOfMemory))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{connect, exchange, receive, send, server};
+
+    /// The end of input may be read before an event reports it. The next job would go to a
+    /// connection that is about to close.
+    #[test]
+    fn the_end_of_input_ends_a_wait() {
+        let mut server = server(None);
+        let (waiter, other) = (connect(&mut server), connect(&mut server));
+        send(&mut server, waiter, "reserve-with-abort\r\n");
+        server.end_of_input(waiter);
+        assert_eq!(receive(&mut server, waiter), "TIMED_OUT\r\n");
+        assert_eq!(exchange(&mut server, other, "put 0 0 1 1\r\na\r\n"), "INSERTED 1\r\n");
+        assert_eq!(server.queue().counts().ready, 1);
+        server.check();
     }
 }

@@ -261,6 +261,10 @@ impl Server {
                     self.put(key, put, ArrivedBody::Collected(body), now);
                 }
                 Step::Reject(error) => self.reply(key, Reply::Error(error)),
+                Step::Abort => {
+                    self.queue.stop_waiting(key.paired());
+                    self.answer_waiting(key.paired(), Reply::Aborted);
+                }
                 Step::More => {
                     feed_result = FeedResult::More;
                     break;
@@ -300,6 +304,9 @@ impl Server {
 
     /// Closes the connection once its replies are sent. All input must have been fed.
     pub fn end_of_input(&mut self, key: Key<Conn>) {
+        if self.conns[key].is_waiting() {
+            self.half_close(key);
+        }
         self.conns[key].close(&mut self.bodies);
         self.mark_dirty(key);
     }

@@ -11,7 +11,8 @@ use crate::{
 };
 
 /// The commands that the original does not know.
-const EXTENSIONS: [&str; 5] = ["capabilities", "list-jobs", "delete-tube", "drain", "metrics"];
+const EXTENSIONS: [&str; 6] =
+    ["capabilities", "list-jobs", "delete-tube", "drain", "metrics", "reserve-with-abort"];
 
 /// The most bytes of one job in `list-jobs`.
 pub(super) const LISTED_JOB_MAX_BYTES: usize = 128;
@@ -61,7 +62,8 @@ impl Server {
         out.pair("current-jobs-reserved", counts.reserved);
         out.pair("current-jobs-delayed", counts.delayed);
         out.pair("current-jobs-buried", counts.buried);
-        for (name, count) in Verb::NAMES.iter().zip(&self.figures.commands) {
+        let commands = Verb::NAMES.iter().zip(&self.figures.commands);
+        for (name, count) in commands.take(Verb::COUNT_IN_STATS) {
             out.pair(format_args!("cmd-{name}"), count);
         }
         out.pair("job-timeouts", counts.timeouts);
@@ -119,6 +121,8 @@ impl Server {
         }
         out.pair("job-bytes", self.queue.job_bytes());
         out.pair_if("job-bytes-limit", self.settings.memory_limit);
+        let aborts = self.figures.commands[Verb::ReserveWithAbort as usize];
+        out.pair("cmd-reserve-with-abort", aborts);
         out.histogram("turn-seconds", &self.figures.turns);
         out.end()
     }

@@ -73,6 +73,8 @@ struct Wait {
     until: Option<u64>,
     /// The number of the wait: the first to wait is served first.
     turn: u64,
+    /// Input ends it.
+    aborts: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -88,6 +90,8 @@ struct Peer {
     /// How many bytes the part of that body that has arrived counts for.
     upload: u64,
     queue: VecDeque<Command>,
+    /// Part of a command has arrived, after the queue.
+    has_part: bool,
     replies: Vec<u8>,
     has_ended: bool,
     is_open: bool,
@@ -105,6 +109,7 @@ impl Peer {
             put: None,
             upload: 0,
             queue: VecDeque::new(),
+            has_part: false,
             replies: Vec::new(),
             has_ended: false,
             is_open: true,
@@ -210,6 +215,11 @@ impl Model {
         self.peers.push(Peer::new(slot));
     }
 
+    /// Whether part of a command arrives with the commands of the next send.
+    pub(crate) fn set_part(&mut self, peer: usize, has_part: bool) {
+        self.peers[peer].has_part = has_part;
+    }
+
     pub(crate) fn send(&mut self, peer: usize, commands: &[Command]) {
         self.peers[peer].queue.extend(commands.iter().cloned());
         self.settle();
@@ -222,9 +232,9 @@ impl Model {
         self.is_refusing = false;
     }
 
-    /// Whether the peer waits for a reply.
+    /// Whether the peer's next command has to wait for a reply to the one before.
     pub(crate) fn is_waiting(&self, peer: usize) -> bool {
-        self.peers[peer].wait.is_some()
+        self.peers[peer].wait.is_some_and(|wait| !wait.aborts)
     }
 
     /// The replies that the peer has not read yet.
@@ -446,7 +456,16 @@ impl Model {
 
     fn step(&mut self, peer: usize) -> bool {
         let mut is_busy = false;
-        while self.peers[peer].is_open && self.peers[peer].wait.is_none() {
+        while self.peers[peer].is_open {
+            let Peer { wait, ref queue, has_part, .. } = self.peers[peer];
+            let is_aborted = |wait: Wait| wait.aborts && (has_part || !queue.is_empty());
+            if wait.is_some_and(is_aborted) {
+                is_busy = true;
+                self.peers[peer].wait = None;
+                self.reply(peer, "ABORTED");
+            } else if wait.is_some() {
+                break;
+            }
             let Some(command) = self.peers[peer].queue.pop_front() else { break };
             is_busy = true;
             self.obey(peer, command);
@@ -716,7 +735,8 @@ impl Model {
                 self.drop_idle_tubes();
                 self.reply(peer, &format!("USING {name}"));
             }
-            Command::Reserve(timeout) => self.reserve(peer, timeout, now),
+            Command::Reserve(timeout) => self.reserve(peer, timeout, false, now),
+            Command::ReserveWithAbort => self.reserve(peer, None, true, now),
             Command::ReserveJob(id) => {
                 if !self.jobs.contains_key(&id) || self.is_reserved(id) {
                     return self.reply(peer, "NOT_FOUND");
@@ -830,7 +850,7 @@ impl Model {
                 let text = format!(
                     "---\nversion: \"{}\"\nstate: {state}\nmax-job-size: {}\n\
                      max-line-size: 224\nmax-tube-name-size: 200\nextensions:\n- capabilities\n\
-                     - list-jobs\n- delete-tube\n- drain\n- metrics\n",
+                     - list-jobs\n- delete-tube\n- drain\n- metrics\n- reserve-with-abort\n",
                     env!("CARGO_PKG_VERSION"),
                     self.job_size_limit
                 );
@@ -940,7 +960,9 @@ impl Model {
                 assert!(self.header(peer, now, pri, delay, ttr, body.len() as u64));
                 self.peers[peer].put = None;
             }
-            Command::Reserve(_) => self.peers[peer].is_worker = true,
+            Command::Reserve(_) | Command::ReserveWithAbort => {
+                self.peers[peer].is_worker = true;
+            }
             Command::ReserveJob(id) => {
                 assert!(self.jobs.contains_key(&id) && !self.is_reserved(id));
                 self.peers[peer].is_worker = true;
@@ -1018,7 +1040,7 @@ impl Model {
         self.enqueue(id, delay, now);
     }
 
-    fn reserve(&mut self, peer: usize, timeout: Option<u32>, now: u64) {
+    fn reserve(&mut self, peer: usize, timeout: Option<u32>, aborts: bool, now: u64) {
         self.peers[peer].is_worker = true;
         if let Some(id) = self.best_ready(&self.peers[peer].watches) {
             return self.hand(id, peer, now);
@@ -1030,7 +1052,7 @@ impl Model {
             return self.reply(peer, "TIMED_OUT");
         }
         let until = timeout.map(|seconds| now + u64::from(seconds) * SECOND);
-        self.peers[peer].wait = Some(Wait { until, turn: self.next_turn() });
+        self.peers[peer].wait = Some(Wait { until, turn: self.next_turn(), aborts });
     }
 
     fn found(&mut self, peer: usize, id: Option<u64>) {

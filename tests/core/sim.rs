@@ -123,7 +123,8 @@ impl Generator {
                 Command::Put { pri, delay, ttr, body }
             }
             8..=9 => Command::Use(self.name()),
-            10..=12 => Command::Reserve(None),
+            10 | 11 => Command::Reserve(None),
+            12 => Command::ReserveWithAbort,
             13..=16 => Command::Reserve(Some(self.number(&[0, 0, 1, 2, 0x7FFF_FFFF]))),
             17 => Command::ReserveJob(self.id(model)),
             18..=20 => Command::Delete(self.id(model)),

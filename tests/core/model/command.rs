@@ -13,6 +13,7 @@ pub(crate) enum Command {
     },
     Use(String),
     Reserve(Option<u32>),
+    ReserveWithAbort,
     ReserveJob(u64),
     Delete(u64),
     Release {
@@ -101,6 +102,7 @@ impl Command {
             Self::Use(name) => format!("use {name}"),
             Self::Reserve(None) => "reserve".into(),
             Self::Reserve(Some(timeout)) => format!("reserve-with-timeout {timeout}"),
+            Self::ReserveWithAbort => "reserve-with-abort".into(),
             Self::ReserveJob(id) => format!("reserve-job {id}"),
             Self::Delete(id) => format!("delete {id}"),
             Self::Release { id, pri, delay } => format!("release {id} {pri} {delay}"),
@@ -140,13 +142,14 @@ impl Command {
         format!("{line}\r\n").into_bytes()
     }
 
-    /// The key of `stats` that counts the command.
+    /// The key of `stats` or `metrics` that counts the command.
     pub(super) fn counter(&self) -> Option<&'static str> {
         Some(match self {
             Self::Put { .. } | Self::Part(Part::Header { .. }) => "put",
             Self::Use(_) => "use",
             Self::Reserve(None) => "reserve",
             Self::Reserve(Some(_)) => "reserve-with-timeout",
+            Self::ReserveWithAbort => "reserve-with-abort",
             Self::Delete(_) => "delete",
             Self::Release { .. } => "release",
             Self::Bury { .. } => "bury",

@@ -154,6 +154,8 @@ impl Model {
         if let Some(limit) = self.memory_limit {
             writeln!(text, "job-bytes-limit: {limit}").expect("memory does not fail");
         }
+        let waits = self.counters.get("reserve-with-abort").unwrap_or(&0);
+        writeln!(text, "cmd-reserve-with-abort: {waits}").expect("memory does not fail");
         // Only the event loop counts turns.
         for bound in TURN_BOUNDS {
             writeln!(text, "turn-seconds-le-{bound}: 0").expect("memory does not fail");

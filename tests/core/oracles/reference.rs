@@ -88,6 +88,7 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Pars
     }
     match line {
         b"reserve" => Ok(Command::Reserve { timeout: None }),
+        b"reserve-with-abort" => Ok(Command::ReserveWithAbort),
         b"peek-ready" => Ok(Command::PeekReady),
         b"peek-delayed" => Ok(Command::PeekDelayed),
         b"peek-buried" => Ok(Command::PeekBuried),

@@ -88,6 +88,7 @@ impl Reading {
             }
             Ok(Read::Use(name)) => Command::Use(name.into()),
             Ok(Read::Reserve { timeout }) => Command::Reserve(timeout),
+            Ok(Read::ReserveWithAbort) => Command::ReserveWithAbort,
             Ok(Read::ReserveJob { id }) => Command::ReserveJob(id),
             Ok(Read::Delete { id }) => Command::Delete(id),
             Ok(Read::Release { id, pri, delay }) => Command::Release { id, pri, delay },
@@ -181,8 +182,11 @@ impl Choices<'_> {
             4 => format!("use {name}"),
             5 => "reserve".into(),
             6 | 7 => {
-                let timeout = self.among(&["0", "0", "1", "2", "2147483647"]);
-                format!("reserve-with-timeout {timeout}")
+                let timeout = self.among(&["0", "0", "1", "2", "2147483647", ""]);
+                match timeout {
+                    "" => "reserve-with-abort".into(),
+                    _ => format!("reserve-with-timeout {timeout}"),
+                }
             }
             8 => format!("reserve-job {id}"),
             9 | 10 => format!("delete {id}"),
@@ -240,6 +244,7 @@ impl Both {
     fn send(&mut self, peer: usize, bytes: &[u8]) {
         self.world.send(peer, bytes);
         let commands = self.readings[peer].take(bytes);
+        self.model.set_part(peer, !self.readings[peer].bytes.is_empty());
         self.model.send(peer, &commands);
     }
 
