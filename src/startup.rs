@@ -22,7 +22,7 @@ use crate::{
     server::{Identity, Rusage, Server, Settings},
     service::notify::Notifier,
     sys::{self, Signals, UserError},
-    wal::{Directory, Disk, LOCK_CONFIRM_INTERVAL, Name, Options, Report, Restored, Wal},
+    wal::{self, Directory, Disk, LOCK_CONFIRM_INTERVAL, Name, Options, Report, Restored, Wal},
 };
 
 /// The version of this program.
@@ -58,7 +58,7 @@ pub enum StartError {
     /// The process cannot become this user.
     User(String, UserError),
     /// The binlog in this directory cannot be opened.
-    Binlog(PathBuf, String),
+    Binlog(PathBuf, wal::Error),
     /// The lock of the binlog's directory is lost: another daemon may have taken over.
     LockLost(PathBuf, String),
     /// The binlog in this directory has failed for as long as `--exit-on-binlog-failure` allows.
@@ -89,12 +89,12 @@ impl fmt::Display for StartError {
             Self::Identity(error) => write!(f, "cannot query the system: {error}"),
             Self::Signals(error) => write!(f, "cannot catch signals: {error}"),
             Self::Listen(error) => write!(f, "{error}"),
-            Self::User(user, UserError::Lookup(error)) => {
+            Self::User(user, error @ UserError::Lookup(_)) => {
                 write!(f, "-u: cannot look up {user}: {error}")
             }
             Self::User(user, UserError::Unknown) => write!(f, "-u: there is no user {user}"),
-            Self::User(user, UserError::Denied(operation, error)) => {
-                write!(f, "-u: cannot become {user}: {operation}: {error}")
+            Self::User(user, error @ UserError::Denied(..)) => {
+                write!(f, "-u: cannot become {user}: {error}")
             }
             Self::Binlog(path, error) => write!(f, "-b: {}: {error}", path.display()),
             Self::LockLost(path, error) => write!(
@@ -113,7 +113,17 @@ impl fmt::Display for StartError {
     }
 }
 
-impl Error for StartError {}
+impl Error for StartError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Identity(error) | Self::Signals(error) | Self::Loop(error) => Some(error),
+            Self::Listen(error) => Some(error),
+            Self::User(_, error) => Some(error),
+            Self::Binlog(_, error) => Some(error),
+            Self::LockLost(..) | Self::BinlogFailed(_) => None,
+        }
+    }
+}
 
 /// Serves until a signal ends the daemon. Logs `arguments`, the words of the command line.
 ///
@@ -185,7 +195,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
                 Some(directory) => directory,
                 None => Directory::lock(path)
                     .and_then(|directory| holder.take_over(directory, false, path))
-                    .map_err(|error| StartError::Binlog(path.into(), error.to_string()))?,
+                    .map_err(|error| StartError::Binlog(path.into(), error))?,
             };
             let opened = open_binlog(
                 config,
@@ -265,7 +275,7 @@ impl Holder {
         mut directory: Directory,
         has_waited: bool,
         path: &Path,
-    ) -> io::Result<Directory> {
+    ) -> Result<Directory, wal::Error> {
         let waits = has_waited || directory.last_holder_may_run(&self.machine)?;
         if waits {
             info!("takes over {} in {TAKEOVER_DELAY:?}: it has the lock", path.display());
@@ -274,7 +284,7 @@ impl Holder {
         }
         match directory.write_holder(&self.line) {
             // The other daemon would not see that this one has had the lock.
-            Err(error) if waits => Err(error),
+            Err(error) if waits => Err(error.into()),
             Err(error) => {
                 warn!("cannot write the holder of the lock: {error}");
                 Ok(directory)
@@ -300,9 +310,9 @@ fn wait_for_lock(
         if signals.has_come(&END_SIGNALS) {
             return Ok(None);
         }
-        let failed = |error: io::Error| StartError::Binlog(path.into(), error.to_string());
+        let failed = |error| StartError::Binlog(path.into(), error);
         let error = match Directory::lock(path) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => error,
+            Err(error @ wal::Error::Locked(_)) => error,
             locked => {
                 let directory = locked
                     .and_then(|directory| holder.take_over(directory, has_waited, path))
@@ -350,7 +360,6 @@ fn open_binlog(
     notifier: &mut Notifier,
 ) -> Result<Option<Wal>, StartError> {
     let clock = Clock;
-    let failed = |error: String| StartError::Binlog(path.into(), error);
     let seed = sys::random_bytes().map_err(StartError::Identity)?;
     let options = Options {
         segment_size: config.binlog_size,
@@ -373,8 +382,8 @@ fn open_binlog(
     let opened =
         Wal::open(Box::new(directory), options, restored, clock.calendar(now), now, &mut progress);
     let (wal, report) = match opened {
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
-        opened => opened.map_err(|error| failed(error.to_string()))?,
+        Err(wal::Error::Interrupted) => return Ok(None),
+        opened => opened.map_err(|error| StartError::Binlog(path.into(), error))?,
     };
     let damaged = report_damage(path, &report);
     let took = now.until(clock.now());

@@ -9,6 +9,7 @@
 mod completions;
 
 use std::{
+    error::Error,
     ffi::OsStr,
     fmt::{self, Write},
     path::PathBuf,
@@ -248,6 +249,8 @@ impl fmt::Display for UsageError {
         f.write_str(&self.0)
     }
 }
+
+impl Error for UsageError {}
 
 /// Parses the arguments, without the program's name.
 ///

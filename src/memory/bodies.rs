@@ -28,7 +28,10 @@ use std::{collections::VecDeque, fmt, mem};
 
 use self::slots::{Hole, Pace, Place};
 use super::block::{Block, Mark, Populate, slot_bytes};
-use super::budget::{MemoryBudget, Need, OutOfMemory};
+use super::{
+    OutOfMemory,
+    budget::{MemoryBudget, Need},
+};
 use crate::collections::{Arena, Key};
 
 /// A body of up to this many bytes is copied into replies; a larger one is shared. The bound has

@@ -13,9 +13,7 @@
 
 use std::{collections::VecDeque, fmt, hint::black_box, io};
 
-/// There is no memory, or the limit does not permit it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OutOfMemory;
+use super::OutOfMemory;
 
 /// How many bytes a probe asks for ahead. Less than any headroom.
 const PROBE_STEP_BYTES: usize = 256 << 10;

@@ -5,6 +5,20 @@ mod block;
 mod bodies;
 mod budget;
 
+use std::{error::Error, fmt};
+
 pub use block::INDEX_LIMIT;
 pub use bodies::{BODY_OVERHEAD_BYTES, Bodies, Body, BodyOwners, COPIED_BODY_MAX_BYTES};
-pub use budget::{MemoryBudget, MemorySource, Need, OutOfMemory, ResidentLimit};
+pub use budget::{MemoryBudget, MemorySource, Need, ResidentLimit};
+
+/// There is no memory, or the limit does not permit it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not enough memory")
+    }
+}
+
+impl Error for OutOfMemory {}

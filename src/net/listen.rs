@@ -3,6 +3,7 @@
 
 use std::{
     env,
+    error::Error,
     ffi::OsString,
     fmt, fs, io,
     os::{
@@ -56,6 +57,15 @@ impl fmt::Display for ListenError {
             Self::NotASocket(path) => {
                 write!(f, "cannot listen on {}: the file there is not a socket", path.display())
             }
+        }
+    }
+}
+
+impl Error for ListenError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Bind(_, error) => Some(error),
+            Self::InUse(_) | Self::InUseSoon(_) | Self::NotASocket(_) => None,
         }
     }
 }

@@ -18,7 +18,7 @@ mod run_queue;
 mod socket;
 mod transfer;
 
-use std::{borrow::Cow, io, os::fd::AsRawFd, time::Duration};
+use std::{borrow::Cow, error::Error, fmt, io, os::fd::AsRawFd, time::Duration};
 
 use log::{info, warn};
 use mio::{Events, Interest, Poll, Token, Waker, event::Event, unix::SourceFd};
@@ -81,6 +81,25 @@ pub enum LoopError {
     LockLost(String),
     /// The binlog has failed for as long as the flags allow.
     BinlogFailed,
+}
+
+impl fmt::Display for LoopError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System(error) => write!(f, "{error}"),
+            Self::LockLost(error) => write!(f, "the lock of the binlog is lost: {error}"),
+            Self::BinlogFailed => f.write_str("the binlog has failed"),
+        }
+    }
+}
+
+impl Error for LoopError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::System(error) => Some(error),
+            Self::LockLost(_) | Self::BinlogFailed => None,
+        }
+    }
 }
 
 impl From<io::Error> for LoopError {

@@ -5,6 +5,8 @@
 //! takes arguments, its prefix ends in a space (except for `pause-tube` and commands that the
 //! original does not know). If it takes none, any byte after its name makes the line malformed.
 
+use std::{error::Error, fmt};
+
 use super::{
     Command, Drain, IdleState, JobState, LISTED_JOBS_MAX, NAME_LIMIT, PutHeader, Verb,
     command::LISTED_JOBS,
@@ -21,6 +23,18 @@ pub enum ParseError {
     /// A `put` of this many bytes, more than the limit. The body and its CR LF follow all the same.
     JobTooBig(u32),
 }
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::UnknownCommand => "unknown command",
+            Self::BadFormat(_) => "malformed arguments",
+            Self::JobTooBig(_) => "the job is too big",
+        })
+    }
+}
+
+impl Error for ParseError {}
 
 const BAD_FORMAT: ParseError = ParseError::BadFormat(None);
 

@@ -1,6 +1,8 @@
 //! The health check of a running daemon, for a container without a shell, for example.
 
 use std::{
+    error::Error,
+    fmt,
     io::{self, Read, Write},
     os::unix::net::UnixStream,
     sync::mpsc,
@@ -23,11 +25,27 @@ const REPLY_WITHOUT_CAPABILITIES: &[u8] = b"UNKNOWN_COMMAND\r\nUSING default\r\n
 /// A reply is shorter. A longer one comes from no beanstalkd.
 const REPLY_MAX_BYTES: usize = 4096;
 
-/// Checks that a beanstalkd answers at each address. Fails with the first address that does not,
-/// and the reason.
-pub fn ping(addresses: &[Address]) -> Result<(), String> {
+/// No beanstalkd answers at this address.
+#[derive(Debug)]
+pub struct PingError(Address, io::Error);
+
+impl fmt::Display for PingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(address, error) = self;
+        write!(f, "{address}: {error}")
+    }
+}
+
+impl Error for PingError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.1)
+    }
+}
+
+/// Checks that a beanstalkd answers at each address. Fails with the first that does not.
+pub fn ping(addresses: &[Address]) -> Result<(), PingError> {
     addresses.iter().try_for_each(|address| {
-        let failed = |error| format!("{address}: {error}");
+        let failed = |error| PingError(address.clone(), error);
         within(PING_TIMEOUT, address.clone()).map_err(failed)
     })
 }

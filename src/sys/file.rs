@@ -128,7 +128,7 @@ const ENOTSUPP: c_int = 524;
 /// changes nothing if the file system does not offer that.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub fn reserve_space(file: &impl AsRawFd, size: u64) -> io::Result<bool> {
-    let size = off_t::try_from(size).map_err(|_| io::ErrorKind::StorageFull)?;
+    let size = off_t::try_from(size).map_err(|_| io::ErrorKind::FileTooLarge)?;
     loop {
         // SAFETY: takes no pointers.
         let result = unsafe { fallocate(file.as_raw_fd(), 0, 0, size) };

@@ -1,6 +1,7 @@
 //! The process: its user, its limits, its CPU time, the machine's names, and random bytes.
 
 use std::{
+    error::Error,
     ffi::{CString, c_char},
     fmt, fs, io,
     mem::MaybeUninit,
@@ -26,6 +27,25 @@ pub enum UserError {
     Unknown,
     /// The system did not permit the change: the operation and its error.
     Denied(&'static str, io::Error),
+}
+
+impl fmt::Display for UserError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lookup(error) => write!(f, "{error}"),
+            Self::Unknown => f.write_str("there is no such user"),
+            Self::Denied(operation, error) => write!(f, "{operation}: {error}"),
+        }
+    }
+}
+
+impl Error for UserError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Lookup(error) | Self::Denied(_, error) => Some(error),
+            Self::Unknown => None,
+        }
+    }
 }
 
 /// Becomes `name` and its primary group. Root drops all supplementary groups first. Without

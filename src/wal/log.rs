@@ -8,7 +8,7 @@ use std::io;
 use log::{debug, warn};
 
 use super::{
-    Options,
+    Error, Options,
     disk::{Lease, Name},
     record::{
         self, HEAD_MAX_BYTES as RECORD_HEAD_MAX_BYTES, JobFields, VERSION, VERSION_BYTES,
@@ -60,9 +60,10 @@ impl Log {
         options: Options,
         end: End,
         last_preallocated: u32,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, Error> {
         let mut pending = Vec::new();
-        pending.try_reserve_exact(PENDING_MAX_BYTES).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let no_memory = |_| Error::OutOfMemory(" to gather records".into());
+        pending.try_reserve_exact(PENDING_MAX_BYTES).map_err(no_memory)?;
         Ok(Self {
             disk,
             syncs: Syncs::new(options.sync, end.length),
@@ -119,10 +120,9 @@ impl Log {
     }
 
     /// Returns the number of the next segment. Fails if there is none.
-    pub(super) fn next_number(&self) -> io::Result<u32> {
+    pub(super) fn next_number(&self) -> Result<u32, Error> {
         let last = self.end.number;
-        let none = || io::Error::other(format!("no number is left after {}", Name::Segment(last)));
-        if self.can_rotate() { Ok(last + 1) } else { Err(none()) }
+        if self.can_rotate() { Ok(last + 1) } else { Err(Error::NoNumberLeft(self.end.name())) }
     }
 
     /// Uses up a number without a segment, because the disk has no space for one.
@@ -211,7 +211,7 @@ impl Log {
     fn try_rotate(&mut self, length: u64, next_id: u64) -> io::Result<()> {
         self.disk.confirm()?;
         let current = self.current.ok_or_else(no_segment)?;
-        self.next_number()?;
+        self.next_number().map_err(io::Error::other)?;
         self.write()?;
         self.syncs.wait(&mut self.disk)?;
         let name = self.end.name();
@@ -228,7 +228,7 @@ impl Log {
     /// Opens the next segment in a preallocated file of at least `size` bytes, or in a new one if
     /// that was removed by hand.
     fn open_next(&mut self, size: u64, next_id: u64) -> io::Result<()> {
-        let mut number = self.next_number()?;
+        let mut number = self.next_number().map_err(io::Error::other)?;
         loop {
             // The caller has ensured the space, so a file is missing only after a full disk.
             if self.reserve.first().is_none_or(|file| file.size < size) {
@@ -240,7 +240,7 @@ impl Log {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     warn!("a segment of another origin is left alone: {error}");
                     self.skip_number();
-                    number = self.next_number()?;
+                    number = self.next_number().map_err(io::Error::other)?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     warn!("a preallocated file is missing, another is made: {error}");
@@ -415,7 +415,7 @@ impl Log {
         if self.reserve.first().is_none() {
             let made = self.reserve.try_preallocate_first(&mut self.disk, demand);
             if !self.reserve.on_made(&made, now) {
-                return Err(io::ErrorKind::StorageFull.into());
+                return Err(io::Error::other("no file could be preallocated"));
             }
         }
         self.open_next(0, next_id)

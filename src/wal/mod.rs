@@ -28,11 +28,11 @@
 //! | `removal` | when the oldest segment may be removed |
 //! | `dates` | the wall clock, by which instants are recorded |
 //!
-//! `record` has the format; `read` serves a start and `--check-binlog`; `disk` has the files, and
-//! the lease, which ends when another daemon may have the lock.
+//! `record` has the format; `read` serves a start and `--check-binlog`; `disk` makes the calls.
 
 mod dates;
 mod disk;
+mod error;
 mod index;
 mod interface;
 mod log;
@@ -67,6 +67,7 @@ use self::{
 pub use self::{
     dates::SHIFTS_AT_ONCE_MAX,
     disk::{Directory, Disk, LOCK_CONFIRM_INTERVAL, Name},
+    error::Error,
     interface::{CommitOutcome, Counts, Jobs, Options, SyncPolicy},
     permit::{Change, Permit, Unavailable},
     read::{
@@ -108,7 +109,7 @@ impl Wal {
         calendar: Calendar,
         now: Time,
         progress: Progress<'_>,
-    ) -> io::Result<(Self, Report)> {
+    ) -> Result<(Self, Report), Error> {
         disk.prepare(options.sync != SyncPolicy::Never)?;
         let files = disk.list()?;
         let mut index = SegmentIndex::default();
@@ -251,7 +252,7 @@ impl Wal {
 
 /// Permits, which the server asks for before it changes anything.
 impl Wal {
-    /// Permits a change for which there is space, or which can wait for it.
+    /// Permits a change that has space, or can wait for it.
     pub fn permit(&mut self, change: Change, now: Time) -> Result<Permit, Unavailable> {
         let is_possible = match (change, self.recovery.state()) {
             // Recovery may need the space that deletes free.
@@ -267,7 +268,7 @@ impl Wal {
             Change::DeferrableUpdate => true,
             Change::Delete => self.log.ensure_space(SHORT_BYTES, 0, now),
         };
-        if has_space { Ok(Permit(change)) } else { Err(Unavailable::Full) }
+        has_space.then_some(Permit(change)).ok_or(Unavailable::Full)
     }
 
     /// Ensures the memory that [`Wal::put`] takes.
@@ -432,8 +433,7 @@ impl Wal {
         Ok(())
     }
 
-    /// Opens a new segment after a failure. Every job is then to be written to it or its
-    /// successors.
+    /// Opens a new segment after a failure. Every job must be written again from there on.
     fn try_recover(&mut self, queue: &Queue, now: Time) -> io::Result<()> {
         let last = self.log.end().number;
         let result = self.log.reopen(self.demand(), queue.next_id(), now);
@@ -488,7 +488,7 @@ impl Wal {
         Counts::new(&self.log, &self.index, self.migrated)
     }
 
-    /// How long syncs of records have taken.
+    /// How long syncs have taken.
     pub fn sync_times(&self) -> &ShortTimes {
         self.log.syncs.times()
     }

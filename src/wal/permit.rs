@@ -1,5 +1,7 @@
 //! Asking before a change: whether its record has space, now and when the jobs must be deleted.
 
+use std::{error::Error, fmt};
+
 /// Why the binlog cannot take a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unavailable {
@@ -8,6 +10,17 @@ pub enum Unavailable {
     /// The disk has failed, and not all jobs have been written again.
     Failed,
 }
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "the disk is full",
+            Self::Failed => "the disk has failed",
+        })
+    }
+}
+
+impl Error for Unavailable {}
 
 /// Permission to append the record of one change, used up by the append. There is space for the
 /// record, unless the change may be deferred.

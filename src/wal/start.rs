@@ -4,7 +4,7 @@ use std::io;
 
 use log::{error, warn};
 
-use super::{Report, disk::Name, log::Log, reserve::is_full, space::Demand};
+use super::{Error, Report, disk::Name, log::Log, reserve::is_full, space::Demand};
 use crate::clock::Time;
 
 impl Log {
@@ -17,7 +17,7 @@ impl Log {
         demand: Demand,
         next_id: u64,
         now: Time,
-    ) -> io::Result<()> {
+    ) -> Result<(), Error> {
         let number = self.next_number()?;
         let least = demand.file_size_for_deletes();
         let mut made = self.reserve.try_preallocate(&mut self.disk, least);
@@ -30,7 +30,7 @@ impl Log {
         }
         match made {
             Err(error) if is_full(&error) => self.reserve.on_shortage(&error, now),
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
             Ok(_) => {}
         }
         let has_file = self.reserve.first().is_some();
@@ -39,7 +39,7 @@ impl Log {
             .and_then(|()| if has_file { self.open_segment(number, next_id) } else { Ok(()) });
         if let Err(error) = opened {
             self.remove_created();
-            return Err(error);
+            return Err(error.into());
         }
         if !has_file {
             // The jobs are served meanwhile. The operator may free space.

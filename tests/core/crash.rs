@@ -175,7 +175,7 @@ fn open_into(
     seed: u64,
     wrong_by: i64,
     now: Time,
-) -> io::Result<(Restored, Wal)> {
+) -> Result<(Restored, Wal), wal::Error> {
     let options = Options { segment_size, sync, seed };
     let (disk, calendar) = (Box::new(disk.clone()), calendar(wrong_by));
     let (wal, _) = Wal::open(disk, options, &mut restored, calendar, now, &mut wal::go_on)?;

@@ -18,7 +18,7 @@ use super::{
     lock::DirectoryLock,
     syncer::{Syncer, TimedSync, sync_all, timed_sync},
 };
-use crate::sys;
+use crate::{sys, wal::Error};
 
 /// The mode of segments, as in the original: only their owner may read them, and no user may write.
 const MODE: u32 = 0o400;
@@ -53,7 +53,7 @@ impl Directory {
     /// Opens the directory, and locks it with the lock that the original takes too. Fails if
     /// another daemon has it. The lock lasts as long as the process, unless the file system takes
     /// it back: see [`Disk::confirm_lock`].
-    pub fn lock(path: &Path) -> io::Result<Self> {
+    pub fn lock(path: &Path) -> Result<Self, Error> {
         let directory = Self::read_only(path)?;
         let lock = DirectoryLock::take(path)?;
         Ok(Self { lock: Some(lock), ..directory })
@@ -76,10 +76,10 @@ impl Directory {
     }
 
     /// Opens the directory to read it, without a lock. A daemon may use it meanwhile.
-    pub fn read_only(path: &Path) -> io::Result<Self> {
+    pub fn read_only(path: &Path) -> Result<Self, Error> {
         let handle = File::open(path)?;
         if !handle.metadata()?.is_dir() {
-            return Err(io::ErrorKind::NotADirectory.into());
+            return Err(io::Error::from(io::ErrorKind::NotADirectory).into());
         }
         Ok(Self {
             path: path.into(),
@@ -289,7 +289,7 @@ impl Disk for Directory {
     fn end_sync(&mut self) -> io::Result<()> {
         let synced = match &self.syncer {
             Some(syncer) => syncer.wait(),
-            None => self.synced.take().ok_or(io::ErrorKind::BrokenPipe)?,
+            None => self.synced.take().ok_or_else(|| io::Error::other("no sync was begun"))?,
         };
         let (result, time) = synced;
         self.last_sync_time = time;

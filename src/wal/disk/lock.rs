@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::sys;
+use crate::{sys, wal::Error};
 
 /// The length of the line in the file, with its end, in bytes. It is always the same, so that a new
 /// line can be written though the disk is full.
@@ -35,15 +35,15 @@ pub(super) struct DirectoryLock {
 
 impl DirectoryLock {
     /// Takes the lock of a directory. The error names the present holder, if the file does.
-    pub(super) fn take(directory: &Path) -> io::Result<Self> {
+    pub(super) fn take(directory: &Path) -> Result<Self, Error> {
         let path = directory.join("lock");
-        Self::take_file(&path).map_err(|error| {
-            let kind = error.kind();
-            if kind == io::ErrorKind::WouldBlock { error } else { named(kind, &path, &error) }
+        Self::take_file(&path).map_err(|error| match error {
+            Error::Disk(error) => Error::Disk(named(error.kind(), &path, &error)),
+            other => other,
         })
     }
 
-    fn take_file(path: &Path) -> io::Result<Self> {
+    fn take_file(path: &Path) -> Result<Self, Error> {
         let open = |reads: bool| {
             let mut options = OpenOptions::new();
             options.read(reads).write(true).create(true).truncate(false).mode(0o600);
@@ -140,15 +140,14 @@ fn text(line: &[u8]) -> String {
     String::from_utf8_lossy(line).trim().into()
 }
 
-fn held_by(error: &io::Error, file: &File) -> io::Error {
+fn held_by(error: &io::Error, file: &File) -> Error {
     if !matches!(error.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) {
-        return io::Error::new(error.kind(), format!("cannot lock it: {error}"));
+        return Error::Disk(io::Error::new(error.kind(), format!("cannot lock it: {error}")));
     }
     let holder = text(&read_line(file).unwrap_or_default());
     let text = "another process has it locked";
     let is_told = !holder.is_empty() && holder != ENDED;
-    let text = if is_told { format!("{text}: {holder}") } else { text.into() };
-    io::Error::new(io::ErrorKind::WouldBlock, text)
+    Error::Locked(if is_told { format!("{text}: {holder}") } else { text.into() })
 }
 
 #[cfg(test)]

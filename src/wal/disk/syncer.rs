@@ -112,7 +112,7 @@ impl Syncer {
 
     /// Begins the sync of a file.
     pub(super) fn begin(&self, name: Name, file: Arc<File>) -> io::Result<()> {
-        self.files.send((name, file)).map_err(|_| io::ErrorKind::BrokenPipe.into())
+        self.files.send((name, file)).or_else(|_| thread_ended().0)
     }
 
     /// Returns the result of the sync that was begun, or `None` while it is under way.
@@ -131,7 +131,7 @@ impl Syncer {
 }
 
 fn thread_ended() -> TimedSync {
-    (Err(io::ErrorKind::BrokenPipe.into()), Duration::ZERO)
+    (Err(io::Error::other("the thread for syncs has ended")), Duration::ZERO)
 }
 
 #[cfg(test)]

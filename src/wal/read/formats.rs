@@ -4,13 +4,15 @@
 //! [`record`](crate::wal::record) says. The others are named here, so that a start refuses their
 //! segments instead of taking them for damage.
 
-use std::io;
 use std::ops::RangeInclusive;
 
 use super::window::Window;
 use crate::{
     proto::{self, CRLF, NAME_LIMIT},
-    wal::record::{VERSION, VERSION_5},
+    wal::{
+        Error,
+        record::{VERSION, VERSION_5},
+    },
 };
 
 /// The length of the fields on 32-bit x86, which aligns 64-bit numbers at four bytes.
@@ -31,7 +33,7 @@ fn is_flipped(version: u32) -> bool {
 /// Fails if the segment was written by the original on a machine with another layout, or is of a
 /// later version. The caller has found neither a segment header nor a sound first record of a known
 /// layout at `start`.
-pub(super) fn refuse(window: &mut Window<'_>, version: u32, start: u64) -> io::Result<()> {
+pub(super) fn refuse(window: &mut Window<'_>, version: u32, start: u64) -> Result<(), Error> {
     let text = if LATER_VERSIONS.contains(&version) && !is_flipped(version) {
         format!(
             "its version is {version}, and this daemon reads only {VERSION_5} and {VERSION}: let \
@@ -44,11 +46,15 @@ pub(super) fn refuse(window: &mut Window<'_>, version: u32, start: u64) -> io::R
              has been changed"
         )
     };
-    Err(io::Error::new(io::ErrorKind::Unsupported, text))
+    Err(Error::Foreign(text))
 }
 
 /// Names the machine with another layout on which the original wrote the segment.
-fn machine(window: &mut Window<'_>, version: u32, start: u64) -> io::Result<Option<&'static str>> {
+fn machine(
+    window: &mut Window<'_>,
+    version: u32,
+    start: u64,
+) -> Result<Option<&'static str>, Error> {
     Ok(if [VERSION, VERSION_5].contains(&version.swap_bytes()) {
         Some("a big-endian machine")
     } else if version == VERSION && begins_as_x86(window, start)? {
@@ -60,7 +66,7 @@ fn machine(window: &mut Window<'_>, version: u32, start: u64) -> io::Result<Opti
 
 /// Whether a record stands at `at` as the original lays it out on 32-bit x86. No record of the
 /// usual layout looks so.
-pub(super) fn begins_as_x86(window: &mut Window<'_>, at: u64) -> io::Result<bool> {
+pub(super) fn begins_as_x86(window: &mut Window<'_>, at: u64) -> Result<bool, Error> {
     let bytes = window.at(at, 4 + NAME_LIMIT + FIELDS_X86_BYTES)?;
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(false) };
     let name_length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);

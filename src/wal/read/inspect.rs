@@ -8,6 +8,7 @@ use crate::{
     clock::{Calendar, Time},
     queue::Queue,
     wal::{
+        Error,
         disk::{Disk, Name},
         index::SegmentIndex,
         record::Format,
@@ -40,7 +41,7 @@ fn contents(
     calendar: Calendar,
     now: Time,
     progress: Progress<'_>,
-) -> io::Result<Contents> {
+) -> Result<Contents, Error> {
     for _ in 0..ATTEMPTS {
         let files = sorted_files(disk)?;
         let (mut restored, mut index) = (Restored::default(), SegmentIndex::default());
@@ -52,7 +53,7 @@ fn contents(
         }
         return Ok(Contents { files, report: report?, restored, live: index.live() });
     }
-    Err(io::Error::other("the files change too fast to be read"))
+    Err(io::Error::other("the files change too fast to be read").into())
 }
 
 /// Reads all that a daemon would read at its start. Fails if a file or memory is missing, or if
@@ -62,7 +63,7 @@ pub fn inspect(
     calendar: Calendar,
     now: Time,
     progress: Progress<'_>,
-) -> io::Result<Inspection> {
+) -> Result<Inspection, Error> {
     let Contents { files, report, restored, live } = contents(disk, calendar, now, progress)?;
     Ok(Inspection { files, report, queue: restored.queue, live })
 }
@@ -74,12 +75,12 @@ pub fn read_jobs(
     calendar: Calendar,
     now: Time,
     progress: Progress<'_>,
-) -> io::Result<(Restored, Report)> {
+) -> Result<(Restored, Report), Error> {
     let Contents { report, restored, .. } = contents(disk, calendar, now, progress)?;
     Ok((restored, report))
 }
 
-fn sorted_files(disk: &mut dyn Disk) -> io::Result<Vec<(Name, u64)>> {
+fn sorted_files(disk: &mut dyn Disk) -> Result<Vec<(Name, u64)>, Error> {
     let mut files = disk.list()?;
     files.sort_unstable();
     Ok(files)

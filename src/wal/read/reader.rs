@@ -1,7 +1,5 @@
 //! Reads one segment: applies its records, and reports all other bytes as damage.
 
-use std::io;
-
 use super::{
     formats,
     replay::{Fault, Problem, SegmentReport},
@@ -12,9 +10,12 @@ use super::{
 use crate::{
     proto::{CRLF, NAME_LIMIT},
     queue::Queue,
-    wal::record::{
-        Damage, Format, Frame, HEAD_MAX_BYTES, Kind, SHORT_RECORD_BYTES, SegmentHeader, VERSION,
-        VERSION_5, VERSION_BYTES,
+    wal::{
+        Error,
+        record::{
+            Damage, Format, Frame, HEAD_MAX_BYTES, Kind, SHORT_RECORD_BYTES, SegmentHeader,
+            VERSION, VERSION_5, VERSION_BYTES,
+        },
     },
 };
 
@@ -52,7 +53,7 @@ enum Step {
 }
 
 /// What was read, or the damage instead of it, unless the disk or the memory fails.
-type Verdict<T> = io::Result<Result<T, Damage>>;
+type Verdict<T> = Result<Result<T, Damage>, Error>;
 
 impl<'a> Reader<'a> {
     pub(super) fn new(number: u32, size: u64, window: Window<'a>, sink: Sink<'a>) -> Self {
@@ -93,7 +94,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn read(&mut self, is_newest: bool) -> io::Result<()> {
+    pub(super) fn read(&mut self, is_newest: bool) -> Result<(), Error> {
         let size = self.window.size();
         let Some(version) = self.window.at(0, VERSION_BYTES)?.first_chunk().copied() else {
             // The file was created, and not yet written when the power failed.
@@ -123,7 +124,7 @@ impl<'a> Reader<'a> {
 
     /// Applies sound records from `at` on, and moves `at` to where they end. Returns the damage
     /// there, or `None` if it looks like the end of the records.
-    fn read_sound(&mut self, at: &mut u64, format: Format) -> io::Result<Option<Damage>> {
+    fn read_sound(&mut self, at: &mut u64, format: Format) -> Result<Option<Damage>, Error> {
         loop {
             match self.step(*at, format)? {
                 Ok(Step::Record(length)) => {
@@ -137,7 +138,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a segment with checksums, as this daemon writes it.
-    fn read_checked(&mut self, salt: u64, is_newest: bool) -> io::Result<()> {
+    fn read_checked(&mut self, salt: u64, is_newest: bool) -> Result<(), Error> {
         let format = Format::Salted(salt);
         let mut at = VERSION_BYTES as u64;
         let mut sums = None;
@@ -175,7 +176,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a segment of the original, without checksums.
-    fn read_unchecked(&mut self, format: Format) -> io::Result<()> {
+    fn read_unchecked(&mut self, format: Format) -> Result<(), Error> {
         let mut at = VERSION_BYTES as u64;
         loop {
             let damage = self.read_sound(&mut at, format)?;
@@ -199,7 +200,7 @@ impl<'a> Reader<'a> {
 
     /// Returns where the record behind a flawed one begins, if the length of the flawed one can be
     /// trusted, and a sound record or the end follows it.
-    fn after_flaw(&mut self, at: u64, format: Format) -> io::Result<Option<u64>> {
+    fn after_flaw(&mut self, at: u64, format: Format) -> Result<Option<u64>, Error> {
         let Ok(Some(frame)) = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) else {
             return Ok(None);
         };
@@ -231,7 +232,7 @@ impl<'a> Reader<'a> {
         frame: &Frame,
         flips: u32,
         format: Format,
-    ) -> io::Result<bool> {
+    ) -> Result<bool, Error> {
         let next = at.saturating_add(length);
         if next > self.window.size() {
             return Ok(false);
@@ -253,7 +254,7 @@ impl<'a> Reader<'a> {
 
     /// Whether `length` bytes from `at` on are what a crash may have left of one record: not all of
     /// it, and no more than it announces.
-    fn is_unfinished(&mut self, at: u64, length: u64, salt: u64) -> io::Result<bool> {
+    fn is_unfinished(&mut self, at: u64, length: u64, salt: u64) -> Result<bool, Error> {
         let frame = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, Format::Plain);
         let Ok(Some(frame)) = frame else { return Ok(length <= TORN_TAIL_MAX_BYTES) };
         let is_whole = frame.length() <= self.window.size().saturating_sub(at)
@@ -263,7 +264,7 @@ impl<'a> Reader<'a> {
 
     /// Ensures that ids of unfinished or damaged records between two offsets are not given out
     /// again. Only records of which all but the body was written are considered.
-    fn raise_id_past_torn(&mut self, from: u64, end: u64, format: Format) -> io::Result<()> {
+    fn raise_id_past_torn(&mut self, from: u64, end: u64, format: Format) -> Result<(), Error> {
         let mut at = from;
         while at < end {
             let Some(data) = self.window.first_data(at)? else { return Ok(()) };
@@ -340,9 +341,7 @@ impl<'a> Reader<'a> {
         let tube = frame.name(head).expect("it has been verified");
         ensure_memory(queue, segment_index, bodies, fields.id, tube).map_err(no_memory)?;
         let body = match store_body(window, bodies, at, frame) {
-            Err(error)
-                if error.kind() == io::ErrorKind::OutOfMemory && free_memory(queue, bodies) =>
-            {
+            Err(Error::OutOfMemory(_)) if free_memory(queue, bodies) => {
                 store_body(window, bodies, at, frame)?
             }
             result => result?,
@@ -382,7 +381,7 @@ pub(super) fn checked_end(
     at: u64,
     frame: &Frame,
     salt: u64,
-) -> io::Result<Option<[u8; CRLF.len()]>> {
+) -> Result<Option<[u8; CRLF.len()]>, Error> {
     let mut end = [0; CRLF.len()];
     let length = frame.head_length + frame.body_length;
     let is_right = if length <= Window::BYTES {
@@ -405,7 +404,10 @@ pub(super) fn checked_end(
 }
 
 /// Finds out how a segment is to be read, or why it cannot be.
-pub(super) fn format(window: &mut Window<'_>, version: u32) -> io::Result<Result<Format, Fault>> {
+pub(super) fn format(
+    window: &mut Window<'_>,
+    version: u32,
+) -> Result<Result<Format, Fault>, Error> {
     let start = VERSION_BYTES as u64;
     if let Some(header) = SegmentHeader::at(window.at(start, SHORT_RECORD_BYTES)?, start) {
         return Ok(Ok(Format::Salted(header.salt)));

@@ -13,7 +13,7 @@
 //! takes the memory of the jobs and a small constant. Memory is taken only for sound records. If
 //! there is none, the replay fails: a shortage is never taken for damage.
 
-use std::{fmt, io, ops::ControlFlow};
+use std::{fmt, ops::ControlFlow};
 
 use super::{
     reader::Reader,
@@ -26,7 +26,7 @@ use crate::{
     queue::Queue,
     sys,
     wal::{
-        Jobs,
+        Error, Jobs,
         disk::{Disk, Name},
         index::SegmentIndex,
         record::{Damage, Format},
@@ -137,7 +137,7 @@ impl Report {
 }
 
 /// Called every few hundred KiB with the progress of a replay: the bytes read so far, and all
-/// bytes. If it breaks, the replay ends with the error `Interrupted`, and nothing has been changed.
+/// bytes. If it breaks, the replay ends with [`Error::Interrupted`], and nothing has been changed.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
 /// A [`Progress`] that ignores its arguments and lets the replay go on.
@@ -172,7 +172,7 @@ pub(in crate::wal) fn replay(
     calendar: Calendar,
     now: Time,
     progress: Progress<'_>,
-) -> io::Result<Report> {
+) -> Result<Report, Error> {
     // Jobs that fitted while clients were served must fit now.
     let Restored { queue, bodies } = restored;
     bodies.budget_mut().limit_headroom(HEADROOM_BYTES);
@@ -184,14 +184,13 @@ pub(in crate::wal) fn replay(
         .grow_vec(Need::Storage, &mut segments, files.len())
         .and_then(|()| budget.grow_vec(Need::Storage, &mut report.segments, files.len()))
         .and_then(|()| segment_index.ensure_memory_for_segments(budget, files.len()));
-    made.map_err(|_| short_of_memory(format_args!("for a list of {} files", files.len())))?;
+    made.map_err(|_| Error::OutOfMemory(format!(" for a list of {} files", files.len())))?;
     segments.extend(files.iter().filter_map(|&(name, size)| match name {
         Name::Segment(number) => Some((number, size)),
         Name::Preallocated(_) | Name::Damaged(_) => None,
     }));
     segments.sort_unstable();
-    let mut buffer =
-        Window::buffer().map_err(|_| short_of_memory(format_args!("to read a file")))?;
+    let mut buffer = Window::buffer()?;
     let newest = last_written(disk, &segments, &mut buffer)?;
     let all = segments.iter().map(|&(_, size)| size).sum();
     let (mut before, mut seen_below) = (0, 0);
@@ -204,12 +203,12 @@ pub(in crate::wal) fn replay(
         let sink = Sink { queue, bodies, segment_index, calendar, now, seen_below };
         let mut reader = Reader::new(number, size, window, sink);
         let result = reader.read(Some(number) == newest);
-        result.map_err(|error| explain(&error, name, reader.queue(), all))?;
+        result.map_err(|error| explain(error, name, reader.queue(), all))?;
         report.segments.push(reader.finish());
         disk.close(name);
         before += size;
         if progress(before, all).is_break() {
-            return Err(io::ErrorKind::Interrupted.into());
+            return Err(Error::Interrupted);
         }
     }
     queue.raise_id(seen_below);
@@ -220,7 +219,7 @@ pub(in crate::wal) fn replay(
 }
 
 /// Fails if the memory that the restored jobs leave is not enough to serve a client.
-pub(in crate::wal) fn ensure_memory_to_serve(restored: &mut Restored) -> io::Result<()> {
+pub(in crate::wal) fn ensure_memory_to_serve(restored: &mut Restored) -> Result<(), Error> {
     let Restored { queue, bodies } = restored;
     if !bodies.budget_mut().admits(Need::Storage, UNTIL_SERVING_BYTES) {
         free_memory(queue, bodies);
@@ -230,7 +229,7 @@ pub(in crate::wal) fn ensure_memory_to_serve(restored: &mut Restored) -> io::Res
         return Ok(());
     }
     let jobs = queue.jobs();
-    Err(short_of_memory(format_args!("for a connection beside {jobs} jobs")))
+    Err(Error::OutOfMemory(format!(" for a connection beside {jobs} jobs")))
 }
 
 /// Returns the number of the newest segment with records, the only one that may end in an
@@ -239,13 +238,13 @@ fn last_written(
     disk: &mut dyn Disk,
     segments: &[(u32, u64)],
     buffer: &mut [u8],
-) -> io::Result<Option<u32>> {
+) -> Result<Option<u32>, Error> {
     for &(number, size) in segments.iter().rev() {
         let name = Name::Segment(number);
         let mut on_progress = |_| ControlFlow::Continue(());
         let is_written = Window::new(disk, name, size, buffer, &mut on_progress)
             .and_then(|mut window| window.first_data(HEADER_BYTES))
-            .map_err(|error| of_file(name, &error))?
+            .map_err(|error| error.in_file(name))?
             .is_some();
         disk.close(name);
         if is_written {
@@ -255,25 +254,12 @@ fn last_written(
     Ok(None)
 }
 
-fn short_of_memory(what: fmt::Arguments<'_>) -> io::Error {
-    let text = format!("not enough memory {what}. Nothing has been changed");
-    io::Error::new(io::ErrorKind::OutOfMemory, text)
-}
-
-/// Adds to an error the name of the file.
-fn of_file(name: Name, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{name}: {error}"))
-}
-
 /// Describes the error that ended a replay, and if memory was short, how much was needed.
-fn explain(error: &io::Error, name: Name, queue: &Queue, all: u64) -> io::Error {
-    if error.kind() != io::ErrorKind::OutOfMemory {
-        return of_file(name, error);
-    }
+fn explain(error: Error, name: Name, queue: &Queue, all: u64) -> Error {
+    let Error::OutOfMemory(_) = error else { return error.in_file(name) };
     let (jobs, held) = (queue.jobs(), queue.job_bytes());
-    let what = format!(
-        "not enough memory: beside the {held} bytes of {jobs} jobs, the next one in {name} does \
-         not fit; all files have {all} bytes. Nothing has been changed"
-    );
-    io::Error::new(io::ErrorKind::OutOfMemory, what)
+    Error::OutOfMemory(format!(
+        ": beside the {held} bytes of {jobs} jobs, the next one in {name} does not fit; all files \
+         have {all} bytes"
+    ))
 }

@@ -7,15 +7,17 @@
 //! takes time linear in the file, whatever is in it. A segment header within a body is told from a
 //! real one by what follows: sound records go on to the end only behind a real one.
 
-use std::io;
-
 use crc32fast::Hasher;
 
 use super::{reader::checked_end, window::Window};
 use crate::{
     proto::CRLF,
-    wal::record::{
-        Format, Frame, HEAD_MAX_BYTES, SALT_AT, SHORT_RECORD_BYTES, SegmentHeader, VERSION_BYTES,
+    wal::{
+        Error,
+        record::{
+            Format, Frame, HEAD_MAX_BYTES, SALT_AT, SHORT_RECORD_BYTES, SegmentHeader,
+            VERSION_BYTES,
+        },
     },
 };
 
@@ -49,11 +51,11 @@ fn join(sum: u32, behind: u32, length: u64) -> u32 {
 impl PrefixSums {
     /// Reads the first `size` bytes of the file. Fails if there is no memory for the CRCs, at most
     /// 1 MiB.
-    pub(super) fn new(window: &mut Window<'_>, size: u64) -> io::Result<Self> {
+    pub(super) fn new(window: &mut Window<'_>, size: u64) -> Result<Self, Error> {
         let step = size.div_ceil(SUMS_MAX).next_multiple_of(STEP_MIN_BYTES).max(STEP_MIN_BYTES);
         let count = usize::try_from(size / step + 1).expect("at most SUMS_MAX");
         let mut sums = Vec::new();
-        sums.try_reserve_exact(count).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        sums.try_reserve_exact(count).map_err(|_| Error::OutOfMemory(String::new()))?;
         let mut hasher = Hasher::new();
         sums.push(0);
         let length = usize::try_from(step).expect("a small part of a file");
@@ -68,7 +70,7 @@ impl PrefixSums {
     }
 
     /// Returns the CRC-32 of the first `end` bytes of the file.
-    fn of_first(&self, window: &mut Window<'_>, end: u64) -> io::Result<u32> {
+    fn of_first(&self, window: &mut Window<'_>, end: u64) -> Result<u32, Error> {
         let number = (end / self.step).min(self.sums.len() as u64 - 1);
         let sum = self.sums[usize::try_from(number).expect("there are as many")];
         let mut hasher = Hasher::new_with_initial(sum);
@@ -84,7 +86,7 @@ impl PrefixSums {
     }
 
     /// Returns the CRC-32 of `length` bytes from `offset` on.
-    fn of_part(&self, window: &mut Window<'_>, offset: u64, length: u64) -> io::Result<u32> {
+    fn of_part(&self, window: &mut Window<'_>, offset: u64, length: u64) -> Result<u32, Error> {
         let before = self.of_first(window, offset)?;
         let all = self.of_first(window, offset + length)?;
         Ok(all ^ join(before, 0, length))
@@ -96,7 +98,7 @@ impl PrefixSums {
         window: &mut Window<'_>,
         offset: u64,
         salt: u64,
-    ) -> io::Result<Option<u64>> {
+    ) -> Result<Option<u64>, Error> {
         let mut at = offset;
         while at + (SHORT_RECORD_BYTES as u64) <= window.size() {
             let bytes = window.at(at, HEAD_MAX_BYTES)?;
@@ -126,7 +128,7 @@ impl PrefixSums {
         at: u64,
         frame: &Frame,
         salt: u64,
-    ) -> io::Result<bool> {
+    ) -> Result<bool, Error> {
         if frame.length() > window.size() - at {
             return Ok(false);
         }
@@ -170,7 +172,7 @@ pub(super) fn find_salt(
     window: &mut Window<'_>,
     start: u64,
     beginning: FirstBytes,
-) -> io::Result<Option<u64>> {
+) -> Result<Option<u64>, Error> {
     if let FirstBytes::SegmentHeader(told) = beginning {
         let behind = start + SHORT_RECORD_BYTES as u64;
         if follow(window, behind, told)? > behind {
@@ -233,7 +235,7 @@ fn correct(header: &[u8], offset: u64) -> Option<u64> {
 
 /// Whether a record begins at `offset` of a file with a damaged beginning, by the lengths of those
 /// before it. False if it lies within one, or if the lengths cannot be known.
-fn is_boundary(window: &mut Window<'_>, offset: u64) -> io::Result<bool> {
+fn is_boundary(window: &mut Window<'_>, offset: u64) -> Result<bool, Error> {
     let mut at = VERSION_BYTES as u64;
     while at < offset {
         match Frame::decode(window.at(at, HEAD_MAX_BYTES)?, Format::Plain) {
@@ -245,7 +247,7 @@ fn is_boundary(window: &mut Window<'_>, offset: u64) -> io::Result<bool> {
 }
 
 /// Returns the end of the run of sound records with this salt that begins at `from`.
-fn follow(window: &mut Window<'_>, from: u64, salt: u64) -> io::Result<u64> {
+fn follow(window: &mut Window<'_>, from: u64, salt: u64) -> Result<u64, Error> {
     let mut at = from;
     loop {
         let bytes = window.at(at, HEAD_MAX_BYTES)?;

@@ -1,13 +1,12 @@
 //! Where a replay puts what records say: the queue, the bodies and the index of segments.
 
-use std::io;
-
 use super::{replay::HEADROOM_BYTES, window::Window};
 use crate::{
     clock::{Calendar, Time},
     memory::{Bodies, Body, MemoryBudget, OutOfMemory},
     queue::{Dated, Queue, Record, State},
     wal::{
+        Error,
         index::SegmentIndex,
         record::{Frame, JobFields, Kind},
     },
@@ -95,8 +94,8 @@ pub(super) fn free_memory(queue: &mut Queue, bodies: &mut Bodies) -> bool {
     is_freed
 }
 
-pub(super) fn no_memory(_: OutOfMemory) -> io::Error {
-    io::ErrorKind::OutOfMemory.into()
+pub(super) fn no_memory(_: OutOfMemory) -> Error {
+    Error::OutOfMemory(String::new())
 }
 
 /// Stores the body of the record at `at`: from the window if it fits there, or else piece by piece.
@@ -106,7 +105,7 @@ pub(super) fn store_body(
     bodies: &mut Bodies,
     at: u64,
     frame: &Frame,
-) -> io::Result<Body> {
+) -> Result<Body, Error> {
     let length = frame.head_length + frame.body_length;
     if length <= Window::BYTES {
         let bytes = window.at(at, length)?;

@@ -3,7 +3,7 @@
 
 use std::{io, mem, ops::ControlFlow};
 
-use crate::wal::disk::{Disk, Name};
+use crate::wal::{Disk, Error, Name};
 
 /// The size of a page in bytes. A page that the disk cannot read is read as zeros.
 const PAGE_BYTES: u64 = 4096;
@@ -32,9 +32,11 @@ impl<'a> Window<'a> {
     pub(super) const BYTES: usize = 256 * 1024;
 
     /// Allocates the buffer for windows, one after the other. Fails if there is no memory.
-    pub(super) fn buffer() -> io::Result<Vec<u8>> {
+    pub(super) fn buffer() -> Result<Vec<u8>, Error> {
         let mut buffer = Vec::new();
-        buffer.try_reserve_exact(Self::BYTES).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        buffer
+            .try_reserve_exact(Self::BYTES)
+            .map_err(|_| Error::OutOfMemory(" to read a file".into()))?;
         buffer.resize(Self::BYTES, 0);
         Ok(buffer)
     }
@@ -46,7 +48,7 @@ impl<'a> Window<'a> {
         size: u64,
         buffer: &'a mut [u8],
         on_progress: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, Error> {
         let mut window = Self {
             disk,
             name,
@@ -75,7 +77,7 @@ impl<'a> Window<'a> {
 
     /// Returns the bytes from `offset` on: at least `wanted`, which is at most [`Window::BYTES`],
     /// or all up to the end of the file.
-    pub(super) fn at(&mut self, offset: u64, wanted: usize) -> io::Result<&[u8]> {
+    pub(super) fn at(&mut self, offset: u64, wanted: usize) -> Result<&[u8], Error> {
         debug_assert!(wanted <= Self::BYTES);
         let end = self.start + self.length as u64;
         let is_there = offset >= self.start
@@ -88,7 +90,7 @@ impl<'a> Window<'a> {
     }
 
     /// Moves the window so that it begins at `offset`.
-    fn load(&mut self, offset: u64) -> io::Result<()> {
+    fn load(&mut self, offset: u64) -> Result<(), Error> {
         let end = self.start + self.length as u64;
         let mut kept = 0;
         if (self.start..end).contains(&offset) {
@@ -103,12 +105,12 @@ impl<'a> Window<'a> {
         self.length += count?;
         match (self.on_progress)((self.start + self.length as u64).min(self.size)) {
             ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(io::ErrorKind::Interrupted.into()),
+            ControlFlow::Break(()) => Err(Error::Interrupted),
         }
     }
 
     /// Reads from `offset` on, until the buffer is full or the file ends.
-    fn fill(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    fn fill(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
         let mut count = 0;
         while count < buffer.len() && offset + (count as u64) < self.size {
             let at = offset + count as u64;
@@ -125,7 +127,7 @@ impl<'a> Window<'a> {
                 Err(error) if error.raw_os_error() == Some(libc::EIO) => {
                     count += self.skip_unreadable(at, &mut buffer[count..end], &error);
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(count)
@@ -146,7 +148,7 @@ impl<'a> Window<'a> {
     }
 
     /// Reads bytes at `offset` without moving the window. They must be within the file.
-    pub(super) fn peek(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+    pub(super) fn peek(&mut self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
         let from = offset.checked_sub(self.start).and_then(|from| usize::try_from(from).ok());
         let here = from.and_then(|from| self.buffer[..self.length].get(from..from + buffer.len()));
         if let Some(here) = here {
@@ -164,14 +166,14 @@ impl<'a> Window<'a> {
         &mut self,
         offset: u64,
         length: usize,
-        mut act: impl FnMut(&[u8]) -> io::Result<()>,
-    ) -> io::Result<()> {
+        mut act: impl FnMut(&[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let (mut at, mut left) = (offset, length);
         while left > 0 {
             let bytes = self.at(at, left.min(Self::BYTES))?;
             let count = bytes.len().min(left);
             if count == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
             act(&bytes[..count])?;
             (at, left) = (at + count as u64, left - count);
@@ -181,7 +183,7 @@ impl<'a> Window<'a> {
 
     /// Returns the offset of the first byte from `offset` on that is not zero. Does not read holes,
     /// if the file system tells where they are.
-    pub(super) fn first_data(&mut self, offset: u64) -> io::Result<Option<u64>> {
+    pub(super) fn first_data(&mut self, offset: u64) -> Result<Option<u64>, Error> {
         let mut at = offset;
         while at < self.size {
             let bytes = self.at(at, 1)?;
@@ -199,7 +201,7 @@ impl<'a> Window<'a> {
 
     /// Returns the offset of the last byte from `offset` on that is not zero. Reads the file for
     /// this only once, because callers ask again at later offsets.
-    pub(super) fn last_data(&mut self, offset: u64) -> io::Result<Option<u64>> {
+    pub(super) fn last_data(&mut self, offset: u64) -> Result<Option<u64>, Error> {
         if let Some((from, last)) = self.last.filter(|&(from, _)| from <= offset) {
             debug_assert!(from <= offset);
             return Ok(last.filter(|&last| last >= offset));

@@ -181,7 +181,7 @@ fn drain(restored: &mut Restored) -> Vec<Found> {
     found
 }
 
-fn open(disk: &Memory) -> io::Result<(Restored, Wal, Report)> {
+fn open(disk: &Memory) -> Result<(Restored, Wal, Report), wal::Error> {
     open_with(disk, 4096)
 }
 
@@ -209,7 +209,7 @@ fn refuse(files: &Files, granted: u32) {
     };
     let (disk, _, opened) = open_copy(Some(Scarce(granted)), None);
     if let Err(error) = opened {
-        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+        assert!(matches!(error, wal::Error::OutOfMemory(_)), "{error}");
         assert_eq!(*disk.files.borrow(), *files, "a start without memory has changed something");
     }
     let error = REFUSALS[granted as usize % REFUSALS.len()];
@@ -226,7 +226,7 @@ fn refuse(files: &Files, granted: u32) {
     }
 }
 
-fn open_with(disk: &Memory, segment_size: u64) -> io::Result<(Restored, Wal, Report)> {
+fn open_with(disk: &Memory, segment_size: u64) -> Result<(Restored, Wal, Report), wal::Error> {
     let options = Options { segment_size, sync: SyncPolicy::Within(Duration::ZERO), seed: 1 };
     let mut restored = Restored::default();
     let disk = Box::new(disk.clone());
@@ -391,7 +391,7 @@ pub(crate) fn judge(input: &[u8]) {
     // A segment of the original from another kind of machine is refused, whatever else is there.
     let copy = Rc::new(RefCell::new(files.clone()));
     let opened = open(&Memory { files: Rc::clone(&copy), unreadable: None, refusal: None });
-    if opened.is_err_and(|error| error.kind() == io::ErrorKind::Unsupported) {
+    if opened.is_err_and(|error| matches!(error, wal::Error::Foreign(_))) {
         assert_eq!(*copy.borrow(), files);
         return;
     }
