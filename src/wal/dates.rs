@@ -18,7 +18,7 @@ const SHIFT_INTERVAL: Duration = Duration::from_secs(300);
 /// How many times it may be set at once, as machines do when they start.
 pub const SHIFTS_AT_ONCE_MAX: u32 = 4;
 
-/// The calendars by which the instants of jobs stand for dates.
+/// The calendars that convert the instants of jobs into dates.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dates {
     /// For jobs put by this daemon.

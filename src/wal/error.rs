@@ -10,7 +10,7 @@ use super::Name;
 pub enum Error {
     /// A call on the directory or on one of its files has failed.
     Disk(io::Error),
-    /// Another process has locked the directory: this line says who, as far as it is known.
+    /// Another process has locked the directory: this line names it, as far as it is known.
     Locked(String),
     /// Memory is short: for this.
     OutOfMemory(String),

@@ -1,6 +1,6 @@
-//! The index of segments: which job needs which segment, what may be removed or written again.
+//! The index of segments: which job needs which segment, which may be removed or written again.
 //!
-//! A job's *full* record stands in one segment. A later *short* one, in the same or a newer
+//! A job's *full* record is in one segment. A later *short* one, in the same or a newer
 //! segment, may have changed its fields. Both are live; all other records are garbage. Segments are
 //! removed oldest first, so only the full record's segment is kept per job. Before it is removed,
 //! the job is written in full again, which makes its short record garbage too.
@@ -69,7 +69,7 @@ pub(super) struct SegmentIndex {
     length: u64,
     /// How many jobs have a deferred record.
     deferred: u64,
-    /// Where the search for the next deferred record goes on.
+    /// Where the search for the next deferred record continues.
     cursor: usize,
 }
 
@@ -138,7 +138,7 @@ impl SegmentIndex {
         self.locations.ensure_memory(Need::Storage, budget)
     }
 
-    /// Adds a new job, whose full record stands in the current segment.
+    /// Adds a new job, whose full record is in the current segment.
     pub(super) fn insert(&mut self, job: Key<Job>, length: u32) {
         let links = Links::default();
         let location =

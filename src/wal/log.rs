@@ -53,7 +53,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// A log that goes on at `end`, after the last number in use. Call [`Log::begin`] next.
+    /// A log that continues at `end`, after the last number in use. Call [`Log::begin`] next.
     /// Fails if there is no memory for the pending records.
     pub(super) fn new(
         disk: Lease,
@@ -365,7 +365,7 @@ impl Log {
         self.can_rotate() && self.reserve.wants_file(demand, space) && !(is_early && has_garbage)
     }
 
-    /// At the daemon's end: writes a header which says that no client has seen the id of a job
+    /// At the daemon's end: writes a header with the note that no client has seen the id of a job
     /// whose record is missing, so that the next start skips no ids, and syncs all. If there is no
     /// space, or the disk fails, the next start skips some, and nothing is lost.
     pub(super) fn finish(&mut self, is_sound: bool, next_id: u64) -> io::Result<()> {

@@ -3,8 +3,8 @@
 //! The binlog is a series of files, the *segments*, to which *records* are appended: of each new
 //! job with its body, of each change that must survive a restart, and of each delete.
 //! [`Wal::commit`] writes all records of a turn, and replies that confirm changes leave only after
-//! it. [`SyncPolicy`] says when records are synced. doc/binlog.md has the promises, and the format
-//! byte by byte.
+//! it. [`SyncPolicy`] decides when records are synced. doc/binlog.md has the promises and the
+//! format.
 //!
 //! **Space first.** The server asks for space before it changes anything, so that a record never
 //! meets a full disk. *Preallocated files* have the space of later segments, and every job has the
@@ -331,7 +331,7 @@ impl Wal {
         self.log.unrecorded_from()
     }
 
-    /// Forgets a job whose put could not be written, and which nobody has seen. Call it for each
+    /// Forgets a job whose put could not be written, and which no client has seen. Call it for each
     /// one after [`CommitOutcome::Failed`], before it is removed.
     pub fn forget(&mut self, job: Key<Job>) {
         self.index.remove(job);
@@ -390,7 +390,7 @@ impl Wal {
         while left > 0 && !self.log.has_failed() {
             let Some(job) = self.next_relocation() else { return };
             let length = u64::from(self.index.length_of(job));
-            // The space kept for compaction may be used, but not that of deletes.
+            // Space kept for compaction may be used, but no space kept for deletes.
             if !self.log.ensure_space(length, self.index.jobs(), now) {
                 return;
             }

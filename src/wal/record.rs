@@ -5,7 +5,7 @@
 //! it is *full* and brings the body. Without one it is *short*: it changes or deletes a job whose
 //! full record came earlier. All numbers are little-endian.
 //!
-//! The original never reads the four bytes behind `pri`. In a segment written here they are a
+//! The original never reads the four bytes after `pri`. In a segment written here they are a
 //! checksum of the whole record. It starts from the segment's salt and the record's offset, so
 //! neither a job's body nor an old record elsewhere can pass for a record here.
 //!
@@ -36,7 +36,7 @@ const FIELDS_5_BYTES: usize = 77;
 /// The length of a short record in bytes, which every delete needs.
 pub(super) const SHORT_RECORD_BYTES: usize = 4 + FIELDS_BYTES;
 
-/// Returns the bytes of a job's full record. `size` is that of the body with its CR LF.
+/// Returns the bytes of a job's full record. `size` is the length of the body with its CR LF.
 pub fn full_length(name: &str, size: usize) -> u64 {
     (SHORT_RECORD_BYTES + name.len() + size) as u64
 }
@@ -104,7 +104,7 @@ pub(super) struct JobFields {
 /// A record, borrowed from the segment in which it was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record<'a> {
-    /// What is known of the job.
+    /// The fields of the job.
     pub(super) fields: JobFields,
     /// In a full record, the tube's name and the body with its CR LF.
     pub(super) full: Option<(&'a str, &'a [u8])>,
@@ -112,7 +112,7 @@ pub(super) struct Record<'a> {
     pub(super) length: usize,
 }
 
-/// What stands at an offset of a segment.
+/// The contents at an offset of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found<'a> {
     /// A record.
@@ -121,7 +121,7 @@ pub(super) enum Found<'a> {
     End,
 }
 
-/// Why no sound record stands at an offset of a segment.
+/// Why there is no sound record at an offset of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
     /// The segment ends within the record.
@@ -130,11 +130,11 @@ pub enum Damage {
     NameLength(i64),
     /// The name has bytes that are illegal in a tube's name.
     Name,
-    /// The size of the body is illegal, or not that of the job: this number.
+    /// The size of the body is illegal, or differs from the job's: this number.
     BodySize(i32),
     /// The body does not end in CR LF.
     Body,
-    /// The id is larger than that of any job.
+    /// The id is larger than the id of any job.
     Id(u64),
     /// The date of the put is 0: most of the record is zeros.
     NoDate,
@@ -216,9 +216,9 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("N bytes were taken")
 }
 
-/// Appends a record to `out` without its body. The record will stand at `offset` in a segment with
+/// Appends a record to `out` without its body. The record will be at `offset` in a segment with
 /// this salt. `full` makes it a full record, with the tube's name and the body with its CR LF. The
-/// checksum covers the body, which the caller writes behind.
+/// checksum covers the body, which the caller writes after it.
 pub(super) fn encode(
     fields: &JobFields,
     full: Option<(&str, &[u8])>,
@@ -252,7 +252,7 @@ pub(super) struct SegmentHeader {
 }
 
 impl SegmentHeader {
-    /// Appends the segment header, which will stand at `offset`.
+    /// Appends the segment header, which will be at `offset`.
     pub(super) fn encode(self, offset: u64, out: &mut Vec<u8>) {
         let fields = JobFields {
             id: HEADER_ID,
@@ -295,7 +295,7 @@ impl SegmentHeader {
         (checked == Ok(Found::Record(record))).then_some(header)
     }
 
-    /// Returns the salt if `bytes` begin with what is likely to be a segment header, perhaps a
+    /// Returns the salt if `bytes` begin with a likely segment header, perhaps a
     /// damaged one. Two of its three constant parts suffice, so that one damaged byte does not
     /// disable the checksums. The name of a tube may contain the magic, but no other part.
     pub(super) fn likely_salt(bytes: &[u8]) -> Option<u64> {
@@ -421,7 +421,7 @@ impl Frame {
     }
 }
 
-/// Decodes what `bytes` begin with, which stand at `offset` of a segment. They must have all of the
+/// Decodes the beginning of `bytes`, which are at `offset` of a segment. They must have all of the
 /// record, or reach to the end of the file.
 pub(super) fn decode(bytes: &[u8], offset: u64, format: Format) -> Result<Found<'_>, Damage> {
     let Some(frame) = Frame::decode(bytes, format)? else { return Ok(Found::End) };

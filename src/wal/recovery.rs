@@ -8,8 +8,8 @@ use crate::clock::Time;
 /// The delay before a disk that was full or failed is tried again.
 pub(super) const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The longest delay after repeated failures. It doubles, because each attempt leaves a file
-/// behind.
+/// The longest delay after repeated failures. It doubles, because each attempt makes a file
+/// that stays.
 pub(super) const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// Whether the binlog works.

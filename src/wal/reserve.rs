@@ -315,7 +315,7 @@ impl Reserve {
     }
 }
 
-/// Whether an error says that the disk or a quota is full, or that a file may not be so large.
+/// Whether an error means that the disk or a quota is full, or that a file may not be so large.
 pub(super) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)

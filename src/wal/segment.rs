@@ -11,7 +11,7 @@ use super::{
 };
 
 /// The least budget of a turn, in bytes, for writing zeros and for writing jobs again. If twice
-/// what the turn appended is more, that is the budget.
+/// the bytes appended in the turn are more, that is the budget.
 pub(super) const WORK_PER_TURN_MIN_BYTES: u64 = ZEROS.len() as u64;
 
 pub(super) const ZEROS: &[u8] = &[0; 128 * 1024];
@@ -78,7 +78,7 @@ impl Current {
     pub(super) fn zeros_end(&self, end: End) -> Option<u64> {
         let size = self.layout.size;
         let ahead = size.min(end.used + ZEROS_AHEAD_BYTES);
-        // Writing begins when half the zeros are used, and goes on in whole pieces. A small piece
+        // Writing begins when half the zeros are used, and continues in whole pieces. A small piece
         // with each commit would make each sync write to a second place of the disk.
         let is_due = self.zeroed < size.min(end.used + ZEROS_AHEAD_BYTES / 2);
         let fits = self.zeroed + WORK_PER_TURN_MIN_BYTES <= ahead;

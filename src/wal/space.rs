@@ -1,12 +1,12 @@
 //! The arithmetic of disk space: pure, without files.
 //!
 //! **The promise:** every job can be deleted on a full disk. So a record is appended only if a
-//! short record for each job still fits behind it, into the current segment or into preallocated
+//! short record for each job still fits after it, into the current segment or into preallocated
 //! files. [`Space::admits`] decides that.
 //!
 //! Three rules make the arithmetic more than a sum. A record never spans two segments. A segment
 //! header, as long as a short record, comes first in each segment and again before the first record
-//! of each [`HEADER_INTERVAL_BYTES`]. And what is left of a segment when the next one begins is
+//! of each [`HEADER_INTERVAL_BYTES`]. And the rest of a segment when the next one begins is
 //! never used.
 //!
 //! A *slot* is space for one short record.
@@ -20,7 +20,7 @@ pub(super) const SEGMENT_ALIGN_BYTES: u64 = 4096;
 /// does not take the rest with it. It costs half a percent of the binlog.
 pub(super) const HEADER_INTERVAL_BYTES: u64 = 16 * 1024;
 
-/// What a segment begins with: the version and the first segment header.
+/// The beginning of a segment: the version and the first segment header.
 pub(super) const HEADER_BYTES: u64 = (VERSION_BYTES + SHORT_RECORD_BYTES) as u64;
 
 /// The length of a short record in bytes. A segment header has the same length.
@@ -50,7 +50,7 @@ pub(super) fn file_size(records: u64) -> u64 {
 pub(super) struct Layout {
     /// The size of the file in bytes.
     pub(super) size: u64,
-    /// A segment header precedes the first record at this offset or behind it.
+    /// A segment header precedes the first record at this offset or after it.
     next_header: u64,
 }
 
@@ -60,7 +60,7 @@ impl Layout {
         Self { size, next_header: HEADER_BYTES + HEADER_INTERVAL_BYTES }
     }
 
-    /// Returns how many bytes are left behind the first `used`.
+    /// Returns how many bytes are left after the first `used`.
     pub(super) fn free(self, used: u64) -> u64 {
         self.size.saturating_sub(used)
     }
@@ -70,7 +70,7 @@ impl Layout {
         self.size / PUT_MIN_BYTES
     }
 
-    /// Whether a record of `length` bytes fits behind the first `used`, with a segment header.
+    /// Whether a record of `length` bytes fits after the first `used`, with a segment header.
     pub(super) fn fits(self, used: u64, length: u64) -> bool {
         length + SHORT_BYTES <= self.free(used)
     }

@@ -56,7 +56,7 @@ impl Log {
         Ok(())
     }
 
-    /// Syncs what the last run wrote, unless the policy is never to sync.
+    /// Syncs the segments of the last run, unless the policy is never to sync.
     fn sync_old_segments(&mut self, report: &Report) -> io::Result<()> {
         if self.syncs.are_on() {
             let names: Vec<_> =
@@ -95,8 +95,8 @@ impl Log {
         }
     }
 
-    /// Removes the preallocated files of the last run, and truncates the zeros behind its records.
-    /// What cannot be freed takes space until the next start.
+    /// Removes the preallocated files of the last run, and truncates the zeros after its records.
+    /// A file that cannot be freed takes space until the next start.
     fn free_unused_space(&mut self, files: &[(Name, u64)], report: &Report) {
         for &(name, _) in files {
             if let Name::Preallocated(_) = name {

@@ -1,4 +1,4 @@
-//! Syncs what is written, when the [`SyncPolicy`] says so.
+//! Syncs of written records, at the times of the [`SyncPolicy`].
 
 use std::{io, mem, time::Duration};
 
@@ -8,7 +8,7 @@ use crate::{clock::Time, collections::ShortTimes};
 /// How often the daemon looks whether a sync that is under way has ended.
 const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// How much of what has been written to the current segment outlasts a power cut.
+/// How much of the current segment outlasts a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SyncState {
     /// All of it.
@@ -32,7 +32,7 @@ impl SyncState {
         }
     }
 
-    /// Notes that what was written needs no sync any more. A sync that is under way goes on.
+    /// Notes that the writes need no sync any more. A sync that is under way continues.
     fn forget_writes(&mut self) {
         match self {
             Self::Clean => {}

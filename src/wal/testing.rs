@@ -20,7 +20,7 @@ use crate::{
 /// When the tests begin.
 pub(crate) const START: Time = Time::from_nanoseconds(1_000_000_000_000);
 
-/// What a test sees and sets of a [`MemoryDisk`].
+/// The parts of a [`MemoryDisk`] that a test sees and sets.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryDiskState {
     pub(crate) files: BTreeMap<Name, Vec<u8>>,
@@ -32,7 +32,7 @@ pub(crate) struct MemoryDiskState {
     pub(crate) capacity: Option<u64>,
     /// Whether background syncs end; if not, they stay under way.
     pub(crate) ends_syncs: bool,
-    /// How long each sync is said to take.
+    /// The reported time of each sync.
     pub(crate) sync_time: Duration,
     /// Another daemon has taken over.
     pub(crate) is_lock_lost: bool,
@@ -176,7 +176,7 @@ impl Disk for MemoryDisk {
     }
 }
 
-/// Starts with what a disk has.
+/// Starts with the files of a disk.
 pub(crate) fn open(disk: &MemoryDisk, sync: SyncPolicy, now: Time) -> (Restored, Wal, Report) {
     let options = Options { segment_size: 4096, sync, seed: 1 };
     let mut restored = Restored::default();

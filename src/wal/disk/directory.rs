@@ -115,7 +115,7 @@ impl Directory {
     ) -> io::Result<&Arc<File>> {
         drop(self.reserved.pop());
         // A file system that takes back the lock of the directory takes back this one as well, and
-        // then refuses what is written through this descriptor.
+        // then refuses writes through this descriptor.
         let locked = |file: File| sys::lock_file(&file).map(|()| file);
         match open(&self.path(name)).and_then(locked) {
             Ok(file) => Ok(self.open.entry(name).or_insert(file.into())),

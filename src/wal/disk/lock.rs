@@ -4,7 +4,7 @@
 //! take it back, after its server has lost the client for some time. Then another daemon may have
 //! it, and this one must not write any more. So each start writes a line of its own into the file,
 //! and the daemon asks from time to time before it writes or answers: is the lock still to be had,
-//! and is the line still that of this daemon?
+//! and is the line still this daemon's own?
 #![expect(clippy::disallowed_types, reason = "the binlog's files are here, and nowhere else")]
 
 use std::{
@@ -29,7 +29,7 @@ pub(super) struct DirectoryLock {
     /// The only descriptor of the file: closing another one would end the lock.
     file: File,
     path: PathBuf,
-    /// What the file holds. `None` if it cannot hold a line, as a pipe.
+    /// The contents of the file. `None` if it cannot hold a line, as a pipe.
     line: Option<Vec<u8>>,
 }
 
@@ -65,8 +65,8 @@ impl DirectoryLock {
     }
 
     /// Whether the daemon that had the lock last may still run and not know that it is lost:
-    /// `machine` is the end of the lines of those of which the kernel here would know. `None` if
-    /// the file does not tell, because the original or no daemon has had it.
+    /// `machine` ends the lines of all daemons that the kernel here would know. `None` if
+    /// the file has no such line, because the original or no daemon has had it.
     pub(super) fn last_holder_may_run(&self, machine: &str) -> Option<bool> {
         let Some(line) = &self.line else { return Some(false) };
         let line = text(line);

@@ -61,7 +61,7 @@ pub(super) fn last_numbers(files: &[(Name, u64)]) -> (u32, u32) {
     })
 }
 
-/// The calls on the files of a binlog. What has been written, created, renamed or removed may be
+/// The calls on the files of a binlog. A write, creation, rename or removal may be
 /// lost in a power cut until the matching sync returns.
 pub trait Disk: fmt::Debug {
     /// Asks whether this daemon still has the directory to itself. Fails if it does not, or if that
@@ -72,17 +72,17 @@ pub trait Disk: fmt::Debug {
     fn end(&mut self) -> io::Result<()> {
         Ok(())
     }
-    /// Lists the files with their sizes in bytes, in no particular order. What has a segment's name
-    /// but is no file is listed as damaged, because its number is taken.
+    /// Lists the files with their sizes in bytes, in no particular order. An entry with a
+    /// segment's name that is no file is listed as damaged, because its number is taken.
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>>;
-    /// Takes what a running daemon needs and might not get later: descriptors, and a thread for
+    /// Takes resources that a running daemon might not get later: descriptors, and a thread for
     /// [`Disk::begin_sync`] if `syncs_in_background`. Changes no file. Fails if the system has no
     /// descriptors. If it has no thread, that is no error: see `begin_sync`.
     fn prepare(&mut self, syncs_in_background: bool) -> io::Result<()>;
     /// Reads bytes of a file from `offset` on, and returns how many: 0 only at the end of the file.
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
     /// Returns the first offset, from `offset` on, at which a byte may be other than zero. `None`
-    /// if only zeros follow. If the file system cannot tell, returns `offset`.
+    /// if only zeros follow. If the file system does not know, returns `offset`.
     fn next_data(&mut self, name: Name, offset: u64) -> io::Result<Option<u64>>;
     /// Creates an empty file. Fails with `AlreadyExists` if something has that name.
     fn create(&mut self, name: Name) -> io::Result<()>;
@@ -93,7 +93,7 @@ pub trait Disk: fmt::Debug {
     fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Truncates a file to `size` bytes.
     fn truncate(&mut self, name: Name, size: u64) -> io::Result<()>;
-    /// Syncs a file: what was written to it, and its size, outlasts a power cut.
+    /// Syncs a file: its contents and its size outlast a power cut.
     fn sync(&mut self, name: Name) -> io::Result<()>;
     /// Syncs files that are not open.
     fn sync_all(&mut self, names: &[Name]) -> io::Result<()> {
@@ -103,7 +103,7 @@ pub trait Disk: fmt::Debug {
             Ok(())
         })
     }
-    /// Begins a sync of what has been written to a file so far, without waiting for it. Without a
+    /// Begins a sync of all writes to a file so far, without waiting for it. Without a
     /// thread, waits for it. The caller begins no other sync until it has the result of this one.
     fn begin_sync(&mut self, name: Name) -> io::Result<()>;
     /// Returns the result of the sync that was begun, or `None` while it is under way.

@@ -1,8 +1,8 @@
-//! Segments of the original whose layout is that of another machine, or of a later version.
+//! Segments of the original in the layout of another machine, or of a later version.
 //!
 //! The original writes its structures as they lie in memory. Most machines lay them out as
-//! [`record`](crate::wal::record) says. The others are named here, so that a start refuses their
-//! segments instead of taking them for damage.
+//! [`record`](crate::wal::record) describes. The others are named here, so that a start refuses
+//! their segments instead of taking them for damage.
 
 use std::ops::RangeInclusive;
 
@@ -19,7 +19,7 @@ use crate::{
 const FIELDS_X86_BYTES: usize = 72;
 
 /// When a job may have been put: from 2000 on, as nanoseconds since 1970. In a damaged record of
-/// the usual layout a small number stands there.
+/// the usual layout a small number is there.
 const WALL_CLOCK_NS: RangeInclusive<u64> = 946_684_800_000_000_000..=i64::MAX.unsigned_abs();
 
 /// Versions that forks of the original may write.
@@ -64,7 +64,7 @@ fn machine(
     })
 }
 
-/// Whether a record stands at `at` as the original lays it out on 32-bit x86. No record of the
+/// Whether there is a record at `at` as the original lays it out on 32-bit x86. No record of the
 /// usual layout looks so.
 pub(super) fn begins_as_x86(window: &mut Window<'_>, at: u64) -> Result<bool, Error> {
     let bytes = window.at(at, 4 + NAME_LIMIT + FIELDS_X86_BYTES)?;

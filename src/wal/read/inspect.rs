@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// What was found in a directory. Displayed as a page of text, line by line.
+/// The findings in a directory. Displayed as a page of text, line by line.
 #[derive(Debug)]
 pub struct Inspection {
     files: Vec<(Name, u64)>,
@@ -68,8 +68,8 @@ pub fn inspect(
     Ok(Inspection { files, report, queue: restored.queue, live })
 }
 
-/// Reads the jobs of a directory with their bodies, and changes nothing. The report tells what is
-/// damaged. Fails as [`inspect`] does.
+/// Reads the jobs of a directory with their bodies, and changes nothing. The report lists the
+/// damage. Fails as [`inspect`] does.
 pub fn read_jobs(
     disk: &mut dyn Disk,
     calendar: Calendar,

@@ -22,7 +22,7 @@ use crate::{
 /// How many problems of one segment are kept. The rest are only counted.
 const PROBLEMS_MAX: usize = 20;
 
-/// The largest id accepted without a checksum: a damaged one must not use up those of later jobs.
+/// The largest id accepted without a checksum: a damaged one must not use up the ids of later jobs.
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
 /// The largest id accepted with a checksum. It leaves enough for later jobs, whose records must be
@@ -44,7 +44,7 @@ pub(super) struct Reader<'a> {
     sink: Sink<'a>,
 }
 
-/// What stands at an offset.
+/// The contents at an offset.
 enum Step {
     /// A record of this length in bytes, which has been applied.
     Record(u64),
@@ -52,7 +52,7 @@ enum Step {
     End,
 }
 
-/// What was read, or the damage instead of it, unless the disk or the memory fails.
+/// A value that was read, or the damage instead of it, unless the disk or the memory fails.
 type Verdict<T> = Result<Result<T, Damage>, Error>;
 
 impl<'a> Reader<'a> {
@@ -198,7 +198,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns where the record behind a flawed one begins, if the length of the flawed one can be
+    /// Returns where the record after a flawed one begins, if the length of the flawed one can be
     /// trusted, and a sound record or the end follows it.
     fn after_flaw(&mut self, at: u64, format: Format) -> Result<Option<u64>, Error> {
         let Ok(Some(frame)) = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) else {
@@ -210,8 +210,8 @@ impl<'a> Reader<'a> {
             return Ok(None);
         }
         if frame.is_full() && !self.ends_soundly(at, frame.length(), &frame, 0, format)? {
-            // A bit is wrong, either in the line end or in the length. In the second case, what
-            // stands there is a part of a body, and may imitate a record.
+            // A bit is wrong, either in the line end or in the length. In the second case,
+            // a part of a body comes next, and may imitate a record.
             for bit in 0..31 {
                 let body_length = frame.body_length ^ (1 << bit);
                 let length = (frame.head_length + body_length) as u64;
@@ -224,7 +224,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Whether a record of `length` bytes at `at` would have a line end with at most `flips` wrong
-    /// bits, and a sound record or the end behind it.
+    /// bits, and a sound record or the end after it.
     fn ends_soundly(
         &mut self,
         at: u64,
@@ -252,7 +252,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether `length` bytes from `at` on are what a crash may have left of one record: not all of
+    /// Whether a crash may have left `length` bytes of one record from `at` on: not all of
     /// it, and no more than it announces.
     fn is_unfinished(&mut self, at: u64, length: u64, salt: u64) -> Result<bool, Error> {
         let frame = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, Format::Plain);

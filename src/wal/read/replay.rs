@@ -1,13 +1,13 @@
-//! Replay: from the bytes of a directory to jobs, with a report on what was found.
+//! Replay: from the bytes of a directory to jobs, with a report on the findings.
 //!
 //! Records are applied to the queue one by one, in the order in which they were written. A full
 //! record brings a job or replaces one; a short one changes or deletes a known one. A short record
-//! of an unknown job is normal: the job was deleted, or its full record stands later.
+//! of an unknown job is normal: the job was deleted, or its full record comes later.
 //!
 //! In a segment written here every record has a checksum. One that fails it is skipped, up to the
-//! next offset at which a sound one begins. In a segment of the original nothing tells a record
-//! from a body that looks like one. There a damaged record is skipped only if its length is known,
-//! and a sound record or the end follows directly. Otherwise reading ends.
+//! next offset at which a sound one begins. In a segment of the original nothing distinguishes a
+//! record from a body that looks like one. There a damaged record is skipped only if its length is
+//! known, and a sound record or the end follows directly. Otherwise reading ends.
 //!
 //! A file is read through a [`Window`], and a large body directly into its memory. So a replay
 //! takes the memory of the jobs and a small constant. Memory is taken only for sound records. If
@@ -38,7 +38,7 @@ use crate::{
 pub(super) const HEADROOM_BYTES: usize = 1 << 20;
 
 /// The most bytes of memory that a daemon still takes up to its first connection, in addition to
-/// what a connection must leave free. With less it could serve no client.
+/// the part that a connection must leave free. With less it could serve no client.
 const UNTIL_SERVING_BYTES: usize = 5 << 19;
 
 /// Damage at one offset of a segment.
@@ -46,13 +46,13 @@ const UNTIL_SERVING_BYTES: usize = 5 << 19;
 pub struct Problem {
     /// The offset in bytes.
     pub offset: u64,
-    /// What was wrong there.
+    /// The fault there.
     pub what: Fault,
     /// How many bytes could not be read.
     pub lost: u64,
 }
 
-/// What can be wrong with a part of a segment.
+/// A fault of a part of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// A record is damaged.
@@ -79,7 +79,7 @@ impl fmt::Display for Problem {
             Fault::NoSegmentHeader => {
                 f.write_str("its segment header is damaged, so no record in it can be checked")
             }
-            Fault::BehindTheEnd => write!(f, "at {offset}: {lost} bytes behind the end"),
+            Fault::BehindTheEnd => write!(f, "at {offset}: {lost} bytes after the end"),
             Fault::Unreadable(error) => {
                 write!(f, "at {offset}: {lost} bytes cannot be read: {error}")
             }
@@ -87,7 +87,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What was found in one segment.
+/// The findings in one segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentReport {
     /// The `N` of its name.
@@ -117,7 +117,7 @@ impl SegmentReport {
     }
 }
 
-/// What was found in a directory.
+/// The findings in a directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// Each segment, oldest first.
@@ -140,7 +140,7 @@ impl Report {
 /// bytes. If it breaks, the replay ends with [`Error::Interrupted`], and nothing has been changed.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
-/// A [`Progress`] that ignores its arguments and lets the replay go on.
+/// A [`Progress`] that ignores its arguments and lets the replay continue.
 pub fn go_on(_: u64, _: u64) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
@@ -162,8 +162,8 @@ impl Restored {
 }
 
 /// Reads all segments, oldest first, into `restored` and `segment_index`. Fails if a file cannot be
-/// opened or read, if memory is short, or if `progress` breaks. The operator can mend that, and
-/// nothing has been changed. What the disk itself cannot read (EIO) is damage.
+/// opened or read, if memory is short, or if `progress` breaks. The operator can repair that, and
+/// nothing has been changed. Bytes that the disk itself cannot read (EIO) are damage.
 pub(in crate::wal) fn replay(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],

@@ -1,11 +1,11 @@
-//! The search for the next sound record behind damage in a segment written here, and for the salt
+//! The search for the next sound record after damage in a segment written here, and for the salt
 //! of one whose beginning is damaged.
 //!
 //! The body of a job may be full of bytes that look like records or segment headers, and each has
 //! to be tried. No number of them may delay a start, or end the search early. So the CRCs of the
 //! file's prefixes are computed once, and the CRC of any part follows from two of them. A search
-//! takes time linear in the file, whatever is in it. A segment header within a body is told from a
-//! real one by what follows: sound records go on to the end only behind a real one.
+//! takes time linear in the file, whatever is in it. A segment header within a body differs from a
+//! real one by its successors: sound records up to the end follow only a real one.
 
 use crc32fast::Hasher;
 
@@ -27,24 +27,24 @@ const STEP_MIN_BYTES: u64 = 4096;
 /// The most CRCs that are kept: 1 MiB of them.
 const SUMS_MAX: u64 = 256 * 1024;
 
-/// The most salts that are compared if the beginning of the segment tells nothing.
+/// The most salts that are compared if the beginning of the segment gives no hint.
 const SALTS_MAX: usize = 64;
 
-/// The most bits in which the salt of a damaged segment header may differ from that of a later one.
+/// The most bits in which the salts of a damaged segment header and of a later one may differ.
 /// Two unrelated salts differ in about 32.
 const SALT_FLIPS_MAX: u32 = 8;
 
-/// The CRC-32 of prefixes of a file: `sums[n]` is that of the first `n * step` bytes.
+/// The CRC-32 of prefixes of a file: `sums[n]` covers the first `n * step` bytes.
 pub(super) struct PrefixSums {
     step: u64,
     sums: Vec<u32>,
 }
 
-/// Returns the CRC-32 of two parts in a row: `sum` is that of the first, `behind` that of the
-/// second, which has `length` bytes.
-fn join(sum: u32, behind: u32, length: u64) -> u32 {
-    let mut hasher = Hasher::new_with_initial(sum);
-    hasher.combine(&Hasher::new_with_initial_len(behind, length));
+/// Returns the CRC-32 of two parts in a row, of which `first` and `second` are the CRC-32. The
+/// second part has `length` bytes.
+fn join(first: u32, second: u32, length: u64) -> u32 {
+    let mut hasher = Hasher::new_with_initial(first);
+    hasher.combine(&Hasher::new_with_initial_len(second, length));
     hasher.finalize()
 }
 
@@ -92,7 +92,7 @@ impl PrefixSums {
         Ok(all ^ join(before, 0, length))
     }
 
-    /// Returns where the next sound record begins, at `offset` or behind it.
+    /// Returns where the next sound record begins, at `offset` or after it.
     pub(super) fn next_record(
         &self,
         window: &mut Window<'_>,
@@ -121,7 +121,7 @@ impl PrefixSums {
         Ok(None)
     }
 
-    /// Whether a sound record with this frame and this salt stands at `at`.
+    /// Whether there is a sound record with this frame and this salt at `at`.
     fn is_sound(
         &self,
         window: &mut Window<'_>,
@@ -151,22 +151,22 @@ impl PrefixSums {
     }
 }
 
-/// What the damaged beginning of a segment tells of its salt.
+/// The hint of the damaged beginning of a segment at its salt.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum FirstBytes {
     /// It looks like a segment header with this salt.
     SegmentHeader(u64),
-    /// The version can be read, and what follows does not look like a segment header.
+    /// The version can be read, and the next bytes do not look like a segment header.
     Version,
     /// Not even the version can be read.
     Nothing,
 }
 
 /// Finds the salt of a segment whose first segment header, at `start`, is damaged: the salt in it,
-/// if that is right or nearly so, or else that of later headers. `None` if none is believed.
+/// if it is right or nearly so, or else the salt of later headers. `None` if none is believed.
 ///
 /// A body may have whole segments with another salt, so one segment header proves nothing. A salt
-/// is believed if it is close to that of the damaged header, if its header begins where a record
+/// is believed if it is close to the one in the damaged header, if its header begins where a record
 /// does, outside all bodies, or if it fits most of the file.
 pub(super) fn find_salt(
     window: &mut Window<'_>,
@@ -234,7 +234,7 @@ fn correct(header: &[u8], offset: u64) -> Option<u64> {
 }
 
 /// Whether a record begins at `offset` of a file with a damaged beginning, by the lengths of those
-/// before it. False if it lies within one, or if the lengths cannot be known.
+/// before it. False if it is within one, or if the lengths cannot be known.
 fn is_boundary(window: &mut Window<'_>, offset: u64) -> Result<bool, Error> {
     let mut at = VERSION_BYTES as u64;
     while at < offset {

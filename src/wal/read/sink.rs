@@ -1,4 +1,4 @@
-//! Where a replay puts what records say: the queue, the bodies and the index of segments.
+//! The targets of records in a replay: the queue, the bodies and the index of segments.
 
 use super::{replay::HEADROOM_BYTES, window::Window};
 use crate::{
@@ -19,12 +19,12 @@ pub(super) struct Sink<'a> {
     pub(super) segment_index: &'a mut SegmentIndex,
     pub(super) calendar: Calendar,
     pub(super) now: Time,
-    /// What the last segment header says of ids that clients may have seen.
+    /// From the last segment header: clients may have seen ids below.
     pub(super) seen_below: &'a mut u64,
 }
 
 impl Sink<'_> {
-    /// Converts the fields of a record to those of a job in the queue.
+    /// Converts the fields of a record to the fields of a job in the queue.
     pub(super) fn known(&self, fields: &JobFields) -> Record {
         let deadline_at = self.calendar.instant(fields.deadline_at);
         let (state, state_at) = match fields.kind {
@@ -63,7 +63,7 @@ pub(super) fn seconds(nanoseconds: i64) -> u32 {
     u32::try_from(seconds).unwrap_or(u32::MAX)
 }
 
-/// Ensures the memory for one more job in this tube, without that of its body.
+/// Ensures the memory for one more job in this tube, but not for its body.
 pub(super) fn ensure_memory(
     queue: &mut Queue,
     segment_index: &mut SegmentIndex,

@@ -8,7 +8,7 @@ use crate::wal::{Disk, Error, Name};
 /// The size of a page in bytes. A page that the disk cannot read is read as zeros.
 const PAGE_BYTES: u64 = 4096;
 
-/// A view of one file, which must not change meanwhile, except behind what is looked at.
+/// A view of one file, which must not change meanwhile, except after the end of the view.
 pub(super) struct Window<'a> {
     disk: &'a mut dyn Disk,
     name: Name,
@@ -19,7 +19,7 @@ pub(super) struct Window<'a> {
     buffer: &'a mut [u8],
     /// How many bytes of the buffer are the file's.
     length: usize,
-    /// What the disk could not read: the first offset, the number of bytes, and the first error.
+    /// The unreadable bytes: the first offset, their number, and the first error.
     unreadable: Option<(u64, u64, String)>,
     /// The last result of [`Window::last_data`], with the offset from which it was looked for.
     last: Option<(u64, Option<u64>)>,
@@ -70,7 +70,7 @@ impl<'a> Window<'a> {
         self.size
     }
 
-    /// Takes what was read as zeros: the first offset, the number of bytes, and the first error.
+    /// Takes the part read as zeros: the first offset, the number of bytes, and the first error.
     pub(super) fn unreadable(&mut self) -> Option<(u64, u64, String)> {
         self.unreadable.take()
     }
@@ -182,7 +182,7 @@ impl<'a> Window<'a> {
     }
 
     /// Returns the offset of the first byte from `offset` on that is not zero. Does not read holes,
-    /// if the file system tells where they are.
+    /// if the file system reports where they are.
     pub(super) fn first_data(&mut self, offset: u64) -> Result<Option<u64>, Error> {
         let mut at = offset;
         while at < self.size {
