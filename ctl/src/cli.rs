@@ -82,7 +82,7 @@ pub(crate) enum Command {
     ///
     /// The exit status is 1 if no job was ready.
     Reserve(ReserveArgs),
-    /// Kick jobs: make buried jobs ready, or delayed jobs if none is buried
+    /// Make buried jobs ready, or delayed jobs if none is buried
     Kick(KickArgs),
     /// Release jobs by their ids: make them ready, or delay them
     Release {
@@ -135,7 +135,7 @@ pub(crate) enum Command {
         #[arg(short, long)]
         yes: bool,
     },
-    /// Run a command for each job of a tube, with the body on its standard input
+    /// Run a command for each job, with the body on its standard input
     ///
     /// If the command succeeds, the job is deleted. If it fails, the job is released with a delay
     /// that doubles with each failure, and buried after a number of failures. The environment
@@ -182,7 +182,7 @@ pub(crate) enum Command {
     /// A server that is down is reported as down; the exit status is still 0. Each sample has the
     /// label `server`, even with one server, so a second server does not rename any series.
     Metrics(MetricsArgs),
-    /// Serve a web page with servers, tubes and jobs, and with acts on them
+    /// Serve a web page with servers, tubes and jobs
     ///
     /// Without --auth-file, every client that can connect can carry out every act. So the page is
     /// served on loopback only, unless --no-auth is given. Each act is logged in a line on standard
@@ -278,7 +278,7 @@ mod tests {
     fn every_example_is_a_command() {
         let is_example = |line: &&str| line.starts_with("  beanstalkctl");
         for line in EXAMPLES.lines().filter(is_example) {
-            let line = line.trim_start().split(['|', '<']).next().unwrap();
+            let line = line.trim_start().split(['|', '<', '>']).next().unwrap();
             let line = line.split("  ").next().unwrap().replace("order 4711", "order_4711");
             let words: Vec<_> =
                 line.split_whitespace().map(|word| word.trim_matches('\'')).collect();
