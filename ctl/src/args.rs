@@ -225,7 +225,7 @@ pub(crate) struct PutArgs {
     pub(crate) job: JobArgs,
 }
 
-/// The consent to an act that removes jobs.
+/// The consent to an action that removes jobs.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Safety")]
 pub(crate) struct Consent {

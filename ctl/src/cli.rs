@@ -184,9 +184,11 @@ pub(crate) enum Command {
     Metrics(MetricsArgs),
     /// Serve a web page with servers, tubes and jobs
     ///
-    /// Without --auth-file, every client that can connect can carry out every act. So the page is
-    /// served on loopback only, unless --no-auth is given. Each act is logged in a line on standard
-    /// error. Servers are sampled only while a browser shows the page.
+    /// The page can put, kick, release, bury, move and delete jobs, and pause tubes.
+    ///
+    /// Without --auth-file, every client that can connect can carry out every action. So the page
+    /// is served on loopback only, unless --no-auth is given. Each action is logged in a line on
+    /// standard error. Servers are sampled only while a browser shows the page.
     Web(WebArgs),
     /// Print the completions for a shell
     Completions {

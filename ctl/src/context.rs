@@ -104,8 +104,8 @@ impl Context {
         self.server().and_then(Client::connect)
     }
 
-    /// Reports an act and the number of its jobs or tubes: in one line on standard error, and with
-    /// `--json` as an object as well.
+    /// Reports an action and the number of its jobs or tubes: in one line on standard error, and
+    /// with `--json` as an object as well.
     pub(crate) fn report_act(
         &mut self,
         server: &Address,
@@ -131,7 +131,7 @@ impl Context {
         self.ask(consent.yes, plan)
     }
 
-    /// Asks for consent if an act concerns several servers.
+    /// Asks for consent if an action concerns several servers.
     pub(crate) fn confirm_on_all(&self, yes: bool, act: &str) -> Result<bool> {
         if self.servers.len() < 2 {
             return Ok(true);

@@ -9,7 +9,7 @@
 //! | module | content |
 //! |---|---|
 //! | `context` | the servers, output and signals of a command; questions; the outcome |
-//! | `plan` | the jobs that an act may change, found before the question |
+//! | `plan` | the jobs that an action may change, found before the question |
 //! | `deletion` | deletes the jobs of a plan, or lets the server delete them |
 //! | `copy`, `save` | put copies of jobs into tubes, write jobs to a file |
 //! | `binlog` | reads jobs from a binlog directory |
@@ -22,7 +22,7 @@
 //! | `stream`, `address`, `yaml` | sockets with time limits, addresses, bodies of replies |
 //! | `http` | the HTTP server of `metrics` and `web` |
 //! | `input`, `output`, `terminal` | read lines and ids; write tables and JSON; the full screen |
-//! | `message`, `progress` | errors, notices and logged acts; progress and limits of rate |
+//! | `message`, `progress` | errors, notices and logged actions; progress and limits of rate |
 //! | `interrupt` | Ctrl-C and other signals |
 //! | `pages` | the manual page and the shell completions |
 //!

@@ -69,8 +69,8 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// Logs an act in one line on standard error: the time, the server, the client of the page if there
-/// is one, the act and its count.
+/// Logs an action in one line on standard error: the time, the server, the client of the page if
+/// there is one, the action and its count.
 pub(crate) fn log_act(server: &Address, from: Option<&str>, done: &str) {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let from = from.map_or(String::new(), |from| format!(" from {from}"));

@@ -1,6 +1,6 @@
-//! The plan of an act: the jobs that it may change.
+//! The plan of an action: the jobs that it may change.
 //!
-//! An act finds its jobs, shows their number, asks, and then changes these jobs and no others:
+//! An action finds its jobs, shows their number, asks, and then changes these jobs and no others:
 //!
 //! - An id means the same job only within one [`Instance`] of a server. A command uses the same
 //!   connection from the plan to the end; the page, which cannot, checks the instance.

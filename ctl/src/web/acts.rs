@@ -1,6 +1,6 @@
-//! The acts of the page. Each takes two requests: a dry run finds and counts the jobs, and returns
-//! an act on these jobs only; the second request carries out that act, on the same instance of the
-//! server. Each act is logged in a line on standard error.
+//! The actions of the page. Each takes two requests: a dry run finds and counts the jobs, and
+//! returns an action on these jobs only; the second request carries out that action, on the same
+//! instance of the server. Each action is logged in a line on standard error.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -34,16 +34,16 @@ use crate::statistics;
 use crate::sweep::{self, Coverage, Options};
 use crate::yaml;
 
-/// The time limit of an act, which then ends after its present batch.
-const ACT_TIME_LIMIT: Duration = Duration::from_secs(100);
+/// The time limit of an action, which then ends after its present batch.
+const ACTION_TIME_LIMIT: Duration = Duration::from_secs(100);
 
 /// The largest number of jobs given by their ids.
-const ACT_IDS_MAX: usize = 100_000;
+const ACTION_IDS_MAX: usize = 100_000;
 
 /// A request of the page.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ActRequest {
+pub(super) struct ActionRequest {
     server: usize,
     /// Only find the jobs.
     dry: bool,
@@ -52,7 +52,7 @@ pub(super) struct ActRequest {
     what: Action,
 }
 
-/// An act with its arguments.
+/// An action with its arguments.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(tag = "act", rename_all = "kebab-case", deny_unknown_fields)]
 enum Action {
@@ -78,7 +78,7 @@ enum Action {
     Jobs(JobAction),
 }
 
-/// An act on jobs.
+/// An action on jobs.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct JobAction {
@@ -103,7 +103,7 @@ enum Verb {
 }
 
 /// Jobs by their ids, or the first `count` jobs of a tube with an id of at most `last_id`, in these
-/// states or in all states that the act accepts.
+/// states or in all states that the action accepts.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 struct Jobs {
@@ -128,7 +128,7 @@ impl TryFrom<String> for Tube {
     }
 }
 
-/// The description of an act, before or after it.
+/// The description of an action, before or after it.
 #[derive(Debug, Default)]
 struct Report {
     text: String,
@@ -146,17 +146,17 @@ impl Report {
 pub(super) async fn act(
     Shared(site): Shared<Arc<Site>>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
-    request: Result<Json<ActRequest>, JsonRejection>,
+    request: Result<Json<ActionRequest>, JsonRejection>,
 ) -> Result<Json<Value>, Failure> {
     let Json(request) = request.map_err(|error| Failure::new(error.status(), error.body_text()))?;
-    let ActRequest { server, dry, instance, mut what } = request;
+    let ActionRequest { server, dry, instance, mut what } = request;
     if let Action::Jobs(act) = &what {
         act.check()?;
     }
     let (watcher, from) = (site.server(server)?, from.to_string());
     let action = serde_json::to_string(&what).map_err(Error::from)?;
-    let act = (!dry).then(|| site.begin_act((watcher.address.clone(), from.clone(), action)));
-    let done = with_client(watcher, ACT_TIME_LIMIT, move |client, interrupt| {
+    let act = (!dry).then(|| site.begin_action((watcher.address.clone(), from.clone(), action)));
+    let done = with_client(watcher, ACTION_TIME_LIMIT, move |client, interrupt| {
         let now = Instance::from_stats(&client.yaml("stats")?);
         let is_bound = instance.is_some();
         instance.map_or(Ok(()), |instance| instance.check(&now, client))?;
@@ -165,7 +165,7 @@ pub(super) async fn act(
             return Ok(json!({ "will": report.text, "count": report.count, "notes": report.notes,
                 "what": what, "instance": now }));
         }
-        ensure!(is_bound, usage("an act needs the instance of the server: ask with \"dry\" first"));
+        ensure!(is_bound, usage("an action needs an instance of the server: ask with dry first"));
         let mut report = Report::default();
         let result = what.carry_out(client, interrupt, &mut report);
         // Not before: this work may outlive its request.
@@ -186,7 +186,7 @@ pub(super) async fn act(
 }
 
 impl Action {
-    /// Describes the act, and restricts it to the jobs found.
+    /// Describes the action, and restricts it to the jobs found.
     fn find(&mut self, client: &mut Client, interrupt: &Interrupt) -> Result<Report> {
         match self {
             Self::KickTube { tube: Tube(tube), state, count } => {
@@ -220,7 +220,7 @@ impl Action {
         }
     }
 
-    /// Carries out the act, and reports it, even after a failure in between.
+    /// Carries out the action, and reports it, even after a failure in between.
     fn carry_out(
         self,
         client: &mut Client,
@@ -285,7 +285,7 @@ impl JobAction {
     fn check(&self) -> Result<()> {
         let Jobs { ids, tube, .. } = &self.jobs;
         let wrong = [
-            (ids.len() > ACT_IDS_MAX, "too many jobs at once"),
+            (ids.len() > ACTION_IDS_MAX, "too many jobs at once"),
             (ids.is_empty() != tube.is_some(), "give jobs either by their ids or by a tube"),
             (self.into.is_some() != (self.act == Verb::Move), "a move needs another tube"),
             (self.into.is_some() && *tube == self.into, "the jobs are already in that tube"),
@@ -319,7 +319,7 @@ impl JobAction {
             return Ok((Plan::Jobs(jobs), filter, notes));
         };
         filter.tubes = Tubes::one(tube);
-        ensure!(!filter.states.is_empty(), usage("the act accepts no jobs in these states"));
+        ensure!(!filter.states.is_empty(), usage("the action accepts no jobs in these states"));
         let options = Options { is_quiet: true, ..Options::default() };
         let most = count.unwrap_or(u64::MAX);
         let mut plan =
@@ -386,10 +386,11 @@ impl JobAction {
 }
 
 impl Jobs {
-    /// Restricts the act to the ids of a plan, or if there are too many, to its last id and count.
+    /// Restricts the action to the ids of a plan, or if there are too many, to its last id and
+    /// count.
     fn narrow(&mut self, plan: &Plan) {
         match plan {
-            Plan::Jobs(jobs) if jobs.count() <= ACT_IDS_MAX as u64 => {
+            Plan::Jobs(jobs) if jobs.count() <= ACTION_IDS_MAX as u64 => {
                 self.ids = jobs.ids().map(|id| id.to_string()).collect();
                 self.tube = None;
                 self.states = jobs.summary.states();

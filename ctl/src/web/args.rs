@@ -20,7 +20,7 @@ pub(crate) struct WebArgs {
     /// Serve addresses other than loopback without a password, for a proxy that asks for one
     #[arg(long, conflicts_with = "auth_file")]
     pub(crate) no_auth: bool,
-    /// Refuse all acts
+    /// Refuse all actions
     #[arg(long)]
     pub(crate) read_only: bool,
 }

@@ -29,7 +29,7 @@ const PAGE_FILES: [(&str, &str, &str); 14] = [
     ("ask.js", JAVASCRIPT_TYPE, include_str!("page/ask.js")),
 ];
 
-/// Serves the page, with the token for its acts.
+/// Serves the page, with the token for its actions.
 pub(super) async fn page(State(site): State<Arc<Site>>) -> Response {
     let text = INDEX_HTML
         .replace("{token}", site.guard.token())

@@ -97,7 +97,7 @@ impl Guard {
             if !(address.ip().is_loopback() || args.no_auth || args.auth_file.is_some()) {
                 return Err(usage(format!(
                     "{address} is not a loopback address: use --auth-file, or --no-auth if every \
-                    client that can connect may carry out every act of the page"
+                    client that can connect may carry out every action"
                 )));
             }
             let port = address.port();
@@ -250,7 +250,7 @@ pub(super) async fn check(State(site): State<Arc<Site>>, request: Request, next:
         let _permit = room.try_acquire().map_err(|_| {
             Failure::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once: try again")
         })?;
-        let late = "no answer in time; an act may be partly done";
+        let late = "no answer in time; an action may be partly done";
         timeout(REQUEST_TIME_LIMIT, next.run(request))
             .await
             .map_err(|_| Failure::new(StatusCode::GATEWAY_TIMEOUT, late))

@@ -4,7 +4,7 @@
 //! - `args` defines the options, and `assets` has the page's files;
 //! - `watch` samples a server while a page is open, and `metrics` reads the times of its tubes;
 //! - `view` responds with servers and tubes, `jobs` with jobs;
-//! - `acts` plans and carries out acts.
+//! - `acts` plans and carries out actions.
 
 mod acts;
 mod args;
@@ -62,12 +62,12 @@ struct Site {
     servers: Vec<Watcher>,
     /// Bounds the requests that hold whole bodies of jobs.
     body_permits: Arc<Semaphore>,
-    /// The acts under way.
-    acts: Mutex<Vec<Weak<ActUnderWay>>>,
+    /// The actions under way.
+    acts: Mutex<Vec<Weak<RunningAction>>>,
 }
 
-/// An act that is not complete: its server, its client, and its arguments as JSON.
-type ActUnderWay = (Address, String, String);
+/// An action that is not complete: its server, its client, and its arguments as JSON.
+type RunningAction = (Address, String, String);
 
 /// The error response to a request.
 #[derive(Debug)]
@@ -109,12 +109,12 @@ impl Site {
         permit.map_err(|error| Error::from(error).into())
     }
 
-    fn acts(&self) -> MutexGuard<'_, Vec<Weak<ActUnderWay>>> {
+    fn acts(&self) -> MutexGuard<'_, Vec<Weak<RunningAction>>> {
         self.acts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers an act, which is under way until the value is dropped.
-    fn begin_act(&self, act: ActUnderWay) -> Arc<ActUnderWay> {
+    /// Registers an action, which is under way until the value is dropped.
+    fn begin_action(&self, act: RunningAction) -> Arc<RunningAction> {
         let act = Arc::new(act);
         let mut acts = self.acts();
         acts.retain(|act| act.strong_count() > 0);

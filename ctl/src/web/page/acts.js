@@ -1,12 +1,12 @@
-// The acts on a tube and on jobs, and the questions for their arguments.
+// The actions on a tube and on jobs, and the questions for their arguments.
 
 import { fields, perform } from "./ask.js";
 import { count, counted, el } from "./dom.js";
 
-// The states in which an act can take a job; workers keep reserved ones.
+// The states in which an action can take a job; workers keep reserved ones.
 const FREE = ["ready", "delayed", "buried"];
 
-// The acts on jobs, and the states that each accepts.
+// The actions on jobs, and the states that each accepts.
 const ON_JOBS = [
   { act: "kick", verb: "Kick", states: ["buried", "delayed"] },
   { act: "release", verb: "Release", states: FREE, ask: askRelease },
@@ -46,7 +46,8 @@ async function askInto(title) {
   return (await fields(title, content, "Continue")) ? { into: into.value.trim() } : null;
 }
 
-// Returns the buttons for jobs of one instance of a server. Calls `after` with the act once it is done.
+// Returns the buttons for jobs of one instance of a server. Calls `after` with the action once it
+// is done.
 export function jobButtons(server, jobs, instance, whose, after) {
   return ON_JOBS.flatMap(({ act, verb, states, ask, isGrave }) => {
     const ids = jobs.filter((job) => states.includes(job.state)).map((job) => job.id);

@@ -48,7 +48,7 @@ export function bodyAddress(server, id) {
   return `api/body?${query({ server, id })}`;
 }
 
-// Plans an act (dry) or carries it out. It is refused on another instance of the server than the one
+// Plans an action (dry) or carries it out. It is refused on another instance of the server than the one
 // that listed the jobs.
 export function act(order, signal) {
   return answer(fetch(new URL("api/act", root), {

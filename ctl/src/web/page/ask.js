@@ -1,5 +1,5 @@
-// Dialogs. For every act, the server first counts the jobs, the dialog shows the plan, and the act is
-// carried out only after consent. Escape closes a dialog without effect.
+// Dialogs. For every action, the server first counts the jobs, the dialog shows the plan, and the
+// action is carried out only after consent. Escape closes a dialog without effect.
 
 import { act } from "./api.js";
 import { byId, count, el, sentence } from "./dom.js";
@@ -40,7 +40,7 @@ function cancel(text) {
   return el("button", { type: "button", class: "quiet", onclick: () => byId("ask").close() }, text);
 }
 
-// Asks for the arguments of an act. `check` returns an error, or nothing. Resolves to the form, or to
+// Asks for the arguments of an action. `check` returns an error, or nothing. Resolves to the form, or to
 // null.
 export function fields(title, content, label, check = () => "") {
   return new Promise((resolve) => {
@@ -58,8 +58,8 @@ export function fields(title, content, label, check = () => "") {
   });
 }
 
-// Shows the plan of an act, asks, and carries it out. The dialog is open while the server counts; a
-// reply after its close is dropped. Resolves to whether the act was carried out.
+// Shows the plan of an action, asks, and carries it out. The dialog is open while the server counts; a
+// reply after its close is dropped. Resolves to whether the action was carried out.
 export function perform(server, what, { title, verb, isGrave = false, instance }) {
   return new Promise((resolve) => {
     const plan = el("p", { class: "will", role: "status" }, "Counting …");
@@ -73,7 +73,7 @@ export function perform(server, what, { title, verb, isGrave = false, instance }
     let agreed = null;
     let isDone = false;
     let isWorking = false;
-    // The dialog may be closed during the act, and another one may be open at its end.
+    // The dialog may be closed during the action, and another one may be open at its end.
     const isShown = () => form.isConnected && dialog.open;
 
     const ask = async () => {
@@ -110,7 +110,7 @@ export function perform(server, what, { title, verb, isGrave = false, instance }
       } catch (failure) {
         if (isShown()) error.textContent = failure.message;
         else notice(`${title}: ${failure.message}`, true);
-        // The act may be partly done; the rest needs another question.
+        // The action may be partly done; the rest needs another question.
         main.hidden = true;
       }
       isWorking = false;

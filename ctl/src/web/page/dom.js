@@ -53,7 +53,7 @@ export function counted(number, what) {
   return `${count(number)} ${what}${number === 1 ? "" : "s"}`;
 }
 
-// Makes a sentence of the server's report of an act.
+// Makes a sentence of the server's report of an action.
 export function sentence(text) {
   return text.charAt(0).toUpperCase() + text.slice(1) + (text.endsWith(".") ? "" : ".");
 }
