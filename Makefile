@@ -104,6 +104,7 @@ endef
 
 doc: tools
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --locked
+	$(CARGO) test --quiet --doc --locked -p beanstalkd-server
 
 test: tools
 	CARGO='$(CARGO)' ct/test

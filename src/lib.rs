@@ -21,11 +21,27 @@
 //! 3. [`server`]: where the parts meet; it owns all bodies, and `dispatch.rs` has one short arm per
 //!    command;
 //! 4. [`net`]: the event loop, sockets, readiness;
-//! 5. [`wal`]: the binlog, a fifth of the code: permits before a change, records after it, recovery
+//! 5. [`wal`]: the binlog, a third of the code: permits before a change, records after it, recovery
 //!    after a crash, and reading any bytes;
 //! 6. [`collections`] and [`memory`]: the containers, the blocks of bodies, and the budget that is
 //!    asked before anything grows;
 //! 7. [`cli`], [`clock`], [`service`], [`sys`], [`startup`] and `main.rs`: the edges.
+//!
+//! # Example
+//!
+//! ```
+//! use beanstalkd::{clock::Time, server::{Server, Settings}, startup};
+//!
+//! let now = Time::default();
+//! let mut server = Server::new(startup::identify()?, Settings::default(), now);
+//! let connection = server.open();
+//! server.feed(connection, b"put 0 0 60 5\r\nhello\r\n", 10, now);
+//! server.tick(now);
+//! server.commit(now);
+//! let (output, _) = server.output(connection);
+//! assert_eq!(&*output[0], b"INSERTED 1\r\n");
+//! # Ok::<(), std::io::Error>(())
+//! ```
 //!
 //! # Invariants
 //!

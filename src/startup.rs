@@ -411,7 +411,8 @@ fn report_damage(path: &Path, report: &Report) -> usize {
     report.segments.iter().filter(|segment| segment.problem_count > 0).count()
 }
 
-fn identify() -> io::Result<Identity> {
+/// Asks the system for the values that `stats` reports of it, and for a random name of this run.
+pub fn identify() -> io::Result<Identity> {
     let sys::Uname { nodename, version, machine } = sys::uname()?;
     Ok(Identity {
         pid: std::process::id(),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::proto::JOB_SIZE_DEFAULT;
+
 /// The process and its machine, as `stats` reports them.
 #[derive(Debug, Clone)]
 pub struct Identity {
@@ -40,4 +42,10 @@ pub struct Settings {
     /// The limit on the total size of bodies in bytes, including uploads and unsent replies. Each
     /// counts [`crate::queue::JOB_OVERHEAD_BYTES`] more.
     pub memory_limit: Option<u64>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { job_size_limit: JOB_SIZE_DEFAULT, binlog_size: 10 << 20, memory_limit: None }
+    }
 }
