@@ -49,7 +49,7 @@ struct Screen {
 struct SamplerThread {
     name: String,
     request: Sender<()>,
-    sample: Receiver<Result<Sample, String>>,
+    answers: Receiver<Result<Sample, String>>,
     /// The time of a request without an answer so far.
     asked: Option<Instant>,
 }
@@ -59,19 +59,19 @@ const LATE_TIME: Duration = Duration::from_secs(2);
 
 impl SamplerThread {
     /// Starts the thread, which ends with the program.
-    fn start(mut watch: Sampler, selected: Tubes) -> Self {
+    fn start(mut sampler: Sampler, selected: Tubes) -> Self {
         let (request, requests) = mpsc::channel();
-        let (samples, sample) = mpsc::channel();
-        let name = watch.address.to_string();
+        let (sender, answers) = mpsc::channel();
+        let name = sampler.address.to_string();
         thread::spawn(move || {
             for () in requests {
-                let sample = watch.sample(&selected).map_err(|error| format!("{error:#}"));
-                if samples.send(sample).is_err() {
+                let sample = sampler.sample(&selected).map_err(|error| format!("{error:#}"));
+                if sender.send(sample).is_err() {
                     return;
                 }
             }
         });
-        Self { name, request, sample, asked: None }
+        Self { name, request, answers, asked: None }
     }
 
     /// Requests a sample, unless an answer is still due.
@@ -82,7 +82,7 @@ impl SamplerThread {
     }
 
     fn answer(&mut self) -> Option<Result<Sample, String>> {
-        let answer = self.sample.try_recv().ok();
+        let answer = self.answers.try_recv().ok();
         if answer.is_some() {
             self.asked = None;
         }
@@ -115,7 +115,7 @@ pub(crate) fn run(
     interrupt: &Interrupt,
 ) -> Result<Outcome> {
     let samplers =
-        samplers.into_iter().map(|watch| SamplerThread::start(watch, selected.clone())).collect();
+        samplers.into_iter().map(|it| SamplerThread::start(it, selected.clone())).collect();
     watch(&mut Terminal::open()?, args, samplers, interrupt)
 }
 

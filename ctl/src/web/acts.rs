@@ -142,7 +142,7 @@ impl Report {
     }
 }
 
-/// Answers what would be done, or does it.
+/// Plans an action, or carries it out.
 pub(super) async fn act(
     Shared(site): Shared<Arc<Site>>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::task::spawn_blocking;
 
-use super::watch::{Point, State, TIMED_TUBES_MAX, TubeHistory};
+use super::watch::{Point, State, TubeHistory, Watcher};
 use super::{Failure, Site};
 use crate::plan::Instance;
 use crate::progress::count_as_f64;
@@ -61,25 +61,22 @@ pub(super) async fn look(
     Query(shown): Query<ViewRequest>,
 ) -> Result<Json<Value>, Failure> {
     let chosen = site.server(shown.server)?;
-    let mut asked: Vec<_> = Vec::with_capacity(site.servers.len());
-    for server in &site.servers {
-        let is_chosen = std::ptr::eq(server, chosen);
-        asked.push((
-            server.address.to_string(),
-            server.request(shown.tube.as_deref().filter(|_| is_chosen)),
-        ));
-    }
+    let request = |server: &Watcher| {
+        let tube = shown.tube.as_deref().filter(|_| std::ptr::eq(server, chosen));
+        (server.address.to_string(), server.request(tube))
+    };
+    let requests: Vec<_> = site.servers.iter().map(request).collect();
     let at = shown.server;
     let (mut answer, names) = spawn_blocking(move || {
-        let (name, ask) = &asked[at];
+        let (name, request) = &requests[at];
         // The chosen server first: the others are sampled during its wait.
-        let state = ask.wait(SAMPLE_WAIT);
+        let state = request.wait(SAMPLE_WAIT);
         let mut answer = Map::from_iter([("server".to_owned(), server_details(name, &state))]);
         let names = tube_rows(&state, &shown, &mut answer);
         drop(state);
-        let others =
-            asked.iter().map(|(name, ask)| server_summary(name, &ask.wait(Duration::ZERO)));
-        answer.insert("servers".into(), others.map(Value::Object).collect());
+        let all = requests.iter().map(|(name, request)| (name, request.wait(Duration::ZERO)));
+        let all = all.map(|(name, state)| Value::Object(server_summary(name, &state)));
+        answer.insert("servers".into(), all.collect());
         (answer, names)
     })
     .await
@@ -98,11 +95,7 @@ fn without_nulls(value: Value) -> Map<String, Value> {
 }
 
 fn counts(line: &TubeSample) -> Map<String, Value> {
-    COUNT_NAMES
-        .iter()
-        .zip(line.counts)
-        .map(|(name, count)| ((*name).to_owned(), count.into()))
-        .collect()
+    COUNT_NAMES.map(str::to_owned).into_iter().zip(line.counts.map(Value::from)).collect()
 }
 
 fn rates(line: &TubeSample, has_rates: bool) -> Map<String, Value> {
@@ -165,8 +158,7 @@ fn tube_rows(state: &State, shown: &ViewRequest, answer: &mut Map<String, Value>
     let need = all.iter().filter(|(_, troubles)| troubles.contains(&true)).count();
     let lines = select_tubes(all, shown);
     let matched = lines.len();
-    let lines =
-        lines.into_iter().skip(shown.from).take(shown.rows.min(ROWS_MAX).min(TIMED_TUBES_MAX));
+    let lines = lines.into_iter().skip(shown.from).take(shown.rows.min(ROWS_MAX));
     let mut names = Vec::new();
     let rows: Value = lines
         .map(|line| {

@@ -38,7 +38,7 @@ const RECENT_TIME: Duration = Duration::from_secs(60);
 const HISTORY_TUBES_MAX: usize = 1_000;
 
 /// The largest number of tubes whose times are requested with a sample.
-pub(super) const TIMED_TUBES_MAX: usize = 400;
+const TIMED_TUBES_MAX: usize = 400;
 
 /// One sample of a server or a tube.
 #[derive(Debug, Clone)]
@@ -193,11 +193,8 @@ fn run(address: &Address, shared: &Shared) {
         loop {
             let began = Instant::now();
             take_sample(&mut sampler, shared);
-            thread::sleep(
-                SAMPLE_INTERVAL
-                    .max(began.elapsed() * SAMPLE_TIME_SHARE)
-                    .saturating_sub(began.elapsed()),
-            );
+            let busy = began.elapsed();
+            thread::sleep(SAMPLE_INTERVAL.max(busy * SAMPLE_TIME_SHARE).saturating_sub(busy));
             if is_idle(&mut shared.lock()) {
                 break;
             }
