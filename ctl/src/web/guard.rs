@@ -244,8 +244,8 @@ fn token() -> Result<String> {
 pub(super) async fn check(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let answer = async {
         site.guard.check_origin(&request)?;
-        let path = request.uri().path();
-        let has_bodies = path.starts_with("/api/job") || path == "/api/body";
+        let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+        let has_bodies = ["/api/job", "/api/body"].contains(&path) || query.contains("pattern=");
         let room = &site.guard.rooms[usize::from(has_bodies)];
         let _permit = room.try_acquire().map_err(|_| {
             Failure::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once: try again")

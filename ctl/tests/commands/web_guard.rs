@@ -123,11 +123,13 @@ fn slow_readers_leave_room_for_others() {
     let request = format!("GET /api/body?id={id} HTTP/1.1\r\nHost: {}\r\n\r\n", page.address);
     let slow = (0..40).map(|_| {
         let mut client = TcpStream::connect(&page.address).unwrap();
+        socket2::SockRef::from(&client).set_recv_buffer_size(1 << 12).unwrap();
         client.write_all(request.as_bytes()).unwrap();
         client
     });
     let slow: Vec<_> = slow.collect();
     for _ in 0..20 {
+        assert_eq!(page.get("/api/jobs?tube=a&limit=1").status, 200);
         assert_eq!(page.get("/api/look?rows=1").status, 200);
     }
     drop(slow);
