@@ -98,7 +98,6 @@ impl ListenerSlot {
     }
 }
 
-/// New connections.
 /// All listeners, and whether any of them may accept.
 #[derive(Debug)]
 pub(super) struct Accepting {
