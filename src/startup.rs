@@ -278,7 +278,12 @@ impl Holder {
     ) -> Result<Directory, wal::Error> {
         let waits = has_waited || directory.last_holder_may_run(&self.machine)?;
         if waits {
-            info!("takes over {} in {TAKEOVER_DELAY:?}: it has the lock", path.display());
+            let why = if has_waited {
+                "another daemon had the lock until now"
+            } else {
+                "its file `lock` does not show that the last daemon here has ended"
+            };
+            info!("takes over {} in {TAKEOVER_DELAY:?}: {why}", path.display());
             thread::sleep(TAKEOVER_DELAY);
             directory.confirm_lock()?;
         }
