@@ -161,6 +161,9 @@ impl Disk for MemoryDisk {
 
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
         let mut state = self.call("rename", &from.to_string())?;
+        if state.files.contains_key(&to) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
         let bytes = state.files.remove(&from).ok_or(io::ErrorKind::NotFound)?;
         state.files.insert(to, bytes);
         Ok(())
