@@ -23,7 +23,7 @@ pub(crate) struct BigArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = 10)]
     pub(crate) limit: usize,
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) filters: FilterArgs,
 }
 
 #[derive(Debug, Args)]
@@ -94,7 +94,7 @@ pub(crate) struct WorkArgs {
 /// A selection of jobs.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Filters")]
-pub(crate) struct Which {
+pub(crate) struct FilterArgs {
     /// Only jobs in these states
     #[arg(long, value_name = "STATE", value_delimiter = ',')]
     pub(crate) state: Vec<State>,
@@ -105,9 +105,9 @@ pub(crate) struct Which {
     pub(crate) sweep: SweepArgs,
 }
 
-impl Which {
+impl FilterArgs {
     /// Makes the filter of these arguments.
-    pub(crate) fn filter(&self, tubes: &[String], pattern: Option<&str>) -> Result<Filter> {
+    pub(crate) fn to_filter(&self, tubes: &[String], pattern: Option<&str>) -> Result<Filter> {
         Ok(Filter {
             tubes: Tubes::new(tubes)?,
             states: self.state.clone(),
@@ -169,7 +169,7 @@ pub(crate) struct ListArgs {
     #[arg(long, value_name = "NUMBER")]
     pub(crate) limit: Option<u64>,
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) filters: FilterArgs,
 }
 
 #[derive(Debug, Args)]
@@ -188,7 +188,7 @@ pub(crate) struct GrepArgs {
     #[arg(long)]
     pub(crate) ids: bool,
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) filters: FilterArgs,
 }
 
 /// The numbers of a new job.
@@ -277,7 +277,7 @@ pub(crate) struct ClearArgs {
     #[arg(long, value_name = "PATTERN", help_heading = "Filters")]
     pub(crate) grep: Option<String>,
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) filters: FilterArgs,
     #[command(flatten)]
     pub(crate) consent: Consent,
 }
@@ -297,7 +297,7 @@ pub(crate) struct MoveArgs {
     #[arg(long, value_name = "PATTERN", help_heading = "Filters")]
     pub(crate) grep: Option<String>,
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) filters: FilterArgs,
     #[command(flatten)]
     pub(crate) consent: Consent,
 }
@@ -316,7 +316,7 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "PATTERN", help_heading = "Filters")]
     pub(crate) grep: Option<String>,
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) filters: FilterArgs,
 }
 
 #[derive(Debug, Args)]

@@ -201,7 +201,7 @@ pub(crate) enum Command {
 
 impl Command {
     /// Whether the command changes nothing: then the reader of its output may close it early.
-    pub(crate) fn looks(&self) -> bool {
+    pub(crate) fn is_read_only(&self) -> bool {
         !matches!(
             self,
             Self::Put(_)

@@ -95,8 +95,9 @@ fn main() -> ExitCode {
         }
     };
     let interrupt = Interrupt::default();
-    let (looks, is_check) = (cli.command.looks(), matches!(cli.command, Command::Check(_)));
-    interrupt.set_notice(if looks { LOOK_NOTICE } else { ACT_NOTICE });
+    let (is_read_only, is_check) =
+        (cli.command.is_read_only(), matches!(cli.command, Command::Check(_)));
+    interrupt.set_notice(if is_read_only { LOOK_NOTICE } else { ACT_NOTICE });
     let result = interrupt.catch().map_err(Into::into).and_then(|()| {
         let out = Output::new(cli.json);
         let mut context = Context { servers: cli.server, out, interrupt: interrupt.clone() };
@@ -109,7 +110,7 @@ fn main() -> ExitCode {
     match result {
         Ok(outcome) => outcome.into(),
         // The reader has closed the output, as `head` does.
-        Err(error) if looks && is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if is_read_only && is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             print_error(&error);
             let of_failure = if is_usage(&error) { USAGE_STATUS } else { 1 };

@@ -62,7 +62,7 @@ struct Sweep<'a> {
     /// The user has given the bound, which may be too low.
     is_last_given: bool,
     /// Jobs found in the selected tubes, in any state.
-    seen: FoundCounts,
+    found: FoundCounts,
     highest: u64,
     pacer: Pacer,
     progress: Progress,
@@ -98,7 +98,7 @@ pub(crate) fn sweep(
         before,
         last,
         is_last_given,
-        seen: FoundCounts::new(),
+        found: FoundCounts::new(),
         highest: 0,
         pacer,
         progress,
@@ -165,11 +165,11 @@ impl Sweep<'_> {
             return Ok(Coverage::Complete);
         }
         let now = Counters::read(self.client, &self.filter.tubes)?;
-        Ok(Coverage::Incomplete(self.seen(), now.jobs()))
+        Ok(Coverage::Incomplete(self.found(), now.jobs()))
     }
 
-    fn seen(&self) -> u64 {
-        self.seen.values().sum()
+    fn found(&self) -> u64 {
+        self.found.values().sum()
     }
 
     /// Requests the jobs with these ids. Returns the coverage if the sweep can end.
@@ -184,15 +184,15 @@ impl Sweep<'_> {
             }
         }
         jobs.retain(|job| self.filter.tubes.matches(&job.tube));
-        self.before.count(&mut self.seen, &jobs);
-        self.progress.at(self.seen());
+        self.before.count(&mut self.found, &jobs);
+        self.progress.at(self.found());
         jobs.retain(|job| self.filter.matches(job));
         if !jobs.is_empty() && take(self.client, jobs)?.is_break() {
             return Ok(Some(Coverage::Stopped));
         }
         self.pacer.pace(count);
         let now = Counters::read(self.client, &self.filter.tubes)?;
-        Ok(now.is_covered_by(&self.seen, &self.before).then_some(Coverage::Complete))
+        Ok(now.is_covered_by(&self.found, &self.before).then_some(Coverage::Complete))
     }
 }
 

@@ -12,8 +12,8 @@ use crate::listing::{Detail, Request, list};
 
 /// Runs the command.
 pub(crate) fn run(args: &BigArgs, context: &mut Context) -> Result<Outcome> {
-    let filter = &args.which.filter(&args.tubes, None)?;
-    let (options, interrupt) = (&args.which.sweep.options(), &context.interrupt.clone());
+    let filter = &args.filters.to_filter(&args.tubes, None)?;
+    let (options, interrupt) = (&args.filters.sweep.options(), &context.interrupt.clone());
     let mut largest: Vec<(Option<String>, Job)> = Vec::new();
     let outcome = context.each_server(|client, _, server| {
         let request = Request { filter, detail: Detail::Size, limit: None, options, interrupt };

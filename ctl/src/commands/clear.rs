@@ -10,7 +10,7 @@ use crate::save::{self, SaveFile};
 
 /// Runs the command.
 pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
-    let mut filter = args.which.filter(&args.tubes, args.grep.as_deref())?;
+    let mut filter = args.filters.to_filter(&args.tubes, args.grep.as_deref())?;
     deletable_only(&mut filter)?;
     save::check(args.consent.save.as_deref())?;
     let mut client = context.client()?;
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
         }
         return Ok(Outcome::Done);
     }
-    let (options, interrupt) = (args.which.sweep.options(), &context.interrupt);
+    let (options, interrupt) = (args.filters.sweep.options(), &context.interrupt);
     let is_saved = args.consent.save.is_some();
     let (plan, coverage) = plan(&mut client, &mut filter, is_saved, &options, interrupt)?;
     let coverage = report_coverage(coverage);

@@ -52,7 +52,7 @@ impl Target<'_> {
 
 /// Runs the command.
 pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
-    let filter = args.which.filter(&args.tube, args.grep.as_deref())?;
+    let filter = args.filters.to_filter(&args.tube, args.grep.as_deref())?;
     let interrupt = context.interrupt.clone();
     let client = if args.binlog.is_none() { Some(context.client()?) } else { None };
     let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
@@ -90,7 +90,7 @@ fn of_server(
     interrupt: &Interrupt,
     target: &mut Target<'_>,
 ) -> Result<Outcome> {
-    let options = args.which.sweep.options();
+    let options = args.filters.sweep.options();
     let (jobs, coverage) = Selection::find(client, filter, &options, interrupt)?;
     let coverage = report_coverage(coverage);
     let progress = Progress::new("exporting", Some(jobs.count()));

@@ -12,9 +12,9 @@ use crate::output::one_line;
 
 /// Runs the command.
 pub(crate) fn run(args: &GrepArgs, context: &mut Context) -> Result<Outcome> {
-    let mut filter = args.which.filter(&args.tubes, None)?;
+    let mut filter = args.filters.to_filter(&args.tubes, None)?;
     filter.pattern = Some(filter::pattern(&args.pattern, args.fixed_string, args.ignore_case)?);
-    let (filter, options) = (&filter, &args.which.sweep.options());
+    let (filter, options) = (&filter, &args.filters.sweep.options());
     let interrupt = &context.interrupt.clone();
     let mut found = 0_u64;
     let outcome = context.each_server(|client, context, server| {

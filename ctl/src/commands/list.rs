@@ -37,8 +37,8 @@ pub(crate) fn row(job: &Job, server: Option<&str>) -> Vec<Cell> {
 
 /// Runs the command.
 pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
-    let filter = &args.which.filter(&args.tubes, None)?;
-    let (options, interrupt) = (&args.which.sweep.options(), &context.interrupt.clone());
+    let filter = &args.filters.to_filter(&args.tubes, None)?;
+    let (options, interrupt) = (&args.filters.sweep.options(), &context.interrupt.clone());
     let detail = if args.bodies { Detail::Whole } else { Detail::Size };
     let mut left = args.limit.unwrap_or(u64::MAX);
     context.each_server(|client, context, server| {

@@ -50,12 +50,12 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     if target == *from.address() && args.from == args.into {
         return Err(usage("the jobs are already in that tube"));
     }
-    let mut filter = args.which.filter(&[], args.grep.as_deref())?;
+    let mut filter = args.filters.to_filter(&[], args.grep.as_deref())?;
     filter.tubes = Tubes::one(&args.from);
     deletable_only(&mut filter)?;
     save::check(args.consent.save.as_deref())?;
     statistics::existing_tube(&mut from, &args.from)?;
-    let options = args.which.sweep.options();
+    let options = args.filters.sweep.options();
     let interrupt = context.interrupt.clone();
     let (jobs, coverage) = Selection::find(&mut from, &filter, &options, &interrupt)?;
     let found = report_coverage(coverage);

@@ -153,7 +153,7 @@ impl<'a> Worker<'a> {
         command.process_group(0);
         let mut child = command.spawn().with_context(|| program.to_string_lossy().into_owned())?;
         let group = self.interrupt.add_group(&child);
-        let result = self.attend(group, child.stdin.take(), job);
+        let result = self.supervise(group, child.stdin.take(), job);
         if result.is_err() {
             // The server is lost, and releases the job.
             let _ = kill_process_group(group, Signal::KILL);
@@ -165,7 +165,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Writes the body to a command, touches its job, and waits for its end.
-    fn attend(
+    fn supervise(
         &mut self,
         group: Pid,
         mut stdin: Option<ChildStdin>,
