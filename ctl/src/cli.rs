@@ -148,10 +148,10 @@ pub(crate) enum Command {
     Delete(DeleteArgs),
     /// Delete all jobs of tubes, or some of them
     ///
-    /// Jobs put after the question stay. If there are more than 10,000, this server deletes them by
-    /// itself, up to the last id in the question: then jobs that are released, kicked or buried
-    /// meanwhile are deleted as well, and reported. With --save, or with more filters than --state,
-    /// exactly the jobs in the question are deleted.
+    /// Jobs put after the question stay. If there are more than 10,000 jobs and the server has the
+    /// command delete-tube, it deletes them itself, up to the last id in the question: then jobs
+    /// that are released, kicked or buried meanwhile are deleted as well, and reported. With
+    /// --save, or with filters other than --state, exactly the jobs in the question are deleted.
     #[command(alias = "purge")]
     Clear(ClearArgs),
     /// Move jobs to another tube or server
