@@ -121,8 +121,7 @@ impl Log {
 
     /// Returns the number of the next segment. Fails if there is none.
     pub(super) fn next_number(&self) -> Result<u32, Error> {
-        let last = self.end.number;
-        if self.can_rotate() { Ok(last + 1) } else { Err(Error::NoNumberLeft(self.end.name())) }
+        number_after(self.end.number)
     }
 
     /// Uses up a number without a segment, because the disk has no space for one.
@@ -239,8 +238,7 @@ impl Log {
                 // It was put there by hand, and may hold jobs. The next start reads it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     warn!("a segment of another origin is left alone: {error}");
-                    self.skip_number();
-                    number = self.next_number().map_err(io::Error::other)?;
+                    number = number_after(number).map_err(io::Error::other)?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     warn!("a preallocated file is missing, another is made: {error}");
@@ -432,6 +430,10 @@ impl Log {
     }
 }
 
+fn number_after(last: u32) -> Result<u32, Error> {
+    if last < NUMBER_MAX { Ok(last + 1) } else { Err(Error::NoNumberLeft(Name::Segment(last))) }
+}
+
 fn no_segment() -> io::Error {
     io::Error::other("no segment is open")
 }
@@ -465,7 +467,7 @@ mod tests {
         }
         let calls = binlog.disk.take_calls().join(", ");
         let wanted = "write binlog.1, truncate binlog.1, sync binlog.1, write spare.2, \
-                      sync spare.2, rename spare.2, sync directory";
+                      sync spare.2, rename spare.2 binlog.2, sync directory";
         assert!(calls.contains(wanted), "{calls}");
         binlog.settle();
         assert_eq!(binlog.wal.counts().current, 2);

@@ -106,7 +106,7 @@ impl Recovery {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wal::{Change, CommitOutcome, SyncPolicy, Unavailable, testing::Fixture};
+    use crate::wal::{Change, CommitOutcome, Name, SyncPolicy, Unavailable, testing::Fixture};
 
     const F0: SyncPolicy = SyncPolicy::EACH_CHANGE;
 
@@ -159,6 +159,23 @@ mod tests {
         let segments = names.iter().filter(|name| name.starts_with("binlog.")).count();
         assert_eq!(segments, 1, "{names:?}");
         assert_eq!(binlog.ids_after_restart(), [1, 2]);
+    }
+
+    /// It may hold jobs, which the next start reads.
+    #[test]
+    fn a_segment_of_another_origin_is_not_removed_after_a_failure() {
+        let mut binlog = Fixture::new(F0);
+        binlog.put(2000);
+        binlog.settle();
+        binlog.disk.state().files.insert(Name::Segment(2), Vec::new());
+        binlog.disk.state().failing = Some("rename spare.2 binlog.3");
+        binlog.put(2000);
+        assert_eq!(binlog.commit(), CommitOutcome::Failed);
+        binlog.disk.state().failing = None;
+        binlog.wait(RETRY_DELAY);
+        while binlog.commit() != CommitOutcome::Recovered {}
+        binlog.settle();
+        assert_eq!(binlog.disk.names(), ["binlog.2", "binlog.3", "binlog.4", "spare.4"]);
     }
 
     #[test]

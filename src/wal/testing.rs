@@ -160,7 +160,7 @@ impl Disk for MemoryDisk {
     fn close(&mut self, _: Name) {}
 
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
-        let mut state = self.call("rename", &from.to_string())?;
+        let mut state = self.call("rename", &format!("{from} {to}"))?;
         if state.files.contains_key(&to) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
