@@ -232,6 +232,8 @@ impl World {
                     self.flush();
                 }
             }
+            // A tick may have answered a wait that input could end as well.
+            is_busy |= self.flush();
             self.server.reclaim();
         }
     }
