@@ -19,13 +19,14 @@
 //! 1. [`queue`]: the work queue itself, one method per verb;
 //! 2. [`proto`]: the language of the wire, and [`conn`]: how bytes become commands;
 //! 3. [`server`]: where the parts meet; it owns all bodies, and `dispatch.rs` has one short arm per
-//!    command;
+//!    command, `binlog.rs` has its permits and records, and `background.rs` its work in slices;
 //! 4. [`net`]: the event loop, sockets, readiness;
 //! 5. [`wal`]: the binlog, a third of the code: permits before a change, records after it, recovery
 //!    after a crash, and reading any bytes;
 //! 6. [`collections`] and [`memory`]: the containers, the blocks of bodies, and the budget that is
 //!    asked before anything grows;
-//! 7. [`cli`], [`clock`], [`service`], [`sys`], [`startup`] and `main.rs`: the edges.
+//! 7. [`cli`], [`clock`], [`service`], [`sys`], [`startup`] and `main.rs`: the edges. `startup`
+//!    passes the flags of `cli` on to the `Settings`, `Options` or `Limits` of their users.
 //!
 //! # Example
 //!

@@ -72,13 +72,23 @@ impl Slices {
 }
 
 impl Server {
+    /// Returns whether there is memory for the next step of due or large work. If not, defers all
+    /// such work.
+    fn may_step_or_defer(&mut self, now: Time) -> bool {
+        let has_memory = self.has_memory_for_step();
+        if !has_memory {
+            self.shortage.until = Some(now + self.shortage.retry_delay);
+        }
+        has_memory
+    }
+
     /// Handles timers due at `now`, up to the limit of each kind of timer; see [`JOBS_PER_SLICE`].
     pub(super) fn process_timers(&mut self, now: Time) {
         let limit =
             JOBS_PER_SLICE.max(std::mem::take(&mut self.commands_this_turn).saturating_mul(2));
         for timer in Timer::ALL {
             for _ in 0..limit {
-                if !self.may_step(now) {
+                if !self.may_step_or_defer(now) {
                     return;
                 }
                 match self.queue.expire(timer, now) {
@@ -118,7 +128,7 @@ impl Server {
     /// Ends a tube's pause: one slice of jobs now, the rest by the pause's timer, which is due.
     pub(super) fn end_pause(&mut self, tube: Key<Tube>, now: Time) {
         for _ in 0..JOBS_PER_SLICE {
-            if !self.may_step(now) {
+            if !self.may_step_or_defer(now) {
                 break;
             }
             let Some(pair) = self.queue.end_pause(tube, self.next_instant(now)) else { break };
@@ -130,7 +140,7 @@ impl Server {
     /// it for the next turn.
     pub(super) fn advance_long(&mut self, mut long: LongCommand, now: Time) {
         while self.slices.long_steps_left > 0 {
-            if !self.may_step(now) {
+            if !self.may_step_or_defer(now) {
                 // Other commands would find no memory either.
                 self.slices.long_steps_left = 0;
                 break;
@@ -236,7 +246,7 @@ impl Server {
     pub(super) fn process_disconnects(&mut self, now: Time) {
         while self.slices.disconnect_steps_left > 0 {
             let Some(key) = self.slices.disconnecting.pop_front() else { return };
-            if !self.may_step(now) {
+            if !self.may_step_or_defer(now) {
                 return self.slices.disconnecting.push_front(key);
             }
             if self.process_disconnect(key, now) {
@@ -253,7 +263,7 @@ impl Server {
         for _ in 0..DISCONNECT_STEPS_PER_CLIENT.min(self.slices.disconnect_steps_left) {
             let client = self.queue.client(key.paired());
             if client.reserved_jobs() > 0 {
-                if !self.may_step(now) {
+                if !self.may_step_or_defer(now) {
                     return false;
                 }
                 let tube = self.queue.return_job(key.paired(), now);

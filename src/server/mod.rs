@@ -17,6 +17,14 @@
 //! Time is strictly increasing here: each command takes one nanosecond more than the one before,
 //! even within a turn. So equal delays keep their order. A job just reserved has less than its
 //! whole TTR left, as in the original.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `dispatch`, `put` | the commands; `replies` and `stats` answer them |
+//! | `background` | work done in slices, and when it must wait for memory |
+//! | `binlog` | permits, records, commits, and whether the binlog is in trouble |
+//! | `held`, `gathering` | replies that wait for a commit; when a sync waits for more changes |
+//! | `identity` | the process, and [`Settings`]: the flags that the server needs |
 
 mod background;
 mod binlog;
@@ -461,16 +469,6 @@ impl Server {
     fn instant(&mut self, now: Time) -> Time {
         self.latest = self.next_instant(now);
         self.latest
-    }
-
-    /// Whether there is memory for the next step of due or large work. If not, all such work is
-    /// deferred.
-    fn may_step(&mut self, now: Time) -> bool {
-        let has_memory = self.has_memory_for_step();
-        if !has_memory {
-            self.shortage.until = Some(now + self.shortage.retry_delay);
-        }
-        has_memory
     }
 
     /// Counts a walk of `steps` steps as the commands that take as long.

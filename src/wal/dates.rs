@@ -1,4 +1,5 @@
 //! Dates: the wall clock's, by which instants are recorded, also after the wall clock has been set.
+//! The fields of a job's record are made here, because most of the work is to date its instants.
 
 use std::time::Duration;
 

@@ -3,8 +3,7 @@
 //! The binlog is a series of files, the *segments*, to which *records* are appended: of each new
 //! job with its body, of each change that must survive a restart, and of each delete.
 //! [`Wal::commit`] writes all records of a turn, and replies that confirm changes leave only after
-//! it. [`SyncPolicy`] decides when records are synced. doc/binlog.md has the promises and the
-//! format.
+//! it. [`SyncPolicy`] decides when records are synced. doc/binlog.md has promises and format.
 //!
 //! **Space first.** The server asks for space before it changes anything, so that a record never
 //! meets a full disk. *Preallocated files* have the space of later segments, and every job has the
@@ -20,15 +19,16 @@
 //!
 //! | module | its part has |
 //! |---|---|
-//! | `log` | the newest segment and pending records: appends, writes, rotates |
+//! | `log`, `segment` | the newest segment, its end, pending records: appends, writes, rotates |
 //! | `syncs` | how much is synced, and when the rest will be |
 //! | `reserve` | the preallocated files, by the arithmetic of `space` |
 //! | `index` | where each job's record is, and which bytes are garbage |
 //! | `recovery` | whether the disk has failed, and which jobs to write again |
 //! | `removal` | when the oldest segment may be removed |
-//! | `dates` | the wall clock, by which instants are recorded |
+//! | `dates` | the wall clock, and the fields of a job's record, which has dates |
 //!
 //! `record` has the format; `read` serves a start and `--check-binlog`; `disk` makes the calls.
+//! Callers meet the types of `interface` (`SyncPolicy`), `permit` (`Change`) and `error`.
 
 mod dates;
 mod disk;

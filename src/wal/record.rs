@@ -9,6 +9,9 @@
 //! checksum of the whole record. It starts from the segment's salt and the record's offset, so
 //! neither a job's body nor an old record elsewhere can pass for a record here.
 //!
+//! `dates.rs` makes the fields of a job, and `read/sink.rs` reads them. A note that concerns no job
+//! is a short record with an id that no job has, as [`SegmentHeader`] is.
+//!
 //! Nothing here trusts a byte: any slice decodes to a record, to the end of records, or to
 //! [`Damage`].
 

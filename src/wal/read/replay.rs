@@ -17,7 +17,7 @@ use std::{fmt, ops::ControlFlow};
 
 use super::{
     reader::Reader,
-    sink::{Sink, free_memory},
+    sink::{Sink, free_memory_in_replay},
     window::Window,
 };
 use crate::{
@@ -222,7 +222,7 @@ pub(in crate::wal) fn replay(
 pub(in crate::wal) fn ensure_memory_to_serve(restored: &mut Restored) -> Result<(), Error> {
     let Restored { queue, bodies } = restored;
     if !bodies.budget_mut().admits(Need::Storage, UNTIL_SERVING_BYTES) {
-        free_memory(queue, bodies);
+        free_memory_in_replay(queue, bodies);
         bodies.budget_mut().limit_headroom(usize::MAX);
     }
     if bodies.budget_mut().admits(Need::Connection, UNTIL_SERVING_BYTES) {

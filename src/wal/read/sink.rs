@@ -76,14 +76,14 @@ pub(super) fn ensure_memory(
         segment_index.ensure_memory(budget)
     };
     let made = ensure_memory(queue, bodies.budget_mut());
-    if made.is_ok() || !free_memory(queue, bodies) {
+    if made.is_ok() || !free_memory_in_replay(queue, bodies) {
         return made;
     }
     ensure_memory(queue, bodies.budget_mut())
 }
 
 /// Frees the memory of bodies that later records deleted. Returns whether there was any. O(all).
-pub(super) fn free_memory(queue: &mut Queue, bodies: &mut Bodies) -> bool {
+pub(super) fn free_memory_in_replay(queue: &mut Queue, bodies: &mut Bodies) -> bool {
     // What moves needs a block for a while.
     bodies.budget_mut().limit_headroom(0);
     bodies.expect_shortage();
