@@ -4,7 +4,7 @@
 //! start nor a large job waits for it. If the file system cannot reserve space, whole files are
 //! filled with zeros, and are smaller.
 
-use std::{collections::VecDeque, io};
+use std::{cmp::Reverse, collections::VecDeque, io};
 
 use log::{info, warn};
 
@@ -258,9 +258,9 @@ impl Reserve {
     pub(super) fn take_first(&mut self) -> Option<Preallocated> {
         let file = self.files.pop_front()?;
         self.slots -= file_slots(file.size);
-        // The largest file must be the first.
-        let by_size = |index: &usize| self.files[*index].size;
-        if let Some(largest) = (0..self.files.len()).max_by_key(by_size) {
+        // The largest file must be the first; of several, the oldest.
+        let by_size = |index: &usize| Reverse(self.files[*index].size);
+        if let Some(largest) = (0..self.files.len()).min_by_key(by_size) {
             self.files.swap(0, largest);
         }
         Some(file)
@@ -324,7 +324,23 @@ pub(super) fn is_full(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wal::{SyncPolicy, testing::Fixture};
+    use crate::wal::{
+        SyncPolicy,
+        testing::{Fixture, MemoryDisk, START},
+    };
+
+    /// The zeros of a newer one may still be in memory, and the sync of its header would wait for
+    /// them.
+    #[test]
+    fn of_files_of_one_size_the_oldest_becomes_the_next_segment() {
+        let mut disk = Lease::new(Box::new(MemoryDisk::default()), START);
+        let mut reserve = Reserve::new(4096, 0);
+        for _ in 0..4 {
+            reserve.make_file(&mut disk, 4096).expect("there is space");
+        }
+        let numbers = std::iter::from_fn(|| reserve.take_first()).map(|file| file.number);
+        assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3, 4]);
+    }
 
     /// A put would be acknowledged of which the delete fails, so the job would run for ever.
     #[test]
