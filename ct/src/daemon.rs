@@ -181,7 +181,8 @@ impl Daemon {
                 let kind = if taken { io::ErrorKind::AddrInUse } else { io::ErrorKind::Other };
                 return Err(io::Error::new(kind, format!("it ended with {status}: {stderr}")));
             }
-            if ready(self.pid()) {
+            // If it has ended meanwhile, another process answers at its address.
+            if ready(self.pid()) && self.exit_status().is_none() {
                 return Ok(());
             }
             if start.elapsed() >= timeout {
