@@ -7,18 +7,13 @@
 //! reported. Of a repeated flag the last one counts.
 
 mod completions;
+mod usage;
 
-use std::{
-    error::Error,
-    ffi::OsStr,
-    fmt::{self, Write},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{error::Error, ffi::OsStr, fmt, path::PathBuf, time::Duration};
 
 use getopts::{Fail, Options};
 
-pub use self::completions::Shell;
+pub use self::{completions::Shell, usage::usage};
 use crate::{
     proto::{JOB_SIZE_DEFAULT, JOB_SIZE_LIMIT},
     wal::SyncPolicy,
@@ -451,46 +446,6 @@ fn size(text: &str) -> Result<u64, UsageError> {
         Ok(number) => number,
         Err(_) => u64::MAX,
     })
-}
-
-/// The column where the help texts begin in a line of the usage, and their width.
-const HELP_COLUMN: usize = 27;
-const HELP_WIDTH: usize = 80 - HELP_COLUMN;
-
-/// The usage text, with a line end at its end.
-pub fn usage() -> String {
-    let mut out = String::from("Use: beanstalkd [OPTIONS]\n\nOptions:\n");
-    for flag in FLAGS {
-        // Flags without a letter are aligned with the long names of the others.
-        let indent = if flag.letter.is_none() { "     " } else { " " };
-        let mut head = format!("{indent}{}", flag.synopsis());
-        if head.len() >= HELP_COLUMN {
-            writeln!(out, "{head}").expect("writing to memory does not fail");
-            head.clear();
-        }
-        for line in wrap(flag.help) {
-            writeln!(out, "{head:HELP_COLUMN$}{line}").expect("writing to memory does not fail");
-            head.clear();
-        }
-    }
-    out
-}
-
-/// Breaks a text into lines between its words.
-fn wrap(text: &str) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last_mut().expect("there is one from the start");
-        if line.is_empty() {
-            line.push_str(word);
-        } else if line.len() + 1 + word.len() <= HELP_WIDTH {
-            line.push(' ');
-            line.push_str(word);
-        } else {
-            lines.push(word.into());
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

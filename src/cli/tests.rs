@@ -211,6 +211,7 @@ fn the_usage_has_the_originals_shape() {
     assert!(usage.lines().all(|line| line.len() <= 80));
     // A long flag has a line of its own.
     let with_help = usage.lines().skip(3).filter(|line| !line.ends_with(" SECONDS"));
-    let columns: Vec<_> = with_help.map(|line| &line[HELP_COLUMN - 1..=HELP_COLUMN]).collect();
+    let columns: Vec<_> =
+        with_help.map(|line| &line[usage::HELP_COLUMN - 1..=usage::HELP_COLUMN]).collect();
     assert!(columns.iter().all(|it| it.starts_with(' ') && !it.ends_with(' ')), "{usage}");
 }
