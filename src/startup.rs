@@ -180,6 +180,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         job_size_limit: config.job_size_limit,
         binlog_size: config.binlog_size,
         memory_limit: config.memory_limit,
+        bury_after: config.bury_after,
     };
     let mut server = match path {
         None => {

@@ -83,8 +83,7 @@ impl Stage {
             rusage: Rusage::default,
         };
         let now = Time::from_nanoseconds(1_000_000_000_000);
-        let settings =
-            Settings { job_size_limit: 65_535, binlog_size: 10_485_760, memory_limit: None };
+        let settings = Settings::default();
         let mut server = Server::new(identity, settings, now);
         let conns = (0..CONNECTIONS).map(|_| server.open()).collect();
         Self { server, conns, now, turns: Vec::new(), acts: Vec::new() }

@@ -160,7 +160,11 @@ fn skip_as_too_slow(report: &mut Report) {
 pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> Report {
     let start = Instant::now();
     let mut lateness = Duration::ZERO;
-    let result = match how_to_start.start(&script.flags) {
+    // Only a daemon with our commands has flags with long names.
+    let is_ours = !dialect.masks.contains("extensions-unknown");
+    let is_known = is_ours || script.flags.iter().all(|flag| !flag.starts_with("--"));
+    let flags = if is_known { &script.flags[..] } else { &[] };
+    let result = match how_to_start.start(flags) {
         Err(error) => Err(failure(format!("the daemon did not start: {error}"))),
         Ok(mut daemon) => {
             let mut stage = SocketStage::new(daemon.address(), Some(daemon.pid()));

@@ -9,7 +9,7 @@
 mod completions;
 mod usage;
 
-use std::{error::Error, ffi::OsStr, fmt, path::PathBuf, time::Duration};
+use std::{error::Error, ffi::OsStr, fmt, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use getopts::{Fail, Options};
 
@@ -88,6 +88,13 @@ pub const FLAGS: &[Flag] = &[
         "limit the total size of the bodies of jobs, uploads and unsent replies, counted as body \
          + 128 bytes each, and resident memory to five quarters of BYTES and 10 MB (default is no \
          limit)",
+    ),
+    flag(
+        None,
+        Some("bury-after"),
+        Some("N"),
+        "bury a job when it is lost for the N-th time: its time to run ends, or its connection \
+         closes while it is reserved (default is never)",
     ),
     flag(
         None,
@@ -223,6 +230,8 @@ pub struct Config {
     pub binlog_size: u64,
     /// `--max-memory`, in bytes.
     pub memory_limit: Option<u64>,
+    /// `--bury-after`, in losses of a job.
+    pub bury_after: Option<NonZeroU32>,
     /// `--wait-for-lock`.
     pub waits_for_lock: bool,
     /// `--exit-on-binlog-failure`.
@@ -343,6 +352,7 @@ impl Default for Draft {
             sync: SyncPolicy::Within(Duration::from_millis(50)),
             binlog_size: 10 << 20,
             memory_limit: None,
+            bury_after: None,
             waits_for_lock: false,
             exit_on_binlog_failure: None,
             busy_poll: BUSY_POLL_DEFAULT,
@@ -377,6 +387,12 @@ impl Draft {
                 self.config.binlog_size = self.capped(argument, written, BINLOG_SIZE_LIMIT)?;
             }
             "max-memory" => config.memory_limit = Some(size(argument)?),
+            "bury-after" => {
+                let losses = self.capped(argument, written, u32::MAX.into())?;
+                let losses = u32::try_from(losses).ok().and_then(NonZeroU32::new);
+                let zero = || UsageError(format!("{written} must be at least 1: {argument}"));
+                self.config.bury_after = Some(losses.ok_or_else(zero)?);
+            }
             "wait-for-lock" => config.waits_for_lock = true,
             "exit-on-binlog-failure" => {
                 config.exit_on_binlog_failure = Some(Duration::from_secs(size(argument)?));

@@ -81,9 +81,9 @@ impl Client {
         self.unqueued.len()
     }
 
-    /// How many jobs it has reserved.
-    pub fn reserved_jobs(&self) -> usize {
-        self.reserved.len()
+    /// The job that it reserved first, of those it still holds.
+    pub fn first_reserved(&self) -> Option<Key<Job>> {
+        self.reserved.front()
     }
 
     /// How many tubes it watches: at least one until it disconnects.

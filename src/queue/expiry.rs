@@ -46,10 +46,8 @@ impl Queue {
             return Expired::TimedOut(client);
         }
         let (due, job) = self.clients[client].deadlines.peek().expect("its timer has a deadline");
-        let tube = self.unreserve(job);
         increment(&mut self.jobs.arena[job].record.timeouts);
         self.counts.timeouts += 1;
-        self.make_ready(job, due.at());
-        Expired::Ready(tube)
+        Expired::Lost(job, due.at())
     }
 }

@@ -11,6 +11,8 @@
 //!
 //! So one position and one pair of links suffice, and a job takes 96 bytes beside its body.
 
+use std::num::NonZeroU32;
+
 use crate::{
     clock::Time,
     collections::{Arena, IdMap, Key, Linked, Links},
@@ -76,6 +78,26 @@ pub struct Record {
     pub kicks: u32,
     /// Its state, which names its place.
     pub state: State,
+}
+
+impl Record {
+    /// Whether a job that is reserved, and lost now, has been lost too often: its time to run has
+    /// ended, or its connection, `max` times.
+    ///
+    /// Each reservation ends with a release, a bury, a delete or a loss. So `reserves - releases -
+    /// buries` is the number of losses, this one included, less one for each burial that this
+    /// function caused.
+    ///
+    /// **Invariant:** each kick gives the job at least `max` new tries. The burial has brought the
+    /// count to one less than the limit, and a kick raises the limit by `max - 1`. Only a job that
+    /// was lost without this limit, or with a higher one, may exceed it, and then gets fewer tries,
+    /// but at least one.
+    pub fn is_lost_too_often(&self, max: NonZeroU32) -> bool {
+        let Self { reserves, releases, buries, kicks, .. } = *self;
+        let ended = u64::from(releases) + u64::from(buries);
+        let limit = u64::from(max.get()) + u64::from(kicks) * u64::from(max.get() - 1);
+        u64::from(reserves).saturating_sub(ended) >= limit
+    }
 }
 
 /// Which instants of a job were read as dates from a binlog, not from this process's own clock.
@@ -262,6 +284,50 @@ mod tests {
             assert_eq!(u64::from(Halves::from(a)), a);
             for b in numbers {
                 assert_eq!(Halves::from(a).cmp(&Halves::from(b)), a.cmp(&b));
+            }
+        }
+    }
+
+    /// A job that kills its workers would run for ever, or a kick would be in vain.
+    #[test]
+    fn a_kick_gives_new_tries() {
+        for max in (1..=4).map(|max| NonZeroU32::new(max).expect("not 0")) {
+            let zero = Time::default();
+            let mut job = Record {
+                id: 1,
+                pri: 0,
+                delay: 0,
+                ttr: 1,
+                created_at: zero,
+                state_at: zero,
+                reserves: 0,
+                timeouts: 0,
+                releases: 0,
+                buries: 0,
+                kicks: 0,
+                state: State::Ready,
+            };
+            let (mut losses, mut wanted) = (0, max.get());
+            for step in 0..1000_u32 {
+                job.reserves += 1;
+                match step * step % 7 {
+                    0 => job.releases += 1,
+                    1 => {
+                        // A client buries it, and another one kicks it: these are more tries.
+                        job.buries += 1;
+                        job.kicks += 1;
+                        wanted += max.get() - 1;
+                    }
+                    _ => {
+                        losses += 1;
+                        assert_eq!(job.is_lost_too_often(max), losses == wanted, "{max}: {job:?}");
+                        if losses == wanted {
+                            job.buries += 1;
+                            job.kicks += 1;
+                            (losses, wanted) = (0, max.get());
+                        }
+                    }
+                }
             }
         }
     }

@@ -78,6 +78,9 @@ pub struct Kick {
 pub enum Expired {
     /// A job of this tube became ready: the caller must call [`Queue::hand_out`].
     Ready(Key<Tube>),
+    /// The time to run of this job was over then: the caller must call [`Queue::return_job`] or
+    /// [`Queue::bury_lost`].
+    Lost(Key<Job>, Time),
     /// This tube's pause is over: the caller must take the next step of [`Queue::end_pause`].
     PauseOver(Key<Tube>),
     /// The client's wait has ended, because a job that it has reserved is close to its deadline.
@@ -150,8 +153,8 @@ impl Queue {
     }
 
     /// Marks a client as disconnected: ends its wait and takes it out of the counts. The caller
-    /// then repeats [`Queue::return_job`] for its jobs and [`Queue::unwatch_next`] for its tubes.
-    /// [`Queue::forget`] comes last.
+    /// then repeats [`Queue::return_job`] or [`Queue::bury_lost`] for its jobs and
+    /// [`Queue::unwatch_next`] for its tubes. [`Queue::forget`] comes last.
     pub fn leave(&mut self, client: Key<Client>) {
         self.stop_waiting(client);
         let Client { is_producer, is_worker, has_left, .. } = &mut self.clients[client];
@@ -173,13 +176,21 @@ impl Queue {
         }
     }
 
-    /// Makes the job ready that a disconnected client reserved first; the client must have one. The
-    /// caller must call [`Queue::hand_out`] for the returned tube. O(log n).
-    pub fn return_job(&mut self, client: Key<Client>, now: Time) -> Key<Tube> {
-        let job = self.clients[client].reserved.front().expect("the client holds a job");
+    /// Makes a reserved job ready, as one that has waited since then. The caller must call
+    /// [`Queue::hand_out`] for the returned tube. O(log n).
+    pub fn return_job(&mut self, job: Key<Job>, since: Time) -> Key<Tube> {
         let tube = self.unreserve(job);
-        self.make_ready(job, now);
+        self.make_ready(job, since);
         tube
+    }
+
+    /// Buries a reserved job that has been lost too often: see [`Record::is_lost_too_often`].
+    /// O(log n).
+    pub fn bury_lost(&mut self, job: Key<Job>, now: Time) {
+        let Job { tube, record, .. } = &self.jobs.arena[job];
+        self.tubes.arena[*tube].buried_for_losses += 1;
+        self.counts.buried_for_losses += 1;
+        self.bury(job, record.pri, now);
     }
 
     /// Removes a disconnected client that has no jobs and no watches. Its key may be reused from

@@ -54,6 +54,8 @@ pub struct Tube {
     pub deletes: u64,
     /// `pause-tube` commands.
     pub pauses: u64,
+    /// Burials of jobs that were lost too often.
+    pub buried_for_losses: u64,
     /// Times of its jobs. `None` before its first job: a tube that is only watched is small.
     times: Option<Box<Times>>,
     /// Position in the timers' heap of tubes by earliest delayed job.
@@ -197,6 +199,7 @@ impl Tubes {
             total_jobs: 0,
             deletes: 0,
             pauses: 0,
+            buried_for_losses: 0,
             times: None,
             delay_timer: None,
             pause_timer: None,

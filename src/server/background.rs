@@ -94,6 +94,7 @@ impl Server {
                 match self.queue.expire(timer, now) {
                     None => break,
                     Some(Expired::Ready(tube)) => self.hand_out(tube, now),
+                    Some(Expired::Lost(job, since)) => self.take_back(job, since, now),
                     Some(Expired::PauseOver(tube)) => {
                         if let Some(pair) = self.queue.end_pause(tube, self.next_instant(now)) {
                             self.deliver(pair, now);
@@ -108,6 +109,21 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// Takes back a job that its client has lost: makes it ready, as one that has waited since
+    /// then, or buries it if the flags ask for that.
+    fn take_back(&mut self, job: Key<Job>, since: Time, now: Time) {
+        let is_lost_too_often = |max| self.queue.job(job).record.is_lost_too_often(max);
+        if self.settings.bury_after.is_some_and(is_lost_too_often) {
+            // If the binlog has failed, the next loss buries it.
+            if let Ok(permit) = self.permit(Change::DeferrableUpdate, now) {
+                self.queue.bury_lost(job, now);
+                return self.record_change(permit, job, now);
+            }
+        }
+        let tube = self.queue.return_job(job, since);
+        self.hand_out(tube, now);
     }
 
     /// Moves a slice of bodies out of sparse blocks of memory.
@@ -262,12 +278,11 @@ impl Server {
     fn process_disconnect(&mut self, key: Key<Conn>, now: Time) -> bool {
         for _ in 0..DISCONNECT_STEPS_PER_CLIENT.min(self.slices.disconnect_steps_left) {
             let client = self.queue.client(key.paired());
-            if client.reserved_jobs() > 0 {
+            if let Some(job) = client.first_reserved() {
                 if !self.may_step_or_defer(now) {
                     return false;
                 }
-                let tube = self.queue.return_job(key.paired(), now);
-                self.hand_out(tube, now);
+                self.take_back(job, now, now);
             } else if client.watching() > 0 {
                 self.queue.unwatch_next(key.paired());
             } else {

@@ -1,6 +1,6 @@
 //! The process, the machine and the flags, as the server gets them at its start.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use crate::proto::JOB_SIZE_DEFAULT;
 
@@ -42,10 +42,18 @@ pub struct Settings {
     /// The limit on the total size of bodies in bytes, including uploads and unsent replies. Each
     /// counts [`crate::queue::JOB_OVERHEAD_BYTES`] more.
     pub memory_limit: Option<u64>,
+    /// How many losses bury a job: `--bury-after`. See
+    /// [`Record::is_lost_too_often`](crate::queue::Record::is_lost_too_often).
+    pub bury_after: Option<NonZeroU32>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { job_size_limit: JOB_SIZE_DEFAULT, binlog_size: 10 << 20, memory_limit: None }
+        Self {
+            job_size_limit: JOB_SIZE_DEFAULT,
+            binlog_size: 10 << 20,
+            memory_limit: None,
+            bury_after: None,
+        }
     }
 }

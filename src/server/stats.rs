@@ -48,6 +48,7 @@ impl Server {
         out.pair("max-job-size", self.settings.job_size_limit);
         out.pair("max-line-size", LINE_LIMIT);
         out.pair("max-tube-name-size", NAME_LIMIT);
+        out.pair_if("bury-after", self.settings.bury_after);
         out.list("extensions", &EXTENSIONS);
         out.end()
     }
@@ -121,6 +122,8 @@ impl Server {
         }
         out.pair("job-bytes", self.queue.job_bytes());
         out.pair_if("job-bytes-limit", self.settings.memory_limit);
+        let buried = self.queue.counts().buried_for_losses;
+        out.pair_if("jobs-buried-for-losses", self.settings.bury_after.map(|_| buried));
         let aborts = self.figures.commands[Verb::ReserveWithAbort as usize];
         out.pair("cmd-reserve-with-abort", aborts);
         out.histogram("turn-seconds", &self.figures.turns);
@@ -136,6 +139,8 @@ impl Server {
             out.pair("next-ready-age", created_at.seconds_until(now));
             out.pair("next-ready-wait", Seconds(self.queue.ready_since(job).until(now)));
         }
+        let buried = tube.buried_for_losses;
+        out.pair_if("jobs-buried-for-losses", self.settings.bury_after.map(|_| buried));
         if let Some(times) = tube.times() {
             out.histogram("wait-seconds", &times.wait);
             out.histogram("run-seconds", &times.run);

@@ -25,7 +25,7 @@ fn identity() -> Identity {
 
 /// The default flags, with a limit on memory.
 pub(super) fn settings(memory_limit: Option<u64>) -> Settings {
-    Settings { job_size_limit: 65_535, binlog_size: 4096, memory_limit }
+    Settings { job_size_limit: 65_535, binlog_size: 4096, memory_limit, bury_after: None }
 }
 
 pub(super) fn server(memory_limit: Option<u64>) -> Server {

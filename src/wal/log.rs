@@ -99,6 +99,11 @@ impl Log {
         self.failure.is_some()
     }
 
+    /// Whether records are pending, or an error: connections may bury jobs after the commit.
+    pub(super) fn needs_commit(&self) -> bool {
+        !self.pending.is_empty() || self.has_failed()
+    }
+
     /// A restart skips the ids below; `u64::MAX` if no segment is open.
     pub(super) fn seen_below(&self) -> u64 {
         self.current.map_or(u64::MAX, |current| current.seen_below)
@@ -363,19 +368,22 @@ impl Log {
         self.can_rotate() && self.reserve.wants_file(demand, space) && !(is_early && has_garbage)
     }
 
-    /// At the daemon's end: writes a header with the note that no client has seen the id of a job
-    /// whose record is missing, so that the next start skips no ids, and syncs all. If there is no
-    /// space, or the disk fails, the next start skips some, and nothing is lost.
+    /// At the daemon's end: writes pending records, and a header with the note that no client has
+    /// seen the id of a job whose record is missing, so that the next start skips no ids. Syncs
+    /// all. If that fails, the next start skips some ids, and nothing acknowledged is lost.
     pub(super) fn finish(&mut self, is_sound: bool, next_id: u64) -> io::Result<()> {
         self.syncs.wait(&mut self.disk)?;
         if let Some(current) = &mut self.current {
             let used = self.end.used;
-            let fits = current.layout.fits(used, SHORT_BYTES) && self.failure.is_none();
+            let is_sound = is_sound && self.failure.is_none();
+            let fits = current.layout.fits(used, SHORT_BYTES);
             if is_sound && fits && std::mem::take(&mut current.seen_below) > 0 {
                 current.header(next_id).encode(used, &mut self.pending);
                 self.end.advance(used + SHORT_BYTES);
+            }
+            if is_sound {
                 if let Err(error) = self.write() {
-                    debug!("cannot write the last segment header: {error}");
+                    debug!("cannot write the last records: {error}");
                 }
             }
             self.syncs.sync_last(&mut self.disk, self.end)?;

@@ -205,7 +205,7 @@ impl Wal {
         if self.lost_lock().is_some() {
             return None;
         }
-        if self.dates.are_shifting() {
+        if self.dates.are_shifting() || self.log.needs_commit() {
             return Some(Time::AT_ONCE);
         }
         if let State::Failed { retry_at } = self.recovery.state() {

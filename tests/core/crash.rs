@@ -14,6 +14,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
+    num::NonZeroU32,
     time::Duration,
 };
 
@@ -234,8 +235,8 @@ impl Run {
             };
             jobs.insert(id, history);
         }
-        let settings =
-            Settings { job_size_limit: 65_535, binlog_size: segment_size, memory_limit: None };
+        let bury_after = NonZeroU32::new(u32::from(prng.chance(1, 3)));
+        let settings = Settings { binlog_size: segment_size, bury_after, ..Settings::default() };
         let mut server = Server::with_wal(world::identity(), settings, restored, wal, now);
         let conns = std::array::from_fn(|_| server.open());
         let mut run = Self {

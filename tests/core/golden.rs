@@ -21,12 +21,19 @@ struct Memory {
 
 impl Memory {
     fn new(script: &Script, arrival: Arrival) -> Self {
-        let limit = match &script.flags[..] {
-            [] => beanstalkd::proto::JOB_SIZE_DEFAULT,
-            [flag, bytes] if flag == "-z" => bytes.parse().expect("-z takes a number"),
-            other => panic!("{}: the pure server does not know the flags {other:?}", script.name),
+        let flags: Vec<&str> = script.flags.iter().map(String::as_str).collect();
+        let job_size = |bytes: &str| bytes.parse().expect("-z takes a number");
+        let (limit, losses) = match flags[..] {
+            [] => (beanstalkd::proto::JOB_SIZE_DEFAULT, None),
+            ["-z", bytes] => (job_size(bytes), None),
+            ["--bury-after", losses] => (beanstalkd::proto::JOB_SIZE_DEFAULT, Some(losses)),
+            _ => panic!("{}: the pure server does not know the flags {flags:?}", script.name),
         };
-        Self { world: World::new(arrival, limit), peers: BTreeMap::new() }
+        let mut world = World::new(arrival, limit);
+        if let Some(losses) = losses {
+            world.bury_after(losses.parse().expect("--bury-after takes a number"));
+        }
+        Self { world, peers: BTreeMap::new() }
     }
 }
 

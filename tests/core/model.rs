@@ -56,6 +56,7 @@ struct Tube {
     /// How long each job was ready before it was reserved, and reserved before it was deleted.
     waits: Vec<u64>,
     runs: Vec<u64>,
+    buried_for_losses: u64,
 }
 
 /// What is known of a job before its body.
@@ -170,6 +171,9 @@ pub(crate) struct Model {
     job_size_limit: u32,
     /// The limit on the memory of all bodies.
     memory_limit: Option<u64>,
+    /// How many losses bury a job.
+    bury_after: Option<u64>,
+    buried_for_losses: u64,
     /// There is no memory: the next command is refused, if it may be.
     is_refusing: bool,
     pub(crate) is_draining: bool,
@@ -185,7 +189,12 @@ const IDS_SKIPPED_MAX: u64 = 100_000;
 const JOB_OVERHEAD_BYTES: u64 = 128;
 
 impl Model {
-    pub(crate) fn new(now: u64, job_size_limit: u32, memory_limit: Option<u64>) -> Self {
+    pub(crate) fn new(
+        now: u64,
+        job_size_limit: u32,
+        memory_limit: Option<u64>,
+        bury_after: Option<u32>,
+    ) -> Self {
         let mut model = Self {
             now,
             latest: now,
@@ -203,6 +212,8 @@ impl Model {
             total_jobs: 0,
             job_size_limit,
             memory_limit,
+            bury_after: bury_after.map(Into::into),
+            buried_for_losses: 0,
             is_refusing: false,
             is_draining: false,
             has_exact_times: true,
@@ -318,6 +329,7 @@ impl Model {
         self.peers_before = self.peers.len();
         self.counters.clear();
         (self.timeouts, self.total_jobs, self.is_draining) = (0, 0, false);
+        self.buried_for_losses = 0;
         (self.started, self.latest) = (self.now, self.now);
     }
 
@@ -410,7 +422,7 @@ impl Model {
                 let (until, id) = expired.min().expect("the peer holds a job that is due");
                 self.timeouts += 1;
                 self.job(id).timeouts += 1;
-                self.make_ready(id, until, now);
+                self.lose(id, until, now);
             }
         }
     }
@@ -504,7 +516,7 @@ impl Model {
             .collect();
         held.sort_unstable();
         for (_, id) in held {
-            self.make_ready(id, now, now);
+            self.lose(id, now, now);
         }
     }
 }
@@ -523,6 +535,7 @@ impl Model {
                 has_had_a_job: false,
                 waits: Vec::new(),
                 runs: Vec::new(),
+                buried_for_losses: 0,
             });
         }
     }
@@ -558,6 +571,30 @@ impl Model {
         self.job(id).state = State::Ready;
         self.job(id).since = since;
         self.serve(now);
+    }
+
+    /// A client has lost the job, which is ready since then, or buried if it was lost too often.
+    fn lose(&mut self, id: u64, since: u64, now: u64) {
+        let job = &self.jobs[&id];
+        let [reserves, ended, kicks] =
+            [job.reserves, job.releases + job.buries, job.kicks].map(u64::from);
+        let is_too_often = |n| reserves >= ended + n + kicks * (n - 1);
+        if !self.bury_after.is_some_and(is_too_often) {
+            return self.make_ready(id, since, now);
+        }
+        let (pri, tube) = (job.pri, self.find_tube(&job.tube).expect("a job has a tube"));
+        self.tubes[tube].buried_for_losses += 1;
+        self.buried_for_losses += 1;
+        self.bury(id, pri);
+    }
+
+    fn bury(&mut self, id: u64, pri: u32) {
+        let turn = self.next_turn();
+        let job = self.job(id);
+        job.pri = pri;
+        job.buries += 1;
+        job.state = State::Buried { turn };
+        self.write_down(id);
     }
 
     /// Gives ready jobs to waiting clients until no pair is left: the best job that a client waits
@@ -776,12 +813,7 @@ impl Model {
                 if !self.held_by(peer, id) {
                     return self.reply(peer, "NOT_FOUND");
                 }
-                let turn = self.next_turn();
-                let job = self.job(id);
-                job.pri = pri;
-                job.buries += 1;
-                job.state = State::Buried { turn };
-                self.write_down(id);
+                self.bury(id, pri);
                 self.reply(peer, "BURIED");
             }
             Command::Touch(id) => {
@@ -847,12 +879,14 @@ impl Model {
             }
             Command::Capabilities => {
                 let state = if self.is_draining { "draining" } else { "serving" };
+                let bury_after = self.bury_after.map(|losses| format!("bury-after: {losses}\n"));
                 let text = format!(
                     "---\nversion: \"{}\"\nstate: {state}\nmax-job-size: {}\n\
-                     max-line-size: 224\nmax-tube-name-size: 200\nextensions:\n- capabilities\n\
+                     max-line-size: 224\nmax-tube-name-size: 200\n{}extensions:\n- capabilities\n\
                      - list-jobs\n- delete-tube\n- drain\n- metrics\n- reserve-with-abort\n",
                     env!("CARGO_PKG_VERSION"),
-                    self.job_size_limit
+                    self.job_size_limit,
+                    bury_after.unwrap_or_default(),
                 );
                 self.document(peer, &text);
             }

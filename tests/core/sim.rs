@@ -5,6 +5,7 @@
 //! repeats it.
 
 use std::{
+    num::NonZeroU32,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -179,6 +180,7 @@ impl Generator {
 struct Setting {
     arrival: Arrival,
     memory_limit: Option<u64>,
+    bury_after: Option<NonZeroU32>,
     /// The options of the binlog, if there is one.
     options: Option<Options>,
     /// The seed of memory that refuses now and then.
@@ -220,7 +222,9 @@ impl Setting {
         let segment_size = 4096 << prng.below(4);
         let options = Options { segment_size, sync, seed: prng.next_u64() };
         let options = Some(options).filter(|_| prng.chance(1, 2));
-        Self { arrival, memory_limit, options, fickle: None }
+        let bury_after = [0, 0, 1, 2, 3][usize::try_from(prng.below(5)).expect("small")];
+        let bury_after = NonZeroU32::new(bury_after);
+        Self { arrival, memory_limit, bury_after, options, fickle: None }
     }
 
     /// A server with the jobs of its binlog.
@@ -236,6 +240,7 @@ impl Setting {
             job_size_limit: JOB_SIZE_LIMIT,
             binlog_size: options.segment_size,
             memory_limit: self.memory_limit,
+            bury_after: self.bury_after,
         };
         Server::with_wal(world::identity(), settings, restored, wal, now)
     }
@@ -289,12 +294,16 @@ impl Run {
         if let Some(bytes) = setting.memory_limit {
             world.limit_memory(bytes);
         }
+        if let Some(losses) = setting.bury_after {
+            world.bury_after(losses);
+        }
         let disk = SimDisk::new(Prng::new(0));
         if let Some(options) = setting.options {
             world.replace(setting.start(options, &disk, world.now));
         }
         let now = world.now.as_nanoseconds();
-        let mut model = Model::new(now, JOB_SIZE_LIMIT, setting.memory_limit);
+        let bury_after = setting.bury_after.map(NonZeroU32::get);
+        let mut model = Model::new(now, JOB_SIZE_LIMIT, setting.memory_limit, bury_after);
         model.has_exact_times = setting.fickle.is_none();
         let setting = setting.clone();
         let is_reliable = Arc::default();

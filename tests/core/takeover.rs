@@ -508,8 +508,7 @@ impl History {
         if report.is_damaged() {
             return Err(format!("a start finds damage: {report:?}"));
         }
-        let settings =
-            Settings { job_size_limit: 65_535, binlog_size: SEGMENT_BYTES, memory_limit: None };
+        let settings = Settings { binlog_size: SEGMENT_BYTES, ..Settings::default() };
         let mut server = Server::with_wal(world::identity(), settings, restored, wal, self.now);
         let conn = server.open();
         let server = Box::new(server);

@@ -1,7 +1,7 @@
 //! A world without sockets: the pure server, clients whose bytes arrive in pieces of any size,
 //! and a clock that jumps.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, num::NonZeroU32, time::Duration};
 
 use beanstalkd::{
     clock::Time,
@@ -83,7 +83,7 @@ pub(crate) fn identity() -> Identity {
 impl World {
     pub(crate) fn new(arrival: Arrival, job_size_limit: u32) -> Self {
         let now = Time::from_nanoseconds(1_000_000_000_000);
-        let settings = Settings { job_size_limit, binlog_size: 10_485_760, memory_limit: None };
+        let settings = Settings { job_size_limit, ..Settings::default() };
         let server = Server::new(identity(), settings, now);
         let peers = Vec::new();
         Self {
@@ -103,8 +103,14 @@ impl World {
     /// sent one by one, because unsent ones count too.
     pub(crate) fn limit_memory(&mut self, bytes: u64) {
         self.share = 1;
-        let settings = Settings { memory_limit: Some(bytes), ..self.settings };
-        self.server = Server::new(identity(), settings, self.now);
+        self.settings.memory_limit = Some(bytes);
+        self.server = Server::new(identity(), self.settings, self.now);
+    }
+
+    /// Buries a job that is lost for the n-th time; called before any client connects.
+    pub(crate) fn bury_after(&mut self, losses: NonZeroU32) {
+        self.settings.bury_after = Some(losses);
+        self.server = Server::new(identity(), self.settings, self.now);
     }
 
     /// Takes memory from a source that may refuse at any call. What was refused and must be done is

@@ -307,3 +307,36 @@ fn metrics_tell_what_a_power_cut_would_take_and_what_could_be_removed() {
     assert_eq!(number(&mut server, "binlog-unsynced-bytes", 9), 0);
     assert!(number(&mut server, "binlog-sync-seconds-le-inf", 9) > 0);
 }
+
+/// A kill while nobody sends a command would undo it. If the binlog has failed, a burial that a
+/// restart does not find is none.
+#[test]
+fn a_job_that_a_closed_connection_has_lost_is_buried_for_good_or_ready() {
+    let (disk, mut server) = serve();
+    server.settings.bury_after = std::num::NonZeroU32::new(1);
+    let [first, second] = [(); 2].map(|()| {
+        let worker = connect(&mut server);
+        send(&mut server, worker, "put 0 0 60 1\r\na\r\nreserve\r\n");
+        worker
+    });
+    for _ in 0..100 {
+        server.commit(START);
+        receive(&mut server, first);
+    }
+    assert!(server.next_deadline().is_none_or(|at| at > START), "all is done");
+    server.close(first, START);
+    assert_eq!(server.next_deadline(), Some(Time::AT_ONCE));
+    receive(&mut server, second);
+    server.reclaim();
+    server.commit(START);
+    let (restored, ..) = open(&disk, SyncPolicy::EACH_CHANGE, START);
+    assert_eq!(restored.queue.counts().buried, 1);
+    disk.state().failing = Some("write");
+    let other = connect(&mut server);
+    send(&mut server, other, "put 0 0 60 1\r\nb\r\n");
+    server.commit(START);
+    assert_eq!(server.health(), Health::BinlogFailed);
+    server.close(second, START);
+    let counts = server.queue().counts();
+    assert_eq!((counts.buried, counts.ready), (1, 1));
+}

@@ -154,6 +154,9 @@ impl Model {
         if let Some(limit) = self.memory_limit {
             writeln!(text, "job-bytes-limit: {limit}").expect("memory does not fail");
         }
+        if self.bury_after.is_some() {
+            text += &burials(self.buried_for_losses);
+        }
         let waits = self.counters.get("reserve-with-abort").unwrap_or(&0);
         writeln!(text, "cmd-reserve-with-abort: {waits}").expect("memory does not fail");
         // Only the event loop counts turns.
@@ -172,6 +175,9 @@ impl Model {
             let age = (now - job.created) / SECOND;
             writeln!(text, "next-ready-age: {age}\nnext-ready-wait: {}", seconds(wait))
                 .expect("memory does not fail");
+        }
+        if self.bury_after.is_some() {
+            text += &burials(tube.buried_for_losses);
         }
         if tube.has_had_a_job {
             text += &histogram("wait", &tube.waits);
@@ -198,6 +204,10 @@ const TIME_BOUNDS: [(&str, u64); 11] = [
     ("1800", 1_800_000),
     ("7200", 7_200_000),
 ];
+
+fn burials(count: u64) -> String {
+    format!("jobs-buried-for-losses: {count}\n")
+}
 
 fn histogram(name: &str, times: &[u64]) -> String {
     let mut text = String::new();

@@ -3,7 +3,7 @@
 //! every byte of every reply is judged by the simulator's model, which gets the same bytes as read
 //! by the plain reference. In the end all counters are asked for.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use beanstalkd::proto;
 use ct::Prng;
@@ -336,7 +336,8 @@ impl Both {
 /// Judges what any bytes, read as choices, do to a server.
 pub(crate) fn judge(input: &[u8]) {
     let mut choices = Choices(input);
-    let arrival = match choices.byte() % 4 {
+    let first = choices.byte();
+    let arrival = match first % 4 {
         0 => Arrival::SingleBytes,
         1 => Arrival::Pieces(Prng::new(choices.byte().into())),
         _ => Arrival::Whole,
@@ -348,7 +349,12 @@ pub(crate) fn judge(input: &[u8]) {
     if let Some(bytes) = memory_limit {
         world.limit_memory(bytes);
     }
-    let model = Model::new(world.now.as_nanoseconds(), JOB_SIZE_LIMIT, memory_limit);
+    let bury_after = NonZeroU32::new([0, 0, 1, 2][usize::from(first / 4 % 4)]);
+    if let Some(losses) = bury_after {
+        world.bury_after(losses);
+    }
+    let bury_after = bury_after.map(NonZeroU32::get);
+    let model = Model::new(world.now.as_nanoseconds(), JOB_SIZE_LIMIT, memory_limit, bury_after);
     let memory_limit = memory_limit.unwrap_or(u64::MAX);
     let mut both = Both { world, model, readings: Vec::new(), memory_limit };
     both.connect();

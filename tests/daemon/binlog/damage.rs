@@ -167,7 +167,7 @@ pub(crate) fn serve(restored: Restored, wal: Wal) -> Server {
         platform: String::new(),
         rusage: Rusage::default,
     };
-    let settings = Settings { job_size_limit: 65_535, binlog_size: 4096, memory_limit: None };
+    let settings = Settings { binlog_size: 4096, ..Settings::default() };
     Server::with_wal(identity, settings, restored, wal, NOW)
 }
 

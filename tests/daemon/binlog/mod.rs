@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `exchange` | a directory goes to the original and back; old ones from `fixtures` are read |
 //! | `kills` | killed at any instant under load, it has every change that was acknowledged |
+//! | `losses` | jobs that crash their workers are buried, also between kills |
 //! | `calls` | what is written is synced when the flags say, seen in its system calls |
 //! | `full` | a full disk refuses what must be refused and strands no job |
 //! | `damage` | of a damaged log, what is intact is kept and nothing is invented |
@@ -27,6 +28,7 @@ mod format;
 mod full;
 mod growth;
 mod kills;
+mod losses;
 mod shortage;
 mod slow;
 mod starts;
