@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::filter::Tubes;
 use crate::input;
 use crate::interrupt::Interrupt;
-use crate::message::{is_broken_pipe, is_usage, log_act, print_error, print_notice, usage};
+use crate::message::{is_broken_pipe, is_usage, log_action, print_error, print_notice, usage};
 use crate::output::Output;
 use crate::statistics;
 use crate::sweep::Coverage;
@@ -113,7 +113,7 @@ impl Context {
         count: u64,
         done: &str,
     ) -> Result<()> {
-        log_act(server, None, done);
+        log_action(server, None, done);
         if !self.out.json {
             return Ok(());
         }

@@ -71,7 +71,7 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
 
 /// Logs an action in one line on standard error: the time, the server, the client of the page if
 /// there is one, the action and its count.
-pub(crate) fn log_act(server: &Address, from: Option<&str>, done: &str) {
+pub(crate) fn log_action(server: &Address, from: Option<&str>, done: &str) {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let from = from.map_or(String::new(), |from| format!(" from {from}"));
     print_notice(&format!("{} {server}{from}: {done}", timestamp(seconds)));

@@ -45,19 +45,19 @@ pub(crate) struct Sample {
     /// The dictionary of `stats`.
     pub(crate) stats: String,
     /// A problem of the binlog, if the server reports one.
-    pub(crate) trouble: Option<Trouble>,
+    pub(crate) trouble: Option<BinlogTrouble>,
 }
 
 /// A binlog that is full or has failed. Only this daemon reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Trouble {
+pub(crate) struct BinlogTrouble {
     /// `full` or `failed`.
     pub(crate) state: String,
     /// Its duration in seconds.
     pub(crate) age: u64,
 }
 
-impl Trouble {
+impl BinlogTrouble {
     /// Reads the dictionary of `metrics`; `None` if the binlog is sound, or there is none.
     fn read(metrics: &str) -> Option<Self> {
         let state = yaml::value(metrics, "binlog-state")?;
@@ -105,7 +105,7 @@ impl Sampler {
         let metrics = if client.has("metrics")? { client.yaml("metrics")? } else { String::new() };
         self.client = Some(client);
         let sample = self.compare(&stats, &tubes, Instant::now());
-        Ok(Sample { trouble: Trouble::read(&metrics), ..sample })
+        Ok(Sample { trouble: BinlogTrouble::read(&metrics), ..sample })
     }
 
     /// Returns the connection of the last sample, unless that failed.
@@ -213,10 +213,11 @@ mod tests {
     #[test]
     fn only_a_binlog_in_trouble_is_told() {
         for state in ["none", "sound"] {
-            assert_eq!(Trouble::read(&format!("---\nbinlog-state: {state}\n")), None);
+            assert_eq!(BinlogTrouble::read(&format!("---\nbinlog-state: {state}\n")), None);
         }
-        let found = Trouble::read("---\nbinlog-state: failed\nbinlog-trouble-age: 61\n").unwrap();
+        let found =
+            BinlogTrouble::read("---\nbinlog-state: failed\nbinlog-trouble-age: 61\n").unwrap();
         assert_eq!((found.state.as_str(), found.age), ("failed", 61));
-        assert_eq!(Trouble::read(""), None, "the server does not tell");
+        assert_eq!(BinlogTrouble::read(""), None, "the server does not tell");
     }
 }

@@ -321,7 +321,7 @@ pub(crate) const COLUMNS: [&str; 9] =
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::{Trouble, TubeSample};
+    use crate::sample::{BinlogTrouble, TubeSample};
 
     #[test]
     fn a_lost_server_is_told_above_the_tubes_of_the_others() {
@@ -336,7 +336,7 @@ mod tests {
         let tubes = vec![line("mail", 5), line("images", 17)];
         let (server, uptime, connections) = (line("", 22), 60, 4);
         let (has_rates, stats) = (true, "draining: true\n".to_owned());
-        let trouble = Some(Trouble { state: "full".to_owned(), age: 7 });
+        let trouble = Some(BinlogTrouble { state: "full".to_owned(), age: 7 });
         let sample = Sample { server, tubes, uptime, connections, has_rates, stats, trouble };
         let servers =
             vec![("a:1".to_owned(), Ok(sample)), ("b:1".to_owned(), Err("b:1: lost".into()))];

@@ -27,7 +27,7 @@ use crate::deletion::{self, DELETABLE_STATES, Plan, Remover};
 use crate::filter::{Filter, Tubes};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::job::{State, tube_name};
-use crate::message::{counted, log_act, usage};
+use crate::message::{counted, log_action, usage};
 use crate::plan::{Instance, Selection};
 use crate::progress::Progress;
 use crate::statistics;
@@ -171,7 +171,7 @@ pub(super) async fn act(
         // Not before: this work may outlive its request.
         drop(act);
         if !report.text.is_empty() {
-            log_act(client.address(), Some(&from), &report.text);
+            log_action(client.address(), Some(&from), &report.text);
         }
         if let Err(error) = result {
             if !error.is::<Interrupted>() {

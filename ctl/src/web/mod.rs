@@ -37,7 +37,7 @@ use crate::client::Client;
 use crate::context::{Context, Outcome};
 use crate::http;
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::message::{Refusal, log_act};
+use crate::message::{Refusal, log_action};
 pub(crate) use args::WebArgs;
 use guard::Guard;
 use watch::Watcher;
@@ -63,10 +63,10 @@ struct Site {
     /// Bounds the requests that hold whole bodies of jobs.
     body_permits: Arc<Semaphore>,
     /// The actions under way.
-    acts: Mutex<Vec<Weak<RunningAction>>>,
+    running_actions: Mutex<Vec<Weak<RunningAction>>>,
 }
 
-/// An action that is not complete: its server, its client, and its arguments as JSON.
+/// An action that is not complete: its server, its client, and its arguments as a line of JSON.
 type RunningAction = (Address, String, String);
 
 /// The error response to a request.
@@ -109,17 +109,17 @@ impl Site {
         permit.map_err(|error| Error::from(error).into())
     }
 
-    fn acts(&self) -> MutexGuard<'_, Vec<Weak<RunningAction>>> {
-        self.acts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn running_actions(&self) -> MutexGuard<'_, Vec<Weak<RunningAction>>> {
+        self.running_actions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers an action, which is under way until the value is dropped.
-    fn begin_action(&self, act: RunningAction) -> Arc<RunningAction> {
-        let act = Arc::new(act);
-        let mut acts = self.acts();
-        acts.retain(|act| act.strong_count() > 0);
-        acts.push(Arc::downgrade(&act));
-        act
+    fn begin_action(&self, action: RunningAction) -> Arc<RunningAction> {
+        let action = Arc::new(action);
+        let mut actions = self.running_actions();
+        actions.retain(|action| action.strong_count() > 0);
+        actions.push(Arc::downgrade(&action));
+        action
     }
 
     fn server(&self, at: usize) -> Result<&Watcher, Failure> {
@@ -169,13 +169,14 @@ pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     let guard = Guard::new(&addresses.collect::<io::Result<Vec<_>>>()?, args)?;
     let watcher = |address| Watcher::start(address, context.interrupt.clone());
     let servers = context.servers.iter().cloned().map(watcher).collect();
-    let (body_permits, acts) = (Arc::new(Semaphore::new(BODY_REQUESTS_MAX)), Mutex::default());
-    let site = Arc::new(Site { guard, servers, body_permits, acts });
+    let body_permits = Arc::new(Semaphore::new(BODY_REQUESTS_MAX));
+    let running_actions = Mutex::default();
+    let site = Arc::new(Site { guard, servers, body_permits, running_actions });
     let served = http::serve(listeners, &router(&site), &context.interrupt);
-    for act in site.acts().iter().filter_map(Weak::upgrade) {
-        let (address, from, action) = &*act;
+    for action in site.running_actions().iter().filter_map(Weak::upgrade) {
+        let (address, from, action) = &*action;
         let text = format!("the page ended before a reply; may be partly done: {action}");
-        log_act(address, Some(from), &text);
+        log_action(address, Some(from), &text);
     }
     served.map(|()| Outcome::Done)
 }
