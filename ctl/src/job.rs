@@ -239,7 +239,7 @@ pub(crate) const DEFAULT_PRI: u32 = 1024;
 pub(crate) const DEFAULT_TTR: u64 = 60;
 
 /// The longest name of a tube, in bytes.
-const TUBE_NAME_BYTES_MAX: usize = 200;
+pub(crate) const TUBE_NAME_BYTES_MAX: usize = 200;
 
 /// Checks the name of a tube by the rules of the protocol, so that it is a single word of a line.
 pub(crate) fn tube_name(name: &str) -> Result<String> {

@@ -26,7 +26,7 @@ use crate::commands::release::Change;
 use crate::deletion::{self, DELETABLE_STATES, Plan, Remover};
 use crate::filter::{Filter, Tubes};
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::job::{State, tube_name};
+use crate::job::{State, TUBE_NAME_BYTES_MAX, tube_name};
 use crate::message::{counted, log_action, usage};
 use crate::plan::{Instance, Selection};
 use crate::progress::Progress;
@@ -39,6 +39,9 @@ const ACTION_TIME_LIMIT: Duration = Duration::from_secs(100);
 
 /// The largest number of jobs given by their ids.
 const ACTION_IDS_MAX: usize = 100_000;
+
+/// The most items of a list in a line of the log.
+const LOGGED_ITEMS_MAX: usize = 10;
 
 /// A request of the page.
 #[derive(Debug, Deserialize)]
@@ -154,7 +157,7 @@ pub(super) async fn act(
         act.check()?;
     }
     let (watcher, from) = (site.server(server)?, from.to_string());
-    let action = serde_json::to_string(&what).map_err(Error::from)?;
+    let action = abridge(serde_json::to_value(&what).map_err(Error::from)?).to_string();
     let act = (!dry).then(|| site.begin_action((watcher.address.clone(), from.clone(), action)));
     let done = with_client(watcher, ACTION_TIME_LIMIT, move |client, interrupt| {
         let now = Instance::from_stats(&client.yaml("stats")?);
@@ -403,6 +406,20 @@ impl Jobs {
     }
 }
 
+/// Bounds the line of the log: long lists lose their end, and long texts give way to their size.
+fn abridge(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => fields.into_iter().map(|(key, it)| (key, abridge(it))).collect(),
+        Value::Array(mut items) => {
+            let more = items.split_off(items.len().min(LOGGED_ITEMS_MAX)).len();
+            let note = (more > 0).then(|| format!("{more} more").into());
+            items.into_iter().map(abridge).chain(note).collect()
+        }
+        Value::String(it) if it.len() > TUBE_NAME_BYTES_MAX => format!("{} bytes", it.len()).into(),
+        short => short,
+    }
+}
+
 fn find_pause(client: &mut Client, tube: &str, seconds: u32) -> Result<Report> {
     let stats = statistics::existing_tube(client, tube)?;
     let number = |key| yaml::number(&stats, key);
@@ -416,4 +433,25 @@ fn find_pause(client: &mut Client, tube: &str, seconds: u32) -> Result<Report> {
         _ => format!("pause the tube {tube} for {seconds} s instead of the {left} s left"),
     };
     Ok(Report::new(1, format!("Will {act}: {ready}, {workers} waiting.")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of 100,000 ids the first are logged, and the number of the others; of a body, its size.
+    #[test]
+    fn the_line_of_an_action_is_bounded() {
+        let ids: Vec<_> = (1..=100_000).map(|id: u32| id.to_string()).collect();
+        let action = json!({ "act": "move", "jobs": { "ids": ids, "last_id": "9".repeat(100_000) },
+            "into": "x".repeat(200) });
+        let shown = abridge(action);
+        assert_eq!(shown["jobs"]["ids"][9], "10");
+        assert_eq!(shown["jobs"]["ids"][10], "99990 more");
+        assert_eq!(shown["jobs"]["last_id"], "100000 bytes");
+        assert_eq!(shown["into"], "x".repeat(200), "a tube's name is whole");
+        assert!(shown.to_string().len() < 500, "{shown}");
+        let short = json!({ "act": "delete", "jobs": { "ids": ["1", "2"] }, "delay": 0 });
+        assert_eq!(abridge(short.clone()), short);
+    }
 }
