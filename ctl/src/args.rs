@@ -351,7 +351,7 @@ pub(crate) struct CheckArgs {
     /// Warning and critical numbers of delayed jobs in a tube
     #[arg(long, value_name = "WARNING,CRITICAL")]
     pub(crate) delayed: Option<Threshold>,
-    /// The least number of workers of a tube with ready jobs; fewer are critical
+    /// The minimum number of workers of a tube with ready jobs; fewer are critical
     #[arg(long, value_name = "NUMBER")]
     pub(crate) workers: Option<u64>,
 }

@@ -67,6 +67,9 @@ pub(crate) enum Command {
         raw: bool,
     },
     /// List the jobs of tubes, including reserved jobs
+    ///
+    /// The age is in seconds since the put. The column left has the seconds until a delayed job
+    /// becomes ready, or a reservation ends.
     List(ListArgs),
     /// Find jobs by their bodies
     ///
@@ -80,7 +83,8 @@ pub(crate) enum Command {
     Put(PutArgs),
     /// Reserve jobs and print them; then release, delete or bury them
     ///
-    /// The exit status is 1 if no job was ready.
+    /// Without --delete and --bury, the jobs are released after all are printed. The exit status
+    /// is 1 if no job was ready.
     Reserve(ReserveArgs),
     /// Make buried jobs ready, or delayed jobs if none is buried
     Kick(KickArgs),
