@@ -178,7 +178,7 @@ pub(crate) fn report_coverage(coverage: Coverage) -> Outcome {
 pub(crate) fn warn_if_no_tube(client: &mut Client, selected: &Tubes) -> Result<bool> {
     let is_there = !statistics::tube_names(client, selected)?.is_empty();
     if !is_there {
-        print_notice(&format!("beanstalkctl: {}: no tube of that name", client.address()));
+        print_notice(&format!("beanstalkctl: {}: no matching tube", client.address()));
     }
     Ok(is_there)
 }

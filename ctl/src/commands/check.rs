@@ -64,7 +64,7 @@ fn check(args: &CheckArgs, selected: &Tubes, client: &mut Client) -> Result<Vec<
     let names = statistics::tube_names(client, selected)?;
     let mut found = Vec::new();
     if names.is_empty() && !selected.is_all() {
-        found.push((Status::Unknown, format!("{}: no tube of that name", client.address())));
+        found.push((Status::Unknown, format!("{}: no matching tube", client.address())));
     }
     for (name, text) in statistics::tube_stats(client, &names)? {
         let number = |key: &str| yaml::number(&text, key);

@@ -239,7 +239,7 @@ fn a_name_without_a_tube_is_told() {
         for arguments in [&["list", "nosuch"][..], &["clear", "nosuch", "--yes"]] {
             let ran = server.run(arguments);
             assert_eq!(ran.code(), Some(1), "{ran:?}");
-            assert!(ran.stderr.contains("no tube of that name"), "{ran:?}");
+            assert!(ran.stderr.contains("no matching tube"), "{ran:?}");
         }
         assert!(server.run(&["list", "default"]).stderr.is_empty());
     });
