@@ -1,8 +1,8 @@
 //! One blocking connection to a server, and pipelining over it.
 //!
 //! Commands are sent far ahead of their replies. Client and server cannot deadlock:
-//! [`WINDOW_COMMANDS`] bounds the replies due, and a server that cannot send stops reading, so
-//! either the commands or the replies of a window must fit into the buffers of the sockets.
+//! [`WINDOW_COMMANDS`] bounds the outstanding replies, and a server that cannot send stops reading,
+//! so either the commands or the replies of a window must fit into the buffers of the sockets.
 //! Commands with a body have short replies, and commands with long replies are short.
 
 use std::collections::VecDeque;
@@ -294,8 +294,8 @@ impl Client {
         self.pipeline_within(WINDOW_COMMANDS, items, write, take)
     }
 
-    /// Like [`Self::pipeline`], with at most `window` replies due. A smaller window delays other
-    /// clients less.
+    /// Like [`Self::pipeline`], with at most `window` outstanding replies. A smaller window delays
+    /// other clients less.
     pub(crate) fn pipeline_within<T>(
         &mut self,
         window: usize,

@@ -48,7 +48,7 @@ impl Plan {
         }
     }
 
-    /// Returns an upper bound of the ids.
+    /// Returns an upper bound on the ids.
     pub(crate) fn last_id(&self) -> u64 {
         match self {
             Self::Tubes(lists) => lists.last_id,

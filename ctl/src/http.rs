@@ -1,4 +1,4 @@
-//! The HTTP server of `web` and `metrics`: sockets, bounds, and an orderly end.
+//! The HTTP server of `web` and `metrics`: sockets, bounds, and a clean shutdown.
 //!
 //! One thread is enough, because slow work runs in `tokio::task::spawn_blocking`. SIGINT and
 //! SIGTERM end it after requests under way have their responses.
@@ -372,7 +372,7 @@ mod tests {
         };
         assert!(whole(&["GET / HTTP/1.1\r\nHost: a\r", "\n\r", "\n"]));
         assert!(whole(&["GET / HTTP/1.1\n\n"]));
-        // Empty lines before a request are allowed, and are no request.
+        // Empty lines before a request are allowed, and are not requests.
         assert!(!whole(&["\r\n\r\n", "GET / HTTP/1.1\r\n"]));
         assert!(!whole(&["GET / HTTP/1.1\r\nX: a\r\n", "Y: b\r\n"]) && !whole(&[]));
     }

@@ -103,7 +103,7 @@ pub(crate) fn list(
             for (tube, states) in lists {
                 interrupt.check()?;
                 let Some(mut jobs) = request_lists(client, &tube, &states, request.limit())? else {
-                    // It has grown since its jobs were counted.
+                    // The tube has grown since its jobs were counted.
                     let one = Filter { tubes: Tubes::one(&tube), ..filter.clone() };
                     let found = sweep::sweep(client, &one, options, interrupt, &mut fill)?;
                     if found == Coverage::Stopped {

@@ -3,8 +3,8 @@
 //! It needs only the protocol of the original. Extensions of a server are used where they exist.
 //!
 //! A command has its definition in `cli`, its arguments in `args`, and its code in the module of
-//! `commands` with its name; `metrics` and `web` are folders of their own. Below them are, from the
-//! top to the bottom:
+//! `commands` with its name; `metrics` and `web` are directories. Below them are, from the top
+//! to the bottom:
 //!
 //! | module | content |
 //! |---|---|

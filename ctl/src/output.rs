@@ -210,7 +210,8 @@ pub(crate) fn inert(text: &str) -> String {
     text.chars().map(|it| if is_active(it) && it != '\n' { '?' } else { it }).collect()
 }
 
-/// Writes a body on one line: bytes that are no text, or that a terminal would act on, are escaped.
+/// Writes a body on one line: bytes that are not text, or that a terminal would act on, are
+/// escaped.
 pub(crate) fn one_line(body: &[u8]) -> String {
     let mut line = String::new();
     for chunk in body.utf8_chunks() {

@@ -1,4 +1,4 @@
-//! Counts of the jobs of a server, and the bounds of their ids that follow from them.
+//! Counts of the jobs of a server, and the bounds on their ids that follow from them.
 //!
 //! No command of the protocol reports the last id. Yet a sweep over ids can know that it has found
 //! every job, without changing anything:
@@ -6,7 +6,7 @@
 //! - `stats-tube` and `stats` count the present jobs, and all jobs ever put. A sweep that has found
 //!   as many jobs as there were, and as were put since, has found all. Only the selected tubes
 //!   count, so puts and deletes in other tubes do not matter.
-//! - Each `put` line uses at most one id. So without a binlog, `cmd-put` is a bound of all ids.
+//! - Each `put` line uses at most one id. So without a binlog, `cmd-put` is a bound on all ids.
 //!   With a binlog, ids continue after the last one before the restart; but a job younger than the
 //!   process was put by one of those lines, so at most `cmd-put` ids are above its own.
 
@@ -127,12 +127,12 @@ impl Counters {
         }
     }
 
-    /// Returns an upper bound of the ids at that moment, if there is no binlog.
+    /// Returns an upper bound on the ids at that moment, if there is no binlog.
     pub(crate) fn last_id(&self) -> Option<u64> {
         (!self.has_binlog).then_some(self.puts)
     }
 
-    /// Returns an upper bound of the ids of any server, by one of its jobs; `None` if the job is
+    /// Returns an upper bound on the ids of any server, by one of its jobs; `None` if the job is
     /// older than the server's process.
     pub(crate) fn last_id_by(&self, job: &Job) -> Option<u64> {
         (job.age.saturating_add(ROUNDING_SECONDS) < self.uptime)

@@ -44,7 +44,7 @@ pub(crate) struct Options {
 pub(crate) enum Coverage {
     /// It has found every job that existed from its start to its end.
     Complete,
-    /// The number of jobs found, and the number on the server: the ids have no known bound.
+    /// The number of jobs found, and the number on the server: the last id is unknown.
     Incomplete(u64, u64),
     /// The receiver has ended the sweep.
     Stopped,
@@ -57,7 +57,7 @@ struct Sweep<'a> {
     client: &'a mut Client,
     filter: &'a Filter,
     before: Counters,
-    /// An upper bound of the ids, if one is known.
+    /// An upper bound on the ids, if one is known.
     last: Option<u64>,
     /// The user has given the bound, which may be too low.
     is_last_given: bool,

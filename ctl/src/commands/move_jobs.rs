@@ -158,7 +158,7 @@ impl<'a> Mover<'a> {
         self.delete(&copied)
     }
 
-    /// Reads the jobs as they are now, with their bodies, and reserves ready ones.
+    /// Reads the present fields and bodies of the jobs, and reserves the ready ones.
     fn reserve(&mut self, ids: Vec<u64>) -> Result<Vec<Job>> {
         let mut jobs = sweep::jobs_by_ids(self.from, ids)?;
         jobs.retain(|job| self.filter.matches(job));

@@ -104,7 +104,7 @@ impl<'a> Worker<'a> {
             match next(&mut self.client, wait, &[], self.interrupt) {
                 Ok(Some(job)) => self.work(&job)?,
                 Ok(None) => break,
-                // A signal between two jobs is an orderly end.
+                // A signal between two jobs is a clean end.
                 Err(_) if self.interrupt.is_set() => break,
                 Err(error) => return Err(error),
             }

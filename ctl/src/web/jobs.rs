@@ -236,7 +236,7 @@ pub(super) async fn one(
     Ok((headers, Body::new(SharedBody::new([fields.to_string()], permit))).into_response())
 }
 
-/// Returns a body as text, without a last character that was cut; `None` if it is no text.
+/// Returns a body as text, without a last character that was cut; `None` if it is not text.
 fn text_of(body: &[u8], is_cut: bool) -> Option<&str> {
     let text = match std::str::from_utf8(body) {
         Ok(text) => text,

@@ -64,7 +64,7 @@ impl Histogram {
         (count > 0).then(|| (self.sum / crate::progress::count_as_f64(count)).max(0.0))
     }
 
-    /// Returns an upper bound of this percentile, which may be infinite.
+    /// Returns an upper bound on this percentile, which may be infinite.
     pub(super) fn bound(&self, percent: u64) -> Option<f64> {
         let count = self.count();
         let rank = (u128::from(count) * u128::from(percent)).div_ceil(100);

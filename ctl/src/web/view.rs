@@ -184,7 +184,7 @@ fn troubles(line: &TubeSample, next: Option<f64>) -> [bool; 4] {
     let [ready, _, _, buried, _] = line.counts;
     let is_paused = line.paused > 0;
     let is_late = !is_paused && next.is_some_and(|next| next >= LATE_SECONDS);
-    // The connection of the samples watches `default`, but is no worker.
+    // The connection of the samples watches `default`, but is not a worker.
     let workers = line.watching.saturating_sub(u64::from(line.tube == "default"));
     [buried > 0, is_paused, is_late, ready > 0 && workers == 0]
 }
