@@ -209,7 +209,7 @@ pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// Returns whether the process listens on the port; `None` if `/proc` does not show it.
+/// Returns whether the process listens on the port; `None` on a system without `/proc`.
 fn is_listening(pid: u32, port: u16) -> Option<bool> {
     let table = BufReader::new(File::open("/proc/net/tcp").ok()?);
     let suffix = format!(":{port:04X}");
@@ -231,7 +231,8 @@ fn is_listening(pid: u32, port: u16) -> Option<bool> {
         return Some(false);
     };
     let wanted = format!("socket:[{inode}]");
-    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    // A process that has ended shows them to root only.
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Some(false) };
     let mut targets = descriptors.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
     Some(targets.any(|target| target.as_os_str() == wanted.as_str()))
 }
@@ -315,6 +316,10 @@ mod tests {
         };
         assert!(answer);
         assert_ne!(is_listening(1, port), Some(true), "it is ours, not init's");
+        let ended = shell("exit 111");
+        let stat = format!("/proc/{}/stat", ended.pid());
+        crate::eventually("it ends", || fs::read_to_string(&stat).unwrap().contains(") Z "));
+        assert_eq!(is_listening(ended.pid(), port), Some(false), "the port is another's");
         drop(listener);
         assert_eq!(is_listening(std::process::id(), port), Some(false));
     }
