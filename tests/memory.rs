@@ -132,19 +132,24 @@ fn send_what_fits(stream: &mut TcpStream, mut bytes: &[u8]) {
     }
 }
 
-/// Sends commands in batches until one is refused, and returns how many were not.
+/// Sends commands in batches until one is refused, then one at a time until one is refused again,
+/// because a batch takes memory itself. Returns how many were not refused.
 fn until_refused(client: &mut Client, mut command: impl FnMut(usize) -> String) -> usize {
-    let mut taken = 0;
-    for batch in 0..1000 {
-        let batch = batch * 1000..(batch + 1) * 1000;
-        let commands: String = batch.clone().map(&mut command).collect();
+    let (mut taken, mut batch_length, mut number) = (0, 1000, 0);
+    while number < 1_000_000 {
+        let batch = number..number + batch_length;
+        number = batch.end;
+        let commands: String = batch.map(&mut command).collect();
         let replies = commands.matches("\r\n").count() - commands.matches("\r\nx\r\n").count();
         client.send(commands).expect("it is taken");
         let replies: Vec<_> = (0..replies).map(|_| client.line().expect("a reply")).collect();
         let refused = replies.iter().filter(|reply| *reply == "OUT_OF_MEMORY").count();
         taken += replies.len() - refused;
         if refused > 0 {
-            return taken;
+            if batch_length == 1 {
+                return taken;
+            }
+            batch_length = 1;
         }
     }
     panic!("is there no limit on memory here? {taken} were taken");
