@@ -172,7 +172,7 @@ fn the_manual_is_sound() {
         let mut command = Command::new(tool[0]);
         command.args(&tool[1..]).arg(&page).env("LC_ALL", "C.UTF-8").env("MANROFFSEQ", "");
         let Ok(output) = command.output() else {
-            skip(&format!("{} is not installed", tool[0]));
+            skip(&format!("there is no {}", tool[0]));
             continue;
         };
         let complaints = match tool[0] {
