@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub(crate) fn send_urgent(socket: BorrowedFd<'_>, byte: u8) -> io::Result<()> {
     let buffer = [byte];
     // SAFETY: the descriptor is open for the length of the call, since it is borrowed, and the
-    // pointer leads to one readable byte.
+    // pointer points to one readable byte.
     let sent = unsafe { libc::send(socket.as_raw_fd(), buffer.as_ptr().cast(), 1, libc::MSG_OOB) };
     if sent == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -61,7 +61,7 @@ pub(crate) fn readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Vec
     let mut asked: Vec<libc::pollfd> = descriptors.iter().map(asked).collect();
     let count = libc::nfds_t::try_from(asked.len()).expect("a descriptor each");
     let timeout = libc::c_int::try_from(timeout.as_millis()).unwrap_or(libc::c_int::MAX);
-    // SAFETY: the pointer leads to `count` writable records.
+    // SAFETY: the pointer points to `count` writable records.
     let result = unsafe { libc::poll(asked.as_mut_ptr(), count, timeout) };
     asked.iter().map(|answer| result > 0 && answer.revents != 0).collect()
 }
@@ -86,8 +86,8 @@ fn set_option<T>(
 ) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<T>()).expect("a few bytes");
     let value = std::ptr::from_ref(value).cast();
-    // SAFETY: the pointer leads to a readable value of the length given; a descriptor that is no
-    // socket is refused by the kernel.
+    // SAFETY: the pointer points to a readable value of the length given; the kernel refuses a
+    // descriptor that is not a socket.
     let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, length) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -121,12 +121,12 @@ pub(crate) fn connect_from(
     stream.set_write_timeout(Some(timeout))?;
     let address = internet_address(SocketAddrV4::new(source, 0));
     let length = libc::socklen_t::try_from(size_of_val(&address)).expect("a few bytes");
-    // SAFETY: the pointer leads to a readable address of the length given.
+    // SAFETY: the pointer points to a readable address of the length given.
     if unsafe { libc::bind(number, (&raw const address).cast(), length) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let address = internet_address(to);
-    // SAFETY: the pointer leads to a readable address of the length given.
+    // SAFETY: the pointer points to a readable address of the length given.
     if unsafe { libc::connect(number, (&raw const address).cast(), length) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -166,7 +166,7 @@ pub(crate) fn set_limit(
         Limit::Memory => libc::RLIMIT_AS,
     };
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the last pointer leads to a writable limit, and no new one is given.
+    // SAFETY: the last pointer points to a writable limit, and no new one is given.
     if unsafe { libc::prlimit(pid, resource, std::ptr::null(), &raw mut limit) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -174,7 +174,7 @@ pub(crate) fn set_limit(
         return Ok(());
     }
     limit.rlim_cur = value.try_into().unwrap_or(limit.rlim_max).min(limit.rlim_max);
-    // SAFETY: the first pointer leads to a readable limit, and the old one is not asked for.
+    // SAFETY: the first pointer points to a readable limit, and the old one is not asked for.
     let result = unsafe { libc::prlimit(pid, resource, &raw const limit, std::ptr::null_mut()) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -198,7 +198,7 @@ pub(crate) fn lower_priority() {
 pub(crate) fn cores() -> io::Result<Vec<usize>> {
     // SAFETY: all zeros is a valid, empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the pointer leads to a writable set of the size given.
+    // SAFETY: the pointer points to a writable set of the size given.
     let result = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
     if result != 0 {
         return Err(io::Error::last_os_error());
@@ -228,7 +228,7 @@ pub(crate) fn pin_to_cores(cores: &[usize]) -> io::Result<()> {
         // SAFETY: the index is below the size of the set.
         unsafe { libc::CPU_SET(core, &mut set) };
     }
-    // SAFETY: the pointer leads to a readable set of the size given.
+    // SAFETY: the pointer points to a readable set of the size given.
     let result = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -245,13 +245,13 @@ pub(crate) fn pin_to_cores(_: &[usize]) -> io::Result<()> {
 pub(crate) fn cpu_time(pid: u32) -> io::Result<Duration> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut clock = 0;
-    // SAFETY: the pointer leads to a writable clock id.
+    // SAFETY: the pointer points to a writable clock id.
     let result = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
     if result != 0 {
         return Err(io::Error::from_raw_os_error(result));
     }
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer leads to a writable timespec.
+    // SAFETY: the pointer points to a writable timespec.
     if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -272,13 +272,13 @@ const OPEN_FILES_WANTED: libc::rlim_t = 100_000;
 #[expect(unsafe_code, reason = "std has no call for limits")]
 pub(crate) fn raise_open_files() -> io::Result<usize> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the pointer leads to a writable limit.
+    // SAFETY: the pointer points to a writable limit.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
         return Err(io::Error::last_os_error());
     }
     for most in [limit.rlim_max.max(OPEN_FILES_WANTED), limit.rlim_max] {
         limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-        // SAFETY: the pointer leads to a readable limit.
+        // SAFETY: the pointer points to a readable limit.
         if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0 {
             return Ok(usize::try_from(most).unwrap_or(usize::MAX));
         }

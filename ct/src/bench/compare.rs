@@ -169,7 +169,7 @@ impl Comparison {
         run.rows
     }
 
-    /// Runs a scenario that is no repeated load, on a new daemon for each target.
+    /// Runs a scenario that is not a repeated load, on a new daemon for each target.
     fn run_special(&mut self, scenario: &Scenario, progress: &mut dyn FnMut(&str)) -> Vec<Row> {
         self.prepared.fill_with(|| None);
         let mut row = self.row(scenario, "");
@@ -211,8 +211,8 @@ struct InterleavedRun<'a> {
 }
 
 impl InterleavedRun<'_> {
-    /// Runs the load once more on each target while system calls are counted. That is slower, so
-    /// the other figures of this run are dropped.
+    /// Runs the load once more on each target while system calls are counted. Counting slows
+    /// the run, so its other figures are dropped.
     fn count_calls(&mut self) {
         for (index, side) in self.participants.iter_mut().enumerate() {
             let (Some([load]), Some(prepared)) = (side.load.as_deref_mut(), &self.prepared[index])

@@ -79,7 +79,7 @@ pub struct Reply {
 /// An invalid or unexpected reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplyError {
-    /// A line that is no valid reply, or an error reply.
+    /// A line that is not a valid reply, or an error reply.
     Line(String),
     /// A body of another length than was put.
     Length {

@@ -73,7 +73,7 @@ impl RunFile {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// Adds a line of the table: a load, a figure of its own, or an error.
+    /// Adds a row to the table: a load, a single figure, or an error.
     fn add(&mut self, line: &str) -> Option<()> {
         let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
         let [name, label, figure, ratio, rest @ ..] = &cells[..] else { return None };

@@ -524,7 +524,7 @@ mod tests {
         for scenario in presets(Effort::FULL) {
             let Some(base) = &scenario.base else { continue };
             let (Work::Phases(own), Work::Phases(others)) = (&scenario.work, &base.work) else {
-                panic!("{} is no load", scenario.name);
+                panic!("{} is not a load", scenario.name);
             };
             let names = |phases: &[Phase]| phases.iter().map(|one| one.name).collect::<Vec<_>>();
             assert_eq!(names(own), names(others));

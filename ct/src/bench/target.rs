@@ -26,7 +26,7 @@ pub struct Target {
 
 impl Target {
     /// Parses `PROGRAM FLAGS` and asks the program for its version. A word such as `-f0=-D` is no
-    /// flag: it replaces the flag `-f0` of presets by `-D`. `-F=` leaves out `-F`.
+    /// flag: it replaces the flag `-f0` of presets with `-D`. `-F=` leaves out `-F`.
     pub fn daemon(command: &str) -> io::Result<Self> {
         let mut words = command.split_whitespace();
         let path =

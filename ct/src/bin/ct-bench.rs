@@ -406,7 +406,7 @@ impl Progress {
     }
 }
 
-/// Prints; a closed pipe is no error.
+/// Prints; a closed pipe is not an error.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
     let _ = std::io::stdout().flush();

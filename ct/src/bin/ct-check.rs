@@ -152,7 +152,7 @@ fn program(command: &str) -> Result<Program, String> {
     Ok(Program { path, flags: words.collect() })
 }
 
-/// Prints; a closed pipe is no error.
+/// Prints; a closed pipe is not an error.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }

@@ -129,7 +129,7 @@ fn dialect(name: &str) -> Result<Dialect, String> {
     Dialect::named(name).ok_or_else(|| format!("unknown dialect {name}; known are {names}"))
 }
 
-/// Prints; a closed pipe is no error.
+/// Prints; a closed pipe is not an error.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }

@@ -57,7 +57,7 @@ impl ReceivedPair {
 pub(crate) struct Settled {
     /// The replies of both daemons, for each connection that received anything.
     pub(crate) pairs: Vec<ReceivedPair>,
-    /// Why one of the daemons is gone.
+    /// The reason why one of the daemons has ended.
     pub(crate) failure: Option<String>,
     /// When both were first quiet, before the slower one got time to catch up.
     pub(crate) quiet_at: Instant,

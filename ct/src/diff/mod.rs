@@ -109,7 +109,7 @@ pub struct Finding {
     /// Whether shrinking was completed: it had time enough, and no candidate was too slow every
     /// time.
     pub is_shortest: bool,
-    /// How often the difference showed, and how often it was tried.
+    /// The number of times the difference appeared, and the number of attempts.
     pub reproduced: (usize, usize),
     /// The result of the script on each daemon.
     pub check: String,
