@@ -238,7 +238,7 @@ pub struct Config {
     pub exit_on_binlog_failure: Option<Duration>,
     /// `--busy-poll`.
     pub busy_poll: Duration,
-    /// How often `-V` is given.
+    /// The number of times `-V` is given.
     pub verbosity: usize,
     /// Warnings about these flags, a line each.
     pub warnings: Vec<String>,

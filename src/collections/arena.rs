@@ -100,7 +100,7 @@ pub struct Arena<T, const CHUNK_LENGTH: usize = CHUNK_LENGTH_DEFAULT> {
     /// The memory of chunks that became empty.
     releasable: Vec<Slab<T>>,
     len: usize,
-    /// How often an item was looked up; see [`Arena::visits`].
+    /// The number of lookups; see [`Arena::visits`].
     #[cfg(debug_assertions)]
     visits: std::cell::Cell<u64>,
 }
@@ -223,12 +223,12 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         self.chunks.get(number)?.get(slot)
     }
 
-    /// How many items there are.
+    /// The number of items.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// How many slots there are, used and free. Every index is smaller.
+    /// The number of slots, used and free. Every index is smaller.
     pub fn slots(&self) -> usize {
         self.chunks.len() * CHUNK_LENGTH
     }
@@ -238,7 +238,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         self.len == 0
     }
 
-    /// How often an item was looked up by its key. Tests take it as the cost of a command, because
+    /// The number of lookups by key. Tests take it as the cost of a command, because
     /// unlike time it does not vary. Always 0 in a release build.
     pub fn visits(&self) -> u64 {
         #[cfg(debug_assertions)]

@@ -49,7 +49,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.entries.first().map(|entry| (entry.key, entry.item))
     }
 
-    /// How many items there are.
+    /// The number of items.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

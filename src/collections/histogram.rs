@@ -77,7 +77,7 @@ impl<const BOUNDS: usize> Histogram<BOUNDS> {
         }
     }
 
-    /// How many durations were counted.
+    /// The number of durations counted.
     pub fn count(&self) -> u64 {
         self.count
     }

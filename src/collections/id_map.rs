@@ -165,7 +165,7 @@ impl<T> IdMap<T> {
         self.pages.has_releasable()
     }
 
-    /// How many pages there are.
+    /// The number of pages.
     pub fn pages(&self) -> usize {
         self.pages.len()
     }

@@ -47,7 +47,7 @@ impl<T: Linked> List<T> {
         self.head
     }
 
-    /// How many items there are.
+    /// The number of items.
     pub fn len(&self) -> usize {
         self.len as usize
     }

@@ -106,7 +106,7 @@ impl<T: Named> NameTable<T> {
         }
     }
 
-    /// How many names there are.
+    /// The number of names.
     pub fn len(&self) -> usize {
         self.buckets.len() - 1
     }

@@ -132,7 +132,7 @@ impl Output {
 }
 
 impl Output {
-    /// How many bytes are unsent.
+    /// The number of unsent bytes.
     pub fn len(&self) -> usize {
         self.len
     }

@@ -96,7 +96,7 @@ struct Referenced {
     storage: Storage,
     /// How many bytes it has when it is finished.
     size: usize,
-    /// How many handles there are.
+    /// The number of handles.
     handles: u32,
 }
 

@@ -24,7 +24,7 @@ const SMALL_GROWTH_MAX_BYTES: usize = 4096;
 /// A list of at least this many bytes grows by an eighth.
 const LARGE_LIST_BYTES: usize = 256 << 10;
 
-/// The purpose of memory. Each need may use headroom that the needs before it must leave. So
+/// The purpose of memory. Each need may use memory that the needs above it must leave free. So
 /// workers can connect and continue when there is no memory for more jobs. And clients that read
 /// their replies continue when there is none for clients that do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

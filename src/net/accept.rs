@@ -25,8 +25,8 @@ const BACK_OFF_TIME: Duration = Duration::from_secs(1);
 /// The least time between two log lines about the same lasting problem.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often in a row a listener may fail to accept. An error caused by one client is over with
-/// that client, so a listener that fails more often has a problem of its own.
+/// The number of times in a row that a listener may fail to accept. An error caused by one client
+/// is over with that client, so a listener that fails more often has a problem of its own.
 const ACCEPT_FAILURES_MAX: u32 = 16;
 
 /// A problem that may last long and recur often. Its beginning and its end are logged; a beginning
@@ -60,7 +60,7 @@ impl LastingProblem {
 pub(super) struct ListenerSlot {
     pub(super) listener: Listener,
     pub(super) is_ready: bool,
-    /// How often in a row it has failed to accept.
+    /// The number of failures to accept in a row.
     failures: u32,
     /// It has failed too often, and is not tried before this instant.
     pub(super) backs_off_until: Option<Time>,

@@ -190,7 +190,7 @@ impl Listener {
     }
 }
 
-/// The file is removed at every orderly end of the process, even before it serves.
+/// The file is removed at every clean exit of the process, even before it serves.
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Err(error) = self.remove_file() {

@@ -25,7 +25,8 @@ pub(super) fn interests() -> Interest {
     Interest::READABLE | Interest::WRITABLE | Interest::PRIORITY
 }
 
-/// The events that a connection is registered for. No event reports an urgent byte.
+/// The events that a connection is registered for. These systems have no
+/// event for urgent data.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) fn interests() -> Interest {
     Interest::READABLE | Interest::WRITABLE

@@ -183,7 +183,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// How many verbs there are.
+    /// The number of verbs.
     pub const COUNT: usize = Self::ReserveWithAbort as usize + 1;
 
     /// How many of them `stats` counts: the first ones. Clients know its keys.

@@ -110,7 +110,7 @@ impl Reply<'_> {
 /// output.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct List {
-    /// How many names there are.
+    /// The number of names.
     pub count: usize,
     /// Total bytes of the names.
     pub bytes: usize,

@@ -122,7 +122,7 @@ pub struct DeleteTube {
     seen: usize,
     /// Jobs that were found, and may have changed since. At most [`FOUND_MAX`].
     found: Vec<Key<Job>>,
-    /// How many jobs have been deleted so far.
+    /// The number of jobs deleted so far.
     pub deleted: u64,
 }
 

@@ -66,15 +66,15 @@ pub struct Record {
     pub created_at: Time,
     /// Since when it is ready, reserved or buried; until when it is delayed.
     pub state_at: Time,
-    /// How often it was reserved.
+    /// The number of times it was reserved.
     pub reserves: u32,
-    /// How often a reservation timed out.
+    /// The number of reservations that timed out.
     pub timeouts: u32,
-    /// How often a worker released it.
+    /// The number of times a worker released it.
     pub releases: u32,
-    /// How often it was buried.
+    /// The number of times it was buried.
     pub buries: u32,
-    /// How often it was kicked.
+    /// The number of times it was kicked.
     pub kicks: u32,
     /// Its state, which names its place.
     pub state: State,

@@ -69,7 +69,7 @@ pub struct Kick {
     tube: Key<Tube>,
     from: State,
     left: u32,
-    /// How many jobs have moved so far.
+    /// The number of jobs moved so far.
     pub moved: u32,
 }
 
@@ -330,7 +330,7 @@ impl Queue {
         self.tubes.find(name)
     }
 
-    /// How many jobs there are.
+    /// The number of jobs.
     pub fn jobs(&self) -> usize {
         self.jobs.arena.len()
     }
@@ -340,7 +340,7 @@ impl Queue {
         self.jobs.job_bytes()
     }
 
-    /// How many tubes there are.
+    /// The number of tubes.
     pub fn tubes(&self) -> usize {
         self.tubes.len()
     }

@@ -81,7 +81,7 @@ impl Tube {
         self.entry.name()
     }
 
-    /// How many jobs there are in any state.
+    /// The number of jobs in any state.
     pub(super) fn jobs(&self) -> usize {
         self.jobs
     }
@@ -128,17 +128,17 @@ impl Tube {
         self.ready.set_min_capacity(self.jobs);
     }
 
-    /// How many jobs are ready.
+    /// The number of ready jobs.
     pub fn ready(&self) -> usize {
         self.ready.len()
     }
 
-    /// How many jobs are delayed.
+    /// The number of delayed jobs.
     pub fn delayed(&self) -> usize {
         self.delayed.len()
     }
 
-    /// How many jobs are buried.
+    /// The number of buried jobs.
     pub fn buried(&self) -> usize {
         self.buried.len()
     }

@@ -19,7 +19,7 @@ pub(super) struct Gathering {
     expected: u32,
     /// How many commits must pass before waiting is tried again.
     skip: u32,
-    /// How often in a row waiting was in vain.
+    /// The number of waits in a row that were in vain.
     misses: u32,
     /// The wait for the next commit.
     wait: Option<Wait>,

@@ -122,7 +122,7 @@ impl Notifier {
 }
 
 impl Manager {
-    /// Ignores errors: a lost message is no reason to stop serving.
+    /// Ignores errors: a lost message is not a reason to stop serving.
     fn send(&self, lines: &str) {
         let _ = self.socket.send_to_addr(lines.as_bytes(), &self.address);
     }

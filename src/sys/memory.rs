@@ -1,7 +1,7 @@
 //! Memory: how the C library and the kernel allocate it, and how much the process has.
 #![cfg_attr(
     any(target_os = "linux", target_os = "android"),
-    expect(clippy::disallowed_types, reason = "a file of the kernel, and not of the binlog")
+    expect(clippy::disallowed_types, reason = "it reads a file of the kernel, not of the binlog")
 )]
 
 use std::io;

@@ -177,7 +177,7 @@ struct Addresses(*mut libc::addrinfo);
 
 impl Addresses {
     fn resolve(host: &str, service: &str) -> io::Result<Self> {
-        // The resolver would map a number that is no port to another port.
+        // The resolver would map a number that is not a port to another port.
         let number = service.trim_start();
         let digits = number.strip_prefix(['+', '-']).unwrap_or(number);
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -67,7 +67,7 @@ pub(super) struct SegmentIndex {
     closed: u64,
     /// Bytes ever appended, also to segments that have been removed.
     length: u64,
-    /// How many jobs have a deferred record.
+    /// The number of jobs with a deferred record.
     deferred: u64,
     /// Where the search for the next deferred record continues.
     cursor: usize,

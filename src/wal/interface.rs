@@ -81,7 +81,7 @@ pub struct Counts {
     pub current: u32,
     /// How many jobs have been written again so that their old segment could be removed.
     pub migrated: u64,
-    /// How many records have been written.
+    /// The number of records written.
     pub written: u64,
     /// The bytes of all live records.
     pub live: u64,

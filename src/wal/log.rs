@@ -48,7 +48,7 @@ pub(super) struct Log {
     /// The segment that was given up after a failure, and how many bytes of it were in use.
     abandoned: Option<(Name, u64)>,
     salts: Salts,
-    /// How many records have been appended.
+    /// The number of records appended.
     records: u64,
 }
 

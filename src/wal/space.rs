@@ -120,7 +120,7 @@ impl Space {
 /// What needs space.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Demand {
-    /// How many jobs there are: each needs a slot for its delete.
+    /// The number of jobs: each needs a slot for its delete.
     pub(super) jobs: u64,
     /// Bytes of live records in the oldest segment, which is dropped only after these are written
     /// again.

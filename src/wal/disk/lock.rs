@@ -145,7 +145,7 @@ fn held_by(error: &io::Error, file: &File) -> Error {
         return Error::Disk(io::Error::new(error.kind(), format!("cannot lock it: {error}")));
     }
     let holder = text(&read_line(file).unwrap_or_default());
-    let text = "another process has it locked";
+    let text = "another process holds the lock";
     let is_told = !holder.is_empty() && holder != ENDED;
     Error::Locked(if is_told { format!("{text}: {holder}") } else { text.into() })
 }

@@ -73,11 +73,11 @@ pub trait Disk: fmt::Debug {
         Ok(())
     }
     /// Lists the files with their sizes in bytes, in no particular order. An entry with a
-    /// segment's name that is no file is listed as damaged, because its number is taken.
+    /// segment's name that is not a file is listed as damaged, because its number is taken.
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>>;
     /// Takes resources that a running daemon might not get later: descriptors, and a thread for
     /// [`Disk::begin_sync`] if `syncs_in_background`. Changes no file. Fails if the system has no
-    /// descriptors. If it has no thread, that is no error: see `begin_sync`.
+    /// descriptors. If it has no thread, that is not an error: see `begin_sync`.
     fn prepare(&mut self, syncs_in_background: bool) -> io::Result<()>;
     /// Reads bytes of a file from `offset` on, and returns how many: 0 only at the end of the file.
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;

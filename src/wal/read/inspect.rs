@@ -24,7 +24,7 @@ pub struct Inspection {
     live: u64,
 }
 
-/// How often the directory is read if a daemon opens and removes segments meanwhile.
+/// The number of times the directory is read if a daemon opens and removes segments meanwhile.
 const ATTEMPTS: usize = 20;
 
 /// All that a daemon would read at its start.

@@ -30,7 +30,7 @@ const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
 
 /// How far the id of an unfinished record may lie above all known ids: as many jobs as may be put
-/// before a sync. A larger number is no id, but bytes of something else.
+/// before a sync. A larger number is not an id, but bytes of something else.
 const TORN_ID_REACH: u64 = 1 << 16;
 
 /// An unfinished record at the end of the newest segment has at most the length that it announces,

@@ -156,7 +156,7 @@ impl<'a> Window<'a> {
             return Ok(());
         }
         let count = self.fill(offset, buffer)?;
-        // Bytes are missing only if the file is being truncated. Zeros are no record.
+        // Bytes are missing only if the file is being truncated. Zeros are not a record.
         buffer[count..].fill(0);
         Ok(())
     }
