@@ -17,7 +17,7 @@ const EXTENSIONS: [&str; 6] =
 /// The most bytes of one job in `list-jobs`.
 pub(super) const LISTED_JOB_MAX_BYTES: usize = 128;
 
-/// What is counted and measured from the start of the daemon on.
+/// Counts and measurements since the start of the daemon.
 #[derive(Debug)]
 pub(super) struct Figures {
     pub(super) started_at: Time,

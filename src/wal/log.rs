@@ -99,7 +99,7 @@ impl Log {
         self.failure.is_some()
     }
 
-    /// Whether records are pending, or an error: connections may bury jobs after the commit.
+    /// Whether records or an error are left after a commit: a connection that closes may bury jobs.
     pub(super) fn needs_commit(&self) -> bool {
         !self.pending.is_empty() || self.has_failed()
     }

@@ -308,8 +308,8 @@ fn metrics_tell_what_a_power_cut_would_take_and_what_could_be_removed() {
     assert!(number(&mut server, "binlog-sync-seconds-le-inf", 9) > 0);
 }
 
-/// A kill while nobody sends a command would undo it. If the binlog has failed, a burial that a
-/// restart does not find is none.
+/// A kill before the next command would undo the burial. If the binlog has failed, there is none,
+/// because a restart would not find it.
 #[test]
 fn a_job_that_a_closed_connection_has_lost_is_buried_for_good_or_ready() {
     let (disk, mut server) = serve();
