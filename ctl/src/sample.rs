@@ -42,28 +42,8 @@ pub(crate) struct Sample {
     pub(crate) connections: u64,
     /// Whether there is an earlier sample of the same process, so that rates are known.
     pub(crate) has_rates: bool,
-    /// The dictionary of `stats`.
+    /// The dictionary of `stats`, and then the one of `metrics` if the server has that command.
     pub(crate) stats: String,
-    /// A problem of the binlog, if the server reports one.
-    pub(crate) trouble: Option<BinlogTrouble>,
-}
-
-/// A binlog that is full or has failed. Only this daemon reports it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BinlogTrouble {
-    /// `full` or `failed`.
-    pub(crate) state: String,
-    /// Its duration in seconds.
-    pub(crate) age: u64,
-}
-
-impl BinlogTrouble {
-    /// Reads the dictionary of `metrics`; `None` if the binlog is sound, or there is none.
-    fn read(metrics: &str) -> Option<Self> {
-        let state = yaml::value(metrics, "binlog-state")?;
-        let age = yaml::number(metrics, "binlog-trouble-age");
-        (!matches!(state, "none" | "sound")).then(|| Self { state: state.to_owned(), age })
-    }
 }
 
 /// The totals of a sample, for the rates of the next one.
@@ -99,13 +79,14 @@ impl Sampler {
     /// Takes a sample. After an error the next sample connects again.
     pub(crate) fn sample(&mut self, selected: &Tubes) -> Result<Sample> {
         let deadline = self.limit.map(|limit| Instant::now() + limit);
-        let (mut client, stats) = Client::resume(self.client.take(), &self.address, deadline)?;
+        let (mut client, mut stats) = Client::resume(self.client.take(), &self.address, deadline)?;
         let names = statistics::tube_names(&mut client, selected)?;
         let tubes = statistics::tube_stats(&mut client, &names)?;
-        let metrics = if client.has("metrics")? { client.yaml("metrics")? } else { String::new() };
+        if client.has("metrics")? {
+            stats += &client.yaml("metrics")?;
+        }
         self.client = Some(client);
-        let sample = self.compare(&stats, &tubes, Instant::now());
-        Ok(Sample { trouble: BinlogTrouble::read(&metrics), ..sample })
+        Ok(self.compare(&stats, &tubes, Instant::now()))
     }
 
     /// Returns the connection of the last sample, unless that failed.
@@ -158,7 +139,6 @@ impl Sampler {
             connections: number("current-connections"),
             has_rates: seconds.is_some(),
             stats: stats.to_owned(),
-            trouble: None,
         }
     }
 }
@@ -169,11 +149,16 @@ impl Sample {
         yaml::value(&self.stats, "draining") == Some("true")
     }
 
+    /// Returns the state of a binlog that is full or has failed. Only this daemon reports it.
+    pub(crate) fn binlog_trouble(&self) -> Option<&str> {
+        yaml::value(&self.stats, "binlog-state").filter(|state| !matches!(*state, "none" | "sound"))
+    }
+
     /// Returns the words after the numbers of a server with a problem.
     pub(crate) fn notes(&self) -> String {
         let mut notes = if self.is_draining() { "  draining".to_owned() } else { String::new() };
-        if let Some(trouble) = &self.trouble {
-            notes.extend(["  binlog ", &trouble.state]);
+        if let Some(state) = self.binlog_trouble() {
+            notes.extend(["  binlog ", state]);
         }
         notes
     }
@@ -212,12 +197,14 @@ mod tests {
 
     #[test]
     fn only_a_binlog_in_trouble_is_told() {
-        for state in ["none", "sound"] {
-            assert_eq!(BinlogTrouble::read(&format!("---\nbinlog-state: {state}\n")), None);
+        for (stats, trouble) in [
+            ("---\nbinlog-state: none\n", None),
+            ("---\nbinlog-state: sound\n", None),
+            ("---\nbinlog-state: failed\n", Some("failed")),
+            ("---\nbinlog-oldest-index: 1\n", None),
+        ] {
+            let sample = watch().compare(stats, &[], Instant::now());
+            assert_eq!(sample.binlog_trouble(), trouble, "{stats}");
         }
-        let found =
-            BinlogTrouble::read("---\nbinlog-state: failed\nbinlog-trouble-age: 61\n").unwrap();
-        assert_eq!((found.state.as_str(), found.age), ("failed", 61));
-        assert_eq!(BinlogTrouble::read(""), None, "the server does not tell");
     }
 }

@@ -100,8 +100,8 @@ fn object(sample: &Sample) -> Map<String, Value> {
         object
     };
     let mut all = of(&sample.server);
-    if let Some(trouble) = &sample.trouble {
-        all.insert("binlog".to_owned(), trouble.state.as_str().into());
+    if let Some(state) = sample.binlog_trouble() {
+        all.insert("binlog".to_owned(), state.into());
     }
     let tubes = sample.tubes.iter().map(|tube| (tube.tube.clone(), Value::Object(of(tube))));
     all.insert("tubes".to_owned(), Value::Object(tubes.collect()));

@@ -321,7 +321,7 @@ pub(crate) const COLUMNS: [&str; 9] =
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::{BinlogTrouble, TubeSample};
+    use crate::sample::TubeSample;
 
     #[test]
     fn a_lost_server_is_told_above_the_tubes_of_the_others() {
@@ -335,9 +335,8 @@ mod tests {
         };
         let tubes = vec![line("mail", 5), line("images", 17)];
         let (server, uptime, connections) = (line("", 22), 60, 4);
-        let (has_rates, stats) = (true, "draining: true\n".to_owned());
-        let trouble = Some(BinlogTrouble { state: "full".to_owned(), age: 7 });
-        let sample = Sample { server, tubes, uptime, connections, has_rates, stats, trouble };
+        let (has_rates, stats) = (true, "draining: true\nbinlog-state: full\n".to_owned());
+        let sample = Sample { server, tubes, uptime, connections, has_rates, stats };
         let servers =
             vec![("a:1".to_owned(), Ok(sample)), ("b:1".to_owned(), Err("b:1: lost".into()))];
         let mut screen = Screen::new(servers);
@@ -371,9 +370,8 @@ mod tests {
         };
         let tubes = vec![line("b", 9, 1.0), line("a", 10, 0.0), line("c", 9, 5.0)];
         let server = line("", 0, 0.0);
-        let (uptime, connections, has_rates) = (1, 1, true);
-        let (stats, trouble) = (String::new(), None);
-        let sample = Sample { server, tubes, uptime, connections, has_rates, stats, trouble };
+        let (uptime, connections, has_rates, stats) = (1, 1, true, String::new());
+        let sample = Sample { server, tubes, uptime, connections, has_rates, stats };
         let samples = [("s".to_owned(), sample)];
         let names = |sort, is_reversed| {
             let rows = rows(&samples, false, sort, is_reversed);

@@ -123,6 +123,11 @@ const BINLOG_BYTES: Source = Each(&[
     Labelled("binlog-dead-bytes", "content", "dead"),
 ]);
 
+const LOSSES: Source = Number("jobs-buried-for-losses");
+
+/// The one command that `metrics` counts and `stats` does not.
+const ABORTS: Source = Labelled("cmd-reserve-with-abort", "command", "reserve-with-abort");
+
 /// Metrics of a server.
 const SERVER_METRICS: &[Row] = &[
     ("up", Gauge, "Whether the scrape is complete.", Number(UP_KEY)),
@@ -142,6 +147,7 @@ const SERVER_METRICS: &[Row] = &[
     ("urgent_jobs", Gauge, "Ready jobs with a priority below 1024.", Number("current-jobs-urgent")),
     ("jobs_inserted_total", Counter, "Jobs put.", Number("total-jobs")),
     ("job_timeouts_total", Counter, "Reserved jobs that timed out.", Number("job-timeouts")),
+    ("jobs_buried_for_losses_total", Counter, "Jobs buried by --bury-after.", LOSSES),
     ("job_max_bytes", Gauge, "Largest body that the server accepts.", Number("max-job-size")),
     ("tubes", Gauge, "All tubes, with or without metrics.", Number("current-tubes")),
     ("connections", Gauge, "Open connections.", Number("current-connections")),
@@ -149,7 +155,7 @@ const SERVER_METRICS: &[Row] = &[
     ("workers", Gauge, "Connections that have reserved jobs.", Number("current-workers")),
     ("waiting_workers", Gauge, "Connections waiting for a job.", Number("current-waiting")),
     ("connections_accepted_total", Counter, "Connections accepted.", Number("total-connections")),
-    ("commands_total", Counter, "Commands by name.", Each(&[])),
+    ("commands_total", Counter, "Commands by name.", ABORTS),
     (
         "binlog_oldest_segment",
         Gauge,
@@ -231,6 +237,7 @@ const TUBE_METRICS: &[Row] = &[
     ),
     ("jobs_inserted_total", Counter, "Jobs put into the tube.", Number("total-jobs")),
     ("jobs_deleted_total", Counter, "Jobs of the tube deleted.", Number("cmd-delete")),
+    ("jobs_buried_for_losses_total", Counter, "Jobs of the tube buried by --bury-after.", LOSSES),
     ("pauses_total", Counter, "Pauses and resumes of the tube.", Number("cmd-pause-tube")),
     ("users", Gauge, "Connections that use the tube.", Number("current-using")),
     ("watchers", Gauge, "Connections that watch the tube.", Number("current-watching")),

@@ -1,5 +1,5 @@
-//! Times of tubes by the command `metrics` of this daemon: histograms, and the wait of the next
-//! job. Other daemons lack the command; then the times are unknown, not zero.
+//! Figures of tubes by the command `metrics` of this daemon: histograms, the wait of the next job,
+//! and the jobs lost too often. Other daemons lack the command; then they are unknown, not zero.
 
 use crate::yaml;
 
@@ -10,20 +10,23 @@ pub(super) struct Histogram {
     sum: f64,
 }
 
-/// The times of a tube.
+/// The figures of a tube.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Times {
+pub(super) struct Figures {
     /// Seconds since the next job became ready.
     pub(super) next: Option<f64>,
     /// Times from ready to reserved.
     pub(super) wait: Option<Histogram>,
+    /// Jobs buried by `--bury-after`.
+    pub(super) losses: Option<u64>,
 }
 
-impl Times {
+impl Figures {
     /// Reads the dictionary of `metrics <tube>`.
     pub(super) fn read(text: &str) -> Self {
         let next = yaml::value(text, "next-ready-wait").and_then(|value| value.parse().ok());
-        Self { next, wait: Histogram::read(text, "wait-seconds") }
+        let losses = yaml::value(text, "jobs-buried-for-losses").and_then(|it| it.parse().ok());
+        Self { next, wait: Histogram::read(text, "wait-seconds"), losses }
     }
 }
 
@@ -84,7 +87,7 @@ mod tests {
 
     #[test]
     fn bounds_are_those_of_the_keys() {
-        let times = Times::read(TEXT);
+        let times = Figures::read(TEXT);
         assert_eq!(times.next, Some(3.25));
         let wait = times.wait.unwrap();
         assert_eq!((wait.count(), wait.mean()), (10, Some(1.5)));
@@ -94,14 +97,14 @@ mod tests {
 
     #[test]
     fn what_is_not_told_is_not_zero() {
-        assert_eq!(Times::read("---\nname: \"a\"\n"), Times::default());
+        assert_eq!(Figures::read("---\nname: \"a\"\n"), Figures::default());
         assert_eq!(Histogram::default().mean(), None);
         assert_eq!(Histogram::default().bound(50), None);
     }
 
     #[test]
     fn only_what_came_since_counts() {
-        let now = Times::read(TEXT).wait.unwrap();
+        let now = Figures::read(TEXT).wait.unwrap();
         let mut before = now.clone();
         before.counts = vec![(0.001, 0), (0.5, 6), (10.0, 7), (f64::INFINITY, 7)];
         before.sum = 6.0;

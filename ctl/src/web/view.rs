@@ -110,12 +110,10 @@ fn server_summary(name: &str, state: &State) -> Map<String, Value> {
         None => {}
         Some(Err(error)) => fields.extend(without_nulls(json!({ "error": error }))),
         Some(Ok(sample)) => {
-            let trouble = sample.trouble.as_ref();
             fields.extend(counts(&sample.server));
             fields.extend(without_nulls(json!({
                 "draining": sample.is_draining(),
-                "binlog": trouble.map(|trouble| &trouble.state),
-                "trouble-age": trouble.map(|trouble| trouble.age),
+                "binlog": sample.binlog_trouble(),
             })));
         }
     }
@@ -214,7 +212,8 @@ fn select_tubes<'a>(mut lines: Vec<JudgedTube<'a>>, shown: &ViewRequest) -> Vec<
 
 /// A tube with its numbers.
 fn row((line, troubles): &JudgedTube<'_>, sample: &Sample, state: &State) -> Map<String, Value> {
-    let recent = state.tubes.get(&line.tube).and_then(TubeHistory::recent);
+    let known = state.tubes.get(&line.tube);
+    let recent = known.and_then(TubeHistory::recent);
     let bound = |percent| {
         let bound = recent.as_ref()?.bound(percent)?;
         // JSON has no infinity.
@@ -228,6 +227,7 @@ fn row((line, troubles): &JudgedTube<'_>, sample: &Sample, state: &State) -> Map
         "next": state.next.get(&line.tube).map(|next| rounded(*next)),
         "half": bound(50),
         "most": bound(95),
+        "losses": known.and_then(|known| known.losses),
     }));
     fields.extend(counts(line));
     fields.extend(rates(line, sample.has_rates));

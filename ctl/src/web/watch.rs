@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 
-use super::metrics::{Histogram, Times};
+use super::metrics::{Figures, Histogram};
 use crate::address::Address;
 use crate::client::{Client, Reply};
 use crate::filter::Tubes;
@@ -37,7 +37,7 @@ const RECENT_TIME: Duration = Duration::from_secs(60);
 /// The largest number of tubes with a history; on servers with more, only shown tubes have one.
 const HISTORY_TUBES_MAX: usize = 1_000;
 
-/// The largest number of tubes whose times are requested with a sample.
+/// The largest number of tubes whose figures are requested with a sample.
 const TIMED_TUBES_MAX: usize = 400;
 
 /// One sample of a server or a tube.
@@ -60,6 +60,8 @@ pub(super) struct TubeHistory {
     pub(super) points: VecDeque<Point>,
     /// Waits with the time of their sample, the oldest first.
     waits: VecDeque<(Instant, Histogram)>,
+    /// Jobs buried by `--bury-after`, if the server counts them.
+    pub(super) losses: Option<u64>,
     is_seen: bool,
 }
 
@@ -70,9 +72,10 @@ impl TubeHistory {
         last.since(first)
     }
 
-    /// Adds new times, and returns the mean of the waits since the sample before.
-    fn update(&mut self, times: Times, now: Instant) -> Option<f64> {
-        let wait = times.wait?;
+    /// Adds new figures, and returns the mean of the waits since the sample before.
+    fn update(&mut self, figures: Figures, now: Instant) -> Option<f64> {
+        self.losses = figures.losses;
+        let wait = figures.wait?;
         let since = self.waits.back().and_then(|(_, before)| wait.since(before));
         if since.is_none() {
             self.waits.clear();
@@ -166,7 +169,7 @@ impl Watcher {
         Self { address, interrupt, shared }
     }
 
-    /// Requests samples of the server, and the times of these tubes.
+    /// Requests samples of the server, and the figures of these tubes.
     pub(super) fn request<'a>(&self, tubes: impl IntoIterator<Item = &'a str>) -> SampleRequest {
         let now = Instant::now();
         let mut state = self.shared.lock();
@@ -212,17 +215,17 @@ fn take_sample(sampler: &mut Sampler, shared: &Shared) {
         (state.wanted.keys().cloned().collect(), state.samples)
     };
     let mut result = result.map_err(|error| format!("{error:#}"));
-    let mut times = HashMap::new();
+    let mut figures = HashMap::new();
     if let (Ok(sample), Some(client)) = (&result, sampler.client()) {
         wanted.retain(|name| find(sample, name).is_some());
         add_turn(&mut wanted, sample, turn);
-        match times_of(client, &wanted) {
-            Ok(found) => times = found,
+        match ask_figures(client, &wanted) {
+            Ok(found) => figures = found,
             Err(error) => result = Err(format!("{error:#}")),
         }
     }
     let mut state = shared.lock();
-    state.add_sample(result, times, now);
+    state.add_sample(result, figures, now);
     drop(state);
     shared.changed.notify_all();
 }
@@ -244,24 +247,24 @@ fn add_turn(wanted: &mut HashSet<String>, sample: &Sample, turn: usize) {
     wanted.extend(others.into_iter().cycle().skip(begin).take(room));
 }
 
-/// Requests the times of tubes, if the server reports them.
-fn times_of(client: &mut Client, tubes: &HashSet<String>) -> Result<HashMap<String, Times>> {
-    let mut times = HashMap::new();
+/// Requests the figures of tubes, if the server reports them.
+fn ask_figures(client: &mut Client, tubes: &HashSet<String>) -> Result<HashMap<String, Figures>> {
+    let mut figures = HashMap::new();
     if !client.has("metrics")? {
-        return Ok(times);
+        return Ok(figures);
     }
     let write = |name: &&String, out: &mut Vec<u8>| {
         out.extend_from_slice(format!("metrics {name}\r\n").as_bytes());
     };
     client.pipeline(tubes, write, |name, reply: Reply| {
         if reply.is("OK") {
-            times.insert(name.clone(), Times::read(&reply.into_yaml()?));
+            figures.insert(name.clone(), Figures::read(&reply.into_yaml()?));
         } else if !reply.is("NOT_FOUND") {
             return Err(reply.error_for("metrics"));
         }
         Ok(())
     })?;
-    Ok(times)
+    Ok(figures)
 }
 
 impl State {
@@ -269,7 +272,7 @@ impl State {
     fn add_sample(
         &mut self,
         result: Result<Sample, String>,
-        mut times: HashMap<String, Times>,
+        mut figures: HashMap<String, Figures>,
         now: Instant,
     ) {
         self.samples += 1;
@@ -282,16 +285,16 @@ impl State {
                 Point { at, counts: line.counts, rates, wait, next }
             };
             self.server.push(point(&sample.server, None, None));
-            let found = times.iter().filter_map(|(name, it)| Some((name.clone(), it.next?)));
+            let found = figures.iter().filter_map(|(name, it)| Some((name.clone(), it.next?)));
             self.next.extend(found);
             self.next.retain(|name, _| find(sample, name).is_some_and(|it| it.counts[0] > 0));
             let has_all = sample.tubes.len() <= HISTORY_TUBES_MAX;
             for line in &sample.tubes {
                 if has_all || self.wanted.contains_key(&line.tube) {
                     let known = self.tubes.entry(line.tube.clone()).or_default();
-                    let times = times.remove(&line.tube).unwrap_or_default();
-                    let next = times.next;
-                    let wait = known.update(times, now);
+                    let figures = figures.remove(&line.tube).unwrap_or_default();
+                    let next = figures.next;
+                    let wait = known.update(figures, now);
                     known.push(point(line, wait, next));
                     known.is_seen = true;
                 }
@@ -307,9 +310,9 @@ impl State {
 mod tests {
     use super::*;
 
-    fn waits(counts: [u64; 2], sum: f64) -> Times {
+    fn waits(counts: [u64; 2], sum: f64) -> Figures {
         let [low, all] = counts;
-        Times::read(&format!(
+        Figures::read(&format!(
             "---\nwait-seconds-le-1: {low}\nwait-seconds-le-inf: {all}\nwait-seconds-sum: {sum}\n"
         ))
     }
@@ -325,7 +328,7 @@ mod tests {
         assert_eq!(known.update(waits([6, 11], 104.0), at(90)), Some(1.0));
         assert_eq!(known.recent().unwrap().mean(), Some(1.0), "what is older has gone");
         assert_eq!(known.update(waits([0, 1], 2.0), at(91)), None, "a tube that began anew");
-        assert_eq!(known.update(Times::default(), at(92)), None);
+        assert_eq!(known.update(Figures::default(), at(92)), None);
     }
 
     /// A job could wait for ever in a tube far down the list.
@@ -340,9 +343,8 @@ mod tests {
             watching: 1,
         };
         let (server, tubes) = (line(9_999), (0..1_000).map(line).collect());
-        let (uptime, connections, has_rates) = (1, 1, false);
-        let (stats, trouble) = (String::new(), None);
-        let sample = Sample { server, tubes, uptime, connections, has_rates, stats, trouble };
+        let (uptime, connections, has_rates, stats) = (1, 1, false, String::new());
+        let sample = Sample { server, tubes, uptime, connections, has_rates, stats };
         let mut asked = HashSet::new();
         for turn in 0..3 {
             let mut wanted = HashSet::from(["t0007".to_owned()]);

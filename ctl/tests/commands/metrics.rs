@@ -147,6 +147,9 @@ fn every_key_of_the_extension_is_told() {
     has("beanstalkd_binlog_sync_seconds_count", "", "12");
     has("beanstalkd_binlog_sync_seconds_sum", "", "0.001234567");
     has("beanstalkd_turn_seconds_count", "", "9");
+    has("beanstalkd_jobs_buried_for_losses_total", "", "6");
+    has("beanstalkd_tube_jobs_buried_for_losses_total", "tube=\"a\"", "5");
+    has("beanstalkd_commands_total", "command=\"reserve-with-abort\"", "8");
     has("beanstalkd_job_memory_bytes", "", "4096");
     has("beanstalkd_job_memory_max_bytes", "", "1000000");
     has("beanstalkd_tube_next_ready_age_seconds", "tube=\"a\"", "12");

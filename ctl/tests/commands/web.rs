@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use crate::harness;
 use crate::harness::page::Page;
 use crate::harness::played::{self, Played};
-use crate::harness::{Server, bury, each_server, four, put};
+use crate::harness::{Server, bury, each_server, four, put, reserve};
 use serde_json::{Value, json};
 
 /// Looks until a condition holds of what is shown.
@@ -124,10 +124,8 @@ fn a_binlog_in_trouble_is_shown() {
     let full = played::everything();
     let page = Page::start(&full.address, &[]);
     let told = sees(&page, "rows=5", "a look", |told| told["tubes"]["all"] == 2);
-    assert_eq!(
-        (&told["server"]["binlog"], &told["server"]["trouble-age"]),
-        (&json!("full"), &json!(7))
-    );
+    let (server, stats) = (&told["server"], &told["server"]["stats"]);
+    assert_eq!((&server["binlog"], &stats["binlog-trouble-age"]), (&json!("full"), &json!(7)));
     assert_eq!(told["servers"][0]["binlog"], "full");
     each_server(&[], |server| {
         let page = Page::start(&server.address, &[]);
@@ -136,6 +134,23 @@ fn a_binlog_in_trouble_is_shown() {
             told["server"].get("binlog").is_none() && told["servers"][0].get("binlog").is_none()
         );
     });
+}
+
+/// An operator would not learn that jobs crash their workers until somebody misses their results.
+#[test]
+fn jobs_buried_for_losses_are_shown_and_exported() {
+    let server = Server::tcp(&harness::ours(), &["--bury-after", "1"]);
+    let id = put(&mut server.client(), "a", 5, 0, b"x");
+    let mut worker = server.client();
+    reserve(&mut worker, id);
+    drop(worker);
+    let page = Page::start(&server.address, &[]);
+    let told = sees(&page, "tube=a", "a burial", |told| told["tube"]["losses"] == 1);
+    assert_eq!(told["server"]["stats"]["jobs-buried-for-losses"], 1, "{told}");
+    let text = server.must(&["metrics"]);
+    let name = "jobs_buried_for_losses_total{";
+    let lines = text.lines().filter(|line| line.contains(name) && line.ends_with("} 1"));
+    assert_eq!(lines.count(), 2, "of the server and of the tube: {text}");
 }
 
 /// With 121 tubes, the one with a buried job was not among the 100 that were shown.

@@ -154,6 +154,7 @@ function facts(tube) {
   const parts = [`${counted(tube.waiting, "worker")} waiting`];
   if (tube.trouble.includes("unattended")) parts.push("no worker watches it");
   if (tube.next !== undefined) parts.push(`the next job has waited ${time(tube.next)}`);
+  if (tube.losses > 0) parts.push(`${counted(tube.losses, "job")} buried by --bury-after`);
   const bound = (value) => (value === "longest" ? "hours" : time(value));
   if (tube.half !== undefined) parts.push(`in the last minute half waited at most ${bound(tube.half)}, 95 of 100 at most ${bound(tube.most)}`);
   return parts.join(" · ");

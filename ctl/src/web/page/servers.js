@@ -65,6 +65,7 @@ function facts(server) {
     stats["current-workers"] === undefined ? null : counted(stats["current-workers"], "worker"),
     stats["current-producers"] === undefined ? null : counted(stats["current-producers"], "producer"),
     stats["job-timeouts"] > 0 ? counted(stats["job-timeouts"], "timeout") : null,
+    stats["jobs-buried-for-losses"] > 0 ? `${counted(stats["jobs-buried-for-losses"], "job")} buried by --bury-after` : null,
     stats.draining === true ? "draining: it accepts no jobs" : null,
   ].filter((part) => part !== null).join(" · ");
 }
@@ -74,7 +75,7 @@ function wrong(server) {
   if (server.error !== undefined) return `${server.name} is down: ${server.error}. Trying again every second.`;
   if (server.binlog === undefined) return "";
   // A time of day: screen readers would read a changing duration aloud every second.
-  const begin = new Date(Date.now() - 1000 * (server["trouble-age"] ?? 0));
+  const begin = new Date(Date.now() - 1000 * (server.stats["binlog-trouble-age"] ?? 0));
   const since = begin.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
   const [state, effect] = server.binlog === "full" ? ["has been full since", "the server may refuse jobs"]
     : ["failed at", "the server confirms no changes"];

@@ -88,9 +88,11 @@ const METRICS: &str = "---\nstate: binlog-full\nbinlog-state: full\nbinlog-troub
     binlog-unsynced-bytes: 0\nbinlog-live-bytes: 1234\nbinlog-dead-bytes: 567\n\
     binlog-sync-seconds-le-0.00002: 3\nbinlog-sync-seconds-le-inf: 12\n\
     binlog-sync-seconds-sum: 0.001234567\njob-bytes: 4096\njob-bytes-limit: 1000000\n\
+    jobs-buried-for-losses: 6\ncmd-reserve-with-abort: 8\n\
     turn-seconds-le-0.00002: 5\nturn-seconds-le-inf: 9\nturn-seconds-sum: 0.000123456\n";
 
 const METRICS_OF_TUBE: &str = "---\nname: \"a\"\nnext-ready-age: 12\nnext-ready-wait: 3.250000000\n\
+    jobs-buried-for-losses: 5\n\
     wait-seconds-le-0.001: 4\nwait-seconds-le-inf: 10\nwait-seconds-sum: 1.500000000\n\
     run-seconds-le-0.001: 0\nrun-seconds-le-inf: 9\nrun-seconds-sum: 2.000000000\n";
 
