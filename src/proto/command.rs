@@ -1,5 +1,8 @@
 //! The commands of the protocol, and the ones that `stats` counts.
 
+/// The id of a job.
+pub type JobId = u64;
+
 /// A well-formed command, with the names of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields carry the protocol's own names")]
@@ -8,47 +11,32 @@ pub enum Command<'a> {
     Put(PutHeader),
     Use(&'a str),
     /// `reserve` and, with the seconds to wait, `reserve-with-timeout`.
-    Reserve {
-        timeout: Option<u32>,
-    },
+    Reserve(Option<u32>),
     /// As `reserve`, but further input ends the wait. The original does not have it.
     ReserveWithAbort,
-    ReserveJob {
-        id: u64,
-    },
-    Delete {
-        id: u64,
-    },
+    ReserveJob(JobId),
+    Delete(JobId),
     Release {
-        id: u64,
+        id: JobId,
         pri: u32,
         delay: u32,
     },
     Bury {
-        id: u64,
+        id: JobId,
         pri: u32,
     },
-    Touch {
-        id: u64,
-    },
+    Touch(JobId),
     Watch(&'a str),
     Ignore(&'a str),
-    Peek {
-        id: u64,
-    },
+    Peek(JobId),
     PeekReady,
     PeekDelayed,
     PeekBuried,
-    Kick {
-        bound: u32,
-    },
-    KickJob {
-        id: u64,
-    },
+    /// The most jobs to kick.
+    Kick(u32),
+    KickJob(JobId),
     Stats,
-    StatsJob {
-        id: u64,
-    },
+    StatsJob(JobId),
     StatsTube(&'a str),
     ListTubes,
     ListTubeUsed,
@@ -59,24 +47,21 @@ pub enum Command<'a> {
     },
     /// Extensions and health of this daemon. The original has neither this command nor later ones.
     Capabilities,
+    /// The limit is at most [`LISTED_JOBS_MAX`].
     ListJobs {
         name: &'a str,
         state: JobState,
-        /// At most [`LISTED_JOBS_MAX`].
         limit: u32,
     },
-    /// Deletes the jobs of a tube, or those in one state, but no reserved ones.
+    /// Deletes the jobs of a tube, or those in one state, up to an id, but no reserved ones.
     DeleteTube {
         name: &'a str,
         state: Option<IdleState>,
-        /// Jobs with a larger id stay.
-        last_id: u64,
+        last_id: JobId,
     },
     Drain(Drain),
     /// Figures that only the daemon has, of itself or of a tube.
-    Metrics {
-        tube: Option<&'a str>,
-    },
+    Metrics(Option<&'a str>),
     Quit,
 }
 
@@ -224,34 +209,34 @@ impl Command<'_> {
         Some(match self {
             Self::Put(_) => Verb::Put,
             Self::Use(_) => Verb::Use,
-            Self::Reserve { timeout: None } => Verb::Reserve,
-            Self::Reserve { timeout: Some(_) } => Verb::ReserveWithTimeout,
+            Self::Reserve(None) => Verb::Reserve,
+            Self::Reserve(Some(_)) => Verb::ReserveWithTimeout,
             Self::ReserveWithAbort => Verb::ReserveWithAbort,
-            Self::Delete { .. } => Verb::Delete,
+            Self::Delete(_) => Verb::Delete,
             Self::Release { .. } => Verb::Release,
             Self::Bury { .. } => Verb::Bury,
-            Self::Touch { .. } => Verb::Touch,
+            Self::Touch(_) => Verb::Touch,
             Self::Watch(_) => Verb::Watch,
             Self::Ignore(_) => Verb::Ignore,
-            Self::Peek { .. } => Verb::Peek,
+            Self::Peek(_) => Verb::Peek,
             Self::PeekReady => Verb::PeekReady,
             Self::PeekDelayed => Verb::PeekDelayed,
             Self::PeekBuried => Verb::PeekBuried,
-            Self::Kick { .. } => Verb::Kick,
+            Self::Kick(_) => Verb::Kick,
             Self::Stats => Verb::Stats,
-            Self::StatsJob { .. } => Verb::StatsJob,
+            Self::StatsJob(_) => Verb::StatsJob,
             Self::StatsTube(_) => Verb::StatsTube,
             Self::ListTubes => Verb::ListTubes,
             Self::ListTubeUsed => Verb::ListTubeUsed,
             Self::ListTubesWatched => Verb::ListTubesWatched,
             Self::PauseTube { .. } => Verb::PauseTube,
-            Self::ReserveJob { .. }
-            | Self::KickJob { .. }
+            Self::ReserveJob(_)
+            | Self::KickJob(_)
             | Self::Capabilities
             | Self::ListJobs { .. }
             | Self::DeleteTube { .. }
             | Self::Drain(_)
-            | Self::Metrics { .. }
+            | Self::Metrics(_)
             | Self::Quit => return None,
         })
     }

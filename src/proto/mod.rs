@@ -10,7 +10,7 @@ mod reply;
 mod stats_yaml;
 
 pub use self::{
-    command::{Command, Drain, IdleState, JobState, LISTED_JOBS_MAX, PutHeader, Verb},
+    command::{Command, Drain, IdleState, JobId, JobState, LISTED_JOBS_MAX, PutHeader, Verb},
     http::is_http_request,
     parse::{ParseError, parse, tube_name},
     reply::{ErrorReply, List, Reply},

@@ -61,22 +61,22 @@ const COMMANDS: &[(&str, Read)] = &[
     ("put ", put),
     ("reserve-with-timeout ", reserve_with_timeout),
     ("reserve-with-abort", |a| a.nothing(Command::ReserveWithAbort)),
-    ("reserve-job ", |a| a.only_id().map(|id| Command::ReserveJob { id })),
-    ("reserve", |a| a.nothing(Command::Reserve { timeout: None })),
-    ("delete ", |a| a.only_id().map(|id| Command::Delete { id })),
+    ("reserve-job ", |a| a.only_id().map(Command::ReserveJob)),
+    ("reserve", |a| a.nothing(Command::Reserve(None))),
+    ("delete ", |a| a.only_id().map(Command::Delete)),
     ("release ", release),
     ("bury ", bury),
-    ("touch ", |a| a.only_id().map(|id| Command::Touch { id })),
+    ("touch ", |a| a.only_id().map(Command::Touch)),
     ("use ", |a| a.only_name().map(Command::Use)),
     ("watch ", |a| a.only_name().map(Command::Watch)),
     ("ignore ", |a| a.only_name().map(Command::Ignore)),
-    ("peek ", |a| a.only_id().map(|id| Command::Peek { id })),
+    ("peek ", |a| a.only_id().map(Command::Peek)),
     ("peek-ready", |a| a.nothing(Command::PeekReady)),
     ("peek-delayed", |a| a.nothing(Command::PeekDelayed)),
     ("peek-buried", |a| a.nothing(Command::PeekBuried)),
     ("kick ", kick),
-    ("kick-job ", |a| a.only_id().map(|id| Command::KickJob { id })),
-    ("stats-job ", |a| a.only_id().map(|id| Command::StatsJob { id })),
+    ("kick-job ", |a| a.only_id().map(Command::KickJob)),
+    ("stats-job ", |a| a.only_id().map(Command::StatsJob)),
     ("stats-tube ", |a| a.only_name().map(Command::StatsTube)),
     ("stats", |a| a.nothing(Command::Stats)),
     ("list-tubes-watched", |a| a.nothing(Command::ListTubesWatched)),
@@ -111,7 +111,7 @@ fn reserve_with_timeout(mut arguments: Arguments<'_>) -> Parsed<'_> {
     if i32::try_from(timeout).is_err() {
         return Err(BAD_FORMAT);
     }
-    Ok(Command::Reserve { timeout: Some(timeout) })
+    Ok(Command::Reserve(Some(timeout)))
 }
 
 fn release(mut arguments: Arguments<'_>) -> Parsed<'_> {
@@ -144,7 +144,7 @@ fn kick(arguments: Arguments<'_>) -> Parsed<'_> {
     let number = arguments.u64()?;
     let number = if negative { number.wrapping_neg() } else { number };
     let bound = u32::try_from(number & u64::from(u32::MAX)).expect("masked to 32 bits");
-    Ok(Command::Kick { bound })
+    Ok(Command::Kick(bound))
 }
 
 /// The prefix ends without a space, so the line need not have one. The original counts the command
@@ -197,7 +197,7 @@ fn drain(mut arguments: Arguments<'_>) -> Parsed<'_> {
 fn metrics(mut arguments: Arguments<'_>) -> Parsed<'_> {
     let tube = if arguments.rest.is_empty() { None } else { Some(arguments.name_behind_spaces()?) };
     arguments.end()?;
-    Ok(Command::Metrics { tube })
+    Ok(Command::Metrics(tube))
 }
 
 /// The rest of a line after a command's prefix.

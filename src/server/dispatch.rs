@@ -85,13 +85,13 @@ impl Server {
                 self.queue.use_tube(client, name, self.bodies.budget_mut()).map_err(no_memory)?;
                 self.reply(key, Reply::Using(name));
             }
-            Command::Reserve { timeout } => return self.reserve(key, timeout, now),
+            Command::Reserve(timeout) => return self.reserve(key, timeout, now),
             Command::ReserveWithAbort => return self.reserve_with_abort(key, now),
-            Command::ReserveJob { id } => return self.reserve_job(key, id, now),
-            Command::Delete { id } => return self.delete(key, id, now),
+            Command::ReserveJob(id) => return self.reserve_job(key, id, now),
+            Command::Delete(id) => return self.delete(key, id, now),
             Command::Release { id, pri, delay } => return self.release(key, id, pri, delay, now),
             Command::Bury { id, pri } => return self.bury(key, id, pri, now),
-            Command::Touch { id } => {
+            Command::Touch(id) => {
                 let job = self.queue.reserved_by(client, id).ok_or(NOT_FOUND)?;
                 self.queue.touch(job, now);
                 self.reply(key, Reply::Touched);
@@ -107,7 +107,7 @@ impl Server {
                 let left = self.queue.ignore(client, name);
                 self.reply(key, left.map_or(Reply::NotIgnored, Reply::Watching));
             }
-            Command::Peek { id } => self.send_found(key, self.queue.find(id).ok_or(NOT_FOUND)?),
+            Command::Peek(id) => self.send_found(key, self.queue.find(id).ok_or(NOT_FOUND)?),
             Command::PeekReady => {
                 self.send_found(key, self.queue.first_ready(self.used(key)).ok_or(NOT_FOUND)?);
             }
@@ -117,14 +117,14 @@ impl Server {
             Command::PeekBuried => {
                 self.send_found(key, self.queue.first_buried(self.used(key)).ok_or(NOT_FOUND)?);
             }
-            Command::Kick { bound } => {
+            Command::Kick(bound) => {
                 self.ensure_memory_for_long_command()?;
                 let kick = self.queue.begin_kick(self.used(key), bound);
                 self.advance_long(LongCommand { by: Some(key), work: LongWork::Kick(kick) }, now);
             }
-            Command::KickJob { id } => return self.kick_job(key, id, now),
+            Command::KickJob(id) => return self.kick_job(key, id, now),
             Command::Stats => self.send_document(key, &self.stats(now)),
-            Command::StatsJob { id } => {
+            Command::StatsJob(id) => {
                 let job = self.queue.find(id).ok_or(NOT_FOUND)?;
                 self.show(key, id);
                 self.send_document(key, &self.stats_job(job, now));
@@ -174,7 +174,7 @@ impl Server {
                 let draining = Reply::Error(ErrorReply::Draining);
                 self.reply(key, if self.is_draining { draining } else { Reply::NotDraining });
             }
-            Command::Metrics { tube } => return self.send_metrics(key, tube, now),
+            Command::Metrics(tube) => return self.send_metrics(key, tube, now),
             Command::Quit => self.end_of_input(key),
         }
         Ok(())

@@ -25,11 +25,7 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Pars
     }
     if let Some(rest) = behind(line, "reserve-with-timeout ") {
         let (timeout, _) = number32(rest)?;
-        return if timeout < 1 << 31 {
-            Ok(Command::Reserve { timeout: Some(timeout) })
-        } else {
-            Err(BAD)
-        };
+        return if timeout < 1 << 31 { Ok(Command::Reserve(Some(timeout))) } else { Err(BAD) };
     }
     if let Some(rest) = behind(line, "release ") {
         let (id, rest) = number64(rest)?;
@@ -43,25 +39,25 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Pars
         return if rest.is_empty() { Ok(Command::Bury { id, pri }) } else { Err(BAD) };
     }
     if let Some(rest) = behind(line, "kick-job ") {
-        return only_id(rest).map(|id| Command::KickJob { id });
+        return only_id(rest).map(Command::KickJob);
     }
     if let Some(rest) = behind(line, "kick ") {
         return kick(rest);
     }
     if let Some(rest) = behind(line, "reserve-job ") {
-        return only_id(rest).map(|id| Command::ReserveJob { id });
+        return only_id(rest).map(Command::ReserveJob);
     }
     if let Some(rest) = behind(line, "delete ") {
-        return only_id(rest).map(|id| Command::Delete { id });
+        return only_id(rest).map(Command::Delete);
     }
     if let Some(rest) = behind(line, "touch ") {
-        return only_id(rest).map(|id| Command::Touch { id });
+        return only_id(rest).map(Command::Touch);
     }
     if let Some(rest) = behind(line, "peek ") {
-        return only_id(rest).map(|id| Command::Peek { id });
+        return only_id(rest).map(Command::Peek);
     }
     if let Some(rest) = behind(line, "stats-job ") {
-        return only_id(rest).map(|id| Command::StatsJob { id });
+        return only_id(rest).map(Command::StatsJob);
     }
     if let Some(rest) = behind(line, "use ") {
         return name(rest).map(Command::Use);
@@ -87,7 +83,7 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Pars
         return Ok(Command::Quit);
     }
     match line {
-        b"reserve" => Ok(Command::Reserve { timeout: None }),
+        b"reserve" => Ok(Command::Reserve(None)),
         b"reserve-with-abort" => Ok(Command::ReserveWithAbort),
         b"peek-ready" => Ok(Command::PeekReady),
         b"peek-delayed" => Ok(Command::PeekDelayed),
@@ -105,7 +101,7 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Pars
 fn extension<'a>(command: &str, rest: &'a [u8]) -> Result<Command<'a>, ParseError> {
     let text = std::str::from_utf8(rest).map_err(|_| BAD)?;
     if (command, text) == ("metrics", "") {
-        return Ok(Command::Metrics { tube: None });
+        return Ok(Command::Metrics(None));
     }
     if !text.starts_with(' ') || text.ends_with(' ') {
         return Err(BAD);
@@ -150,7 +146,7 @@ fn extension<'a>(command: &str, rest: &'a [u8]) -> Result<Command<'a>, ParseErro
             }
             Ok(Command::DeleteTube { name: tube()?, state: Some(idle(it)?), last_id })
         }
-        ("metrics", [_]) => Ok(Command::Metrics { tube: Some(tube()?) }),
+        ("metrics", [_]) => Ok(Command::Metrics(Some(tube()?))),
         ("drain", ["on"]) => Ok(Command::Drain(Drain::On)),
         ("drain", ["off"]) => Ok(Command::Drain(Drain::Off)),
         ("drain", ["status"]) => Ok(Command::Drain(Drain::Status)),
@@ -268,7 +264,7 @@ fn kick(rest: &[u8]) -> Result<Command<'_>, ParseError> {
     let (number, _) = number64(rest)?;
     let number = i128::from(number) * if is_negative { -1 } else { 1 };
     let bound = number.rem_euclid(1 << 32).try_into().expect("32 bits");
-    Ok(Command::Kick { bound })
+    Ok(Command::Kick(bound))
 }
 
 fn pause(rest: &[u8]) -> Result<Command<'_>, ParseError> {
