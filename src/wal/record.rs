@@ -104,26 +104,6 @@ pub(super) struct JobFields {
     pub(super) kind: Kind,
 }
 
-/// A record, borrowed from the segment in which it was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Record<'a> {
-    /// The fields of the job.
-    pub(super) fields: JobFields,
-    /// In a full record, the tube's name and the body with its CR LF.
-    pub(super) full: Option<(&'a str, &'a [u8])>,
-    /// Its length in the segment, in bytes.
-    pub(super) length: usize,
-}
-
-/// The contents at an offset of a segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found<'a> {
-    /// A record.
-    Record(Record<'a>),
-    /// No more records: zeros, or the end of the file.
-    End,
-}
-
 /// Why there is no sound record at an offset of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
@@ -292,10 +272,10 @@ impl SegmentHeader {
         if bytes[..4] != [0; 4] || bytes[4..12] != HEADER_ID.to_le_bytes() {
             return None;
         }
-        let Ok(Found::Record(record)) = decode(bytes, offset, Format::Plain) else { return None };
-        let header = Self::of(&record.fields)?;
-        let checked = decode(bytes, offset, Format::Salted(header.salt));
-        (checked == Ok(Found::Record(record))).then_some(header)
+        let frame = Frame::decode(bytes, Format::Plain).ok()??;
+        let header = Self::of(&frame.fields)?;
+        let (hasher, wanted) = frame.begin_checksum(bytes, header.salt, offset);
+        (frame.flaw.is_none() && hasher.finalize() == wanted).then_some(header)
     }
 
     /// Returns the salt if `bytes` begin with a likely segment header, perhaps a
@@ -422,24 +402,6 @@ impl Frame {
         }
         Ok(())
     }
-}
-
-/// Decodes the beginning of `bytes`, which are at `offset` of a segment. They must have all of the
-/// record, or reach to the end of the file.
-pub(super) fn decode(bytes: &[u8], offset: u64, format: Format) -> Result<Found<'_>, Damage> {
-    let Some(frame) = Frame::decode(bytes, format)? else { return Ok(Found::End) };
-    let length = frame.head_length + frame.body_length;
-    let body = bytes.get(frame.head_length..length).ok_or(Damage::Torn)?;
-    if let Format::Salted(salt) = format {
-        let (mut hasher, wanted) = frame.begin_checksum(bytes, salt, offset);
-        hasher.update(body);
-        if hasher.finalize() != wanted {
-            return Err(Damage::Checksum);
-        }
-    }
-    frame.judge(body.last_chunk::<2>().map_or(&[], |end| end))?;
-    let name = frame.is_full().then(|| frame.name(bytes)).flatten();
-    Ok(Found::Record(Record { fields: frame.fields, full: name.map(|name| (name, body)), length }))
 }
 
 /// Reads the length of a version 7 name. `None` at the end of the records.
