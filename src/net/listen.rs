@@ -10,7 +10,7 @@ use std::{
         fd::{OwnedFd, RawFd},
         unix::{
             self,
-            fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+            fs::{FileTypeExt, MetadataExt},
         },
     },
     path::{Path, PathBuf},
@@ -34,8 +34,6 @@ pub enum ListenError {
     Bind(String, io::Error),
     /// Another process listens on this path.
     InUse(PathBuf),
-    /// Another process is just beginning to listen on this path.
-    InUseSoon(PathBuf),
     /// The file at this path is not a socket, so the daemon must not remove it.
     NotASocket(PathBuf),
 }
@@ -46,13 +44,6 @@ impl fmt::Display for ListenError {
             Self::Bind(address, error) => write!(f, "cannot listen on {address}: {error}"),
             Self::InUse(path) => {
                 write!(f, "cannot listen on {}: another process is listening there", path.display())
-            }
-            Self::InUseSoon(path) => {
-                write!(
-                    f,
-                    "cannot listen on {}: another process is about to listen there",
-                    path.display()
-                )
             }
             Self::NotASocket(path) => {
                 write!(f, "cannot listen on {}: the file there is not a socket", path.display())
@@ -65,7 +56,7 @@ impl Error for ListenError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Bind(_, error) => Some(error),
-            Self::InUse(_) | Self::InUseSoon(_) | Self::NotASocket(_) => None,
+            Self::InUse(_) | Self::NotASocket(_) => None,
         }
     }
 }
@@ -230,7 +221,7 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     unix::net::SocketAddr::from_pathname(path).map_err(bind_error)?;
     // A path that cannot be used at all is reported before anything is changed.
     is_stale(path)?;
-    let _lock = BindLock::acquire(path)?;
+    let _lock = lock_directory(path);
     if is_stale(path)? {
         fs::remove_file(path).map_err(bind_error)?;
     }
@@ -277,88 +268,26 @@ fn is_stale(path: &Path) -> Result<bool, ListenError> {
     }
 }
 
-/// The right to set up a socket at a path: a lock on a file beside it, which exists only meanwhile.
-/// Without it, two processes that start at once could each remove the other's new socket: one that
-/// is bound but does not listen yet looks stale.
-#[derive(Debug)]
-struct BindLock {
-    lock: PathBuf,
-    /// Holds the lock.
-    _file: OwnedFd,
-}
+/// How often the lock on a socket's directory is tried, in all five seconds. No start holds it as
+/// long.
+const LOCK_ATTEMPTS: u32 = 500;
+/// The time between two attempts.
+const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
-impl BindLock {
-    /// Takes the lock. Fails at once if another process has it. A lock file left by a process that
-    /// was killed is reused.
-    fn acquire(path: &Path) -> Result<Self, ListenError> {
-        let bind_error = |error| ListenError::Bind(format!("unix:{}", path.display()), error);
-        let Some(own_name) = path.file_name() else {
-            return Err(bind_error(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "the path has no file name",
-            )));
-        };
-        let mut name = OsString::from(".");
-        name.push(own_name);
-        name.push(".beanstalkd-start");
-        let lock = path.with_file_name(name);
-        // A link at this path is not followed, and a pipe does not block.
-        let file = fs::OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(&lock)
-            .map_err(bind_error)?;
-        match sys::lock_file(&file) {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) => {
-                return Err(ListenError::InUseSoon(path.into()));
-            }
-            // If the file system has no locks, the daemon continues without one.
-            Ok(()) | Err(_) => {}
-        }
-        // Its last owner may have removed it between open and lock, and another process may have
-        // made a new one.
-        let own = file.metadata().map_err(bind_error)?;
-        let is_current = fs::symlink_metadata(&lock)
-            .is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()));
-        if !is_current {
-            return Err(ListenError::InUseSoon(path.into()));
-        }
-        Ok(Self { lock, _file: file.into() })
-    }
-}
-
-impl Drop for BindLock {
-    fn drop(&mut self) {
-        // The file is removed while it is locked, so it cannot be another process's.
-        if let Err(error) = fs::remove_file(&self.lock) {
-            warn!("cannot remove {}: {error}", self.lock.display());
+/// Keeps other starts out of a socket's directory until the descriptor is closed. Otherwise two of
+/// them could each remove the other's new socket: one that is bound but does not listen yet looks
+/// stale. If the directory cannot be locked, or another program keeps it locked, the start
+/// continues without the lock.
+#[expect(clippy::disallowed_methods, reason = "no client is served yet")]
+fn lock_directory(path: &Path) -> Option<OwnedFd> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory =
+        fs::OpenOptions::new().read(true).open(parent.unwrap_or(Path::new("."))).ok()?;
+    for _ in 0..LOCK_ATTEMPTS {
+        match sys::lock_until_closed(&directory) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(LOCK_INTERVAL),
+            Ok(()) | Err(_) => break,
         }
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_sockets_meant_for_this_process_are_inherited() {
-        let count = |pid: Option<&str>, fds: Option<&str>| {
-            inherited_count(pid.map(Into::into), fds.map(Into::into), 17)
-                .map_err(|error| error.to_string())
-        };
-        assert_eq!(count(Some("17"), Some("2")), Ok(2));
-        assert_eq!(count(Some("18"), Some("2")), Ok(0));
-        assert_eq!(count(Some("18"), Some("two")), Ok(0));
-        assert_eq!(count(Some("18"), Some("0")), Ok(0));
-        let none = "LISTEN_FDS is 0: no socket is passed on";
-        assert_eq!(count(Some("17"), Some("0")), Err(none.into()));
-        assert_eq!(count(None, Some("2")), Ok(0));
-        assert_eq!(count(Some("17"), None), Ok(0));
-        assert_eq!(count(Some("me"), Some("2")), Err("LISTEN_PID is not a number: me".into()));
-        assert_eq!(count(Some("17"), Some("-1")), Err("LISTEN_FDS is not a number: -1".into()));
-        assert_eq!(count(Some("17"), Some("4294967295")), Ok(RawFd::MAX));
-    }
+    Some(directory.into())
 }

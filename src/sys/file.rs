@@ -40,6 +40,14 @@ pub fn lock_file(file: &impl AsRawFd) -> io::Result<()> {
     check(result).map(drop)
 }
 
+/// Takes the BSD lock on a file or a directory, which ends when this descriptor is closed. Fails at
+/// once with `WouldBlock` if another process has it.
+pub fn lock_until_closed(file: &impl AsRawFd) -> io::Result<()> {
+    // SAFETY: takes no pointers.
+    let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+    check(result).map(drop)
+}
+
 /// Renames a file, and fails with `AlreadyExists` if something has the new name.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {

@@ -11,6 +11,8 @@ use std::{
     },
     path::Path,
     process::Command,
+    thread,
+    time::Duration,
 };
 
 use beanstalkd::sys;
@@ -148,23 +150,16 @@ fn a_start_does_not_touch_a_socket_that_another_is_setting_up() {
     // Bound, and not listening yet.
     drop(UnixListener::bind(&path).expect("a socket"));
     let before = fs::metadata(&path).expect("a socket file").ino();
-    let lock = folder.path().join(".socket.beanstalkd-start");
-    let file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&lock);
-    let file = file.expect("a file");
-    sys::lock_file(&file).expect("the lock is free");
-    let Ended { code, stderr, .. } = run_to_its_end(OURS, &["-l", &address]);
-    assert_eq!(code, 111, "{stderr}");
-    let place = path.display();
-    let wanted = format!("cannot listen on {place}: another process is about to listen there\n");
-    assert_eq!(stderr, format!("beanstalkd: error: {wanted}"));
+    let directory = fs::File::open(folder.path()).expect("a folder");
+    sys::lock_until_closed(&directory).expect("the lock is free");
+    let mut daemon = Daemon::spawn_raw(Path::new(OURS), &["-l", &address]).expect("a start");
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(daemon.exit_status(), None, "{}", daemon.stderr());
     assert_eq!(fs::metadata(&path).expect("it stays").ino(), before);
-    // A daemon that is killed at this moment leaves both files behind, and the next start removes
-    // them.
-    drop(file);
-    assert!(lock.exists());
-    let (mut daemon, _) = start(OURS, &["-l", &address]);
+    // The other start was killed: its lock ends, and its socket is stale.
+    drop(directory);
+    eventually("it listens", || daemon.stderr().contains("listens on"));
     Peer::at(&address).check();
-    assert!(!lock.exists());
     assert_eq!(terminate(&mut daemon), 0);
 }
 
