@@ -18,8 +18,8 @@ use crate::{
 /// How many connections are accepted in a turn over all listeners: about a millisecond's work.
 const ACCEPTS_PER_TURN: usize = 64;
 
-/// How long no listener accepts if the system lacks descriptors or memory, unless a connection
-/// closes earlier; also how long one listener pauses that keeps failing.
+/// How long a listener pauses if the system lacks descriptors or memory, or if it keeps failing. A
+/// connection that closes earlier ends the pause.
 const BACK_OFF_TIME: Duration = Duration::from_secs(1);
 
 /// The least time between two log lines about the same lasting problem.
@@ -29,32 +29,6 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// is over with that client, so a listener that fails more often has a problem of its own.
 const ACCEPT_FAILURES_MAX: u32 = 16;
 
-/// A problem that may last long and recur often. Its beginning and its end are logged; a beginning
-/// soon after the last one logged is not.
-#[derive(Debug, Default)]
-struct LastingProblem {
-    is_reported: bool,
-    /// No beginning is logged before this instant.
-    reports_from: Time,
-}
-
-impl LastingProblem {
-    /// Records that the problem exists. Returns whether to log its beginning.
-    fn begin(&mut self, now: Time) -> bool {
-        let is_new = !self.is_reported && self.reports_from <= now;
-        if is_new {
-            self.is_reported = true;
-            self.reports_from = now + REPORT_INTERVAL;
-        }
-        is_new
-    }
-
-    /// Records that the problem is over. Returns whether to log its end.
-    fn end(&mut self) -> bool {
-        std::mem::take(&mut self.is_reported)
-    }
-}
-
 /// A listener, and whether it may have a client to accept. If not, an event will come.
 #[derive(Debug)]
 pub(super) struct ListenerSlot {
@@ -62,15 +36,24 @@ pub(super) struct ListenerSlot {
     pub(super) is_ready: bool,
     /// The number of failures to accept in a row.
     failures: u32,
-    /// It has failed too often, and is not tried before this instant.
+    /// It is not tried before this instant.
     pub(super) backs_off_until: Option<Time>,
-    problem: LastingProblem,
+    /// Whether the log says that it cannot accept connections.
+    is_reported: bool,
+    /// The log does not say so again before this instant.
+    reports_from: Time,
 }
 
 impl ListenerSlot {
     pub(super) fn new(listener: Listener) -> Self {
-        let problem = LastingProblem::default();
-        Self { listener, is_ready: true, failures: 0, backs_off_until: None, problem }
+        Self {
+            listener,
+            is_ready: true,
+            failures: 0,
+            backs_off_until: None,
+            is_reported: false,
+            reports_from: Time::default(),
+        }
     }
 
     /// Whether to try it now.
@@ -78,95 +61,71 @@ impl ListenerSlot {
         self.is_ready && self.backs_off_until.is_none_or(|until| until <= now)
     }
 
-    fn on_failure(&mut self, error: &io::Error, now: Time) {
-        self.failures = self.failures.saturating_add(1);
-        if self.failures < ACCEPT_FAILURES_MAX {
-            return;
-        }
+    /// Pauses it. `limit` is the end of the pause, if it is known.
+    fn back_off(&mut self, limit: &str, error: &io::Error, now: Time) {
         self.backs_off_until = Some(now + BACK_OFF_TIME);
-        if self.problem.begin(now) {
-            warn!("{} accepts no connections: {error}", self.listener.address());
+        if !self.is_reported && self.reports_from <= now {
+            (self.is_reported, self.reports_from) = (true, now + REPORT_INTERVAL);
+            warn!("{} cannot accept connections{limit}: {error}", self.listener.address());
         }
     }
 
-    fn on_success(&mut self) {
+    fn on_failure(&mut self, error: &io::Error, now: Time) {
+        self.failures = self.failures.saturating_add(1);
+        if self.failures >= ACCEPT_FAILURES_MAX {
+            self.back_off("", error, now);
+        }
+    }
+
+    /// Notes that it has no client to accept.
+    fn on_empty(&mut self) {
+        self.is_ready = false;
         self.failures = 0;
-        self.backs_off_until = None;
-        if self.problem.end() {
+        if std::mem::take(&mut self.is_reported) {
             info!("{} accepts connections again", self.listener.address());
         }
     }
 }
 
-/// All listeners, and whether any of them may accept.
-#[derive(Debug)]
-pub(super) struct Accepting {
-    pub(super) listeners: Vec<ListenerSlot>,
-    /// There are no descriptors or no memory: no connection is accepted before this instant, unless
-    /// one is closed earlier.
-    pub(super) backs_off_until: Option<Time>,
-    /// The logged shortage of descriptors or memory. It ends when no listener has a client to
-    /// accept.
-    shortage: LastingProblem,
-}
-
-impl Accepting {
-    pub(super) fn new(listeners: Vec<ListenerSlot>) -> Self {
-        Self { listeners, backs_off_until: None, shortage: LastingProblem::default() }
-    }
-}
-
 impl EventLoop {
     pub(super) fn accept(&mut self, now: Time) {
-        if self.is_stopping || self.accepting.backs_off_until.is_some_and(|until| until > now) {
+        if self.is_stopping {
             return;
         }
-        self.accepting.backs_off_until = None;
-        let accept_limit = ACCEPTS_PER_TURN.div_ceil(self.accepting.listeners.len().max(1));
-        for index in 0..self.accepting.listeners.len() {
-            self.accept_at(index, accept_limit, now);
-        }
-        if self.accepting.listeners.iter().all(|slot| !slot.is_open(now))
-            && self.accepting.shortage.end()
-        {
-            info!("connections are accepted again");
+        let accept_limit = ACCEPTS_PER_TURN.div_ceil(self.listeners.len().max(1));
+        for index in 0..self.listeners.len() {
+            for _ in 0..accept_limit {
+                if !self.listeners[index].is_open(now) {
+                    break;
+                }
+                if let Err(error) = self.accept_one(index, now) {
+                    self.listeners[index].back_off(" until others close", &error, now);
+                }
+            }
         }
     }
 
-    fn accept_at(&mut self, index: usize, accept_limit: usize, now: Time) {
-        for _ in 0..accept_limit {
-            let slot = &mut self.accepting.listeners[index];
-            if !slot.is_open(now) || self.accepting.backs_off_until.is_some() {
-                return;
+    /// Accepts a connection at a listener. Fails if there are no descriptors or no memory for it.
+    fn accept_one(&mut self, index: usize, now: Time) -> io::Result<()> {
+        // This is the last point at which a lack of memory can be handled.
+        self.ensure_memory_to_accept().map_err(|OutOfMemory| io::ErrorKind::OutOfMemory)?;
+        let slot = &mut self.listeners[index];
+        match slot.listener.accept() {
+            Ok(stream) => {
+                slot.failures = 0;
+                return self.add_connection(stream, now);
             }
-            // This is the last point at which a lack of memory can be handled.
-            if let Err(OutOfMemory) = self.ensure_memory_to_accept() {
-                return self.back_off(&io::ErrorKind::OutOfMemory.into(), now);
-            }
-            let slot = &mut self.accepting.listeners[index];
-            match slot.listener.accept() {
-                Ok(stream) => {
-                    slot.on_success();
-                    if let Err(error) = self.add_connection(stream, now) {
-                        debug!("a new connection could not be registered: {error}");
-                        self.back_off(&error, now);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    slot.is_ready = false;
-                    slot.on_success();
-                }
-                Err(error) if is_shortage(&error) => self.back_off(&error, now),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => slot.on_empty(),
+            Err(error) if is_shortage(&error) => return Err(error),
+            Err(error) => {
+                debug!("accept: {error}");
                 // The client disconnected before it was accepted; another one may follow it.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {
-                    debug!("accept: {error}");
-                }
-                Err(error) => {
-                    debug!("accept: {error}");
+                if error.kind() != io::ErrorKind::ConnectionAborted {
                     slot.on_failure(&error, now);
                 }
             }
         }
+        Ok(())
     }
 
     /// Makes sure that one more connection finds memory, in the loop and in the server.
@@ -180,13 +139,6 @@ impl EventLoop {
             budget.grow_deque(Need::Connection, queue, count)?;
         }
         Ok(())
-    }
-
-    pub(super) fn back_off(&mut self, error: &io::Error, now: Time) {
-        self.accepting.backs_off_until = Some(now + BACK_OFF_TIME);
-        if self.accepting.shortage.begin(now) {
-            warn!("cannot accept connections until others close: {error}");
-        }
     }
 
     fn add_connection(&mut self, mut stream: Stream, now: Time) -> io::Result<()> {
@@ -218,26 +170,32 @@ fn is_shortage(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
+    fn slot(folder: &tempfile::TempDir) -> ListenerSlot {
+        let address = crate::cli::Address::Unix(folder.path().join("socket"));
+        ListenerSlot::new(Listener::bind_all(&[address]).expect("the path is free").remove(0))
+    }
+
     /// A problem that comes and goes each second would fill the log.
     #[test]
     fn a_problem_is_logged_when_it_begins_and_ends_but_not_again_and_again() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let mut slot = slot(&folder);
         let start = Time::from_nanoseconds(1);
-        let mut problem = LastingProblem::default();
-        assert!(problem.begin(start));
-        assert!(!problem.begin(start), "it is known");
-        assert!(problem.end());
-        assert!(!problem.end());
-        assert!(!problem.begin(start + REPORT_INTERVAL / 2), "too soon after the last");
-        assert!(!problem.end(), "without a line for its beginning there is none for its end");
-        assert!(problem.begin(start + REPORT_INTERVAL));
+        let error = io::Error::from_raw_os_error(libc::EMFILE);
+        slot.back_off("", &error, start);
+        assert!(slot.is_reported);
+        slot.on_empty();
+        assert!(!slot.is_reported);
+        slot.back_off("", &error, start + REPORT_INTERVAL / 2);
+        assert!(!slot.is_reported, "too soon after the last");
+        slot.back_off("", &error, start + REPORT_INTERVAL);
+        assert!(slot.is_reported);
     }
 
     #[test]
     fn a_listener_backs_off_after_many_failures_in_a_row() {
         let folder = tempfile::tempdir().expect("a directory");
-        let address = crate::cli::Address::Unix(folder.path().join("socket"));
-        let mut listeners = Listener::bind_all(&[address]).expect("the path is free");
-        let mut slot = ListenerSlot::new(listeners.remove(0));
+        let mut slot = slot(&folder);
         let now = Time::from_nanoseconds(1);
         let error = io::Error::from_raw_os_error(libc::EPERM);
         for _ in 1..ACCEPT_FAILURES_MAX {
@@ -247,8 +205,9 @@ mod tests {
         slot.on_failure(&error, now);
         assert!(!slot.is_open(now));
         assert!(slot.is_open(now + BACK_OFF_TIME));
-        slot.on_success();
-        slot.on_failure(&error, now);
-        assert!(slot.is_open(now), "it counts from the start again");
+        slot.on_empty();
+        slot.is_ready = true;
+        slot.on_failure(&error, now + BACK_OFF_TIME);
+        assert!(slot.is_open(now + BACK_OFF_TIME), "it counts from the start again");
     }
 }

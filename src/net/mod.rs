@@ -25,7 +25,7 @@ use mio::{Events, Interest, Poll, Token, Waker, event::Event, unix::SourceFd};
 
 pub use self::listen::{ListenError, Listener};
 use self::{
-    accept::{Accepting, ListenerSlot},
+    accept::ListenerSlot,
     busy_poll::{BusyPoll, Processors, Wait},
     run_queue::{Deferred, Queues},
     socket::Socket,
@@ -112,7 +112,7 @@ impl From<io::Error> for LoopError {
 #[derive(Debug)]
 pub struct EventLoop {
     poll: Poll,
-    accepting: Accepting,
+    listeners: Vec<ListenerSlot>,
     notifier: Notifier,
     signals: Signals,
     clock: Clock,
@@ -159,7 +159,7 @@ impl EventLoop {
         drop(poll.registry().try_clone()?);
         Ok(Self {
             poll,
-            accepting: Accepting::new(slots),
+            listeners: slots,
             notifier,
             signals,
             clock,
@@ -288,12 +288,8 @@ impl EventLoop {
     /// Sleeps until an event or the next deadline; not at all while work is left. `now` is the end
     /// of the turn before.
     fn wait(&mut self, events: &mut Events, now: Time) -> io::Result<()> {
-        let ready = self.accepting.listeners.iter().filter(|slot| slot.is_ready);
-        let accept = ready
-            .map(|slot| {
-                slot.backs_off_until.max(self.accepting.backs_off_until).unwrap_or_default()
-            })
-            .min();
+        let ready = self.listeners.iter().filter(|slot| slot.is_ready);
+        let accept = ready.map(|slot| slot.backs_off_until.unwrap_or_default()).min();
         let queues = [&self.queues.runnable, &self.queues.busy, &self.queues.ended];
         let work = queues.iter().any(|queue| !queue.is_empty()).then(Time::default);
         let (retry, close) = (self.deferred.retry_at, self.deferred.close_at);
@@ -352,7 +348,7 @@ impl EventLoop {
             SIGNALS => self.handle_signals(),
             SYNC_ENDED => {}
             Token(index) if index >= FIRST_LISTENER_TOKEN => {
-                self.accepting.listeners[index - FIRST_LISTENER_TOKEN].is_ready = true;
+                self.listeners[index - FIRST_LISTENER_TOKEN].is_ready = true;
             }
             Token(index) => {
                 let Some(socket) = self.sockets.get_mut(index).and_then(Option::as_mut) else {

@@ -228,8 +228,10 @@ impl EventLoop {
         debug!("{key:?} closed");
         self.sockets[key.index()] = None;
         self.server.close(key, now);
-        self.accepting.backs_off_until = None;
-        // There may be memory for other connections now.
+        // There may be a descriptor and memory for other connections now.
+        for slot in &mut self.listeners {
+            slot.backs_off_until = None;
+        }
         self.deferred.retry_at = self.deferred.retry_at.map(|_| Time::AT_ONCE);
     }
 }

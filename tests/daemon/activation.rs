@@ -116,7 +116,7 @@ fn a_listener_that_is_shut_down_from_outside_costs_nothing() {
     assert_eq!(before.command("list-tube-used").expect("a reply"), "USING default");
     // The call is the same for every kind of socket, and holds for all processes that share it.
     TcpStream::from(copy(&tcp)).shutdown(Shutdown::Both).expect("a listener");
-    let told = |daemon: &Daemon| daemon.stderr().matches(" accepts no connections: ").count();
+    let told = |daemon: &Daemon| daemon.stderr().matches(" cannot accept connections: ").count();
     eventually("it is told", || told(&daemon) > 0);
     let (used, began) = (processor_time(&daemon), Instant::now());
     thread::sleep(WATCHED);
