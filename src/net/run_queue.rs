@@ -144,12 +144,9 @@ impl EventLoop {
             return;
         }
         if socket.feed_result == FeedResult::More {
-            if socket.is_readable
-                && self.server.budget_mut().admits(Need::Storage, self.buffer.len())
-            {
-                self.read(key, command_limit, now);
-            } else if socket.is_readable {
-                self.peek(key, command_limit, now);
+            if socket.is_readable {
+                let may_store = self.server.budget_mut().admits(Need::Storage, self.buffer.len());
+                self.read(key, may_store, command_limit, now);
             }
         } else {
             self.feed_unconsumed(key, command_limit, now);

@@ -19,56 +19,38 @@ const STARVATION_TIME: Duration = Duration::from_secs(1);
 
 /// Input.
 impl EventLoop {
-    /// Reads once, and feeds the bytes after the stored part of a line.
-    pub(super) fn read(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
+    /// Reads once, and feeds the bytes after the stored part of a line. If there is no memory to
+    /// store bytes that are not consumed (`may_store` is false), they stay in the kernel, which
+    /// costs one more call.
+    pub(super) fn read(&mut self, key: Key<Conn>, may_store: bool, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let left = socket.unconsumed.len();
         self.buffer[..left].copy_from_slice(&socket.unconsumed);
-        match socket.read(&mut self.buffer[left..]) {
-            Ok(0) => self.server.end_of_input(key),
-            Ok(count) => {
-                let bytes = &self.buffer[..left + count];
-                let (consumed, feed_result) = self.server.feed(key, bytes, command_limit, now);
-                let before = socket.unconsumed.capacity();
-                socket.keep_unconsumed(&bytes[consumed..]);
-                self.server.budget_mut().on_resize(before, socket.unconsumed.capacity());
-                self.reschedule(key, feed_result, now);
+        let buffer = &mut self.buffer[left..];
+        let end = match if may_store { socket.read(buffer) } else { socket.peek(buffer) } {
+            Ok(0) => return self.server.end_of_input(key),
+            Ok(count) => left + count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return self.enqueue(key),
+            Err(error) => return self.fail(key, &error),
+        };
+        let bytes = &self.buffer[..end];
+        let (consumed, feed_result) = self.server.feed(key, bytes, command_limit, now);
+        // An incomplete line stays in the kernel, too, until more comes. It is read and stored if
+        // no event may report that more has come.
+        let is_part = feed_result == FeedResult::More && socket.reads_until_blocked();
+        let taken = if may_store || is_part { end } else { consumed.max(left) };
+        let has_more = feed_result != FeedResult::More && taken < end;
+        let (before, is_readable) = (socket.unconsumed.capacity(), socket.is_readable);
+        socket.keep_unconsumed(&bytes[consumed..taken]);
+        self.server.budget_mut().on_resize(before, socket.unconsumed.capacity());
+        if !may_store {
+            if let Err(error) = socket.discard_peeked(&mut self.buffer[..taken - left]) {
+                return self.fail(key, &error);
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.enqueue(key),
-            Err(error) => self.fail(key, &error),
+            socket.is_readable = is_readable || has_more;
         }
-    }
-
-    /// Feeds input without storing unconsumed bytes, because there is no memory for them. They stay
-    /// in the kernel, which costs one more call than [`EventLoop::read`].
-    pub(super) fn peek(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
-        let Some(socket) = &mut self.sockets[key.index()] else { return };
-        let left = socket.unconsumed.len();
-        self.buffer[..left].copy_from_slice(&socket.unconsumed);
-        match socket.peek(&mut self.buffer[left..]) {
-            Ok(0) => self.server.end_of_input(key),
-            Ok(count) => {
-                let bytes = &self.buffer[..left + count];
-                let (consumed, feed_result) = self.server.feed(key, bytes, command_limit, now);
-                // An incomplete line stays there too, until more comes. It is read and stored if no
-                // event may report that more has come.
-                let is_part = feed_result == FeedResult::More && socket.reads_until_blocked();
-                let taken = if is_part { left + count } else { consumed.max(left) };
-                let has_more = feed_result != FeedResult::More && taken < left + count;
-                let (before, is_readable) = (socket.unconsumed.capacity(), socket.is_readable);
-                socket.keep_unconsumed(&bytes[consumed..taken]);
-                self.server.budget_mut().on_resize(before, socket.unconsumed.capacity());
-                if let Err(error) = socket.discard_peeked(&mut self.buffer[..taken - left]) {
-                    return self.fail(key, &error);
-                }
-                socket.is_readable = is_readable || has_more;
-                self.reschedule(key, feed_result, now);
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.enqueue(key),
-            Err(error) => self.fail(key, &error),
-        }
+        self.reschedule(key, feed_result, now);
     }
 
     /// Feeds the stored bytes of a connection whose share was used up or whose input was paused.
