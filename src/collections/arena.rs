@@ -15,7 +15,7 @@ use std::{
 
 use slab::Slab;
 
-use crate::memory::{MemoryBudget, Need, OutOfMemory};
+use crate::memory::{self, MemoryBudget, Need};
 
 /// Names one item of an `Arena<T>`. `Option<Key<T>>` is four bytes too.
 pub struct Key<T> {
@@ -121,11 +121,7 @@ impl<T, const CHUNK_LENGTH: usize> Default for Arena<T, CHUNK_LENGTH> {
 impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
     /// Ensures memory for the next item. Fails if there is none. O(1).
     #[inline]
-    pub fn ensure_memory(
-        &mut self,
-        need: Need,
-        budget: &mut MemoryBudget,
-    ) -> Result<(), OutOfMemory> {
+    pub fn ensure_memory(&mut self, need: Need, budget: &mut MemoryBudget) -> memory::Result {
         if self.ready_chunk().is_some() { Ok(()) } else { self.make_chunk(need, budget) }
     }
 
@@ -137,7 +133,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
     }
 
     #[cold]
-    fn make_chunk(&mut self, need: Need, budget: &mut MemoryBudget) -> Result<(), OutOfMemory> {
+    fn make_chunk(&mut self, need: Need, budget: &mut MemoryBudget) -> memory::Result {
         let next = self.open.last();
         // A slab stores a word beside each item; with padding, at most two.
         budget.take(need, CHUNK_LENGTH * (size_of::<T>() + 2 * size_of::<usize>()))?;

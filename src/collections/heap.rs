@@ -10,7 +10,7 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::Key;
-use crate::memory::{MemoryBudget, Need, OutOfMemory};
+use crate::memory::{self, MemoryBudget, Need};
 
 #[derive(Debug)]
 struct Entry<K, T> {
@@ -62,11 +62,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     /// Ensures memory for one item more than there are, or than [`Heap::set_min_capacity`] keeps
     /// memory for. Fails if there is none. O(1), unless the heap is reallocated.
     #[inline]
-    pub fn ensure_memory(
-        &mut self,
-        need: Need,
-        budget: &mut MemoryBudget,
-    ) -> Result<(), OutOfMemory> {
+    pub fn ensure_memory(&mut self, need: Need, budget: &mut MemoryBudget) -> memory::Result {
         let count = self.min_capacity.max(self.entries.len()) + 1;
         budget.grow_vec(need, &mut self.entries, count)
     }

@@ -13,7 +13,7 @@
 use std::{collections::BTreeMap, mem};
 
 use super::{Arena, Key};
-use crate::memory::{MemoryBudget, Need, OutOfMemory};
+use crate::memory::{self, MemoryBudget, Need};
 
 const PAGE_IDS: usize = 32;
 const DIRECTORY_PAGES: usize = 1024;
@@ -87,7 +87,7 @@ impl<T> IdMap<T> {
 
     /// Ensures memory for a key under `id`. Fails if there is none. O(1), or O(log n) if `id` is
     /// far from the latest insertion.
-    pub fn ensure_memory(&mut self, id: u64, budget: &mut MemoryBudget) -> Result<(), OutOfMemory> {
+    pub fn ensure_memory(&mut self, id: u64, budget: &mut MemoryBudget) -> memory::Result {
         budget.deduct(mem::take(&mut self.unbudgeted));
         let (number, _) = locate_page(locate(id).0);
         let is_there = (number == locate_page(self.latest).0 && !self.directories.is_empty())

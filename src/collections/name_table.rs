@@ -11,7 +11,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use super::{Arena, Key};
-use crate::memory::{MemoryBudget, Need, OutOfMemory};
+use crate::memory::{self, MemoryBudget, Need};
 
 /// The table's part of an item.
 #[derive(Debug)]
@@ -67,11 +67,7 @@ impl<T: Named> NameTable<T> {
 
     /// Ensures memory for one more item with this name. Fails if there is none. O(1), unless the
     /// buckets are reallocated.
-    pub fn ensure_memory(
-        &mut self,
-        name: &str,
-        budget: &mut MemoryBudget,
-    ) -> Result<(), OutOfMemory> {
+    pub fn ensure_memory(&mut self, name: &str, budget: &mut MemoryBudget) -> memory::Result {
         let count = self.buckets.len() + 1;
         budget.grow_vec(Need::Storage, &mut self.buckets, count)?;
         // The name, with the overhead of the allocator.

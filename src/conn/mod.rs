@@ -25,7 +25,7 @@ pub use output::{Output, SLICES};
 
 use crate::{
     clock::Time,
-    memory::{Bodies, Body, OutOfMemory},
+    memory::{self, Bodies, Body, OutOfMemory},
     proto::{self, CRLF, ErrorReply, LINE_LIMIT, PutHeader},
 };
 
@@ -309,7 +309,7 @@ impl Collecting {
     }
 
     /// Takes the bytes of the body off `rest`. Fails, and takes none, if there is no memory.
-    fn take(&mut self, rest: &mut &[u8], bodies: &mut Bodies) -> Result<(), OutOfMemory> {
+    fn take(&mut self, rest: &mut &[u8], bodies: &mut Bodies) -> memory::Result {
         let (bytes, behind) = rest.split_at(rest.len().min(self.left()));
         if bytes.is_empty() {
             return Ok(());

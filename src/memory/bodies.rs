@@ -29,7 +29,7 @@ use std::{collections::VecDeque, fmt, mem};
 use self::slots::{Hole, Pace, Place};
 use super::block::{Block, Mark, Populate, slot_bytes};
 use super::{
-    OutOfMemory,
+    OutOfMemory, Result,
     budget::{MemoryBudget, Need},
 };
 use crate::collections::{Arena, Key};
@@ -149,7 +149,7 @@ impl Bodies {
     }
 
     /// Stores a body. Fails if there is no memory, or the limit does not permit it. O(length).
-    pub fn store(&mut self, bytes: &[u8]) -> Result<Body, OutOfMemory> {
+    pub fn store(&mut self, bytes: &[u8]) -> Result<Body> {
         if bytes.len() > COPIED_BODY_MAX_BYTES {
             let mut body = self.begin(bytes.len())?;
             let appended = self.append(&mut body, bytes);
@@ -170,7 +170,7 @@ impl Bodies {
 
     /// Begins a body that arrives in pieces, with `size` bytes in the end. Fails if there is no
     /// memory, or the limit on bodies does not permit another. Its bytes count when they arrive.
-    pub fn begin(&mut self, size: usize) -> Result<Body, OutOfMemory> {
+    pub fn begin(&mut self, size: usize) -> Result<Body> {
         if !self.admits(0) {
             return Err(OutOfMemory);
         }
@@ -191,7 +191,7 @@ impl Bodies {
 
     /// Appends to an unfinished body, which must not exceed its size. Fails, and changes nothing,
     /// if there is no memory or the limit on bodies does not permit it.
-    pub fn append(&mut self, body: &mut Body, bytes: &[u8]) -> Result<(), OutOfMemory> {
+    pub fn append(&mut self, body: &mut Body, bytes: &[u8]) -> Result {
         if !self.budget.admits_body_bytes(bytes.len() as u64) {
             return Err(OutOfMemory);
         }
@@ -216,7 +216,7 @@ impl Bodies {
     }
 
     /// Grows a body's own memory to at least `len` bytes, and at most `size`.
-    fn grow(&mut self, own: &mut Vec<u8>, len: usize, size: usize) -> Result<(), OutOfMemory> {
+    fn grow(&mut self, own: &mut Vec<u8>, len: usize, size: usize) -> Result {
         let before = own.capacity();
         if len <= before {
             return Ok(());

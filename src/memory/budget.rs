@@ -13,7 +13,7 @@
 
 use std::{collections::VecDeque, fmt, hint::black_box, io};
 
-use super::OutOfMemory;
+use super::{OutOfMemory, Result};
 
 /// How many bytes a probe asks for ahead. Less than any headroom.
 const PROBE_STEP_BYTES: usize = 256 << 10;
@@ -259,7 +259,7 @@ impl MemoryBudget {
 
     /// Takes `count` bytes. Fails, and takes nothing, if they are not available.
     #[inline]
-    pub fn take(&mut self, need: Need, count: usize) -> Result<(), OutOfMemory> {
+    pub fn take(&mut self, need: Need, count: usize) -> Result {
         // Memory that was probed before may be available only in pieces.
         let is_granted =
             if count > PIECE_BYTES { self.probe(need, count) } else { self.admits(need, count) };
@@ -292,12 +292,7 @@ impl MemoryBudget {
     /// Grows a list's capacity to at least `length` items. Fails, and leaves the list as it was, if
     /// there is no memory. O(1), unless the list is reallocated.
     #[inline]
-    pub fn grow_vec<T>(
-        &mut self,
-        need: Need,
-        list: &mut Vec<T>,
-        length: usize,
-    ) -> Result<(), OutOfMemory> {
+    pub fn grow_vec<T>(&mut self, need: Need, list: &mut Vec<T>, length: usize) -> Result {
         if list.capacity() >= length {
             return Ok(());
         }
@@ -308,12 +303,7 @@ impl MemoryBudget {
     /// Grows a deque's capacity to at least `length` items. Fails, and leaves the deque as it was,
     /// if there is no memory. O(1), unless the deque is reallocated.
     #[inline]
-    pub fn grow_deque<T>(
-        &mut self,
-        need: Need,
-        deque: &mut VecDeque<T>,
-        length: usize,
-    ) -> Result<(), OutOfMemory> {
+    pub fn grow_deque<T>(&mut self, need: Need, deque: &mut VecDeque<T>, length: usize) -> Result {
         if deque.capacity() >= length {
             return Ok(());
         }
@@ -324,12 +314,7 @@ impl MemoryBudget {
     /// Takes the memory of a list that is reallocated, and returns its next capacity: twice as much
     /// as before, or an eighth more if that is large. The kernel moves such a list without a copy.
     #[cold]
-    fn take_for<T>(
-        &mut self,
-        need: Need,
-        before: usize,
-        length: usize,
-    ) -> Result<usize, OutOfMemory> {
+    fn take_for<T>(&mut self, need: Need, before: usize, length: usize) -> Result<usize> {
         let is_large = before * size_of::<T>() >= LARGE_LIST_BYTES;
         let more = if is_large { before / 8 } else { before.max(4) };
         let capacity = length.max(before + more);

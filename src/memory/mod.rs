@@ -11,6 +11,9 @@ pub use block::INDEX_LIMIT;
 pub use bodies::{BODY_OVERHEAD_BYTES, Bodies, Body, BodyOwners, COPIED_BODY_MAX_BYTES};
 pub use budget::{MemoryBudget, MemorySource, Need, ResidentLimit};
 
+/// The result of a call that needs memory.
+pub type Result<T = ()> = std::result::Result<T, OutOfMemory>;
+
 /// There is no memory, or the limit does not permit it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOfMemory;

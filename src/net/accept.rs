@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     clock::Time,
-    memory::{Need, OutOfMemory},
+    memory::{self, Need, OutOfMemory},
 };
 
 /// How many connections are accepted in a turn over all listeners: about a millisecond's work.
@@ -129,7 +129,7 @@ impl EventLoop {
     }
 
     /// Makes sure that one more connection finds memory, in the loop and in the server.
-    fn ensure_memory_to_accept(&mut self) -> Result<(), OutOfMemory> {
+    fn ensure_memory_to_accept(&mut self) -> memory::Result {
         self.server.ensure_memory_to_open()?;
         let budget = self.server.budget_mut();
         let count = self.sockets.len() + 1;

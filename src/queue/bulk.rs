@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use super::{Job, Queue, State, Tube, job::DueKey};
 use crate::{
     collections::Key,
-    memory::{MemoryBudget, Need, OutOfMemory},
+    memory::{self, MemoryBudget, Need},
 };
 
 /// The first jobs of a tube, in the order of service.
@@ -46,7 +46,7 @@ impl Queue {
         tube: Key<Tube>,
         count: usize,
         budget: &mut MemoryBudget,
-    ) -> Result<ListReserved, OutOfMemory> {
+    ) -> memory::Result<ListReserved> {
         let mut first = Vec::new();
         budget.grow_vec(Need::Connection, &mut first, count + 1)?;
         self.tubes.arena[tube].pins += 1;

@@ -16,7 +16,7 @@ use std::num::NonZeroU32;
 use crate::{
     clock::Time,
     collections::{Arena, IdMap, Key, Linked, Links},
-    memory::{BODY_OVERHEAD_BYTES, Body, INDEX_LIMIT, MemoryBudget, Need, OutOfMemory},
+    memory::{self, BODY_OVERHEAD_BYTES, Body, INDEX_LIMIT, MemoryBudget, Need, OutOfMemory},
     queue::{client::Client, tube::Tube},
 };
 
@@ -228,11 +228,7 @@ pub(super) struct Jobs {
 
 impl Jobs {
     /// Ensures memory for a job with this id, without its body. O(1).
-    pub(super) fn ensure_memory(
-        &mut self,
-        id: u64,
-        budget: &mut MemoryBudget,
-    ) -> Result<(), OutOfMemory> {
+    pub(super) fn ensure_memory(&mut self, id: u64, budget: &mut MemoryBudget) -> memory::Result {
         if self.arena.slots() >= INDEX_LIMIT {
             return Err(OutOfMemory);
         }

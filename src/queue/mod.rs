@@ -39,7 +39,7 @@ use self::{client::Watch, job::Jobs, timers::Timers, tube::Tubes};
 use crate::{
     clock::Time,
     collections::{Arena, Key},
-    memory::{Body, BodyOwners, MemoryBudget, Need, OutOfMemory},
+    memory::{self, Body, BodyOwners, MemoryBudget, Need},
 };
 
 /// A waiting client is warned this long before a job that it has reserved reaches its deadline.
@@ -133,7 +133,7 @@ impl Default for Queue {
 /// Clients that connect and disconnect.
 impl Queue {
     /// Ensures memory for [`Queue::join`]. O(1), unless a list must be reallocated.
-    pub fn ensure_memory_to_join(&mut self, budget: &mut MemoryBudget) -> Result<(), OutOfMemory> {
+    pub fn ensure_memory_to_join(&mut self, budget: &mut MemoryBudget) -> memory::Result {
         let Self { clients, watches, timers, .. } = self;
         clients.ensure_memory(Need::Connection, budget)?;
         watches.ensure_memory(Need::Connection, budget)?;

@@ -4,7 +4,7 @@ use super::{Dated, Job, Pause, Queue, Record, State, times::Times};
 use crate::{
     clock::Time,
     collections::{Key, Links},
-    memory::{Body, MemoryBudget, Need, OutOfMemory},
+    memory::{self, Body, MemoryBudget, Need},
 };
 
 /// Arena slots scanned per job of a slice; passing them takes no longer than shifting one job.
@@ -25,7 +25,7 @@ impl Queue {
         id: u64,
         tube: &str,
         budget: &mut MemoryBudget,
-    ) -> Result<(), OutOfMemory> {
+    ) -> memory::Result {
         self.jobs.ensure_memory(id, budget)?;
         if let Some(tube) = self.tubes.find(tube) {
             let tube = &mut self.tubes.arena[tube];

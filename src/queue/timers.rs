@@ -8,7 +8,7 @@
 use crate::{
     clock::Time,
     collections::{Arena, Heap, Key},
-    memory::{MemoryBudget, Need, OutOfMemory},
+    memory::{self, MemoryBudget, Need},
     queue::{client::Client, job::DueKey, tube::Tube},
 };
 
@@ -49,10 +49,7 @@ pub(super) struct Timers {
 
 impl Timers {
     /// Ensures memory for both timers of one more tube.
-    pub(super) fn ensure_memory_for_tube(
-        &mut self,
-        budget: &mut MemoryBudget,
-    ) -> Result<(), OutOfMemory> {
+    pub(super) fn ensure_memory_for_tube(&mut self, budget: &mut MemoryBudget) -> memory::Result {
         self.delays.ensure_memory(Need::Storage, budget)?;
         self.pauses.ensure_memory(Need::Storage, budget)
     }
@@ -64,10 +61,7 @@ impl Timers {
     }
 
     /// Ensures memory for the timer of one more client.
-    pub(super) fn ensure_memory_for_client(
-        &mut self,
-        budget: &mut MemoryBudget,
-    ) -> Result<(), OutOfMemory> {
+    pub(super) fn ensure_memory_for_client(&mut self, budget: &mut MemoryBudget) -> memory::Result {
         self.clients.ensure_memory(Need::Connection, budget)
     }
 

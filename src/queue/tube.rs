@@ -6,7 +6,7 @@
 use crate::{
     clock::Time,
     collections::{Arena, Entry, Heap, Key, List, NameTable, Named},
-    memory::{MemoryBudget, Need, OutOfMemory},
+    memory::{self, MemoryBudget, Need},
     queue::{
         client::Watch,
         job::{DueKey, Job, ReadyKey},
@@ -104,10 +104,7 @@ impl Tube {
     }
 
     /// Ensures memory for the times of the tube's first job.
-    pub(super) fn ensure_memory_for_times(
-        &self,
-        budget: &mut MemoryBudget,
-    ) -> Result<(), OutOfMemory> {
+    pub(super) fn ensure_memory_for_times(&self, budget: &mut MemoryBudget) -> memory::Result {
         match self.times {
             Some(_) => Ok(()),
             None => budget.take(Need::Storage, Times::BYTES),
@@ -173,7 +170,7 @@ impl Tubes {
         &mut self,
         name: &str,
         budget: &mut MemoryBudget,
-    ) -> Result<(), OutOfMemory> {
+    ) -> memory::Result {
         self.arena.ensure_memory(Need::Storage, budget)?;
         self.names.ensure_memory(name, budget)?;
         let (tubes, best_ready) = (self.order.len() + 1, self.best_ready.len() + 1);

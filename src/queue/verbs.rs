@@ -7,7 +7,7 @@ use super::{
 use crate::{
     clock::Time,
     collections::{Key, Links},
-    memory::{Body, MemoryBudget, Need, OutOfMemory},
+    memory::{self, Body, MemoryBudget, Need},
 };
 
 impl Queue {
@@ -25,7 +25,7 @@ impl Queue {
         client: Key<Client>,
         name: &str,
         budget: &mut MemoryBudget,
-    ) -> Result<(), OutOfMemory> {
+    ) -> memory::Result {
         let tube = match self.tubes.find(name) {
             Some(tube) => tube,
             None => self.try_make_tube(name, budget)?,
@@ -42,7 +42,7 @@ impl Queue {
         &mut self,
         name: &str,
         budget: &mut MemoryBudget,
-    ) -> Result<Key<Tube>, OutOfMemory> {
+    ) -> memory::Result<Key<Tube>> {
         self.tubes.ensure_memory(name, budget)?;
         self.timers.ensure_memory_for_tube(budget)?;
         Ok(self.make_tube(name))
@@ -62,7 +62,7 @@ impl Queue {
         id: u64,
         delay: u32,
         budget: &mut MemoryBudget,
-    ) -> Result<(), OutOfMemory> {
+    ) -> memory::Result {
         let tube = self.clients[client].using;
         self.jobs.ensure_memory(id, budget)?;
         self.tubes.arena[tube].ensure_memory_for_times(budget)?;
@@ -76,7 +76,7 @@ impl Queue {
         tube: Key<Tube>,
         delay: u32,
         budget: &mut MemoryBudget,
-    ) -> Result<(), OutOfMemory> {
+    ) -> memory::Result {
         match delay {
             0 => Ok(()),
             _ => self.tubes.arena[tube].delayed.ensure_memory(Need::Essential, budget),
@@ -117,34 +117,45 @@ impl Queue {
 }
 
 impl Queue {
-    /// Ensures memory for one more reserved job of the client. O(1), unless a list is reallocated.
-    pub fn ensure_memory_to_hold(
+    /// Reserves the best ready job of the unpaused tubes that the client watches: by the smallest
+    /// `pri`, then by the smallest id. Fails, and changes nothing, if there is no memory. O(tubes
+    /// watched + log n).
+    pub fn reserve(
         &mut self,
         client: Key<Client>,
+        now: Time,
         budget: &mut MemoryBudget,
-    ) -> Result<(), OutOfMemory> {
-        self.clients[client].deadlines.ensure_memory(Need::Essential, budget)
+    ) -> memory::Result<Option<Key<Job>>> {
+        let job = self.best_ready_job(client);
+        if let Some(job) = job {
+            self.reserve_job(client, job, now, budget)?;
+        }
+        Ok(job)
     }
 
-    /// Reserves the best ready job of the unpaused tubes that the client watches: by the smallest
-    /// `pri`, then by the smallest id. O(tubes watched + log n).
-    pub fn reserve(&mut self, client: Key<Client>, now: Time) -> Option<Key<Job>> {
+    /// The best ready job of the unpaused tubes that the client watches.
+    fn best_ready_job(&self, client: Key<Client>) -> Option<Key<Job>> {
         if self.is_frozen || self.tubes_to_scan(client) == 0 {
             return None;
         }
         let watching = self.clients[client].watching.iter().map(|&(tube, _)| tube);
         let tube = watching.min_by_key(|&tube| self.tubes.best_ready(tube))?;
-        let job =
-            self.first_ready(tube).filter(|_| self.tubes.best_ready(tube) != ReadyKey::NONE)?;
-        self.detach(job);
-        self.assign(job, client, now);
-        Some(job)
+        self.first_ready(tube).filter(|_| self.tubes.best_ready(tube) != ReadyKey::NONE)
     }
 
-    /// Reserves a job of any tube and state, which no client may have reserved.
-    pub fn reserve_job(&mut self, client: Key<Client>, job: Key<Job>, now: Time) {
+    /// Reserves a job of any tube and state, which no client may have reserved. Fails, and changes
+    /// nothing, if there is no memory.
+    pub fn reserve_job(
+        &mut self,
+        client: Key<Client>,
+        job: Key<Job>,
+        now: Time,
+        budget: &mut MemoryBudget,
+    ) -> memory::Result {
+        self.clients[client].deadlines.ensure_memory(Need::Essential, budget)?;
         self.detach(job);
         self.assign(job, client, now);
+        Ok(())
     }
 }
 
@@ -185,26 +196,25 @@ impl Queue {
         body
     }
 
-    /// Ensures memory for [`Queue::release`]. A `delay` of 0 needs none.
-    pub fn ensure_memory_to_release(
+    /// Releases a reserved job with a new priority. Without a delay, the caller must then call
+    /// [`Queue::hand_out`] for the returned tube. Fails, and changes nothing, if there is no
+    /// memory.
+    pub fn release(
         &mut self,
         job: Key<Job>,
+        pri: u32,
         delay: u32,
+        now: Time,
         budget: &mut MemoryBudget,
-    ) -> Result<(), OutOfMemory> {
-        self.ensure_memory_to_delay(self.jobs.arena[job].tube, delay, budget)
-    }
-
-    /// Releases a reserved job with a new priority. Without a delay, the caller must then call
-    /// [`Queue::hand_out`] for the returned tube.
-    pub fn release(&mut self, job: Key<Job>, pri: u32, delay: u32, now: Time) -> Key<Tube> {
+    ) -> memory::Result<Key<Tube>> {
+        self.ensure_memory_to_delay(self.jobs.arena[job].tube, delay, budget)?;
         let tube = self.unreserve(job);
         let record = &mut self.jobs.arena[job].record;
         record.pri = pri;
         record.delay = delay;
         increment(&mut record.releases);
         self.enqueue(job, delay, now);
-        tube
+        Ok(tube)
     }
 
     /// Buries a reserved job with a new priority, after the other buried jobs of its tube.
@@ -240,7 +250,7 @@ impl Queue {
         client: Key<Client>,
         name: &str,
         budget: &mut MemoryBudget,
-    ) -> Result<usize, OutOfMemory> {
+    ) -> memory::Result<usize> {
         let found = self.tubes.find(name);
         if found.is_none_or(|tube| self.clients[client].watch_of(tube).is_none()) {
             self.ensure_memory_to_watch(client, budget)?;
@@ -257,7 +267,7 @@ impl Queue {
         &mut self,
         client: Key<Client>,
         budget: &mut MemoryBudget,
-    ) -> Result<(), OutOfMemory> {
+    ) -> memory::Result {
         self.watches.ensure_memory(Need::Storage, budget)?;
         let Client { watching, unqueued, .. } = &mut self.clients[client];
         let count = watching.len() + 1;

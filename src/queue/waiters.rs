@@ -13,38 +13,35 @@ use super::{Client, Queue, Tube, client::Wait};
 use crate::{
     clock::Time,
     collections::Key,
-    memory::{MemoryBudget, Need, OutOfMemory},
+    memory::{self, MemoryBudget, Need},
 };
 
 impl Queue {
-    /// Ensures memory for [`Queue::wait`], and for the job that the client waits for. O(entries
-    /// that it has lost since its last wait).
-    pub fn ensure_memory_to_wait(
+    /// Makes the client wait at every tube it watches until `until`, or for ever if `None`. These
+    /// tubes must have no job for it. Fails, and changes nothing, if there is no memory for that,
+    /// or for the job. O(log n) for each entry that it has lost since its last wait.
+    pub fn wait(
         &mut self,
         client: Key<Client>,
+        until: Option<Time>,
         budget: &mut MemoryBudget,
-    ) -> Result<(), OutOfMemory> {
+    ) -> memory::Result {
         let Self { tubes, clients, watches, .. } = self;
-        let client = &mut clients[client];
-        for &watch in &client.unqueued {
+        let of_client = &mut clients[client];
+        for &watch in &of_client.unqueued {
             tubes.arena[watches[watch].tube].waiters.ensure_memory(Need::Essential, budget)?;
         }
-        client.deadlines.ensure_memory(Need::Essential, budget)
-    }
-
-    /// Makes the client wait at every tube it watches until `until`, or for ever if `None`. These
-    /// tubes must have no job for it. O(log n) for each entry that it has lost since its last wait.
-    pub fn wait(&mut self, client: Key<Client>, until: Option<Time>) {
-        let Self { tubes, clients, watches, .. } = self;
+        of_client.deadlines.ensure_memory(Need::Essential, budget)?;
         self.wait_count += 1;
         let number = self.wait_count;
-        clients[client].waiting = Some(Wait { sequence: number, until });
-        while let Some(watch) = clients[client].unqueued.pop() {
+        of_client.waiting = Some(Wait { sequence: number, until });
+        while let Some(watch) = of_client.unqueued.pop() {
             let waiters = &mut tubes.arena[watches[watch].tube].waiters;
             waiters.push(number, watch, |watch, at| watches[watch].queue_position = Some(at));
         }
         self.counts.waiting += 1;
-        self.timers.update_client(&mut self.clients, client);
+        self.timers.update_client(clients, client);
+        Ok(())
     }
 
     /// Ends the client's wait, if it waits.

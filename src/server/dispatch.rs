@@ -246,8 +246,8 @@ impl Server {
         let client = key.paired();
         self.charge(self.queue.tubes_to_scan(client));
         self.queue.mark_worker(client);
-        self.queue.ensure_memory_to_hold(client, self.bodies.budget_mut()).map_err(no_memory)?;
-        if let Some(job) = self.queue.reserve(client, now) {
+        let reserved = self.queue.reserve(client, now, self.bodies.budget_mut());
+        if let Some(job) = reserved.map_err(no_memory)? {
             self.send_reserved(key, job);
         } else if self.queue.is_deadline_soon(client, now) {
             self.reply(key, Reply::DeadlineSoon);
@@ -256,10 +256,7 @@ impl Server {
         } else {
             let until = timeout.map(|seconds| now + Duration::from_secs(seconds.into()));
             self.charge(self.queue.client(client).unqueued_watches());
-            self.queue
-                .ensure_memory_to_wait(client, self.bodies.budget_mut())
-                .map_err(no_memory)?;
-            self.queue.wait(client, until);
+            self.queue.wait(client, until, self.bodies.budget_mut()).map_err(no_memory)?;
             self.conns[key].wait();
         }
         Ok(())
@@ -276,11 +273,9 @@ impl Server {
         let job = self.queue.find_unreserved(id).ok_or(NOT_FOUND)?;
         let permit = self.permit(Change::DeferrableUpdate, now).map_err(|_| INTERNAL_ERROR)?;
         self.queue.mark_worker(key.paired());
-        self.queue
-            .ensure_memory_to_hold(key.paired(), self.bodies.budget_mut())
-            .map_err(no_memory)?;
         let is_ready = self.queue.job(job).record.state == State::Ready;
-        self.queue.reserve_job(key.paired(), job, now);
+        let budget = self.bodies.budget_mut();
+        self.queue.reserve_job(key.paired(), job, now, budget).map_err(no_memory)?;
         if !is_ready {
             self.record_change(permit, job, now);
             self.hold(key);
@@ -301,15 +296,11 @@ impl Server {
     /// Without a delay it succeeds even if the disk is full: a worker must be able to return a job.
     fn release(&mut self, key: Key<Conn>, id: u64, pri: u32, delay: u32, now: Time) -> Answer {
         let job = self.queue.reserved_by(key.paired(), id).ok_or(NOT_FOUND)?;
-        self.queue
-            .ensure_memory_to_release(job, delay, self.bodies.budget_mut())
-            .map_err(no_memory)?;
-        let permit = match delay {
-            0 => self.permit(Change::DeferrableUpdate, now),
-            _ => self.permit(Change::Update, now),
-        };
+        let change = if delay == 0 { Change::DeferrableUpdate } else { Change::Update };
+        let permit = self.permit(change, now);
         let permit = permit.map_err(|error| Reply::Error(binlog::error_reply(error)))?;
-        let tube = self.queue.release(job, pri, delay, now);
+        let budget = self.bodies.budget_mut();
+        let tube = self.queue.release(job, pri, delay, now, budget).map_err(no_memory)?;
         self.record_change(permit, job, now);
         self.acknowledge(key, Reply::Released);
         self.hand_out(tube, now);

@@ -7,7 +7,7 @@ use crate::{
     clock::Time,
     collections::{Arena, Key},
     conn::Conn,
-    memory::{MemoryBudget, Need, OutOfMemory},
+    memory::{self, MemoryBudget, Need},
     wal::GatheringTime,
 };
 
@@ -40,7 +40,7 @@ impl Held {
         &mut self,
         budget: &mut MemoryBudget,
         count: usize,
-    ) -> Result<(), OutOfMemory> {
+    ) -> memory::Result {
         budget.grow_vec(Need::Connection, &mut self.until_commit, count)?;
         budget.grow_vec(Need::Connection, &mut self.until_sync, count)
     }

@@ -56,7 +56,7 @@ use crate::{
     clock::Time,
     collections::{Arena, Key},
     conn::{Conn, SLICES, Step},
-    memory::{Bodies, MemoryBudget, MemorySource, Need, OutOfMemory},
+    memory::{self, Bodies, MemoryBudget, MemorySource, Need, OutOfMemory},
     proto::{ErrorReply, Reply},
     queue::Queue,
     wal::{Jobs, Restored, Wal},
@@ -191,7 +191,7 @@ impl Server {
 
     /// Makes sure that [`Server::open`] finds memory. Fails if there is none. O(1), unless a list
     /// must move.
-    pub fn ensure_memory_to_open(&mut self) -> Result<(), OutOfMemory> {
+    pub fn ensure_memory_to_open(&mut self) -> memory::Result {
         let budget = self.bodies.budget_mut();
         self.queue.ensure_memory_to_join(budget)?;
         self.conns.ensure_memory(Need::Connection, budget)?;

@@ -13,7 +13,7 @@ use std::{collections::VecDeque, ops::RangeInclusive};
 use super::{record::SHORT_RECORD_BYTES, segment::End};
 use crate::{
     collections::{Arena, Key, Linked, Links, List},
-    memory::{MemoryBudget, Need, OutOfMemory},
+    memory::{self, MemoryBudget, Need},
     queue::Job,
 };
 
@@ -84,7 +84,7 @@ impl SegmentIndex {
         &mut self,
         budget: &mut MemoryBudget,
         count: usize,
-    ) -> Result<(), OutOfMemory> {
+    ) -> memory::Result {
         budget.grow_deque(Need::Storage, &mut self.segments, count + 2)
     }
 
@@ -134,7 +134,7 @@ impl SegmentIndex {
     }
 
     /// Ensures the memory that [`SegmentIndex::insert`] takes.
-    pub(super) fn ensure_memory(&mut self, budget: &mut MemoryBudget) -> Result<(), OutOfMemory> {
+    pub(super) fn ensure_memory(&mut self, budget: &mut MemoryBudget) -> memory::Result {
         self.locations.ensure_memory(Need::Storage, budget)
     }
 

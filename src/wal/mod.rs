@@ -80,7 +80,7 @@ pub use self::{
 use crate::{
     clock::{Calendar, Time},
     collections::{Key, ShortTimes},
-    memory::{MemoryBudget, OutOfMemory},
+    memory::{self, MemoryBudget},
     queue::{Job, Queue},
 };
 
@@ -272,7 +272,7 @@ impl Wal {
     }
 
     /// Ensures the memory that [`Wal::put`] takes.
-    pub fn ensure_memory_to_put(&mut self, budget: &mut MemoryBudget) -> Result<(), OutOfMemory> {
+    pub fn ensure_memory_to_put(&mut self, budget: &mut MemoryBudget) -> memory::Result {
         self.index.ensure_memory(budget)
     }
 

@@ -6,7 +6,7 @@ use super::{Bodies, Body, Referenced, Storage};
 use crate::{
     collections::Key,
     memory::{
-        Need, OutOfMemory,
+        Need, Result,
         block::{BLOCK_BYTES, Block, Mark, UNIT_BYTES, slot_bytes},
     },
 };
@@ -82,7 +82,7 @@ pub trait BodyOwners {
 /// Slots and blocks.
 impl Bodies {
     /// Takes a slot, from the smallest hole that is large enough.
-    pub(super) fn take_slot(&mut self, size: usize, need: Need) -> Result<Place, OutOfMemory> {
+    pub(super) fn take_slot(&mut self, size: usize, need: Need) -> Result<Place> {
         let at = self.holes.partition_point(|hole| hole.size < size);
         if at == self.holes.len() {
             self.add_block(need)?;
@@ -153,7 +153,7 @@ impl Bodies {
         self.releasable.push_back(self.blocks.remove(block).bytes);
     }
 
-    fn add_block(&mut self, need: Need) -> Result<(), OutOfMemory> {
+    fn add_block(&mut self, need: Need) -> Result {
         self.blocks.ensure_memory(need, &mut self.budget)?;
         // The headroom of later needs may be in blocks that others left: these are not free.
         let kept = if self.budget.admits(need, 1) { self.releasable.pop_back() } else { None };
@@ -174,7 +174,7 @@ impl Bodies {
     }
 
     /// Takes memory from the budget. If it is missing, releases empty blocks and tries again.
-    pub(super) fn take(&mut self, bytes: usize, need: Need) -> Result<(), OutOfMemory> {
+    pub(super) fn take(&mut self, bytes: usize, need: Need) -> Result {
         let mut taken = self.budget.take(need, bytes);
         if taken.is_err() && self.release_all() {
             self.budget.forget_refusals();

@@ -39,7 +39,7 @@ impl Jobs {
         index
     }
 
-    fn put(&mut self, bytes: &[u8]) -> Result<usize, OutOfMemory> {
+    fn put(&mut self, bytes: &[u8]) -> Result<usize> {
         let body = self.bodies.store(bytes)?;
         Ok(self.add(body))
     }

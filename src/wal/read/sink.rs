@@ -3,7 +3,7 @@
 use super::{replay::HEADROOM_BYTES, window::Window};
 use crate::{
     clock::{Calendar, Time},
-    memory::{Bodies, Body, MemoryBudget, OutOfMemory},
+    memory::{self, Bodies, Body, MemoryBudget, OutOfMemory},
     queue::{Dated, Queue, Record, State},
     wal::{
         Error,
@@ -70,7 +70,7 @@ pub(super) fn ensure_memory(
     bodies: &mut Bodies,
     id: u64,
     tube: &str,
-) -> Result<(), OutOfMemory> {
+) -> memory::Result {
     let mut ensure_memory = |queue: &mut Queue, budget: &mut MemoryBudget| {
         queue.ensure_memory_to_restore(id, tube, budget)?;
         segment_index.ensure_memory(budget)

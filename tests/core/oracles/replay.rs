@@ -295,7 +295,8 @@ fn put_into(
 
 fn bury(restored: &mut Restored, wal: &mut Wal, client: Key<Client>, job: Key<Job>) {
     let permit = wal.permit(Change::Update, START).expect("there is room");
-    restored.queue.reserve_job(client, job, START);
+    let reserved = restored.queue.reserve_job(client, job, START, restored.bodies.budget_mut());
+    reserved.expect("there is memory");
     restored.queue.bury(job, 7, START);
     wal.update(permit, &restored.queue, job, START);
 }
