@@ -1,6 +1,8 @@
 //! From flags to a daemon that serves: its listeners, its user, its binlog, and the errors on the
 //! way.
 
+mod lock;
+
 use std::{
     env,
     error::Error,
@@ -8,12 +10,11 @@ use std::{
     fmt, io,
     ops::ControlFlow,
     path::{Path, PathBuf},
-    thread,
-    time::Duration,
 };
 
 use log::{debug, info, warn};
 
+use self::lock::Holder;
 use crate::{
     cli::Config,
     clock::{Clock, Time},
@@ -22,7 +23,7 @@ use crate::{
     server::{Identity, Rusage, Server, Settings},
     service::notify::Notifier,
     sys::{self, Signals, UserError},
-    wal::{self, Directory, Disk, LOCK_CONFIRM_INTERVAL, Name, Options, Report, Restored, Wal},
+    wal::{self, Directory, Name, Options, Report, Restored, Wal},
 };
 
 /// The version of this program.
@@ -30,17 +31,6 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Signals on which the daemon ends.
 const END_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
-
-/// How often a daemon with `--wait-for-lock` tries to lock the directory.
-const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(100);
-
-/// How often it reports to the service manager that it waits. Each report extends the start by more
-/// than this.
-const LOCK_REPORT_SECONDS: u64 = 20;
-
-/// How long it leaves the directory alone once it has the lock. It is longer than
-/// [`LOCK_CONFIRM_INTERVAL`], after which the previous daemon, if it still runs, checks its lock.
-const TAKEOVER_DELAY: Duration = LOCK_CONFIRM_INTERVAL.saturating_mul(2);
 
 /// Bytes of memory that jobs must leave without a binlog. No start must find memory for the same
 /// jobs again, so that is less than with one.
@@ -147,21 +137,21 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     let flags: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
     let flags = if flags.is_empty() { "no flags".into() } else { flags.join(" ") };
     let clock = Clock;
-    let mut notifier = Notifier::new(|name| env::var_os(name), identity.pid, clock.now());
     let started = || info!("version {VERSION}, process {}, started with {flags}", identity.pid);
     let path = config.binlog.as_deref();
     if path.is_none() && (config.waits_for_lock || config.exit_on_binlog_failure.is_some()) {
         warn!("--wait-for-lock and --exit-on-binlog-failure do nothing without -b");
     }
-    let holder = Holder::new(&identity);
+    let notifier = Notifier::new(|name| env::var_os(name), identity.pid, clock.now());
+    let start = Start { config, holder: Holder::new(&identity), signals, notifier };
     let mut directory = None;
     if let Some(path) = path.filter(|_| config.waits_for_lock) {
         started();
         become_user(config)?;
-        directory = wait_for_lock(path, &holder, &signals, &mut notifier)?;
+        directory = start.wait_for_lock(path)?;
         if directory.is_none() {
             info!("ending on a signal before the lock was acquired");
-            notifier.stopping();
+            start.notifier.stopping();
             return Ok(());
         }
     }
@@ -176,49 +166,16 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     if !waited {
         become_user(config)?;
     }
-    let settings = Settings {
-        job_size_limit: config.job_size_limit,
-        binlog_size: config.binlog_size,
-        memory_limit: config.memory_limit,
-        bury_after: config.bury_after,
-    };
-    let mut server = match path {
-        None => {
-            let mut server = Server::new(identity, settings, clock.now());
-            server.budget_mut().limit_headroom(HEADROOM_WITHOUT_BINLOG_BYTES);
-            server
-        }
-        Some(path) => {
-            let mut restored = Restored::default();
-            // The steps before reading may take long, too.
-            let began = clock.now();
-            let directory = match directory {
-                Some(directory) => directory,
-                None => Directory::lock(path)
-                    .and_then(|directory| holder.take_over(directory, false, path))
-                    .map_err(|error| StartError::Binlog(path.into(), error))?,
-            };
-            let opened = open_binlog(
-                config,
-                path,
-                directory,
-                began,
-                &mut restored,
-                &signals,
-                &mut notifier,
-            )?;
-            let Some(wal) = opened else {
-                // All jobs are still in the binlog's files.
-                info!("ending on a signal before the binlog is read");
-                notifier.stopping();
-                return Ok(());
-            };
-            Server::with_wal(identity, settings, restored, wal, clock.now())
-        }
+    let Some(mut server) = start.make_server(identity, directory)? else {
+        // All jobs are still in the binlog's files.
+        info!("ending on a signal before the binlog is read");
+        start.notifier.stopping();
+        return Ok(());
     };
     limit_resident_memory(&mut server, config);
     let limits =
         Limits { busy_poll: config.busy_poll, binlog_failure: config.exit_on_binlog_failure };
+    let Start { signals, notifier, .. } = start;
     let event_loop = EventLoop::new(server, listeners, signals, notifier, clock, limits);
     let path = path.unwrap_or(Path::new("")).to_owned();
     event_loop.map_err(StartError::Loop)?.run().map_err(|error| match error {
@@ -226,6 +183,98 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         LoopError::LockLost(error) => StartError::LockLost(path, error),
         LoopError::BinlogFailed => StartError::BinlogFailed(path),
     })
+}
+
+/// A start under way.
+struct Start<'a> {
+    config: &'a Config,
+    holder: Holder,
+    signals: Signals,
+    notifier: Notifier,
+}
+
+impl Start<'_> {
+    /// Makes the server, with the jobs of the binlog if there is one. Its directory has been locked
+    /// already if this start has waited for that. `None` if a signal to end came first.
+    fn make_server(
+        &self,
+        identity: Identity,
+        directory: Option<Directory>,
+    ) -> Result<Option<Server>, StartError> {
+        let (config, clock) = (self.config, Clock);
+        let settings = Settings {
+            job_size_limit: config.job_size_limit,
+            binlog_size: config.binlog_size,
+            memory_limit: config.memory_limit,
+            bury_after: config.bury_after,
+        };
+        let Some(path) = &config.binlog else {
+            let mut server = Server::new(identity, settings, clock.now());
+            server.budget_mut().limit_headroom(HEADROOM_WITHOUT_BINLOG_BYTES);
+            return Ok(Some(server));
+        };
+        let mut restored = Restored::default();
+        // The steps before reading may take long, too.
+        let began = clock.now();
+        let directory = match directory {
+            Some(directory) => directory,
+            None => Directory::lock(path)
+                .and_then(|directory| self.holder.take_over(directory, false, path))
+                .map_err(|error| StartError::Binlog(path.into(), error))?,
+        };
+        let wal = self.open_binlog(path, directory, began, &mut restored)?;
+        Ok(wal.map(|wal| Server::with_wal(identity, settings, restored, wal, clock.now())))
+    }
+
+    /// Reads the jobs of the last run, and reports the progress at most once a second. `None` if a
+    /// signal to end came first.
+    fn open_binlog(
+        &self,
+        path: &Path,
+        directory: Directory,
+        mut reported_at: Time,
+        restored: &mut Restored,
+    ) -> Result<Option<Wal>, StartError> {
+        let clock = Clock;
+        let seed = sys::random_bytes().map_err(StartError::Identity)?;
+        let options = Options {
+            segment_size: self.config.binlog_size,
+            sync: self.config.sync,
+            seed: u64::from_be_bytes(seed),
+        };
+        let now = clock.now();
+        let mut progress = |read: u64, all: u64| {
+            if self.signals.has_come(&END_SIGNALS) {
+                return ControlFlow::Break(());
+            }
+            if reported_at.seconds_until(clock.now()) >= 1 {
+                reported_at = clock.now();
+                let text = format!("reading the binlog: {} of {} MiB", read >> 20, all >> 20);
+                info!("{text}");
+                self.notifier.progress(&text);
+            }
+            ControlFlow::Continue(())
+        };
+        let opened = Wal::open(
+            Box::new(directory),
+            options,
+            restored,
+            clock.calendar(now),
+            now,
+            &mut progress,
+        );
+        let (wal, report) = match opened {
+            Err(wal::Error::Interrupted) => return Ok(None),
+            opened => opened.map_err(|error| StartError::Binlog(path.into(), error))?,
+        };
+        let damaged = report_damage(path, &report);
+        let took = now.until(clock.now());
+        let (jobs, files) = (restored.queue.jobs(), report.segments.len());
+        info!(
+            "read {jobs} jobs from {files} binlog files, {damaged} of them damaged, in {took:.1?}"
+        );
+        Ok(Some(wal))
+    }
 }
 
 /// Bounds the resident memory, if the flags limit the bodies and the system reports it.
@@ -245,100 +294,6 @@ fn become_user(config: &Config) -> Result<(), StartError> {
     sys::become_user(user).map_err(|error| StartError::User(user.clone(), error))
 }
 
-/// This daemon's line in the lock of the binlog's directory.
-struct Holder {
-    line: String,
-    /// The end of the line. On the same machine, the lock is free only if its last holder has
-    /// ended.
-    machine: String,
-}
-
-impl Holder {
-    fn new(identity: &Identity) -> Self {
-        let Identity { id, pid, hostname, .. } = identity;
-        let machine = match sys::boot_id() {
-            Some(boot) => format!("on {hostname}, boot {boot}"),
-            None => format!("on {hostname}"),
-        };
-        Self { line: format!("{id} process {pid} {machine}"), machine }
-    }
-
-    /// Makes sure that no other daemon still writes to the locked directory, and writes this one's
-    /// name into the lock.
-    ///
-    /// A daemon on another machine, from which the file system has taken the lock, may not have
-    /// noticed. So the directory is left alone for longer than such a daemon relies on its lock,
-    /// and the lock is then checked again. Until then the other daemon's name stays: if this start
-    /// is ended meanwhile, the next one must wait, too.
-    #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
-    fn take_over(
-        &self,
-        mut directory: Directory,
-        has_waited: bool,
-        path: &Path,
-    ) -> Result<Directory, wal::Error> {
-        let waits = has_waited || directory.last_holder_may_run(&self.machine)?;
-        if waits {
-            let why = if has_waited {
-                "another daemon had the lock until now"
-            } else {
-                "its file `lock` does not show that the last daemon here has ended"
-            };
-            info!("takes over {} in {TAKEOVER_DELAY:?}: {why}", path.display());
-            thread::sleep(TAKEOVER_DELAY);
-            directory.confirm_lock()?;
-        }
-        match directory.write_holder(&self.line) {
-            // The other daemon would not see that this one has had the lock.
-            Err(error) if waits => Err(error.into()),
-            Err(error) => {
-                warn!("cannot write the holder of the lock: {error}");
-                Ok(directory)
-            }
-            Ok(()) => Ok(directory),
-        }
-    }
-}
-
-/// Locks the directory of the binlog as soon as no other daemon has it. `None` if a signal to end
-/// came first.
-#[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
-fn wait_for_lock(
-    path: &Path,
-    holder: &Holder,
-    signals: &Signals,
-    notifier: &mut Notifier,
-) -> Result<Option<Directory>, StartError> {
-    let clock = Clock;
-    let mut reported_at = None;
-    let mut has_waited = false;
-    loop {
-        if signals.has_come(&END_SIGNALS) {
-            return Ok(None);
-        }
-        let failed = |error| StartError::Binlog(path.into(), error);
-        let error = match Directory::lock(path) {
-            Err(error @ wal::Error::Locked(_)) => error,
-            locked => {
-                let directory = locked
-                    .and_then(|directory| holder.take_over(directory, has_waited, path))
-                    .map_err(failed)?;
-                return Ok(Some(directory));
-            }
-        };
-        let now = clock.now();
-        if !has_waited {
-            info!("waits for the lock of {}: {error}", path.display());
-        }
-        has_waited = true;
-        if reported_at.is_none_or(|at: Time| at.seconds_until(now) >= LOCK_REPORT_SECONDS) {
-            reported_at = Some(now);
-            notifier.progress(&format!("standby: waits for the lock: {error}"));
-        }
-        thread::sleep(LOCK_POLL_INTERVAL);
-    }
-}
-
 /// Takes over the sockets of a service manager, or else listens as the flags ask.
 fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
     let inherited = Listener::inherited(pid)?;
@@ -352,50 +307,6 @@ fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
         warn!("-l and -p are ignored: the service manager has passed on its sockets");
     }
     Ok(inherited)
-}
-
-/// Reads the jobs of the last run, and reports the progress at most once a second. `None` if a
-/// signal to end came first.
-fn open_binlog(
-    config: &Config,
-    path: &Path,
-    directory: Directory,
-    mut reported_at: Time,
-    restored: &mut Restored,
-    signals: &Signals,
-    notifier: &mut Notifier,
-) -> Result<Option<Wal>, StartError> {
-    let clock = Clock;
-    let seed = sys::random_bytes().map_err(StartError::Identity)?;
-    let options = Options {
-        segment_size: config.binlog_size,
-        sync: config.sync,
-        seed: u64::from_be_bytes(seed),
-    };
-    let now = clock.now();
-    let mut progress = |read: u64, all: u64| {
-        if signals.has_come(&END_SIGNALS) {
-            return ControlFlow::Break(());
-        }
-        if reported_at.seconds_until(clock.now()) >= 1 {
-            reported_at = clock.now();
-            let text = format!("reading the binlog: {} of {} MiB", read >> 20, all >> 20);
-            info!("{text}");
-            notifier.progress(&text);
-        }
-        ControlFlow::Continue(())
-    };
-    let opened =
-        Wal::open(Box::new(directory), options, restored, clock.calendar(now), now, &mut progress);
-    let (wal, report) = match opened {
-        Err(wal::Error::Interrupted) => return Ok(None),
-        opened => opened.map_err(|error| StartError::Binlog(path.into(), error))?,
-    };
-    let damaged = report_damage(path, &report);
-    let took = now.until(clock.now());
-    let (jobs, files) = (restored.queue.jobs(), report.segments.len());
-    info!("read {jobs} jobs from {files} binlog files, {damaged} of them damaged, in {took:.1?}");
-    Ok(Some(wal))
 }
 
 /// Logs the damaged parts of the binlog, and returns how many files have some.

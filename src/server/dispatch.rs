@@ -91,11 +91,7 @@ impl Server {
             Command::Delete(id) => return self.delete(key, id, now),
             Command::Release { id, pri, delay } => return self.release(key, id, pri, delay, now),
             Command::Bury { id, pri } => return self.bury(key, id, pri, now),
-            Command::Touch(id) => {
-                let job = self.queue.reserved_by(client, id).ok_or(NOT_FOUND)?;
-                self.queue.touch(job, now);
-                self.reply(key, Reply::Touched);
-            }
+            Command::Touch(id) => return self.touch(key, id, now),
             Command::Watch(name) => {
                 let count =
                     self.queue.watch(client, name, self.bodies.budget_mut()).map_err(no_memory)?;
@@ -141,43 +137,59 @@ impl Server {
                 self.mark_dirty(key);
             }
             Command::ListTubesWatched => return self.list_tubes_watched(key),
-            Command::PauseTube { name, delay } => {
-                let tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
-                self.queue.pause(tube, delay, now);
-                self.reply(key, Reply::Paused);
-                if delay == 0 {
-                    self.end_pause(tube, now);
-                }
-            }
+            Command::PauseTube { name, delay } => return self.pause_tube(key, name, delay, now),
             Command::Capabilities => self.send_document(key, &self.capabilities()),
             Command::ListJobs { name, state, limit } => {
                 return self.list_jobs(key, name, state, limit as usize, now);
             }
             Command::DeleteTube { name, state, last_id } => {
-                let tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
-                self.ensure_memory_for_long_command()?;
-                let state = state.map(|state| match state {
-                    IdleState::Ready => State::Ready,
-                    IdleState::Delayed => State::Delayed,
-                    IdleState::Buried => State::Buried,
-                });
-                let delete = self.queue.begin_delete_tube(tube, state, last_id);
-                let work = LongWork::DeleteTube(delete);
-                self.advance_long(LongCommand { by: Some(key), work }, now);
+                return self.delete_tube(key, name, state, last_id, now);
             }
-            Command::Drain(drain) => {
-                match drain {
-                    Drain::On => self.drain(),
-                    Drain::Off => self.end_drain(),
-                    Drain::Status => {}
-                }
-                let draining = Reply::Error(ErrorReply::Draining);
-                self.reply(key, if self.is_draining { draining } else { Reply::NotDraining });
-            }
+            Command::Drain(drain) => self.answer_drain(key, drain),
             Command::Metrics(tube) => return self.send_metrics(key, tube, now),
             Command::Quit => self.end_of_input(key),
         }
         Ok(())
+    }
+
+    fn pause_tube(&mut self, key: Key<Conn>, name: &str, delay: u32, now: Time) -> Answer {
+        let tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
+        self.queue.pause(tube, delay, now);
+        self.reply(key, Reply::Paused);
+        if delay == 0 {
+            self.end_pause(tube, now);
+        }
+        Ok(())
+    }
+
+    fn delete_tube(
+        &mut self,
+        key: Key<Conn>,
+        name: &str,
+        state: Option<IdleState>,
+        last_id: u64,
+        now: Time,
+    ) -> Answer {
+        let tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
+        self.ensure_memory_for_long_command()?;
+        let state = state.map(|state| match state {
+            IdleState::Ready => State::Ready,
+            IdleState::Delayed => State::Delayed,
+            IdleState::Buried => State::Buried,
+        });
+        let work = LongWork::DeleteTube(self.queue.begin_delete_tube(tube, state, last_id));
+        self.advance_long(LongCommand { by: Some(key), work }, now);
+        Ok(())
+    }
+
+    fn answer_drain(&mut self, key: Key<Conn>, drain: Drain) {
+        match drain {
+            Drain::On => self.drain(),
+            Drain::Off => self.end_drain(),
+            Drain::Status => {}
+        }
+        let draining = Reply::Error(ErrorReply::Draining);
+        self.reply(key, if self.is_draining { draining } else { Reply::NotDraining });
     }
 
     /// Sends the metrics of the daemon, or of one tube.
@@ -313,6 +325,13 @@ impl Server {
         self.queue.bury(job, pri, now);
         self.record_change(permit, job, now);
         self.acknowledge(key, Reply::Buried);
+        Ok(())
+    }
+
+    fn touch(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
+        let job = self.queue.reserved_by(key.paired(), id).ok_or(NOT_FOUND)?;
+        self.queue.touch(job, now);
+        self.reply(key, Reply::Touched);
         Ok(())
     }
 

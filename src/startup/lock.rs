@@ -1,0 +1,116 @@
+//! The lock of the binlog's directory at a start: waiting for it, and making sure that the daemon
+//! that had it has ended.
+
+use std::{path::Path, thread, time::Duration};
+
+use log::{info, warn};
+
+use super::{END_SIGNALS, Start, StartError};
+use crate::{
+    clock::{Clock, Time},
+    server::Identity,
+    sys,
+    wal::{self, Directory, Disk, LOCK_CONFIRM_INTERVAL},
+};
+
+/// How often a daemon with `--wait-for-lock` tries to lock the directory.
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often it reports to the service manager that it waits. Each report extends the start by more
+/// than this.
+const LOCK_REPORT_SECONDS: u64 = 20;
+
+/// How long it leaves the directory alone once it has the lock. It is longer than
+/// [`LOCK_CONFIRM_INTERVAL`], after which the previous daemon, if it still runs, checks its lock.
+const TAKEOVER_DELAY: Duration = LOCK_CONFIRM_INTERVAL.saturating_mul(2);
+
+/// This daemon's line in the lock of the binlog's directory.
+pub(super) struct Holder {
+    line: String,
+    /// The end of the line. On the same machine, the lock is free only if its last holder has
+    /// ended.
+    machine: String,
+}
+
+impl Holder {
+    pub(super) fn new(identity: &Identity) -> Self {
+        let Identity { id, pid, hostname, .. } = identity;
+        let machine = match sys::boot_id() {
+            Some(boot) => format!("on {hostname}, boot {boot}"),
+            None => format!("on {hostname}"),
+        };
+        Self { line: format!("{id} process {pid} {machine}"), machine }
+    }
+
+    /// Makes sure that no other daemon still writes to the locked directory, and writes this one's
+    /// name into the lock.
+    ///
+    /// A daemon on another machine, from which the file system has taken the lock, may not have
+    /// noticed. So the directory is left alone for longer than such a daemon relies on its lock,
+    /// and the lock is then checked again. Until then the other daemon's name stays: if this start
+    /// is ended meanwhile, the next one must wait, too.
+    #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
+    pub(super) fn take_over(
+        &self,
+        mut directory: Directory,
+        has_waited: bool,
+        path: &Path,
+    ) -> Result<Directory, wal::Error> {
+        let waits = has_waited || directory.last_holder_may_run(&self.machine)?;
+        if waits {
+            let why = if has_waited {
+                "another daemon had the lock until now"
+            } else {
+                "its file `lock` does not show that the last daemon here has ended"
+            };
+            info!("takes over {} in {TAKEOVER_DELAY:?}: {why}", path.display());
+            thread::sleep(TAKEOVER_DELAY);
+            directory.confirm_lock()?;
+        }
+        match directory.write_holder(&self.line) {
+            // The other daemon would not see that this one has had the lock.
+            Err(error) if waits => Err(error.into()),
+            Err(error) => {
+                warn!("cannot write the holder of the lock: {error}");
+                Ok(directory)
+            }
+            Ok(()) => Ok(directory),
+        }
+    }
+}
+
+impl Start<'_> {
+    /// Locks the directory of the binlog as soon as no other daemon has it. `None` if a signal to
+    /// end came first.
+    #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
+    pub(super) fn wait_for_lock(&self, path: &Path) -> Result<Option<Directory>, StartError> {
+        let clock = Clock;
+        let mut reported_at = None;
+        let mut has_waited = false;
+        loop {
+            if self.signals.has_come(&END_SIGNALS) {
+                return Ok(None);
+            }
+            let failed = |error| StartError::Binlog(path.into(), error);
+            let error = match Directory::lock(path) {
+                Err(error @ wal::Error::Locked(_)) => error,
+                locked => {
+                    let directory = locked
+                        .and_then(|directory| self.holder.take_over(directory, has_waited, path))
+                        .map_err(failed)?;
+                    return Ok(Some(directory));
+                }
+            };
+            let now = clock.now();
+            if !has_waited {
+                info!("waits for the lock of {}: {error}", path.display());
+            }
+            has_waited = true;
+            if reported_at.is_none_or(|at: Time| at.seconds_until(now) >= LOCK_REPORT_SECONDS) {
+                reported_at = Some(now);
+                self.notifier.progress(&format!("standby: waits for the lock: {error}"));
+            }
+            thread::sleep(LOCK_POLL_INTERVAL);
+        }
+    }
+}
