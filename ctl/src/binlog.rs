@@ -13,9 +13,10 @@ use crate::job::{Job, State};
 /// Passes each job to `take`, in order of ids. Returns false if a part of the binlog is damaged.
 pub(crate) fn read(path: &Path, mut take: impl FnMut(Job) -> Result<()>) -> Result<bool> {
     let now = Clock.now();
-    let (restored, report) = Directory::read_only(path)
-        .and_then(|mut disk| wal::read_jobs(&mut disk, Clock.calendar(now), now, &mut wal::go_on))
-        .with_context(|| path.display().to_string())?;
+    let inspected = Directory::read_only(path)
+        .and_then(|mut disk| wal::inspect(&mut disk, Clock.calendar(now), now, &mut wal::go_on));
+    let wal::Inspection { restored, report, .. } =
+        inspected.with_context(|| path.display().to_string())?;
     let (jobs, queue) = (restored.jobs(), &restored.queue);
     let ids = (1..queue.next_id()).filter_map(|id| queue.find(id));
     for key in ids {
@@ -29,8 +30,8 @@ pub(crate) fn read(path: &Path, mut take: impl FnMut(Job) -> Result<()>) -> Resu
         let is_delayed = state == State::Delayed;
         let body = jobs.body(key);
         let body = body.strip_suffix(b"\r\n").unwrap_or(body);
-        let counts =
-            [record.reserves, record.timeouts, record.releases, record.buries, record.kicks];
+        let queue::History { reserves, timeouts, releases, buries, kicks } = record.history;
+        let counts = [reserves, timeouts, releases, buries, kicks];
         take(Job {
             id: record.id,
             tube: queue.tube(job.tube).name().to_owned(),

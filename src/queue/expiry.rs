@@ -46,7 +46,7 @@ impl Queue {
             return Expired::TimedOut(client);
         }
         let (due, job) = self.clients[client].deadlines.peek().expect("its timer has a deadline");
-        increment(&mut self.jobs.arena[job].record.timeouts);
+        increment(&mut self.jobs.arena[job].record.history.timeouts);
         self.counts.timeouts += 1;
         Expired::Lost(job, due.at())
     }

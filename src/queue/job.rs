@@ -51,6 +51,21 @@ impl State {
     }
 }
 
+/// How often something has happened to a job, as `stats-job` reports it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct History {
+    /// The number of times it was reserved.
+    pub reserves: u32,
+    /// The number of reservations that timed out.
+    pub timeouts: u32,
+    /// The number of times a worker released it.
+    pub releases: u32,
+    /// The number of times it was buried.
+    pub buries: u32,
+    /// The number of times it was kicked.
+    pub kicks: u32,
+}
+
 /// The fields of a job, without its body and its place.
 #[derive(Debug, Clone)]
 pub struct Record {
@@ -66,16 +81,8 @@ pub struct Record {
     pub created_at: Time,
     /// Since when it is ready, reserved or buried; until when it is delayed.
     pub state_at: Time,
-    /// The number of times it was reserved.
-    pub reserves: u32,
-    /// The number of reservations that timed out.
-    pub timeouts: u32,
-    /// The number of times a worker released it.
-    pub releases: u32,
-    /// The number of times it was buried.
-    pub buries: u32,
-    /// The number of times it was kicked.
-    pub kicks: u32,
+    /// The events so far.
+    pub history: History,
     /// Its state, which names its place.
     pub state: State,
 }
@@ -93,7 +100,7 @@ impl Record {
     /// was lost without this limit, or with a higher one, may exceed it, and then gets fewer tries,
     /// but at least one.
     pub fn is_lost_too_often(&self, max: NonZeroU32) -> bool {
-        let Self { reserves, releases, buries, kicks, .. } = *self;
+        let History { reserves, releases, buries, kicks, .. } = self.history;
         let ended = u64::from(releases) + u64::from(buries);
         let limit = u64::from(max.get()) + u64::from(kicks) * u64::from(max.get() - 1);
         u64::from(reserves).saturating_sub(ended) >= limit
@@ -296,30 +303,26 @@ mod tests {
                 ttr: 1,
                 created_at: zero,
                 state_at: zero,
-                reserves: 0,
-                timeouts: 0,
-                releases: 0,
-                buries: 0,
-                kicks: 0,
+                history: History::default(),
                 state: State::Ready,
             };
             let (mut losses, mut wanted) = (0, max.get());
             for step in 0..1000_u32 {
-                job.reserves += 1;
+                job.history.reserves += 1;
                 match step * step % 7 {
-                    0 => job.releases += 1,
+                    0 => job.history.releases += 1,
                     1 => {
                         // A client buries it, and another one kicks it: these are more tries.
-                        job.buries += 1;
-                        job.kicks += 1;
+                        job.history.buries += 1;
+                        job.history.kicks += 1;
                         wanted += max.get() - 1;
                     }
                     _ => {
                         losses += 1;
                         assert_eq!(job.is_lost_too_often(max), losses == wanted, "{max}: {job:?}");
                         if losses == wanted {
-                            job.buries += 1;
-                            job.kicks += 1;
+                            job.history.buries += 1;
+                            job.history.kicks += 1;
                             (losses, wanted) = (0, max.get());
                         }
                     }

@@ -30,7 +30,7 @@ pub use self::{
     bulk::{DeleteStep, DeleteTube, ListReserved},
     client::Client,
     counts::Counts,
-    job::{Dated, JOB_OVERHEAD_BYTES, Job, Record, State, URGENT_BELOW_PRI},
+    job::{Dated, History, JOB_OVERHEAD_BYTES, Job, Record, State, URGENT_BELOW_PRI},
     timers::Timer,
     times::Times,
     tube::{Pause, Tube},

@@ -68,7 +68,7 @@ impl Queue {
         job.record.state = State::Reserved(client);
         job.record.state_at = now;
         job.dated.is_state_at = false;
-        increment(&mut job.record.reserves);
+        increment(&mut job.record.history.reserves);
         tube.reserved += 1;
         counts.reserved += 1;
         let due = job.due_key(now + seconds(job.record.ttr));

@@ -1,8 +1,8 @@
 //! The commands of clients: one method for each verb of the protocol.
 
 use super::{
-    Client, Dated, Job, Kick, Pause, Put, Queue, Record, State, Tube, client::Watch, increment,
-    job::ReadyKey, seconds,
+    Client, Dated, History, Job, Kick, Pause, Put, Queue, Record, State, Tube, client::Watch,
+    increment, job::ReadyKey, seconds,
 };
 use crate::{
     clock::Time,
@@ -95,11 +95,7 @@ impl Queue {
                 ttr: put.ttr.max(1),
                 created_at: put.created_at,
                 state_at: put.created_at,
-                reserves: 0,
-                timeouts: 0,
-                releases: 0,
-                buries: 0,
-                kicks: 0,
+                history: History::default(),
                 state: State::Ready,
             },
             body,
@@ -212,7 +208,7 @@ impl Queue {
         let record = &mut self.jobs.arena[job].record;
         record.pri = pri;
         record.delay = delay;
-        increment(&mut record.releases);
+        increment(&mut record.history.releases);
         self.enqueue(job, delay, now);
         Ok(tube)
     }
@@ -224,7 +220,7 @@ impl Queue {
         record.pri = pri;
         record.state = State::Buried;
         record.state_at = now;
-        increment(&mut record.buries);
+        increment(&mut record.history.buries);
         self.insert_by_state(job);
     }
 
@@ -323,7 +319,7 @@ impl Queue {
         let tube = self.detach(job);
         let Job { record, dated, .. } = &mut self.jobs.arena[job];
         dated.is_state_at = false;
-        increment(&mut record.kicks);
+        increment(&mut record.history.kicks);
         self.make_ready(job, now);
         Some(tube)
     }

@@ -174,11 +174,11 @@ impl Server {
         out.pair("ttr", record.ttr);
         out.pair("time-left", time_left);
         out.pair("file", self.wal().map_or(0, |wal| wal.segment_of(job)));
-        out.pair("reserves", record.reserves);
-        out.pair("timeouts", record.timeouts);
-        out.pair("releases", record.releases);
-        out.pair("buries", record.buries);
-        out.pair("kicks", record.kicks);
+        out.pair("reserves", record.history.reserves);
+        out.pair("timeouts", record.history.timeouts);
+        out.pair("releases", record.history.releases);
+        out.pair("buries", record.history.buries);
+        out.pair("kicks", record.history.kicks);
         out.end()
     }
 

@@ -55,11 +55,7 @@ impl Dates {
             body_size: i32::try_from(body.len()).expect("a body is at most a gibibyte"),
             created_at: calendar(dated.is_created).date(record.created_at),
             deadline_at: calendar(dated.is_state_at).date(record.state_at),
-            reserves: record.reserves,
-            timeouts: record.timeouts,
-            releases: record.releases,
-            buries: record.buries,
-            kicks: record.kicks,
+            history: record.history,
             kind: match record.state {
                 // The delay has ended if the wall clock is right. A restart decides that anew.
                 State::Ready if dated.is_state_at => Kind::Delayed,

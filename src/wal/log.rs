@@ -303,16 +303,6 @@ impl Log {
         self.syncs.end_turn(&mut self.disk, now)
     }
 
-    /// Syncs the records or begins to, if it is time: see [`Syncs::sync_if_due`].
-    pub(super) fn sync_if_due(
-        &mut self,
-        in_background: bool,
-        is_urgent: bool,
-        now: Time,
-    ) -> io::Result<()> {
-        self.syncs.sync_if_due(&mut self.disk, self.end, in_background, is_urgent, now)
-    }
-
     /// Writes the pending records to the current segment.
     fn write(&mut self) -> io::Result<()> {
         self.write_through(self.end.used)?;

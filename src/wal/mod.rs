@@ -70,10 +70,7 @@ pub use self::{
     error::Error,
     interface::{CommitOutcome, Counts, Jobs, Options, SyncPolicy},
     permit::{Change, Permit, Unavailable},
-    read::{
-        Fault, Inspection, Problem, Progress, Report, Restored, SegmentReport, go_on, inspect,
-        read_jobs,
-    },
+    read::{Fault, Inspection, Problem, Progress, Report, Restored, SegmentReport, go_on, inspect},
     record::{Damage, Format, full_length},
     syncs::GatheringTime,
 };
@@ -421,7 +418,9 @@ impl Wal {
     fn sync_if_due(&mut self, now: Time) -> io::Result<()> {
         let is_urgent = self.index.is_oldest_unneeded(self.recovery.suspects())
             && !Removal::is_safe(&self.index, &self.recovery, &self.log.syncs);
-        self.log.sync_if_due(self.syncs_in_background(), is_urgent, now)
+        let (end, in_background) = (self.log.end(), self.syncs_in_background());
+        let Log { disk, syncs, .. } = &mut self.log;
+        syncs.sync_if_due(disk, end, in_background, is_urgent, now)
     }
 
     /// Removes the oldest segment, if it is safe.

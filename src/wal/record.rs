@@ -19,7 +19,10 @@ use std::fmt;
 
 use crc32fast::Hasher;
 
-use crate::proto::{self, CRLF, NAME_LIMIT};
+use crate::{
+    proto::{self, CRLF, NAME_LIMIT},
+    queue::History,
+};
 
 /// The version of the format, which is the first four bytes of a segment.
 pub(super) const VERSION: u32 = 7;
@@ -61,10 +64,11 @@ const CHECKSUM_AT: usize = 12;
 pub(super) const SALT_AT: usize = 4 + 24;
 
 /// The state of a job in a record, with its number in the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
     /// The job is deleted.
+    #[default]
     Deleted = 0,
     /// Ready, or reserved when the record was written.
     Ready = 1,
@@ -85,7 +89,7 @@ impl Kind {
 }
 
 /// The fields of a record. Durations are in nanoseconds, dates in nanoseconds since 1970.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct JobFields {
     pub(super) id: u64,
     pub(super) pri: u32,
@@ -96,11 +100,7 @@ pub(super) struct JobFields {
     pub(super) created_at: i64,
     /// When the delay ends, or when a buried job was buried.
     pub(super) deadline_at: i64,
-    pub(super) reserves: u32,
-    pub(super) timeouts: u32,
-    pub(super) releases: u32,
-    pub(super) buries: u32,
-    pub(super) kicks: u32,
+    pub(super) history: History,
     pub(super) kind: Kind,
 }
 
@@ -165,7 +165,8 @@ impl JobFields {
         out.extend_from_slice(&[0; 4]);
         out.extend_from_slice(&self.created_at.to_le_bytes());
         out.extend_from_slice(&self.deadline_at.to_le_bytes());
-        for count in [self.reserves, self.timeouts, self.releases, self.buries, self.kicks] {
+        let History { reserves, timeouts, releases, buries, kicks } = self.history;
+        for count in [reserves, timeouts, releases, buries, kicks] {
             out.extend_from_slice(&count.to_le_bytes());
         }
         out.extend_from_slice(&[self.kind as u8, 0, 0, 0]);
@@ -184,11 +185,13 @@ impl JobFields {
             body_size: i32::from_le_bytes(part(bytes, 32)),
             created_at: time(40),
             deadline_at: time(48),
-            reserves: number(56),
-            timeouts: number(60),
-            releases: number(64),
-            buries: number(68),
-            kicks: number(72),
+            history: History {
+                reserves: number(56),
+                timeouts: number(60),
+                releases: number(64),
+                buries: number(68),
+                kicks: number(72),
+            },
             kind: Kind::from_number(bytes[76]).unwrap_or(Kind::Deleted),
         }
     }
@@ -239,18 +242,11 @@ impl SegmentHeader {
     pub(super) fn encode(self, offset: u64, out: &mut Vec<u8>) {
         let fields = JobFields {
             id: HEADER_ID,
-            pri: 0,
             delay: i64::try_from(self.next_id).unwrap_or(i64::MAX),
             ttr: i64::from_le_bytes(self.salt.to_le_bytes()),
-            body_size: 0,
             created_at: HEADER_MAGIC,
             deadline_at: i64::try_from(self.seen_below).unwrap_or(i64::MAX),
-            reserves: 0,
-            timeouts: 0,
-            releases: 0,
-            buries: 0,
-            kicks: 0,
-            kind: Kind::Deleted,
+            ..JobFields::default()
         };
         encode(&fields, None, self.salt, offset, out);
     }
@@ -327,8 +323,10 @@ impl Frame {
     /// known.
     pub(super) fn decode(bytes: &[u8], format: Format) -> Result<Option<Self>, Damage> {
         let (name_length, name_at) = match format {
-            Format::Five => (read_length_5(bytes)?, 8),
-            Format::Plain | Format::Salted(_) => (read_length(bytes)?, 4),
+            Format::Five => (read_length(bytes, i64::from_le_bytes)?, 8),
+            Format::Plain | Format::Salted(_) => {
+                (read_length(bytes, |head| i32::from_le_bytes(head).into())?, 4)
+            }
         };
         let Some(name_length) = name_length else { return Ok(None) };
         let at = name_at + name_length;
@@ -404,26 +402,17 @@ impl Frame {
     }
 }
 
-/// Reads the length of a version 7 name. `None` at the end of the records.
-fn read_length(bytes: &[u8]) -> Result<Option<usize>, Damage> {
-    let Some(head) = bytes.first_chunk::<4>() else {
+/// Reads the length of a name, which `number` converts. `None` at the end of the records.
+fn read_length<const BYTES: usize>(
+    bytes: &[u8],
+    number: impl Fn([u8; BYTES]) -> i64,
+) -> Result<Option<usize>, Damage> {
+    let Some(head) = bytes.first_chunk() else {
         return if bytes.iter().all(|&byte| byte == 0) { Ok(None) } else { Err(Damage::Torn) };
     };
-    let length = i32::from_le_bytes(*head);
-    name_length(length.into()).map(Some)
-}
-
-/// Reads the length of a version 5 name. `None` at the end of the records.
-fn read_length_5(bytes: &[u8]) -> Result<Option<usize>, Damage> {
-    let Some(head) = bytes.first_chunk::<8>() else {
-        return if bytes.iter().all(|&byte| byte == 0) { Ok(None) } else { Err(Damage::Torn) };
-    };
-    name_length(i64::from_le_bytes(*head)).map(Some)
-}
-
-fn name_length(length: i64) -> Result<usize, Damage> {
+    let length = number(*head);
     let legal = usize::try_from(length).ok().filter(|&length| length <= NAME_LIMIT);
-    legal.ok_or(Damage::NameLength(length))
+    legal.map(Some).ok_or(Damage::NameLength(length))
 }
 
 /// A body ends in CR LF, so it has at least two bytes.

@@ -88,9 +88,9 @@ impl Version {
             place,
             pri: record.pri,
             delay: record.delay,
-            releases: record.releases,
-            buries: record.buries,
-            kicks: record.kicks,
+            releases: record.history.releases,
+            buries: record.history.buries,
+            kicks: record.history.kicks,
         })
     }
 

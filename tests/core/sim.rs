@@ -253,7 +253,7 @@ fn found(queue: &Queue) -> Found {
         tubes: queue.tube_names().map(Into::into).collect(),
         jobs: (1..queue.next_id())
             .filter_map(record)
-            .map(|(id, record)| (id, (record.reserves, record.timeouts)))
+            .map(|(id, record)| (id, (record.history.reserves, record.history.timeouts)))
             .collect(),
         next_id: queue.next_id(),
     }

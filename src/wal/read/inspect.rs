@@ -6,7 +6,6 @@ use std::{fmt, io};
 use super::replay::{self, Progress, Report, Restored, SegmentReport};
 use crate::{
     clock::{Calendar, Time},
-    queue::Queue,
     wal::{
         Error,
         disk::{Disk, Name},
@@ -18,66 +17,36 @@ use crate::{
 /// The findings in a directory. Displayed as a page of text, line by line.
 #[derive(Debug)]
 pub struct Inspection {
+    /// The jobs, with their bodies.
+    pub restored: Restored,
+    /// The segments, and all damage.
+    pub report: Report,
     files: Vec<(Name, u64)>,
-    report: Report,
-    queue: Queue,
     live: u64,
 }
 
 /// The number of times the directory is read if a daemon opens and removes segments meanwhile.
 const ATTEMPTS: usize = 20;
 
-/// All that a daemon would read at its start.
-struct Contents {
-    files: Vec<(Name, u64)>,
-    report: Report,
-    restored: Restored,
-    live: u64,
-}
-
-/// Fails if a file or memory is missing, or if segments come or go during each of 20 attempts.
-fn contents(
-    disk: &mut dyn Disk,
-    calendar: Calendar,
-    now: Time,
-    progress: Progress<'_>,
-) -> Result<Contents, Error> {
-    for _ in 0..ATTEMPTS {
-        let files = sorted_files(disk)?;
-        let (mut restored, mut index) = (Restored::default(), SegmentIndex::default());
-        let report =
-            replay::replay(disk, &files, &mut restored, &mut index, calendar, now, progress);
-        // If segments came or went, the jobs that moved from one to another may be missing.
-        if names(&files) != names(&sorted_files(disk)?) {
-            continue;
-        }
-        return Ok(Contents { files, report: report?, restored, live: index.live() });
-    }
-    Err(io::Error::other("the files change too fast to be read").into())
-}
-
-/// Reads all that a daemon would read at its start. Fails if a file or memory is missing, or if
-/// segments come or go during each of 20 attempts.
+/// Reads all that a daemon would read at its start, and changes nothing. Fails if a file or memory
+/// is missing, or if segments come or go during each of 20 attempts.
 pub fn inspect(
     disk: &mut dyn Disk,
     calendar: Calendar,
     now: Time,
     progress: Progress<'_>,
 ) -> Result<Inspection, Error> {
-    let Contents { files, report, restored, live } = contents(disk, calendar, now, progress)?;
-    Ok(Inspection { files, report, queue: restored.queue, live })
-}
-
-/// Reads the jobs of a directory with their bodies, and changes nothing. The report lists the
-/// damage. Fails as [`inspect`] does.
-pub fn read_jobs(
-    disk: &mut dyn Disk,
-    calendar: Calendar,
-    now: Time,
-    progress: Progress<'_>,
-) -> Result<(Restored, Report), Error> {
-    let Contents { report, restored, .. } = contents(disk, calendar, now, progress)?;
-    Ok((restored, report))
+    for _ in 0..ATTEMPTS {
+        let files = sorted_files(disk)?;
+        let (mut restored, mut index) = (Restored::default(), SegmentIndex::default());
+        let report =
+            replay::replay(disk, &files, &mut restored, &mut index, calendar, now, progress);
+        // If segments came or went, the jobs that moved from one to another may be missing.
+        if names(&files) == names(&sorted_files(disk)?) {
+            return Ok(Inspection { restored, report: report?, files, live: index.live() });
+        }
+    }
+    Err(io::Error::other("the files change too fast to be read").into())
 }
 
 fn sorted_files(disk: &mut dyn Disk) -> Result<Vec<(Name, u64)>, Error> {
@@ -123,8 +92,8 @@ impl Inspection {
     }
 
     fn tube(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
-        let Some(tube) = self.queue.find_tube(name) else { return Ok(()) };
-        let tube = self.queue.tube(tube);
+        let Some(tube) = self.restored.queue.find_tube(name) else { return Ok(()) };
+        let tube = self.restored.queue.tube(tube);
         let (ready, delayed, buried) = (tube.ready(), tube.delayed(), tube.buried());
         writeln!(f, "{ready:>12} {delayed:>12} {buried:>12}  {name}")
     }
@@ -149,18 +118,18 @@ impl fmt::Display for Inspection {
             }
         }
         let used: u64 = self.report.segments.iter().map(|segment| segment.used).sum();
-        let (live, jobs) = (self.live, self.queue.jobs());
+        let (live, jobs) = (self.live, self.restored.queue.jobs());
         writeln!(f, "\n{live} bytes are needed by {jobs} jobs, {} are not", used - live.min(used))?;
         let [ready, delayed, buried] = ["ready", "delayed", "buried"];
         writeln!(f, "\n{ready:>12} {delayed:>12} {buried:>12}  tube")?;
         let mut names: Vec<&str> = Vec::new();
-        if names.try_reserve_exact(self.queue.tube_names().count()).is_ok() {
-            names.extend(self.queue.tube_names());
+        if names.try_reserve_exact(self.restored.queue.tube_names().count()).is_ok() {
+            names.extend(self.restored.queue.tube_names());
             names.sort_unstable();
             names.iter().try_for_each(|name| self.tube(f, name))?;
         } else {
             // There is no memory to sort the names.
-            self.queue.tube_names().try_for_each(|name| self.tube(f, name))?;
+            self.restored.queue.tube_names().try_for_each(|name| self.tube(f, name))?;
         }
         let verdict = if self.is_odd() { "Something is damaged." } else { "Nothing is damaged." };
         writeln!(f, "\n{verdict}")

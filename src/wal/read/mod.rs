@@ -15,6 +15,6 @@ mod window;
 
 pub(super) use self::replay::{ensure_memory_to_serve, replay};
 pub use self::{
-    inspect::{Inspection, inspect, read_jobs},
+    inspect::{Inspection, inspect},
     replay::{Fault, Problem, Progress, Report, Restored, SegmentReport, go_on},
 };

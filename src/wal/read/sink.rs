@@ -41,11 +41,7 @@ impl Sink<'_> {
             ttr: seconds(fields.ttr).max(1),
             created_at: self.calendar.instant(fields.created_at),
             state_at,
-            reserves: fields.reserves,
-            timeouts: fields.timeouts,
-            releases: fields.releases,
-            buries: fields.buries,
-            kicks: fields.kicks,
+            history: fields.history,
             state,
         }
     }

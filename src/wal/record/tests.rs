@@ -13,11 +13,7 @@ fn fields(kind: Kind) -> JobFields {
         body_size: 7,
         created_at: 1_700_000_000_000_000_001,
         deadline_at: 1_700_000_005_000_000_002,
-        reserves: 1,
-        timeouts: 2,
-        releases: 3,
-        buries: 4,
-        kicks: 5,
+        history: History { reserves: 1, timeouts: 2, releases: 3, buries: 4, kicks: 5 },
         kind,
     }
 }

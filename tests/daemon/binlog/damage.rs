@@ -243,11 +243,11 @@ fn jobs_of(restored: &Restored) -> Jobs {
             since,
             pri: record.pri,
             counts: [
-                record.reserves,
-                record.timeouts,
-                record.releases,
-                record.buries,
-                record.kicks,
+                record.history.reserves,
+                record.history.timeouts,
+                record.history.releases,
+                record.history.buries,
+                record.history.kicks,
             ],
         };
         jobs.insert(id, known);
