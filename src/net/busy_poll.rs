@@ -7,10 +7,13 @@
 //! CPU time that an event takes with sleeping and with polling. If polling takes no more, the loop
 //! keeps polling until several polls find nothing, or until the next trial. So a daemon with little
 //! to do sleeps as before. Pure: time is an argument.
+//!
+//! The number of processors does not matter. A client on the same processor runs only while this
+//! thread sleeps: then each poll is in vain, polling takes more CPU time, and the trial fails. A
+//! daemon pinned to one processor still gains from polling for clients on another. Under a quota of
+//! CPU time, polling that takes no more of it leaves as many commands.
 
 use std::time::Duration;
-
-use crate::clock::Time;
 
 /// How many waits each half of a trial has.
 const WAITS_PER_TRIAL: u32 = 32;
@@ -33,28 +36,6 @@ const MISSES_MAX: u32 = 4 * MISS;
 /// A wait is short if it takes less than this many times the longest poll. A client's next command
 /// comes that late if both sides sleep, and within the poll if this side does not.
 const SHORT_WAIT_FACTOR: u32 = 3;
-
-/// For how long the number of processors is taken for known. Asking takes several system calls.
-const PROCESSORS_KNOWN_FOR: Duration = Duration::from_secs(1);
-
-/// Whether the clients have a processor besides the one of this thread. It may change at any time.
-#[derive(Debug, Default)]
-pub(super) struct Processors {
-    /// Until when the answer holds.
-    known_until: Time,
-    has_spare: bool,
-}
-
-impl Processors {
-    /// Whether there are at least two. `count` is asked at most once a second.
-    pub(super) fn has_spare(&mut self, now: Time, count: impl FnOnce() -> usize) -> bool {
-        if self.known_until <= now {
-            self.known_until = now + PROCESSORS_KNOWN_FOR;
-            self.has_spare = count() > 1;
-        }
-        self.has_spare
-    }
-}
 
 /// How a wait ended.
 #[derive(Debug, Clone, Copy)]
@@ -129,25 +110,15 @@ impl BusyPoll {
         }
     }
 
-    /// Notes how a wait ended. `cpu_now` is asked for the thread's CPU time, and `is_allowed` at
-    /// the beginning of a trial whether another processor is left for the clients.
-    pub(super) fn add(
-        &mut self,
-        wait: Wait,
-        cpu_now: impl FnOnce() -> Duration,
-        is_allowed: impl FnOnce() -> bool,
-    ) {
+    /// Notes how a wait ended. `cpu_now` is asked for the thread's CPU time.
+    pub(super) fn add(&mut self, wait: Wait, cpu_now: impl FnOnce() -> Duration) {
         self.average_wait = (self.average_wait * 7 + wait.time) / 8;
         match &mut self.phase {
             Phase::Rest { left } => {
                 let is_short = self.average_wait < self.limit * SHORT_WAIT_FACTOR;
                 *left -= u32::from(is_short);
                 if *left == 0 {
-                    if is_allowed() {
-                        self.phase = Phase::TrySleeping(Trial::new(cpu_now()));
-                    } else {
-                        self.fail();
-                    }
+                    self.phase = Phase::TrySleeping(Trial::new(cpu_now()));
                 }
             }
             Phase::TrySleeping(trial) => {
@@ -200,15 +171,14 @@ mod tests {
     const LIMIT: Duration = Duration::from_micros(50);
 
     /// A machine on which a sleep takes `sleep` of CPU time and of time, and a client whose next
-    /// command comes after `gap`.
+    /// command comes after `gap`. On the same processor it runs only while this thread sleeps.
     struct Machine {
         busy_poll: BusyPoll,
         sleep: Duration,
         cpu: Duration,
-        has_processor: bool,
+        shares_processor: bool,
         polls: u32,
         polls_in_vain: u32,
-        checks: u32,
     }
 
     impl Machine {
@@ -217,10 +187,9 @@ mod tests {
                 busy_poll: BusyPoll::new(LIMIT),
                 sleep: Duration::from_micros(sleep_microseconds),
                 cpu: Duration::ZERO,
-                has_processor: true,
+                shares_processor: false,
                 polls: 0,
                 polls_in_vain: 0,
-                checks: 0,
             }
         }
 
@@ -228,18 +197,14 @@ mod tests {
         fn wait(&mut self, gaps: impl IntoIterator<Item = u64>) {
             for gap in gaps.into_iter().map(Duration::from_micros) {
                 let polls_for = self.busy_poll.time_before_sleep();
-                let has_slept = gap > polls_for;
+                let has_slept = gap > polls_for || self.shares_processor;
                 self.polls += u32::from(!polls_for.is_zero());
                 self.polls_in_vain += u32::from(!polls_for.is_zero() && has_slept);
                 let spent = if has_slept { polls_for + self.sleep } else { gap };
                 self.cpu += Duration::from_micros(10) + spent;
-                let time = if has_slept { gap + self.sleep } else { gap };
-                let Self { busy_poll, cpu, has_processor, checks, .. } = self;
-                let is_allowed = || {
-                    *checks += 1;
-                    *has_processor
-                };
-                busy_poll.add(Wait { time, events: 1, has_slept }, || *cpu, is_allowed);
+                let polled = if self.shares_processor { polls_for } else { Duration::ZERO };
+                let time = if has_slept { polled + gap + self.sleep } else { gap };
+                self.busy_poll.add(Wait { time, events: 1, has_slept }, || self.cpu);
             }
         }
     }
@@ -275,7 +240,7 @@ mod tests {
     fn a_daemon_with_little_to_do_sleeps() {
         let mut machine = Machine::new(25);
         machine.wait(repeat_n(1000, 10_000));
-        assert_eq!((machine.polls, machine.checks), (0, 0));
+        assert_eq!(machine.polls, 0);
     }
 
     /// Ten thousand commands a second, of which every third comes late.
@@ -292,13 +257,12 @@ mod tests {
     }
 
     #[test]
-    fn it_never_polls_on_the_only_processor_and_asks_rarely_how_many_there_are() {
+    fn beside_a_client_on_the_same_processor_it_sleeps_until_that_has_moved() {
         let mut machine = Machine::new(25);
-        machine.has_processor = false;
+        machine.shares_processor = true;
         machine.wait(repeat_n(15, 100_000));
-        assert_eq!(machine.polls, 0);
-        assert!(machine.checks < 15, "{}", machine.checks);
-        machine.has_processor = true;
+        assert!(machine.polls < 500, "{}", machine.polls);
+        machine.shares_processor = false;
         machine.wait(repeat_n(15, 100_000));
         assert!(machine.polls > 80_000, "{}", machine.polls);
     }
@@ -308,20 +272,10 @@ mod tests {
     fn what_has_paid_is_tried_again() {
         let mut machine = Machine::new(25);
         machine.wait(repeat_n(15, 10_000));
-        machine.has_processor = false;
-        machine.wait(repeat_n(15, 10_000));
+        machine.shares_processor = true;
         machine.polls = 0;
-        machine.wait(repeat_n(15, 10_000));
-        assert_eq!(machine.polls, 0);
-    }
-
-    #[test]
-    fn processors_are_counted_once_a_second() {
-        let mut processors = Processors::default();
-        let second = |second: u64| Time::from_nanoseconds(second * 1_000_000_000);
-        assert!(processors.has_spare(second(1), || 2));
-        assert!(processors.has_spare(second(1), || panic!("it is known")));
-        assert!(!processors.has_spare(second(2), || 1));
+        machine.wait(repeat_n(15, 20_000));
+        assert!(machine.polls < 500, "{}", machine.polls);
     }
 
     #[test]
@@ -329,6 +283,6 @@ mod tests {
         let mut machine = Machine::new(25);
         machine.busy_poll = BusyPoll::new(Duration::ZERO);
         machine.wait(repeat_n(15, 10_000));
-        assert_eq!((machine.polls, machine.checks), (0, 0));
+        assert_eq!(machine.polls, 0);
     }
 }

@@ -26,7 +26,7 @@ use mio::{Events, Interest, Poll, Token, Waker, event::Event, unix::SourceFd};
 pub use self::listen::{ListenError, Listener};
 use self::{
     accept::ListenerSlot,
-    busy_poll::{BusyPoll, Processors, Wait},
+    busy_poll::{BusyPoll, Wait},
     run_queue::{Deferred, Queues},
     socket::Socket,
 };
@@ -119,7 +119,6 @@ pub struct EventLoop {
     /// How long the binlog may have failed before the loop ends.
     binlog_failure_max: Option<Duration>,
     busy_poll: BusyPoll,
-    processors: Processors,
     server: Server,
     /// Indexed by the server's keys.
     sockets: Vec<Option<Socket>>,
@@ -165,7 +164,6 @@ impl EventLoop {
             clock,
             binlog_failure_max: limits.binlog_failure,
             busy_poll: BusyPoll::new(limits.busy_poll),
-            processors: Processors::default(),
             server,
             sockets: Vec::new(),
             queues: Queues::default(),
@@ -327,8 +325,7 @@ impl EventLoop {
         }
         let time = began.until(self.clock.now());
         let wait = Wait { time, events: events.iter().count(), has_slept };
-        let is_allowed = || self.processors.has_spare(self.clock.now(), sys::processors);
-        self.busy_poll.add(wait, sys::thread_cpu_time, is_allowed);
+        self.busy_poll.add(wait, sys::thread_cpu_time);
         Ok(())
     }
 

@@ -18,8 +18,8 @@ pub use self::{
     file::{forget_cached, lock_file, lock_until_closed, next_data, rename_to_new, reserve_space},
     memory::{ResidentMemory, keep_large_blocks_apart, populate, share_small_blocks},
     process::{
-        Uname, UserError, become_user, boot_id, cpu_time, forget_variable, processors,
-        raise_descriptor_limit, random_bytes, thread_cpu_time, uname,
+        Uname, UserError, become_user, boot_id, cpu_time, forget_variable, raise_descriptor_limit,
+        random_bytes, thread_cpu_time, uname,
     },
     signal::Signals,
     socket::{

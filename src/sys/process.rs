@@ -184,12 +184,6 @@ pub fn thread_cpu_time() -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// How many processors this process may keep busy: the size of its CPU set, or fewer if a quota of
-/// its control group allows fewer. At least one.
-pub fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
 /// Reads eight random bytes from the kernel, which distinguish this run from all others.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub fn random_bytes() -> io::Result<[u8; 8]> {
