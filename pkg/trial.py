@@ -1,0 +1,131 @@
+"""What scripts that try the daemon with other programs share: patience, ports, and a client."""
+
+import socket
+import subprocess
+import sys
+import time
+
+REPLY_SECONDS = 30
+
+
+class Failed(Exception):
+    """Something that was expected did not come about."""
+
+
+def expect(found, wanted, what):
+    if found != wanted:
+        raise Failed(f"{what}: {found!r}, not {wanted!r}")
+
+
+def wait(condition, what, seconds=60):
+    """Waits until the condition holds, and returns what it returned."""
+    deadline = time.monotonic() + seconds
+    while not (held := condition()):
+        if time.monotonic() > deadline:
+            raise Failed(f"waited {seconds} s in vain: {what}")
+        time.sleep(0.05)
+    return held
+
+
+def skipped(why):
+    print(f"\n*** SKIPPED: {why}\n", file=sys.stderr)
+
+
+def free_ports(count):
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports
+
+
+def connect(port, host="127.0.0.1"):
+    stream = socket.create_connection((host, port), timeout=REPLY_SECONDS)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return stream
+
+
+class Client:
+    """Speaks the protocol over a connection of its own to a port, or over a given stream."""
+
+    def __init__(self, at):
+        self.stream = connect(at) if isinstance(at, int) else at
+        self.input = self.stream.makefile("rb")
+        self.body = None
+
+    def ask(self, line, body=None):
+        """The words of the reply to a command."""
+        self.send(line, body)
+        return self.reply()
+
+    def send(self, line, body=None):
+        self.stream.sendall(line.encode() + b"\r\n" + (b"" if body is None else body + b"\r\n"))
+
+    def reply(self):
+        """The words of the next reply. If it announces a body, this is in `body`."""
+        line = self.input.readline()
+        if not line.endswith(b"\n"):
+            raise ConnectionError(f"closed after {line!r}")
+        words = line.decode().split()
+        self.body = None
+        if words[0] in ("OK", "FOUND", "RESERVED"):
+            size = int(words[-1])
+            self.body = self.input.read(size + 2)[:size]
+            if len(self.body) != size:
+                raise ConnectionError("closed within a body")
+        return words
+
+    def put(self, body, pri=1024, delay=0, ttr=600):
+        return self.ask(f"put {pri} {delay} {ttr} {len(body)}", body)
+
+    def put_into(self, tube, body, **numbers):
+        """The id of a new job."""
+        self.ask(f"use {tube}")
+        return self.put(body, **numbers)[1]
+
+    def watch_only(self, tube):
+        self.ask(f"watch {tube}")
+        self.ask("ignore default")
+
+    def take(self):
+        """Reserves a job, deletes it, and returns its body; None if no job is ready."""
+        words = self.ask("reserve-with-timeout 0")
+        if words[0] != "RESERVED":
+            return None
+        body = self.body
+        expect(self.ask(f"delete {words[1]}"), ["DELETED"], "the reply to a delete")
+        return body
+
+    def stats(self, command="stats"):
+        """None if there is no such tube or job."""
+        if self.ask(command)[0] != "OK":
+            return None
+        return dict(line.split(": ", 1) for line in self.body.decode().splitlines()[1:])
+
+    def close(self):
+        self.input.close()
+        self.stream.close()
+
+
+def answers(at):
+    """Whether a daemon serves at a port, or at the stream that a function returns."""
+    try:
+        client = Client(at() if callable(at) else at)
+        words = client.ask("list-tube-used")
+        client.close()
+        return words == ["USING", "default"]
+    except OSError:
+        return False
+
+
+def start_daemon(program, port, *flags, **options):
+    """Starts a daemon on a port of 127.0.0.1, and waits until it serves."""
+    words = [program, "-l", "127.0.0.1", "-p", str(port), *flags]
+    process = subprocess.Popen(words, **options)
+    wait(lambda: answers(port), f"the daemon on port {port}")
+    return process
+
+
+def end(process):
+    process.terminate()
+    process.wait(timeout=REPLY_SECONDS)
