@@ -219,8 +219,7 @@ failover: all
 	pkg/failover/try --install $(if $(STAGE),--stage $(STAGE)) $(if $(ONLY),--only $(ONLY)) \
 	    --rounds $(or $(ROUNDS),2) $(DAEMON)
 
-# A real Prometheus asks `beanstalkctl metrics` for MINUTES while a load with known counts runs; then
-# what a scrape of many tubes takes, and what it costs other clients.
+# A real Prometheus asks `beanstalkctl metrics` for MINUTES while a load with known counts runs.
 metrics: all promtool
 	$(CARGO) build -q --release --locked -p ct
 	pkg/prometheus/try --minutes $(or $(MINUTES),5) $(DAEMON) $(CTL)

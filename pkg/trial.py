@@ -6,6 +6,8 @@ import sys
 import time
 
 REPLY_SECONDS = 30
+# How long anything may take that is waited for: never a measurement.
+PATIENCE_SECONDS = 90
 
 
 class Failed(Exception):
@@ -17,7 +19,12 @@ def expect(found, wanted, what):
         raise Failed(f"{what}: {found!r}, not {wanted!r}")
 
 
-def wait(condition, what, seconds=60):
+def check(holds, what):
+    if not holds:
+        raise Failed(what)
+
+
+def wait(condition, what, seconds=PATIENCE_SECONDS):
     """Waits until the condition holds, and returns what it returned."""
     deadline = time.monotonic() + seconds
     while not (held := condition()):
