@@ -10,31 +10,11 @@ import time
 import urllib.error
 import urllib.request
 
+from trial import PATIENCE_SECONDS, Failed, check, wait
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Space": " ", "Backspace": "\ue003"}
-# How long anything may take that is waited for: never a measurement.
-PATIENCE_SECONDS = 90
-
-
-class Failed(Exception):
-    """A check that did not hold."""
-
-
-def check(holds, what):
-    if not holds:
-        raise Failed(what)
-
-
-def wait(condition, what, seconds=PATIENCE_SECONDS):
-    deadline = time.monotonic() + seconds
-    while True:
-        found = condition()
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            raise Failed(f"waited in vain: {what}")
-        time.sleep(0.1)
 
 
 def missing():

@@ -51,7 +51,7 @@ class Scenery:
         client, number, dice = connect(), 0, random.Random(tube)
         while not self.ends.is_set():
             wave = 1 + 0.6 * ((time.monotonic() / 40) % 1) + dice.uniform(-0.4, 0.4)
-            client.put(tube, body(tube, number))
+            client.put_into(tube, body(tube, number))
             number += 1
             self.ends.wait(1 / (rate * max(0.2, wave)))
 
@@ -63,7 +63,6 @@ class Scenery:
             reply = client.ask("reserve-with-timeout 1")
             if reply[0] != "RESERVED":
                 continue
-            client.input.read(int(reply[2]) + 2)
             self.ends.wait(seconds * dice.uniform(0.5, 1.5))
             if tube == "webhooks" and dice.random() < 0.002:
                 client.ask(f"bury {reply[1]} 1024")
@@ -76,13 +75,13 @@ class Scenery:
         connect = self.clients[0]
         client = connect()
         for number in range(140):
-            client.put("video.transcode", body("video.transcode", number))
+            client.put_into("video.transcode", body("video.transcode", number))
         for number in range(7):
             client.bury("billing.invoices", body("billing.invoices", number))
         for number in range(23):
-            client.put("billing.invoices", body("billing.invoices", 100 + number), delay=900 + 60 * number)
+            client.put_into("billing.invoices", body("billing.invoices", 100 + number), delay=900 + 60 * number)
         for number in range(61):
-            client.put("newsletter", body("newsletter", number))
+            client.put_into("newsletter", body("newsletter", number))
         client.ask("pause-tube newsletter 5400")
         for tube, rate, share, seconds in TUBES:
             self.begin(self.produce, connect, tube, rate)
