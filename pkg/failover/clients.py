@@ -1,13 +1,15 @@
 """What stands around the daemons: a service manager, clients that put numbered jobs, and an eye on
 what the proxy thinks of them."""
 
-import re
+import contextlib
 import socket
 import subprocess
 import threading
 import time
 
-from nodes import CANDIDATES, wait
+import trial
+from nodes import CANDIDATES
+from trial import wait
 
 PORT = 11300
 # As Restart=always and RestartSec=1 of a unit.
@@ -23,43 +25,25 @@ READY_SECONDS = 60
 TIME_TO_RUN = 3600
 
 
-class Client:
+class Client(trial.Client):
     def __init__(self, host, port=PORT):
-        self.socket = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
-        self.socket.settimeout(REPLY_SECONDS)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.input = self.socket.makefile("rb")
-
-    def ask(self, text):
-        self.socket.sendall(text)
-        line = self.input.readline()
-        if not line.endswith(b"\n"):
-            raise ConnectionError("closed")
-        return line.split()
-
-    def body(self, size):
-        body = self.input.read(int(size) + 2)
-        if len(body) != int(size) + 2:
-            raise ConnectionError("closed")
-        return body[:-2]
-
-    def put(self, body):
-        text = b"put 1024 0 %d %d\r\n%s\r\n" % (TIME_TO_RUN, len(body), body)
-        return self.ask(text)[0].decode()
+        stream = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
+        stream.settimeout(REPLY_SECONDS)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        super().__init__(stream)
 
     def process(self):
         """The process id of the daemon at the other end."""
-        reply = self.ask(b"stats\r\n")
-        if reply[0] != b"OK":
-            raise ConnectionError(f"stats: {reply}")
-        return int(re.search(rb"^pid: (\d+)", self.body(reply[1]), re.MULTILINE)[1])
+        stats = self.stats()
+        if stats is None:
+            raise ConnectionError("stats is refused")
+        return int(stats["pid"])
 
     def close(self):
-        try:
-            self.socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-        self.socket.close()
+        """Ends also a read of another thread."""
+        with contextlib.suppress(OSError):
+            self.stream.shutdown(socket.SHUT_RDWR)
+        self.stream.close()
 
 
 class Daemon:
@@ -173,7 +157,7 @@ class Producer(threading.Thread):
                 return False
             self.ledger.sent.add(body)
             was_sent = True
-            reply = self.client.put(body)
+            reply = self.client.put(body, ttr=TIME_TO_RUN)[0]
         except OSError:
             if was_sent:
                 self.ledger.unknown.add(body)

@@ -3,8 +3,8 @@
 import signal
 import time
 
-from nodes import wait
 from scene import LOAD_SECONDS, READY_SECONDS, TAKEOVER_SECONDS
+from trial import wait
 
 # How long a healed machine has to find its storage again before clients come.
 HEALED_SECONDS = 8

@@ -10,6 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from trial import Failed
+
 CLONE_NEWNET = 0x40000000
 # How long a command may take that ought to take no time.
 COMMAND_SECONDS = 30
@@ -33,24 +35,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 begun = time.monotonic()
 
 
-class Failed(Exception):
-    """Something that the try needs did not come about."""
-
-
 def say(text):
     print(f"{time.monotonic() - begun:7.1f} s: {text}", flush=True)
-
-
-def wait(condition, what, seconds):
-    """Waits until the condition holds, and returns what it returned."""
-    deadline = time.monotonic() + seconds
-    while True:
-        held = condition()
-        if held:
-            return held
-        if time.monotonic() > deadline:
-            raise Failed(f"in vain, for {seconds} seconds: {what}")
-        time.sleep(0.02)
 
 
 def run(*command, seconds=COMMAND_SECONDS, check=True):

@@ -8,7 +8,8 @@ import threading
 import time
 
 from clients import Client, Daemon, Ledger, Manager, Producer
-from nodes import Failed, say, wait
+from nodes import say
+from trial import Failed, wait
 
 READY_SECONDS = 60
 PRODUCERS = 4
@@ -323,8 +324,8 @@ def reserve_all(node, found):
     """Counts the bodies of all jobs; None is counted when there is no other."""
     node.enter()
     client = Client("127.0.0.1", JUDGE_PORT)
-    while (reply := client.ask(b"reserve-with-timeout 0\r\n"))[0] == b"RESERVED":
-        found[client.body(reply[2])] += 1
-    if reply[0] == b"TIMED_OUT":
+    while (reply := client.ask("reserve-with-timeout 0"))[0] == "RESERVED":
+        found[client.body] += 1
+    if reply[0] == "TIMED_OUT":
         found[None] = 1
     client.close()

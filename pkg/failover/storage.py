@@ -8,7 +8,8 @@ import subprocess
 import uuid
 from pathlib import Path
 
-from nodes import CANDIDATES, STORAGE, Failed, run, say, wait
+from nodes import CANDIDATES, STORAGE, run, say
+from trial import Failed, wait
 
 HERE = Path(__file__).resolve().parent
 SETUP_SECONDS = 90
