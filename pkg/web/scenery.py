@@ -8,17 +8,19 @@ import time
 SEED = 7
 # Long enough for the charts to be full.
 FILL_SECONDS = 180
-# Names, puts a second, how much of that the workers manage, and seconds until a job is done.
+# Server, name, puts a second, how much of that the workers manage.
 TUBES = (
-    ("mail.outgoing", 24, 1.0, 0.05),
-    ("images.resize", 9, 0.93, 0.3),
-    ("search.index", 31, 1.0, 0.02),
-    ("reports.nightly", 0.5, 0.6, 1.0),
-    ("webhooks", 14, 0.97, 0.1),
-    ("billing.invoices", 3, 1.0, 0.2),
-    ("push.notifications", 18, 1.0, 0.02),
-    ("video.transcode", 1, 0.5, 2.0),
+    (0, "mail.outgoing", 24, 1.0),
+    (0, "images.resize", 9, 0.93),
+    (0, "search.index", 31, 1.0),
+    (0, "reports.nightly", 0.5, 0.6),
+    (0, "webhooks", 14, 0.97),
+    (0, "billing.invoices", 3, 1.0),
+    (0, "video.transcode", 1, 0.5),
+    (1, "audit.log", 5, 1.0),
 )
+# Jobs that are there from the beginning, with their tubes.
+WAITING = (("video.transcode", 140, 0), ("billing.invoices", 23, 900), ("newsletter", 61, 0))
 WIDE = (1240, 900)
 NARROW = (390, 844)
 
@@ -35,60 +37,38 @@ class Scenery:
         self.clients = clients
         self.ends = threading.Event()
         self.threads = []
-        self.random = random.Random(SEED)
 
     def close(self):
         self.ends.set()
         for thread in self.threads:
             thread.join()
 
-    def begin(self, act, *arguments):
-        thread = threading.Thread(target=act, args=arguments)
-        thread.start()
-        self.threads.append(thread)
-
-    def produce(self, connect, tube, rate):
-        client, number, dice = connect(), 0, random.Random(tube)
+    def traffic(self, client, tube, rate, share):
+        """Puts, and for as many jobs as the workers manage reserves, and deletes, buries or releases."""
+        dice, number = random.Random(f"{tube} {SEED}"), 0
+        client.watch_only(tube)
         while not self.ends.is_set():
             wave = 1 + 0.6 * ((time.monotonic() / 40) % 1) + dice.uniform(-0.4, 0.4)
             client.put_into(tube, body(tube, number))
             number += 1
+            reserved = client.ask("reserve-with-timeout 0") if dice.random() < share else ["TIMED_OUT"]
             self.ends.wait(1 / (rate * max(0.2, wave)))
-
-    def work(self, connect, tube, seconds):
-        client, dice = connect(), random.Random(tube + "w")
-        client.ask(f"watch {tube}")
-        client.ask("ignore default")
-        while not self.ends.is_set():
-            reply = client.ask("reserve-with-timeout 1")
-            if reply[0] != "RESERVED":
-                continue
-            self.ends.wait(seconds * dice.uniform(0.5, 1.5))
-            if tube == "webhooks" and dice.random() < 0.002:
-                client.ask(f"bury {reply[1]} 1024")
-            elif dice.random() < 0.01:
-                client.ask(f"release {reply[1]} 1024 30")
-            else:
-                client.ask(f"delete {reply[1]}")
+            if reserved[0] == "RESERVED":
+                verb = dice.choices(("delete {}", "release {} 1024 30", "bury {} 1024"), (0.985, 0.01, 0.005))[0]
+                client.ask(verb.format(reserved[1]))
 
     def fill(self):
-        connect = self.clients[0]
-        client = connect()
-        for number in range(140):
-            client.put_into("video.transcode", body("video.transcode", number))
+        client = self.clients[0]()
+        for tube, count, delay in WAITING:
+            for number in range(count):
+                client.put_into(tube, body(tube, number), delay=delay and delay + 60 * number)
         for number in range(7):
             client.bury("billing.invoices", body("billing.invoices", number))
-        for number in range(23):
-            client.put_into("billing.invoices", body("billing.invoices", 100 + number), delay=900 + 60 * number)
-        for number in range(61):
-            client.put_into("newsletter", body("newsletter", number))
         client.ask("pause-tube newsletter 5400")
-        for tube, rate, share, seconds in TUBES:
-            self.begin(self.produce, connect, tube, rate)
-            for _ in range(max(1, round(1.35 * rate * share * seconds))):
-                self.begin(self.work, connect, tube, seconds)
-        self.begin(self.produce, self.clients[1], "audit.log", 5)
-        self.begin(self.work, self.clients[1], "audit.log", 0.02)
+        for server, *of in TUBES:
+            thread = threading.Thread(target=self.traffic, args=(self.clients[server](), *of))
+            thread.start()
+            self.threads.append(thread)
 
     def play(self, browser, address, folder):
         """Waits until there is something to see, and takes the pictures."""
