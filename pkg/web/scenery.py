@@ -43,19 +43,23 @@ class Scenery:
         for thread in self.threads:
             thread.join()
 
-    def traffic(self, client, tube, rate, share):
-        """Puts, and for as many jobs as the workers manage reserves, and deletes, buries or releases."""
-        dice, number = random.Random(f"{tube} {SEED}"), 0
-        client.watch_only(tube)
+    def traffic(self, connect, tube, rate, share):
+        """A producer, and a worker that waits and takes this share of the jobs."""
+        producer, worker, dice, number = connect(), connect(), random.Random(f"{tube} {SEED}"), 0
+        worker.watch_only(tube)
+        worker.send("reserve")
         while not self.ends.is_set():
             wave = 1 + 0.6 * ((time.monotonic() / 40) % 1) + dice.uniform(-0.4, 0.4)
-            client.put_into(tube, body(tube, number))
+            producer.put_into(tube, body(tube, number))
             number += 1
-            reserved = client.ask("reserve-with-timeout 0") if dice.random() < share else ["TIMED_OUT"]
+            if dice.random() < share:
+                job, luck = worker.reply()[1], dice.random()
+                if tube == "webhooks" and luck < 0.002:
+                    worker.ask(f"bury {job} 1024")
+                else:
+                    worker.ask(f"release {job} 1024 30" if luck > 0.99 else f"delete {job}")
+                worker.send("reserve")
             self.ends.wait(1 / (rate * max(0.2, wave)))
-            if reserved[0] == "RESERVED":
-                verb = dice.choices(("delete {}", "release {} 1024 30", "bury {} 1024"), (0.985, 0.01, 0.005))[0]
-                client.ask(verb.format(reserved[1]))
 
     def fill(self):
         client = self.clients[0]()
@@ -66,7 +70,7 @@ class Scenery:
             client.bury("billing.invoices", body("billing.invoices", number))
         client.ask("pause-tube newsletter 5400")
         for server, *of in TUBES:
-            thread = threading.Thread(target=self.traffic, args=(self.clients[server](), *of))
+            thread = threading.Thread(target=self.traffic, args=(self.clients[server], *of))
             thread.start()
             self.threads.append(thread)
 
