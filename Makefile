@@ -34,7 +34,7 @@ SKIPPED ?= $(ABSOLUTE)/skipped
 export ORIGINAL SKIPPED
 
 .PHONY: all daemon ctl run check checks lacking fmt clippy doc test golden quick release-check sim turns memory kills acts abuse soak diff mutants fuzz corpus bench \
-    bench-quick crowd original both-originals clients failover metrics promtool page \
+    bench-quick crowd original both-originals clients failover power-cuts metrics promtool page \
     install install-daemon install-ctl install-units uninstall vendor deb rpm targets packages scripts dist clean \
     tools
 
@@ -218,6 +218,14 @@ clients: all
 failover: all
 	pkg/failover/try --install $(if $(STAGE),--stage $(STAGE)) $(if $(ONLY),--only $(ONLY)) \
 	    --rounds $(or $(ROUNDS),2) $(DAEMON)
+
+# Power cuts of a machine in QEMU under load, on ext4, XFS and btrfs: as root on Debian, some fifteen
+# minutes. SEED=n is another load and other cuts; ONLY=ext4,btrfs, MODES=-f0,-F and IMAGES=n choose;
+# PLANT=no-sync is a defect that must be found.
+power-cuts: daemon
+	pkg/vm/power-cuts --install --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY)) \
+	    $(if $(MODES),--modes=$(MODES)) $(if $(IMAGES),--images $(IMAGES)) \
+	    $(if $(PLANT),--plant $(PLANT)) $(DAEMON)
 
 # A real Prometheus asks `beanstalkctl metrics` for MINUTES while a load with known counts runs.
 metrics: all promtool

@@ -1,0 +1,215 @@
+"""A virtual machine: Debian's kernel, a root in memory with busybox and one daemon, and a disk whose
+writes and flushes QEMU records."""
+
+import os
+import re
+import select
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+COMMAND_SECONDS = 120
+BOOT_SECONDS = 180
+# A guest boots within 5 seconds, or KVM hangs, as it may in a nested machine.
+KVM_BOOT_SECONDS = 15
+INSTALL_SECONDS = 900
+KERNEL_PACKAGE = "linux-image-cloud-amd64"
+# What the kernel's package has as modules; each brings in the ones that it depends on.
+MODULES = "virtio_pci virtio_blk virtio_net xfs btrfs".split()
+# The daemon's port in the guest; QEMU forwards to it.
+PORT = 11300
+MEMORY = "512M"
+INIT = f"""#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t devtmpfs devtmpfs /dev
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+stty -echo
+modprobe -a {" ".join(MODULES)}
+ip link set lo up
+ip addr add 10.0.2.15/24 dev eth0
+ip link set eth0 up
+echo status=0=
+while read -r line; do eval "$line"; done
+"""
+
+
+class Failed(Exception):
+    """Something that the trial needs did not happen."""
+
+
+def run(*command, seconds=COMMAND_SECONDS, check=True, **options):
+    """Runs a command; returns its status and output."""
+    words = [str(word) for word in command]
+    done = subprocess.run(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=seconds,
+        check=False,
+        **options,
+    )
+    if check and done.returncode:
+        raise Failed(f"{' '.join(words)}: status {done.returncode}\n{done.stdout}")
+    return done.returncode, done.stdout
+
+
+def get_kernel(folder):
+    """Unpacks Debian's kernel into the folder, once, and returns the folder."""
+    unpacked = folder / "unpacked"
+    if unpacked.exists():
+        return unpacked
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    package = re.search(r"Depends: (linux-image-\S+)", run("apt-cache", "depends", KERNEL_PACKAGE)[1])
+    if not package:
+        raise Failed(f"apt knows no {KERNEL_PACKAGE}: run apt-get update")
+    run("apt-get", "download", "-q", package[1], cwd=folder, seconds=INSTALL_SECONDS)
+    (archive,) = folder.glob("*.deb")
+    run("dpkg-deb", "-x", archive, folder / "half", seconds=INSTALL_SECONDS)
+    archive.unlink()
+    (release,) = (folder / "half/lib/modules").iterdir()
+    run("busybox", "depmod", "-b", folder / "half", release.name)
+    (folder / "half").rename(unpacked)
+    return unpacked
+
+
+def modules(folder):
+    """The folder of the kernel's modules, and the paths in it of MODULES and of all that they need."""
+    (release,) = (folder / "lib/modules").iterdir()
+    lines = (release / "modules.dep").read_text().splitlines()
+    needs = {line.split(":")[0]: line.split(":")[1].split() for line in lines if ":" in line}
+    paths = {Path(path).name.removesuffix(".ko").replace("-", "_"): path for path in needs}
+    found, open_paths = [], [paths[name] for name in MODULES]
+    while open_paths:
+        path = open_paths.pop()
+        if path not in found:
+            found.append(path)
+            open_paths += needs[path]
+    return release, found
+
+
+def make_root(folder, kernel, program, preload):
+    """Makes the archive of the guest's root, with the program and its libraries."""
+    root = folder / "root"
+    for name in ("bin", "dev", "proc", "sys", "tmp", "mnt"):
+        (root / name).mkdir(parents=True)
+    shutil.copy(shutil.which("busybox"), root / "bin/busybox")
+    shutil.copy(program, root / "beanstalkd")
+    release, paths = modules(kernel)
+    for path in paths:
+        target = root / "lib/modules" / release.name / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(release / path, target)
+    shutil.copy(release / "modules.dep", root / "lib/modules" / release.name)
+    libraries = re.findall(r"(/\S+) \(0x", run("ldd", program, check=False)[1])
+    if preload:
+        shutil.copy(preload, root / preload.name)
+    for library in libraries:
+        target = root / library.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, target)
+    (root / "init").write_text(INIT)
+    (root / "init").chmod(0o755)
+    archive = folder / "root.cpio"
+    with open(archive, "wb") as output:
+        names = subprocess.run(["find", "."], cwd=root, stdout=subprocess.PIPE, check=True).stdout
+        subprocess.run(
+            ["busybox", "cpio", "-o", "-H", "newc"],
+            cwd=root,
+            input=names,
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+    shutil.rmtree(root)
+    return archive
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Machine:
+    """A guest with one disk. The end of `log` grows with each write of the disk; commands go over
+    its serial line, and the daemon's port is `port` here."""
+
+    # KVM where a guest boots with it, or emulation.
+    accelerators = {"kvm": KVM_BOOT_SECONDS, "tcg": BOOT_SECONDS}
+
+    def __init__(self, kernel, root, disk, log):
+        self.kernel, self.root, self.disk, self.log = kernel, root, disk, log
+        for accelerator, seconds in list(Machine.accelerators.items()):
+            try:
+                self.boot(accelerator, seconds)
+                return
+            except Failed:
+                self.kill()
+                if accelerator == "tcg":
+                    raise
+                del Machine.accelerators[accelerator]
+
+    def boot(self, accelerator, seconds):
+        self.port = free_port()
+        (image,) = (self.kernel / "boot").glob("vmlinuz-*")
+        open(self.log, "wb").close()
+        self.process = subprocess.Popen(
+            [
+                "qemu-system-x86_64", "-nodefaults", "-no-reboot", "-display", "none",
+                "-accel", accelerator, "-m", MEMORY, "-serial", "stdio",
+                "-kernel", image, "-initrd", self.root,
+                "-append", "console=ttyS0 quiet panic=1",
+                "-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-:{PORT}",
+                "-device", "virtio-net-pci,netdev=net,romfile=",
+                # The files may stay in this machine's memory: only the order in the log counts.
+                "-blockdev", f"driver=file,filename={self.disk},node-name=disk,cache.no-flush=on",
+                "-blockdev", f"driver=file,filename={self.log},node-name=log,cache.no-flush=on",
+                "-blockdev", "driver=blklogwrites,file=disk,log=log,node-name=recorded",
+                "-device", "virtio-blk-pci,drive=recorded,write-cache=on",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        self.said = b""
+        self.answer("boot", seconds)
+        self.ask("test -b /dev/vda")
+
+    def ask(self, command, check=True):
+        """Runs a line of shell in the guest; returns its output."""
+        self.process.stdin.write(command.encode() + b"; echo status=$?=\n")
+        self.process.stdin.flush()
+        return self.answer(command, COMMAND_SECONDS, check)
+
+    def answer(self, command, seconds, check=True):
+        deadline = time.monotonic() + seconds
+        while not (found := re.search(rb"(.*)status=(\d+)=", self.said, re.DOTALL)):
+            left = deadline - time.monotonic()
+            if left < 0 or not select.select([self.process.stdout], [], [], left)[0]:
+                raise Failed(f"no answer of the guest within {seconds} s to: {command}\n{self.text()}")
+            some = os.read(self.process.stdout.fileno(), 65536)
+            if not some:
+                raise Failed(f"QEMU has ended\n{self.text()}")
+            self.said += some
+        self.said = b""
+        output = found[1].decode(errors="replace")
+        if check and found[2] != b"0":
+            raise Failed(f"in the guest: {command}: status {found[2].decode()}\n{output}")
+        return output
+
+    def text(self):
+        return self.said.decode(errors="replace")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
