@@ -41,14 +41,15 @@ def read_log(path):
         place = SECTOR
         while place + SECTOR <= size:
             log.seek(place)
-            at, count, flags, length = struct.unpack("<QQQQ", log.read(32))
+            at, count, flags = struct.unpack("<QQQ", log.read(24))
             data = place + SECTOR
             place = data + (0 if flags & DISCARD else count * SECTOR)
             if place > size:
                 break
             if flags & ~(FLUSH | DISCARD):
                 raise ValueError(f"{path}: an entry with the unexpected flags {flags:x}")
-            write = Write(at * SECTOR, count * SECTOR, data) if count and not flags & DISCARD else None
+            has_data = count and not flags & DISCARD
+            write = Write(at * SECTOR, count * SECTOR, data) if has_data else None
             entries.append(Entry(place, write, bool(flags & FLUSH)))
     return entries
 
@@ -56,8 +57,8 @@ def read_log(path):
 @dataclass
 class Cut:
     """A power cut right after the entry `last`: all writes up to the entry `flush` are on the disk,
-    and a seeded part of the others. Of two writes to one sector the later one wins, because a disk
-    never goes back; so the order in which it carries them out shows only in their choice."""
+    and a random part of the others. Of two writes to one sector the later one wins, because a disk
+    never goes back. So its order of writing matters only as a choice of writes."""
 
     last: int
     flush: int
@@ -66,7 +67,7 @@ class Cut:
 
 
 def choose(entries, begin, count, chance):
-    """Chooses cuts from the entry `begin` on, in their order in the log: up to half of `count` after
+    """Chooses cuts from the entry `begin` on, in the order of the log: up to half of `count` after
     flushes, and the rest between flushes. Returns the number of flushes as well."""
     flushes, between, last = [], [], None
     has_written = False
@@ -104,7 +105,8 @@ class Images:
         if cut.seed:
             chance = random.Random(cut.seed)
             share = chance.choice(SHARES)
-            writes = [entry.write for entry in self.entries[cut.flush : cut.last + 1] if entry.write]
+            entries = self.entries[cut.flush : cut.last + 1]
+            writes = [entry.write for entry in entries if entry.write]
             kept = [write for write in writes if chance.random() < share]
             torn = chance.choice(kept) if kept and cut.is_torn else None
             with open(self.image, "r+b") as image:

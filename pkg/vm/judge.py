@@ -8,7 +8,8 @@ import subprocess
 import time
 from collections import Counter
 
-from load import CLIENTS
+import trial
+from load import WORKERS
 from machine import run
 
 START_SECONDS = 30
@@ -25,65 +26,59 @@ class Daemon:
     def __init__(self, program, directory, flags):
         # No packet waits for another there, as it may with TCP.
         self.path = program.parent / f"socket-{os.getpid()}"
+        command = [program, "-l", f"unix:{self.path}", "-b", directory, *flags]
         self.process = subprocess.Popen(
-            [program, "-l", f"unix:{self.path}", "-b", directory, *flags],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(START_SECONDS)
-        self.input = self.socket.makefile("rb")
 
     def connect(self):
         """Whether it serves."""
         deadline = time.monotonic() + START_SECONDS
         while self.process.poll() is None and time.monotonic() < deadline:
+            stream = socket.socket(socket.AF_UNIX)
+            stream.settimeout(START_SECONDS)
             try:
-                self.socket.connect(str(self.path))
+                stream.connect(str(self.path))
+                self.client = trial.Client(stream)
                 return True
             except OSError:
+                stream.close()
                 time.sleep(0.005)
         return False
 
-    def ask(self, commands):
-        """The first word of each reply and its body, if it has one."""
-        replies = []
-        for begin in range(0, len(commands), BATCH):
-            batch = commands[begin : begin + BATCH]
-            self.socket.sendall(b"".join(batch))
-            for _ in batch:
-                words = self.input.readline().split()
-                has_body = words[0] in (b"OK", b"FOUND")
-                body = self.input.read(int(words[-1]) + 2)[:-2] if has_body else None
-                replies.append((words, body))
-        return replies
+    def each(self, command, ids):
+        """The body of each reply to a command for these ids, by id."""
+        ids, bodies = list(ids), {}
+        for begin in range(0, len(ids), BATCH):
+            batch = ids[begin : begin + BATCH]
+            self.client.send("\r\n".join(f"{command} {id}" for id in batch))
+            for id in batch:
+                self.client.reply()
+                bodies[id] = self.client.body
+        return bodies
 
     def jobs(self, last_id):
         """{id: (body, state, priority)} of all jobs up to an id."""
-        ids = range(1, last_id + 1)
-        stats = self.ask([b"stats-job %d\r\n" % id for id in ids])
-        found = {id: text for id, (_, text) in zip(ids, stats) if text}
-        bodies = self.ask([b"peek %d\r\n" % id for id in found])
+        stats = self.each("stats-job", range(1, last_id + 1))
+        stats = {id: text.decode() for id, text in stats.items() if text}
+        bodies = self.each("peek", stats)
         return {
-            id: (body, field(text, "state"), int(field(text, "pri")))
-            for (id, text), (_, body) in zip(found.items(), bodies)
+            id: (bodies[id], field(text, "state"), int(field(text, "pri")))
+            for id, text in stats.items()
         }
 
     def count(self):
-        ((_, text),) = self.ask([b"stats\r\n"])
-        states = ("ready", "reserved", "delayed", "buried")
-        return sum(int(field(text, f"current-jobs-{state}")) for state in states)
+        stats, states = self.client.stats(), ("ready", "reserved", "delayed", "buried")
+        return sum(int(stats[f"current-jobs-{state}"]) for state in states)
 
     def end(self):
-        self.socket.close()
         self.process.kill()
         self.process.wait()
         self.path.unlink(missing_ok=True)
 
 
 def field(text, name):
-    return re.search(rf"^{name}: (\S+)".encode(), text, re.MULTILINE)[1].decode()
+    return re.search(rf"^{name}: (\S+)", text, re.MULTILINE)[1]
 
 
 class Judge:
@@ -141,8 +136,8 @@ class Judge:
     def compare(self, daemon, length):
         known = [job for job in self.journal.jobs.values() if job.id]
         last_id = max((job.id for job in known), default=0)
-        # Each client may have sent one more put, without a reply.
-        found = daemon.jobs(last_id + CLIENTS)
+        # Each worker may have sent one more put, without a reply.
+        found = daemon.jobs(last_id + WORKERS)
         if len(found) != daemon.count():
             yield "changed", f"{daemon.count()} jobs, of which {len(found)} have ids of the load"
         restored = {}
@@ -158,9 +153,9 @@ class Judge:
                 fault = "lost" if state is None else "returned" if allowed == [None] else "changed"
                 yield fault, f"job {job.id} ({name.decode()}) is {state}, not one of {allowed}"
         firm = [job.id for job in known if self.is_firm(job.changes[0], length)]
-        ((words, _),) = daemon.ask([b"put 0 0 1 1\r\nx\r\n"])
-        if words[0] == b"INSERTED" and firm and int(words[1]) <= max(firm):
-            yield "id reused", f"a new job has the id {words[1].decode()}; {max(firm)} was given out"
+        words = daemon.client.put(b"x")
+        if words[0] == "INSERTED" and firm and int(words[1]) <= max(firm):
+            yield "id reused", f"a new job has the id {words[1]}; {max(firm)} was given out"
 
 
 def tally(results):

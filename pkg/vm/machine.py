@@ -1,16 +1,16 @@
-"""A virtual machine: Debian's kernel, a root in memory with busybox and one daemon, and a disk whose
-writes and flushes QEMU records."""
+"""A virtual machine: Debian's kernel, a root in memory with busybox and one daemon, and a disk
+whose writes and flushes QEMU logs."""
 
 import os
 import re
 import select
 import shutil
-import socket
 import subprocess
 import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+from trial import Failed, free_ports
+
 COMMAND_SECONDS = 120
 BOOT_SECONDS = 180
 # A guest boots within 5 seconds, or KVM hangs, as it may in a nested machine.
@@ -35,10 +35,6 @@ ip link set eth0 up
 echo status=0=
 while read -r line; do eval "$line"; done
 """
-
-
-class Failed(Exception):
-    """Something that the trial needs did not happen."""
 
 
 def run(*command, seconds=COMMAND_SECONDS, check=True, **options):
@@ -67,7 +63,8 @@ def get_kernel(folder):
         return unpacked
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    package = re.search(r"Depends: (linux-image-\S+)", run("apt-cache", "depends", KERNEL_PACKAGE)[1])
+    _, text = run("apt-cache", "depends", KERNEL_PACKAGE)
+    package = re.search(r"Depends: (linux-image-\S+)", text)
     if not package:
         raise Failed(f"apt knows no {KERNEL_PACKAGE}: run apt-get update")
     run("apt-get", "download", "-q", package[1], cwd=folder, seconds=INSTALL_SECONDS)
@@ -81,7 +78,7 @@ def get_kernel(folder):
 
 
 def modules(folder):
-    """The folder of the kernel's modules, and the paths in it of MODULES and of all that they need."""
+    """The folder of the kernel's modules, and the paths in it of MODULES and all that they need."""
     (release,) = (folder / "lib/modules").iterdir()
     lines = (release / "modules.dep").read_text().splitlines()
     needs = {line.split(":")[0]: line.split(":")[1].split() for line in lines if ":" in line}
@@ -132,12 +129,6 @@ def make_root(folder, kernel, program, preload):
     return archive
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Machine:
     """A guest with one disk. The end of `log` grows with each write of the disk; commands go over
     its serial line, and the daemon's port is `port` here."""
@@ -158,7 +149,7 @@ class Machine:
                 del Machine.accelerators[accelerator]
 
     def boot(self, accelerator, seconds):
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         (image,) = (self.kernel / "boot").glob("vmlinuz-*")
         open(self.log, "wb").close()
         self.process = subprocess.Popen(
@@ -194,7 +185,8 @@ class Machine:
         while not (found := re.search(rb"(.*)status=(\d+)=", self.said, re.DOTALL)):
             left = deadline - time.monotonic()
             if left < 0 or not select.select([self.process.stdout], [], [], left)[0]:
-                raise Failed(f"no answer of the guest within {seconds} s to: {command}\n{self.text()}")
+                text = f"no answer for {seconds} s to: {command}\n{self.text()}"
+                raise Failed(text)
             some = os.read(self.process.stdout.fileno(), 65536)
             if not some:
                 raise Failed(f"QEMU has ended\n{self.text()}")
