@@ -236,7 +236,7 @@ pub(crate) struct Consent {
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
     /// Save each job to FILE (which must not exist) before it is deleted; `import` restores it
-    #[arg(long, value_name = "FILE", value_parser = save::path)]
+    #[arg(long, value_name = "FILE", value_parser = save::save_path)]
     pub(crate) save: Option<PathBuf>,
 }
 

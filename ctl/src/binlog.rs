@@ -11,7 +11,7 @@ use beanstalkd::wal::{self, Directory};
 use crate::job::{Job, State};
 
 /// Passes each job to `take`, in order of ids. Returns false if a part of the binlog is damaged.
-pub(crate) fn read(path: &Path, mut take: impl FnMut(Job) -> Result<()>) -> Result<bool> {
+pub(crate) fn read_binlog(path: &Path, mut take: impl FnMut(Job) -> Result<()>) -> Result<bool> {
     let now = Clock.now();
     let inspected = Directory::read_only(path)
         .and_then(|mut disk| wal::inspect(&mut disk, Clock.calendar(now), now, &mut wal::go_on));

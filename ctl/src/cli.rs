@@ -238,7 +238,7 @@ const HEADINGS: [(&str, &str); 5] = [
 const EXAMPLES: &str = include_str!("examples.txt");
 
 /// Returns the definition, with commands by headings and with examples.
-pub(crate) fn command() -> clap::Command {
+pub(crate) fn build_cli() -> clap::Command {
     let command = Cli::command();
     let header = *command.get_styles().get_header();
     let literal = *command.get_styles().get_literal();
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn the_definition_has_no_contradictions() {
-        command().debug_assert();
+        build_cli().debug_assert();
     }
 
     #[test]
@@ -290,7 +290,7 @@ mod tests {
                 line.split_whitespace().map(|word| word.trim_matches('\'')).collect();
             assert!(Cli::try_parse_from(&words).is_ok(), "{words:?}");
         }
-        let help = command().render_help().to_string();
+        let help = build_cli().render_help().to_string();
         for (first, heading) in HEADINGS {
             assert!(help.contains(&format!("\n{heading}:\n  {first} ")), "{help}");
         }

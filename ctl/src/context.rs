@@ -149,7 +149,8 @@ impl Context {
             bail!("cannot ask, as standard input is not a terminal: use --yes or --dry-run");
         }
         write!(io::stderr(), "Continue? [y/N] ")?;
-        let answer = input::line(&mut input::open(None, &self.interrupt)?, ANSWER_BYTES_MAX)?;
+        let answer =
+            input::read_line(&mut input::open_input(None, &self.interrupt)?, ANSWER_BYTES_MAX)?;
         let may =
             answer.is_some_and(|answer| [&b"y"[..], b"Y", b"yes"].contains(&answer.trim_ascii()));
         if !may {

@@ -26,7 +26,7 @@ enum Step<'a> {
 }
 
 /// Returns the delay of a copy.
-fn delay(job: &Job) -> u32 {
+fn copy_delay(job: &Job) -> u32 {
     match job.state {
         State::Ready | State::Reserved => 0,
         State::Delayed => u32::try_from(job.time_left).unwrap_or(u32::MAX).max(1),
@@ -38,9 +38,9 @@ fn delay(job: &Job) -> u32 {
 pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) -> Copies {
     let mut ids = vec![None; jobs.len()];
     let mut too_large = Vec::new();
-    let put = put_all(client, jobs, tube, &mut ids, &mut too_large);
+    let put = pipeline_copies(client, jobs, tube, &mut ids, &mut too_large);
     // Copies put before a refusal still need their state.
-    let buried = bury_all(client, jobs, &ids).with_context(|| {
+    let buried = bury_copies(client, jobs, &ids).with_context(|| {
         let days = HOLD_SECONDS / (24 * 3600);
         format!("copies of buried jobs may be delayed by {days} days: kick or bury them")
     });
@@ -51,7 +51,7 @@ pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) 
     Copies { ids, too_large, failure }
 }
 
-fn put_all(
+fn pipeline_copies(
     client: &mut Client,
     jobs: &[Job],
     tube: Option<&str>,
@@ -71,7 +71,7 @@ fn put_all(
         Step::Put(_, job) => {
             let body = job.body.as_deref().unwrap_or_default();
             let ttr = u32::try_from(job.ttr.unwrap_or(DEFAULT_TTR)).unwrap_or(u32::MAX);
-            write_put(out, job.pri, delay(job), ttr, body);
+            write_put(out, job.pri, copy_delay(job), ttr, body);
         }
     };
     let take = |step: Step<'_>, reply: Reply| {
@@ -93,7 +93,7 @@ fn put_all(
 }
 
 /// Buries the copies of buried jobs.
-fn bury_all(client: &mut Client, jobs: &[Job], ids: &[Option<u64>]) -> Result<()> {
+fn bury_copies(client: &mut Client, jobs: &[Job], ids: &[Option<u64>]) -> Result<()> {
     let copies = jobs.iter().zip(ids).filter(|(job, _)| job.state == State::Buried);
     let copies = copies.filter_map(|(job, id)| id.map(|id| (id, job.pri)));
     // Both commands are sent together, so the copy is never ready.

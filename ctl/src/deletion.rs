@@ -173,7 +173,7 @@ const TUBE_NAME_BYTES_MAX: usize = 180;
 
 /// Finds the jobs to delete, in the states of the filter, or in all states in which jobs can be
 /// deleted.
-pub(crate) fn plan(
+pub(crate) fn plan_deletion(
     client: &mut Client,
     filter: &mut Filter,
     is_saved: bool,
@@ -219,7 +219,7 @@ pub(crate) struct Remover {
 }
 
 /// Deletes the jobs of a plan, and reports their number, even after a failure in between.
-pub(crate) fn remove(
+pub(crate) fn delete_planned(
     client: &mut Client,
     plan: Plan,
     filter: &Filter,

@@ -84,7 +84,7 @@ pub(crate) fn passed_sockets() -> Result<Vec<TcpListener>> {
 }
 
 /// Listens on an address, or on HOST:PORT.
-pub(crate) fn bind(address: impl ToSocketAddrs + fmt::Display) -> Result<TcpListener> {
+pub(crate) fn bind_http(address: impl ToSocketAddrs + fmt::Display) -> Result<TcpListener> {
     TcpListener::bind(&address).with_context(|| format!("cannot listen on {address}"))
 }
 

@@ -33,7 +33,7 @@ impl Read for Source {
 pub(crate) type Input = BufReader<Source>;
 
 /// Opens a file, or standard input for `-` or none.
-pub(crate) fn open(path: Option<&Path>, interrupt: &Interrupt) -> Result<Input> {
+pub(crate) fn open_input(path: Option<&Path>, interrupt: &Interrupt) -> Result<Input> {
     let file = match path.filter(|path| *path != Path::new("-")) {
         Some(path) => File::open(path).with_context(|| path.display().to_string())?,
         None => File::from(io::stdin().as_fd().try_clone_to_owned()?),
@@ -42,7 +42,7 @@ pub(crate) fn open(path: Option<&Path>, interrupt: &Interrupt) -> Result<Input> 
 }
 
 /// Reads a line of at most `most` bytes, without its LF; `None` at the end of the input.
-pub(crate) fn line(input: &mut Input, most: u64) -> Result<Option<Vec<u8>>> {
+pub(crate) fn read_line(input: &mut Input, most: u64) -> Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     if input.take(most.saturating_add(1)).read_until(b'\n', &mut line)? == 0 {
         return Ok(None);
@@ -56,7 +56,7 @@ pub(crate) fn line(input: &mut Input, most: u64) -> Result<Option<Vec<u8>>> {
 }
 
 /// Whether the next line can be read without a wait.
-pub(crate) fn has_line(input: &Input) -> bool {
+pub(crate) fn has_input_line(input: &Input) -> bool {
     input.buffer().contains(&b'\n')
 }
 
@@ -82,15 +82,15 @@ impl FromStr for Id {
 const IDS_LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// Returns the ids of the arguments, and for `-` also of standard input, each once.
-pub(crate) fn ids(words: &[Id], interrupt: &Interrupt) -> Result<Vec<u64>> {
+pub(crate) fn read_ids(words: &[Id], interrupt: &Interrupt) -> Result<Vec<u64>> {
     let mut ids = Vec::new();
     for word in words {
         if let Id::Number(id) = *word {
             ids.push(id);
             continue;
         }
-        let mut input = open(None, interrupt)?;
-        while let Some(line) = line(&mut input, IDS_LINE_BYTES_MAX)? {
+        let mut input = open_input(None, interrupt)?;
+        while let Some(line) = read_line(&mut input, IDS_LINE_BYTES_MAX)? {
             for word in String::from_utf8_lossy(&line).split_whitespace() {
                 let id = word.parse().map_err(|_| usage(format!("{word:?} is not an id")))?;
                 ids.push(id);

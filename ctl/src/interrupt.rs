@@ -161,7 +161,7 @@ impl Interrupt {
             }
             let mut all = vec![PollFd::new(source, PollFlags::IN)];
             all.extend(self.0.wake.get().map(|wake| PollFd::new(wake, PollFlags::IN)));
-            wait(&mut all, None)?;
+            poll_events(&mut all, None)?;
             if !all[0].revents().is_empty() {
                 return Ok(());
             }
@@ -178,7 +178,7 @@ impl Interrupt {
             }
             let mut wake = self.0.wake.get().map(|wake| PollFd::new(wake, PollFlags::IN));
             // Without a signal, no other event ends it early.
-            let _ = wait(wake.as_mut_slice(), Some(left));
+            let _ = poll_events(wake.as_mut_slice(), Some(left));
         }
     }
 
@@ -203,7 +203,7 @@ impl Interrupt {
 }
 
 /// Waits for events, at most for `limit`.
-pub(crate) fn wait(events: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<()> {
+pub(crate) fn poll_events(events: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<()> {
     // A limit too long for the system is no limit.
     let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
     match poll(events, limit.as_ref()) {

@@ -256,7 +256,7 @@ pub(crate) fn tube_name(name: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::{is_active, line_of};
+    use crate::output::{is_terminal_control, json_line};
 
     const STATS: &str = "---\nid: 7\ntube: \"a\"\nstate: delayed\npri: 4294967295\nage: 5\n\
                          delay: 9\nttr: 60\ntime-left: 4\nfile: 0\nreserves: 1\ntimeouts: 2\n\
@@ -286,8 +286,8 @@ mod tests {
         {
             let mut job = Job::from_stats(STATS).unwrap();
             job.set_body(body.to_vec());
-            let line = line_of(job.to_json(), None);
-            assert!(!line.contains(is_active), "{line:?}");
+            let line = json_line(job.to_json(), None);
+            assert!(!line.contains(is_terminal_control), "{line:?}");
             assert_eq!(job_of(&line), Job { counts: None, ..job });
         }
     }

@@ -60,7 +60,7 @@ impl Request<'_> {
 }
 
 /// Passes all jobs that the filter selects to `take`, in batches, with the requested fields.
-pub(crate) fn list(
+pub(crate) fn list_jobs(
     client: &mut Client,
     request: &Request<'_>,
     take: Visit<'_>,
@@ -97,7 +97,7 @@ pub(crate) fn list(
         }
         Ok(ControlFlow::Continue(()))
     };
-    match lists_of(client, request)? {
+    match complete_lists(client, request)? {
         Some(lists) => {
             let mut coverage = Coverage::Complete;
             for (tube, states) in lists {
@@ -126,7 +126,7 @@ pub(crate) fn list(
 }
 
 /// Returns the lists that cover all requested jobs; `None` if `list-jobs` cannot cover them.
-fn lists_of(client: &mut Client, request: &Request<'_>) -> Result<Option<Lists>> {
+fn complete_lists(client: &mut Client, request: &Request<'_>) -> Result<Option<Lists>> {
     if !client.has("list-jobs")? {
         return Ok(None);
     }
@@ -138,7 +138,7 @@ fn lists_of(client: &mut Client, request: &Request<'_>) -> Result<Option<Lists>>
         for &state in filter.states() {
             let count = yaml::number(&text, &format!("current-jobs-{state}"));
             let is_cut = count.min(request.limit().unwrap_or(u64::MAX)) > LISTED_JOBS_MAX;
-            if is_cut || !fits_command(&tube, state) {
+            if is_cut || !fits_list_command(&tube, state) {
                 return Ok(None);
             }
             if count > 0 {
@@ -153,13 +153,13 @@ fn lists_of(client: &mut Client, request: &Request<'_>) -> Result<Option<Lists>>
 }
 
 /// Makes the line of a `list-jobs` command.
-fn line_of(tube: &str, state: State, limit: u64) -> String {
+fn list_command(tube: &str, state: State, limit: u64) -> String {
     format!("list-jobs {tube} {state} {limit}\r\n")
 }
 
 /// Whether the name of a tube leaves room for a limit in the line of the command.
-pub(crate) fn fits_command(tube: &str, state: State) -> bool {
-    line_of(tube, state, LISTED_JOBS_MAX).len() <= COMMAND_BYTES_MAX
+pub(crate) fn fits_list_command(tube: &str, state: State) -> bool {
+    list_command(tube, state, LISTED_JOBS_MAX).len() <= COMMAND_BYTES_MAX
 }
 
 /// Requests the lists of a tube together, so that hardly a job changes its state in between.
@@ -176,7 +176,7 @@ pub(crate) fn request_lists(
     let mut known = HashSet::new();
     let limit = limit.unwrap_or(LISTED_JOBS_MAX).min(LISTED_JOBS_MAX);
     let write = |state: &State, out: &mut Vec<u8>| {
-        out.extend_from_slice(line_of(tube, *state, limit).as_bytes());
+        out.extend_from_slice(list_command(tube, *state, limit).as_bytes());
     };
     client.pipeline(states.iter().copied(), write, |state, reply| {
         if reply.is("NOT_FOUND") {

@@ -122,7 +122,7 @@ fn main() -> ExitCode {
 
 /// Parses the arguments. An empty variable counts as unset.
 fn parse() -> Result<Cli, clap::Error> {
-    let mut command = cli::command();
+    let mut command = cli::build_cli();
     if env::var_os("BEANSTALKD_SERVER").is_some_and(|server| server.is_empty()) {
         command = command.mut_arg("server", |server| server.env(None::<&str>));
     }

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::address::Address;
-use crate::output::inert;
+use crate::output::inert_text;
 
 /// An error whose kind decides the exit status of a command and the HTTP status of a response.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
 /// Prints a line on standard error.
 pub(crate) fn print_notice(text: &str) {
     // Standard error may be closed, and there is no other place to report it.
-    let _ = writeln!(io::stderr(), "{}", inert(text));
+    let _ = writeln!(io::stderr(), "{}", inert_text(text));
 }
 
 /// Prints sentences on standard error, one a line.

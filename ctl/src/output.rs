@@ -32,7 +32,7 @@ impl<T: ToString> From<T> for Cell {
 impl Cell {
     /// Makes a cell, with this tone if `is_odd`.
     pub(crate) fn toned(value: &(impl ToString + ?Sized), tone: Tone, is_odd: bool) -> Self {
-        let text = inert(&value.to_string());
+        let text = inert_text(&value.to_string());
         Self { text, tone: if is_odd { tone } else { Tone::Plain } }
     }
 }
@@ -120,7 +120,7 @@ impl Table {
 }
 
 /// Whether the terminal understands no control sequences.
-pub(crate) fn is_dumb() -> bool {
+pub(crate) fn is_dumb_terminal() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
 
@@ -138,13 +138,13 @@ impl Output {
     pub(crate) fn new(json: bool) -> Self {
         let stdout = io::stdout();
         let has_color =
-            stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none() && !is_dumb();
+            stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none() && !is_dumb_terminal();
         Self { writer: BufWriter::with_capacity(256 * 1024, stdout.lock()), json, has_color }
     }
 
     /// Writes one line, or several.
     pub(crate) fn line(&mut self, text: &str) -> Result<()> {
-        writeln!(self.writer, "{}", inert(text))?;
+        writeln!(self.writer, "{}", inert_text(text))?;
         Ok(())
     }
 
@@ -160,7 +160,7 @@ impl Output {
         object: Map<String, Value>,
         server: Option<&str>,
     ) -> Result<()> {
-        self.line(&line_of(object, server))
+        self.line(&json_line(object, server))
     }
 
     /// Writes a table.
@@ -177,20 +177,20 @@ impl Output {
 }
 
 /// Writes an object as a line of JSON, with the server if there are several.
-pub(crate) fn line_of(object: Map<String, Value>, server: Option<&str>) -> String {
+pub(crate) fn json_line(object: Map<String, Value>, server: Option<&str>) -> String {
     let mut whole = Map::new();
     if let Some(server) = server {
         whole.insert("server".to_owned(), json!(server));
     }
     whole.extend(object);
     let text = Value::Object(whole).to_string();
-    if !text.contains(is_active) {
+    if !text.contains(is_terminal_control) {
         return text;
     }
     // JSON allows these characters unescaped, but a terminal would act on them.
     let mut line = String::with_capacity(text.len());
     for it in text.chars() {
-        if is_active(it) {
+        if is_terminal_control(it) {
             let _ = write!(line, "\\u{:04x}", u32::from(it));
         } else {
             line.push(it);
@@ -201,22 +201,22 @@ pub(crate) fn line_of(object: Map<String, Value>, server: Option<&str>) -> Strin
 
 /// Whether a terminal might do more with a character than show it: move the cursor, or change the
 /// direction of the text.
-pub(crate) fn is_active(it: char) -> bool {
+pub(crate) fn is_terminal_control(it: char) -> bool {
     it.is_control() || matches!(it, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Replaces each character that a terminal would act on.
-pub(crate) fn inert(text: &str) -> String {
-    text.chars().map(|it| if is_active(it) && it != '\n' { '?' } else { it }).collect()
+pub(crate) fn inert_text(text: &str) -> String {
+    text.chars().map(|it| if is_terminal_control(it) && it != '\n' { '?' } else { it }).collect()
 }
 
 /// Writes a body on one line: bytes that are not text, or that a terminal would act on, are
 /// escaped.
-pub(crate) fn one_line(body: &[u8]) -> String {
+pub(crate) fn one_line_body(body: &[u8]) -> String {
     let mut line = String::new();
     for chunk in body.utf8_chunks() {
         for character in chunk.valid().chars() {
-            if is_active(character) || character == '\\' {
+            if is_terminal_control(character) || character == '\\' {
                 line.extend(character.escape_default());
             } else {
                 line.push(character);
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn bodies_fit_on_a_line() {
-        assert_eq!(one_line("größe\n\u{1b}[1m\\".as_bytes()), "größe\\n\\u{1b}[1m\\\\");
-        assert_eq!(one_line(b"\xffa\0"), "\\xffa\\u{0}");
+        assert_eq!(one_line_body("größe\n\u{1b}[1m\\".as_bytes()), "größe\\n\\u{1b}[1m\\\\");
+        assert_eq!(one_line_body(b"\xffa\0"), "\\xffa\\u{0}");
     }
 }

@@ -14,20 +14,20 @@ const MANUAL_REST: &str = include_str!("manual.roff");
 /// Prints the completions for a shell.
 pub(crate) fn completions(shell: Shell, context: &mut Context) -> Result<Outcome> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut cli::command(), "beanstalkctl", &mut script);
+    clap_complete::generate(shell, &mut cli::build_cli(), "beanstalkctl", &mut script);
     context.out.bytes(&script)?;
     Ok(Outcome::Done)
 }
 
 /// Prints the manual page, with all commands on one page.
 pub(crate) fn manual(context: &mut Context) -> Result<Outcome> {
-    context.out.bytes(&page()?)?;
+    context.out.bytes(&manual_page()?)?;
     Ok(Outcome::Done)
 }
 
-fn page() -> Result<Vec<u8>> {
+fn manual_page() -> Result<Vec<u8>> {
     let mut page = Vec::new();
-    let mut command = cli::command().disable_help_subcommand(true);
+    let mut command = cli::build_cli().disable_help_subcommand(true);
     command.build();
     let man = Man::new(command.clone());
     man.render_title(&mut page)?;
@@ -73,8 +73,8 @@ mod tests {
 
     #[test]
     fn the_manual_has_every_command_and_flag() {
-        let page = String::from_utf8(page().unwrap()).unwrap();
-        for sub in cli::command().get_subcommands() {
+        let page = String::from_utf8(manual_page().unwrap()).unwrap();
+        for sub in cli::build_cli().get_subcommands() {
             let name = sub.get_name().replace('-', "\\-");
             assert!(page.contains(&format!(".SS {name}\n")), "{name}");
             for flag in sub.get_arguments().filter_map(clap::Arg::get_long) {

@@ -19,7 +19,7 @@ use crate::client::Client;
 use crate::filter::Filter;
 use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
-use crate::listing::{Detail, Request, list};
+use crate::listing::{Detail, Request, list_jobs};
 use crate::message::{conflict, counted};
 use crate::sweep::{self, Coverage, Options};
 use crate::yaml;
@@ -171,7 +171,7 @@ impl Selection {
     ) -> Result<(Self, Coverage)> {
         let mut selection = Self::default();
         let request = Request { filter, detail: Detail::Listed, limit: None, options, interrupt };
-        let coverage = list(client, &request, &mut |_, jobs| {
+        let coverage = list_jobs(client, &request, &mut |_, jobs| {
             selection.add(&jobs);
             Ok(ControlFlow::Continue(()))
         })?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::output::is_dumb;
+use crate::output::is_dumb_terminal;
 
 /// A line that shows the progress of the work.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(crate) struct Progress(ProgressBar);
 impl Progress {
     /// Starts a line, which is shown only on a terminal.
     pub(crate) fn new(what: &str, total: Option<u64>) -> Self {
-        if is_dumb() {
+        if is_dumb_terminal() {
             return Self::hidden();
         }
         let template = match total {

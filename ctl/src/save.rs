@@ -23,14 +23,14 @@ pub(crate) struct SaveFile {
 }
 
 /// Checks the argument of `--save`.
-pub(crate) fn path(text: &str) -> Result<PathBuf> {
+pub(crate) fn save_path(text: &str) -> Result<PathBuf> {
     // `import` could open a file of this name only as ./-
     ensure!(text != "-", "it must be a file, so that `import` can restore the jobs");
     Ok(text.into())
 }
 
 /// Fails if the file already exists, before any work or question.
-pub(crate) fn check(path: Option<&Path>) -> Result<()> {
+pub(crate) fn check_save_file(path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     // A dangling link counts as well.
     let is_there = path.symlink_metadata().is_ok();
@@ -65,7 +65,7 @@ impl SaveFile {
     /// Writes jobs with their bodies. After a failure, none of them is in the file.
     pub(crate) fn write(&mut self, jobs: &[Job]) -> Result<()> {
         let lines: String =
-            jobs.iter().map(|job| output::line_of(job.to_json(), None) + "\n").collect();
+            jobs.iter().map(|job| output::json_line(job.to_json(), None) + "\n").collect();
         self.append(&lines)?;
         self.count += jobs.len() as u64;
         Ok(())
@@ -120,8 +120,11 @@ mod tests {
         let mut file = SaveFile::create(&path).unwrap();
         let Line::Job(job) = Line::from_json(r#"{"id":7,"body":"x"}"#).unwrap() else { panic!() };
         file.save(&[job.clone(), job.clone()]).unwrap();
-        assert!(SaveFile::create(&path).is_err() && check(Some(&path)).is_err());
-        assert!(check(Some(&folder.path().join("other"))).is_ok() && check(None).is_ok());
+        assert!(SaveFile::create(&path).is_err() && check_save_file(Some(&path)).is_err());
+        assert!(
+            check_save_file(Some(&folder.path().join("other"))).is_ok()
+                && check_save_file(None).is_ok()
+        );
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         file.finish().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();

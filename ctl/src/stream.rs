@@ -28,7 +28,7 @@ pub(crate) struct Stream {
 }
 
 /// Returns the time limit of the next call, which ends at the deadline at the latest.
-fn limit(timeout: Duration, deadline: Option<Instant>) -> io::Result<Duration> {
+fn call_time_limit(timeout: Duration, deadline: Option<Instant>) -> io::Result<Duration> {
     let Some(deadline) = deadline else { return Ok(timeout) };
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left.min(timeout)) }
@@ -46,13 +46,13 @@ fn connect_unix(path: &Path, deadline: Option<Instant>) -> io::Result<Socket> {
         if error.kind() != io::ErrorKind::WouldBlock {
             return Err(error);
         }
-        thread::sleep(limit(CONNECT_RETRY_PAUSE, until)?);
+        thread::sleep(call_time_limit(CONNECT_RETRY_PAUSE, until)?);
     }
     socket.set_nonblocking(false)?;
     Ok(socket)
 }
 
-fn connect(address: &Address, deadline: Option<Instant>) -> io::Result<Socket> {
+fn connect_stream(address: &Address, deadline: Option<Instant>) -> io::Result<Socket> {
     let (host, port) = match address {
         Address::Tcp(host, port) => (host.as_str(), *port),
         Address::Unix(path) => return connect_unix(path, deadline),
@@ -60,7 +60,7 @@ fn connect(address: &Address, deadline: Option<Instant>) -> io::Result<Socket> {
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in (host, port).to_socket_addrs()? {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-        match socket.connect_timeout(&address.into(), limit(TIMEOUT, deadline)?) {
+        match socket.connect_timeout(&address.into(), call_time_limit(TIMEOUT, deadline)?) {
             Ok(()) => return socket.set_tcp_nodelay(true).map(|()| socket),
             Err(error) => failure = error,
         }
@@ -72,7 +72,7 @@ impl Stream {
     /// Connects within the time limit, which also applies to each later read and write. All calls
     /// fail after the deadline, if there is one.
     pub(crate) fn connect(address: &Address, deadline: Option<Instant>) -> io::Result<Self> {
-        let socket = connect(address, deadline)?;
+        let socket = connect_stream(address, deadline)?;
         socket.set_read_timeout(Some(TIMEOUT))?;
         socket.set_write_timeout(Some(TIMEOUT))?;
         Ok(Self { socket, read_timeout: TIMEOUT, deadline })
@@ -86,7 +86,7 @@ impl Stream {
 
     /// Whether the deadline has passed.
     pub(crate) fn is_over(&self) -> bool {
-        limit(TIMEOUT, self.deadline).is_err()
+        call_time_limit(TIMEOUT, self.deadline).is_err()
     }
 }
 
@@ -99,7 +99,7 @@ impl AsFd for Stream {
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.deadline.is_some() {
-            let timeout = limit(self.read_timeout, self.deadline)?;
+            let timeout = call_time_limit(self.read_timeout, self.deadline)?;
             self.socket.set_read_timeout(Some(timeout))?;
         }
         self.socket.read(buffer)
@@ -109,7 +109,7 @@ impl Read for Stream {
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.deadline.is_some() {
-            self.socket.set_write_timeout(Some(limit(TIMEOUT, self.deadline)?))?;
+            self.socket.set_write_timeout(Some(call_time_limit(TIMEOUT, self.deadline)?))?;
         }
         self.socket.write(bytes)
     }

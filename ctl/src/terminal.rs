@@ -48,11 +48,11 @@ impl Terminal {
         tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
         let (at_panic, report) = (before.clone(), panic::take_hook());
         panic::set_hook(Box::new(move |panic| {
-            let _ = leave(&at_panic);
+            let _ = leave_screen(&at_panic);
             report(panic);
         }));
         let terminal = Self { before, drawn: Default::default() };
-        write(ENTER_SEQUENCE)?;
+        write_terminal(ENTER_SEQUENCE)?;
         Ok(terminal)
     }
 
@@ -74,7 +74,7 @@ impl Terminal {
         }
         let frame = (frame, size);
         if self.drawn != frame {
-            write(&frame.0)?;
+            write_terminal(&frame.0)?;
             self.drawn = frame;
         }
         Ok(())
@@ -84,30 +84,30 @@ impl Terminal {
     pub(crate) fn keys(wait: Duration) -> io::Result<Vec<Key>> {
         let stdin = io::stdin();
         let mut events = [PollFd::new(&stdin, PollFlags::IN)];
-        interrupt::wait(&mut events, Some(wait))?;
+        interrupt::poll_events(&mut events, Some(wait))?;
         if events[0].revents().is_empty() {
             return Ok(Vec::new());
         }
         let mut bytes = [0; 64];
         match rustix::io::read(&stdin, &mut bytes)? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            length => Ok(parse(&bytes[..length])),
+            length => Ok(parse_keys(&bytes[..length])),
         }
     }
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        let _ = leave(&self.before);
+        let _ = leave_screen(&self.before);
     }
 }
 
-fn leave(before: &Termios) -> io::Result<()> {
-    write(LEAVE_SEQUENCE)?;
+fn leave_screen(before: &Termios) -> io::Result<()> {
+    write_terminal(LEAVE_SEQUENCE)?;
     Ok(tcsetattr(io::stdin(), OptionalActions::Now, before)?)
 }
 
-fn write(text: &str) -> io::Result<()> {
+fn write_terminal(text: &str) -> io::Result<()> {
     let mut out = io::stdout();
     out.write_all(text.as_bytes())?;
     out.flush()
@@ -115,7 +115,7 @@ fn write(text: &str) -> io::Result<()> {
 
 /// Parses keys as sent by a terminal. Unknown sequences are skipped whole, so that their bytes do
 /// not count as other keys.
-fn parse(mut bytes: &[u8]) -> Vec<Key> {
+fn parse_keys(mut bytes: &[u8]) -> Vec<Key> {
     let mut keys = Vec::new();
     while let [first, rest @ ..] = bytes {
         bytes = rest;
@@ -164,7 +164,7 @@ mod tests {
             (b"\x03", &[Char('\x03')]),
         ];
         for (bytes, keys) in table {
-            assert_eq!(parse(bytes), keys, "{bytes:?}");
+            assert_eq!(parse_keys(bytes), keys, "{bytes:?}");
         }
     }
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::args::BigArgs;
 use crate::context::{Context, Outcome, report_coverage};
 use crate::job::Job;
-use crate::listing::{Detail, Request, list};
+use crate::listing::{Detail, Request, list_jobs};
 
 /// Runs the command.
 pub(crate) fn run(args: &BigArgs, context: &mut Context) -> Result<Outcome> {
@@ -17,7 +17,7 @@ pub(crate) fn run(args: &BigArgs, context: &mut Context) -> Result<Outcome> {
     let mut largest: Vec<(Option<String>, Job)> = Vec::new();
     let outcome = context.each_server(|client, _, server| {
         let request = Request { filter, detail: Detail::Size, limit: None, options, interrupt };
-        let coverage = list(client, &request, &mut |_, jobs| {
+        let coverage = list_jobs(client, &request, &mut |_, jobs| {
             largest.extend(jobs.into_iter().map(|job| (server.map(str::to_owned), job)));
             largest.sort_by_key(|(_, job)| (Reverse(job.size), job.id));
             largest.truncate(args.limit);
@@ -25,12 +25,12 @@ pub(crate) fn run(args: &BigArgs, context: &mut Context) -> Result<Outcome> {
         })?;
         Ok(report_coverage(coverage))
     })?;
-    let mut table = super::list::table(context.servers.len() > 1, false);
+    let mut table = super::list::job_table(context.servers.len() > 1, false);
     for (server, job) in &largest {
         if context.out.json {
             context.out.object(job.to_json(), server.as_deref())?;
         } else {
-            table.row(super::list::row(job, server.as_deref()));
+            table.row(super::list::job_row(job, server.as_deref()));
         }
     }
     if !context.out.json {

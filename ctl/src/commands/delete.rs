@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::args::DeleteArgs;
 use crate::context::{Context, Outcome};
-use crate::deletion::{DELETABLE_STATES, Plan, remove};
+use crate::deletion::{DELETABLE_STATES, Plan, delete_planned};
 use crate::filter::Filter;
 use crate::input;
 use crate::message::{print_notice, print_notices};
@@ -13,8 +13,8 @@ use crate::save::{self, SaveFile};
 
 /// Runs the command.
 pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
-    let ids = input::ids(&args.ids, &context.interrupt)?;
-    save::check(args.consent.save.as_deref())?;
+    let ids = input::read_ids(&args.ids, &context.interrupt)?;
+    save::check_save_file(args.consent.save.as_deref())?;
     let mut client = context.client()?;
     let (jobs, others) = Selection::of_ids(&mut client, &ids, &DELETABLE_STATES)?;
     print_notices(&others);
@@ -29,6 +29,6 @@ pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
     let save = SaveFile::create_if(args.consent.save.as_deref())?;
     // A job in another state by then is left.
     let filter = Filter { states: DELETABLE_STATES.to_vec(), ..Filter::default() };
-    let outcome = remove(&mut client, plan, &filter, save, context)?;
+    let outcome = delete_planned(&mut client, plan, &filter, save, context)?;
     Ok(outcome.and(Outcome::of(others.is_empty())))
 }

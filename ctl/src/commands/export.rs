@@ -59,10 +59,10 @@ pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
     let file = SaveFile::create_if(file)?;
     let mut target = Target { file, out: &mut context.out, count: 0 };
     let result = if let Some(mut client) = client {
-        of_server(args, &mut client, &filter, &interrupt, &mut target)
+        export_server(args, &mut client, &filter, &interrupt, &mut target)
     } else {
         let path = args.binlog.as_deref().unwrap_or(Path::new("."));
-        let is_sound = binlog::read(path, |job| {
+        let is_sound = binlog::read_binlog(path, |job| {
             interrupt.check()?;
             let is_selected = filter.matches(&job)
                 && job.body.as_deref().is_none_or(|body| filter.matches_body(body));
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
 }
 
 /// Exports the jobs of a server, without jobs put meanwhile.
-fn of_server(
+fn export_server(
     args: &ExportArgs,
     client: &mut crate::client::Client,
     filter: &Filter,

@@ -7,8 +7,8 @@ use anyhow::Result;
 use crate::args::GrepArgs;
 use crate::context::{Context, Outcome, report_coverage};
 use crate::filter;
-use crate::listing::{Detail, Request, list};
-use crate::output::one_line;
+use crate::listing::{Detail, Request, list_jobs};
+use crate::output::one_line_body;
 
 /// Runs the command.
 pub(crate) fn run(args: &GrepArgs, context: &mut Context) -> Result<Outcome> {
@@ -19,7 +19,7 @@ pub(crate) fn run(args: &GrepArgs, context: &mut Context) -> Result<Outcome> {
     let mut found = 0_u64;
     let outcome = context.each_server(|client, context, server| {
         let request = Request { filter, detail: Detail::Whole, limit: None, options, interrupt };
-        let coverage = list(client, &request, &mut |_, jobs| {
+        let coverage = list_jobs(client, &request, &mut |_, jobs| {
             found += jobs.len() as u64;
             for job in &jobs {
                 if context.out.json {
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &GrepArgs, context: &mut Context) -> Result<Outcome> {
                     context.out.line(&job.id.to_string())?;
                 } else {
                     let server = server.map_or(String::new(), |server| format!("{server} "));
-                    let body = one_line(job.body.as_deref().unwrap_or_default());
+                    let body = one_line_body(job.body.as_deref().unwrap_or_default());
                     let (id, tube, state) = (job.id, &job.tube, job.state);
                     context.out.line(&format!("{server}{id} {tube} {state}: {body}"))?;
                 }

@@ -40,7 +40,7 @@ impl Lines {
     /// Returns the next job with the number of its line.
     fn next(&mut self) -> Result<Option<(usize, Job)>> {
         loop {
-            let line = input::line(&mut self.input, self.most);
+            let line = input::read_line(&mut self.input, self.most);
             let line = line.with_context(|| format!("line {}", self.number + 1))?;
             let Some(line) = line else { return Ok(None) };
             self.number += 1;
@@ -68,7 +68,7 @@ impl Lines {
     fn batch(&mut self, most: u64) -> (Vec<(usize, Job)>, Result<bool>) {
         let (mut jobs, mut bytes) = (Vec::new(), 0);
         while (jobs.len() as u64) < most && bytes < BATCH_BYTES {
-            if !jobs.is_empty() && !input::has_line(&self.input) {
+            if !jobs.is_empty() && !input::has_input_line(&self.input) {
                 break;
             }
             match self.next() {
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
         Some(client) => client.max_job_size()? * LINE_BYTES_PER_BYTE + LINE_BYTES_BESIDE_BODY,
         None => LINE_BYTES_MAX,
     };
-    let input = input::open(args.file.as_deref(), &context.interrupt)?;
+    let input = input::open_input(args.file.as_deref(), &context.interrupt)?;
     let (number, skip, uncounted, is_exported) = (0, args.skip, 0, false);
     let mut lines = Lines { input, most, number, skip, uncounted, is_exported };
     let mut count = 0;
@@ -137,7 +137,7 @@ fn import(
                 let refused: Vec<_> = too_large.iter().map(|at| numbers[*at]).collect();
                 print_notice(&format!(
                     "beanstalkctl: too large for the server: {}",
-                    ranges(&refused)
+                    line_ranges(&refused)
                 ));
                 outcome = Outcome::Partial;
             }
@@ -150,7 +150,7 @@ fn import(
                 return Err(if missing.is_empty() {
                     failure
                 } else {
-                    failure.context(format!("not confirmed: {}", ranges(&missing)))
+                    failure.context(format!("not confirmed: {}", line_ranges(&missing)))
                 });
             }
             pacer.pace(jobs.len() as u64);
@@ -173,7 +173,7 @@ fn import(
 }
 
 /// Formats numbers of lines as `lines 3, 5-9`.
-fn ranges(numbers: &[usize]) -> String {
+fn line_ranges(numbers: &[usize]) -> String {
     let mut shown: Vec<String> = Vec::new();
     for run in numbers.chunk_by(|left, right| left + 1 == *right) {
         match *run {
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn lines_in_a_row_are_told_by_their_ends() {
-        assert_eq!(ranges(&[3]), "lines 3");
-        assert_eq!(ranges(&[3, 5, 6, 7, 9, 10]), "lines 3, 5-7, 9-10");
+        assert_eq!(line_ranges(&[3]), "lines 3");
+        assert_eq!(line_ranges(&[3, 5, 6, 7, 9, 10]), "lines 3, 5-7, 9-10");
     }
 }

@@ -8,12 +8,12 @@ use crate::context::{Context, Outcome};
 use crate::input::{self, Id};
 use crate::job::{COUNT_NAMES, State};
 use crate::message::print_notice;
-use crate::output::one_line;
+use crate::output::one_line_body;
 use crate::sweep;
 
 /// Runs the command.
 pub(crate) fn run(ids: &[Id], is_raw: bool, context: &mut Context) -> Result<Outcome> {
-    let ids = input::ids(ids, &context.interrupt)?;
+    let ids = input::read_ids(ids, &context.interrupt)?;
     context.each_server(|client, context, server| {
         let jobs = sweep::jobs_by_ids(client, ids.iter().copied())?;
         let jobs = sweep::add_bodies(client, jobs)?;
@@ -44,7 +44,7 @@ pub(crate) fn run(ids: &[Id], is_raw: bool, context: &mut Context) -> Result<Out
                 show(name, &count.to_string())?;
             }
             show("size", &format!("{} bytes", body.len()))?;
-            show("body", &one_line(body))?;
+            show("body", &one_line_body(body))?;
         }
         let known: HashSet<u64> = jobs.iter().map(|job| job.id).collect();
         for id in ids.iter().filter(|id| !known.contains(id)) {

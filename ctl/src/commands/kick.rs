@@ -45,7 +45,7 @@ pub(crate) fn kick(
     while (tried.len() as u64) < most {
         interrupt.check()?;
         let left = most - tried.len() as u64;
-        let mut ids = first_ids(client, tube, state, left.min(LISTED_JOBS_MAX))?;
+        let mut ids = first_kickable(client, tube, state, left.min(LISTED_JOBS_MAX))?;
         // A job listed again was buried or delayed again after its kick.
         ids.retain(|id| tried.insert(*id));
         if ids.is_empty() {
@@ -57,8 +57,8 @@ pub(crate) fn kick(
 }
 
 /// Returns the first jobs of the tube in use: up to `most` if the server has `list-jobs`, or one.
-fn first_ids(client: &mut Client, tube: &str, state: State, most: u64) -> Result<Vec<u64>> {
-    if client.has("list-jobs")? && listing::fits_command(tube, state) {
+fn first_kickable(client: &mut Client, tube: &str, state: State, most: u64) -> Result<Vec<u64>> {
+    if client.has("list-jobs")? && listing::fits_list_command(tube, state) {
         let jobs = listing::request_lists(client, tube, &[state], Some(most))?.unwrap_or_default();
         return Ok(jobs.iter().map(|job| job.id).collect());
     }
@@ -75,7 +75,7 @@ fn first_ids(client: &mut Client, tube: &str, state: State, most: u64) -> Result
 pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
     let mut client = context.client()?;
     let Some(tube) = &args.tube else {
-        let ids = input::ids(&args.id, &context.interrupt)?;
+        let ids = input::read_ids(&args.id, &context.interrupt)?;
         return kick_chosen(&mut client, &ids, context);
     };
     let (state, all) = kickable(&mut client, tube)?;

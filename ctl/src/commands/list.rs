@@ -7,11 +7,11 @@ use anyhow::Result;
 use crate::args::ListArgs;
 use crate::context::{Context, Outcome, report_coverage, warn_if_no_tube};
 use crate::job::{Job, State};
-use crate::listing::{Detail, Request, list};
-use crate::output::{Cell, Table, Tone, one_line};
+use crate::listing::{Detail, Request, list_jobs};
+use crate::output::{Cell, Table, Tone, one_line_body};
 
 /// Makes an empty table of jobs.
-pub(crate) fn table(has_servers: bool, has_bodies: bool) -> Table {
+pub(crate) fn job_table(has_servers: bool, has_bodies: bool) -> Table {
     let server = has_servers.then_some("server");
     let columns = ["id", "tube", "state", "pri", "age", "left", "size"];
     let body = has_bodies.then_some("body");
@@ -19,7 +19,7 @@ pub(crate) fn table(has_servers: bool, has_bodies: bool) -> Table {
 }
 
 /// Makes the row of a job.
-pub(crate) fn row(job: &Job, server: Option<&str>) -> Vec<Cell> {
+pub(crate) fn job_row(job: &Job, server: Option<&str>) -> Vec<Cell> {
     let has_left = matches!(job.state, State::Delayed | State::Reserved);
     let mut cells: Vec<Cell> = server.iter().map(Cell::from).collect();
     cells.extend([
@@ -31,7 +31,7 @@ pub(crate) fn row(job: &Job, server: Option<&str>) -> Vec<Cell> {
         if has_left { job.time_left.into() } else { "-".into() },
         job.size.map_or("-".into(), Cell::from),
     ]);
-    cells.extend(job.body.as_deref().map(one_line).map(Cell::from));
+    cells.extend(job.body.as_deref().map(one_line_body).map(Cell::from));
     cells
 }
 
@@ -42,10 +42,10 @@ pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
     let detail = if args.bodies { Detail::Whole } else { Detail::Size };
     let mut left = args.limit.unwrap_or(u64::MAX);
     context.each_server(|client, context, server| {
-        let mut table = table(server.is_some(), args.bodies);
+        let mut table = job_table(server.is_some(), args.bodies);
         let request = Request { filter, detail, limit: args.limit, options, interrupt };
         let before = left;
-        let coverage = list(client, &request, &mut |_, jobs| {
+        let coverage = list_jobs(client, &request, &mut |_, jobs| {
             for job in jobs {
                 if left == 0 {
                     return Ok(ControlFlow::Break(()));
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
                 if context.out.json {
                     context.out.object(job.to_json(), server)?;
                 } else {
-                    table.row(row(&job, server));
+                    table.row(job_row(&job, server));
                     if table.is_large() {
                         context.out.table(&mut table)?;
                     }

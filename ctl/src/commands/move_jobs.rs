@@ -53,7 +53,7 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     let mut filter = args.filters.to_filter(&[], args.grep.as_deref())?;
     filter.tubes = Tubes::one(&args.from);
     deletable_only(&mut filter)?;
-    save::check(args.consent.save.as_deref())?;
+    save::check_save_file(args.consent.save.as_deref())?;
     statistics::existing_tube(&mut from, &args.from)?;
     let options = args.filters.sweep.options();
     let interrupt = context.interrupt.clone();
@@ -149,8 +149,8 @@ impl<'a> Mover<'a> {
             let deleted = if alive { self.delete(&copied) } else { Ok(()) };
             if !alive {
                 let sentences = refused.iter().map(|job| format!("{} (copy ?)", job.id));
-                let sentences = copied.iter().map(pair_text).chain(sentences);
-                self.doubts.push(in_doubt(sentences));
+                let sentences = copied.iter().map(id_pair).chain(sentences);
+                self.doubts.push(copies_in_doubt(sentences));
             }
             self.release(&refused);
             return deleted.and(Err(failure));
@@ -195,20 +195,20 @@ impl<'a> Mover<'a> {
             Ok(())
         });
         let doubtful = copied[confirmed..].iter().chain(&others);
-        let sentences: Vec<_> = doubtful.map(pair_text).collect();
+        let sentences: Vec<_> = doubtful.map(id_pair).collect();
         if !sentences.is_empty() {
-            self.doubts.push(in_doubt(sentences));
+            self.doubts.push(copies_in_doubt(sentences));
         }
         let is_refused = !others.is_empty();
         self.skipped += taken.len() as u64;
         let write = |pair: &(u64, u64), out: &mut Vec<u8>| write_numbered(out, "delete", pair.1);
         let mut twice = Vec::new();
         let undone = self.to.pipeline(taken.iter().copied(), write, |pair, reply| {
-            twice.extend((!reply.is("DELETED")).then(|| pair_text(&pair)));
+            twice.extend((!reply.is("DELETED")).then(|| id_pair(&pair)));
             Ok(())
         });
         if undone.is_err() {
-            twice = taken.iter().map(pair_text).collect();
+            twice = taken.iter().map(id_pair).collect();
         }
         if !twice.is_empty() {
             let twice = twice.join(", ");
@@ -238,11 +238,11 @@ impl<'a> Mover<'a> {
 }
 
 /// Formats the ids of a job and its copy.
-fn pair_text((id, copy): &(u64, u64)) -> String {
+fn id_pair((id, copy): &(u64, u64)) -> String {
     format!("{id} (copy {copy})")
 }
 
-fn in_doubt(ids: impl IntoIterator<Item = String>) -> String {
+fn copies_in_doubt(ids: impl IntoIterator<Item = String>) -> String {
     let ids: Vec<_> = ids.into_iter().collect();
     format!("These jobs may be in both places; delete one of each pair: {}", ids.join(", "))
 }

@@ -28,7 +28,7 @@ pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
         }
         return Ok(Outcome::Done);
     }
-    let mut input = input::open(args.file.as_deref(), &context.interrupt)?;
+    let mut input = input::open_input(args.file.as_deref(), &context.interrupt)?;
     if !args.lines {
         let most = client.max_job_size()?;
         let mut body = Vec::new();
@@ -39,14 +39,14 @@ pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
         put(&mut client, args, &[body], context, &mut pacer, &mut count)?;
         return Ok(Outcome::Done);
     }
-    let result = lines(&mut client, args, &mut input, context, &mut pacer, &mut count);
+    let result = put_lines(&mut client, args, &mut input, context, &mut pacer, &mut count);
     let done = format!("{} put into the tube {}", counted(count, "job"), args.tube);
     context.report_act(client.address(), "put", count, &done)?;
     result.map(|()| Outcome::Done)
 }
 
 /// Puts each line, and counts the jobs that the server accepted.
-fn lines(
+fn put_lines(
     client: &mut Client,
     args: &PutArgs,
     input: &mut Input,
@@ -64,9 +64,9 @@ fn lines(
         let mut problem = None;
         // Lines that arrive slowly are put at once.
         while batch.len() < usize::try_from(pacer.batch(at_once as u64))?
-            && (batch.is_empty() || input::has_line(input))
+            && (batch.is_empty() || input::has_input_line(input))
         {
-            match input::line(input, most) {
+            match input::read_line(input, most) {
                 Ok(Some(line)) => batch.push(line),
                 Ok(None) => is_over = true,
                 Err(error) => problem = Some(error),
@@ -94,7 +94,7 @@ pub(crate) fn use_tube(client: &mut Client, tube: &str) -> Result<()> {
 
 /// Puts jobs into the tube in use, and passes the ids of accepted ones to `take`. A refusal does
 /// not stop it, because later jobs have been sent already.
-pub(crate) fn put_all(
+pub(crate) fn put_jobs(
     client: &mut Client,
     job: &JobArgs,
     bodies: &[Vec<u8>],
@@ -127,7 +127,7 @@ fn put(
     count: &mut u64,
 ) -> Result<()> {
     let mut ids = Vec::with_capacity(bodies.len());
-    let result = put_all(client, &args.job, bodies, |id| ids.push(id));
+    let result = put_jobs(client, &args.job, bodies, |id| ids.push(id));
     *count += ids.len() as u64;
     for id in &ids {
         if context.out.json {

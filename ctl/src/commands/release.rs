@@ -73,7 +73,7 @@ impl Change {
 
 /// Runs the command.
 pub(crate) fn run(ids: &[Id], change: Change, context: &mut Context) -> Result<Outcome> {
-    let ids = input::ids(ids, &context.interrupt)?;
+    let ids = input::read_ids(ids, &context.interrupt)?;
     let mut client = context.client()?;
     let jobs = sweep::jobs_by_ids(&mut client, ids.iter().copied())?;
     let mut count = 0_u64;

@@ -11,14 +11,14 @@ use crate::context::{Context, Outcome};
 use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::message::print_notice;
-use crate::output::one_line;
+use crate::output::one_line_body;
 use crate::sweep;
 
 /// The pause before the next attempt while a reserved job is about to time out.
 const DEADLINE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Watches only these tubes.
-pub(crate) fn watch(client: &mut Client, tubes: &[String]) -> Result<()> {
+pub(crate) fn watch_only(client: &mut Client, tubes: &[String]) -> Result<()> {
     for tube in tubes {
         let reply = client.ask(&format!("watch {tube}"))?;
         if !reply.is("WATCHING") {
@@ -33,7 +33,7 @@ pub(crate) fn watch(client: &mut Client, tubes: &[String]) -> Result<()> {
 
 /// Reserves the next job; `None` if there is none within `wait`. Without a limit it waits until
 /// Ctrl-C. The jobs in `kept` stay reserved, and are never returned.
-pub(crate) fn next(
+pub(crate) fn reserve_next(
     client: &mut Client,
     wait: Option<Duration>,
     kept: &[Job],
@@ -74,14 +74,14 @@ pub(crate) fn next(
 /// Runs the command.
 pub(crate) fn run(args: &ReserveArgs, context: &mut Context) -> Result<Outcome> {
     let mut client = context.client()?;
-    watch(&mut client, &args.tubes)?;
+    watch_only(&mut client, &args.tubes)?;
     let wait = args.wait.map(Duration::from_secs);
     let mut kept = Vec::new();
     let mut count = 0;
     while count < args.count {
         // Only --wait makes it wait for jobs after the first.
         let wait = wait.or((count > 0).then_some(Duration::ZERO));
-        let Some(job) = next(&mut client, wait, &kept, &context.interrupt)? else { break };
+        let Some(job) = reserve_next(&mut client, wait, &kept, &context.interrupt)? else { break };
         count += 1;
         let body = job.body.as_deref().unwrap_or_default();
         if context.out.json {
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &ReserveArgs, context: &mut Context) -> Result<Outcome> 
         } else if args.raw {
             context.out.bytes(body)?;
         } else {
-            context.out.line(&format!("{} {}: {}", job.id, job.tube, one_line(body)))?;
+            context.out.line(&format!("{} {}: {}", job.id, job.tube, one_line_body(body)))?;
         }
         // Print it before it is deleted.
         context.out.flush()?;

@@ -11,7 +11,7 @@ use super::top_screen;
 use crate::args::TopArgs;
 use crate::context::{Context, Outcome};
 use crate::filter::Tubes;
-use crate::output::is_dumb;
+use crate::output::is_dumb_terminal;
 use crate::sample::{COUNT_NAMES, Sample, Sampler, TubeSample};
 
 /// Runs the command.
@@ -19,16 +19,16 @@ pub(crate) fn run(args: &TopArgs, context: &mut Context) -> Result<Outcome> {
     let selected = Tubes::new(&args.tubes)?;
     let samplers: Vec<_> = context.servers.iter().cloned().map(Sampler::new).collect();
     if args.plain || context.out.json {
-        return plain(args, samplers, &selected, context);
+        return print_samples(args, samplers, &selected, context);
     }
-    if !io::stdout().is_terminal() || !io::stdin().is_terminal() || is_dumb() {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() || is_dumb_terminal() {
         bail!("not a terminal that can show a full screen: use --plain");
     }
     top_screen::run(args, samplers, &selected, &context.interrupt)
 }
 
 /// Prints a line for each server and sample, or for each selected tube.
-fn plain(
+fn print_samples(
     args: &TopArgs,
     mut samplers: Vec<Sampler>,
     selected: &Tubes,
@@ -48,7 +48,7 @@ fn plain(
         if context.out.json {
             for sampler in &mut samplers {
                 let object = match sampler.sample(selected) {
-                    Ok(sample) => object(&sample),
+                    Ok(sample) => sample_object(&sample),
                     Err(error) => Map::from_iter([("error".into(), format!("{error:#}").into())]),
                 };
                 context.out.object(object, Some(&sampler.address.to_string()))?;
@@ -89,7 +89,7 @@ fn plain(
     Ok(Outcome::Done)
 }
 
-fn object(sample: &Sample) -> Map<String, Value> {
+fn sample_object(sample: &Sample) -> Map<String, Value> {
     let of = |line: &TubeSample| {
         let mut object = Map::new();
         for (name, count) in COUNT_NAMES.iter().zip(line.counts) {

@@ -10,7 +10,7 @@ use crate::args::TopArgs;
 use crate::context::Outcome;
 use crate::filter::Tubes;
 use crate::interrupt::Interrupt;
-use crate::output::one_line;
+use crate::output::one_line_body;
 use crate::progress::count_as_f64;
 use crate::sample::{Sample, Sampler, TubeSample};
 use crate::terminal::{Key, Terminal};
@@ -116,10 +116,10 @@ pub(crate) fn run(
 ) -> Result<Outcome> {
     let samplers =
         samplers.into_iter().map(|it| SamplerThread::start(it, selected.clone())).collect();
-    watch(&mut Terminal::open()?, args, samplers, interrupt)
+    run_screen(&mut Terminal::open()?, args, samplers, interrupt)
 }
 
-fn watch(
+fn run_screen(
     terminal: &mut Terminal,
     args: &TopArgs,
     mut threads: Vec<SamplerThread>,
@@ -196,18 +196,18 @@ impl Screen {
             sample.as_ref().ok().map(|sample| (name.clone(), sample.clone()))
         });
         let alive: Vec<_> = alive.collect();
-        let rows = rows(&alive, self.servers.len() > 1, self.sort, self.is_reversed);
+        let rows = screen_rows(&alive, self.servers.len() > 1, self.sort, self.is_reversed);
         self.selected = self.selected.min(rows.len().saturating_sub(1));
         let first_min = (self.selected + 2).saturating_sub(table_lines);
         self.first = self.first.clamp(first_min, self.selected);
 
-        let widths = widths(&rows, width);
-        lines.push(line(&COLUMNS, &widths, |at, _| {
+        let widths = column_widths(&rows, width);
+        lines.push(screen_line(&COLUMNS, &widths, |at, _| {
             (DEFAULT_COLOR, if at == self.sort { "1;7" } else { BOLD })
         }));
         for (at, cells) in rows.iter().enumerate().skip(self.first).take(table_lines - 1) {
             let weight = if at == self.selected { BOLD } else { NORMAL };
-            lines.push(line(cells, &widths, |at, text| match at {
+            lines.push(screen_line(cells, &widths, |at, text| match at {
                 4 if text != "0" => (self.color(RED), weight),
                 8 => (self.color(YELLOW), weight),
                 _ => (DEFAULT_COLOR, weight),
@@ -237,16 +237,16 @@ impl Screen {
             }
             Err(error) => (String::new(), error.clone()),
         };
-        let numbers: String = one_line(numbers.as_bytes()).chars().take(width).collect();
+        let numbers: String = one_line_body(numbers.as_bytes()).chars().take(width).collect();
         let left = width - numbers.chars().count();
-        let notes: String = one_line(notes.as_bytes()).chars().take(left).collect();
+        let notes: String = one_line_body(notes.as_bytes()).chars().take(left).collect();
         numbers + &paint(&notes, (self.color(RED), NORMAL))
     }
 }
 
 /// Returns the widths of the columns that fit: numbers get the space that they need, and the name
 /// gets the rest.
-fn widths(rows: &[[String; 9]], width: usize) -> Vec<usize> {
+fn column_widths(rows: &[[String; 9]], width: usize) -> Vec<usize> {
     let longest = |at: usize| {
         let cells = rows.iter().map(|row| row[at].len());
         cells.chain([COLUMNS[at].len()]).max().unwrap_or(0)
@@ -260,14 +260,14 @@ fn widths(rows: &[[String; 9]], width: usize) -> Vec<usize> {
 }
 
 /// Formats a row: the name to the left, numbers to the right, each in its color and weight.
-fn line<'a>(
+fn screen_line<'a>(
     cells: &'a [impl AsRef<str>],
     widths: &[usize],
     style: impl Fn(usize, &'a str) -> (&'static str, &'static str),
 ) -> String {
     let mut line = String::new();
     for (at, (cell, &width)) in cells.iter().zip(widths).enumerate() {
-        let text: String = one_line(cell.as_ref().as_bytes()).chars().take(width).collect();
+        let text: String = one_line_body(cell.as_ref().as_bytes()).chars().take(width).collect();
         let gap = " ".repeat(width - text.chars().count());
         let text = paint(&text, style(at, cell.as_ref()));
         if at == 0 { line.extend([text, gap]) } else { line.extend([" ".to_owned(), gap, text]) }
@@ -280,7 +280,7 @@ fn paint(text: &str, (color, weight): (&str, &str)) -> String {
 }
 
 /// Makes the rows of the screen, sorted by a column.
-pub(crate) fn rows(
+pub(crate) fn screen_rows(
     samples: &[(String, Sample)],
     has_servers: bool,
     sort: usize,
@@ -314,7 +314,7 @@ pub(crate) fn rows(
     rows.into_iter().map(row).collect()
 }
 
-/// The columns of [`rows`].
+/// The columns of [`screen_rows`].
 pub(crate) const COLUMNS: [&str; 9] =
     ["tube", "ready", "reserved", "delayed", "buried", "waiting", "put/s", "del/s", "paused"];
 
@@ -374,13 +374,13 @@ mod tests {
         let sample = Sample { server, tubes, uptime, connections, has_rates, stats };
         let samples = [("s".to_owned(), sample)];
         let names = |sort, is_reversed| {
-            let rows = rows(&samples, false, sort, is_reversed);
+            let rows = screen_rows(&samples, false, sort, is_reversed);
             rows.iter().map(|row| row[0].clone()).collect::<String>()
         };
         assert_eq!(names(0, false), "abc");
         assert_eq!(names(1, false), "abc");
         assert_eq!(names(6, false), "cba");
         assert_eq!(names(1, true), "cba");
-        assert_eq!(rows(&samples, true, 0, false)[0][0], "s a");
+        assert_eq!(screen_rows(&samples, true, 0, false)[0][0], "s a");
     }
 }

@@ -28,7 +28,7 @@ const COLUMNS: [(&str, &str, bool); 13] = [
 ];
 
 /// Finds a column by its name.
-fn column(name: &str) -> Result<(&'static str, &'static str)> {
+fn tubes_column(name: &str) -> Result<(&'static str, &'static str)> {
     let found = COLUMNS.iter().find(|(column, _, _)| *column == name);
     let Some(&(column, key, _)) = found else {
         let names: Vec<_> = COLUMNS.iter().map(|(column, _, _)| *column).collect();
@@ -44,9 +44,9 @@ pub(crate) fn run(args: &TubesArgs, context: &mut Context) -> Result<Outcome> {
         let shown = COLUMNS.iter().filter(|(_, _, is_shown)| *is_shown);
         shown.map(|&(name, key, _)| (name, key)).collect()
     } else {
-        args.columns.iter().map(|name| column(name)).collect::<Result<Vec<_>>>()?
+        args.columns.iter().map(|name| tubes_column(name)).collect::<Result<Vec<_>>>()?
     };
-    let sort = args.sort.as_deref().map(column).transpose()?;
+    let sort = args.sort.as_deref().map(tubes_column).transpose()?;
     let mut rows: Vec<(Option<String>, String, String)> = Vec::new();
     let outcome = context.each_server(|client, _, server| {
         let names = statistics::tube_names(client, &selected)?;
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn an_unknown_column_is_told_the_known_ones() {
-        assert_eq!(column("buried").unwrap(), ("buried", "current-jobs-buried"));
-        assert!(column("lost").unwrap_err().to_string().contains("ready, urgent"));
+        assert_eq!(tubes_column("buried").unwrap(), ("buried", "current-jobs-buried"));
+        assert!(tubes_column("lost").unwrap_err().to_string().contains("ready, urgent"));
     }
 }

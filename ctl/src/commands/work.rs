@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGCHLD, SIGTTIN, SIGTTOU};
 use signal_hook::low_level::pipe;
 
-use super::reserve::{next, watch};
+use super::reserve::{reserve_next, watch_only};
 use crate::address::Address;
 use crate::args::WorkArgs;
 use crate::client::Client;
@@ -45,7 +45,7 @@ enum Verdict {
 }
 
 /// Decides on a job that had this many releases before.
-fn verdict(is_success: bool, releases: u64, bury_after: u64, delay: u64) -> Verdict {
+fn attempt_verdict(is_success: bool, releases: u64, bury_after: u64, delay: u64) -> Verdict {
     if is_success {
         return Verdict::Delete;
     }
@@ -89,7 +89,7 @@ struct Worker<'a> {
 impl<'a> Worker<'a> {
     fn new(args: &'a WorkArgs, address: &Address, interrupt: &'a Interrupt) -> Result<Self> {
         let mut client = Client::connect(address)?;
-        watch(&mut client, std::slice::from_ref(&args.tube))?;
+        watch_only(&mut client, std::slice::from_ref(&args.tube))?;
         let (wake, sender) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         pipe::register(SIGCHLD, sender)?;
@@ -101,7 +101,7 @@ impl<'a> Worker<'a> {
         let wait = self.args.until_empty.then_some(Duration::ZERO);
         let take = |left: u64| left.checked_sub(1);
         while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
-            match next(&mut self.client, wait, &[], self.interrupt) {
+            match reserve_next(&mut self.client, wait, &[], self.interrupt) {
                 Ok(Some(job)) => self.work(&job)?,
                 Ok(None) => break,
                 // A signal between two jobs is a clean end.
@@ -116,7 +116,7 @@ impl<'a> Worker<'a> {
     fn work(&mut self, job: &Job) -> Result<()> {
         let (is_success, end) = self.run_command(job)?;
         let releases = job.counts.map_or(0, |counts| counts[2]);
-        let verdict = verdict(is_success, releases, self.args.bury_after, self.args.delay);
+        let verdict = attempt_verdict(is_success, releases, self.args.bury_after, self.args.delay);
         let (command, done) = match verdict {
             Verdict::Delete => (format!("delete {}", job.id), "deleted".to_owned()),
             Verdict::Bury => (format!("bury {} {}", job.id, job.pri), "buried".to_owned()),
@@ -213,7 +213,7 @@ impl<'a> Worker<'a> {
                 PollFd::from_borrowed_fd(self.client.socket(), PollFlags::IN),
             ];
             events.extend(stdin.iter().map(|stdin| PollFd::new(stdin, PollFlags::OUT)));
-            interrupt::wait(&mut events, Some(rest))?;
+            interrupt::poll_events(&mut events, Some(rest))?;
             let is_ready = |at: usize| events.get(at).is_some_and(|it| !it.revents().is_empty());
             let (is_heard, is_fed) = (is_ready(1), is_ready(2));
             // The next turn finds the reason for the wake-up.
@@ -239,11 +239,11 @@ mod tests {
 
     #[test]
     fn each_failure_doubles_the_delay_until_the_job_is_buried() {
-        assert_eq!(verdict(true, 9, 3, 10), Verdict::Delete);
-        assert_eq!(verdict(false, 0, 3, 10), Verdict::Release(10));
-        assert_eq!(verdict(false, 1, 3, 10), Verdict::Release(20));
-        assert_eq!(verdict(false, 2, 3, 10), Verdict::Bury);
-        assert_eq!(verdict(false, 60, 99, 10), Verdict::Release(DELAY_SECONDS_MAX));
-        assert_eq!(verdict(false, 0, 1, 10), Verdict::Bury);
+        assert_eq!(attempt_verdict(true, 9, 3, 10), Verdict::Delete);
+        assert_eq!(attempt_verdict(false, 0, 3, 10), Verdict::Release(10));
+        assert_eq!(attempt_verdict(false, 1, 3, 10), Verdict::Release(20));
+        assert_eq!(attempt_verdict(false, 2, 3, 10), Verdict::Bury);
+        assert_eq!(attempt_verdict(false, 60, 99, 10), Verdict::Release(DELAY_SECONDS_MAX));
+        assert_eq!(attempt_verdict(false, 0, 1, 10), Verdict::Bury);
     }
 }

@@ -24,7 +24,7 @@ fn is_counter(key: &str) -> bool {
     COUNTER_PREFIXES.iter().any(|begin| key.starts_with(begin))
 }
 
-fn family(name: String, key: &'static str, command: &str) -> Family {
+fn foreign_family(name: String, key: &'static str, command: &str) -> Family {
     let kind = if is_counter(key) { Kind::Counter } else { Kind::Gauge };
     let (help, sources) = (format!("{key} of {command}."), vec![Source::Number(key)]);
     Family { name, kind, help, sources }
@@ -37,7 +37,7 @@ fn own_family(name: &str, help: &str, key: &'static str) -> Family {
     Family { name, kind, help, sources: vec![Source::Number(key)] }
 }
 
-fn up() -> Family {
+fn up_family() -> Family {
     own_family("beanstalkd_up", "Whether the scrape is complete.", UP_KEY)
 }
 
@@ -46,12 +46,12 @@ pub(super) fn messagebird() -> Names {
     let keys =
         [COMMAND_KEYS, STATS_KEYS, MORE_STATS_KEYS].into_iter().flat_map(|keys| keys.split(' '));
     let name = |key: &str| key.replace('-', "_");
-    let server = keys.map(|key| family(name(key), key, "stats"));
+    let server = keys.map(|key| foreign_family(name(key), key, "stats"));
     let tube = STATS_TUBE_KEYS.split(' ');
-    let tube = tube.map(|key| family(format!("tube_{}", name(key)), key, "stats-tube"));
+    let tube = tube.map(|key| foreign_family(format!("tube_{}", name(key)), key, "stats-tube"));
     Names {
         server_label: Some("instance"),
-        server: std::iter::once(up()).chain(server).collect(),
+        server: std::iter::once(up_family()).chain(server).collect(),
         tube: tube.collect(),
         omits_binlog: false,
     }
@@ -72,11 +72,11 @@ pub(super) fn davidtannock(servers: usize) -> Names {
     let tube = STATS_TUBE_KEYS.split(' ');
     let help = "Scrapes of the server.";
     let scrapes = own_family("beanstalkd_exporter_scrapes_total", help, SCRAPES_KEY);
-    let server = keys.map(|key| family(name("", key), key, "stats"));
+    let server = keys.map(|key| foreign_family(name("", key), key, "stats"));
     Names {
         server_label: (servers > 1).then_some("server"),
-        server: [up(), scrapes].into_iter().chain(server).collect(),
-        tube: tube.map(|key| family(name("tube_", key), key, "stats-tube")).collect(),
+        server: [up_family(), scrapes].into_iter().chain(server).collect(),
+        tube: tube.map(|key| foreign_family(name("tube_", key), key, "stats-tube")).collect(),
         omits_binlog: false,
     }
 }

@@ -45,8 +45,8 @@ pub(crate) fn run(args: &MetricsArgs, context: &mut Context) -> Result<Outcome> 
             }
             return Ok(Outcome::Done);
         };
-        listeners.push(http::bind(address)?);
+        listeners.push(http::bind_http(address)?);
     }
-    http::serve(listeners, &serve::app(scraper), &context.interrupt)?;
+    http::serve(listeners, &serve::metrics_router(scraper), &context.interrupt)?;
     Ok(Outcome::Done)
 }

@@ -67,8 +67,8 @@ impl Names {
             // which rules and dashboards rely.
             Naming::Own => Self {
                 server_label: Some("server"),
-                server: families("beanstalkd_", SERVER_METRICS),
-                tube: families("beanstalkd_tube_", TUBE_METRICS),
+                server: metric_families("beanstalkd_", SERVER_METRICS),
+                tube: metric_families("beanstalkd_tube_", TUBE_METRICS),
                 omits_binlog: true,
             },
             Naming::Messagebird => foreign::messagebird(),
@@ -260,7 +260,7 @@ const TUBE_METRICS: &[Row] = &[
     ("run_seconds", Histogram, "Times from reserved to deleted.", Source::Histogram("run-seconds")),
 ];
 
-fn families(prefix: &str, rows: &[Row]) -> Vec<Family> {
+fn metric_families(prefix: &str, rows: &[Row]) -> Vec<Family> {
     let family = |&(name, kind, help, source): &Row| {
         let mut sources = vec![source];
         if name == "commands_total" {

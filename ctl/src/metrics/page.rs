@@ -6,7 +6,7 @@
 use std::mem;
 
 use super::names::{Family, Names, Source};
-use crate::output::inert;
+use crate::output::inert_text;
 
 /// The keys of a server or a tube, with their values.
 pub(crate) type Pairs<'a> = Vec<(&'a str, &'a str)>;
@@ -21,12 +21,12 @@ pub(crate) struct Page {
 
 /// Escapes the value of a label.
 fn escaped(value: &str) -> String {
-    let value = inert(value);
+    let value = inert_text(value);
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }
 
 /// Returns a value in the text format, if it is a number.
-fn number(value: &str) -> Option<&str> {
+fn metric_number(value: &str) -> Option<&str> {
     match value {
         "true" => Some("1"),
         "false" => Some("0"),
@@ -38,7 +38,7 @@ fn number(value: &str) -> Option<&str> {
     }
 }
 
-fn find<'a>(pairs: &Pairs<'a>, key: &str) -> Option<&'a str> {
+fn find_value<'a>(pairs: &Pairs<'a>, key: &str) -> Option<&'a str> {
     pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
 }
 
@@ -67,23 +67,23 @@ impl Lines<'_> {
     fn write(&mut self, source: Source, pairs: &Pairs<'_>) {
         match source {
             Source::Number(key) => {
-                if let Some(value) = find(pairs, key).and_then(number) {
+                if let Some(value) = find_value(pairs, key).and_then(metric_number) {
                     self.line("", &[], value);
                 }
             }
             Source::Labelled(key, label, named) => {
-                if let Some(value) = find(pairs, key).and_then(number) {
+                if let Some(value) = find_value(pairs, key).and_then(metric_number) {
                     self.line("", &[label, "=\"", named, "\""], value);
                 }
             }
             Source::State(key, state) => {
-                if let Some(value) = find(pairs, key) {
+                if let Some(value) = find_value(pairs, key) {
                     let is_in = if value == state { "1" } else { "0" };
                     self.line("", &["state=\"", state, "\""], is_in);
                 }
             }
             Source::Labels(keys) => {
-                let known = keys.iter().filter_map(|key| Some((key, find(pairs, key)?)));
+                let known = keys.iter().filter_map(|key| Some((key, find_value(pairs, key)?)));
                 let labels: Vec<_> =
                     known.map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
                 if !labels.is_empty() {
@@ -101,7 +101,7 @@ impl Lines<'_> {
         let mut last_bound = f64::NEG_INFINITY;
         for (name, value) in pairs {
             let Some(name) = name.strip_prefix(key) else { continue };
-            let Some(value) = number(value) else { continue };
+            let Some(value) = metric_number(value) else { continue };
             let Some(bound) = name.strip_prefix("-le-") else {
                 sum = sum.or((name == "-sum").then_some(value));
                 continue;
@@ -134,7 +134,7 @@ impl Page {
     /// Adds the lines of the server.
     pub(crate) fn add_server(&mut self, names: &Names, pairs: &Pairs<'_>) {
         for (family, out) in names.server.iter().zip(&mut self.lines) {
-            write(family, out, &self.label, pairs);
+            write_family(family, out, &self.label, pairs);
         }
     }
 
@@ -143,12 +143,12 @@ impl Page {
         let comma = if self.label.is_empty() { "" } else { "," };
         let labels = format!("{}{comma}tube=\"{}\"", self.label, escaped(tube));
         for (family, out) in names.tube.iter().zip(&mut self.lines[names.server.len()..]) {
-            write(family, out, &labels, pairs);
+            write_family(family, out, &labels, pairs);
         }
     }
 }
 
-fn write(family: &Family, out: &mut String, common: &str, pairs: &Pairs<'_>) {
+fn write_family(family: &Family, out: &mut String, common: &str, pairs: &Pairs<'_>) {
     let mut lines = Lines { out, name: &family.name, common };
     for source in &family.sources {
         lines.write(*source, pairs);
@@ -157,7 +157,7 @@ fn write(family: &Family, out: &mut String, common: &str, pairs: &Pairs<'_>) {
 
 /// Joins the lines of all servers. The text is in pieces, because with thousands of tubes it is too
 /// large for another copy.
-pub(crate) fn text(names: &Names, mut pages: Vec<Page>) -> Vec<String> {
+pub(crate) fn join_servers(names: &Names, mut pages: Vec<Page>) -> Vec<String> {
     let mut pieces = Vec::new();
     for (number, family) in names.server.iter().chain(&names.tube).enumerate() {
         let lines = pages.iter_mut().map(|page| mem::take(&mut page.lines[number]));
@@ -182,7 +182,7 @@ mod tests {
         let names = Names::new(naming, 1);
         let mut page = Page::new(&names, server);
         page.add_tube(&names, tube, &yaml::pairs(text_of_tube).collect());
-        text(&names, vec![page]).concat()
+        join_servers(&names, vec![page]).concat()
     }
 
     #[test]
@@ -233,7 +233,7 @@ beanstalkd_tube_wait_seconds_count{server=\"q:1\",tube=\"a\"} 10
         let names = Names::new(Naming::Davidtannock, 1);
         let mut page = Page::new(&names, "q:1");
         page.add_server(&names, &vec![("draining", "true"), ("cmd-put", "3")]);
-        let text = super::text(&names, vec![page]).concat();
+        let text = super::join_servers(&names, vec![page]).concat();
         assert!(text.ends_with("\nbeanstalkd_cmd_put_total 3\n"), "{text}");
     }
 
@@ -245,7 +245,7 @@ beanstalkd_tube_wait_seconds_count{server=\"q:1\",tube=\"a\"} 10
             page.add_server(&names, &vec![("(up)", "1"), ("state", "draining")]);
             page
         };
-        let text = super::text(&names, vec![page("a:1"), page("b:1")]).concat();
+        let text = super::join_servers(&names, vec![page("a:1"), page("b:1")]).concat();
         assert_eq!(text.matches("# TYPE beanstalkd_up gauge\n").count(), 1);
         let up = "beanstalkd_up{server=\"a:1\"} 1\nbeanstalkd_up{server=\"b:1\"} 1\n";
         assert!(text.contains(up), "{text}");

@@ -119,7 +119,7 @@ impl Scraper {
             Ok(target.finish(&self.settings.names, result, elapsed, &scrapes))
         };
         let pages: Result<_> = self.targets.iter().zip(answers).map(page).collect();
-        Ok(page::text(&self.settings.names, pages?))
+        Ok(page::join_servers(&self.settings.names, pages?))
     }
 }
 
@@ -175,14 +175,14 @@ impl Target {
             }
         };
         let (mut client, stats) = Client::resume(kept.take(), &self.address, Some(deadline))?;
-        let page = collect(&mut client, &stats, settings, &self.address)?;
+        let page = scrape_server(&mut client, &stats, settings, &self.address)?;
         *kept = Some(client);
         Ok(page)
     }
 }
 
 /// Collects the lines of a server, beginning with its `stats`.
-fn collect(
+fn scrape_server(
     client: &mut Client,
     stats: &str,
     settings: &Settings,
@@ -208,7 +208,7 @@ fn collect(
     pairs.extend(yaml::pairs(&more));
     pairs.push((TUBES_LEFT_OUT_KEY, &left_out));
     page.add_server(names, &pairs);
-    collect_tubes(client, &tubes, has_metrics, |tube, texts| {
+    scrape_tubes(client, &tubes, has_metrics, |tube, texts| {
         let pairs = texts.iter().flat_map(|text| yaml::pairs(text)).collect();
         page.add_tube(names, tube, &pairs);
     })?;
@@ -216,7 +216,7 @@ fn collect(
 }
 
 /// Passes the dictionaries of each tube to `take`, and skips tubes that no longer exist.
-fn collect_tubes(
+fn scrape_tubes(
     client: &mut Client,
     tubes: &[String],
     has_metrics: bool,

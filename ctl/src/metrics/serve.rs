@@ -36,7 +36,7 @@ struct Shared {
 }
 
 /// Serves `/metrics` and `/`, by GET and HEAD only.
-pub(super) fn app(scraper: Scraper) -> Router {
+pub(super) fn metrics_router(scraper: Scraper) -> Router {
     let shared = Shared {
         scraper: Arc::new(scraper),
         texts: Arc::new(Semaphore::new(TEXTS_MAX)),
@@ -44,11 +44,11 @@ pub(super) fn app(scraper: Scraper) -> Router {
     };
     Router::new()
         .route("/", get(async || Html(INDEX_HTML)))
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(serve_metrics))
         .with_state(shared)
 }
 
-async fn metrics(State(shared): State<Shared>) -> Response {
+async fn serve_metrics(State(shared): State<Shared>) -> Response {
     let mut answer = shared.answer();
     // Cloned at once, because the borrowed value keeps the channel locked.
     let text = answer.wait_for(Option::is_some).await.ok().and_then(|text| text.clone());

@@ -26,7 +26,7 @@ pub(super) fn run(
     let (mut has_worked, mut last_error) = (false, None);
     loop {
         let began = Instant::now();
-        let result = scraper.scrape(interrupt).and_then(|text| replace(path, &text));
+        let result = scraper.scrape(interrupt).and_then(|text| replace_textfile(path, &text));
         if interval.is_some() && interrupt.is_set() {
             return Ok(());
         }
@@ -48,7 +48,7 @@ pub(super) fn run(
 }
 
 /// Replaces the file by a complete and synced one.
-fn replace(path: &Path, text: &[String]) -> Result<()> {
+fn replace_textfile(path: &Path, text: &[String]) -> Result<()> {
     let Some(name) = path.file_name() else { bail!("--textfile {}: no name", path.display()) };
     // Otherwise, a device or a link would be replaced.
     if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
@@ -57,7 +57,7 @@ fn replace(path: &Path, text: &[String]) -> Result<()> {
     // node_exporter reads only names that end in .prom.
     let beside = format!(".{}.{}.new", name.to_string_lossy(), std::process::id());
     let beside = path.with_file_name(beside);
-    let result = write(&beside, text).and_then(|()| {
+    let result = write_textfile(&beside, text).and_then(|()| {
         fs::rename(&beside, path)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
@@ -69,7 +69,7 @@ fn replace(path: &Path, text: &[String]) -> Result<()> {
     result.with_context(|| format!("--textfile {}", path.display()))
 }
 
-fn write(path: &Path, text: &[String]) -> io::Result<()> {
+fn write_textfile(path: &Path, text: &[String]) -> io::Result<()> {
     // An existing file is a leftover, or another user's link to one of our files.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -93,7 +93,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("beanstalkd.prom");
         for text in ["a longer text\n", "short\n"] {
-            replace(&path, &[text.to_owned()]).unwrap();
+            replace_textfile(&path, &[text.to_owned()]).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, FILE_MODE);
             assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -103,7 +103,7 @@ mod tests {
         fs::write(&victim, "precious").unwrap();
         let link = folder.path().join(format!(".beanstalkd.prom.{}.new", std::process::id()));
         std::os::unix::fs::symlink(&victim, link).unwrap();
-        replace(&path, &["te".to_owned(), "xt\n".to_owned()]).unwrap();
+        replace_textfile(&path, &["te".to_owned(), "xt\n".to_owned()]).unwrap();
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
         fs::remove_file(&victim).unwrap();
@@ -112,7 +112,7 @@ mod tests {
         fs::create_dir(&directory).unwrap();
         std::os::unix::fs::symlink(&path, &link).unwrap();
         for odd in [&directory, &link] {
-            let failure = replace(odd, &["text".to_owned()]).unwrap_err();
+            let failure = replace_textfile(odd, &["text".to_owned()]).unwrap_err();
             assert!(failure.to_string().ends_with("not a regular file"), "{failure}");
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);

@@ -21,7 +21,7 @@ use crate::client::Client;
 use crate::commands::kick::{kick, kick_ids};
 use crate::commands::move_jobs::Mover;
 use crate::commands::pause::pause_tubes;
-use crate::commands::put::{put_all, use_tube};
+use crate::commands::put::{put_jobs, use_tube};
 use crate::commands::release::Change;
 use crate::deletion::{self, DELETABLE_STATES, Plan, Remover};
 use crate::filter::{Filter, Tubes};
@@ -146,7 +146,7 @@ impl Report {
 }
 
 /// Plans an action, or carries it out.
-pub(super) async fn act(
+pub(super) async fn serve_action(
     Shared(site): Shared<Arc<Site>>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
     request: Result<Json<ActionRequest>, JsonRejection>,
@@ -249,7 +249,7 @@ impl Action {
             Self::Put { tube: Tube(tube), base64, pri, delay, ttr } => {
                 use_tube(client, &tube)?;
                 report.text = format!("put no job into the tube {tube}");
-                put_all(
+                put_jobs(
                     client,
                     &JobArgs { pri, delay, ttr },
                     &[BASE64.decode(base64).map_err(usage)?],
@@ -326,7 +326,7 @@ impl JobAction {
         let options = Options { is_quiet: true, ..Options::default() };
         let most = count.unwrap_or(u64::MAX);
         let mut plan =
-            |one_by_one| deletion::plan(client, &mut filter, one_by_one, &options, interrupt);
+            |is_saved| deletion::plan_deletion(client, &mut filter, is_saved, &options, interrupt);
         let (mut plan, coverage) = match plan(self.act != Verb::Delete)? {
             // The server would also delete jobs that changed to these states meanwhile.
             (found @ Plan::Tubes(_), _) if found.count() > most => plan(true)?,

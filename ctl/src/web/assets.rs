@@ -30,7 +30,7 @@ const PAGE_FILES: [(&str, &str, &str); 14] = [
 ];
 
 /// Serves the page, with the token for its actions.
-pub(super) async fn page(State(site): State<Arc<Site>>) -> Response {
+pub(super) async fn serve_page(State(site): State<Arc<Site>>) -> Response {
     let text = INDEX_HTML
         .replace("{token}", site.guard.token())
         .replace("{read-only}", if site.guard.is_read_only() { "true" } else { "false" })
@@ -39,7 +39,7 @@ pub(super) async fn page(State(site): State<Arc<Site>>) -> Response {
 }
 
 /// Serves a file of the page.
-pub(super) async fn file(Path(name): Path<String>) -> Result<Response, Failure> {
+pub(super) async fn serve_file(Path(name): Path<String>) -> Result<Response, Failure> {
     let file = PAGE_FILES.iter().find(|(file, ..)| *file == name);
     let (_, kind, text) =
         file.ok_or_else(|| Failure::new(StatusCode::NOT_FOUND, "no such file of the page"))?;

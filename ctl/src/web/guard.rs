@@ -111,10 +111,10 @@ impl Guard {
         let open = addresses.iter().filter(|address| address.ip().is_unspecified());
         let open_ports = open.map(SocketAddr::port).collect();
         let passwords = args.auth_file.as_deref().map_or(Ok(Vec::new()), |path| {
-            passwords(path).with_context(|| format!("--auth-file {}", path.display()))
+            read_passwords(path).with_context(|| format!("--auth-file {}", path.display()))
         })?;
         let rooms = [REQUESTS_MAX; 2].map(Semaphore::new);
-        let (is_read_only, token) = (args.read_only, token()?);
+        let (is_read_only, token) = (args.read_only, random_token()?);
         Ok(Self { hosts, open_ports, passwords, token, is_read_only, rooms })
     }
 
@@ -142,7 +142,7 @@ impl Guard {
     /// Refuses requests from other pages.
     fn check_origin(&self, request: &Request) -> Result<(), Failure> {
         let headers = request.headers();
-        let host = value_of(headers, &header::HOST)?.unwrap_or_default();
+        let host = header_of(headers, &header::HOST)?.unwrap_or_default();
         let authority = request.uri().authority().map(Authority::as_str);
         if let Some(other) =
             [Some(host), authority].into_iter().flatten().find(|it| !self.has_host(it))
@@ -151,13 +151,13 @@ impl Guard {
             return Err(Failure::new(StatusCode::MISDIRECTED_REQUEST, why));
         }
         if !self.passwords.is_empty() {
-            let given = value_of(headers, &header::AUTHORIZATION)?.unwrap_or_default().as_bytes();
+            let given = header_of(headers, &header::AUTHORIZATION)?.unwrap_or_default().as_bytes();
             if !self.passwords.iter().any(|known| is_equal(given, known.as_bytes())) {
                 let why = "a name and a password are required";
                 return Err(Failure::new(StatusCode::UNAUTHORIZED, why));
             }
         }
-        let site = value_of(headers, &FETCH_SITE_HEADER)?;
+        let site = header_of(headers, &FETCH_SITE_HEADER)?;
         // Another page may link to this one, which gives it no access.
         let is_page = request.uri().path() == "/" && request.method() == Method::GET;
         if !is_page && site.is_some_and(|site| site != "same-origin" && site != "none") {
@@ -166,7 +166,7 @@ impl Guard {
         if matches!(*request.method(), Method::GET | Method::HEAD) {
             return Ok(());
         }
-        if let Some(origin) = value_of(headers, &header::ORIGIN)? {
+        if let Some(origin) = header_of(headers, &header::ORIGIN)? {
             let host = origin.strip_prefix("http://").or(origin.strip_prefix("https://"));
             if !host.is_some_and(|host| self.has_host(host)) {
                 return Err(forbidden("the request comes from another page"));
@@ -175,7 +175,7 @@ impl Guard {
         if self.is_read_only {
             return Err(forbidden("the page is read-only: it was started with --read-only"));
         }
-        let given = value_of(headers, &TOKEN_HEADER)?.unwrap_or_default();
+        let given = header_of(headers, &TOKEN_HEADER)?.unwrap_or_default();
         if !is_equal(given.as_bytes(), self.token.as_bytes()) {
             return Err(forbidden("wrong token: reload the page"));
         }
@@ -189,7 +189,7 @@ const HASH_PREFIXES: [&str; 9] =
 
 /// Reads the lines `NAME:PASSWORD` of a file, to which not every user may have access. Empty lines
 /// and lines that begin with `#` are comments.
-fn passwords(path: &Path) -> Result<Vec<String>> {
+fn read_passwords(path: &Path) -> Result<Vec<String>> {
     let is_private = path.metadata()?.mode().trailing_zeros() >= 3;
     ensure!(is_private, "every user can read or write it: run chmod 640");
     let mut found = Vec::new();
@@ -217,7 +217,7 @@ fn forbidden(why: &str) -> Failure {
 }
 
 /// Returns the value of a header, which must not occur twice.
-fn value_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Failure> {
+fn header_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Failure> {
     let mut values = headers.get_all(name).iter();
     let first = values.next().map(HeaderValue::to_str);
     match (first, values.next()) {
@@ -233,7 +233,7 @@ fn is_equal(a: &[u8], b: &[u8]) -> bool {
 }
 
 /// Makes a random token.
-fn token() -> Result<String> {
+fn random_token() -> Result<String> {
     let mut bytes = [0; 32];
     let mut source = File::open("/dev/urandom").context("/dev/urandom")?;
     source.read_exact(&mut bytes).context("/dev/urandom")?;
@@ -241,7 +241,7 @@ fn token() -> Result<String> {
 }
 
 /// Passes a request on or refuses it, and adds the security headers to every response.
-pub(super) async fn check(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
+pub(super) async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let answer = async {
         site.guard.check_origin(&request)?;
         let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn tokens_are_long_and_each_is_another() {
-        let (a, b) = (token().unwrap(), token().unwrap());
+        let (a, b) = (random_token().unwrap(), random_token().unwrap());
         assert!(a.len() == 64 && a != b);
         assert!(is_equal(a.as_bytes(), a.as_bytes()) && !is_equal(a.as_bytes(), b.as_bytes()));
         assert!(!is_equal(a.as_bytes(), &a.as_bytes()[..63]));

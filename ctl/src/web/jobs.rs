@@ -27,7 +27,7 @@ use crate::http::SharedBody;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::job::{Job, State};
 use crate::listing::{self, Detail, Request};
-use crate::output::one_line;
+use crate::output::one_line_body;
 use crate::plan::Instance;
 use crate::sweep::{self, Coverage, Options};
 
@@ -70,7 +70,7 @@ pub(super) struct ListRequest {
 }
 
 /// Makes the filter of a request.
-fn filter_of(request: &ListRequest) -> Result<Filter, Failure> {
+fn query_filter(request: &ListRequest) -> Result<Filter, Failure> {
     let text = request.pattern.as_deref();
     let pattern = text.map(|text| filter::pattern(text, request.plain, request.ignore_case));
     Ok(Filter {
@@ -82,12 +82,12 @@ fn filter_of(request: &ListRequest) -> Result<Filter, Failure> {
 }
 
 /// Responds with a list of jobs.
-pub(super) async fn list(
+pub(super) async fn serve_jobs(
     Shared(site): Shared<Arc<Site>>,
     Query(request): Query<ListRequest>,
 ) -> Result<Json<Value>, Failure> {
     let watcher = site.server(request.server)?;
-    let filter = filter_of(&request)?;
+    let filter = query_filter(&request)?;
     let limit = request.limit.clamp(1, JOBS_MAX);
     let is_long = request.longer || filter.pattern.is_some();
     let time = if is_long { SEARCH_TIME_LIMIT } else { SWEEP_TIME_LIMIT };
@@ -95,13 +95,13 @@ pub(super) async fn list(
     let found = with_client(watcher, time, move |client, interrupt| {
         // The work may outlive its request.
         let _permit = permit;
-        find(client, &filter, limit, interrupt)
+        find_jobs(client, &filter, limit, interrupt)
     });
     found.await.map(Json)
 }
 
 /// A job without its body. The id is text, because numbers of JavaScript are too small.
-fn object(mut job: Job) -> Value {
+fn job_object(mut job: Job) -> Value {
     job.body = None;
     let mut fields = job.to_json();
     fields.insert("id".into(), job.id.to_string().into());
@@ -109,9 +109,9 @@ fn object(mut job: Job) -> Value {
 }
 
 /// A job with the beginning of its body, or the text around the first match.
-fn row(mut job: Job, pattern: Option<&Regex>) -> Value {
-    let preview = job.body.take().map(|body| preview(&body, pattern));
-    let mut fields = object(job);
+fn preview_row(mut job: Job, pattern: Option<&Regex>) -> Value {
+    let preview = job.body.take().map(|body| body_preview(&body, pattern));
+    let mut fields = job_object(job);
     if let Some(preview) = preview {
         fields["preview"] = preview.into();
     }
@@ -119,7 +119,7 @@ fn row(mut job: Job, pattern: Option<&Regex>) -> Value {
 }
 
 /// Finds jobs, and reports whether there are more.
-fn find(
+fn find_jobs(
     client: &mut Client,
     filter: &Filter,
     limit: usize,
@@ -138,14 +138,14 @@ fn find(
     let most = Some(limit as u64 + 1);
     let request = Request { filter, detail, limit: most, options: &options, interrupt };
     let (mut rows, mut fetched, mut has_more) = (Vec::new(), 0, false);
-    let coverage = listing::list(client, &request, &mut |client, mut jobs| {
+    let coverage = listing::list_jobs(client, &request, &mut |client, mut jobs| {
         let room = limit - rows.len();
         has_more = jobs.len() > room;
         jobs.truncate(room);
         if detail != Detail::Whole {
-            jobs = with_beginnings(client, jobs, &mut fetched)?;
+            jobs = add_previews(client, jobs, &mut fetched)?;
         }
-        rows.extend(jobs.into_iter().map(|job| row(job, filter.pattern.as_ref())));
+        rows.extend(jobs.into_iter().map(|job| preview_row(job, filter.pattern.as_ref())));
         Ok(if has_more { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     });
     let coverage = match coverage {
@@ -158,7 +158,7 @@ fn find(
 }
 
 /// Adds the bodies of jobs, up to a limit of bytes.
-fn with_beginnings(client: &mut Client, mut rest: Vec<Job>, fetched: &mut u64) -> Result<Vec<Job>> {
+fn add_previews(client: &mut Client, mut rest: Vec<Job>, fetched: &mut u64) -> Result<Vec<Job>> {
     let mut done = Vec::with_capacity(rest.len());
     while !rest.is_empty() {
         let later = rest.split_off(rest.len().min(BODIES_AT_ONCE));
@@ -174,7 +174,7 @@ fn with_beginnings(client: &mut Client, mut rest: Vec<Job>, fetched: &mut u64) -
 }
 
 /// Returns the beginning of a body on one line, or the text around the first match.
-fn preview(body: &[u8], pattern: Option<&Regex>) -> String {
+fn body_preview(body: &[u8], pattern: Option<&Regex>) -> String {
     let found = pattern.and_then(|pattern| pattern.find(body)).map_or(0, |found| found.start());
     let mut begin = if found > PREVIEW_BYTES / 2 { found - PREVIEW_BYTES_BEFORE } else { 0 };
     // Not within a character.
@@ -187,7 +187,7 @@ fn preview(body: &[u8], pattern: Option<&Regex>) -> String {
     }
     let (before, after) =
         (if begin > 0 { "…" } else { "" }, if end < body.len() { "…" } else { "" });
-    format!("{before}{}{after}", one_line(&body[begin..end]))
+    format!("{before}{}{after}", one_line_body(&body[begin..end]))
 }
 
 /// A request for one job.
@@ -201,7 +201,7 @@ pub(super) struct JobRequest {
 }
 
 /// Fetches a job with its body, and with the permit to hold it.
-async fn fetch(
+async fn fetch_job(
     site: &Site,
     one: &JobRequest,
 ) -> Result<(Job, Instance, OwnedSemaphorePermit), Failure> {
@@ -218,16 +218,16 @@ async fn fetch(
 }
 
 /// Responds with a job, and with its body or the beginning of it.
-pub(super) async fn one(
+pub(super) async fn serve_job(
     Shared(site): Shared<Arc<Site>>,
     Query(one): Query<JobRequest>,
 ) -> Result<Response, Failure> {
-    let (mut job, instance, permit) = fetch(&site, &one).await?;
+    let (mut job, instance, permit) = fetch_job(&site, &one).await?;
     let body = job.body.take().unwrap_or_default();
-    let mut fields = object(job);
+    let mut fields = job_object(job);
     fields["instance"] = json!(instance);
     let shown = &body[..body.len().min(if one.whole { SHOWN_BYTES_MAX } else { SHOWN_BYTES })];
-    match text_of(shown, shown.len() < body.len()) {
+    match body_text(shown, shown.len() < body.len()) {
         Some(text) => fields["text"] = text.into(),
         None => fields["base64"] = BASE64.encode(shown).into(),
     }
@@ -237,7 +237,7 @@ pub(super) async fn one(
 }
 
 /// Returns a body as text, without a last character that was cut; `None` if it is not text.
-fn text_of(body: &[u8], is_cut: bool) -> Option<&str> {
+fn body_text(body: &[u8], is_cut: bool) -> Option<&str> {
     let text = match std::str::from_utf8(body) {
         Ok(text) => text,
         Err(error) if is_cut && error.error_len().is_none() => {
@@ -250,11 +250,11 @@ fn text_of(body: &[u8], is_cut: bool) -> Option<&str> {
 }
 
 /// Responds with the exact bytes of a body, as a download.
-pub(super) async fn body(
+pub(super) async fn serve_body(
     Shared(site): Shared<Arc<Site>>,
     Query(one): Query<JobRequest>,
 ) -> Result<Response, Failure> {
-    let (job, _, permit) = fetch(&site, &one).await?;
+    let (job, _, permit) = fetch_job(&site, &one).await?;
     let name = format!("attachment; filename=\"job-{}\"", job.id);
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
@@ -269,21 +269,21 @@ mod tests {
 
     #[test]
     fn a_preview_is_one_line_around_what_was_found() {
-        assert_eq!(preview(b"a\r\n\0\xff", None), "a\\r\\n\\u{0}\\xff");
+        assert_eq!(body_preview(b"a\r\n\0\xff", None), "a\\r\\n\\u{0}\\xff");
         let body = format!("{}needle{}", "é".repeat(300), "x".repeat(900));
         let pattern = filter::pattern("needle", true, false).unwrap();
-        let shown = preview(body.as_bytes(), Some(&pattern));
+        let shown = body_preview(body.as_bytes(), Some(&pattern));
         assert!(shown.starts_with("…é") && shown.contains("needlexx") && shown.ends_with("x…"));
-        assert!(!preview(body.as_bytes(), None).contains("\\x"), "no character is cut in two");
+        assert!(!body_preview(body.as_bytes(), None).contains("\\x"), "no character is cut in two");
     }
 
     #[test]
     fn text_is_what_can_be_read() {
-        assert_eq!(text_of("é\n".as_bytes(), false), Some("é\n"));
-        assert_eq!(text_of(&"aé".as_bytes()[..2], true), Some("a"));
-        assert_eq!(text_of(&"aé".as_bytes()[..2], false), None, "the body itself ends there");
+        assert_eq!(body_text("é\n".as_bytes(), false), Some("é\n"));
+        assert_eq!(body_text(&"aé".as_bytes()[..2], true), Some("a"));
+        assert_eq!(body_text(&"aé".as_bytes()[..2], false), None, "the body itself ends there");
         for odd in [&b"a\0b"[..], b"a\xffb", b"\x1b[2J"] {
-            assert_eq!(text_of(odd, true), None);
+            assert_eq!(body_text(odd, true), None);
         }
     }
 }

@@ -163,7 +163,7 @@ async fn with_client<T: Send + 'static>(
 pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     let mut listeners = http::passed_sockets()?;
     if listeners.is_empty() {
-        listeners.push(http::bind(listen_address(&args.listen)?)?);
+        listeners.push(http::bind_http(listen_address(&args.listen)?)?);
     }
     let addresses = listeners.iter().map(TcpListener::local_addr);
     let guard = Guard::new(&addresses.collect::<io::Result<Vec<_>>>()?, args)?;
@@ -172,7 +172,7 @@ pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     let body_permits = Arc::new(Semaphore::new(BODY_REQUESTS_MAX));
     let running_actions = Mutex::default();
     let site = Arc::new(Site { guard, servers, body_permits, running_actions });
-    let served = http::serve(listeners, &router(&site), &context.interrupt);
+    let served = http::serve(listeners, &page_router(&site), &context.interrupt);
     for action in site.running_actions().iter().filter_map(Weak::upgrade) {
         let (address, from, action) = &*action;
         let text = format!("the page ended before a reply; may be partly done: {action}");
@@ -194,17 +194,17 @@ fn listen_address(text: &str) -> Result<SocketAddr> {
     found.next().with_context(|| format!("--listen {text}: the host has no address"))
 }
 
-fn router(site: &Arc<Site>) -> Router {
+fn page_router(site: &Arc<Site>) -> Router {
     Router::new()
-        .route("/", get(assets::page))
-        .route("/{file}", get(assets::file))
-        .route("/api/look", get(view::look))
-        .route("/api/jobs", get(jobs::list))
-        .route("/api/job", get(jobs::one))
-        .route("/api/body", get(jobs::body))
-        .route("/api/act", post(acts::act))
+        .route("/", get(assets::serve_page))
+        .route("/{file}", get(assets::serve_file))
+        .route("/api/look", get(view::serve_overview))
+        .route("/api/jobs", get(jobs::serve_jobs))
+        .route("/api/job", get(jobs::serve_job))
+        .route("/api/body", get(jobs::serve_body))
+        .route("/api/act", post(acts::serve_action))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
-        .layer(from_fn_with_state(Arc::clone(site), guard::check))
+        .layer(from_fn_with_state(Arc::clone(site), guard::guard))
         .with_state(Arc::clone(site))
 }
 

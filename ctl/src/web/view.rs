@@ -56,7 +56,7 @@ const TROUBLE_NAMES: [&str; 4] = ["buried", "paused", "late", "unattended"];
 type JudgedTube<'a> = (&'a TubeSample, [bool; 4]);
 
 /// Responds with servers and tubes.
-pub(super) async fn look(
+pub(super) async fn serve_overview(
     Shared(site): Shared<Arc<Site>>,
     Query(shown): Query<ViewRequest>,
 ) -> Result<Json<Value>, Failure> {
@@ -94,11 +94,11 @@ fn without_nulls(value: Value) -> Map<String, Value> {
     object
 }
 
-fn counts(line: &TubeSample) -> Map<String, Value> {
+fn sample_counts(line: &TubeSample) -> Map<String, Value> {
     COUNT_NAMES.map(str::to_owned).into_iter().zip(line.counts.map(Value::from)).collect()
 }
 
-fn rates(line: &TubeSample, has_rates: bool) -> Map<String, Value> {
+fn sample_rates(line: &TubeSample, has_rates: bool) -> Map<String, Value> {
     let rate = |rate: f64| has_rates.then(|| rounded(rate));
     without_nulls(json!({ "puts": rate(line.puts), "deletes": rate(line.deletes) }))
 }
@@ -110,7 +110,7 @@ fn server_summary(name: &str, state: &State) -> Map<String, Value> {
         None => {}
         Some(Err(error)) => fields.extend(without_nulls(json!({ "error": error }))),
         Some(Ok(sample)) => {
-            fields.extend(counts(&sample.server));
+            fields.extend(sample_counts(&sample.server));
             fields.extend(without_nulls(json!({
                 "draining": sample.is_draining(),
                 "binlog": sample.binlog_trouble(),
@@ -124,23 +124,23 @@ fn server_summary(name: &str, state: &State) -> Map<String, Value> {
 fn server_details(name: &str, state: &State) -> Value {
     let mut fields = server_summary(name, state);
     if let Some(Ok(sample)) = &state.now {
-        fields.extend(rates(&sample.server, sample.has_rates));
+        fields.extend(sample_rates(&sample.server, sample.has_rates));
         fields.insert("stats".into(), object(&sample.stats).into());
         fields.insert("instance".into(), json!(Instance::from_stats(&sample.stats)));
     }
-    fields.insert("past".into(), history(&state.server.points));
+    fields.insert("past".into(), chart_history(&state.server.points));
     Value::Object(fields)
 }
 
 /// Adds the rows of tubes, and the open tube. Returns the names of the rows.
 fn tube_rows(state: &State, shown: &ViewRequest, answer: &mut Map<String, Value>) -> Vec<String> {
     let Some(Ok(sample)) = &state.now else { return Vec::new() };
-    let judged = |line| (line, troubles(line, state.next.get(&line.tube).copied()));
+    let judged = |line| (line, tube_troubles(line, state.next.get(&line.tube).copied()));
     if let Some(name) = &shown.tube {
         let line = sample.tubes.iter().find(|line| line.tube == *name);
         let value = line.map_or(Value::Null, |line| {
             let mut fields = row(&judged(line), sample, state);
-            let points = state.tubes.get(name).map(|known| history(&known.points));
+            let points = state.tubes.get(name).map(|known| chart_history(&known.points));
             fields.insert("past".into(), points.into());
             Value::Object(fields)
         });
@@ -178,7 +178,7 @@ fn tube_rows(state: &State, shown: &ViewRequest, answer: &mut Map<String, Value>
 }
 
 /// Finds the reasons to look at a tube, by its numbers and the wait of its next job, if known.
-fn troubles(line: &TubeSample, next: Option<f64>) -> [bool; 4] {
+fn tube_troubles(line: &TubeSample, next: Option<f64>) -> [bool; 4] {
     let [ready, _, _, buried, _] = line.counts;
     let is_paused = line.paused > 0;
     let is_late = !is_paused && next.is_some_and(|next| next >= LATE_SECONDS);
@@ -229,8 +229,8 @@ fn row((line, troubles): &JudgedTube<'_>, sample: &Sample, state: &State) -> Map
         "most": bound(95),
         "losses": known.and_then(|known| known.losses),
     }));
-    fields.extend(counts(line));
-    fields.extend(rates(line, sample.has_rates));
+    fields.extend(sample_counts(line));
+    fields.extend(sample_rates(line, sample.has_rates));
     fields
 }
 
@@ -240,7 +240,7 @@ fn rounded(number: f64) -> Value {
 }
 
 /// The history as a list for each line of the charts; an unknown number is null.
-fn history(points: &VecDeque<Point>) -> Value {
+fn chart_history(points: &VecDeque<Point>) -> Value {
     let list = |of: &dyn Fn(&Point) -> Value| points.iter().map(of).collect::<Value>();
     let number = |of: &dyn Fn(&Point) -> Option<f64>| list(&|point| of(point).map(rounded).into());
     let mut fields = Map::new();
@@ -271,7 +271,7 @@ mod tests {
         lines[120].counts[3] = 1;
         lines[90].paused = 5;
         lines[60].watching = 0;
-        let judge = |line| (line, troubles(line, (line.tube == "t30").then_some(300.0)));
+        let judge = |line| (line, tube_troubles(line, (line.tube == "t30").then_some(300.0)));
         let shown = ViewRequest { sort: "trouble".into(), ..ViewRequest::default() };
         let found = select_tubes(lines.iter().map(judge).collect(), &shown);
         let names: Vec<_> = found.iter().take(5).map(|(line, _)| line.tube.as_str()).collect();
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_tube_needs_a_look_for_a_reason() {
-        let judge = |line: &TubeSample, next| troubles(line, next);
+        let judge = |line: &TubeSample, next| tube_troubles(line, next);
         assert_eq!(judge(&line("a", [5, 0, 9, 0, 0], 0, 1), Some(299.0)), [false; 4]);
         assert_eq!(judge(&line("a", [0, 0, 9, 0, 0], 0, 0), None), [false; 4], "nothing to do");
         let paused = judge(&line("a", [5, 0, 0, 0, 0], 9, 1), Some(999.0));

@@ -217,8 +217,8 @@ fn take_sample(sampler: &mut Sampler, shared: &Shared) {
     let mut result = result.map_err(|error| format!("{error:#}"));
     let mut figures = HashMap::new();
     if let (Ok(sample), Some(client)) = (&result, sampler.client()) {
-        wanted.retain(|name| find(sample, name).is_some());
-        add_turn(&mut wanted, sample, turn);
+        wanted.retain(|name| find_tube(sample, name).is_some());
+        add_tubes_in_turn(&mut wanted, sample, turn);
         match ask_figures(client, &wanted) {
             Ok(found) => figures = found,
             Err(error) => result = Err(format!("{error:#}")),
@@ -231,14 +231,14 @@ fn take_sample(sampler: &mut Sampler, shared: &Shared) {
 }
 
 /// Finds a tube by binary search.
-fn find<'a>(sample: &'a Sample, name: &str) -> Option<&'a TubeSample> {
+fn find_tube<'a>(sample: &'a Sample, name: &str) -> Option<&'a TubeSample> {
     let at = sample.tubes.binary_search_by(|line| line.tube.as_str().cmp(name)).ok();
     at.map(|at| &sample.tubes[at])
 }
 
 /// Adds tubes with ready jobs that no page shows, in rotation if there are many, to find those
 /// whose jobs wait too long.
-fn add_turn(wanted: &mut HashSet<String>, sample: &Sample, turn: usize) {
+fn add_tubes_in_turn(wanted: &mut HashSet<String>, sample: &Sample, turn: usize) {
     let room = TIMED_TUBES_MAX.saturating_sub(wanted.len());
     let is_other = |line: &&TubeSample| line.counts[0] > 0 && !wanted.contains(&line.tube);
     let others: Vec<_> = sample.tubes.iter().filter(is_other).map(|it| it.tube.clone()).collect();
@@ -287,7 +287,7 @@ impl State {
             self.server.push(point(&sample.server, None, None));
             let found = figures.iter().filter_map(|(name, it)| Some((name.clone(), it.next?)));
             self.next.extend(found);
-            self.next.retain(|name, _| find(sample, name).is_some_and(|it| it.counts[0] > 0));
+            self.next.retain(|name, _| find_tube(sample, name).is_some_and(|it| it.counts[0] > 0));
             let has_all = sample.tubes.len() <= HISTORY_TUBES_MAX;
             for line in &sample.tubes {
                 if has_all || self.wanted.contains_key(&line.tube) {
@@ -348,7 +348,7 @@ mod tests {
         let mut asked = HashSet::new();
         for turn in 0..3 {
             let mut wanted = HashSet::from(["t0007".to_owned()]);
-            add_turn(&mut wanted, &sample, turn);
+            add_tubes_in_turn(&mut wanted, &sample, turn);
             assert_eq!(wanted.len(), TIMED_TUBES_MAX);
             asked.extend(wanted);
         }
