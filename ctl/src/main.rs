@@ -3,28 +3,57 @@
 //! It needs only the protocol of the original. Extensions of a server are used where they exist.
 //!
 //! A command has its definition in `cli`, its arguments in `args`, and its code in the module of
-//! `commands` with its name; `metrics` and `web` are directories. Below them are, from the top
-//! to the bottom:
+//! `commands` with its name, where `run` is its beginning: `Status` is in `check`, `Mover` in
+//! `move_jobs`, `Worker` in `work`. `top_screen` has the `Screen` of `top` and the thread that
+//! samples for it. `put_jobs`, `reserve_next` and `job_row` are shared, in `put`, `reserve` and
+//! `list`. Below the commands are, from the top to the bottom:
 //!
 //! | module | content |
 //! |---|---|
-//! | `context` | the servers, output and signals of a command; questions; the outcome |
-//! | `plan` | the jobs that an action may change, found before the question |
-//! | `deletion` | deletes the jobs of a plan, or lets the server delete them |
-//! | `copy`, `save` | put copies of jobs into tubes, write jobs to a file |
+//! | `context` | `Context`: the servers, output and signals of a command; questions; `Outcome` |
+//! | `plan` | `Selection`: the jobs that an action may change, before the question; `Instance` |
+//! | `deletion` | `Plan`, `Remover`: plans and deletes jobs, or lets the server delete them |
+//! | `copy`, `save` | puts copies of jobs into tubes; `SaveFile`: jobs in a new file |
 //! | `binlog` | reads jobs from a binlog directory |
-//! | `listing` | lists the jobs of a server, by `list-jobs` or by a sweep |
-//! | `sweep` | finds jobs by their ids with `stats-job`, the bodies by `peek` |
-//! | `sample` | counts and rates of a server over time |
-//! | `statistics` | tubes and counters of a server, by `stats` and `stats-tube` |
-//! | `filter`, `job` | which jobs are selected; a job, its state, its line of JSON |
-//! | `client` | a connection: commands and replies, pipelined |
-//! | `stream`, `address`, `yaml` | sockets with time limits, addresses, bodies of replies |
-//! | `http` | the HTTP server of `metrics` and `web` |
-//! | `input`, `output`, `terminal` | read lines and ids; write tables and JSON; the full screen |
-//! | `message`, `progress` | errors, notices and logged actions; progress and limits of rate |
-//! | `interrupt` | Ctrl-C and other signals |
+//! | `listing` | `list_jobs`: by the server's `list-jobs` or by a sweep |
+//! | `sweep` | `Sweep`: finds jobs by their ids with `stats-job`, the bodies by `peek`; `probe` |
+//! | `sample` | `Sampler`, `Sample`: counts and rates of a server over time, its binlog |
+//! | `statistics` | tubes and `Counters` of a server, by `stats` and `stats-tube` |
+//! | `filter` | `Filter`, `Tubes`: which jobs and tubes are selected; times such as `5m` |
+//! | `job` | `Job`, its `State`, and its `Line` of JSON |
+//! | `client` | `Client`, `Reply`: a connection with commands and replies, pipelined |
+//! | `stream`, `address` | sockets with time limits; `Address` |
+//! | `yaml` | the bodies of replies: values, numbers, pairs, items, dictionaries |
+//! | `http` | the HTTP server of `metrics` and `web`: listeners, time limits, bounded bodies |
+//! | `input` | reads lines and ids from files and standard input |
+//! | `output` | `Output`, `Table`: writes tables, JSON and bodies, inert for a terminal |
+//! | `terminal` | `Terminal`: the full screen and its keys |
+//! | `message` | errors, notices and logged actions, on standard error |
+//! | `progress` | `Progress`, and `Pacer`, the limit of rate |
+//! | `interrupt` | `Interrupt`: Ctrl-C and other signals, waits that they end, child processes |
 //! | `pages` | the manual page and the shell completions |
+//!
+//! `metrics` is for Prometheus:
+//!
+//! | module | content |
+//! |---|---|
+//! | `names` | the `Family` of each metric with its `Kind` and `Source`, by the keys of servers |
+//! | `foreign` | the same by the names of two other exporters, `messagebird`, `davidtannock` |
+//! | `scrape` | `Scraper`: asks all servers, each a `Target` with its connection |
+//! | `page` | `Page`: the text format: `Lines` of a family, labels, histograms |
+//! | `serve`, `textfile` | answers over HTTP from one scrape at a time; or a file, replaced whole |
+//!
+//! `web` is the page for operators, a `Site` whose handlers begin with `serve_`:
+//!
+//! | module | content |
+//! |---|---|
+//! | `guard` | `Guard`: refuses requests by host, origin, token and password |
+//! | `assets` | the page itself and its files |
+//! | `view` | servers and tubes as JSON: rows, rates, troubles, history |
+//! | `watch` | `Watcher`: the thread that samples a server while a page looks, and `TubeHistory` |
+//! | `metrics` | `Histogram` and other `Figures` of tubes, by the daemon's `metrics` |
+//! | `jobs` | jobs as JSON: lists, searches, previews, bodies |
+//! | `acts` | `Action`, `JobAction`: plans, carries out and logs the requests of a page |
 //!
 //! The manual has the exit statuses; `main` returns them.
 
