@@ -175,7 +175,7 @@ diff: all original
 	    --seed $(or $(SEED),1) --runs $(or $(RUNS),500)
 
 mutants: original
-	ct/mutants $(or $(SEED),1) $(or $(COUNT),50)
+	ct/mutants $(or $(SEED),1) $(or $(COUNT),50) $(FOLDERS)
 
 # Side by side with the original, interleaved, in about fourteen minutes; or in one.
 bench: all original
