@@ -18,8 +18,9 @@
 //!
 //! 1. [`queue`]: the work queue itself, one method per verb;
 //! 2. [`proto`]: the language of the wire, and [`conn`]: how bytes become commands;
-//! 3. [`server`]: where the parts meet; it owns all bodies, and `dispatch.rs` has one short arm per
-//!    command, `binlog.rs` has its permits and records, and `background.rs` its work in slices;
+//! 3. [`server`]: where the parts meet. It owns all bodies. `dispatch.rs` has one short arm for
+//!    each command, `binlog.rs` asks the binlog before a change and records it after, and
+//!    `background.rs` does in slices whatever takes long;
 //! 4. [`net`]: the event loop, sockets, readiness;
 //! 5. [`wal`]: the binlog, a third of the code: permits before a change, records after it, recovery
 //!    after a crash, and reading any bytes;
@@ -51,7 +52,7 @@
 //! - Every order is total: ties end at an id or a key. Time is strictly increasing.
 //! - A command costs O(log n); work that one event makes large is done in slices.
 //! - Memory and disk space are asked for before anything changes; then the change cannot fail.
-//! - No reply leaves before the records that it promises are where the flags want them.
+//! - No reply confirms a change before its record is written, and synced if `-f0` asks for that.
 //! - Bytes from the network or the disk never reach a panic: they are answered or reported.
 //!
 //! doc/architecture.md has the details, and the features that are absent on purpose.

@@ -2,8 +2,8 @@
 //!
 //! It needs only the protocol of the original. Extensions of a server are used where they exist.
 //!
-//! A command has its definition in `cli`, its arguments in `args`, and its code in the module of
-//! `commands` with its name, where `run` is its beginning: `Status` is in `check`, `Mover` in
+//! `cli` lists the commands, `args` has the arguments of each, and the folder `commands` has a
+//! module with the code of each, where `run` is its beginning: `Status` is in `check`, `Mover` in
 //! `move_jobs`, `Worker` in `work`. `top_screen` has the `Screen` of `top` and the thread that
 //! samples for it. `put_jobs`, `reserve_next` and `job_row` are shared, in `put`, `reserve` and
 //! `list`. Below the commands are, from the top to the bottom:
@@ -22,7 +22,7 @@
 //! | `filter` | `Filter`, `Tubes`: which jobs and tubes are selected; times such as `5m` |
 //! | `job` | `Job`, its `State`, and its `Line` of JSON |
 //! | `client` | `Client`, `Reply`: a connection with commands and replies, pipelined |
-//! | `stream`, `address` | sockets with time limits; `Address` |
+//! | `stream`, `address` | the socket to a server, with time limits; `Address` |
 //! | `yaml` | the bodies of replies: values, numbers, pairs, items, dictionaries |
 //! | `http` | the HTTP server of `metrics` and `web`: listeners, time limits, bounded bodies |
 //! | `input` | reads lines and ids from files and standard input |

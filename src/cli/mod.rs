@@ -85,9 +85,8 @@ pub const FLAGS: &[Flag] = &[
         None,
         Some("max-memory"),
         Some("BYTES"),
-        "limit the total size of the bodies of jobs, uploads and unsent replies, counted as body \
-         + 128 bytes each, and resident memory to five quarters of BYTES and 10 MB (default is no \
-         limit)",
+        "limit the bodies of jobs, uploads and unsent replies to BYTES in all, each with 128 bytes \
+         more, and resident memory to 1.25 * BYTES + 10 MB (default is no limit)",
     ),
     flag(
         None,
@@ -100,7 +99,7 @@ pub const FLAGS: &[Flag] = &[
         None,
         Some("wait-for-lock"),
         None,
-        "wait while another daemon has the directory of the binlog, and listen only then",
+        "wait while another daemon has the directory of the binlog, and listen only after that",
     ),
     flag(
         None,
@@ -113,8 +112,9 @@ pub const FLAGS: &[Flag] = &[
         None,
         Some("busy-poll"),
         Some("USEC"),
-        "poll for at most USEC microseconds before a sleep, while clients send again that soon and \
-         it takes no more CPU time (default is 50; it can be at most 1000); 0 always sleeps",
+        "poll for at most USEC microseconds before a sleep, as long as clients send again within \
+         that time and polling takes no more CPU time than sleeping (default is 50; it can be at \
+         most 1000); 0 always sleeps",
     ),
     flag(
         None,

@@ -10,7 +10,8 @@
 //! space of its delete. A put that would need more is answered with an error.
 //!
 //! **Garbage.** Segments are removed oldest first. If garbage outweighs live records, jobs that
-//! still need the oldest segment are written again, a bounded number in a turn.
+//! still need the oldest segment are written again, a bounded number in a turn. A current segment
+//! of mostly garbage, left by a large job, is closed early for that.
 //!
 //! **Failure.** After a failed write or sync, the contents of the disk are unknown. Then no change
 //! is acknowledged until a new segment is open, and only deletes until all jobs are written again.
@@ -27,8 +28,9 @@
 //! | `removal` | when the oldest segment may be removed |
 //! | `dates` | the wall clock, and the fields of a job's record, which has dates |
 //!
-//! `record` has the format; `read` serves a start and `--check-binlog`; `disk` makes the calls.
-//! Callers meet the types of `interface` (`SyncPolicy`), `permit` (`Change`) and `error`.
+//! `record` has the format, and decodes any bytes. `read/` turns the files of a directory into jobs
+//! of the queue, for a start and `--check-binlog`; `start` opens the first segment. `disk/` has the
+//! names of files, and makes the calls. Callers meet `interface`, `permit` and `error`.
 
 mod dates;
 mod disk;
@@ -294,7 +296,7 @@ impl Wal {
     }
 }
 
-/// Changes, which the server reports with their permits. The commit reports an error.
+/// Changes, reported with their permits. The commit reports an error.
 impl Wal {
     /// Appends the full record of a job that has just been put.
     pub fn put(&mut self, permit: Permit, jobs: Jobs<'_>, job: Key<Job>) {
@@ -334,8 +336,7 @@ impl Wal {
         self.index.remove(job);
     }
 
-    /// Passes on the wall clock's time. If it has been set, [`Wal::shift_dates`] has work, but not
-    /// too often: see [`SHIFTS_AT_ONCE_MAX`].
+    /// Passes on the wall clock's time. If it has been set, [`Wal::shift_dates`] may have work.
     pub fn set_calendar(&mut self, calendar: Calendar, now: Time) {
         self.dates.set(calendar, now);
     }
