@@ -168,7 +168,6 @@ class Producer(threading.Thread):
         if reply == "INSERTED":
             self.ledger.acks.append(Ack(body, time.monotonic(), self.process, self))
             return True
-        self.ledger.refusals.append(reply)
         return False
 
     def halt(self):
@@ -188,7 +187,7 @@ class Ledger:
     def __init__(self, name):
         self.name = name
         # All clients add to them, which is atomic.
-        self.acks, self.refusals = [], []
+        self.acks = []
         self.sent, self.unknown = set(), set()
 
 

@@ -185,22 +185,14 @@ class Row:
         self.judge_ends(statuses)
         self.judge_overlap()
         self.judge_proxy()
-        self.judge_answers()
         self.judge_jobs()
 
     def judge_ends(self, statuses):
-        stories = dict(self.scene.stories)
-        old = stories.pop(self.scene.old)
+        old = self.scene.stories[self.scene.old]
         if old.isdigit():
             self.scene.say(f"the old one's last line was\n    {self.scene.old.lines[-1]}")
         if old not in statuses:
             self.failures.append(f"the old one: {old}, not {' or '.join(statuses)}")
-        ends = collections.Counter(
-            f"{run.node.name} {story}" for run, story in stories.items() if story != "runs"
-        )
-        if ends:
-            counts = ", ".join(f"{count} × {end}" for end, count in sorted(ends.items()))
-            self.scene.remarks.append(f"later ends: {counts}")
 
     def judge_overlap(self):
         """Of two runs, the one that acknowledged first must not go on when the other has begun."""
@@ -221,16 +213,6 @@ class Row:
                     scene.say(f"{body} is acknowledged {late:.3f} s after another's first")
         if self.both:
             self.failures.append("two daemons acknowledged at once")
-        takers = [run.took_over_at for run in scene.runs() if run.took_over_at and run is not old]
-        if takers and scene.stories[old] != "runs":
-            locked_at = min(takers)
-            overlap = old.ended_at - locked_at
-            since = sum(ack.process == old.process.pid and ack.at > locked_at for ack in acks)
-            if overlap > 0:
-                scene.remarks.append(
-                    f"the old one ended {overlap:.2f} s after the other had the lock,"
-                    f" and acknowledged {since} until then"
-                )
 
     def judge_proxy(self):
         """Whether the standby was taken for up, or was given a client, before it served."""
@@ -245,23 +227,6 @@ class Row:
         self.early = "yes" if early else "no"
         if early:
             self.failures.append("the proxy took the standby for up")
-        # And whether clients still come to the old one, once it has lost the lock to the standby.
-        if serves_at < scene.old.ended_at:
-            before, later = scene.attempt.look.states("c1", serves_at)
-            states = [(at, state) for at, state in later if at < scene.old.ended_at]
-            wrongly = [at for at, state in states if state[0] == "UP" and before[0] != "UP"]
-            clients = states[-1][1][1] - before[1] if states else 0
-            if wrongly:
-                scene.remarks.append(
-                    f"the proxy took the old one for up {scene.old.ended_at - wrongly[0]:.1f} s"
-                    f" before it ended, and gave it {clients} clients"
-                )
-
-    def judge_answers(self):
-        refusals = collections.Counter(self.scene.ledger.refusals)
-        if refusals:
-            counts = ", ".join(f"{count} × {reply}" for reply, count in refusals.items())
-            self.scene.remarks.append(f"refused: {counts}")
 
     def judge_jobs(self):
         """Every acknowledged job must be in what has survived."""
