@@ -35,7 +35,7 @@ use crate::{
     collections::Key,
     proto::LINE_LIMIT,
     server::{Health, Server},
-    service::logging::DrainLog,
+    service::logging::{DrainLog, counted},
     service::notify::Notifier,
     sys::{self, Signals},
 };
@@ -378,9 +378,9 @@ impl EventLoop {
                 libc::SIGUSR1 => self.server.drain(),
                 libc::SIGUSR2 => self.server.end_drain(),
                 signal => {
-                    let (connections, jobs) = (self.connections(), self.server.queue().jobs());
-                    let name = signal_name(signal);
-                    info!("ending on {name}, with {connections} connections and {jobs} jobs");
+                    let connections = counted(self.connections(), "connection");
+                    let jobs = counted(self.server.queue().jobs(), "job");
+                    info!("ending on {}, with {connections} and {jobs}", signal_name(signal));
                     self.is_stopping = true;
                 }
             }

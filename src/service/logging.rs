@@ -132,6 +132,11 @@ fn dated(nanoseconds: u64, level: Level) -> String {
     )
 }
 
+/// Formats a number with its noun: `1 job`, `2 jobs`.
+pub fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Logs whether jobs are refused, at most once in `THROTTLE_INTERVAL`: any client can change it.
 #[derive(Debug, Default)]
 pub struct DrainLog {

@@ -21,7 +21,7 @@ use crate::{
     memory::ResidentLimit,
     net::{EventLoop, Limits, ListenError, Listener, LoopError},
     server::{Identity, Rusage, Server, Settings},
-    service::notify::Notifier,
+    service::{logging::counted, notify::Notifier},
     sys::{self, Signals, UserError},
     wal::{self, Directory, Name, Options, Report, Restored, Wal},
 };
@@ -267,12 +267,14 @@ impl Start<'_> {
             Err(wal::Error::Interrupted) => return Ok(None),
             opened => opened.map_err(|error| StartError::Binlog(path.into(), error))?,
         };
-        let damaged = report_damage(path, &report);
+        let damaged = match report_damage(path, &report) {
+            0 => String::new(),
+            damaged => format!(", {damaged} damaged,"),
+        };
         let took = now.until(clock.now());
-        let (jobs, files) = (restored.queue.jobs(), report.segments.len());
-        info!(
-            "read {jobs} jobs from {files} binlog files, {damaged} of them damaged, in {took:.1?}"
-        );
+        let jobs = counted(restored.queue.jobs(), "job");
+        let files = counted(report.segments.len(), "binlog file");
+        info!("read {jobs} from {files}{damaged} in {took:.1?}");
         Ok(Some(wal))
     }
 }

@@ -42,7 +42,7 @@ fn it_tells_how_far_its_start_is_and_when_it_serves() {
     assert!(progress.ends_with(" MiB\nEXTEND_TIMEOUT_USEC=60000000"), "{progress}");
     assert_eq!(manager.hears(), "READY=1\nSTATUS=serving");
     assert_eq!(client.line().expect("a reply"), "FOUND 1 1");
-    assert!(daemon.stderr().contains("read 1 jobs from 1 binlog files, 0 of them damaged"));
+    assert!(daemon.stderr().contains("read 1 job from 1 binlog file in "));
     assert_eq!(terminate(&mut daemon), 0);
     drop(gate);
     assert_eq!(manager.hears(), "STOPPING=1\nSTATUS=ending");

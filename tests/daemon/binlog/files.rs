@@ -287,10 +287,10 @@ fn clients_wait_while_the_log_is_read() {
     let daemon = folder.serve(OURS, &["-V"]);
     let mut client = Peer::of(&daemon);
     client.0.send(format!("peek {id}\r\n")).expect("the connection takes it");
-    assert!(!daemon.stderr().contains("jobs from"), "{}", daemon.stderr());
+    assert!(!daemon.stderr().contains("job from"), "{}", daemon.stderr());
     let reader = fs::OpenOptions::new().read(true).open(&lock).expect("the daemon writes");
     assert_eq!(client.0.line().expect("a reply"), format!("FOUND {id} 1"));
-    assert!(daemon.stderr().contains("read 1 jobs from 1 binlog files"), "{}", daemon.stderr());
+    assert!(daemon.stderr().contains("read 1 job from 1 binlog file"), "{}", daemon.stderr());
     drop(reader);
 }
 
