@@ -15,7 +15,7 @@ DOCDIR ?= $(PREFIX)/share/doc/beanstalkd
 
 TRY = yes
 SHOTS = target/page
-# Where cargo puts what it builds.
+# The build directory of cargo.
 BUILT = $(or $(CARGO_TARGET_DIR),target)
 # Not by `abspath`, which takes a name with spaces apart.
 ABSOLUTE = $(if $(filter /%,$(BUILT)),,$(CURDIR)/)$(BUILT)
@@ -25,10 +25,10 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 DEB = target/deb/beanstalkd-$(VERSION)
 UNITS = beanstalkd.service beanstalkd@.service beanstalkd.socket beanstalkd-metrics.service beanstalkd-metrics.socket \
     beanstalkd-web.service beanstalkd-web.socket
-# Release 1.13 of the original if `make original` has got it; otherwise what is installed.
+# Release 1.13 of the original if `make original` has got it; otherwise the installed release.
 FETCHED = $(ABSOLUTE)/original/1.13/usr/bin/beanstalkd
 ORIGINAL ?= $(if $(shell test -x '$(FETCHED)' && echo yes),$(FETCHED),/usr/bin/beanstalkd)
-# What was skipped, for the end of `make check`. Its name and that of ORIGINAL may have spaces, so
+# The skipped checks, for the end of `make check`. Its name and ORIGINAL may contain spaces, so
 # recipes read both as the shell's.
 SKIPPED ?= $(ABSOLUTE)/skipped
 export ORIGINAL SKIPPED
@@ -63,7 +63,7 @@ check: lacking
 
 checks: fmt clippy doc test
 
-# What is cheap to get and would have fewer tests skipped.
+# Lists missing tools that are easy to get and avoid skipped tests.
 lacking: tools
 	@packages=$$(ct/lacking); test -z "$$packages" || \
 	    echo "*** Fewer tests will be skipped after: apt install $$packages" >&2
@@ -83,7 +83,7 @@ fmt: tools
 clippy: tools
 	@$(call lint,clippy,--all-targets --locked -- -D warnings)
 
-# Runs `cargo $(1) $(2)` of the Rust that we lint with, or says in one line why not.
+# Runs `cargo $(1) $(2)` of the Rust for lints, or prints in one line why it cannot.
 define lint
     found=$$($(CARGO) --version | cut -d' ' -f1,2); \
     case $$found in \
@@ -146,8 +146,8 @@ kills: tools
 	RUNS=$(or $(RUNS),200) CYCLES=$(or $(CYCLES),1000000) $(CARGO) test --release --locked --test daemon \
 	    -- --nocapture binlog::kills:: binlog::growth::
 
-# Whatever harm a connection can do, to this daemon and to the original, and what a well-behaved
-# client has of it: some twenty minutes. ONLY=idle,blocked chooses.
+# Abuse by connections, of this daemon and of the original, and its effect on a well-behaved client:
+# some twenty minutes. ONLY=idle,blocked chooses.
 abuse: all original
 	$(CARGO) build -q --release --locked -p ct
 	$(BUILT)/release/ct-abuse $(if $(ONLY),--only $(ONLY)) --rounds $(or $(ROUNDS),3) $(DAEMON) "$$ORIGINAL"
@@ -263,11 +263,11 @@ install-daemon: paths daemon
 	$(call completions,fish,$(FISHDIR),beanstalkd.fish)
 	pkg/pages $(DESTDIR)$(DOCDIR)
 
-# The daemon knows what completes its flags.
+# The daemon prints the completions of its flags.
 completions = $(call printed,$(DAEMON) --completions $(1),$(2),$(3))
 
-# Installs what the program $(1) prints, as the file $(3) of the folder $(2). EMULATOR starts what was
-# built for another processor; FOREIGN=yes says that such a program cannot be asked.
+# Installs the output of the program $(1) as the file $(3) in the folder $(2). EMULATOR starts programs
+# for another processor; FOREIGN=yes leaves out their output.
 printed = $(if $(filter yes,$(FOREIGN)),@echo '*** SKIPPED: $(3): $(firstword $(1)) does not run here' >&2,\
     install -d $(DESTDIR)$(2) && $(EMULATOR) $(1) > $(DESTDIR)$(2)/$(3) && chmod 644 $(DESTDIR)$(2)/$(3) || \
     { rm -f $(DESTDIR)$(2)/$(3); exit 1; })
@@ -287,7 +287,7 @@ install-units: paths
 	    chmod 644 $(DESTDIR)$(UNITDIR)/$$unit; \
 	done
 
-# What the shell or sed would take apart: an uninstall would remove other files.
+# Paths that the shell or sed would split are refused: an uninstall would remove other files.
 DIRECTORIES = PREFIX BINDIR MANDIR UNITDIR BASHDIR ZSHDIR FISHDIR DOCDIR
 .PHONY: paths
 paths:
@@ -354,7 +354,7 @@ packages:
 	pkg/arch-test
 	pkg/container-test
 
-# What linters say of the scripts and the packages.
+# Linters on the scripts and the packages.
 scripts:
 	pkg/scripts
 
