@@ -13,6 +13,8 @@ from load import WORKERS
 from machine import run
 
 START_SECONDS = 30
+# Within this time a daemon has ended that closes its connections because it crashes.
+CRASH_SECONDS = 1
 # How many commands are sent before their replies are read.
 BATCH = 200
 # With `-f 50`: how old a change may be that a power cut undoes, in seconds. The flag promises 50
@@ -70,6 +72,18 @@ class Daemon:
     def count(self):
         stats, states = self.client.stats(), ("ready", "reserved", "delayed", "buried")
         return sum(int(stats[f"current-jobs-{state}"]) for state in states)
+
+    def put(self):
+        """The reply to a put, or "closed". The write may fail on a full disk of btrfs, and then the
+        daemon closes the connection and goes on."""
+        try:
+            return self.client.put(b"x")
+        except ConnectionError as error:
+            try:
+                self.process.wait(CRASH_SECONDS)
+            except subprocess.TimeoutExpired:
+                return ["closed"]
+            raise error
 
     def end(self):
         self.process.kill()
@@ -153,7 +167,7 @@ class Judge:
                 fault = "lost" if state is None else "returned" if allowed == [None] else "changed"
                 yield fault, f"job {job.id} ({name.decode()}) is {state}, not one of {allowed}"
         firm = [job.id for job in known if self.is_firm(job.changes[0], length)]
-        words = daemon.client.put(b"x")
+        words = daemon.put()
         if words[0] == "INSERTED" and firm and int(words[1]) <= max(firm):
             yield "id reused", f"a new job has the id {words[1]}; {max(firm)} was given out"
 
