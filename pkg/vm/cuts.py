@@ -89,9 +89,9 @@ def choose(entries, begin, count, chance):
 class Images:
     """Makes the images of cuts, which must come in their order."""
 
-    def __init__(self, disk, log, entries, folder):
+    def __init__(self, disk, log, entries, folder, tear_bytes):
         self.log = os.open(log, os.O_RDONLY)
-        self.entries, self.next = entries, 0
+        self.entries, self.next, self.tear_bytes = entries, 0, tear_bytes
         self.base, self.image = folder / "base", folder / "image"
         copy_data(disk, self.base)
 
@@ -114,9 +114,10 @@ class Images:
                     if write is not torn:
                         self.carry_out(image, write)
                         continue
-                    for skip in range(0, write.size, SECTOR):
+                    for skip in range(0, write.size, self.tear_bytes):
                         if chance.random() < 0.5:
-                            part = Write(write.at + skip, SECTOR, write.data + skip)
+                            size = min(self.tear_bytes, write.size - skip)
+                            part = Write(write.at + skip, size, write.data + skip)
                             self.carry_out(image, part)
         return self.image
 

@@ -29,9 +29,11 @@ class Daemon:
         # No packet waits for another there, as it may with TCP.
         self.path = program.parent / f"socket-{os.getpid()}"
         command = [program, "-l", f"unix:{self.path}", "-b", directory, *flags]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        self.log = self.path.with_suffix(".log")
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log
+            )
 
     def connect(self):
         """Whether it serves."""
@@ -73,17 +75,17 @@ class Daemon:
         stats, states = self.client.stats(), ("ready", "reserved", "delayed", "buried")
         return sum(int(stats[f"current-jobs-{state}"]) for state in states)
 
-    def put(self):
-        """The reply to a put, or "closed". The write may fail on a full disk of btrfs, and then the
-        daemon closes the connection and goes on."""
+    def has_ended(self):
+        """Whether it ends, after it has closed a connection."""
         try:
-            return self.client.put(b"x")
-        except ConnectionError as error:
-            try:
-                self.process.wait(CRASH_SECONDS)
-            except subprocess.TimeoutExpired:
-                return ["closed"]
-            raise error
+            self.process.wait(CRASH_SECONDS)
+            return True
+        except subprocess.TimeoutExpired:
+            return False
+
+    def end_of_log(self):
+        lines = self.log.read_text(errors="replace").splitlines()
+        return f"status {self.process.poll()}: {lines[-1] if lines else ''}"
 
     def end(self):
         self.process.kill()
@@ -137,15 +139,22 @@ class Judge:
                 faults.append(("no start", f"--check-binlog: status {status}: {output}"))
         daemon = Daemon(self.program, directory, self.flags)
         try:
-            if daemon.connect():
-                faults += self.compare(daemon, length)
-            else:
-                faults.append(("no start", f"status {daemon.process.poll()}"))
+            faults += self.serve(daemon, length)
         except (OSError, IndexError, ValueError) as error:
-            faults.append(("no start", f"it ended: {error}"))
+            faults.append(("no start", f"{error!r}; {daemon.end_of_log()}"))
         finally:
             daemon.end()
         return faults, is_damaged
+
+    def serve(self, daemon, length):
+        """Compares all jobs. On a full btrfs a write may fail, which closes the connection."""
+        while daemon.connect():
+            try:
+                return list(self.compare(daemon, length))
+            except ConnectionError:
+                if daemon.has_ended():
+                    raise
+        return [("no start", daemon.end_of_log())]
 
     def compare(self, daemon, length):
         known = [job for job in self.journal.jobs.values() if job.id]
@@ -167,7 +176,7 @@ class Judge:
                 fault = "lost" if state is None else "returned" if allowed == [None] else "changed"
                 yield fault, f"job {job.id} ({name.decode()}) is {state}, not one of {allowed}"
         firm = [job.id for job in known if self.is_firm(job.changes[0], length)]
-        words = daemon.put()
+        words = daemon.client.put(b"x")
         if words[0] == "INSERTED" and firm and int(words[1]) <= max(firm):
             yield "id reused", f"a new job has the id {words[1]}; {max(firm)} was given out"
 
