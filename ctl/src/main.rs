@@ -4,27 +4,27 @@
 //!
 //! `cli` lists the commands, `args` has the arguments of each, and the folder `commands` has a
 //! module with the code of each, where `run` is its beginning: `Status` is in `check`, `Mover` in
-//! `move_jobs`, `Worker` in `work`. `top_screen` has the `Screen` of `top` and the thread that
-//! samples for it. `put_jobs`, `reserve_next` and `job_row` are shared, in `put`, `reserve` and
+//! `move_jobs`, `Worker` in `work`. `top_screen` has the `Screen` of `top` and its
+//! `SamplerThread`. `put_jobs`, `reserve_next` and `job_row` are shared, in `put`, `reserve` and
 //! `list`. Below the commands are, from the top to the bottom:
 //!
 //! | module | content |
 //! |---|---|
 //! | `context` | `Context`: the servers, output and signals of a command; questions; `Outcome` |
-//! | `plan` | `Selection`: the jobs that an action may change, before the question; `Instance` |
+//! | `plan` | `Selection`: the jobs that an action may change; `Summary`: these for the question |
 //! | `deletion` | `Plan`, `Remover`: plans and deletes jobs, or lets the server delete them |
 //! | `copy`, `save` | puts copies of jobs into tubes; `SaveFile`: jobs in a new file |
 //! | `binlog` | reads jobs from a binlog directory |
-//! | `listing` | `list_jobs`: by the server's `list-jobs` or by a sweep |
+//! | `listing` | a `Request` for a list of jobs: by the server's `list-jobs` or by a sweep |
 //! | `sweep` | `Sweep`: finds jobs by their ids with `stats-job`, the bodies by `peek`; `probe` |
 //! | `sample` | `Sampler`, `Sample`: counts and rates of a server over time, its binlog |
 //! | `statistics` | tubes and `Counters` of a server, by `stats` and `stats-tube` |
 //! | `filter` | `Filter`, `Tubes`: which jobs and tubes are selected; times such as `5m` |
 //! | `job` | `Job`, its `State`, and its `Line` of JSON |
 //! | `client` | `Client`, `Reply`: a connection with commands and replies, pipelined |
-//! | `stream`, `address` | the socket to a server, with time limits; `Address` |
+//! | `stream`, `address` | `Stream`: the socket to a server, with time limits; `Address` |
 //! | `yaml` | the bodies of replies: values, numbers, pairs, items, dictionaries |
-//! | `http` | the HTTP server of `metrics` and `web`: listeners, time limits, bounded bodies |
+//! | `http` | the HTTP server of `metrics` and `web`: `Listener`, `TimedConnection`, `HttpBody` |
 //! | `input` | reads lines and ids from files and standard input |
 //! | `output` | `Output`, `Table`: writes tables, JSON and bodies, inert for a terminal |
 //! | `terminal` | `Terminal`: the full screen and its keys |
@@ -50,7 +50,7 @@
 //! | `guard` | `Guard`: refuses requests by host, origin, token and password |
 //! | `assets` | the page itself and its files |
 //! | `view` | servers and tubes as JSON: rows, rates, troubles, history |
-//! | `watch` | `Watcher`: the thread that samples a server while a page looks, and `TubeHistory` |
+//! | `watch` | `Watcher`: a thread that answers each `SampleRequest` of a page; `TubeHistory` |
 //! | `metrics` | `Histogram` and other `Figures` of tubes, by the daemon's `metrics` |
 //! | `jobs` | jobs as JSON: lists, searches, previews, bodies |
 //! | `acts` | `Action`, `JobAction`: plans, carries out and logs the requests of a page |
