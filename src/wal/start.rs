@@ -33,15 +33,21 @@ impl Log {
             Err(error) => return Err(error.into()),
             Ok(_) => {}
         }
-        let has_file = self.reserve.first().is_some();
-        let opened = self
-            .sync_old_segments(report)
-            .and_then(|()| if has_file { self.open_segment(number, next_id) } else { Ok(()) });
-        if let Err(error) = opened {
+        let synced = self.sync_old_segments(report);
+        let opened = match self.reserve.first() {
+            Some(_) if synced.is_ok() => self.open_segment(number, next_id),
+            _ => Ok(()),
+        };
+        if synced.is_err() || opened.is_err() {
             self.remove_created();
-            return Err(error.into());
         }
-        if !has_file {
+        synced?;
+        match opened {
+            // Some file systems need more space than they have reserved, as btrfs.
+            Err(error) if is_full(&error) => self.reserve.on_shortage(&error, now),
+            opened => opened?,
+        }
+        if !self.is_open() {
             // The jobs are served meanwhile. The operator may free space.
             self.skip_number();
             error!("the disk has no space for a single delete: changes are refused until it has");
@@ -115,5 +121,35 @@ impl Log {
             }
             self.disk.close(name);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::wal::{
+        SyncPolicy,
+        recovery::RETRY_DELAY,
+        testing::{Fixture, START},
+    };
+
+    /// An operator who frees space would have to start the daemon, too.
+    #[test]
+    fn a_start_goes_on_if_the_disk_lacks_the_space_that_it_has_reserved() {
+        let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);
+        binlog.put(100);
+        binlog.turn();
+        let disk = binlog.disk.clone();
+        drop(binlog);
+        disk.state().failing = Some("sync spare");
+        disk.state().errno = Some(libc::ENOSPC);
+        let (mut again, _) = Fixture::open(disk, SyncPolicy::EACH_CHANGE, START);
+        assert_eq!(again.restored.queue.jobs(), 1);
+        assert!(again.try_put(1).is_err());
+        again.disk.state().failing = None;
+        again.wait(RETRY_DELAY);
+        again.settle();
+        again.put(1);
+        again.turn();
+        assert_eq!(again.ids_after_restart().len(), 2);
     }
 }

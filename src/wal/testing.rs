@@ -26,8 +26,10 @@ pub(crate) struct MemoryDiskState {
     pub(crate) files: BTreeMap<Name, Vec<u8>>,
     /// Each call that changes or syncs something, as `write binlog.1`.
     pub(crate) calls: Vec<String>,
-    /// Calls that begin with this text fail with `EIO`.
+    /// Calls that begin with this text fail.
     pub(crate) failing: Option<&'static str>,
+    /// The number of their error, `EIO` if there is none.
+    pub(crate) errno: Option<i32>,
     /// No file grows if all of them would then have more than this many bytes.
     pub(crate) capacity: Option<u64>,
     /// Whether background syncs end; if not, they stay under way.
@@ -63,7 +65,8 @@ impl MemoryDisk {
         let text = format!("{call} {name}");
         let fails = state.failing.is_some_and(|failing| text.starts_with(failing));
         state.calls.push(text);
-        if fails { Err(io::Error::from_raw_os_error(libc::EIO)) } else { Ok(state) }
+        let errno = state.errno.unwrap_or(libc::EIO);
+        if fails { Err(io::Error::from_raw_os_error(errno)) } else { Ok(state) }
     }
 }
 
