@@ -20,7 +20,7 @@
 //! 2. [`proto`]: the language of the wire, and [`conn`]: how bytes become commands;
 //! 3. [`server`]: where the parts meet. It owns all bodies. `dispatch.rs` has one short arm for
 //!    each command, `binlog.rs` asks the binlog before a change and records it after, and
-//!    `background.rs` does in slices whatever takes long;
+//!    `background.rs` does long work in slices;
 //! 4. [`net`]: the event loop, sockets, readiness;
 //! 5. [`wal`]: the binlog, a third of the code: permits before a change, records after it, recovery
 //!    after a crash, and reading any bytes;

@@ -18,8 +18,8 @@ use crate::{
 /// How many connections are accepted in a turn over all listeners: about a millisecond's work.
 const ACCEPTS_PER_TURN: usize = 64;
 
-/// How long a listener pauses if the system lacks descriptors or memory, or if it keeps failing. A
-/// connection that closes earlier ends the pause.
+/// How long a listener pauses after a lack of descriptors or memory, or after many failures in a
+/// row. A connection that closes earlier ends the pause.
 const BACK_OFF_TIME: Duration = Duration::from_secs(1);
 
 /// The least time between two log lines about the same lasting problem.
@@ -38,9 +38,9 @@ pub(super) struct ListenerSlot {
     failures: u32,
     /// It is not tried before this instant.
     pub(super) backs_off_until: Option<Time>,
-    /// Whether the log says that it cannot accept connections.
+    /// Whether a warning about it was logged, and no line that it is over.
     is_reported: bool,
-    /// The log does not say so again before this instant.
+    /// No other warning is logged before this instant.
     reports_from: Time,
 }
 
@@ -61,7 +61,7 @@ impl ListenerSlot {
         self.is_ready && self.backs_off_until.is_none_or(|until| until <= now)
     }
 
-    /// Pauses it. `limit` is the end of the pause, if it is known.
+    /// Pauses it. The log line has `limit`, a phrase for when it may accept again.
     fn back_off(&mut self, limit: &str, error: &io::Error, now: Time) {
         self.backs_off_until = Some(now + BACK_OFF_TIME);
         if !self.is_reported && self.reports_from <= now {

@@ -10,7 +10,7 @@ use std::{
         fd::{OwnedFd, RawFd},
         unix::{
             self,
-            fs::{FileTypeExt, MetadataExt},
+            fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
         },
     },
     path::{Path, PathBuf},
@@ -268,9 +268,9 @@ fn is_stale(path: &Path) -> Result<bool, ListenError> {
     }
 }
 
-/// How often the lock on a socket's directory is tried, in all five seconds. No start holds it as
-/// long.
-const LOCK_ATTEMPTS: u32 = 500;
+/// How often the lock on a socket's directory is tried, in all two seconds. A start holds it for at
+/// most one.
+const LOCK_ATTEMPTS: u32 = 200;
 /// The time between two attempts.
 const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -281,13 +281,16 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 #[expect(clippy::disallowed_methods, reason = "no client is served yet")]
 fn lock_directory(path: &Path) -> Option<OwnedFd> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let directory =
-        fs::OpenOptions::new().read(true).open(parent.unwrap_or(Path::new("."))).ok()?;
+    let parent = parent.unwrap_or(Path::new("."));
+    // A pipe there would block.
+    let mut options = fs::OpenOptions::new();
+    let directory = options.read(true).custom_flags(libc::O_DIRECTORY).open(parent).ok()?;
     for _ in 0..LOCK_ATTEMPTS {
         match sys::lock_until_closed(&directory) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(LOCK_INTERVAL),
-            Ok(()) | Err(_) => break,
+            Ok(()) | Err(_) => return Some(directory.into()),
         }
     }
-    Some(directory.into())
+    warn!("another program keeps {} locked: the start continues without it", parent.display());
+    None
 }

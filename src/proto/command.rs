@@ -53,7 +53,8 @@ pub enum Command<'a> {
         state: JobState,
         limit: u32,
     },
-    /// Deletes the jobs of a tube, or those in one state, up to an id, but no reserved ones.
+    /// Deletes the jobs of a tube, or those in one state, with ids up to `last_id`. Reserved ones
+    /// stay.
     DeleteTube {
         name: &'a str,
         state: Option<IdleState>,

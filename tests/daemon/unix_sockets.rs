@@ -183,6 +183,21 @@ fn a_second_start_does_not_wait_for_a_busy_one() {
     assert!(path.exists());
 }
 
+/// A start would hang, and no signal would end it.
+///
+/// Proves: B18.
+#[test]
+fn a_pipe_in_place_of_the_directory_is_an_error() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pipe = folder.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().expect("mkfifo starts");
+    assert!(made.success());
+    let address = format!("unix:{}", pipe.join("socket").display());
+    let Ended { code, stderr, .. } = run_to_its_end(OURS, &["-l", &address]);
+    assert_eq!(code, 111, "{stderr}");
+    assert!(stderr.contains("Not a directory"), "{stderr}");
+}
+
 /// A mistake in the path would delete a file that is no socket.
 ///
 /// Proves: B18, Q23.
