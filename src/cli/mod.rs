@@ -388,10 +388,10 @@ impl Draft {
             }
             "max-memory" => config.memory_limit = Some(size(argument)?),
             "bury-after" => {
-                let losses = self.capped(argument, written, u32::MAX.into())?;
-                let losses = u32::try_from(losses).ok().and_then(NonZeroU32::new);
-                let zero = || UsageError(format!("{written} must be at least 1: {argument}"));
-                self.config.bury_after = Some(losses.ok_or_else(zero)?);
+                let max = NonZeroU32::MAX;
+                let wrong =
+                    |_| UsageError(format!("{written} must be from 1 to {max}: {argument}"));
+                config.bury_after = Some(argument.parse().map_err(wrong)?);
             }
             "wait-for-lock" => config.waits_for_lock = true,
             "exit-on-binlog-failure" => {
