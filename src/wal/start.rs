@@ -33,16 +33,14 @@ impl Log {
             Err(error) => return Err(error.into()),
             Ok(_) => {}
         }
-        let synced = self.sync_old_segments(report);
-        let opened = match self.reserve.first() {
-            Some(_) if synced.is_ok() => self.open_segment(number, next_id),
-            _ => Ok(()),
-        };
-        if synced.is_err() || opened.is_err() {
+        let opened = self.sync_old_segments(report).map(|()| match self.reserve.first() {
+            Some(_) => self.open_segment(number, next_id),
+            None => Ok(()),
+        });
+        if !matches!(opened, Ok(Ok(()))) {
             self.remove_created();
         }
-        synced?;
-        match opened {
+        match opened? {
             // Some file systems need more space than they have reserved, as btrfs.
             Err(error) if is_full(&error) => self.reserve.on_shortage(&error, now),
             opened => opened?,
