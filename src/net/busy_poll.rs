@@ -10,8 +10,8 @@
 //!
 //! The number of processors does not matter. A client on the same processor runs only while this
 //! thread sleeps: then each poll is in vain, polling takes more CPU time, and the trial fails. A
-//! daemon pinned to one processor still gains from polling for clients on another. Under a quota of
-//! CPU time, polling that takes no more of it leaves as many commands.
+//! daemon pinned to one processor still gains from polling for clients on another. Polling takes
+//! nothing from a CPU quota either, because it continues only if it takes no more CPU time.
 
 use std::time::Duration;
 

@@ -136,7 +136,7 @@ fn a_binlog_in_trouble_is_shown() {
     });
 }
 
-/// An operator would not learn that jobs crash their workers until somebody misses their results.
+/// Jobs that crash their workers would go unnoticed until somebody misses their results.
 #[test]
 fn jobs_buried_for_losses_are_shown_and_exported() {
     let server = Server::tcp(&harness::ours(), &["--bury-after", "1"]);
