@@ -44,6 +44,9 @@ const GENERATIONS: usize = 3;
 /// Turns of one generation.
 const TURNS: usize = 40;
 
+/// On a disk that lacks reserved space, one call of a start in this many finds it full.
+const FULL_START_EVERY: u64 = 4;
+
 const SYNC_DELAY: Duration = Duration::from_millis(50);
 
 /// How far the wall clock may be wrong, in seconds.
@@ -502,6 +505,8 @@ impl Run {
     fn promise(&mut self) -> Result<(), String> {
         if !self.is_sound() {
             self.unsynced.clear();
+            // They are synced when it works again.
+            self.writes = self.disk.0.borrow().writes;
             return Ok(());
         }
         self.moment.kill_floor = self.step;
@@ -710,7 +715,9 @@ impl Run {
         // A job larger than a segment has one of its own.
         let largest = self.jobs.values().map(|it| it.body.len() as u64 + 300).max().unwrap_or(0);
         let segment = self.segment_size.next_multiple_of(4096).max(largest + 4096);
-        let bound = 2 * live + 84 * jobs + 3 * segment;
+        // On a full disk smaller files are made.
+        let segments = if self.has_trouble { 5 } else { 3 };
+        let bound = 2 * live + 84 * jobs + segments * segment;
         let files = self.disk.files();
         let is_log = |&&(name, _): &&(Name, usize)| !matches!(name, Name::Damaged(_));
         let size = files.iter().filter(is_log).map(|&(_, size)| size as u64).sum::<u64>();
@@ -753,7 +760,7 @@ fn play(seed: u64, told: &mut Told, total: &mut Total) -> Result<(), String> {
     let syncs = [within(Duration::ZERO), within(SYNC_DELAY), SyncPolicy::Never];
     let sync = syncs[usize::try_from(prng.below(3)).expect("small")];
     let segment_size = [4096, 4096, 8192, 20_000][usize::try_from(prng.below(4)).expect("small")];
-    let trouble = prng.below(4);
+    let trouble = prng.below(5);
     let mut disk = SimDisk::new(Prng::new(prng.next_u64()));
     let can_reserve = prng.chance(2, 3);
     // With syncs of two milliseconds, they run in the background.
@@ -766,11 +773,13 @@ fn play(seed: u64, told: &mut Told, total: &mut Total) -> Result<(), String> {
             state.snapshot_every = 12;
             state.can_reserve = can_reserve;
             state.sync_time = Duration::from_millis(sync_time);
+            state.lacks_reserved = trouble == 3;
+            state.fail_every = if trouble == 3 { FULL_START_EVERY } else { 0 };
             state.moment = Moment { now: now.as_nanoseconds(), ..Moment::default() };
         }
         let own = Prng::new(prng.next_u64());
         let mut run = Run::begin(disk.clone(), own, sync, segment_size, now, ever)?;
-        run.has_trouble = matches!(trouble, 1 | 2);
+        run.has_trouble = matches!(trouble, 1..=3);
         let mut next = None;
         for turn in 0..TURNS {
             if trouble == 1 && turn % 8 == 0 {
@@ -779,7 +788,7 @@ fn play(seed: u64, told: &mut Told, total: &mut Total) -> Result<(), String> {
                 let is_full = turn % 16 != 0;
                 disk.0.borrow_mut().capacity = if is_full { size + room } else { usize::MAX };
             }
-            if trouble == 2 {
+            if matches!(trouble, 2 | 3) {
                 disk.0.borrow_mut().fail_every = if turn % 20 < 10 { 25 } else { 0 };
             }
             let commands = run.below(6);
@@ -835,6 +844,12 @@ fn judge_all(
         // While the log is being opened, what the last run did not sync is not synced yet.
         let is_promised = run.sync != SyncPolicy::Never && moment.steps > 0;
         let floor = is_promised.then_some(moment.cut_floor);
+        {
+            // A start must serve although its files have less space than they have reserved.
+            let mut state = cut.0.borrow_mut();
+            state.lacks_reserved = run.disk.0.borrow().lacks_reserved;
+            state.fail_every = if state.lacks_reserved { FULL_START_EVERY } else { 0 };
+        }
         let last_seen_id = if run.sync == SyncPolicy::Never { 0 } else { moment.seen };
         run.judge(&cut, floor, last_seen_id, at)
             .map_err(|what| format!("power cut in step {}: {what}", moment.steps))?;

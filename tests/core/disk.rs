@@ -125,6 +125,8 @@ pub(crate) struct State {
     pub(crate) snapshot_every: u64,
     /// One call in this many fails; zero for none.
     pub(crate) fail_every: u64,
+    /// Such a call finds the disk full, although the space of its file was reserved: as on btrfs.
+    pub(crate) lacks_reserved: bool,
     /// After this many more calls, one fails with this error.
     pub(crate) fault: Option<(u64, i32)>,
     /// Bytes that fit.
@@ -163,6 +165,7 @@ impl SimDisk {
             snapshots: Vec::new(),
             snapshot_every: 0,
             fail_every: 0,
+            lacks_reserved: false,
             fault: None,
             capacity: usize::MAX,
             can_reserve: true,
@@ -285,10 +288,20 @@ impl State {
         self.fail_every > 0 && self.prng.chance(1, self.fail_every)
     }
 
+    /// The error of a call that fails.
+    fn error(&self) -> io::Error {
+        if self.lacks_reserved {
+            io::ErrorKind::StorageFull.into()
+        } else {
+            io::Error::other("a simulated fault")
+        }
+    }
+
     fn change_name(&mut self, change: NameChange) -> io::Result<()> {
         self.about_to(None);
-        if self.fails() {
-            return Err(io::Error::other("a simulated fault"));
+        let needs_no_space = self.lacks_reserved && matches!(change, NameChange::Remove(_));
+        if !needs_no_space && self.fails() {
+            return Err(self.error());
         }
         apply_name(change, &mut self.names);
         self.name_changes.push(change);
@@ -310,7 +323,7 @@ impl State {
             return Err(io::ErrorKind::StorageFull.into());
         }
         if fails && grows > 0 && matches!(change, Change::Size(_)) {
-            return Err(io::Error::other("a simulated fault"));
+            return Err(self.error());
         }
         if let Change::Write { offset, bytes } = &change {
             if fails {
@@ -320,7 +333,7 @@ impl State {
                 let part = Change::Write { offset: *offset, bytes: bytes[..part].to_vec() };
                 part.apply(&mut self.files[file].content);
                 self.files[file].changes.push(part);
-                return Err(io::Error::other("a simulated fault"));
+                return Err(self.error());
             }
         }
         change.apply(&mut self.files[file].content);
@@ -406,7 +419,9 @@ impl Disk for SimDisk {
         let state = &mut *self.0.borrow_mut();
         let file = state.file(name)?;
         state.about_to(None);
-        let fails = state.fails();
+        // Nothing that needs space is left to be written.
+        let is_clean = state.lacks_reserved && state.files[file].changes.is_empty();
+        let fails = !is_clean && state.fails();
         let file = &mut state.files[file];
         if fails {
             // As on Linux: what could not be written counts as clean from now on, and a power cut
@@ -417,7 +432,7 @@ impl Disk for SimDisk {
                     change.apply(&mut file.durable);
                 }
             }
-            return Err(io::Error::other("a simulated fault"));
+            return Err(state.error());
         }
         for change in std::mem::take(&mut file.changes) {
             change.apply(&mut file.durable);
@@ -456,7 +471,7 @@ impl Disk for SimDisk {
         }
         if fails {
             state.met.failed_syncs += 1;
-            return Some(Err(io::Error::other("a simulated fault")));
+            return Some(Err(state.error()));
         }
         state.synced_step = state.synced_step.max(step);
         Some(Ok(()))
@@ -496,9 +511,10 @@ impl Disk for SimDisk {
         self.0.borrow_mut().call()?;
         let state = &mut *self.0.borrow_mut();
         state.about_to(None);
-        if state.fails() {
+        let is_clean = state.lacks_reserved && state.name_changes.is_empty();
+        if !is_clean && state.fails() {
             state.met.failed_syncs += 1;
-            return Err(io::Error::other("a simulated fault"));
+            return Err(state.error());
         }
         state.durable_names = state.names.clone();
         state.name_changes.clear();
