@@ -19,6 +19,7 @@ impl Log {
         now: Time,
     ) -> Result<(), Error> {
         let number = self.next_number()?;
+        self.sync_old_segments(report)?;
         let least = demand.file_size_for_deletes();
         let mut made = self.reserve.try_preallocate(&mut self.disk, least);
         let mut has_freed_space = false;
@@ -33,21 +34,21 @@ impl Log {
             Err(error) => return Err(error.into()),
             Ok(_) => {}
         }
-        let opened = self.sync_old_segments(report).map(|()| match self.reserve.first() {
-            Some(_) => self.open_segment(number, next_id),
-            None => Ok(()),
-        });
-        if !matches!(opened, Ok(Ok(()))) {
-            self.remove_created();
-        }
-        match opened? {
-            // Some file systems need more space than they have reserved, as btrfs.
-            Err(error) if is_full(&error) => self.reserve.on_shortage(&error, now),
-            opened => opened?,
+        if self.reserve.first().is_some() {
+            if let Err(error) = self.open_segment(number, next_id) {
+                self.remove_created();
+                // Some file systems need more space than they have reserved, as btrfs.
+                if !is_full(&error) {
+                    return Err(error.into());
+                }
+                self.reserve.on_shortage(&error, now);
+            }
         }
         if !self.is_open() {
             // The jobs are served meanwhile. The operator may free space.
-            self.skip_number();
+            if self.end().number < number {
+                self.skip_number();
+            }
             error!("the disk has no space for a single delete: changes are refused until it has");
         }
         // The new segment has the next id, so unfinished records are not needed for theirs.
