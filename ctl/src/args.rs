@@ -11,7 +11,7 @@ use clap::Args;
 use crate::address::Address;
 use crate::filter::{self, Filter, Tubes};
 use crate::input::Id;
-use crate::job::{DEFAULT_PRI, State, tube_name};
+use crate::job::{DEFAULT_PRI, State, parse_tube_name};
 use crate::save;
 use crate::sweep;
 
@@ -34,7 +34,7 @@ pub(crate) struct TopArgs {
     #[arg(long)]
     pub(crate) plain: bool,
     /// Set the interval between two updates
-    #[arg(long, value_name = "TIME", value_parser = filter::some_seconds, default_value = "1")]
+    #[arg(long, value_name = "TIME", value_parser = filter::parse_some_time, default_value = "1")]
     pub(crate) interval: u64,
     /// Exit after this many updates
     #[arg(long, value_name = "NUMBER")]
@@ -44,7 +44,7 @@ pub(crate) struct TopArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ReserveArgs {
     /// Names of tubes
-    #[arg(required = true, value_parser = tube_name)]
+    #[arg(required = true, value_parser = parse_tube_name)]
     pub(crate) tubes: Vec<String>,
     /// Delete each job after it is printed
     #[arg(long, conflicts_with = "bury")]
@@ -56,7 +56,7 @@ pub(crate) struct ReserveArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) count: u64,
     /// Wait at most this long for jobs [default: wait for the first job only, without a limit]
-    #[arg(long, value_name = "TIME", value_parser = filter::seconds)]
+    #[arg(long, value_name = "TIME", value_parser = filter::parse_time)]
     pub(crate) wait: Option<u64>,
     /// Print only the bodies, unchanged
     #[arg(long)]
@@ -66,7 +66,7 @@ pub(crate) struct ReserveArgs {
 #[derive(Debug, Args)]
 pub(crate) struct WorkArgs {
     /// Name of the tube
-    #[arg(value_parser = tube_name)]
+    #[arg(value_parser = parse_tube_name)]
     pub(crate) tube: String,
     /// The command with its arguments
     #[arg(required = true, last = true)]
@@ -75,7 +75,7 @@ pub(crate) struct WorkArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = 5)]
     pub(crate) bury_after: u64,
     /// Delay a job this long after its first failure
-    #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value = "10")]
+    #[arg(long, value_name = "TIME", value_parser = filter::parse_time, default_value = "10")]
     pub(crate) delay: u64,
     /// Exit after this many jobs
     #[arg(long, value_name = "NUMBER")]
@@ -87,7 +87,7 @@ pub(crate) struct WorkArgs {
     #[arg(long, value_name = "NUMBER", default_value = "1")]
     pub(crate) jobs: NonZero<u16>,
     /// Kill a command that runs longer than this; it counts as a failure
-    #[arg(long, value_name = "TIME", value_parser = filter::some_seconds)]
+    #[arg(long, value_name = "TIME", value_parser = filter::parse_some_time)]
     pub(crate) timeout: Option<u64>,
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct FilterArgs {
     #[arg(long, value_name = "STATE", value_delimiter = ',')]
     pub(crate) state: Vec<State>,
     /// Only jobs older than TIME, for example 90s, 5m, 2h, 1d
-    #[arg(long, value_name = "TIME", value_parser = filter::seconds)]
+    #[arg(long, value_name = "TIME", value_parser = filter::parse_time)]
     pub(crate) older_than: Option<u64>,
     #[command(flatten)]
     pub(crate) sweep: SweepArgs,
@@ -112,7 +112,7 @@ impl FilterArgs {
             tubes: Tubes::new(tubes)?,
             states: self.state.clone(),
             older_than: self.older_than,
-            pattern: pattern.map(|text| filter::pattern(text, false, false)).transpose()?,
+            pattern: pattern.map(|text| Filter::to_pattern(text, false, false)).transpose()?,
             last_id: None,
         })
     }
@@ -198,17 +198,17 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_PRI)]
     pub(crate) pri: u32,
     /// Delay the job: it becomes ready after this time
-    #[arg(long, value_name = "TIME", value_parser = filter::short_seconds, default_value = "0")]
+    #[arg(long, value_name = "TIME", value_parser = filter::parse_delay, default_value = "0")]
     pub(crate) delay: u32,
     /// Set the time to run: how long a worker may hold the job
-    #[arg(long, value_name = "TIME", value_parser = filter::short_seconds, default_value = "60")]
+    #[arg(long, value_name = "TIME", value_parser = filter::parse_delay, default_value = "60")]
     pub(crate) ttr: u32,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct PutArgs {
     /// Name of the tube
-    #[arg(value_parser = tube_name)]
+    #[arg(value_parser = parse_tube_name)]
     pub(crate) tube: String,
     /// Bodies, one job each [default: read one body from standard input]
     pub(crate) bodies: Vec<String>,
@@ -236,14 +236,14 @@ pub(crate) struct Consent {
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
     /// Save each job to FILE (which must not exist) before it is deleted; `import` restores it
-    #[arg(long, value_name = "FILE", value_parser = save::save_path)]
+    #[arg(long, value_name = "FILE", value_parser = save::parse_save_path)]
     pub(crate) save: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct KickArgs {
     /// Name of the tube
-    #[arg(required_unless_present = "id", conflicts_with = "id", value_parser = tube_name)]
+    #[arg(required_unless_present = "id", conflicts_with = "id", value_parser = parse_tube_name)]
     pub(crate) tube: Option<String>,
     /// Kick at most this many jobs [default: 1]
     #[arg(conflicts_with = "all")]
@@ -285,10 +285,10 @@ pub(crate) struct ClearArgs {
 #[derive(Debug, Args)]
 pub(crate) struct MoveArgs {
     /// Name of the tube to move jobs from
-    #[arg(value_parser = tube_name)]
+    #[arg(value_parser = parse_tube_name)]
     pub(crate) from: String,
     /// Name of the tube to move jobs to
-    #[arg(value_parser = tube_name)]
+    #[arg(value_parser = parse_tube_name)]
     pub(crate) into: String,
     /// Move the jobs to this server [default: the same server]
     #[arg(long, value_name = "ADDRESS")]
@@ -324,7 +324,7 @@ pub(crate) struct ImportArgs {
     /// The file [default: standard input]
     pub(crate) file: Option<PathBuf>,
     /// Put all jobs into this tube [default: the tube in each line]
-    #[arg(long, value_name = "TUBE", value_parser = tube_name)]
+    #[arg(long, value_name = "TUBE", value_parser = parse_tube_name)]
     pub(crate) tube: Option<String>,
     /// Skip this many lines at the beginning
     #[arg(long, value_name = "NUMBER", default_value_t = 0, hide_default_value = true)]

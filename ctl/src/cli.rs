@@ -14,7 +14,7 @@ use crate::args::{
 };
 use crate::filter;
 use crate::input::Id;
-use crate::job::tube_name;
+use crate::job::parse_tube_name;
 use crate::metrics::MetricsArgs;
 use crate::web::WebArgs;
 
@@ -53,7 +53,7 @@ pub(crate) enum Command {
     /// Show the statistics of the server or of a tube
     Stats {
         /// Name of the tube
-        #[arg(value_parser = tube_name)]
+        #[arg(value_parser = parse_tube_name)]
         tube: Option<String>,
     },
     /// Show jobs with their bodies, by their ids
@@ -97,7 +97,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "NUMBER")]
         pri: Option<u32>,
         /// Delay the jobs: they become ready after this time
-        #[arg(long, value_name = "TIME", value_parser = filter::short_seconds, default_value = "0")]
+        #[arg(long, value_name = "TIME", value_parser = filter::parse_delay, default_value = "0")]
         delay: u32,
     },
     /// Bury jobs by their ids
@@ -115,7 +115,7 @@ pub(crate) enum Command {
         #[arg(required = true)]
         tubes: Vec<String>,
         /// Set the length of the pause, for example 90s, 5m, 2h, 1d
-        #[arg(long = "for", value_name = "TIME", value_parser = filter::short_seconds)]
+        #[arg(long = "for", value_name = "TIME", value_parser = filter::parse_delay)]
         length: u32,
         /// Do not ask for confirmation, even with several servers
         #[arg(short, long)]

@@ -91,11 +91,6 @@ impl Reply {
     }
 }
 
-/// Whether an error of a read means that no byte arrived in time.
-fn is_timeout(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
-}
-
 /// A connection to a server.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -133,7 +128,7 @@ impl Client {
 
     /// Sends `stats` over a kept connection, or over a new one if that fails: the server may have
     /// been restarted.
-    pub(crate) fn resume(
+    pub(crate) fn reuse(
         kept: Option<Self>,
         address: &Address,
         deadline: Option<Instant>,
@@ -180,10 +175,10 @@ impl Client {
         let address = &self.address;
         match error.kind() {
             io::ErrorKind::UnexpectedEof => anyhow!("{address}: the server closed the connection"),
-            _ if is_timeout(error) && self.stream.get_ref().deadline.is_some() => {
+            _ if Stream::is_timeout(error) && self.stream.get_ref().deadline.is_some() => {
                 anyhow!("{address}: no complete reply in time")
             }
-            _ if is_timeout(error) => {
+            _ if Stream::is_timeout(error) => {
                 anyhow!("{address}: no reply within {} seconds", TIMEOUT.as_secs())
             }
             _ => anyhow!("{address}: connection lost: {error}"),
@@ -230,7 +225,7 @@ impl Client {
     }
 
     /// Fails if replies to earlier commands are still due.
-    fn start(&mut self) -> Result<()> {
+    fn begin_commands(&mut self) -> Result<()> {
         if self.has_replies_due {
             bail!("{}: connection lost", self.address);
         }
@@ -240,7 +235,7 @@ impl Client {
 
     /// Sends a command and waits for its reply.
     pub(crate) fn ask(&mut self, command: &str) -> Result<Reply> {
-        self.start()?;
+        self.begin_commands()?;
         self.send_line(command)?;
         let reply = self.receive()?;
         self.has_replies_due = false;
@@ -255,13 +250,13 @@ impl Client {
     /// Sends a command whose reply may take minutes. It waits while the server answers others.
     ///
     /// Ctrl-C ends the wait, but not the command: the server completes it.
-    pub(crate) fn ask_slowly(&mut self, command: &str, interrupt: &Interrupt) -> Result<Reply> {
-        self.start()?;
+    pub(crate) fn ask_slow(&mut self, command: &str, interrupt: &Interrupt) -> Result<Reply> {
+        self.begin_commands()?;
         self.send_line(command)?;
         self.stream.get_mut().set_read_timeout(INTERRUPT_INTERVAL)?;
         let mut asked = Instant::now();
         while let Err(error) = self.stream.fill_buf() {
-            if !is_timeout(&error) || self.stream.get_ref().is_over() {
+            if !Stream::is_timeout(&error) || self.stream.get_ref().is_past_deadline() {
                 return Err(self.connection_error(&error));
             }
             interrupt.check().with_context(|| format!("the server still carries out {command}"))?;
@@ -303,7 +298,7 @@ impl Client {
         mut write: impl FnMut(&T, &mut Vec<u8>),
         mut take: impl FnMut(T, Reply) -> Result<()>,
     ) -> Result<()> {
-        self.start()?;
+        self.begin_commands()?;
         let mut items = items.into_iter();
         let mut due: VecDeque<T> = VecDeque::new();
         let mut is_over = false;
@@ -349,7 +344,7 @@ impl Client {
     }
 
     /// Whether the server has this extension of the protocol.
-    pub(crate) fn has(&mut self, extension: &str) -> Result<bool> {
+    pub(crate) fn has_extension(&mut self, extension: &str) -> Result<bool> {
         if self.extensions.is_none() {
             let reply = self.ask("capabilities")?;
             let text = if reply.is("OK") { reply.into_yaml()? } else { String::new() };
@@ -357,18 +352,22 @@ impl Client {
         }
         Ok(self.extensions.iter().flatten().any(|name| name == extension))
     }
+
+    /// Selects the tube for later puts.
+    pub(crate) fn use_tube(&mut self, tube: &str) -> Result<()> {
+        let reply = self.ask(&format!("use {tube}"))?;
+        if reply.is("USING") { Ok(()) } else { Err(reply.error_for(&format!("use {tube}"))) }
+    }
 }
 
 /// Writes a command with a number as its only argument.
-pub(crate) fn write_numbered(out: &mut Vec<u8>, word: &str, number: u64) {
+pub(crate) fn write_command(out: &mut Vec<u8>, word: &str, number: u64) {
     write!(out, "{word} {number}\r\n").expect("memory takes it");
 }
 
-/// Writes a `put` with its body.
-///
-/// The types are the ranges of the protocol: with a larger number, the server would refuse the
-/// line and read the body as commands.
-pub(crate) fn write_put(out: &mut Vec<u8>, pri: u32, delay: u32, ttr: u32, body: &[u8]) {
+/// Writes a `put` with its body. The types are the ranges of the protocol: with a larger number,
+/// the server would refuse the line and read the body as commands.
+pub(crate) fn write_put_command(out: &mut Vec<u8>, pri: u32, delay: u32, ttr: u32, body: &[u8]) {
     write!(out, "put {pri} {delay} {ttr} {}\r\n", body.len()).expect("memory takes it");
     out.extend_from_slice(body);
     out.extend_from_slice(b"\r\n");
@@ -458,7 +457,7 @@ mod tests {
             });
             let mut client = Client::connect(&Address::Tcp("127.0.0.1".into(), port)).unwrap();
             client.slow_reply_time = INTERRUPT_INTERVAL;
-            let reply = client.ask_slowly("delete-tube a", &Interrupt::default());
+            let reply = client.ask_slow("delete-tube a", &Interrupt::default());
             if is_alive {
                 assert_eq!(reply.unwrap().line, "DELETED 7");
             } else {
@@ -491,7 +490,8 @@ mod tests {
                 next += 1;
                 Ok(())
             };
-            client.pipeline(0..count, |_, out| write_put(out, 1, 2, 3, b"x"), take).unwrap();
+            let write = |_: &_, out: &mut Vec<u8>| write_put_command(out, 1, 2, 3, b"x");
+            client.pipeline(0..count, write, take).unwrap();
             assert_eq!(next, count);
             assert!(client.pipeline([1], |_, _| {}, |_, _| Ok(())).is_err());
         });

@@ -50,13 +50,13 @@ impl From<Outcome> for ExitCode {
 
 impl Outcome {
     /// Is [`Outcome::Done`] if `is_done`.
-    pub(crate) fn of(is_done: bool) -> Self {
+    pub(crate) fn done_if(is_done: bool) -> Self {
         if is_done { Self::Done } else { Self::Partial }
     }
 
     /// Returns the worse of two outcomes.
     pub(crate) fn and(self, other: Self) -> Self {
-        Self::of(self == Self::Done && other == Self::Done)
+        Self::done_if(self == Self::Done && other == Self::Done)
     }
 }
 
@@ -106,7 +106,7 @@ impl Context {
 
     /// Reports an action and the number of its jobs or tubes: in one line on standard error, and
     /// with `--json` as an object as well.
-    pub(crate) fn report_act(
+    pub(crate) fn report_action(
         &mut self,
         server: &Address,
         act: &str,
@@ -128,19 +128,19 @@ impl Context {
             print_notice(&format!("Would {plan}."));
             return Ok(false);
         }
-        self.ask(consent.yes, plan)
+        self.ask_user(consent.yes, plan)
     }
 
     /// Asks for consent if an action concerns several servers.
-    pub(crate) fn confirm_on_all(&self, yes: bool, act: &str) -> Result<bool> {
+    pub(crate) fn confirm_servers(&self, yes: bool, act: &str) -> Result<bool> {
         if self.servers.len() < 2 {
             return Ok(true);
         }
         let names: Vec<_> = self.servers.iter().map(ToString::to_string).collect();
-        self.ask(yes, &format!("{act} on {} servers: {}", names.len(), names.join(", ")))
+        self.ask_user(yes, &format!("{act} on {} servers: {}", names.len(), names.join(", ")))
     }
 
-    fn ask(&self, yes: bool, plan: &str) -> Result<bool> {
+    fn ask_user(&self, yes: bool, plan: &str) -> Result<bool> {
         print_notice(&format!("Will {plan}."));
         if yes {
             return Ok(true);
@@ -158,28 +158,28 @@ impl Context {
         }
         Ok(may)
     }
-}
 
-/// Warns if jobs may be missing, and how to find them.
-pub(crate) fn report_coverage(coverage: Coverage) -> Outcome {
-    match coverage {
-        Coverage::Complete | Coverage::Stopped => Outcome::Done,
-        Coverage::Incomplete(seen, live) => {
-            print_notice(&format!(
-                "beanstalkctl: found {seen} jobs, but the server counts {live}: its last id is \
-                unknown, as after a restart, or --last-id is too low. Use --probe to find the last \
-                id with a temporary job, or give it with --last-id"
-            ));
-            Outcome::Partial
+    /// Warns if jobs may be missing, and how to find them.
+    pub(crate) fn report_coverage(coverage: Coverage) -> Outcome {
+        match coverage {
+            Coverage::Complete | Coverage::Stopped => Outcome::Done,
+            Coverage::Incomplete(seen, live) => {
+                print_notice(&format!(
+                    "beanstalkctl: found {seen} jobs, but the server counts {live}: its last id is \
+                    unknown, as after a restart, or --last-id is too low. Use --probe to find the \
+                    last id with a temporary job, or give it with --last-id"
+                ));
+                Outcome::Partial
+            }
         }
     }
-}
 
-/// Returns whether any tube is selected, and warns if none is: the name may be misspelt.
-pub(crate) fn warn_if_no_tube(client: &mut Client, selected: &Tubes) -> Result<bool> {
-    let is_there = !statistics::tube_names(client, selected)?.is_empty();
-    if !is_there {
-        print_notice(&format!("beanstalkctl: {}: no matching tube", client.address()));
+    /// Returns whether any tube is selected, and warns if none is: the name may be misspelt.
+    pub(crate) fn warn_if_no_tube(client: &mut Client, selected: &Tubes) -> Result<bool> {
+        let is_there = !statistics::tube_names(client, selected)?.is_empty();
+        if !is_there {
+            print_notice(&format!("beanstalkctl: {}: no matching tube", client.address()));
+        }
+        Ok(is_there)
     }
-    Ok(is_there)
 }

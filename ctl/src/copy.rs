@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 
-use crate::client::{Client, Reply, write_numbered, write_put};
+use crate::client::{Client, Reply, write_command, write_put_command};
 use crate::job::{DEFAULT_TTR, Job, State};
 
 /// The delay of a copy until it is buried, in seconds: so long that no worker reserves it even if
@@ -71,7 +71,7 @@ fn pipeline_copies(
         Step::Put(_, job) => {
             let body = job.body.as_deref().unwrap_or_default();
             let ttr = u32::try_from(job.ttr.unwrap_or(DEFAULT_TTR)).unwrap_or(u32::MAX);
-            write_put(out, job.pri, copy_delay(job), ttr, body);
+            write_put_command(out, job.pri, copy_delay(job), ttr, body);
         }
     };
     let take = |step: Step<'_>, reply: Reply| {
@@ -99,7 +99,7 @@ fn bury_copies(client: &mut Client, jobs: &[Job], ids: &[Option<u64>]) -> Result
     // Both commands are sent together, so the copy is never ready.
     let write = |step: &Option<(u64, u32)>, out: &mut Vec<u8>| {
         if let Some((id, pri)) = step {
-            write_numbered(out, "reserve-job", *id);
+            write_command(out, "reserve-job", *id);
             out.extend_from_slice(format!("bury {id} {pri}\r\n").as_bytes());
         }
     };

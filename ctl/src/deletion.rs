@@ -4,7 +4,7 @@ use std::fmt;
 
 use anyhow::{Context as _, Result};
 
-use crate::client::{Client, write_numbered};
+use crate::client::{Client, write_command};
 use crate::context::{Context, Outcome};
 use crate::filter::Filter;
 use crate::interrupt::Interrupt;
@@ -21,11 +21,14 @@ use crate::yaml;
 /// The states in which jobs can be deleted.
 pub(crate) const DELETABLE_STATES: [State; 3] = [State::Ready, State::Delayed, State::Buried];
 
+/// The numbers of jobs by tube and state.
+type Counts = Vec<(String, State, u64)>;
+
 /// The jobs to delete, found before the first is deleted.
 #[derive(Debug)]
 pub(crate) enum Plan {
     /// The server deletes them by tube and state.
-    Tubes(Lists),
+    Tubes(ServerDeletion),
     /// They are deleted one by one.
     Jobs(Selection),
 }
@@ -33,8 +36,8 @@ pub(crate) enum Plan {
 /// Too many jobs to delete one by one. No job put later is deleted, because all ids given before
 /// the jobs were counted are at most `last_id`.
 #[derive(Debug)]
-pub(crate) struct Lists {
-    counts: Vec<(String, State, u64)>,
+pub(crate) struct ServerDeletion {
+    counts: Counts,
     summary: Summary,
     last_id: u64,
 }
@@ -74,10 +77,10 @@ impl Plan {
         interrupt: &Interrupt,
     ) -> Result<()> {
         match self {
-            Self::Tubes(lists) => {
-                lists.delete(client, remover, interrupt).with_context(|| remover.in_doubt())
-            }
-            Self::Jobs(jobs) => remover.jobs(client, &jobs, filter, progress, interrupt),
+            Self::Tubes(lists) => lists
+                .delete(client, remover, interrupt)
+                .with_context(|| remover.describe_unconfirmed()),
+            Self::Jobs(jobs) => remover.delete_jobs(client, &jobs, filter, progress, interrupt),
         }
     }
 }
@@ -86,7 +89,7 @@ impl Plan {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tubes(Lists { summary, last_id, .. }) => {
+            Self::Tubes(ServerDeletion { summary, last_id, .. }) => {
                 write!(f, "{summary}, and jobs with ids up to {last_id} ")?;
                 f.write_str("that change to these states meanwhile")
             }
@@ -95,7 +98,34 @@ impl fmt::Display for Plan {
     }
 }
 
-impl Lists {
+impl ServerDeletion {
+    /// Finds jobs that the server can delete by tube and state; `None` if they are few enough to
+    /// list, if the last id is unknown, or if the server's `delete-tube` takes no bound.
+    fn find(client: &mut Client, filter: &Filter) -> Result<Option<Self>> {
+        if !client.has_extension("delete-tube")? {
+            return Ok(None);
+        }
+        // The last id is read before the counts, so no later job is deleted.
+        let text = client.yaml("stats")?;
+        let number = |key| yaml::number(&text, key);
+        // Without a binlog, ids begin at 1 and each put uses one; a refused put may use none.
+        let put = number("cmd-put");
+        let is_known = number("binlog-current-index") == 0 && number("total-jobs") == put;
+        let Some(last_id) = filter.last_id.or(is_known.then_some(put)) else { return Ok(None) };
+        let (counts, summary) = count_deletable(client, filter)?;
+        let first = counts.first().filter(|_| summary.count() > LISTED_JOBS_MAX);
+        let Some((tube, state, _)) = first else { return Ok(None) };
+        // A server without the bound refuses this command; one with it deletes nothing.
+        let is_bounded = |client: &mut Client| -> Result<bool> {
+            Ok(client.ask(&format!("delete-tube {tube} {state} 0"))?.is("DELETED"))
+        };
+        let has_room = counts.iter().all(|(tube, _, _)| tube.len() <= TUBE_NAME_BYTES_MAX);
+        if !has_room || !is_bounded(client)? {
+            return Ok(None);
+        }
+        Ok(Some(Self { counts, summary, last_id }))
+    }
+
     /// Lets the server delete the jobs, tube by tube.
     fn delete(
         self,
@@ -106,10 +136,10 @@ impl Lists {
         for (tube, state, agreed) in self.counts {
             interrupt.check()?;
             let command = format!("delete-tube {tube} {state} {}", self.last_id);
-            let reply = client.ask_slowly(&command, interrupt)?;
+            let reply = client.ask_slow(&command, interrupt)?;
             match (reply.word(), reply.number()) {
-                ("DELETED", Some(count)) => remover.add(count, agreed),
-                ("NOT_FOUND", _) => remover.add(0, agreed),
+                ("DELETED", Some(count)) => remover.count_server_deletion(count, agreed),
+                ("NOT_FOUND", _) => remover.count_server_deletion(0, agreed),
                 _ => return Err(reply.error_for("delete-tube")),
             }
         }
@@ -118,54 +148,19 @@ impl Lists {
 }
 
 /// Counts the jobs of the filter's tubes in its states, by `stats-tube`.
-pub(crate) fn count(client: &mut Client, filter: &Filter) -> Result<Vec<(String, State, u64)>> {
+pub(crate) fn count_deletable(client: &mut Client, filter: &Filter) -> Result<(Counts, Summary)> {
     let names = statistics::tube_names(client, &filter.tubes)?;
-    let mut lists = Vec::new();
+    let (mut counts, mut summary) = (Vec::new(), Summary::default());
     for (tube, text) in statistics::tube_stats(client, &names)? {
         for &state in &filter.states {
             let count = yaml::number(&text, &format!("current-jobs-{state}"));
             if count > 0 {
-                lists.push((tube.clone(), state, count));
+                summary.add(&tube, state, count);
+                counts.push((tube.clone(), state, count));
             }
         }
     }
-    Ok(lists)
-}
-
-pub(crate) fn summarize(counts: &[(String, State, u64)]) -> Summary {
-    let mut summary = Summary::default();
-    for (tube, state, count) in counts {
-        summary.add(tube, *state, *count);
-    }
-    summary
-}
-
-/// Finds jobs that the server can delete by tube and state; `None` if they are few enough to list,
-/// if the last id is unknown, or if the server's `delete-tube` takes no bound.
-fn find_lists(client: &mut Client, filter: &Filter) -> Result<Option<Lists>> {
-    if !client.has("delete-tube")? {
-        return Ok(None);
-    }
-    // The last id is read before the counts, so no later job is deleted.
-    let text = client.yaml("stats")?;
-    let number = |key| yaml::number(&text, key);
-    // Without a binlog, ids begin at 1 and each put uses one; a refused put may use none.
-    let put = number("cmd-put");
-    let is_known = number("binlog-current-index") == 0 && number("total-jobs") == put;
-    let Some(last_id) = filter.last_id.or(is_known.then_some(put)) else { return Ok(None) };
-    let counts = count(client, filter)?;
-    let summary = summarize(&counts);
-    let first = counts.first().filter(|_| summary.count() > LISTED_JOBS_MAX);
-    let Some((tube, state, _)) = first else { return Ok(None) };
-    // A server without the bound refuses this command; one with it deletes nothing.
-    let is_bounded = |client: &mut Client| -> Result<bool> {
-        Ok(client.ask(&format!("delete-tube {tube} {state} 0"))?.is("DELETED"))
-    };
-    let has_room = counts.iter().all(|(tube, _, _)| tube.len() <= TUBE_NAME_BYTES_MAX);
-    if !has_room || !is_bounded(client)? {
-        return Ok(None);
-    }
-    Ok(Some(Lists { counts, summary, last_id }))
+    Ok((counts, summary))
 }
 
 /// The longest name of a tube that leaves room for a state and an id in the line of a command.
@@ -180,9 +175,9 @@ pub(crate) fn plan_deletion(
     options: &Options,
     interrupt: &Interrupt,
 ) -> Result<(Plan, Coverage)> {
-    deletable_only(filter)?;
+    restrict_to_deletable(filter)?;
     if !is_saved && filter.is_by_state() {
-        if let Some(lists) = find_lists(client, filter)? {
+        if let Some(lists) = ServerDeletion::find(client, filter)? {
             return Ok((Plan::Tubes(lists), Coverage::Complete));
         }
     }
@@ -191,7 +186,7 @@ pub(crate) fn plan_deletion(
 }
 
 /// Restricts the filter to states in which jobs can be deleted or moved.
-pub(crate) fn deletable_only(filter: &mut Filter) -> Result<()> {
+pub(crate) fn restrict_to_deletable(filter: &mut Filter) -> Result<()> {
     if filter.states.is_empty() {
         filter.states = DELETABLE_STATES.to_vec();
     }
@@ -219,7 +214,7 @@ pub(crate) struct Remover {
 }
 
 /// Deletes the jobs of a plan, and reports their number, even after a failure in between.
-pub(crate) fn delete_planned(
+pub(crate) fn carry_out_deletion(
     client: &mut Client,
     plan: Plan,
     filter: &Filter,
@@ -233,11 +228,11 @@ pub(crate) fn delete_planned(
     drop(progress);
     // After an interrupt, fewer jobs are deleted than planned.
     let done = format!("{} deleted (plan: delete {summary})", counted(remover.deleted, "job"));
-    context.report_act(client.address(), "delete", remover.deleted, &done)?;
-    print_notices(&remover.leftovers());
+    context.report_action(client.address(), "delete", remover.deleted, &done)?;
+    print_notices(&remover.describe_leftovers());
     let finished = remover.save.map_or(Ok(()), SaveFile::finish);
     result.and(finished)?;
-    Ok(Outcome::of(remover.refused == 0))
+    Ok(Outcome::done_if(remover.refused == 0))
 }
 
 impl Remover {
@@ -247,14 +242,14 @@ impl Remover {
     }
 
     /// Adds the jobs of a tube in a state: deleted by the server, and agreed to.
-    fn add(&mut self, count: u64, agreed: u64) {
+    fn count_server_deletion(&mut self, count: u64, agreed: u64) {
         self.deleted = self.deleted.saturating_add(count);
         self.refused = self.refused.saturating_add(agreed.saturating_sub(count));
         self.uncounted = self.uncounted.saturating_add(count.saturating_sub(agreed));
     }
 
     /// Describes jobs that were left, or deleted beyond the plan, a sentence each.
-    pub(crate) fn leftovers(&self) -> Vec<String> {
+    pub(crate) fn describe_leftovers(&self) -> Vec<String> {
         let mut sentences = Vec::new();
         if self.refused > 0 {
             let refused = counted(self.refused, "job");
@@ -277,7 +272,7 @@ impl Remover {
 
     /// Deletes the jobs that the filter still matches, each after it was saved, if there is a file.
     /// No batch starts after an interrupt.
-    fn jobs(
+    fn delete_jobs(
         &mut self,
         client: &mut Client,
         jobs: &Selection,
@@ -290,23 +285,23 @@ impl Remover {
         for ids in jobs.batches(size) {
             interrupt.check()?;
             progress.add(ids.len() as u64);
-            self.batch(client, ids, filter)?;
+            self.delete_batch(client, ids, filter)?;
         }
         Ok(())
     }
 
-    fn batch(&mut self, client: &mut Client, ids: Vec<u64>, filter: &Filter) -> Result<()> {
+    fn delete_batch(&mut self, client: &mut Client, ids: Vec<u64>, filter: &Filter) -> Result<()> {
         let count = ids.len();
         // A job may have changed its state meanwhile.
         let mut jobs = sweep::jobs_by_ids(client, ids)?;
         jobs.retain(|job| filter.matches(job));
         let is_saved = self.save.is_some();
         if let Some(file) = &mut self.save {
-            jobs = sweep::add_bodies(client, jobs)?;
-            file.save(&jobs)?;
+            jobs = sweep::peek_bodies(client, jobs)?;
+            file.write_and_sync(&jobs)?;
         }
         self.refused += (count - jobs.len()) as u64;
-        let write = |id: &u64, out: &mut Vec<u8>| write_numbered(out, "delete", *id);
+        let write = |id: &u64, out: &mut Vec<u8>| write_command(out, "delete", *id);
         let result = client.pipeline(jobs.iter().map(|job| job.id), write, |id, reply| {
             match reply.word() {
                 "DELETED" => self.deleted += 1,
@@ -320,11 +315,11 @@ impl Remover {
             }
             Ok(())
         });
-        result.with_context(|| self.in_doubt())
+        result.with_context(|| self.describe_unconfirmed())
     }
 
     /// Describes a batch of deletes that were not all confirmed.
-    fn in_doubt(&self) -> String {
+    fn describe_unconfirmed(&self) -> String {
         let file = self.save.as_ref().map(|file| format!("; all of them are in {}", file.name()));
         let (deleted, file) = (counted(self.deleted, "job"), file.unwrap_or_default());
         format!("{deleted} deleted; the server did not confirm others, which may be deleted{file}")

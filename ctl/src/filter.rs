@@ -27,7 +27,7 @@ impl Tubes {
     }
 
     /// Selects the tube of this name.
-    pub(crate) fn one(name: &str) -> Self {
+    pub(crate) fn of_name(name: &str) -> Self {
         let glob = Glob::new(&globset::escape(name)).expect("an escaped name is a pattern");
         Self { globs: GlobSetBuilder::new().add(glob).build().ok() }
     }
@@ -80,16 +80,16 @@ impl Filter {
     pub(crate) fn matches_body(&self, body: &[u8]) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(body))
     }
-}
 
-/// Makes a pattern for bodies: a regular expression, or plain text.
-pub(crate) fn pattern(text: &str, is_plain: bool, ignores_case: bool) -> Result<Regex> {
-    let escaped = if is_plain { regex::escape(text) } else { text.to_owned() };
-    RegexBuilder::new(&escaped).case_insensitive(ignores_case).build().map_err(usage)
+    /// Makes a pattern for bodies: a regular expression, or plain text.
+    pub(crate) fn to_pattern(text: &str, is_plain: bool, ignores_case: bool) -> Result<Regex> {
+        let escaped = if is_plain { regex::escape(text) } else { text.to_owned() };
+        RegexBuilder::new(&escaped).case_insensitive(ignores_case).build().map_err(usage)
+    }
 }
 
 /// Parses a time such as `90`, `90s`, `5m`, `2h` or `1d`; returns seconds.
-pub(crate) fn seconds(text: &str) -> Result<u64> {
+pub(crate) fn parse_time(text: &str) -> Result<u64> {
     let digits = text.trim_end_matches(|it: char| it.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
         "" | "s" => 1,
@@ -104,16 +104,16 @@ pub(crate) fn seconds(text: &str) -> Result<u64> {
     }
 }
 
-/// Parses a time like [`seconds`], of at least one second.
-pub(crate) fn some_seconds(text: &str) -> Result<u64> {
-    let seconds = seconds(text)?;
+/// Parses a time like [`parse_time`], of at least one second.
+pub(crate) fn parse_some_time(text: &str) -> Result<u64> {
+    let seconds = parse_time(text)?;
     ensure!(seconds > 0, "it must be at least 1 second");
     Ok(seconds)
 }
 
-/// Parses a time like [`seconds`], within the range of delays and times to run.
-pub(crate) fn short_seconds(text: &str) -> Result<u32> {
-    let seconds = seconds(text)?;
+/// Parses a time like [`parse_time`], within the range of delays and times to run.
+pub(crate) fn parse_delay(text: &str) -> Result<u32> {
+    let seconds = parse_time(text)?;
     seconds.try_into().map_err(|_| anyhow!("it must be at most {} seconds, 136 years", u32::MAX))
 }
 
@@ -134,23 +134,23 @@ mod tests {
     fn times_have_units() {
         for (text, expected) in [("90", 90), ("90s", 90), ("5m", 300), ("2h", 7200), ("1d", 86400)]
         {
-            assert_eq!(seconds(text).unwrap(), expected);
+            assert_eq!(parse_time(text).unwrap(), expected);
         }
         for text in ["", "m", "-1", "1w", "1.5h", "99999999999999999999", "18446744073709551615d"] {
-            assert!(seconds(text).is_err(), "{text}");
+            assert!(parse_time(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn a_delay_fits_into_the_protocol() {
-        assert_eq!(short_seconds("4294967295").unwrap(), u32::MAX);
-        assert!(short_seconds("4294967296").is_err() && short_seconds("50000d").is_err());
+        assert_eq!(parse_delay("4294967295").unwrap(), u32::MAX);
+        assert!(parse_delay("4294967296").is_err() && parse_delay("50000d").is_err());
     }
 
     #[test]
     fn patterns_are_plain_on_request() {
-        assert!(pattern("a.c", false, false).unwrap().is_match(b"\xffabc"));
-        assert!(!pattern("a.c", true, false).unwrap().is_match(b"abc"));
-        assert!(pattern("A.C", true, true).unwrap().is_match(b"xa.cx"));
+        assert!(Filter::to_pattern("a.c", false, false).unwrap().is_match(b"\xffabc"));
+        assert!(!Filter::to_pattern("a.c", true, false).unwrap().is_match(b"abc"));
+        assert!(Filter::to_pattern("A.C", true, true).unwrap().is_match(b"xa.cx"));
     }
 }

@@ -89,15 +89,15 @@ pub(crate) fn bind_http(address: impl ToSocketAddrs + fmt::Display) -> Result<Tc
 }
 
 /// Serves until a signal arrives.
-pub(crate) fn serve(listeners: Vec<TcpListener>, app: &Router, stop: &Interrupt) -> Result<()> {
+pub(crate) fn serve_http(sockets: Vec<TcpListener>, app: &Router, stop: &Interrupt) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = runtime.block_on(async {
-        let wake = stop.wake()?;
+        let wake = stop.wake_socket()?;
         wake.set_nonblocking(true)?;
         let wake = tokio::net::UnixStream::from_std(wake)?;
         let (end, ended) = watch::channel(false);
         let mut servers = JoinSet::new();
-        for listener in listeners {
+        for listener in sockets {
             let address = listener.local_addr()?;
             listener.set_nonblocking(true)?;
             let listener = BoundedListener {
@@ -133,12 +133,12 @@ pub(crate) struct SharedBody {
 }
 
 /// A piece of a response, with the permit that bounds the number of such responses.
-struct PermittedBytes {
+struct SharedBodyPiece {
     bytes: Bytes,
     _permit: Arc<OwnedSemaphorePermit>,
 }
 
-impl AsRef<[u8]> for PermittedBytes {
+impl AsRef<[u8]> for SharedBodyPiece {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -153,7 +153,7 @@ impl SharedBody {
         let permit = Arc::new(permit);
         // The connection keeps the pieces longer than the response.
         let held =
-            |piece| PermittedBytes { bytes: Bytes::from(piece), _permit: Arc::clone(&permit) };
+            |piece| SharedBodyPiece { bytes: Bytes::from(piece), _permit: Arc::clone(&permit) };
         Self { pieces: pieces.into_iter().map(|it| Bytes::from_owner(held(it))).collect() }
     }
 }
@@ -192,7 +192,7 @@ impl Listener for BoundedListener {
         let place = Arc::clone(&self.places).acquire_owned().await;
         let place = place.expect("the semaphore is never closed");
         let (stream, address) = Listener::accept(&mut self.listener).await;
-        let head = Head { began: Some(Instant::now()), newlines: None, is_whole: false };
+        let head = RequestHead { began: Some(Instant::now()), newlines: None, is_whole: false };
         let (now, idle) = (Instant::now(), Box::pin(sleep(HEAD_TIME_LIMIT)));
         let (response, is_blocked) = ((now, 0), false);
         (TimedConnection { stream, active: now, idle, head, response, is_blocked, place }, address)
@@ -205,7 +205,7 @@ impl Listener for BoundedListener {
 
 /// The progress of the head of a request.
 #[derive(Debug, Default)]
-struct Head {
+struct RequestHead {
     began: Option<Instant>,
     /// Number of newlines at the end, after any other byte.
     newlines: Option<u8>,
@@ -213,9 +213,9 @@ struct Head {
     is_whole: bool,
 }
 
-impl Head {
+impl RequestHead {
     /// Reads bytes of a request. An empty line ends a head.
-    fn take(&mut self, bytes: &[u8]) {
+    fn read_bytes(&mut self, bytes: &[u8]) {
         if self.is_whole || bytes.is_empty() {
             return;
         }
@@ -246,7 +246,7 @@ struct TimedConnection {
     active: Instant,
     /// Wakes the connection to check its time limits.
     idle: Pin<Box<Sleep>>,
-    head: Head,
+    head: RequestHead,
     /// The start of the response under way, and the number of its bytes written.
     response: (Instant, u64),
     /// The response waits for its client.
@@ -315,7 +315,7 @@ impl AsyncRead for TimedConnection {
         }
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(waker, buffer);
-        self.head.take(&buffer.filled()[before..]);
+        self.head.read_bytes(&buffer.filled()[before..]);
         self.with_time_limit(waker, result)
     }
 }
@@ -363,9 +363,9 @@ mod tests {
     #[test]
     fn a_head_ends_with_an_empty_line_and_not_before() {
         let whole = |pieces: &[&str]| {
-            let mut head = Head::default();
+            let mut head = RequestHead::default();
             for piece in pieces {
-                head.take(piece.as_bytes());
+                head.read_bytes(piece.as_bytes());
             }
             assert_eq!(head.deadline().is_none(), head.is_whole || head.began.is_none());
             head.is_whole

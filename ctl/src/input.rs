@@ -17,12 +17,12 @@ const BUFFER_BYTES: usize = 1 << 20;
 
 /// A file that can be read until a signal arrives.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct InputSource {
     file: File,
     interrupt: Interrupt,
 }
 
-impl Read for Source {
+impl Read for InputSource {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.interrupt.wait_to_read(&self.file)?;
         self.file.read(buffer)
@@ -30,7 +30,7 @@ impl Read for Source {
 }
 
 /// The input of a command.
-pub(crate) type Input = BufReader<Source>;
+pub(crate) type Input = BufReader<InputSource>;
 
 /// Opens a file, or standard input for `-` or none.
 pub(crate) fn open_input(path: Option<&Path>, interrupt: &Interrupt) -> Result<Input> {
@@ -38,7 +38,7 @@ pub(crate) fn open_input(path: Option<&Path>, interrupt: &Interrupt) -> Result<I
         Some(path) => File::open(path).with_context(|| path.display().to_string())?,
         None => File::from(io::stdin().as_fd().try_clone_to_owned()?),
     };
-    Ok(BufReader::with_capacity(BUFFER_BYTES, Source { file, interrupt: interrupt.clone() }))
+    Ok(BufReader::with_capacity(BUFFER_BYTES, InputSource { file, interrupt: interrupt.clone() }))
 }
 
 /// Reads a line of at most `most` bytes, without its LF; `None` at the end of the input.

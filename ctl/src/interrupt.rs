@@ -58,14 +58,9 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Locks data that no panic leaves half changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Whether the program was started with SIGHUP ignored, as by nohup. Without /proc, it is taken as
 /// not ignored.
-fn ignores_hangup() -> bool {
+fn is_hangup_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
@@ -73,10 +68,15 @@ fn ignores_hangup() -> bool {
 }
 
 impl Interrupt {
+    /// Locks data that no panic leaves half changed.
+    fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Begins to catch the signals.
-    pub(crate) fn catch(&self) -> io::Result<()> {
+    pub(crate) fn catch_signals(&self) -> io::Result<()> {
         let signals: &[i32] =
-            if ignores_hangup() { &[SIGINT, SIGTERM] } else { &[SIGINT, SIGTERM, SIGHUP] };
+            if is_hangup_ignored() { &[SIGINT, SIGTERM] } else { &[SIGINT, SIGTERM, SIGHUP] };
         let (mut sender, receiver) = UnixStream::pair()?;
         self.0.wake.set(receiver).expect("signals are caught once");
         for &signal in signals {
@@ -94,7 +94,7 @@ impl Interrupt {
             for signal in signals.forever() {
                 if is_second {
                     // The lock is kept, so no worker can act on the end of its command.
-                    let groups = lock(&shared.groups);
+                    let groups = Self::lock(&shared.groups);
                     for &group in &*groups {
                         let _ = kill_process_group(group, Signal::KILL);
                     }
@@ -106,7 +106,10 @@ impl Interrupt {
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || {
                     thread::sleep(NOTICE_DELAY);
-                    print_notice(&format!("beanstalkctl: interrupted: {}", lock(&shared.notice)));
+                    print_notice(&format!(
+                        "beanstalkctl: interrupted: {}",
+                        Self::lock(&shared.notice)
+                    ));
                 });
             }
         })?;
@@ -114,13 +117,13 @@ impl Interrupt {
     }
 
     /// Returns a socket that becomes readable with the first signal. Signals must be caught.
-    pub(crate) fn wake(&self) -> io::Result<UnixStream> {
+    pub(crate) fn wake_socket(&self) -> io::Result<UnixStream> {
         self.0.wake.get().expect("signals are caught").try_clone()
     }
 
     /// Sets the notice after the first signal: the reason for the wait, and the effect of a second.
     pub(crate) fn set_notice(&self, text: &'static str) {
-        *lock(&self.0.notice) = text;
+        *Self::lock(&self.0.notice) = text;
     }
 
     /// Ends work between two batches, as a signal does.
@@ -131,7 +134,7 @@ impl Interrupt {
     }
 
     /// Makes an interrupt for a part of the work, which can end before the whole does.
-    pub(crate) fn child(&self) -> Self {
+    pub(crate) fn for_part(&self) -> Self {
         Self(Arc::new(Shared { parent: Some(self.clone()), ..Shared::default() }))
     }
 
@@ -161,7 +164,7 @@ impl Interrupt {
             }
             let mut all = vec![PollFd::new(source, PollFlags::IN)];
             all.extend(self.0.wake.get().map(|wake| PollFd::new(wake, PollFlags::IN)));
-            poll_events(&mut all, None)?;
+            Self::poll(&mut all, None)?;
             if !all[0].revents().is_empty() {
                 return Ok(());
             }
@@ -178,21 +181,21 @@ impl Interrupt {
             }
             let mut wake = self.0.wake.get().map(|wake| PollFd::new(wake, PollFlags::IN));
             // Without a signal, no other event ends it early.
-            let _ = poll_events(wake.as_mut_slice(), Some(left));
+            let _ = Self::poll(wake.as_mut_slice(), Some(left));
         }
     }
 
     /// Registers the process group led by a command, which a second signal kills.
-    pub(crate) fn add_group(&self, leader: &Child) -> Pid {
+    pub(crate) fn add_process_group(&self, leader: &Child) -> Pid {
         let group = Pid::from_child(leader);
-        lock(&self.0.groups).push(group);
+        Self::lock(&self.0.groups).push(group);
         group
     }
 
     /// Returns the status of a command that has ended or stopped; `None` while it runs. Once it has
     /// ended, its group is no longer killed, because the system may reuse the id.
-    pub(crate) fn change_of(&self, group: Pid) -> io::Result<Option<ExitStatus>> {
-        let mut groups = lock(&self.0.groups);
+    pub(crate) fn process_group_status(&self, group: Pid) -> io::Result<Option<ExitStatus>> {
+        let mut groups = Self::lock(&self.0.groups);
         let change = waitpid(Some(group), WaitOptions::NOHANG | WaitOptions::UNTRACED)?;
         let status = change.map(|(_, status)| ExitStatus::from_raw(status.as_raw()));
         if status.is_some_and(|status| status.stopped_signal().is_none()) {
@@ -200,16 +203,16 @@ impl Interrupt {
         }
         Ok(status)
     }
-}
 
-/// Waits for events, at most for `limit`.
-pub(crate) fn poll_events(events: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<()> {
-    // A limit too long for the system is no limit.
-    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-    match poll(events, limit.as_ref()) {
-        // A signal was handled, and nothing is ready yet.
-        Err(Errno::INTR) | Ok(_) => Ok(()),
-        Err(error) => Err(error.into()),
+    /// Waits for events, at most for `limit`.
+    pub(crate) fn poll(events: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<()> {
+        // A limit too long for the system is no limit.
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        match poll(events, limit.as_ref()) {
+            // A signal was handled, and nothing is ready yet.
+            Err(Errno::INTR) | Ok(_) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

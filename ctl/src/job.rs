@@ -197,7 +197,8 @@ impl Line {
     pub(crate) fn from_json(line: &str) -> Result<Self> {
         let keys: Keys = serde_json::from_str(line)?;
         if let Some(count) = keys.count {
-            ensure!(line == count_line(count), "a line with \"count\" must have no other key");
+            let is_alone = line == Self::count_json(count);
+            ensure!(is_alone, "a line with \"count\" must have no other key");
             return Ok(Self::Count(count));
         }
         let body = match (keys.body, keys.body_base64) {
@@ -212,7 +213,7 @@ impl Line {
         ensure!(delay == 0 || state == State::Delayed, "a {state} job cannot have a delay");
         let mut job = Job {
             id: keys.id.unwrap_or(0),
-            tube: tube_name(keys.tube.as_deref().unwrap_or("default"))?,
+            tube: parse_tube_name(keys.tube.as_deref().unwrap_or("default"))?,
             state,
             pri: keys.pri.unwrap_or(DEFAULT_PRI),
             age: keys.age.unwrap_or(0),
@@ -225,11 +226,11 @@ impl Line {
         job.set_body(body);
         Ok(Self::Job(job))
     }
-}
 
-/// Makes the last line of a file of jobs, by which `import` detects a truncated file.
-pub(crate) fn count_line(count: u64) -> String {
-    format!("{{\"count\":{count}}}")
+    /// Makes the last line of a file of jobs, by which `import` detects a truncated file.
+    pub(crate) fn count_json(count: u64) -> String {
+        format!("{{\"count\":{count}}}")
+    }
 }
 
 /// The default priority.
@@ -242,7 +243,7 @@ pub(crate) const DEFAULT_TTR: u64 = 60;
 pub(crate) const TUBE_NAME_BYTES_MAX: usize = 200;
 
 /// Checks the name of a tube by the rules of the protocol, so that it is a single word of a line.
-pub(crate) fn tube_name(name: &str) -> Result<String> {
+pub(crate) fn parse_tube_name(name: &str) -> Result<String> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-+/;.$_()".contains(&byte);
     if name.is_empty() || name.len() > TUBE_NAME_BYTES_MAX || name.starts_with('-') {
         bail!("{name:?} is not a tube name: use 1 to {TUBE_NAME_BYTES_MAX} bytes, the first not -");
@@ -256,7 +257,7 @@ pub(crate) fn tube_name(name: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::{is_terminal_control, json_line};
+    use crate::output::{Output, is_terminal_control};
 
     const STATS: &str = "---\nid: 7\ntube: \"a\"\nstate: delayed\npri: 4294967295\nage: 5\n\
                          delay: 9\nttr: 60\ntime-left: 4\nfile: 0\nreserves: 1\ntimeouts: 2\n\
@@ -286,7 +287,7 @@ mod tests {
         {
             let mut job = Job::from_stats(STATS).unwrap();
             job.set_body(body.to_vec());
-            let line = json_line(job.to_json(), None);
+            let line = Output::json_line(job.to_json(), None);
             assert!(!line.contains(is_terminal_control), "{line:?}");
             assert_eq!(job_of(&line), Job { counts: None, ..job });
         }
@@ -298,7 +299,7 @@ mod tests {
         assert_eq!((job.tube.as_str(), job.state, job.pri), ("default", State::Ready, 1024));
         let job = job_of(r#"{"body":"x","delay":9}"#);
         assert_eq!((job.state, job.time_left), (State::Delayed, 9));
-        assert!(matches!(Line::from_json(&count_line(7)), Ok(Line::Count(7))));
+        assert!(matches!(Line::from_json(&Line::count_json(7)), Ok(Line::Count(7))));
         for line in [
             "",
             "[]",
@@ -327,12 +328,12 @@ mod tests {
     #[test]
     fn a_name_is_one_word_of_a_line() {
         for name in ["a", "A-z+/;.$_()09", &"x".repeat(200)] {
-            assert_eq!(tube_name(name).unwrap(), name);
+            assert_eq!(parse_tube_name(name).unwrap(), name);
         }
         for name in
             ["", "-a", "a b", "a\r\ndelete 1", "a\0", "<b>", "a*", "\u{fc}", &"x".repeat(201)]
         {
-            assert!(tube_name(name).is_err(), "{name:?}");
+            assert!(parse_tube_name(name).is_err(), "{name:?}");
         }
     }
 }

@@ -75,14 +75,14 @@ pub(crate) fn list_jobs(
             interrupt.check()?;
             let has_bodies = needs_body || needs_size;
             let most = if has_bodies {
-                client.bodies_at_once(usize::try_from(pacer.batch(BODIES_MAX as u64))?)?
+                client.bodies_at_once(usize::try_from(pacer.batch_size(BODIES_MAX as u64))?)?
             } else {
                 jobs.len()
             };
             let rest = jobs.split_off(jobs.len().min(most));
             if has_bodies {
                 pacer.pace(jobs.len() as u64);
-                jobs = sweep::add_bodies(client, jobs)?;
+                jobs = sweep::peek_bodies(client, jobs)?;
                 jobs.retain(|job| job.body.as_deref().is_none_or(|body| filter.matches_body(body)));
             }
             if detail != Detail::Whole {
@@ -104,7 +104,7 @@ pub(crate) fn list_jobs(
                 interrupt.check()?;
                 let Some(mut jobs) = request_lists(client, &tube, &states, request.limit())? else {
                     // The tube has grown since its jobs were counted.
-                    let one = Filter { tubes: Tubes::one(&tube), ..filter.clone() };
+                    let one = Filter { tubes: Tubes::of_name(&tube), ..filter.clone() };
                     let found = sweep::sweep(client, &one, options, interrupt, &mut fill)?;
                     if found == Coverage::Stopped {
                         return Ok(found);
@@ -127,7 +127,7 @@ pub(crate) fn list_jobs(
 
 /// Returns the lists that cover all requested jobs; `None` if `list-jobs` cannot cover them.
 fn complete_lists(client: &mut Client, request: &Request<'_>) -> Result<Option<Lists>> {
-    if !client.has("list-jobs")? {
+    if !client.has_extension("list-jobs")? {
         return Ok(None);
     }
     let filter = request.filter;
@@ -138,7 +138,7 @@ fn complete_lists(client: &mut Client, request: &Request<'_>) -> Result<Option<L
         for &state in filter.states() {
             let count = yaml::number(&text, &format!("current-jobs-{state}"));
             let is_cut = count.min(request.limit().unwrap_or(u64::MAX)) > LISTED_JOBS_MAX;
-            if is_cut || !fits_list_command(&tube, state) {
+            if is_cut || !fits_list_jobs_command(&tube, state) {
                 return Ok(None);
             }
             if count > 0 {
@@ -153,13 +153,13 @@ fn complete_lists(client: &mut Client, request: &Request<'_>) -> Result<Option<L
 }
 
 /// Makes the line of a `list-jobs` command.
-fn list_command(tube: &str, state: State, limit: u64) -> String {
+fn list_jobs_command(tube: &str, state: State, limit: u64) -> String {
     format!("list-jobs {tube} {state} {limit}\r\n")
 }
 
 /// Whether the name of a tube leaves room for a limit in the line of the command.
-pub(crate) fn fits_list_command(tube: &str, state: State) -> bool {
-    list_command(tube, state, LISTED_JOBS_MAX).len() <= COMMAND_BYTES_MAX
+pub(crate) fn fits_list_jobs_command(tube: &str, state: State) -> bool {
+    list_jobs_command(tube, state, LISTED_JOBS_MAX).len() <= COMMAND_BYTES_MAX
 }
 
 /// Requests the lists of a tube together, so that hardly a job changes its state in between.
@@ -176,7 +176,7 @@ pub(crate) fn request_lists(
     let mut known = HashSet::new();
     let limit = limit.unwrap_or(LISTED_JOBS_MAX).min(LISTED_JOBS_MAX);
     let write = |state: &State, out: &mut Vec<u8>| {
-        out.extend_from_slice(list_command(tube, *state, limit).as_bytes());
+        out.extend_from_slice(list_jobs_command(tube, *state, limit).as_bytes());
     };
     client.pipeline(states.iter().copied(), write, |state, reply| {
         if reply.is("NOT_FOUND") {

@@ -127,7 +127,7 @@ fn main() -> ExitCode {
     let (is_read_only, is_check) =
         (cli.command.is_read_only(), matches!(cli.command, Command::Check(_)));
     interrupt.set_notice(if is_read_only { LOOK_NOTICE } else { ACT_NOTICE });
-    let result = interrupt.catch().map_err(Into::into).and_then(|()| {
+    let result = interrupt.catch_signals().map_err(Into::into).and_then(|()| {
         let out = Output::new(cli.json);
         let mut context = Context { servers: cli.server, out, interrupt: interrupt.clone() };
         let result = run(cli.command, &mut context);

@@ -74,11 +74,11 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
 pub(crate) fn log_action(server: &Address, from: Option<&str>, done: &str) {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let from = from.map_or(String::new(), |from| format!(" from {from}"));
-    print_notice(&format!("{} {server}{from}: {done}", timestamp(seconds)));
+    print_notice(&format!("{} {server}{from}: {done}", log_timestamp(seconds)));
 }
 
 /// Formats seconds since 1970 as `2026-11-23T09:48:06Z`.
-fn timestamp(seconds: u64) -> String {
+fn log_timestamp(seconds: u64) -> String {
     let (days, second) = (seconds / 86400, seconds % 86400);
     // In years that begin with March, a leap day is the last day of its year.
     let day = days + 719_468;
@@ -105,7 +105,7 @@ mod tests {
             (951_782_400, "2000-02-29T00:00:00Z"),
             (1_795_427_286, "2026-11-23T09:48:06Z"),
         ] {
-            assert_eq!(timestamp(seconds), expected);
+            assert_eq!(log_timestamp(seconds), expected);
         }
     }
 }

@@ -119,11 +119,6 @@ impl Table {
     }
 }
 
-/// Whether the terminal understands no control sequences.
-pub(crate) fn is_dumb_terminal() -> bool {
-    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
-}
-
 /// Standard output.
 #[derive(Debug)]
 pub(crate) struct Output {
@@ -137,8 +132,8 @@ impl Output {
     /// Locks standard output.
     pub(crate) fn new(json: bool) -> Self {
         let stdout = io::stdout();
-        let has_color =
-            stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none() && !is_dumb_terminal();
+        let is_plain = Self::is_dumb_terminal() || std::env::var_os("NO_COLOR").is_some();
+        let has_color = stdout.is_terminal() && !is_plain;
         Self { writer: BufWriter::with_capacity(256 * 1024, stdout.lock()), json, has_color }
     }
 
@@ -160,7 +155,7 @@ impl Output {
         object: Map<String, Value>,
         server: Option<&str>,
     ) -> Result<()> {
-        self.line(&json_line(object, server))
+        self.line(&Self::json_line(object, server))
     }
 
     /// Writes a table.
@@ -174,29 +169,34 @@ impl Output {
         self.writer.flush()?;
         Ok(())
     }
-}
 
-/// Writes an object as a line of JSON, with the server if there are several.
-pub(crate) fn json_line(object: Map<String, Value>, server: Option<&str>) -> String {
-    let mut whole = Map::new();
-    if let Some(server) = server {
-        whole.insert("server".to_owned(), json!(server));
-    }
-    whole.extend(object);
-    let text = Value::Object(whole).to_string();
-    if !text.contains(is_terminal_control) {
-        return text;
-    }
-    // JSON allows these characters unescaped, but a terminal would act on them.
-    let mut line = String::with_capacity(text.len());
-    for it in text.chars() {
-        if is_terminal_control(it) {
-            let _ = write!(line, "\\u{:04x}", u32::from(it));
-        } else {
-            line.push(it);
+    /// Writes an object as a line of JSON, with the server if there are several.
+    pub(crate) fn json_line(object: Map<String, Value>, server: Option<&str>) -> String {
+        let mut whole = Map::new();
+        if let Some(server) = server {
+            whole.insert("server".to_owned(), json!(server));
         }
+        whole.extend(object);
+        let text = Value::Object(whole).to_string();
+        if !text.contains(is_terminal_control) {
+            return text;
+        }
+        // JSON allows these characters unescaped, but a terminal would act on them.
+        let mut line = String::with_capacity(text.len());
+        for it in text.chars() {
+            if is_terminal_control(it) {
+                let _ = write!(line, "\\u{:04x}", u32::from(it));
+            } else {
+                line.push(it);
+            }
+        }
+        line
     }
-    line
+
+    /// Whether the terminal understands no control sequences.
+    pub(crate) fn is_dumb_terminal() -> bool {
+        std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+    }
 }
 
 /// Whether a terminal might do more with a character than show it: move the cursor, or change the
@@ -212,7 +212,7 @@ pub(crate) fn inert_text(text: &str) -> String {
 
 /// Writes a body on one line: bytes that are not text, or that a terminal would act on, are
 /// escaped.
-pub(crate) fn one_line_body(body: &[u8]) -> String {
+pub(crate) fn inert_body(body: &[u8]) -> String {
     let mut line = String::new();
     for chunk in body.utf8_chunks() {
         for character in chunk.valid().chars() {
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn bodies_fit_on_a_line() {
-        assert_eq!(one_line_body("größe\n\u{1b}[1m\\".as_bytes()), "größe\\n\\u{1b}[1m\\\\");
-        assert_eq!(one_line_body(b"\xffa\0"), "\\xffa\\u{0}");
+        assert_eq!(inert_body("größe\n\u{1b}[1m\\".as_bytes()), "größe\\n\\u{1b}[1m\\\\");
+        assert_eq!(inert_body(b"\xffa\0"), "\\xffa\\u{0}");
     }
 }

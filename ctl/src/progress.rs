@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::output::is_dumb_terminal;
+use crate::output::Output;
 
 /// A line that shows the progress of the work.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(crate) struct Progress(ProgressBar);
 impl Progress {
     /// Starts a line, which is shown only on a terminal.
     pub(crate) fn new(what: &str, total: Option<u64>) -> Self {
-        if is_dumb_terminal() {
+        if Output::is_dumb_terminal() {
             return Self::hidden();
         }
         let template = match total {
@@ -33,7 +33,7 @@ impl Progress {
     }
 
     /// Sets the number of items done.
-    pub(crate) fn at(&self, count: u64) {
+    pub(crate) fn set_count(&self, count: u64) {
         self.0.set_position(count);
     }
 
@@ -64,7 +64,7 @@ impl Pacer {
     }
 
     /// Returns how many commands, at most `most`, to send at once.
-    pub(crate) fn batch(&self, most: u64) -> u64 {
+    pub(crate) fn batch_size(&self, most: u64) -> u64 {
         self.per_second.map_or(most, |rate| most.min(rate.div_ceil(10)).max(1))
     }
 
@@ -89,9 +89,9 @@ mod tests {
 
     #[test]
     fn a_rate_bounds_the_batches_and_the_time() {
-        assert_eq!(Pacer::new(None).batch(5000), 5000);
-        assert_eq!(Pacer::new(Some(100)).batch(5000), 10);
-        assert_eq!(Pacer::new(Some(1)).batch(5000), 1);
+        assert_eq!(Pacer::new(None).batch_size(5000), 5000);
+        assert_eq!(Pacer::new(Some(100)).batch_size(5000), 10);
+        assert_eq!(Pacer::new(Some(1)).batch_size(5000), 1);
         let mut pacer = Pacer::new(Some(1000));
         let began = Instant::now();
         pacer.pace(30);

@@ -72,21 +72,21 @@ impl Sampler {
     }
 
     /// Sets the time limit of a sample.
-    pub(crate) fn within(self, limit: Duration) -> Self {
+    pub(crate) fn with_time_limit(self, limit: Duration) -> Self {
         Self { limit: Some(limit), ..self }
     }
 
     /// Takes a sample. After an error the next sample connects again.
     pub(crate) fn sample(&mut self, selected: &Tubes) -> Result<Sample> {
         let deadline = self.limit.map(|limit| Instant::now() + limit);
-        let (mut client, mut stats) = Client::resume(self.client.take(), &self.address, deadline)?;
+        let (mut client, mut stats) = Client::reuse(self.client.take(), &self.address, deadline)?;
         let names = statistics::tube_names(&mut client, selected)?;
         let tubes = statistics::tube_stats(&mut client, &names)?;
-        if client.has("metrics")? {
+        if client.has_extension("metrics")? {
             stats += &client.yaml("metrics")?;
         }
         self.client = Some(client);
-        Ok(self.compare(&stats, &tubes, Instant::now()))
+        Ok(self.compare_to_last(&stats, &tubes, Instant::now()))
     }
 
     /// Returns the connection of the last sample, unless that failed.
@@ -94,7 +94,7 @@ impl Sampler {
         self.client.as_mut()
     }
 
-    fn compare(&mut self, stats: &str, tubes: &[(String, String)], now: Instant) -> Sample {
+    fn compare_to_last(&mut self, stats: &str, tubes: &[(String, String)], now: Instant) -> Sample {
         let number = |key| yaml::number(stats, key);
         let instance = Instance::from_stats(stats);
         let before = std::mem::take(&mut self.before);
@@ -181,17 +181,19 @@ mod tests {
     fn rates_are_those_of_one_process() {
         let (mut watch, start) = (watch(), Instant::now());
         let tube = |jobs: u64| vec![("a".to_owned(), stats(0, jobs, 1))];
-        let sample = watch.compare(&stats(1, 100, 50), &tube(10), start);
+        let sample = watch.compare_to_last(&stats(1, 100, 50), &tube(10), start);
         assert_eq!((sample.server.puts, sample.tubes[0].puts), (0.0, 0.0));
         let later = start + Duration::from_secs(2);
-        let sample = watch.compare(&stats(1, 300, 60), &tube(30), later);
+        let sample = watch.compare_to_last(&stats(1, 300, 60), &tube(30), later);
         assert_eq!((sample.server.puts, sample.server.deletes), (100.0, 5.0));
         assert_eq!(sample.tubes[0].puts, 10.0);
         // After a restart the counters begin again, and no rate is known.
-        let sample = watch.compare(&stats(2, 400, 9), &tube(3), later + Duration::from_secs(1));
+        let sample =
+            watch.compare_to_last(&stats(2, 400, 9), &tube(3), later + Duration::from_secs(1));
         assert_eq!((sample.server.puts, sample.tubes[0].puts), (0.0, 0.0));
         // A tube that was gone meanwhile counts from 0.
-        let sample = watch.compare(&stats(2, 400, 9), &tube(1), later + Duration::from_secs(2));
+        let sample =
+            watch.compare_to_last(&stats(2, 400, 9), &tube(1), later + Duration::from_secs(2));
         assert_eq!(sample.tubes[0].puts, 1.0);
     }
 
@@ -203,7 +205,7 @@ mod tests {
             ("---\nbinlog-state: failed\n", Some("failed")),
             ("---\nbinlog-oldest-index: 1\n", None),
         ] {
-            let sample = watch().compare(stats, &[], Instant::now());
+            let sample = watch().compare_to_last(stats, &[], Instant::now());
             assert_eq!(sample.binlog_trouble(), trouble, "{stats}");
         }
     }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::job::{self, Job};
-use crate::output;
+use crate::job::{Job, Line};
+use crate::output::Output;
 
 /// A new file for jobs, which only its owner may read.
 #[derive(Debug)]
@@ -23,14 +23,14 @@ pub(crate) struct SaveFile {
 }
 
 /// Checks the argument of `--save`.
-pub(crate) fn save_path(text: &str) -> Result<PathBuf> {
+pub(crate) fn parse_save_path(text: &str) -> Result<PathBuf> {
     // `import` could open a file of this name only as ./-
     ensure!(text != "-", "it must be a file, so that `import` can restore the jobs");
     Ok(text.into())
 }
 
 /// Fails if the file already exists, before any work or question.
-pub(crate) fn check_save_file(path: Option<&Path>) -> Result<()> {
+pub(crate) fn require_new_save_file(path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     // A dangling link counts as well.
     let is_there = path.symlink_metadata().is_ok();
@@ -65,7 +65,7 @@ impl SaveFile {
     /// Writes jobs with their bodies. After a failure, none of them is in the file.
     pub(crate) fn write(&mut self, jobs: &[Job]) -> Result<()> {
         let lines: String =
-            jobs.iter().map(|job| output::json_line(job.to_json(), None) + "\n").collect();
+            jobs.iter().map(|job| Output::json_line(job.to_json(), None) + "\n").collect();
         self.append(&lines)?;
         self.count += jobs.len() as u64;
         Ok(())
@@ -73,7 +73,7 @@ impl SaveFile {
 
     /// Writes jobs with their bodies, and syncs them to disk. After a failure, none of them is in
     /// the file.
-    pub(crate) fn save(&mut self, jobs: &[Job]) -> Result<()> {
+    pub(crate) fn write_and_sync(&mut self, jobs: &[Job]) -> Result<()> {
         let (length, count) = (self.length, self.count);
         self.write(jobs)?;
         self.file.sync_data().or_else(|error| {
@@ -84,7 +84,7 @@ impl SaveFile {
 
     /// Ends the file with the number of its jobs, and syncs it to disk.
     pub(crate) fn finish(mut self) -> Result<()> {
-        self.append(&(job::count_line(self.count) + "\n"))?;
+        self.append(&(Line::count_json(self.count) + "\n"))?;
         self.file.sync_all().with_context(|| self.name.clone())
     }
 
@@ -119,11 +119,11 @@ mod tests {
         let path = folder.path().join("jobs");
         let mut file = SaveFile::create(&path).unwrap();
         let Line::Job(job) = Line::from_json(r#"{"id":7,"body":"x"}"#).unwrap() else { panic!() };
-        file.save(&[job.clone(), job.clone()]).unwrap();
-        assert!(SaveFile::create(&path).is_err() && check_save_file(Some(&path)).is_err());
+        file.write_and_sync(&[job.clone(), job.clone()]).unwrap();
+        assert!(SaveFile::create(&path).is_err() && require_new_save_file(Some(&path)).is_err());
         assert!(
-            check_save_file(Some(&folder.path().join("other"))).is_ok()
-                && check_save_file(None).is_ok()
+            require_new_save_file(Some(&folder.path().join("other"))).is_ok()
+                && require_new_save_file(None).is_ok()
         );
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         file.finish().unwrap();

@@ -40,7 +40,7 @@ pub(crate) type FoundCounts = BTreeMap<String, u64>;
 const ROUNDING_SECONDS: u64 = 2;
 
 /// Counts the jobs in a dictionary of `stats` or `stats-tube`.
-fn jobs_in(text: &str) -> u64 {
+fn count_by_stats(text: &str) -> u64 {
     let counts = State::ALL.iter().map(|it| yaml::number(text, &format!("current-jobs-{it}")));
     // A server may report any number.
     counts.fold(0, u64::saturating_add)
@@ -74,7 +74,7 @@ pub(crate) fn tube_stats(client: &mut Client, names: &[String]) -> Result<Vec<(S
 }
 
 /// Returns the dictionary of `stats-tube`. Fails if there is no such tube, and creates none.
-pub(crate) fn existing_tube(client: &mut Client, name: &str) -> Result<String> {
+pub(crate) fn existing_tube_stats(client: &mut Client, name: &str) -> Result<String> {
     let reply = client.ask(&format!("stats-tube {name}"))?;
     if reply.is("NOT_FOUND") {
         return Err(conflict(format!("{}: there is no tube {name}", client.address())));
@@ -89,14 +89,14 @@ impl Counters {
         if !selected.is_all() {
             let names = tube_names(client, selected)?;
             for (name, text) in tube_stats(client, &names)? {
-                check(client, "stats-tube", &text, &["current-jobs-ready", "total-jobs"])?;
-                tubes.insert(name, (jobs_in(&text), yaml::number(&text, "total-jobs")));
+                require_counters(client, "stats-tube", &text, "current-jobs-ready total-jobs")?;
+                tubes.insert(name, (count_by_stats(&text), yaml::number(&text, "total-jobs")));
             }
         }
         let text = client.yaml("stats")?;
-        check(client, "stats", &text, &["current-jobs-ready", "total-jobs", "cmd-put", "uptime"])?;
+        require_counters(client, "stats", &text, "current-jobs-ready total-jobs cmd-put uptime")?;
         if selected.is_all() {
-            tubes.insert(String::new(), (jobs_in(&text), yaml::number(&text, "total-jobs")));
+            tubes.insert(String::new(), (count_by_stats(&text), yaml::number(&text, "total-jobs")));
         }
         Ok(Self::from_stats(&text, tubes))
     }
@@ -159,8 +159,8 @@ impl Counters {
 
 /// Fails if a server does not report these numbers: every count would be 0, and the sweep would
 /// look complete.
-fn check(client: &Client, command: &str, text: &str, keys: &[&str]) -> Result<()> {
-    for key in keys {
+fn require_counters(client: &Client, command: &str, text: &str, keys: &str) -> Result<()> {
+    for key in keys.split(' ') {
         if yaml::value(text, key).is_none_or(|value| value.parse::<u64>().is_err()) {
             bail!("{}: the reply to {command} lacks {key}", client.address());
         }

@@ -28,7 +28,7 @@ pub(crate) struct Stream {
 }
 
 /// Returns the time limit of the next call, which ends at the deadline at the latest.
-fn call_time_limit(timeout: Duration, deadline: Option<Instant>) -> io::Result<Duration> {
+fn stream_call_time_limit(timeout: Duration, deadline: Option<Instant>) -> io::Result<Duration> {
     let Some(deadline) = deadline else { return Ok(timeout) };
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left.min(timeout)) }
@@ -36,7 +36,7 @@ fn call_time_limit(timeout: Duration, deadline: Option<Instant>) -> io::Result<D
 
 /// Connects to a UNIX socket. While the queue of a hung server is full, a blocking connect would
 /// never return, so a nonblocking one is repeated.
-fn connect_unix(path: &Path, deadline: Option<Instant>) -> io::Result<Socket> {
+fn connect_unix_stream(path: &Path, deadline: Option<Instant>) -> io::Result<Socket> {
     let limited = Instant::now() + TIMEOUT;
     let until = Some(deadline.map_or(limited, |deadline| deadline.min(limited)));
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -46,7 +46,7 @@ fn connect_unix(path: &Path, deadline: Option<Instant>) -> io::Result<Socket> {
         if error.kind() != io::ErrorKind::WouldBlock {
             return Err(error);
         }
-        thread::sleep(call_time_limit(CONNECT_RETRY_PAUSE, until)?);
+        thread::sleep(stream_call_time_limit(CONNECT_RETRY_PAUSE, until)?);
     }
     socket.set_nonblocking(false)?;
     Ok(socket)
@@ -55,12 +55,12 @@ fn connect_unix(path: &Path, deadline: Option<Instant>) -> io::Result<Socket> {
 fn connect_stream(address: &Address, deadline: Option<Instant>) -> io::Result<Socket> {
     let (host, port) = match address {
         Address::Tcp(host, port) => (host.as_str(), *port),
-        Address::Unix(path) => return connect_unix(path, deadline),
+        Address::Unix(path) => return connect_unix_stream(path, deadline),
     };
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in (host, port).to_socket_addrs()? {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-        match socket.connect_timeout(&address.into(), call_time_limit(TIMEOUT, deadline)?) {
+        match socket.connect_timeout(&address.into(), stream_call_time_limit(TIMEOUT, deadline)?) {
             Ok(()) => return socket.set_tcp_nodelay(true).map(|()| socket),
             Err(error) => failure = error,
         }
@@ -85,8 +85,13 @@ impl Stream {
     }
 
     /// Whether the deadline has passed.
-    pub(crate) fn is_over(&self) -> bool {
-        call_time_limit(TIMEOUT, self.deadline).is_err()
+    pub(crate) fn is_past_deadline(&self) -> bool {
+        stream_call_time_limit(TIMEOUT, self.deadline).is_err()
+    }
+
+    /// Whether an error of a read means that no byte arrived in time.
+    pub(crate) fn is_timeout(error: &io::Error) -> bool {
+        matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
     }
 }
 
@@ -99,7 +104,7 @@ impl AsFd for Stream {
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.deadline.is_some() {
-            let timeout = call_time_limit(self.read_timeout, self.deadline)?;
+            let timeout = stream_call_time_limit(self.read_timeout, self.deadline)?;
             self.socket.set_read_timeout(Some(timeout))?;
         }
         self.socket.read(buffer)
@@ -109,7 +114,7 @@ impl Read for Stream {
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.deadline.is_some() {
-            self.socket.set_write_timeout(Some(call_time_limit(TIMEOUT, self.deadline)?))?;
+            self.socket.set_write_timeout(Some(stream_call_time_limit(TIMEOUT, self.deadline)?))?;
         }
         self.socket.write(bytes)
     }

@@ -10,7 +10,7 @@ use std::ops::{ControlFlow, RangeInclusive};
 
 use anyhow::{Result, ensure};
 
-use crate::client::{Client, Reply, write_numbered, write_put};
+use crate::client::{Client, Reply, write_command, write_put_command};
 use crate::filter::Filter;
 use crate::interrupt::Interrupt;
 use crate::job::Job;
@@ -83,7 +83,7 @@ pub(crate) fn sweep(
     }
     let mut last = options.last_id.or(before.last_id());
     if last.is_none() && options.may_probe {
-        last = Some(probe(client)?);
+        last = Some(probe_last_id(client)?);
     }
     let progress = if options.is_quiet {
         Progress::hidden()
@@ -105,7 +105,7 @@ pub(crate) fn sweep(
         interrupt,
     };
     let begin = sweep.first_id()?;
-    sweep.run(begin, take)
+    sweep.search_all(begin, take)
 }
 
 impl Sweep<'_> {
@@ -138,7 +138,7 @@ impl Sweep<'_> {
         Ok(lowest.unwrap_or(1))
     }
 
-    fn run(&mut self, begin: u64, take: Visit<'_>) -> Result<Coverage> {
+    fn search_all(&mut self, begin: u64, take: Visit<'_>) -> Result<Coverage> {
         let mut next = begin;
         loop {
             let unbounded = self.highest.saturating_add(self.before.puts()).saturating_add(GAP_IDS);
@@ -146,7 +146,7 @@ impl Sweep<'_> {
             if next > end {
                 break;
             }
-            let last = end.min(next.saturating_add(self.pacer.batch(BATCH_IDS) - 1));
+            let last = end.min(next.saturating_add(self.pacer.batch_size(BATCH_IDS) - 1));
             if let Some(coverage) = self.search(next..=last, take)? {
                 return Ok(coverage);
             }
@@ -155,7 +155,7 @@ impl Sweep<'_> {
         }
         let mut below = begin;
         while below > 1 {
-            let first = below.saturating_sub(self.pacer.batch(BATCH_IDS)).max(1);
+            let first = below.saturating_sub(self.pacer.batch_size(BATCH_IDS)).max(1);
             if let Some(coverage) = self.search(first..=below - 1, take)? {
                 return Ok(coverage);
             }
@@ -165,10 +165,10 @@ impl Sweep<'_> {
             return Ok(Coverage::Complete);
         }
         let now = Counters::read(self.client, &self.filter.tubes)?;
-        Ok(Coverage::Incomplete(self.found(), now.jobs()))
+        Ok(Coverage::Incomplete(self.found_count(), now.jobs()))
     }
 
-    fn found(&self) -> u64 {
+    fn found_count(&self) -> u64 {
         self.found.values().sum()
     }
 
@@ -185,7 +185,7 @@ impl Sweep<'_> {
         }
         jobs.retain(|job| self.filter.tubes.matches(&job.tube));
         self.before.count(&mut self.found, &jobs);
-        self.progress.at(self.found());
+        self.progress.set_count(self.found_count());
         jobs.retain(|job| self.filter.matches(job));
         if !jobs.is_empty() && take(self.client, jobs)?.is_break() {
             return Ok(Some(Coverage::Stopped));
@@ -202,7 +202,7 @@ pub(crate) fn jobs_by_ids(
     ids: impl IntoIterator<Item = u64>,
 ) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
-    let write = |id: &u64, out: &mut Vec<u8>| write_numbered(out, "stats-job", *id);
+    let write = |id: &u64, out: &mut Vec<u8>| write_command(out, "stats-job", *id);
     client.pipeline(ids, write, |id, reply: Reply| {
         if reply.is("OK") {
             let job = Job::from_stats(&reply.into_yaml()?)?;
@@ -217,9 +217,9 @@ pub(crate) fn jobs_by_ids(
 }
 
 /// Adds the bodies to jobs, and drops jobs that no longer exist.
-pub(crate) fn add_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job>> {
+pub(crate) fn peek_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job>> {
     let mut kept = Vec::with_capacity(jobs.len());
-    let write = |job: &Job, out: &mut Vec<u8>| write_numbered(out, "peek", job.id);
+    let write = |job: &Job, out: &mut Vec<u8>| write_command(out, "peek", job.id);
     client.pipeline(jobs, write, |mut job, reply| match (reply.is("FOUND"), reply.body) {
         (true, Some(body)) => {
             let line = &reply.line;
@@ -235,11 +235,11 @@ pub(crate) fn add_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job>
 }
 
 /// Finds the last id with a temporary job in a tube of its own.
-fn probe(client: &mut Client) -> Result<u64> {
+fn probe_last_id(client: &mut Client) -> Result<u64> {
     let tube = format!("beanstalkctl-probe-{}", std::process::id());
     client.ask(&format!("use {tube}"))?;
     let mut id = None;
-    let write = |(): &(), out: &mut Vec<u8>| write_put(out, u32::MAX, 0, 1, b"");
+    let write = |(): &(), out: &mut Vec<u8>| write_put_command(out, u32::MAX, 0, 1, b"");
     client.pipeline([()], write, |(), reply| match reply.number() {
         Some(number) if reply.is("INSERTED") => {
             id = Some(number);

@@ -10,7 +10,7 @@ use std::{iter, panic};
 use rustix::event::{PollFd, PollFlags};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-use crate::interrupt;
+use crate::interrupt::Interrupt;
 
 /// The alternate screen, without a cursor and without automatic line breaks.
 const ENTER_SEQUENCE: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
@@ -48,7 +48,7 @@ impl Terminal {
         tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
         let (at_panic, report) = (before.clone(), panic::take_hook());
         panic::set_hook(Box::new(move |panic| {
-            let _ = leave_screen(&at_panic);
+            let _ = leave_full_screen(&at_panic);
             report(panic);
         }));
         let terminal = Self { before, drawn: Default::default() };
@@ -84,7 +84,7 @@ impl Terminal {
     pub(crate) fn keys(wait: Duration) -> io::Result<Vec<Key>> {
         let stdin = io::stdin();
         let mut events = [PollFd::new(&stdin, PollFlags::IN)];
-        interrupt::poll_events(&mut events, Some(wait))?;
+        Interrupt::poll(&mut events, Some(wait))?;
         if events[0].revents().is_empty() {
             return Ok(Vec::new());
         }
@@ -98,11 +98,11 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        let _ = leave_screen(&self.before);
+        let _ = leave_full_screen(&self.before);
     }
 }
 
-fn leave_screen(before: &Termios) -> io::Result<()> {
+fn leave_full_screen(before: &Termios) -> io::Result<()> {
     write_terminal(LEAVE_SEQUENCE)?;
     Ok(tcsetattr(io::stdin(), OptionalActions::Now, before)?)
 }

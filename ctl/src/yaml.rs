@@ -48,7 +48,7 @@ pub(crate) fn dictionaries(text: &str) -> impl Iterator<Item = &str> {
 const TEXT_KEYS: [&str; 7] = ["id", "name", "tube", "version", "hostname", "os", "platform"];
 
 /// Converts a dictionary to a JSON object.
-pub(crate) fn object(text: &str) -> Map<String, Value> {
+pub(crate) fn dictionary_to_json(text: &str) -> Map<String, Value> {
     let value = |key: &str, text: &str| -> Value {
         if !TEXT_KEYS.contains(&key) {
             if let Ok(number) = text.parse::<u64>() {
@@ -103,7 +103,8 @@ mod tests {
 
     #[test]
     fn what_looks_like_a_number_may_be_text() {
-        let object = object("---\nname: 1.5\nready: 7\nutime: 0.25\ndraining: true\nid: 12\n");
+        let object =
+            dictionary_to_json("---\nname: 1.5\nready: 7\nutime: 0.25\ndraining: true\nid: 12\n");
         let text = Value::Object(object).to_string();
         let expected = r#"{"draining":true,"id":"12","name":"1.5","ready":7,"utime":0.25}"#;
         assert_eq!(text, expected);

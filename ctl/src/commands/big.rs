@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use anyhow::Result;
 
 use crate::args::BigArgs;
-use crate::context::{Context, Outcome, report_coverage};
+use crate::context::{Context, Outcome};
 use crate::job::Job;
 use crate::listing::{Detail, Request, list_jobs};
 
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &BigArgs, context: &mut Context) -> Result<Outcome> {
             largest.truncate(args.limit);
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok(report_coverage(coverage))
+        Ok(Context::report_coverage(coverage))
     })?;
     let mut table = super::list::job_table(context.servers.len() > 1, false);
     for (server, job) in &largest {

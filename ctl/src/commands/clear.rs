@@ -3,22 +3,22 @@
 use anyhow::Result;
 
 use crate::args::ClearArgs;
-use crate::context::{Context, Outcome, report_coverage, warn_if_no_tube};
-use crate::deletion::{count, deletable_only, delete_planned, plan_deletion, summarize};
+use crate::context::{Context, Outcome};
+use crate::deletion::{carry_out_deletion, count_deletable, plan_deletion, restrict_to_deletable};
 use crate::message::print_notice;
 use crate::save::{self, SaveFile};
 
 /// Runs the command.
 pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
     let mut filter = args.filters.to_filter(&args.tubes, args.grep.as_deref())?;
-    deletable_only(&mut filter)?;
-    save::check_save_file(args.consent.save.as_deref())?;
+    restrict_to_deletable(&mut filter)?;
+    save::require_new_save_file(args.consent.save.as_deref())?;
     let mut client = context.client()?;
-    if !warn_if_no_tube(&mut client, &filter.tubes)? {
+    if !Context::warn_if_no_tube(&mut client, &filter.tubes)? {
         return Ok(Outcome::Partial);
     }
     if args.consent.dry_run && filter.is_by_state() {
-        let summary = summarize(&count(&mut client, &filter)?);
+        let (_, summary) = count_deletable(&mut client, &filter)?;
         if summary.count() == 0 {
             print_notice("No jobs to delete.");
         } else {
@@ -29,14 +29,15 @@ pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
     let (options, interrupt) = (args.filters.sweep.options(), &context.interrupt);
     let is_saved = args.consent.save.is_some();
     let (plan, coverage) = plan_deletion(&mut client, &mut filter, is_saved, &options, interrupt)?;
-    let coverage = report_coverage(coverage);
+    let coverage = Context::report_coverage(coverage);
     if plan.count() == 0 {
         print_notice("No jobs to delete.");
         return Ok(coverage);
     }
     if !context.confirm(&args.consent, &format!("delete {plan}"))? {
-        return Ok(coverage.and(Outcome::of(args.consent.dry_run)));
+        return Ok(coverage.and(Outcome::done_if(args.consent.dry_run)));
     }
     let save = SaveFile::create_if(args.consent.save.as_deref())?;
-    delete_planned(&mut client, plan, &filter, save, context).map(|outcome| coverage.and(outcome))
+    carry_out_deletion(&mut client, plan, &filter, save, context)
+        .map(|outcome| coverage.and(outcome))
 }

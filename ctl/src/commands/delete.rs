@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::args::DeleteArgs;
 use crate::context::{Context, Outcome};
-use crate::deletion::{DELETABLE_STATES, Plan, delete_planned};
+use crate::deletion::{DELETABLE_STATES, Plan, carry_out_deletion};
 use crate::filter::Filter;
 use crate::input;
 use crate::message::{print_notice, print_notices};
@@ -14,7 +14,7 @@ use crate::save::{self, SaveFile};
 /// Runs the command.
 pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
     let ids = input::read_ids(&args.ids, &context.interrupt)?;
-    save::check_save_file(args.consent.save.as_deref())?;
+    save::require_new_save_file(args.consent.save.as_deref())?;
     let mut client = context.client()?;
     let (jobs, others) = Selection::of_ids(&mut client, &ids, &DELETABLE_STATES)?;
     print_notices(&others);
@@ -24,11 +24,11 @@ pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
         return Ok(Outcome::Partial);
     }
     if !context.confirm(&args.consent, &format!("delete {plan}"))? {
-        return Ok(Outcome::of(args.consent.dry_run));
+        return Ok(Outcome::done_if(args.consent.dry_run));
     }
     let save = SaveFile::create_if(args.consent.save.as_deref())?;
     // A job in another state by then is left.
     let filter = Filter { states: DELETABLE_STATES.to_vec(), ..Filter::default() };
-    let outcome = delete_planned(&mut client, plan, &filter, save, context)?;
-    Ok(outcome.and(Outcome::of(others.is_empty())))
+    let outcome = carry_out_deletion(&mut client, plan, &filter, save, context)?;
+    Ok(outcome.and(Outcome::done_if(others.is_empty())))
 }

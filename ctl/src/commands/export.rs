@@ -6,10 +6,10 @@ use anyhow::Result;
 
 use crate::args::ExportArgs;
 use crate::binlog;
-use crate::context::{Context, Outcome, report_coverage};
+use crate::context::{Context, Outcome};
 use crate::filter::Filter;
 use crate::interrupt::Interrupt;
-use crate::job::{self, Job};
+use crate::job::{Job, Line};
 use crate::message::{counted, print_notice};
 use crate::output::Output;
 use crate::plan::Selection;
@@ -45,7 +45,7 @@ impl Target<'_> {
         if let Some(file) = self.file {
             return file.finish();
         }
-        self.out.line(&job::count_line(self.count))?;
+        self.out.line(&Line::count_json(self.count))?;
         self.out.flush()
     }
 }
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
                 "beanstalkctl: a part of the binlog is damaged: run beanstalkd --check-binlog",
             );
         }
-        is_sound.map(Outcome::of)
+        is_sound.map(Outcome::done_if)
     };
     let count = target.count;
     let result = result.and_then(|outcome| target.finish().map(|()| outcome));
@@ -92,7 +92,7 @@ fn export_server(
 ) -> Result<Outcome> {
     let options = args.filters.sweep.options();
     let (jobs, coverage) = Selection::find(client, filter, &options, interrupt)?;
-    let coverage = report_coverage(coverage);
+    let coverage = Context::report_coverage(coverage);
     let progress = Progress::new("exporting", Some(jobs.count()));
     let mut pacer = Pacer::new(options.rate);
     for ids in jobs.batches(client.bodies_at_once(BATCH_JOBS)?) {
@@ -100,7 +100,7 @@ fn export_server(
         let count = ids.len() as u64;
         let mut jobs = sweep::jobs_by_ids(client, ids)?;
         jobs.retain(|job| filter.matches(job));
-        target.write(&sweep::add_bodies(client, jobs)?)?;
+        target.write(&sweep::peek_bodies(client, jobs)?)?;
         progress.add(count);
         pacer.pace(count);
     }

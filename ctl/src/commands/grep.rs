@@ -5,15 +5,15 @@ use std::ops::ControlFlow;
 use anyhow::Result;
 
 use crate::args::GrepArgs;
-use crate::context::{Context, Outcome, report_coverage};
-use crate::filter;
+use crate::context::{Context, Outcome};
+use crate::filter::Filter;
 use crate::listing::{Detail, Request, list_jobs};
-use crate::output::one_line_body;
+use crate::output::inert_body;
 
 /// Runs the command.
 pub(crate) fn run(args: &GrepArgs, context: &mut Context) -> Result<Outcome> {
     let mut filter = args.filters.to_filter(&args.tubes, None)?;
-    filter.pattern = Some(filter::pattern(&args.pattern, args.fixed_string, args.ignore_case)?);
+    filter.pattern = Some(Filter::to_pattern(&args.pattern, args.fixed_string, args.ignore_case)?);
     let (filter, options) = (&filter, &args.filters.sweep.options());
     let interrupt = &context.interrupt.clone();
     let mut found = 0_u64;
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &GrepArgs, context: &mut Context) -> Result<Outcome> {
                     context.out.line(&job.id.to_string())?;
                 } else {
                     let server = server.map_or(String::new(), |server| format!("{server} "));
-                    let body = one_line_body(job.body.as_deref().unwrap_or_default());
+                    let body = inert_body(job.body.as_deref().unwrap_or_default());
                     let (id, tube, state) = (job.id, &job.tube, job.state);
                     context.out.line(&format!("{server}{id} {tube} {state}: {body}"))?;
                 }
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &GrepArgs, context: &mut Context) -> Result<Outcome> {
             context.out.flush()?;
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok(report_coverage(coverage))
+        Ok(Context::report_coverage(coverage))
     })?;
-    Ok(outcome.and(Outcome::of(found > 0)))
+    Ok(outcome.and(Outcome::done_if(found > 0)))
 }

@@ -99,7 +99,7 @@ pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
     let result = import(args, &mut lines, client.as_mut(), context, &mut count);
     if let Some(client) = &client {
         let done = format!("{} imported", counted(count, "job"));
-        context.report_act(client.address(), "import", count, &done)?;
+        context.report_action(client.address(), "import", count, &done)?;
     } else {
         print_notice(&format!("{} would be imported.", counted(count, "job")));
     }
@@ -125,14 +125,14 @@ fn import(
     let progress = Progress::new("importing", None);
     let mut outcome = Outcome::Done;
     loop {
-        let (batch, end) = lines.batch(pacer.batch(BATCH_JOBS));
+        let (batch, end) = lines.batch(pacer.batch_size(BATCH_JOBS));
         let (numbers, jobs): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
         let last = numbers.last().copied();
         if let Some(client) = &mut client {
             let Copies { ids, too_large, failure } =
                 copy::put_copies(client, &jobs, args.tube.as_deref());
             *count += ids.iter().flatten().count() as u64;
-            progress.at(*count);
+            progress.set_count(*count);
             if !too_large.is_empty() {
                 let refused: Vec<_> = too_large.iter().map(|at| numbers[*at]).collect();
                 print_notice(&format!(

@@ -8,7 +8,7 @@ use crate::context::{Context, Outcome};
 use crate::input::{self, Id};
 use crate::job::{COUNT_NAMES, State};
 use crate::message::print_notice;
-use crate::output::one_line_body;
+use crate::output::inert_body;
 use crate::sweep;
 
 /// Runs the command.
@@ -16,7 +16,7 @@ pub(crate) fn run(ids: &[Id], is_raw: bool, context: &mut Context) -> Result<Out
     let ids = input::read_ids(ids, &context.interrupt)?;
     context.each_server(|client, context, server| {
         let jobs = sweep::jobs_by_ids(client, ids.iter().copied())?;
-        let jobs = sweep::add_bodies(client, jobs)?;
+        let jobs = sweep::peek_bodies(client, jobs)?;
         for job in &jobs {
             let body = job.body.as_deref().unwrap_or_default();
             if is_raw {
@@ -44,12 +44,12 @@ pub(crate) fn run(ids: &[Id], is_raw: bool, context: &mut Context) -> Result<Out
                 show(name, &count.to_string())?;
             }
             show("size", &format!("{} bytes", body.len()))?;
-            show("body", &one_line_body(body))?;
+            show("body", &inert_body(body))?;
         }
         let known: HashSet<u64> = jobs.iter().map(|job| job.id).collect();
         for id in ids.iter().filter(|id| !known.contains(id)) {
             print_notice(&format!("beanstalkctl: {}: there is no job {id}", client.address()));
         }
-        Ok(Outcome::of(jobs.len() == ids.len()))
+        Ok(Outcome::done_if(jobs.len() == ids.len()))
     })
 }

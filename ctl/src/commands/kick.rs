@@ -4,10 +4,9 @@ use std::collections::HashSet;
 
 use anyhow::Result;
 
-use super::put::use_tube;
 use crate::args::KickArgs;
-use crate::client::{Client, write_numbered};
-use crate::context::{Context, Outcome, report_coverage};
+use crate::client::{Client, write_command};
+use crate::context::{Context, Outcome};
 use crate::filter::{Filter, Tubes};
 use crate::input;
 use crate::interrupt::Interrupt;
@@ -22,7 +21,7 @@ use crate::yaml;
 /// Returns the state of the jobs that a kick of the tube affects, and their number: buried jobs,
 /// or delayed jobs if none is buried.
 fn kickable(client: &mut Client, tube: &str) -> Result<(State, u64)> {
-    let text = statistics::existing_tube(client, tube)?;
+    let text = statistics::existing_tube_stats(client, tube)?;
     let count = |state| yaml::number(&text, &format!("current-jobs-{state}"));
     let state = if count(State::Buried) > 0 { State::Buried } else { State::Delayed };
     Ok((state, count(state)))
@@ -40,7 +39,7 @@ pub(crate) fn kick(
     interrupt: &Interrupt,
     kicked: &mut u64,
 ) -> Result<()> {
-    use_tube(client, tube)?;
+    client.use_tube(tube)?;
     let mut tried = HashSet::new();
     while (tried.len() as u64) < most {
         interrupt.check()?;
@@ -58,7 +57,7 @@ pub(crate) fn kick(
 
 /// Returns the first jobs of the tube in use: up to `most` if the server has `list-jobs`, or one.
 fn first_kickable(client: &mut Client, tube: &str, state: State, most: u64) -> Result<Vec<u64>> {
-    if client.has("list-jobs")? && listing::fits_list_command(tube, state) {
+    if client.has_extension("list-jobs")? && listing::fits_list_jobs_command(tube, state) {
         let jobs = listing::request_lists(client, tube, &[state], Some(most))?.unwrap_or_default();
         return Ok(jobs.iter().map(|job| job.id).collect());
     }
@@ -84,18 +83,18 @@ pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
     let mut coverage = Outcome::Done;
     let mut kicked = 0;
     let result = if let Some(text) = &args.grep {
-        let pattern = crate::filter::pattern(text, false, false)?;
-        let (tubes, states) = (Tubes::one(tube), vec![state]);
+        let pattern = crate::filter::Filter::to_pattern(text, false, false)?;
+        let (tubes, states) = (Tubes::of_name(tube), vec![state]);
         let filter = Filter { tubes, states, pattern: Some(pattern), ..Filter::default() };
         let found = Selection::find(&mut client, &filter, &Options::default(), &interrupt)?;
-        coverage = report_coverage(found.1);
+        coverage = Context::report_coverage(found.1);
         let ids: Vec<_> = found.0.ids().take(usize::try_from(most)?).collect();
         kick_ids(&mut client, &ids, |_, is_kicked| kicked += u64::from(is_kicked))
     } else {
         kick(&mut client, tube, state, most, &interrupt, &mut kicked)
     };
     let done = format!("{} kicked in the tube {tube}", counted(kicked, &format!("{state} job")));
-    context.report_act(client.address(), "kick", kicked, &done)?;
+    context.report_action(client.address(), "kick", kicked, &done)?;
     result.map(|()| coverage)
 }
 
@@ -110,9 +109,9 @@ fn kick_chosen(client: &mut Client, ids: &[u64], context: &mut Context) -> Resul
         }
     });
     let done = format!("{} kicked", counted(kicked, "job"));
-    context.report_act(client.address(), "kick", kicked, &done)?;
+    context.report_action(client.address(), "kick", kicked, &done)?;
     result?;
-    Ok(Outcome::of(kicked == ids.len() as u64))
+    Ok(Outcome::done_if(kicked == ids.len() as u64))
 }
 
 /// Kicks these jobs. Passes each id to `take` with true if it was kicked, and with false if it is
@@ -122,7 +121,7 @@ pub(crate) fn kick_ids(
     ids: &[u64],
     mut take: impl FnMut(u64, bool),
 ) -> Result<()> {
-    let write = |id: &u64, out: &mut Vec<u8>| write_numbered(out, "kick-job", *id);
+    let write = |id: &u64, out: &mut Vec<u8>| write_command(out, "kick-job", *id);
     client.pipeline(ids.iter().copied(), write, |id, reply| {
         match reply.word() {
             "KICKED" => take(id, true),

@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 use anyhow::Result;
 
 use crate::args::ListArgs;
-use crate::context::{Context, Outcome, report_coverage, warn_if_no_tube};
+use crate::context::{Context, Outcome};
 use crate::job::{Job, State};
 use crate::listing::{Detail, Request, list_jobs};
-use crate::output::{Cell, Table, Tone, one_line_body};
+use crate::output::{Cell, Table, Tone, inert_body};
 
 /// Makes an empty table of jobs.
 pub(crate) fn job_table(has_servers: bool, has_bodies: bool) -> Table {
@@ -31,7 +31,7 @@ pub(crate) fn job_row(job: &Job, server: Option<&str>) -> Vec<Cell> {
         if has_left { job.time_left.into() } else { "-".into() },
         job.size.map_or("-".into(), Cell::from),
     ]);
-    cells.extend(job.body.as_deref().map(one_line_body).map(Cell::from));
+    cells.extend(job.body.as_deref().map(inert_body).map(Cell::from));
     cells
 }
 
@@ -65,7 +65,8 @@ pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
         if !context.out.json {
             context.out.table(&mut table)?;
         }
-        let is_there = left < before || left == 0 || warn_if_no_tube(client, &filter.tubes)?;
-        Ok(report_coverage(coverage).and(Outcome::of(is_there)))
+        let is_there =
+            left < before || left == 0 || Context::warn_if_no_tube(client, &filter.tubes)?;
+        Ok(Context::report_coverage(coverage).and(Outcome::done_if(is_there)))
     })
 }

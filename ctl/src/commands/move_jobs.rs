@@ -7,12 +7,11 @@
 
 use anyhow::{Result, bail};
 
-use super::put::use_tube;
 use crate::args::MoveArgs;
-use crate::client::{Client, write_numbered};
-use crate::context::{Context, Outcome, report_coverage};
+use crate::client::{Client, write_command};
+use crate::context::{Context, Outcome};
 use crate::copy;
-use crate::deletion::deletable_only;
+use crate::deletion::restrict_to_deletable;
 use crate::filter::{Filter, Tubes};
 use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
@@ -51,14 +50,14 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
         return Err(usage("the jobs are already in that tube"));
     }
     let mut filter = args.filters.to_filter(&[], args.grep.as_deref())?;
-    filter.tubes = Tubes::one(&args.from);
-    deletable_only(&mut filter)?;
-    save::check_save_file(args.consent.save.as_deref())?;
-    statistics::existing_tube(&mut from, &args.from)?;
+    filter.tubes = Tubes::of_name(&args.from);
+    restrict_to_deletable(&mut filter)?;
+    save::require_new_save_file(args.consent.save.as_deref())?;
+    statistics::existing_tube_stats(&mut from, &args.from)?;
     let options = args.filters.sweep.options();
     let interrupt = context.interrupt.clone();
     let (jobs, coverage) = Selection::find(&mut from, &filter, &options, &interrupt)?;
-    let found = report_coverage(coverage);
+    let found = Context::report_coverage(coverage);
     if jobs.count() == 0 {
         print_notice("No jobs to move.");
         return Ok(found);
@@ -66,7 +65,7 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     let place = if args.to.is_some() { format!(" on {target}") } else { String::new() };
     let plan = format!("move {} to {}{place}", jobs.summary, args.into);
     if !context.confirm(&args.consent, &plan)? {
-        return Ok(found.and(Outcome::of(args.consent.dry_run)));
+        return Ok(found.and(Outcome::done_if(args.consent.dry_run)));
     }
     let mut to = Client::connect(&target)?;
     let mut mover = Mover::new(&mut from, &mut to, &args.into, &filter)?;
@@ -75,11 +74,11 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     let result = mover.jobs(&jobs, &progress, &interrupt);
     drop(progress);
     let done = format!("{} moved (plan: {plan})", counted(mover.moved, "job"));
-    context.report_act(mover.from.address(), "move", mover.moved, &done)?;
+    context.report_action(mover.from.address(), "move", mover.moved, &done)?;
     print_notices(&mover.leftovers());
     let is_all = mover.skipped == 0 && mover.too_large.is_empty();
     let finished = mover.save.map_or(Ok(()), SaveFile::finish);
-    result.and(finished).map(|()| found.and(Outcome::of(is_all)))
+    result.and(finished).map(|()| found.and(Outcome::done_if(is_all)))
 }
 
 impl<'a> Mover<'a> {
@@ -90,7 +89,7 @@ impl<'a> Mover<'a> {
         tube: &'a str,
         filter: &'a Filter,
     ) -> Result<Self> {
-        use_tube(to, tube)?;
+        to.use_tube(tube)?;
         let (too_large, doubts) = (Vec::new(), Vec::new());
         Ok(Self { from, to, tube, filter, save: None, moved: 0, skipped: 0, too_large, doubts })
     }
@@ -134,7 +133,7 @@ impl<'a> Mover<'a> {
         let (jobs, too_large): (Vec<_>, Vec<_>) = jobs.into_iter().partition(fits);
         self.skip_too_large(&too_large);
         if let Some(save) = &mut self.save {
-            save.save(&jobs)?;
+            save.write_and_sync(&jobs)?;
         }
         let placed = copy::put_copies(self.to, &jobs, Some(self.tube));
         let pairs = jobs.iter().zip(&placed.ids);
@@ -164,7 +163,7 @@ impl<'a> Mover<'a> {
         jobs.retain(|job| self.filter.matches(job));
         let write = |job: &Job, out: &mut Vec<u8>| {
             let is_ready = job.state == State::Ready;
-            write_numbered(out, if is_ready { "reserve-job" } else { "peek" }, job.id);
+            write_command(out, if is_ready { "reserve-job" } else { "peek" }, job.id);
         };
         let mut taken = Vec::new();
         self.from.pipeline(jobs, write, |mut job, reply| match reply.word() {
@@ -184,7 +183,7 @@ impl<'a> Mover<'a> {
         let mut confirmed = 0;
         let mut taken = Vec::new();
         let mut others = Vec::new();
-        let write = |pair: &(u64, u64), out: &mut Vec<u8>| write_numbered(out, "delete", pair.0);
+        let write = |pair: &(u64, u64), out: &mut Vec<u8>| write_command(out, "delete", pair.0);
         let result = self.from.pipeline(copied.iter().copied(), write, |pair, reply| {
             confirmed += 1;
             match reply.word() {
@@ -201,7 +200,7 @@ impl<'a> Mover<'a> {
         }
         let is_refused = !others.is_empty();
         self.skipped += taken.len() as u64;
-        let write = |pair: &(u64, u64), out: &mut Vec<u8>| write_numbered(out, "delete", pair.1);
+        let write = |pair: &(u64, u64), out: &mut Vec<u8>| write_command(out, "delete", pair.1);
         let mut twice = Vec::new();
         let undone = self.to.pipeline(taken.iter().copied(), write, |pair, reply| {
             twice.extend((!reply.is("DELETED")).then(|| id_pair(&pair)));

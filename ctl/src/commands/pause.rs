@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, bail};
 
 use crate::client::Client;
-use crate::context::{Context, Outcome, warn_if_no_tube};
+use crate::context::{Context, Outcome};
 use crate::filter::Tubes;
 use crate::message::counted;
 use crate::statistics;
@@ -35,17 +35,17 @@ pub(crate) fn pause(
 ) -> Result<Outcome> {
     let selected = Tubes::new(patterns)?;
     let (act, done) = if seconds == 0 { ("resume", "resumed") } else { ("pause", "paused") };
-    if !context.confirm_on_all(yes, &format!("{act} the tubes {}", patterns.join(" ")))? {
+    if !context.confirm_servers(yes, &format!("{act} the tubes {}", patterns.join(" ")))? {
         return Ok(Outcome::Partial);
     }
     context.each_server(|client, context, _| {
-        if !warn_if_no_tube(client, &selected)? {
+        if !Context::warn_if_no_tube(client, &selected)? {
             return Ok(Outcome::Partial);
         }
         let names = statistics::tube_names(client, &selected)?;
         let count = pause_tubes(client, names, seconds)?;
         let text = format!("{} {done}: {}", counted(count, "tube"), patterns.join(" "));
-        context.report_act(client.address(), act, count, &text)?;
+        context.report_action(client.address(), act, count, &text)?;
         Ok(Outcome::Done)
     })
 }
@@ -54,12 +54,12 @@ pub(crate) fn pause(
 pub(crate) fn drain(switch: &str, yes: bool, context: &mut Context) -> Result<Outcome> {
     let is_act = switch != "status";
     let act = if switch == "on" { "start draining" } else { "end draining" };
-    if is_act && !context.confirm_on_all(yes, act)? {
+    if is_act && !context.confirm_servers(yes, act)? {
         return Ok(Outcome::Partial);
     }
     context.each_server(|client, context, server| {
         let server = server.map_or(String::new(), |name| format!("{name} "));
-        let is_draining = if client.has("drain")? {
+        let is_draining = if client.has_extension("drain")? {
             let reply = client.ask(&format!("drain {switch}"))?;
             match reply.word() {
                 "DRAINING" => true,

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Map;
 
 use crate::args::{JobArgs, PutArgs};
-use crate::client::{Client, write_put};
+use crate::client::{Client, write_put_command};
 use crate::context::{Context, Outcome};
 use crate::input::{self, Input};
 use crate::message::counted;
@@ -18,12 +18,12 @@ const BATCH_JOBS: usize = 2_000;
 /// Runs the command.
 pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
     let mut client = context.client()?;
-    use_tube(&mut client, &args.tube)?;
+    client.use_tube(&args.tube)?;
     let mut pacer = Pacer::new(args.rate);
     let mut count = 0;
     if !args.bodies.is_empty() {
         let bodies: Vec<_> = args.bodies.iter().map(|body| body.clone().into_bytes()).collect();
-        for bodies in bodies.chunks(usize::try_from(pacer.batch(BATCH_JOBS as u64))?) {
+        for bodies in bodies.chunks(usize::try_from(pacer.batch_size(BATCH_JOBS as u64))?) {
             put(&mut client, args, bodies, context, &mut pacer, &mut count)?;
         }
         return Ok(Outcome::Done);
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
     }
     let result = put_lines(&mut client, args, &mut input, context, &mut pacer, &mut count);
     let done = format!("{} put into the tube {}", counted(count, "job"), args.tube);
-    context.report_act(client.address(), "put", count, &done)?;
+    context.report_action(client.address(), "put", count, &done)?;
     result.map(|()| Outcome::Done)
 }
 
@@ -63,7 +63,7 @@ fn put_lines(
         let mut batch = Vec::new();
         let mut problem = None;
         // Lines that arrive slowly are put at once.
-        while batch.len() < usize::try_from(pacer.batch(at_once as u64))?
+        while batch.len() < usize::try_from(pacer.batch_size(at_once as u64))?
             && (batch.is_empty() || input::has_input_line(input))
         {
             match input::read_line(input, most) {
@@ -86,12 +86,6 @@ fn put_lines(
     Ok(())
 }
 
-/// Selects the tube for later puts.
-pub(crate) fn use_tube(client: &mut Client, tube: &str) -> Result<()> {
-    let reply = client.ask(&format!("use {tube}"))?;
-    if reply.is("USING") { Ok(()) } else { Err(reply.error_for(&format!("use {tube}"))) }
-}
-
 /// Puts jobs into the tube in use, and passes the ids of accepted ones to `take`. A refusal does
 /// not stop it, because later jobs have been sent already.
 pub(crate) fn put_jobs(
@@ -101,7 +95,7 @@ pub(crate) fn put_jobs(
     mut take: impl FnMut(u64),
 ) -> Result<()> {
     let write = |body: &&Vec<u8>, out: &mut Vec<u8>| {
-        write_put(out, job.pri, job.delay, job.ttr, body);
+        write_put_command(out, job.pri, job.delay, job.ttr, body);
     };
     let mut refused = None;
     client.pipeline(bodies, write, |body, reply| {

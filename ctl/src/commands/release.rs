@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use anyhow::Result;
 
-use crate::client::{Client, write_numbered};
+use crate::client::{Client, write_command};
 use crate::context::{Context, Outcome};
 use crate::input::{self, Id};
 use crate::job::Job;
@@ -54,7 +54,7 @@ impl Change {
         mut take: impl FnMut(u64, bool),
     ) -> Result<()> {
         let write = |(job, is_ours): &(&Job, bool), out: &mut Vec<u8>| match is_ours {
-            false => write_numbered(out, "reserve-job", job.id),
+            false => write_command(out, "reserve-job", job.id),
             true => out.extend_from_slice(format!("{}\r\n", self.command(job)).as_bytes()),
         };
         let steps = jobs.iter().flat_map(|job| [(job, false), (job, true)]);
@@ -90,7 +90,7 @@ pub(crate) fn run(ids: &[Id], change: Change, context: &mut Context) -> Result<O
     }
     let (act, done) = change.words();
     let report = format!("{} {}", counted(count, "job"), done.to_lowercase());
-    context.report_act(client.address(), act, count, &report)?;
+    context.report_action(client.address(), act, count, &report)?;
     result?;
-    Ok(Outcome::of(count == ids.len() as u64))
+    Ok(Outcome::done_if(count == ids.len() as u64))
 }

@@ -11,7 +11,7 @@ use crate::context::{Context, Outcome};
 use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::message::print_notice;
-use crate::output::one_line_body;
+use crate::output::inert_body;
 use crate::sweep;
 
 /// The pause before the next attempt while a reserved job is about to time out.
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &ReserveArgs, context: &mut Context) -> Result<Outcome> 
         } else if args.raw {
             context.out.bytes(body)?;
         } else {
-            context.out.line(&format!("{} {}: {}", job.id, job.tube, one_line_body(body)))?;
+            context.out.line(&format!("{} {}: {}", job.id, job.tube, inert_body(body)))?;
         }
         // Print it before it is deleted.
         context.out.flush()?;
@@ -113,5 +113,5 @@ pub(crate) fn run(args: &ReserveArgs, context: &mut Context) -> Result<Outcome> 
     if count == 0 {
         print_notice("No ready job.");
     }
-    Ok(Outcome::of(count > 0))
+    Ok(Outcome::done_if(count > 0))
 }

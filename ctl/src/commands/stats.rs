@@ -13,10 +13,10 @@ pub(crate) fn run(tube: Option<&str>, context: &mut Context) -> Result<Outcome> 
     let outcome = context.each_server(|client, context, server| {
         let text = match tube {
             None => client.yaml("stats")?,
-            Some(tube) => statistics::existing_tube(client, tube)?,
+            Some(tube) => statistics::existing_tube_stats(client, tube)?,
         };
         if context.out.json {
-            context.out.object(yaml::object(&text), server)?;
+            context.out.object(yaml::dictionary_to_json(&text), server)?;
         } else {
             all.push((client.address().to_string(), text));
         }

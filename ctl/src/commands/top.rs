@@ -11,7 +11,7 @@ use super::top_screen;
 use crate::args::TopArgs;
 use crate::context::{Context, Outcome};
 use crate::filter::Tubes;
-use crate::output::is_dumb_terminal;
+use crate::output::Output;
 use crate::sample::{COUNT_NAMES, Sample, Sampler, TubeSample};
 
 /// Runs the command.
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &TopArgs, context: &mut Context) -> Result<Outcome> {
     if args.plain || context.out.json {
         return print_samples(args, samplers, &selected, context);
     }
-    if !io::stdout().is_terminal() || !io::stdin().is_terminal() || is_dumb_terminal() {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() || Output::is_dumb_terminal() {
         bail!("not a terminal that can show a full screen: use --plain");
     }
     top_screen::run(args, samplers, &selected, &context.interrupt)

@@ -10,7 +10,7 @@ use crate::args::TopArgs;
 use crate::context::Outcome;
 use crate::filter::Tubes;
 use crate::interrupt::Interrupt;
-use crate::output::one_line_body;
+use crate::output::inert_body;
 use crate::progress::count_as_f64;
 use crate::sample::{Sample, Sampler, TubeSample};
 use crate::terminal::{Key, Terminal};
@@ -237,9 +237,9 @@ impl Screen {
             }
             Err(error) => (String::new(), error.clone()),
         };
-        let numbers: String = one_line_body(numbers.as_bytes()).chars().take(width).collect();
+        let numbers: String = inert_body(numbers.as_bytes()).chars().take(width).collect();
         let left = width - numbers.chars().count();
-        let notes: String = one_line_body(notes.as_bytes()).chars().take(left).collect();
+        let notes: String = inert_body(notes.as_bytes()).chars().take(left).collect();
         numbers + &paint(&notes, (self.color(RED), NORMAL))
     }
 }
@@ -267,7 +267,7 @@ fn screen_line<'a>(
 ) -> String {
     let mut line = String::new();
     for (at, (cell, &width)) in cells.iter().zip(widths).enumerate() {
-        let text: String = one_line_body(cell.as_ref().as_bytes()).chars().take(width).collect();
+        let text: String = inert_body(cell.as_ref().as_bytes()).chars().take(width).collect();
         let gap = " ".repeat(width - text.chars().count());
         let text = paint(&text, style(at, cell.as_ref()));
         if at == 0 { line.extend([text, gap]) } else { line.extend([" ".to_owned(), gap, text]) }

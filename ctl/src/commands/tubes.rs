@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::args::TubesArgs;
-use crate::context::{Context, Outcome, warn_if_no_tube};
+use crate::context::{Context, Outcome};
 use crate::filter::Tubes;
 use crate::message::usage;
 use crate::output::{Cell, Table, Tone};
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &TubesArgs, context: &mut Context) -> Result<Outcome> {
     let outcome = context.each_server(|client, _, server| {
         let names = statistics::tube_names(client, &selected)?;
         if names.is_empty() && !selected.is_all() {
-            warn_if_no_tube(client, &selected)?;
+            Context::warn_if_no_tube(client, &selected)?;
             return Ok(Outcome::Partial);
         }
         for (name, text) in statistics::tube_stats(client, &names)? {
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &TubesArgs, context: &mut Context) -> Result<Outcome> {
     }
     if context.out.json {
         for (server, _, text) in &rows {
-            context.out.object(yaml::object(text), server.as_deref())?;
+            context.out.object(yaml::dictionary_to_json(text), server.as_deref())?;
         }
         return Ok(outcome);
     }

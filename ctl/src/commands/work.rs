@@ -25,7 +25,7 @@ use crate::address::Address;
 use crate::args::WorkArgs;
 use crate::client::Client;
 use crate::context::{Context, Outcome};
-use crate::interrupt::{self, Interrupt};
+use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
 use crate::message::print_notice;
 
@@ -152,12 +152,12 @@ impl<'a> Worker<'a> {
         // Ctrl-C must not reach the command.
         command.process_group(0);
         let mut child = command.spawn().with_context(|| program.to_string_lossy().into_owned())?;
-        let group = self.interrupt.add_group(&child);
+        let group = self.interrupt.add_process_group(&child);
         let result = self.supervise(group, child.stdin.take(), job);
         if result.is_err() {
             // The server is lost, and releases the job.
             let _ = kill_process_group(group, Signal::KILL);
-            while matches!(self.interrupt.change_of(group), Ok(None)) {
+            while matches!(self.interrupt.process_group_status(group), Ok(None)) {
                 thread::sleep(Duration::from_millis(1));
             }
         }
@@ -180,7 +180,7 @@ impl<'a> Worker<'a> {
         let (began, mut touched) = (Instant::now(), Instant::now());
         let mut killed = None;
         loop {
-            if let Some(status) = self.interrupt.change_of(group)? {
+            if let Some(status) = self.interrupt.process_group_status(group)? {
                 match (status.stopped_signal(), killed) {
                     (None, None) => return Ok((status.success(), status.to_string())),
                     (None, Some(why)) => return Ok((false, format!("killed, because {why}"))),
@@ -213,7 +213,7 @@ impl<'a> Worker<'a> {
                 PollFd::from_borrowed_fd(self.client.socket(), PollFlags::IN),
             ];
             events.extend(stdin.iter().map(|stdin| PollFd::new(stdin, PollFlags::OUT)));
-            interrupt::poll_events(&mut events, Some(rest))?;
+            Interrupt::poll(&mut events, Some(rest))?;
             let is_ready = |at: usize| events.get(at).is_some_and(|it| !it.revents().is_empty());
             let (is_heard, is_fed) = (is_ready(1), is_ready(2));
             // The next turn finds the reason for the wake-up.

@@ -17,13 +17,13 @@ pub(crate) struct MetricsArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) textfile: Option<PathBuf>,
     /// Write the file again after each interval, and do not exit
-    #[arg(long, value_name = "TIME", value_parser = filter::seconds, requires = "textfile")]
+    #[arg(long, value_name = "TIME", value_parser = filter::parse_time, requires = "textfile")]
     pub(crate) interval: Option<u64>,
     /// Report at most this many tubes per server, in order of name
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     pub(crate) max_tubes: usize,
     /// Report a server as down if its scrape takes longer than this
-    #[arg(long, value_name = "TIME", value_parser = filter::seconds, default_value = "5")]
+    #[arg(long, value_name = "TIME", value_parser = filter::parse_time, default_value = "5")]
     pub(crate) timeout: u64,
     /// Use the names of metrics and labels of another exporter
     #[arg(long, value_name = "NAMES", default_value = "own")]

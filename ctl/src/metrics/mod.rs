@@ -47,6 +47,6 @@ pub(crate) fn run(args: &MetricsArgs, context: &mut Context) -> Result<Outcome> 
         };
         listeners.push(http::bind_http(address)?);
     }
-    http::serve(listeners, &serve::metrics_router(scraper), &context.interrupt)?;
+    http::serve_http(listeners, &serve::metrics_router(scraper), &context.interrupt)?;
     Ok(Outcome::Done)
 }

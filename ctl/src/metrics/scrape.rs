@@ -174,7 +174,7 @@ impl Target {
                 return Err(anyhow!("the previous scrape still waits for an answer"));
             }
         };
-        let (mut client, stats) = Client::resume(kept.take(), &self.address, Some(deadline))?;
+        let (mut client, stats) = Client::reuse(kept.take(), &self.address, Some(deadline))?;
         let page = scrape_server(&mut client, &stats, settings, &self.address)?;
         *kept = Some(client);
         Ok(page)
@@ -190,10 +190,10 @@ fn scrape_server(
 ) -> Result<Page> {
     let names = &settings.names;
     let mut page = Page::new(names, &address.to_string());
-    let has_metrics = client.has("metrics")?;
+    let has_metrics = client.has_extension("metrics")?;
     let more = if has_metrics {
         client.yaml("metrics")?
-    } else if client.has("capabilities")? {
+    } else if client.has_extension("capabilities")? {
         client.yaml("capabilities")?
     } else {
         String::new()

@@ -21,12 +21,12 @@ use crate::client::Client;
 use crate::commands::kick::{kick, kick_ids};
 use crate::commands::move_jobs::Mover;
 use crate::commands::pause::pause_tubes;
-use crate::commands::put::{put_jobs, use_tube};
+use crate::commands::put::put_jobs;
 use crate::commands::release::Change;
 use crate::deletion::{self, DELETABLE_STATES, Plan, Remover};
 use crate::filter::{Filter, Tubes};
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::job::{State, TUBE_NAME_BYTES_MAX, tube_name};
+use crate::job::{State, TUBE_NAME_BYTES_MAX, parse_tube_name};
 use crate::message::{counted, log_action, usage};
 use crate::plan::{Instance, Selection};
 use crate::progress::Progress;
@@ -127,7 +127,7 @@ impl TryFrom<String> for Tube {
     type Error = anyhow::Error;
 
     fn try_from(name: String) -> Result<Self> {
-        tube_name(&name).map(Self)
+        parse_tube_name(&name).map(Self)
     }
 }
 
@@ -193,7 +193,7 @@ impl Action {
     fn find(&mut self, client: &mut Client, interrupt: &Interrupt) -> Result<Report> {
         match self {
             Self::KickTube { tube: Tube(tube), state, count } => {
-                let stats = statistics::existing_tube(client, tube)?;
+                let stats = statistics::existing_tube_stats(client, tube)?;
                 *count = yaml::number(&stats, &format!("current-jobs-{state}")).min(*count);
                 let jobs = counted(*count, &format!("{state} job"));
                 Ok(Report::new(*count, format!("Will kick {jobs} of the tube {tube}.")))
@@ -247,7 +247,7 @@ impl Action {
                 Ok(())
             }
             Self::Put { tube: Tube(tube), base64, pri, delay, ttr } => {
-                use_tube(client, &tube)?;
+                client.use_tube(&tube)?;
                 report.text = format!("put no job into the tube {tube}");
                 put_jobs(
                     client,
@@ -321,7 +321,7 @@ impl JobAction {
             ensure!(!is_same, usage("the jobs are already in that tube"));
             return Ok((Plan::Jobs(jobs), filter, notes));
         };
-        filter.tubes = Tubes::one(tube);
+        filter.tubes = Tubes::of_name(tube);
         ensure!(!filter.states.is_empty(), usage("the action accepts no jobs in these states"));
         let options = Options { is_quiet: true, ..Options::default() };
         let most = count.unwrap_or(u64::MAX);
@@ -358,7 +358,7 @@ impl JobAction {
                 let mut remover = Remover::new(None);
                 let result = plan.carry_out(client, filter, &mut remover, &hidden, interrupt);
                 report.count = remover.deleted;
-                report.notes.extend(remover.leftovers());
+                report.notes.extend(remover.describe_leftovers());
                 return result;
             }
         };
@@ -421,7 +421,7 @@ fn abridge(value: Value) -> Value {
 }
 
 fn find_pause(client: &mut Client, tube: &str, seconds: u32) -> Result<Report> {
-    let stats = statistics::existing_tube(client, tube)?;
+    let stats = statistics::existing_tube_stats(client, tube)?;
     let number = |key| yaml::number(&stats, key);
     let left = number("pause-time-left");
     let ready = counted(number("current-jobs-ready"), "ready job");

@@ -22,12 +22,12 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Failure, Site, with_client};
 use crate::client::Client;
-use crate::filter::{self, Filter, Tubes};
+use crate::filter::{Filter, Tubes};
 use crate::http::SharedBody;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::job::{Job, State};
 use crate::listing::{self, Detail, Request};
-use crate::output::one_line_body;
+use crate::output::inert_body;
 use crate::plan::Instance;
 use crate::sweep::{self, Coverage, Options};
 
@@ -72,9 +72,9 @@ pub(super) struct ListRequest {
 /// Makes the filter of a request.
 fn query_filter(request: &ListRequest) -> Result<Filter, Failure> {
     let text = request.pattern.as_deref();
-    let pattern = text.map(|text| filter::pattern(text, request.plain, request.ignore_case));
+    let pattern = text.map(|text| Filter::to_pattern(text, request.plain, request.ignore_case));
     Ok(Filter {
-        tubes: request.tube.as_deref().map_or_else(Tubes::default, Tubes::one),
+        tubes: request.tube.as_deref().map_or_else(Tubes::default, Tubes::of_name),
         states: request.state.into_iter().collect(),
         pattern: pattern.transpose()?,
         ..Filter::default()
@@ -129,7 +129,7 @@ fn find_jobs(
     let instance = Instance::from_stats(&client.yaml("stats")?);
     let detail = if filter.pattern.is_some() {
         Detail::Whole
-    } else if client.has("list-jobs")? {
+    } else if client.has_extension("list-jobs")? {
         Detail::Size
     } else {
         Detail::Stats
@@ -164,7 +164,7 @@ fn add_previews(client: &mut Client, mut rest: Vec<Job>, fetched: &mut u64) -> R
         let later = rest.split_off(rest.len().min(BODIES_AT_ONCE));
         let bytes = |jobs: &[Job]| jobs.iter().filter_map(|job| job.size).sum::<u64>();
         if fetched.saturating_add(bytes(&rest)) <= PREVIEWED_BYTES_MAX {
-            rest = sweep::add_bodies(client, rest)?;
+            rest = sweep::peek_bodies(client, rest)?;
             *fetched += bytes(&rest);
         }
         done.append(&mut rest);
@@ -187,7 +187,7 @@ fn body_preview(body: &[u8], pattern: Option<&Regex>) -> String {
     }
     let (before, after) =
         (if begin > 0 { "…" } else { "" }, if end < body.len() { "…" } else { "" });
-    format!("{before}{}{after}", one_line_body(&body[begin..end]))
+    format!("{before}{}{after}", inert_body(&body[begin..end]))
 }
 
 /// A request for one job.
@@ -210,7 +210,7 @@ async fn fetch_job(
     let found = with_client(watcher, SEARCH_TIME_LIMIT, move |client, _| {
         let instance = Instance::from_stats(&client.yaml("stats")?);
         let jobs = sweep::jobs_by_ids(client, [id])?;
-        let job = sweep::add_bodies(client, jobs)?.pop();
+        let job = sweep::peek_bodies(client, jobs)?.pop();
         Ok(job.map(|job| (job, instance, permit)))
     });
     let found = found.await?;
@@ -271,7 +271,7 @@ mod tests {
     fn a_preview_is_one_line_around_what_was_found() {
         assert_eq!(body_preview(b"a\r\n\0\xff", None), "a\\r\\n\\u{0}\\xff");
         let body = format!("{}needle{}", "é".repeat(300), "x".repeat(900));
-        let pattern = filter::pattern("needle", true, false).unwrap();
+        let pattern = Filter::to_pattern("needle", true, false).unwrap();
         let shown = body_preview(body.as_bytes(), Some(&pattern));
         assert!(shown.starts_with("…é") && shown.contains("needlexx") && shown.ends_with("x…"));
         assert!(!body_preview(body.as_bytes(), None).contains("\\x"), "no character is cut in two");

@@ -144,7 +144,7 @@ async fn with_client<T: Send + 'static>(
     limit: Duration,
     act: impl FnOnce(&mut Client, &Interrupt) -> Result<T> + Send + 'static,
 ) -> Result<T, Failure> {
-    let interrupt = watcher.interrupt.child();
+    let interrupt = watcher.interrupt.for_part();
     let _guard = InterruptOnDrop(interrupt.clone());
     let (address, given) = (watcher.address.clone(), interrupt.clone());
     let deadline = Some(Instant::now() + limit + LATE_WORK_TIME);
@@ -172,7 +172,7 @@ pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     let body_permits = Arc::new(Semaphore::new(BODY_REQUESTS_MAX));
     let running_actions = Mutex::default();
     let site = Arc::new(Site { guard, servers, body_permits, running_actions });
-    let served = http::serve(listeners, &page_router(&site), &context.interrupt);
+    let served = http::serve_http(listeners, &page_router(&site), &context.interrupt);
     for action in site.running_actions().iter().filter_map(Weak::upgrade) {
         let (address, from, action) = &*action;
         let text = format!("the page ended before a reply; may be partly done: {action}");

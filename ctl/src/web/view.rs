@@ -17,7 +17,7 @@ use super::{Failure, Site};
 use crate::plan::Instance;
 use crate::progress::count_as_f64;
 use crate::sample::{COUNT_NAMES, Sample, TubeSample};
-use crate::yaml::object;
+use crate::yaml;
 
 /// The longest wait of a page for a new sample after a break.
 const SAMPLE_WAIT: Duration = Duration::from_millis(1_500);
@@ -125,7 +125,7 @@ fn server_details(name: &str, state: &State) -> Value {
     let mut fields = server_summary(name, state);
     if let Some(Ok(sample)) = &state.now {
         fields.extend(sample_rates(&sample.server, sample.has_rates));
-        fields.insert("stats".into(), object(&sample.stats).into());
+        fields.insert("stats".into(), yaml::dictionary_to_json(&sample.stats).into());
         fields.insert("instance".into(), json!(Instance::from_stats(&sample.stats)));
     }
     fields.insert("past".into(), chart_history(&state.server.points));

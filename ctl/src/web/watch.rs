@@ -192,7 +192,7 @@ fn run(address: &Address, shared: &Shared) {
             |state: &mut State| state.asked.is_none_or(|asked| asked.elapsed() >= ATTENTION_TIME);
         let state = shared.changed.wait_while(shared.lock(), is_idle);
         drop(state.unwrap_or_else(PoisonError::into_inner));
-        let mut sampler = Sampler::new(address.clone()).within(SAMPLE_TIME_LIMIT);
+        let mut sampler = Sampler::new(address.clone()).with_time_limit(SAMPLE_TIME_LIMIT);
         loop {
             let began = Instant::now();
             take_sample(&mut sampler, shared);
@@ -250,7 +250,7 @@ fn add_tubes_in_turn(wanted: &mut HashSet<String>, sample: &Sample, turn: usize)
 /// Requests the figures of tubes, if the server reports them.
 fn ask_figures(client: &mut Client, tubes: &HashSet<String>) -> Result<HashMap<String, Figures>> {
     let mut figures = HashMap::new();
-    if !client.has("metrics")? {
+    if !client.has_extension("metrics")? {
         return Ok(figures);
     }
     let write = |name: &&String, out: &mut Vec<u8>| {
