@@ -19,26 +19,26 @@ const STATS_TUBE_KEYS: &str = "current-jobs-urgent current-jobs-ready current-jo
     current-waiting cmd-delete cmd-pause-tube pause pause-time-left";
 
 /// Whether the number of a key only grows.
-fn is_counter(key: &str) -> bool {
+fn is_foreign_counter(key: &str) -> bool {
     const COUNTER_PREFIXES: [&str; 4] = ["cmd-", "total-", "job-timeouts", "rusage-"];
     COUNTER_PREFIXES.iter().any(|begin| key.starts_with(begin))
 }
 
 fn foreign_family(name: String, key: &'static str, command: &str) -> Family {
-    let kind = if is_counter(key) { Kind::Counter } else { Kind::Gauge };
+    let kind = if is_foreign_counter(key) { Kind::Counter } else { Kind::Gauge };
     let (help, sources) = (format!("{key} of {command}."), vec![Source::Number(key)]);
     Family { name, kind, help, sources }
 }
 
 /// Makes a gauge, or a counter if its name ends in `_total`, of a key of this program.
-fn own_family(name: &str, help: &str, key: &'static str) -> Family {
+fn foreign_scrape_family(name: &str, help: &str, key: &'static str) -> Family {
     let kind = if name.ends_with("_total") { Kind::Counter } else { Kind::Gauge };
     let (name, help) = (name.to_owned(), help.to_owned());
     Family { name, kind, help, sources: vec![Source::Number(key)] }
 }
 
-fn up_family() -> Family {
-    own_family("beanstalkd_up", "Whether the scrape is complete.", UP_KEY)
+fn foreign_up_family() -> Family {
+    foreign_scrape_family("beanstalkd_up", "Whether the scrape is complete.", UP_KEY)
 }
 
 /// Keys with underscores; keys of tubes begin with `tube_`; the address is the label `instance`.
@@ -51,7 +51,7 @@ pub(super) fn messagebird() -> Names {
     let tube = tube.map(|key| foreign_family(format!("tube_{}", name(key)), key, "stats-tube"));
     Names {
         server_label: Some("instance"),
-        server: std::iter::once(up_family()).chain(server).collect(),
+        server: std::iter::once(foreign_up_family()).chain(server).collect(),
         tube: tube.collect(),
         omits_binlog: false,
     }
@@ -71,11 +71,11 @@ pub(super) fn davidtannock(servers: usize) -> Names {
     let keys = COMMAND_KEYS.split(' ').chain(STATS_KEYS.split(' '));
     let tube = STATS_TUBE_KEYS.split(' ');
     let help = "Scrapes of the server.";
-    let scrapes = own_family("beanstalkd_exporter_scrapes_total", help, SCRAPES_KEY);
+    let scrapes = foreign_scrape_family("beanstalkd_exporter_scrapes_total", help, SCRAPES_KEY);
     let server = keys.map(|key| foreign_family(name("", key), key, "stats"));
     Names {
         server_label: (servers > 1).then_some("server"),
-        server: [up_family(), scrapes].into_iter().chain(server).collect(),
+        server: [foreign_up_family(), scrapes].into_iter().chain(server).collect(),
         tube: tube.map(|key| foreign_family(name("tube_", key), key, "stats-tube")).collect(),
         omits_binlog: false,
     }

@@ -20,26 +20,9 @@ pub(crate) struct Page {
 }
 
 /// Escapes the value of a label.
-fn escaped(value: &str) -> String {
+fn escape_label(value: &str) -> String {
     let value = inert_text(value);
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
-}
-
-/// Returns a value in the text format, if it is a number.
-fn metric_number(value: &str) -> Option<&str> {
-    match value {
-        "true" => Some("1"),
-        "false" => Some("0"),
-        _ => {
-            let has_digit = value.starts_with(|it: char| it.is_ascii_digit());
-            let is_number = value.parse::<f64>().is_ok_and(f64::is_finite);
-            (has_digit && is_number).then_some(value)
-        }
-    }
-}
-
-fn find_value<'a>(pairs: &Pairs<'a>, key: &str) -> Option<&'a str> {
-    pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
 }
 
 /// The lines of a family, with their common labels.
@@ -51,7 +34,7 @@ struct Lines<'a> {
 
 impl Lines<'_> {
     /// Writes a line. Its own labels are given in pieces.
-    fn line(&mut self, suffix: &str, own: &[&str], value: &str) {
+    fn write_line(&mut self, suffix: &str, own: &[&str], value: &str) {
         let out = &mut *self.out;
         out.extend([self.name, suffix]);
         if !self.common.is_empty() || !own.is_empty() {
@@ -64,44 +47,45 @@ impl Lines<'_> {
     }
 
     /// Writes the samples of a source, if the server reports them.
-    fn write(&mut self, source: Source, pairs: &Pairs<'_>) {
+    fn write_source(&mut self, source: Source, pairs: &Pairs<'_>) {
         match source {
             Source::Number(key) => {
-                if let Some(value) = find_value(pairs, key).and_then(metric_number) {
-                    self.line("", &[], value);
+                if let Some(value) = Self::find_pair(pairs, key).and_then(Self::value_number) {
+                    self.write_line("", &[], value);
                 }
             }
             Source::Labelled(key, label, named) => {
-                if let Some(value) = find_value(pairs, key).and_then(metric_number) {
-                    self.line("", &[label, "=\"", named, "\""], value);
+                if let Some(value) = Self::find_pair(pairs, key).and_then(Self::value_number) {
+                    self.write_line("", &[label, "=\"", named, "\""], value);
                 }
             }
             Source::State(key, state) => {
-                if let Some(value) = find_value(pairs, key) {
+                if let Some(value) = Self::find_pair(pairs, key) {
                     let is_in = if value == state { "1" } else { "0" };
-                    self.line("", &["state=\"", state, "\""], is_in);
+                    self.write_line("", &["state=\"", state, "\""], is_in);
                 }
             }
             Source::Labels(keys) => {
-                let known = keys.iter().filter_map(|key| Some((key, find_value(pairs, key)?)));
-                let labels: Vec<_> =
-                    known.map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
+                let known = keys.iter().filter_map(|key| Some((key, Self::find_pair(pairs, key)?)));
+                let labels: Vec<_> = known
+                    .map(|(key, value)| format!("{key}=\"{}\"", escape_label(value)))
+                    .collect();
                 if !labels.is_empty() {
-                    self.line("", &[&labels.join(",")], "1");
+                    self.write_line("", &[&labels.join(",")], "1");
                 }
             }
-            Source::Histogram(key) => self.histogram(key, pairs),
-            Source::Each(all) => all.iter().for_each(|source| self.write(*source, pairs)),
+            Source::Histogram(key) => self.write_histogram(key, pairs),
+            Source::Each(all) => all.iter().for_each(|source| self.write_source(*source, pairs)),
         }
     }
 
     /// Writes a histogram. Its bounds are in the keys, in rising order; the last one is `inf`.
-    fn histogram(&mut self, key: &str, pairs: &Pairs<'_>) {
+    fn write_histogram(&mut self, key: &str, pairs: &Pairs<'_>) {
         let (mut count, mut sum) = (None, None);
         let mut last_bound = f64::NEG_INFINITY;
         for (name, value) in pairs {
             let Some(name) = name.strip_prefix(key) else { continue };
-            let Some(value) = metric_number(value) else { continue };
+            let Some(value) = Self::value_number(value) else { continue };
             let Some(bound) = name.strip_prefix("-le-") else {
                 sum = sum.or((name == "-sum").then_some(value));
                 continue;
@@ -110,23 +94,41 @@ impl Lines<'_> {
             let Some(size) = bound.parse().ok().filter(|size| *size > last_bound) else { continue };
             last_bound = size;
             if size == f64::INFINITY {
-                self.line("_bucket", &["le=\"+Inf\""], value);
+                self.write_line("_bucket", &["le=\"+Inf\""], value);
                 count = Some(value);
             } else {
-                self.line("_bucket", &["le=\"", bound, "\""], value);
+                self.write_line("_bucket", &["le=\"", bound, "\""], value);
             }
         }
         if let (Some(count), Some(sum)) = (count, sum) {
-            self.line("_sum", &[], sum);
-            self.line("_count", &[], count);
+            self.write_line("_sum", &[], sum);
+            self.write_line("_count", &[], count);
         }
+    }
+
+    /// Returns a value in the text format, if it is a number.
+    fn value_number(value: &str) -> Option<&str> {
+        match value {
+            "true" => Some("1"),
+            "false" => Some("0"),
+            _ => {
+                let has_digit = value.starts_with(|it: char| it.is_ascii_digit());
+                let is_number = value.parse::<f64>().is_ok_and(f64::is_finite);
+                (has_digit && is_number).then_some(value)
+            }
+        }
+    }
+
+    /// Returns the value of a key.
+    fn find_pair<'a>(pairs: &Pairs<'a>, key: &str) -> Option<&'a str> {
+        pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
     }
 }
 
 impl Page {
     /// Makes a page without lines.
     pub(crate) fn new(names: &Names, server: &str) -> Self {
-        let label = names.server_label.map(|label| format!("{label}=\"{}\"", escaped(server)));
+        let label = names.server_label.map(|label| format!("{label}=\"{}\"", escape_label(server)));
         let lines = vec![String::new(); names.server.len() + names.tube.len()];
         Self { lines, label: label.unwrap_or_default() }
     }
@@ -141,7 +143,7 @@ impl Page {
     /// Adds the lines of a tube.
     pub(crate) fn add_tube(&mut self, names: &Names, tube: &str, pairs: &Pairs<'_>) {
         let comma = if self.label.is_empty() { "" } else { "," };
-        let labels = format!("{}{comma}tube=\"{}\"", self.label, escaped(tube));
+        let labels = format!("{}{comma}tube=\"{}\"", self.label, escape_label(tube));
         for (family, out) in names.tube.iter().zip(&mut self.lines[names.server.len()..]) {
             write_family(family, out, &labels, pairs);
         }
@@ -151,13 +153,13 @@ impl Page {
 fn write_family(family: &Family, out: &mut String, common: &str, pairs: &Pairs<'_>) {
     let mut lines = Lines { out, name: &family.name, common };
     for source in &family.sources {
-        lines.write(*source, pairs);
+        lines.write_source(*source, pairs);
     }
 }
 
 /// Joins the lines of all servers. The text is in pieces, because with thousands of tubes it is too
 /// large for another copy.
-pub(crate) fn join_servers(names: &Names, mut pages: Vec<Page>) -> Vec<String> {
+pub(crate) fn join_pages(names: &Names, mut pages: Vec<Page>) -> Vec<String> {
     let mut pieces = Vec::new();
     for (number, family) in names.server.iter().chain(&names.tube).enumerate() {
         let lines = pages.iter_mut().map(|page| mem::take(&mut page.lines[number]));
@@ -182,7 +184,7 @@ mod tests {
         let names = Names::new(naming, 1);
         let mut page = Page::new(&names, server);
         page.add_tube(&names, tube, &yaml::pairs(text_of_tube).collect());
-        join_servers(&names, vec![page]).concat()
+        join_pages(&names, vec![page]).concat()
     }
 
     #[test]
@@ -233,7 +235,7 @@ beanstalkd_tube_wait_seconds_count{server=\"q:1\",tube=\"a\"} 10
         let names = Names::new(Naming::Davidtannock, 1);
         let mut page = Page::new(&names, "q:1");
         page.add_server(&names, &vec![("draining", "true"), ("cmd-put", "3")]);
-        let text = super::join_servers(&names, vec![page]).concat();
+        let text = super::join_pages(&names, vec![page]).concat();
         assert!(text.ends_with("\nbeanstalkd_cmd_put_total 3\n"), "{text}");
     }
 
@@ -245,7 +247,7 @@ beanstalkd_tube_wait_seconds_count{server=\"q:1\",tube=\"a\"} 10
             page.add_server(&names, &vec![("(up)", "1"), ("state", "draining")]);
             page
         };
-        let text = super::join_servers(&names, vec![page("a:1"), page("b:1")]).concat();
+        let text = super::join_pages(&names, vec![page("a:1"), page("b:1")]).concat();
         assert_eq!(text.matches("# TYPE beanstalkd_up gauge\n").count(), 1);
         let up = "beanstalkd_up{server=\"a:1\"} 1\nbeanstalkd_up{server=\"b:1\"} 1\n";
         assert!(text.contains(up), "{text}");

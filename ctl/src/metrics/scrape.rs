@@ -1,7 +1,7 @@
 //! Scrapes all servers at once, each over one connection, which is kept for the next scrape.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -58,11 +58,6 @@ pub(crate) struct Scraper {
     scrapes: AtomicU64,
 }
 
-/// Takes a lock. After a panic the data is still valid.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Scraper {
     /// Makes a scraper, which connects with the first scrape.
     pub(crate) fn new(servers: &[Address], args: &MetricsArgs, tubes: Tubes) -> Self {
@@ -105,68 +100,72 @@ impl Scraper {
                 // A name lookup or a connect to a UNIX socket may take any time. Such a thread is
                 // abandoned, and the next one does not wait for it.
                 thread::spawn(move || {
-                    let result = target.ask(&settings, deadline);
+                    let result = target.scrape(&settings, deadline);
                     // There is no receiver any more if it is late.
                     let _ = sender.send((result, began.elapsed()));
                 });
                 receiver
             })
             .collect();
-        let page = |(target, answer): (&Arc<Target>, mpsc::Receiver<_>)| {
+        let page = |(target, answer): (&Arc<Target>, Receiver<_>)| {
             let late = || (Err(anyhow!("no answer in time")), began.elapsed());
-            let answer = wait(&answer, deadline + LATE_ANSWER_TIME, interrupt)?;
+            let answer = Self::wait(&answer, deadline + LATE_ANSWER_TIME, interrupt)?;
             let (result, elapsed) = answer.unwrap_or_else(late);
-            Ok(target.finish(&self.settings.names, result, elapsed, &scrapes))
+            Ok(target.finish_page(&self.settings.names, result, elapsed, &scrapes))
         };
         let pages: Result<_> = self.targets.iter().zip(answers).map(page).collect();
-        Ok(page::join_servers(&self.settings.names, pages?))
+        Ok(page::join_pages(&self.settings.names, pages?))
     }
-}
 
-/// Waits for an answer until a time; `None` if there is none. Fails after an interrupt.
-fn wait<T>(answer: &mpsc::Receiver<T>, until: Instant, interrupt: &Interrupt) -> Result<Option<T>> {
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        match answer.recv_timeout(left.min(INTERRUPT_INTERVAL)) {
-            Ok(answer) => return Ok(Some(answer)),
-            Err(RecvTimeoutError::Timeout) if !left.is_zero() => interrupt.check()?,
-            Err(_) => return Ok(None),
+    /// Waits for an answer until a time; `None` if there is none. Fails after an interrupt.
+    fn wait<T>(answer: &Receiver<T>, until: Instant, interrupt: &Interrupt) -> Result<Option<T>> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match answer.recv_timeout(left.min(INTERRUPT_INTERVAL)) {
+                Ok(answer) => return Ok(Some(answer)),
+                Err(RecvTimeoutError::Timeout) if !left.is_zero() => interrupt.check()?,
+                Err(_) => return Ok(None),
+            }
         }
     }
 }
 
 impl Target {
+    /// After a panic the text is still valid.
+    fn lock_last_error(&self) -> MutexGuard<'_, String> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Adds the metrics of the scrape itself: its success and its duration.
-    fn finish(&self, names: &Names, result: Result<Page>, took: Duration, scrapes: &str) -> Page {
+    fn finish_page(&self, names: &Names, page: Result<Page>, took: Duration, count: &str) -> Page {
         let mut up = "1";
-        let result = result.map_err(|error| self.named(error));
-        let last_error =
-            result.as_ref().err().map(|error| format!("{error:#}")).unwrap_or_default();
-        let mut page = result.unwrap_or_else(|error| {
+        let page = page.map_err(|error| self.name_error(error));
+        let last_error = page.as_ref().err().map(|error| format!("{error:#}")).unwrap_or_default();
+        let mut page = page.unwrap_or_else(|error| {
             up = "0";
             // Each scrape would print the same.
-            if *lock(&self.last_error) != last_error {
+            if *self.lock_last_error() != last_error {
                 print_error(&error);
             }
             Page::new(names, &self.address.to_string())
         });
-        *lock(&self.last_error) = last_error;
+        *self.lock_last_error() = last_error;
         let seconds = format!("{:.6}", took.as_secs_f64());
         page.add_server(
             names,
-            &vec![(UP_KEY, up), (SCRAPE_SECONDS_KEY, &seconds), (SCRAPES_KEY, scrapes)],
+            &vec![(UP_KEY, up), (SCRAPE_SECONDS_KEY, &seconds), (SCRAPES_KEY, count)],
         );
         page
     }
 
     /// Adds the name of the server to an error without it.
-    fn named(&self, error: anyhow::Error) -> anyhow::Error {
+    fn name_error(&self, error: anyhow::Error) -> anyhow::Error {
         let name = self.address.to_string();
         if format!("{error:#}").contains(&name) { error } else { error.context(name) }
     }
 
     /// Scrapes the server. Its connection is kept unless something failed.
-    fn ask(&self, settings: &Settings, deadline: Instant) -> Result<Page> {
+    fn scrape(&self, settings: &Settings, deadline: Instant) -> Result<Page> {
         let mut kept = match self.client.try_lock() {
             Ok(kept) => kept,
             Err(TryLockError::Poisoned(kept)) => kept.into_inner(),
@@ -175,44 +174,39 @@ impl Target {
             }
         };
         let (mut client, stats) = Client::reuse(kept.take(), &self.address, Some(deadline))?;
-        let page = scrape_server(&mut client, &stats, settings, &self.address)?;
+        let page = self.scrape_server(&mut client, &stats, settings)?;
         *kept = Some(client);
         Ok(page)
     }
-}
 
-/// Collects the lines of a server, beginning with its `stats`.
-fn scrape_server(
-    client: &mut Client,
-    stats: &str,
-    settings: &Settings,
-    address: &Address,
-) -> Result<Page> {
-    let names = &settings.names;
-    let mut page = Page::new(names, &address.to_string());
-    let has_metrics = client.has_extension("metrics")?;
-    let more = if has_metrics {
-        client.yaml("metrics")?
-    } else if client.has_extension("capabilities")? {
-        client.yaml("capabilities")?
-    } else {
-        String::new()
-    };
-    let mut tubes = statistics::tube_names(client, &settings.tubes)?;
-    let left_out = tubes.len().saturating_sub(settings.max_tubes).to_string();
-    tubes.truncate(settings.max_tubes);
-    let mut pairs: Pairs<'_> = yaml::pairs(stats).collect();
-    if names.omits_binlog && yaml::number(stats, "binlog-current-index") == 0 {
-        pairs.retain(|(key, _)| !key.starts_with("binlog-"));
+    /// Collects the lines of a server, beginning with its `stats`.
+    fn scrape_server(&self, client: &mut Client, stats: &str, settings: &Settings) -> Result<Page> {
+        let names = &settings.names;
+        let mut page = Page::new(names, &self.address.to_string());
+        let has_metrics = client.has_extension("metrics")?;
+        let more = if has_metrics {
+            client.yaml("metrics")?
+        } else if client.has_extension("capabilities")? {
+            client.yaml("capabilities")?
+        } else {
+            String::new()
+        };
+        let mut tubes = statistics::tube_names(client, &settings.tubes)?;
+        let left_out = tubes.len().saturating_sub(settings.max_tubes).to_string();
+        tubes.truncate(settings.max_tubes);
+        let mut pairs: Pairs<'_> = yaml::pairs(stats).collect();
+        if names.omits_binlog && yaml::number(stats, "binlog-current-index") == 0 {
+            pairs.retain(|(key, _)| !key.starts_with("binlog-"));
+        }
+        pairs.extend(yaml::pairs(&more));
+        pairs.push((TUBES_LEFT_OUT_KEY, &left_out));
+        page.add_server(names, &pairs);
+        scrape_tubes(client, &tubes, has_metrics, |tube, texts| {
+            let pairs = texts.iter().flat_map(|text| yaml::pairs(text)).collect();
+            page.add_tube(names, tube, &pairs);
+        })?;
+        Ok(page)
     }
-    pairs.extend(yaml::pairs(&more));
-    pairs.push((TUBES_LEFT_OUT_KEY, &left_out));
-    page.add_server(names, &pairs);
-    scrape_tubes(client, &tubes, has_metrics, |tube, texts| {
-        let pairs = texts.iter().flat_map(|text| yaml::pairs(text)).collect();
-        page.add_tube(names, tube, &pairs);
-    })?;
-    Ok(page)
 }
 
 /// Passes the dictionaries of each tube to `take`, and skips tubes that no longer exist.

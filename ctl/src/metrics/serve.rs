@@ -28,7 +28,7 @@ const TEXTS_MAX: usize = 8;
 type Answer = watch::Receiver<Option<SharedBody>>;
 
 #[derive(Debug, Clone)]
-struct Shared {
+struct SharedScrape {
     scraper: Arc<Scraper>,
     texts: Arc<Semaphore>,
     /// The scrape under way.
@@ -37,7 +37,7 @@ struct Shared {
 
 /// Serves `/metrics` and `/`, by GET and HEAD only.
 pub(super) fn metrics_router(scraper: Scraper) -> Router {
-    let shared = Shared {
+    let shared = SharedScrape {
         scraper: Arc::new(scraper),
         texts: Arc::new(Semaphore::new(TEXTS_MAX)),
         running: Arc::default(),
@@ -48,7 +48,7 @@ pub(super) fn metrics_router(scraper: Scraper) -> Router {
         .with_state(shared)
 }
 
-async fn serve_metrics(State(shared): State<Shared>) -> Response {
+async fn serve_metrics(State(shared): State<SharedScrape>) -> Response {
     let mut answer = shared.answer();
     // Cloned at once, because the borrowed value keeps the channel locked.
     let text = answer.wait_for(Option::is_some).await.ok().and_then(|text| text.clone());
@@ -58,14 +58,14 @@ async fn serve_metrics(State(shared): State<Shared>) -> Response {
     }
 }
 
-impl Shared {
-    fn running(&self) -> std::sync::MutexGuard<'_, Option<Answer>> {
+impl SharedScrape {
+    fn lock_running(&self) -> std::sync::MutexGuard<'_, Option<Answer>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the answer of the scrape under way, or starts one.
     fn answer(&self) -> Answer {
-        let mut running = self.running();
+        let mut running = self.lock_running();
         if let Some(answer) = &*running {
             return answer.clone();
         }
@@ -78,7 +78,7 @@ impl Shared {
             let scraper = Arc::clone(&shared.scraper);
             // A signal ends the whole server, without regard to this thread.
             let text = task::spawn_blocking(move || scraper.scrape(&Interrupt::default())).await;
-            *shared.running() = None;
+            *shared.lock_running() = None;
             if let (Ok(Ok(text)), Ok(permit)) = (text, permit) {
                 sender.send_replace(Some(SharedBody::new(text, permit)));
             }
