@@ -18,6 +18,9 @@ pub(crate) enum Status {
     Unknown,
 }
 
+/// A problem, with its description.
+type Finding = (Status, String);
+
 impl Status {
     /// Returns the first word of the output.
     fn word(self) -> &'static str {
@@ -38,20 +41,15 @@ impl Status {
 /// Runs the command.
 pub(crate) fn run(args: &CheckArgs, context: &mut Context) -> Result<Outcome> {
     let selected = Tubes::new(&args.tubes)?;
-    let mut worst = Status::Ok;
     let mut problems = Vec::new();
     for address in &context.servers {
-        let found =
-            Client::connect(address).and_then(|mut client| check(args, &selected, &mut client));
-        for (status, text) in
-            found.unwrap_or_else(|error| vec![(Status::Unknown, format!("{error:#}"))])
-        {
-            worst = worst.max(status);
-            problems.push((status, text));
-        }
+        let found = Client::connect(address).and_then(|it| check_server(args, &selected, it));
+        problems
+            .extend(found.unwrap_or_else(|error| vec![(Status::Unknown, format!("{error:#}"))]));
     }
     // The worst first, because some pagers show only the beginning.
     problems.sort_by_key(|(status, _)| std::cmp::Reverse(*status));
+    let worst = problems.first().map_or(Status::Ok, |(status, _)| *status);
     let shown: Vec<_> = problems.into_iter().map(|(_, text)| text).collect();
     let text =
         if shown.is_empty() { "all tubes are below thresholds".into() } else { shown.join("; ") };
@@ -60,13 +58,13 @@ pub(crate) fn run(args: &CheckArgs, context: &mut Context) -> Result<Outcome> {
 }
 
 /// Returns the counts of a server's tubes that reach a threshold.
-fn check(args: &CheckArgs, selected: &Tubes, client: &mut Client) -> Result<Vec<(Status, String)>> {
-    let names = statistics::tube_names(client, selected)?;
+fn check_server(args: &CheckArgs, selected: &Tubes, mut client: Client) -> Result<Vec<Finding>> {
+    let names = statistics::tube_names(&mut client, selected)?;
     let mut found = Vec::new();
     if names.is_empty() && !selected.is_all() {
         found.push((Status::Unknown, format!("{}: no matching tube", client.address())));
     }
-    for (name, text) in statistics::tube_stats(client, &names)? {
+    for (name, text) in statistics::tube_stats(&mut client, &names)? {
         let number = |key: &str| yaml::number(&text, key);
         let place = format!("{} {name}", client.address());
         let states = [("ready", args.ready), ("buried", args.buried), ("delayed", args.delayed)];

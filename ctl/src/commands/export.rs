@@ -21,14 +21,14 @@ use crate::sweep;
 const BATCH_JOBS: usize = 1_000;
 
 /// The destination of the lines.
-struct Target<'a> {
+struct ExportTarget<'a> {
     file: Option<SaveFile>,
     /// Used if there is no file.
     out: &'a mut Output,
     count: u64,
 }
 
-impl Target<'_> {
+impl ExportTarget<'_> {
     fn write(&mut self, jobs: &[Job]) -> Result<()> {
         if let Some(file) = &mut self.file {
             file.write(jobs)?;
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
     let client = if args.binlog.is_none() { Some(context.client()?) } else { None };
     let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
     let file = SaveFile::create_if(file)?;
-    let mut target = Target { file, out: &mut context.out, count: 0 };
+    let mut target = ExportTarget { file, out: &mut context.out, count: 0 };
     let result = if let Some(mut client) = client {
         export_server(args, &mut client, &filter, &interrupt, &mut target)
     } else {
@@ -88,7 +88,7 @@ fn export_server(
     client: &mut crate::client::Client,
     filter: &Filter,
     interrupt: &Interrupt,
-    target: &mut Target<'_>,
+    target: &mut ExportTarget<'_>,
 ) -> Result<Outcome> {
     let options = args.filters.sweep.options();
     let (jobs, coverage) = Selection::find(client, filter, &options, interrupt)?;

@@ -24,7 +24,7 @@ const LINE_BYTES_PER_BYTE: u64 = 6;
 const LINE_BYTES_BESIDE_BODY: u64 = 64 << 10;
 
 /// The lines of a file of jobs, with their numbers.
-struct Lines {
+struct ImportLines {
     input: Input,
     /// The longest line, in bytes.
     most: u64,
@@ -36,7 +36,7 @@ struct Lines {
     is_exported: bool,
 }
 
-impl Lines {
+impl ImportLines {
     /// Returns the next job with the number of its line.
     fn next(&mut self) -> Result<Option<(usize, Job)>> {
         loop {
@@ -82,6 +82,19 @@ impl Lines {
         }
         (jobs, Ok(false))
     }
+
+    /// Formats numbers of lines as `lines 3, 5-9`.
+    fn describe(numbers: &[usize]) -> String {
+        let mut shown: Vec<String> = Vec::new();
+        for run in numbers.chunk_by(|left, right| left + 1 == *right) {
+            match *run {
+                [one] => shown.push(one.to_string()),
+                [first, .., last] => shown.push(format!("{first}-{last}")),
+                [] => {}
+            }
+        }
+        format!("lines {}", shown.join(", "))
+    }
 }
 
 /// Runs the command.
@@ -94,9 +107,9 @@ pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
     };
     let input = input::open_input(args.file.as_deref(), &context.interrupt)?;
     let (number, skip, uncounted, is_exported) = (0, args.skip, 0, false);
-    let mut lines = Lines { input, most, number, skip, uncounted, is_exported };
+    let mut lines = ImportLines { input, most, number, skip, uncounted, is_exported };
     let mut count = 0;
-    let result = import(args, &mut lines, client.as_mut(), context, &mut count);
+    let result = import_lines(args, &mut lines, client.as_mut(), context, &mut count);
     if let Some(client) = &client {
         let done = format!("{} imported", counted(count, "job"));
         context.report_action(client.address(), "import", count, &done)?;
@@ -114,9 +127,9 @@ pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
 }
 
 /// Imports all lines, and counts the jobs that the server accepted.
-fn import(
+fn import_lines(
     args: &ImportArgs,
-    lines: &mut Lines,
+    lines: &mut ImportLines,
     mut client: Option<&mut Client>,
     context: &Context,
     count: &mut u64,
@@ -137,7 +150,7 @@ fn import(
                 let refused: Vec<_> = too_large.iter().map(|at| numbers[*at]).collect();
                 print_notice(&format!(
                     "beanstalkctl: too large for the server: {}",
-                    line_ranges(&refused)
+                    ImportLines::describe(&refused)
                 ));
                 outcome = Outcome::Partial;
             }
@@ -150,7 +163,7 @@ fn import(
                 return Err(if missing.is_empty() {
                     failure
                 } else {
-                    failure.context(format!("not confirmed: {}", line_ranges(&missing)))
+                    failure.context(format!("not confirmed: {}", ImportLines::describe(&missing)))
                 });
             }
             pacer.pace(jobs.len() as u64);
@@ -172,26 +185,13 @@ fn import(
     }
 }
 
-/// Formats numbers of lines as `lines 3, 5-9`.
-fn line_ranges(numbers: &[usize]) -> String {
-    let mut shown: Vec<String> = Vec::new();
-    for run in numbers.chunk_by(|left, right| left + 1 == *right) {
-        match *run {
-            [one] => shown.push(one.to_string()),
-            [first, .., last] => shown.push(format!("{first}-{last}")),
-            [] => {}
-        }
-    }
-    format!("lines {}", shown.join(", "))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn lines_in_a_row_are_told_by_their_ends() {
-        assert_eq!(line_ranges(&[3]), "lines 3");
-        assert_eq!(line_ranges(&[3, 5, 6, 7, 9, 10]), "lines 3, 5-7, 9-10");
+        assert_eq!(ImportLines::describe(&[3]), "lines 3");
+        assert_eq!(ImportLines::describe(&[3, 5, 6, 7, 9, 10]), "lines 3, 5-7, 9-10");
     }
 }

@@ -20,7 +20,7 @@ use crate::yaml;
 
 /// Returns the state of the jobs that a kick of the tube affects, and their number: buried jobs,
 /// or delayed jobs if none is buried.
-fn kickable(client: &mut Client, tube: &str) -> Result<(State, u64)> {
+fn kickable_state(client: &mut Client, tube: &str) -> Result<(State, u64)> {
     let text = statistics::existing_tube_stats(client, tube)?;
     let count = |state| yaml::number(&text, &format!("current-jobs-{state}"));
     let state = if count(State::Buried) > 0 { State::Buried } else { State::Delayed };
@@ -31,7 +31,7 @@ fn kickable(client: &mut Client, tube: &str) -> Result<(State, u64)> {
 ///
 /// They are kicked by their ids: after other clients have kicked the last buried job, `kick` takes
 /// delayed jobs without a notice.
-pub(crate) fn kick(
+pub(crate) fn kick_tube(
     client: &mut Client,
     tube: &str,
     state: State,
@@ -75,9 +75,9 @@ pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
     let mut client = context.client()?;
     let Some(tube) = &args.tube else {
         let ids = input::read_ids(&args.id, &context.interrupt)?;
-        return kick_chosen(&mut client, &ids, context);
+        return kick_jobs(&mut client, &ids, context);
     };
-    let (state, all) = kickable(&mut client, tube)?;
+    let (state, all) = kickable_state(&mut client, tube)?;
     let most = if args.all { all } else { u64::from(args.count.unwrap_or(1)) };
     let interrupt = context.interrupt.clone();
     let mut coverage = Outcome::Done;
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
         let ids: Vec<_> = found.0.ids().take(usize::try_from(most)?).collect();
         kick_ids(&mut client, &ids, |_, is_kicked| kicked += u64::from(is_kicked))
     } else {
-        kick(&mut client, tube, state, most, &interrupt, &mut kicked)
+        kick_tube(&mut client, tube, state, most, &interrupt, &mut kicked)
     };
     let done = format!("{} kicked in the tube {tube}", counted(kicked, &format!("{state} job")));
     context.report_action(client.address(), "kick", kicked, &done)?;
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
 }
 
 /// Kicks these jobs, and reports their number, even after a failure in between.
-fn kick_chosen(client: &mut Client, ids: &[u64], context: &mut Context) -> Result<Outcome> {
+fn kick_jobs(client: &mut Client, ids: &[u64], context: &mut Context) -> Result<Outcome> {
     let mut kicked = 0;
     let result = kick_ids(client, ids, |id, is_kicked| {
         if is_kicked {

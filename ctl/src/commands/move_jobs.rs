@@ -71,11 +71,11 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     let mut mover = Mover::new(&mut from, &mut to, &args.into, &filter)?;
     mover.save = SaveFile::create_if(args.consent.save.as_deref())?;
     let progress = Progress::new("moving", Some(jobs.count()));
-    let result = mover.jobs(&jobs, &progress, &interrupt);
+    let result = mover.move_jobs(&jobs, &progress, &interrupt);
     drop(progress);
     let done = format!("{} moved (plan: {plan})", counted(mover.moved, "job"));
     context.report_action(mover.from.address(), "move", mover.moved, &done)?;
-    print_notices(&mover.leftovers());
+    print_notices(&mover.describe_leftovers());
     let is_all = mover.skipped == 0 && mover.too_large.is_empty();
     let finished = mover.save.map_or(Ok(()), SaveFile::finish);
     result.and(finished).map(|()| found.and(Outcome::done_if(is_all)))
@@ -95,7 +95,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Moves the jobs that the filter still matches. No batch starts after an interrupt.
-    pub(crate) fn jobs(
+    pub(crate) fn move_jobs(
         &mut self,
         jobs: &Selection,
         progress: &Progress,
@@ -104,13 +104,13 @@ impl<'a> Mover<'a> {
         for batch in jobs.batches(self.from.bodies_at_once(BATCH_JOBS)?) {
             interrupt.check()?;
             progress.add(batch.len() as u64);
-            self.batch(batch)?;
+            self.move_batch(batch)?;
         }
         Ok(())
     }
 
     /// Describes jobs that were not moved, or may be in both places, a sentence each.
-    pub(crate) fn leftovers(&self) -> Vec<String> {
+    pub(crate) fn describe_leftovers(&self) -> Vec<String> {
         let mut sentences = self.doubts.clone();
         if self.skipped > 0 {
             let left = counted(self.skipped, "job");
@@ -124,9 +124,9 @@ impl<'a> Mover<'a> {
         sentences
     }
 
-    fn batch(&mut self, ids: Vec<u64>) -> Result<()> {
+    fn move_batch(&mut self, ids: Vec<u64>) -> Result<()> {
         let listed = ids.len();
-        let jobs = self.reserve(ids)?;
+        let jobs = self.reserve_batch(ids)?;
         self.skipped += (listed - jobs.len()) as u64;
         let most = self.to.max_job_size()?;
         let fits = |job: &Job| job.size.is_none_or(|size| size <= most);
@@ -145,20 +145,20 @@ impl<'a> Mover<'a> {
             let refused = pairs.filter(|(_, id)| id.is_none()).map(|(job, _)| job);
             let refused: Vec<_> = refused.cloned().collect();
             let alive = self.to.ask("list-tube-used").is_ok();
-            let deleted = if alive { self.delete(&copied) } else { Ok(()) };
+            let deleted = if alive { self.delete_originals(&copied) } else { Ok(()) };
             if !alive {
                 let sentences = refused.iter().map(|job| format!("{} (copy ?)", job.id));
-                let sentences = copied.iter().map(id_pair).chain(sentences);
-                self.doubts.push(copies_in_doubt(sentences));
+                let sentences = copied.iter().map(Self::describe_pair).chain(sentences);
+                self.doubts.push(Self::describe_unconfirmed(sentences));
             }
-            self.release(&refused);
+            self.release_unmoved(&refused);
             return deleted.and(Err(failure));
         }
-        self.delete(&copied)
+        self.delete_originals(&copied)
     }
 
     /// Reads the present fields and bodies of the jobs, and reserves the ready ones.
-    fn reserve(&mut self, ids: Vec<u64>) -> Result<Vec<Job>> {
+    fn reserve_batch(&mut self, ids: Vec<u64>) -> Result<Vec<Job>> {
         let mut jobs = sweep::jobs_by_ids(self.from, ids)?;
         jobs.retain(|job| self.filter.matches(job));
         let write = |job: &Job, out: &mut Vec<u8>| {
@@ -179,7 +179,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Deletes the jobs that have a copy, or the copies of jobs that others took first.
-    fn delete(&mut self, copied: &[(u64, u64)]) -> Result<()> {
+    fn delete_originals(&mut self, copied: &[(u64, u64)]) -> Result<()> {
         let mut confirmed = 0;
         let mut taken = Vec::new();
         let mut others = Vec::new();
@@ -194,20 +194,20 @@ impl<'a> Mover<'a> {
             Ok(())
         });
         let doubtful = copied[confirmed..].iter().chain(&others);
-        let sentences: Vec<_> = doubtful.map(id_pair).collect();
+        let sentences: Vec<_> = doubtful.map(Self::describe_pair).collect();
         if !sentences.is_empty() {
-            self.doubts.push(copies_in_doubt(sentences));
+            self.doubts.push(Self::describe_unconfirmed(sentences));
         }
         let is_refused = !others.is_empty();
         self.skipped += taken.len() as u64;
         let write = |pair: &(u64, u64), out: &mut Vec<u8>| write_command(out, "delete", pair.1);
         let mut twice = Vec::new();
         let undone = self.to.pipeline(taken.iter().copied(), write, |pair, reply| {
-            twice.extend((!reply.is("DELETED")).then(|| id_pair(&pair)));
+            twice.extend((!reply.is("DELETED")).then(|| Self::describe_pair(&pair)));
             Ok(())
         });
         if undone.is_err() {
-            twice = taken.iter().map(id_pair).collect();
+            twice = taken.iter().map(Self::describe_pair).collect();
         }
         if !twice.is_empty() {
             let twice = twice.join(", ");
@@ -222,26 +222,26 @@ impl<'a> Mover<'a> {
     /// Leaves jobs that are too large for the other server.
     fn skip_too_large(&mut self, jobs: &[Job]) {
         self.too_large.extend(jobs.iter().map(|job| job.id));
-        self.release(jobs);
+        self.release_unmoved(jobs);
     }
 
     /// Releases reserved jobs that are not moved. If that fails, the end of the connection releases
     /// them.
-    fn release(&mut self, jobs: &[Job]) {
+    fn release_unmoved(&mut self, jobs: &[Job]) {
         let reserved = jobs.iter().filter(|job| job.state == State::Ready);
         let write = |job: &&Job, out: &mut Vec<u8>| {
             out.extend_from_slice(format!("release {} {} 0\r\n", job.id, job.pri).as_bytes());
         };
         let _ = self.from.pipeline(reserved, write, |_, _| Ok(()));
     }
-}
 
-/// Formats the ids of a job and its copy.
-fn id_pair((id, copy): &(u64, u64)) -> String {
-    format!("{id} (copy {copy})")
-}
+    /// Formats the ids of a job and its copy.
+    fn describe_pair((id, copy): &(u64, u64)) -> String {
+        format!("{id} (copy {copy})")
+    }
 
-fn copies_in_doubt(ids: impl IntoIterator<Item = String>) -> String {
-    let ids: Vec<_> = ids.into_iter().collect();
-    format!("These jobs may be in both places; delete one of each pair: {}", ids.join(", "))
+    fn describe_unconfirmed(ids: impl IntoIterator<Item = String>) -> String {
+        let ids: Vec<_> = ids.into_iter().collect();
+        format!("These jobs may be in both places; delete one of each pair: {}", ids.join(", "))
+    }
 }

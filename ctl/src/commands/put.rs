@@ -24,7 +24,7 @@ pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
     if !args.bodies.is_empty() {
         let bodies: Vec<_> = args.bodies.iter().map(|body| body.clone().into_bytes()).collect();
         for bodies in bodies.chunks(usize::try_from(pacer.batch_size(BATCH_JOBS as u64))?) {
-            put(&mut client, args, bodies, context, &mut pacer, &mut count)?;
+            put_batch(&mut client, args, bodies, context, &mut pacer, &mut count)?;
         }
         return Ok(Outcome::Done);
     }
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
         if body.len() as u64 > most {
             bail!("the body is larger than {most} bytes, the limit of the server");
         }
-        put(&mut client, args, &[body], context, &mut pacer, &mut count)?;
+        put_batch(&mut client, args, &[body], context, &mut pacer, &mut count)?;
         return Ok(Outcome::Done);
     }
     let result = put_lines(&mut client, args, &mut input, context, &mut pacer, &mut count);
@@ -76,7 +76,7 @@ fn put_lines(
             }
         }
         let lines = batch.len();
-        put(client, args, &batch, context, pacer, count)
+        put_batch(client, args, &batch, context, pacer, count)
             .with_context(|| format!("lines {} to {}", before + 1, before + lines))?;
         before += lines;
         if let Some(problem) = problem {
@@ -112,7 +112,7 @@ pub(crate) fn put_jobs(
 }
 
 /// Puts jobs, counts accepted ones, and prints their ids.
-fn put(
+fn put_batch(
     client: &mut Client,
     args: &PutArgs,
     bodies: &[Vec<u8>],

@@ -11,7 +11,7 @@ use crate::statistics;
 const TUBES_MAX: usize = 1_000;
 
 /// Returns the reply of a server to a command, as text.
-fn reply_text(client: &mut Client, command: &str) -> Result<String> {
+fn report_reply(client: &mut Client, command: &str) -> Result<String> {
     let reply = client.ask(command)?;
     let body = reply.body.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
     Ok(format!("## {command}\n\n{}\n{body}", reply.line))
@@ -25,13 +25,13 @@ pub(crate) fn run(context: &mut Context) -> Result<Outcome> {
         let address = client.address().to_string();
         context.out.line(&format!("# Server {address}\n"))?;
         for command in ["stats", "capabilities"] {
-            let text = reply_text(client, command)?;
+            let text = report_reply(client, command)?;
             context.out.line(&text)?;
         }
         let names = statistics::tube_names(client, &Tubes::default())?;
         context.out.line(&format!("## {} tubes\n", names.len()))?;
         for name in names.iter().take(TUBES_MAX) {
-            let text = reply_text(client, &format!("stats-tube {name}"))?;
+            let text = report_reply(client, &format!("stats-tube {name}"))?;
             context.out.line(&text)?;
         }
         Ok(Outcome::Done)

@@ -18,7 +18,7 @@ use crate::sweep;
 const DEADLINE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Watches only these tubes.
-pub(crate) fn watch_only(client: &mut Client, tubes: &[String]) -> Result<()> {
+pub(crate) fn reserve_only_from(client: &mut Client, tubes: &[String]) -> Result<()> {
     for tube in tubes {
         let reply = client.ask(&format!("watch {tube}"))?;
         if !reply.is("WATCHING") {
@@ -74,7 +74,7 @@ pub(crate) fn reserve_next(
 /// Runs the command.
 pub(crate) fn run(args: &ReserveArgs, context: &mut Context) -> Result<Outcome> {
     let mut client = context.client()?;
-    watch_only(&mut client, &args.tubes)?;
+    reserve_only_from(&mut client, &args.tubes)?;
     let wait = args.wait.map(Duration::from_secs);
     let mut kept = Vec::new();
     let mut count = 0;

@@ -19,7 +19,7 @@ pub(crate) fn run(args: &TopArgs, context: &mut Context) -> Result<Outcome> {
     let selected = Tubes::new(&args.tubes)?;
     let samplers: Vec<_> = context.servers.iter().cloned().map(Sampler::new).collect();
     if args.plain || context.out.json {
-        return print_samples(args, samplers, &selected, context);
+        return print_top_samples(args, samplers, &selected, context);
     }
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() || Output::is_dumb_terminal() {
         bail!("not a terminal that can show a full screen: use --plain");
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &TopArgs, context: &mut Context) -> Result<Outcome> {
 }
 
 /// Prints a line for each server and sample, or for each selected tube.
-fn print_samples(
+fn print_top_samples(
     args: &TopArgs,
     mut samplers: Vec<Sampler>,
     selected: &Tubes,
@@ -48,7 +48,7 @@ fn print_samples(
         if context.out.json {
             for sampler in &mut samplers {
                 let object = match sampler.sample(selected) {
-                    Ok(sample) => sample_object(&sample),
+                    Ok(sample) => top_sample_object(&sample),
                     Err(error) => Map::from_iter([("error".into(), format!("{error:#}").into())]),
                 };
                 context.out.object(object, Some(&sampler.address.to_string()))?;
@@ -89,7 +89,7 @@ fn print_samples(
     Ok(Outcome::Done)
 }
 
-fn sample_object(sample: &Sample) -> Map<String, Value> {
+fn top_sample_object(sample: &Sample) -> Map<String, Value> {
     let of = |line: &TubeSample| {
         let mut object = Map::new();
         for (name, count) in COUNT_NAMES.iter().zip(line.counts) {

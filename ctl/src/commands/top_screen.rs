@@ -201,13 +201,13 @@ impl Screen {
         let first_min = (self.selected + 2).saturating_sub(table_lines);
         self.first = self.first.clamp(first_min, self.selected);
 
-        let widths = column_widths(&rows, width);
-        lines.push(screen_line(&COLUMNS, &widths, |at, _| {
+        let widths = Self::column_widths(&rows, width);
+        lines.push(Self::screen_line(&COLUMNS, &widths, |at, _| {
             (DEFAULT_COLOR, if at == self.sort { "1;7" } else { BOLD })
         }));
         for (at, cells) in rows.iter().enumerate().skip(self.first).take(table_lines - 1) {
             let weight = if at == self.selected { BOLD } else { NORMAL };
-            lines.push(screen_line(cells, &widths, |at, text| match at {
+            lines.push(Self::screen_line(cells, &widths, |at, text| match at {
                 4 if text != "0" => (self.color(RED), weight),
                 8 => (self.color(YELLOW), weight),
                 _ => (DEFAULT_COLOR, weight),
@@ -240,43 +240,43 @@ impl Screen {
         let numbers: String = inert_body(numbers.as_bytes()).chars().take(width).collect();
         let left = width - numbers.chars().count();
         let notes: String = inert_body(notes.as_bytes()).chars().take(left).collect();
-        numbers + &paint(&notes, (self.color(RED), NORMAL))
+        numbers + &Self::paint(&notes, (self.color(RED), NORMAL))
     }
-}
 
-/// Returns the widths of the columns that fit: numbers get the space that they need, and the name
-/// gets the rest.
-fn column_widths(rows: &[[String; 9]], width: usize) -> Vec<usize> {
-    let longest = |at: usize| {
-        let cells = rows.iter().map(|row| row[at].len());
-        cells.chain([COLUMNS[at].len()]).max().unwrap_or(0)
-    };
-    let mut widths: Vec<_> = (0..COLUMNS.len()).map(longest).collect();
-    let numbers: usize = widths[1..].iter().map(|width| width + 1).sum();
-    widths[0] = width.saturating_sub(numbers).max(NAME_COLUMNS_MIN).min(width);
-    let fits = |count: &usize| widths[..*count].iter().sum::<usize>() + count <= width + 1;
-    widths.truncate((1..=COLUMNS.len()).take_while(fits).count());
-    widths
-}
-
-/// Formats a row: the name to the left, numbers to the right, each in its color and weight.
-fn screen_line<'a>(
-    cells: &'a [impl AsRef<str>],
-    widths: &[usize],
-    style: impl Fn(usize, &'a str) -> (&'static str, &'static str),
-) -> String {
-    let mut line = String::new();
-    for (at, (cell, &width)) in cells.iter().zip(widths).enumerate() {
-        let text: String = inert_body(cell.as_ref().as_bytes()).chars().take(width).collect();
-        let gap = " ".repeat(width - text.chars().count());
-        let text = paint(&text, style(at, cell.as_ref()));
-        if at == 0 { line.extend([text, gap]) } else { line.extend([" ".to_owned(), gap, text]) }
+    /// Returns the widths of the columns that fit: numbers get the space that they need, and the
+    /// name gets the rest.
+    fn column_widths(rows: &[[String; 9]], width: usize) -> Vec<usize> {
+        let longest = |at: usize| {
+            let cells = rows.iter().map(|row| row[at].len());
+            cells.chain([COLUMNS[at].len()]).max().unwrap_or(0)
+        };
+        let mut widths: Vec<_> = (0..COLUMNS.len()).map(longest).collect();
+        let numbers: usize = widths[1..].iter().map(|width| width + 1).sum();
+        widths[0] = width.saturating_sub(numbers).max(NAME_COLUMNS_MIN).min(width);
+        let fits = |count: &usize| widths[..*count].iter().sum::<usize>() + count <= width + 1;
+        widths.truncate((1..=COLUMNS.len()).take_while(fits).count());
+        widths
     }
-    line
-}
 
-fn paint(text: &str, (color, weight): (&str, &str)) -> String {
-    format!("\x1b[{color};{weight}m{text}\x1b[0m")
+    /// Formats a row: the name to the left, numbers to the right, each in its color and weight.
+    fn screen_line<'a>(
+        cells: &'a [impl AsRef<str>],
+        widths: &[usize],
+        style: impl Fn(usize, &'a str) -> (&'static str, &'static str),
+    ) -> String {
+        let mut line = String::new();
+        for (at, (cell, &width)) in cells.iter().zip(widths).enumerate() {
+            let text: String = inert_body(cell.as_ref().as_bytes()).chars().take(width).collect();
+            let gap = " ".repeat(width - text.chars().count());
+            let text = Self::paint(&text, style(at, cell.as_ref()));
+            line += &if at == 0 { text + &gap } else { [" ", &gap, &text].concat() };
+        }
+        line
+    }
+
+    fn paint(text: &str, (color, weight): (&str, &str)) -> String {
+        format!("\x1b[{color};{weight}m{text}\x1b[0m")
+    }
 }
 
 /// Makes the rows of the screen, sorted by a column.

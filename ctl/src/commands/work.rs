@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGCHLD, SIGTTIN, SIGTTOU};
 use signal_hook::low_level::pipe;
 
-use super::reserve::{reserve_next, watch_only};
+use super::reserve::{reserve_next, reserve_only_from};
 use crate::address::Address;
 use crate::args::WorkArgs;
 use crate::client::Client;
@@ -42,18 +42,6 @@ enum Verdict {
     Delete,
     Release(u64),
     Bury,
-}
-
-/// Decides on a job that had this many releases before.
-fn attempt_verdict(is_success: bool, releases: u64, bury_after: u64, delay: u64) -> Verdict {
-    if is_success {
-        return Verdict::Delete;
-    }
-    if releases + 1 >= bury_after {
-        return Verdict::Bury;
-    }
-    let doublings = u32::try_from(releases.min(32)).unwrap_or(32);
-    Verdict::Release(delay.saturating_mul(1 << doublings).min(DELAY_SECONDS_MAX))
 }
 
 /// Runs the command.
@@ -89,7 +77,7 @@ struct Worker<'a> {
 impl<'a> Worker<'a> {
     fn new(args: &'a WorkArgs, address: &Address, interrupt: &'a Interrupt) -> Result<Self> {
         let mut client = Client::connect(address)?;
-        watch_only(&mut client, std::slice::from_ref(&args.tube))?;
+        reserve_only_from(&mut client, std::slice::from_ref(&args.tube))?;
         let (wake, sender) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         pipe::register(SIGCHLD, sender)?;
@@ -116,7 +104,7 @@ impl<'a> Worker<'a> {
     fn work(&mut self, job: &Job) -> Result<()> {
         let (is_success, end) = self.run_command(job)?;
         let releases = job.counts.map_or(0, |counts| counts[2]);
-        let verdict = attempt_verdict(is_success, releases, self.args.bury_after, self.args.delay);
+        let verdict = Self::verdict(is_success, releases, self.args.bury_after, self.args.delay);
         let (command, done) = match verdict {
             Verdict::Delete => (format!("delete {}", job.id), "deleted".to_owned()),
             Verdict::Bury => (format!("bury {} {}", job.id, job.pri), "buried".to_owned()),
@@ -231,6 +219,18 @@ impl<'a> Worker<'a> {
             }
         }
     }
+
+    /// Decides on a job that had this many releases before.
+    fn verdict(is_success: bool, releases: u64, bury_after: u64, delay: u64) -> Verdict {
+        if is_success {
+            return Verdict::Delete;
+        }
+        if releases + 1 >= bury_after {
+            return Verdict::Bury;
+        }
+        let doublings = u32::try_from(releases.min(32)).unwrap_or(32);
+        Verdict::Release(delay.saturating_mul(1 << doublings).min(DELAY_SECONDS_MAX))
+    }
 }
 
 #[cfg(test)]
@@ -239,11 +239,11 @@ mod tests {
 
     #[test]
     fn each_failure_doubles_the_delay_until_the_job_is_buried() {
-        assert_eq!(attempt_verdict(true, 9, 3, 10), Verdict::Delete);
-        assert_eq!(attempt_verdict(false, 0, 3, 10), Verdict::Release(10));
-        assert_eq!(attempt_verdict(false, 1, 3, 10), Verdict::Release(20));
-        assert_eq!(attempt_verdict(false, 2, 3, 10), Verdict::Bury);
-        assert_eq!(attempt_verdict(false, 60, 99, 10), Verdict::Release(DELAY_SECONDS_MAX));
-        assert_eq!(attempt_verdict(false, 0, 1, 10), Verdict::Bury);
+        assert_eq!(Worker::verdict(true, 9, 3, 10), Verdict::Delete);
+        assert_eq!(Worker::verdict(false, 0, 3, 10), Verdict::Release(10));
+        assert_eq!(Worker::verdict(false, 1, 3, 10), Verdict::Release(20));
+        assert_eq!(Worker::verdict(false, 2, 3, 10), Verdict::Bury);
+        assert_eq!(Worker::verdict(false, 60, 99, 10), Verdict::Release(DELAY_SECONDS_MAX));
+        assert_eq!(Worker::verdict(false, 0, 1, 10), Verdict::Bury);
     }
 }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::{Failure, Site, with_client};
 use crate::args::JobArgs;
 use crate::client::Client;
-use crate::commands::kick::{kick, kick_ids};
+use crate::commands::kick::{kick_ids, kick_tube};
 use crate::commands::move_jobs::Mover;
 use crate::commands::pause::pause_tubes;
 use crate::commands::put::put_jobs;
@@ -232,7 +232,7 @@ impl Action {
     ) -> Result<()> {
         match self {
             Self::KickTube { tube: Tube(tube), state, count } => {
-                let result = kick(client, &tube, state, count, interrupt, &mut report.count);
+                let result = kick_tube(client, &tube, state, count, interrupt, &mut report.count);
                 let jobs = counted(report.count, &format!("{state} job"));
                 report.text = format!("kicked {jobs} of the tube {tube}");
                 result
@@ -365,9 +365,9 @@ impl JobAction {
         if let Some(Tube(into)) = into {
             let mut to = Client::connect(client.address())?;
             let mut mover = Mover::new(client, &mut to, into, filter)?;
-            let result = mover.jobs(&jobs, &hidden, interrupt);
+            let result = mover.move_jobs(&jobs, &hidden, interrupt);
             report.count = mover.moved;
-            report.notes.extend(mover.leftovers());
+            report.notes.extend(mover.describe_leftovers());
             return result;
         }
         // A job may have changed its state meanwhile.
