@@ -162,6 +162,12 @@ impl Sample {
         }
         notes
     }
+
+    /// Finds a tube by binary search.
+    pub(crate) fn find_tube(&self, name: &str) -> Option<&TubeSample> {
+        let at = self.tubes.binary_search_by(|line| line.tube.as_str().cmp(name)).ok();
+        at.map(|at| &self.tubes[at])
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Failure, Site, with_client};
+use super::{Failure, Site};
 use crate::args::JobArgs;
 use crate::client::Client;
 use crate::commands::kick::{kick_ids, kick_tube};
@@ -154,17 +154,17 @@ pub(super) async fn serve_action(
     let Json(request) = request.map_err(|error| Failure::new(error.status(), error.body_text()))?;
     let ActionRequest { server, dry, instance, mut what } = request;
     if let Action::Jobs(act) = &what {
-        act.check()?;
+        act.check_arguments()?;
     }
     let (watcher, from) = (site.server(server)?, from.to_string());
     let action = abridge(serde_json::to_value(&what).map_err(Error::from)?).to_string();
     let act = (!dry).then(|| site.begin_action((watcher.address.clone(), from.clone(), action)));
-    let done = with_client(watcher, ACTION_TIME_LIMIT, move |client, interrupt| {
+    let done = watcher.with_client(ACTION_TIME_LIMIT, move |client, interrupt| {
         let now = Instance::from_stats(&client.yaml("stats")?);
         let is_bound = instance.is_some();
         instance.map_or(Ok(()), |instance| instance.check(&now, client))?;
         if dry {
-            let report = what.find(client, interrupt)?;
+            let report = what.plan(client, interrupt)?;
             return Ok(json!({ "will": report.text, "count": report.count, "notes": report.notes,
                 "what": what, "instance": now }));
         }
@@ -190,7 +190,7 @@ pub(super) async fn serve_action(
 
 impl Action {
     /// Describes the action, and restricts it to the jobs found.
-    fn find(&mut self, client: &mut Client, interrupt: &Interrupt) -> Result<Report> {
+    fn plan(&mut self, client: &mut Client, interrupt: &Interrupt) -> Result<Report> {
         match self {
             Self::KickTube { tube: Tube(tube), state, count } => {
                 let stats = statistics::existing_tube_stats(client, tube)?;
@@ -198,7 +198,7 @@ impl Action {
                 let jobs = counted(*count, &format!("{state} job"));
                 Ok(Report::new(*count, format!("Will kick {jobs} of the tube {tube}.")))
             }
-            Self::Pause { tube: Tube(tube), seconds } => find_pause(client, tube, *seconds),
+            Self::Pause { tube: Tube(tube), seconds } => Self::plan_pause(client, tube, *seconds),
             Self::Put { tube: Tube(tube), base64, .. } => {
                 let size = counted(BASE64.decode(base64).map_err(usage)?.len() as u64, "byte");
                 let mut report =
@@ -268,6 +268,21 @@ impl Action {
             }
         }
     }
+
+    fn plan_pause(client: &mut Client, tube: &str, seconds: u32) -> Result<Report> {
+        let stats = statistics::existing_tube_stats(client, tube)?;
+        let number = |key| yaml::number(&stats, key);
+        let left = number("pause-time-left");
+        let ready = counted(number("current-jobs-ready"), "ready job");
+        let workers = counted(number("current-waiting"), "worker");
+        let act = match (seconds, left) {
+            (0, 0) => return Ok(Report::new(0, format!("The tube {tube} is not paused."))),
+            (0, _) => format!("end the pause of the tube {tube}, {left} s before its end"),
+            (_, 0) => format!("pause the tube {tube} for {seconds} s"),
+            _ => format!("pause the tube {tube} for {seconds} s instead of the {left} s left"),
+        };
+        Ok(Report::new(1, format!("Will {act}: {ready}, {workers} waiting.")))
+    }
 }
 
 impl Verb {
@@ -285,7 +300,7 @@ impl Verb {
 
 impl JobAction {
     /// Fails if the arguments are wrong for any server.
-    fn check(&self) -> Result<()> {
+    fn check_arguments(&self) -> Result<()> {
         let Jobs { ids, tube, .. } = &self.jobs;
         let wrong = [
             (ids.len() > ACTION_IDS_MAX, "too many jobs at once"),
@@ -418,21 +433,6 @@ fn abridge(value: Value) -> Value {
         Value::String(it) if it.len() > TUBE_NAME_BYTES_MAX => format!("{} bytes", it.len()).into(),
         short => short,
     }
-}
-
-fn find_pause(client: &mut Client, tube: &str, seconds: u32) -> Result<Report> {
-    let stats = statistics::existing_tube_stats(client, tube)?;
-    let number = |key| yaml::number(&stats, key);
-    let left = number("pause-time-left");
-    let ready = counted(number("current-jobs-ready"), "ready job");
-    let workers = counted(number("current-waiting"), "worker");
-    let act = match (seconds, left) {
-        (0, 0) => return Ok(Report::new(0, format!("The tube {tube} is not paused."))),
-        (0, _) => format!("end the pause of the tube {tube}, {left} s before its end"),
-        (_, 0) => format!("pause the tube {tube} for {seconds} s"),
-        _ => format!("pause the tube {tube} for {seconds} s instead of the {left} s left"),
-    };
-    Ok(Report::new(1, format!("Will {act}: {ready}, {workers} waiting.")))
 }
 
 #[cfg(test)]

@@ -152,7 +152,7 @@ impl Guard {
         }
         if !self.passwords.is_empty() {
             let given = header_of(headers, &header::AUTHORIZATION)?.unwrap_or_default().as_bytes();
-            if !self.passwords.iter().any(|known| is_equal(given, known.as_bytes())) {
+            if !self.passwords.iter().any(|known| is_equal_secret(given, known.as_bytes())) {
                 let why = "a name and a password are required";
                 return Err(Failure::new(StatusCode::UNAUTHORIZED, why));
             }
@@ -176,7 +176,7 @@ impl Guard {
             return Err(forbidden("the page is read-only: it was started with --read-only"));
         }
         let given = header_of(headers, &TOKEN_HEADER)?.unwrap_or_default();
-        if !is_equal(given.as_bytes(), self.token.as_bytes()) {
+        if !is_equal_secret(given.as_bytes(), self.token.as_bytes()) {
             return Err(forbidden("wrong token: reload the page"));
         }
         Ok(())
@@ -228,7 +228,7 @@ fn header_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a
 }
 
 /// Compares in a time that does not depend on the position of a difference.
-fn is_equal(a: &[u8], b: &[u8]) -> bool {
+fn is_equal_secret(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
 
@@ -340,7 +340,10 @@ mod tests {
     fn tokens_are_long_and_each_is_another() {
         let (a, b) = (random_token().unwrap(), random_token().unwrap());
         assert!(a.len() == 64 && a != b);
-        assert!(is_equal(a.as_bytes(), a.as_bytes()) && !is_equal(a.as_bytes(), b.as_bytes()));
-        assert!(!is_equal(a.as_bytes(), &a.as_bytes()[..63]));
+        assert!(
+            is_equal_secret(a.as_bytes(), a.as_bytes())
+                && !is_equal_secret(a.as_bytes(), b.as_bytes())
+        );
+        assert!(!is_equal_secret(a.as_bytes(), &a.as_bytes()[..63]));
     }
 }

@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Failure, Site, with_client};
+use super::{Failure, Site};
 use crate::client::Client;
 use crate::filter::{Filter, Tubes};
 use crate::http::SharedBody;
@@ -69,16 +69,53 @@ pub(super) struct ListRequest {
     longer: bool,
 }
 
-/// Makes the filter of a request.
-fn query_filter(request: &ListRequest) -> Result<Filter, Failure> {
-    let text = request.pattern.as_deref();
-    let pattern = text.map(|text| Filter::to_pattern(text, request.plain, request.ignore_case));
-    Ok(Filter {
-        tubes: request.tube.as_deref().map_or_else(Tubes::default, Tubes::of_name),
-        states: request.state.into_iter().collect(),
-        pattern: pattern.transpose()?,
-        ..Filter::default()
-    })
+impl ListRequest {
+    /// Makes the filter of the request.
+    fn filter(&self) -> Result<Filter, Failure> {
+        let text = self.pattern.as_deref();
+        let pattern = text.map(|text| Filter::to_pattern(text, self.plain, self.ignore_case));
+        Ok(Filter {
+            tubes: self.tube.as_deref().map_or_else(Tubes::default, Tubes::of_name),
+            states: self.state.into_iter().collect(),
+            pattern: pattern.transpose()?,
+            ..Filter::default()
+        })
+    }
+
+    /// Finds jobs, and reports whether there are more.
+    fn find(&self, client: &mut Client, filter: &Filter, interrupt: &Interrupt) -> Result<Value> {
+        // An id is meaningless without the instance of the server.
+        let instance = Instance::from_stats(&client.yaml("stats")?);
+        let detail = if filter.pattern.is_some() {
+            Detail::Whole
+        } else if client.has_extension("list-jobs")? {
+            Detail::Size
+        } else {
+            Detail::Stats
+        };
+        let options = Options { is_quiet: true, ..Options::default() };
+        let limit = self.limit.clamp(1, JOBS_MAX);
+        let most = Some(limit as u64 + 1);
+        let request = Request { filter, detail, limit: most, options: &options, interrupt };
+        let (mut rows, mut fetched, mut has_more) = (Vec::new(), 0, false);
+        let coverage = listing::list_jobs(client, &request, &mut |client, mut jobs| {
+            let room = limit - rows.len();
+            has_more = jobs.len() > room;
+            jobs.truncate(room);
+            if detail != Detail::Whole {
+                jobs = add_previews(client, jobs, &mut fetched)?;
+            }
+            rows.extend(jobs.into_iter().map(|job| preview_object(job, filter.pattern.as_ref())));
+            Ok(if has_more { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        });
+        let coverage = match coverage {
+            Ok(Coverage::Complete | Coverage::Stopped) => "all",
+            Ok(Coverage::Incomplete(..)) => "unsure",
+            Err(error) if error.is::<Interrupted>() => "cut",
+            Err(error) => return Err(error),
+        };
+        Ok(json!({ "instance": instance, "jobs": rows, "more": has_more, "coverage": coverage }))
+    }
 }
 
 /// Responds with a list of jobs.
@@ -87,21 +124,20 @@ pub(super) async fn serve_jobs(
     Query(request): Query<ListRequest>,
 ) -> Result<Json<Value>, Failure> {
     let watcher = site.server(request.server)?;
-    let filter = query_filter(&request)?;
-    let limit = request.limit.clamp(1, JOBS_MAX);
+    let filter = request.filter()?;
     let is_long = request.longer || filter.pattern.is_some();
     let time = if is_long { SEARCH_TIME_LIMIT } else { SWEEP_TIME_LIMIT };
     let permit = if filter.pattern.is_some() { Some(site.body_permit().await?) } else { None };
-    let found = with_client(watcher, time, move |client, interrupt| {
+    let found = watcher.with_client(time, move |client, interrupt| {
         // The work may outlive its request.
         let _permit = permit;
-        find_jobs(client, &filter, limit, interrupt)
+        request.find(client, &filter, interrupt)
     });
     found.await.map(Json)
 }
 
 /// A job without its body. The id is text, because numbers of JavaScript are too small.
-fn job_object(mut job: Job) -> Value {
+fn page_job_object(mut job: Job) -> Value {
     job.body = None;
     let mut fields = job.to_json();
     fields.insert("id".into(), job.id.to_string().into());
@@ -109,52 +145,13 @@ fn job_object(mut job: Job) -> Value {
 }
 
 /// A job with the beginning of its body, or the text around the first match.
-fn preview_row(mut job: Job, pattern: Option<&Regex>) -> Value {
+fn preview_object(mut job: Job, pattern: Option<&Regex>) -> Value {
     let preview = job.body.take().map(|body| body_preview(&body, pattern));
-    let mut fields = job_object(job);
+    let mut fields = page_job_object(job);
     if let Some(preview) = preview {
         fields["preview"] = preview.into();
     }
     fields
-}
-
-/// Finds jobs, and reports whether there are more.
-fn find_jobs(
-    client: &mut Client,
-    filter: &Filter,
-    limit: usize,
-    interrupt: &Interrupt,
-) -> Result<Value> {
-    // An id is meaningless without the instance of the server.
-    let instance = Instance::from_stats(&client.yaml("stats")?);
-    let detail = if filter.pattern.is_some() {
-        Detail::Whole
-    } else if client.has_extension("list-jobs")? {
-        Detail::Size
-    } else {
-        Detail::Stats
-    };
-    let options = Options { is_quiet: true, ..Options::default() };
-    let most = Some(limit as u64 + 1);
-    let request = Request { filter, detail, limit: most, options: &options, interrupt };
-    let (mut rows, mut fetched, mut has_more) = (Vec::new(), 0, false);
-    let coverage = listing::list_jobs(client, &request, &mut |client, mut jobs| {
-        let room = limit - rows.len();
-        has_more = jobs.len() > room;
-        jobs.truncate(room);
-        if detail != Detail::Whole {
-            jobs = add_previews(client, jobs, &mut fetched)?;
-        }
-        rows.extend(jobs.into_iter().map(|job| preview_row(job, filter.pattern.as_ref())));
-        Ok(if has_more { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    });
-    let coverage = match coverage {
-        Ok(Coverage::Complete | Coverage::Stopped) => "all",
-        Ok(Coverage::Incomplete(..)) => "unsure",
-        Err(error) if error.is::<Interrupted>() => "cut",
-        Err(error) => return Err(error),
-    };
-    Ok(json!({ "instance": instance, "jobs": rows, "more": has_more, "coverage": coverage }))
 }
 
 /// Adds the bodies of jobs, up to a limit of bytes.
@@ -200,21 +197,23 @@ pub(super) struct JobRequest {
     whole: bool,
 }
 
-/// Fetches a job with its body, and with the permit to hold it.
-async fn fetch_job(
-    site: &Site,
-    one: &JobRequest,
-) -> Result<(Job, Instance, OwnedSemaphorePermit), Failure> {
-    let (watcher, id) = (site.server(one.server)?, one.id);
-    let permit = site.body_permit().await?;
-    let found = with_client(watcher, SEARCH_TIME_LIMIT, move |client, _| {
-        let instance = Instance::from_stats(&client.yaml("stats")?);
-        let jobs = sweep::jobs_by_ids(client, [id])?;
-        let job = sweep::peek_bodies(client, jobs)?.pop();
-        Ok(job.map(|job| (job, instance, permit)))
-    });
-    let found = found.await?;
-    found.ok_or_else(|| Failure::new(StatusCode::NOT_FOUND, format!("no job {id}")))
+impl JobRequest {
+    /// Fetches a job with its body, and with the permit to hold it.
+    async fn fetch_job(
+        &self,
+        site: &Site,
+    ) -> Result<(Job, Instance, OwnedSemaphorePermit), Failure> {
+        let (watcher, id) = (site.server(self.server)?, self.id);
+        let permit = site.body_permit().await?;
+        let found = watcher.with_client(SEARCH_TIME_LIMIT, move |client, _| {
+            let instance = Instance::from_stats(&client.yaml("stats")?);
+            let jobs = sweep::jobs_by_ids(client, [id])?;
+            let job = sweep::peek_bodies(client, jobs)?.pop();
+            Ok(job.map(|job| (job, instance, permit)))
+        });
+        let found = found.await?;
+        found.ok_or_else(|| Failure::new(StatusCode::NOT_FOUND, format!("no job {id}")))
+    }
 }
 
 /// Responds with a job, and with its body or the beginning of it.
@@ -222,12 +221,12 @@ pub(super) async fn serve_job(
     Shared(site): Shared<Arc<Site>>,
     Query(one): Query<JobRequest>,
 ) -> Result<Response, Failure> {
-    let (mut job, instance, permit) = fetch_job(&site, &one).await?;
+    let (mut job, instance, permit) = one.fetch_job(&site).await?;
     let body = job.body.take().unwrap_or_default();
-    let mut fields = job_object(job);
+    let mut fields = page_job_object(job);
     fields["instance"] = json!(instance);
     let shown = &body[..body.len().min(if one.whole { SHOWN_BYTES_MAX } else { SHOWN_BYTES })];
-    match body_text(shown, shown.len() < body.len()) {
+    match page_body_text(shown, shown.len() < body.len()) {
         Some(text) => fields["text"] = text.into(),
         None => fields["base64"] = BASE64.encode(shown).into(),
     }
@@ -237,7 +236,7 @@ pub(super) async fn serve_job(
 }
 
 /// Returns a body as text, without a last character that was cut; `None` if it is not text.
-fn body_text(body: &[u8], is_cut: bool) -> Option<&str> {
+fn page_body_text(body: &[u8], is_cut: bool) -> Option<&str> {
     let text = match std::str::from_utf8(body) {
         Ok(text) => text,
         Err(error) if is_cut && error.error_len().is_none() => {
@@ -254,7 +253,7 @@ pub(super) async fn serve_body(
     Shared(site): Shared<Arc<Site>>,
     Query(one): Query<JobRequest>,
 ) -> Result<Response, Failure> {
-    let (job, _, permit) = fetch_job(&site, &one).await?;
+    let (job, _, permit) = one.fetch_job(&site).await?;
     let name = format!("attachment; filename=\"job-{}\"", job.id);
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
@@ -279,11 +278,15 @@ mod tests {
 
     #[test]
     fn text_is_what_can_be_read() {
-        assert_eq!(body_text("é\n".as_bytes(), false), Some("é\n"));
-        assert_eq!(body_text(&"aé".as_bytes()[..2], true), Some("a"));
-        assert_eq!(body_text(&"aé".as_bytes()[..2], false), None, "the body itself ends there");
+        assert_eq!(page_body_text("é\n".as_bytes(), false), Some("é\n"));
+        assert_eq!(page_body_text(&"aé".as_bytes()[..2], true), Some("a"));
+        assert_eq!(
+            page_body_text(&"aé".as_bytes()[..2], false),
+            None,
+            "the body itself ends there"
+        );
         for odd in [&b"a\0b"[..], b"a\xffb", b"\x1b[2J"] {
-            assert_eq!(body_text(odd, true), None);
+            assert_eq!(page_body_text(odd, true), None);
         }
     }
 }

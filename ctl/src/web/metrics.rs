@@ -1,6 +1,11 @@
 //! Figures of tubes by the command `metrics` of this daemon: histograms, the wait of the next job,
 //! and the jobs lost too often. Other daemons lack the command; then they are unknown, not zero.
 
+use std::collections::{HashMap, HashSet};
+
+use anyhow::Result;
+
+use crate::client::{Client, Reply};
 use crate::yaml;
 
 /// Cumulative counts of times, by upper bounds in rising order.
@@ -27,6 +32,29 @@ impl Figures {
         let next = yaml::value(text, "next-ready-wait").and_then(|value| value.parse().ok());
         let losses = yaml::value(text, "jobs-buried-for-losses").and_then(|it| it.parse().ok());
         Self { next, wait: Histogram::read(text, "wait-seconds"), losses }
+    }
+
+    /// Requests the figures of tubes, if the server reports them.
+    pub(super) fn ask(
+        client: &mut Client,
+        tubes: HashSet<String>,
+    ) -> Result<HashMap<String, Self>> {
+        let mut figures = HashMap::new();
+        if !client.has_extension("metrics")? {
+            return Ok(figures);
+        }
+        let write = |name: &String, out: &mut Vec<u8>| {
+            out.extend_from_slice(format!("metrics {name}\r\n").as_bytes());
+        };
+        client.pipeline(tubes, write, |name, reply: Reply| {
+            if reply.is("OK") {
+                figures.insert(name, Self::read(&reply.into_yaml()?));
+            } else if !reply.is("NOT_FOUND") {
+                return Err(reply.error_for("metrics"));
+            }
+            Ok(())
+        })?;
+        Ok(figures)
     }
 }
 
@@ -68,7 +96,7 @@ impl Histogram {
     }
 
     /// Returns an upper bound on this percentile, which may be infinite.
-    pub(super) fn bound(&self, percent: u64) -> Option<f64> {
+    pub(super) fn percentile(&self, percent: u64) -> Option<f64> {
         let count = self.count();
         let rank = (u128::from(count) * u128::from(percent)).div_ceil(100);
         let found = self.counts.iter().find(|(_, below)| u128::from(*below) >= rank);
@@ -91,15 +119,15 @@ mod tests {
         assert_eq!(times.next, Some(3.25));
         let wait = times.wait.unwrap();
         assert_eq!((wait.count(), wait.mean()), (10, Some(1.5)));
-        assert_eq!((wait.bound(50), wait.bound(90)), (Some(0.5), Some(10.0)));
-        assert_eq!(wait.bound(95), Some(f64::INFINITY));
+        assert_eq!((wait.percentile(50), wait.percentile(90)), (Some(0.5), Some(10.0)));
+        assert_eq!(wait.percentile(95), Some(f64::INFINITY));
     }
 
     #[test]
     fn what_is_not_told_is_not_zero() {
         assert_eq!(Figures::read("---\nname: \"a\"\n"), Figures::default());
         assert_eq!(Histogram::default().mean(), None);
-        assert_eq!(Histogram::default().bound(50), None);
+        assert_eq!(Histogram::default().percentile(50), None);
     }
 
     #[test]
@@ -109,7 +137,7 @@ mod tests {
         before.counts = vec![(0.001, 0), (0.5, 6), (10.0, 7), (f64::INFINITY, 7)];
         before.sum = 6.0;
         let since = now.since(&before).unwrap();
-        assert_eq!((since.count(), since.mean(), since.bound(50)), (3, Some(3.0), Some(10.0)));
+        assert_eq!((since.count(), since.mean(), since.percentile(50)), (3, Some(3.0), Some(10.0)));
         assert_eq!(before.since(&now), None, "a tube that has vanished meanwhile counts from 0");
     }
 }

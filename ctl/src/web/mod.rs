@@ -16,11 +16,10 @@ mod view;
 mod watch;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Error, Result};
+use anyhow::{Error, Result};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
@@ -29,21 +28,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::{JoinError, spawn_blocking};
-use tokio::time::timeout;
+use tokio::task::JoinError;
 
 use crate::address::Address;
-use crate::client::Client;
 use crate::context::{Context, Outcome};
 use crate::http;
-use crate::interrupt::{Interrupt, Interrupted};
+use crate::interrupt::Interrupted;
 use crate::message::{Refusal, log_action};
 pub(crate) use args::WebArgs;
 use guard::Guard;
 use watch::Watcher;
-
-/// The default port.
-const DEFAULT_PORT: u16 = 11380;
 
 /// The largest body of a request, in bytes.
 const REQUEST_BYTES_MAX: usize = 4 << 20;
@@ -51,9 +45,6 @@ const REQUEST_BYTES_MAX: usize = 4 << 20;
 /// The largest number of searches and bodies under way; others wait. A search needs up to 128 MiB,
 /// and a body up to twice its size, until its last byte is sent.
 const BODY_REQUESTS_MAX: usize = 4;
-
-/// The extra time of work after its limit, until its connection is given up.
-const LATE_WORK_TIME: Duration = Duration::from_secs(10);
 
 /// The state shared by all requests.
 #[derive(Debug)]
@@ -127,43 +118,11 @@ impl Site {
     }
 }
 
-/// Ends work between two batches when its request is given up.
-struct InterruptOnDrop(Interrupt);
-
-impl Drop for InterruptOnDrop {
-    fn drop(&mut self) {
-        self.0.set();
-    }
-}
-
-/// Runs `act` on another thread, with a connection of its own to a server. After `limit`, or when
-/// the page is stopped, the interrupt is set, so that the work ends after its present batch. A
-/// server that does not answer by then is given up soon after.
-async fn with_client<T: Send + 'static>(
-    watcher: &Watcher,
-    limit: Duration,
-    act: impl FnOnce(&mut Client, &Interrupt) -> Result<T> + Send + 'static,
-) -> Result<T, Failure> {
-    let interrupt = watcher.interrupt.for_part();
-    let _guard = InterruptOnDrop(interrupt.clone());
-    let (address, given) = (watcher.address.clone(), interrupt.clone());
-    let deadline = Some(Instant::now() + limit + LATE_WORK_TIME);
-    let mut work =
-        spawn_blocking(move || act(&mut Client::connect_until(&address, deadline)?, &given));
-    let done = if let Ok(done) = timeout(limit, &mut work).await {
-        done
-    } else {
-        interrupt.set();
-        work.await
-    };
-    done.map_err(Error::from)?.map_err(Into::into)
-}
-
 /// Runs the command.
 pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     let mut listeners = http::passed_sockets()?;
     if listeners.is_empty() {
-        listeners.push(http::bind_http(listen_address(&args.listen)?)?);
+        listeners.push(http::bind_http(WebArgs::listen_address(&args.listen)?)?);
     }
     let addresses = listeners.iter().map(TcpListener::local_addr);
     let guard = Guard::new(&addresses.collect::<io::Result<Vec<_>>>()?, args)?;
@@ -172,7 +131,7 @@ pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     let body_permits = Arc::new(Semaphore::new(BODY_REQUESTS_MAX));
     let running_actions = Mutex::default();
     let site = Arc::new(Site { guard, servers, body_permits, running_actions });
-    let served = http::serve_http(listeners, &page_router(&site), &context.interrupt);
+    let served = http::serve_http(listeners, &site_router(&site), &context.interrupt);
     for action in site.running_actions().iter().filter_map(Weak::upgrade) {
         let (address, from, action) = &*action;
         let text = format!("the page ended before a reply; may be partly done: {action}");
@@ -181,20 +140,7 @@ pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     served.map(|()| Outcome::Done)
 }
 
-/// Reads `HOST:PORT`, `HOST` or `:PORT`.
-fn listen_address(text: &str) -> Result<SocketAddr> {
-    let found = match text.strip_prefix(':') {
-        Some(port) => format!("127.0.0.1:{port}").to_socket_addrs(),
-        None => text.to_socket_addrs().or_else(|error| {
-            let host = text.trim_start_matches('[').trim_end_matches(']');
-            (host, DEFAULT_PORT).to_socket_addrs().map_err(|_| error)
-        }),
-    };
-    let mut found = found.with_context(|| format!("--listen {text}"))?;
-    found.next().with_context(|| format!("--listen {text}: the host has no address"))
-}
-
-fn page_router(site: &Arc<Site>) -> Router {
+fn site_router(site: &Arc<Site>) -> Router {
     Router::new()
         .route("/", get(assets::serve_page))
         .route("/{file}", get(assets::serve_file))
@@ -206,23 +152,4 @@ fn page_router(site: &Arc<Site>) -> Router {
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .layer(from_fn_with_state(Arc::clone(site), guard::guard))
         .with_state(Arc::clone(site))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_may_lack_its_port_or_its_host() {
-        for (text, expected) in [
-            ("127.0.0.1:80", "127.0.0.1:80"),
-            ("127.0.0.1", "127.0.0.1:11380"),
-            (":81", "127.0.0.1:81"),
-            ("[::1]:82", "[::1]:82"),
-            ("[::1]", "[::1]:11380"),
-        ] {
-            assert_eq!(listen_address(text).unwrap().to_string(), expected, "{text}");
-        }
-        assert!(listen_address("127.0.0.1:x").is_err());
-    }
 }

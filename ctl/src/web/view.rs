@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::task::spawn_blocking;
 
-use super::watch::{Point, State, TubeHistory, Watcher};
+use super::watch::{Point, TubeHistory, Watched, Watcher};
 use super::{Failure, Site};
 use crate::plan::Instance;
 use crate::progress::count_as_f64;
@@ -53,7 +53,77 @@ pub(super) struct ViewRequest {
 const TROUBLE_NAMES: [&str; 4] = ["buried", "paused", "late", "unattended"];
 
 /// A tube, with a flag for each of the [`TROUBLE_NAMES`].
-type JudgedTube<'a> = (&'a TubeSample, [bool; 4]);
+type Judged<'a> = (&'a TubeSample, [bool; 4]);
+
+impl ViewRequest {
+    /// Adds the rows of tubes, and the open tube. Returns the names of the rows.
+    fn add_tube_rows(&self, state: &Watched, answer: &mut Map<String, Value>) -> Vec<String> {
+        let Some(Ok(sample)) = &state.now else { return Vec::new() };
+        let judged = |line| (line, tube_troubles(line, state.next.get(&line.tube).copied()));
+        if let Some(name) = &self.tube {
+            let line = sample.find_tube(name);
+            let value = line.map_or(Value::Null, |line| {
+                let mut fields = tube_row(&judged(line), sample, state);
+                let points = state.tubes.get(name).map(|known| chart_history(&known.points));
+                fields.insert("past".into(), points.into());
+                Value::Object(fields)
+            });
+            answer.insert("tube".into(), value);
+        }
+        if self.rows == 0 {
+            return Vec::new();
+        }
+        let all: Vec<Judged<'_>> = sample.tubes.iter().map(judged).collect();
+        let count = |at: usize| all.iter().filter(|(_, troubles)| troubles[at]).count();
+        let each = TROUBLE_NAMES.iter().enumerate();
+        let kinds: Map<_, _> = each.map(|(at, name)| ((*name).into(), count(at).into())).collect();
+        let need = all.iter().filter(|(_, troubles)| troubles.contains(&true)).count();
+        let lines = self.select_tubes(all);
+        let matched = lines.len();
+        let lines = lines.into_iter().skip(self.from).take(self.rows.min(ROWS_MAX));
+        let mut names = Vec::new();
+        let rows: Value = lines
+            .map(|line| {
+                let mut fields = tube_row(&line, sample, state);
+                if let Some(known) = state.tubes.get(&line.0.tube) {
+                    let begin = known.points.len().saturating_sub(SPARK_POINTS);
+                    let ready = known.points.iter().skip(begin).map(|point| point.counts[0]);
+                    fields.insert("spark".into(), ready.collect());
+                }
+                names.push(line.0.tube.clone());
+                Value::Object(fields)
+            })
+            .collect();
+        let (all, from) = (sample.tubes.len(), self.from);
+        let tubes = json!({ "all": all, "matched": matched, "from": from, "rows": rows,
+            "need": need, "troubles": kinds });
+        answer.insert("tubes".into(), tubes);
+        names
+    }
+
+    /// Returns the selected tubes in the chosen order.
+    fn select_tubes<'a>(&self, mut lines: Vec<Judged<'a>>) -> Vec<Judged<'a>> {
+        let part = self.filter.to_ascii_lowercase();
+        lines.retain(|(line, _)| line.tube.to_ascii_lowercase().contains(&part));
+        let count = |line: &TubeSample, at: usize| count_as_f64(line.counts[at]);
+        let number = |(line, troubles): &Judged<'_>| match self.sort.as_str() {
+            "trouble" => troubles.iter().rev().fold(0.0, |rank, is| rank / 2.0 + f64::from(*is)),
+            "puts" => line.puts,
+            "deletes" => line.deletes,
+            sort => COUNT_NAMES.iter().position(|it| *it == sort).map_or(0.0, |at| count(line, at)),
+        };
+        // The largest first; the sort is stable, so equal rows keep the order of names.
+        lines.sort_by(|a, b| {
+            let by_ready = count(b.0, 0).total_cmp(&count(a.0, 0));
+            let by_ready = if self.sort == "trouble" { by_ready } else { Ordering::Equal };
+            number(b).total_cmp(&number(a)).then(by_ready)
+        });
+        if self.reverse {
+            lines.reverse();
+        }
+        lines
+    }
+}
 
 /// Responds with servers and tubes.
 pub(super) async fn serve_overview(
@@ -72,7 +142,7 @@ pub(super) async fn serve_overview(
         // The chosen server first: the others are sampled during its wait.
         let state = request.wait(SAMPLE_WAIT);
         let mut answer = Map::from_iter([("server".to_owned(), server_details(name, &state))]);
-        let names = tube_rows(&state, &shown, &mut answer);
+        let names = shown.add_tube_rows(&state, &mut answer);
         drop(state);
         let all = requests.iter().map(|(name, request)| (name, request.wait(Duration::ZERO)));
         let all = all.map(|(name, state)| Value::Object(server_summary(name, &state)));
@@ -88,30 +158,30 @@ pub(super) async fn serve_overview(
 }
 
 /// Makes an object without unknown values, because unknown is not zero.
-fn without_nulls(value: Value) -> Map<String, Value> {
+fn json_without_nulls(value: Value) -> Map<String, Value> {
     let Value::Object(mut object) = value else { unreachable!("it is written as an object") };
     object.retain(|_, value| !value.is_null());
     object
 }
 
-fn sample_counts(line: &TubeSample) -> Map<String, Value> {
+fn counts_as_json(line: &TubeSample) -> Map<String, Value> {
     COUNT_NAMES.map(str::to_owned).into_iter().zip(line.counts.map(Value::from)).collect()
 }
 
-fn sample_rates(line: &TubeSample, has_rates: bool) -> Map<String, Value> {
-    let rate = |rate: f64| has_rates.then(|| rounded(rate));
-    without_nulls(json!({ "puts": rate(line.puts), "deletes": rate(line.deletes) }))
+fn rates_as_json(line: &TubeSample, has_rates: bool) -> Map<String, Value> {
+    let rate = |rate: f64| has_rates.then(|| rounded_json(rate));
+    json_without_nulls(json!({ "puts": rate(line.puts), "deletes": rate(line.deletes) }))
 }
 
 /// The state of a server in brief.
-fn server_summary(name: &str, state: &State) -> Map<String, Value> {
-    let mut fields = without_nulls(json!({ "name": name }));
+fn server_summary(name: &str, state: &Watched) -> Map<String, Value> {
+    let mut fields = json_without_nulls(json!({ "name": name }));
     match &state.now {
         None => {}
-        Some(Err(error)) => fields.extend(without_nulls(json!({ "error": error }))),
+        Some(Err(error)) => fields.extend(json_without_nulls(json!({ "error": error }))),
         Some(Ok(sample)) => {
-            fields.extend(sample_counts(&sample.server));
-            fields.extend(without_nulls(json!({
+            fields.extend(counts_as_json(&sample.server));
+            fields.extend(json_without_nulls(json!({
                 "draining": sample.is_draining(),
                 "binlog": sample.binlog_trouble(),
             })));
@@ -121,60 +191,15 @@ fn server_summary(name: &str, state: &State) -> Map<String, Value> {
 }
 
 /// The data of the chosen server.
-fn server_details(name: &str, state: &State) -> Value {
+fn server_details(name: &str, state: &Watched) -> Value {
     let mut fields = server_summary(name, state);
     if let Some(Ok(sample)) = &state.now {
-        fields.extend(sample_rates(&sample.server, sample.has_rates));
+        fields.extend(rates_as_json(&sample.server, sample.has_rates));
         fields.insert("stats".into(), yaml::dictionary_to_json(&sample.stats).into());
         fields.insert("instance".into(), json!(Instance::from_stats(&sample.stats)));
     }
     fields.insert("past".into(), chart_history(&state.server.points));
     Value::Object(fields)
-}
-
-/// Adds the rows of tubes, and the open tube. Returns the names of the rows.
-fn tube_rows(state: &State, shown: &ViewRequest, answer: &mut Map<String, Value>) -> Vec<String> {
-    let Some(Ok(sample)) = &state.now else { return Vec::new() };
-    let judged = |line| (line, tube_troubles(line, state.next.get(&line.tube).copied()));
-    if let Some(name) = &shown.tube {
-        let line = sample.tubes.iter().find(|line| line.tube == *name);
-        let value = line.map_or(Value::Null, |line| {
-            let mut fields = row(&judged(line), sample, state);
-            let points = state.tubes.get(name).map(|known| chart_history(&known.points));
-            fields.insert("past".into(), points.into());
-            Value::Object(fields)
-        });
-        answer.insert("tube".into(), value);
-    }
-    if shown.rows == 0 {
-        return Vec::new();
-    }
-    let all: Vec<JudgedTube<'_>> = sample.tubes.iter().map(judged).collect();
-    let count = |at: usize| all.iter().filter(|(_, troubles)| troubles[at]).count();
-    let counted = TROUBLE_NAMES.iter().enumerate();
-    let kinds: Map<_, _> = counted.map(|(at, name)| ((*name).into(), count(at).into())).collect();
-    let need = all.iter().filter(|(_, troubles)| troubles.contains(&true)).count();
-    let lines = select_tubes(all, shown);
-    let matched = lines.len();
-    let lines = lines.into_iter().skip(shown.from).take(shown.rows.min(ROWS_MAX));
-    let mut names = Vec::new();
-    let rows: Value = lines
-        .map(|line| {
-            let mut fields = row(&line, sample, state);
-            if let Some(known) = state.tubes.get(&line.0.tube) {
-                let begin = known.points.len().saturating_sub(SPARK_POINTS);
-                let ready = known.points.iter().skip(begin).map(|point| point.counts[0]);
-                fields.insert("spark".into(), ready.collect());
-            }
-            names.push(line.0.tube.clone());
-            Value::Object(fields)
-        })
-        .collect();
-    let (all, from) = (sample.tubes.len(), shown.from);
-    let tubes = json!({ "all": all, "matched": matched, "from": from, "rows": rows,
-        "need": need, "troubles": kinds });
-    answer.insert("tubes".into(), tubes);
-    names
 }
 
 /// Finds the reasons to look at a tube, by its numbers and the wait of its next job, if known.
@@ -187,62 +212,39 @@ fn tube_troubles(line: &TubeSample, next: Option<f64>) -> [bool; 4] {
     [buried > 0, is_paused, is_late, ready > 0 && workers == 0]
 }
 
-/// Returns the selected tubes in the chosen order.
-fn select_tubes<'a>(mut lines: Vec<JudgedTube<'a>>, shown: &ViewRequest) -> Vec<JudgedTube<'a>> {
-    let part = shown.filter.to_ascii_lowercase();
-    lines.retain(|(line, _)| line.tube.to_ascii_lowercase().contains(&part));
-    let count = |line: &TubeSample, at: usize| count_as_f64(line.counts[at]);
-    let number = |(line, troubles): &JudgedTube<'_>| match shown.sort.as_str() {
-        "trouble" => troubles.iter().rev().fold(0.0, |rank, is| rank / 2.0 + f64::from(*is)),
-        "puts" => line.puts,
-        "deletes" => line.deletes,
-        sort => COUNT_NAMES.iter().position(|name| *name == sort).map_or(0.0, |at| count(line, at)),
-    };
-    // The largest first; the sort is stable, so equal rows keep the order of names.
-    lines.sort_by(|a, b| {
-        let by_ready = count(b.0, 0).total_cmp(&count(a.0, 0));
-        let by_ready = if shown.sort == "trouble" { by_ready } else { Ordering::Equal };
-        number(b).total_cmp(&number(a)).then(by_ready)
-    });
-    if shown.reverse {
-        lines.reverse();
-    }
-    lines
-}
-
 /// A tube with its numbers.
-fn row((line, troubles): &JudgedTube<'_>, sample: &Sample, state: &State) -> Map<String, Value> {
+fn tube_row((line, troubles): &Judged<'_>, sample: &Sample, state: &Watched) -> Map<String, Value> {
     let known = state.tubes.get(&line.tube);
-    let recent = known.and_then(TubeHistory::recent);
+    let recent = known.and_then(TubeHistory::recent_waits);
     let bound = |percent| {
-        let bound = recent.as_ref()?.bound(percent)?;
+        let bound = recent.as_ref()?.percentile(percent)?;
         // JSON has no infinity.
-        Some(if bound.is_finite() { rounded(bound) } else { "longest".into() })
+        Some(if bound.is_finite() { rounded_json(bound) } else { "longest".into() })
     };
     let names = TROUBLE_NAMES.iter().zip(troubles).filter(|(_, is)| **is).map(|(name, _)| *name);
-    let mut fields = without_nulls(json!({
+    let mut fields = json_without_nulls(json!({
         "name": line.tube,
         "paused": Some(line.paused).filter(|left| *left > 0),
         "trouble": names.collect::<Vec<_>>(),
-        "next": state.next.get(&line.tube).map(|next| rounded(*next)),
+        "next": state.next.get(&line.tube).map(|next| rounded_json(*next)),
         "half": bound(50),
         "most": bound(95),
         "losses": known.and_then(|known| known.losses),
     }));
-    fields.extend(sample_counts(line));
-    fields.extend(sample_rates(line, sample.has_rates));
+    fields.extend(counts_as_json(line));
+    fields.extend(rates_as_json(line, sample.has_rates));
     fields
 }
 
 /// Rounds to three decimals, which is enough for the page.
-fn rounded(number: f64) -> Value {
+fn rounded_json(number: f64) -> Value {
     ((number * 1000.0).round() / 1000.0).into()
 }
 
 /// The history as a list for each line of the charts; an unknown number is null.
 fn chart_history(points: &VecDeque<Point>) -> Value {
     let list = |of: &dyn Fn(&Point) -> Value| points.iter().map(of).collect::<Value>();
-    let number = |of: &dyn Fn(&Point) -> Option<f64>| list(&|point| of(point).map(rounded).into());
+    let number = |of: &dyn Fn(&Point) -> Option<f64>| list(&|it| of(it).map(rounded_json).into());
     let mut fields = Map::new();
     fields.insert("at".into(), list(&|point| point.at.into()));
     for (at, name) in COUNT_NAMES.iter().enumerate() {
@@ -273,7 +275,7 @@ mod tests {
         lines[60].watching = 0;
         let judge = |line| (line, tube_troubles(line, (line.tube == "t30").then_some(300.0)));
         let shown = ViewRequest { sort: "trouble".into(), ..ViewRequest::default() };
-        let found = select_tubes(lines.iter().map(judge).collect(), &shown);
+        let found = shown.select_tubes(lines.iter().map(judge).collect());
         let names: Vec<_> = found.iter().take(5).map(|(line, _)| line.tube.as_str()).collect();
         assert_eq!(names, ["t120", "t90", "t30", "t60", "t0"]);
     }

@@ -6,11 +6,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
+use anyhow::{Error, Result};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
+use super::Failure;
 use super::metrics::{Figures, Histogram};
 use crate::address::Address;
-use crate::client::{Client, Reply};
+use crate::client::Client;
 use crate::filter::Tubes;
 use crate::interrupt::Interrupt;
 use crate::sample::{Sample, Sampler, TubeSample};
@@ -29,7 +32,7 @@ const SAMPLE_TIME_LIMIT: Duration = Duration::from_secs(10);
 const ATTENTION_TIME: Duration = Duration::from_secs(6);
 
 /// The time span of the charts.
-const HISTORY_TIME: Duration = Duration::from_secs(180);
+const HISTORY_MILLISECONDS: u64 = 180_000;
 
 /// The time span of the percentiles of waits.
 const RECENT_TIME: Duration = Duration::from_secs(60);
@@ -39,6 +42,9 @@ const HISTORY_TUBES_MAX: usize = 1_000;
 
 /// The largest number of tubes whose figures are requested with a sample.
 const TIMED_TUBES_MAX: usize = 400;
+
+/// The extra time of work after its limit, until its connection is given up.
+const LATE_WORK_TIME: Duration = Duration::from_secs(10);
 
 /// One sample of a server or a tube.
 #[derive(Debug, Clone)]
@@ -67,13 +73,13 @@ pub(super) struct TubeHistory {
 
 impl TubeHistory {
     /// Returns the waits of the last minute.
-    pub(super) fn recent(&self) -> Option<Histogram> {
+    pub(super) fn recent_waits(&self) -> Option<Histogram> {
         let ((_, first), (_, last)) = (self.waits.front()?, self.waits.back()?);
         last.since(first)
     }
 
     /// Adds new figures, and returns the mean of the waits since the sample before.
-    fn update(&mut self, figures: Figures, now: Instant) -> Option<f64> {
+    fn update_figures(&mut self, figures: Figures, now: Instant) -> Option<f64> {
         self.losses = figures.losses;
         let wait = figures.wait?;
         let since = self.waits.back().and_then(|(_, before)| wait.since(before));
@@ -87,12 +93,12 @@ impl TubeHistory {
         since?.mean()
     }
 
-    fn push(&mut self, point: Point) {
+    fn push_point(&mut self, point: Point) {
         // After the clock was set back, points of the future would stay until then.
         if self.points.back().is_some_and(|last| last.at > point.at) {
             self.points.clear();
         }
-        let begin = point.at.saturating_sub(millis(HISTORY_TIME));
+        let begin = point.at.saturating_sub(HISTORY_MILLISECONDS);
         while self.points.front().is_some_and(|old| old.at < begin) {
             self.points.pop_front();
         }
@@ -102,7 +108,7 @@ impl TubeHistory {
 
 /// The state shared by page and thread.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct Watched {
     asked: Option<Instant>,
     /// The tubes shown by a page, with the time of its last request.
     wanted: HashMap<String, Instant>,
@@ -118,8 +124,8 @@ pub(super) struct State {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedState {
+    state: Mutex<Watched>,
     changed: Condvar,
 }
 
@@ -129,27 +135,46 @@ pub(super) struct Watcher {
     pub(super) address: Address,
     /// Ends all work on the server.
     pub(super) interrupt: Interrupt,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-impl Shared {
+impl SharedState {
     /// A panic ends the program, so the state is always consistent.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Watched> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a sample, and wakes waiting requests.
+    fn take_sample(&self, sampler: &mut Sampler) {
+        let result = sampler.sample(&Tubes::default());
+        let now = Instant::now();
+        let (mut wanted, turn): (HashSet<_>, _) = {
+            let mut state = self.lock();
+            state.wanted.retain(|_, asked| now.duration_since(*asked) < ATTENTION_TIME);
+            (state.wanted.keys().cloned().collect(), state.samples)
+        };
+        let mut result = result.map_err(|error| format!("{error:#}"));
+        let mut figures = HashMap::new();
+        if let (Ok(sample), Some(client)) = (&result, sampler.client()) {
+            wanted.retain(|name| sample.find_tube(name).is_some());
+            Watched::add_tubes_in_turn(&mut wanted, sample, turn);
+            match Figures::ask(client, wanted) {
+                Ok(found) => figures = found,
+                Err(error) => result = Err(format!("{error:#}")),
+            }
+        }
+        self.lock().add_sample(result, figures, now);
+        self.changed.notify_all();
     }
 }
 
 /// A request to the thread, whose answer can be awaited on another thread.
 #[derive(Debug)]
-pub(super) struct SampleRequest(Arc<Shared>);
+pub(super) struct SampleRequest(Arc<SharedState>);
 
 impl SampleRequest {
     /// Returns the present state. After a time without requests it first waits for a new sample.
-    pub(super) fn wait(&self, patience: Duration) -> MutexGuard<'_, State> {
+    pub(super) fn wait(&self, patience: Duration) -> MutexGuard<'_, Watched> {
         let state = self.0.lock();
         if state.sampled_at.is_some_and(|at| at.elapsed() < ATTENTION_TIME) {
             return state;
@@ -160,10 +185,19 @@ impl SampleRequest {
     }
 }
 
+/// Ends work between two batches when its request is given up.
+struct InterruptOnDrop(Interrupt);
+
+impl Drop for InterruptOnDrop {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
 impl Watcher {
     /// Starts the thread, which waits for requests.
     pub(super) fn start(address: Address, interrupt: Interrupt) -> Self {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedState::default());
         let (given, theirs) = (address.clone(), Arc::clone(&shared));
         thread::spawn(move || run(&given, &theirs));
         Self { address, interrupt, shared }
@@ -183,19 +217,42 @@ impl Watcher {
         self.shared.changed.notify_all();
         SampleRequest(Arc::clone(&self.shared))
     }
+
+    /// Runs `act` on another thread, with a connection of its own to the server. After `limit`, or
+    /// when the page is stopped, the interrupt is set, so that the work ends after its present
+    /// batch. A server that does not answer by then is given up soon after.
+    pub(super) async fn with_client<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        act: impl FnOnce(&mut Client, &Interrupt) -> Result<T> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let interrupt = self.interrupt.for_part();
+        let _guard = InterruptOnDrop(interrupt.clone());
+        let (address, given) = (self.address.clone(), interrupt.clone());
+        let deadline = Some(Instant::now() + limit + LATE_WORK_TIME);
+        let mut work =
+            spawn_blocking(move || act(&mut Client::connect_until(&address, deadline)?, &given));
+        let done = if let Ok(done) = timeout(limit, &mut work).await {
+            done
+        } else {
+            interrupt.set();
+            work.await
+        };
+        done.map_err(Error::from)?.map_err(Into::into)
+    }
 }
 
 /// The body of the thread.
-fn run(address: &Address, shared: &Shared) {
+fn run(address: &Address, shared: &SharedState) {
     loop {
         let is_idle =
-            |state: &mut State| state.asked.is_none_or(|asked| asked.elapsed() >= ATTENTION_TIME);
+            |it: &mut Watched| it.asked.is_none_or(|asked| asked.elapsed() >= ATTENTION_TIME);
         let state = shared.changed.wait_while(shared.lock(), is_idle);
         drop(state.unwrap_or_else(PoisonError::into_inner));
         let mut sampler = Sampler::new(address.clone()).with_time_limit(SAMPLE_TIME_LIMIT);
         loop {
             let began = Instant::now();
-            take_sample(&mut sampler, shared);
+            shared.take_sample(&mut sampler);
             let busy = began.elapsed();
             thread::sleep(SAMPLE_INTERVAL.max(busy * SAMPLE_TIME_SHARE).saturating_sub(busy));
             if is_idle(&mut shared.lock()) {
@@ -205,69 +262,7 @@ fn run(address: &Address, shared: &Shared) {
     }
 }
 
-/// Takes a sample, and wakes waiting requests.
-fn take_sample(sampler: &mut Sampler, shared: &Shared) {
-    let result = sampler.sample(&Tubes::default());
-    let now = Instant::now();
-    let (mut wanted, turn): (HashSet<_>, _) = {
-        let mut state = shared.lock();
-        state.wanted.retain(|_, asked| now.duration_since(*asked) < ATTENTION_TIME);
-        (state.wanted.keys().cloned().collect(), state.samples)
-    };
-    let mut result = result.map_err(|error| format!("{error:#}"));
-    let mut figures = HashMap::new();
-    if let (Ok(sample), Some(client)) = (&result, sampler.client()) {
-        wanted.retain(|name| find_tube(sample, name).is_some());
-        add_tubes_in_turn(&mut wanted, sample, turn);
-        match ask_figures(client, &wanted) {
-            Ok(found) => figures = found,
-            Err(error) => result = Err(format!("{error:#}")),
-        }
-    }
-    let mut state = shared.lock();
-    state.add_sample(result, figures, now);
-    drop(state);
-    shared.changed.notify_all();
-}
-
-/// Finds a tube by binary search.
-fn find_tube<'a>(sample: &'a Sample, name: &str) -> Option<&'a TubeSample> {
-    let at = sample.tubes.binary_search_by(|line| line.tube.as_str().cmp(name)).ok();
-    at.map(|at| &sample.tubes[at])
-}
-
-/// Adds tubes with ready jobs that no page shows, in rotation if there are many, to find those
-/// whose jobs wait too long.
-fn add_tubes_in_turn(wanted: &mut HashSet<String>, sample: &Sample, turn: usize) {
-    let room = TIMED_TUBES_MAX.saturating_sub(wanted.len());
-    let is_other = |line: &&TubeSample| line.counts[0] > 0 && !wanted.contains(&line.tube);
-    let others: Vec<_> = sample.tubes.iter().filter(is_other).map(|it| it.tube.clone()).collect();
-    let begin = turn.wrapping_mul(room) % others.len().max(1);
-    let room = room.min(others.len());
-    wanted.extend(others.into_iter().cycle().skip(begin).take(room));
-}
-
-/// Requests the figures of tubes, if the server reports them.
-fn ask_figures(client: &mut Client, tubes: &HashSet<String>) -> Result<HashMap<String, Figures>> {
-    let mut figures = HashMap::new();
-    if !client.has_extension("metrics")? {
-        return Ok(figures);
-    }
-    let write = |name: &&String, out: &mut Vec<u8>| {
-        out.extend_from_slice(format!("metrics {name}\r\n").as_bytes());
-    };
-    client.pipeline(tubes, write, |name, reply: Reply| {
-        if reply.is("OK") {
-            figures.insert(name.clone(), Figures::read(&reply.into_yaml()?));
-        } else if !reply.is("NOT_FOUND") {
-            return Err(reply.error_for("metrics"));
-        }
-        Ok(())
-    })?;
-    Ok(figures)
-}
-
-impl State {
+impl Watched {
     /// Adds a sample.
     fn add_sample(
         &mut self,
@@ -278,24 +273,25 @@ impl State {
         self.samples += 1;
         self.sampled_at = Some(now);
         if let Ok(sample) = &result {
-            let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis);
+            let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let at = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
             let has_rates = sample.has_rates;
             let point = |line: &TubeSample, wait, next| {
                 let rates = has_rates.then_some((line.puts, line.deletes));
                 Point { at, counts: line.counts, rates, wait, next }
             };
-            self.server.push(point(&sample.server, None, None));
+            self.server.push_point(point(&sample.server, None, None));
             let found = figures.iter().filter_map(|(name, it)| Some((name.clone(), it.next?)));
             self.next.extend(found);
-            self.next.retain(|name, _| find_tube(sample, name).is_some_and(|it| it.counts[0] > 0));
+            self.next.retain(|name, _| sample.find_tube(name).is_some_and(|it| it.counts[0] > 0));
             let has_all = sample.tubes.len() <= HISTORY_TUBES_MAX;
             for line in &sample.tubes {
                 if has_all || self.wanted.contains_key(&line.tube) {
                     let known = self.tubes.entry(line.tube.clone()).or_default();
                     let figures = figures.remove(&line.tube).unwrap_or_default();
                     let next = figures.next;
-                    let wait = known.update(figures, now);
-                    known.push(point(line, wait, next));
+                    let wait = known.update_figures(figures, now);
+                    known.push_point(point(line, wait, next));
                     known.is_seen = true;
                 }
             }
@@ -303,6 +299,18 @@ impl State {
             self.tubes.retain(|_, known| std::mem::take(&mut known.is_seen));
         }
         self.now = Some(result);
+    }
+
+    /// Adds tubes with ready jobs that no page shows, in rotation if there are many, to find those
+    /// whose jobs wait too long.
+    fn add_tubes_in_turn(wanted: &mut HashSet<String>, sample: &Sample, turn: usize) {
+        let room = TIMED_TUBES_MAX.saturating_sub(wanted.len());
+        let is_other = |line: &&TubeSample| line.counts[0] > 0 && !wanted.contains(&line.tube);
+        let others: Vec<_> =
+            sample.tubes.iter().filter(is_other).map(|it| it.tube.clone()).collect();
+        let begin = turn.wrapping_mul(room) % others.len().max(1);
+        let room = room.min(others.len());
+        wanted.extend(others.into_iter().cycle().skip(begin).take(room));
     }
 }
 
@@ -321,14 +329,18 @@ mod tests {
     fn the_waits_of_the_last_minute_are_known() {
         let (mut known, start) = (TubeHistory::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(known.update(waits([5, 9], 100.0), at(0)), None);
-        assert_eq!(known.update(waits([5, 10], 103.0), at(1)), Some(3.0));
-        assert_eq!(known.update(waits([5, 10], 103.0), at(2)), None, "none was reserved");
-        assert_eq!(known.recent().unwrap().mean(), Some(3.0));
-        assert_eq!(known.update(waits([6, 11], 104.0), at(90)), Some(1.0));
-        assert_eq!(known.recent().unwrap().mean(), Some(1.0), "what is older has gone");
-        assert_eq!(known.update(waits([0, 1], 2.0), at(91)), None, "a tube that began anew");
-        assert_eq!(known.update(Figures::default(), at(92)), None);
+        assert_eq!(known.update_figures(waits([5, 9], 100.0), at(0)), None);
+        assert_eq!(known.update_figures(waits([5, 10], 103.0), at(1)), Some(3.0));
+        assert_eq!(known.update_figures(waits([5, 10], 103.0), at(2)), None, "none was reserved");
+        assert_eq!(known.recent_waits().unwrap().mean(), Some(3.0));
+        assert_eq!(known.update_figures(waits([6, 11], 104.0), at(90)), Some(1.0));
+        assert_eq!(known.recent_waits().unwrap().mean(), Some(1.0), "what is older has gone");
+        assert_eq!(
+            known.update_figures(waits([0, 1], 2.0), at(91)),
+            None,
+            "a tube that began anew"
+        );
+        assert_eq!(known.update_figures(Figures::default(), at(92)), None);
     }
 
     /// A job could wait for ever in a tube far down the list.
@@ -348,7 +360,7 @@ mod tests {
         let mut asked = HashSet::new();
         for turn in 0..3 {
             let mut wanted = HashSet::from(["t0007".to_owned()]);
-            add_tubes_in_turn(&mut wanted, &sample, turn);
+            Watched::add_tubes_in_turn(&mut wanted, &sample, turn);
             assert_eq!(wanted.len(), TIMED_TUBES_MAX);
             asked.extend(wanted);
         }
@@ -360,11 +372,11 @@ mod tests {
         let mut known = TubeHistory::default();
         let point = |at| Point { at, counts: [0; 5], rates: None, wait: None, next: None };
         for at in 0..1_000 {
-            known.push(point(at * 1_000));
+            known.push_point(point(at * 1_000));
         }
         assert_eq!(known.points.len(), 181);
         for at in 0..1_000 {
-            known.push(point(at * 1_000));
+            known.push_point(point(at * 1_000));
             assert!(known.points.len() <= 181, "the clock was set back");
         }
     }
