@@ -2,34 +2,40 @@
 //!
 //! It needs only the protocol of the original. Extensions of a server are used where they exist.
 //!
-//! `cli` lists the commands, `args` has the arguments of each, and the folder `commands` has a
-//! module with the code of each, where `run` is its beginning: `Status` is in `check`, `Mover` in
-//! `move_jobs`, `Worker` in `work`. `top_screen` has the `Screen` of `top` and its
-//! `SamplerThread`. `put_jobs`, `reserve_next` and `job_row` are shared, in `put`, `reserve` and
-//! `list`. Below the commands are, from the top to the bottom:
+//! `cli` lists the commands. `args` has the arguments of each, in types such as `FilterArgs`, and a
+//! `Threshold`; so have `metrics::args` and `web::args`. The folder `commands` has a module with
+//! the code of each, where `run` is its beginning. The functions of one command have its name in
+//! theirs, such as `kick_ids` and `put_jobs`; only `pause` also has `drain`, and `list` has
+//! `job_table` and `job_row`. `Status` is in `check`, `ExportTarget` in `export`, `ImportLines` in
+//! `import`, `Mover` in `move_jobs`, `Change` in `release`, `Worker` in `work`. `top_screen` has
+//! the `Screen` of `top` and its `SamplerThread`.
+//!
+//! Below the commands are, from the top to the bottom:
 //!
 //! | module | content |
 //! |---|---|
-//! | `context` | `Context`: the servers, output and signals of a command; questions; `Outcome` |
-//! | `plan` | `Selection`: the jobs that an action may change; `Summary`: these for the question |
-//! | `deletion` | `Plan`, `Remover`: plans and deletes jobs, or lets the server delete them |
+//! | `context` | `Context`: servers, output, signals of a command; questions, warnings; `Outcome` |
+//! | `plan` | `Selection`: the jobs that an action may change, of an `Instance` of the server |
+//! | | `Summary`, `StateCounts`: the numbers of these jobs, for the question |
+//! | `deletion` | `Plan`, `Remover`: plans and deletes jobs; `ServerDeletion`: the server does it |
 //! | `copy`, `save` | puts copies of jobs into tubes; `SaveFile`: jobs in a new file |
 //! | `binlog` | reads jobs from a binlog directory |
-//! | `listing` | a `Request` for a list of jobs: by the server's `list-jobs` or by a sweep |
-//! | `sweep` | `Sweep`: finds jobs by their ids with `stats-job`, the bodies by `peek`; `probe` |
+//! | `listing` | `list_jobs` for a `Request`: by the server's `list-jobs` or by a sweep |
+//! | `sweep` | `Sweep`: finds jobs by their ids with `stats-job`, bodies by `peek`, the last id |
 //! | `sample` | `Sampler`, `Sample`: counts and rates of a server over time, its binlog |
 //! | `statistics` | tubes and `Counters` of a server, by `stats` and `stats-tube` |
 //! | `filter` | `Filter`, `Tubes`: which jobs and tubes are selected; times such as `5m` |
-//! | `job` | `Job`, its `State`, and its `Line` of JSON |
-//! | `client` | `Client`, `Reply`: a connection with commands and replies, pipelined |
+//! | `job` | `Job`, its `State`, and its `Line` of JSON; the rules for names of tubes |
+//! | `client` | `Client`, `Reply`: a connection; writes commands and reads replies, pipelined |
 //! | `stream`, `address` | `Stream`: the socket to a server, with time limits; `Address` |
 //! | `yaml` | the bodies of replies: values, numbers, pairs, items, dictionaries |
-//! | `http` | the HTTP server of `metrics` and `web`: `Listener`, `TimedConnection`, `HttpBody` |
-//! | `input` | reads lines and ids from files and standard input |
-//! | `output` | `Output`, `Table`: writes tables, JSON and bodies, inert for a terminal |
+//! | `http` | the HTTP server of `metrics` and `web`: sockets, a `BoundedListener`, |
+//! | | each `TimedConnection` with a `RequestHead`, and the `SharedBody` of responses |
+//! | `input` | reads lines and each `Id` from an `InputSource`: a file or standard input |
+//! | `output` | `Output`, `Table`, `Cell`: writes tables, JSON and bodies, inert for a terminal |
 //! | `terminal` | `Terminal`: the full screen and its keys |
-//! | `message` | errors, notices and logged actions, on standard error |
-//! | `progress` | `Progress`, and `Pacer`, the limit of rate |
+//! | `message` | `Refusal`: errors by `usage` or `conflict`; notices; logs; `counted`: `2 jobs` |
+//! | `progress` | `Progress`, and `Pacer`, the limit of rate; `count_as_f64` |
 //! | `interrupt` | `Interrupt`: Ctrl-C and other signals, waits that they end, child processes |
 //! | `pages` | the manual page and the shell completions |
 //!
@@ -41,19 +47,23 @@
 //! | `foreign` | the same by the names of two other exporters, `messagebird`, `davidtannock` |
 //! | `scrape` | `Scraper`: asks all servers, each a `Target` with its connection |
 //! | `page` | `Page`: the text format: `Lines` of a family, labels, histograms |
-//! | `serve`, `textfile` | answers over HTTP from one scrape at a time; or a file, replaced whole |
+//! | `serve` | answers over HTTP, at the same time from one `SharedScrape` |
+//! | `textfile` | writes a file instead, which is replaced whole |
 //!
-//! `web` is the page for operators, a `Site` whose handlers begin with `serve_`:
+//! `web` is the page for operators, a `Site` whose handlers begin with `serve_`, and whose error
+//! responses are each a `Failure`:
 //!
 //! | module | content |
 //! |---|---|
-//! | `guard` | `Guard`: refuses requests by host, origin, token and password |
+//! | `guard` | `Guard`: refuses requests by headers: host, origin, token and password |
 //! | `assets` | the page itself and its files |
-//! | `view` | servers and tubes as JSON: rows, rates, troubles, history |
-//! | `watch` | `Watcher`: a thread that answers each `SampleRequest` of a page; `TubeHistory` |
+//! | `view` | `ViewRequest`: servers and tubes as JSON: rows, rates, troubles, history |
+//! | `watch` | `Watcher`: a thread that answers each `SampleRequest` of a page; `SharedState` |
+//! | | of the `Watched` server; each `TubeHistory`; clients, with an `InterruptOnDrop` |
 //! | `metrics` | `Histogram` and other `Figures` of tubes, by the daemon's `metrics` |
-//! | `jobs` | jobs as JSON: lists, searches, previews, bodies |
-//! | `acts` | `Action`, `JobAction`: plans, carries out and logs the requests of a page |
+//! | `jobs` | `ListRequest`, `JobRequest`: jobs as JSON: lists, searches, previews, bodies |
+//! | `acts` | `Action`: plans, carries out, abridges and logs the requests of a page; a |
+//! | | `JobAction` is a `Verb` for `Jobs`; a `Tube` is checked, and a `Report` describes |
 //!
 //! The manual has the exit statuses; `main` returns them.
 
