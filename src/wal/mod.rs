@@ -16,7 +16,7 @@
 //! **Failure.** After a failed write or sync, the contents of the disk are unknown. Then no change
 //! is acknowledged until a new segment is open, and only deletes until all jobs are written again.
 //!
-//! **The parts.** [`Wal`] decides, and each part has a state of its own:
+//! **The parts.** [`Wal`], all in this file, decides, and each part has a state of its own:
 //!
 //! | module | its part has |
 //! |---|---|

@@ -4,7 +4,7 @@ use super::{
     formats,
     replay::{Fault, Problem, SegmentReport},
     search::{FirstBytes, PrefixSums, find_salt},
-    sink::{Sink, dated, ensure_memory, free_memory_in_replay, no_memory, store_body},
+    sink::{Sink, dated, ensure_memory, free_memory_in_replay, no_memory_to_replay, store_body},
     window::Window,
 };
 use crate::{
@@ -339,7 +339,8 @@ impl<'a> Reader<'a> {
         }
         let head = window.at(at, frame.head_length)?;
         let tube = frame.name(head).expect("it has been verified");
-        ensure_memory(queue, segment_index, bodies, fields.id, tube).map_err(no_memory)?;
+        ensure_memory(queue, segment_index, bodies, fields.id, tube)
+            .map_err(no_memory_to_replay)?;
         let body = match store_body(window, bodies, at, frame) {
             Err(Error::OutOfMemory(_)) if free_memory_in_replay(queue, bodies) => {
                 store_body(window, bodies, at, frame)?

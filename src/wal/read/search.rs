@@ -178,7 +178,7 @@ pub(super) fn find_salt(
         if follow(window, behind, told)? > behind {
             return Ok(Some(told));
         }
-        if let Some(salt) = correct(window.at(start, SHORT_RECORD_BYTES)?, start) {
+        if let Some(salt) = correct_salt(window.at(start, SHORT_RECORD_BYTES)?, start) {
             return Ok(Some(salt));
         }
     }
@@ -219,7 +219,7 @@ pub(super) fn find_salt(
 }
 
 /// Returns the salt of a segment header that is sound after one bit of the salt is changed.
-fn correct(header: &[u8], offset: u64) -> Option<u64> {
+fn correct_salt(header: &[u8], offset: u64) -> Option<u64> {
     let mut bytes: [u8; SHORT_RECORD_BYTES] = header.get(..SHORT_RECORD_BYTES)?.try_into().ok()?;
     for bit in 0..64 {
         let flip =

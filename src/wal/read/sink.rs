@@ -90,7 +90,7 @@ pub(super) fn free_memory_in_replay(queue: &mut Queue, bodies: &mut Bodies) -> b
     is_freed
 }
 
-pub(super) fn no_memory(_: OutOfMemory) -> Error {
+pub(super) fn no_memory_to_replay(_: OutOfMemory) -> Error {
     Error::OutOfMemory(String::new())
 }
 
@@ -105,11 +105,11 @@ pub(super) fn store_body(
     let length = frame.head_length + frame.body_length;
     if length <= Window::BYTES {
         let bytes = window.at(at, length)?;
-        return bodies.store(&bytes[frame.head_length..length]).map_err(no_memory);
+        return bodies.store(&bytes[frame.head_length..length]).map_err(no_memory_to_replay);
     }
-    let mut body = bodies.begin(frame.body_length).map_err(no_memory)?;
+    let mut body = bodies.begin(frame.body_length).map_err(no_memory_to_replay)?;
     let result = window.for_each_part(at + frame.head_length as u64, frame.body_length, |part| {
-        bodies.append(&mut body, part).map_err(no_memory)
+        bodies.append(&mut body, part).map_err(no_memory_to_replay)
     });
     match result {
         Ok(()) => Ok(body),
