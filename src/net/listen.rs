@@ -234,7 +234,7 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
 /// How many refused connections in a row show that no process listens on a socket. Outside Linux a
 /// connection is refused as well if the process has as many waiting as it allows. That does not
 /// last: within a second it accepts some.
-const REFUSALS: u32 = if cfg!(any(target_os = "linux", target_os = "android")) { 1 } else { 20 };
+const REFUSALS: u32 = if cfg!(target_os = "linux") { 1 } else { 20 };
 /// The time between two of these connections.
 const REFUSAL_INTERVAL: Duration = Duration::from_millis(50);
 

@@ -13,13 +13,11 @@ use crate::{proto::LINE_LIMIT, server::FeedResult, sys};
 /// Whether an event follows a read or write that the kernel cuts short, once more can be done.
 /// Epoll does that, and reports the urgent byte at which a read stops. Any other poll may want each
 /// call repeated until it would block.
-const CUT_SHORT_MEANS_EVENT: bool = cfg!(all(
-    any(target_os = "linux", target_os = "android"),
-    not(mio_unsupported_force_poll_poll)
-));
+const CUT_SHORT_MEANS_EVENT: bool =
+    cfg!(all(target_os = "linux", not(mio_unsupported_force_poll_poll)));
 
 /// The events that a connection is registered for.
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 pub(super) fn interests() -> Interest {
     // A read stops at an urgent byte, and no other event reports the bytes after it.
     Interest::READABLE | Interest::WRITABLE | Interest::PRIORITY
@@ -27,7 +25,7 @@ pub(super) fn interests() -> Interest {
 
 /// The events that a connection is registered for. These systems have no
 /// event for urgent data.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(not(target_os = "linux"))]
 pub(super) fn interests() -> Interest {
     Interest::READABLE | Interest::WRITABLE
 }

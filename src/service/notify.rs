@@ -139,15 +139,12 @@ fn open(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     Ok((socket, address))
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 fn abstract_address(name: &[u8]) -> io::Result<SocketAddr> {
-    #[cfg(target_os = "android")]
-    use std::os::android::net::SocketAddrExt;
-    #[cfg(target_os = "linux")]
     use std::os::linux::net::SocketAddrExt;
     SocketAddr::from_abstract_name(name)
 }
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(not(target_os = "linux"))]
 fn abstract_address(_: &[u8]) -> io::Result<SocketAddr> {
     Err(io::ErrorKind::Unsupported.into())
 }

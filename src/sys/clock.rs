@@ -5,10 +5,10 @@ use std::{mem::MaybeUninit, time::SystemTime};
 use super::check;
 
 /// A clock that cannot be set, and that also counts while the machine is suspended.
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 const CLOCK: libc::clockid_t = libc::CLOCK_BOOTTIME;
 
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(not(target_os = "linux"))]
 const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
 /// Reads the wall clock, in nanoseconds since 1970. The C library's types end in 2038 on some

@@ -1,16 +1,16 @@
 //! Files: locks, holes, and allocated disk space.
 
 use std::{ffi::c_short, fs, io, mem::MaybeUninit, os::fd::AsRawFd, path::Path};
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 use std::{
     ffi::{CString, c_int},
     os::unix::ffi::OsStrExt,
 };
 
-// On 32 bits, glibc and Android have calls of their own for offsets from 2 GiB on.
+// On 32 bits, glibc has calls of its own for offsets from 2 GiB on.
 #[cfg(all(target_os = "linux", not(target_env = "gnu")))]
 use libc::{fallocate, lseek, off_t};
-#[cfg(any(all(target_os = "linux", target_env = "gnu"), target_os = "android"))]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
 use libc::{fallocate64 as fallocate, lseek64 as lseek, off64_t as off_t};
 #[cfg(target_os = "freebsd")]
 use libc::{lseek, off_t};
@@ -49,7 +49,7 @@ pub fn lock_until_closed(file: &impl AsRawFd) -> io::Result<()> {
 }
 
 /// Renames a file, and fails with `AlreadyExists` if something has the new name.
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     let (old, new) =
         (CString::new(from.as_os_str().as_bytes())?, CString::new(to.as_os_str().as_bytes())?);
@@ -77,7 +77,7 @@ pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Renames a file, and fails with `AlreadyExists` if something has the new name.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(not(target_os = "linux"))]
 pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     link_and_unlink(from, to)
 }
@@ -105,7 +105,7 @@ fn link_and_unlink(from: &Path, to: &Path) -> io::Result<()> {
 /// Returns the first offset from `offset` on at which a file may have a byte other than zero;
 /// `None` if only zeros follow. Returns `offset` itself if the system or the file system does not
 /// report holes.
-#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+#[cfg(any(target_os = "linux", target_os = "freebsd"))]
 pub fn next_data(file: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
     let Ok(from) = off_t::try_from(offset) else { return Ok(None) };
     // SAFETY: takes no pointers.
@@ -122,19 +122,19 @@ pub fn next_data(file: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
 }
 
 /// Returns `offset`, because this system does not report holes.
-#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+#[cfg(not(any(target_os = "linux", target_os = "freebsd")))]
 #[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
 pub fn next_data(_: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
     Ok(Some(offset))
 }
 
 /// An error number that some file systems return, though it is internal to the kernel.
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 const ENOTSUPP: c_int = 524;
 
 /// Makes a file `size` bytes long, and allocates disk space for all of it. Returns false and
 /// changes nothing if the file system does not offer that.
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 pub fn reserve_space(file: &impl AsRawFd, size: u64) -> io::Result<bool> {
     let size = off_t::try_from(size).map_err(|_| io::ErrorKind::FileTooLarge)?;
     loop {
@@ -157,7 +157,7 @@ pub fn reserve_space(file: &impl AsRawFd, size: u64) -> io::Result<bool> {
 }
 
 /// Returns false, because no system call allocates disk space without writing.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(not(target_os = "linux"))]
 #[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
 pub fn reserve_space(_: &impl AsRawFd, _: u64) -> io::Result<bool> {
     Ok(false)

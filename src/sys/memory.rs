@@ -1,26 +1,26 @@
 //! Memory: how the C library and the kernel allocate it, and how much the process has.
 #![cfg_attr(
-    any(target_os = "linux", target_os = "android"),
+    target_os = "linux",
     expect(clippy::disallowed_types, reason = "it reads a file of the kernel, not of the binlog")
 )]
 
 use std::io;
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 use std::{fs::File, os::unix::fs::FileExt};
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 use super::check;
 
 /// The resident memory of this process. It is read from a file of `/proc`, which is open all the
 /// time: there may be no descriptor when it matters.
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 #[derive(Debug)]
 pub struct ResidentMemory {
     statistics: File,
     page_bytes: u64,
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 impl ResidentMemory {
     /// Opens the file. Fails without `/proc`.
     pub fn open() -> io::Result<Self> {
@@ -38,11 +38,11 @@ impl ResidentMemory {
 }
 
 /// The resident memory of this process, which this system does not report.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(not(target_os = "linux"))]
 #[derive(Debug)]
 pub struct ResidentMemory;
 
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(not(target_os = "linux"))]
 impl ResidentMemory {
     /// Fails.
     pub fn open() -> io::Result<Self> {
@@ -55,7 +55,7 @@ impl ResidentMemory {
     }
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 fn page_bytes() -> usize {
     // SAFETY: takes no pointers.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
@@ -63,7 +63,7 @@ fn page_bytes() -> usize {
 
 /// Populates the pages of `bytes` in one system call, except a last page that extends beyond them.
 /// Returns false if the kernel cannot; then each page is populated at its first access.
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 pub fn populate(bytes: &mut [u8]) -> bool {
     let page = page_bytes();
     let before = bytes.as_ptr().addr() % page;
@@ -75,7 +75,7 @@ pub fn populate(bytes: &mut [u8]) -> bool {
 }
 
 /// Returns false, because no system call does this.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(not(target_os = "linux"))]
 pub fn populate(_: &mut [u8]) -> bool {
     false
 }

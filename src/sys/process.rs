@@ -185,7 +185,7 @@ pub fn thread_cpu_time() -> Duration {
 }
 
 /// Reads eight random bytes from the kernel, which distinguish this run from all others.
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(target_os = "linux")]
 pub fn random_bytes() -> io::Result<[u8; 8]> {
     let mut bytes = [0; 8];
     // SAFETY: the pointer is valid for the length given. So few bytes come whole or not at all.
@@ -194,7 +194,7 @@ pub fn random_bytes() -> io::Result<[u8; 8]> {
 }
 
 /// Reads eight random bytes from the kernel, which distinguish this run from all others.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(not(target_os = "linux"))]
 pub fn random_bytes() -> io::Result<[u8; 8]> {
     let mut bytes = [0; 8];
     // SAFETY: the pointer is valid for the length given, which is within getentropy's 256.

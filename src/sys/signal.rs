@@ -15,7 +15,7 @@ use std::{
 #[cfg(target_os = "linux")]
 use libc::__errno_location as errno_location;
 
-#[cfg(any(target_os = "android", target_os = "netbsd", target_os = "openbsd"))]
+#[cfg(any(target_os = "netbsd", target_os = "openbsd"))]
 use libc::__errno as errno_location;
 
 #[cfg(any(target_vendor = "apple", target_os = "freebsd"))]
