@@ -1,6 +1,9 @@
 //! The clocks of the system.
 
-use std::{mem::MaybeUninit, time::SystemTime};
+use std::{
+    io,
+    time::{Duration, SystemTime},
+};
 
 use super::check;
 
@@ -21,13 +24,19 @@ pub fn wall_nanoseconds() -> u64 {
 
 /// Reads the monotonic clock, in nanoseconds since an instant before this process began.
 pub fn monotonic_nanoseconds() -> u64 {
-    let mut time = MaybeUninit::<libc::timespec>::uninit();
+    let time = read(CLOCK).expect("every supported system has this clock");
+    time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())
+}
+
+/// CPU time of the calling thread. Zero if the system does not know it.
+pub fn thread_cpu_time() -> Duration {
+    read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
+}
+
+fn read(clock: libc::clockid_t) -> io::Result<Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is valid for one timespec.
-    let result = unsafe { libc::clock_gettime(CLOCK, time.as_mut_ptr()) };
-    check(result).expect("every supported system has this clock");
-    // SAFETY: the call succeeded, so it has filled the timespec.
-    let time = unsafe { time.assume_init() };
+    check(unsafe { libc::clock_gettime(clock, &raw mut time) })?;
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
-    seconds * 1_000_000_000 + nanoseconds
+    Ok(Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0)))
 }

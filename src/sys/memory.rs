@@ -1,28 +1,21 @@
 //! Memory: how the C library and the kernel allocate it, and how much the process has.
-#![cfg_attr(
-    target_os = "linux",
-    expect(clippy::disallowed_types, reason = "it reads a file of the kernel, not of the binlog")
-)]
+#![expect(clippy::disallowed_types, reason = "it reads a file of the kernel, not of the binlog")]
 
-use std::io;
-#[cfg(target_os = "linux")]
-use std::{fs::File, os::unix::fs::FileExt};
+use std::{fs::File, io, os::unix::fs::FileExt};
 
 #[cfg(target_os = "linux")]
 use super::check;
 
 /// The resident memory of this process. It is read from a file of `/proc`, which is open all the
 /// time: there may be no descriptor when it matters.
-#[cfg(target_os = "linux")]
 #[derive(Debug)]
 pub struct ResidentMemory {
     statistics: File,
     page_bytes: u64,
 }
 
-#[cfg(target_os = "linux")]
 impl ResidentMemory {
-    /// Opens the file. Fails without `/proc`.
+    /// Opens the file. Fails on a system that has none, as those outside Linux.
     pub fn open() -> io::Result<Self> {
         Ok(Self { statistics: File::open("/proc/self/statm")?, page_bytes: page_bytes() as u64 })
     }
@@ -37,25 +30,6 @@ impl ResidentMemory {
     }
 }
 
-/// The resident memory of this process, which this system does not report.
-#[cfg(not(target_os = "linux"))]
-#[derive(Debug)]
-pub struct ResidentMemory;
-
-#[cfg(not(target_os = "linux"))]
-impl ResidentMemory {
-    /// Fails.
-    pub fn open() -> io::Result<Self> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    /// Fails.
-    pub fn bytes(&self) -> io::Result<u64> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-}
-
-#[cfg(target_os = "linux")]
 fn page_bytes() -> usize {
     // SAFETY: takes no pointers.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)

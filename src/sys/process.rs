@@ -172,29 +172,7 @@ pub fn cpu_time() -> (Duration, Duration) {
     (duration(usage.ru_utime), duration(usage.ru_stime))
 }
 
-/// CPU time of the calling thread. Zero if the system does not know it.
-pub fn thread_cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is valid for one timespec.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    if result == -1 {
-        return Duration::ZERO;
-    }
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
-}
-
 /// Reads eight random bytes from the kernel, which distinguish this run from all others.
-#[cfg(target_os = "linux")]
-pub fn random_bytes() -> io::Result<[u8; 8]> {
-    let mut bytes = [0; 8];
-    // SAFETY: the pointer is valid for the length given. So few bytes come whole or not at all.
-    let count = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if count == -1 { Err(io::Error::last_os_error()) } else { Ok(bytes) }
-}
-
-/// Reads eight random bytes from the kernel, which distinguish this run from all others.
-#[cfg(not(target_os = "linux"))]
 pub fn random_bytes() -> io::Result<[u8; 8]> {
     let mut bytes = [0; 8];
     // SAFETY: the pointer is valid for the length given, which is within getentropy's 256.
