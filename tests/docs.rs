@@ -132,7 +132,7 @@ fn every_flag_is_in_usage_readme_and_manual() {
     let (usage, readme, manual) = (cli::usage(), read("README.md"), read("beanstalkd.1"));
     let rows = readme.replace('`', "");
     for flag in cli::FLAGS {
-        let (synopsis, entry) = (flag.synopsis(), manual_entry(flag));
+        let (synopsis, entry) = (flag.synopsis, manual_entry(flag));
         let is_there = [' ', '\n'].iter().any(|end| usage.contains(&format!(" {synopsis}{end}")));
         assert!(is_there, "-h lacks {synopsis}");
         let row = format!("| {synopsis} | {} |", flag.help);
@@ -152,7 +152,7 @@ fn every_flag_is_in_usage_readme_and_manual() {
 /// The head of a flag's paragraph: bold names, and its argument in italics.
 fn manual_entry(flag: &cli::Flag) -> String {
     let names: Vec<_> = flag.names().map(|name| name.replace('-', "\\-")).collect();
-    match (&names[..], flag.argument) {
+    match (&names[..], flag.argument()) {
         ([name], None) => format!(".TP\n.B {name}\n"),
         ([name], Some(argument)) => format!(".TP\n.BI {name} \" {argument}\"\n"),
         (names, None) => format!(".TP\n.BR {}\n", names.join(" \", \" ")),

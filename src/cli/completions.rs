@@ -67,7 +67,7 @@ fn bash() -> String {
     let mut out = String::from("# Completions of beanstalkd for bash.\n\n_beanstalkd() {\n");
     out += "    local word=$2 before=$3 IFS=$'\\n'\n    COMPREPLY=()\n    case $before in\n";
     for flag in FLAGS {
-        let Some(argument) = flag.argument else { continue };
+        let Some(argument) = flag.argument() else { continue };
         let names = flag.names().collect::<Vec<_>>().join("|");
         let choice = match values(argument) {
             Values::Directories => "compopt -o filenames; COMPREPLY=($(compgen -d -- \"$word\"));",
@@ -91,12 +91,12 @@ fn zsh() -> String {
         let summary = summary(flag);
         for name in flag.names() {
             // A letter's argument may be joined to it; a long name's follows `=` or a space.
-            let joint = match (flag.argument.is_some(), name.starts_with("--")) {
+            let joint = match (flag.argument().is_some(), name.starts_with("--")) {
                 (false, _) => "",
                 (true, false) => "+",
                 (true, true) => "=",
             };
-            let argument = flag.argument.map_or_else(String::new, |argument| {
+            let argument = flag.argument().map_or_else(String::new, |argument| {
                 let action = match values(argument) {
                     Values::Directories => "_directories",
                     Values::Users => "_users",
@@ -117,9 +117,9 @@ fn fish() -> String {
         String::from("# Completions of beanstalkd for fish.\n\ncomplete -c beanstalkd -f\n");
     for flag in FLAGS {
         let mut words = vec!["complete -c beanstalkd".to_owned()];
-        words.extend(flag.letter.map(|letter| format!("-s {letter}")));
-        words.extend(flag.long.map(|long| format!("-l {long}")));
-        words.extend(flag.argument.map(|argument| match values(argument) {
+        words.extend(flag.letter().map(|letter| format!("-s {letter}")));
+        words.extend(flag.long().map(|long| format!("-l {long}")));
+        words.extend(flag.argument().map(|argument| match values(argument) {
             Values::Directories => "-x -a '(__fish_complete_directories)'".into(),
             Values::Users => "-x -a '(__fish_complete_users)'".into(),
             Values::Shells => format!("-x -a '{}'", SHELLS.join(" ")),
@@ -145,14 +145,14 @@ mod tests {
     fn every_name_of_every_flag_is_completed_everywhere() {
         for flag in FLAGS {
             for name in flag.names() {
-                assert!(Shell::Bash.completions().contains(&name), "bash: {name}");
+                assert!(Shell::Bash.completions().contains(name), "bash: {name}");
                 assert!(Shell::Zsh.completions().contains(&format!("'*{name}")), "zsh: {name}");
             }
             let fish = Shell::Fish.completions();
-            if let Some(letter) = flag.letter {
+            if let Some(letter) = flag.letter() {
                 assert!(fish.contains(&format!(" -s {letter} ")), "fish: {letter}");
             }
-            if let Some(long) = flag.long {
+            if let Some(long) = flag.long() {
                 assert!(fish.contains(&format!(" -l {long} ")), "fish: {long}");
             }
         }

@@ -33,141 +33,111 @@ const BUSY_POLL_LIMIT_MICROSECONDS: u64 = 1000;
 /// One flag of the command line.
 #[derive(Debug)]
 pub struct Flag {
-    /// Its letter, as in `-b`.
-    pub letter: Option<&'static str>,
-    /// Its long name, as in `--binlog`.
-    pub long: Option<&'static str>,
-    /// The name of its argument, if it takes one.
-    pub argument: Option<&'static str>,
+    /// Its names and its argument, as in `-b, --binlog DIR`.
+    pub synopsis: &'static str,
     /// Its description in the usage text.
     pub help: &'static str,
 }
 
 /// Every flag, in the order of the usage text.
 pub const FLAGS: &[Flag] = &[
-    flag(Some("b"), Some("binlog"), Some("DIR"), "keep jobs in a binlog in this directory"),
+    flag("-b, --binlog DIR", "keep jobs in a binlog in this directory"),
     flag(
-        Some("f"),
-        Some("sync"),
-        Some("MS"),
-        "sync the binlog at most MS milliseconds after a write (default is 50); -f0 syncs it \
-         before it confirms a change",
+        "-f, --sync MS",
+        "sync the binlog at most MS milliseconds after a write (default is 50); -f0 syncs \
+         it before it confirms a change",
     ),
-    flag(Some("F"), Some("no-sync"), None, "never sync the binlog"),
+    flag("-F, --no-sync", "never sync the binlog"),
     flag(
-        Some("l"),
-        Some("listen"),
-        Some("ADDR"),
+        "-l, --listen ADDR",
         "listen on this address (default is 0.0.0.0), on the UNIX socket unix:PATH, or on \
          several of them with commas between",
     ),
+    flag("-p, --port PORT", "listen on this port or service (default is 11300)"),
+    flag("-u, --user USER", "become this user and its group"),
     flag(
-        Some("p"),
-        Some("port"),
-        Some("PORT"),
-        "listen on this port or service (default is 11300)",
-    ),
-    flag(Some("u"), Some("user"), Some("USER"), "become this user and its group"),
-    flag(
-        Some("z"),
-        Some("max-job-size"),
-        Some("BYTES"),
+        "-z, --max-job-size BYTES",
         "the largest job body in bytes (default is 65535); it can be at most 1073741824",
     ),
     flag(
-        Some("s"),
-        Some("binlog-size"),
-        Some("BYTES"),
+        "-s, --binlog-size BYTES",
         "the size of a binlog file in bytes (default is 10485760); it is rounded up to a \
          multiple of 4096; it can be at most 2147483648",
     ),
     flag(
-        None,
-        Some("max-memory"),
-        Some("BYTES"),
-        "limit the bodies of jobs, uploads and unsent replies to BYTES in all, each with 128 bytes \
-         more, and resident memory to 1.25 * BYTES + 10 MB (default is no limit)",
+        "--max-memory BYTES",
+        "limit the bodies of jobs, uploads and unsent replies to BYTES in all, each with \
+         128 bytes more, and resident memory to 1.25 * BYTES + 10 MB (default is no limit)",
     ),
     flag(
-        None,
-        Some("bury-after"),
-        Some("N"),
-        "bury a job when it is lost for the N-th time: its time to run ends, or its connection \
-         closes while it is reserved (default is never)",
+        "--bury-after N",
+        "bury a job when it is lost for the N-th time: its time to run ends, or its \
+         connection closes while it is reserved (default is never)",
     ),
     flag(
-        None,
-        Some("wait-for-lock"),
-        None,
-        "wait while another daemon has the directory of the binlog, and listen only after that",
+        "--wait-for-lock",
+        "wait while another daemon has the directory of the binlog, and listen only after \
+         that",
     ),
     flag(
-        None,
-        Some("exit-on-binlog-failure"),
-        Some("SECONDS"),
-        "exit with status 11 when the binlog has failed for SECONDS; 0: at once (default is to \
-         answer errors until it works again)",
+        "--exit-on-binlog-failure SECONDS",
+        "exit with status 11 when the binlog has failed for SECONDS; 0: at once (default is \
+         to answer errors until it works again)",
     ),
     flag(
-        None,
-        Some("busy-poll"),
-        Some("USEC"),
-        "poll for at most USEC microseconds before a sleep, as long as clients send again within \
-         that time and polling takes no more CPU time than sleeping (default is 50; it can be at \
-         most 1000); 0 always sleeps",
+        "--busy-poll USEC",
+        "poll for at most USEC microseconds before a sleep, as long as clients send again \
+         within that time and polling takes no more CPU time than sleeping (default is 50; \
+         it can be at most 1000); 0 always sleeps",
     ),
     flag(
-        None,
-        Some("check-binlog"),
-        Some("DIR"),
-        "print the segments, jobs and damage of the binlog in this directory and exit, without \
-         changing anything; the status is 1 if it is damaged",
+        "--check-binlog DIR",
+        "print the segments, jobs and damage of the binlog in this directory and exit, \
+         without changing anything; the status is 1 if it is damaged",
     ),
     flag(
-        None,
-        Some("ping"),
-        None,
-        "ask the daemon at -l and -p for a reply and exit; the status is 1 if none comes within \
-         5 seconds, or if its binlog has failed",
+        "--ping",
+        "ask the daemon at -l and -p for a reply and exit; the status is 1 if none comes \
+         within 5 seconds, or if its binlog has failed",
     ),
     flag(
-        None,
-        Some("completions"),
-        Some("SHELL"),
+        "--completions SHELL",
         "print the completions of these flags for bash, zsh or fish and exit",
     ),
-    flag(Some("c"), None, None, "does nothing: a binlog is always compacted"),
-    flag(Some("n"), None, None, "does nothing: a binlog is always compacted"),
-    flag(Some("v"), Some("version"), None, "print the version and exit"),
-    flag(
-        Some("V"),
-        Some("verbose"),
-        None,
-        "log connections as well; -VV logs each command and reply",
-    ),
-    flag(Some("h"), Some("help"), None, "print this help and exit"),
+    flag("-c", "does nothing: a binlog is always compacted"),
+    flag("-n", "does nothing: a binlog is always compacted"),
+    flag("-v, --version", "print the version and exit"),
+    flag("-V, --verbose", "log connections as well; -VV logs each command and reply"),
+    flag("-h, --help", "print this help and exit"),
 ];
 
-const fn flag(
-    letter: Option<&'static str>,
-    long: Option<&'static str>,
-    argument: Option<&'static str>,
-    help: &'static str,
-) -> Flag {
-    Flag { letter, long, argument, help }
+const fn flag(synopsis: &'static str, help: &'static str) -> Flag {
+    Flag { synopsis, help }
 }
 
 impl Flag {
-    /// Each name of the flag, with its dashes.
-    pub fn names(&self) -> impl Iterator<Item = String> {
-        let letter = self.letter.map(|letter| format!("-{letter}"));
-        letter.into_iter().chain(self.long.map(|long| format!("--{long}")))
+    fn words(&self) -> impl Iterator<Item = &'static str> {
+        self.synopsis.split([',', ' ']).filter(|word| !word.is_empty())
     }
 
-    /// All names of the flag, and its argument: `-b, --binlog DIR`.
-    pub fn synopsis(&self) -> String {
-        let names = self.names().collect::<Vec<_>>().join(", ");
-        [Some(&*names), self.argument].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    /// Each name of the flag, with its dashes: a letter, a long name or both.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.words().filter(|word| word.starts_with('-'))
+    }
+
+    /// The letter of `-b`.
+    fn letter(&self) -> Option<&'static str> {
+        self.names().find_map(|name| name.strip_prefix('-').filter(|rest| !rest.starts_with('-')))
+    }
+
+    /// The long name of `--binlog`.
+    fn long(&self) -> Option<&'static str> {
+        self.names().find_map(|name| name.strip_prefix("--"))
+    }
+
+    /// The name of its argument, if it takes one.
+    pub fn argument(&self) -> Option<&'static str> {
+        self.words().find(|word| !word.starts_with('-'))
     }
 }
 
@@ -292,7 +262,7 @@ pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError>
             read = options.parse([Some(&*flag), argument].into_iter().flatten());
         }
         let matches = read.map_err(|fail| explain(&fail))?;
-        let mut names = FLAGS.iter().filter_map(|flag| flag.long.or(flag.letter));
+        let mut names = FLAGS.iter().filter_map(|flag| flag.long().or(flag.letter()));
         match names.find(|name| matches.opt_present(name)) {
             None => return Err(UsageError(format!("unknown argument: {flag}"))),
             Some("help") => return Ok(Invocation::Help),
@@ -304,9 +274,9 @@ pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError>
 
 fn options() -> Options {
     let mut options = Options::new();
-    for Flag { letter, long, argument, .. } in FLAGS {
-        let (letter, long) = (letter.unwrap_or_default(), long.unwrap_or_default());
-        match argument {
+    for flag in FLAGS {
+        let (letter, long) = (flag.letter().unwrap_or_default(), flag.long().unwrap_or_default());
+        match flag.argument() {
             Some(hint) => options.optopt(letter, long, "", hint),
             None => options.optflag(letter, long, ""),
         };

@@ -201,11 +201,10 @@ fn help_and_version_go_before_serving() {
 
 #[test]
 fn every_flag_of_the_table_is_read() {
-    for Flag { letter, long, argument, .. } in FLAGS {
-        let argument = argument.map(|name| if name == "SHELL" { "fish" } else { "7" });
-        let letter = letter.map(|letter| format!("-{letter}"));
-        for name in letter.into_iter().chain(long.map(|long| format!("--{long}"))) {
-            let words = [Some(&*name), argument];
+    for flag in FLAGS {
+        let argument = flag.argument().map(|name| if name == "SHELL" { "fish" } else { "7" });
+        for name in flag.names() {
+            let words = [Some(name), argument];
             assert!(parse(&words.into_iter().flatten().collect::<Vec<_>>()).is_ok(), "{name}");
         }
     }

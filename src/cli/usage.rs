@@ -13,8 +13,8 @@ pub fn usage() -> String {
     let mut out = String::from("Use: beanstalkd [OPTIONS]\n\nOptions:\n");
     for flag in FLAGS {
         // Flags without a letter are aligned with the long names of the others.
-        let indent = if flag.letter.is_none() { "     " } else { " " };
-        let mut head = format!("{indent}{}", flag.synopsis());
+        let indent = if flag.letter().is_none() { "     " } else { " " };
+        let mut head = format!("{indent}{}", flag.synopsis);
         if head.len() >= HELP_COLUMN {
             writeln!(out, "{head}").expect("writing to memory does not fail");
             head.clear();
