@@ -41,15 +41,16 @@ const BAD_FORMAT: ParseError = ParseError::BadFormat(None);
 type Parsed<'a> = Result<Command<'a>, ParseError>;
 
 /// Parses a line, given without its CR LF. `job_size_limit` is the limit that `-z` sets, in bytes.
-pub fn parse(line: &[u8], job_size_limit: u32) -> Parsed<'_> {
+/// Also returns the verb that is counted, if one is.
+pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, Option<Verb>), ParseError> {
     // At a lone CR the original stops answering; a line with NUL is malformed there, too.
     if line.iter().any(|&byte| byte == 0 || byte == b'\r') {
         return Err(BAD_FORMAT);
     }
     // The order matters if one prefix begins with another.
-    for &(prefix, read) in COMMANDS {
+    for &(prefix, verb, read) in COMMANDS {
         if let Some(rest) = line.strip_prefix(prefix.as_bytes()) {
-            return read(Arguments { rest, job_size_limit });
+            return read(Arguments { rest, job_size_limit }).map(|command| (command, verb));
         }
     }
     Err(ParseError::UnknownCommand)
@@ -57,40 +58,56 @@ pub fn parse(line: &[u8], job_size_limit: u32) -> Parsed<'_> {
 
 type Read = for<'a> fn(Arguments<'a>) -> Parsed<'a>;
 
-const COMMANDS: &[(&str, Read)] = &[
-    ("put ", put),
-    ("reserve-with-timeout ", reserve_with_timeout),
-    ("reserve-with-abort", |a| a.nothing(Command::ReserveWithAbort)),
-    ("reserve-job ", |a| a.only_id().map(Command::ReserveJob)),
-    ("reserve", |a| a.nothing(Command::Reserve(None))),
-    ("delete ", |a| a.only_id().map(Command::Delete)),
-    ("release ", release),
-    ("bury ", bury),
-    ("touch ", |a| a.only_id().map(Command::Touch)),
-    ("use ", |a| a.only_name().map(Command::Use)),
-    ("watch ", |a| a.only_name().map(Command::Watch)),
-    ("ignore ", |a| a.only_name().map(Command::Ignore)),
-    ("peek ", |a| a.only_id().map(Command::Peek)),
-    ("peek-ready", |a| a.nothing(Command::PeekReady)),
-    ("peek-delayed", |a| a.nothing(Command::PeekDelayed)),
-    ("peek-buried", |a| a.nothing(Command::PeekBuried)),
-    ("kick ", kick),
-    ("kick-job ", |a| a.only_id().map(Command::KickJob)),
-    ("stats-job ", |a| a.only_id().map(Command::StatsJob)),
-    ("stats-tube ", |a| a.only_name().map(Command::StatsTube)),
-    ("stats", |a| a.nothing(Command::Stats)),
-    ("list-tubes-watched", |a| a.nothing(Command::ListTubesWatched)),
-    ("list-tube-used", |a| a.nothing(Command::ListTubeUsed)),
-    ("list-tubes", |a| a.nothing(Command::ListTubes)),
-    ("pause-tube", pause_tube),
-    ("capabilities", |a| a.nothing(Command::Capabilities)),
-    ("list-jobs", list_jobs),
-    ("delete-tube", delete_tube),
-    ("drain", drain),
-    ("metrics", metrics),
+/// Each command: how its line begins, and the verb that `stats` or `metrics` counts. None is counted
+/// for `reserve-job`, `kick-job` and `quit`, as in the original, and for commands that the original
+/// does not know, which would add keys.
+const COMMANDS: &[(&str, Option<Verb>, Read)] = &[
+    ("put ", Some(Verb::Put), put),
+    ("reserve-with-timeout ", Some(Verb::ReserveWithTimeout), reserve_with_timeout),
+    ("reserve-with-abort", Some(Verb::ReserveWithAbort), |a| a.nothing(Command::ReserveWithAbort)),
+    ("reserve-job ", None, |a| a.only_id().map(Command::ReserveJob)),
+    ("reserve", Some(Verb::Reserve), |a| a.nothing(Command::Reserve(None))),
+    ("delete ", Some(Verb::Delete), |a| a.only_id().map(Command::Delete)),
+    ("release ", Some(Verb::Release), release),
+    ("bury ", Some(Verb::Bury), bury),
+    ("touch ", Some(Verb::Touch), |a| a.only_id().map(Command::Touch)),
+    ("use ", Some(Verb::Use), |a| a.only_name().map(Command::Use)),
+    ("watch ", Some(Verb::Watch), |a| a.only_name().map(Command::Watch)),
+    ("ignore ", Some(Verb::Ignore), |a| a.only_name().map(Command::Ignore)),
+    ("peek ", Some(Verb::Peek), |a| a.only_id().map(Command::Peek)),
+    ("peek-ready", Some(Verb::PeekReady), |a| a.nothing(Command::PeekReady)),
+    ("peek-delayed", Some(Verb::PeekDelayed), |a| a.nothing(Command::PeekDelayed)),
+    ("peek-buried", Some(Verb::PeekBuried), |a| a.nothing(Command::PeekBuried)),
+    ("kick ", Some(Verb::Kick), kick),
+    ("kick-job ", None, |a| a.only_id().map(Command::KickJob)),
+    ("stats-job ", Some(Verb::StatsJob), |a| a.only_id().map(Command::StatsJob)),
+    ("stats-tube ", Some(Verb::StatsTube), |a| a.only_name().map(Command::StatsTube)),
+    ("stats", Some(Verb::Stats), |a| a.nothing(Command::Stats)),
+    ("list-tubes-watched", Some(Verb::ListTubesWatched), |a| a.nothing(Command::ListTubesWatched)),
+    ("list-tube-used", Some(Verb::ListTubeUsed), |a| a.nothing(Command::ListTubeUsed)),
+    ("list-tubes", Some(Verb::ListTubes), |a| a.nothing(Command::ListTubes)),
+    ("pause-tube", Some(Verb::PauseTube), pause_tube),
+    ("capabilities", None, |a| a.nothing(Command::Capabilities)),
+    ("list-jobs", None, list_jobs),
+    ("delete-tube", None, delete_tube),
+    ("drain", None, drain),
+    ("metrics", None, metrics),
     // This is a prefix, too: `quitting` quits.
-    ("quit", |_| Ok(Command::Quit)),
+    ("quit", None, |_| Ok(Command::Quit)),
 ];
+
+impl Verb {
+    /// The names as the protocol has them, in order. O(commands).
+    pub fn names() -> [&'static str; Self::COUNT] {
+        let mut names = [""; Self::COUNT];
+        for &(prefix, verb, _) in COMMANDS {
+            if let Some(verb) = verb {
+                names[verb as usize] = prefix.trim_end();
+            }
+        }
+        names
+    }
+}
 
 fn put(mut arguments: Arguments<'_>) -> Parsed<'_> {
     let pri = arguments.u32()?;

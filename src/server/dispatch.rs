@@ -40,8 +40,8 @@ impl Server {
         trace!("{key:?} > {}", line.escape_ascii());
         let now = self.instant(now);
         match proto::parse(line, self.settings.job_size_limit) {
-            Ok(command) => {
-                if let Some(verb) = command.verb() {
+            Ok((command, verb)) => {
+                if let Some(verb) = verb {
                     self.figures.commands[verb as usize] += 1;
                 }
                 if let Err(reply) = self.execute(key, command, rest, now) {

@@ -63,7 +63,7 @@ impl Server {
         out.pair("current-jobs-reserved", counts.reserved);
         out.pair("current-jobs-delayed", counts.delayed);
         out.pair("current-jobs-buried", counts.buried);
-        let commands = Verb::NAMES.iter().zip(&self.figures.commands);
+        let commands = Verb::names().into_iter().zip(self.figures.commands);
         for (name, count) in commands.take(Verb::COUNT_IN_STATS) {
             out.pair(format_args!("cmd-{name}"), count);
         }

@@ -137,7 +137,7 @@ impl Reading {
             Ok(Read::Quit) => Command::Quit,
             Err(proto::ParseError::UnknownCommand) => bad(Some("UNKNOWN_COMMAND"), None),
             Err(proto::ParseError::BadFormat(verb)) => {
-                bad(Some("BAD_FORMAT"), verb.map(|verb| proto::Verb::NAMES[verb as usize]))
+                bad(Some("BAD_FORMAT"), verb.map(|verb| proto::Verb::names()[verb as usize]))
             }
             Err(proto::ParseError::JobTooBig(size)) => {
                 self.body = Some((size as usize + 2, Some("JOB_TOO_BIG")));
