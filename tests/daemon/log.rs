@@ -6,9 +6,11 @@ use std::{
     time::Instant,
 };
 
-use ct::eventually;
+use ct::{Daemon, LONG, eventually, free_port};
 
-use crate::harness::{OURS, Peer, check, daemon, serve, start, terminate, undated, wait_for_count};
+use crate::harness::{
+    Folder, OURS, Peer, check, daemon, serve, start, terminate, undated, wait_for_count,
+};
 
 /// Ordinary clients would fill the log, or an operator would not learn when the daemon started and
 /// ended.
@@ -129,6 +131,39 @@ fn a_client_that_switches_draining_does_not_fill_the_log() {
     let said = daemon.stderr();
     let most = 1 + began.elapsed().as_secs() / 5;
     assert!(said.matches("draining: ").count() as u64 <= most, "{said}");
+}
+
+/// A program that reads the log, and hangs, would stop the service.
+///
+/// Proves: Q22.
+#[test]
+fn a_pipe_that_nobody_reads_stops_no_client() {
+    let folder = Folder::new();
+    let pipe = folder.path().join("log");
+    let script = format!("mkfifo '{0}' && exec 3<>'{0}' 2>&3; exec \"$0\" \"$@\"", pipe.display());
+    let port = free_port().expect("a port").to_string();
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", &script, OURS, "-VV", "-l127.0.0.1", "-p", &port]);
+    let mut daemon = Daemon::spawn_command(command.stdin(Stdio::null())).expect("it starts");
+    let place = format!("127.0.0.1:{port}");
+    daemon.wait_until_accepts(&place, LONG).expect("it listens");
+    let mut client = Peer::at(&place);
+    client.turns(2000);
+    // As much as the pipe holds, or less.
+    let read = || {
+        Command::new("dd")
+            .arg("bs=65536")
+            .arg("count=1")
+            .arg(format!("if={}", pipe.display()))
+            .output()
+    };
+    let log = read().expect("dd runs").stdout;
+    assert!(log.len() > 4096 && !String::from_utf8_lossy(&log).contains("dropped"));
+    client.turns(1);
+    let log = read().expect("dd runs").stdout;
+    let log = String::from_utf8_lossy(&log);
+    let dropped = "warning: log lines dropped, because they could not be written at once: ";
+    assert!(log.contains(dropped), "{log}");
 }
 
 /// In the journal every line would have the same priority, and two dates.
