@@ -290,7 +290,7 @@ impl Server {
     }
 
     /// The binlog's figures for `stats`.
-    pub(super) fn binlog_counts(&self) -> wal::Counts {
+    pub(super) fn binlog_counts(&self) -> wal::BinlogCounts {
         self.wal.as_ref().map(Wal::counts).unwrap_or_default()
     }
 

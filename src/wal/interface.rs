@@ -74,7 +74,7 @@ pub enum CommitOutcome {
 
 /// Figures of the binlog, for `stats` and `metrics`.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Counts {
+pub struct BinlogCounts {
     /// The number of the oldest segment.
     pub oldest: u32,
     /// The number of the segment that is being written.
@@ -92,7 +92,7 @@ pub struct Counts {
     pub unsynced: Option<u64>,
 }
 
-impl Counts {
+impl BinlogCounts {
     pub(super) fn new(log: &Log, index: &SegmentIndex, migrated: u64) -> Self {
         let unsynced = log.end().length.saturating_sub(log.syncs.synced());
         Self {

@@ -10,15 +10,14 @@
 //! space of its delete. A put that would need more is answered with an error.
 //!
 //! **Garbage.** Segments are removed oldest first. If garbage outweighs live records, jobs that
-//! still need the oldest segment are written again, a bounded number in a turn. A current segment
-//! of mostly garbage, left by a large job, is closed early for that.
+//! still need the oldest segment are written again, a bounded number in a turn.
 //!
 //! **Failure.** After a failed write or sync, the contents of the disk are unknown. Then no change
 //! is acknowledged until a new segment is open, and only deletes until all jobs are written again.
 //!
-//! **The parts.** [`Wal`], all in this file, decides, and each part has a state of its own:
+//! **The parts.** [`Wal`], all in this file, decides. Each part up to `dates` has its own state:
 //!
-//! | module | its part has |
+//! | module | contents |
 //! |---|---|
 //! | `log`, `segment` | the newest segment, its end, pending records: appends, writes, rotates |
 //! | `syncs` | how much is synced, and when the rest will be |
@@ -27,10 +26,14 @@
 //! | `recovery` | whether the disk has failed, and which jobs to write again |
 //! | `removal` | when the oldest segment may be removed |
 //! | `dates` | the wall clock, and the fields of a job's record, which has dates |
-//!
-//! `record` has the format, and decodes any bytes. `read/` turns the files of a directory into jobs
-//! of the queue, for a start and `--check-binlog`; `start` opens the first segment. `disk/` has the
-//! names of files, and makes the calls. Callers meet `interface`, `permit` and `error`.
+//! | `interface`, `permit`, `error` | the types that callers pass and get, `BinlogCounts` too |
+//! | `start` | the first segment of a start, after everything has been read |
+//! | `record` | the format, pure: fields to bytes, any bytes to fields; the length of a record |
+//! | `read/replay`, `read/reader` | the files of a directory, or one file, into jobs and a report |
+//! | `read/search` | the next sound record after damage, by the sums of a file's prefixes |
+//! | the rest of `read/` | foreign layouts; a file in pieces; the target; `--check-binlog` |
+//! | `disk/directory` | `Directory`: the calls on real files, and on its lock, which is in `lock` |
+//! | the rest of `disk/` | the right to write, which can be lost; threads that sync |
 
 mod dates;
 mod disk;
@@ -70,7 +73,7 @@ pub use self::{
     dates::SHIFTS_AT_ONCE_MAX,
     disk::{Directory, Disk, LOCK_CONFIRM_INTERVAL, Name},
     error::Error,
-    interface::{CommitOutcome, Counts, Jobs, Options, SyncPolicy},
+    interface::{BinlogCounts, CommitOutcome, Jobs, Options, SyncPolicy},
     permit::{Change, Permit, Unavailable},
     read::{Fault, Inspection, Problem, Progress, Report, Restored, SegmentReport, go_on, inspect},
     record::{Damage, Format, full_length},
@@ -199,7 +202,7 @@ impl Wal {
         self.log.write_early(now)
     }
 
-    /// Returns when [`Wal::commit`] or [`Wal::shift_dates`] has work. A time in the past means now.
+    /// Returns when [`Wal::commit`] or [`Wal::shift_dates`] has work; in the past if it has now.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.lost_lock().is_some() {
             return None;
@@ -438,9 +441,7 @@ impl Wal {
         let last = self.log.end().number;
         let result = self.log.reopen(self.demand(), queue.next_id(), now);
         self.index.follow(self.log.end());
-        result?;
-        self.recovery.on_reopened(last);
-        Ok(())
+        result.map(|()| self.recovery.on_reopened(last))
     }
 }
 
@@ -451,8 +452,7 @@ impl Wal {
         self.log.disk.lost()
     }
 
-    /// Asks whether this daemon still has the directory to itself, unless it asked within
-    /// [`LOCK_CONFIRM_INTERVAL`]. `now` must be read just before. Returns whether it asked.
+    /// See `Lease::confirm_if_due`. `now` must be read just before. Returns whether it asked.
     pub fn confirm_lock_if_due(&mut self, now: Time) -> io::Result<bool> {
         self.log.disk.confirm_if_due(now)
     }
@@ -484,8 +484,8 @@ impl Wal {
     }
 
     /// Returns the figures of `stats` and `metrics`.
-    pub fn counts(&self) -> Counts {
-        Counts::new(&self.log, &self.index, self.migrated)
+    pub fn counts(&self) -> BinlogCounts {
+        BinlogCounts::new(&self.log, &self.index, self.migrated)
     }
 
     /// How long syncs have taken.
