@@ -43,17 +43,24 @@ type Parsed<'a> = Result<Command<'a>, ParseError>;
 /// Parses a line, given without its CR LF. `job_size_limit` is the limit that `-z` sets, in bytes.
 /// Also returns the verb that is counted, if one is.
 pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, Option<Verb>), ParseError> {
-    // At a lone CR the original stops answering; a line with NUL is malformed there, too.
-    if line.iter().any(|&byte| byte == 0 || byte == b'\r') {
-        return Err(BAD_FORMAT);
-    }
     // The order matters if one prefix begins with another.
-    for &(prefix, verb, read) in COMMANDS {
-        if let Some(rest) = line.strip_prefix(prefix.as_bytes()) {
-            return read(Arguments { rest, job_size_limit }).map(|command| (command, verb));
-        }
+    let parsed = COMMANDS.iter().find_map(|&(prefix, verb, read)| {
+        let rest = line.strip_prefix(prefix.as_bytes())?;
+        Some(read(Arguments { rest, job_size_limit }).map(|command| (command, verb)))
+    });
+    match parsed {
+        // It has no such byte, because each of its bytes has been read.
+        Some(Ok(parsed)) => Ok(parsed),
+        _ if has_stray_byte(line) => Err(BAD_FORMAT),
+        Some(error) => error,
+        None => Err(ParseError::UnknownCommand),
     }
-    Err(ParseError::UnknownCommand)
+}
+
+/// Whether a line has a byte that makes it malformed, whatever the command. At a lone CR the
+/// original stops answering; a line with NUL is malformed there, too.
+fn has_stray_byte(line: &[u8]) -> bool {
+    line.contains(&0) || line.contains(&b'\r')
 }
 
 type Read = for<'a> fn(Arguments<'a>) -> Parsed<'a>;
@@ -93,7 +100,7 @@ const COMMANDS: &[(&str, Option<Verb>, Read)] = &[
     ("drain", None, drain),
     ("metrics", None, metrics),
     // This is a prefix, too: `quitting` quits.
-    ("quit", None, |_| Ok(Command::Quit)),
+    ("quit", None, |a| a.ignore_rest(Command::Quit)),
 ];
 
 impl Verb {
@@ -128,7 +135,7 @@ fn reserve_with_timeout(mut arguments: Arguments<'_>) -> Parsed<'_> {
     if i32::try_from(timeout).is_err() {
         return Err(BAD_FORMAT);
     }
-    Ok(Command::Reserve(Some(timeout)))
+    arguments.ignore_rest(Command::Reserve(Some(timeout)))
 }
 
 fn release(mut arguments: Arguments<'_>) -> Parsed<'_> {
@@ -150,6 +157,9 @@ fn bury(mut arguments: Arguments<'_>) -> Parsed<'_> {
 /// and a sign may precede it, anything may follow it, and `-1` kicks all jobs there are.
 fn kick(arguments: Arguments<'_>) -> Parsed<'_> {
     let rest = arguments.rest;
+    if has_stray_byte(rest) {
+        return Err(BAD_FORMAT);
+    }
     let blank = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r')).count();
     let rest = &rest[blank..];
     let negative = rest.starts_with(b"-");
@@ -227,6 +237,10 @@ struct Arguments<'a> {
 impl<'a> Arguments<'a> {
     fn nothing(self, command: Command<'a>) -> Parsed<'a> {
         self.end().map(|()| command)
+    }
+
+    fn ignore_rest(self, command: Command<'a>) -> Parsed<'a> {
+        if has_stray_byte(self.rest) { Err(BAD_FORMAT) } else { Ok(command) }
     }
 
     fn only_id(mut self) -> Result<u64, ParseError> {
