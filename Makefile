@@ -229,8 +229,7 @@ power-cuts: daemon
 
 # A real Prometheus asks `beanstalkctl metrics` for MINUTES while a load with known counts runs.
 metrics: all promtool
-	$(CARGO) build -q --release --locked -p ct
-	pkg/prometheus/try --minutes $(or $(MINUTES),5) $(DAEMON) $(CTL)
+	pkg/prometheus/try --minutes $(or $(MINUTES),2) $(DAEMON) $(CTL)
 
 # Debian's prometheus and promtool, unpacked below target, for that run and for the tests.
 promtool:
