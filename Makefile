@@ -282,7 +282,9 @@ install-ctl: paths ctl
 install-units: paths
 	install -d $(DESTDIR)$(UNITDIR)
 	for unit in $(UNITS); do \
-	    sed 's|/usr/bin/|$(BINDIR)/|' pkg/systemd/$$unit > $(DESTDIR)$(UNITDIR)/$$unit || exit 1; \
+	    sed -e 's|/usr/bin/|$(BINDIR)/|' \
+	        -e '/inserts pkg.systemd.sandbox here/ { r pkg/systemd/sandbox' -e 'd; }' \
+	        pkg/systemd/$$unit > $(DESTDIR)$(UNITDIR)/$$unit || exit 1; \
 	    chmod 644 $(DESTDIR)$(UNITDIR)/$$unit; \
 	done
 
