@@ -1,5 +1,6 @@
 """What scripts that try the daemon with other programs share: patience, ports, and a client."""
 
+import shlex
 import socket
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import time
 REPLY_SECONDS = 30
 # How long anything may take that is waited for: never a measurement.
 PATIENCE_SECONDS = 90
+COMMAND_SECONDS = 300
 
 
 class Failed(Exception):
@@ -36,6 +38,17 @@ def wait(condition, what, seconds=PATIENCE_SECONDS):
 
 def skipped(why):
     print(f"\n*** SKIPPED: {why}\n", file=sys.stderr)
+
+
+def run(*command, **options):
+    """What a command printed, which is shown only if it fails."""
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, timeout=COMMAND_SECONDS, check=False, **options,
+    )  # fmt: skip
+    if done.returncode:
+        raise Failed(f"{shlex.join(map(str, command))}\n{done.stdout}")
+    return done.stdout
 
 
 def free_ports(count):
