@@ -84,6 +84,11 @@ class Browser:
     def go(self, address):
         self.ask("POST", "/url", {"url": address})
 
+    def go_anew(self, address):
+        """Loads the page again, even if only the part of the address after # differs."""
+        self.go("about:blank")
+        self.go(address)
+
     def js(self, script, *arguments):
         return self.ask("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
@@ -107,6 +112,9 @@ class Browser:
 
     def gone(self, css, text=None):
         wait(lambda: not self.find(css, text), f"{css} {text or ''} is gone")
+
+    def count(self, css):
+        return self.js("return document.querySelectorAll(arguments[0]).length", css)
 
     def click(self, css, text=None):
         # What is drawn anew once a second may be gone between two commands.
@@ -139,6 +147,11 @@ class Browser:
             value = KEYS.get(key, key)
             actions = [{"type": "keyDown", "value": value}, {"type": "keyUp", "value": value}]
             self.ask("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
+
+    def escape(self, css):
+        """Closes what is open by the Escape key."""
+        self.press("Escape")
+        self.gone(css)
 
     def focused(self):
         return self.js("return document.activeElement.textContent.trim()")
