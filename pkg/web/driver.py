@@ -129,11 +129,6 @@ class Browser:
                 time.sleep(0.3)
         raise Failed(f"{css} {text or ''} cannot be clicked")
 
-    def poke(self, css, text=None):
-        """A click that needs no place, for a window of a made-up size."""
-        self.sees(css, text)
-        self.js("arguments[0].click()", self.find(css, text))
-
     def text(self, css):
         return self.js("return document.querySelector(arguments[0])?.textContent ?? null", css)
 

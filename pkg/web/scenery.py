@@ -21,8 +21,7 @@ TUBES = (
 )
 # Jobs that are there from the beginning, with their tubes.
 WAITING = (("video.transcode", 140, 0), ("billing.invoices", 23, 900), ("newsletter", 61, 0))
-WIDE = (1240, 900)
-NARROW = (390, 844)
+WINDOW = (1240, 900)
 
 
 def body(tube, number):
@@ -75,34 +74,16 @@ class Scenery:
             self.threads.append(thread)
 
     def play(self, browser, address, folder):
-        """Waits until there is something to see, and takes the pictures."""
+        """Waits until there is something to see, and takes the pictures of the documents."""
         folder.mkdir(parents=True, exist_ok=True)
         self.fill()
-        browser.look_like("light", *WIDE)
+        browser.look_like("light", *WINDOW)
         # The page must be looked at, or nothing would be drawn.
         time.sleep(FILL_SECONDS)
-        for scheme in ("light", "dark"):
-            for name, (width, height) in (("wide", WIDE), ("narrow", NARROW)):
-                browser.look_like(scheme, width, height, is_phone=name == "narrow")
-                self.shoot(browser, address + "#/0", folder / f"{scheme}-{name}.png")
-                self.shoot(browser, address + "#/0/billing.invoices", folder / f"{scheme}-{name}-tube.png")
-            # No worker takes this one away meanwhile.
-            browser.poke("#jobs-rows tr:has(.chip.buried) a")
-            browser.sees("#job pre")
-            browser.shoot(folder / f"{scheme}-narrow-job.png")
-            browser.press("Escape")
-            browser.gone("#job")
-            browser.look_like(scheme, *WIDE)
-            browser.poke("#tube-acts button", "Kick")
-            browser.poke("#ask button", "Continue")
-            browser.sees("#ask button.main", "Kick")
-            browser.shoot(folder / f"{scheme}-wide-ask.png")
-            browser.press("Escape")
-
-    @staticmethod
-    def shoot(browser, address, path):
-        browser.go(address)
-        browser.sees(".chart .line")
-        browser.sees(".jobs tbody td" if address.endswith("invoices") else "#rows td")
-        time.sleep(2.5)
-        browser.shoot(path)
+        for scheme, place, rows in (("light", "#/0", "#rows td"), ("dark", "#/0/billing.invoices", ".jobs tbody td")):
+            browser.look_like(scheme, *WINDOW)
+            browser.go(address + place)
+            browser.sees(".chart .line")
+            browser.sees(rows)
+            time.sleep(2.5)
+            browser.shoot(folder / f"web-{scheme}.png")
