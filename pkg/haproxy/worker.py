@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A worker for several servers, in one thread: an example, to be rebuilt in your own workers.
 
-    pkg/haproxy/worker COMMAND HOST:PORT [HOST:PORT ...]
+    pkg/haproxy/worker.py COMMAND HOST:PORT [HOST:PORT ...]
 
 COMMAND gets the body of each job on its standard input. The job is deleted if COMMAND ends with 0,
 and otherwise buried. The worker waits in a `reserve` at all servers at the same time. A server gets
