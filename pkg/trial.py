@@ -138,12 +138,24 @@ def answers(at):
         return False
 
 
-def start_daemon(program, port, *flags, **options):
-    """Starts a daemon on a port of 127.0.0.1, and waits until it serves."""
-    words = [program, "-l", "127.0.0.1", "-p", str(port), *flags]
-    process = subprocess.Popen(words, **options)
-    wait(lambda: answers(port), f"the daemon on port {port}")
-    return process
+class Daemon:
+    """A daemon on a free port of 127.0.0.1, or on a given one, that serves."""
+
+    def __init__(self, program, *flags, port=None, **options):
+        self.port = port or free_ports(1)[0]
+        self.words = [program, "-l", "127.0.0.1", "-p", str(self.port), *flags]
+        self.options = options
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(self.words, **self.options)
+        wait(lambda: answers(self.port), f"the daemon on port {self.port}")
+
+    def client(self):
+        return Client(self.port)
+
+    def close(self):
+        end(self.process)
 
 
 def end(process):

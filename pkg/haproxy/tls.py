@@ -14,7 +14,7 @@ import time
 import warnings
 from pathlib import Path
 
-from trial import Client, Failed, answers, connect, end, expect, free_ports, start_daemon, wait
+from trial import Client, Daemon, Failed, answers, connect, end, expect, free_ports, wait
 
 # `timeout client` of tls.cfg: until then a handshake must be over.
 HANDSHAKE_SECONDS = 5
@@ -90,13 +90,9 @@ class Place:
         folder.chmod(0o755)
         self.socket = folder / "socket"
         self.certificates = Certificates(folder)
-        (port,) = free_ports(1)
         # What UMask=0007 does in a unit.
-        self.daemon = start_daemon(
-            program, port, "-l", f"127.0.0.1,unix:{self.socket}", umask=0o007,
-            stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        stack.callback(end, self.daemon)
+        self.daemon = Daemon(program, "-l", f"127.0.0.1,unix:{self.socket}", umask=0o007)
+        stack.callback(self.daemon.close)
 
     def configuration(self, port):
         """tls.cfg with the paths of this place."""
@@ -193,7 +189,7 @@ def check_all(program, folder, stack):
     older.maximum_version = ssl.TLSVersion.TLSv1_2
     check_jobs(port, older)
     check_silence(port, context)
-    check_drain(port, context, place.daemon)
+    check_drain(port, context, place.daemon.process)
 
     old = certificates.context("client")
     with warnings.catch_warnings():
@@ -225,7 +221,7 @@ def check_all(program, folder, stack):
 
     client = Client(secure(port, certificates.context("client")))
     expect(client.put(b"x")[0], "INSERTED", "the reply to a put")
-    end(place.daemon)
+    place.daemon.close()
     expect(client.input.read(), b"", "a connection, when the daemon has ended")
     client.close()
     say("when the daemon ends, connections through haproxy end")
