@@ -43,22 +43,18 @@ class Scenery:
             thread.join()
 
     def traffic(self, connect, tube, rate, share):
-        """A producer, and a worker that waits and takes this share of the jobs."""
-        producer, worker, dice, number = connect(), connect(), random.Random(f"{tube} {SEED}"), 0
+        """A producer with pauses of random length, and a worker that waits and takes this share of the jobs."""
+        producer, worker, dice = connect(), connect(), random.Random(f"{tube} {SEED}")
         worker.watch_only(tube)
         worker.send("reserve")
-        while not self.ends.is_set():
-            wave = 1 + 0.6 * ((time.monotonic() / 40) % 1) + dice.uniform(-0.4, 0.4)
+        number = 0
+        while not self.ends.wait(dice.expovariate(rate)):
             producer.put_into(tube, body(tube, number))
             number += 1
             if dice.random() < share:
-                job, luck = worker.reply()[1], dice.random()
-                if tube == "webhooks" and luck < 0.002:
-                    worker.ask(f"bury {job} 1024")
-                else:
-                    worker.ask(f"release {job} 1024 30" if luck > 0.99 else f"delete {job}")
+                job = worker.reply()[1]
+                worker.ask(f"release {job} 1024 30" if dice.random() > 0.99 else f"delete {job}")
                 worker.send("reserve")
-            self.ends.wait(1 / (rate * max(0.2, wave)))
 
     def fill(self):
         client = self.clients[0]()
