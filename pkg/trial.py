@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 REPLY_SECONDS = 30
 # How long anything may take that is waited for: never a measurement.
@@ -36,8 +37,22 @@ def wait(condition, what, seconds=PATIENCE_SECONDS):
     return held
 
 
+def say(text):
+    """Prints a line of the script that was started."""
+    print(f"{Path(sys.argv[0]).name}: {text}", flush=True)
+
+
 def skipped(why):
     print(f"\n*** SKIPPED: {why}\n", file=sys.stderr)
+
+
+def check_files(paths):
+    """Whether installed files have something in them, and usual modes."""
+    for path in paths:
+        status = path.lstat()
+        check(status.st_size > 0, f"{path} is empty")
+        mode = status.st_mode & 0o7777
+        expect(oct(mode), oct(0o755 if mode & 0o100 else 0o644), f"the mode of {path}")
 
 
 def run(*command, **options):

@@ -14,7 +14,7 @@ import time
 import warnings
 from pathlib import Path
 
-from trial import Client, Daemon, Failed, answers, connect, end, expect, free_ports, wait
+from trial import Client, Daemon, Failed, answers, connect, end, expect, free_ports, say, wait
 
 # `timeout client` of tls.cfg: until then a handshake must be over.
 HANDSHAKE_SECONDS = 5
@@ -22,10 +22,6 @@ HANDSHAKE_SECONDS = 5
 CHECKED_SECONDS = 4
 # The largest job without -z.
 BODY_BYTES = 65535
-
-
-def say(text):
-    print(text, flush=True)
 
 
 class Certificates:
