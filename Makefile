@@ -350,9 +350,8 @@ rpm: vendor
 targets:
 	COMPILE_ONLY=$(COMPILE_ONLY) pkg/targets $(ONLY)
 
-# The package for Arch and the image, built and seen at work on Debian.
+# The image, built and seen at work on Debian.
 packages:
-	pkg/arch-test
 	pkg/container-test
 
 # Linters on the scripts and the packages.
