@@ -14,7 +14,7 @@ import time
 import warnings
 from pathlib import Path
 
-from trial import Client, Daemon, Failed, answers, connect, end, expect, free_ports, say, wait
+from trial import Client, Daemon, Failed, answers, check, connect, end, expect, free_ports, run, say, wait
 
 # `timeout client` of tls.cfg: until then a handshake must be over.
 HANDSHAKE_SECONDS = 5
@@ -37,14 +37,10 @@ class Certificates:
         self.make("stranger", *self.signed_by("other-ca"))
 
     def make(self, name, *more):
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-             "-noenc", "-days", "1", "-subj", f"/CN={name}", "-keyout", self.folder / "key",
-             "-out", self.folder / "certificate", *more],
-            check=True, stderr=subprocess.DEVNULL,
+        run(
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc",
+            "-days", "1", "-subj", f"/CN={name}", "-keyout", self.path(name), "-out", self.path(name), *more,
         )  # fmt: skip
-        certificate = (self.folder / "certificate").read_text()
-        self.path(name).write_text(certificate + (self.folder / "key").read_text())
 
     def signed_by(self, ca):
         path = self.path(ca)
@@ -100,29 +96,22 @@ class Place:
             (r"/etc/haproxy/beanstalkd\.pem", str(self.certificates.path("server"))),
             (r"/etc/haproxy/clients\.pem", str(self.certificates.path("ca"))),
         ]
-        if os.geteuid() == 0 and has_group("haproxy"):
+        groups = {group.gr_name: group.gr_gid for group in grp.getgrall()}
+        if os.geteuid() == 0 and "haproxy" in groups:
             # The daemon of this place has no group of its own.
             changes.append((r"\bgroup beanstalkd\b", "group haproxy"))
-            os.chown(self.socket, -1, grp.getgrnam("haproxy").gr_gid)
+            os.chown(self.socket, -1, groups["haproxy"])
         else:
             changes.append((r"\n +(user|group) .*", ""))
         for old, new in changes:
             text, count = re.subn(old, new, text)
-            if not count:
-                raise Failed(f"tls.cfg lacks {old}")
+            check(count, f"tls.cfg lacks {old}")
         return text
 
     def haproxy(self, name, text):
         path = self.folder / name
         path.write_text(text)
         self.stack.callback(end, subprocess.Popen(["haproxy", "-db", "-q", "-f", path]))
-
-
-def has_group(name):
-    try:
-        return bool(grp.getgrnam(name))
-    except KeyError:
-        return False
 
 
 def check_jobs(port, context):
@@ -133,13 +122,10 @@ def check_jobs(port, context):
     word, job = producer.put(body)
     expect(word, "INSERTED", "the reply to a put")
     expect(worker.reply(), ["RESERVED", job, str(BODY_BYTES)], "the reply to a waiting worker")
-    if worker.body != body:
-        raise Failed("the body is another one")
+    check(worker.body == body, "the body is another one")
     expect(worker.ask(f"delete {job}"), ["DELETED"], "the reply to a delete")
     say(f"{producer.stream.version()}, {producer.stream.cipher()[0]}: {BODY_BYTES} random bytes")
     say("    are put as a job, reserved by a worker that waits, compared and deleted")
-    producer.close()
-    worker.close()
 
 
 def check_silence(port, context):
@@ -151,8 +137,6 @@ def check_silence(port, context):
     say(f"a peer that begins no handshake is closed after {time.monotonic() - begun:.1f} s")
     expect(worker.reply(), ["TIMED_OUT"], "a worker that waits for longer")
     say(f"a worker that waits for a job stays, here {time.monotonic() - begun:.1f} s")
-    peer.close()
-    worker.close()
 
 
 def check_drain(port, context, daemon):
@@ -168,8 +152,6 @@ def check_drain(port, context, daemon):
     daemon.send_signal(signal.SIGUSR2)
     wait(lambda: client.put(b"x")[0] == "INSERTED", "the end of draining")
     expect(client.take(), b"x", "a reserve")
-    client.close()
-    late.close()
 
 
 def check_all(program, folder, stack):
@@ -219,5 +201,4 @@ def check_all(program, folder, stack):
     expect(client.put(b"x")[0], "INSERTED", "the reply to a put")
     place.daemon.close()
     expect(client.input.read(), b"", "a connection, when the daemon has ended")
-    client.close()
     say("when the daemon ends, connections through haproxy end")
