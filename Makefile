@@ -284,7 +284,7 @@ install-units: paths
 	for unit in $(UNITS); do \
 	    sed -e 's|/usr/bin/|$(BINDIR)/|' \
 	        -e '/inserts pkg.systemd.sandbox here/ { r pkg/systemd/sandbox' -e 'd; }' \
-	        pkg/systemd/$$unit > $(DESTDIR)$(UNITDIR)/$$unit || exit 1; \
+	        pkg/systemd/$$unit* > $(DESTDIR)$(UNITDIR)/$$unit || exit 1; \
 	    chmod 644 $(DESTDIR)$(UNITDIR)/$$unit; \
 	done
 
