@@ -211,7 +211,7 @@ impl EventLoop {
         }
         self.notifier.stopping();
         self.ensure_lock()?;
-        let result = self.server.end();
+        let result = self.server.shut_down();
         if result.is_ok() {
             self.ensure_lock()?;
         }

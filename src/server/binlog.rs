@@ -170,9 +170,9 @@ impl Server {
 
     /// Syncs the binlog, unless it is never synced, and releases held replies. Call it after the
     /// last commit. If it fails, they stay held.
-    pub fn end(&mut self) -> io::Result<()> {
+    pub fn shut_down(&mut self) -> io::Result<()> {
         if let Some(wal) = &mut self.wal {
-            wal.end(&self.queue)?;
+            wal.shut_down(&self.queue)?;
         }
         self.held.release_all(&mut self.conns, &mut self.dirty);
         Ok(())

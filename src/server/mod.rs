@@ -23,7 +23,7 @@
 //! | `dispatch`, `put` | the commands; `replies` and `stats` answer them |
 //! | `background` | work done in slices, and when it must wait for memory |
 //! | `binlog` | permits, records, commits, and whether the binlog is in trouble |
-//! | `held`, `gathering` | replies that wait for a commit; when a sync waits for more changes |
+//! | `held`, `gathering` | `Dirty` connections, replies that wait for a commit; waits before syncs |
 //! | `identity` | the process, and [`Settings`]: the flags that the server needs |
 
 mod background;

@@ -226,7 +226,7 @@ impl Wal {
     }
 
     /// Syncs all that has been written, unless the policy is never to sync: for the daemon's end.
-    pub fn end(&mut self, queue: &Queue) -> io::Result<()> {
+    pub fn shut_down(&mut self, queue: &Queue) -> io::Result<()> {
         if self.lost_lock().is_some() {
             return Ok(());
         }

@@ -481,7 +481,7 @@ mod tests {
             binlog.put(size);
             binlog.settle();
         }
-        binlog.wal.end(&binlog.restored.queue).expect("nothing is to do");
+        binlog.wal.shut_down(&binlog.restored.queue).expect("nothing is to do");
         assert_eq!(syncs(&binlog), 0);
     }
 
@@ -491,9 +491,9 @@ mod tests {
         binlog.put(10);
         binlog.settle();
         syncs(&binlog);
-        binlog.wal.end(&binlog.restored.queue).expect("the disk works");
+        binlog.wal.shut_down(&binlog.restored.queue).expect("the disk works");
         assert_eq!(syncs(&binlog), 1);
-        binlog.wal.end(&binlog.restored.queue).expect("the disk works");
+        binlog.wal.shut_down(&binlog.restored.queue).expect("the disk works");
         assert_eq!(syncs(&binlog), 0, "nothing is dirty any more");
     }
 }

@@ -171,7 +171,7 @@ fn the_end_of_the_daemon_releases_what_waits() {
     send(&mut server, client, "put 0 0 60 1\r\nb\r\n");
     server.commit(START);
     disk.state().ends_syncs = true;
-    server.end().expect("the disk works");
+    server.shut_down().expect("the disk works");
     assert_eq!(receive(&mut server, client), "INSERTED 2\r\n");
 }
 
@@ -185,7 +185,7 @@ fn if_the_last_sync_fails_nothing_is_released() {
     let mut state = disk.state();
     (state.failing, state.ends_syncs) = (Some("end-sync"), true);
     drop(state);
-    assert!(server.end().is_err());
+    assert!(server.shut_down().is_err());
     assert_eq!(receive(&mut server, client), "");
 }
 
@@ -235,7 +235,7 @@ fn an_orderly_end_skips_no_ids() {
     send(&mut server, client, "put 0 0 60 1\r\nb\r\n");
     disk.state().ends_syncs = true;
     server.commit(START);
-    server.end().expect("the disk works");
+    server.shut_down().expect("the disk works");
     let (restored, ..) = open(&disk, SyncPolicy::EACH_CHANGE, START);
     assert_eq!((restored.queue.jobs(), restored.queue.next_id()), (2, 3));
 }
