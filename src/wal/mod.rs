@@ -19,21 +19,21 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `log`, `segment` | the newest segment, its end, pending records: appends, writes, rotates |
-//! | `syncs` | how much is synced, and when the rest will be |
-//! | `reserve` | the preallocated files, by the arithmetic of `space` |
-//! | `index` | where each job's record is, and which bytes are garbage |
+//! | `log`, `segment` | `Log` appends, writes, rotates; the newest segment is `Current`; its `End` |
+//! | `syncs` | `Syncs`: how much is synced, and when the rest will be |
+//! | `reserve`, `space` | `Reserve`: preallocated files; the arithmetic: `Space`, `Demand`, `Layout` |
+//! | `index` | `SegmentIndex`: where each job's record is, and which bytes are garbage |
 //! | `recovery` | whether the disk has failed, and which jobs to write again |
 //! | `removal` | when the oldest segment may be removed |
 //! | `dates` | the wall clock, and the fields of a job's record, which has dates |
 //! | `interface`, `permit`, `error` | the types that callers pass and get, `BinlogCounts` too |
 //! | `start` | the first segment of a start, after everything has been read |
-//! | `record` | the format, pure: fields to bytes, any bytes to fields; the length of a record |
-//! | `read/replay`, `read/reader` | the files of a directory, or one file, into jobs and a report |
-//! | `read/search` | the next sound record after damage, by the sums of a file's prefixes |
-//! | the rest of `read/` | foreign layouts; a file in pieces; the target; `--check-binlog` |
-//! | `disk/directory` | `Directory`: the calls on real files, and on its lock, which is in `lock` |
-//! | the rest of `disk/` | the right to write, which can be lost; threads that sync |
+//! | `record` | the format, pure: `JobFields`, `SegmentHeader`; a `Frame` decodes any bytes |
+//! | `read/replay`, `read/reader` | all files into jobs and a `Report`; one file by a `Reader` |
+//! | `read/search` | the next sound record after damage by `PrefixSums`, and a lost salt |
+//! | `read/inspect`, `formats`, `window`, `sink` | `--check-binlog`; foreign layouts; helpers |
+//! | `disk/mod`, `disk/directory` | the trait `Disk`; the real `Directory`, with its `lock` |
+//! | `disk/lease`, `disk/syncer` | `Lease`: the right to write, until it is lost; threads that sync |
 
 mod dates;
 mod disk;

@@ -175,7 +175,7 @@ pub(super) fn find_salt(
 ) -> Result<Option<u64>, Error> {
     if let FirstBytes::SegmentHeader(told) = beginning {
         let behind = start + SHORT_RECORD_BYTES as u64;
-        if follow(window, behind, told)? > behind {
+        if sound_run_end(window, behind, told)? > behind {
             return Ok(Some(told));
         }
         if let Some(salt) = correct_salt(window.at(start, SHORT_RECORD_BYTES)?, start) {
@@ -203,7 +203,7 @@ pub(super) fn find_salt(
         if is_believed {
             return Ok(Some(header.salt));
         }
-        let end = follow(window, at, header.salt)?;
+        let end = sound_run_end(window, at, header.salt)?;
         let is_full = salts.len() == SALTS_MAX;
         match salts.iter_mut().find(|(salt, _)| *salt == header.salt) {
             Some((_, explained)) => *explained += end - at,
@@ -247,7 +247,7 @@ fn is_boundary(window: &mut Window<'_>, offset: u64) -> Result<bool, Error> {
 }
 
 /// Returns the end of the run of sound records with this salt that begins at `from`.
-fn follow(window: &mut Window<'_>, from: u64, salt: u64) -> Result<u64, Error> {
+fn sound_run_end(window: &mut Window<'_>, from: u64, salt: u64) -> Result<u64, Error> {
     let mut at = from;
     loop {
         let bytes = window.at(at, HEAD_MAX_BYTES)?;
