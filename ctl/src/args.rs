@@ -128,7 +128,7 @@ pub(crate) struct SweepArgs {
     /// End the search at this id, the last id of the server
     #[arg(long, value_name = "ID")]
     pub(crate) last_id: Option<u64>,
-    /// Find the last id with a temporary job in a tube of its own
+    /// Learn the last id by putting a temporary job into a tube of its own
     #[arg(long, conflicts_with = "last_id")]
     pub(crate) probe: bool,
 }

@@ -166,8 +166,8 @@ impl Context {
             Coverage::Incomplete(seen, live) => {
                 print_notice(&format!(
                     "beanstalkctl: found {seen} jobs, but the server counts {live}: its last id is \
-                    unknown, as after a restart, or --last-id is too low. Use --probe to find the \
-                    last id with a temporary job, or give it with --last-id"
+                    unknown, as after a restart, or --last-id is too low. Use --probe, which puts \
+                    a temporary job to learn the last id, or give the id with --last-id"
                 ));
                 Outcome::Partial
             }

@@ -33,7 +33,7 @@ pub(crate) struct Options {
     pub(crate) rate: Option<u64>,
     /// The last id, if the user has given it.
     pub(crate) last_id: Option<u64>,
-    /// Find the last id with a temporary job.
+    /// Learn the last id by putting a temporary job.
     pub(crate) may_probe: bool,
     /// Show no progress.
     pub(crate) is_quiet: bool,
@@ -234,7 +234,7 @@ pub(crate) fn peek_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job
     Ok(kept)
 }
 
-/// Finds the last id with a temporary job in a tube of its own.
+/// Learns the last id by putting a temporary job into a tube of its own.
 fn probe_last_id(client: &mut Client) -> Result<u64> {
     let tube = format!("beanstalkctl-probe-{}", std::process::id());
     client.ask(&format!("use {tube}"))?;
