@@ -26,7 +26,7 @@ impl<K: Copy, T> Clone for Entry<K, T> {
 }
 impl<K: Copy, T> Copy for Entry<K, T> {}
 
-/// How many entries of memory one shrink releases, at most: 1.3 MB at 20 bytes each.
+/// The most entries by which one shrink reduces the capacity: 1.3 MB at 20 bytes each.
 const SHRINK_STEP_ITEMS: usize = 1 << 16;
 
 /// A min-heap of `T`s by `K`.

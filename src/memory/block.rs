@@ -61,7 +61,7 @@ pub(super) struct Block {
     pub(super) bytes: Vec<u8>,
     /// Total bytes of slots that are in use.
     pub(super) live: usize,
-    /// Where the slots end that were ever in use.
+    /// The end of the slots that were ever in use.
     pub(super) end: usize,
 }
 

@@ -69,8 +69,8 @@ pub struct ResidentLimit {
 const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
 
 impl ResidentLimit {
-    /// Makes the limit that belongs to a limit of `bytes` on bodies: five quarters of it, and 10 MB
-    /// at most. `resident` reads how many bytes are resident.
+    /// Makes the limit that belongs to a limit of `bytes` on bodies: five quarters of it, plus at
+    /// most 10 MB. `resident` reads how many bytes are resident.
     pub fn beside(bytes: u64, resident: impl Fn() -> io::Result<u64> + 'static) -> Self {
         let limit = bytes.saturating_add(bytes / 4).saturating_add(RESIDENT_EXTRA_BYTES);
         Self { limit, resident: Box::new(resident) }

@@ -21,7 +21,7 @@ const WAITS_PER_TRIAL: u32 = 32;
 /// How many short waits pass before the first trial.
 const REST_MIN_WAITS: u32 = 64;
 
-/// How many short waits pass at most before the next trial. Each failed trial doubles their number.
+/// The most short waits before the next trial. Each failed trial doubles their number.
 const REST_MAX_WAITS: u32 = 16 * 1024;
 
 /// After this many polls without a sleep, a trial shows whether they still pay.

@@ -52,8 +52,8 @@ const FIRST_LISTENER_TOKEN: usize = usize::MAX / 2;
 /// within this, and so is copied once.
 const READ_MAX_BYTES: usize = 128 * 1024;
 
-/// How many events one poll takes at most. The kernel reports them in the order they came, so an
-/// event is seen only after all earlier ones. Handling an event takes far less time than a visit.
+/// The most events that one poll takes. The kernel reports them in the order they came, so an event
+/// is seen only after all earlier ones. Handling an event takes far less time than a visit.
 const EVENTS_PER_POLL: usize = 4096;
 
 /// How many checks of the lock in a row may take too long to count.
@@ -149,7 +149,7 @@ impl EventLoop {
         }
         if server.has_wal() {
             let waker = Waker::new(poll.registry(), SYNC_ENDED)?;
-            // If it fails, the result is looked for a little later.
+            // If it fails, the result is found a little later, by polling.
             server.on_sync_end(Box::new(move || drop(waker.wake())));
         }
         let fd = signals.as_raw_fd();

@@ -10,9 +10,9 @@ use mio::{
 
 use crate::{proto::LINE_LIMIT, server::FeedResult, sys};
 
-/// Whether an event follows a read or write that the kernel cuts short, once more can be done.
-/// Epoll does that, and reports the urgent byte at which a read stops. Any other poll may want each
-/// call repeated until it would block.
+/// Whether another event follows a short read or write as soon as more can be done. Epoll sends
+/// one, and reports the urgent byte at which a read stops. With any other poller, each call may
+/// have to be repeated until it would block.
 const CUT_SHORT_MEANS_EVENT: bool =
     cfg!(all(target_os = "linux", not(mio_unsupported_force_poll_poll)));
 

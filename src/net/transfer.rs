@@ -150,8 +150,8 @@ impl EventLoop {
     }
 
     /// Closes a connection if lack of memory has stopped all service for [`STARVATION_TIME`]: the
-    /// one with the most unsent output, one a turn, until there is memory. Call it when all is sent
-    /// that clients accept. O(connections) then, and O(1) otherwise.
+    /// one with the most unsent output, one a turn, until there is memory. Call it when everything
+    /// that clients accept has been sent. O(connections) then, and O(1) otherwise.
     pub(super) fn close_for_memory(&mut self, now: Time) {
         if self.deferred.close_at.is_none() && !self.server.lacks_memory() {
             return;

@@ -45,7 +45,8 @@ pub enum Command<'a> {
         name: &'a str,
         delay: u32,
     },
-    /// Extensions and health of this daemon. The original has neither this command nor later ones.
+    /// Extensions and health of this daemon. The original has none of the commands from this one to
+    /// `Metrics`.
     Capabilities,
     /// The limit is at most [`LISTED_JOBS_MAX`].
     ListJobs {
@@ -66,10 +67,10 @@ pub enum Command<'a> {
     Quit,
 }
 
-/// How many jobs one `list-jobs` lists at most.
+/// The most jobs that one `list-jobs` lists.
 pub const LISTED_JOBS_MAX: u32 = 10_000;
 
-/// How many jobs `list-jobs` lists if the client names no limit.
+/// The number of jobs that `list-jobs` lists if the client gives no limit.
 pub(super) const LISTED_JOBS: u32 = 100;
 
 /// The state of a job, as commands name it.

@@ -1,5 +1,5 @@
-//! The protocol's commands, replies and limits. It knows no job, tube or connection; parsing and
-//! writing are pure functions on bytes.
+//! The protocol's commands, replies and limits. It knows nothing of jobs, tubes or connections;
+//! parsing and writing are pure functions on bytes.
 //!
 //! doc/protocol.md specifies all of it, and the golden scripts test each of its rules by id.
 

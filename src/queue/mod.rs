@@ -1,5 +1,5 @@
-//! The work queue as a library: jobs, tubes, clients and their timers. It knows no bytes, files or
-//! sockets and reads no clock: each call that needs the present takes it as `now`.
+//! The work queue as a library: jobs, tubes, clients and their timers. It knows nothing of bytes,
+//! files or sockets and reads no clock: each call that needs the present takes it as `now`.
 //!
 //! [`Queue`] has one method per verb, in the order of the protocol. Each expects that its caller
 //! has made the matching look-up first (`reserved_by`, `find`, …). No verb hands jobs to waiting

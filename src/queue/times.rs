@@ -2,7 +2,7 @@
 
 use crate::collections::LongTimes;
 
-/// Times of the jobs of one tube, since it got its first one.
+/// Times of one tube's jobs, counted from its first job.
 #[derive(Debug, Clone, Default)]
 pub struct Times {
     /// From ready to reserved. A pause of the tube counts, a delay of the job does not.

@@ -119,7 +119,7 @@ impl Tube {
         self.ready.set_min_capacity(self.jobs);
     }
 
-    /// Counts one job less.
+    /// Counts one job fewer.
     pub(super) fn remove_job(&mut self) {
         self.jobs -= 1;
         self.ready.set_min_capacity(self.jobs);

@@ -1,9 +1,9 @@
 //! When a sync waits a moment for clients that were just answered.
 //!
-//! Clients that wait for each reply write again right after it. If the next sync begins before
-//! they do, they split into groups, and each sync serves one group. So a commit may wait until all
-//! connections answered by the last commit have sent another change, for a short time at most. If
-//! waiting does not pay, it is tried less and less often. Pure: time is an argument.
+//! Clients that wait for each reply write again right after it. If the next sync begins before they
+//! do, they split into groups, and each sync serves one group. So a commit may wait, but only
+//! briefly, until all connections answered by the last commit have sent another change. If waiting
+//! does not pay, it is tried less and less often. Pure: time is an argument.
 
 use crate::{clock::Time, wal::GatheringTime};
 
@@ -27,11 +27,11 @@ pub(super) struct Gathering {
 
 #[derive(Debug, Clone, Copy)]
 struct Wait {
-    /// When it ends at the latest.
+    /// The latest end of the wait.
     until: Time,
     /// How many connections were expected when it began.
     expected_at_first: u32,
-    /// How many were expected when one of them was last seen to have joined, and when that was.
+    /// How many were still expected at the last join, and when that was.
     last_join: (u32, Time),
 }
 

@@ -67,8 +67,7 @@ use crate::{
 /// most one timer, so the delay of timers is bounded.
 pub const JOBS_PER_SLICE: u32 = 1000;
 
-/// How many commands of one connection are executed at most before others get their share of the
-/// turn.
+/// The most commands of one connection that are executed before others get their share of the turn.
 pub const COMMANDS_PER_CONNECTION: u32 = 512;
 
 /// How many commands a turn executes over all connections; the share of one connection may exceed
@@ -88,7 +87,7 @@ const STEPS_PER_COMMAND: u32 = 64;
 /// clients, whose buffers may have to move.
 const STEP_BYTES_MAX: usize = 128 * 1024;
 
-/// How long to wait before work is retried for which there was no memory.
+/// How long to wait before retrying work for which there was no memory.
 pub const SHORTAGE_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// How many bytes of an HTTP request a log line shows.
@@ -133,7 +132,7 @@ pub struct Server {
     dirty: Dirty,
 }
 
-/// When due work is retried for which there was no memory.
+/// When to retry due work for which there was no memory.
 #[derive(Debug)]
 struct Shortage {
     /// Set while it is deferred.

@@ -1,7 +1,7 @@
 //! Log lines on standard error.
 //!
-//! The systemd journal gets a priority before each line and adds the time itself. Everything else
-//! gets the time in UTC, and the words "error" or "warning" if the line is one.
+//! The systemd journal gets a priority before each line and adds the time itself. Any other
+//! destination gets the time in UTC, and "error" or "warning" on lines of that level.
 
 use std::{
     env,

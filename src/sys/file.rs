@@ -17,9 +17,9 @@ use libc::{lseek, off_t};
 
 use super::check;
 
-/// Makes the next read ask the file system for data that other machines have written. Otherwise a
-/// read may use the cache if the size of the file stays the same, as on `GlusterFS`. Does nothing
-/// outside Linux.
+/// Makes the next read ask the file system for data that other machines have written. Without this,
+/// a read may be served from the cache as long as the file's size is unchanged; `GlusterFS` does
+/// that. Does nothing outside Linux.
 pub fn forget_cached(file: &impl AsRawFd) {
     #[cfg(target_os = "linux")]
     // SAFETY: the call takes numbers only. Its error is harmless: the next read may use the cache.

@@ -61,8 +61,8 @@ pub struct Signals {
 
 impl Signals {
     /// Catches the signals given: at most six, with numbers below 32. Ignores SIGPIPE and SIGXFSZ,
-    /// because the call that failed reports the same. Those of `end_signals` stay ignored that the
-    /// parent process has ignored, as `nohup` does.
+    /// because the call that failed reports the same. Any of `end_signals` that the process
+    /// inherited as ignored, as under `nohup`, stays ignored.
     pub fn catch(end_signals: &[c_int], others: &[c_int]) -> io::Result<Self> {
         assert!(end_signals.len() + others.len() <= SIGNALS_MAX, "each has its place");
         let (woken, wake) = UnixStream::pair()?;

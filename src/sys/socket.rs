@@ -30,8 +30,8 @@ pub fn connect_tcp(host: &str, service: &str) -> io::Result<TcpStream> {
     })
 }
 
-/// Whether a write of at most `PIPE_BUF` bytes would not wait. An error counts as none: the write
-/// will meet it, too.
+/// Whether a write of at most `PIPE_BUF` bytes would go through without waiting. Also true on an
+/// error, which the write will then report.
 pub fn is_writable(file: &impl AsFd) -> bool {
     let fd = file.as_fd().as_raw_fd();
     let mut asked = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };

@@ -117,7 +117,7 @@ impl SegmentIndex {
         self.length = end.length;
     }
 
-    /// Returns where the records end that have been noted so far.
+    /// Returns the end of the records noted so far.
     pub(super) fn end(&self) -> End {
         let (number, used) =
             self.current().map_or((0, 0), |segment| (segment.number, segment.used));
@@ -282,8 +282,9 @@ impl SegmentIndex {
         })
     }
 
-    /// Whether no job needs the oldest segment. That is unknown while a job's record is in one of
-    /// the `suspects`: if that record never reached the disk, an older one counts.
+    /// Whether no job needs the oldest segment. False while a job's record is in one of the
+    /// `suspects`: if that record never reached the disk, a restart would use an older one, perhaps
+    /// in the oldest segment.
     pub(super) fn is_oldest_unneeded(&self, suspects: RangeInclusive<u32>) -> bool {
         self.first_job_in(suspects).is_none()
             && self.oldest_closed().is_some_and(|(_, job)| job.is_none())

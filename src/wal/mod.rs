@@ -5,9 +5,9 @@
 //! [`Wal::commit`] writes all records of a turn, and replies that confirm changes leave only after
 //! it. [`SyncPolicy`] decides when records are synced. doc/binlog.md has promises and format.
 //!
-//! **Space first.** The server asks for space before it changes anything, so that a record never
-//! meets a full disk. *Preallocated files* have the space of later segments, and every job has the
-//! space of its delete. A put that would need more is answered with an error.
+//! **Space first.** The server asks for space before it changes anything, so that no record is ever
+//! written to a full disk. *Preallocated files* have the space of later segments, and every job has
+//! the space of its delete. A put that would need more is answered with an error.
 //!
 //! **Garbage.** Segments are removed oldest first. If garbage outweighs live records, jobs that
 //! still need the oldest segment are written again, a bounded number in a turn.

@@ -52,7 +52,7 @@ impl End {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Current {
     pub(super) salt: u64,
-    /// A restart skips the ids below, unless the daemon ends in order.
+    /// A restart skips the ids below this, unless the daemon shuts down cleanly.
     pub(super) seen_below: u64,
     pub(super) layout: Layout,
     /// The offset up to which records or zeros have been written.
@@ -85,8 +85,8 @@ impl Current {
         (is_due || (self.is_zeroing && fits)).then_some(ahead)
     }
 
-    /// Writes a piece of zeros ahead of the records. An error is ignored: the records that follow
-    /// meet it too, and then it counts.
+    /// Writes a piece of zeros ahead of the records. An error is ignored here: the next records
+    /// will hit it too, and then it is handled.
     pub(super) fn write_zeros(&mut self, disk: &mut Lease, end: End) {
         let zeros_end = self.zeros_end(end);
         self.is_zeroing = zeros_end.is_some();

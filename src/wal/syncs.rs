@@ -15,8 +15,8 @@ enum SyncState {
     Clean,
     /// The oldest write that no sync covers was made at `since`.
     Dirty { since: Time },
-    /// A sync of the first `covers` bytes of the binlog is under way, and its result is looked for
-    /// at `poll_at`. The first write after it began was made at `dirty_since`, if there was one.
+    /// A sync of the first `covers` bytes of the binlog is under way; `poll_at` is when to check
+    /// for its result. The first write after it began was made at `dirty_since`, if there was one.
     InFlight { covers: u64, poll_at: Time, dirty_since: Option<Time> },
 }
 

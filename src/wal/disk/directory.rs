@@ -198,7 +198,8 @@ impl Disk for Directory {
             files.try_reserve(1).map_err(|_| io::ErrorKind::OutOfMemory)?;
             match (name, size) {
                 (name, Some(size)) => files.push((name, size)),
-                // It is a directory or the like. It is not read, and no segment can have its name.
+                // It is a directory or the like. It is never read, but its name is taken, so no
+                // segment may use that number.
                 (Name::Segment(number), None) => files.push((Name::Damaged(number), 0)),
                 (Name::Preallocated(_) | Name::Damaged(_), None) => {}
             }

@@ -9,8 +9,8 @@ use std::{
 use super::Disk;
 use crate::clock::Time;
 
-/// How long a confirmed lock is relied on. Another daemon that takes over waits for longer, so this
-/// one acknowledges nothing once that one has read the binlog.
+/// How long a confirmed lock is relied on. A daemon that takes over waits for longer, so the old
+/// daemon acknowledges nothing once the new one has read the binlog.
 pub const LOCK_CONFIRM_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A disk, until another daemon may have taken over its directory. Whoever writes confirms the

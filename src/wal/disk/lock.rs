@@ -20,7 +20,7 @@ use crate::{sys, wal::Error};
 /// line can be written though the disk is full.
 const LINE_BYTES: usize = 200;
 
-/// The line of a daemon that has ended in order.
+/// The line of a daemon that has shut down cleanly.
 const ENDED: &str = "no daemon: the last one has ended in order";
 
 /// The lock of a directory, held as long as the process, unless the file system takes it back.

@@ -67,8 +67,8 @@ pub trait Disk: fmt::Debug {
     /// Asks whether this daemon still has the directory to itself. Fails if it does not, or if that
     /// cannot be known: then another one may have taken over, and this one must not write any more.
     fn confirm_lock(&mut self) -> io::Result<()>;
-    /// Notes that the daemon ends in order, and writes nothing more. Without that note the next
-    /// start may wait, and nothing else changes.
+    /// Notes that the daemon shuts down cleanly, and writes nothing more. Without that note the
+    /// next start may wait, and nothing else changes.
     fn end(&mut self) -> io::Result<()> {
         Ok(())
     }
