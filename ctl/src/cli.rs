@@ -184,7 +184,7 @@ pub(crate) enum Command {
     /// Print metrics of servers for Prometheus, or serve them
     ///
     /// A server that is down is reported as down; the exit status is still 0. Each sample has the
-    /// label `server`, even with one server, so a second server does not rename any series.
+    /// label `server`, even with one server, so adding a second one does not rename any series.
     Metrics(MetricsArgs),
     /// Serve a web page with servers, tubes and jobs
     ///

@@ -76,7 +76,7 @@ impl Reply {
         }
     }
 
-    /// Makes an error of an unexpected reply.
+    /// Turns an unexpected reply into an error.
     pub(crate) fn error_for(&self, to: &str) -> anyhow::Error {
         let line = &self.line;
         let refusal = match self.word() {
@@ -409,7 +409,7 @@ mod tests {
         });
     }
 
-    /// What a server says is no reason to take memory, or to end in a panic.
+    /// Whatever a server replies, the client must neither allocate without bound nor panic.
     #[test]
     fn what_no_beanstalkd_says_is_an_error() {
         let long = vec![b'x'; 5000];

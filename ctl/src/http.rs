@@ -40,8 +40,8 @@ const IDLE_TIME: Duration = Duration::from_secs(150);
 /// in use.
 const CROWDED_IDLE_TIME: Duration = Duration::from_secs(10);
 
-/// The time limit of the head of a request, from its first byte, or for the first request from the
-/// connect. Otherwise, one byte now and then would hold a connection for ever.
+/// The time limit of the head of a request: from the connect for the first request, from its first
+/// byte for later ones. Without it, one byte now and then would hold a connection for ever.
 const HEAD_TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// A connection is closed if a response takes longer than this and its client reads fewer bytes
@@ -126,7 +126,7 @@ pub(crate) fn serve_http(sockets: Vec<TcpListener>, app: &Router, stop: &Interru
     served
 }
 
-/// A response of known length in pieces, which are not copied.
+/// A response body of known length, held in pieces that are sent without copying.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedBody {
     pieces: VecDeque<Bytes>,

@@ -42,7 +42,7 @@ struct Shared {
     notice: Mutex<&'static str>,
     /// Process groups of running commands, to be killed by a second signal.
     groups: Mutex<Vec<Pid>>,
-    /// The interrupt of the work that this is a part of.
+    /// The interrupt of the enclosing work, if any.
     parent: Option<Interrupt>,
 }
 

@@ -316,7 +316,7 @@ mod tests {
             r#"{"body":"x","tube":"a\r\ndelete 1"}"#,
             r#"{"body":"x","tube":""}"#,
             r#"{"body":"x","tube":"-a"}"#,
-            // As `put` would not take them either.
+            // `put` would not take these either.
             r#"{"body":"x","priority":1}"#,
             r#"{"body":"x","state":"buried","delay":1}"#,
             r#"{"body":"x","count":1}"#,

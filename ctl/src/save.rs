@@ -1,5 +1,5 @@
-//! A new file of jobs as lines of JSON. It has only whole lines, even after an error, and its last
-//! line counts the jobs.
+//! A new file that jobs are saved to, one line of JSON each. It has only whole lines, even after an
+//! error, and its last line counts the jobs.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -32,7 +32,7 @@ pub(crate) fn parse_save_path(text: &str) -> Result<PathBuf> {
 /// Fails if the file already exists, before any work or question.
 pub(crate) fn require_new_save_file(path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
-    // A dangling link counts as well.
+    // Fails on a dangling link, too.
     let is_there = path.symlink_metadata().is_ok();
     ensure!(!is_there, "{}: the file exists and is not overwritten", path.display());
     Ok(())

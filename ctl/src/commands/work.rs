@@ -1,9 +1,9 @@
 //! `work`: runs a command for each job, with the body on its standard input.
 //!
-//! Exit status 0 deletes the job. Any other releases it, each time with twice the delay, and buries
-//! it after a number of failures. While the command runs, the job is touched. After Ctrl-C the
-//! running commands may finish; a second Ctrl-C kills them and ends the program, and the server
-//! releases the jobs.
+//! If the command exits with 0, the job is deleted. Otherwise it is released, each time with twice
+//! the delay, and after a number of failures it is buried. While the command runs, the job is
+//! touched. After Ctrl-C the running commands may finish; a second Ctrl-C kills them and ends the
+//! program, and the server releases the jobs.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;

@@ -21,8 +21,8 @@ use crate::sample::{Sample, Sampler, TubeSample};
 /// The shortest time between two samples.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Samples take at most one part in this many of the time, so that a server with many tubes is not
-/// busy with them.
+/// Sampling takes at most `1/SAMPLE_TIME_SHARE` of the time, so that a server with many tubes is
+/// not busy with it.
 const SAMPLE_TIME_SHARE: u32 = 4;
 
 /// The time limit of a sample; after it, the server is reported as down.

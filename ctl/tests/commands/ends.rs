@@ -14,7 +14,7 @@ use crate::harness::{
     state,
 };
 
-/// Whether a process is there, and no zombie.
+/// Whether a process exists and is not a zombie.
 fn is_alive(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
     stat.is_ok_and(|stat| !stat.rsplit(')').next().unwrap().starts_with(" Z"))

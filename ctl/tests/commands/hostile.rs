@@ -183,7 +183,7 @@ fn a_file_that_was_cut_short_is_noticed() {
     });
 }
 
-/// On a full disk the count is of the whole lines that are in the file.
+/// On a full disk, the count is the number of whole lines in the file.
 #[test]
 fn an_export_to_a_full_disk_counts_what_it_has() {
     let server = Server::tcp(&ours(), &[]);

@@ -328,7 +328,7 @@ fn a_read_only_page_acts_for_nobody() {
     });
 }
 
-/// What is agreed to is which jobs, and not only how many.
+/// The user agrees to certain jobs, and not only to their number.
 #[test]
 fn no_other_jobs_than_those_agreed_to() {
     each_server(&[], |server| {

@@ -285,7 +285,7 @@ fn a_socket_that_was_passed_on_is_served() {
     assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
 }
 
-/// What is told of two looks apart would be no file of the page, but of another build.
+/// The page would lack a file, or get one of another build.
 #[test]
 fn the_files_of_the_page_are_all_served() {
     let server = Server::tcp(&ours(), &[]);

@@ -83,7 +83,7 @@ impl Page {
         self.child.id()
     }
 
-    /// Waits for its end, and tells whether it was a good one.
+    /// Waits until the process exits, and returns whether its status was 0.
     pub(crate) fn ends_well(&mut self) -> bool {
         self.child.wait().unwrap().success()
     }

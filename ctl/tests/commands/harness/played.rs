@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
-/// What comes of a line.
+/// The played server's answer to a line.
 #[derive(Debug, Clone)]
 pub(crate) enum Heard {
     /// A reply; one that begins with `---` is the body of `OK`.
