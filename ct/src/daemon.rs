@@ -1,4 +1,4 @@
-//! Starts a daemon for a test and ends it.
+//! Starts a daemon for a test, and stops it.
 //!
 //! Any beanstalkd will do. It listens on a free port of 127.0.0.1, and writes its output to deleted
 //! files that can be read at any time. Dropping the [`Daemon`] kills exactly that process. There
@@ -90,7 +90,7 @@ impl Daemon {
         Ok(Self { child, address: String::new(), status: None, stdout, stderr })
     }
 
-    /// Ends the daemon by SIGTERM and starts it again with the same flags at the same address.
+    /// Stops the daemon by SIGTERM and starts it again with the same flags at the same address.
     ///
     /// Fails if it does not end within a minute, or does not start again.
     pub fn restart(&mut self, program: &Path, flags: &[&str]) -> io::Result<()> {

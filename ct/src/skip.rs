@@ -1,6 +1,6 @@
 //! Reports tests that cannot run on this machine, or not in full.
 //!
-//! Rust's test harness has no skipping: a test that does nothing passes, and its output is hidden.
+//! Rust's test harness cannot skip a test: one that returns early passes, and its output is hidden.
 //! So the report bypasses the harness. It is printed on the terminal, and added to the list that
 //! `make check` prints at the end, grouped by reason.
 

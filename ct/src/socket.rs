@@ -132,7 +132,7 @@ impl SocketStage {
     }
 }
 
-/// Makes a message of an error.
+/// Turns an error into a message.
 fn describe<'a>(doing: &'a str, connection: &'a str) -> impl Fn(io::Error) -> String + 'a {
     move |error| format!("{connection} could not {doing}: {error}")
 }

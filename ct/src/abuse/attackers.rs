@@ -34,8 +34,8 @@ impl Attack {
         self.connect_with(number, None, STALL_TIMEOUT)
     }
 
-    /// Connects as [`Attack::connect`] does, but connecting and every write fail after a tenth of
-    /// the time.
+    /// Connects as [`Attack::connect`] does, but the timeout of the connect and of every write is a
+    /// tenth of the usual one.
     pub(super) fn connect_quickly(&self, number: usize) -> io::Result<TcpStream> {
         self.connect_with(number, None, STALL_TIMEOUT / 10)
     }

@@ -122,7 +122,7 @@ fn byte_at_a_time(attack: &Attack) -> io::Result<Outcome> {
     const BYTES_PER_SECOND: usize = 25_000;
     let mut attackers = attack.connect_many(attack.connections, b"")?;
     for byte in b"use abuse\r\n" {
-        // The rate is even because bursts would measure load, which other tests do.
+        // The rate is even, because bursts would measure load, and other tests do that.
         for streams in attackers.chunks_mut(BYTES_PER_SECOND / 200) {
             let began = Instant::now();
             for stream in streams {

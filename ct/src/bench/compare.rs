@@ -38,7 +38,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Returns the results of a participant: a target, or after the last of them the base.
+    /// Returns the results of a participant: of a target, or of the base, whose index follows the
+    /// last target's.
     fn side(&mut self, index: usize) -> Option<&mut Outcome> {
         self.results.get_mut(index).or(self.base.as_mut())
     }

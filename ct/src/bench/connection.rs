@@ -45,7 +45,7 @@ pub(super) struct Run {
     pub(super) stopping: bool,
     /// Cycles that may still begin.
     pub(super) cycles_left: u64,
-    /// Connections in the middle of a cycle, without workers.
+    /// Connections in the middle of a cycle, not counting workers.
     pub(super) active: usize,
     /// Cycles that workers have completed and no producer has followed yet.
     pub(super) permits: u64,

@@ -3,8 +3,8 @@
 //! A connection sends a batch (its depth in commands of one kind), waits for all replies, and
 //! continues with the next command of its cycle and the ids it got.
 //!
-//! In a closed loop a cycle follows the one before at once, and the daemon sets the pace. In an
-//! open loop cycles begin at fixed times, even if the daemon is late. A cycle that finds no free
+//! In a closed loop, each cycle follows at once on the one before, and the daemon sets the pace. In
+//! an open loop cycles begin at fixed times, even if the daemon is late. A cycle that finds no free
 //! connection waits for one, and its latency counts from the intended time. Paired connections put
 //! a job whenever a worker has completed one, so that as many jobs are in flight as there are
 //! producers.
@@ -280,7 +280,8 @@ impl Queue {
         };
     }
 
-    /// Takes a free connection for a due cycle, with the time at which it was due.
+    /// Takes a free connection for a cycle that is due. Returns it and the time at which the cycle
+    /// was due.
     fn next_due(&mut self, now: u64) -> Option<(usize, u64)> {
         let schedule = self.schedule.as_mut()?;
         let intended = Some(schedule.next_at()).filter(|&next| next <= now)?;

@@ -292,7 +292,7 @@ fn open(rate: u32) -> Scenario {
         .with_bare()
 }
 
-/// Few commands, for the CPU time that they take.
+/// A low, fixed rate of commands, to measure the CPU time that each one takes.
 fn offered(commands: u32) -> Scenario {
     let group = cycle(10, 1, BODY_BYTES);
     let group = Group { pacing: Pacing::Open(f64::from(commands) / 3.0), ..group };

@@ -123,7 +123,7 @@ fn kick(prepared: &PreparedDaemon, jobs: u64) -> io::Result<Sample> {
     Ok(named([("longest_wait", microseconds(tally.latency.max()))]))
 }
 
-/// Fills a binlog, ends the daemon, and times how long new ones take until they answer.
+/// Fills a binlog, stops the daemon, and measures how long new daemons take until they answer.
 fn replay(target: &Target, config: &Config, flag: &str, state: &State) -> io::Result<Vec<Sample>> {
     let scratch = ScratchDir::new(Path::new(&config.scratch))?;
     let flags = target.binlog_flags(flag, scratch.path());
@@ -149,7 +149,7 @@ fn replay(target: &Target, config: &Config, flag: &str, state: &State) -> io::Re
     Ok(samples)
 }
 
-/// Ends a daemon by SIGTERM, or kills it if that fails.
+/// Stops a daemon by SIGTERM, or kills it if that fails.
 fn end(mut daemon: Daemon) {
     if daemon.signal(libc::SIGTERM).is_ok() {
         let _ = daemon.wait_exit(Duration::from_secs(10));

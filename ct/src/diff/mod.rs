@@ -68,7 +68,7 @@ pub struct Options {
     pub garbage: bool,
     /// Whether the daemons keep binlogs and are restarted during the run.
     pub restart: bool,
-    /// No run begins later than this after the start.
+    /// No new run begins once this much time has passed.
     pub time: Option<Duration>,
     /// Time limit for shrinking one failing run.
     pub shrink_time: Duration,

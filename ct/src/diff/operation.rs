@@ -44,14 +44,14 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// Makes a command of a line and adds CR LF.
+    /// Turns a line into a command, and adds CR LF.
     pub(crate) fn line(line: impl Into<Vec<u8>>) -> Self {
         let mut bytes = line.into();
         bytes.extend_from_slice(b"\r\n");
         Self::raw(bytes)
     }
 
-    /// Makes a command of a word, a job's id and the rest of the line, and adds CR LF.
+    /// Builds a command from a word, a job's id and the rest of the line, and adds CR LF.
     pub(crate) fn on_job(word: &str, job: Job, rest: &str) -> Self {
         let before = Part::Bytes(format!("{word} ").into_bytes());
         let after = Part::Bytes(format!("{rest}\r\n").into_bytes());
@@ -78,7 +78,7 @@ pub(crate) enum Operation {
     Sleep(Duration),
     /// Sends the daemons SIGUSR1.
     Drain,
-    /// Ends the daemons by SIGTERM and starts them again, with the same binlogs.
+    /// Stops the daemons by SIGTERM and starts them again, with the same binlogs.
     Restart,
 }
 

@@ -307,7 +307,7 @@ fn with_ids(head: &[u8]) -> String {
 
 /// The length from which [`show`] shortens a run of one byte.
 const RUN_MIN_BYTES: usize = 24;
-/// How many bytes are passed to [`show`] at a time, fewer than it shows at most.
+/// The number of bytes passed to [`show`] at a time, few enough that it shows them all.
 const SHOWN_AT_ONCE_BYTES: usize = 256;
 
 /// Writes bytes as a script would, without leaving any out.

@@ -189,7 +189,7 @@ impl Side {
         Ok(Self { daemon: Some(daemon), binlog, ..side })
     }
 
-    /// Ends the daemon and starts it again. All connections are lost.
+    /// Stops the daemon and starts it again. All connections are lost.
     pub(super) fn restart(&mut self) -> io::Result<()> {
         if let (Some(daemon), Some(binlog)) = (&mut self.daemon, &self.binlog) {
             binlog.restart(daemon)?;

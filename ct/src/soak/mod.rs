@@ -4,7 +4,7 @@
 //! A *run* is the time from a start of the daemon to its end. In each, several clients work
 //! (`acknowledged`) while short connections come and go. Memory, descriptors and the binlog's size
 //! are sampled four times a second. Runs alternate between syncing within 50 ms and before every
-//! reply. The last run takes a third of the time, to show slow growth.
+//! reply. The last run takes a third of the whole test, so that slow growth shows.
 //!
 //! A [`PlantedDefect`] shows that the checks work: it must be found.
 

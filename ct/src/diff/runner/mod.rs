@@ -3,11 +3,11 @@
 //! The runner tracks the state of each connection, fills in job ids, keeps to the schedule, and
 //! leaves out commands that may be answered in more than one way.
 //!
-//! The protocol does not define how the commands of two connections mix. So at most one connection
-//! has commands queued after a waiting reserve. Meanwhile all others send one command at a time,
-//! and that connection is not closed, because it is unknown how many of its commands would still be
-//! executed. Before time passes, and at the end, it is half-closed, so that they are executed now.
-//! Commands that affect no other connection may stay queued.
+//! The protocol does not define how the commands of two connections interleave. So at most one
+//! connection has commands queued after a waiting reserve. Meanwhile all others send one command at
+//! a time, and that connection is not closed, because it is unknown how many of its commands would
+//! still be executed. Before time passes, and at the end, it is half-closed, so that they are
+//! executed now. Commands that affect no other connection may stay queued.
 //!
 //! The rest depends on the masks of the two daemons:
 //!

@@ -68,8 +68,9 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Prepares for keep-alives: half-closes connections whose wait would show that a time to run
-    /// ended before the keep-alive, and closes holders of jobs that cannot send one.
+    /// Prepares for keep-alives. Half-closes each connection that may be waiting while another
+    /// holds a job, because its reply would reveal a TTR that ended before the keep-alive. Closes
+    /// each connection that holds a job but cannot send a keep-alive.
     fn prepare_holders(&mut self) -> Result<(), StopReason> {
         for peer in self.trackers.keys().copied().collect::<Vec<_>>() {
             let holds = |tracker: &Tracker| tracker.held(0).is_some();
