@@ -45,13 +45,13 @@ pub const FLAGS: &[Flag] = &[
     flag(
         "-f, --sync MS",
         "sync the binlog at most MS milliseconds after a write (default is 50); -f0 syncs \
-         it before it confirms a change",
+         it before each change is confirmed",
     ),
     flag("-F, --no-sync", "never sync the binlog"),
     flag(
         "-l, --listen ADDR",
         "listen on this address (default is 0.0.0.0), on the UNIX socket unix:PATH, or on \
-         several of them with commas between",
+         several of these, separated by commas",
     ),
     flag("-p, --port PORT", "listen on this port or service (default is 11300)"),
     flag("-u, --user USER", "become this user and its group"),
@@ -66,8 +66,8 @@ pub const FLAGS: &[Flag] = &[
     ),
     flag(
         "--max-memory BYTES",
-        "limit the bodies of jobs, uploads and unsent replies to BYTES in all, each with \
-         128 bytes more, and resident memory to 1.25 * BYTES + 10 MB (default is no limit)",
+        "limit the bodies of jobs, uploads and unsent replies to BYTES in total, counting 128 \
+         bytes more for each, and resident memory to 1.25 * BYTES + 10 MB (default is no limit)",
     ),
     flag(
         "--bury-after N",
@@ -81,12 +81,12 @@ pub const FLAGS: &[Flag] = &[
     ),
     flag(
         "--exit-on-binlog-failure SECONDS",
-        "exit with status 11 when the binlog has failed for SECONDS; 0: at once (default is \
-         to answer errors until it works again)",
+        "exit with status 11 when the binlog has failed for SECONDS, or at once if that is 0 \
+         (default is to reply with errors until it works again)",
     ),
     flag(
         "--busy-poll USEC",
-        "poll for at most USEC microseconds before a sleep, as long as clients send again \
+        "poll for at most USEC microseconds before sleeping, as long as clients send again \
          within that time and polling takes no more CPU time than sleeping (default is 50; \
          it can be at most 1000); 0 always sleeps",
     ),
