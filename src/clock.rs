@@ -1,7 +1,7 @@
 //! Time: monotonic nanoseconds, and the only place that reads the system's clocks.
 //!
-//! Every call of the core that needs the present gets it as an argument, so tests jump in time
-//! instead of sleeping. Only deadlines restored from a binlog move when the wall clock is set.
+//! Every function of the core that needs the present time gets it as an argument, so tests jump in
+//! time instead of sleeping. Only deadlines restored from a binlog move when the wall clock is set.
 
 use std::{
     ops::{Add, Sub},
@@ -15,7 +15,7 @@ use crate::sys;
 pub struct Time(u64);
 
 impl Time {
-    /// An instant that has passed. As a deadline it means at once.
+    /// An instant in the past. As a deadline, it means "at once".
     pub const AT_ONCE: Self = Self(0);
 
     /// The instant `nanoseconds` after the origin.
@@ -34,17 +34,17 @@ impl Time {
         Self(self.0 + 1)
     }
 
-    /// How long it is from `self` to `later`; zero if `later` has passed.
+    /// The time from `self` to `later`; zero if `later` is earlier.
     pub const fn until(self, later: Self) -> Duration {
         Duration::from_nanos(self.nanoseconds_until(later))
     }
 
-    /// The same in nanoseconds.
+    /// The nanoseconds from `self` to `later`; zero if `later` is earlier.
     pub const fn nanoseconds_until(self, later: Self) -> u64 {
         later.0.saturating_sub(self.0)
     }
 
-    /// Whole seconds from `self` to `later`, rounded towards zero; zero if `later` has passed.
+    /// Whole seconds from `self` to `later`, rounded towards zero; zero if `later` is earlier.
     pub const fn seconds_until(self, later: Self) -> u64 {
         self.until(later).as_secs()
     }
@@ -52,7 +52,7 @@ impl Time {
 
 impl Add<Duration> for Time {
     type Output = Self;
-    /// Saturates: an instant beyond 584 years never comes.
+    /// Saturates: an instant more than 584 years away never comes.
     fn add(self, duration: Duration) -> Self {
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanoseconds))
@@ -82,7 +82,7 @@ impl Calendar {
     }
 
     /// Whether the wall clock was set between the two: they differ by a second or more. A smaller
-    /// difference comes from reading two clocks, and the caller keeps its calendar, so that dates
+    /// difference comes from reading two clocks. Then the caller keeps its calendar, so that dates
     /// keep their order.
     pub fn is_set_otherwise(self, other: Self) -> bool {
         self.offset.abs_diff(other.offset) >= 1_000_000_000
@@ -101,8 +101,8 @@ impl Calendar {
     }
 }
 
-/// The time from the origin of [`Clock`] to the start of the machine: half of its range. A job from
-/// the binlog may be older than that start. While the wall clock is wrong, its dates may seem
+/// The time from the origin of [`Clock`] to the machine's boot: half of its range. A job from the
+/// binlog may be older than the boot. While the wall clock is wrong, the job's dates may seem to be
 /// centuries in the past or the future.
 const ORIGIN_BEFORE_START: Duration = Duration::from_secs(290 * 365 * 24 * 60 * 60);
 
@@ -111,7 +111,8 @@ const ORIGIN_BEFORE_START: Duration = Duration::from_secs(290 * 365 * 24 * 60 * 
 pub struct Clock;
 
 impl Clock {
-    /// The present. It counts the time that the machine was suspended, if the system offers that.
+    /// The present. It includes the time for which the machine was suspended, if the system
+    /// supports that.
     pub fn now(self) -> Time {
         Time(sys::monotonic_nanoseconds()) + ORIGIN_BEFORE_START
     }

@@ -3,29 +3,29 @@
 //! **The one idea.** The daemon is a pure machine with a thin shell. Bytes and the present time go
 //! into the machine; bytes and the next deadline come out. The shell, an event loop, owns sockets,
 //! signals and the clock. So any behaviour can be replayed, a simulated year takes a second, and
-//! the original and this daemon answer the same scripts.
+//! the same scripts test the original and this daemon.
 //!
 //! # Vocabulary
 //!
 //! A *job* is a body and a record: its id, priority, times, state and counters. It is *ready*,
-//! *reserved*, *delayed* or *buried*. *Tubes* are named queues of jobs. A *connection* is seen
-//! three ways under one index: its socket ([`net`]), its bytes ([`conn`]) and its membership in the
-//! queue, the *client* ([`queue`]). A *turn* is one round of the event loop, a *tick* handles due
-//! timers, and a *commit* writes the turn's records to the *binlog*, a row of files called
-//! *segments* ([`wal`]). doc/architecture.md has the glossary.
+//! *reserved*, *delayed* or *buried*. *Tubes* are named queues of jobs. A *connection* has three
+//! parts under one index: its socket ([`net`]), its bytes ([`conn`]) and its view by the queue, the
+//! *client* ([`queue`]). A *turn* is one round of the event loop, a *tick* handles due timers, and
+//! a *commit* writes the turn's records to the *binlog*, a series of files called *segments*
+//! ([`wal`]). doc/architecture.md has the glossary.
 //!
 //! # Reading order
 //!
 //! 1. [`queue`]: the work queue itself, one method per verb;
 //! 2. [`proto`]: the language of the wire, and [`conn`]: how bytes become commands;
 //! 3. [`server`]: where the parts meet. It owns all bodies. `dispatch.rs` has one short arm for
-//!    each command, `binlog.rs` asks the binlog before a change and records it after, and
+//!    each command, `binlog.rs` asks the binlog before a change and records it afterwards, and
 //!    `background.rs` does long work in slices;
 //! 4. [`net`]: the event loop, sockets, readiness;
 //! 5. [`wal`]: the binlog, a third of the code: permits before a change, records after it, recovery
-//!    after a crash, and reading any bytes;
-//! 6. [`collections`] and [`memory`]: the containers, the blocks of bodies, and the budget that is
-//!    asked before anything grows;
+//!    after a crash, and a reader for any bytes;
+//! 6. [`collections`] and [`memory`]: the containers, the blocks of bodies, and the budget that
+//!    must be asked before anything grows;
 //! 7. [`cli`], [`clock`], [`service`], [`sys`], [`startup`] and `main.rs`: the edges. `startup`
 //!    passes the flags of `cli` on to the `Settings`, `Options` or `Limits` of their users.
 //!
@@ -49,11 +49,11 @@
 //!
 //! - Between commands no unpaused tube has both a ready job and a waiting client.
 //! - A job is in exactly one place, which its state names.
-//! - Every order is total: ties end at an id or a key. Time is strictly increasing.
-//! - A command costs O(log n); work that one event makes large is done in slices.
-//! - Memory and disk space are asked for before anything changes; then the change cannot fail.
-//! - No reply confirms a change before its record is written, and synced if `-f0` asks for that.
-//! - Bytes from the network or the disk never reach a panic: they are answered or reported.
+//! - Every order is total: ties are broken by an id or a key. Time is strictly increasing.
+//! - A command costs O(log n); large work caused by one event is done in slices.
+//! - Memory and disk space are requested before anything changes; then the change cannot fail.
+//! - No reply confirms a change before its record is written, and with `-f0` synced.
+//! - No bytes from the network or the disk can cause a panic: they are answered or reported.
 //!
 //! doc/architecture.md has the details, and the features that are absent on purpose.
 

@@ -1,14 +1,14 @@
-//! From flags to a running daemon, and the only place that exits.
+//! Runs the action that the flags request. The only place that exits.
 //!
 //! | status | meaning |
 //! |---|---|
-//! | 0 | ended by SIGTERM, SIGINT or SIGHUP; or done with help, version, ping and the like |
+//! | 0 | stopped by SIGTERM, SIGINT or SIGHUP; or help, version, ping or the like succeeded |
 //! | 1 | the event loop or printing failed; a checked binlog is damaged; no answer to a ping |
 //! | 5 | the arguments are wrong |
 //! | 10 | the binlog cannot be opened, or its lock is lost |
 //! | 11 | the binlog has failed, with `--exit-on-binlog-failure` |
 //! | 32, 33, 34 | the user database failed; no such user; becoming that user was not permitted |
-//! | 50 | the system did not provide what `stats` reports of it |
+//! | 50 | the system did not provide the values that `stats` reports of it |
 //! | 111 | cannot listen on an address, or cannot catch signals |
 
 use std::{

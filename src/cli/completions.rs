@@ -7,11 +7,11 @@ use super::{FLAGS, Flag};
 /// A shell that completes command lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shell {
-    /// For a file `beanstalkd` in `bash-completion/completions`.
+    /// Installed as `beanstalkd` in `bash-completion/completions`.
     Bash,
-    /// For a file `_beanstalkd` in a folder of `fpath`.
+    /// Installed as `_beanstalkd` in a folder of `fpath`.
     Zsh,
-    /// For a file `beanstalkd.fish` in `vendor_completions.d`.
+    /// Installed as `beanstalkd.fish` in `vendor_completions.d`.
     Fish,
 }
 
@@ -57,7 +57,7 @@ impl Shell {
     }
 }
 
-/// The part of a flag's help text that fits beside it.
+/// The first part of a flag's help text, short enough to be shown beside the flag.
 fn summary(flag: &Flag) -> &str {
     let end = flag.help.find([';', ',', ':', '(']).unwrap_or(flag.help.len());
     flag.help[..end].trim_end()

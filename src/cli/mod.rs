@@ -1,10 +1,10 @@
-//! The command line: one table of flags. The parser, the usage text and the shells' completions
-//! come from it; a test holds the manual and the README to it.
+//! The command line: one table of flags. The parser, the usage text and the shells' completions are
+//! made from it; a test checks that the manual and the README agree with it.
 //!
 //! One-letter flags, their joined and combined forms and their exit statuses are the original's, so
-//! its service files start this daemon, too. All of them but `-c` and `-n` have a long name as
-//! well. Arguments are read from left to right, up to `-h` or `-v`. The first wrong one is
-//! reported. Of a repeated flag the last one counts.
+//! service files written for it also start this daemon. All but `-c` and `-n` have a long name as
+//! well. Arguments are read from left to right, up to `-h` or `-v`, and the first wrong one is
+//! reported. If a flag is repeated, the last one takes effect.
 
 mod completions;
 mod usage;
@@ -20,14 +20,15 @@ use crate::{
 };
 
 /// The largest size of a binlog file in bytes: the original's limit, rounded up to blocks. A larger
-/// size is a mistake that would only fill the disk.
+/// size is taken for a mistake, because it would only fill the disk.
 const BINLOG_SIZE_LIMIT: u64 = 1 << 31;
 
-/// How long the event loop polls before a sleep by default. A client on the same machine sends its
-/// next command within a third of it.
+/// How long the event loop polls by default before it sleeps. A client on the same machine sends
+/// its next command within a third of it.
 const BUSY_POLL_DEFAULT: Duration = Duration::from_micros(50);
 
-/// The longest poll before a sleep in microseconds. A sleep and its wake-up take far less.
+/// The longest time to poll before sleeping, in microseconds. Going to sleep and waking up take far
+/// less.
 const BUSY_POLL_LIMIT_MICROSECONDS: u64 = 1000;
 
 /// One flag of the command line.
@@ -141,7 +142,7 @@ impl Flag {
     }
 }
 
-/// The action that the arguments ask for.
+/// The action that the arguments request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invocation {
     /// Serve as a daemon.
@@ -161,7 +162,7 @@ pub enum Invocation {
 /// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// A name or a number each, resolved at start.
+    /// Host and service are a name or a number each, resolved at startup.
     Tcp {
         /// `-l`
         host: String,
@@ -214,7 +215,7 @@ pub struct Config {
     pub warnings: Vec<String>,
 }
 
-/// The first wrong argument, and why it is wrong. The process exits with 5.
+/// The first wrong argument, and what is wrong with it. The process exits with 5.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageError(String);
 
@@ -228,13 +229,13 @@ impl Error for UsageError {}
 
 /// Parses the arguments, without the program's name.
 ///
-/// getopts would check all arguments first. So it gets one flag at a time: a letter, or a word that
-/// begins with two dashes, and the argument after it if the flag requires one.
+/// Given all arguments, getopts would check them all first. So it gets one flag at a time: a
+/// letter, or a word that begins with two dashes, with the next argument if the flag requires one.
 pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError> {
     let options = options();
     let mut draft = Draft::default();
     let mut words = arguments.iter().map(|word| utf8(word.as_ref()));
-    // The letters left of a word such as `-Vp`.
+    // The remaining letters of a word such as `-Vp`.
     let mut letters = "";
     loop {
         let flag = if let Some(letter) = letters.chars().next() {
@@ -303,11 +304,12 @@ fn utf8(word: &OsStr) -> Result<&str, UsageError> {
 /// The result of the arguments read so far.
 #[derive(Debug)]
 struct Draft {
-    /// The action instead of serving, if any. The addresses of a ping are filled in at the end.
+    /// The action to take instead of serving, if any. The addresses of a ping are filled in at the
+    /// end.
     instead: Option<Invocation>,
     list: Option<String>,
     service: Option<String>,
-    /// Without its addresses.
+    /// The addresses are filled in at the end.
     config: Config,
 }
 
@@ -409,7 +411,7 @@ impl Draft {
     }
 }
 
-/// Parses the list of `-l`. A comma ends a UNIX socket's path, too.
+/// Parses the list of `-l`. A comma also ends the path of a UNIX socket.
 fn addresses(list: &str, service: &str) -> Vec<Address> {
     let address = |host: &str| match host.strip_prefix("unix:") {
         Some(path) => Address::Unix(path.into()),
@@ -419,14 +421,14 @@ fn addresses(list: &str, service: &str) -> Vec<Address> {
 }
 
 /// Parses a number as C's `%zu` does. White space and a sign may precede it. A negative number
-/// wraps round, so `-z -1` asks for the maximum. A number that does not fit is the maximum.
+/// wraps round, so `-z -1` means the maximum. So does a number that is too large.
 fn size(text: &str) -> Result<u64, UsageError> {
     let trimmed = text.trim_start();
     let digits = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(UsageError(format!("invalid size: {text}")));
     }
-    // Digits alone fail to parse only if there are too many.
+    // Digits alone fail to parse only if the number is too large.
     Ok(match digits.parse::<u64>() {
         Ok(number) if trimmed.starts_with('-') => number.wrapping_neg(),
         Ok(number) => number,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::FLAGS;
 
-/// The column where the help texts begin in a line of the usage, and their width.
+/// The column in which the help texts begin in a line of the usage, and their width.
 pub(super) const HELP_COLUMN: usize = 27;
 const HELP_WIDTH: usize = 80 - HELP_COLUMN;
 

@@ -35,8 +35,8 @@ impl<T> Key<T> {
         self.slot.get() as usize - 1
     }
 
-    /// The key of the same index in another arena, for arenas that are filled and emptied in step,
-    /// such as the arenas of connections, clients and sockets.
+    /// The key with the same index in another arena. For arenas whose items are always added and
+    /// removed together, such as those of connections, clients and sockets.
     pub fn paired<U>(self) -> Key<U> {
         Key { slot: self.slot, of: PhantomData }
     }
@@ -81,18 +81,20 @@ impl<T> fmt::Debug for Key<T> {
     }
 }
 
-/// How many items a chunk holds by default. A chunk of jobs takes 192 KiB: enough for the C library
-/// to map it on its own.
+/// The number of items in a chunk by default. A chunk of jobs takes 192 KiB: enough for the C
+/// library to map it separately.
 const CHUNK_LENGTH_DEFAULT: usize = 2048;
 
-/// Owns items and gives out keys to them.
+/// Owns items, and hands out keys to them.
 ///
-/// Items are in chunks, each a slab that never grows. So adding an item never copies the others,
-/// and the memory of an empty chunk can be released to the system: see [`Arena::release_one`].
-/// Invariant: `open` names the chunks that have free slots, each once. Empty chunks have no memory,
-/// except for the last of `open`: otherwise a lone item would allocate each time it is added.
+/// Items are stored in chunks, each a slab that never grows. So adding an item never copies the
+/// others, and the memory of an empty chunk can be released to the system: see
+/// [`Arena::release_one`]. Invariant: `open` names the chunks that have free slots, each once.
+/// Empty chunks have no memory, except for the last of `open`: otherwise, adding a lone item would
+/// allocate each time.
 ///
-/// Arenas that are filled and emptied in step, with the same `CHUNK_LENGTH`, have the same indexes.
+/// Two arenas with the same `CHUNK_LENGTH` whose items are added and removed together have the same
+/// indexes.
 #[derive(Debug)]
 pub struct Arena<T, const CHUNK_LENGTH: usize = CHUNK_LENGTH_DEFAULT> {
     chunks: Vec<Slab<T>>,
@@ -138,7 +140,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         // A slab stores a word beside each item; with padding, at most two.
         budget.take(need, CHUNK_LENGTH * (size_of::<T>() + 2 * size_of::<usize>()))?;
         if next.is_none() {
-            // Each chunk may become open or releasable later, when nothing can be refused.
+            // Any chunk may become open or releasable later, when no memory can be refused.
             let chunks = self.chunks.len() + 1;
             budget.grow_vec(need, &mut self.chunks, chunks)?;
             budget.grow_vec(need, &mut self.open, chunks)?;
@@ -202,7 +204,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
     }
 
     /// Releases the memory of one empty chunk to the system. Returns whether there was one. Each
-    /// call is a slow system call, so do not repeat it many times in a row.
+    /// call makes a slow system call, so do not repeat it many times in a row.
     pub fn release_one(&mut self) -> bool {
         self.releasable.pop().is_some()
     }
@@ -224,7 +226,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         self.len
     }
 
-    /// The number of slots, used and free. Every index is smaller.
+    /// The number of slots, used and free. Every index is below it.
     pub fn slots(&self) -> usize {
         self.chunks.len() * CHUNK_LENGTH
     }
@@ -234,8 +236,8 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         self.len == 0
     }
 
-    /// The number of lookups by key. Tests take it as the cost of a command, because
-    /// unlike time it does not vary. Always 0 in a release build.
+    /// The number of lookups by key. Tests use it as the cost of a command, because unlike time it
+    /// does not vary. Always 0 in a release build.
     pub fn visits(&self) -> u64 {
         #[cfg(debug_assertions)]
         return self.visits.get();

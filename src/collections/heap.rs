@@ -1,11 +1,12 @@
 //! A binary heap whose items know their positions, so that any of them can be removed in O(log n).
 //!
-//! An entry has the sort key beside the item's key. So a sift compares entries of one array and
+//! An entry holds the sort key and the item's key. So a sift compares entries of one array and
 //! looks up no item. Each move is reported to a closure, which stores the new position in the item.
-//! Invariant: no entry is smaller than its parent, and the position reported last for an item is
-//! its entry's.
+//! Invariant: no entry is smaller than its parent, and the position last reported for an item is
+//! that of its entry.
 //!
-//! Sort keys must be distinct for a total order: every caller ends them in a unique id or key.
+//! Sort keys must be distinct, so that the order is total: every caller ends them with a unique id
+//! or key.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -33,7 +34,7 @@ const SHRINK_STEP_ITEMS: usize = 1 << 16;
 #[derive(Debug)]
 pub struct Heap<K, T> {
     entries: Vec<Entry<K, T>>,
-    /// Memory is kept for this many items, even if there are fewer.
+    /// The capacity is kept at least this large, even if there are fewer items.
     min_capacity: usize,
 }
 
@@ -59,16 +60,16 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.entries.is_empty()
     }
 
-    /// Ensures memory for one item more than there are, or than [`Heap::set_min_capacity`] keeps
-    /// memory for. Fails if there is none. O(1), unless the heap is reallocated.
+    /// Ensures memory for one item more than there are, or one more than the minimum set by
+    /// [`Heap::set_min_capacity`]. Fails if there is none. O(1), unless the heap is reallocated.
     #[inline]
     pub fn ensure_memory(&mut self, need: Need, budget: &mut MemoryBudget) -> memory::Result {
         let count = self.min_capacity.max(self.entries.len()) + 1;
         budget.grow_vec(need, &mut self.entries, count)
     }
 
-    /// Keeps memory for `count` items from now on: those that may be added when nothing can be
-    /// refused. Allocates nothing if [`Heap::ensure_memory`] was called before.
+    /// Keeps memory for `count` items from now on, because that many may be added when no memory
+    /// can be refused. Allocates nothing if [`Heap::ensure_memory`] was called before.
     pub fn set_min_capacity(&mut self, count: usize) {
         self.min_capacity = count;
         if self.entries.capacity() < count {
@@ -101,8 +102,9 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.sift(position as usize, moved);
     }
 
-    /// Adds to `found` the items whose keys `wants`, up to its capacity, among `count` entries of
-    /// the array from `position` on. Returns the position after the last entry looked at. O(count).
+    /// Adds to `found`, up to its capacity, the items whose keys satisfy `wants` among `count`
+    /// entries of the array from `position` on. Returns the position after the last entry looked
+    /// at. O(count).
     pub fn find(
         &self,
         position: usize,
@@ -127,11 +129,11 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.entries.get(position).map(|entry| (entry.key, entry.item))
     }
 
-    /// The first `count` items in order. O(count log count), however many there are.
+    /// The first `count` items in order. O(count log count), whatever the size of the heap.
     pub fn first(&self, count: usize) -> Vec<Key<T>> {
         let count = count.min(self.entries.len());
         let mut found = Vec::with_capacity(count);
-        // The next item is a child of one that was found, or the root.
+        // The next item is the root, or a child of one already found.
         let mut candidates = BinaryHeap::with_capacity(count + 2);
         candidates.extend(self.entries.first().map(|entry| Reverse((entry.key, 0))));
         while found.len() < count {

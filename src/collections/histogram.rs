@@ -1,4 +1,4 @@
-//! A histogram of durations: how many were at most as long as each of a few fixed bounds.
+//! A histogram of durations: how many were at most as long as each of several fixed bounds.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ pub type ShortTimes = Histogram<{ SHORT_BOUNDS.len() }>;
 /// For durations of milliseconds to hours.
 pub type LongTimes = Histogram<{ LONG_BOUNDS.len() }>;
 
-/// In nanoseconds, as all times here.
+/// In nanoseconds, like all times here.
 const SHORT_BOUNDS: [u64; 9] = [
     20_000,
     100_000,
@@ -35,7 +35,7 @@ const LONG_BOUNDS: [u64; 11] = [
     7_200_000_000_000,
 ];
 
-/// Counts of durations by their length. Its memory is fixed.
+/// Counts of durations by their length. It takes a fixed amount of memory.
 #[derive(Debug, Clone)]
 pub struct Histogram<const BOUNDS: usize> {
     /// Upper bounds, in rising order. A bound belongs to its bucket.
@@ -87,7 +87,7 @@ impl<const BOUNDS: usize> Histogram<BOUNDS> {
         Duration::from_nanos(self.sum)
     }
 
-    /// Each bound, with how many durations were at most as long.
+    /// Each bound, with the number of durations that were at most as long.
     pub fn cumulative(&self) -> impl Iterator<Item = (Duration, u64)> {
         let counts = self.buckets.iter().scan(0, |sum, count| {
             *sum += count;

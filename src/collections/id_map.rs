@@ -1,13 +1,13 @@
 //! A map from job id to key, in pages of 32 ids.
 //!
-//! Ids are taken one after the other, so a page serves 32 neighbours, four bytes each, and a
-//! directory 1,024 neighbouring pages. Above these is a tree with an entry for each 32,768 ids.
-//! Unlike a hash map, it never moves everything at once when it grows or shrinks.
+//! Ids are assigned in sequence, so a page serves 32 neighbours, four bytes each, and a directory
+//! 1,024 neighbouring pages. Above them is a tree with an entry for every 32,768 ids. Unlike a hash
+//! map, it never moves everything at once when it grows or shrinks.
 //!
-//! An id whose neighbours are gone would take a page and its part of a directory. So the last id of
-//! a page moves to a tree, and the page is removed. A directory is removed with its last page. But
-//! the page of the latest insertion stays: otherwise a queue that is mostly empty would allocate
-//! one for each job. Invariant: `used` counts the entries of a page or directory. No page has fewer
+//! An id whose neighbours are gone would take up a page and a part of a directory. So the last id
+//! of a page moves to a tree, and the page is removed. A directory is removed with its last page.
+//! But the page of the latest insertion stays: otherwise a mostly empty queue would allocate a page
+//! for each job. Invariant: `used` counts the entries of a page or directory. No page has fewer
 //! than two ids, and no directory is empty, except the page and directory of the latest insertion.
 
 use std::{collections::BTreeMap, mem};
@@ -18,10 +18,10 @@ use crate::memory::{self, MemoryBudget, Need};
 const PAGE_IDS: usize = 32;
 const DIRECTORY_PAGES: usize = 1024;
 
-/// Bytes that a directory takes, with its part of the tree at worst.
+/// The most bytes that a directory takes, with its part of the tree.
 const DIRECTORY_BYTES: usize = size_of::<Directory<()>>() + 512;
 
-/// Bytes that a single id takes in its tree, about.
+/// The approximate number of bytes that a single id takes in its tree.
 const SINGLE_BYTES: usize = 32;
 
 #[derive(Debug)]

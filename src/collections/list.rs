@@ -1,7 +1,7 @@
 //! A doubly linked list by key: first in, first out, with O(1) removal from the middle. The links
 //! are in the items, so a list allocates nothing.
 //!
-//! Invariant: walking from head to tail and back meets the same `len` items. An item is in at most
+//! Invariant: walking from head to tail and back visits the same `len` items. An item is in at most
 //! one list at a time; the caller of `unlink` knows which.
 
 use super::{Arena, Key};
@@ -23,7 +23,7 @@ impl<T> Default for Links<T> {
 pub trait Linked: Sized {
     /// The item's links.
     fn links(&self) -> &Links<Self>;
-    /// The item's links, which only lists change.
+    /// The item's links. Only lists may change them.
     fn links_mut(&mut self) -> &mut Links<Self>;
 }
 

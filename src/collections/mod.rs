@@ -1,5 +1,5 @@
 //! Containers that know nothing of queues: [`Arena`] with typed keys, [`Heap`] whose items know
-//! their positions, [`List`] by key, [`IdMap`] from id to key, [`NameTable`] from name to key. And
+//! their positions, [`List`] by key, [`IdMap`] from id to key, [`NameTable`] from name to key, and
 //! [`Histogram`], which counts durations.
 //!
 //! A container that grows takes memory from [`crate::memory::MemoryBudget`] before it changes.

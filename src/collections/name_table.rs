@@ -1,9 +1,9 @@
 //! A map from name to key: a hash table that grows without a pause. Each new name adds one bucket
 //! and moves only the names that belong there (linear hashing, Litwin 1980).
 //!
-//! A table that doubles would stop the daemon for tens of milliseconds at a hundred thousand names.
-//! Clients choose the names, so the hash is keyed with random bytes. Names and chains are in the
-//! items; a bucket takes four bytes.
+//! At a hundred thousand names, doubling the table would stop the daemon for tens of milliseconds.
+//! Clients choose the names, so the hash is keyed with random bytes. Names and chains are stored in
+//! the items; a bucket takes four bytes.
 //!
 //! Invariant: there is one bucket more than there are names, and an item is in the chain of the
 //! bucket that its hash selects.
@@ -32,7 +32,7 @@ impl<T> Entry<T> {
 pub trait Named: Sized {
     /// The item's entry.
     fn entry(&self) -> &Entry<Self>;
-    /// The item's entry, which only the table changes.
+    /// The item's entry. Only the table may change it.
     fn entry_mut(&mut self) -> &mut Entry<Self>;
 }
 
@@ -74,7 +74,7 @@ impl<T: Named> NameTable<T> {
         budget.take(Need::Storage, name.len() + 4 * size_of::<usize>())
     }
 
-    /// The entry for an item that is about to be inserted.
+    /// Makes the entry for an item to be inserted.
     pub fn entry(&self, name: &str) -> Entry<T> {
         Entry { name: name.into(), hash: self.hash(name), next: None }
     }

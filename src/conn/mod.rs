@@ -1,9 +1,9 @@
 //! A connection's state machine: bytes in, steps out.
 //!
 //! [`Conn::step`] takes bytes from the front of the input and returns their meaning: a line, a
-//! whole body, the end of skipped input. It executes nothing: the server does, and chooses the
-//! phase that follows. Between steps the phase stores all that is known of the input, so the caller
-//! may split the stream at any byte.
+//! whole body, the end of skipped input. It executes nothing: the server does that, and chooses the
+//! next phase. Between steps, the phase holds everything known about the input, so the caller may
+//! split the stream at any byte.
 //!
 //! | phase | ends with | then |
 //! |---|---|---|
@@ -13,7 +13,7 @@
 //! | `Skip` | as many bytes as announced | error reply, `Line` |
 //! | `Waiting` | the server answers a reserve or a kick | `Line` |
 //! | `WaitingForInput` | the server answers a reserve, or input comes | `Line` |
-//! | `WaitEnded` | the server answers a reserve of a client that may have disconnected | `Line` |
+//! | `WaitEnded` | the server answers the reserve of a client that may have disconnected | `Line` |
 //! | `Closing` | all output sent | the event loop closes |
 //!
 //! Sending is not a phase: [`Output`] is independent of input, and input pauses while too much
@@ -60,7 +60,7 @@ struct Collecting {
     put: PendingPut,
     /// Bytes of the body, with its CR LF.
     size: usize,
-    /// The bytes that have arrived; `None` if there are none.
+    /// The bytes received so far; `None` if there are none.
     got: Option<Body>,
 }
 
@@ -88,7 +88,7 @@ pub enum Step<'a> {
     Reject(ErrorReply),
     /// Input while a `reserve-with-abort` waits. It is not consumed.
     Abort,
-    /// More input is needed. The bytes that are left must be passed again, with more after them.
+    /// More input is needed. The remaining bytes must be passed again, followed by more.
     More,
     /// The connection takes no input now.
     Paused,
@@ -98,15 +98,15 @@ pub enum Step<'a> {
 #[derive(Debug)]
 pub struct Conn {
     phase: Phase,
-    /// Whether a line that is not blank has arrived.
+    /// Whether a non-blank line has arrived.
     has_spoken: bool,
     /// Replies to be sent.
     pub output: Output,
-    /// The round of commits that answered it last: see the server's gathering.
+    /// The round of commits that last answered it: see the server's `gathering`.
     pub(crate) answered_in: u32,
-    /// The largest id of a job in its replies, except for `INSERTED`, which waits for the commit.
+    /// The largest id of a job in its replies, not counting `INSERTED`, which waits for the commit.
     pub(crate) shown_id: u64,
-    /// Whether the client has ended its side: it sends no more than has arrived.
+    /// Whether the client has closed its sending side: nothing more will arrive.
     pub(crate) is_half_closed: bool,
     /// Whether it is in the server's list of dirty connections.
     pub(crate) is_dirty: bool,
@@ -193,7 +193,7 @@ impl Conn {
         self.step(rest, bodies)
     }
 
-    /// Whether this is the first line that is not blank, and begins an HTTP request.
+    /// Whether this is the first non-blank line, and begins an HTTP request.
     fn is_http(&mut self, line: &[u8], is_whole: bool) -> bool {
         let is_first = !self.has_spoken;
         self.has_spoken |= !line.trim_ascii().is_empty();
@@ -223,7 +223,7 @@ impl Conn {
         self.phase = Phase::Waiting;
     }
 
-    /// From now on, input ends the wait, if it waits.
+    /// Makes input end the wait from now on, if the connection is waiting.
     pub fn end_wait_on_input(&mut self) {
         if self.is_waiting() {
             self.phase = Phase::WaitingForInput;
@@ -266,7 +266,7 @@ impl Conn {
         }
     }
 
-    /// How many body handles it has, for bodies that arrive or are to be sent: for checks.
+    /// The number of body handles that it holds, for bodies being received or sent: for checks.
     pub fn handles(&self) -> usize {
         let is_coming = matches!(&self.phase, Phase::Body(body) if body.got.is_some());
         usize::from(is_coming) + self.output.handles()
@@ -277,7 +277,7 @@ impl Conn {
         matches!(self.phase, Phase::Waiting | Phase::WaitingForInput)
     }
 
-    /// Whether [`Conn::step`] looks at bytes now.
+    /// Whether [`Conn::step`] would consume bytes now.
     pub fn takes_input(&self) -> bool {
         let is_paused = matches!(self.phase, Phase::Waiting | Phase::WaitEnded | Phase::Closing);
         !is_paused && self.output.len() < OUTPUT_MAX_BYTES
@@ -289,7 +289,7 @@ impl Conn {
     }
 }
 
-/// The index after the first CR LF. `after_cr` means that a CR came just before `bytes`.
+/// The index after the first CR LF. `after_cr` means that the byte before `bytes` was a CR.
 fn end_of_line(bytes: &[u8], after_cr: bool) -> Option<usize> {
     let mut from = 0;
     while let Some(found) = bytes[from..].iter().position(|&byte| byte == b'\n') {
@@ -334,7 +334,7 @@ mod tests {
         PendingPut { id: 1, header, received_at: Time::from_nanoseconds(0) }
     }
 
-    /// A source of little memory.
+    /// A memory source that has little memory.
     #[derive(Debug)]
     struct Little;
 
@@ -459,7 +459,7 @@ mod tests {
     fn a_skipped_body_is_rejected_at_its_end() {
         let conn = &mut Conn::default();
         conn.skip_body(u32::MAX, ErrorReply::JobTooBig);
-        // 2^32 - 1 is 257 times 16,711,935, so this is the body to its last byte.
+        // 2^32 - 1 is 257 times 16,711,935, so the parts add up to the whole body.
         let part = vec![0; 16_711_935];
         for _ in 0..257 {
             assert_eq!(steps(conn, &part), ["0 left"]);

@@ -12,16 +12,17 @@ use crate::{
     proto::{CRLF, Reply},
 };
 
-/// A buffer of this many bytes takes no further reply; the next reply begins another.
+/// Once a buffer has this many bytes, the next reply begins another one.
 const BUFFER_FULL_BYTES: usize = 16 * 1024;
 
 /// The first capacity of a buffer: enough for most replies, so that it seldom grows.
 const BUFFER_START_BYTES: usize = 96;
 
-/// The capacity that mostly suffices for a buffer that takes bodies until it is full.
+/// The capacity that usually suffices for a buffer that is filled with bodies.
 const BUFFER_USUAL_BYTES: usize = BUFFER_FULL_BYTES + COPIED_BODY_MAX_BYTES + BUFFER_START_BYTES;
 
-/// How many slices one write passes to the kernel, which would look at more but not send them.
+/// The number of slices that one write passes to the kernel. It would look at more, but not send
+/// them.
 pub const SLICES: usize = 16;
 
 #[derive(Debug)]
@@ -70,7 +71,7 @@ const END: u32 = u32::MAX;
 /// confirm.
 #[derive(Debug)]
 pub struct Output {
-    /// Mostly the only piece, so a reply that is sent at once costs one allocation.
+    /// Usually the only piece, so a reply that is sent at once costs one allocation.
     first: Piece,
     rest: VecDeque<Piece>,
     len: usize,
@@ -94,8 +95,8 @@ impl Default for Output {
 
 /// Holding replies back.
 impl Output {
-    /// Holds all bytes appended from now on until [`Output::release`]. Returns whether no others
-    /// were held before, except those that a sync under way covers.
+    /// Holds all bytes appended from now on, until [`Output::release`]. Returns whether these are
+    /// the first ones held, apart from bytes covered by a sync that is under way.
     pub fn hold(&mut self) -> bool {
         let is_first = self.held_from == END;
         if is_first {
@@ -109,13 +110,13 @@ impl Output {
         (self.syncing_from, self.held_from) != (END, END)
     }
 
-    /// Notes that a sync has begun that covers all changes confirmed by the bytes held so far.
+    /// Notes that a sync has begun. It covers all changes confirmed by the bytes held so far.
     pub fn begin_sync(&mut self) {
         self.syncing_from = self.syncing_from.min(self.held_from);
         self.held_from = END;
     }
 
-    /// Releases the bytes that the sync covers that was under way.
+    /// Releases the bytes covered by the sync that has just ended.
     pub fn end_sync(&mut self) {
         self.syncing_from = END;
     }
@@ -137,7 +138,7 @@ impl Output {
         self.len
     }
 
-    /// Whether all has been sent.
+    /// Whether everything has been sent.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -166,7 +167,8 @@ impl Output {
     /// Appends a copy of the bytes of a body.
     pub fn copy(&mut self, bytes: &[u8], budget: &mut MemoryBudget) {
         self.write(budget, |buffer| {
-            // If one body follows another, more will follow; each reallocation would copy them all.
+            // If one body follows another, more are likely to follow, and each reallocation would
+            // copy them all.
             let is_short = buffer.capacity() - buffer.len() < bytes.len();
             if is_short && buffer.len() > BUFFER_START_BYTES {
                 buffer.reserve_exact(
@@ -189,7 +191,8 @@ impl Output {
 
     /// Appends the bytes that `write` appends to a buffer.
     pub fn write(&mut self, budget: &mut MemoryBudget, write: impl FnOnce(&mut Vec<u8>)) {
-        // A piece is freed when all of it is sent, so it must not keep growing under a slow client.
+        // A piece is freed when all of it has been sent, so it must not keep growing for a slow
+        // client.
         let has_space =
             |piece: &Piece| matches!(piece, Piece::Copied(it, _) if it.len() < BUFFER_FULL_BYTES);
         if !has_space(self.rest.back().unwrap_or(&self.first)) {
@@ -243,8 +246,8 @@ impl Output {
         }
     }
 
-    /// How many bytes of the first piece have been sent. O(pieces), of which there are a few dozen
-    /// at most, because input pauses while too much is unsent.
+    /// How many bytes of the first piece have been sent. O(pieces): a few dozen at most, because
+    /// input pauses while too much is unsent.
     fn sent_of_first(&self) -> usize {
         let pieces = iter::once(&self.first).chain(&self.rest);
         pieces.map(Piece::len).sum::<usize>() - self.len
@@ -259,7 +262,7 @@ impl Output {
         }
     }
 
-    /// How many bytes of copied bodies it still counts: for checks.
+    /// The bytes of copied bodies that it still counts: for checks.
     pub fn copied(&self) -> u64 {
         let pieces = iter::once(&self.first).chain(&self.rest);
         let copied = pieces.map(|piece| match piece {
@@ -282,7 +285,7 @@ mod tests {
 
     use super::*;
 
-    /// If a client were always a little behind, the daemon would otherwise keep every byte sent.
+    /// Otherwise the daemon would keep every byte sent to a client that is always a little behind.
     #[test]
     fn sent_bytes_are_freed_though_the_output_is_never_empty() {
         let (mut output, mut bodies) = (Output::default(), Bodies::default());
@@ -297,7 +300,7 @@ mod tests {
     }
 
     proptest! {
-        /// However much the kernel takes at a time, the client gets all bytes in order.
+        /// However many bytes the kernel takes at a time, the client gets all of them in order.
         #[test]
         fn is_sent_whole_in_any_portions(
             pieces in prop::collection::vec(

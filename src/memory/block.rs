@@ -1,13 +1,13 @@
 //! A block of memory for bodies of any size.
 //!
-//! Slots, each free or with a body, follow each other and fill the whole block. Each begins with a
-//! [`Mark`], so that all of them can be visited, in order.
+//! The whole block is filled with consecutive slots, each free or with a body. Each begins with a
+//! [`Mark`], so that all can be visited in order.
 
 /// Slots begin at multiples of this many bytes, and end there.
 pub(super) const UNIT_BYTES: usize = 8;
 
-/// The size of a block in bytes: four bodies of the default limit on jobs fit. With the header of
-/// the C library it fills 65 pages, and is mapped on its own.
+/// The size of a block in bytes: four bodies of the largest default size fit. With the C library's
+/// header it fills 65 pages, and is mapped separately.
 pub(super) const BLOCK_BYTES: usize = 65 * 4096 - 16;
 
 /// Bytes of a slot before its body.
@@ -16,7 +16,7 @@ const MARK_BYTES: usize = 4;
 /// The owner of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// None: the slot, of this many bytes, is free, or taken by the command that is executed.
+    /// None: the slot, of this many bytes, is free, or taken by the command being executed.
     Free(usize),
     /// The job with this index.
     Job(usize),
@@ -91,5 +91,5 @@ impl Block {
 }
 
 /// Makes the kernel populate memory in one call. Returns false if it cannot; then it populates each
-/// page when it is first used.
+/// page at its first use.
 pub(super) type Populate = fn(&mut [u8]) -> bool;

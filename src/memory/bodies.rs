@@ -1,24 +1,24 @@
-//! Jobs' bodies: while they arrive, while they are kept and while they are sent.
+//! Jobs' bodies: while they arrive, while they are stored and while they are sent.
 //!
 //! Bodies of all sizes share blocks, in slots that fit them. So little memory is wasted, in any mix
 //! of sizes. A few free slots are remembered, and filled before another block is. The others stay
 //! free until their block is empty, and its memory can be released to the system. If they take too
-//! much, the rest of the sparsest block moves to other ones: see [`Bodies::move_some`]. The C
-//! library's heap does not promise that: a few bytes in use at its end keep all of it.
+//! much, the bodies left in the sparsest block move to other blocks: see [`Bodies::move_some`]. The
+//! C library's heap cannot do that: a few bytes in use at its end keep all of it allocated.
 //!
 //! A small body belongs to a job, whose [`Body`] locates it. A large one can be shared by its job
 //! and the replies that send it, and an unfinished one has no job. So these have an entry in a
-//! table of referenced bodies. A body beyond [`SLOT_BODY_MAX_BYTES`] has memory of its own, which
-//! grows as its bytes arrive. The owner of a [`Body`] must pass it to [`Bodies::remove`], because
-//! dropping it frees nothing.
+//! table of referenced bodies. A body larger than [`SLOT_BODY_MAX_BYTES`] has memory of its own,
+//! which grows as its bytes arrive. The owner of a [`Body`] must pass it to [`Bodies::remove`],
+//! because dropping it frees nothing.
 //!
-//! Each body counts from its first byte until its last handle is removed. The handles may belong to
-//! a job, an unfinished upload or an unsent reply. Copies in replies count likewise. There may be a
-//! limit on the total.
+//! Each body is counted from its first byte until its last handle is removed. The handles may
+//! belong to a job, an unfinished upload or an unsent reply. Copies in replies are counted, too.
+//! There may be a limit on the total.
 //!
-//! Invariants: slots fill their block without gaps. Every slot in use has an owner when a command
-//! has been executed. Each remembered slot is free, and not in the block that bodies leave. No
-//! block is empty, except the one filled next.
+//! Invariants: slots fill their block without gaps. After each command, every slot in use has an
+//! owner. Each remembered slot is free, and not in the block being emptied. No block is empty,
+//! except the one to be filled next.
 
 mod slots;
 
@@ -34,21 +34,21 @@ use super::{
 };
 use crate::collections::{Arena, Key};
 
-/// A body of up to this many bytes is copied into replies; a larger one is shared. The bound has
-/// eight bytes more because many bodies are a round number of bytes, and CR LF.
+/// A body of up to this many bytes is copied into replies; a larger one is shared. The extra eight
+/// bytes are for bodies of a round number of bytes, which end in CR LF.
 pub const COPIED_BODY_MAX_BYTES: usize = 4096 + 8;
 
-/// The largest body, in bytes, that shares a block with others: the largest by default, and CR LF.
+/// The largest body, in bytes, that shares a block with others: the default limit, plus CR LF.
 const SLOT_BODY_MAX_BYTES: usize = 64 * 1024 + 1;
 
 /// The first capacity of a larger body that arrives in pieces, in bytes; it doubles as they arrive.
 const OWN_MIN_BYTES: usize = 16 * 1024;
 
-/// Bytes that a body counts beside its length: about the size of its job.
+/// Bytes counted for a body in addition to its length: about the size of its job.
 pub const BODY_OVERHEAD_BYTES: u64 = 128;
 
 /// A handle to a body's bytes, which are in [`Bodies`].
-#[must_use = "its bytes are kept until it is given back"]
+#[must_use = "its bytes are kept until it is returned"]
 pub struct Body {
     /// The index of its block, or of its entry in the table of referenced bodies.
     at: u32,
@@ -119,7 +119,7 @@ pub struct Bodies {
     releasable: VecDeque<Vec<u8>>,
     /// Total bytes of slots that became free.
     freed: usize,
-    /// The slot that moves next, in the block that bodies leave.
+    /// The slot that moves next, in the block being emptied.
     moving: Option<Place>,
     pace: Pace,
     populate: Option<Populate>,
@@ -143,7 +143,7 @@ impl Bodies {
     }
 
     /// Populates the memory of bodies in advance from now on, or no longer if `None`. If many
-    /// bodies are stored, as in a start, that costs less than page by page.
+    /// bodies are stored, as at startup, that costs less than doing so page by page.
     pub fn set_populate(&mut self, populate: Option<Populate>) {
         self.populate = populate;
     }
@@ -168,8 +168,8 @@ impl Bodies {
         Ok(place.body(bytes.len()))
     }
 
-    /// Begins a body that arrives in pieces, with `size` bytes in the end. Fails if there is no
-    /// memory, or the limit on bodies does not permit another. Its bytes count when they arrive.
+    /// Begins a body that arrives in pieces, `size` bytes in total. Fails if there is no memory, or
+    /// the limit on bodies does not permit another. Its bytes are counted as they arrive.
     pub fn begin(&mut self, size: usize) -> Result<Body> {
         if !self.admits(0) {
             return Err(OutOfMemory);
@@ -226,8 +226,8 @@ impl Bodies {
         own.try_reserve_exact(capacity - own.len()).map_err(|_| OutOfMemory)
     }
 
-    /// Notes that the finished body of the job with this index is the job's. Its bytes may move
-    /// from now on. O(1).
+    /// Notes that the finished body belongs to the job with this index. Its bytes may move from now
+    /// on. O(1).
     pub fn own(&mut self, owners: &mut impl BodyOwners, index: usize) {
         let body = owners.body_mut(index);
         if body.is_large() {

@@ -2,9 +2,9 @@
 //!
 //! A list that grows cannot report an error: if memory for it is missing, the process ends. So the
 //! caller takes the memory from the [`MemoryBudget`] first, while the change can still be refused.
-//! The budget probes one step ahead. Most calls cost a subtraction, and the system is called once
-//! for each [`PROBE_STEP_BYTES`] of growth, and for each piece of more than [`PIECE_BYTES`]. Growth
-//! within the capacity of a list costs nothing.
+//! The budget probes one step ahead. So most calls cost only a subtraction. The system is called
+//! once for each [`PROBE_STEP_BYTES`] of growth, and for each piece larger than [`PIECE_BYTES`].
+//! Growth within the capacity of a list costs nothing.
 //!
 //! There may also be a limit on the total size of bodies.
 //!
@@ -15,7 +15,7 @@ use std::{collections::VecDeque, fmt, hint::black_box, io};
 
 use super::{OutOfMemory, Result};
 
-/// How many bytes a probe asks for ahead. Less than any headroom.
+/// How many bytes a probe requests in advance. Less than any headroom.
 const PROBE_STEP_BYTES: usize = 256 << 10;
 
 /// A list that grows beyond this many bytes must leave the headroom of [`Need::Connection`].
@@ -24,9 +24,9 @@ const SMALL_GROWTH_MAX_BYTES: usize = 4096;
 /// A list of at least this many bytes grows by an eighth.
 const LARGE_LIST_BYTES: usize = 256 << 10;
 
-/// The purpose of memory. Each need may use memory that the needs above it must leave free. So
+/// A purpose of memory. Each need may use memory that the needs listed above it must leave free. So
 /// workers can connect and continue when there is no memory for more jobs. And clients that read
-/// their replies continue when there is none for clients that do not.
+/// their replies can continue when there is none for clients that do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Need {
     /// Lasting data: jobs, tubes, input that is kept.
@@ -39,8 +39,8 @@ pub enum Need {
     Essential,
 }
 
-/// By need: bytes that must stay available beside those taken. After a start the same jobs may be
-/// laid out differently, and the first connection must still fit: the first two differ for that.
+/// By need: bytes that must stay available beside those taken. After a restart the same jobs may be
+/// laid out differently, and the first connection must still fit. That is why the first two differ.
 const HEADROOM_BYTES: [usize; 4] = [7 << 20, 4 << 20, 3 << 20, 2 << 20];
 
 /// A source of memory. Tests have others, which fail.
@@ -50,22 +50,22 @@ pub trait MemorySource: fmt::Debug {
     fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool;
 }
 
-/// The system's memory. A probe makes two system calls, some microseconds. If one piece is too much
-/// to ask, smaller freed pieces are counted: some ten microseconds.
+/// The system's memory. A probe makes two system calls, which take some microseconds. If one piece
+/// is too large, smaller freed pieces are counted, in some ten microseconds.
 #[derive(Debug)]
 struct SystemMemory;
 
-/// The system's memory while little of it is resident. The limit on bodies alone would not bound
-/// the memory that they leave unused: parts of lists and blocks.
+/// Grants the system's memory only while resident memory is below a limit. The limit on bodies
+/// alone would not bound memory that is allocated but unused: parts of lists and blocks.
 pub struct ResidentLimit {
-    /// How many bytes may be resident, with the headroom of all needs.
+    /// How many bytes may be resident, the headroom of all needs included.
     limit: u64,
     /// Reads how many bytes are resident.
     resident: Box<dyn Fn() -> io::Result<u64>>,
 }
 
-/// Bytes of resident memory, beside five quarters of a limit on bodies, that the limit permits: the
-/// headroom, the program, and as much as changes between two probes.
+/// Bytes of resident memory that the limit permits in addition to five quarters of the limit on
+/// bodies: for the headroom, the program, and changes between two probes.
 const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
 
 impl ResidentLimit {
@@ -86,7 +86,7 @@ impl fmt::Debug for ResidentLimit {
 impl MemorySource for ResidentLimit {
     fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
         let more = bytes.saturating_add(headroom) as u64;
-        // If it cannot be read, the system's memory is the limit.
+        // If it cannot be read, only the system's memory is the limit.
         let is_beyond = (self.resident)().is_ok_and(|now| now.saturating_add(more) > self.limit);
         !is_beyond && SystemMemory.can_allocate(bytes, headroom)
     }
@@ -129,11 +129,11 @@ pub struct MemoryBudget {
     step: usize,
     /// The most headroom of any need, in bytes.
     headroom_limit: usize,
-    /// Bytes left of the latest probe. Below zero, the next call must probe again.
+    /// Bytes left from the latest probe. If this is below zero, the next call must probe again.
     left: isize,
-    /// The first need that it granted them to.
+    /// The first need that the latest probe granted them to.
     granted_from: usize,
-    /// By need: the size in bytes from which a probe would fail, because one of that size has
+    /// By need: the size in bytes from which on probes would fail, because one of that size has
     /// failed since [`MemoryBudget::forget_refusals`].
     refused_from: [usize; HEADROOM_BYTES.len()],
     /// Whether each turn begins without memory from earlier probes.
@@ -170,15 +170,16 @@ impl MemoryBudget {
         self.is_probed_each_turn = true;
     }
 
-    /// Takes memory from `source` from now on, probed `step` bytes ahead; with 0, at each call.
+    /// Takes memory from `source` from now on, probing `step` bytes ahead; with 0, probes at each
+    /// call.
     pub fn set_source(&mut self, source: Box<dyn MemorySource>, step: usize) {
         (self.source, self.step) = (source, step);
         self.granted_from = HEADROOM_BYTES.len();
         self.forget_refusals();
     }
 
-    /// Limits the headroom of all needs to `bytes`; `usize::MAX` restores it. A start has no
-    /// clients yet, and must find memory for the jobs that fitted before.
+    /// Limits the headroom of all needs to `bytes`; `usize::MAX` restores it. At startup there are
+    /// no clients yet, and jobs that fitted before must find memory.
     pub fn limit_headroom(&mut self, bytes: usize) {
         self.headroom_limit = bytes;
         self.granted_from = HEADROOM_BYTES.len();
@@ -194,22 +195,22 @@ impl MemoryBudget {
         self.body_bytes
     }
 
-    /// Whether the limit permits `bytes` more of bodies.
+    /// Whether the limit permits bodies of `bytes` more bytes.
     pub(super) fn admits_body_bytes(&self, bytes: u64) -> bool {
         self.body_bytes.saturating_add(bytes) <= self.body_limit
     }
 
-    /// Counts `bytes` more of bodies.
+    /// Adds `bytes` to the total size of bodies.
     pub fn add_body_bytes(&mut self, bytes: u64) {
         self.body_bytes += bytes;
     }
 
-    /// Counts `bytes` less of bodies.
+    /// Subtracts `bytes` from the total size of bodies.
     pub fn remove_body_bytes(&mut self, bytes: u64) {
         self.body_bytes -= bytes;
     }
 
-    /// Allows probes of refused needs again. Call it once a turn: more probes would be in vain.
+    /// Allows refused needs to be probed again. Call it once a turn: more probes would be in vain.
     pub fn forget_refusals(&mut self) {
         self.refused_from = [NOTHING_REFUSED; HEADROOM_BYTES.len()];
         if self.is_probed_each_turn {
@@ -223,7 +224,7 @@ impl MemoryBudget {
         self.refused_from[need as usize] == 0
     }
 
-    /// Whether `count` bytes may be taken. O(1), and seldom a system call.
+    /// Whether `count` bytes may be taken. O(1), and rarely makes a system call.
     #[inline]
     pub fn admits(&mut self, need: Need, count: usize) -> bool {
         (self.left >= bytes(count) && need as usize >= self.granted_from) || self.probe(need, count)
@@ -231,7 +232,7 @@ impl MemoryBudget {
 
     #[cold]
     fn probe(&mut self, need: Need, count: usize) -> bool {
-        // Mostly there is enough for all needs, and one probe is enough.
+        // Usually there is enough for all needs, and one probe suffices.
         (need > Need::Storage && self.probe_for(Need::Storage, count))
             || self.probe_for(need, count)
     }
@@ -241,7 +242,7 @@ impl MemoryBudget {
         if count >= self.refused_from[at] {
             return false;
         }
-        // A large piece leaves nothing: the next request may be as large.
+        // A large piece leaves nothing over: the next request may be as large.
         let ahead = count.max(self.step);
         if self.source.can_allocate(ahead, HEADROOM_BYTES[at].min(self.headroom_limit)) {
             self.left = if self.step == 0 { 0 } else { bytes(ahead) };
@@ -311,8 +312,8 @@ impl MemoryBudget {
         deque.try_reserve_exact(capacity - deque.len()).map_err(|_| OutOfMemory)
     }
 
-    /// Takes the memory of a list that is reallocated, and returns its next capacity: twice as much
-    /// as before, or an eighth more if that is large. The kernel moves such a list without a copy.
+    /// Takes the memory for reallocating a list, and returns its next capacity: twice the previous
+    /// one, or an eighth more for a large list. The kernel moves a large list without copying it.
     #[cold]
     fn take_for<T>(&mut self, need: Need, before: usize, length: usize) -> Result<usize> {
         let is_large = before * size_of::<T>() >= LARGE_LIST_BYTES;
@@ -339,7 +340,7 @@ mod tests {
 
     use super::*;
 
-    /// A source with this many bytes, which counts the probes.
+    /// A memory source with this many bytes, which counts probes.
     #[derive(Debug, Clone, Default)]
     struct Limited {
         bytes: Arc<AtomicUsize>,
@@ -359,7 +360,7 @@ mod tests {
         budget
     }
 
-    /// With memory for one need and no more, those after it are granted, too.
+    /// With just enough memory for one need, the needs after it are granted, too.
     fn check_needs(mut with: impl FnMut(usize) -> MemoryBudget) {
         let needs = [Need::Storage, Need::Connection, Need::Reply, Need::Essential];
         for (at, headroom) in HEADROOM_BYTES.into_iter().enumerate() {
@@ -391,8 +392,8 @@ mod tests {
         });
     }
 
-    /// Memory that was granted becomes resident when it is first written to, so more and more would
-    /// be.
+    /// Granted memory becomes resident only when it is first written to, so resident memory would
+    /// grow further.
     #[test]
     fn resident_memory_is_read_in_each_turn() {
         let resident = Arc::new(AtomicUsize::new(0));
@@ -425,7 +426,7 @@ mod tests {
             budget.take(Need::Storage, PROBE_STEP_BYTES / 100).expect("there is memory");
         }
         assert_eq!(memory.probes.load(Relaxed), 1);
-        // Memory that is taken and credited in turn needs no probe each time.
+        // Memory that is alternately taken and credited needs no probe each time.
         for _ in 0..1000 {
             budget.take(Need::Storage, PROBE_STEP_BYTES / 10).expect("there is memory");
             budget.credit(PROBE_STEP_BYTES / 10);
@@ -441,7 +442,7 @@ mod tests {
             assert_eq!(budget.take(Need::Storage, 1), Err(OutOfMemory));
             budget.credit(1 << 20);
         }
-        assert_eq!(memory.probes.load(Relaxed), 1, "and the memory given back is not enough");
+        assert_eq!(memory.probes.load(Relaxed), 1, "and the memory returned is not enough");
         memory.bytes.store(usize::MAX, Relaxed);
         budget.forget_refusals();
         assert_eq!(budget.take(Need::Storage, 1), Ok(()));

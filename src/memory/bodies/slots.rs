@@ -1,4 +1,4 @@
-//! Slots for bodies, and the blocks they are in: how they are taken, freed, and left.
+//! Slots for bodies, and their blocks: taking and freeing slots, and emptying blocks.
 
 use std::mem;
 
@@ -14,15 +14,15 @@ use crate::{
 /// How many free slots are remembered.
 const HOLES_MAX: usize = 16;
 
-/// How many empty blocks are kept for the next bodies, beside the one filled next.
+/// The number of empty blocks kept for later bodies, besides the one filled next.
 pub(super) const KEPT_BLOCKS_MAX: usize = 1;
 
-/// Bodies move if slots that became free take at least this many bytes, and in addition one in
-/// [`FREED_PART`] bytes of all blocks.
+/// Bodies move if freed slots take at least this many bytes plus one in [`FREED_PART`] bytes of all
+/// blocks.
 pub(super) const FREED_MIN_BYTES: usize = BLOCK_BYTES;
 pub(super) const FREED_PART: usize = 7;
 
-/// If memory is short, bodies leave each block in which at least one in this many bytes is free.
+/// If memory is short, each block is emptied in which at least one in this many bytes is free.
 const SPARSE_PART: usize = 64;
 
 /// The place of a slot.
@@ -103,7 +103,7 @@ impl Bodies {
         Ok(place)
     }
 
-    /// Makes a slot free, and remembers it; if too many are known, it forgets the smallest.
+    /// Marks a slot as free, and remembers it; if too many are remembered, it forgets the smallest.
     fn add_hole(&mut self, place: Place, size: usize) {
         self.blocks[place.block].set_mark(place.start, Mark::Free(size));
         if self.is_left(place.block) {
@@ -131,7 +131,7 @@ impl Bodies {
         }
     }
 
-    /// Whether bodies leave this block.
+    /// Whether this block is being emptied.
     fn is_left(&self, block: Key<Block>) -> bool {
         self.moving.is_some_and(|moving| moving.block == block)
     }
@@ -141,7 +141,7 @@ impl Bodies {
         self.holes.last().map(|hole| hole.place.block)
     }
 
-    /// Handles a block without bodies: it is one hole, or its memory is releasable.
+    /// Handles a block without bodies: it becomes one hole, or its memory becomes releasable.
     fn empty(&mut self, block: Key<Block>) {
         let is_filled_next = self.filled_next() == Some(block);
         self.holes.retain(|hole| hole.place.block != block);
@@ -155,7 +155,7 @@ impl Bodies {
 
     fn add_block(&mut self, need: Need) -> Result {
         self.blocks.ensure_memory(need, &mut self.budget)?;
-        // The headroom of later needs may be in blocks that others left: these are not free.
+        // The headroom for later needs may be in emptied blocks: these are not free for other use.
         let kept = if self.budget.admits(need, 1) { self.releasable.pop_back() } else { None };
         let bytes = if let Some(kept) = kept {
             kept
@@ -173,7 +173,7 @@ impl Bodies {
         Ok(())
     }
 
-    /// Takes memory from the budget. If it is missing, releases empty blocks and tries again.
+    /// Takes memory from the budget. If there is none, releases empty blocks and tries again.
     pub(super) fn take(&mut self, bytes: usize, need: Need) -> Result {
         let mut taken = self.budget.take(need, bytes);
         if taken.is_err() && self.release_all() {
@@ -187,10 +187,10 @@ impl Bodies {
     }
 }
 
-/// Memory that is given back.
+/// Returning memory.
 impl Bodies {
     /// Releases the memory of all empty blocks to the system. Returns whether there was any. Only
-    /// for a shortage: it takes some ten microseconds a block.
+    /// for a shortage, because it takes some ten microseconds per block.
     pub fn release_all(&mut self) -> bool {
         let has_releasable = !self.releasable.is_empty();
         self.releasable.clear();
@@ -210,7 +210,7 @@ impl Bodies {
         self.releasable.len() > if self.pace == Pace::Normal { KEPT_BLOCKS_MAX } else { 0 }
     }
 
-    /// Begins a turn: allows probes of refused needs again, and if a need other than storage was
+    /// Begins a turn: allows refused needs to be probed again, and if a need other than storage was
     /// refused, frees memory.
     pub fn begin_turn(&mut self) {
         if [Need::Connection, Need::Essential].iter().any(|&need| self.budget.was_refused(need)) {
@@ -244,8 +244,8 @@ impl Bodies {
         }
     }
 
-    /// Moves the next slot of the block that bodies leave, or passes it if it is free. Returns how
-    /// many bytes it moved; `None` if no body should move, or there is no memory to.
+    /// Moves the next slot of the block being emptied, or passes it if it is free. Returns how many
+    /// bytes it moved; `None` if no body should move, or there is no memory for moving it.
     fn move_next(&mut self, owners: &mut impl BodyOwners) -> Option<usize> {
         if !self.should_move() {
             return None;
@@ -271,7 +271,7 @@ impl Bodies {
         }
     }
 
-    /// Chooses the sparsest block as the one that bodies leave, but not the one filled next.
+    /// Chooses the sparsest block as the one to be emptied, but never the one filled next.
     fn begin_to_move(&mut self) -> Option<Place> {
         let filled_next = self.filled_next();
         let others = self.blocks.iter().filter(|&(key, _)| Some(key) != filled_next);
@@ -293,7 +293,8 @@ impl Bodies {
             self.pace = Pace::Stuck;
         }
         let to = taken.ok()?;
-        // Both blocks are in one arena, so the memory of one is taken out of it for the copy.
+        // Both blocks are in one arena, so the memory of one is taken out of the arena during the
+        // copy.
         let bytes = mem::take(&mut self.blocks[from.block].bytes);
         self.blocks[to.block].bytes[to.start..][..size]
             .copy_from_slice(&bytes[from.start..][..size]);
@@ -338,7 +339,7 @@ impl Bodies {
         assert_eq!(freed, self.freed);
         for hole in &self.holes {
             assert_eq!(self.blocks[hole.place.block].mark(hole.place.start), Mark::Free(hole.size));
-            assert!(!self.is_left(hole.place.block), "a hole in a block that bodies leave");
+            assert!(!self.is_left(hole.place.block), "a hole in a block being emptied");
         }
         handles
     }

@@ -182,7 +182,7 @@ impl MemorySource for Nothing {
     }
 }
 
-/// At the memory limit, jobs were refused though others had been deleted.
+/// At the memory limit, jobs would be refused although others had been deleted.
 #[test]
 fn without_memory_the_slot_of_a_removed_body_is_used_again() {
     let mut all = Jobs::default();
@@ -207,7 +207,7 @@ fn without_memory_the_slot_of_a_removed_body_is_used_again() {
     assert_eq!(all.put(&filled(60_000, 3)), Err(OutOfMemory));
 }
 
-/// No worker could connect, although blocks without a body are kept.
+/// No worker could connect, although empty blocks are kept.
 #[test]
 fn if_a_connection_was_refused_no_empty_block_is_kept() {
     let mut all = Jobs::default();
@@ -253,7 +253,7 @@ fn beside_unfinished_uploads_the_moves_end() {
     let mut all = Jobs::default();
     let mut begun: Vec<_> =
         (0..40_000).map(|_| all.bodies.begin(4000).expect("there is memory")).collect();
-    // So few of each block that none is sparse.
+    // Removes so few of each block that none becomes sparse.
     for number in (0..begun.len()).rev().step_by(80) {
         all.bodies.remove(begun.swap_remove(number));
     }
@@ -265,7 +265,7 @@ fn beside_unfinished_uploads_the_moves_end() {
     assert_eq!(all.check(), begun.len());
 }
 
-/// A turn would take as long as it takes to move all large bodies.
+/// Otherwise a single turn might move all large bodies.
 #[test]
 fn a_turn_moves_no_more_bytes_than_allowed() {
     const BYTES: usize = 4_000_000;
@@ -291,7 +291,7 @@ fn a_turn_moves_no_more_bytes_than_allowed() {
     }
 }
 
-/// A source of limited memory, for bodies.
+/// A memory source with a limit, for bodies.
 #[derive(Debug)]
 struct Limited {
     bytes: usize,
@@ -374,7 +374,7 @@ proptest! {
                     wanted.insert(all.add(body), bytes);
                 }
                 (6, _) => {
-                    // As if memory were short.
+                    // Pretends that memory is short.
                     all.bodies.expect_shortage();
                     all.bodies.move_some(&mut all.owned, 1 + u32::from(byte), usize::MAX);
                 }
