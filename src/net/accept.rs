@@ -15,7 +15,7 @@ use crate::{
     memory::{self, Need, OutOfMemory},
 };
 
-/// How many connections are accepted in a turn over all listeners: about a millisecond's work.
+/// The most connections accepted in a turn, over all listeners: about a millisecond's work.
 const ACCEPTS_PER_TURN: usize = 64;
 
 /// How long a listener pauses after a lack of descriptors or memory, or after many failures in a
@@ -25,11 +25,12 @@ const BACK_OFF_TIME: Duration = Duration::from_secs(1);
 /// The least time between two log lines about the same lasting problem.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The number of times in a row that a listener may fail to accept. An error caused by one client
-/// is over with that client, so a listener that fails more often has a problem of its own.
+/// The number of times in a row that a listener may fail to accept. An error caused by a client
+/// ends with that client, so a listener that fails more often has a problem of its own.
 const ACCEPT_FAILURES_MAX: u32 = 16;
 
-/// A listener, and whether it may have a client to accept. If not, an event will come.
+/// A listener, and whether it may have a client to accept. If it has none, an event will report the
+/// next one.
 #[derive(Debug)]
 pub(super) struct ListenerSlot {
     pub(super) listener: Listener,
@@ -38,7 +39,7 @@ pub(super) struct ListenerSlot {
     failures: u32,
     /// It is not tried before this instant.
     pub(super) backs_off_until: Option<Time>,
-    /// Whether a warning about it was logged, and no line that it is over.
+    /// Whether a warning about it was logged, and its end was not.
     is_reported: bool,
     /// No other warning is logged before this instant.
     reports_from: Time,
@@ -61,7 +62,7 @@ impl ListenerSlot {
         self.is_ready && self.backs_off_until.is_none_or(|until| until <= now)
     }
 
-    /// Pauses it. The log line has `limit`, a phrase for when it may accept again.
+    /// Pauses it. The log line contains `limit`, a phrase for when it may accept again.
     fn back_off(&mut self, limit: &str, error: &io::Error, now: Time) {
         self.backs_off_until = Some(now + BACK_OFF_TIME);
         if !self.is_reported && self.reports_from <= now {
@@ -119,7 +120,7 @@ impl EventLoop {
             Err(error) if is_shortage(&error) => return Err(error),
             Err(error) => {
                 debug!("accept: {error}");
-                // The client disconnected before it was accepted; another one may follow it.
+                // The client disconnected before it was accepted; another may be waiting.
                 if error.kind() != io::ErrorKind::ConnectionAborted {
                     slot.on_failure(&error, now);
                 }
@@ -175,7 +176,7 @@ mod tests {
         ListenerSlot::new(Listener::bind_all(&[address]).expect("the path is free").remove(0))
     }
 
-    /// A problem that comes and goes each second would fill the log.
+    /// A problem that comes and goes every second would fill the log.
     #[test]
     fn a_problem_is_logged_when_it_begins_and_ends_but_not_again_and_again() {
         let folder = tempfile::tempdir().expect("a directory");

@@ -1,40 +1,41 @@
 //! Busy polling: when the loop polls for some microseconds before it sleeps.
 //!
-//! Between two commands of a client that waits for each reply, going to sleep and waking up take
+//! If a client waits for each reply, then going to sleep and waking up between its commands take
 //! more time than all else, and CPU time as well. If the next event comes within microseconds, it
-//! is better to poll without sleeping. Whether that pays depends on the machine and on the clients.
-//! So it is measured: while events follow each other quickly, now and then a *trial* compares the
-//! CPU time that an event takes with sleeping and with polling. If polling takes no more, the loop
-//! keeps polling until several polls find nothing, or until the next trial. So a daemon with little
-//! to do sleeps as before. Pure: time is an argument.
+//! is better to poll without sleeping. Whether that pays off depends on the machine and on the
+//! clients. So it is measured: while events follow each other quickly, an occasional *trial*
+//! compares the CPU time per event with sleeping and with polling. If polling takes no more, the
+//! loop keeps polling until several polls find nothing, or until the next trial. A daemon with
+//! little to do sleeps as before. Pure: time is an argument.
 //!
 //! The number of processors does not matter. A client on the same processor runs only while this
 //! thread sleeps: then each poll is in vain, polling takes more CPU time, and the trial fails. A
-//! daemon pinned to one processor still gains from polling for clients on another. Polling takes
-//! nothing from a CPU quota either, because it continues only if it takes no more CPU time.
+//! daemon pinned to one processor still gains from polling for clients on another. Polling does not
+//! use up a CPU quota either, because it continues only if it takes no more CPU time.
 
 use std::time::Duration;
 
-/// How many waits each half of a trial has.
+/// The number of waits in each half of a trial.
 const WAITS_PER_TRIAL: u32 = 32;
 
-/// How many short waits pass before the first trial.
+/// The number of short waits before the first trial.
 const REST_MIN_WAITS: u32 = 64;
 
 /// The most short waits before the next trial. Each failed trial doubles their number.
 const REST_MAX_WAITS: u32 = 16 * 1024;
 
-/// After this many polls without a sleep, a trial shows whether they still pay.
+/// After this many waits without a sleep, a trial shows whether polling still pays off.
 const WAITS_BETWEEN_TRIALS: u32 = 8 * 1024;
 
-/// Misses that a poll in vain adds in [`Phase::Polling`]. A poll that finds an event subtracts 1.
+/// The number that a poll in vain adds to the misses of [`Phase::Polling`]. A poll that finds an
+/// event subtracts 1.
 const MISS: u32 = 16;
 
 /// With more misses than this, polling ends at once.
 const MISSES_MAX: u32 = 4 * MISS;
 
-/// A wait is short if it takes less than this many times the longest poll. A client's next command
-/// comes that late if both sides sleep, and within the poll if this side does not.
+/// A wait is short if it takes less than this many times the longest poll. If both sides sleep, a
+/// client's next command takes that long; if this side does not, it comes within the poll.
 const SHORT_WAIT_FACTOR: u32 = 3;
 
 /// How a wait ended.
@@ -44,7 +45,7 @@ pub(super) struct Wait {
     pub(super) time: Duration,
     /// How many events it brought.
     pub(super) events: usize,
-    /// Whether it slept. Then polling before it, if it did, was in vain.
+    /// Whether it slept. If so, any poll before the sleep was in vain.
     pub(super) has_slept: bool,
 }
 
@@ -54,7 +55,7 @@ pub(super) struct BusyPoll {
     /// The longest poll; zero if the loop must never poll.
     limit: Duration,
     phase: Phase,
-    /// How many short waits the next rest has.
+    /// The number of short waits in the next rest.
     rest: u32,
     /// A moving average over about eight waits.
     average_wait: Duration,
@@ -66,9 +67,9 @@ enum Phase {
     Rest { left: u32 },
     /// The first half of a trial.
     TrySleeping(Trial),
-    /// The second half. With sleeping, an event took `with_sleep` of CPU time.
+    /// The second half. In the first half, with sleeping, an event took `with_sleep` of CPU time.
     TryPolling { trial: Trial, with_sleep: Duration },
-    /// Polling pays.
+    /// Polling pays off.
     Polling { left: u32, misses: u32 },
 }
 
@@ -96,7 +97,7 @@ impl Trial {
 }
 
 impl BusyPoll {
-    /// Polls for at most `limit` before a sleep.
+    /// Polls for at most `limit` before sleeping.
     pub(super) fn new(limit: Duration) -> Self {
         let phase = Phase::Rest { left: REST_MIN_WAITS };
         Self { limit, phase, rest: REST_MIN_WAITS, average_wait: limit * SHORT_WAIT_FACTOR }
@@ -155,7 +156,7 @@ impl BusyPoll {
         }
     }
 
-    /// Rests for longer than before.
+    /// Doubles the next rest, up to the longest.
     fn fail(&mut self) {
         self.phase = Phase::Rest { left: self.rest };
         self.rest = (2 * self.rest).min(REST_MAX_WAITS);
@@ -170,7 +171,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_micros(50);
 
-    /// A machine on which a sleep takes `sleep` of CPU time and of time, and a client whose next
+    /// A machine on which a sleep takes `sleep`, in CPU time and in time, and a client whose next
     /// command comes after `gap`. On the same processor it runs only while this thread sleeps.
     struct Machine {
         busy_poll: BusyPoll,
@@ -193,7 +194,8 @@ mod tests {
             }
         }
 
-        /// Waits for commands, each of which comes `gaps` microseconds after the reply before.
+        /// Waits for commands. `gaps` has the time from the previous reply to each, in
+        /// microseconds.
         fn wait(&mut self, gaps: impl IntoIterator<Item = u64>) {
             for gap in gaps.into_iter().map(Duration::from_micros) {
                 let polls_for = self.busy_poll.time_before_sleep();
@@ -267,7 +269,7 @@ mod tests {
         assert!(machine.polls > 80_000, "{}", machine.polls);
     }
 
-    /// Processors may be taken away, or others may need them.
+    /// Processors may be taken away, or other processes may need them.
     #[test]
     fn what_has_paid_is_tried_again() {
         let mut machine = Machine::new(25);

@@ -1,5 +1,5 @@
 //! The listening sockets: TCP on a host and port, UNIX sockets at a path, and sockets of either
-//! kind that a service manager has opened and passes on.
+//! kind opened and passed on by a service manager.
 
 use std::{
     env,
@@ -61,7 +61,7 @@ impl Error for ListenError {
     }
 }
 
-/// The file of a UNIX socket, with its identity, by which it is recognised before it is removed.
+/// The file of a UNIX socket, with its identity, which is checked before the file is removed.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -85,8 +85,8 @@ pub struct Listener(Kind);
 
 impl Listener {
     /// Listens on all addresses, or on none if one fails. From now on clients can connect, and wait
-    /// to be accepted. Among several addresses an IPv6 one is IPv6 only; alone, `::` includes all
-    /// of IPv4.
+    /// to be accepted. Among several addresses, an IPv6 address takes IPv6 only; a sole `::`
+    /// includes IPv4.
     pub fn bind_all(addresses: &[Address]) -> Result<Vec<Self>, ListenError> {
         let ipv6_only = addresses.len() > 1;
         addresses.iter().map(|address| Self::bind(address, ipv6_only)).collect()
@@ -102,8 +102,8 @@ impl Listener {
     }
 
     /// Takes over the sockets that a service manager has opened for the process `pid`, which must
-    /// be this one. The list is empty without such a manager. Removes the variables that describe
-    /// them.
+    /// be this one. Returns an empty list if there is no such manager. Removes the variables that
+    /// describe the sockets.
     pub fn inherited(pid: u32) -> Result<Vec<Self>, ListenError> {
         let [for_pid, count, _] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"].map(|name| {
             let value = env::var_os(name);
@@ -169,7 +169,7 @@ impl Listener {
         }
     }
 
-    /// Removes the socket file that this process made, unless the path has another file now.
+    /// Removes the socket file that this process made, unless another file is at the path now.
     fn remove_file(&self) -> io::Result<()> {
         let Kind::Unix(_, Some(file)) = &self.0 else { return Ok(()) };
         match fs::symlink_metadata(&file.path) {
@@ -181,7 +181,7 @@ impl Listener {
     }
 }
 
-/// The file is removed at every clean exit of the process, even before it serves.
+/// The file is removed whenever the process exits cleanly, even before it serves.
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Err(error) = self.remove_file() {
@@ -209,7 +209,8 @@ fn inherited_count(
     }
     let count = number("LISTEN_FDS", &count)?;
     if count == 0 {
-        // An error, because otherwise the daemon would listen on an address that was not intended.
+        // This is an error, because otherwise the daemon would listen on an address that was not
+        // intended.
         let error = "LISTEN_FDS is 0: no socket is passed on";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
     }
@@ -231,9 +232,9 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     Ok(Listener(Kind::Unix(listener, Some(file))))
 }
 
-/// How many refused connections in a row show that no process listens on a socket. Outside Linux a
-/// connection is refused as well if the process has as many waiting as it allows. That does not
-/// last: within a second it accepts some.
+/// The number of refused connections in a row that shows that no process listens on a socket.
+/// Outside Linux, a connection is also refused if the listener's queue is full. That does not last:
+/// within a second it accepts some.
 const REFUSALS: u32 = if cfg!(target_os = "linux") { 1 } else { 20 };
 /// The time between two of these connections.
 const REFUSAL_INTERVAL: Duration = Duration::from_millis(50);
@@ -268,16 +269,16 @@ fn is_stale(path: &Path) -> Result<bool, ListenError> {
     }
 }
 
-/// How often the lock on a socket's directory is tried, in all two seconds. A start holds it for at
-/// most one.
+/// How often the lock on a socket's directory is tried, over two seconds in total. A daemon holds
+/// it during startup for at most one.
 const LOCK_ATTEMPTS: u32 = 200;
 /// The time between two attempts.
 const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Keeps other starts out of a socket's directory until the descriptor is closed. Otherwise two of
-/// them could each remove the other's new socket: one that is bound but does not listen yet looks
-/// stale. If the directory cannot be locked, or another program keeps it locked, the start
-/// continues without the lock.
+/// Keeps other daemons that are starting out of a socket's directory until the descriptor is
+/// closed. Otherwise two of them could remove each other's new socket: one that is bound but does
+/// not listen yet looks stale. If the directory cannot be locked, or another program keeps it
+/// locked, startup continues without the lock.
 #[expect(clippy::disallowed_methods, reason = "no client is served yet")]
 fn lock_directory(path: &Path) -> Option<OwnedFd> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());

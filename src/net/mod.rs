@@ -1,14 +1,15 @@
 //! The event loop around the pure server: one thread, one poll, sockets, the clock.
 //!
 //! It decides nothing about jobs. Each turn it collects readiness, lets the server act, has the
-//! binlog commit, and sends replies; those that confirm no change may leave before. Everything in a
-//! turn has a bound: reads, commands, writes, new connections, closed ones. A connection with more
-//! to do is queued for the next turn, which then does not sleep. Connections that were quiet go
-//! before busy ones, so a thousand busy clients do not delay a quiet client's reply.
+//! binlog commit, and sends replies. Replies that confirm no change may leave before the commit.
+//! Everything in a turn has a bound: reads, commands, writes, new connections, closed ones. A
+//! connection with more to do is queued for the next turn, which then does not sleep. Connections
+//! that were quiet come before busy ones, so a thousand busy clients do not delay a quiet client's
+//! reply.
 //!
 //! Both interests of a socket are registered once. Readiness is latched here, and cleared by
 //! `WouldBlock` or a short read or write. So a quiet connection costs nothing, and a busy one costs
-//! no call that returns only `WouldBlock`. Invariant: a connection that could continue is in a
+//! no calls that return only `WouldBlock`. Invariant: a connection that could continue is in a
 //! queue of the loop, or waits for an event that will come.
 
 mod accept;
@@ -42,33 +43,33 @@ use crate::{
 
 const SIGNALS: Token = Token(usize::MAX - 1);
 
-/// A sync in the background has ended; the next commit looks at its result.
+/// The token for the end of a sync in the background. The next commit checks its result.
 const SYNC_ENDED: Token = Token(usize::MAX - 2);
 
 /// The token of the first listener. Those of connections are far below.
 const FIRST_LISTENER_TOKEN: usize = usize::MAX / 2;
 
-/// How many bytes one connection may read in a turn. A job of the default size limit arrives whole
-/// within this, and so is copied once.
+/// How many bytes one connection may read in a turn. A job of the largest default size arrives
+/// whole within this, so it is copied only once.
 const READ_MAX_BYTES: usize = 128 * 1024;
 
-/// The most events that one poll takes. The kernel reports them in the order they came, so an event
+/// The most events that one poll takes. The kernel reports events in order of arrival, so an event
 /// is seen only after all earlier ones. Handling an event takes far less time than a visit.
 const EVENTS_PER_POLL: usize = 4096;
 
-/// How many checks of the lock in a row may take too long to count.
+/// How many checks of the lock in a row may take too long to be valid.
 const LOCK_ATTEMPTS_MAX: u32 = 4;
 
-/// How often an idle daemon checks the wall clock if setting it would move deadlines.
+/// How often an idle daemon checks the wall clock, if setting the clock would move deadlines.
 const CALENDAR_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long something may last.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Polling before a sleep, if it pays.
+    /// Polling before a sleep, if polling pays off.
     pub busy_poll: Duration,
     /// A failure of the binlog, before the loop ends with [`LoopError::BinlogFailed`]. `None` means
-    /// any time.
+    /// no limit.
     pub binlog_failure: Option<Duration>,
 }
 
@@ -154,7 +155,8 @@ impl EventLoop {
         }
         let fd = signals.as_raw_fd();
         poll.registry().register(&mut SourceFd(&fd), SIGNALS, Interest::READABLE)?;
-        // Without one more descriptor no client could ever connect: better to end with an error.
+        // Without one more descriptor, no client could ever connect, so it is better to exit with
+        // an error.
         drop(poll.registry().try_clone()?);
         Ok(Self {
             poll,
@@ -175,7 +177,7 @@ impl EventLoop {
     }
 
     /// Serves until a signal to end arrives. That turn is completed without new connections.
-    /// Clients in the backlog of a socket that outlasts this process are left to the next one.
+    /// Clients in the backlog of a socket that outlives this process are left to the next one.
     pub fn run(&mut self) -> Result<(), LoopError> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
         self.notifier.ready(self.status());
@@ -219,7 +221,7 @@ impl EventLoop {
         Ok(result?)
     }
 
-    /// Makes sure that the daemon has had the lock of its binlog within the last quarter of a
+    /// Makes sure that the daemon has held the lock of its binlog within the last quarter of a
     /// second. Fails if it has not, or if that cannot be known.
     fn ensure_lock(&mut self) -> Result<(), LoopError> {
         if !self.server.has_wal() {
@@ -245,13 +247,13 @@ impl EventLoop {
         }
     }
 
-    /// When the loop ends because the binlog has failed.
+    /// When the loop must end because the binlog has failed.
     fn binlog_exit_at(&self) -> Option<Time> {
         Some(self.server.binlog_failed_since()? + self.binlog_failure_max?)
     }
 
-    /// Before a sync in this thread: sends the replies that need not wait for it. Then waits some
-    /// microseconds for clients that were just answered and are about to send another change, so
+    /// Called before a sync in this thread. Sends the replies that need not wait for it. Then waits
+    /// some microseconds for clients that were just answered and will soon send another change, so
     /// that one sync serves all of them.
     fn gather(&mut self, events: &mut Events) -> io::Result<()> {
         while self.server.commit_blocks() {
@@ -284,7 +286,7 @@ impl EventLoop {
     }
 
     /// Sleeps until an event or the next deadline; not at all while work is left. `now` is the end
-    /// of the turn before.
+    /// of the previous turn.
     fn wait(&mut self, events: &mut Events, now: Time) -> io::Result<()> {
         let ready = self.listeners.iter().filter(|slot| slot.is_ready);
         let accept = ready.map(|slot| slot.backs_off_until.unwrap_or_default()).min();
@@ -305,7 +307,8 @@ impl EventLoop {
         self.poll_then_sleep(events, timeout, now)
     }
 
-    /// Polls for some microseconds if that pays, and then sleeps, for at most `timeout` in all.
+    /// Polls for some microseconds if that pays off, and then sleeps, for at most `timeout` in
+    /// total.
     fn poll_then_sleep(
         &mut self,
         events: &mut Events,
@@ -354,8 +357,8 @@ impl EventLoop {
                 socket.latch(event);
                 let key = Key::from_index(index);
                 if socket.has_hung_up {
-                    // It gets no more jobs. It counts as busy, because thousands that hang up at
-                    // once must not delay other connections.
+                    // It gets no more jobs. It is queued as busy, because thousands of clients that
+                    // hang up at once must not delay other connections.
                     self.server.hang_up(key);
                     self.enqueue_busy(key);
                 } else {
@@ -367,7 +370,7 @@ impl EventLoop {
 
     fn handle_signals(&mut self) {
         let arrived = self.signals.take();
-        // Some polls report a descriptor only once if mio does not read it.
+        // Some pollers report a descriptor only once if mio does not read it.
         let fd = self.signals.as_raw_fd();
         let source = &mut SourceFd(&fd);
         if let Err(error) = self.poll.registry().reregister(source, SIGNALS, Interest::READABLE) {

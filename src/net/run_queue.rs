@@ -1,4 +1,4 @@
-//! Which connections run in a turn, and how much of the turn each one gets.
+//! Selects the connections that run in a turn, and the share of each.
 
 use std::collections::VecDeque;
 
@@ -14,12 +14,12 @@ use crate::{
     service::logging::Throttle,
 };
 
-/// How many commands each visited connection may execute at least; fewer would not be worth the
+/// The fewest commands that each visited connection may execute; fewer would not be worth the
 /// system calls.
 const COMMANDS_PER_VISIT_MIN: u32 = 32;
 
 /// How many connections may read and be answered in a turn. The system calls for each take some
-/// microseconds, however few its commands are.
+/// microseconds, even for few commands.
 const VISITS_PER_TURN: usize = 256;
 
 /// How many of a turn's visits may go to busy connections, which could use up any turn.
@@ -28,14 +28,14 @@ const BUSY_VISITS_PER_TURN: usize = VISITS_PER_TURN / 4;
 /// Connections that a turn works on.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
-    /// Those that can continue because of an event.
+    /// Connections that can continue because of an event.
     pub(super) runnable: VecDeque<Key<Conn>>,
-    /// Those that can continue without an event: they had more to do than their share of a turn, or
-    /// their client has hung up.
+    /// Connections that can continue without an event: they had more to do than their share of a
+    /// turn, or their client has hung up.
     pub(super) busy: VecDeque<Key<Conn>>,
-    /// Those that have ended and are not closed yet.
+    /// Connections that have ended and are not closed yet.
     pub(super) ended: VecDeque<Key<Conn>>,
-    /// Those that can send more of their output.
+    /// Connections that can send more of their output.
     pub(super) writable: Vec<Key<Conn>>,
 }
 
@@ -45,7 +45,8 @@ pub(super) struct Deferred {
     pub(super) queue: VecDeque<Key<Conn>>,
     /// When they are retried.
     pub(super) retry_at: Option<Time>,
-    /// There is no memory for any step. From this instant on, connections are closed to free some.
+    /// Set if there is no memory for any step. From this instant on, connections are closed to free
+    /// some.
     pub(super) close_at: Option<Time>,
     /// Counts connections closed for lack of memory.
     pub(super) closed: Throttle,
@@ -60,7 +61,7 @@ impl EventLoop {
         }
     }
 
-    /// Defers a connection until there may be memory: at most [`SHORTAGE_RETRY_DELAY`].
+    /// Defers a connection until there may be memory, for at most [`SHORTAGE_RETRY_DELAY`].
     pub(super) fn defer(&mut self, key: Key<Conn>, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if !std::mem::replace(&mut socket.is_deferred, true) {
@@ -94,8 +95,8 @@ impl EventLoop {
 
 impl EventLoop {
     /// Shares the turn among the queued connections: first those with an event, but some visits are
-    /// kept for busy ones. If there are very many, the rest runs first in the next turn. So due
-    /// work does not wait for all of them.
+    /// kept for busy ones. If there are very many, those left run first in the next turn, so that
+    /// due work does not wait for all of them.
     pub(super) fn advance_all(&mut self, now: Time) {
         let (fresh, busy) = (self.queues.runnable.len(), self.queues.busy.len());
         let all = u32::try_from(fresh + busy).unwrap_or(u32::MAX);

@@ -23,8 +23,7 @@ pub(super) fn interests() -> Interest {
     Interest::READABLE | Interest::WRITABLE | Interest::PRIORITY
 }
 
-/// The events that a connection is registered for. These systems have no
-/// event for urgent data.
+/// The events that a connection is registered for. This system has no event for urgent data.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn interests() -> Interest {
     Interest::READABLE | Interest::WRITABLE
@@ -54,10 +53,10 @@ pub(super) struct Socket {
     stream: Stream,
     /// A read may return bytes.
     pub(super) is_readable: bool,
-    /// A write may be accepted.
+    /// The kernel may accept a write.
     pub(super) is_writable: bool,
     /// The kernel reported an urgent byte, where reads stop, or the end of input. Until
-    /// `WouldBlock`, a short read does not mean that all is read.
+    /// `WouldBlock`, a short read does not mean that everything has been read.
     reads_until_blocked: bool,
     /// The client has closed its sending side, or disconnected, and the server does not know yet.
     pub(super) has_hung_up: bool,
@@ -78,7 +77,7 @@ impl Socket {
         Self {
             stream,
             is_readable: false,
-            // A new socket accepts a reply; if not, the first write reports that.
+            // A new socket can usually take a reply; if not, the first write reports that.
             is_writable: true,
             reads_until_blocked: false,
             has_hung_up: false,
@@ -106,7 +105,8 @@ impl Socket {
             Stream::Unix(stream) => stream.read(buffer),
         };
         self.on_read(&result, buffer.len());
-        // Another turn could find out as well, but would count the connection as busy until then.
+        // The next turn could find this out as well, but the connection would be queued as busy
+        // until then.
         if !CUT_SHORT_MEANS_EVENT && result.as_ref().is_ok_and(|&count| count < buffer.len()) {
             let _ = self.peek(&mut [0]);
         }
@@ -123,7 +123,7 @@ impl Socket {
         result
     }
 
-    /// Reads and discards as many bytes as the buffer has; a peek must have returned them.
+    /// Reads and discards as many bytes as fit the buffer; a peek must have returned them.
     pub(super) fn discard_peeked(&mut self, mut buffer: &mut [u8]) -> io::Result<()> {
         while !buffer.is_empty() {
             match self.read(buffer) {
@@ -202,7 +202,7 @@ mod tests {
         (Socket::new(Stream::Unix(ours)), theirs)
     }
 
-    /// The latch saves a system call for each command; a wrong one would make a client wait for
+    /// The latch saves a system call per command, but a wrong one would make a client wait for
     /// ever.
     #[test]
     fn a_short_read_clears_the_latch_unless_the_kernel_hinted_at_more() {

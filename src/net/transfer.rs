@@ -11,16 +11,16 @@ use crate::{clock::Time, collections::Key, conn::Conn, server::FeedResult};
 const WRITE_MAX_BYTES: usize = 1024 * 1024;
 
 /// How long connections are closed in a turn; the last one may exceed it. If much input is unread,
-/// closing a single one may take the kernel a millisecond.
+/// the kernel may take a millisecond to close a single connection.
 const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 
-/// How long a shortage of memory may stop all service before connections are closed to free some.
+/// How long a shortage of memory may stop all service before connections are closed to free memory.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
 /// Input.
 impl EventLoop {
-    /// Reads once, and feeds the bytes after the stored part of a line. If there is no memory to
-    /// store bytes that are not consumed (`may_store` is false), they stay in the kernel, which
+    /// Reads once, and feeds the bytes to the server, after any stored part of a line. If there is
+    /// no memory to store unconsumed bytes (`may_store` is false), they stay in the kernel, which
     /// costs one more call.
     pub(super) fn read(&mut self, key: Key<Conn>, may_store: bool, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
@@ -36,8 +36,8 @@ impl EventLoop {
         };
         let bytes = &self.buffer[..end];
         let (consumed, feed_result) = self.server.feed(key, bytes, command_limit, now);
-        // An incomplete line stays in the kernel, too, until more comes. It is read and stored if
-        // no event may report that more has come.
+        // An incomplete line stays in the kernel, too, until more comes. But if no event may report
+        // further input, it is read and stored.
         let is_part = feed_result == FeedResult::More && socket.reads_until_blocked();
         let taken = if may_store || is_part { end } else { consumed.max(left) };
         let has_more = feed_result != FeedResult::More && taken < end;
@@ -72,7 +72,7 @@ impl EventLoop {
     }
 
     /// Sends the replies that need not wait for a sync. They may show changes of this turn to other
-    /// clients, so these changes are written first: then they outlast a kill.
+    /// clients, so these changes are written first, and then survive a kill.
     pub(super) fn flush_before_sync(&mut self, now: Time) {
         self.send_all(|event_loop, key| {
             if event_loop.server.sendable(key) > 0 {
@@ -83,7 +83,8 @@ impl EventLoop {
                 // The write may have taken long.
                 event_loop.server.confirm_lock_if_due(event_loop.clock.now());
             }
-            // Otherwise the loop is about to end, and another daemon may give out the same jobs.
+            // If the lock is lost, the loop will end, and another daemon may hand out the same
+            // jobs.
             if event_loop.server.lost_lock().is_none() {
                 event_loop.send(key);
             }
@@ -122,7 +123,7 @@ impl EventLoop {
             return self.end(key);
         }
         let can_send = socket.is_writable && self.server.sendable(key) > 0;
-        // A deferred connection has a better chance of memory if less output is unsent now.
+        // A deferred connection is more likely to get memory now that less output is unsent.
         let may_fit = !socket.is_deferred || self.server.unsent(key) < before;
         let can_feed = self.server.takes_input(key)
             && may_fit
@@ -150,8 +151,9 @@ impl EventLoop {
     }
 
     /// Closes a connection if lack of memory has stopped all service for [`STARVATION_TIME`]: the
-    /// one with the most unsent output, one a turn, until there is memory. Call it when everything
-    /// that clients accept has been sent. O(connections) then, and O(1) otherwise.
+    /// one with the most unsent output, and one per turn, until there is memory. Call it when
+    /// everything that clients accept has been sent. O(connections) if it closes one, otherwise
+    /// O(1).
     pub(super) fn close_for_memory(&mut self, now: Time) {
         if self.deferred.close_at.is_none() && !self.server.lacks_memory() {
             return;
@@ -161,7 +163,7 @@ impl EventLoop {
             return;
         }
         let is_due = *self.deferred.close_at.get_or_insert(now + STARVATION_TIME) <= now;
-        // Closing those that have ended may free enough.
+        // Closing connections that have ended may free enough.
         if !is_due || !self.queues.ended.is_empty() {
             return;
         }
@@ -193,7 +195,7 @@ impl EventLoop {
             let Some(key) = self.queues.ended.pop_front() else { break };
             let socket = self.sockets[key.index()].as_ref();
             if socket.is_some_and(|socket| socket.is_runnable || socket.is_deferred) {
-                // A queue still holds its key, which must not name another connection there.
+                // A queue still holds its key, which must not refer to another connection there.
                 self.queues.ended.push_back(key);
             } else {
                 self.close(key, now);

@@ -12,7 +12,7 @@ pub enum Command<'a> {
     Use(&'a str),
     /// `reserve` and, with the seconds to wait, `reserve-with-timeout`.
     Reserve(Option<u32>),
-    /// As `reserve`, but further input ends the wait. The original does not have it.
+    /// Like `reserve`, but further input ends the wait. The original does not have it.
     ReserveWithAbort,
     ReserveJob(JobId),
     Delete(JobId),
@@ -45,8 +45,8 @@ pub enum Command<'a> {
         name: &'a str,
         delay: u32,
     },
-    /// Extensions and health of this daemon. The original has none of the commands from this one to
-    /// `Metrics`.
+    /// Reports the extensions and the health of this daemon. The original has none of the commands
+    /// from this one to `Metrics`.
     Capabilities,
     /// The limit is at most [`LISTED_JOBS_MAX`].
     ListJobs {
@@ -54,15 +54,15 @@ pub enum Command<'a> {
         state: JobState,
         limit: u32,
     },
-    /// Deletes the jobs of a tube, or those in one state, with ids up to `last_id`. Reserved ones
-    /// stay.
+    /// Deletes the jobs of a tube, or only those in one state, with ids up to `last_id`. Reserved
+    /// jobs stay.
     DeleteTube {
         name: &'a str,
         state: Option<IdleState>,
         last_id: JobId,
     },
     Drain(Drain),
-    /// Figures that only the daemon has, of itself or of a tube.
+    /// Reports figures that only the daemon has, about itself or about a tube.
     Metrics(Option<&'a str>),
     Quit,
 }
@@ -73,7 +73,7 @@ pub const LISTED_JOBS_MAX: u32 = 10_000;
 /// The number of jobs that `list-jobs` lists if the client gives no limit.
 pub(super) const LISTED_JOBS: u32 = 100;
 
-/// The state of a job, as commands name it.
+/// The state of a job, as named in commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the protocol's own names")]
 pub enum JobState {
@@ -173,6 +173,6 @@ impl Verb {
     /// The number of verbs.
     pub const COUNT: usize = Self::ReserveWithAbort as usize + 1;
 
-    /// How many of them `stats` counts: the first ones. Clients know its keys.
+    /// The number of verbs that `stats` counts, which come first. Clients know its keys.
     pub const COUNT_IN_STATS: usize = Self::PauseTube as usize + 1;
 }

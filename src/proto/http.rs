@@ -4,10 +4,11 @@
 //! lines with errors, and then execute the lines of the body, which the page has written.
 
 /// Whether `line`, the first of a connection, begins an HTTP request. The version may be missing,
-/// and any white space may precede or separate its words. If not `is_whole`, only the beginning of
-/// a line longer than any command is given.
+/// and any white space may precede or separate its words. If not `is_whole`, `line` is only the
+/// beginning of a line longer than any command.
 ///
-/// An upper-case word and a word like an address suffice, because no command is upper case.
+/// An upper-case word followed by a word like an address suffices, because no command is upper
+/// case.
 pub fn is_http_request(line: &[u8], is_whole: bool) -> bool {
     let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let (Some(method), Some(target)) = (words.next(), words.next()) else { return false };

@@ -1,9 +1,10 @@
-//! Parses a line into a command, or into the error that the original would give.
+//! Parses a line into a command, or into the error that the original would report.
 //!
-//! The original finds the command by its prefix and then reads the arguments. So a line may be
-//! known and still malformed, and its error depends on how far the original reads it. If a command
-//! takes arguments, its prefix ends in a space (except for `pause-tube` and commands that the
-//! original does not know). If it takes none, any byte after its name makes the line malformed.
+//! The original finds the command by its prefix and then reads the arguments. So a line may begin
+//! with a known command and still be malformed, and the error depends on how far the original
+//! reads. If a command takes arguments, its prefix ends in a space (except for `pause-tube` and
+//! commands that the original does not know). If it takes none, any byte after its name makes the
+//! line malformed.
 
 use std::{error::Error, fmt};
 
@@ -15,12 +16,12 @@ use super::{
 /// Why a line is not a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParseError {
-    /// No command begins like this.
+    /// The line begins with no known command.
     UnknownCommand,
-    /// The command is known, but its arguments are malformed. With a verb, `stats` counts the
-    /// command all the same, because the original counts it before it finds the error.
+    /// The command is known, but its arguments are malformed. If there is a verb, `stats` counts
+    /// the command nevertheless, because the original counts it before it finds the error.
     BadFormat(Option<Verb>),
-    /// A `put` of this many bytes, more than the limit. The body and its CR LF follow all the same.
+    /// A `put` of this many bytes, more than the limit. The body and its CR LF still follow.
     JobTooBig(u32),
 }
 
@@ -65,9 +66,9 @@ fn has_stray_byte(line: &[u8]) -> bool {
 
 type Read = for<'a> fn(Arguments<'a>) -> Parsed<'a>;
 
-/// Each command: how its line begins, and the verb that `stats` or `metrics` counts. None is counted
-/// for `reserve-job`, `kick-job` and `quit`, as in the original, and for commands that the original
-/// does not know, which would add keys.
+/// Each command: the prefix of its line, and the verb that `stats` or `metrics` counts.
+/// `reserve-job`, `kick-job` and `quit` are not counted, as in the original; nor are commands that
+/// the original does not know, because they would add keys.
 const COMMANDS: &[(&str, Option<Verb>, Read)] = &[
     ("put ", Some(Verb::Put), put),
     ("reserve-with-timeout ", Some(Verb::ReserveWithTimeout), reserve_with_timeout),
@@ -104,7 +105,7 @@ const COMMANDS: &[(&str, Option<Verb>, Read)] = &[
 ];
 
 impl Verb {
-    /// The names as the protocol has them, in order. O(commands).
+    /// The names in the protocol, in order. O(commands).
     pub fn names() -> [&'static str; Self::COUNT] {
         let mut names = [""; Self::COUNT];
         for &(prefix, verb, _) in COMMANDS {
@@ -153,8 +154,8 @@ fn bury(mut arguments: Arguments<'_>) -> Parsed<'_> {
     Ok(Command::Bury { id, pri })
 }
 
-/// The original reads only this number with C's `strtoul`, and keeps its low 32 bits. White space
-/// and a sign may precede it, anything may follow it, and `-1` kicks all jobs there are.
+/// The original reads this number, and no other, with C's `strtoul`, and keeps its low 32 bits.
+/// White space and a sign may precede it, anything may follow it, and `-1` kicks all jobs.
 fn kick(arguments: Arguments<'_>) -> Parsed<'_> {
     let rest = arguments.rest;
     if has_stray_byte(rest) {
@@ -174,8 +175,8 @@ fn kick(arguments: Arguments<'_>) -> Parsed<'_> {
     Ok(Command::Kick(bound))
 }
 
-/// The prefix ends without a space, so the line need not have one. The original counts the command
-/// before it checks the whole name.
+/// The prefix has no space at its end, so the line need not have one. The original counts the
+/// command before it checks the whole name.
 fn pause_tube(mut arguments: Arguments<'_>) -> Parsed<'_> {
     arguments.skip_spaces();
     let end = arguments.rest.iter().take_while(|&&byte| is_name_byte(byte)).count();
@@ -190,7 +191,7 @@ fn pause_tube(mut arguments: Arguments<'_>) -> Parsed<'_> {
     Ok(Command::PauseTube { name, delay })
 }
 
-/// A limit above [`LISTED_JOBS_MAX`] is not refused: a client may ask for as many as there are.
+/// A limit above [`LISTED_JOBS_MAX`] is accepted, so that a client can ask for all jobs.
 fn list_jobs(mut arguments: Arguments<'_>) -> Parsed<'_> {
     let name = arguments.name_behind_spaces()?;
     let state = arguments.word().and_then(JobState::read).ok_or(BAD_FORMAT)?;
@@ -248,7 +249,7 @@ impl<'a> Arguments<'a> {
         self.end().map(|()| id)
     }
 
-    /// No space may precede a name, unlike a number.
+    /// Unlike a number, a name may not be preceded by further spaces.
     fn only_name(self) -> Result<&'a str, ParseError> {
         tube_name(self.rest).ok_or(BAD_FORMAT)
     }
@@ -257,7 +258,7 @@ impl<'a> Arguments<'a> {
         self.word().and_then(tube_name).ok_or(BAD_FORMAT)
     }
 
-    /// Reads at least one space, then bytes up to the next one. `None` if there are none of either.
+    /// Reads at least one space, then bytes up to the next space. `None` if either is missing.
     fn word(&mut self) -> Option<&'a [u8]> {
         let spaces = self.rest.iter().take_while(|&&byte| byte == b' ').count();
         let behind = &self.rest[spaces..];
@@ -274,7 +275,7 @@ impl<'a> Arguments<'a> {
         u32::try_from(self.u64()?).map_err(|_| BAD_FORMAT)
     }
 
-    /// Reads spaces, then a number up to 2^64 - 1. Text after its digits stays.
+    /// Reads spaces, then a number up to 2^64 - 1. Text after the digits stays.
     fn u64(&mut self) -> Result<u64, ParseError> {
         self.skip_spaces();
         let mut number = 0u64;

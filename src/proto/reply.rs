@@ -32,7 +32,8 @@ pub enum Reply<'a> {
     Kicked,
     /// The reply to `delete-tube`.
     DeletedJobs(u64),
-    /// The reply to `drain` if jobs are taken. The other one is the error reply to a `put`.
+    /// The reply to `drain` if jobs are accepted. The other reply to it is the error reply to a
+    /// `put`.
     NotDraining,
     Paused,
     /// A YAML document and its length.
@@ -106,7 +107,7 @@ impl Reply<'_> {
     }
 }
 
-/// A reply with the names of tubes. Because they may be very many, they are written straight to the
+/// A reply with the names of tubes. There may be very many, so they are written directly to the
 /// output.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct List {
@@ -123,7 +124,7 @@ impl List {
         Self { count: self.count + 1, bytes: self.bytes + name.len() }
     }
 
-    /// The length of the reply in bytes, or up to 19 more.
+    /// The length of the reply in bytes, overestimated by at most 19.
     pub fn size(self) -> usize {
         let line = "OK \r\n\r\n".len() + usize::MAX.ilog10() as usize + 1;
         line + stats_yaml::list_length(self.count, self.bytes)
@@ -162,7 +163,8 @@ fn job(out: &mut Vec<u8>, word: &str, id: u64, size: usize) {
     number(out, "", size as u64);
 }
 
-/// Writes a number with a fifth of the instructions of `write!`: nearly every reply has one.
+/// Writes a number with a fifth of the instructions of `write!`, because nearly every reply has
+/// one.
 fn digits(out: &mut Vec<u8>, mut number: u64) {
     let mut text = [0; u64::MAX.ilog10() as usize + 1];
     let mut start = text.len();

@@ -1,6 +1,6 @@
 //! The form of YAML documents: `stats`, `stats-job`, `stats-tube` and the lists as the original
 //! spaces and quotes them, and `capabilities`, `list-jobs` and `metrics` likewise. Clients compare
-//! and split these texts, so every byte matters. The server has the keys and their order.
+//! and split these texts, so every byte matters. The keys and their order are in the server.
 
 use std::{
     fmt::{self, Display, Write},
@@ -11,7 +11,7 @@ use crate::collections::Histogram;
 
 const HEAD: &str = "---\n";
 
-/// The length in bytes of a list document of `names` names, which have `bytes` bytes in all.
+/// The length in bytes of a list document of `names` names with `bytes` bytes in total.
 pub(super) fn list_length(names: usize, bytes: usize) -> usize {
     HEAD.len() + "- \n".len() * names + bytes
 }
@@ -90,8 +90,8 @@ impl Document {
         }
     }
 
-    /// A line for each bound, with how many were at most as long; then how many there were, and
-    /// their sum.
+    /// Appends a line for each bound, with the number of durations at most as long; then the number
+    /// of all durations, and their sum.
     pub fn histogram<const BOUNDS: usize>(&mut self, key: &str, histogram: &Histogram<BOUNDS>) {
         for (bound, count) in histogram.cumulative() {
             self.pair(format_args!("{key}-le-{}", Seconds(bound)), count);

@@ -26,12 +26,13 @@ impl Queue {
     }
 }
 
-/// A `list-jobs` of reserved jobs in progress. A tube does not know them, so all clients are asked.
+/// A `list-jobs` of reserved jobs in progress. A tube does not know its reserved jobs, so all
+/// clients are visited.
 #[derive(Debug)]
 pub struct ListReserved {
     tube: Key<Tube>,
     count: usize,
-    /// The index of the client that is asked next, and the position among its deadlines.
+    /// The index of the client to visit next, and the position among its deadlines.
     next: (usize, usize),
     /// The first jobs of those found, which may have changed since.
     first: BinaryHeap<(DueKey, Key<Job>)>,
@@ -53,8 +54,8 @@ impl Queue {
         Ok(ListReserved { tube, count, next: (0, 0), first: first.into() })
     }
 
-    /// Looks at up to `steps` more clients and jobs. After the last, returns those found that are
-    /// still reserved until the same instant.
+    /// Looks at up to `steps` more clients and jobs. After the last one, returns the jobs found
+    /// that are still reserved until the same instant.
     pub fn step_list_reserved(
         &self,
         list: &mut ListReserved,
@@ -90,35 +91,35 @@ impl Queue {
             is_same && self.deadline(job) == Some(due.at())
         });
         found.sort_unstable();
-        // A job that moved among its client's deadlines may have been found twice.
+        // A job that changed places among its client's deadlines may have been found twice.
         found.dedup();
         found.into_iter().map(|(_, job)| job).collect()
     }
 
-    /// Ends a `list-jobs` of reserved jobs, which no longer keeps its tube.
+    /// Ends a `list-jobs` of reserved jobs, and no longer keeps its tube.
     pub fn end_list_reserved(&mut self, list: &ListReserved, budget: &mut MemoryBudget) {
         budget.on_resize(list.first.capacity() * size_of::<(DueKey, Key<Job>)>(), 0);
         self.unpin(list.tube);
     }
 }
 
-/// A `delete-tube` in progress. It deletes the jobs that were put before it began, one at a time,
-/// each if it is in one of the states when its turn comes.
+/// A `delete-tube` in progress. It deletes the jobs that were put before it began, one at a time. A
+/// job that has left these states before its turn comes stays.
 ///
-/// Entries of a heap change places while others put and reserve. So it takes some jobs at a time,
-/// and looks again until it has seen a whole heap without any.
+/// Entries of a heap change places while other clients put and reserve. So it takes some jobs at a
+/// time, and searches again until it has gone through a whole heap without finding any.
 #[derive(Debug)]
 pub struct DeleteTube {
     tube: Key<Tube>,
-    /// The state whose jobs are deleted now. `None` at the end.
+    /// The state whose jobs are being deleted. `None` at the end.
     from: Option<State>,
     /// Whether the other states follow.
     takes_all: bool,
     /// Jobs from this id on stay.
     end_id: u64,
-    /// The position in the heap that is looked at next.
+    /// The next position in the heap to look at.
     position: usize,
-    /// How many entries have been looked at since one was found.
+    /// The number of entries looked at since a job was last found.
     seen: usize,
     /// Jobs that were found, and may have changed since. At most [`FOUND_MAX`].
     found: Vec<Key<Job>>,
@@ -126,15 +127,15 @@ pub struct DeleteTube {
     pub deleted: u64,
 }
 
-/// How many jobs a `delete-tube` looks for at a time.
+/// The most jobs that a `delete-tube` collects at a time.
 const FOUND_MAX: usize = 256;
 
-/// The most entries of a heap that one step looks at: half a millisecond. In a larger heap a job
-/// may change places each time, and stay.
+/// The most entries of a heap that one step looks at: half a millisecond. In a larger heap, a job
+/// may change places each time, and so escape.
 const SEEN_PER_STEP_MAX: usize = 1 << 18;
 
-/// The most buried jobs that one step looks at, from the first. A job stays if it follows this many
-/// with ids larger than the last to be deleted.
+/// The most buried jobs that one step looks at, from the first. A job escapes if it comes after
+/// this many jobs with ids above the last one to be deleted.
 const BURIED_SEEN_MAX: usize = 1 << 14;
 
 /// One step of a [`DeleteTube`].
@@ -203,7 +204,8 @@ impl Queue {
         };
         let seen = position.saturating_sub(start);
         delete.seen = if found.is_empty() { delete.seen + seen } else { 0 };
-        // After the last entry, or if the heap has shrunk, from the beginning again.
+        // After the last entry, or if the heap has shrunk, the search starts again from the
+        // beginning.
         delete.position = if position < length { position } else { 0 };
         if delete.found.is_empty() && delete.seen >= length {
             (delete.position, delete.seen) = (0, 0);
@@ -216,7 +218,7 @@ impl Queue {
         DeleteStep::Seen(seen)
     }
 
-    /// Ends a `delete-tube`, which no longer keeps its tube.
+    /// Ends a `delete-tube`, and no longer keeps its tube.
     pub fn end_delete_tube(&mut self, delete: &DeleteTube) {
         self.unpin(delete.tube);
     }

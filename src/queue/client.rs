@@ -1,4 +1,4 @@
-//! A client: a connection as the queue sees it. It has the tube it uses, the tubes it watches, the
+//! A client: the queue's view of a connection. It has the tube it uses, the tubes it watches, the
 //! jobs it has reserved and its wait for a job. It has no bytes and no socket.
 
 use crate::{
@@ -14,7 +14,8 @@ use crate::{
 /// A client that waits for a job.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wait {
-    /// The number of this wait, counted over all clients: the smallest has waited longest.
+    /// The sequence number of this wait among those of all clients: the one with the smallest has
+    /// waited longest.
     pub(super) sequence: u64,
     /// When the wait times out; `None` means never.
     pub(super) until: Option<Time>,
@@ -34,8 +35,8 @@ pub(super) struct Watch {
 pub struct Client {
     /// The tube that `put`, `peek-…` and `kick` work on.
     pub using: Key<Tube>,
-    /// The watched tubes in the original's order: a new one is appended, and the last one replaces
-    /// one that is ignored. Each watch has its tube's key beside it, so a search reads only this
+    /// The watched tubes in the original's order: a new one is appended, and an ignored one is
+    /// replaced by the last. Each watch has its tube's key beside it, so a search reads only this
     /// array.
     pub(super) watching: Vec<(Key<Tube>, Key<Watch>)>,
     /// Watches without an entry in their tube's `waiters`. Not kept up to date after a disconnect.
@@ -49,7 +50,8 @@ pub struct Client {
     pub(super) is_producer: bool,
     /// Whether it has sent a `reserve` of any kind.
     pub(super) is_worker: bool,
-    /// Whether it has disconnected. Its jobs and watches are then returned step by step.
+    /// Whether it has disconnected. Its jobs are then returned, and its watches ended, step by
+    /// step.
     pub(super) has_left: bool,
     /// Position in the timers' heap of clients.
     pub(super) timer: Option<u32>,
@@ -91,13 +93,14 @@ impl Client {
         self.watching.len()
     }
 
-    /// Whether a job that it has reserved reaches its deadline within [`SAFETY_MARGIN`].
+    /// Whether one of its reserved jobs reaches its deadline within [`SAFETY_MARGIN`].
     pub(super) fn is_deadline_soon(&self, now: Time) -> bool {
         self.deadlines.peek().is_some_and(|(due, _)| due.at() - SAFETY_MARGIN <= now)
     }
 
     /// When the client's timer is due: at its first deadline or at the end of its wait. While it
-    /// waits, the deadline counts [`SAFETY_MARGIN`] earlier, because the client must be warned.
+    /// waits, its timer is due [`SAFETY_MARGIN`] before the deadline, because the client must be
+    /// warned.
     pub(super) fn due_at(&self) -> Option<Time> {
         let job = self.deadlines.peek().map(|(due, _)| due.at());
         match self.waiting {

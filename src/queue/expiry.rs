@@ -4,8 +4,8 @@ use super::{Client, Expired, Job, Queue, Timer, Tube, increment, timers::Due};
 use crate::{clock::Time, collections::Key};
 
 impl Queue {
-    /// Takes one step to end a tube's pause: hands one ready job to a waiting client. If there is
-    /// no such pair, lifts the pause and returns `None`. O(log n).
+    /// Takes one step in ending a tube's pause: hands one ready job to a waiting client. If there
+    /// is no such pair, lifts the pause and returns `None`. O(log n).
     pub fn end_pause(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
         let pair = self.match_one(tube, now);
         if pair.is_none() {
@@ -32,7 +32,7 @@ impl Queue {
         }
     }
 
-    /// When the next timer is due, if nothing changes before.
+    /// When the next timer is due, if nothing changes before then.
     pub fn next_deadline(&self) -> Option<Time> {
         self.timers.next()
     }

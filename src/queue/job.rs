@@ -9,7 +9,7 @@
 //! | Buried | its tube's `buried` list | `links` |
 //! | Reserved | its client's `reserved` list and `deadlines` heap | `links` and `position` |
 //!
-//! So one position and one pair of links suffice, and a job takes 96 bytes beside its body.
+//! So one position and one pair of links suffice, and a job takes 96 bytes besides its body.
 
 use std::num::NonZeroU32;
 
@@ -23,7 +23,7 @@ use crate::{
 /// Priorities below this count as urgent in statistics.
 pub const URGENT_BELOW_PRI: u32 = 1024;
 
-/// Bytes that a job counts, beside its body, towards the limit of memory.
+/// Bytes counted for a job towards the memory limit, in addition to its body.
 pub const JOB_OVERHEAD_BYTES: u64 = BODY_OVERHEAD_BYTES;
 
 /// The state of a job, which names its place.
@@ -51,7 +51,7 @@ impl State {
     }
 }
 
-/// How often something has happened to a job, as `stats-job` reports it.
+/// Counts of what has happened to a job, as reported by `stats-job`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct History {
     /// The number of times it was reserved.
@@ -79,26 +79,26 @@ pub struct Record {
     pub ttr: u32,
     /// When the header of its `put` was read.
     pub created_at: Time,
-    /// Since when it is ready, reserved or buried; until when it is delayed.
+    /// The time since which it is ready, reserved or buried, or until which it is delayed.
     pub state_at: Time,
-    /// The events so far.
+    /// The counts of events so far.
     pub history: History,
     /// Its state, which names its place.
     pub state: State,
 }
 
 impl Record {
-    /// Whether a job that is reserved, and lost now, has been lost too often: its time to run has
-    /// ended, or its connection, `max` times.
+    /// Whether a reserved job, if it is lost now, has been lost too often: `max` times, its time to
+    /// run or its connection has ended.
     ///
     /// Each reservation ends with a release, a bury, a delete or a loss. So `reserves - releases -
     /// buries` is the number of losses, this one included, less one for each burial that this
     /// function caused.
     ///
-    /// **Invariant:** each kick gives the job at least `max` new tries. The burial has brought the
-    /// count to one less than the limit, and a kick raises the limit by `max - 1`. Only a job that
-    /// was lost without this limit, or with a higher one, may exceed it, and then gets fewer tries,
-    /// but at least one.
+    /// **Invariant:** each kick gives the job at least `max` new tries. After a burial the count is
+    /// one less than the limit, and a kick raises the limit by `max - 1`. Only a job that was lost
+    /// without this limit, or with a higher one, may exceed it; it then gets fewer tries, but at
+    /// least one.
     pub fn is_lost_too_often(&self, max: NonZeroU32) -> bool {
         let History { reserves, releases, buries, kicks, .. } = self.history;
         let ended = u64::from(releases) + u64::from(buries);
@@ -107,7 +107,7 @@ impl Record {
     }
 }
 
-/// Which instants of a job were read as dates from a binlog, not from this process's own clock.
+/// Which instants of a job were read from a binlog as dates, and not from this process's own clock.
 /// They move when the wall clock is set: see [`crate::queue::Queue::shift_dates`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dated {
@@ -127,7 +127,7 @@ pub struct Job {
     pub body: Body,
     /// The tube it was put into.
     pub tube: Key<Tube>,
-    /// Which of its instants were read as dates.
+    /// The instants that were read as dates.
     pub dated: Dated,
     pub(super) position: u32,
     pub(super) links: Links<Job>,
@@ -150,7 +150,7 @@ impl Job {
         ReadyKey { pri: self.record.pri, id: self.record.id.into() }
     }
 
-    /// Its place among jobs that are due, if it is due at `at`.
+    /// Its sort key among jobs with a deadline, for the deadline `at`.
     pub(super) fn due_key(&self, at: Time) -> DueKey {
         DueKey { at: at.as_nanoseconds().into(), id: self.record.id.into() }
     }
@@ -198,7 +198,7 @@ pub(super) struct ReadyKey {
 }
 
 impl ReadyKey {
-    /// Sorts after every job, and means no job.
+    /// Sorts after every job, and stands for no job.
     pub(super) const NONE: Self =
         Self { pri: u32::MAX, id: Halves { high: u32::MAX, low: u32::MAX } };
 
@@ -291,7 +291,7 @@ mod tests {
         }
     }
 
-    /// A job that kills its workers would run for ever, or a kick would be in vain.
+    /// A job that kills its workers would run for ever, or a kick would have no effect.
     #[test]
     fn a_kick_gives_new_tries() {
         for max in (1..=4).map(|max| NonZeroU32::new(max).expect("not 0")) {
@@ -312,7 +312,7 @@ mod tests {
                 match step * step % 7 {
                     0 => job.history.releases += 1,
                     1 => {
-                        // A client buries it, and another one kicks it: these are more tries.
+                        // A client buries it, and another one kicks it: that gives more tries.
                         job.history.buries += 1;
                         job.history.kicks += 1;
                         wanted += max.get() - 1;

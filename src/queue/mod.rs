@@ -1,8 +1,8 @@
 //! The work queue as a library: jobs, tubes, clients and their timers. It knows nothing of bytes,
 //! files or sockets and reads no clock: each call that needs the present takes it as `now`.
 //!
-//! [`Queue`] has one method per verb, in the order of the protocol. Each expects that its caller
-//! has made the matching look-up first (`reserved_by`, `find`, …). No verb hands jobs to waiting
+//! [`Queue`] has one method per verb, in the order of the protocol. Each expects its caller to have
+//! made the matching look-up first (`reserved_by`, `find`, …). No verb hands jobs to waiting
 //! clients. After a verb that makes a job ready or ends a pause, the caller repeats
 //! [`Queue::hand_out`] for that tube until it returns `None`.
 //!
@@ -100,10 +100,10 @@ pub struct Queue {
     counts: Counts,
     default: Key<Tube>,
     next_id: u64,
-    /// How many waits have begun, of all clients.
+    /// How many waits of all clients have begun.
     wait_count: u64,
     is_frozen: bool,
-    /// When the daemon began to serve: no job's wait counts from before.
+    /// When the daemon began to serve. The wait of a job is not counted from any earlier time.
     started_at: Time,
 }
 
@@ -176,7 +176,7 @@ impl Queue {
         }
     }
 
-    /// Makes a reserved job ready, as one that has waited since then. The caller must call
+    /// Makes a reserved job ready, as if it had waited since `since`. The caller must call
     /// [`Queue::hand_out`] for the returned tube. O(log n).
     pub fn return_job(&mut self, job: Key<Job>, since: Time) -> Key<Tube> {
         let tube = self.unreserve(job);
@@ -223,14 +223,14 @@ impl Queue {
         if self.tubes.has_ready_job() { self.clients[client].watching() } else { 0 }
     }
 
-    /// Whether a job that the client has reserved reaches its deadline within [`SAFETY_MARGIN`].
+    /// Whether one of the client's reserved jobs reaches its deadline within [`SAFETY_MARGIN`].
     pub fn is_deadline_soon(&self, client: Key<Client>, now: Time) -> bool {
         self.clients[client].is_deadline_soon(now)
     }
 
     /// Reserves the tube's best ready job for the client that has waited longest. Returns `None` if
-    /// there is no such job or client, or if the tube is paused or the queue frozen. Repeating it
-    /// until `None` restores the resting invariant. O(log n), amortised.
+    /// there is no such job or client, or if the tube is paused or the queue frozen. Calling it
+    /// until it returns `None` restores the resting invariant. O(log n), amortised.
     pub fn hand_out(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
         if self.tubes.arena.get(tube)?.pause.is_some() {
             return None;
@@ -304,8 +304,8 @@ impl Queue {
         }
     }
 
-    /// Since when this ready job waits for a worker; not before the start, even if the binlog knows
-    /// that it was ready before.
+    /// The time since which this ready job has waited for a worker; never before the daemon began
+    /// to serve, even if the binlog shows that the job was ready earlier.
     pub fn ready_since(&self, job: Key<Job>) -> Time {
         self.jobs.arena[job].record.state_at.max(self.started_at)
     }
@@ -335,7 +335,7 @@ impl Queue {
         self.jobs.arena.len()
     }
 
-    /// Total bytes that the jobs count: their bodies, and [`JOB_OVERHEAD_BYTES`] for each.
+    /// Total bytes counted for the jobs: their bodies, and [`JOB_OVERHEAD_BYTES`] for each.
     pub fn job_bytes(&self) -> u64 {
         self.jobs.job_bytes()
     }
@@ -383,8 +383,8 @@ impl BodyOwners for Queue {
     }
 }
 
-/// Adds one to a counter of a job. As in the original it wraps to 0 after 2^32 - 1, because an
-/// overflow would end the daemon.
+/// Adds one to a counter of a job. As in the original, it wraps to 0 after 2^32 - 1, because an
+/// overflow would panic.
 fn increment(counter: &mut u32) {
     *counter = counter.wrapping_add(1);
 }

@@ -7,15 +7,15 @@ use crate::{
     memory::{self, Body, MemoryBudget, Need},
 };
 
-/// Arena slots scanned per job of a slice; passing them takes no longer than shifting one job.
+/// Arena slots scanned per job of a slice; scanning them takes no longer than shifting one job.
 const SLOTS_PER_JOB: usize = 16;
 
 /// Restoring jobs, and freezing while the binlog has failed.
 impl Queue {
-    /// Notes that the daemon begins to serve: restored jobs have waited since then.
+    /// Notes that the daemon begins to serve: restored jobs are counted as waiting from then on.
     pub fn start(&mut self, now: Time) {
         self.started_at = now;
-        // Jobs that a replay has put and deleted there do not count.
+        // Jobs that the replay has both put and deleted there do not count.
         self.tubes.arena[self.default].forget_unused_times();
     }
 
@@ -38,8 +38,8 @@ impl Queue {
         self.timers.ensure_memory_for_tube(budget)
     }
 
-    /// Adds a job from the binlog under its old id, in the place that its state names. No client
-    /// has reserved it. Hands nothing out.
+    /// Adds a job from the binlog under its old id, in the place for its state. It is not reserved.
+    /// Hands nothing out.
     pub fn restore(&mut self, record: Record, dated: Dated, tube: &str, body: Body) -> Key<Job> {
         let tube = self.tubes.find(tube).unwrap_or_else(|| self.make_tube(tube));
         self.raise_id(record.id.saturating_add(1));
@@ -94,7 +94,7 @@ impl Queue {
     }
 
     /// Ends a freeze. Each unpaused tube that has ready jobs and waiters gets a pause that ends at
-    /// `now`, so that ticks hand its jobs out in slices. O(tubes).
+    /// `now`, so that ticks hand out its jobs in slices. O(tubes).
     pub fn thaw(&mut self, now: Time) {
         self.is_frozen = false;
         for index in 0..self.tubes.len() {
@@ -114,9 +114,9 @@ impl Queue {
     /// slots are empty. Returns the index to resume from, or `None` at the end. O(count · log n).
     ///
     /// If a restored delay has ended too early, its job is delayed again, unless a client has had
-    /// it since. If it should have ended, it does so at the next tick. `to_log` receives jobs with
-    /// dates of the old calendar in the binlog: buried jobs, and all that have had a delay, because
-    /// no record marks the end of a delay.
+    /// the job since. If a delay should have ended, it does so at the next tick. `to_log` receives
+    /// the jobs whose dates in the binlog are from the old calendar: buried jobs, and all that have
+    /// had a delay, because no record marks the end of a delay.
     pub fn shift_dates(
         &mut self,
         from: usize,

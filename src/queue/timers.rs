@@ -1,9 +1,9 @@
-//! Timers: which tubes and clients are due, and which are next.
+//! Timers: which tubes and clients are due now, and which are next.
 //!
 //! Three heaps hold the tubes by their earliest delayed job, the paused tubes by the end of the
-//! pause and the clients by [`Client::due_at`]. A tick looks at the three tops and costs time only
-//! for due timers: ten thousand idle tubes cost nothing. Invariant: each heap holds exactly the
-//! tubes or clients that have such an instant, under that instant.
+//! pause and the clients by [`Client::due_at`]. A tick looks at the top of each heap and takes time
+//! only for due timers: ten thousand idle tubes cost nothing. Invariant: each heap holds exactly
+//! the tubes or clients that have such an instant, under that instant.
 
 use crate::{
     clock::Time,

@@ -5,14 +5,14 @@ use crate::collections::LongTimes;
 /// Times of one tube's jobs, counted from its first job.
 #[derive(Debug, Clone, Default)]
 pub struct Times {
-    /// From ready to reserved. A pause of the tube counts, a delay of the job does not.
+    /// From ready to reserved. This includes a pause of the tube, but not a delay of the job.
     pub wait: LongTimes,
     /// From reserved to deleted by the worker.
     pub run: LongTimes,
 }
 
 impl Times {
-    /// The memory that they take, with the overhead of the allocator.
+    /// The bytes of memory that they take, with the allocator's overhead.
     pub(super) const BYTES: usize = size_of::<Self>() + 16;
 }
 

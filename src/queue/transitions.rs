@@ -113,7 +113,7 @@ impl Queue {
         self.counts.delayed += 1;
     }
 
-    /// Makes a detached job ready, as one that has waited since then. The caller must then call
+    /// Makes a detached job ready, as if it had waited since `since`. The caller must then call
     /// [`Queue::hand_out`] for its tube.
     pub(super) fn make_ready(&mut self, key: Key<Job>, since: Time) {
         let jobs = &mut self.jobs.arena;
@@ -130,7 +130,7 @@ impl Queue {
         self.counts.ready += 1;
     }
 
-    /// Takes one pin from a tube.
+    /// Removes one pin from a tube.
     pub(super) fn unpin(&mut self, tube: Key<Tube>) {
         self.tubes.arena[tube].pins -= 1;
         self.drop_if_idle(tube);

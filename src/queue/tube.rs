@@ -1,7 +1,7 @@
 //! Tubes: named queues of jobs, and the clients that wait for these jobs.
 //!
-//! A tube exists while it has jobs, users, watchers or long commands in progress; `default` exists
-//! always.
+//! A tube exists while it has jobs, users, watchers or long commands in progress; `default` always
+//! exists.
 
 use crate::{
     clock::Time,
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// A pause in force.
+/// A pause in effect.
 #[derive(Debug, Clone, Copy)]
 pub struct Pause {
     /// The length requested, in seconds.
@@ -28,13 +28,13 @@ pub struct Pause {
 pub struct Tube {
     /// Its name, 1 to 200 bytes.
     entry: Entry<Tube>,
-    /// Has memory for all jobs of the tube: any may become ready when nothing can be refused.
+    /// Has memory for all jobs of the tube: any may become ready when no memory can be refused.
     pub(super) ready: Heap<ReadyKey, Job>,
     pub(super) delayed: Heap<DueKey, Job>,
     pub(super) buried: List<Job>,
     /// Watches of clients that wait for a job or have waited: see [`super::waiters`].
     pub(super) waiters: Heap<u64, Watch>,
-    /// The pause in force, if any. Its timer ends it; nothing compares it with the clock.
+    /// The pause in effect, if any. Only its timer ends it; nothing compares it with the clock.
     pub pause: Option<Pause>,
     /// Jobs in any state.
     jobs: usize,
@@ -44,7 +44,7 @@ pub struct Tube {
     pub watchers: u32,
     /// Long commands in progress, which keep the tube until they end; for `default`, one more.
     pub(super) pins: u32,
-    /// Ready jobs of a priority below [`super::job::URGENT_BELOW_PRI`].
+    /// Ready jobs with a priority below [`super::job::URGENT_BELOW_PRI`].
     pub urgent: u64,
     /// Jobs that clients have reserved.
     pub reserved: u64,
@@ -86,17 +86,17 @@ impl Tube {
         self.jobs
     }
 
-    /// How long its jobs have waited and run. `None` if it has never had one.
+    /// How long its jobs have waited and run. `None` if it has never had a job.
     pub fn times(&self) -> Option<&Times> {
         self.times.as_deref()
     }
 
-    /// The same, to count the times of a job of this tube.
+    /// The same, for adding the times of a job of this tube.
     pub(super) fn times_mut(&mut self) -> &mut Times {
         self.times.as_mut().expect("a tube that has a job has them")
     }
 
-    /// Makes it a tube that has never had a job, if it has none.
+    /// If it has no jobs, makes it a tube that has never had one.
     pub(super) fn forget_unused_times(&mut self) {
         if self.jobs == 0 {
             self.times = None;
@@ -150,13 +150,13 @@ impl Tube {
 pub(super) struct Tubes {
     pub(super) arena: Arena<Tube>,
     names: NameTable<Tube>,
-    /// The original's order: a new tube is appended, and the last one replaces a removed one.
+    /// The original's order: a new tube is appended, and a removed one is replaced by the last.
     order: Vec<Key<Tube>>,
     /// Total bytes of all names.
     name_bytes: usize,
-    /// By index of the key: the order of the best ready job, in one array for a fast search.
+    /// By index of the key: the sort key of the best ready job, in one array for a fast search.
     best_ready: Vec<ReadyKey>,
-    /// How many of `best_ready` are not [`ReadyKey::NONE`]; often 0, and then nothing is searched.
+    /// How many of `best_ready` are not [`ReadyKey::NONE`]; often 0, and then no search is needed.
     with_ready_job: usize,
 }
 
@@ -216,7 +216,7 @@ impl Tubes {
         self.arena[tube].is_idle()
     }
 
-    /// The order of the tube's best ready job; [`ReadyKey::NONE`] if it has none or is paused.
+    /// The sort key of the tube's best ready job; [`ReadyKey::NONE`] if it has none or is paused.
     pub(super) fn best_ready(&self, tube: Key<Tube>) -> ReadyKey {
         self.best_ready[tube.index()]
     }

@@ -139,8 +139,8 @@ impl Queue {
         self.first_ready(tube).filter(|_| self.tubes.best_ready(tube) != ReadyKey::NONE)
     }
 
-    /// Reserves a job of any tube and state, which no client may have reserved. Fails, and changes
-    /// nothing, if there is no memory.
+    /// Reserves a job of any tube and state, but not one that a client has reserved. Fails, and
+    /// changes nothing, if there is no memory.
     pub fn reserve_job(
         &mut self,
         client: Key<Client>,
@@ -239,8 +239,8 @@ impl Queue {
 /// Watching.
 impl Queue {
     /// Adds a tube to the client's watched tubes and returns their number. The tube is created if
-    /// it does not exist. A tube already watched counts once. Fails, and changes nothing, if there
-    /// is no memory. O(tubes watched).
+    /// it does not exist. Watching a tube again changes nothing. Fails, and changes nothing, if
+    /// there is no memory. O(tubes watched).
     pub fn watch(
         &mut self,
         client: Key<Client>,
@@ -268,7 +268,7 @@ impl Queue {
         let Client { watching, unqueued, .. } = &mut self.clients[client];
         let count = watching.len() + 1;
         budget.grow_vec(Need::Storage, watching, count)?;
-        // Each watch may lose its `waiters` entry later, when nothing can be refused.
+        // Each watch may lose its `waiters` entry later, when no memory can be refused.
         budget.grow_vec(Need::Storage, unqueued, count)
     }
 
@@ -324,7 +324,7 @@ impl Queue {
         Some(tube)
     }
 
-    /// Begins a `kick` of up to `bound` jobs: buried jobs if there is one, otherwise delayed ones,
+    /// Begins a `kick` of up to `bound` jobs: buried jobs if there are any, otherwise delayed ones,
     /// and no more than there are now. The tube is kept until [`Queue::end_kick`].
     pub fn begin_kick(&mut self, tube: Key<Tube>, bound: u32) -> Kick {
         let Tube { buried, delayed, pins, .. } = &mut self.tubes.arena[tube];
@@ -351,13 +351,13 @@ impl Queue {
         Some(job)
     }
 
-    /// Ends a kick, which no longer keeps its tube.
+    /// Ends a kick, and no longer keeps its tube.
     pub fn end_kick(&mut self, kick: Kick) {
         self.unpin(kick.tube);
     }
 
-    /// Pauses a tube for `length` seconds. A `length` of 0 ends a pause: the caller may repeat
-    /// [`Queue::end_pause`] at once, or else the next tick ends it.
+    /// Pauses a tube for `length` seconds. A `length` of 0 ends a pause: the caller may call
+    /// [`Queue::end_pause`] repeatedly at once; otherwise the next tick ends it.
     pub fn pause(&mut self, tube: Key<Tube>, length: u32, now: Time) {
         self.tubes.arena[tube].pauses += 1;
         self.set_pause(tube, Some(Pause { seconds: length, until: now + seconds(length) }));

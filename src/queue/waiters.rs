@@ -1,13 +1,13 @@
-//! Which clients wait for a job of which tube, and which has waited longest.
+//! The clients that wait for a job of each tube, and the one that has waited longest.
 //!
-//! A client waits at every tube it watches, perhaps thousands, and mostly gets its job from one of
-//! them. So the end of a wait leaves its entries in the `waiters` heaps of its tubes. An entry
-//! keeps the number of the wait that it was made for, and is corrected when it comes to the top.
+//! A client waits at every tube it watches, perhaps thousands, and gets its job from only one of
+//! them. So when a wait ends, its entries stay in the `waiters` heaps of its tubes. An entry keeps
+//! the number of the wait that it was made for, and is corrected when it comes to the top.
 //!
 //! Invariant: a waiting client has an entry in `waiters` of each tube it watches, under the number
 //! of this wait or a smaller one. So if the top entry has the number of its client's wait, this
-//! client has waited longest. An entry is corrected at most once for each wait, so this never costs
-//! more than adding all entries anew for each wait.
+//! client has waited longest. An entry is corrected at most once per wait, so this never costs more
+//! than adding all entries anew for each wait.
 
 use super::{Client, Queue, Tube, client::Wait};
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 impl Queue {
     /// Makes the client wait at every tube it watches until `until`, or for ever if `None`. These
     /// tubes must have no job for it. Fails, and changes nothing, if there is no memory for that,
-    /// or for the job. O(log n) for each entry that it has lost since its last wait.
+    /// or for the job. O(log n) for each entry lost since its last wait.
     pub fn wait(
         &mut self,
         client: Key<Client>,

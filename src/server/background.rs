@@ -1,4 +1,4 @@
-//! Work that one event makes large, done in slices: timers, long commands, ends of pauses, jobs and
+//! Large work caused by one event, done in slices: timers, long commands, ends of pauses, jobs and
 //! tubes of disconnected clients.
 
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use crate::{
 /// Looking at this many entries of a heap takes no longer than deleting a job.
 const ENTRIES_PER_STEP: usize = 256;
 
-/// Looking at this many reserved jobs, each elsewhere in memory, takes no longer either.
+/// Looking at this many reserved jobs, scattered in memory, takes no longer than that either.
 const RESERVED_PER_STEP: usize = 16;
 
 /// After this many bytes of bodies have moved in a turn, the rest waits for the next.
@@ -46,7 +46,7 @@ pub(super) struct Slices {
     pub(super) long_steps_left: u32,
     /// Closed connections that still hold jobs or watch tubes.
     pub(super) disconnecting: VecDeque<Key<Conn>>,
-    /// How many jobs closed connections may still return this turn, or tubes they may leave.
+    /// How many more jobs or tubes closed connections may return or leave this turn.
     pub(super) disconnect_steps_left: u32,
     /// Closed connections that hold no jobs and watch no tubes any more.
     pub(super) reclaimable: Vec<Key<Conn>>,
@@ -72,8 +72,8 @@ impl Slices {
 }
 
 impl Server {
-    /// Returns whether there is memory for the next step of due or large work. If not, defers all
-    /// such work.
+    /// Returns whether there is memory for the next step of due or large work. If there is none,
+    /// defers all such work.
     fn may_step_or_defer(&mut self, now: Time) -> bool {
         let has_memory = self.has_memory_for_step();
         if !has_memory {
@@ -111,12 +111,12 @@ impl Server {
         }
     }
 
-    /// Takes back a job that its client has lost: makes it ready, as one that has waited since
-    /// then, or buries it if the flags ask for that.
+    /// Takes back a job that its client has lost: makes it ready, as if it had waited since
+    /// `since`, or buries it if the flags require that.
     fn take_back(&mut self, job: Key<Job>, since: Time, now: Time) {
         let is_lost_too_often = |max| self.queue.job(job).record.is_lost_too_often(max);
         if self.settings.bury_after.is_some_and(is_lost_too_often) {
-            // If the binlog has failed, the next loss buries it.
+            // If the binlog has failed, the job is buried at its next loss instead.
             if let Ok(permit) = self.permit(Change::DeferrableUpdate, now) {
                 self.queue.bury_lost(job, now);
                 return self.record_change(permit, job, now);
@@ -141,7 +141,8 @@ impl Server {
 }
 
 impl Server {
-    /// Ends a tube's pause: one slice of jobs now, the rest by the pause's timer, which is due.
+    /// Ends a tube's pause: hands out one slice of jobs now. The pause's timer, which is due, does
+    /// the rest.
     pub(super) fn end_pause(&mut self, tube: Key<Tube>, now: Time) {
         for _ in 0..JOBS_PER_SLICE {
             if !self.may_step_or_defer(now) {
@@ -152,8 +153,8 @@ impl Server {
         }
     }
 
-    /// Takes steps of a long command while this turn's allowance lasts. Then answers it, or queues
-    /// it for the next turn.
+    /// Takes steps of a long command while this turn's allowance lasts. Then answers the command,
+    /// or queues it for the next turn.
     pub(super) fn advance_long(&mut self, mut long: LongCommand, now: Time) {
         while self.slices.long_steps_left > 0 {
             if !self.may_step_or_defer(now) {
@@ -182,7 +183,7 @@ impl Server {
         self.slices.long_commands.push_back(long);
     }
 
-    /// Kicks one job. Returns the reply if there is none left, or if the binlog takes no change.
+    /// Kicks one job. Returns the reply if no job is left, or if the binlog takes no change.
     fn step_kick(&mut self, kick: &mut Kick, now: Time) -> Option<Reply<'static>> {
         let permit = match self.permit(Change::Update, now) {
             Ok(permit) => permit,
@@ -197,7 +198,7 @@ impl Server {
         None
     }
 
-    /// Deletes at most one job. Returns the reply if there is none left, or if the binlog takes no
+    /// Deletes at most one job. Returns the reply if no job is left, or if the binlog takes no
     /// change.
     fn step_delete_tube(&mut self, delete: &mut DeleteTube, now: Time) -> Option<Reply<'static>> {
         let Ok(permit) = self.permit(Change::Delete, now) else {
@@ -268,13 +269,13 @@ impl Server {
             if self.process_disconnect(key, now) {
                 self.slices.reclaimable.push(key);
             } else {
-                // The others go first, because they may need fewer steps.
+                // Others go first, because they may need fewer steps.
                 self.slices.disconnecting.push_back(key);
             }
         }
     }
 
-    /// Takes a few steps for a closed connection. Returns whether it holds and watches nothing.
+    /// Takes a few steps for a closed connection. Returns whether it now holds and watches nothing.
     fn process_disconnect(&mut self, key: Key<Conn>, now: Time) -> bool {
         for _ in 0..DISCONNECT_STEPS_PER_CLIENT.min(self.slices.disconnect_steps_left) {
             let client = self.queue.client(key.paired());
@@ -359,7 +360,7 @@ mod tests {
         server.check();
     }
 
-    /// Urgent jobs change the places of all others in the heap, and some would stay.
+    /// Urgent jobs change the places of all others in the heap, and some jobs would not be deleted.
     #[test]
     fn a_deleted_tube_keeps_no_job_that_was_there() {
         for seed in 0..20 {

@@ -15,11 +15,12 @@ use crate::{
     wal::{self, Change, CommitOutcome, Jobs, Restored, Unavailable, Wal},
 };
 
-/// How far the daemon can serve its clients. If several apply, the first one here counts.
+/// How far the daemon can serve its clients. If several apply, the first one listed is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     /// A write or sync of the binlog has failed: changes get an error reply. Or no further segment
-    /// can be made, though there may be space: jobs get one when the present segments are full.
+    /// can be made, although there may be space: then jobs get an error reply once the present
+    /// segments are full.
     BinlogFailed,
     /// The disk has no space for more of the binlog.
     BinlogFull,
@@ -51,7 +52,8 @@ fn permit(result: Result<wal::Permit, Unavailable>) -> Result<Permit, Unavailabl
 }
 
 impl Server {
-    /// Makes a server with the jobs of a binlog. It hands out none while the binlog is not sound.
+    /// Makes a server with the jobs of a binlog. It hands out no jobs while the binlog is not
+    /// sound.
     pub fn with_wal(
         identity: Identity,
         settings: Settings,
@@ -66,12 +68,12 @@ impl Server {
         Self::with(identity, settings, restored, Some(wal), now)
     }
 
-    /// Writes the turn's records, and syncs them if the flags ask for it. Replies that confirm
+    /// Writes the turn's records, and syncs them if the flags require it. Replies that confirm
     /// changes are held until their records are as safe as the flags promise. Call it before
     /// replies are sent, but see [`Server::write_changes`]. If it fails, each connection with held
-    /// replies is closed without them, and so is each that was about to learn of a job without any
-    /// record. Such jobs are removed: no client knows their ids, and a restart may give them out
-    /// again.
+    /// replies is closed without them, and so is each connection with a reply that shows a job
+    /// without any record. Such jobs are removed: no client knows their ids, and a restart may
+    /// assign them again.
     pub fn commit(&mut self, now: Time) {
         self.commit_changes(now);
         let health = self.health();
@@ -83,7 +85,7 @@ impl Server {
     }
 
     fn commit_changes(&mut self, now: Time) {
-        // In the foreground the wait is over.
+        // If the sync is in the foreground, the wait is over.
         let wait_until = if self.commit_blocks() { None } else { self.gather_until(now) };
         let Some(wal) = &mut self.wal else { return };
         let jobs = Jobs { queue: &self.queue, bodies: &self.bodies };
@@ -134,9 +136,9 @@ impl Server {
         }
     }
 
-    /// Asks whether this daemon still has the binlog's directory to itself, unless it has asked
-    /// shortly before `now`, which must be read just before: see [`Wal::confirm_lock_if_due`].
-    /// Returns whether it asked. If the answer is no, [`Server::lost_lock`] returns the reason.
+    /// Checks whether this daemon still has the binlog's directory to itself, unless it has checked
+    /// shortly before `now`: see [`Wal::confirm_lock_if_due`]. `now` must have just been read.
+    /// Returns whether it checked. If the lock is lost, [`Server::lost_lock`] returns the reason.
     pub fn confirm_lock_if_due(&mut self, now: Time) -> bool {
         match &mut self.wal {
             Some(wal) if wal.lost_lock().is_none() => wal.confirm_lock_if_due(now).unwrap_or(true),
@@ -144,32 +146,34 @@ impl Server {
         }
     }
 
-    /// Why another daemon may have taken over the binlog, if it may: then the process must end.
+    /// The reason why another daemon may have taken over the binlog, if so. Then the process must
+    /// end.
     pub fn lost_lock(&self) -> Option<&io::Error> {
         self.wal.as_ref()?.lost_lock()
     }
 
-    /// Returns until when [`Server::commit`] should wait for more changes before it syncs, if it
-    /// should, because clients are about to send some.
+    /// If clients will soon send more changes, returns the time until which [`Server::commit`]
+    /// should wait for them before it syncs.
     pub fn gather_until(&mut self, now: Time) -> Option<Time> {
         self.held.gather_until(self.wal.as_ref()?.gathering_time()?, now)
     }
 
-    /// Whether [`Server::commit`] will sync in this thread. Then replies that are not held should
-    /// be sent before it, and a wait by [`Server::gather_until`] must come before it, too.
-    /// Otherwise the binlog begins the sync later.
+    /// Whether [`Server::commit`] will sync in this thread. If so, replies that are not held should
+    /// be sent first, and any wait for [`Server::gather_until`] must come first, too. Otherwise the
+    /// binlog begins the sync later.
     pub fn commit_blocks(&self) -> bool {
         self.held.needs_commit() && self.wal.as_ref().is_some_and(Wal::syncs_in_foreground)
     }
 
-    /// Writes the turn's records, as [`Server::commit`] would, so that replies that show them to
-    /// other clients may be sent. Returns whether they may; an error is reported by the commit.
+    /// Writes the turn's records, as [`Server::commit`] would, so that replies that show these
+    /// changes to other clients may be sent. Returns whether they may be sent; an error is reported
+    /// by the commit.
     pub fn write_changes(&mut self, now: Time) -> bool {
         self.wal.as_mut().is_none_or(|wal| wal.write_pending(now))
     }
 
     /// Syncs the binlog, unless it is never synced, and releases held replies. Call it after the
-    /// last commit. If it fails, they stay held.
+    /// last commit. If it fails, the replies stay held.
     pub fn shut_down(&mut self) -> io::Result<()> {
         if let Some(wal) = &mut self.wal {
             wal.shut_down(&self.queue)?;
@@ -219,7 +223,8 @@ impl Server {
         }
     }
 
-    /// Since when changes are refused because the binlog has failed, as of the last commit.
+    /// The time since which changes have been refused because the binlog has failed, as of the last
+    /// commit.
     pub fn binlog_failed_since(&self) -> Option<Time> {
         let (health, since) = self.trouble?;
         (health == Health::BinlogFailed).then_some(since)
@@ -266,7 +271,7 @@ impl Server {
         }
     }
 
-    /// Sends a reply that confirms a change. It is not sent before the change is in the binlog.
+    /// Appends a reply that confirms a change. It is held until the change is in the binlog.
     pub(super) fn acknowledge(&mut self, key: Key<Conn>, reply: Reply<'_>) {
         self.hold(key);
         self.reply(key, reply);
@@ -279,8 +284,8 @@ impl Server {
         }
     }
 
-    /// Notes that the next reply on a connection shows a job, and holds it if a power cut would
-    /// free its id for another job.
+    /// Notes that the next reply on a connection shows a job. Holds the reply if, after a power
+    /// cut, the job's id could be given to another job.
     pub(super) fn show(&mut self, key: Key<Conn>, id: u64) {
         let shown_id = &mut self.conns[key].shown_id;
         *shown_id = id.max(*shown_id);
@@ -294,7 +299,8 @@ impl Server {
         self.wal.as_ref().map(Wal::counts).unwrap_or_default()
     }
 
-    /// Closes a connection without its replies: whether its changes took effect is unknown.
+    /// Closes a connection without sending its replies, because it is unknown whether its changes
+    /// took effect.
     fn abort(&mut self, key: Key<Conn>) {
         self.detach_long_commands(key);
         self.queue.stop_waiting(key.paired());
@@ -303,7 +309,7 @@ impl Server {
     }
 }
 
-/// The error reply if the binlog cannot take a change.
+/// The error reply for a change that the binlog cannot take.
 pub(super) fn error_reply(error: Unavailable) -> ErrorReply {
     match error {
         Unavailable::Full => ErrorReply::OutOfMemory,

@@ -20,13 +20,14 @@ use crate::{
     wal::Change,
 };
 
-/// The result of a command. An error is a reply with the reason why the command was not executed.
+/// The result of a command. An error is the reply that gives the reason why the command was not
+/// executed.
 type Answer = Result<(), Reply<'static>>;
 
 const NOT_FOUND: Reply<'static> = Reply::NotFound;
 const INTERNAL_ERROR: Reply<'static> = Reply::Error(ErrorReply::InternalError);
 
-/// The longest list, in bytes, that is sent even if memory is scarce.
+/// The longest list, in bytes, that is sent even if memory is short.
 const SMALL_LIST_MAX_BYTES: usize = 4096;
 
 /// The error reply if there is no memory.
@@ -69,8 +70,8 @@ impl Server {
         self.reply(key, Reply::Error(reply));
     }
 
-    /// Executes a command. Fails with the reply if it cannot: the job or tube does not exist, the
-    /// client may not do this, or memory or the binlog does not allow it.
+    /// Executes a command. Fails with the error reply if the job or tube does not exist, the client
+    /// may not do this, or memory or the binlog does not allow it.
     fn execute(
         &mut self,
         key: Key<Conn>,
@@ -244,7 +245,7 @@ impl Server {
 
     /// Sends a list of jobs. Fails if there is no memory for it.
     pub(super) fn send_list(&mut self, key: Key<Conn>, jobs: &[Key<Job>], now: Time) -> Answer {
-        // The document, and its copy among the replies.
+        // Memory for the document, and for its copy in the output.
         self.ensure_memory_for_document(jobs.len() * LISTED_JOB_MAX_BYTES * 2)?;
         if let Some(id) = jobs.iter().map(|&job| self.queue.job(job).record.id).max() {
             self.show(key, id);
@@ -253,7 +254,7 @@ impl Server {
         Ok(())
     }
 
-    /// Answers with a job or with `DEADLINE_SOON` or `TIMED_OUT`; otherwise the client waits.
+    /// Answers with a job, `DEADLINE_SOON` or `TIMED_OUT`, or makes the client wait.
     fn reserve(&mut self, key: Key<Conn>, timeout: Option<u32>, now: Time) -> Answer {
         let client = key.paired();
         self.charge(self.queue.tubes_to_scan(client));
@@ -274,7 +275,7 @@ impl Server {
         Ok(())
     }
 
-    /// As [`Server::reserve`], but further input ends the wait: see [`Conn::step`].
+    /// Like [`Server::reserve`], but further input ends the wait: see [`Conn::step`].
     fn reserve_with_abort(&mut self, key: Key<Conn>, now: Time) -> Answer {
         self.reserve(key, None, now)?;
         self.conns[key].end_wait_on_input();
@@ -368,13 +369,13 @@ impl Server {
         Ok(())
     }
 
-    /// Makes sure of the memory for a list of tubes. Fails if there is none.
+    /// Ensures memory for a list of tubes. Fails if there is none.
     fn ensure_memory_to_list(&mut self, list: List) -> Answer {
         self.charge(list.size() / 2);
         self.ensure_memory_for_document(list.size())
     }
 
-    /// Makes sure of the memory for a long reply of `size` bytes. Fails if there is none.
+    /// Ensures memory for a long reply of `size` bytes. Fails if there is none.
     fn ensure_memory_for_document(&mut self, size: usize) -> Answer {
         let need = if size > SMALL_LIST_MAX_BYTES { Need::Storage } else { Need::Essential };
         let has_memory = self.bodies.budget_mut().admits(need, size);
@@ -387,7 +388,7 @@ mod tests {
     use super::super::testing::{connect, exchange, receive, send, server};
 
     /// The end of input may be read before an event reports it. The next job would go to a
-    /// connection that is about to close.
+    /// connection that will soon close.
     #[test]
     fn the_end_of_input_ends_a_wait() {
         let mut server = server(None);

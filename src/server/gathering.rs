@@ -1,21 +1,21 @@
-//! When a sync waits a moment for clients that were just answered.
+//! Decides when a sync waits briefly for clients that were just answered.
 //!
 //! Clients that wait for each reply write again right after it. If the next sync begins before they
 //! do, they split into groups, and each sync serves one group. So a commit may wait, but only
 //! briefly, until all connections answered by the last commit have sent another change. If waiting
-//! does not pay, it is tried less and less often. Pure: time is an argument.
+//! does not pay off, it is tried less and less often. Pure: time is an argument.
 
 use crate::{clock::Time, wal::GatheringTime};
 
-/// After this many waits in vain, waiting is tried once in `2^MISSES_MAX` commits.
+/// From this many waits in vain on, waiting is tried once in `2^MISSES_MAX` commits.
 const MISSES_MAX: u32 = 8;
 
 /// Which connections may join the next sync.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
-    /// The number of the last commit that answered connections; it may come again after billions.
+    /// The number of the last commit that answered connections; it wraps around after billions.
     round: u32,
-    /// How many of them have sent no change since.
+    /// How many of these connections have sent no change since.
     expected: u32,
     /// How many commits must pass before waiting is tried again.
     skip: u32,
@@ -29,7 +29,7 @@ pub(super) struct Gathering {
 struct Wait {
     /// The latest end of the wait.
     until: Time,
-    /// How many connections were expected when it began.
+    /// How many connections were expected when the wait began.
     expected_at_first: u32,
     /// How many were still expected at the last join, and when that was.
     last_join: (u32, Time),
@@ -43,7 +43,7 @@ impl Gathering {
         *answered_in = 0;
     }
 
-    /// Begins a round: the connections counted from now on are answered by one commit.
+    /// Begins a round: the connections expected from now on are all answered by one commit.
     pub(super) fn begin_round(&mut self) {
         self.round = self.round.wrapping_add(1);
         self.expected = 0;
@@ -55,7 +55,8 @@ impl Gathering {
         self.round
     }
 
-    /// Returns until when the next commit waits, if it does, unless another connection joins.
+    /// Returns the time until which the next commit should wait, if at all. The time may change
+    /// when another connection joins.
     pub(super) fn wait_until(&mut self, time: GatheringTime, now: Time) -> Option<Time> {
         let expected = self.expected;
         if expected == 0 || self.skip > 0 || time.longest.is_zero() {
@@ -73,7 +74,7 @@ impl Gathering {
         (now < until).then_some(until)
     }
 
-    /// Notes that the commit waits no longer, and whether the wait has paid.
+    /// Notes that the commit no longer waits, and whether the wait has paid off.
     pub(super) fn end(&mut self) {
         self.skip = self.skip.saturating_sub(1);
         let Some(wait) = self.wait.take() else { return };

@@ -24,7 +24,7 @@ impl Dirty {
     }
 }
 
-/// Connections with held replies. One may be on both lists.
+/// Connections with held replies. A connection may be on both lists.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// Until the next commit.
@@ -35,7 +35,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Ensures the memory for the replies of `count` connections.
+    /// Ensures memory for holding the replies of `count` connections.
     pub(super) fn ensure_memory(
         &mut self,
         budget: &mut MemoryBudget,
@@ -50,7 +50,7 @@ impl Held {
         !self.until_commit.is_empty()
     }
 
-    /// Holds the replies that follow on a connection until the next commit.
+    /// Holds all further replies on a connection until the next commit.
     pub(super) fn hold(&mut self, key: Key<Conn>, conn: &mut Conn) {
         self.gathering.join(&mut conn.answered_in);
         if conn.output.hold() {
@@ -58,8 +58,8 @@ impl Held {
         }
     }
 
-    /// Notes that a connection has no replies to hold any more. O(connections with held replies) if
-    /// it had some.
+    /// Notes that a connection no longer has any replies to hold. O(connections with held replies)
+    /// if it had some.
     pub(super) fn forget(&mut self, key: Key<Conn>, conn: &mut Conn) {
         self.gathering.join(&mut conn.answered_in);
         if conn.output.is_held() {
@@ -68,8 +68,8 @@ impl Held {
         }
     }
 
-    /// Returns until when the next commit should wait for more changes before it syncs, if it
-    /// should, because clients are about to send some.
+    /// If clients will soon send more changes, returns the time until which the next commit should
+    /// wait for them before it syncs.
     pub(super) fn gather_until(&mut self, time: GatheringTime, now: Time) -> Option<Time> {
         if self.needs_commit() { self.gathering.wait_until(time, now) } else { None }
     }
@@ -89,7 +89,7 @@ impl Held {
         self.gathering.end();
     }
 
-    /// Takes a connection off its list. One that is on both is returned twice.
+    /// Takes a connection off a list. A connection that is on both is returned twice.
     pub(super) fn pop(&mut self) -> Option<Key<Conn>> {
         self.until_sync.pop().or_else(|| self.until_commit.pop())
     }

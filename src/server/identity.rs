@@ -1,4 +1,4 @@
-//! The process, the machine and the flags, as the server gets them at its start.
+//! The process, the machine and the flags, which the server gets at startup.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -40,7 +40,7 @@ pub struct Settings {
     /// The size of a binlog file in bytes: `-s`.
     pub binlog_size: u64,
     /// The limit on the total size of bodies in bytes, including uploads and unsent replies. Each
-    /// counts [`crate::queue::JOB_OVERHEAD_BYTES`] more.
+    /// is counted with [`crate::queue::JOB_OVERHEAD_BYTES`] more.
     pub memory_limit: Option<u64>,
     /// How many losses bury a job: `--bury-after`. See
     /// [`Record::is_lost_too_often`](crate::queue::Record::is_lost_too_often).

@@ -1,4 +1,5 @@
-//! The daemon without its sockets: bytes and the present in, bytes and the next deadline out.
+//! The daemon without its sockets: bytes and the present time go in; bytes and the next deadline
+//! come out.
 //!
 //! This is the only place where all parts meet. The event loop calls it in turns:
 //!
@@ -10,13 +11,13 @@
 //! - [`Server::reclaim`] ends the turn: keys of closed connections may be reused.
 //!
 //! One event can cause large work: a long `kick` or `delete-tube`, many jobs due at once, a client
-//! that disconnects with many reserved jobs or watched tubes. It is done in slices of
+//! that disconnects with many reserved jobs or watched tubes. Such work is done in slices of
 //! [`JOBS_PER_SLICE`] steps a turn. A job or tube keeps its old state for all clients until its
 //! slice comes.
 //!
-//! Time is strictly increasing here: each command takes one nanosecond more than the one before,
-//! even within a turn. So equal delays keep their order. A job just reserved has less than its
-//! whole TTR left, as in the original.
+//! Time is strictly increasing here: each command is dated at least a nanosecond later than the one
+//! before, even within a turn. So equal delays keep their order, and a job just reserved has less
+//! than its whole TTR left, as in the original.
 //!
 //! | module | contents |
 //! |---|---|
@@ -62,29 +63,30 @@ use crate::{
     wal::{Jobs, Restored, Wal},
 };
 
-/// How many jobs one kind of large work moves in a turn. A tick handles as many timers of each
-/// kind, or twice the number of commands since the last tick, if that is more. A command sets at
-/// most one timer, so the delay of timers is bounded.
+/// How many jobs one kind of large work moves in a turn. A tick handles the same number of timers
+/// of each kind, or twice the number of commands since the last tick, if that is more. A command
+/// sets at most one timer, so the delay of timers is bounded.
 pub const JOBS_PER_SLICE: u32 = 1000;
 
 /// The most commands of one connection that are executed before others get their share of the turn.
 pub const COMMANDS_PER_CONNECTION: u32 = 512;
 
 /// How many commands a turn executes over all connections; the share of one connection may exceed
-/// it. They take a millisecond or two, which all other clients wait.
+/// it. They take a millisecond or two, and all other clients wait for that long.
 pub const COMMANDS_PER_TURN: u32 = 1024;
 
 /// How many jobs a closed connection returns, or tubes it leaves, before the next one is processed.
 const DISCONNECT_STEPS_PER_CLIENT: u32 = 100;
 
-/// How many pieces of memory a turn releases to the system. Each takes some tens of microseconds.
+/// How many pieces of memory a turn releases to the system. Releasing one takes some tens of
+/// microseconds.
 const RELEASES_PER_TURN: u32 = 16;
 
-/// How many steps of a walk through tubes or clients count as one command.
+/// How many steps of a walk through tubes or clients are charged as one command.
 const STEPS_PER_COMMAND: u32 = 64;
 
-/// How many bytes one step may allocate, beside memory that is checked for it alone: replies to two
-/// clients, whose buffers may have to move.
+/// How many bytes one step may allocate, apart from memory that it requests itself: replies to two
+/// clients, whose buffers may have to be reallocated.
 const STEP_BYTES_MAX: usize = 128 * 1024;
 
 /// How long to wait before retrying work for which there was no memory.
@@ -103,7 +105,7 @@ pub enum FeedResult {
     /// The connection takes no input until [`Server::next_dirty`] names it.
     Paused,
     /// There is no memory for the next step. The unconsumed bytes must be fed again when there may
-    /// be, at the latest after [`SHORTAGE_RETRY_DELAY`].
+    /// be some, after [`SHORTAGE_RETRY_DELAY`] at the latest.
     Short,
 }
 
@@ -125,7 +127,7 @@ pub struct Server {
     trouble: Option<(Health, Time)>,
     /// The latest instant used.
     latest: Time,
-    /// Commands executed since the last tick. A slow one counts as several.
+    /// Commands executed since the last tick. A slow one is charged as several.
     commands_this_turn: u32,
     shortage: Shortage,
     slices: Slices,
@@ -135,7 +137,7 @@ pub struct Server {
 /// When to retry due work for which there was no memory.
 #[derive(Debug)]
 struct Shortage {
-    /// Set while it is deferred.
+    /// Set while such work is deferred.
     until: Option<Time>,
     retry_delay: Duration,
 }
@@ -177,7 +179,7 @@ impl Server {
     }
 
     /// Takes memory from `memory` from now on, probing `step` bytes ahead. Work for which there is
-    /// none is retried after `shortage_retry_delay`.
+    /// no memory is retried after `shortage_retry_delay`.
     pub fn set_memory(
         &mut self,
         memory: Box<dyn MemorySource>,
@@ -188,8 +190,8 @@ impl Server {
         self.shortage.retry_delay = shortage_retry_delay;
     }
 
-    /// Makes sure that [`Server::open`] finds memory. Fails if there is none. O(1), unless a list
-    /// must move.
+    /// Ensures memory for [`Server::open`]. Fails if there is none. O(1), unless a list is
+    /// reallocated.
     pub fn ensure_memory_to_open(&mut self) -> memory::Result {
         let budget = self.bodies.budget_mut();
         self.queue.ensure_memory_to_join(budget)?;
@@ -207,8 +209,8 @@ impl Server {
         self.bodies.budget_mut()
     }
 
-    /// The latest instant used, a few nanoseconds after the last `now` given. For the simulator:
-    /// all work due by then must be done.
+    /// The latest instant used, a few nanoseconds after the last `now` given. For the simulator,
+    /// which checks that all work due by then is done.
     pub fn latest(&self) -> Time {
         self.latest
     }
@@ -218,7 +220,7 @@ impl Server {
         self.bodies.budget_mut().admits(Need::Essential, STEP_BYTES_MAX)
     }
 
-    /// Whether memory for a small step was found lacking since the last tick. Tries nothing.
+    /// Whether memory for a small step has been refused since the last tick. Does not probe.
     pub fn lacks_memory(&self) -> bool {
         self.bodies.budget().was_refused(Need::Essential)
     }
@@ -227,7 +229,7 @@ impl Server {
     pub fn open(&mut self) -> Key<Conn> {
         let key = self.conns.insert(Conn::default());
         let client = self.queue.join();
-        assert_eq!(key.paired(), client, "connections and clients come and go in step");
+        assert_eq!(key.paired(), client, "connections and clients are added and removed together");
         key
     }
 
@@ -244,7 +246,7 @@ impl Server {
         let mut rest = bytes;
         let mut feed_result = FeedResult::Later;
         let end = self.commands_this_turn.saturating_add(command_limit);
-        // If memory is scarce, clients that have read all their replies come first.
+        // If memory is short, clients that have read all their replies come first.
         let has_unsent = !self.conns[key].output.is_empty();
         let mut need = if has_unsent { Need::Reply } else { Need::Essential };
         while self.commands_this_turn < end {
@@ -366,7 +368,7 @@ impl Server {
         self.conns[key].output.len()
     }
 
-    /// How many of these bytes may be sent; replies that wait for the binlog are held back.
+    /// How many of these bytes may be sent. Replies that wait for the binlog may not.
     pub fn sendable(&self, key: Key<Conn>) -> usize {
         self.conns[key].output.sendable()
     }
@@ -398,8 +400,8 @@ impl Server {
         Some(key)
     }
 
-    /// When [`Server::tick`] or [`Server::commit`] has work to do; in the past if there is some
-    /// now.
+    /// When [`Server::tick`] or [`Server::commit`] has work to do; an instant in the past if it has
+    /// some now.
     pub fn next_deadline(&self) -> Option<Time> {
         let has_releasable = self.queue.has_releasable()
             || self.bodies.has_releasable()
@@ -420,7 +422,7 @@ impl Server {
     /// Ends a turn: keys of closed connections may be reused. Before this, the event loop must
     /// empty [`Server::next_dirty`] and drop all copies of those keys.
     pub fn reclaim(&mut self) {
-        assert!(self.dirty.0.is_empty(), "a note may name a connection that is gone");
+        assert!(self.dirty.0.is_empty(), "a note may refer to a connection that is gone");
         for key in self.slices.reclaimable.drain(..) {
             self.conns.remove(key);
             self.queue.forget(key.paired());
@@ -457,7 +459,7 @@ impl Server {
         let copied: u64 = self.conns.iter().map(|(_, conn)| conn.output.copied()).sum();
         assert!(all >= of_jobs + copied && (handles > 0 || all == of_jobs + copied));
         let bodies = self.bodies.check(|index| &self.queue.job(Key::from_index(index)).body);
-        assert_eq!(bodies, jobs + handles, "no body is forgotten");
+        assert_eq!(bodies, jobs + handles, "no body is leaked");
     }
 }
 
@@ -470,7 +472,7 @@ impl Server {
         self.latest
     }
 
-    /// Counts a walk of `steps` steps as the commands that take as long.
+    /// Charges a walk of `steps` steps as the number of commands that take as long.
     fn charge(&mut self, steps: usize) {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         self.commands_this_turn = self.commands_this_turn.saturating_add(steps / STEPS_PER_COMMAND);

@@ -1,4 +1,4 @@
-//! Adding a job: its header, its body, and the one decision whether it is admitted.
+//! Adding a job: its header, its body, and the only decision on whether it is admitted.
 
 use super::{Server, binlog::Permit, out_of_memory};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 
 /// A body that has arrived completely, with its CR LF.
 pub(super) enum ArrivedBody<'a> {
-    /// In one piece with its command. Not stored yet.
+    /// In one piece with its command. It is not stored yet.
     Whole(&'a [u8]),
     /// In several pieces, stored as they arrived.
     Collected(Body),
@@ -33,7 +33,7 @@ impl Server {
 
 impl Server {
     /// Handles the header of a `put`. `rest` holds the input after it. The id is taken here, so a
-    /// failed body leaves a gap.
+    /// rejected body leaves a gap.
     pub(super) fn put_header(
         &mut self,
         key: Key<Conn>,
@@ -90,9 +90,9 @@ impl Server {
         self.hand_out(tube, now);
     }
 
-    /// Decides whether a job is admitted, with a body of `size` bytes. It must end in CR LF, the
-    /// daemon must not drain, and the queue must have memory and the binlog space. The caller
-    /// allocates memory for a body that is not stored yet.
+    /// Decides whether a job is admitted, with a body of `size` bytes. The body must end in CR LF,
+    /// the daemon must not be draining, and the queue must have memory and the binlog space. The
+    /// caller allocates memory for a body that is not stored yet.
     fn admit(
         &mut self,
         key: Key<Conn>,
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// A body that is refused after it was collected would stay in memory for ever.
+    /// A body that is refused after it has arrived would stay in memory for ever.
     #[test]
     fn a_collected_body_that_is_not_admitted_is_freed() {
         let mut server = server(None);

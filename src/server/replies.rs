@@ -19,13 +19,13 @@ impl Server {
         }
     }
 
-    /// The next instant, which [`Server::instant`] takes.
+    /// The instant that [`Server::instant`] will return next.
     pub(super) fn next_instant(&self, now: Time) -> Time {
         now.max(self.latest.next())
     }
 
-    /// Sends a job to a client that waited for one, which has it since [`Server::next_instant`]: so
-    /// two that got theirs in one step return them in the same order.
+    /// Sends a job to a client that waited for one. It was reserved at [`Server::next_instant`], so
+    /// that two jobs handed out in one step also time out in that order.
     pub(super) fn deliver(&mut self, (client, job): (Key<Client>, Key<Job>), now: Time) {
         self.instant(now);
         self.conns[client.paired()].resume();
@@ -40,7 +40,7 @@ impl Server {
         self.send_job(key, job, |id, size| Reply::Found { id, size });
     }
 
-    /// Sends the reply that `announce` makes of a job's id and size, and the job's body.
+    /// Sends a job's body after the reply that `announce` makes from its id and size.
     fn send_job(
         &mut self,
         key: Key<Conn>,
@@ -74,7 +74,7 @@ impl Server {
     }
 
     pub(super) fn send_document(&mut self, key: Key<Conn>, document: &[u8]) {
-        // It was formatted value by value: `stats` takes as long as ten other commands.
+        // Formatting it took long: `stats` takes as long as ten other commands.
         self.charge(document.len() / 2);
         self.conns[key].output.reply(Reply::Ok(document), self.bodies.budget_mut());
         self.mark_dirty(key);

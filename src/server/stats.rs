@@ -95,8 +95,8 @@ impl Server {
         out.end()
     }
 
-    /// Counts a turn, for `metrics`: from the end of the wait for events until all replies were
-    /// sent.
+    /// Counts a turn for `metrics`. A turn lasts from the end of the wait for events until all
+    /// replies have been sent.
     pub fn count_turn(&mut self, began: Time, ended: Time) {
         self.figures.turns.add(began.nanoseconds_until(ended));
     }

@@ -1,4 +1,4 @@
-//! For unit tests of the server: clients without sockets.
+//! Clients without sockets, for unit tests of the server.
 
 use super::{COMMANDS_PER_CONNECTION, Identity, Rusage, Server, Settings};
 use crate::{
@@ -48,7 +48,7 @@ pub(super) fn send(server: &mut Server, key: Key<Conn>, bytes: &str) {
     assert_eq!(consumed, bytes.len());
 }
 
-/// Takes all that is to be sent on a connection.
+/// Takes everything to be sent on a connection.
 pub(super) fn receive(server: &mut Server, key: Key<Conn>) -> String {
     while server.next_dirty().is_some() {}
     let mut text = Vec::new();

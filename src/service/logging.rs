@@ -18,7 +18,7 @@ use crate::{clock::Time, sys};
 /// The least time between two log lines about the same action of clients.
 const THROTTLE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The most bytes of a line, with its end. A pipe that takes one byte takes as many.
+/// The most bytes of a line, its end included. If a pipe can take one byte, it can take this many.
 const LINE_MAX_BYTES: usize = libc::PIPE_BUF;
 
 /// How lines are written.
@@ -30,8 +30,8 @@ enum Form {
     Dated,
 }
 
-/// Starts to log: information for the operator, also connections at `verbosity` 1, and commands
-/// from 2 on.
+/// Starts logging: information for the operator; with a `verbosity` of 1, connections as well; from
+/// 2 on, commands as well.
 pub fn start(verbosity: usize) {
     let level = match verbosity {
         0 => LevelFilter::Info,
@@ -56,12 +56,12 @@ impl Form {
     }
 }
 
-/// Writes lines that can be written at once: clients must not wait for the reader of the log. The
-/// others are dropped and counted.
+/// Writes only lines that can be written at once, because clients must not wait for the reader of
+/// the log. Other lines are dropped and counted.
 ///
-/// The system is asked before each write whether it would block. `O_NONBLOCK` would instead change
-/// all processes that share the pipe or terminal. If one of these fills it just between, the daemon
-/// waits with it.
+/// Before each write, the system is asked whether it would block. `O_NONBLOCK` would affect all
+/// processes that share the pipe or terminal. If one of these fills it between the question and the
+/// write, the daemon waits, too.
 struct Lines<W> {
     to: W,
     form: Form,
@@ -69,7 +69,7 @@ struct Lines<W> {
 }
 
 impl<W: Write + AsFd> Lines<W> {
-    /// Writes one line, cut off at [`LINE_MAX_BYTES`]. Returns whether it could.
+    /// Writes one line, truncated to [`LINE_MAX_BYTES`]. Returns whether it could.
     fn write_line(&mut self, line: &[u8]) -> bool {
         let end = line.len().min(LINE_MAX_BYTES).saturating_sub(1);
         let line = [&line[..end], b"\n"].concat();
@@ -99,8 +99,8 @@ impl<W: Write + AsFd> Write for Lines<W> {
     }
 }
 
-/// The journal names its stream by device and inode in `JOURNAL_STREAM`. They differ from standard
-/// error's if that has been redirected.
+/// In `JOURNAL_STREAM`, the journal gives the device and inode of its stream. If standard error has
+/// been redirected, its own differ.
 fn form() -> Form {
     let journal = env::var("JOURNAL_STREAM").ok();
     let is_journal =
@@ -108,7 +108,7 @@ fn form() -> Form {
     if is_journal { Form::Journal } else { Form::Dated }
 }
 
-/// The numbers are syslog's.
+/// The numbers are those of syslog.
 fn priority(level: Level) -> &'static str {
     match level {
         Level::Error => "<3>",
@@ -137,7 +137,8 @@ pub fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Logs whether jobs are refused, at most once in `THROTTLE_INTERVAL`: any client can change it.
+/// Logs whether jobs are refused, at most once in `THROTTLE_INTERVAL`, because any client can
+/// change that.
 #[derive(Debug, Default)]
 pub struct DrainLog {
     /// The state in the last log line.
@@ -146,7 +147,7 @@ pub struct DrainLog {
 }
 
 impl DrainLog {
-    /// Logs a change, if it is time to.
+    /// Logs a change, if it is time.
     pub fn log(&mut self, is_draining: bool, now: Time) {
         if self.next_deadline(is_draining).is_none_or(|at| now < at) {
             return;
@@ -159,7 +160,7 @@ impl DrainLog {
         }
     }
 
-    /// When a change is to be logged.
+    /// When a pending change is to be logged.
     pub fn next_deadline(&self, is_draining: bool) -> Option<Time> {
         (is_draining != self.is_draining).then_some(self.silent_until)
     }
@@ -168,14 +169,15 @@ impl DrainLog {
 /// Limits the log lines about an event that any client can cause as often as it likes.
 #[derive(Debug, Default)]
 pub struct Throttle {
-    /// How many events there were since the last log line.
+    /// The number of events since the last log line.
     count: u64,
     /// No line is logged before this instant.
     silent_until: Time,
 }
 
 impl Throttle {
-    /// Counts one more event. Returns the events since the last log line if it is time for another.
+    /// Counts one more event. If it is time for another log line, returns the number of events
+    /// since the last one.
     pub fn pass(&mut self, now: Time) -> Option<u64> {
         self.count += 1;
         if now < self.silent_until {
@@ -230,7 +232,7 @@ mod tests {
         assert_eq!(throttle.pass(start + THROTTLE_INTERVAL * 9), Some(2));
     }
 
-    /// A log that nobody reads would stop the service.
+    /// If the log is not read, the service would stop.
     #[test]
     fn lines_that_would_wait_for_a_reader_are_dropped_and_counted() {
         let (mut reader, writer) = UnixStream::pair().expect("a pair");

@@ -1,8 +1,8 @@
 //! Messages to the service manager, as systemd defines them: datagrams of `KEY=value` lines to the
 //! socket that `NOTIFY_SOCKET` names. Without that variable, nothing here does anything.
 //!
-//! The manager learns when jobs are served, how far a long start is, and the daemon's state. With a
-//! watchdog it also learns that the event loop still turns.
+//! The manager learns when jobs are served, how far a long startup is, and the daemon's state. With
+//! a watchdog, it also learns that the event loop is still running.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -15,11 +15,11 @@ use log::warn;
 
 use crate::clock::Time;
 
-/// How long a message may block before jobs are served, if the manager does not read. After that no
-/// message blocks.
+/// How long a message may block during startup if the manager does not read. Once jobs are served,
+/// no message blocks.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How much time a start asks for with each message on its progress.
+/// How much more time the daemon requests with each message on the progress of startup.
 const EXTENSION: Duration = Duration::from_secs(60);
 
 /// The connection to the service manager, if there is one.
@@ -35,7 +35,7 @@ struct Manager {
     status: &'static str,
 }
 
-/// The manager treats the process as hung unless it gets a message from time to time.
+/// The manager treats the process as hung unless it regularly gets a message.
 #[derive(Debug)]
 struct Watchdog {
     every: Duration,
@@ -56,7 +56,7 @@ impl Notifier {
         };
         let limit = number("WATCHDOG_USEC").filter(|&limit| is_ours && limit > 0);
         let watchdog = limit.map(|limit| {
-            // Two messages may be late or lost before the manager acts.
+            // So two messages may be late or lost before the manager acts.
             let every = Duration::from_micros(limit) / 3;
             Watchdog { every, next: now }
         });
@@ -72,7 +72,7 @@ impl Notifier {
         }
     }
 
-    /// Reports the progress of a long start, and asks for more time.
+    /// Reports the progress of a long startup, and requests more time.
     pub fn progress(&self, text: &str) {
         let Some(manager) = &self.0 else { return };
         let more = EXTENSION.as_micros();
@@ -105,7 +105,7 @@ impl Notifier {
         manager.send("STOPPING=1\nSTATUS=ending");
     }
 
-    /// Notifies the watchdog that the event loop turns, if it is time to.
+    /// Notifies the watchdog that the event loop is running, if it is time.
     pub fn feed_watchdog(&mut self, now: Time) {
         let Some(manager) = &mut self.0 else { return };
         let Some(watchdog) = &mut manager.watchdog else { return };

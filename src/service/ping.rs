@@ -12,17 +12,18 @@ use std::{
 
 use crate::{cli::Address, sys};
 
-/// How long the check of one address may take, its resolution included.
+/// The time limit of the check of one address, its resolution included.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The original does not know the first command. The second shows that it speaks the protocol.
+/// The original does not know the first command. The reply to the second shows that it speaks the
+/// protocol.
 const REQUEST: &[u8] = b"capabilities\r\nlist-tube-used\r\nquit\r\n";
 
 /// The end of any beanstalkd's reply, and the whole reply of one without `capabilities`.
 const REPLY_END: &[u8] = b"USING default\r\n";
 const REPLY_WITHOUT_CAPABILITIES: &[u8] = b"UNKNOWN_COMMAND\r\nUSING default\r\n";
 
-/// A reply is shorter. A longer one comes from no beanstalkd.
+/// Any reply of a beanstalkd is shorter than this.
 const REPLY_MAX_BYTES: usize = 4096;
 
 /// No beanstalkd answers at this address.
@@ -42,7 +43,7 @@ impl Error for PingError {
     }
 }
 
-/// Checks that a beanstalkd answers at each address. Fails with the first that does not.
+/// Checks that a beanstalkd answers at each address. Fails at the first address where none does.
 pub fn ping(addresses: &[Address]) -> Result<(), PingError> {
     addresses.iter().try_for_each(|address| {
         let failed = |error| PingError(address.clone(), error);
@@ -79,7 +80,7 @@ fn exchange(mut stream: impl Read + Write) -> io::Result<()> {
     judge(&reply)
 }
 
-/// Whether it may still become the reply of a beanstalkd.
+/// Whether `reply` may be the beginning of a beanstalkd's reply.
 fn may_go_on(reply: &[u8]) -> bool {
     let begins = |whole: &[u8]| {
         let length = whole.len().min(reply.len());

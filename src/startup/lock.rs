@@ -1,5 +1,5 @@
-//! The lock of the binlog's directory at a start: waiting for it, and making sure that the daemon
-//! that had it has ended.
+//! The lock of the binlog's directory at startup: waiting for it, and making sure that its previous
+//! holder has ended.
 
 use std::{path::Path, thread, time::Duration};
 
@@ -16,19 +16,20 @@ use crate::{
 /// How often a daemon with `--wait-for-lock` tries to lock the directory.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often it reports to the service manager that it waits. Each report extends the start by more
-/// than this.
+/// How often it reports to the service manager that it is waiting. Each report extends the startup
+/// timeout by more than this.
 const LOCK_REPORT_SECONDS: u64 = 20;
 
-/// How long it leaves the directory alone once it has the lock. It is longer than
-/// [`LOCK_CONFIRM_INTERVAL`], after which the previous daemon, if it still runs, checks its lock.
+/// How long it leaves the directory alone once it has the lock. This is longer than
+/// [`LOCK_CONFIRM_INTERVAL`], within which the previous daemon, if it is still running, checks its
+/// lock.
 const TAKEOVER_DELAY: Duration = LOCK_CONFIRM_INTERVAL.saturating_mul(2);
 
 /// This daemon's line in the lock of the binlog's directory.
 pub(super) struct Holder {
     line: String,
-    /// The end of the line. On the same machine, the lock is free only if its last holder has
-    /// ended.
+    /// The end of the line, which identifies the machine. On the same machine, the lock is free
+    /// only if its last holder has ended.
     machine: String,
 }
 
@@ -42,13 +43,13 @@ impl Holder {
         Self { line: format!("{id} process {pid} {machine}"), machine }
     }
 
-    /// Makes sure that no other daemon still writes to the locked directory, and writes this one's
-    /// name into the lock.
+    /// Makes sure that no other daemon is still writing to the locked directory, and writes the
+    /// name of this one into the lock.
     ///
-    /// A daemon on another machine, from which the file system has taken the lock, may not have
-    /// noticed. So the directory is left alone for longer than such a daemon relies on its lock,
-    /// and the lock is then checked again. Until then the other daemon's name stays: if this start
-    /// is ended meanwhile, the next one must wait, too.
+    /// A daemon on another machine may not have noticed that the file system has revoked its lock.
+    /// So the directory is left alone for longer than such a daemon relies on its lock, and the
+    /// lock is then checked again. Until then the other daemon's name stays: if this process is
+    /// stopped meanwhile, the next one must wait, too.
     #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     pub(super) fn take_over(
         &self,
@@ -68,7 +69,7 @@ impl Holder {
             directory.confirm_lock()?;
         }
         match directory.write_holder(&self.line) {
-            // The other daemon would not see that this one has had the lock.
+            // Otherwise the other daemon would not notice that this one has had the lock.
             Err(error) if waits => Err(error.into()),
             Err(error) => {
                 warn!("cannot write the holder of the lock: {error}");
@@ -80,7 +81,7 @@ impl Holder {
 }
 
 impl Start<'_> {
-    /// Locks the directory of the binlog as soon as no other daemon has it. `None` if a signal to
+    /// Locks the directory of the binlog as soon as no other daemon holds it. `None` if a signal to
     /// end came first.
     #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     pub(super) fn wait_for_lock(&self, path: &Path) -> Result<Option<Directory>, StartError> {

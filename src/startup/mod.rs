@@ -1,5 +1,5 @@
-//! From flags to a daemon that serves: its listeners, its user, its binlog, and the errors on the
-//! way.
+//! Startup, from the flags to a daemon that serves: its listeners, its user, its binlog, and all
+//! errors that can occur.
 
 mod lock;
 
@@ -29,14 +29,14 @@ use crate::{
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Signals on which the daemon ends.
+/// Signals that end the daemon.
 const END_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
-/// Bytes of memory that jobs must leave without a binlog. No start must find memory for the same
-/// jobs again, so that is less than with one.
+/// Bytes of memory that jobs must leave free if there is no binlog. This is less than with one,
+/// because the same jobs need not fit again after a restart.
 const HEADROOM_WITHOUT_BINLOG_BYTES: usize = 4608 << 10;
 
-/// Why a daemon did not start, or ended with an error.
+/// The reason why a daemon did not start, or ended with an error.
 #[derive(Debug)]
 pub enum StartError {
     /// The system did not provide the values that `stats` reports of it.
@@ -117,9 +117,10 @@ impl Error for StartError {
 
 /// Serves until a signal ends the daemon. Logs `arguments`, the words of the command line.
 ///
-/// Listens before it drops privileges, because a port or a path may need them. Listens also before
+/// Listens before it drops privileges, because a port or a path may need them. Also listens before
 /// it reads the binlog, so that clients wait meanwhile and are not rejected. A daemon that waits
-/// for the lock of its binlog does both only when it has it, so that no client takes it for up.
+/// for the lock of its binlog does both only once it has the lock, so that clients do not take it
+/// for a daemon that serves.
 pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> {
     for warning in &config.warnings {
         warn!("{warning}");
@@ -131,7 +132,8 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         Err(error) => warn!("cannot raise the limit on descriptors: {error}"),
     }
     let identity = identify().map_err(StartError::Identity)?;
-    // Before there is a socket file: a signal that is not caught would leave it in place.
+    // Signals are caught before there is a socket file, because an uncaught signal would leave the
+    // file in place.
     let signals = Signals::catch(&END_SIGNALS, &[libc::SIGUSR1, libc::SIGUSR2])
         .map_err(StartError::Signals)?;
     let flags: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
@@ -185,7 +187,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     })
 }
 
-/// A start under way.
+/// A startup in progress.
 struct Start<'a> {
     config: &'a Config,
     holder: Holder,
@@ -194,8 +196,8 @@ struct Start<'a> {
 }
 
 impl Start<'_> {
-    /// Makes the server, with the jobs of the binlog if there is one. Its directory has been locked
-    /// already if this start has waited for that. `None` if a signal to end came first.
+    /// Makes the server, with the jobs of the binlog if there is one. The binlog's directory is
+    /// already locked if the daemon has waited for the lock. `None` if a signal to end came first.
     fn make_server(
         &self,
         identity: Identity,
@@ -214,7 +216,7 @@ impl Start<'_> {
             return Ok(Some(server));
         };
         let mut restored = Restored::default();
-        // The steps before reading may take long, too.
+        // The steps before reading may take long as well.
         let began = clock.now();
         let directory = match directory {
             Some(directory) => directory,
@@ -279,7 +281,8 @@ impl Start<'_> {
     }
 }
 
-/// Bounds the resident memory, if the flags limit the bodies and the system reports it.
+/// Limits the resident memory, if the flags limit the bodies and the system reports resident
+/// memory.
 fn limit_resident_memory(server: &mut Server, config: &Config) {
     let Some(bytes) = config.memory_limit else { return };
     match sys::ResidentMemory::open() {
@@ -296,7 +299,7 @@ fn become_user(config: &Config) -> Result<(), StartError> {
     sys::become_user(user).map_err(|error| StartError::User(user.clone(), error))
 }
 
-/// Takes over the sockets of a service manager, or else listens as the flags ask.
+/// Takes over the sockets of a service manager, or else listens as the flags specify.
 fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
     let inherited = Listener::inherited(pid)?;
     if inherited.is_empty() {
@@ -311,7 +314,7 @@ fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
     Ok(inherited)
 }
 
-/// Logs the damaged parts of the binlog, and returns how many files have some.
+/// Logs the damaged parts of the binlog, and returns the number of damaged files.
 fn report_damage(path: &Path, report: &Report) -> usize {
     for segment in &report.segments {
         let file = path.join(Name::Segment(segment.number).to_string());
@@ -330,7 +333,7 @@ fn report_damage(path: &Path, report: &Report) -> usize {
     report.segments.iter().filter(|segment| segment.problem_count > 0).count()
 }
 
-/// Asks the system for the values that `stats` reports of it, and for a random name of this run.
+/// Gets the values that `stats` reports of the system, and a random name for this run.
 pub fn identify() -> io::Result<Identity> {
     let sys::Uname { nodename, version, machine } = sys::uname()?;
     Ok(Identity {

@@ -7,7 +7,7 @@ use std::{
 
 use super::check;
 
-/// A clock that cannot be set, and that also counts while the machine is suspended.
+/// A clock that cannot be set, and that also runs while the machine is suspended.
 #[cfg(target_os = "linux")]
 const CLOCK: libc::clockid_t = libc::CLOCK_BOOTTIME;
 
@@ -28,7 +28,7 @@ pub fn monotonic_nanoseconds() -> u64 {
     time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())
 }
 
-/// CPU time of the calling thread. Zero if the system does not know it.
+/// CPU time of the calling thread. Zero if the system does not report it.
 pub fn thread_cpu_time() -> Duration {
     read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
 }

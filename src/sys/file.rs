@@ -7,7 +7,7 @@ use std::{
     os::unix::ffi::OsStrExt,
 };
 
-// On 32 bits, glibc has calls of its own for offsets from 2 GiB on.
+// On 32-bit systems, glibc has separate calls for offsets from 2 GiB on.
 #[cfg(all(target_os = "linux", not(target_env = "gnu")))]
 use libc::{fallocate, lseek, off_t};
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -28,7 +28,7 @@ pub fn forget_cached(file: &impl AsRawFd) {
     let _ = file;
 }
 
-/// Takes the POSIX lock on a whole file. This process holds it until it ends or closes any
+/// Takes the POSIX lock on a whole file. The process holds it until it exits or closes any
 /// descriptor of that file. Fails at once if another process has the lock.
 pub fn lock_file(file: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: a flock of zeros is valid: from the start to the end of the file.
@@ -40,8 +40,8 @@ pub fn lock_file(file: &impl AsRawFd) -> io::Result<()> {
     check(result).map(drop)
 }
 
-/// Takes the BSD lock on a file or a directory, which ends when this descriptor is closed. Fails at
-/// once with `WouldBlock` if another process has it.
+/// Takes the BSD lock on a file or a directory. Closing this descriptor releases it. Fails at once
+/// with `WouldBlock` if another process has it.
 pub fn lock_until_closed(file: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: takes no pointers.
     let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
@@ -70,7 +70,7 @@ pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        // The kernel or the file system does not offer it.
+        // The kernel or the file system does not support it.
         Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => link_and_unlink(from, to),
         _ => Err(error),
     }
@@ -82,8 +82,8 @@ pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     link_and_unlink(from, to)
 }
 
-/// Gives a file a second name, and then takes away the first. A file system without hard links is
-/// asked whether the name is free, which is all that it offers.
+/// Gives a file a second name, and then removes the first. On a file system without hard links,
+/// checks whether the name is free, and then renames the file: nothing safer is possible there.
 fn link_and_unlink(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Ok(()) => fs::remove_file(from),
@@ -103,8 +103,8 @@ fn link_and_unlink(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Returns the first offset from `offset` on at which a file may have a byte other than zero;
-/// `None` if only zeros follow. Returns `offset` itself if the system or the file system does not
-/// report holes.
+/// `None` if only zeros follow. If the system or the file system does not report holes, returns
+/// `offset` itself.
 #[cfg(any(target_os = "linux", target_os = "freebsd"))]
 pub fn next_data(file: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
     let Ok(from) = off_t::try_from(offset) else { return Ok(None) };
@@ -132,8 +132,8 @@ pub fn next_data(_: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
 #[cfg(target_os = "linux")]
 const ENOTSUPP: c_int = 524;
 
-/// Makes a file `size` bytes long, and allocates disk space for all of it. Returns false and
-/// changes nothing if the file system does not offer that.
+/// Makes a file `size` bytes long, and allocates disk space for all of it. Returns false, and
+/// changes nothing, if the file system does not support that.
 #[cfg(target_os = "linux")]
 pub fn reserve_space(file: &impl AsRawFd, size: u64) -> io::Result<bool> {
     let size = off_t::try_from(size).map_err(|_| io::ErrorKind::FileTooLarge)?;

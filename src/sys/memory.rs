@@ -1,4 +1,4 @@
-//! Memory: how the C library and the kernel allocate it, and how much the process has.
+//! Memory: how the C library and the kernel allocate it, and how much of it the process has.
 #![expect(clippy::disallowed_types, reason = "it reads a file of the kernel, not of the binlog")]
 
 use std::{fs::File, io, os::unix::fs::FileExt};
@@ -6,8 +6,8 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 #[cfg(target_os = "linux")]
 use super::check;
 
-/// The resident memory of this process. It is read from a file of `/proc`, which is open all the
-/// time: there may be no descriptor when it matters.
+/// The resident memory of this process. It is read from a file of `/proc` that stays open, because
+/// there may be no descriptor when it matters.
 #[derive(Debug)]
 pub struct ResidentMemory {
     statistics: File,
@@ -15,12 +15,12 @@ pub struct ResidentMemory {
 }
 
 impl ResidentMemory {
-    /// Opens the file. Fails on a system that has none, as those outside Linux.
+    /// Opens the file. Fails on a system that has no such file, which means any but Linux.
     pub fn open() -> io::Result<Self> {
         Ok(Self { statistics: File::open("/proc/self/statm")?, page_bytes: page_bytes() as u64 })
     }
 
-    /// How many bytes are resident now. About a microsecond.
+    /// How many bytes are resident now. Takes about a microsecond.
     pub fn bytes(&self) -> io::Result<u64> {
         let mut line = [0; 128];
         let length = self.statistics.read_at(&mut line, 0)?;
@@ -35,8 +35,9 @@ fn page_bytes() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Populates the pages of `bytes` in one system call, except a last page that extends beyond them.
-/// Returns false if the kernel cannot; then each page is populated at its first access.
+/// Populates the pages of `bytes` in one system call, except for a last page that extends beyond
+/// them. Returns false if the kernel cannot do that; then each page is populated at its first
+/// access.
 #[cfg(target_os = "linux")]
 pub fn populate(bytes: &mut [u8]) -> bool {
     let page = page_bytes();
@@ -54,8 +55,8 @@ pub fn populate(_: &mut [u8]) -> bool {
     false
 }
 
-/// Makes the C library map large blocks one by one, so that freeing one releases its memory to the
-/// kernel. By default it stops doing so when the first such block is freed.
+/// Makes the C library map each large block separately, so that freeing one releases its memory to
+/// the kernel. By default, it stops doing so when the first such block is freed.
 pub fn keep_large_blocks_apart() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: takes no pointers. If it fails, memory is released later.
@@ -64,9 +65,9 @@ pub fn keep_large_blocks_apart() {
     };
 }
 
-/// Makes all threads allocate small blocks from one arena. By default the C library takes 64 MiB of
-/// address space for each thread, however little it allocates. A limit on address space counts
-/// that.
+/// Makes all threads allocate small blocks from one arena. By default, the C library takes 64 MiB
+/// of address space for each thread, however little the thread allocates. That would count towards
+/// a limit on address space.
 pub fn share_small_blocks() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: takes no pointers. If it fails, more address space is used.

@@ -1,7 +1,7 @@
-//! Every call to libc that no safe library makes for us, and so every `unsafe` of the daemon.
+//! All calls to libc that no safe library makes for us, and so every `unsafe` of the daemon.
 //!
 //! Each block holds one operation and the reason why it is sound. Callers get safe values: owned
-//! descriptors, plain numbers, `io::Error`. Nothing here knows the daemon's use of them.
+//! descriptors, plain numbers, `io::Error`. Nothing here depends on how the daemon uses them.
 #![expect(unsafe_code, reason = "this is the one place for it")]
 
 mod clock;

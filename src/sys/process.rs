@@ -92,11 +92,12 @@ fn find_user(name: &str) -> Result<(libc::uid_t, libc::gid_t), UserError> {
     Ok((entry.pw_uid, entry.pw_gid))
 }
 
-/// The most descriptors that macOS grants to a process whose hard limit is higher or unlimited.
+/// The most descriptors that macOS grants to a process, even if its hard limit is higher or
+/// unlimited.
 const OPEN_MAX: libc::rlim_t = 10_240;
 
 /// Raises the soft limit on open descriptors to the hard limit, or as far as the system allows.
-/// Each system has its own type for it.
+/// Each system has its own type for the limit.
 pub fn raise_descriptor_limit() -> io::Result<impl fmt::Display> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is valid for one rlimit.
@@ -142,8 +143,8 @@ pub fn uname() -> io::Result<Uname> {
     })
 }
 
-/// The kernel's id of the present boot, a new one after each. `None` if it has none, as outside
-/// Linux.
+/// The kernel's id of the current boot, which changes with each boot. `None` if there is none, as
+/// outside Linux.
 pub fn boot_id() -> Option<String> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(id.trim().into())

@@ -23,11 +23,12 @@ use libc::__error as errno_location;
 
 use super::check;
 
-/// The end of the socket pair that signals write to, open as long as the process.
+/// The end of the socket pair that signal handlers write to. It stays open as long as the process
+/// runs.
 static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
 
-/// The signals that have arrived since they were last taken, packed in the order in which each
-/// arrived last. The first one is in the lowest [`SIGNAL_BITS`].
+/// The signals that have arrived since they were last taken, packed in order of each one's last
+/// arrival. The first is in the lowest [`SIGNAL_BITS`].
 static ARRIVED: AtomicI32 = AtomicI32::new(0);
 
 /// The bits of one packed signal: enough for numbers 1 to 31.
@@ -52,17 +53,17 @@ fn move_to_end(packed: c_int, signal: c_int) -> c_int {
     signals.fold(0, |packed, (number, at)| packed | number << at)
 }
 
-/// Signals that wake the event loop. A process has one of these, because handlers can only reach
-/// statics.
+/// Signals that wake the event loop. A process has only one of these, because handlers can reach
+/// only statics.
 #[derive(Debug)]
 pub struct Signals {
     woken: UnixStream,
 }
 
 impl Signals {
-    /// Catches the signals given: at most six, with numbers below 32. Ignores SIGPIPE and SIGXFSZ,
-    /// because the call that failed reports the same. Any of `end_signals` that the process
-    /// inherited as ignored, as under `nohup`, stays ignored.
+    /// Catches the given signals: at most six, with numbers below 32. Ignores SIGPIPE and SIGXFSZ,
+    /// because the failing call reports the same. Any of `end_signals` that the process inherited
+    /// as ignored, as under `nohup`, stays ignored.
     pub fn catch(end_signals: &[c_int], others: &[c_int]) -> io::Result<Self> {
         assert!(end_signals.len() + others.len() <= SIGNALS_MAX, "each has its place");
         let (woken, wake) = UnixStream::pair()?;
@@ -91,8 +92,8 @@ impl Signals {
     }
 
     /// Returns the signals that arrived since the last call, each once, ordered by last arrival.
-    /// The system does not report the order of two that arrived before the process could run. Linux
-    /// lets the handler of the higher number interrupt the other, and so finish first.
+    /// The system does not report the order of two that arrived before the process could run: on
+    /// Linux, the handler of the higher number interrupts the other, and so finishes first.
     pub fn take(&mut self) -> impl Iterator<Item = c_int> + use<> {
         let mut bytes = [0; 64];
         while matches!(io::Read::read(&mut self.woken, &mut bytes), Ok(count) if count > 0) {}
@@ -127,7 +128,7 @@ fn set_handler(signal: c_int, handler: libc::sighandler_t) -> io::Result<()> {
 }
 
 /// Records the signal and wakes the loop: atomic operations and a write, all allowed in a handler,
-/// even one that interrupts another. If the pair is full, the loop wakes anyway.
+/// even one that interrupts another. If the socket pair is full, the loop wakes anyway.
 extern "C" fn on_signal(signal: c_int) {
     let add = |packed| Some(move_to_end(packed, signal));
     let updated = ARRIVED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);

@@ -45,7 +45,7 @@ fn listen_on(address: &libc::addrinfo, ipv6_only: bool) -> io::Result<TcpListene
     if address.ai_family == libc::AF_INET6 {
         let only = set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, c_int::from(ipv6_only));
         match only {
-            // OpenBSD has no other sockets than these.
+            // All IPv6 sockets of OpenBSD are IPv6 only.
             Err(error) if !ipv6_only && error.raw_os_error() == Some(libc::EINVAL) => {}
             result => result?,
         }
@@ -79,16 +79,16 @@ pub fn set_tcp_options(fd: &impl AsFd) -> io::Result<()> {
     shorten_keepalive(fd)
 }
 
-/// For how long a connection is silent before its peer is asked whether it is there. Balancers of
-/// cloud providers forget a silent connection after 240 seconds or more, without a word.
+/// How long a connection may be silent before its peer is probed. Load balancers of cloud providers
+/// drop a silent connection after 240 seconds or more, without notice.
 const KEEPALIVE_IDLE_SECONDS: c_int = 200;
 
-/// With this interval between questions, and as many of them, a vanished peer is found after five
-/// minutes instead of over two hours.
+/// The interval between probes. With it, a vanished peer is found after five minutes instead of
+/// more than two hours.
 const KEEPALIVE_INTERVAL_SECONDS: c_int = 20;
 const KEEPALIVE_PROBES: c_int = 5;
 
-/// Asks silent peers earlier, and more often, than the system does.
+/// Probes silent peers earlier, and more often, than the system does by default.
 #[cfg(not(target_os = "openbsd"))]
 fn shorten_keepalive(fd: &impl AsFd) -> io::Result<()> {
     #[cfg(target_vendor = "apple")]
@@ -101,7 +101,7 @@ fn shorten_keepalive(fd: &impl AsFd) -> io::Result<()> {
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_PROBES)
 }
 
-/// Does nothing, because this system has one setting for all sockets.
+/// Does nothing, because this system has a single setting for all sockets.
 #[cfg(target_os = "openbsd")]
 #[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
 fn shorten_keepalive(_: &impl AsFd) -> io::Result<()> {
@@ -138,19 +138,20 @@ fn set_close_on_exec(fd: &OwnedFd) -> io::Result<()> {
 pub fn inherit(number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers, and changes nothing.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
-    // A descriptor that came through exec lacks this flag. All that this process opens have it.
+    // A descriptor that was passed through exec lacks this flag. All that this process opens have
+    // it.
     if !check(flags).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0) {
         return Err(io::Error::new(io::ErrorKind::NotFound, "nothing is passed on there"));
     }
-    // SAFETY: it is open and came through exec, so nothing in this process owns it. The flag set
-    // below keeps it from being taken twice.
+    // SAFETY: it is open and was passed through exec, so nothing in this process owns it. The flag
+    // set below keeps it from being taken twice.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
     set_close_on_exec(&fd)?;
     Ok(fd)
 }
 
-/// Whether the descriptor is a listening stream socket. A system such as OpenBSD does not report
-/// whether it listens; then any stream socket counts.
+/// Whether the descriptor is a listening stream socket. Some systems, such as OpenBSD, do not
+/// report whether it listens; there, any stream socket is accepted.
 pub fn is_listening_stream(fd: &impl AsFd) -> bool {
     let is_stream = option(fd.as_fd(), libc::SO_TYPE).is_ok_and(|value| value == libc::SOCK_STREAM);
     is_stream
@@ -177,7 +178,7 @@ struct Addresses(*mut libc::addrinfo);
 
 impl Addresses {
     fn resolve(host: &str, service: &str) -> io::Result<Self> {
-        // The resolver would map a number that is not a port to another port.
+        // The resolver would map a number that is not a valid port to another port.
         let number = service.trim_start();
         let digits = number.strip_prefix(['+', '-']).unwrap_or(number);
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

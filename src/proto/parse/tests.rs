@@ -231,7 +231,7 @@ fn the_longest_name_is_200_bytes() {
 }
 
 proptest::proptest! {
-    /// Bytes from the network never reach a panic.
+    /// No bytes from the network can cause a panic.
     #[test]
     fn any_line_gives_a_command_or_an_error(
         line in proptest::collection::vec(proptest::num::u8::ANY, 0..222),

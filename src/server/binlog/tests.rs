@@ -13,7 +13,7 @@ fn serve() -> (MemoryDisk, Server) {
     (disk, server_with_wal(restored, wal))
 }
 
-/// The client would believe in a job that a restart does not find.
+/// The client would rely on a job that a restart does not find.
 #[test]
 fn a_reply_whose_record_failed_is_never_sent() {
     let (disk, mut server) = serve();
@@ -25,7 +25,7 @@ fn a_reply_whose_record_failed_is_never_sent() {
     assert_eq!(server.health(), Health::BinlogFailed);
     assert_eq!(receive(&mut server, producer), "");
     assert!(server.is_finished(producer), "it must find out the outcome of its command");
-    assert_eq!(receive(&mut server, other), "USING default\r\n", "it promised nothing");
+    assert_eq!(receive(&mut server, other), "USING default\r\n", "it has confirmed nothing");
 }
 
 /// The job would be gone after a kill, and another one would get the id that a worker knows.
@@ -87,7 +87,7 @@ fn while_the_binlog_has_failed_changes_are_refused_and_reading_is_not() {
     server.check();
 }
 
-/// A server whose disk takes five milliseconds for a sync, after the first ones.
+/// A server whose disk takes five milliseconds for each sync after the first few.
 fn serve_slowly() -> (MemoryDisk, Server) {
     let (disk, mut server) = serve();
     disk.state().sync_time = Duration::from_millis(5);
@@ -144,7 +144,8 @@ fn no_reply_overtakes_one_that_waits() {
     assert_eq!(receive(&mut server, client), "INSERTED 3\r\nUSING b\r\n");
 }
 
-/// The key of a closed connection is another client's soon, which would get its replies early.
+/// The key of a closed connection is soon reused for another client, which would get its replies
+/// too early.
 #[test]
 fn a_client_that_leaves_while_its_reply_waits_leaves_nothing_behind() {
     let (disk, mut server) = serve_slowly();
@@ -189,7 +190,7 @@ fn if_the_last_sync_fails_nothing_is_released() {
     assert_eq!(receive(&mut server, client), "");
 }
 
-/// The sync that ends would find a connection on its list that is closed.
+/// The end of the sync would find a closed connection on its list.
 #[test]
 fn a_client_may_leave_while_its_reply_is_being_synced() {
     let (disk, mut server) = serve_slowly();
@@ -208,8 +209,8 @@ fn a_client_may_leave_while_its_reply_is_being_synced() {
     server.check();
 }
 
-/// After a power cut a new job would get the id, and a worker that comes back late would delete
-/// it.
+/// After a power cut, a new job would get the id, and a worker that returns late would delete that
+/// job.
 #[test]
 fn an_id_that_a_client_has_seen_does_not_come_back() {
     let (disk, mut server) = serve_slowly();
@@ -227,7 +228,7 @@ fn an_id_that_a_client_has_seen_does_not_come_back() {
     assert!(restored.queue.next_id() > 2, "{}", restored.queue.next_id());
 }
 
-/// Each stop would leave a gap of thousands of ids.
+/// Each shutdown would leave a gap of thousands of ids.
 #[test]
 fn an_orderly_end_skips_no_ids() {
     let (disk, mut server) = serve_slowly();
@@ -251,7 +252,7 @@ fn metric(server: &mut Server, client: Key<Conn>, key: &str, seconds: u64) -> St
     value.unwrap_or_else(|| panic!("no {key} in {text}")).to_owned()
 }
 
-/// An operator would not know since when jobs are refused.
+/// An operator would not know how long jobs have been refused.
 #[test]
 fn metrics_tell_of_the_trouble_of_the_binlog_and_since_when() {
     let (disk, mut server) = serve();
@@ -308,8 +309,8 @@ fn metrics_tell_what_a_power_cut_would_take_and_what_could_be_removed() {
     assert!(number(&mut server, "binlog-sync-seconds-le-inf", 9) > 0);
 }
 
-/// A kill before the next command would undo the burial. If the binlog has failed, there is none,
-/// because a restart would not find it.
+/// A kill before the next command would undo the burial. If the binlog has failed, the job is not
+/// buried, because a restart would not find the burial.
 #[test]
 fn a_job_that_a_closed_connection_has_lost_is_buried_for_good_or_ready() {
     let (disk, mut server) = serve();
