@@ -83,8 +83,8 @@ pub fn set_tcp_options(fd: &impl AsFd) -> io::Result<()> {
 /// drop a silent connection after 240 seconds or more, without notice.
 const KEEPALIVE_IDLE_SECONDS: c_int = 200;
 
-/// The interval between probes. With it, a vanished peer is found after five minutes instead of
-/// more than two hours.
+/// The interval between probes. With [`KEEPALIVE_PROBES`] of them, a vanished peer is found after
+/// five minutes instead of more than two hours.
 const KEEPALIVE_INTERVAL_SECONDS: c_int = 20;
 const KEEPALIVE_PROBES: c_int = 5;
 

@@ -1,5 +1,5 @@
-//! Dates: the wall clock's, by which instants are recorded, also after the wall clock has been set.
-//! The fields of a job's record are made here, because most of the work is to date its instants.
+//! Dates: instants are recorded as dates of the wall clock, even after it has been set. The fields
+//! of a job's record are made here, because most of that work is dating its instants.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::{
     queue::{Job, Queue, State},
 };
 
-/// How often the wall clock may be set, in the long run, before dates follow it later: each time
-/// all delayed and buried jobs are written.
+/// If the wall clock is set more often than this in the long run, dates follow it with a delay,
+/// because each time all delayed and buried jobs are written.
 const SHIFT_INTERVAL: Duration = Duration::from_secs(300);
 
-/// How many times it may be set at once, as machines do when they start.
+/// How many times it may be set in quick succession, as happens when a machine boots.
 pub const SHIFTS_AT_ONCE_MAX: u32 = 4;
 
 /// The calendars that convert the instants of jobs into dates.
@@ -26,9 +26,11 @@ pub(super) struct Dates {
     calendar: Calendar,
     /// For restored jobs.
     restored: Calendar,
-    /// Set after the wall clock was set: restored jobs below this index follow `calendar` already.
+    /// Present after the wall clock was set: restored jobs below this index already follow
+    /// `calendar`.
     shifted: Option<usize>,
-    /// When as many shifts are allowed at once as ever: [`SHIFT_INTERVAL`] later for each one.
+    /// When the full number of shifts is allowed at once again. Each shift moves this
+    /// [`SHIFT_INTERVAL`] later.
     rested_at: Time,
 }
 
@@ -57,7 +59,8 @@ impl Dates {
             deadline_at: calendar(dated.is_state_at).date(record.state_at),
             history: record.history,
             kind: match record.state {
-                // The delay has ended if the wall clock is right. A restart decides that anew.
+                // The delay has ended, provided that the wall clock is right. A restart decides
+                // that anew.
                 State::Ready if dated.is_state_at => Kind::Delayed,
                 // A restart makes a reserved job ready.
                 State::Ready | State::Reserved(_) => Kind::Ready,
@@ -80,7 +83,7 @@ impl Dates {
     }
 
     /// Moves the instants of `count` restored jobs to their dates by the new calendar. Returns jobs
-    /// whose dates are by the old one, and which need a new record.
+    /// that need a new record, because their recorded dates are by the old one.
     pub(super) fn shift(&mut self, queue: &mut Queue, count: usize, now: Time) -> Vec<Key<Job>> {
         let mut to_log = Vec::new();
         let Some(from) = self.shifted else { return to_log };
@@ -93,7 +96,7 @@ impl Dates {
         to_log
     }
 
-    /// Whether [`Dates::shift`] has work.
+    /// Whether [`Dates::shift`] has work to do.
     pub(super) fn are_shifting(&self) -> bool {
         self.shifted.is_some()
     }
@@ -107,7 +110,7 @@ mod tests {
         testing::{Fixture, START},
     };
 
-    /// A clock that is set each second would have all delayed jobs written each second.
+    /// If a clock were set every second, all delayed jobs would be written every second.
     #[test]
     fn dates_follow_the_clock_a_few_times_at_once_and_then_once_in_some_minutes() {
         let Fixture { mut wal, mut restored, .. } = Fixture::new(SyncPolicy::Never);

@@ -4,21 +4,22 @@ use std::{error, fmt, io};
 
 use super::Name;
 
-/// Why a binlog cannot be opened or read. Every record is then where it was. Printed as one line
-/// that names the file or the call, and the next step if the reader has one.
+/// Why a binlog cannot be opened or read. No record has been changed. Printed as one line that
+/// names the file or the call, and the next step for the operator, if there is one.
 #[derive(Debug)]
 pub enum Error {
     /// A call on the directory or on one of its files has failed.
     Disk(io::Error),
-    /// Another process has locked the directory: this line names it, as far as it is known.
+    /// Another process has locked the directory. This line names it, as far as it is known.
     Locked(String),
-    /// Memory is short: for this.
+    /// There is not enough memory for this.
     OutOfMemory(String),
-    /// A segment has a layout that only the program that wrote it reads: its name, and which.
+    /// A segment has a layout that only the program that wrote it can read: its name, and the
+    /// layout.
     Foreign(String),
-    /// No segment can follow this file, because numbers have an end.
+    /// No segment can follow this file, because it has the largest number.
     NoNumberLeft(Name),
-    /// The caller's progress has broken.
+    /// The caller's progress function has interrupted the replay.
     Interrupted,
 }
 

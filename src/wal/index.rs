@@ -1,12 +1,14 @@
-//! The index of segments: which job needs which segment, which may be removed or written again.
+//! The index of segments: which segment each job needs, which segment may be removed, and which
+//! jobs must be written again.
 //!
-//! A job's *full* record is in one segment. A later *short* one, in the same or a newer
-//! segment, may have changed its fields. Both are live; all other records are garbage. Segments are
-//! removed oldest first, so only the full record's segment is kept per job. Before it is removed,
-//! the job is written in full again, which makes its short record garbage too.
+//! A job's *full* record is in one segment. A later *short* one, in the same or a newer segment,
+//! may have changed its fields. Both are live; all other records are garbage. Segments are removed
+//! oldest first, so for each job only the full record's segment is noted. Before it is removed, the
+//! job is written in full again, and then its short record is garbage, too.
 //!
-//! Invariant: locations are in step with the queue's jobs, so a job and its location have the same
-//! index. `live` and `closed` are the sums that [`SegmentIndex::check`] finds.
+//! Invariant: locations are added and removed together with the queue's jobs, so a job and its
+//! location have the same index. `live` and `closed` are the sums that [`SegmentIndex::check`]
+//! computes.
 
 use std::{collections::VecDeque, ops::RangeInclusive};
 
@@ -17,7 +19,7 @@ use crate::{
     queue::Job,
 };
 
-/// Where the binlog has a job.
+/// The location of a job in the binlog.
 #[derive(Debug)]
 pub(super) struct Location {
     /// The segment of its full record.
@@ -47,11 +49,12 @@ pub(super) struct Segment {
     pub(super) number: u32,
     /// Bytes in use, from the start.
     pub(super) used: u64,
-    /// Bytes of the full records that jobs still need.
+    /// Bytes of the full records in it that jobs still need.
     pub(super) live: u64,
     /// Something in it could not be read, so it is kept for the operator instead of being removed.
     pub(super) is_damaged: bool,
-    /// How long the binlog was when a job last left it: what replaced the job's records ends there.
+    /// The length of the binlog when a job last left the segment: the records that replace the
+    /// job's own end there.
     pub(super) last_removal_at: u64,
     jobs: List<Location>,
 }
@@ -65,7 +68,7 @@ pub(super) struct SegmentIndex {
     live: u64,
     /// Bytes used in all segments but the current one.
     closed: u64,
-    /// Bytes ever appended, also to segments that have been removed.
+    /// Bytes ever appended, including those in segments that have been removed.
     length: u64,
     /// The number of jobs with a deferred record.
     deferred: u64,
@@ -73,13 +76,13 @@ pub(super) struct SegmentIndex {
     cursor: usize,
 }
 
-/// The most locations that one search for a deferred record passes.
+/// The most locations that one search for a deferred record visits.
 const LOCATIONS_PER_SEARCH: usize = 64 * 1024;
 
 const SHORT_BYTES: u64 = SHORT_RECORD_BYTES as u64;
 
 impl SegmentIndex {
-    /// Ensures the memory for `count` segments, and for those that a start begins.
+    /// Ensures memory for `count` segments, and for those begun at startup.
     pub(super) fn ensure_memory_for_segments(
         &mut self,
         budget: &mut MemoryBudget,
@@ -144,7 +147,7 @@ impl SegmentIndex {
         let location =
             Location { segment: 0, length, is_updated: false, is_deferred: false, links };
         let location = self.locations.insert(location);
-        assert_eq!(location.paired(), job, "jobs and places come and go in step");
+        assert_eq!(location.paired(), job, "jobs and locations are added and removed together");
         self.link(location);
     }
 
@@ -154,7 +157,7 @@ impl SegmentIndex {
         self.deferred += u64::from(!std::mem::replace(is_deferred, true));
     }
 
-    /// Notes that the job has no deferred record any more.
+    /// Notes that the job no longer has a deferred record.
     fn end_deferral(&mut self, job: Key<Job>) {
         let is_deferred = &mut self.locations[job.paired()].is_deferred;
         self.deferred -= u64::from(std::mem::take(is_deferred));
@@ -166,7 +169,7 @@ impl SegmentIndex {
     }
 
     /// Returns a job with a deferred record. `None` if there is none, or if none was among the
-    /// locations that it passed, a bounded number. In the second case the caller calls it again.
+    /// bounded number of locations that it visited. In the second case the caller calls it again.
     pub(super) fn next_deferred(&mut self) -> Option<Key<Job>> {
         let locations = self.locations.slots();
         for _ in 0..locations.min(LOCATIONS_PER_SEARCH) {
@@ -263,14 +266,16 @@ impl SegmentIndex {
         self.segments.front()
     }
 
-    /// Whether the current segment was made for a large job that was deleted: it is longer than
-    /// `usual`, and most of it is garbage, whose space is freed only after it is closed.
+    /// Whether the current segment was made for a large job that has been deleted: it is longer
+    /// than `usual`, and most of it is garbage. That space is freed only after the segment is
+    /// closed.
     pub(super) fn is_current_garbage(&self, usual: u64) -> bool {
         self.current().is_some_and(|it| it.used > usual && 2 * it.live < it.used)
     }
 
-    /// Returns the job to write again next, if any: from `suspects`, other `doubtful` segments,
-    /// or from the oldest if the closed ones have more than twice the bytes of all live records.
+    /// Returns the job to write again next, if any: from the `suspects`, from other `doubtful`
+    /// segments, or from the oldest segment if the closed ones have more than twice the bytes of
+    /// all live records.
     pub(super) fn next_relocation(
         &self,
         suspects: RangeInclusive<u32>,
@@ -290,14 +295,15 @@ impl SegmentIndex {
             && self.oldest_closed().is_some_and(|(_, job)| job.is_none())
     }
 
-    /// Returns the oldest segment unless it is current, and the job that has been in it longest.
+    /// Returns the oldest segment, unless it is the current one, and the job that has been in it
+    /// longest.
     fn oldest_closed(&self) -> Option<(&Segment, Option<Key<Job>>)> {
         let oldest = self.segments.front().filter(|_| self.segments.len() > 1)?;
         Some((oldest, oldest.jobs.front().map(Key::paired)))
     }
 
-    /// Returns the job that has been longest in the first segment of `numbers` that has a job.
-    /// O(segments up to the last of `numbers`).
+    /// Returns the job that has been longest in its segment, which is the first of `numbers` that
+    /// has a job. O(segments up to the last of `numbers`).
     pub(super) fn first_job_in(&self, numbers: RangeInclusive<u32>) -> Option<Key<Job>> {
         if numbers.is_empty() {
             return None;
@@ -391,7 +397,7 @@ mod tests {
         index.check();
     }
 
-    /// A deferred record that is forgotten is lost with the next restart.
+    /// A forgotten deferred record would be lost at the next restart.
     #[test]
     fn each_deferred_job_is_found_until_its_record_is_appended() {
         let (mut index, keys) = index(5);

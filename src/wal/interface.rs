@@ -1,4 +1,4 @@
-//! The types that callers of the binlog pass, and get.
+//! The types that callers of the binlog pass and receive.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ pub enum CommitOutcome {
         has_begun: bool,
     },
     /// Records of the turn may be missing, so replies that waited for them must not be sent. If the
-    /// lock is lost, the process must end without writing anything: see [`Wal::lost_lock`].
+    /// lock is lost, the process must end without another write: see [`Wal::lost_lock`].
     Failed,
     /// The binlog works again after a failure, and holds every job.
     Recovered,
@@ -87,8 +87,8 @@ pub struct BinlogCounts {
     pub live: u64,
     /// The bytes of all other records, which are garbage, and of the headers of segments.
     pub dead: u64,
-    /// The bytes that have been written, or are about to be, and are not synced yet. `None` if
-    /// nothing is ever synced.
+    /// The bytes that have been written, or are pending, and are not synced yet. `None` if nothing
+    /// is ever synced.
     pub unsynced: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The log: where records are appended. It knows segments and bytes, and no jobs.
+//! The log: where records are appended. It knows segments and bytes, but no jobs.
 //!
 //! Records of a turn are gathered and written at once. A full segment is truncated, synced and
 //! closed, and the first preallocated file becomes the next one.
@@ -27,10 +27,11 @@ const PENDING_MAX_BYTES: usize = 1024 * 1024;
 /// The largest number of a segment, because the original reads no larger one.
 const NUMBER_MAX: u32 = u32::MAX / 2;
 
-/// A larger body is written directly from its memory, and not copied to the pending records.
+/// A body larger than this is written directly from its memory, and not copied to the pending
+/// records.
 const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
 
-/// The end of the binlog, and the files and syncs that it takes.
+/// The end of the binlog, and the files and syncs that it needs.
 #[derive(Debug)]
 pub(super) struct Log {
     pub(super) disk: Lease,
@@ -39,7 +40,7 @@ pub(super) struct Log {
     end: End,
     /// `None` before the first segment is open, and after a failure.
     pub(super) current: Option<Current>,
-    /// Records not written yet: the last bytes of the current segment.
+    /// Records not yet written: the last bytes of the current segment.
     pending: Vec<u8>,
     /// The first error of this turn. After it, nothing more is appended in this turn.
     failure: Option<io::Error>,
@@ -99,12 +100,13 @@ impl Log {
         self.failure.is_some()
     }
 
-    /// Whether records or an error are left after a commit: a connection that closes may bury jobs.
+    /// Whether records or an error are pending after a commit, because a closing connection may
+    /// bury jobs.
     pub(super) fn needs_commit(&self) -> bool {
         !self.pending.is_empty() || self.has_failed()
     }
 
-    /// A restart skips the ids below; `u64::MAX` if no segment is open.
+    /// A restart skips the ids below this; `u64::MAX` if no segment is open.
     pub(super) fn seen_below(&self) -> u64 {
         self.current.map_or(u64::MAX, |current| current.seen_below)
     }
@@ -134,7 +136,7 @@ impl Log {
         self.end.open(self.end.number + 1);
     }
 
-    /// Returns the space for records that the disk has granted.
+    /// Returns the space that the disk has granted for records.
     pub(super) fn space(&self) -> Space {
         let current = self.current.map_or(0, |current| current.layout.free(self.end.used));
         if !self.can_rotate() {
@@ -143,8 +145,8 @@ impl Log {
         self.reserve.space(current)
     }
 
-    /// Ensures the space for a record of `length` bytes, and for `slots` short ones after it.
-    /// Returns whether there is.
+    /// Ensures space for a record of `length` bytes, and for `slots` short ones after it. Returns
+    /// whether there is any.
     pub(super) fn ensure_space(&mut self, length: u64, slots: u64, now: Time) -> bool {
         while !self.space().admits(length, slots) {
             let least = file_size(length);
@@ -158,7 +160,7 @@ impl Log {
 
 /// Appending. `next_id` is always the id of the next job, for segment headers.
 impl Log {
-    /// Appends a record, with the name of its tube and the body if it is a full one. An error is
+    /// Appends a record; `full` has the tube's name and the body of a full one. An error is
     /// reported by [`Log::write_turn`].
     pub(super) fn append(&mut self, fields: &JobFields, full: Option<(&str, &[u8])>, next_id: u64) {
         if self.failure.is_none() {
@@ -176,7 +178,7 @@ impl Log {
         if self.current.is_none_or(|current| !current.layout.fits(self.end.used, length)) {
             self.try_rotate(length, next_id)?;
         }
-        // The buffer must never grow, because at a memory limit that would end the process.
+        // The buffer must never grow, because that would end the process at a memory limit.
         let copied = full.map_or(0, |(_, body)| body.len()).min(COPIED_BODY_MAX_BYTES);
         if self.pending.len() + copied + 2 * RECORD_HEAD_MAX_BYTES > PENDING_MAX_BYTES {
             self.write()?;
@@ -229,8 +231,8 @@ impl Log {
         self.open_next(file_size(length), next_id)
     }
 
-    /// Opens the next segment in a preallocated file of at least `size` bytes, or in a new one if
-    /// that was removed by hand.
+    /// Opens the next segment in a preallocated file of at least `size` bytes, or in a new file if
+    /// that one was removed by hand.
     fn open_next(&mut self, size: u64, next_id: u64) -> io::Result<()> {
         let mut number = self.next_number().map_err(io::Error::other)?;
         loop {
@@ -240,7 +242,7 @@ impl Log {
                 self.reserve.make_file(&mut self.disk, size)?;
             }
             match self.open_segment(number, next_id) {
-                // It was put there by hand, and may hold jobs. The next start reads it.
+                // It was put there by hand, and may hold jobs. The next startup reads it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     warn!("a segment of another origin is left alone: {error}");
                     number = number_after(number).map_err(io::Error::other)?;
@@ -254,8 +256,8 @@ impl Log {
         }
     }
 
-    /// Makes the first preallocated file the current segment. It is renamed only after its segment
-    /// header outlasts a power cut, so no segment lacks one.
+    /// Makes the first preallocated file the current segment. It is renamed only once its segment
+    /// header would survive a power cut, so no segment lacks one.
     pub(super) fn open_segment(&mut self, number: u32, next_id: u64) -> io::Result<()> {
         let file = self.reserve.first().ok_or_else(no_segment)?;
         let (from, to) = (file.name(), Name::Segment(number));
@@ -270,7 +272,7 @@ impl Log {
         self.disk.confirm()?;
         self.disk.rename(from, to)?;
         self.reserve.take_first();
-        // Even if the sync fails the number is used.
+        // Even if the sync fails, the number is used.
         self.end.open(number);
         self.end.advance(HEADER_BYTES);
         if self.syncs.are_on() {
@@ -293,8 +295,8 @@ impl Log {
         self.failure.is_none() && self.disk.lost().is_none()
     }
 
-    /// Writes the pending records, and looks for the result of a sync in the background. Fails also
-    /// if something failed earlier in the turn.
+    /// Writes the pending records, and checks for the result of a sync in the background. Also
+    /// fails if something failed earlier in the turn.
     pub(super) fn write_turn(&mut self, now: Time) -> io::Result<()> {
         if let Some(error) = self.failure.take() {
             return Err(error);
@@ -322,8 +324,8 @@ impl Log {
     }
 
     /// Prepares for later turns: writes a piece of zeros, removes a preallocated file that is not
-    /// needed, and makes at most `budget` bytes of one that is. With `has_garbage`, some garbage is
-    /// about to be removed.
+    /// needed, and makes at most `budget` bytes of one that is. `has_garbage` means that some
+    /// garbage will soon be removed.
     pub(super) fn work_ahead(&mut self, demand: Demand, has_garbage: bool, budget: u64, now: Time) {
         if let Some(current) = &mut self.current {
             current.write_zeros(&mut self.disk, self.end);
@@ -350,17 +352,18 @@ impl Log {
             || self.reserve.has_surplus(demand, self.space())
     }
 
-    /// Whether a file is to be preallocated now. While the current segment is at most half full,
-    /// garbage is removed first, because it may have the space that is needed.
+    /// Whether to preallocate a file now. While the current segment is at most half full, garbage
+    /// is removed first, because that may free the space needed.
     fn wants_file(&self, demand: Demand, has_garbage: bool) -> bool {
         let space = self.space();
         let is_early = space.current > self.reserve.segment_size / 2;
         self.can_rotate() && self.reserve.wants_file(demand, space) && !(is_early && has_garbage)
     }
 
-    /// At the daemon's end: writes pending records, and a header with the note that no client has
-    /// seen the id of a job whose record is missing, so that the next start skips no ids. Syncs
-    /// all. If that fails, the next start skips some ids, and nothing acknowledged is lost.
+    /// Called when the daemon ends. Writes pending records, and a header which notes that no client
+    /// has seen the id of a job without a record, so that the next startup skips no ids. Syncs
+    /// everything. If this fails, the next startup skips some ids, but nothing acknowledged is
+    /// lost.
     pub(super) fn finish(&mut self, is_sound: bool, next_id: u64) -> io::Result<()> {
         self.syncs.wait(&mut self.disk)?;
         if let Some(current) = &mut self.current {
@@ -387,7 +390,7 @@ impl Log {
 
 /// Failure.
 impl Log {
-    /// Stops using the current segment. Nothing is written to it before the next attempt.
+    /// Stops using the current segment. Nothing more is written until the next attempt to open one.
     pub(super) fn abandon(&mut self) {
         if self.current.take().is_some() {
             let written = self.end.used.saturating_sub(self.pending.len() as u64);
@@ -399,12 +402,12 @@ impl Log {
         self.syncs.forget_writes();
     }
 
-    /// Opens a new segment after a failure. Before all else it asks for the lock: another daemon
-    /// may have taken over while the disk failed.
+    /// Opens a new segment after a failure. First it checks the lock, because another daemon may
+    /// have taken over while the disk failed.
     pub(super) fn reopen(&mut self, demand: Demand, next_id: u64, now: Time) -> io::Result<()> {
         self.disk.confirm()?;
         if let Some((name, written)) = self.abandoned.take() {
-            // Its zeros may take the space that is needed. An error here changes nothing.
+            // Its zeros may take up the space that is needed. An error here does no harm.
             let _ = self.disk.truncate(name, written);
             self.disk.close(name);
         }
@@ -441,7 +444,7 @@ mod tests {
     use super::*;
     use crate::wal::{SyncPolicy, testing::Fixture};
 
-    /// A system call a record would cost more than everything else.
+    /// One system call per record would cost more than everything else.
     #[test]
     fn the_records_of_a_turn_are_one_write() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
@@ -474,7 +477,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2]);
     }
 
-    /// Beyond a megabyte the buffer would grow, or a body would be copied once more.
+    /// Otherwise the buffer would grow beyond a megabyte, or a body would be copied once more.
     #[test]
     fn a_large_body_is_written_by_itself() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

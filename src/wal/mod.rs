@@ -3,17 +3,19 @@
 //! The binlog is a series of files, the *segments*, to which *records* are appended: of each new
 //! job with its body, of each change that must survive a restart, and of each delete.
 //! [`Wal::commit`] writes all records of a turn, and replies that confirm changes leave only after
-//! it. [`SyncPolicy`] decides when records are synced. doc/binlog.md has promises and format.
+//! it. [`SyncPolicy`] decides when records are synced. doc/binlog.md describes the promises and the
+//! format.
 //!
 //! **Space first.** The server asks for space before it changes anything, so that no record is ever
-//! written to a full disk. *Preallocated files* have the space of later segments, and every job has
-//! the space of its delete. A put that would need more is answered with an error.
+//! written to a full disk. *Preallocated files* hold space for later segments, and for every job
+//! there is space for its delete. A put that needs more space than there is gets an error reply.
 //!
 //! **Garbage.** Segments are removed oldest first. If garbage outweighs live records, jobs that
 //! still need the oldest segment are written again, a bounded number in a turn.
 //!
 //! **Failure.** After a failed write or sync, the contents of the disk are unknown. Then no change
-//! is acknowledged until a new segment is open, and only deletes until all jobs are written again.
+//! is acknowledged until a new segment is open. After that only deletes are, until all jobs have
+//! been written again.
 //!
 //! **The parts.** [`Wal`], all in this file, decides. Each part up to `dates` has its own state:
 //!
@@ -101,9 +103,10 @@ pub struct Wal {
 
 impl Wal {
     /// Reads the jobs of the binlog into `restored`, which must be empty, and begins a new segment.
-    /// Damage is in the report and no error; neither is a full disk. Fails if a file cannot be
-    /// listed, read or created, if memory or descriptors are short, or if `progress` breaks. Then
-    /// every record is where it was; only preallocated files and zeros after records may be gone.
+    /// Damage is not an error, but is in the report; a full disk is not an error either. Fails if a
+    /// file cannot be listed, read or created, if memory or descriptors are short, or if `progress`
+    /// breaks. Then no record has been changed; only preallocated files and zeros after records may
+    /// be gone.
     pub fn open(
         mut disk: Box<dyn Disk>,
         options: Options,
@@ -139,10 +142,10 @@ impl Wal {
     }
 
     /// Writes the records of the turn, and syncs them if it is time. Also does a bounded part of
-    /// compaction and preallocation. Replies leave after it, but not if the outcome is `Failed`.
+    /// compaction and preallocation. Replies may leave afterwards, unless the outcome is `Failed`.
     ///
-    /// With `-f0` on a slow disk it only begins a sync, not before `wait_until`, and later replies
-    /// must wait for [`CommitOutcome::Syncing`] with `has_ended`.
+    /// With `-f0` on a slow disk it only begins a sync, at `wait_until` at the earliest, and
+    /// replies must wait for a later [`CommitOutcome::Syncing`] with `has_ended`.
     pub fn commit(&mut self, jobs: Jobs<'_>, wait_until: Option<Time>, now: Time) -> CommitOutcome {
         let queue = jobs.queue;
         self.log.syncs.wait_until = wait_until;
@@ -197,7 +200,7 @@ impl Wal {
         CommitOutcome::Syncing { has_ended: events.has_ended, has_begun: events.has_begun }
     }
 
-    /// Writes the pending records now. Returns whether it did; the commit reports the error.
+    /// Writes the pending records now. Returns whether it did; the commit reports any error.
     pub fn write_pending(&mut self, now: Time) -> bool {
         self.log.write_early(now)
     }
@@ -254,7 +257,7 @@ impl Wal {
 
 /// Permits, which the server asks for before it changes anything.
 impl Wal {
-    /// Permits a change that has space, or can wait for it.
+    /// Permits a change if its record has space, or can wait for space.
     pub fn permit(&mut self, change: Change, now: Time) -> Result<Permit, Unavailable> {
         let is_possible = match (change, self.recovery.state()) {
             // Recovery may need the space that deletes free.
@@ -283,8 +286,8 @@ impl Wal {
         self.recovery.state() == State::Sound && !self.log.has_failed()
     }
 
-    /// Why some changes are refused, or soon will be. The disk also counts as failed if no file
-    /// could be made when one was last needed, though there may be space.
+    /// Why some changes are refused, or soon will be. The disk is also reported as failed if no
+    /// file could be made when one was last needed, although there may be space.
     pub fn trouble(&self) -> Option<Unavailable> {
         if self.is_sound() { self.log.reserve.shortage() } else { Some(Unavailable::Failed) }
     }
@@ -299,7 +302,7 @@ impl Wal {
     }
 }
 
-/// Changes, reported with their permits. The commit reports an error.
+/// Changes, recorded with their permits. The commit reports any error.
 impl Wal {
     /// Appends the full record of a job that has just been put.
     pub fn put(&mut self, permit: Permit, jobs: Jobs<'_>, job: Key<Job>) {
@@ -309,7 +312,7 @@ impl Wal {
         self.log.on_put(jobs.queue.job(job).record.id);
     }
 
-    /// Appends the new state, priority or delay of a job. If the permit allows it, that is deferred
+    /// Appends the new state, priority or delay of a job. If the permit allows it, this is deferred
     /// until there is space.
     pub fn update(&mut self, permit: Permit, queue: &Queue, job: Key<Job>, now: Time) {
         let is_deferrable = permit.0 == Change::DeferrableUpdate;
@@ -345,8 +348,8 @@ impl Wal {
     }
 
     /// Moves the instants of `count` restored jobs to their dates by the new calendar. Nothing is
-    /// written for these, because their dates stay. Other jobs that had a delay or are buried get a
-    /// new record, because their dates are by the old calendar.
+    /// written for these, because their dates do not change. Other jobs that had a delay or are
+    /// buried get a new record, because their dates are by the old calendar.
     pub fn shift_dates(&mut self, queue: &mut Queue, count: usize, now: Time) {
         for job in self.dates.shift(queue, count, now) {
             self.update(Permit(Change::DeferrableUpdate), queue, job, now);
@@ -384,14 +387,14 @@ impl Wal {
         self.index.next_relocation(self.recovery.suspects(), self.recovery.doubtful())
     }
 
-    /// Writes jobs again, in the order of [`Wal::next_relocation`], until they have `budget` bytes
-    /// or more.
+    /// Writes jobs again, in the order of [`Wal::next_relocation`], until at least `budget` bytes
+    /// are appended.
     fn compact(&mut self, jobs: Jobs<'_>, budget: u64, now: Time) {
         let mut left = budget;
         while left > 0 && !self.log.has_failed() {
             let Some(job) = self.next_relocation() else { return };
             let length = u64::from(self.index.length_of(job));
-            // Space kept for compaction may be used, but no space kept for deletes.
+            // This may use the space kept for compaction, but not the space kept for deletes.
             if !self.log.ensure_space(length, self.index.jobs(), now) {
                 return;
             }
@@ -402,8 +405,8 @@ impl Wal {
         }
     }
 
-    /// Whether to close the current segment, which is garbage, so that its space is freed. All jobs
-    /// must have space for their deletes in preallocated files.
+    /// Whether to close the current segment, because it is mostly garbage, so that its space is
+    /// freed. All jobs must have space for their deletes in preallocated files.
     fn should_leave_segment(&self) -> bool {
         let space = self.log.space();
         self.index.is_current_garbage(self.log.reserve.segment_size)
@@ -417,8 +420,8 @@ impl Wal {
         self.index.is_oldest_unneeded(self.recovery.suspects()) || self.next_relocation().is_some()
     }
 
-    /// Syncs if it is time: see [`Syncs::sync_if_due`](syncs::Syncs::sync_if_due). Garbage may be
-    /// kept only until the records that replace it are synced.
+    /// Syncs if it is time: see [`Syncs::sync_if_due`](syncs::Syncs::sync_if_due). Garbage is kept
+    /// only until the records that replace it are synced.
     fn sync_if_due(&mut self, now: Time) -> io::Result<()> {
         let is_urgent = self.index.is_oldest_unneeded(self.recovery.suspects())
             && !Removal::is_safe(&self.index, &self.recovery, &self.log.syncs);
@@ -427,7 +430,7 @@ impl Wal {
         syncs.sync_if_due(disk, end, in_background, is_urgent, now)
     }
 
-    /// Removes the oldest segment, if it is safe.
+    /// Removes the oldest segment, if that is safe.
     fn remove_oldest(&mut self, now: Time) -> io::Result<()> {
         let Self { log, index, recovery, removal, .. } = self;
         if removal.is_due(now) && Removal::is_safe(index, recovery, &log.syncs) {
@@ -447,7 +450,8 @@ impl Wal {
 
 /// The lock, syncs with `-f0`, and figures.
 impl Wal {
-    /// Why another daemon may have taken over. Nothing is written any more: the process must end.
+    /// The reason why another daemon may have taken over, if so. Nothing more is written: the
+    /// process must end.
     pub fn lost_lock(&self) -> Option<&io::Error> {
         self.log.disk.lost()
     }
@@ -467,13 +471,14 @@ impl Wal {
         self.log.syncs.are_of_each_change() && !self.syncs_in_background()
     }
 
-    /// Whether a client may see the id of a job whose record is not synced: no restart gives it to
-    /// another job. Always, unless more puts have been given up than the segment has room for.
+    /// Whether a client may see this id of a job whose record is not synced, because no restart
+    /// will give the id to another job. Always true, unless more puts have been abandoned than fit
+    /// into a segment.
     pub fn may_show(&self, id: u64) -> bool {
         !self.log.syncs.are_of_each_change() || id < self.log.seen_below()
     }
 
-    /// How long the next sync may wait for more changes: `None` if none is to come.
+    /// How long the next sync may wait for more changes. `None` if there is no next sync.
     pub fn gathering_time(&self) -> Option<GatheringTime> {
         self.log.syncs.gathering_time(self.syncs_in_background())
     }

@@ -1,4 +1,5 @@
-//! Asking before a change: whether its record has space, now and when the jobs must be deleted.
+//! Permits for changes: whether there is space for the record now, and for the deletes of all jobs
+//! later.
 
 use std::{error::Error, fmt};
 
@@ -22,7 +23,7 @@ impl fmt::Display for Unavailable {
 
 impl Error for Unavailable {}
 
-/// Permission to append the record of one change, used up by the append. There is space for the
+/// Permission to append the record of one change, consumed by the append. There is space for the
 /// record, unless the change may be deferred.
 #[must_use = "a change that is not appended does not outlast a restart"]
 #[derive(Debug)]
@@ -38,13 +39,13 @@ pub enum Change {
     /// A new state, priority or delay that must not fail because the disk is full. Its record is
     /// appended when there is space; a crash before that undoes the change.
     DeferrableUpdate,
-    /// The delete of a job: also on a full disk, where its space has been kept, and also during
-    /// recovery.
+    /// The delete of a job. Permitted even on a full disk, where its space has been kept, and
+    /// during recovery.
     Delete,
 }
 
 impl Permit {
-    /// Uses the permit up for `change`. Panics if it was given for another one.
+    /// Consumes the permit for `change`. Panics if it was given for a different change.
     pub(super) fn spend(self, change: Change) {
         assert_eq!(self.0, change, "a permit is for one change");
     }

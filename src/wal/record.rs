@@ -2,18 +2,17 @@
 //! pure.
 //!
 //! A record is the length of a name, a tube's name, eighty bytes of fields, and a body. With a name
-//! it is *full* and brings the body. Without one it is *short*: it changes or deletes a job whose
+//! it is *full* and includes the body. Without one it is *short*: it changes or deletes a job whose
 //! full record came earlier. All numbers are little-endian.
 //!
 //! The original never reads the four bytes after `pri`. In a segment written here they are a
 //! checksum of the whole record. It starts from the segment's salt and the record's offset, so
 //! neither a job's body nor an old record elsewhere can pass for a record here.
 //!
-//! `dates.rs` makes the fields of a job, and `read/sink.rs` reads them. A note that concerns no job
-//! is a short record with an id that no job has, as [`SegmentHeader`] is.
+//! `dates.rs` makes the fields of a job, and `read/sink.rs` reads them. A note that concerns no
+//! job, such as [`SegmentHeader`], is a short record with an id that no job has.
 //!
-//! Nothing here trusts a byte: any slice decodes to a record, to the end of records, or to
-//! [`Damage`].
+//! No byte is trusted: any slice decodes to a record, to the end of the records, or to [`Damage`].
 
 use std::fmt;
 
@@ -47,8 +46,8 @@ pub fn full_length(name: &str, size: usize) -> u64 {
     (SHORT_RECORD_BYTES + name.len() + size) as u64
 }
 
-/// The largest id of a job. It leaves enough ids, a damaged id must not use them up, and a segment
-/// header has 63 bits for the next one.
+/// The largest id of a job. Enough ids remain below it, a damaged id cannot use them up, and a
+/// segment header has 63 bits for the next id.
 const ID_LIMIT: u64 = u64::MAX / 2 - 1;
 
 /// The id of a segment header. No job has it, so a reader finds no job for it.
@@ -72,7 +71,7 @@ pub(super) enum Kind {
     Deleted = 0,
     /// Ready, or reserved when the record was written.
     Ready = 1,
-    /// The original writes this if it compacts a reserved job. It is read as ready.
+    /// The original writes this when it compacts a reserved job. It is read as ready.
     Reserved = 2,
     /// Buried.
     Buried = 3,
@@ -95,7 +94,8 @@ pub(super) struct JobFields {
     pub(super) pri: u32,
     pub(super) delay: i64,
     pub(super) ttr: i64,
-    /// With the CR LF; also in a short record, because the original replaces all fields at once.
+    /// With the CR LF. A short record has it, too, because the original replaces all fields at
+    /// once.
     pub(super) body_size: i32,
     pub(super) created_at: i64,
     /// When the delay ends, or when a buried job was buried.
@@ -123,7 +123,7 @@ pub enum Damage {
     NoDate,
     /// The state is unknown: this number.
     State(u8),
-    /// The checksum does not fit the bytes.
+    /// The checksum does not match the bytes.
     Checksum,
 }
 
@@ -197,7 +197,7 @@ impl JobFields {
     }
 }
 
-/// Returns the `N` bytes at `at`, which the caller knows to be there.
+/// Returns the `N` bytes at `at`. The caller must ensure that they exist.
 fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("N bytes were taken")
 }
@@ -225,15 +225,15 @@ pub(super) fn encode(
     out[at..at + 4].copy_from_slice(&hasher.finalize().to_le_bytes());
 }
 
-/// Marks a segment as written by this daemon, and has its salt. It is a short record that the
+/// Marks a segment as written by this daemon, and holds its salt. It is a short record that the
 /// original skips as the delete of an unknown job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
     /// The salt from which the checksums of the segment start.
     pub(super) salt: u64,
-    /// No job had this id or a larger one when the segment header was written.
+    /// When the segment header was written, no job had this id or a larger one.
     pub(super) next_id: u64,
-    /// Clients may have seen ids below this one, though no record has them. Zero if not.
+    /// Clients may have seen ids below this one, although no record has them. Zero if none have.
     pub(super) seen_below: u64,
 }
 
@@ -251,7 +251,7 @@ impl SegmentHeader {
         encode(&fields, None, self.salt, offset, out);
     }
 
-    /// Reads the fields of a record as a segment header, if they are one.
+    /// Reads the fields of a record as a segment header, if it is one.
     pub(super) fn of(fields: &JobFields) -> Option<Self> {
         let JobFields { id, delay, ttr, deadline_at, .. } = *fields;
         (id == HEADER_ID).then(|| Self {
@@ -274,9 +274,9 @@ impl SegmentHeader {
         (frame.flaw.is_none() && hasher.finalize() == wanted).then_some(header)
     }
 
-    /// Returns the salt if `bytes` begin with a likely segment header, perhaps a
-    /// damaged one. Two of its three constant parts suffice, so that one damaged byte does not
-    /// disable the checksums. The name of a tube may contain the magic, but no other part.
+    /// Returns the salt if `bytes` begin with a likely segment header, perhaps a damaged one. Two
+    /// of its three constant parts suffice, so that one damaged byte does not disable the
+    /// checksums. The name of a tube may contain the magic, but neither of the other two parts.
     pub(super) fn likely_salt(bytes: &[u8]) -> Option<u64> {
         let fields = bytes.get(4..SHORT_RECORD_BYTES)?;
         let signs = [
@@ -291,7 +291,8 @@ impl SegmentHeader {
 
 /// Begins the checksum of a record at `offset`, before its first byte.
 fn checksum(salt: u64, offset: u64) -> Hasher {
-    // A checksum starts from 32 bits, so both halves of the salt are mixed with the offset.
+    // A checksum starts from 32 bits, so both halves of the salt are mixed with the offset into
+    // them.
     let mixed = (salt ^ offset).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let high = u32::try_from(mixed >> 32).expect("half as many bits");
     Hasher::new_with_initial(high)
@@ -300,7 +301,7 @@ fn checksum(salt: u64, offset: u64) -> Hasher {
 /// The most bytes of a record before its body.
 pub(super) const HEAD_MAX_BYTES: usize = 8 + NAME_LIMIT + FIELDS_BYTES;
 
-/// All of a record but its body: its lengths and its fields.
+/// All of a record except its body: its lengths and its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Frame {
     /// The fields, meaningless if there is a flaw.
@@ -351,8 +352,8 @@ impl Frame {
         } else if fields.id > ID_LIMIT && !is_header {
             Some(Damage::Id(fields.id))
         } else if fields.created_at == 0 {
-            // The torn start of a segment header would otherwise be the delete of a job, and the
-            // segment would count as one of the original.
+            // Otherwise the torn start of a segment header would be taken for the delete of a job,
+            // and the segment for one of the original.
             Some(Damage::NoDate)
         } else if name_length > 0 && proto::tube_name(name).is_none() {
             Some(Damage::Name)
@@ -378,8 +379,9 @@ impl Frame {
         proto::tube_name(bytes.get(self.name_at..self.name_at + self.name_length)?)
     }
 
-    /// Returns the checksum of a version 7 record at `offset` up to its body, with its own bytes
-    /// taken as zero, and the one stored for the whole record. `bytes` begin with this record.
+    /// Returns the checksum of a version 7 record at `offset` up to its body, with the checksum's
+    /// own bytes taken as zero, and the checksum stored for the whole record. `bytes` begin with
+    /// this record.
     pub(super) fn begin_checksum(&self, bytes: &[u8], salt: u64, offset: u64) -> (Hasher, u32) {
         let at = self.name_at + self.name_length + CHECKSUM_AT;
         let mut hasher = checksum(salt, offset);
@@ -415,7 +417,7 @@ fn read_length<const BYTES: usize>(
     legal.map(Some).ok_or(Damage::NameLength(length))
 }
 
-/// A body ends in CR LF, so it has at least two bytes.
+/// A body ends in CR LF, so its size is at least two bytes.
 fn body_length(size: i32) -> Result<usize, Damage> {
     usize::try_from(size).ok().filter(|&size| size >= 2).ok_or(Damage::BodySize(size))
 }

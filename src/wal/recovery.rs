@@ -5,11 +5,11 @@ use std::{ops::RangeInclusive, time::Duration};
 use super::index::SegmentIndex;
 use crate::clock::Time;
 
-/// The delay before a disk that was full or failed is tried again.
+/// The delay before a full or failed disk is tried again.
 pub(super) const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The longest delay after repeated failures. It doubles, because each attempt makes a file
-/// that stays.
+/// The longest delay after repeated failures. Delays double up to this, because each attempt makes
+/// a file that stays.
 pub(super) const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// Whether the binlog works.
@@ -31,13 +31,14 @@ pub(super) struct Recovery {
     delay: Duration,
     /// Segments up to this number are damaged or in doubt, so their jobs are written again.
     rewrite_through: u32,
-    /// Of these segments, those from this number on may lack records that the index counts on.
+    /// Of these segments, those from this number on may lack records that the index relies on.
     /// Their jobs are written first.
     suspect_from: u32,
 }
 
 impl Recovery {
-    /// The binlog works, but jobs of segments up to `rewrite_through` are to be written again.
+    /// The state of a working binlog in which jobs of segments up to `rewrite_through` are to be
+    /// written again.
     pub(super) fn new(rewrite_through: u32) -> Self {
         let (state, delay) = (State::Sound, RETRY_DELAY);
         Self { state, delay, rewrite_through, suspect_from: u32::MAX }
@@ -58,14 +59,13 @@ impl Recovery {
     }
 
     /// Notes an error in the turn. Records of the turn may be missing on the disk although the
-    /// index counts on them, so segment `last`, the newest, becomes suspect.
+    /// index relies on them, so segment `last`, the newest, becomes suspect.
     pub(super) fn on_failure(&mut self, last: u32, now: Time) {
         self.suspect_from = self.suspect_from.min(last);
         self.retry_later(now);
     }
 
-    /// Schedules the next attempt: after longer and longer delays while the binlog fails again
-    /// before it is sound.
+    /// Schedules the next attempt. The delays grow while the binlog fails again before it is sound.
     pub(super) fn retry_later(&mut self, now: Time) {
         self.delay = match self.state {
             State::Recovering => (2 * self.delay).min(RETRY_DELAY_MAX),
@@ -82,8 +82,8 @@ impl Recovery {
         self.state = State::Recovering;
     }
 
-    /// Whether it ends now: the doubtful segments are gone. If the oldest cannot be removed, it is
-    /// enough that no job needs it and all is synced.
+    /// Whether recovery is complete: the doubtful segments are gone. If the oldest cannot be
+    /// removed, it suffices that no job needs it and that everything is synced.
     pub(super) fn is_over(
         &self,
         index: &SegmentIndex,
@@ -110,8 +110,8 @@ mod tests {
 
     const F0: SyncPolicy = SyncPolicy::EACH_CHANGE;
 
-    /// What the disk has after a failed write is unknown; acknowledging more would promise too
-    /// much.
+    /// After a failed write, the contents of the disk are unknown; acknowledging more would promise
+    /// too much.
     #[test]
     fn after_a_failed_write_nothing_is_permitted_until_all_jobs_are_in_new_segments() {
         let mut binlog = Fixture::new(F0);

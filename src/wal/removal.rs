@@ -16,7 +16,7 @@ use crate::clock::Time;
 /// When the next segment may be removed.
 #[derive(Debug)]
 pub(super) struct Removal {
-    /// Set if the oldest segment could not be removed: when to try again.
+    /// When to try again, if the oldest segment could not be removed.
     retry_at: Option<Time>,
     /// The delay after the next failure.
     delay: Duration,
@@ -41,8 +41,8 @@ impl Removal {
     }
 
     /// Whether the oldest segment may be removed: no job needs it, and the records that replace its
-    /// own are synced. Later records need not be, or constant writing would keep it. After a
-    /// failure all records must be.
+    /// own are synced. Later records need not be synced; otherwise, constant writing would prevent
+    /// the removal. After a failure, all records must be synced.
     pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) -> bool {
         let is_synced = match recovery.state() {
             State::Sound => index.oldest().is_none_or(|it| it.last_removal_at <= syncs.synced()),
@@ -52,7 +52,7 @@ impl Removal {
     }
 
     /// Removes the oldest segment, or renames it if it is damaged. If that fails, the binlog still
-    /// works, and tries again after longer and longer delays. Fails if the lock is lost, or if the
+    /// works, and tries again after increasing delays. Fails if the lock is lost, or if the
     /// directory cannot be synced.
     pub(super) fn remove_oldest(
         &mut self,
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use crate::wal::{SyncPolicy, testing::Fixture};
 
-    /// A power cut between the two would lose the job that was relocated.
+    /// A power cut between removal and sync would lose the relocated job.
     #[test]
     fn a_segment_stays_until_what_replaces_it_is_synced() {
         let mut binlog = Fixture::new(SyncPolicy::Within(Duration::from_secs(3600)));
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [0; 0]);
     }
 
-    /// The file of an immutable directory entry, for one, cannot be removed.
+    /// An immutable file, for example, cannot be removed.
     #[test]
     fn a_segment_that_cannot_be_removed_is_truncated_or_tried_again() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

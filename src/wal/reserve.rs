@@ -1,7 +1,7 @@
 //! The reserve: *preallocated files*, which have disk space for later segments.
 //!
-//! The file system reserves the space of a preallocated file. That takes no time, so neither a
-//! start nor a large job waits for it. If the file system cannot reserve space, whole files are
+//! The file system reserves the space of a preallocated file. That takes no time, so neither
+//! startup nor a large job waits for it. If the file system cannot reserve space, whole files are
 //! filled with zeros, and are smaller.
 
 use std::{cmp::Reverse, collections::VecDeque, io};
@@ -20,7 +20,7 @@ use crate::clock::Time;
 /// The largest file if all of it must be filled with zeros, unless one record needs more.
 const FILLED_FILE_MAX_BYTES: u64 = 64 << 20;
 
-/// How many names are tried for a new file, because other files may have some of them.
+/// How many names are tried for a new file, because some may be taken.
 const NAMES_TRIED_MAX: u32 = 1000;
 
 /// The log line if there is no space for another file.
@@ -49,11 +49,11 @@ impl Preallocated {
     }
 }
 
-/// Why the last file could not be made. Until `retry_at` none is made.
+/// Why the last file could not be made. None is made before `retry_at`.
 #[derive(Debug, Clone, Copy)]
 struct Shortage {
     retry_at: Time,
-    /// Whether the disk was full, and not something else wrong.
+    /// Whether the reason was a full disk, and nothing else.
     is_full: bool,
 }
 
@@ -62,7 +62,7 @@ struct Shortage {
 pub(super) struct Reserve {
     /// The size of a usual segment in bytes.
     pub(super) segment_size: u64,
-    /// The first, which is the largest, becomes the next segment.
+    /// The first file, which is the largest, becomes the next segment.
     files: VecDeque<Preallocated>,
     /// The file that is being filled.
     filling: Option<Preallocated>,
@@ -107,8 +107,8 @@ impl Reserve {
         self.shortage.map(|shortage| shortage.retry_at)
     }
 
-    /// Whether a file is to be made now, or the one that is being made is to be filled. Only an
-    /// attempt shows whether a full disk has space again.
+    /// Whether to make a file now, or to continue filling the one being made. Only an attempt shows
+    /// whether a full disk has space again.
     pub(super) fn wants_file(&self, demand: Demand, space: Space) -> bool {
         self.filling.is_some() || self.shortage.is_some() || demand.wants_file(space)
     }
@@ -124,7 +124,7 @@ impl Reserve {
     }
 
     /// Preallocates the file that a new segment needs at once: with space for all deletes, or on a
-    /// fuller disk for some of them, which free space for the others.
+    /// fuller disk for some of them. Those then free space for the others.
     pub(super) fn try_preallocate_first(
         &mut self,
         disk: &mut Lease,
@@ -146,10 +146,10 @@ impl Reserve {
         made.is_ok()
     }
 
-    /// Preallocates a file of the usual size, or on a fuller disk of half the size, a quarter, and
-    /// so on, down to `least`, a size by [`file_size`](super::space::file_size). For a large record
-    /// the usual size is added to `least`, for later records. Returns whether the file has the
-    /// first size tried.
+    /// Preallocates a file of the usual size, or on a fuller disk of half that size, a quarter, and
+    /// so on, down to `least`, which comes from [`file_size`](super::space::file_size). For a large
+    /// record the first size is `least` plus the usual size, so that later records fit, too.
+    /// Returns whether the file has the first size tried.
     pub(super) fn try_preallocate(&mut self, disk: &mut Lease, least: u64) -> io::Result<bool> {
         let least = least.next_multiple_of(SEGMENT_ALIGN_BYTES);
         let whole =
@@ -206,7 +206,8 @@ impl Reserve {
                 Ok(Preallocated { number, size, filled: 0, is_reserved })
             }
             Err(error) => {
-                // The file would only take space. If this fails too, the next start removes it.
+                // The file would only take up space. If this fails too, the next startup removes
+                // it.
                 let _ = disk.remove(name);
                 Err(error)
             }
@@ -242,7 +243,7 @@ impl Reserve {
             self.filling = Some(file);
             return Ok(());
         }
-        // Preallocated files take no descriptors: this one is opened again when it is needed.
+        // Preallocated files hold no descriptors: this one is opened again when it is needed.
         disk.close(file.name());
         self.slots += file_slots(file.size);
         // The next record must fit into the first file.
@@ -258,7 +259,7 @@ impl Reserve {
     pub(super) fn take_first(&mut self) -> Option<Preallocated> {
         let file = self.files.pop_front()?;
         self.slots -= file_slots(file.size);
-        // The largest file must be the first; of several, the oldest.
+        // The largest file must be the first; among equals, the oldest.
         let by_size = |index: &usize| Reverse(self.files[*index].size);
         if let Some(largest) = (0..self.files.len()).min_by_key(by_size) {
             self.files.swap(0, largest);
@@ -266,8 +267,8 @@ impl Reserve {
         Some(file)
     }
 
-    /// Whether the first file is to be removed: see [`Demand::has_surplus`]. The last file of the
-    /// usual size stays.
+    /// Whether to remove the first file: see [`Demand::has_surplus`]. The last file of the usual
+    /// size stays.
     pub(super) fn has_surplus(&self, demand: Demand, space: Space) -> bool {
         self.files.front().is_some_and(|file| {
             let is_only_usual = self.files.len() == 1 && file.size <= self.segment_size;
@@ -296,7 +297,7 @@ impl Reserve {
                 }
                 return true;
             }
-            // There may be space for a smaller one, which is better than none.
+            // There may be space for a smaller file, which is better than none.
             Err(_) if self.files.is_empty() => {
                 let made = self.try_preallocate_first(disk, demand);
                 self.on_made(&made, now);
@@ -315,7 +316,8 @@ impl Reserve {
     }
 }
 
-/// Whether an error means that the disk or a quota is full, or that a file may not be so large.
+/// Whether an error means that the disk is full, a quota is used up, or a file may not be that
+/// large.
 pub(super) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
@@ -342,7 +344,7 @@ mod tests {
         assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3, 4]);
     }
 
-    /// A put would be acknowledged of which the delete fails, so the job would run for ever.
+    /// A put would be acknowledged although its delete fails, so the job would run for ever.
     #[test]
     fn on_a_full_disk_puts_are_refused_and_every_job_can_be_deleted() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
@@ -367,7 +369,7 @@ mod tests {
         binlog.put(200);
     }
 
-    /// An operator would look for a full disk that has space.
+    /// An operator would search for a full disk although it has space.
     #[test]
     fn a_disk_that_has_space_again_is_full_no_longer_even_if_no_file_is_needed() {
         for (kibibytes, segment_kibibytes) in (16..200).step_by(4).zip([16, 32, 64].repeat(16)) {
@@ -394,7 +396,8 @@ mod tests {
         }
     }
 
-    /// Somebody must see to it, or another machine go on: no job would make space.
+    /// An operator must repair it, or another machine take over, because deleting jobs would not
+    /// help.
     #[test]
     fn a_directory_in_which_no_file_can_be_made_is_no_full_disk() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

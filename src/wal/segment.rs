@@ -1,7 +1,7 @@
-//! The newest segment: where it ends, and the zeros ahead of its records.
+//! The newest segment: its end, and the zeros ahead of its records.
 //!
-//! A sync is fastest over zeros that are already written, so a short part ahead of the records is
-//! filled with them, a piece in each turn.
+//! A sync is fastest over zeros that are already written, so a short stretch ahead of the records
+//! is filled with zeros, one piece in each turn.
 
 use super::{
     disk::{Lease, Name},
@@ -10,8 +10,8 @@ use super::{
     space::Layout,
 };
 
-/// The least budget of a turn, in bytes, for writing zeros and for writing jobs again. If twice
-/// the bytes appended in the turn are more, that is the budget.
+/// The least budget of a turn, in bytes, for writing zeros and for writing jobs again. The budget
+/// is twice the bytes appended in the turn if that is more.
 pub(super) const WORK_PER_TURN_MIN_BYTES: u64 = ZEROS.len() as u64;
 
 pub(super) const ZEROS: &[u8] = &[0; 128 * 1024];
@@ -19,14 +19,14 @@ pub(super) const ZEROS: &[u8] = &[0; 128 * 1024];
 /// How far ahead of the records zeros are written.
 const ZEROS_AHEAD_BYTES: u64 = 1 << 20;
 
-/// Where the binlog ends, with the records that are pending.
+/// The end of the binlog, pending records included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct End {
-    /// The number of the newest segment. It may have been given up.
+    /// The number of the newest segment. It may have been abandoned.
     pub(super) number: u32,
     /// The bytes in use in that segment.
     pub(super) used: u64,
-    /// The bytes ever appended, also to segments that have been removed.
+    /// The bytes ever appended, including those in segments that have been removed.
     pub(super) length: u64,
 }
 
@@ -79,7 +79,7 @@ impl Current {
         let size = self.layout.size;
         let ahead = size.min(end.used + ZEROS_AHEAD_BYTES);
         // Writing begins when half the zeros are used, and continues in whole pieces. A small piece
-        // with each commit would make each sync write to a second place of the disk.
+        // with each commit would make each sync write to a second place on the disk.
         let is_due = self.zeroed < size.min(end.used + ZEROS_AHEAD_BYTES / 2);
         let fits = self.zeroed + WORK_PER_TURN_MIN_BYTES <= ahead;
         (is_due || (self.is_zeroing && fits)).then_some(ahead)
@@ -120,7 +120,7 @@ impl Salts {
 mod tests {
     use crate::wal::{SyncPolicy, testing::Fixture};
 
-    /// Each sync would write to two places of the disk.
+    /// Each sync would write to two places on the disk.
     #[test]
     fn zeros_are_written_ahead_in_whole_pieces() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);

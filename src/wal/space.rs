@@ -6,8 +6,8 @@
 //!
 //! Three rules make the arithmetic more than a sum. A record never spans two segments. A segment
 //! header, as long as a short record, comes first in each segment and again before the first record
-//! of each [`HEADER_INTERVAL_BYTES`]. And the rest of a segment when the next one begins is
-//! never used.
+//! of each [`HEADER_INTERVAL_BYTES`]. And when the next segment begins, the rest of the previous
+//! one is never used.
 //!
 //! A *slot* is space for one short record.
 
@@ -45,7 +45,7 @@ pub(super) fn file_size(records: u64) -> u64 {
     (HEADER_BYTES + records + headers).next_multiple_of(SEGMENT_ALIGN_BYTES)
 }
 
-/// Where the records of one segment go.
+/// The layout of one segment: where records and headers go.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     /// The size of the file in bytes.
@@ -89,7 +89,7 @@ impl Layout {
 /// The space for records that the disk has granted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Space {
-    /// Bytes left in the current segment; zero if there is none.
+    /// Bytes left in the current segment; zero if no segment is open.
     pub(super) current: u64,
     /// The size in bytes of the preallocated file that becomes the next segment; zero if there is
     /// none, or if no segment may follow.
@@ -110,14 +110,14 @@ impl Space {
         if length <= self.current {
             return slots(self.current - length) + self.preallocated_slots >= short_records;
         }
-        // The rest of the current segment is then not used.
+        // In that case, the rest of the current segment is not used.
         let next = self.next.saturating_sub(HEADER_BYTES);
         length <= next
             && slots(next - length) + self.preallocated_slots - slots(next) >= short_records
     }
 }
 
-/// What needs space.
+/// The needs for space.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Demand {
     /// The number of jobs: each needs a slot for its delete.
@@ -135,8 +135,8 @@ impl Demand {
         self.jobs + self.oldest_live.div_ceil(SHORT_BYTES)
     }
 
-    /// Returns how many more slots are wanted in advance: for half as many jobs again, or as many
-    /// as a segment has if that is less.
+    /// Returns how many more slots are wanted in advance: for half as many jobs again, or the slots
+    /// of one segment if that is less.
     fn slots_ahead(self) -> u64 {
         8 + (self.jobs / 2).min(file_slots(self.segment_size))
     }
@@ -151,9 +151,9 @@ impl Demand {
         space.next == 0 || space.slots() < self.slots() + self.slots_ahead()
     }
 
-    /// Whether a preallocated file of `size` bytes should be removed: a large job or many small
-    /// ones needed it, and were deleted. One more segment's worth is kept, so that no file is made
-    /// and removed in turns.
+    /// Whether a preallocated file of `size` bytes should be removed, because the jobs that needed
+    /// it, one large or many small ones, have been deleted. One more segment's worth is kept, so
+    /// that files are not made and removed alternately.
     pub(super) fn has_surplus(self, space: Space, size: u64) -> bool {
         let is_larger = size > self.segment_size;
         let margin = if is_larger { 0 } else { file_slots(self.segment_size) };
@@ -166,7 +166,7 @@ impl Demand {
 mod tests {
     use super::*;
 
-    /// Appends records by the rules of the binlog, without bytes.
+    /// Appends records by the rules of the binlog, but without any bytes.
     struct Appender {
         layout: Layout,
         used: u64,
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// Returns the most short records that are admitted behind one of `length` bytes.
+    /// Returns the most short records that are admitted after one of `length` bytes.
     fn most_short_records(space: Space, length: u64) -> Option<u64> {
         let most = (0..=space.slots()).rev().find(|&count| space.admits(length, count));
         most.filter(|&most| !space.admits(length, most + 1))

@@ -1,4 +1,4 @@
-//! The first segment of a start: steps that can fail come first, before any change.
+//! Startup: opens the first segment. Steps that can fail come first, before any change.
 
 use std::io;
 
@@ -24,7 +24,7 @@ impl Log {
         let mut made = self.reserve.try_preallocate(&mut self.disk, least);
         let mut has_freed_space = false;
         if made.as_ref().is_err_and(is_full) {
-            // The space that the last run reserved may suffice.
+            // The space that the last run had reserved may suffice.
             self.free_unused_space(files, report);
             has_freed_space = true;
             made = self.reserve.try_preallocate_first(&mut self.disk, demand);
@@ -37,7 +37,7 @@ impl Log {
         if self.reserve.first().is_some() {
             if let Err(error) = self.open_segment(number, next_id) {
                 self.remove_created();
-                // Some file systems need more space than they have reserved, as btrfs.
+                // Some file systems, such as btrfs, need more space than they have reserved.
                 if !is_full(&error) {
                     return Err(error.into());
                 }
@@ -51,7 +51,8 @@ impl Log {
             }
             error!("the disk has no space for a single delete: changes are refused until it has");
         }
-        // The new segment has the next id, so unfinished records are not needed for theirs.
+        // The new segment holds the next id, so unfinished records are no longer needed for their
+        // ids.
         self.truncate_unfinished(report);
         if !has_freed_space {
             self.free_unused_space(files, report);
@@ -73,8 +74,8 @@ impl Log {
         Ok(())
     }
 
-    /// Truncates the unfinished record of the last run. In a segment that is not the newest it
-    /// would count as damage, and does so at the next start if this fails.
+    /// Truncates the unfinished record of the last run. In a segment that is not the newest, it
+    /// would be taken for damage, and will be at the next startup if this fails.
     fn truncate_unfinished(&mut self, report: &Report) {
         for segment in &report.segments {
             if segment.torn.is_none() || segment.is_damaged() {
@@ -92,16 +93,16 @@ impl Log {
         }
     }
 
-    /// Removes the preallocated files of a start that fails. A segment without records stays,
-    /// because it may be the only one that has the next id.
+    /// Removes the preallocated files after startup has failed. A segment without records stays,
+    /// because it may be the only one that holds the next id.
     fn remove_created(&mut self) {
         while let Some(file) = self.reserve.take_first() {
             let _ = self.disk.remove(file.name());
         }
     }
 
-    /// Removes the preallocated files of the last run, and truncates the zeros after its records.
-    /// A file that cannot be freed takes space until the next start.
+    /// Removes the preallocated files of the last run, and truncates the zeros after its records. A
+    /// file for which that fails takes up space until the next startup.
     fn free_unused_space(&mut self, files: &[(Name, u64)], report: &Report) {
         for &(name, _) in files {
             if let Name::Preallocated(_) = name {
@@ -131,7 +132,7 @@ mod tests {
         testing::{Fixture, START},
     };
 
-    /// An operator who frees space would have to start the daemon, too.
+    /// Otherwise an operator who frees space would also have to start the daemon again.
     #[test]
     fn a_start_goes_on_if_the_disk_lacks_the_space_that_it_has_reserved() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);

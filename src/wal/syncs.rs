@@ -5,15 +5,15 @@ use std::{io, mem, time::Duration};
 use super::{SyncPolicy, disk::Lease, segment::End};
 use crate::{clock::Time, collections::ShortTimes};
 
-/// How often the daemon looks whether a sync that is under way has ended.
+/// How often the daemon checks whether a sync that is under way has ended.
 const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// How much of the current segment outlasts a power cut.
+/// How much of the current segment would survive a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SyncState {
     /// All of it.
     Clean,
-    /// The oldest write that no sync covers was made at `since`.
+    /// The oldest write not covered by a sync was made at `since`.
     Dirty { since: Time },
     /// A sync of the first `covers` bytes of the binlog is under way; `poll_at` is when to check
     /// for its result. The first write after it began was made at `dirty_since`, if there was one.
@@ -49,14 +49,14 @@ impl SyncState {
     }
 }
 
-/// What syncs in the background have done.
+/// Events of syncs in the background.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SyncEvents {
     pub(super) has_ended: bool,
     pub(super) has_begun: bool,
 }
 
-/// From this average on, syncs with `-f0` run in the background. Below, the hand-over to a thread
+/// From this average on, syncs with `-f0` run in the background. Below it, handing over to a thread
 /// and back would cost more than it gains.
 const BACKGROUND_FROM: Duration = Duration::from_micros(1500);
 
@@ -64,11 +64,11 @@ const BACKGROUND_FROM: Duration = Duration::from_micros(1500);
 const FOREGROUND_BELOW: Duration = Duration::from_micros(750);
 
 /// The longest wait for more changes before a sync in the queue's thread. A worker that is given a
-/// job within it can delete it within it.
+/// job during the wait can also delete it during the wait.
 const FOREGROUND_WAIT_MAX: Duration = Duration::from_micros(200);
 
 /// The longest wait for the next change. A client on the same machine that was just answered sends
-/// one sooner.
+/// its next change sooner.
 const FOREGROUND_GAP_MAX: Duration = Duration::from_micros(60);
 
 /// The longest wait before a sync in the background.
@@ -106,15 +106,15 @@ impl SyncTime {
     }
 }
 
-/// Which part of the binlog is synced, and when the rest will be.
+/// Which part of the binlog is synced, and when to sync the rest.
 #[derive(Debug)]
 pub(super) struct Syncs {
     policy: SyncPolicy,
     state: SyncState,
-    /// Whether something has been written that `state` does not know of yet.
+    /// Whether something has been written that is not yet noted in `state`.
     is_written: bool,
     time: SyncTime,
-    /// Since they were last taken.
+    /// The events since they were last taken.
     events: SyncEvents,
     /// With `-f0` in the background: the next sync begins at this time, because more changes are
     /// expected before.
@@ -124,7 +124,7 @@ pub(super) struct Syncs {
 }
 
 impl Syncs {
-    /// Nothing is written yet but the first `synced` bytes, which are synced.
+    /// The first `synced` bytes have been written and synced; nothing else has been written.
     pub(super) fn new(policy: SyncPolicy, synced: u64) -> Self {
         Self {
             policy,
@@ -147,7 +147,7 @@ impl Syncs {
         self.policy == SyncPolicy::EACH_CHANGE
     }
 
-    /// Whether they take so long that with `-f0` they are in the background.
+    /// Whether they take so long that with `-f0` they run in the background.
     pub(super) fn are_long(&self) -> bool {
         self.time.is_long
     }
@@ -172,8 +172,8 @@ impl Syncs {
         mem::take(&mut self.events)
     }
 
-    /// How long the next sync with `-f0` may wait for more changes. `None` if none is to come, or
-    /// if one is under way: changes meanwhile join the next one anyway.
+    /// How long the next sync with `-f0` may wait for more changes. `None` if there is no next
+    /// sync, or if one is under way: changes meanwhile join the next one anyway.
     pub(super) fn gathering_time(&self, in_background: bool) -> Option<GatheringTime> {
         let is_idle = !matches!(self.state, SyncState::InFlight { .. });
         (self.are_of_each_change() && is_idle).then(|| {
@@ -187,7 +187,7 @@ impl Syncs {
         })
     }
 
-    /// Returns when a sync is to begin, or when to look for the result of one.
+    /// Returns when to begin a sync, or when to check for the result of one.
     pub(super) fn next(&self) -> Option<Time> {
         match (self.state, self.policy) {
             (SyncState::InFlight { poll_at, .. }, _) => Some(poll_at),
@@ -203,7 +203,7 @@ impl Syncs {
         self.is_written = true;
     }
 
-    /// Notes that writes to a segment that is given up need no sync.
+    /// Notes that writes to an abandoned segment need no sync.
     pub(super) fn forget_writes(&mut self) {
         self.is_written = false;
         self.state.forget_writes();
@@ -243,7 +243,7 @@ impl Syncs {
         self.poll(disk, now)
     }
 
-    /// Syncs all that is written or begins to, if it is time. With `is_urgent` it is time at once,
+    /// If it is time, syncs everything written, or begins to. If `is_urgent`, it is time at once,
     /// unless the policy is never to sync.
     pub(super) fn sync_if_due(
         &mut self,
@@ -256,7 +256,8 @@ impl Syncs {
         let SyncState::Dirty { since } = self.state else { return Ok(()) };
         match self.policy {
             SyncPolicy::EACH_CHANGE if in_background => {
-                // After a sync the next one waits a turn: the clients just answered may join it.
+                // After a sync, the next one waits a turn, because the clients just answered may
+                // join it.
                 let may_begin = self.wait_until.is_none_or(|until| until <= now);
                 if may_begin && !self.events.has_ended {
                     self.begin(disk, end, now)?;
@@ -279,7 +280,7 @@ impl Syncs {
         Ok(())
     }
 
-    /// Syncs all that has been written to the current segment: for the daemon's end.
+    /// Called when the daemon ends. Syncs everything written to the current segment.
     pub(super) fn sync_last(&mut self, disk: &mut Lease, end: End) -> io::Result<()> {
         let is_dirty = mem::take(&mut self.is_written) || !self.is_clean();
         if is_dirty && self.are_on() {
@@ -311,7 +312,7 @@ impl Syncs {
         Ok(())
     }
 
-    /// Notes that a sync in the background has ended well, which covered `covers` bytes.
+    /// Notes that a sync in the background, which covered `covers` bytes, has succeeded.
     fn on_end(&mut self, covers: u64, disk: &Lease) {
         self.synced = self.synced.max(covers);
         self.time.add(disk.last_sync_time());
@@ -369,7 +370,7 @@ mod tests {
         assert!(matches!(binlog.wal.log.syncs.state, SyncState::InFlight { .. }));
     }
 
-    /// What is written while a sync is under way may not be covered by it.
+    /// A write made while a sync is under way may not be covered by it.
     #[test]
     fn a_write_during_a_sync_needs_another() {
         let mut binlog = Fixture::new(SyncPolicy::Within(DELAY));
@@ -407,7 +408,7 @@ mod tests {
         assert_eq!(binlog.commit(), CommitOutcome::Failed);
     }
 
-    /// On a disk with syncs of milliseconds, all clients would wait for each of them.
+    /// On a disk whose syncs take milliseconds, all clients would wait for each sync.
     #[test]
     fn with_f0_long_syncs_run_in_the_background() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);
@@ -436,7 +437,7 @@ mod tests {
         assert_eq!(binlog.commit(), CommitOutcome::Done);
     }
 
-    /// The server would take replies for covered by a sync that has not begun.
+    /// The server would assume that a sync covers replies although it has not begun.
     #[test]
     fn a_commit_that_fails_leaves_no_sync_to_report() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);

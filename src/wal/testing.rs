@@ -1,4 +1,4 @@
-//! For unit tests of the binlog: a disk in memory, and a queue that is kept on it.
+//! A disk in memory, and a queue that is kept on it, for unit tests of the binlog.
 
 use std::{
     collections::BTreeMap,
@@ -24,13 +24,13 @@ pub(crate) const START: Time = Time::from_nanoseconds(1_000_000_000_000);
 #[derive(Debug, Default)]
 pub(crate) struct MemoryDiskState {
     pub(crate) files: BTreeMap<Name, Vec<u8>>,
-    /// Each call that changes or syncs something, as `write binlog.1`.
+    /// Each call that changes or syncs something, such as `write binlog.1`.
     pub(crate) calls: Vec<String>,
     /// Calls that begin with this text fail.
     pub(crate) failing: Option<&'static str>,
     /// The number of their error, `EIO` if there is none.
     pub(crate) errno: Option<i32>,
-    /// No file grows if all of them would then have more than this many bytes.
+    /// No file grows if the total would then exceed this many bytes.
     pub(crate) capacity: Option<u64>,
     /// Whether background syncs end; if not, they stay under way.
     pub(crate) ends_syncs: bool,
@@ -194,7 +194,7 @@ pub(crate) fn open(disk: &MemoryDisk, sync: SyncPolicy, now: Time) -> (Restored,
     (restored, wal, report)
 }
 
-/// A queue with a binlog, as the server has one.
+/// A queue with a binlog, like the server's.
 #[derive(Debug)]
 pub(crate) struct Fixture {
     pub(crate) disk: MemoryDisk,

@@ -23,8 +23,8 @@ use crate::{sys, wal::Error};
 /// The mode of segments, as in the original: only their owner may read them, and no user may write.
 const MODE: u32 = 0o400;
 
-/// The most files open at once while the daemon runs: the current segment, another that is made or
-/// truncated, and one that the sync thread still holds.
+/// The most files open at once while the daemon runs: the current segment, another one being made
+/// or truncated, and one that the sync thread still holds.
 pub(super) const OPEN_FILES_MAX: usize = 3;
 
 /// A directory on a file system.
@@ -36,13 +36,13 @@ pub struct Directory {
     open: BTreeMap<Name, Arc<File>>,
     /// The file that is open for reading.
     reading: Option<(Name, File)>,
-    /// Descriptors for files that are not open now. Each is closed just before a file is opened,
-    /// and taken again when that file is closed.
+    /// Descriptors reserved for files that are not open now. One is closed just before a file is
+    /// opened, and taken again when that file is closed.
     reserved: Vec<File>,
-    /// The number of files open for writing and of reserved descriptors, together.
+    /// The number of files open for writing plus the number of reserved descriptors.
     descriptors: usize,
     syncer: Option<Syncer>,
-    /// The result of a sync without the thread.
+    /// The result of a sync that was done without the thread.
     synced: Option<TimedSync>,
     last_sync_time: Duration,
     /// Keeps other daemons out. `None` if the directory is only read.
@@ -50,32 +50,32 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens the directory, and locks it with the lock that the original takes too. Fails if
-    /// another daemon has it. The lock lasts as long as the process, unless the file system takes
-    /// it back: see [`Disk::confirm_lock`].
+    /// Opens the directory, and takes the lock that the original takes, too. Fails if another
+    /// daemon holds it. The lock lasts as long as the process, unless the file system revokes it:
+    /// see [`Disk::confirm_lock`].
     pub fn lock(path: &Path) -> Result<Self, Error> {
         let directory = Self::read_only(path)?;
         let lock = DirectoryLock::take(path)?;
         Ok(Self { lock: Some(lock), ..directory })
     }
 
-    /// Whether the daemon that had the directory last may still run, and not know that its lock is
-    /// gone. `machine` is the end of what daemons of this machine write as their names.
+    /// Whether the last daemon in this directory may still be running, unaware that its lock is
+    /// gone. `machine` is the end of the lines that daemons of this machine write.
     pub fn last_holder_may_run(&mut self, machine: &str) -> io::Result<bool> {
         match self.lock.as_ref().map(|lock| lock.last_holder_may_run(machine)) {
             Some(Some(may_run)) => Ok(may_run),
-            // The lock's file may have been removed while a daemon runs.
+            // The lock's file may have been removed while a daemon was running.
             _ => Ok(self.list()?.iter().any(|(name, _)| matches!(name, Name::Segment(_)))),
         }
     }
 
-    /// Writes into the lock's file who has the directory now. `holder` begins with a random word
-    /// that no other start has.
+    /// Writes `holder`, the name of this daemon, into the lock's file. It begins with a random word
+    /// that no other process has.
     pub fn write_holder(&mut self, holder: &str) -> io::Result<()> {
         self.lock.as_mut().map_or(Ok(()), |lock| lock.write_holder(holder))
     }
 
-    /// Opens the directory to read it, without a lock. A daemon may use it meanwhile.
+    /// Opens the directory to read it, without a lock. A daemon may be using it meanwhile.
     pub fn read_only(path: &Path) -> Result<Self, Error> {
         let handle = File::open(path)?;
         if !handle.metadata()?.is_dir() {
@@ -107,15 +107,15 @@ impl Directory {
         Ok(())
     }
 
-    /// Opens a file for writing, with the descriptor that was reserved for it.
+    /// Opens a file for writing, in place of a reserved descriptor.
     pub(super) fn open(
         &mut self,
         name: Name,
         open: impl FnOnce(&Path) -> io::Result<File>,
     ) -> io::Result<&Arc<File>> {
         drop(self.reserved.pop());
-        // A file system that takes back the lock of the directory takes back this one as well, and
-        // then refuses writes through this descriptor.
+        // A file system that revokes the lock of the directory also revokes this one, and then
+        // refuses writes through this descriptor.
         let locked = |file: File| sys::lock_file(&file).map(|()| file);
         match open(&self.path(name)).and_then(locked) {
             Ok(file) => Ok(self.open.entry(name).or_insert(file.into())),
@@ -147,8 +147,8 @@ impl Directory {
         })
     }
 
-    /// Names what failed, and closes the file if something did. The next call opens it anew,
-    /// because a network file system may have given up the descriptor, and not the file.
+    /// If the call failed, names it in the error and closes the file. The next call opens the file
+    /// again, because a network file system may have invalidated the descriptor but not the file.
     fn finish<T>(&mut self, call: &str, name: Name, result: io::Result<T>) -> io::Result<T> {
         if result.is_err() {
             self.close(name);
@@ -166,7 +166,7 @@ impl Directory {
     }
 }
 
-/// Adds to an error the call that failed, and the name of the file.
+/// Adds the failed call and the name of the file to an error.
 pub(super) fn named<T>(call: &str, name: Name, result: io::Result<T>) -> io::Result<T> {
     result.map_err(|error| io::Error::new(error.kind(), format!("{call} {name}: {error}")))
 }
@@ -252,7 +252,7 @@ impl Disk for Directory {
     }
 
     fn sync(&mut self, name: Name) -> io::Result<()> {
-        // A file that is only read need not be one that may be written.
+        // A file to be read need not be writable.
         let (result, time) = match self.open.get(&name) {
             Some(file) => timed_sync(name, file),
             None => timed_sync(name, named("sync", name, self.reader(name))?),
@@ -330,10 +330,10 @@ impl Disk for Directory {
 
     fn sync_directory(&mut self) -> io::Result<()> {
         let Err(error) = self.handle.sync_all() else { return Ok(()) };
-        // As with files. If it cannot be opened, the next failure tries again.
+        // The directory is opened again, like a file. If that fails, the next failure tries again.
         let _ = File::open(&self.path).map(|handle| self.handle = handle);
         match error.raw_os_error() {
-            // The file system does not offer it: vboxsf, old CIFS.
+            // The file system does not support it: vboxsf, old CIFS.
             Some(libc::EINVAL | libc::EBADF) => Ok(()),
             _ => Err(io::Error::new(error.kind(), format!("sync the directory: {error}"))),
         }
@@ -376,7 +376,7 @@ mod tests {
         disk.prepare(false).expect("there are descriptors");
         let one = Name::Preallocated(1);
         disk.create(one).expect("created");
-        // A socket takes none of these calls.
+        // All of these calls fail on a socket.
         let dead = || {
             let (socket, _) = UnixStream::pair().expect("two descriptors");
             File::from(OwnedFd::from(socket))
@@ -437,7 +437,8 @@ mod tests {
         assert!(data.is_none_or(|at| at >= 5));
     }
 
-    /// On 32 bits, an offset of the C library may end at 2 GiB: what follows would look like zeros.
+    /// On 32-bit systems, the C library's offsets may end at 2 GiB: data after that would look like
+    /// zeros.
     #[test]
     fn data_far_behind_a_hole_is_found() {
         let (_root, mut disk) = locked();
@@ -448,7 +449,8 @@ mod tests {
         assert!(found.is_some_and(|at| (3 << 30..=5 << 30).contains(&at)), "{found:?}");
     }
 
-    /// The file may hold jobs: of a daemon that has taken over, or kept for the operator.
+    /// The file may hold jobs: those of a daemon that has taken over, or jobs kept for the
+    /// operator.
     #[test]
     fn a_rename_replaces_nothing() {
         let (_root, mut disk) = locked();

@@ -9,12 +9,12 @@ use std::{
 use super::Disk;
 use crate::clock::Time;
 
-/// How long a confirmed lock is relied on. A daemon that takes over waits for longer, so the old
-/// daemon acknowledges nothing once the new one has read the binlog.
+/// How long the daemon relies on a confirmed lock. A daemon that takes over waits for longer, so
+/// the old daemon acknowledges nothing once the new one has read the binlog.
 pub const LOCK_CONFIRM_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A disk, until another daemon may have taken over its directory. Whoever writes confirms the
-/// lease first, and writes nothing more once it is lost.
+/// A disk that may be used until another daemon may have taken over its directory. Before each
+/// write the lease is confirmed, and once it is lost nothing more is written.
 #[derive(Debug)]
 pub(in crate::wal) struct Lease {
     disk: Box<dyn Disk>,
@@ -29,7 +29,7 @@ impl Lease {
         Self { disk, confirmed_at: now, lost: None }
     }
 
-    /// Asks whether this daemon still has the directory to itself. If not, the lease is lost for
+    /// Checks whether this daemon still has the directory to itself. If not, the lease is lost for
     /// good, and this fails from then on.
     pub(in crate::wal) fn confirm(&mut self) -> io::Result<()> {
         if self.lost.is_none() {
@@ -39,9 +39,9 @@ impl Lease {
         if is_lost { Err(io::Error::other("the lock of the directory is lost")) } else { Ok(()) }
     }
 
-    /// The same, but does not ask again within [`LOCK_CONFIRM_INTERVAL`]: before anything is
-    /// written, and before any client is answered. `now` must be read just before, because an
-    /// earlier call may take long. Returns whether it asked.
+    /// The same, but does not check again within [`LOCK_CONFIRM_INTERVAL`]. Call it before anything
+    /// is written, and before any client is answered. `now` must have just been read, because an
+    /// earlier call may have taken long. Returns whether it checked.
     pub(in crate::wal) fn confirm_if_due(&mut self, now: Time) -> io::Result<bool> {
         if self.lost.is_none() && now < self.confirmed_at + LOCK_CONFIRM_INTERVAL {
             return Ok(false);
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use crate::wal::testing::{MemoryDisk, START};
 
-    /// Each call may need a network, so it is not made before each write.
+    /// A check may go over a network, so there is none before each write.
     #[test]
     fn a_lease_is_confirmed_from_time_to_time_and_never_comes_back() {
         let disk = MemoryDisk::default();

@@ -1,10 +1,10 @@
 //! The lock of a binlog's directory: one daemon at a time writes there.
 //!
-//! It is the POSIX lock on the file `lock`, which the original takes too. A network file system may
-//! take it back, after its server has lost the client for some time. Then another daemon may have
-//! it, and this one must not write any more. So each start writes a line of its own into the file,
-//! and the daemon asks from time to time before it writes or answers: is the lock still to be had,
-//! and is the line still this daemon's own?
+//! It is the POSIX lock on the file `lock`, which the original takes, too. A network file system
+//! may revoke it after its server has lost contact with the client for some time. Then another
+//! daemon may take it, and this one must not write any more. So at startup each daemon writes a
+//! line of its own into the file. Before it writes or answers, it checks from time to time whether
+//! it can still take the lock, and whether the line is still its own.
 #![expect(clippy::disallowed_types, reason = "the binlog's files are here, and nowhere else")]
 
 use std::{
@@ -16,25 +16,26 @@ use std::{
 
 use crate::{sys, wal::Error};
 
-/// The length of the line in the file, with its end, in bytes. It is always the same, so that a new
-/// line can be written though the disk is full.
+/// The length in bytes of the line in the file, including its end. It never changes, so that a new
+/// line can be written even on a full disk.
 const LINE_BYTES: usize = 200;
 
 /// The line of a daemon that has shut down cleanly.
 const ENDED: &str = "no daemon: the last one has ended in order";
 
-/// The lock of a directory, held as long as the process, unless the file system takes it back.
+/// The lock of a directory. It is held as long as the process runs, unless the file system revokes
+/// it.
 #[derive(Debug)]
 pub(super) struct DirectoryLock {
-    /// The only descriptor of the file: closing another one would end the lock.
+    /// The only descriptor of the file: closing another one would release the lock.
     file: File,
     path: PathBuf,
-    /// The contents of the file. `None` if it cannot hold a line, as a pipe.
+    /// The contents of the file. `None` if it cannot hold a line, such as a pipe.
     line: Option<Vec<u8>>,
 }
 
 impl DirectoryLock {
-    /// Takes the lock of a directory. The error names the present holder, if the file does.
+    /// Takes the lock of a directory. The error names the current holder, if the file does.
     pub(super) fn take(directory: &Path) -> Result<Self, Error> {
         let path = directory.join("lock");
         Self::take_file(&path).map_err(|error| match error {
@@ -47,7 +48,8 @@ impl DirectoryLock {
         let open = |reads: bool| {
             let mut options = OpenOptions::new();
             options.read(reads).write(true).create(true).truncate(false).mode(0o600);
-            // In a directory of others it may lead to any file, which would be overwritten.
+            // In a directory that others can write to, a link may lead to any file, which would be
+            // overwritten.
             options.custom_flags(libc::O_NOFOLLOW).open(path)
         };
         let mut file = open(false).map_err(|error| {
@@ -64,17 +66,17 @@ impl DirectoryLock {
         Ok(Self { file, path: path.into(), line })
     }
 
-    /// Whether the daemon that had the lock last may still run and not know that it is lost:
-    /// `machine` ends the lines of all daemons that the kernel here would know. `None` if
-    /// the file has no such line, because the original or no daemon has had it.
+    /// Whether the last holder of the lock may still be running, unaware that it has lost the lock.
+    /// `machine` is the end of the lines of all daemons whose locks this kernel knows. `None` if
+    /// the file has no such line, because the original was the last holder or there was none.
     pub(super) fn last_holder_may_run(&self, machine: &str) -> Option<bool> {
         let Some(line) = &self.line else { return Some(false) };
         let line = text(line);
         (!line.is_empty()).then(|| line != ENDED && !line.ends_with(machine))
     }
 
-    /// Writes who holds the lock. `holder` begins with a random word that no other start has. If
-    /// that fails, the file may still name the last holder.
+    /// Writes `holder`, the name of this daemon, into the file. It begins with a random word that
+    /// no other process has. If that fails, the file may still name the last holder.
     pub(super) fn write_holder(&mut self, holder: &str) -> io::Result<()> {
         if self.line.is_none() {
             return Ok(());
@@ -84,14 +86,14 @@ impl DirectoryLock {
         result.map_err(|error| named(error.kind(), &self.path, &error))
     }
 
-    /// Notes that the daemon has written all that it will write. It keeps the lock until it ends.
+    /// Notes in the file that the daemon will write nothing more. It keeps the lock until it exits.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.confirm()?;
         self.write_holder(ENDED)
     }
 
-    /// Takes the lock again, with the same descriptor. Fails if it cannot be had, or if another
-    /// daemon has had it meanwhile.
+    /// Takes the lock again, on the same descriptor. Fails if that is not possible, or if another
+    /// daemon has held it meanwhile.
     pub(super) fn confirm(&self) -> io::Result<()> {
         sys::lock_file(&self.file)?;
         sys::forget_cached(&self.file);
@@ -196,7 +198,7 @@ mod tests {
         assert_eq!(line(root.path()).trim_end(), "def");
     }
 
-    /// The file system has taken the lock back, and another daemon has ended meanwhile.
+    /// The file system has revoked the lock, and another daemon has come and gone meanwhile.
     #[test]
     fn a_lock_that_another_daemon_has_had_is_lost() {
         let root = tempfile::tempdir().expect("a directory");

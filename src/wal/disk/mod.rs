@@ -1,8 +1,8 @@
-//! The files of a binlog, and the calls on them: a trait, so that a test's disk can lose and tear
-//! writes, and fail.
+//! The files of a binlog, and the calls on them. These are a trait, so that tests can use a disk
+//! that loses and tears writes, and fails.
 //!
 //! [`Directory`] is the real one, with its lock and a thread for syncs. A daemon writes through a
-//! [`Lease`], which is over once another daemon may have the lock.
+//! [`Lease`], which ends once another daemon may have the lock.
 
 mod directory;
 mod lease;
@@ -53,7 +53,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// Returns the largest numbers of segments, damaged ones too, and of preallocated files.
+/// Returns the largest number of a segment, damaged ones included, and of a preallocated file.
 pub(super) fn last_numbers(files: &[(Name, u64)]) -> (u32, u32) {
     files.iter().fold((0, 0), |(segment, preallocated), &(name, _)| match name {
         Name::Segment(number) | Name::Damaged(number) => (segment.max(number), preallocated),
@@ -64,36 +64,37 @@ pub(super) fn last_numbers(files: &[(Name, u64)]) -> (u32, u32) {
 /// The calls on the files of a binlog. A write, creation, rename or removal may be
 /// lost in a power cut until the matching sync returns.
 pub trait Disk: fmt::Debug {
-    /// Asks whether this daemon still has the directory to itself. Fails if it does not, or if that
-    /// cannot be known: then another one may have taken over, and this one must not write any more.
+    /// Checks whether this daemon still has the directory to itself. Fails if it does not, or if
+    /// that is unknown: then another one may have taken over, and this one must not write any more.
     fn confirm_lock(&mut self) -> io::Result<()>;
-    /// Notes that the daemon shuts down cleanly, and writes nothing more. Without that note the
-    /// next start may wait, and nothing else changes.
+    /// Notes that the daemon shuts down cleanly, and writes nothing more. Without this note, the
+    /// next startup may have to wait; nothing else changes.
     fn end(&mut self) -> io::Result<()> {
         Ok(())
     }
-    /// Lists the files with their sizes in bytes, in no particular order. An entry with a
-    /// segment's name that is not a file is listed as damaged, because its number is taken.
+    /// Lists the files with their sizes in bytes, in no particular order. An entry that has a
+    /// segment's name but is not a file is listed as damaged, because its number is taken.
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>>;
     /// Takes resources that a running daemon might not get later: descriptors, and a thread for
-    /// [`Disk::begin_sync`] if `syncs_in_background`. Changes no file. Fails if the system has no
-    /// descriptors. If it has no thread, that is not an error: see `begin_sync`.
+    /// [`Disk::begin_sync`] if `syncs_in_background`. Changes no file. Fails if there are no
+    /// descriptors. Not having a thread is not an error: see `begin_sync`.
     fn prepare(&mut self, syncs_in_background: bool) -> io::Result<()>;
-    /// Reads bytes of a file from `offset` on, and returns how many: 0 only at the end of the file.
+    /// Reads bytes of a file from `offset` on, and returns their number: 0 only at the end of the
+    /// file.
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
     /// Returns the first offset, from `offset` on, at which a byte may be other than zero. `None`
-    /// if only zeros follow. If the file system does not know, returns `offset`.
+    /// if only zeros follow. If the file system cannot report that, returns `offset`.
     fn next_data(&mut self, name: Name, offset: u64) -> io::Result<Option<u64>>;
     /// Creates an empty file. Fails with `AlreadyExists` if something has that name.
     fn create(&mut self, name: Name) -> io::Result<()>;
     /// Extends a file with zeros to `size` bytes, and has the file system reserve their space.
-    /// Returns false if the file system does not offer that, and then changes nothing.
+    /// Returns false, and changes nothing, if the file system does not support that.
     fn reserve(&mut self, name: Name, size: u64) -> io::Result<bool>;
     /// Writes all of `bytes` at `offset`, or fails.
     fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Truncates a file to `size` bytes.
     fn truncate(&mut self, name: Name, size: u64) -> io::Result<()>;
-    /// Syncs a file: its contents and its size outlast a power cut.
+    /// Syncs a file: its contents and its size then survive a power cut.
     fn sync(&mut self, name: Name) -> io::Result<()>;
     /// Syncs files that are not open.
     fn sync_all(&mut self, names: &[Name]) -> io::Result<()> {
@@ -103,26 +104,27 @@ pub trait Disk: fmt::Debug {
             Ok(())
         })
     }
-    /// Begins a sync of all writes to a file so far, without waiting for it. Without a
-    /// thread, waits for it. The caller begins no other sync until it has the result of this one.
+    /// Begins a sync of all writes to a file so far, without waiting for its end; if there is no
+    /// thread, it does wait. The caller must not begin another sync until it has the result of this
+    /// one.
     fn begin_sync(&mut self, name: Name) -> io::Result<()>;
     /// Returns the result of the sync that was begun, or `None` while it is under way.
     fn sync_result(&mut self) -> Option<io::Result<()>>;
-    /// Returns how long the last sync of a file took that has ended, in the background or not.
+    /// Returns how long the last completed sync of a file took, in the background or not.
     fn last_sync_time(&self) -> Duration {
         Duration::ZERO
     }
-    /// Has `wake` called from another thread when a sync has ended that [`Disk::begin_sync`] began.
-    /// Only the first call counts.
+    /// Has `wake` called from another thread when a sync begun by [`Disk::begin_sync`] has ended.
+    /// Only the first call has an effect.
     fn on_sync_end(&mut self, _wake: Box<dyn Fn() + Send + Sync>) {}
     /// Waits for the sync that was begun, and returns its result.
     fn end_sync(&mut self) -> io::Result<()>;
-    /// Closes a file. Another call on it opens it again.
+    /// Closes a file. The next call on it opens it again.
     fn close(&mut self, name: Name);
     /// Renames a file. Fails with `AlreadyExists` if something has the new name.
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()>;
     /// Removes a file.
     fn remove(&mut self, name: Name) -> io::Result<()>;
-    /// Syncs the directory: all files created, renamed and removed stay so after a power cut.
+    /// Syncs the directory: all creations, renames and removals of files then survive a power cut.
     fn sync_directory(&mut self) -> io::Result<()>;
 }

@@ -1,5 +1,5 @@
-//! Threads that wait for syncs: one in place of the queue's thread, which sees only open files, and
-//! several at a start.
+//! Threads that wait for syncs: one so that the queue's thread need not, which is given only open
+//! files, and several at startup.
 #![expect(clippy::disallowed_types, reason = "the binlog's files come from its directory")]
 
 use std::{
@@ -19,17 +19,17 @@ use std::{
 use super::{Name, directory::named};
 use crate::clock::Clock;
 
-/// The stack of the thread in bytes. The thread makes only one system call.
+/// The stack of the thread in bytes. The thread makes only one kind of system call.
 const SYNC_STACK_BYTES: usize = 128 * 1024;
 
-/// How many threads sync the segments of a start. Most of a sync is a wait for the disk, and those
-/// of several files share it.
+/// How many threads sync the segments at startup. A sync mostly waits for the disk, and syncs of
+/// several files can wait together.
 const SYNCS_AT_ONCE_MAX: usize = 16;
 
 /// The result of a sync, and how long it took.
 pub(super) type TimedSync = (io::Result<()>, Duration);
 
-/// The queue's end of the thread. The directory has it, if the system has a thread.
+/// The queue's side of the thread. The directory has one, if the thread could be started.
 #[derive(Debug)]
 pub(super) struct Syncer {
     files: Sender<(Name, Arc<File>)>,
@@ -66,7 +66,7 @@ pub(super) fn sync_all(directory: &Path, names: &[Name]) -> io::Result<()> {
     thread::scope(|scope| {
         let others: Vec<_> = (1..names.len().min(SYNCS_AT_ONCE_MAX))
             .map_while(|_| {
-                // The thread has this descriptor's place for its files.
+                // The thread uses this descriptor's place for its files.
                 let reserved = File::open(directory).ok()?;
                 let builder = thread::Builder::new().stack_size(SYNC_STACK_BYTES);
                 let sync_some = move || {
@@ -84,7 +84,7 @@ pub(super) fn sync_all(directory: &Path, names: &[Name]) -> io::Result<()> {
 }
 
 impl Syncer {
-    /// Starts the thread. It ends with this value.
+    /// Starts the thread. It ends when this value is dropped.
     pub(super) fn start() -> io::Result<Self> {
         let (files, to_sync) = mpsc::channel::<(Name, Arc<File>)>();
         let (synced, results) = mpsc::channel();
@@ -105,7 +105,7 @@ impl Syncer {
         Ok(Self { files, results, wake })
     }
 
-    /// Has `wake` called from the thread after each sync. Only the first call counts.
+    /// Has `wake` called from the thread after each sync. Only the first call has an effect.
     pub(super) fn on_sync_end(&self, wake: Box<dyn Fn() + Send + Sync>) {
         let _ = self.wake.set(Wake(wake));
     }
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// A start would go on though a segment may not outlast a power cut.
+    /// Startup would continue although a segment might not survive a power cut.
     #[test]
     fn of_many_files_that_are_synced_none_is_left_out() {
         let root = tempfile::tempdir().expect("a directory");

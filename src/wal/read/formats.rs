@@ -1,8 +1,8 @@
 //! Segments of the original in the layout of another machine, or of a later version.
 //!
-//! The original writes its structures as they lie in memory. Most machines lay them out as
-//! [`record`](crate::wal::record) describes. The others are named here, so that a start refuses
-//! their segments instead of taking them for damage.
+//! The original writes its structures as they are laid out in memory: on most machines, as
+//! [`record`](crate::wal::record) describes. The other layouts are recognised here, so that their
+//! segments are refused and not taken for damage.
 
 use std::ops::RangeInclusive;
 
@@ -18,14 +18,14 @@ use crate::{
 /// The length of the fields on 32-bit x86, which aligns 64-bit numbers at four bytes.
 const FIELDS_X86_BYTES: usize = 72;
 
-/// When a job may have been put: from 2000 on, as nanoseconds since 1970. In a damaged record of
-/// the usual layout a small number is there.
+/// The plausible dates of a put: from 2000 on, in nanoseconds since 1970. In a damaged record of
+/// the usual layout, there is a small number in this place.
 const WALL_CLOCK_NS: RangeInclusive<u64> = 946_684_800_000_000_000..=i64::MAX.unsigned_abs();
 
 /// Versions that forks of the original may write.
 const LATER_VERSIONS: RangeInclusive<u32> = VERSION + 1..=VERSION + 8;
 
-/// Whether one bit of `version` differs from those that are known.
+/// Whether `version` differs from a known one in a single bit.
 fn is_flipped(version: u32) -> bool {
     [VERSION, VERSION_5].iter().any(|known| (version ^ known).is_power_of_two())
 }

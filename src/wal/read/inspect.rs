@@ -1,5 +1,5 @@
 //! A report on a binlog for the operator: its segments, its jobs and all damage. It changes
-//! nothing, so a daemon may run meanwhile.
+//! nothing, so a daemon may be running meanwhile.
 
 use std::{fmt, io};
 
@@ -25,11 +25,11 @@ pub struct Inspection {
     live: u64,
 }
 
-/// The number of times the directory is read if a daemon opens and removes segments meanwhile.
+/// How many times the directory is read if a daemon keeps opening and removing segments meanwhile.
 const ATTEMPTS: usize = 20;
 
-/// Reads all that a daemon would read at its start, and changes nothing. Fails if a file or memory
-/// is missing, or if segments come or go during each of 20 attempts.
+/// Reads everything that a daemon would read at startup, and changes nothing. Fails if a file or
+/// memory is missing, or if segments appear or vanish during each of 20 attempts.
 pub fn inspect(
     disk: &mut dyn Disk,
     calendar: Calendar,
@@ -41,7 +41,7 @@ pub fn inspect(
         let (mut restored, mut index) = (Restored::default(), SegmentIndex::default());
         let report =
             replay::replay(disk, &files, &mut restored, &mut index, calendar, now, progress);
-        // If segments came or went, the jobs that moved from one to another may be missing.
+        // If segments appeared or vanished, jobs that moved from one to another may be missing.
         if names(&files) == names(&sorted_files(disk)?) {
             return Ok(Inspection { restored, report: report?, files, live: index.live() });
         }
@@ -55,7 +55,7 @@ fn sorted_files(disk: &mut dyn Disk) -> Result<Vec<(Name, u64)>, Error> {
     Ok(files)
 }
 
-/// The names of all files but the preallocated ones.
+/// The names of all files except preallocated ones.
 fn names(files: &[(Name, u64)]) -> Vec<Name> {
     let names = files.iter().map(|&(name, _)| name);
     names.filter(|name| !matches!(name, Name::Preallocated(_))).collect()

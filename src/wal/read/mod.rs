@@ -1,4 +1,4 @@
-//! Reading: from the bytes of a directory to jobs, for a start and for `--check-binlog`.
+//! Reading a directory: from bytes to jobs, at startup and for `--check-binlog`.
 //!
 //! [`replay`](replay::replay) reads all segments with a [`Reader`](reader::Reader) each, which sees
 //! a file through a [`Window`](window::Window) and puts jobs into a [`Sink`](sink::Sink). After

@@ -19,17 +19,17 @@ use crate::{
     },
 };
 
-/// How many problems of one segment are kept. The rest are only counted.
+/// The most problems of one segment that are kept. Any others are only counted.
 const PROBLEMS_MAX: usize = 20;
 
-/// The largest id accepted without a checksum: a damaged one must not use up the ids of later jobs.
+/// The largest id accepted without a checksum: a damaged id must not use up the ids for later jobs.
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
-/// The largest id accepted with a checksum. It leaves enough for later jobs, whose records must be
-/// accepted too.
+/// The largest id accepted with a checksum. It leaves enough ids for later jobs, whose records must
+/// be accepted, too.
 const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
 
-/// How far the id of an unfinished record may lie above all known ids: as many jobs as may be put
+/// How far the id of an unfinished record may be above all known ids: as many jobs as may be put
 /// before a sync. A larger number is not an id, but bytes of something else.
 const TORN_ID_REACH: u64 = 1 << 16;
 
@@ -44,7 +44,7 @@ pub(super) struct Reader<'a> {
     sink: Sink<'a>,
 }
 
-/// The contents at an offset.
+/// The result of reading at an offset.
 enum Step {
     /// A record of this length in bytes, which has been applied.
     Record(u64),
@@ -52,7 +52,7 @@ enum Step {
     End,
 }
 
-/// A value that was read, or the damage instead of it, unless the disk or the memory fails.
+/// A value that was read or the damage found instead; or an error of the disk, or a lack of memory.
 type Verdict<T> = Result<Result<T, Damage>, Error>;
 
 impl<'a> Reader<'a> {
@@ -97,7 +97,7 @@ impl<'a> Reader<'a> {
     pub(super) fn read(&mut self, is_newest: bool) -> Result<(), Error> {
         let size = self.window.size();
         let Some(version) = self.window.at(0, VERSION_BYTES)?.first_chunk().copied() else {
-            // The file was created, and not yet written when the power failed.
+            // The file had been created, but not yet written, when the power failed.
             if size > 0 {
                 self.report_problem(0, Fault::NoVersion, size);
             }
@@ -159,8 +159,8 @@ impl<'a> Reader<'a> {
             let next = sums.next_record(&mut self.window, at + 1, salt)?;
             let end = next.unwrap_or(last + 1);
             self.raise_id_past_torn(at, end, format)?;
-            // Only the newest segment may end in an unfinished record. One of which only the name
-            // was written looks like the end of the records.
+            // Only the newest segment may end in an unfinished record. If only the name of the
+            // record was written, it looks like the end of the records.
             let is_begun = damage.is_some() || end - at <= (4 + NAME_LIMIT) as u64;
             let may_be_torn = next.is_none() && is_newest && is_begun;
             if may_be_torn && self.is_unfinished(at, end - at, salt)? {
@@ -204,14 +204,14 @@ impl<'a> Reader<'a> {
         let Ok(Some(frame)) = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) else {
             return Ok(None);
         };
-        // A damaged segment header looks like a short record, and may not be recognised.
+        // A damaged segment header looks like a short record, and may be unrecognisable.
         let is_perhaps_ours = at == VERSION_BYTES as u64 && !frame.is_full();
         if is_perhaps_ours || !self.ends_soundly(at, frame.length(), &frame, 1, format)? {
             return Ok(None);
         }
         if frame.is_full() && !self.ends_soundly(at, frame.length(), &frame, 0, format)? {
-            // A bit is wrong, either in the line end or in the length. In the second case,
-            // a part of a body comes next, and may imitate a record.
+            // A bit is wrong, either in the line end or in the length. In the second case, the next
+            // bytes are part of a body, which may imitate a record.
             for bit in 0..31 {
                 let body_length = frame.body_length ^ (1 << bit);
                 let length = (frame.head_length + body_length) as u64;
@@ -252,8 +252,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether a crash may have left `length` bytes of one record from `at` on: not all of
-    /// it, and no more than it announces.
+    /// Whether `length` bytes from `at` on may be one record that a crash left incomplete: not all
+    /// of it, and no more than it announces.
     fn is_unfinished(&mut self, at: u64, length: u64, salt: u64) -> Result<bool, Error> {
         let frame = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, Format::Plain);
         let Ok(Some(frame)) = frame else { return Ok(length <= TORN_TAIL_MAX_BYTES) };
@@ -262,8 +262,8 @@ impl<'a> Reader<'a> {
         Ok(!is_whole && length <= frame.length())
     }
 
-    /// Ensures that ids of unfinished or damaged records between two offsets are not given out
-    /// again. Only records of which all but the body was written are considered.
+    /// Ensures that ids of unfinished or damaged records between two offsets are not assigned
+    /// again. Considers only records that are complete except for the body.
     fn raise_id_past_torn(&mut self, from: u64, end: u64, format: Format) -> Result<(), Error> {
         let mut at = from;
         while at < end {
@@ -358,7 +358,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Checks that a record is complete, and is as it was written.
+/// Checks that a record is complete and unchanged since it was written.
 fn verify(window: &mut Window<'_>, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
     if frame.length() > window.size().saturating_sub(at) {
         return Ok(Err(Damage::Torn));
@@ -404,7 +404,7 @@ pub(super) fn checked_end(
     Ok(is_right.then_some(end))
 }
 
-/// Finds out how a segment is to be read, or why it cannot be.
+/// Finds out how to read a segment, or why it cannot be read.
 pub(super) fn format(
     window: &mut Window<'_>,
     version: u32,
@@ -430,7 +430,7 @@ pub(super) fn format(
             }
         }
     }
-    // The beginning is damaged or was never written. Segment headers are repeated.
+    // The beginning is damaged or was never written, but segment headers are repeated.
     let beginning = match (likely, theirs) {
         (Some(salt), _) => FirstBytes::SegmentHeader(salt),
         (None, Some(_)) => FirstBytes::Version,

@@ -1,17 +1,17 @@
 //! Replay: from the bytes of a directory to jobs, with a report on the findings.
 //!
 //! Records are applied to the queue one by one, in the order in which they were written. A full
-//! record brings a job or replaces one; a short one changes or deletes a known one. A short record
-//! of an unknown job is normal: the job was deleted, or its full record comes later.
+//! record adds or replaces a job; a short one changes or deletes a known job. A short record of an
+//! unknown job is normal: the job was deleted, or its full record comes later.
 //!
-//! In a segment written here every record has a checksum. One that fails it is skipped, up to the
-//! next offset at which a sound one begins. In a segment of the original nothing distinguishes a
-//! record from a body that looks like one. There a damaged record is skipped only if its length is
+//! In a segment written here, every record has a checksum. If a record fails the check, bytes are
+//! skipped up to the next sound record. In a segment of the original, nothing distinguishes a
+//! record from a body that looks like one. There, a damaged record is skipped only if its length is
 //! known, and a sound record or the end follows directly. Otherwise reading ends.
 //!
-//! A file is read through a [`Window`], and a large body directly into its memory. So a replay
-//! takes the memory of the jobs and a small constant. Memory is taken only for sound records. If
-//! there is none, the replay fails: a shortage is never taken for damage.
+//! A file is read through a [`Window`], and a large body directly into its own memory. So a replay
+//! takes the memory of the jobs plus a small constant. Memory is taken only for sound records. If
+//! there is none, the replay fails: a shortage is never mistaken for damage.
 
 use std::{fmt, ops::ControlFlow};
 
@@ -34,11 +34,11 @@ use crate::{
     },
 };
 
-/// How many bytes of memory a replay leaves free, for lists that are small beside the jobs.
+/// How many bytes of memory a replay leaves free, for lists that are small compared to the jobs.
 pub(super) const HEADROOM_BYTES: usize = 1 << 20;
 
-/// The most bytes of memory that a daemon still takes up to its first connection, in addition to
-/// the part that a connection must leave free. With less it could serve no client.
+/// The most bytes of memory that a daemon still needs until its first connection, in addition to
+/// the headroom that a connection must leave free. With less, it could serve no client.
 const UNTIL_SERVING_BYTES: usize = 5 << 19;
 
 /// Damage at one offset of a segment.
@@ -61,7 +61,7 @@ pub enum Fault {
     Version(u32),
     /// The file ends within the version.
     NoVersion,
-    /// This daemon wrote the segment, and its salt cannot be found.
+    /// This daemon wrote the segment, but its salt cannot be found.
     NoSegmentHeader,
     /// Bytes that are not zero follow the end of the records.
     BehindTheEnd,
@@ -98,7 +98,7 @@ pub struct SegmentReport {
     pub used: u64,
     /// How its records were read; `None` if they were not.
     pub format: Option<Format>,
-    /// How many records brought, changed or deleted a job.
+    /// How many records added, changed or deleted a job.
     pub kept: u64,
     /// How many records had no effect, because their job was unknown.
     pub skipped: u64,
@@ -163,7 +163,7 @@ impl Restored {
 
 /// Reads all segments, oldest first, into `restored` and `segment_index`. Fails if a file cannot be
 /// opened or read, if memory is short, or if `progress` breaks. The operator can repair that, and
-/// nothing has been changed. Bytes that the disk itself cannot read (EIO) are damage.
+/// nothing has been changed. Bytes that the disk itself cannot read (EIO) are reported as damage.
 pub(in crate::wal) fn replay(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
@@ -233,7 +233,7 @@ pub(in crate::wal) fn ensure_memory_to_serve(restored: &mut Restored) -> Result<
 }
 
 /// Returns the number of the newest segment with records, the only one that may end in an
-/// unfinished record. Newer ones were only begun.
+/// unfinished record. Newer segments were only just begun.
 fn last_written(
     disk: &mut dyn Disk,
     segments: &[(u32, u64)],
@@ -254,7 +254,7 @@ fn last_written(
     Ok(None)
 }
 
-/// Describes the error that ended a replay, and if memory was short, how much was needed.
+/// Describes the error that ended a replay, and how much memory was needed if memory was short.
 fn explain(error: Error, name: Name, queue: &Queue, all: u64) -> Error {
     let Error::OutOfMemory(_) = error else { return error.in_file(name) };
     let (jobs, held) = (queue.jobs(), queue.job_bytes());

@@ -1,11 +1,12 @@
 //! The search for the next sound record after damage in a segment written here, and for the salt
 //! of one whose beginning is damaged.
 //!
-//! The body of a job may be full of bytes that look like records or segment headers, and each has
-//! to be tried. No number of them may delay a start, or end the search early. So the CRCs of the
-//! file's prefixes are computed once, and the CRC of any part follows from two of them. A search
-//! takes time linear in the file, whatever is in it. A segment header within a body differs from a
-//! real one by its successors: sound records up to the end follow only a real one.
+//! The body of a job may be full of bytes that look like records or segment headers, and each of
+//! these must be tried. However many there are, they must not delay startup, or end the search
+//! early. So the CRCs of the file's prefixes are computed once, and the CRC of any part follows
+//! from two of them. A search takes time linear in the length of the file, whatever its contents. A
+//! segment header within a body differs from a real one in the records after it: only a real one is
+//! followed by sound records up to the end.
 
 use crc32fast::Hasher;
 
@@ -21,10 +22,10 @@ use crate::{
     },
 };
 
-/// The fewest bytes from one CRC to the next. In a very large file there are more.
+/// The fewest bytes from one CRC to the next. In a very large file they are further apart.
 const STEP_MIN_BYTES: u64 = 4096;
 
-/// The most CRCs that are kept: 1 MiB of them.
+/// The most CRCs that are kept; they take 1 MiB.
 const SUMS_MAX: u64 = 256 * 1024;
 
 /// The most salts that are compared if the beginning of the segment gives no hint.
@@ -40,8 +41,8 @@ pub(super) struct PrefixSums {
     sums: Vec<u32>,
 }
 
-/// Returns the CRC-32 of two parts in a row, of which `first` and `second` are the CRC-32. The
-/// second part has `length` bytes.
+/// Returns the CRC-32 of two consecutive parts, given the CRC-32 of each. The second part has
+/// `length` bytes.
 fn join(first: u32, second: u32, length: u64) -> u32 {
     let mut hasher = Hasher::new_with_initial(first);
     hasher.combine(&Hasher::new_with_initial_len(second, length));
@@ -151,7 +152,7 @@ impl PrefixSums {
     }
 }
 
-/// The hint of the damaged beginning of a segment at its salt.
+/// A hint at the salt, from the damaged beginning of a segment.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum FirstBytes {
     /// It looks like a segment header with this salt.
@@ -163,11 +164,11 @@ pub(super) enum FirstBytes {
 }
 
 /// Finds the salt of a segment whose first segment header, at `start`, is damaged: the salt in it,
-/// if it is right or nearly so, or else the salt of later headers. `None` if none is believed.
+/// if it is right or nearly so, or else the salt of later headers. `None` if no salt is trusted.
 ///
-/// A body may have whole segments with another salt, so one segment header proves nothing. A salt
-/// is believed if it is close to the one in the damaged header, if its header begins where a record
-/// does, outside all bodies, or if it fits most of the file.
+/// A body may contain whole segments with another salt, so a single segment header proves nothing.
+/// A salt is trusted if it is close to the one in the damaged header, if its header begins where a
+/// record does, outside all bodies, or if it fits most of the file.
 pub(super) fn find_salt(
     window: &mut Window<'_>,
     start: u64,
@@ -218,7 +219,7 @@ pub(super) fn find_salt(
     Ok(most.filter(|&(_, explained)| 2 * explained > written).map(|(salt, _)| salt))
 }
 
-/// Returns the salt of a segment header that is sound after one bit of the salt is changed.
+/// Returns the salt of a segment header that becomes sound when one bit of the salt is changed.
 fn correct_salt(header: &[u8], offset: u64) -> Option<u64> {
     let mut bytes: [u8; SHORT_RECORD_BYTES] = header.get(..SHORT_RECORD_BYTES)?.try_into().ok()?;
     for bit in 0..64 {
@@ -233,8 +234,9 @@ fn correct_salt(header: &[u8], offset: u64) -> Option<u64> {
     None
 }
 
-/// Whether a record begins at `offset` of a file with a damaged beginning, by the lengths of those
-/// before it. False if it is within one, or if the lengths cannot be known.
+/// Whether a record begins at `offset` of a file with a damaged beginning, according to the lengths
+/// of the records before it. False if the offset is within a record, or if the lengths cannot be
+/// known.
 fn is_boundary(window: &mut Window<'_>, offset: u64) -> Result<bool, Error> {
     let mut at = VERSION_BYTES as u64;
     while at < offset {

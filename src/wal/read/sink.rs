@@ -19,7 +19,7 @@ pub(super) struct Sink<'a> {
     pub(super) segment_index: &'a mut SegmentIndex,
     pub(super) calendar: Calendar,
     pub(super) now: Time,
-    /// From the last segment header: clients may have seen ids below.
+    /// From the last segment header: clients may have seen ids below this one.
     pub(super) seen_below: &'a mut u64,
 }
 
@@ -31,7 +31,7 @@ impl Sink<'_> {
             Kind::Buried => (State::Buried, deadline_at),
             Kind::Delayed if deadline_at > self.now => (State::Delayed, deadline_at),
             Kind::Delayed => (State::Ready, deadline_at),
-            // The original leaves the end of some earlier reservation there.
+            // The original leaves the end of an earlier reservation in this field.
             Kind::Ready | Kind::Reserved | Kind::Deleted => (State::Ready, self.now),
         };
         Record {
@@ -47,7 +47,7 @@ impl Sink<'_> {
     }
 }
 
-/// Returns which instants of the job are dates that its binlog has.
+/// Returns which instants of the job are stored as dates in its binlog.
 pub(super) fn dated(fields: &JobFields) -> Dated {
     let is_state_at = matches!(fields.kind, Kind::Delayed | Kind::Buried);
     Dated { is_created: true, is_state_at }
@@ -78,9 +78,10 @@ pub(super) fn ensure_memory(
     ensure_memory(queue, bodies.budget_mut())
 }
 
-/// Frees the memory of bodies that later records deleted. Returns whether there was any. O(all).
+/// Frees the memory of bodies whose jobs were deleted by later records. Returns whether there was
+/// any. O(all).
 pub(super) fn free_memory_in_replay(queue: &mut Queue, bodies: &mut Bodies) -> bool {
-    // What moves needs a block for a while.
+    // Moving bodies needs a block for a while.
     bodies.budget_mut().limit_headroom(0);
     bodies.expect_shortage();
     bodies.move_some(queue, u32::MAX, usize::MAX);

@@ -8,7 +8,7 @@ use crate::wal::{Disk, Error, Name};
 /// The size of a page in bytes. A page that the disk cannot read is read as zeros.
 const PAGE_BYTES: u64 = 4096;
 
-/// A view of one file, which must not change meanwhile, except after the end of the view.
+/// A view of one file. The file must not change meanwhile, except after the end of the view.
 pub(super) struct Window<'a> {
     disk: &'a mut dyn Disk,
     name: Name,
@@ -21,9 +21,9 @@ pub(super) struct Window<'a> {
     length: usize,
     /// The unreadable bytes: the first offset, their number, and the first error.
     unreadable: Option<(u64, u64, String)>,
-    /// The last result of [`Window::last_data`], with the offset from which it was looked for.
+    /// The last result of [`Window::last_data`], with the offset at which that search began.
     last: Option<(u64, Option<u64>)>,
-    /// Called with the offset up to which the file has been read. If it breaks, the reading ends.
+    /// Called with the offset up to which the file has been read. If it breaks, reading ends.
     on_progress: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
 }
 
@@ -31,7 +31,7 @@ impl<'a> Window<'a> {
     /// The most bytes that can be looked at in one piece.
     pub(super) const BYTES: usize = 256 * 1024;
 
-    /// Allocates the buffer for windows, one after the other. Fails if there is no memory.
+    /// Allocates the buffer for windows, to be used one after another. Fails if there is no memory.
     pub(super) fn buffer() -> Result<Vec<u8>, Error> {
         let mut buffer = Vec::new();
         buffer
@@ -60,7 +60,7 @@ impl<'a> Window<'a> {
             last: None,
             on_progress,
         };
-        // A file that cannot be opened must end the start even if nothing of it would be read.
+        // A file that cannot be opened must prevent startup, even if nothing would be read from it.
         window.load(0)?;
         Ok(window)
     }
@@ -70,7 +70,8 @@ impl<'a> Window<'a> {
         self.size
     }
 
-    /// Takes the part read as zeros: the first offset, the number of bytes, and the first error.
+    /// Returns and clears the unreadable part, which was read as zeros: its first offset, the
+    /// number of bytes, and the first error.
     pub(super) fn unreadable(&mut self) -> Option<(u64, u64, String)> {
         self.unreadable.take()
     }
@@ -133,7 +134,8 @@ impl<'a> Window<'a> {
         Ok(count)
     }
 
-    /// Reads to the end of the page at `at`, or takes that for zeros if the disk cannot read it.
+    /// Reads to the end of the page at `at`. If the disk cannot read it, fills it with zeros
+    /// instead.
     fn skip_unreadable(&mut self, at: u64, buffer: &mut [u8], error: &io::Error) -> usize {
         let page = PAGE_BYTES - at % PAGE_BYTES;
         let length = buffer.len().min(usize::try_from(page).expect("a page"));
@@ -156,7 +158,7 @@ impl<'a> Window<'a> {
             return Ok(());
         }
         let count = self.fill(offset, buffer)?;
-        // Bytes are missing only if the file is being truncated. Zeros are not a record.
+        // Bytes are missing only if the file is being truncated. Zeros are no record.
         buffer[count..].fill(0);
         Ok(())
     }
@@ -199,8 +201,8 @@ impl<'a> Window<'a> {
         Ok(None)
     }
 
-    /// Returns the offset of the last byte from `offset` on that is not zero. Reads the file for
-    /// this only once, because callers ask again at later offsets.
+    /// Returns the offset of the last byte from `offset` on that is not zero. Reads the file only
+    /// once for this, because callers ask again for later offsets.
     pub(super) fn last_data(&mut self, offset: u64) -> Result<Option<u64>, Error> {
         if let Some((from, last)) = self.last.filter(|&(from, _)| from <= offset) {
             debug_assert!(from <= offset);

@@ -45,7 +45,7 @@ fn decode(bytes: &[u8], offset: u64, format: Format) -> Result<Option<Record<'_>
     Ok(Some((frame.fields, name.map(|name| (name, body)), length)))
 }
 
-/// The original writes its structures to files as they are in its memory.
+/// The original writes its structures to files as they are laid out in memory.
 #[test]
 fn every_field_stands_where_the_original_has_it() {
     let bytes = encoded(Some(("ab", b"hello\r\n")));
@@ -91,7 +91,7 @@ fn no_flipped_bit_goes_unnoticed() {
     }
 }
 
-/// Old records, or bodies that look like records, must not be read as records elsewhere.
+/// Old records, or bodies that look like records, must not be read as records in another place.
 #[test]
 fn a_record_is_valid_only_at_its_offset_in_its_segment() {
     let bytes = encoded(None);
