@@ -55,7 +55,7 @@ pub(crate) struct ReserveArgs {
     /// Reserve at most this many jobs
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) count: u64,
-    /// Wait at most this long for jobs [default: wait for the first job only, without a limit]
+    /// Wait at most this long for jobs [default: wait without limit for the first job only]
     #[arg(long, value_name = "TIME", value_parser = filter::parse_time)]
     pub(crate) wait: Option<u64>,
     /// Print only the bodies, unchanged
@@ -71,7 +71,7 @@ pub(crate) struct WorkArgs {
     /// The command with its arguments
     #[arg(required = true, last = true)]
     pub(crate) command: Vec<OsString>,
-    /// Bury a job after this many failures; every release counts as a failure
+    /// Bury a job after this many failures; each release is counted as a failure
     #[arg(long, value_name = "NUMBER", default_value_t = 5)]
     pub(crate) bury_after: u64,
     /// Delay a job this long after its first failure
@@ -86,7 +86,7 @@ pub(crate) struct WorkArgs {
     /// Run at most this many commands at a time
     #[arg(long, value_name = "NUMBER", default_value = "1")]
     pub(crate) jobs: NonZero<u16>,
-    /// Kill a command that runs longer than this; it counts as a failure
+    /// Kill a command that runs longer than this, which is a failure
     #[arg(long, value_name = "TIME", value_parser = filter::parse_some_time)]
     pub(crate) timeout: Option<u64>,
 }
@@ -106,7 +106,7 @@ pub(crate) struct FilterArgs {
 }
 
 impl FilterArgs {
-    /// Makes the filter of these arguments.
+    /// Makes the filter from these arguments.
     pub(crate) fn to_filter(&self, tubes: &[String], pattern: Option<&str>) -> Result<Filter> {
         Ok(Filter {
             tubes: Tubes::new(tubes)?,
@@ -181,7 +181,7 @@ pub(crate) struct GrepArgs {
     /// Treat the pattern as plain text
     #[arg(short = 'F', long)]
     pub(crate) fixed_string: bool,
-    /// Ignore the difference between upper and lower case
+    /// Ignore case
     #[arg(short, long)]
     pub(crate) ignore_case: bool,
     /// Print only the ids
@@ -225,7 +225,7 @@ pub(crate) struct PutArgs {
     pub(crate) job: JobArgs,
 }
 
-/// The consent to an action that removes jobs.
+/// The options on consent to an action that removes jobs.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Safety")]
 pub(crate) struct Consent {
@@ -356,7 +356,7 @@ pub(crate) struct CheckArgs {
     pub(crate) workers: Option<u64>,
 }
 
-/// The least numbers that are a warning, and critical.
+/// The smallest numbers that are a warning, and that are critical.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Threshold {
     pub(crate) warning: u64,

@@ -1,5 +1,5 @@
-//! The jobs in a binlog directory, read by the daemon's own code. It needs no daemon and changes
-//! nothing.
+//! The jobs in a binlog directory, read by the daemon's own code. Reading needs no daemon and
+//! changes nothing.
 
 use std::path::Path;
 

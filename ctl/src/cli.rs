@@ -21,12 +21,12 @@ use crate::web::WebArgs;
 /// Inspect any beanstalkd server, and change its jobs one by one or in bulk
 ///
 /// Commands under "Look" and "Watch" change no jobs. Commands that delete or move jobs first show
-/// how many, and ask.
+/// their number, and ask for confirmation.
 #[derive(Debug, Parser)]
 #[command(name = "beanstalkctl", version, max_term_width = 100)]
 #[command(next_help_heading = "Options of all commands")]
 pub(crate) struct Cli {
-    /// Connect to this server: HOST:PORT or unix:PATH; commands that look accept several,
+    /// Connect to this server: HOST:PORT or unix:PATH; commands that change no jobs accept several,
     /// separated by commas
     #[arg(
         short,
@@ -68,8 +68,8 @@ pub(crate) enum Command {
     },
     /// List the jobs of tubes, including reserved jobs
     ///
-    /// The age is in seconds since the put. The column left has the seconds until a delayed job
-    /// becomes ready, or a reservation ends.
+    /// The column age has the seconds since the put. The column left has the seconds until a
+    /// delayed job becomes ready, or a reservation ends.
     List(ListArgs),
     /// Find jobs by their bodies
     ///
@@ -81,10 +81,10 @@ pub(crate) enum Command {
     Report,
     /// Put jobs into a tube
     Put(PutArgs),
-    /// Reserve jobs and print them; then release, delete or bury them
+    /// Reserve jobs, print them, and then release, delete or bury them
     ///
-    /// Without --delete and --bury, the jobs are released after all are printed. The exit status
-    /// is 1 if no job was ready.
+    /// Without --delete or --bury, the jobs are released once all are printed. The exit status is 1
+    /// if no job was ready.
     Reserve(ReserveArgs),
     /// Make buried jobs ready, or delayed jobs if none is buried
     Kick(KickArgs),
@@ -204,7 +204,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether the command changes nothing: then the reader of its output may close it early.
+    /// Whether the command changes nothing, so that the reader of its output may close it early.
     pub(crate) fn is_read_only(&self) -> bool {
         !matches!(
             self,

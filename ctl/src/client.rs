@@ -1,9 +1,9 @@
 //! One blocking connection to a server, and pipelining over it.
 //!
-//! Commands are sent far ahead of their replies. Client and server cannot deadlock:
-//! [`WINDOW_COMMANDS`] bounds the outstanding replies, and a server that cannot send stops reading,
-//! so either the commands or the replies of a window must fit into the buffers of the sockets.
-//! Commands with a body have short replies, and commands with long replies are short.
+//! Commands are sent far ahead of their replies. A server that cannot send stops reading. So to
+//! avoid a deadlock, either the commands or the replies of a window of [`WINDOW_COMMANDS`] must fit
+//! into the buffers of the sockets. They do: commands with a body have short replies, and commands
+//! with long replies are short.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -27,7 +27,7 @@ const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// The size of the buffer for replies, in bytes.
 const READ_BUFFER_BYTES: usize = 256 * 1024;
 
-/// The longest line of a reply, in bytes. No release sends one nearly as long.
+/// The longest line of a reply, in bytes. No release sends a line nearly as long.
 const LINE_BYTES_MAX: u64 = 1024;
 
 /// The longest body of a job, in bytes: twice the largest value of the daemon's `-z`.
@@ -36,7 +36,8 @@ const BODY_BYTES_MAX: u64 = 2 << 30;
 /// The longest list or dictionary, in bytes: a million tubes with names of 200 bytes fit.
 const YAML_BYTES_MAX: u64 = 256 << 20;
 
-/// Bytes of bodies requested at once, if every body is as large as the server allows.
+/// The most bytes of bodies requested at once, assuming that every body is as large as the server
+/// allows.
 const BODIES_BYTES_AT_ONCE: u64 = 128 << 20;
 
 /// Interval at which a wait for a slow reply checks for Ctrl-C.
@@ -99,7 +100,7 @@ pub(crate) struct Client {
     unsent: Vec<u8>,
     extensions: Option<Vec<String>>,
     max_job_size: Option<u64>,
-    /// Replies are still due, so the next one would be taken for the reply to another command.
+    /// Replies are still due, so the next one would be taken for the reply to a later command.
     has_replies_due: bool,
     /// Time after which a server with a slow reply must answer another command.
     slow_reply_time: Duration,
@@ -149,10 +150,11 @@ impl Client {
         self.stream.get_ref().as_fd()
     }
 
-    /// Fails, on a readable socket, if the server has closed it or sent a reply to no command.
+    /// Call it if the socket is readable. Fails if the server has closed the connection or sent an
+    /// unrequested reply.
     pub(crate) fn check_idle(&mut self) -> Result<()> {
         match self.stream.fill_buf() {
-            Ok([_, ..]) => bail!("{}: the server sent a reply to no command", self.address),
+            Ok([_, ..]) => bail!("{}: the server sent an unrequested reply", self.address),
             Ok([]) => Err(self.connection_error(&io::ErrorKind::UnexpectedEof.into())),
             Err(error) => Err(self.connection_error(&error)),
         }
@@ -207,7 +209,8 @@ impl Client {
             let most = if line.starts_with("OK ") { YAML_BYTES_MAX } else { BODY_BYTES_MAX };
             let length = length.filter(|length| *length <= most);
             let length = length.ok_or_else(|| io::Error::other(format!("bad reply: {line}")))?;
-            // Beyond one buffer, memory grows with the bytes received, not with the length.
+            // Beyond one buffer, memory grows with the bytes received, not with the announced
+            // length.
             let expected =
                 usize::try_from(length + 2).unwrap_or(READ_BUFFER_BYTES).min(READ_BUFFER_BYTES);
             let mut bytes = Vec::with_capacity(expected);
@@ -247,7 +250,8 @@ impl Client {
         self.send()
     }
 
-    /// Sends a command whose reply may take minutes. It waits while the server answers others.
+    /// Sends a command whose reply may take minutes. Waits as long as the server answers other
+    /// commands.
     ///
     /// Ctrl-C ends the wait, but not the command: the server completes it.
     pub(crate) fn ask_slow(&mut self, command: &str, interrupt: &Interrupt) -> Result<Reply> {
@@ -279,7 +283,8 @@ impl Client {
 
     /// Sends a command for each item without waiting, and passes `take` each item and its reply.
     ///
-    /// After a failure, the commands whose items `take` did not get may or may not be carried out.
+    /// After a failure, the commands whose items were not passed to `take` may or may not have been
+    /// carried out.
     pub(crate) fn pipeline<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
@@ -365,7 +370,7 @@ pub(crate) fn write_command(out: &mut Vec<u8>, word: &str, number: u64) {
     write!(out, "{word} {number}\r\n").expect("memory takes it");
 }
 
-/// Writes a `put` with its body. The types are the ranges of the protocol: with a larger number,
+/// Writes a `put` with its body. The types have the ranges of the protocol: given a larger number,
 /// the server would refuse the line and read the body as commands.
 pub(crate) fn write_put_command(out: &mut Vec<u8>, pri: u32, delay: u32, ttr: u32, body: &[u8]) {
     write!(out, "put {pri} {delay} {ttr} {}\r\n", body.len()).expect("memory takes it");
@@ -380,7 +385,7 @@ mod tests {
 
     use super::*;
 
-    /// Serves one connection with these bytes, whatever it sends.
+    /// Serves one connection with these bytes, whatever the client sends.
     fn serving(replies: Vec<u8>, act: impl FnOnce(&mut Client)) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -439,7 +444,8 @@ mod tests {
         }
     }
 
-    /// A long command must not be given up while its server is alive, nor waited for if it is not.
+    /// A long command must not be abandoned while its server is alive, nor waited for once it is
+    /// not.
     #[test]
     fn a_slow_reply_is_waited_for_while_the_server_answers_others() {
         for is_alive in [true, false] {
@@ -451,7 +457,7 @@ mod tests {
                 if is_alive {
                     other.write_all(b"USING default\r\n").unwrap();
                     slow.write_all(b"DELETED 7\r\n").unwrap();
-                    // Slower machines may ask once more.
+                    // A slower machine may ask once more.
                     while other.read(&mut [0; 64]).unwrap() > 0 {}
                 }
             });

@@ -34,7 +34,7 @@ pub(crate) enum Outcome {
     Done,
     /// Something was not found or not done, which has been reported.
     Partial,
-    /// `check` has exit statuses of its own.
+    /// The exit status, for `check`, which has its own.
     Exit(u8),
 }
 
@@ -85,8 +85,8 @@ impl Context {
         Ok(outcome)
     }
 
-    /// Whether an error ends the program, whatever the server: a signal, closed output, or wrong
-    /// arguments.
+    /// Whether an error ends the program and not only the work on one server: a signal, closed
+    /// output, or wrong arguments.
     fn is_fatal(&self, error: &anyhow::Error) -> bool {
         self.interrupt.is_set() || is_broken_pipe(error) || is_usage(error)
     }
@@ -104,8 +104,8 @@ impl Context {
         self.server().and_then(Client::connect)
     }
 
-    /// Reports an action and the number of its jobs or tubes: in one line on standard error, and
-    /// with `--json` as an object as well.
+    /// Reports an action and the number of its jobs or tubes in one line on standard error; with
+    /// `--json`, also as an object.
     pub(crate) fn report_action(
         &mut self,
         server: &Address,
@@ -159,7 +159,7 @@ impl Context {
         Ok(may)
     }
 
-    /// Warns if jobs may be missing, and how to find them.
+    /// Warns if jobs may be missing, and explains how to find them.
     pub(crate) fn report_coverage(coverage: Coverage) -> Outcome {
         match coverage {
             Coverage::Complete | Coverage::Stopped => Outcome::Done,

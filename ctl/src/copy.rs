@@ -5,8 +5,8 @@ use anyhow::{Context as _, Result};
 use crate::client::{Client, Reply, write_command, write_put_command};
 use crate::job::{DEFAULT_TTR, Job, State};
 
-/// The delay of a copy until it is buried, in seconds: so long that no worker reserves it even if
-/// this program is killed.
+/// The delay that a copy has until it is buried, in seconds: long enough that no worker reserves
+/// it, even if this program is killed.
 const HOLD_SECONDS: u32 = 365 * 24 * 3600;
 
 /// The results of a batch of copies.
@@ -16,7 +16,7 @@ pub(crate) struct Copies {
     pub(crate) ids: Vec<Option<u64>>,
     /// Indices of the jobs that the server refused because their bodies are too large.
     pub(crate) too_large: Vec<usize>,
-    /// The reason for an end before the last job.
+    /// The reason for stopping before the last job.
     pub(crate) failure: Option<anyhow::Error>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) 
     let mut ids = vec![None; jobs.len()];
     let mut too_large = Vec::new();
     let put = pipeline_copies(client, jobs, tube, &mut ids, &mut too_large);
-    // Copies put before a refusal still need their state.
+    // Copies put before a failure must still be buried.
     let buried = bury_copies(client, jobs, &ids).with_context(|| {
         let days = HOLD_SECONDS / (24 * 3600);
         format!("copies of buried jobs may be delayed by {days} days: kick or bury them")

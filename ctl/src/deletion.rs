@@ -1,4 +1,4 @@
-//! Deletion of jobs: the plan, and the remover, which saves jobs to a file first if asked to.
+//! Deletion of jobs: the plan, and the remover, which saves jobs to a file first if requested.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub(crate) const DELETABLE_STATES: [State; 3] = [State::Ready, State::Delayed, S
 /// The numbers of jobs by tube and state.
 type Counts = Vec<(String, State, u64)>;
 
-/// The jobs to delete, found before the first is deleted.
+/// The jobs to delete, found before any is deleted.
 #[derive(Debug)]
 pub(crate) enum Plan {
     /// The server deletes them by tube and state.
@@ -33,8 +33,8 @@ pub(crate) enum Plan {
     Jobs(Selection),
 }
 
-/// Too many jobs to delete one by one. No job put later is deleted, because all ids given before
-/// the jobs were counted are at most `last_id`.
+/// Jobs that are too many to delete one by one. No job put later is deleted, because `last_id` was
+/// read before the jobs were counted, and later jobs have larger ids.
 #[derive(Debug)]
 pub(crate) struct ServerDeletion {
     counts: Counts,
@@ -115,7 +115,8 @@ impl ServerDeletion {
         let (counts, summary) = count_deletable(client, filter)?;
         let first = counts.first().filter(|_| summary.count() > LISTED_JOBS_MAX);
         let Some((tube, state, _)) = first else { return Ok(None) };
-        // A server without the bound refuses this command; one with it deletes nothing.
+        // A server whose `delete-tube` takes no bound refuses this command; any other deletes
+        // nothing.
         let is_bounded = |client: &mut Client| -> Result<bool> {
             Ok(client.ask(&format!("delete-tube {tube} {state} 0"))?.is("DELETED"))
         };
@@ -163,7 +164,7 @@ pub(crate) fn count_deletable(client: &mut Client, filter: &Filter) -> Result<(C
     Ok((counts, summary))
 }
 
-/// The longest name of a tube that leaves room for a state and an id in the line of a command.
+/// The longest name of a tube that leaves space for a state and an id in a command line.
 const TUBE_NAME_BYTES_MAX: usize = 180;
 
 /// Finds the jobs to delete, in the states of the filter, or in all states in which jobs can be
@@ -203,13 +204,14 @@ const BATCH_JOBS: usize = 1_000;
 #[derive(Debug)]
 pub(crate) struct Remover {
     save: Option<SaveFile>,
-    /// Number of confirmed deletes.
+    /// The number of confirmed deletes.
     pub(crate) deleted: u64,
-    /// Number of jobs that other clients took or changed first.
+    /// The number of jobs that other clients took or changed first.
     refused: u64,
-    /// Number of jobs outside the plan, because they changed to its states after the count.
+    /// The number of jobs outside the plan, deleted because they changed to its states after the
+    /// count.
     uncounted: u64,
-    /// Ids of jobs that are in the file but were not deleted.
+    /// The ids of jobs that were saved to the file but not deleted.
     saved_in_vain: Vec<u64>,
 }
 
@@ -241,14 +243,15 @@ impl Remover {
         Self { save, deleted: 0, refused: 0, uncounted: 0, saved_in_vain: Vec::new() }
     }
 
-    /// Adds the jobs of a tube in a state: deleted by the server, and agreed to.
+    /// Adds the numbers of jobs of a tube in a state: those deleted by the server, and those
+    /// confirmed by the user.
     fn count_server_deletion(&mut self, count: u64, agreed: u64) {
         self.deleted = self.deleted.saturating_add(count);
         self.refused = self.refused.saturating_add(agreed.saturating_sub(count));
         self.uncounted = self.uncounted.saturating_add(count.saturating_sub(agreed));
     }
 
-    /// Describes jobs that were left, or deleted beyond the plan, a sentence each.
+    /// Describes jobs that were left, or deleted beyond the plan, one sentence each.
     pub(crate) fn describe_leftovers(&self) -> Vec<String> {
         let mut sentences = Vec::new();
         if self.refused > 0 {
@@ -270,7 +273,7 @@ impl Remover {
         sentences
     }
 
-    /// Deletes the jobs that the filter still matches, each after it was saved, if there is a file.
+    /// Deletes the jobs that the filter still matches. If there is a file, each job is saved first.
     /// No batch starts after an interrupt.
     fn delete_jobs(
         &mut self,

@@ -49,7 +49,7 @@ const HEAD_TIME_LIMIT: Duration = Duration::from_secs(10);
 const SLOW_RESPONSE_TIME: Duration = Duration::from_secs(10);
 const RESPONSE_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
-/// The time that requests under way have after a signal.
+/// How long requests under way may continue after a signal.
 const END_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// The first socket passed by a service manager, and their largest number.
@@ -109,7 +109,7 @@ pub(crate) fn serve_http(sockets: Vec<TcpListener>, app: &Router, stop: &Interru
                 // The sender outlives this.
                 let _ = ended.wait_for(|ended| *ended).await;
             };
-            // Only a tapped listener passes the peer's address to handlers.
+            // Only a tapped listener passes the peer's address to the handlers.
             let app = app.clone().into_make_service_with_connect_info::<SocketAddr>();
             let server = axum::serve(listener.tap_io(|_| ()), app).with_graceful_shutdown(until);
             servers.spawn(server.into_future());
@@ -121,7 +121,7 @@ pub(crate) fn serve_http(sockets: Vec<TcpListener>, app: &Router, stop: &Interru
         let _ = timeout(END_TIME_LIMIT, servers.join_all()).await;
         Ok(())
     });
-    // Threads that still wait for a server must not delay the end.
+    // Threads that are still waiting for a server must not delay the exit.
     runtime.shutdown_background();
     served
 }
@@ -207,9 +207,9 @@ impl Listener for BoundedListener {
 #[derive(Debug, Default)]
 struct RequestHead {
     began: Option<Instant>,
-    /// Number of newlines at the end, after any other byte.
+    /// The number of newlines at the end; `None` before any other byte.
     newlines: Option<u8>,
-    /// Only a response starts the next head.
+    /// The head is complete: only a response starts the next one.
     is_whole: bool,
 }
 
@@ -266,7 +266,7 @@ impl TimedConnection {
         }
     }
 
-    /// Returns the time to close the connection if nothing happens.
+    /// Returns when to close the connection if nothing happens.
     fn deadline(&self) -> Instant {
         let is_crowded = self.place.semaphore().available_permits() < CONNECTIONS_MAX / 2;
         let idle = if is_crowded && !self.head.is_whole { CROWDED_IDLE_TIME } else { IDLE_TIME };
@@ -276,7 +276,7 @@ impl TimedConnection {
         if self.is_blocked { deadline.min(began + time) } else { deadline }
     }
 
-    /// Returns the time of the next check: it may become crowded meanwhile.
+    /// Returns the time of the next check, because the listener may become crowded meanwhile.
     fn next_check(&self) -> Instant {
         self.deadline().min(Instant::now() + CROWDED_IDLE_TIME)
     }
@@ -377,7 +377,7 @@ mod tests {
         assert!(!whole(&["GET / HTTP/1.1\r\nX: a\r\n", "Y: b\r\n"]) && !whole(&[]));
     }
 
-    /// A client that does not read would hold one of the few large responses for ever.
+    /// A client that does not read would hold a permit for a large response for ever.
     #[tokio::test]
     async fn a_response_that_is_not_read_has_a_time_limit() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,5 +1,5 @@
-//! Lines from standard input or a file. A signal ends the wait for them, and memory holds no more
-//! of a line than its bound.
+//! Lines from standard input or a file. A signal ends the wait for them, and the length of a line
+//! in memory is bounded.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -55,7 +55,7 @@ pub(crate) fn read_line(input: &mut Input, most: u64) -> Result<Option<Vec<u8>>>
     Ok(Some(line))
 }
 
-/// Whether the next line can be read without a wait.
+/// Whether the next line can be read without waiting.
 pub(crate) fn has_input_line(input: &Input) -> bool {
     input.buffer().contains(&b'\n')
 }
@@ -81,7 +81,7 @@ impl FromStr for Id {
 /// The longest line of ids on standard input, in bytes.
 const IDS_LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// Returns the ids of the arguments, and for `-` also of standard input, each once.
+/// Returns the ids from the arguments, and for `-` also from standard input, without duplicates.
 pub(crate) fn read_ids(words: &[Id], interrupt: &Interrupt) -> Result<Vec<u64>> {
     let mut ids = Vec::new();
     for word in words {

@@ -1,4 +1,4 @@
-//! Ctrl-C, SIGTERM and SIGHUP: the first one ends a command after its present batch, with a notice
+//! Ctrl-C, SIGTERM and SIGHUP: the first one ends a command after its current batch, with a notice
 //! if that takes long. The second one ends the program at once.
 
 use std::io::{self, Write as _};
@@ -25,7 +25,7 @@ use crate::message::print_notice;
 /// Time after a signal until the notice is printed.
 const NOTICE_DELAY: Duration = Duration::from_millis(200);
 
-/// The value in place of a signal's number if the program itself ends the work.
+/// The value stored in place of a signal's number if the program itself ends the work.
 const ENDED_FROM_WITHIN: usize = usize::MAX;
 
 /// A flag that ends work between two batches.
@@ -58,8 +58,8 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Whether the program was started with SIGHUP ignored, as by nohup. Without /proc, it is taken as
-/// not ignored.
+/// Whether the program was started with SIGHUP ignored, as by nohup. Without /proc, assumes that it
+/// is not ignored.
 fn is_hangup_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -68,7 +68,7 @@ fn is_hangup_ignored() -> bool {
 }
 
 impl Interrupt {
-    /// Locks data that no panic leaves half changed.
+    /// Locks data that a panic cannot leave half changed.
     fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,7 +93,7 @@ impl Interrupt {
             let mut is_second = false;
             for signal in signals.forever() {
                 if is_second {
-                    // The lock is kept, so no worker can act on the end of its command.
+                    // The lock is kept, so that no worker can react to the end of its command.
                     let groups = Self::lock(&shared.groups);
                     for &group in &*groups {
                         let _ = kill_process_group(group, Signal::KILL);
@@ -133,7 +133,7 @@ impl Interrupt {
         let _ = self.0.signal.compare_exchange(0, ENDED_FROM_WITHIN, order, order);
     }
 
-    /// Makes an interrupt for a part of the work, which can end before the whole does.
+    /// Makes an interrupt for a part of the work, so that this part can be ended alone.
     pub(crate) fn for_part(&self) -> Self {
         Self(Arc::new(Shared { parent: Some(self.clone()), ..Shared::default() }))
     }
@@ -206,10 +206,10 @@ impl Interrupt {
 
     /// Waits for events, at most for `limit`.
     pub(crate) fn poll(events: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<()> {
-        // A limit too long for the system is no limit.
+        // A limit too long for the system is taken as none.
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         match poll(events, limit.as_ref()) {
-            // A signal was handled, and nothing is ready yet.
+            // A signal was handled, or nothing is ready yet.
             Err(Errno::INTR) | Ok(_) => Ok(()),
             Err(error) => Err(error.into()),
         }

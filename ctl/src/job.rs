@@ -182,7 +182,7 @@ struct Keys {
     #[serde(rename = "body_base64")]
     body_base64: Option<String>,
     count: Option<u64>,
-    // Ignored: a new job gets values of its own.
+    // These keys are ignored, because a new job gets values of its own.
     server: Option<IgnoredAny>,
     size: Option<u64>,
     reserves: Option<u64>,
@@ -193,7 +193,8 @@ struct Keys {
 }
 
 impl Line {
-    /// Parses a line: an object of [`Job::to_json`], any other with at least a body, or a count.
+    /// Parses a line: an object of [`Job::to_json`], any other object with at least a body, or a
+    /// count.
     pub(crate) fn from_json(line: &str) -> Result<Self> {
         let keys: Keys = serde_json::from_str(line)?;
         if let Some(count) = keys.count {
@@ -310,7 +311,7 @@ mod tests {
             r#"{"body":"x","state":"lost"}"#,
             r#"{"body":"x","pri":4294967296}"#,
             r#"{"body":"x","pri":-1}"#,
-            // The server would take what follows for commands.
+            // The server would take the rest for commands.
             r#"{"body":"x","ttr":4294967296}"#,
             r#"{"body":"x","state":"delayed","time-left":4294967296}"#,
             r#"{"body":"x","tube":"a\r\ndelete 1"}"#,

@@ -51,8 +51,8 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Returns the limit for the server, which knows only tube and state: if the filter has more
-    /// conditions, there is no limit.
+    /// Returns the limit to send to the server. The server selects only by tube and state: if the
+    /// filter has other conditions, there is no limit.
     fn limit(&self) -> Option<u64> {
         let is_known = self.filter.is_by_state() && self.filter.last_id.is_none();
         self.limit.filter(|_| is_known)
@@ -157,13 +157,13 @@ fn list_jobs_command(tube: &str, state: State, limit: u64) -> String {
     format!("list-jobs {tube} {state} {limit}\r\n")
 }
 
-/// Whether the name of a tube leaves room for a limit in the line of the command.
+/// Whether the name of a tube leaves space for a limit in the command line.
 pub(crate) fn fits_list_jobs_command(tube: &str, state: State) -> bool {
     list_jobs_command(tube, state, LISTED_JOBS_MAX).len() <= COMMAND_BYTES_MAX
 }
 
-/// Requests the lists of a tube together, so that hardly a job changes its state in between.
-/// Returns `None` if a list is full, because there may be jobs beyond its end.
+/// Requests the lists of a tube together, so that hardly any job changes its state in between.
+/// Returns `None` if a list is full, because there may be more jobs than it holds.
 pub(crate) fn request_lists(
     client: &mut Client,
     tube: &str,

@@ -1,16 +1,17 @@
 //! `beanstalkctl`: inspects any beanstalkd server, and changes its jobs one by one or in bulk.
 //!
-//! It needs only the protocol of the original. Extensions of a server are used where they exist.
+//! It needs only the protocol of the original, and uses the extensions of a server if there are
+//! any.
 //!
-//! `cli` lists the commands. `args` has the arguments of each, in types such as `FilterArgs`, and a
-//! `Threshold`; so have `metrics::args` and `web::args`. The folder `commands` has a module with
-//! the code of each, where `run` is its beginning. The functions of one command have its name in
-//! theirs, such as `kick_ids` and `put_jobs`; only `pause` also has `drain`, and `list` has
-//! `job_table` and `job_row`. `Status` is in `check`, `ExportTarget` in `export`, `ImportLines` in
-//! `import`, `Mover` in `move_jobs`, `Change` in `release`, `Worker` in `work`. `top_screen` has
-//! the `Screen` of `top` and its `SamplerThread`.
+//! `cli` lists the commands. `args`, `metrics::args` and `web::args` define their arguments, in
+//! types such as `FilterArgs` and `Threshold`. The folder `commands` has a module for each command,
+//! which begins with `run`. Its functions contain the command's name, such as `kick_ids` and
+//! `put_jobs`; the exceptions are `drain` in `pause`, and `job_table` and `job_row` in `list`.
+//! `Status` is in `check`, `ExportTarget` in `export`, `ImportLines` in `import`, `Mover` in
+//! `move_jobs`, `Change` in `release`, `Worker` in `work`. `top_screen` has the `Screen` of `top`
+//! and its `SamplerThread`.
 //!
-//! Below the commands are, from the top to the bottom:
+//! The modules below the commands, from top to bottom:
 //!
 //! | module | content |
 //! |---|---|
@@ -44,11 +45,11 @@
 //! | module | content |
 //! |---|---|
 //! | `names` | the `Family` of each metric with its `Kind` and `Source`, by the keys of servers |
-//! | `foreign` | the same by the names of two other exporters, `messagebird`, `davidtannock` |
+//! | `foreign` | the same with the names of two other exporters, `messagebird`, `davidtannock` |
 //! | `scrape` | `Scraper`: asks all servers, each a `Target` with its connection |
 //! | `page` | `Page`: the text format: `Lines` of a family, labels, histograms |
-//! | `serve` | answers over HTTP, at the same time from one `SharedScrape` |
-//! | `textfile` | writes a file instead, which is replaced whole |
+//! | `serve` | answers over HTTP; concurrent requests share one `SharedScrape` |
+//! | `textfile` | writes a file instead, and replaces it as a whole |
 //!
 //! `web` is the page for operators, a `Site` whose handlers begin with `serve_`, and whose error
 //! responses are each a `Failure`:
@@ -65,7 +66,7 @@
 //! | `acts` | `Action`: plans, carries out, abridges and logs the requests of a page; a |
 //! | | `JobAction` is a `Verb` for `Jobs`; a `Tube` is checked, and a `Report` describes |
 //!
-//! The manual has the exit statuses; `main` returns them.
+//! The manual lists the exit statuses; `main` returns them.
 
 mod address;
 mod args;
@@ -123,7 +124,7 @@ fn main() -> ExitCode {
     let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // There is no other place to report it.
+            // If this fails, there is no other place to report it.
             let _ = error.print();
             let is_check = env::args().any(|argument| argument == "check");
             return ExitCode::from(match (error.use_stderr(), is_check) {
@@ -141,7 +142,7 @@ fn main() -> ExitCode {
         let out = Output::new(cli.json);
         let mut context = Context { servers: cli.server, out, interrupt: interrupt.clone() };
         let result = run(cli.command, &mut context);
-        // Output before a failure is useful.
+        // Output from before a failure is useful.
         let flushed = context.out.flush();
         let outcome = result?;
         flushed.map(|()| outcome)
@@ -159,7 +160,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Parses the arguments. An empty variable counts as unset.
+/// Parses the arguments. An empty variable is treated as unset.
 fn parse() -> Result<Cli, clap::Error> {
     let mut command = cli::build_cli();
     if env::var_os("BEANSTALKD_SERVER").is_some_and(|server| server.is_empty()) {

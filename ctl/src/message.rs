@@ -30,7 +30,7 @@ pub(crate) fn usage(text: impl fmt::Display) -> anyhow::Error {
     Refusal::Usage(text.to_string()).into()
 }
 
-/// Makes an error for a state that does not allow a command.
+/// Makes an error for a command that the current state does not allow.
 pub(crate) fn conflict(text: impl fmt::Display) -> anyhow::Error {
     Refusal::Conflict(text.to_string()).into()
 }
@@ -46,7 +46,7 @@ pub(crate) fn print_notice(text: &str) {
     let _ = writeln!(io::stderr(), "{}", inert_text(text));
 }
 
-/// Prints sentences on standard error, one a line.
+/// Prints sentences on standard error, one per line.
 pub(crate) fn print_notices(sentences: &[String]) {
     for sentence in sentences {
         print_notice(sentence);
@@ -80,7 +80,7 @@ pub(crate) fn log_action(server: &Address, from: Option<&str>, done: &str) {
 /// Formats seconds since 1970 as `2026-11-23T09:48:06Z`.
 fn log_timestamp(seconds: u64) -> String {
     let (days, second) = (seconds / 86400, seconds % 86400);
-    // In years that begin with March, a leap day is the last day of its year.
+    // If years begin in March, a leap day is the last day of its year.
     let day = days + 719_468;
     let (era, of_era) = (day / 146_097, day % 146_097);
     let year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146_096) / 365;

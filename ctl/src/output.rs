@@ -30,7 +30,7 @@ impl<T: ToString> From<T> for Cell {
 }
 
 impl Cell {
-    /// Makes a cell, with this tone if `is_odd`.
+    /// Makes a cell, colored in this tone if `is_odd`.
     pub(crate) fn toned(value: &(impl ToString + ?Sized), tone: Tone, is_odd: bool) -> Self {
         let text = inert_text(&value.to_string());
         Self { text, tone: if is_odd { tone } else { Tone::Plain } }
@@ -64,13 +64,13 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Whether it is large enough to be written now; later rows follow in further parts.
+    /// Whether it is large enough to be written now; later rows follow in separate parts.
     pub(crate) fn is_large(&self) -> bool {
         self.rows.len() >= TABLE_ROWS_MAX || self.size >= TABLE_BYTES_MAX
     }
 
     /// Writes all rows and drops them. The first call writes the heading; later calls keep its
-    /// columns, or widen them.
+    /// column widths, or widen them.
     pub(crate) fn write(&mut self, out: &mut dyn Write, has_color: bool) -> io::Result<()> {
         let columns = self.heading.len();
         let width = |at: usize| {
@@ -90,7 +90,7 @@ impl Table {
         let shape: Vec<_> = (0..columns).map(|at| (width(at), is_number(at))).collect();
         let heading: Vec<Cell> = self.heading.iter().map(Cell::from).collect();
         let heading = self.shape.is_empty().then_some(&heading);
-        // The last column needs no spaces after it.
+        // No spaces are needed after the last column.
         let pad = |at: usize, gap: usize| if at + 1 == columns { 0 } else { gap };
         for row in heading.into_iter().chain(&self.rows) {
             let mut line = String::new();
@@ -193,7 +193,7 @@ impl Output {
         line
     }
 
-    /// Whether the terminal understands no control sequences.
+    /// Whether the terminal does not understand control sequences.
     pub(crate) fn is_dumb_terminal() -> bool {
         std::env::var_os("TERM").is_some_and(|term| term == "dumb")
     }

@@ -57,7 +57,7 @@ fn manual_page() -> Result<Vec<u8>> {
         synopsis.text([bold(usage)]);
         synopsis.to_writer(&mut part)?;
         man.render_options_section(&mut part)?;
-        // It needs no headings below the one of its command.
+        // Below the heading of its command, it needs no headings of its own.
         let text = String::from_utf8(part)?;
         let lines =
             text.lines().filter(|line| !line.starts_with(".SH")).map(|line| format!("{line}\n"));

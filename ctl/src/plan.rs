@@ -2,11 +2,11 @@
 //!
 //! An action finds its jobs, shows their number, asks, and then changes these jobs and no others:
 //!
-//! - An id means the same job only within one [`Instance`] of a server. A command uses the same
-//!   connection from the plan to the end; the page, which cannot, checks the instance.
+//! - An id refers to the same job only within one [`Instance`] of a server. A command uses the same
+//!   connection from the plan to the end. The page cannot do that, so it checks the instance.
 //! - A job is changed only if the filter still matches it at that moment.
-//! - Jobs are in order of service, by priority and id, so copies are served in the order of their
-//!   originals.
+//! - Jobs are in order of service, by priority and id, so copies are served in the same order as
+//!   their originals.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,7 +39,7 @@ impl Instance {
         Self(parts.join(" "))
     }
 
-    /// Fails if the client is connected to another instance, whose ids mean other jobs.
+    /// Fails if the client is connected to another instance, whose ids refer to other jobs.
     pub(crate) fn check(&self, now: &Self, client: &Client) -> Result<()> {
         let text = "the server was restarted, so ids may mean other jobs now: list the jobs again";
         ensure!(self == now, conflict(format!("{}: {text}", client.address())));
@@ -141,8 +141,8 @@ impl Selection {
         selection
     }
 
-    /// Selects the jobs with these ids, which must differ, in one of these states. Describes the
-    /// others by their numbers, a sentence each.
+    /// Selects those jobs with these ids, which must differ, that are in one of these states.
+    /// Describes the numbers of the others, one sentence for each reason.
     pub(crate) fn of_ids(
         client: &mut Client,
         ids: &[u64],

@@ -12,7 +12,7 @@ use crate::output::Output;
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// Starts a line, which is shown only on a terminal.
+    /// Starts a progress line, which is shown only on a terminal.
     pub(crate) fn new(what: &str, total: Option<u64>) -> Self {
         if Output::is_dumb_terminal() {
             return Self::hidden();
@@ -58,7 +58,7 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
-    /// Allows this many commands per second; any number if it is `None`.
+    /// Allows this many commands per second, or any number if `None`.
     pub(crate) fn new(per_second: Option<u64>) -> Self {
         Self { per_second, began: Instant::now(), count: 0 }
     }

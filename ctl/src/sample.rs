@@ -13,7 +13,7 @@ use crate::progress::count_as_f64;
 use crate::statistics;
 use crate::yaml;
 
-/// The counts of servers and tubes, by the ends of their keys.
+/// The counts of servers and tubes, by the last parts of their keys.
 pub(crate) const COUNT_NAMES: [&str; 5] = ["ready", "reserved", "delayed", "buried", "waiting"];
 
 /// Counts and rates of a server or a tube.
@@ -29,7 +29,7 @@ pub(crate) struct TubeSample {
     pub(crate) deletes: f64,
     /// Seconds until the pause ends.
     pub(crate) paused: u64,
-    /// Number of connections that watch the tube.
+    /// The number of connections that watch the tube.
     pub(crate) watching: u64,
 }
 
@@ -89,7 +89,7 @@ impl Sampler {
         Ok(self.compare_to_last(&stats, &tubes, Instant::now()))
     }
 
-    /// Returns the connection of the last sample, unless that failed.
+    /// Returns the connection of the last sample, unless that sample failed.
     pub(crate) fn client(&mut self) -> Option<&mut Client> {
         self.client.as_mut()
     }
@@ -128,7 +128,7 @@ impl Sampler {
                 watching: yaml::number(text, "current-watching"),
             }
         };
-        // In order of names, as the binary search expects: the empty one is first.
+        // Sorted by name, as the binary search expects: the empty name is first.
         let server = line("", stats);
         let tubes = tubes.iter().map(|(name, text)| line(name, text)).collect();
         self.before = totals;
@@ -154,7 +154,7 @@ impl Sample {
         yaml::value(&self.stats, "binlog-state").filter(|state| !matches!(*state, "none" | "sound"))
     }
 
-    /// Returns the words after the numbers of a server with a problem.
+    /// Returns the notes on problems to print after a server's numbers.
     pub(crate) fn notes(&self) -> String {
         let mut notes = if self.is_draining() { "  draining".to_owned() } else { String::new() };
         if let Some(state) = self.binlog_trouble() {

@@ -44,7 +44,7 @@ impl SaveFile {
         let name = path.display().to_string();
         let mut options = OpenOptions::new();
         let made = options.write(true).create_new(true).mode(0o600).open(path).and_then(|file| {
-            // Its name must be as durable as its content.
+            // Its name must be as durable as its contents.
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
             Ok(file)
@@ -94,8 +94,8 @@ impl SaveFile {
         Ok(())
     }
 
-    /// Truncates the file to its last whole batch: the other jobs stay on the server, and an import
-    /// must not put them a second time.
+    /// Truncates the file to its last complete batch: the other jobs stay on the server, and an
+    /// import must not put them a second time.
     fn truncate(&mut self, error: std::io::Error) -> Result<()> {
         self.file
             .set_len(self.length)

@@ -1,14 +1,14 @@
 //! Counts of the jobs of a server, and the bounds on their ids that follow from them.
 //!
-//! No command of the protocol reports the last id. Yet a sweep over ids can know that it has found
-//! every job, without changing anything:
+//! No command of the protocol reports the last id. Still, a sweep over ids can determine that it
+//! has found every job, without changing anything:
 //!
-//! - `stats-tube` and `stats` count the present jobs, and all jobs ever put. A sweep that has found
-//!   as many jobs as there were, and as were put since, has found all. Only the selected tubes
-//!   count, so puts and deletes in other tubes do not matter.
+//! - `stats-tube` and `stats` count the current jobs, and all jobs ever put. If a sweep has found
+//!   the jobs that existed at its start, and as many more as were put since, it has found all. Only
+//!   the selected tubes are counted, so puts and deletes in other tubes do not matter.
 //! - Each `put` line uses at most one id. So without a binlog, `cmd-put` is a bound on all ids.
-//!   With a binlog, ids continue after the last one before the restart; but a job younger than the
-//!   process was put by one of those lines, so at most `cmd-put` ids are above its own.
+//!   With a binlog, ids continue after the last one before the restart. But a job younger than the
+//!   process was put by one of the counted lines, so at most `cmd-put` ids are above its own.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,8 @@ use crate::yaml;
 /// Counters of a server at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Counters {
-    /// Present jobs of each selected tube, and all jobs ever put into it. If every tube is
-    /// selected, the one entry is for the server, under the empty name.
+    /// Current jobs of each selected tube, and all jobs ever put into it. If every tube is
+    /// selected, the only entry is for the server, under the empty name.
     tubes: BTreeMap<String, (u64, u64)>,
     /// Number of `put` lines since the start.
     puts: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Counters {
 /// Numbers of jobs found so far, by tube.
 pub(crate) type FoundCounts = BTreeMap<String, u64>;
 
-/// Seconds by which rounding may shift the age of a job against the age of its server.
+/// Seconds by which rounding may shift the age of a job relative to that of its server.
 const ROUNDING_SECONDS: u64 = 2;
 
 /// Counts the jobs in a dictionary of `stats` or `stats-tube`.
@@ -73,7 +73,7 @@ pub(crate) fn tube_stats(client: &mut Client, names: &[String]) -> Result<Vec<(S
     Ok(all)
 }
 
-/// Returns the dictionary of `stats-tube`. Fails if there is no such tube, and creates none.
+/// Returns the dictionary of `stats-tube`. Fails if there is no such tube. Does not create one.
 pub(crate) fn existing_tube_stats(client: &mut Client, name: &str) -> Result<String> {
     let reply = client.ask(&format!("stats-tube {name}"))?;
     if reply.is("NOT_FOUND") {
@@ -132,8 +132,8 @@ impl Counters {
         (!self.has_binlog).then_some(self.puts)
     }
 
-    /// Returns an upper bound on the ids of any server, by one of its jobs; `None` if the job is
-    /// older than the server's process.
+    /// Returns an upper bound on the ids of any server, derived from one of its jobs; `None` if the
+    /// job is older than the server's process.
     pub(crate) fn last_id_by(&self, job: &Job) -> Option<u64> {
         (job.age.saturating_add(ROUNDING_SECONDS) < self.uptime)
             .then(|| job.id.saturating_add(self.puts))
@@ -147,7 +147,7 @@ impl Counters {
     /// Whether the jobs found since `earlier` include every job that existed then and still exists.
     pub(crate) fn is_covered_by(&self, seen: &FoundCounts, earlier: &Self) -> bool {
         earlier.tubes.iter().all(|(name, (live, put))| {
-            // A tube that is gone has no jobs, and one created again has none of the earlier jobs.
+            // A tube that is gone has no jobs, and a recreated one has none of the earlier jobs.
             let Some((_, put_now)) = self.tubes.get(name).filter(|now| now.1 >= *put) else {
                 return true;
             };
@@ -205,7 +205,7 @@ mod tests {
         // Three were put and five deleted: of ten seen, only five need be among the eight left.
         let after = census(8, 103, 1);
         assert!(!covers(&after, 10) && covers(&after, 13));
-        // A tube that began again has other jobs.
+        // A recreated tube has other jobs.
         assert!(covers(&census(2, 2, 1), 0));
         assert!(!covers(&census(u64::MAX, u64::MAX, 1), 99));
     }

@@ -34,7 +34,7 @@ fn stream_call_time_limit(timeout: Duration, deadline: Option<Instant>) -> io::R
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left.min(timeout)) }
 }
 
-/// Connects to a UNIX socket. While the queue of a hung server is full, a blocking connect would
+/// Connects to a UNIX socket. If a server hangs and its queue is full, a blocking connect would
 /// never return, so a nonblocking one is repeated.
 fn connect_unix_stream(path: &Path, deadline: Option<Instant>) -> io::Result<Socket> {
     let limited = Instant::now() + TIMEOUT;
@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// A hung server's queue of connections is full, and then a plain connect never returns.
+    /// If a server hangs and its queue of connections is full, a plain connect never returns.
     #[test]
     fn a_unix_socket_that_accepts_nothing_is_given_up() {
         let folder = tempfile::tempdir().unwrap();

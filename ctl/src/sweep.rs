@@ -44,9 +44,9 @@ pub(crate) struct Options {
 pub(crate) enum Coverage {
     /// It has found every job that existed from its start to its end.
     Complete,
-    /// The number of jobs found, and the number on the server: the last id is unknown.
+    /// The last id is unknown: the number of jobs found, and the number on the server.
     Incomplete(u64, u64),
-    /// The receiver has ended the sweep.
+    /// The receiver of the jobs has ended the sweep.
     Stopped,
 }
 
@@ -117,7 +117,8 @@ impl Sweep<'_> {
             out.extend_from_slice(format!("use {name}\r\n").as_bytes());
             out.extend_from_slice(b"peek-ready\r\npeek-delayed\r\npeek-buried\r\n");
         };
-        // A tube has four replies: three items that write nothing take the other ones.
+        // Each tube gets four replies, so three more items, which write nothing, take the other
+        // replies.
         let items = names.into_iter().flat_map(|name| [Some(name), None, None, None]);
         let mut lowest = None;
         let mut highest = 0;
@@ -216,7 +217,7 @@ pub(crate) fn jobs_by_ids(
     Ok(jobs)
 }
 
-/// Adds the bodies to jobs, and drops jobs that no longer exist.
+/// Adds their bodies to jobs, and drops jobs that no longer exist.
 pub(crate) fn peek_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job>> {
     let mut kept = Vec::with_capacity(jobs.len());
     let write = |job: &Job, out: &mut Vec<u8>| write_command(out, "peek", job.id);

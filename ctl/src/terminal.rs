@@ -30,8 +30,8 @@ pub(crate) enum Key {
     PageDown,
 }
 
-/// The terminal in full-screen mode. Dropping it restores the terminal; so does a panic, whose
-/// message would be lost otherwise.
+/// The terminal in full-screen mode. Dropping it restores the terminal. So does a panic, because
+/// its message would otherwise be lost.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     before: Termios,
@@ -80,7 +80,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// Waits for keys, at most for `wait`.
+    /// Waits for keys, for at most `wait`.
     pub(crate) fn keys(wait: Duration) -> io::Result<Vec<Key>> {
         let stdin = io::stdin();
         let mut events = [PollFd::new(&stdin, PollFlags::IN)];
@@ -113,8 +113,8 @@ fn write_terminal(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Parses keys as sent by a terminal. Unknown sequences are skipped whole, so that their bytes do
-/// not count as other keys.
+/// Parses keys as sent by a terminal. Unknown sequences are skipped as a whole, so that their bytes
+/// are not taken for other keys.
 fn parse_keys(mut bytes: &[u8]) -> Vec<Key> {
     let mut keys = Vec::new();
     while let [first, rest @ ..] = bytes {
@@ -158,7 +158,7 @@ mod tests {
             (b"q", &[Char('q')]),
             (b"\x1b", &[Escape]),
             (b"\x1b[A\x1bOB\x1b[5~r", &[Up, Down, PageUp, Char('r')]),
-            // Delete, Ctrl-Right and Alt-q are none of ours, and end nothing.
+            // Delete, Ctrl-Right and Alt-q are not used, and do not quit.
             (b"\x1b[3~\x1b[1;5C\x1bqr", &[Char('r')]),
             (b"\x1b[1;", &[]),
             (b"\x03", &[Char('\x03')]),

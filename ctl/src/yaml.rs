@@ -1,7 +1,7 @@
 //! The subset of YAML in replies: a flat dictionary, a list, or a list of dictionaries.
 //!
-//! No value has quotes inside, so no full YAML parser is needed, which would read a tube named
-//! `1.5` as a number. Releases differ in the values that they quote.
+//! No value contains quotes, so no full YAML parser is needed. Such a parser would read a tube
+//! named `1.5` as a number. Releases differ in the values that they quote.
 
 use serde_json::{Map, Value};
 
@@ -23,8 +23,8 @@ pub(crate) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     pairs(text).find(|&(name, _)| name == key).map(|(_, value)| value)
 }
 
-/// The largest count, time or size; larger ones are cut to it. No server reaches it, and thousands
-/// of such numbers can be added.
+/// The largest count, time or size; larger ones are reduced to it. No server reaches it, and
+/// thousands of such numbers can be added without overflow.
 const NUMBER_MAX: u64 = 1 << 48;
 
 /// Returns the number of a key of a dictionary; 0 if there is none.

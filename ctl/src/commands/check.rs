@@ -9,7 +9,7 @@ use crate::filter::Tubes;
 use crate::statistics;
 use crate::yaml;
 
-/// A result, in the order of its exit status.
+/// A result. The order is that of the exit statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Status {
     Ok,
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &CheckArgs, context: &mut Context) -> Result<Outcome> {
         problems
             .extend(found.unwrap_or_else(|error| vec![(Status::Unknown, format!("{error:#}"))]));
     }
-    // The worst first, because some pagers show only the beginning.
+    // The worst come first, because some pagers show only the beginning.
     problems.sort_by_key(|(status, _)| std::cmp::Reverse(*status));
     let worst = problems.first().map_or(Status::Ok, |(status, _)| *status);
     let shown: Vec<_> = problems.into_iter().map(|(_, text)| text).collect();

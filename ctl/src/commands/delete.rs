@@ -27,7 +27,7 @@ pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
         return Ok(Outcome::done_if(args.consent.dry_run));
     }
     let save = SaveFile::create_if(args.consent.save.as_deref())?;
-    // A job in another state by then is left.
+    // A job that is in another state by then is left alone.
     let filter = Filter { states: DELETABLE_STATES.to_vec(), ..Filter::default() };
     let outcome = carry_out_deletion(&mut client, plan, &filter, save, context)?;
     Ok(outcome.and(Outcome::done_if(others.is_empty())))

@@ -12,14 +12,14 @@ use crate::job::{Job, Line};
 use crate::message::{counted, print_notice};
 use crate::progress::{Pacer, Progress};
 
-/// The largest number of jobs, or bytes of bodies, put at once.
+/// The largest number of jobs, and of bytes of their bodies, put at once.
 const BATCH_JOBS: u64 = 2_000;
 const BATCH_BYTES: u64 = 16 << 20;
 
 /// The longest line with `--dry-run`, in bytes.
 const LINE_BYTES_MAX: u64 = 256 << 20;
 
-/// The largest number of bytes in a line for each byte of a body, and for all other fields.
+/// The largest number of bytes in a line for each byte of the body, and for all other fields.
 const LINE_BYTES_PER_BYTE: u64 = 6;
 const LINE_BYTES_BESIDE_BODY: u64 = 64 << 10;
 
@@ -30,7 +30,7 @@ struct ImportLines {
     most: u64,
     number: usize,
     skip: usize,
-    /// Number of jobs since the start or the last count.
+    /// The number of jobs since the start or the last count.
     uncounted: u64,
     /// Whether `export` or `--save` wrote the last of these jobs, so that a count must follow.
     is_exported: bool,
@@ -64,7 +64,7 @@ impl ImportLines {
         }
     }
 
-    /// Reads jobs until they fill a batch, or until the next line needs a wait.
+    /// Reads jobs until the batch is full, or until the next line is not available yet.
     fn batch(&mut self, most: u64) -> (Vec<(usize, Job)>, Result<bool>) {
         let (mut jobs, mut bytes) = (Vec::new(), 0);
         while (jobs.len() as u64) < most && bytes < BATCH_BYTES {
@@ -99,7 +99,7 @@ impl ImportLines {
 
 /// Runs the command.
 pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
-    // A check of the lines needs no server.
+    // Checking the lines needs no server.
     let mut client = if args.dry_run { None } else { Some(context.client()?) };
     let most = match &mut client {
         Some(client) => client.max_job_size()? * LINE_BYTES_PER_BYTE + LINE_BYTES_BESIDE_BODY,
@@ -178,7 +178,8 @@ fn import_lines(
             bail!(Interrupted);
         }
         if end? {
-            // The same signal may have ended the writer of the lines before the last one.
+            // The same signal may have ended the writer of the lines, so the last line may be
+            // missing.
             context.interrupt.check().map_err(|error| anyhow!(error))?;
             return Ok(outcome);
         }

@@ -29,8 +29,8 @@ fn kickable_state(client: &mut Client, tube: &str) -> Result<(State, u64)> {
 
 /// Kicks the first jobs of a tube in a state, at most `most`, and adds them to `kicked`.
 ///
-/// They are kicked by their ids: after other clients have kicked the last buried job, `kick` takes
-/// delayed jobs without a notice.
+/// They are kicked by their ids, because once other clients have kicked the last buried job, the
+/// command `kick` silently takes delayed jobs.
 pub(crate) fn kick_tube(
     client: &mut Client,
     tube: &str,
@@ -45,7 +45,7 @@ pub(crate) fn kick_tube(
         interrupt.check()?;
         let left = most - tried.len() as u64;
         let mut ids = first_kickable(client, tube, state, left.min(LISTED_JOBS_MAX))?;
-        // A job listed again was buried or delayed again after its kick.
+        // A job that is listed again was buried or delayed again after its kick.
         ids.retain(|id| tried.insert(*id));
         if ids.is_empty() {
             break;
@@ -55,7 +55,8 @@ pub(crate) fn kick_tube(
     Ok(())
 }
 
-/// Returns the first jobs of the tube in use: up to `most` if the server has `list-jobs`, or one.
+/// Returns the first jobs of the tube in use: up to `most` if the server has `list-jobs`, otherwise
+/// one.
 fn first_kickable(client: &mut Client, tube: &str, state: State, most: u64) -> Result<Vec<u64>> {
     if client.has_extension("list-jobs")? && listing::fits_list_jobs_command(tube, state) {
         let jobs = listing::request_lists(client, tube, &[state], Some(most))?.unwrap_or_default();

@@ -1,8 +1,8 @@
 //! `move`: moves jobs to another tube, on this server or on another one.
 //!
-//! First a copy is put, in the state of the job, and then the job is deleted. A ready job is
-//! reserved meanwhile, so that no worker gets it. If a worker has reserved the job, its copy is
-//! deleted instead. If a server is lost in between, the jobs that may be in both places are
+//! For each job, a copy in the same state is put first, and then the job is deleted. A ready job is
+//! reserved meanwhile, so that no worker gets it. If a worker has reserved the job first, the copy
+//! is deleted instead. If a server is lost in between, the jobs that may be in both places are
 //! reported.
 
 use anyhow::{Result, bail};
@@ -34,7 +34,7 @@ pub(crate) struct Mover<'a> {
     filter: &'a Filter,
     save: Option<SaveFile>,
     pub(crate) moved: u64,
-    /// Number of jobs that other clients took first.
+    /// The number of jobs that other clients took first.
     skipped: u64,
     /// Ids of jobs too large for the other server.
     too_large: Vec<u64>,
@@ -109,7 +109,7 @@ impl<'a> Mover<'a> {
         Ok(())
     }
 
-    /// Describes jobs that were not moved, or may be in both places, a sentence each.
+    /// Describes jobs that were not moved, or may be in both places, one sentence each.
     pub(crate) fn describe_leftovers(&self) -> Vec<String> {
         let mut sentences = self.doubts.clone();
         if self.skipped > 0 {
@@ -141,7 +141,7 @@ impl<'a> Mover<'a> {
         let too_large: Vec<_> = placed.too_large.iter().map(|at| jobs[*at].clone()).collect();
         self.skip_too_large(&too_large);
         if let Some(failure) = placed.failure {
-            // Release jobs without a copy; delete jobs with one, if that is still possible.
+            // Releases jobs without a copy, and deletes jobs with one, if that is still possible.
             let refused = pairs.filter(|(_, id)| id.is_none()).map(|(job, _)| job);
             let refused: Vec<_> = refused.cloned().collect();
             let alive = self.to.ask("list-tube-used").is_ok();
@@ -157,7 +157,7 @@ impl<'a> Mover<'a> {
         self.delete_originals(&copied)
     }
 
-    /// Reads the present fields and bodies of the jobs, and reserves the ready ones.
+    /// Reads the current fields and bodies of the jobs, and reserves the ready ones.
     fn reserve_batch(&mut self, ids: Vec<u64>) -> Result<Vec<Job>> {
         let mut jobs = sweep::jobs_by_ids(self.from, ids)?;
         jobs.retain(|job| self.filter.matches(job));
@@ -219,7 +219,7 @@ impl<'a> Mover<'a> {
         result.and(undone)
     }
 
-    /// Leaves jobs that are too large for the other server.
+    /// Leaves jobs where they are if they are too large for the other server.
     fn skip_too_large(&mut self, jobs: &[Job]) {
         self.too_large.extend(jobs.iter().map(|job| job.id));
         self.release_unmoved(jobs);

@@ -9,7 +9,7 @@ use crate::message::counted;
 use crate::statistics;
 use crate::yaml;
 
-/// Pauses these tubes for a number of seconds, or resumes them for 0. Returns how many exist.
+/// Pauses these tubes for a number of seconds, or resumes them if it is 0. Returns how many exist.
 pub(crate) fn pause_tubes(client: &mut Client, names: Vec<String>, seconds: u32) -> Result<u64> {
     let mut count = 0;
     let write = |name: &String, out: &mut Vec<u8>| {
@@ -26,7 +26,7 @@ pub(crate) fn pause_tubes(client: &mut Client, names: Vec<String>, seconds: u32)
     Ok(count)
 }
 
-/// Runs `pause`, or `resume` for 0 seconds.
+/// Runs `pause`, or for 0 seconds `resume`.
 pub(crate) fn pause(
     patterns: &[String],
     seconds: u32,

@@ -62,7 +62,7 @@ fn put_lines(
         context.interrupt.check()?;
         let mut batch = Vec::new();
         let mut problem = None;
-        // Lines that arrive slowly are put at once.
+        // If lines arrive slowly, each is put at once.
         while batch.len() < usize::try_from(pacer.batch_size(at_once as u64))?
             && (batch.is_empty() || input::has_input_line(input))
         {
@@ -86,8 +86,8 @@ fn put_lines(
     Ok(())
 }
 
-/// Puts jobs into the tube in use, and passes the ids of accepted ones to `take`. A refusal does
-/// not stop it, because later jobs have been sent already.
+/// Puts jobs into the tube in use, and passes the ids of accepted ones to `take`. Continues after a
+/// refusal, because later jobs have already been sent.
 pub(crate) fn put_jobs(
     client: &mut Client,
     job: &JobArgs,
@@ -99,7 +99,7 @@ pub(crate) fn put_jobs(
     };
     let mut refused = None;
     client.pipeline(bodies, write, |body, reply| {
-        // BURIED means that the original was out of memory, but kept the job.
+        // BURIED means that the original ran out of memory, but kept the job.
         if let ("INSERTED" | "BURIED", Some(id)) = (reply.word(), reply.number()) {
             take(id);
         } else {

@@ -1,5 +1,5 @@
-//! `release` and `bury`: jobs by their ids. They are reserved first, as the protocol requires; both
-//! commands are sent together, so they are reserved only briefly.
+//! `release` and `bury`: change jobs by their ids. The jobs are first reserved, as the protocol
+//! requires. Both commands are sent together, so they are reserved only briefly.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::job::Job;
 use crate::message::{counted, print_notice};
 use crate::sweep;
 
-/// A change of jobs, each with a new priority or its own.
+/// A change of jobs. Each gets a new priority or keeps its own.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Change {
     /// Makes them ready, or delays them for a number of seconds.
@@ -62,7 +62,7 @@ impl Change {
             match (is_ours, reply.word()) {
                 (false, "NOT_FOUND") => take(job.id, false),
                 (true, word) if word == self.words().1 => take(job.id, true),
-                // A failed reserve has been passed on already.
+                // A failed reserve has already been passed on.
                 (false, "RESERVED") | (true, "NOT_FOUND") => {}
                 _ => return Err(reply.error_for("reserve-job, release or bury")),
             }

@@ -7,7 +7,7 @@ use crate::context::{Context, Outcome};
 use crate::filter::Tubes;
 use crate::statistics;
 
-/// The largest number of tubes with statistics of their own.
+/// The largest number of tubes whose statistics are printed.
 const TUBES_MAX: usize = 1_000;
 
 /// Returns the reply of a server to a command, as text.

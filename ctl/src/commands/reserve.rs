@@ -14,10 +14,10 @@ use crate::message::print_notice;
 use crate::output::inert_body;
 use crate::sweep;
 
-/// The pause before the next attempt while a reserved job is about to time out.
+/// The pause before the next attempt if a reserved job will soon time out.
 const DEADLINE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Watches only these tubes.
+/// Makes the connection watch only these tubes.
 pub(crate) fn reserve_only_from(client: &mut Client, tubes: &[String]) -> Result<()> {
     for tube in tubes {
         let reply = client.ask(&format!("watch {tube}"))?;
@@ -31,7 +31,7 @@ pub(crate) fn reserve_only_from(client: &mut Client, tubes: &[String]) -> Result
     Ok(())
 }
 
-/// Reserves the next job; `None` if there is none within `wait`. Without a limit it waits until
+/// Reserves the next job; `None` if there is none within `wait`. Without a limit, waits until
 /// Ctrl-C. The jobs in `kept` stay reserved, and are never returned.
 pub(crate) fn reserve_next(
     client: &mut Client,
@@ -42,7 +42,8 @@ pub(crate) fn reserve_next(
     let began = Instant::now();
     loop {
         interrupt.check()?;
-        // A fraction is rounded up to 1 second: with 0, the server would reply at once each time.
+        // A fraction is rounded up to 1 second, because with 0 the server would reply at once each
+        // time.
         let left = u64::from(wait.is_none_or(|wait| wait > began.elapsed()));
         let reply = client.ask(&format!("reserve-with-timeout {left}"))?;
         match (reply.word(), reply.number()) {

@@ -56,7 +56,7 @@ fn print_top_samples(
             context.out.flush()?;
             continue;
         }
-        // Each column is as wide as its longest numbers, so that all lines are aligned.
+        // Each column is wide enough for its longest numbers, so that all lines are aligned.
         let heading = ["put/s", "del/s", "conns"].into_iter();
         let columns = COUNT_NAMES.into_iter().chain(heading).map(|name| format!("{name:>10}"));
         let heading = columns.collect::<Vec<_>>().concat();

@@ -18,11 +18,11 @@ use crate::terminal::{Key, Terminal};
 /// Interval at which a wait for a key checks for Ctrl-C.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The least number of lines of the table, with its heading; and of columns of the names.
+/// The smallest number of lines for the table and its heading, and of columns for the names.
 const TABLE_LINES_MIN: usize = 3;
 const NAME_COLUMNS_MIN: usize = 12;
 
-/// The number of rows of `PageUp` and `PageDown`.
+/// The number of rows that `PageUp` and `PageDown` scroll.
 const PAGE_KEY_ROWS: usize = 20;
 
 /// Colors and weights in control sequences.
@@ -50,11 +50,11 @@ struct SamplerThread {
     name: String,
     request: Sender<()>,
     answers: Receiver<Result<Sample, String>>,
-    /// The time of a request without an answer so far.
+    /// When the request was sent that has no answer yet.
     asked: Option<Instant>,
 }
 
-/// The time after which a server without an answer is reported.
+/// The time after which a missing answer is reported.
 const LATE_TIME: Duration = Duration::from_secs(2);
 
 impl SamplerThread {
@@ -148,7 +148,7 @@ fn run_screen(
             if interrupt.is_set() {
                 return Ok(Outcome::Done);
             }
-            // A server without an answer delays none of the others.
+            // A server that does not answer must not delay the others.
             if left.is_zero() && threads.iter().any(|thread| thread.asked.is_none()) {
                 break;
             }
@@ -258,7 +258,7 @@ impl Screen {
         widths
     }
 
-    /// Formats a row: the name to the left, numbers to the right, each in its color and weight.
+    /// Formats a row: the name aligned left, numbers aligned right, each in its color and weight.
     fn screen_line<'a>(
         cells: &'a [impl AsRef<str>],
         widths: &[usize],

@@ -36,7 +36,7 @@ const DELAY_SECONDS_MAX: u64 = 24 * 3600;
 const INTERRUPT_NOTICE: &str =
     "waiting for running commands to end; press Ctrl-C again to kill them";
 
-/// The end of a job after its command.
+/// The fate of a job after its command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Delete,
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &WorkArgs, context: &mut Context) -> Result<Outcome> {
     let work = || {
         let result = Worker::new(args, address, interrupt).and_then(|mut it| it.run(&left));
         if result.is_err() {
-            // A failure ends the other workers after their present jobs.
+            // A failure ends the other workers after their current jobs.
             interrupt.set();
         }
         result
@@ -92,7 +92,7 @@ impl<'a> Worker<'a> {
             match reserve_next(&mut self.client, wait, &[], self.interrupt) {
                 Ok(Some(job)) => self.work(&job)?,
                 Ok(None) => break,
-                // A signal between two jobs is a clean end.
+                // A signal between two jobs ends the worker cleanly.
                 Err(_) if self.interrupt.is_set() => break,
                 Err(error) => return Err(error),
             }
@@ -143,7 +143,7 @@ impl<'a> Worker<'a> {
         let group = self.interrupt.add_process_group(&child);
         let result = self.supervise(group, child.stdin.take(), job);
         if result.is_err() {
-            // The server is lost, and releases the job.
+            // The connection is lost, so the server releases the job.
             let _ = kill_process_group(group, Signal::KILL);
             while matches!(self.interrupt.process_group_status(group), Ok(None)) {
                 thread::sleep(Duration::from_millis(1));
@@ -162,7 +162,7 @@ impl<'a> Worker<'a> {
         debug_assert_eq!(job.state, State::Reserved);
         let mut body = job.body.as_deref().unwrap_or_default();
         stdin.as_ref().map_or(Ok(()), |stdin| ioctl_fionbio(stdin, true))?;
-        // A touch at each third of the time to run is early enough, and rare.
+        // A touch after each third of the time to run is early enough, and seldom enough.
         let interval = Duration::from_millis(job.ttr.unwrap_or(1).max(1).saturating_mul(1000) / 3);
         let limit = self.args.timeout.map_or(Duration::MAX, Duration::from_secs);
         let (began, mut touched) = (Instant::now(), Instant::now());
@@ -173,7 +173,7 @@ impl<'a> Worker<'a> {
                     (None, None) => return Ok((status.success(), status.to_string())),
                     (None, Some(why)) => return Ok((false, format!("killed, because {why}"))),
                     (Some(SIGTTIN | SIGTTOU), _) => killed = Some("it uses the terminal"),
-                    // Stopped on purpose, as with SIGSTOP.
+                    // It was stopped on purpose, as by SIGSTOP.
                     (Some(_), _) => {}
                 }
             }
@@ -204,7 +204,7 @@ impl<'a> Worker<'a> {
             Interrupt::poll(&mut events, Some(rest))?;
             let is_ready = |at: usize| events.get(at).is_some_and(|it| !it.revents().is_empty());
             let (is_heard, is_fed) = (is_ready(1), is_ready(2));
-            // The next turn finds the reason for the wake-up.
+            // The next round of the loop finds the reason for the wake-up.
             while matches!((&self.wake).read(&mut [0; 64]), Ok(1..)) {}
             if is_heard {
                 self.client.check_idle()?;
@@ -220,7 +220,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Decides on a job that had this many releases before.
+    /// Decides on a job that was released this many times before.
     fn verdict(is_success: bool, releases: u64, bury_after: u64, delay: u64) -> Verdict {
         if is_success {
             return Verdict::Delete;

@@ -30,7 +30,7 @@ fn foreign_family(name: String, key: &'static str, command: &str) -> Family {
     Family { name, kind, help, sources }
 }
 
-/// Makes a gauge, or a counter if its name ends in `_total`, of a key of this program.
+/// Makes a gauge, or a counter if the name ends in `_total`, from one of this program's own keys.
 fn foreign_scrape_family(name: &str, help: &str, key: &'static str) -> Family {
     let kind = if name.ends_with("_total") { Kind::Counter } else { Kind::Gauge };
     let (name, help) = (name.to_owned(), help.to_owned());

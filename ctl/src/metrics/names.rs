@@ -63,8 +63,8 @@ impl Names {
     /// Returns the metrics with these names.
     pub(crate) fn new(naming: Naming, servers: usize) -> Self {
         match naming {
-            // Always with the server: a second one must not rename the series of the first, on
-            // which rules and dashboards rely.
+            // The server is always included: adding a second one must not rename series that rules
+            // and dashboards rely on.
             Naming::Own => Self {
                 server_label: Some("server"),
                 server: metric_families("beanstalkd_", SERVER_METRICS),
@@ -139,7 +139,7 @@ const SERVER_METRICS: &[Row] = &[
         "Always 1; the labels describe the server.",
         Labels(&["version", "hostname", "platform"]),
     ),
-    ("state", Gauge, "1 for the present state of the server.", STATES),
+    ("state", Gauge, "1 for the current state of the server.", STATES),
     ("uptime_seconds", Gauge, "Time since the start.", Number("uptime")),
     ("draining", Gauge, "Whether the server is draining.", Number("draining")),
     ("cpu_seconds_total", Counter, "CPU time.", CPU),
@@ -186,7 +186,7 @@ const SERVER_METRICS: &[Row] = &[
         "Records rewritten so that old files can be removed.",
         Number("binlog-records-migrated"),
     ),
-    ("binlog_state", Gauge, "1 for the present state of the binlog.", BINLOG_STATES),
+    ("binlog_state", Gauge, "1 for the current state of the binlog.", BINLOG_STATES),
     (
         "binlog_trouble_seconds",
         Gauge,
@@ -202,7 +202,7 @@ const SERVER_METRICS: &[Row] = &[
     (
         "binlog_bytes",
         Gauge,
-        "Records of present jobs (live), and obsolete records (dead).",
+        "Records of existing jobs (live), and obsolete records (dead).",
         BINLOG_BYTES,
     ),
     (
@@ -247,7 +247,7 @@ const TUBE_METRICS: &[Row] = &[
         "Connections waiting for a job of the tube.",
         Number("current-waiting"),
     ),
-    ("pause_seconds", Gauge, "Length of the present pause.", Number("pause")),
+    ("pause_seconds", Gauge, "Length of the current pause.", Number("pause")),
     ("pause_left_seconds", Gauge, "Time until the pause ends.", Number("pause-time-left")),
     ("next_ready_age_seconds", Gauge, "Time since the next job was put.", Number("next-ready-age")),
     (
@@ -278,7 +278,7 @@ mod tests {
 
     use super::*;
 
-    /// The rules of Prometheus: base units, `_total` for what only grows, a help text for each.
+    /// The rules of Prometheus: base units, `_total` for counters, a help text for each metric.
     #[test]
     fn names_follow_the_rules() {
         let names = Names::new(Naming::Own, 1);

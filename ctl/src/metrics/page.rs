@@ -33,7 +33,7 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// Writes a line. Its own labels are given in pieces.
+    /// Writes a line. The line's own labels are given in pieces.
     fn write_line(&mut self, suffix: &str, own: &[&str], value: &str) {
         let out = &mut *self.out;
         out.extend([self.name, suffix]);
@@ -157,8 +157,8 @@ fn write_family(family: &Family, out: &mut String, common: &str, pairs: &Pairs<'
     }
 }
 
-/// Joins the lines of all servers. The text is in pieces, because with thousands of tubes it is too
-/// large for another copy.
+/// Joins the lines of all servers. The text is returned in pieces, because with thousands of tubes
+/// it is too large to copy again.
 pub(crate) fn join_pages(names: &Names, mut pages: Vec<Page>) -> Vec<String> {
     let mut pieces = Vec::new();
     for (number, family) in names.server.iter().chain(&names.tube).enumerate() {

@@ -20,10 +20,10 @@ use crate::statistics;
 use crate::yaml;
 
 /// The largest number of commands waiting for their replies. It is small, because the server serves
-/// no other client meanwhile.
+/// no other client while it answers them.
 const WINDOW_COMMANDS: usize = 64;
 
-/// The extra wait for a server after its deadline, because its thread may be late.
+/// How much longer than its deadline to wait for a server, because its thread may be late.
 const LATE_ANSWER_TIME: Duration = Duration::from_millis(200);
 
 /// The largest time limit of a scrape, in seconds: a day.
@@ -61,7 +61,8 @@ pub(crate) struct Scraper {
 impl Scraper {
     /// Makes a scraper, which connects with the first scrape.
     pub(crate) fn new(servers: &[Address], args: &MetricsArgs, tubes: Tubes) -> Self {
-        // A server given twice would have each series twice, which Prometheus rejects.
+        // If a server was given twice, each of its series would occur twice, and Prometheus rejects
+        // that.
         let mut named = Vec::new();
         for address in servers {
             if !named.contains(address) {
@@ -101,7 +102,7 @@ impl Scraper {
                 // abandoned, and the next one does not wait for it.
                 thread::spawn(move || {
                     let result = target.scrape(&settings, deadline);
-                    // There is no receiver any more if it is late.
+                    // If it is late, the receiver is gone.
                     let _ = sender.send((result, began.elapsed()));
                 });
                 receiver
@@ -117,7 +118,8 @@ impl Scraper {
         Ok(page::join_pages(&self.settings.names, pages?))
     }
 
-    /// Waits for an answer until a time; `None` if there is none. Fails after an interrupt.
+    /// Waits for an answer until the time `until`; `None` if there is none. Fails after an
+    /// interrupt.
     fn wait<T>(answer: &Receiver<T>, until: Instant, interrupt: &Interrupt) -> Result<Option<T>> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -131,7 +133,7 @@ impl Scraper {
 }
 
 impl Target {
-    /// After a panic the text is still valid.
+    /// Even after a panic, the text is valid.
     fn lock_last_error(&self) -> MutexGuard<'_, String> {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -143,7 +145,7 @@ impl Target {
         let last_error = page.as_ref().err().map(|error| format!("{error:#}")).unwrap_or_default();
         let mut page = page.unwrap_or_else(|error| {
             up = "0";
-            // Each scrape would print the same.
+            // Otherwise each scrape would print the same error.
             if *self.lock_last_error() != last_error {
                 print_error(&error);
             }
@@ -227,7 +229,7 @@ fn scrape_tubes(
             texts.clear();
         }
         if reply.is("OK") {
-            // A tube created again between the two commands is not skipped.
+            // A tube that was recreated between the two commands is not skipped.
             texts.push(reply.into_yaml()?);
         } else if !reply.is("NOT_FOUND") {
             return Err(reply.error_for(command));

@@ -21,7 +21,8 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 const INDEX_HTML: &str =
     "<!doctype html><title>beanstalkd</title><a href=\"metrics\">metrics</a>\n";
 
-/// The largest number of texts in memory. Each may have some 40 MB, and a slow client holds one.
+/// The largest number of texts in memory. Each may take some 40 MB, and a slow client holds on to
+/// one.
 const TEXTS_MAX: usize = 8;
 
 /// The text of a scrape, once it is complete. All requests share its bytes.
@@ -76,7 +77,7 @@ impl SharedScrape {
         task::spawn(async move {
             let permit = Arc::clone(&shared.texts).acquire_owned().await;
             let scraper = Arc::clone(&shared.scraper);
-            // A signal ends the whole server, without regard to this thread.
+            // A signal ends the whole server, whether or not this thread has finished.
             let text = task::spawn_blocking(move || scraper.scrape(&Interrupt::default())).await;
             *shared.lock_running() = None;
             if let (Ok(Ok(text)), Ok(permit)) = (text, permit) {

@@ -12,11 +12,11 @@ use super::scrape::Scraper;
 use crate::interrupt::Interrupt;
 use crate::message::print_error;
 
-/// Every user may read it: `node_exporter` has a user of its own.
+/// Every user may read the file, because `node_exporter` has a user of its own.
 const FILE_MODE: u32 = 0o644;
 
 /// Writes the file once, or with an interval in seconds, until a signal arrives. A failed write is
-/// tried again, unless it was the first: then the path is probably wrong.
+/// tried again, except for the first, because then the path is probably wrong.
 pub(super) fn run(
     path: &Path,
     interval: Option<u64>,
@@ -34,7 +34,7 @@ pub(super) fn run(
             return result;
         };
         has_worked = true;
-        // A full disk may have room the next time.
+        // A full disk may have space the next time.
         let failure = result.as_ref().err().map(|error| format!("{error:#}"));
         if failure != last_error {
             result.unwrap_or_else(|error| print_error(&error));
@@ -47,7 +47,7 @@ pub(super) fn run(
     }
 }
 
-/// Replaces the file by a complete and synced one.
+/// Replaces the file with a complete, synced one.
 fn replace_textfile(path: &Path, text: &[String]) -> Result<()> {
     let Some(name) = path.file_name() else { bail!("--textfile {}: no name", path.display()) };
     // Otherwise, a device or a link would be replaced.
@@ -63,7 +63,7 @@ fn replace_textfile(path: &Path, text: &[String]) -> Result<()> {
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     });
     if result.is_err() {
-        // It may not exist.
+        // The file may not exist.
         let _ = fs::remove_file(&beside);
     }
     result.with_context(|| format!("--textfile {}", path.display()))
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
         fs::remove_file(&victim).unwrap();
-        // What is no file stays, and nothing is left behind either.
+        // Anything that is not a file stays, and no temporary file is left.
         let (directory, link) = (folder.path().join("directory"), folder.path().join("link"));
         fs::create_dir(&directory).unwrap();
         std::os::unix::fs::symlink(&path, &link).unwrap();

@@ -1,5 +1,5 @@
-//! The actions of the page. Each takes two requests: a dry run finds and counts the jobs, and
-//! returns an action on these jobs only; the second request carries out that action, on the same
+//! The actions of the page. Each takes two requests. The first, a dry run, finds and counts the
+//! jobs, and returns an action on these jobs only. The second carries out that action, on the same
 //! instance of the server. Each action is logged in a line on standard error.
 
 use std::net::SocketAddr;
@@ -34,13 +34,13 @@ use crate::statistics;
 use crate::sweep::{self, Coverage, Options};
 use crate::yaml;
 
-/// The time limit of an action, which then ends after its present batch.
+/// The time limit of an action. After that, it ends with its current batch.
 const ACTION_TIME_LIMIT: Duration = Duration::from_secs(100);
 
 /// The largest number of jobs given by their ids.
 const ACTION_IDS_MAX: usize = 100_000;
 
-/// The most items of a list in a line of the log.
+/// The largest number of items of a list in a log line.
 const LOGGED_ITEMS_MAX: usize = 10;
 
 /// A request of the page.
@@ -105,12 +105,12 @@ enum Verb {
     Delete,
 }
 
-/// Jobs by their ids, or the first `count` jobs of a tube with an id of at most `last_id`, in these
-/// states or in all states that the action accepts.
+/// Jobs given by their ids; or the first `count` jobs of a tube with an id of at most `last_id`, in
+/// these states or in all states that the action accepts.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 struct Jobs {
-    /// Text, because numbers of JavaScript are too small.
+    /// They are text, because JavaScript's numbers are too small.
     ids: Vec<String>,
     tube: Option<Tube>,
     states: Vec<State>,
@@ -131,7 +131,7 @@ impl TryFrom<String> for Tube {
     }
 }
 
-/// The description of an action, before or after it.
+/// The description of an action, before or after it is carried out.
 #[derive(Debug, Default)]
 struct Report {
     text: String,
@@ -171,7 +171,7 @@ pub(super) async fn serve_action(
         ensure!(is_bound, usage("an action needs an instance of the server: ask with dry first"));
         let mut report = Report::default();
         let result = what.carry_out(client, interrupt, &mut report);
-        // Not before: this work may outlive its request.
+        // Dropped only now, because this work may outlive its request.
         drop(act);
         if !report.text.is_empty() {
             log_action(client.address(), Some(&from), &report.text);
@@ -312,7 +312,7 @@ impl JobAction {
         found.map_or(Ok(()), |(_, why)| Err(usage(why)))
     }
 
-    /// Finds the jobs, with the filter that each must still match, and with notes on other jobs.
+    /// Finds the jobs. Also returns the filter that each must still match, and notes on other jobs.
     fn plan(
         &self,
         client: &mut Client,
@@ -343,7 +343,7 @@ impl JobAction {
         let mut plan =
             |is_saved| deletion::plan_deletion(client, &mut filter, is_saved, &options, interrupt);
         let (mut plan, coverage) = match plan(self.act != Verb::Delete)? {
-            // The server would also delete jobs that changed to these states meanwhile.
+            // The server itself would also delete jobs that changed to these states meanwhile.
             (found @ Plan::Tubes(_), _) if found.count() > most => plan(true)?,
             found => found,
         };
@@ -421,7 +421,8 @@ impl Jobs {
     }
 }
 
-/// Bounds the line of the log: long lists lose their end, and long texts give way to their size.
+/// Bounds the length of the log line: long lists are truncated, and long texts are replaced by
+/// their size.
 fn abridge(value: Value) -> Value {
     match value {
         Value::Object(fields) => fields.into_iter().map(|(key, it)| (key, abridge(it))).collect(),
@@ -439,7 +440,8 @@ fn abridge(value: Value) -> Value {
 mod tests {
     use super::*;
 
-    /// Of 100,000 ids the first are logged, and the number of the others; of a body, its size.
+    /// Of 100,000 ids, only the first are logged, with the number of the others; of a body, only
+    /// its size.
     #[test]
     fn the_line_of_an_action_is_bounded() {
         let ids: Vec<_> = (1..=100_000).map(|id: u32| id.to_string()).collect();

@@ -1,12 +1,12 @@
 //! Refuses requests from other pages, and bounds the requests of the page itself.
 //!
-//! Without `--auth-file` the page has no login, and with it browsers add the password themselves.
-//! So the risk is other pages in the operator's browser:
+//! Without `--auth-file` the page has no login, and with it browsers add the password
+//! automatically. So the risk comes from other pages in the operator's browser:
 //!
-//! - A page whose name resolves to our address (DNS rebinding) has its own name in `Host`.
-//! - A page that sends cross-site requests is reported by the browser in `Origin` and
-//!   `Sec-Fetch-Site`, cannot read the token, and cannot send JSON without permission.
-//! - A page that shows ours in a frame is refused by the headers of each response.
+//! - A page whose name resolves to our address (DNS rebinding) sends its own name in `Host`.
+//! - If a page sends cross-site requests, the browser reports that in `Origin` and
+//!   `Sec-Fetch-Site`. Such a page cannot read the token, and cannot send JSON without permission.
+//! - The headers of each response forbid other pages to show ours in a frame.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -31,13 +31,13 @@ use tokio::time::timeout;
 use super::{Failure, Site, WebArgs};
 use crate::message::usage;
 
-/// The largest number of requests at a time, with and without bodies of jobs.
+/// The largest number of concurrent requests: of those with bodies of jobs, and of all others.
 const REQUESTS_MAX: usize = 32;
 
 /// The time limit of a request.
 const REQUEST_TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// Browsers omit this port.
+/// The port that browsers omit.
 const HTTP_PORT: u16 = 80;
 
 /// The header with the token.
@@ -67,18 +67,19 @@ const SECURITY_HEADERS: [(HeaderName, &str); 8] = [
 pub(super) struct Guard {
     /// The names and ports of the page, in lower case.
     hosts: Vec<String>,
-    /// Ports on which it listens on every address, so that `Host` may have any address.
+    /// Ports on which it listens on every address, so `Host` may be any address.
     open_ports: Vec<u16>,
     /// The `Authorization` header of each user; empty without `--auth-file`.
     passwords: Vec<String>,
     token: String,
     is_read_only: bool,
-    /// Places for requests, and for requests of bodies, which may wait for each other.
+    /// The limits on concurrent requests, and on those for bodies, which may wait for each other.
     rooms: [Semaphore; 2],
 }
 
 impl Guard {
-    /// Makes a guard for these addresses. Fails if others could reach the page without a password.
+    /// Makes a guard for these addresses. Fails if other machines could reach the page without a
+    /// password.
     pub(super) fn new(addresses: &[SocketAddr], args: &WebArgs) -> Result<Self> {
         let mut hosts = Vec::new();
         for name in &args.allow_host {
@@ -158,7 +159,7 @@ impl Guard {
             }
         }
         let site = header_of(headers, &FETCH_SITE_HEADER)?;
-        // Another page may link to this one, which gives it no access.
+        // Another page may link to this one, because that gives it no access.
         let is_page = request.uri().path() == "/" && request.method() == Method::GET;
         if !is_page && site.is_some_and(|site| site != "same-origin" && site != "none") {
             return Err(forbidden("the request comes from another page"));
@@ -183,12 +184,12 @@ impl Guard {
     }
 }
 
-/// The beginnings of password hashes, as in files of htpasswd.
+/// The beginnings of password hashes, as written by htpasswd.
 const HASH_PREFIXES: [&str; 9] =
     ["$apr1$", "$1$", "$2a$", "$2b$", "$2y$", "$5$", "$6$", "$y$", "{SHA}"];
 
-/// Reads the lines `NAME:PASSWORD` of a file, to which not every user may have access. Empty lines
-/// and lines that begin with `#` are comments.
+/// Reads the lines `NAME:PASSWORD` of a file. Fails if every user has access to the file. Empty
+/// lines and lines that begin with `#` are comments.
 fn read_passwords(path: &Path) -> Result<Vec<String>> {
     let is_private = path.metadata()?.mode().trailing_zeros() >= 3;
     ensure!(is_private, "every user can read or write it: run chmod 640");
@@ -227,7 +228,7 @@ fn header_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a
     }
 }
 
-/// Compares in a time that does not depend on the position of a difference.
+/// Compares in time that does not depend on the position of a difference.
 fn is_equal_secret(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }

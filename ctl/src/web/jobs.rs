@@ -43,10 +43,10 @@ const JOBS_MAX: usize = 500;
 /// Bytes of a body in a list.
 const PREVIEW_BYTES: usize = 160;
 
-/// Bytes of it before a match.
+/// Bytes of it shown before a match.
 const PREVIEW_BYTES_BEFORE: usize = 40;
 
-/// The number of bodies fetched at once for a list, and the largest sum of their bytes.
+/// The number of bodies fetched at once for a list, and the largest total of bytes in all of them.
 const BODIES_AT_ONCE: usize = 8;
 const PREVIEWED_BYTES_MAX: u64 = 16 << 20;
 
@@ -84,7 +84,7 @@ impl ListRequest {
 
     /// Finds jobs, and reports whether there are more.
     fn find(&self, client: &mut Client, filter: &Filter, interrupt: &Interrupt) -> Result<Value> {
-        // An id is meaningless without the instance of the server.
+        // An id has a meaning only together with the instance of the server.
         let instance = Instance::from_stats(&client.yaml("stats")?);
         let detail = if filter.pattern.is_some() {
             Detail::Whole
@@ -174,7 +174,7 @@ fn add_previews(client: &mut Client, mut rest: Vec<Job>, fetched: &mut u64) -> R
 fn body_preview(body: &[u8], pattern: Option<&Regex>) -> String {
     let found = pattern.and_then(|pattern| pattern.find(body)).map_or(0, |found| found.start());
     let mut begin = if found > PREVIEW_BYTES / 2 { found - PREVIEW_BYTES_BEFORE } else { 0 };
-    // Not within a character.
+    // A preview must not begin within a character.
     while begin > 0 && begin < body.len() && body[begin] & 0xc0 == 0x80 {
         begin -= 1;
     }
@@ -198,7 +198,7 @@ pub(super) struct JobRequest {
 }
 
 impl JobRequest {
-    /// Fetches a job with its body, and with the permit to hold it.
+    /// Fetches a job with its body, and with the permit to hold the body.
     async fn fetch_job(
         &self,
         site: &Site,
@@ -235,7 +235,7 @@ pub(super) async fn serve_job(
     Ok((headers, Body::new(SharedBody::new([fields.to_string()], permit))).into_response())
 }
 
-/// Returns a body as text, without a last character that was cut; `None` if it is not text.
+/// Returns a body as text, without a truncated last character; `None` if it is not text.
 fn page_body_text(body: &[u8], is_cut: bool) -> Option<&str> {
     let text = match std::str::from_utf8(body) {
         Ok(text) => text,

@@ -1,5 +1,6 @@
-//! Figures of tubes by the command `metrics` of this daemon: histograms, the wait of the next job,
-//! and the jobs lost too often. Other daemons lack the command; then they are unknown, not zero.
+//! Figures of tubes, from this daemon's command `metrics`: histograms, the wait of the next job,
+//! and the number of jobs lost too often. Other daemons lack the command; then the figures are
+//! unknown, not zero.
 
 use std::collections::{HashMap, HashSet};
 
@@ -78,7 +79,8 @@ impl Histogram {
         self.counts.last().map_or(0, |(_, count)| *count)
     }
 
-    /// Returns the times since `before`; `None` if that was an earlier tube of the same name.
+    /// Returns the times since `before`; `None` if `before` is from an earlier tube of the same
+    /// name.
     pub(super) fn since(&self, before: &Self) -> Option<Self> {
         if self.counts.len() != before.counts.len() {
             return None;

@@ -43,7 +43,7 @@ use watch::Watcher;
 const REQUEST_BYTES_MAX: usize = 4 << 20;
 
 /// The largest number of searches and bodies under way; others wait. A search needs up to 128 MiB,
-/// and a body up to twice its size, until its last byte is sent.
+/// and a body up to twice its size until its last byte is sent.
 const BODY_REQUESTS_MAX: usize = 4;
 
 /// The state shared by all requests.
@@ -53,11 +53,11 @@ struct Site {
     servers: Vec<Watcher>,
     /// Bounds the requests that hold whole bodies of jobs.
     body_permits: Arc<Semaphore>,
-    /// The actions under way.
+    /// The actions in progress.
     running_actions: Mutex<Vec<Weak<RunningAction>>>,
 }
 
-/// An action that is not complete: its server, its client, and its arguments as a line of JSON.
+/// An action in progress: its server, its client, and its arguments as a line of JSON.
 type RunningAction = (Address, String, String);
 
 /// The error response to a request.
@@ -104,7 +104,7 @@ impl Site {
         self.running_actions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers an action, which is under way until the value is dropped.
+    /// Registers an action, which is in progress until the value is dropped.
     fn begin_action(&self, action: RunningAction) -> Arc<RunningAction> {
         let action = Arc::new(action);
         let mut actions = self.running_actions();

@@ -1,4 +1,4 @@
-//! Servers and tubes on the page: only the rows that it shows.
+//! Servers and tubes for the page: only the rows that it shows.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -19,17 +19,17 @@ use crate::progress::count_as_f64;
 use crate::sample::{COUNT_NAMES, Sample, TubeSample};
 use crate::yaml;
 
-/// The longest wait of a page for a new sample after a break.
+/// The longest time that a page waits for a new sample after a break.
 const SAMPLE_WAIT: Duration = Duration::from_millis(1_500);
 
 /// The largest number of rows in a response.
 const ROWS_MAX: usize = 300;
 
-/// Number of points in the chart of a row.
+/// The number of points in the chart of a row.
 const SPARK_POINTS: usize = 60;
 
-/// The wait of the next job, in seconds, from which a tube needs a look; the alerts have the same
-/// limit.
+/// A tube needs attention if its next job has waited at least this many seconds; the alerts have
+/// the same limit.
 const LATE_SECONDS: f64 = 300.0;
 
 /// The part of the data that a page shows.
@@ -37,19 +37,19 @@ const LATE_SECONDS: f64 = 300.0;
 #[serde(default)]
 pub(super) struct ViewRequest {
     server: usize,
-    /// Tubes with this in their names, in upper or lower case.
+    /// Selects tubes with this text in their names, in upper or lower case.
     filter: String,
     sort: String,
     reverse: bool,
     rows: usize,
-    /// Number of rows before the first one shown.
+    /// The number of rows before the first one shown.
     from: usize,
     /// The tube that is open.
     tube: Option<String>,
 }
 
-/// Reasons why a tube needs a look, the gravest first: it has buried jobs, it is paused, its next
-/// job has waited too long, or it has ready jobs but no workers.
+/// Reasons why a tube needs attention, the gravest first: it has buried jobs, it is paused, its
+/// next job has waited too long, or it has ready jobs but no workers.
 const TROUBLE_NAMES: [&str; 4] = ["buried", "paused", "late", "unattended"];
 
 /// A tube, with a flag for each of the [`TROUBLE_NAMES`].
@@ -112,7 +112,7 @@ impl ViewRequest {
             "deletes" => line.deletes,
             sort => COUNT_NAMES.iter().position(|it| *it == sort).map_or(0.0, |at| count(line, at)),
         };
-        // The largest first; the sort is stable, so equal rows keep the order of names.
+        // The largest come first; the sort is stable, so equal rows keep the order of names.
         lines.sort_by(|a, b| {
             let by_ready = count(b.0, 0).total_cmp(&count(a.0, 0));
             let by_ready = if self.sort == "trouble" { by_ready } else { Ordering::Equal };
@@ -139,7 +139,7 @@ pub(super) async fn serve_overview(
     let at = shown.server;
     let (mut answer, names) = spawn_blocking(move || {
         let (name, request) = &requests[at];
-        // The chosen server first: the others are sampled during its wait.
+        // The chosen server comes first; the others are sampled while the request waits for it.
         let state = request.wait(SAMPLE_WAIT);
         let mut answer = Map::from_iter([("server".to_owned(), server_details(name, &state))]);
         let names = shown.add_tube_rows(&state, &mut answer);
@@ -157,7 +157,7 @@ pub(super) async fn serve_overview(
     Ok(Json(Value::Object(answer)))
 }
 
-/// Makes an object without unknown values, because unknown is not zero.
+/// Makes an object that omits unknown values, because unknown is not zero.
 fn json_without_nulls(value: Value) -> Map<String, Value> {
     let Value::Object(mut object) = value else { unreachable!("it is written as an object") };
     object.retain(|_, value| !value.is_null());
@@ -173,7 +173,7 @@ fn rates_as_json(line: &TubeSample, has_rates: bool) -> Map<String, Value> {
     json_without_nulls(json!({ "puts": rate(line.puts), "deletes": rate(line.deletes) }))
 }
 
-/// The state of a server in brief.
+/// A summary of the state of a server.
 fn server_summary(name: &str, state: &Watched) -> Map<String, Value> {
     let mut fields = json_without_nulls(json!({ "name": name }));
     match &state.now {
@@ -202,7 +202,8 @@ fn server_details(name: &str, state: &Watched) -> Value {
     Value::Object(fields)
 }
 
-/// Finds the reasons to look at a tube, by its numbers and the wait of its next job, if known.
+/// Finds the reasons why a tube needs attention, from its numbers and the wait of its next job, if
+/// known.
 fn tube_troubles(line: &TubeSample, next: Option<f64>) -> [bool; 4] {
     let [ready, _, _, buried, _] = line.counts;
     let is_paused = line.paused > 0;
@@ -265,7 +266,7 @@ mod tests {
         TubeSample { tube: tube.to_owned(), counts, puts: 0.0, deletes: 0.0, paused, watching }
     }
 
-    /// With 121 tubes, the one with a buried job was not among the 100 that were shown.
+    /// With 121 tubes, the one with a buried job might not be among the 100 shown.
     #[test]
     fn trouble_comes_first_and_the_gravest_before_all() {
         let mut lines: Vec<_> =

@@ -1,5 +1,5 @@
-//! Samples a server in a thread of its own, while a page is open. Without an open page it sends no
-//! commands and closes the connection.
+//! Samples a server in a thread of its own while a page is open. While no page is open, it sends no
+//! commands, and the connection is closed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,7 +28,7 @@ const SAMPLE_TIME_SHARE: u32 = 4;
 /// The time limit of a sample; after it, the server is reported as down.
 const SAMPLE_TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// The time after the last request until samples end.
+/// The time from the last request until sampling ends.
 const ATTENTION_TIME: Duration = Duration::from_secs(6);
 
 /// The time span of the charts.
@@ -43,7 +43,7 @@ const HISTORY_TUBES_MAX: usize = 1_000;
 /// The largest number of tubes whose figures are requested with a sample.
 const TIMED_TUBES_MAX: usize = 400;
 
-/// The extra time of work after its limit, until its connection is given up.
+/// How long after its time limit the work may continue before its connection is abandoned.
 const LATE_WORK_TIME: Duration = Duration::from_secs(10);
 
 /// One sample of a server or a tube.
@@ -54,7 +54,7 @@ pub(super) struct Point {
     pub(super) counts: [u64; 5],
     /// Puts and deletes per second.
     pub(super) rates: Option<(f64, f64)>,
-    /// The mean wait of jobs reserved since the sample before.
+    /// The mean wait of jobs reserved since the previous sample.
     pub(super) wait: Option<f64>,
     /// The wait of the next job so far.
     pub(super) next: Option<f64>,
@@ -64,7 +64,7 @@ pub(super) struct Point {
 #[derive(Debug, Default)]
 pub(super) struct TubeHistory {
     pub(super) points: VecDeque<Point>,
-    /// Waits with the time of their sample, the oldest first.
+    /// Waits, each with the time of its sample, oldest first.
     waits: VecDeque<(Instant, Histogram)>,
     /// Jobs buried by `--bury-after`, if the server counts them.
     pub(super) losses: Option<u64>,
@@ -78,7 +78,7 @@ impl TubeHistory {
         last.since(first)
     }
 
-    /// Adds new figures, and returns the mean of the waits since the sample before.
+    /// Adds new figures, and returns the mean of the waits since the previous sample.
     fn update_figures(&mut self, figures: Figures, now: Instant) -> Option<f64> {
         self.losses = figures.losses;
         let wait = figures.wait?;
@@ -94,7 +94,7 @@ impl TubeHistory {
     }
 
     fn push_point(&mut self, point: Point) {
-        // After the clock was set back, points of the future would stay until then.
+        // If the clock was set back, points in the future would stay until their time comes.
         if self.points.back().is_some_and(|last| last.at > point.at) {
             self.points.clear();
         }
@@ -106,7 +106,7 @@ impl TubeHistory {
     }
 }
 
-/// The state shared by page and thread.
+/// The state shared by the page and the thread.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
     asked: Option<Instant>,
@@ -168,12 +168,13 @@ impl SharedState {
     }
 }
 
-/// A request to the thread, whose answer can be awaited on another thread.
+/// A request to the thread. Its answer can be awaited on another thread.
 #[derive(Debug)]
 pub(super) struct SampleRequest(Arc<SharedState>);
 
 impl SampleRequest {
-    /// Returns the present state. After a time without requests it first waits for a new sample.
+    /// Returns the current state. If there were no requests for some time, first waits for a new
+    /// sample.
     pub(super) fn wait(&self, patience: Duration) -> MutexGuard<'_, Watched> {
         let state = self.0.lock();
         if state.sampled_at.is_some_and(|at| at.elapsed() < ATTENTION_TIME) {
@@ -185,7 +186,7 @@ impl SampleRequest {
     }
 }
 
-/// Ends work between two batches when its request is given up.
+/// Ends work between two batches when its request is abandoned.
 struct InterruptOnDrop(Interrupt);
 
 impl Drop for InterruptOnDrop {
@@ -219,8 +220,8 @@ impl Watcher {
     }
 
     /// Runs `act` on another thread, with a connection of its own to the server. After `limit`, or
-    /// when the page is stopped, the interrupt is set, so that the work ends after its present
-    /// batch. A server that does not answer by then is given up soon after.
+    /// when the page is stopped, the interrupt is set, so that the work ends after its current
+    /// batch. If the server does not answer then either, the work is soon abandoned.
     pub(super) async fn with_client<T: Send + 'static>(
         &self,
         limit: Duration,
@@ -295,14 +296,14 @@ impl Watched {
                     known.is_seen = true;
                 }
             }
-            // Drop tubes that no longer exist, or that no page shows.
+            // Drops tubes that no longer exist, or that no page shows.
             self.tubes.retain(|_, known| std::mem::take(&mut known.is_seen));
         }
         self.now = Some(result);
     }
 
-    /// Adds tubes with ready jobs that no page shows, in rotation if there are many, to find those
-    /// whose jobs wait too long.
+    /// Adds tubes with ready jobs that no page shows, in rotation if there are many, so that those
+    /// whose jobs wait too long are found.
     fn add_tubes_in_turn(wanted: &mut HashSet<String>, sample: &Sample, turn: usize) {
         let room = TIMED_TUBES_MAX.saturating_sub(wanted.len());
         let is_other = |line: &&TubeSample| line.counts[0] > 0 && !wanted.contains(&line.tube);

@@ -5,7 +5,7 @@ const meta = (name) => document.querySelector(`meta[name="${name}"]`).content;
 export const isReadOnly = meta("read-only") === "true";
 const token = meta("token");
 
-// Without a name and a password in the address, because fetch refuses them.
+// The address must have no name and password, because fetch refuses them.
 const root = new URL(".", location.origin + location.pathname);
 
 // Longer than the time limit of the server.

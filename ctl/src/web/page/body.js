@@ -6,7 +6,7 @@ import { bodyAddress, get, isReadOnly } from "./api.js";
 import { byId, count, el, size, time } from "./dom.js";
 import { address } from "./route.js";
 
-// Characters drawn at once; browsers are slow to lay out more.
+// The most characters drawn at once; browsers are slow to lay out more.
 const DRAWN = 64 * 1024;
 
 // Indents JSON without parsing its numbers, which may be too large for JavaScript.
@@ -84,7 +84,7 @@ function facts(job) {
     .map(([key, value]) => el("div", {}, el("dt", {}, key), el("dd", { class: key === "State" ? `chip ${value}` : null }, value))));
 }
 
-// Shows the beginning of a body in one of the ways.
+// Shows the beginning of a body in the chosen form.
 function draw(job, way, text, note) {
   let whole;
   if (way === "hex") whole = hex(bytesOf(job).subarray(0, DRAWN / 4));

@@ -61,7 +61,7 @@ export class Chart {
     if (this.past) this.draw(this.past, this.now);
   }
 
-  // Present numbers are separate from the history, which may lack them.
+  // Current numbers are separate from the history, which may lack them.
   draw(past, now) {
     this.past = past;
     this.now = now;

@@ -26,7 +26,7 @@ export function svg(tag, attributes = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
-// Changes only different text, so that nothing flickers and selections stay.
+// Changes text only if it differs, so that nothing flickers and selections stay.
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -53,7 +53,7 @@ export function counted(number, what) {
   return `${count(number)} ${what}${number === 1 ? "" : "s"}`;
 }
 
-// Makes a sentence of the server's report of an action.
+// Turns the server's report of an action into a sentence.
 export function sentence(text) {
   return text.charAt(0).toUpperCase() + text.slice(1) + (text.endsWith(".") ? "" : ".");
 }

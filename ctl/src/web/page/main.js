@@ -17,7 +17,7 @@ let place = {};
 let timer = null;
 let running = null;
 let left = null;
-// The last data of the tube, and the instance of its server.
+// The latest data of the tube, and the instance of its server.
 let last = null;
 let instance = null;
 // Whether Back leads from the open job to its list.

@@ -1,4 +1,4 @@
-// The tubes of a server in a table, those that need a look first, in pages if there are many.
+// The tubes of a server in a table, those that need attention first, in pages if there are many.
 
 import { spark } from "./chart.js";
 import { byId, count, counted, el, rate, setClass, setText, show, time, UNKNOWN } from "./dom.js";
@@ -6,7 +6,7 @@ import { address } from "./route.js";
 
 const STEP = 100;
 
-// Reasons to look at tubes, as a part of a sentence and as a chip of a row.
+// Reasons why tubes need attention, as a part of a sentence and as a chip of a row.
 const TROUBLES = {
   buried: { of: (many) => `${count(many)} with buried jobs`, chip: () => null },
   paused: { of: (many) => `${count(many)} paused`, chip: (tube) => `paused ${time(tube.paused)}` },
@@ -75,7 +75,7 @@ function turn(step) {
 function headings() {
   heads.forEach((head, at) => {
     const isSorted = COLUMNS[at].key === wish.sort;
-    // Names begin with a, numbers with the largest.
+    // Names are sorted from a, numbers from the largest.
     const isUp = (wish.sort === "name") !== wish.reverse;
     if (isSorted) head.setAttribute("aria-sort", isUp ? "ascending" : "descending");
     else head.removeAttribute("aria-sort");
@@ -129,7 +129,7 @@ let orderedBy = "";
 
 function need(tubes) {
   const kinds = Object.entries(TROUBLES).filter(([kind]) => tubes.troubles[kind] > 0);
-  setText(byId("need-count"), tubes.need === 0 ? "No tube needs a look." : `${counted(tubes.need, "tube")} need${tubes.need === 1 ? "s" : ""} a look:`);
+  setText(byId("need-count"), tubes.need === 0 ? "No tube needs attention." : `${counted(tubes.need, "tube")} need${tubes.need === 1 ? "s" : ""} attention:`);
   setText(byId("need-why"), tubes.need === 0 ? "" : `${kinds.map(([kind, { of }]) => of(tubes.troubles[kind])).join(", ")}.`);
   show(byId("need-first"), tubes.need > 0 && (wish.sort !== "trouble" || wish.reverse || wish.from > 0));
   setClass(byId("need"), "odd", tubes.need > 0);
@@ -137,7 +137,7 @@ function need(tubes) {
 
 export function draw(tubes, server) {
   need(tubes);
-  // There may be too few tubes now for this page.
+  // There may be too few tubes left for this page.
   if (wish.from > 0 && wish.from >= tubes.matched) {
     wish.from = Math.max(0, Math.ceil(tubes.matched / STEP) - 1) * STEP;
     changed();
