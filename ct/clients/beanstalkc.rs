@@ -153,7 +153,7 @@ fn main() {
     call!(b.reserve_with_timeout(NONE));
     call!(b.reserve());
     sleep(Duration::from_millis(1_300));
-    call!(b.using()); // 1.12 may notice the end only when the worker speaks.
+    call!(b.using()); // 1.12 may notice the end only when the worker sends something.
     sleep(Duration::from_millis(100));
     call!(b.touch(job));
     call!(b.release_default(job));
@@ -244,7 +244,7 @@ fn id(answer: &Value) -> u64 {
     answer.get("id").unwrap_or(answer).as_u64().unwrap_or_else(|| panic!("no job: {answer}"))
 }
 
-/// Converts a result to JSON. An error reply is a result; a lost connection ends the scenario.
+/// Converts a result to JSON. An error reply is a result, too; a lost connection ends the scenario.
 fn settled<T: Plain>(result: BeanstalkcResult<T>) -> Value {
     match result {
         Ok(value) => value.plain(),
@@ -289,7 +289,7 @@ impl Plain for HashMap<String, String> {
 }
 
 impl Plain for Job<'_> {
-    /// A long or binary body becomes its length and a digest.
+    /// A long or binary body is shown as its length and a digest.
     fn plain(self) -> Value {
         let body = match std::str::from_utf8(self.body()) {
             Ok(body) if body.len() <= 80 => body.to_owned(),

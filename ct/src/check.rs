@@ -1,9 +1,9 @@
 //! Plays many scripts against real daemons and reports on each.
 //!
 //! [`check_all`] gives every script a daemon of its own and plays many in parallel, because most of
-//! their time is sleep. A script that fails on a machine too slow for its schedule is not judged,
-//! but played again, alone. [`check_at`] uses a daemon that runs already, one script after the
-//! other, and skips those that need another one.
+//! their time is sleep. If a script fails because the machine is too slow for its schedule, it is
+//! not judged, but played again on its own. [`check_at`] plays one script after another on a
+//! running daemon, and skips those that need one of their own.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -23,14 +23,14 @@ use crate::socket::SocketStage;
 
 /// The most scripts in parallel.
 const PARALLEL_SCRIPTS: usize = 16;
-/// A script that fails is judged only if it is less late than this. Scripts leave more time than
-/// this between their statements and the next whole second. Alone on a quiet machine every script
-/// is less than half as late.
+/// A failure is accepted only if the script was less late than this. Scripts leave more time than
+/// this between their statements and the next whole second. On a quiet machine, a script that runs
+/// alone is less than half as late.
 const LATENESS_MAX: Duration = Duration::from_millis(100);
-/// How long scripts that failed late are played again before they count as skipped.
+/// How long scripts that failed late are played again before they are reported as skipped.
 const RETRY_TIME: Duration = Duration::from_secs(180);
 
-/// How to start a daemon: a binary, and flags besides those that a script asks for.
+/// How to start a daemon: a binary, and flags in addition to those of a script.
 #[derive(Debug, Clone)]
 pub struct Program {
     /// The binary.
@@ -78,7 +78,7 @@ pub struct Report {
     pub transcript: String,
     /// How long it took, with the start of its daemon.
     pub duration: Duration,
-    /// How late it was at the end, against its own schedule.
+    /// How late it was at the end, compared with its schedule.
     pub lateness: Duration,
 }
 
@@ -103,7 +103,7 @@ impl Report {
         matches!(self.result, Verdict::Failed(_))
     }
 
-    /// Returns whether it failed, and perhaps only because the machine was slow.
+    /// Returns whether it failed, but perhaps only because the machine was slow.
     fn is_late_failure(&self) -> bool {
         self.is_failure() && self.lateness > LATENESS_MAX
     }
@@ -111,9 +111,9 @@ impl Report {
 
 /// Plays every script against a daemon of its own; reports in the order of the scripts.
 ///
-/// Those that sleep longest begin first, so that all together take about as long as the longest. A
-/// script that fails late is played again, alone, for up to three minutes in all; then it counts as
-/// skipped.
+/// Scripts that sleep longest begin first, so that all together take about as long as the longest.
+/// A script that fails late is played again on its own, for up to three minutes in total; then it
+/// is reported as skipped.
 pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) -> Vec<Report> {
     let mut order: Vec<&Script> = scripts.iter().collect();
     order.sort_by_key(|script| std::cmp::Reverse(script.total_delay()));
@@ -160,7 +160,7 @@ fn skip_as_too_slow(report: &mut Report) {
 pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> Report {
     let start = Instant::now();
     let mut lateness = Duration::ZERO;
-    // Only a daemon with our commands has flags with long names.
+    // Only a daemon with our commands has long names of flags.
     let is_ours = !dialect.masks.contains("extensions-unknown");
     let is_known = is_ours || script.flags.iter().all(|flag| !flag.starts_with("--"));
     let flags = if is_known { &script.flags[..] } else { &[] };
@@ -177,7 +177,7 @@ pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> 
     Report { lateness, ..report(script, result, start.elapsed()) }
 }
 
-/// Plays scripts one after the other against the daemon at `host:port` or `unix:/path`.
+/// Plays scripts one after another against the daemon at `host:port` or `unix:/path`.
 ///
 /// Jobs that a script leaves are deleted after it. Fails if there is no daemon, or if it holds
 /// jobs, because scripts and those jobs would affect each other.
@@ -201,12 +201,12 @@ pub fn check_at(scripts: &[Script], address: &str, dialect: &Dialect) -> io::Res
     Ok(reports)
 }
 
-/// Makes a failure that belongs to no line.
+/// Makes a failure that is not about a line.
 fn failure(message: String) -> Failure {
     Failure { line: 0, message, transcript: String::new(), masks_used: BTreeSet::new() }
 }
 
-/// Adds the daemon's output to a failure; a daemon that has ended is a failure by itself.
+/// Adds the daemon's output to a failure. If the daemon has ended, that alone is a failure.
 fn with_daemon_output(
     result: Result<Outcome, Failure>,
     daemon: &mut Daemon,

@@ -22,7 +22,7 @@ use crate::socket::Stream;
 
 /// How many ports are tried.
 const PORT_ATTEMPTS: u32 = 10;
-/// Time limit for starting to listen, and for ending; long enough for a busy machine.
+/// Time limit for starting to listen, and for stopping; long enough for a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause between two checks of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(3);
@@ -132,7 +132,7 @@ impl Daemon {
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         match self.status {
             Some(_) => Err(io::Error::other("the daemon has ended")),
-            None => os::send_signal(self.pid(), signal), // Unreaped, so the pid is still its own.
+            None => os::send_signal(self.pid(), signal), // Not reaped yet: the pid is its own.
         }
     }
 
@@ -144,7 +144,7 @@ impl Daemon {
         self.status
     }
 
-    /// Waits for its end; `None` if it still runs after `timeout`.
+    /// Waits until it ends; `None` if it is still running after `timeout`.
     pub fn wait_exit(&mut self, timeout: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         loop {
@@ -181,7 +181,7 @@ impl Daemon {
                 let kind = if taken { io::ErrorKind::AddrInUse } else { io::ErrorKind::Other };
                 return Err(io::Error::new(kind, format!("it ended with {status}: {stderr}")));
             }
-            // If it has ended meanwhile, another process answers at its address.
+            // If it has ended meanwhile, another process may be answering at its address.
             if ready(self.pid()) && self.exit_status().is_none() {
                 return Ok(());
             }
@@ -197,7 +197,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         if self.exit_status().is_none() {
-            // Both fail only if it has just ended by itself.
+            // Both calls fail only if it has just ended by itself.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -231,7 +231,7 @@ fn is_listening(pid: u32, port: u16) -> Option<bool> {
         return Some(false);
     };
     let wanted = format!("socket:[{inode}]");
-    // A process that has ended shows them to root only.
+    // The descriptors of a process that has ended are visible only to root.
     let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Some(false) };
     let mut targets = descriptors.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
     Some(targets.any(|target| target.as_os_str() == wanted.as_str()))

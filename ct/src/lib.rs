@@ -1,7 +1,7 @@
 //! Conformance and timing tools for any beanstalkd, used through its socket.
 //!
 //! This crate shares no code with the server. It judges daemons by their replies, so the same
-//! scripts test ours and the original. It is never shipped.
+//! scripts test our daemon and the original. It is never shipped.
 //!
 //! Reading order:
 //! - [`script`] parses a golden script, and `text` the texts that it sends and expects;

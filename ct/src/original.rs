@@ -22,8 +22,8 @@ pub struct Original {
 impl Original {
     /// Finds the original at the path in the variable `ORIGINAL`, or where Debian installs it.
     ///
-    /// If there is none, or its release is not in the table of dialects, the result is `None`, and
-    /// the comparison is reported as skipped.
+    /// If there is none, or its release is not in the table of dialects, returns `None`, and
+    /// reports the comparison as skipped.
     pub fn find() -> Option<Self> {
         let path = env::var_os("ORIGINAL").filter(|path| !path.is_empty());
         let path = path.map_or(DEFAULT_PATH.into(), PathBuf::from);

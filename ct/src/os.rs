@@ -27,7 +27,7 @@ pub(crate) fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Time for a delivered signal to take effect, because that cannot be observed.
+/// Time for a delivered signal to take effect. The effect itself cannot be observed.
 const SIGNAL_EFFECT_TIME: Duration = Duration::from_millis(20);
 /// Pause between two checks of whether a signal is still pending.
 const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -115,7 +115,8 @@ pub(crate) fn connect_from(
         let value = libc::c_int::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
         set_option(&stream, libc::SOL_SOCKET, libc::SO_RCVBUF, &value)?;
     }
-    // Otherwise `bind` takes a port for all destinations, and for a minute after closing.
+    // Otherwise `bind` would take a port for all destinations, and keep it for a minute after
+    // closing.
     #[cfg(target_os = "linux")]
     set_option(&stream, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1_i32)?;
     stream.set_write_timeout(Some(timeout))?;
@@ -148,11 +149,12 @@ fn internet_address(address: SocketAddrV4) -> libc::sockaddr_in {
 pub(crate) enum Limit {
     /// One more than the largest descriptor.
     Files,
-    /// Bytes of address space, as `ulimit -v` sets it. An existing limit stays.
+    /// Bytes of address space, as with `ulimit -v`. An existing limit stays.
     Memory,
 }
 
-/// Sets a limit of a running process, which keeps files and memory that it has beyond the limit.
+/// Sets a limit of a running process. The process keeps files and memory that it already has beyond
+/// the limit.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "std has no call for limits")]
 pub(crate) fn set_limit(
@@ -214,7 +216,7 @@ pub(crate) fn cores() -> io::Result<Vec<usize>> {
     Ok(Vec::new())
 }
 
-/// Pins the calling thread, and the threads and processes it starts later, to these cores.
+/// Pins the calling thread, and all threads and processes that it starts later, to these cores.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "std has no call for it")]
 pub(crate) fn pin_to_cores(cores: &[usize]) -> io::Result<()> {

@@ -2,7 +2,7 @@
 //!
 //! A [`Stage`] is anything that has a daemon: sockets, or a server in memory with a clock of its
 //! own. [`run`] plays the script on it, compares the replies, and keeps the conversation for the
-//! report. It measures no time itself, and never retries.
+//! report. It does not measure time itself, and never retries.
 //!
 //! **Order.** Over sockets, a command of `a` may be processed after a later one of `b`. So a
 //! barrier precedes every statement that could be affected: two round trips of an unknown command
@@ -21,7 +21,7 @@ use crate::text::{Ids, Match, Pattern, Text, show};
 /// The connection of the barriers; no script can name it.
 pub const BARRIER_CONNECTION: &str = "(barrier)";
 
-/// The largest body that `OK <bytes>` may announce; a larger one counts as a wrong reply.
+/// The largest body that `OK <bytes>` may announce; a larger one is a wrong reply.
 const BODY_MAX_BYTES: usize = 64 << 20;
 
 /// The most bytes of a wrong reply that are collected for the message.
@@ -154,7 +154,7 @@ impl Run<'_> {
     fn statement(&mut self, statement: &Statement) -> Result<Flow, String> {
         match statement {
             Statement::On { connection, action } => {
-                // A name that is not open now will mean a new connection.
+                // A name without an open connection will stand for a new connection.
                 let all = matches!(action, Action::Silent) || !self.unread.contains_key(connection);
                 self.synchronize(|other| all || other != connection)?;
                 self.on_connection(connection, action)?;
@@ -249,7 +249,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Takes the bytes that match the pattern from the received ones.
+    /// Takes the bytes that match the pattern from the received bytes.
     fn take(&mut self, connection: &str, pattern: &Pattern) -> Result<Vec<u8>, String> {
         let expectation = || {
             let shown = pattern.show();
@@ -401,7 +401,7 @@ impl Run<'_> {
 }
 
 impl Action {
-    /// Returns whether the daemon may process this action later than the next one of another
+    /// Returns whether the daemon may process this action after the next action of another
     /// connection.
     fn awaits_no_reply(&self) -> bool {
         match self {

@@ -1,6 +1,6 @@
 //! Parses a golden script into statements.
 //!
-//! A script is a file, `NAME.txt`, with one statement a line:
+//! A script is a file, `NAME.txt`, with one statement per line:
 //!
 //! ```text
 //! # The first line describes the harm to a user if the script fails.
@@ -162,8 +162,8 @@ impl Script {
         masks
     }
 
-    /// Returns whether the script needs a daemon of its own: it has flags, has `fresh`, or drains
-    /// the daemon.
+    /// Returns whether the script needs a daemon of its own, because it has flags or `fresh`, or
+    /// drains the daemon.
     pub fn needs_own_daemon(&self) -> bool {
         let mut drains = false;
         walk(&self.lines, &mut |statement| drains |= matches!(statement, Statement::Drain));
@@ -180,7 +180,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> ScriptError {
     ScriptError { file: path.display().to_string(), line: 0, message: error.to_string() }
 }
 
-/// Visits every statement; inner ones after the one that contains them.
+/// Visits every statement; inner statements come after the one that contains them.
 fn walk(lines: &[Line], visit: &mut dyn FnMut(&Statement)) {
     for line in lines {
         visit(&line.statement);
@@ -324,7 +324,7 @@ impl<'a> Parser<'a> {
         Ok((lines, BlockEnd::File))
     }
 
-    /// Parses a line about the whole script; false if it is none.
+    /// Parses a line about the whole script; returns false if it is not one.
     fn head(&mut self, line: &str, is_head: bool, enclosing: Enclosing) -> Result<bool, LineError> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let words = rest.split_whitespace().map(str::to_owned);

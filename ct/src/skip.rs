@@ -13,10 +13,11 @@ use std::thread;
 /// The environment variable that names the file for the list of skipped tests.
 const LIST_VARIABLE: &str = "SKIPPED";
 
-/// Reports that the test in this thread proves nothing here, or less than it could, and why.
+/// Reports that the test in this thread proves nothing on this machine, or less than it could, and
+/// why.
 ///
-/// It is a line on standard error, and in the file that the variable `SKIPPED` names: the reason, a
-/// tab, and the test.
+/// The report is a line on standard error, and one in the file named by the variable `SKIPPED`: the
+/// reason, a tab, and the test.
 pub fn skip(reason: &str) {
     let current = thread::current();
     let test = test_name(current.name());

@@ -15,7 +15,7 @@ use crate::run::{Arrived, Patience, Stage};
 
 /// Time limit of an expected reply, long enough for a busy machine.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long silence is observed. Short, because barriers ensure that nothing is on its way.
+/// How long silence is observed. This is short, because barriers ensure that nothing is in transit.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(80);
 /// Time limit of a write to a daemon that does not read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
@@ -70,8 +70,8 @@ impl Drop for Stream {
     /// Shuts down the sending side before the descriptor is closed.
     ///
     /// Closing alone may take effect late. While another thread starts a daemon, the child has a
-    /// copy of every descriptor between fork and exec, and the daemon at the other end sees no
-    /// hang-up.
+    /// copy of every descriptor between fork and exec, so the daemon at the other end does not see
+    /// a hang-up.
     fn drop(&mut self) {
         // Fails only if the connection is closed.
         let _ = self.shut_down_writing();
@@ -107,12 +107,12 @@ pub struct SocketStage {
     pid: Option<u32>,
     streams: HashMap<String, Stream>,
     began: Instant,
-    /// The time spent on waiting that the script asks for.
+    /// The time spent on waits that the script requires.
     time_waited: Duration,
 }
 
 impl SocketStage {
-    /// Makes a stage for `host:port` or `unix:/path`; connects nowhere yet.
+    /// Makes a stage for `host:port` or `unix:/path`. Does not connect yet.
     ///
     /// With the daemon's pid, scripts may drain it. The caller must not reap the process while the
     /// stage is in use.

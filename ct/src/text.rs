@@ -68,7 +68,7 @@ impl Text {
         Self(pieces.0)
     }
 
-    /// Returns whether it has the id of a `repeat` round.
+    /// Returns whether it contains the id of a `repeat` round.
     pub(crate) fn has_round(&self) -> bool {
         self.0.iter().any(|piece| matches!(piece, Piece::RoundId(_)))
     }
@@ -98,7 +98,7 @@ impl Text {
     }
 }
 
-/// Pieces without two literals in a row.
+/// Pieces in which literals are never adjacent.
 #[derive(Debug, Default)]
 struct Pieces(Vec<Piece>);
 
@@ -191,7 +191,7 @@ impl Reader<'_> {
         let end = self.rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(self.rest.len());
         let (digits, after) = self.rest.split_at(end);
         self.rest = after;
-        // A small enough number that adding a base cannot overflow.
+        // The number must be small enough that adding a base cannot overflow.
         digits.parse().ok().filter(|&number: &u64| number <= u64::MAX / 4).ok_or(())
     }
 
@@ -257,7 +257,7 @@ pub(crate) enum Match {
 impl Pattern {
     /// Matches the pattern against the beginning of `bytes`.
     ///
-    /// A pattern that ends in a placeholder matches only if something else follows; expectations
+    /// A pattern that ends in a placeholder matches only if other bytes follow it; expectations
     /// always end in CR LF.
     pub(crate) fn match_prefix(&self, bytes: &[u8]) -> Match {
         let mut at = 0;

@@ -1,4 +1,4 @@
-//! Waiting for a condition that has no event, without depending on the speed of the machine.
+//! Waits for a condition without an event, independently of the speed of the machine.
 
 use std::{
     thread,

@@ -20,7 +20,7 @@ pub(super) struct Attack {
     pub(super) connections: usize,
     /// Jobs, tubes or commands of an attack that makes many.
     pub(super) items: usize,
-    /// The attack fails if it is not done by then.
+    /// The attack fails if it is not complete by then.
     pub(super) deadline: Instant,
 }
 
@@ -58,8 +58,8 @@ impl Attack {
         self.connect_many_with(count, bytes, None)
     }
 
-    /// Opens `count` connections with receive buffers of 4 KiB and sends `bytes` on each. Replies
-    /// that are not read fill such a buffer soon.
+    /// Opens `count` connections with receive buffers of 4 KiB and sends `bytes` on each. Unread
+    /// replies soon fill such a buffer.
     pub(super) fn connect_many_with_small_buffers(
         &self,
         count: usize,
@@ -135,7 +135,7 @@ impl PipelineClient {
             });
             let found = self.read_replies(replies);
             if found.is_err() {
-                // Otherwise the writer would wait for a daemon that does not read.
+                // Otherwise the writer would wait for ever for a daemon that does not read.
                 let _ = self.reader.get_ref().shutdown(std::net::Shutdown::Both);
             }
             let written = writing.join().expect("the writer does not panic");

@@ -23,7 +23,7 @@ pub(super) struct Outcome {
     pub(super) connections: Vec<TcpStream>,
     /// Runs before the connections are closed.
     pub(super) cleanup: Option<Cleanup>,
-    /// The attack in a few words, for the report.
+    /// A short description of the attack, for the report.
     pub(super) summary: String,
     /// The daemon's faults.
     pub(super) faults: Vec<String>,
@@ -191,14 +191,14 @@ fn churn(attack: &Attack, thread: usize, count: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// A thousand connections to a daemon that may open 200 more files.
+/// A thousand connections to a daemon that may open only 200 more files.
 fn descriptors(attack: &Attack) -> io::Result<Outcome> {
     let open = fs::read_dir(format!("/proc/{}/fd", attack.pid))?.count() as u64;
     os::set_limit(attack.pid, Limit::Files, open + 200)?;
     Ok(holding(attack.connect_many(1000, b"")?, "where there are descriptors for 200"))
 }
 
-/// Memory that a daemon may allocate beyond its size at the start of the attack.
+/// Bytes that a daemon may allocate beyond its size at the start of the attack.
 const MEMORY_LIMIT_BYTES: u64 = 64 << 20;
 
 fn limit_memory(attack: &Attack) -> io::Result<()> {
@@ -226,7 +226,7 @@ fn put_until_out_of_memory(attack: &Attack, size: usize) -> io::Result<Outcome> 
     let batch = (300_000 / put.len()).max(1);
     let bytes = put.repeat(batch);
     let (mut ids, mut out_of_memory, mut beyond) = (Vec::new(), 0, 0);
-    // Continues after the first `OUT_OF_MEMORY` because a job of another size may still fit.
+    // Continues after the first `OUT_OF_MEMORY`, because a job of another size may still fit.
     while beyond < 20 {
         let replies = client.exchange(bytes.as_bytes(), batch)?;
         ids.extend(replies.ids);
@@ -262,7 +262,7 @@ fn memory_uploads(attack: &Attack) -> io::Result<Outcome> {
     let bytes = [b"put 0 0 60 60000\r\n".as_slice(), &b"x".repeat(20_000)].concat();
     let mut attackers = Vec::new();
     while attackers.len() < attack.connections {
-        // A daemon that is out of memory may not accept connections any more.
+        // A daemon that is out of memory may no longer accept connections.
         let Ok(mut stream) = attack.connect_quickly(attackers.len()) else { break };
         stream.write_all(&bytes)?;
         attackers.push(stream);
@@ -330,7 +330,7 @@ fn reserve_many(attack: &Attack, ttr: u64) -> io::Result<(PipelineClient, Vec<u6
     Ok((client, ids))
 }
 
-/// One silent connection holds all jobs until their time to run has ended.
+/// One silent connection holds all jobs until their time to run ends.
 fn expiring(attack: &Attack) -> io::Result<Outcome> {
     const TTR_SECONDS: u64 = 4;
     let (client, ids) = reserve_many(attack, TTR_SECONDS)?;
@@ -386,8 +386,8 @@ pub(super) fn clock_file() -> PathBuf {
     clock_folder().join("clock")
 }
 
-/// Steps the clock an hour ahead, which must make no job due, and two hours back, which must delay
-/// none.
+/// Steps the clock an hour ahead, which must not make any job due, and two hours back, which must
+/// not delay any.
 fn clock_stepped(attack: &Attack) -> io::Result<Outcome> {
     let file = clock_file();
     fs::write(&file, "+0\n")?;

@@ -2,8 +2,8 @@
 //!
 //! For each attack (`attacks`) and each daemon, a new process is started. A probe (`probe`) works
 //! all the time: first alone, then while the attack runs, holds its connections, and cleans up.
-//! While the attack holds still, the probe pauses, and the daemon should be idle. All of it is
-//! repeated on the same process, so that a leak shows.
+//! While the attack only holds its connections, the probe pauses, and the daemon should be idle.
+//! All of it is repeated on the same process, so that a leak shows.
 //!
 //! Every wait has a limit: a daemon that stalls or dies ends its row of the table, not the run. The
 //! goals are in `missed_goals`; [`report`] makes the table.
@@ -29,7 +29,7 @@ use crate::bench::stats::Spread;
 use crate::bench::target::Target;
 use crate::{Client, Daemon, free_port, os};
 
-/// A daemon that is silent for longer counts as stalled.
+/// A daemon that is silent for longer than this is reported as stalled.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of an attack.
 const ATTACK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ const ATTACK_TIMEOUT: Duration = Duration::from_secs(30);
 const BASELINE_TIME: Duration = Duration::from_secs(1);
 /// How long an attack holds its connections.
 const HOLD_TIME: Duration = Duration::from_millis(1500);
-/// How long a daemon may take to finish pending work and to give memory back.
+/// How long a daemon may take to finish pending work and to return memory.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(8);
 /// The 99th percentile may reach this, or three times the baseline if that is more.
 const P99_GOAL_MS: f64 = 5.0;
@@ -316,7 +316,7 @@ fn settled_memory(pid: u32) -> io::Result<u64> {
     while least.1.elapsed() < Duration::from_secs(1) && began.elapsed() < SETTLE_TIMEOUT {
         thread::sleep(Duration::from_millis(100));
         let memory = resident_bytes(pid)?;
-        // A few pages come and go with every command.
+        // Every command allocates and frees a few pages.
         if memory + (64 << 10) < least.0 {
             least = (memory, Instant::now());
         }
@@ -371,8 +371,8 @@ impl Row {
         missed
     }
 
-    /// Returns whether another round is needed. If memory seems to grow there are more rounds,
-    /// because the memory left allocated varies.
+    /// Returns whether another round is needed. If memory seems to grow, there are more rounds,
+    /// because the amount left allocated varies.
     fn needs_more_rounds(&self, rounds: usize) -> bool {
         let most = if self.memory_seems_to_grow() { GROWTH_ROUNDS_FACTOR * rounds } else { rounds };
         self.rounds.len() < most
@@ -384,8 +384,8 @@ impl Row {
     }
 }
 
-/// Returns whether memory grows without end over several equal attacks. The next attack reuses the
-/// memory that the first has left allocated, so the steps become smaller; a leak keeps its pace.
+/// Returns whether memory keeps growing over several equal attacks. Later attacks reuse the memory
+/// that the first has left allocated, so the steps become smaller; those of a leak do not.
 fn grows(after: &[u64]) -> bool {
     let steps: Vec<u64> = after.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
     match steps[..] {

@@ -27,7 +27,7 @@ pub(super) const COMMANDS: [&str; 3] = ["put", "reserve", "delete"];
 #[derive(Debug, Clone)]
 pub(super) struct Window {
     /// Microseconds by command. Latencies are corrected for coordinated omission: a wait longer
-    /// than the interval counts once for every interval in it.
+    /// than the interval is counted once for every interval in it.
     pub(super) latency: [Histogram<u64>; 3],
     /// Puts that were answered `OUT_OF_MEMORY`.
     pub(super) out_of_memory: u64,
@@ -49,7 +49,7 @@ impl Window {
 
     fn record(&mut self, command: usize, took: Duration) {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
-        // Fails only beyond the histogram's bound of a minute, and every wait ends before.
+        // Fails only beyond the histogram's bound of a minute, and every wait ends before that.
         let _ = self.latency[command].record_correct(micros(took), micros(CYCLE_INTERVAL));
     }
 }
@@ -247,7 +247,7 @@ mod tests {
         }
         assert!(window.quantile(0, 0.99) < 0.2);
         window.record(0, Duration::from_secs(1));
-        // Two hundred clients would have sent a command within that second.
+        // Two hundred cycles were due within that second.
         assert!(window.quantile(0, 0.5) > 100.0, "{}", window.quantile(0, 0.5));
         assert!(window.quantile(1, 0.99) < 0.01);
     }

@@ -33,7 +33,7 @@ pub struct Row {
     /// The results of the targets, in the order of the command line.
     pub results: Vec<Outcome>,
     /// The first target's results without background state, measured in turn with the others. Its
-    /// label is the name of the row in which all targets do the same.
+    /// label is the name of the row that measures all targets in that way.
     pub base: Option<Outcome>,
 }
 
@@ -75,7 +75,7 @@ impl Outcome {
 
     /// Returns which side was saturated: the daemon, the load, both or none.
     ///
-    /// Time in which a side was ready to run but others had its core counts as busy.
+    /// Time in which a side was ready to run, but others had its core, is counted as busy.
     pub fn saturated(&self) -> &'static str {
         let share = |busy: &str, waited: &str| {
             let median = |figure| self.spread(figure).map_or(0.0, |spread| spread.median);
@@ -103,7 +103,7 @@ pub struct Config {
     pub cores: Cores,
 }
 
-/// Runs scenarios one after the other. A daemon is kept if its state fits the next scenario.
+/// Runs scenarios one after another. A daemon is reused if its state fits the next scenario.
 #[derive(Debug)]
 pub struct Comparison {
     config: Config,
@@ -117,7 +117,7 @@ impl Comparison {
         Self { config, prepared }
     }
 
-    /// Runs one scenario. A target that fails has the error in its rows, and the others continue.
+    /// Runs one scenario. If a target fails, its rows show the error, and the others continue.
     pub fn run(&mut self, scenario: &Scenario, progress: &mut dyn FnMut(&str)) -> Vec<Row> {
         match &scenario.work {
             Work::Phases(phases) => self.run_phases(scenario, phases, progress),
@@ -278,8 +278,8 @@ impl Participant<'_> {
         connections + self.scenario.state.blocked + self.scenario.state.idle + 100
     }
 
-    /// Runs each phase once, on a daemon in the scenario's state. The present daemon is used if it
-    /// fits.
+    /// Runs each phase once, on a daemon in the scenario's state. The current daemon is used if its
+    /// state fits.
     fn measure(
         &mut self,
         config: &Config,

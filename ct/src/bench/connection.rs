@@ -13,9 +13,9 @@ use super::op::{Context, Op};
 use super::reader::{Body, Kind, Reader};
 use crate::{Prng, os};
 
-/// How many replies of a batch may be waited for before any of them is read.
+/// The most replies of a batch to wait for before any of them is read.
 const REPLIES_PER_READ: usize = 8;
-/// So long that no measurement reaches the end of a time to run.
+/// Long enough that no time to run ends during a measurement.
 const TTR_SECONDS: u32 = 1_000_000;
 /// A prime, so that all held jobs are used before one is used again.
 const HELD_STRIDE: usize = 7_919;
@@ -47,9 +47,9 @@ pub(super) struct Run {
     pub(super) cycles_left: u64,
     /// Connections in the middle of a cycle, not counting workers.
     pub(super) active: usize,
-    /// Cycles that workers have completed and no producer has followed yet.
+    /// Cycles that workers have completed, and for which no producer has begun another yet.
     pub(super) permits: u64,
-    /// Cycles that producers have begun and no worker has completed yet.
+    /// Cycles that producers have begun, and that no worker has completed yet.
     pub(super) unfinished: u64,
     /// When the last reply arrived.
     pub(super) last: u64,
@@ -72,7 +72,7 @@ pub(super) struct Connection {
     cursor: usize,
     reader: Reader,
     out: Vec<u8>,
-    /// Bytes of the batch that are written.
+    /// Bytes of the batch that have been written.
     written: usize,
     /// The number of received bytes at which the kernel wakes the load.
     low_water: usize,
@@ -293,7 +293,7 @@ impl Connection {
 
     /// Asks the kernel not to wake the load for each single reply of a batch.
     ///
-    /// Otherwise a daemon that writes every reply by itself would saturate the load first, and
+    /// Otherwise a daemon that writes each reply separately would saturate the load first, and
     /// would pay for the wake-ups. Only a few replies may be waited for: until the load reads, the
     /// kernel sends no acknowledgement, and a connection may have only some ten small segments in
     /// flight without one.

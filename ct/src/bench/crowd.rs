@@ -31,7 +31,7 @@ pub struct Config {
     pub rounds: usize,
     /// The duration of a measurement.
     pub window: Duration,
-    /// Pipeline depth; none means the smallest that saturates both daemons.
+    /// The pipeline depth; `None` means the smallest that saturates both daemons.
     pub depth: Option<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! Goals of a comparison: a file with one goal in a line.
+//! Goals of a comparison, from a file with one goal per line.
 //!
 //! ```text
 //! ROW | FIGURE | AGAINST | at least NUMBER      (or: at most NUMBER)
@@ -6,16 +6,15 @@
 //!
 //! ROW and FIGURE are names in the saved comparison. AGAINST is `other`, the second daemon;
 //! `rival`, the third; `bare`, the bare responder; `row NAME`, the first daemon's own figure in
-//! that row, measured in turn with this one; or `-`, and then the figure itself counts. A goal
-//! against a rival is left out if there is none. Empty lines and those that begin with `#` are
-//! ignored.
+//! that row, measured in turn with this one; or `-`, for the figure itself. A goal against a rival
+//! is omitted if there is none. Empty lines and those that begin with `#` are ignored.
 
 use std::fmt::Write as _;
 
 use super::compare::{Outcome, Row};
 use super::report::{Report, number};
 
-/// A goal may be missed by this share before it counts as missed, because measurements vary.
+/// A goal may be missed by this share before it is reported as missed, because measurements vary.
 const SLACK_SHARE: f64 = 0.15;
 
 /// The divisor of a figure.
@@ -38,7 +37,7 @@ struct Goal {
     bound: f64,
 }
 
-/// How a comparison meets its goals.
+/// The result of checking a comparison against its goals.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     /// A line for each goal.

@@ -79,7 +79,7 @@ pub enum Tubes {
 pub struct Until {
     /// The duration.
     pub time: Duration,
-    /// The number of cycles; a batch counts by its commands.
+    /// The number of cycles. A batch has as many cycles as its depth.
     pub cycles: u64,
 }
 

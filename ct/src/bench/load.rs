@@ -144,7 +144,7 @@ impl Load {
         Ok(tally)
     }
 
-    /// Makes the load's core poll without sleeping from now on. On a quiet machine a sleeping core
+    /// Makes the load's core poll without sleeping from now on. On a quiet machine, a sleeping core
     /// wakes slowly, and a load that is always late cannot saturate a daemon.
     pub fn busy_poll(&mut self) {
         self.busy_polls = true;
@@ -226,7 +226,7 @@ impl Load {
     }
 
     /// Returns how long the loop may sleep until the next intended time, if there is one. Shortly
-    /// before it the loop spins, because the kernel would wake it too late.
+    /// before that time the loop spins, because the kernel would wake it too late.
     fn time_to_next(&self, now: u64) -> Option<Duration> {
         let queues = self.queues.iter().filter(|queue| !queue.free.is_empty());
         let schedules = queues.filter_map(|queue| queue.schedule.as_ref());
@@ -253,7 +253,7 @@ impl Load {
 /// The free connections of a group.
 #[derive(Debug)]
 struct Queue {
-    /// Those between two cycles.
+    /// The connections between two cycles.
     free: VecDeque<usize>,
     /// When cycles begin, in an open loop.
     schedule: Option<Schedule>,
@@ -319,8 +319,8 @@ fn prepare(client: &mut SetupClient, group: &Group, number: usize) -> io::Result
     client.reserve(group.hold)
 }
 
-/// Waits at every hundredth connection until the daemon has accepted those so far, before its
-/// backlog overflows.
+/// At every hundredth connection, waits until the daemon has accepted those so far, so that its
+/// backlog does not overflow.
 fn wait_until_accepted(client: &mut SetupClient, number: usize, bare: bool) -> io::Result<()> {
     let kind = if bare { Kind::Inserted } else { Kind::Using };
     if number % 100 == 99 { client.command("use default\r\n", kind) } else { Ok(()) }

@@ -9,7 +9,7 @@ use super::group::Until;
 use super::load::{Load, Tally};
 use crate::{Daemon, Program, os};
 
-/// The share of a core from which a side counts as saturated.
+/// The share of a core from which on a side is reported as saturated.
 pub const SATURATED_SHARE: f64 = 0.9;
 
 /// The sides, as indexes of their cores if they have one each.
@@ -19,7 +19,7 @@ const LOAD: usize = 1;
 /// Where daemon and load run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// On a core each.
+    /// On separate cores.
     #[default]
     Apart,
     /// The load on a core of its own, the daemon on any.

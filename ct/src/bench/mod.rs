@@ -1,4 +1,4 @@
-//! The load generator: how fast any beanstalkd is, side by side with another.
+//! The load generator, which measures how fast any beanstalkd is, side by side with another.
 //!
 //! Reading order:
 //! - [`op`] has the commands and their bytes, [`reader`] parses the replies;

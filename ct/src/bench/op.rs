@@ -187,7 +187,7 @@ fn numbered(out: &mut Vec<u8>, before: &[u8], number: u64, after: &[u8]) {
     out.extend_from_slice(after);
 }
 
-/// Appends decimal digits without an allocation.
+/// Appends a number in decimal, without allocating.
 pub(crate) fn append_number(out: &mut Vec<u8>, number: u64) {
     let mut digits = [0; 20];
     write_stamp(&mut digits, number);

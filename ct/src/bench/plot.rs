@@ -30,7 +30,7 @@ const fn workload(row: &'static str, words: &'static str, in_summary: bool) -> W
     Workload { row, words, in_summary }
 }
 
-/// The bars of the chart of gains, from above. The rate is compared.
+/// The bars of the chart of gains, from the top. They compare rates.
 const WORKLOADS: [Workload; 16] = [
     workload("lone/client", "1 client", true),
     workload("lone/pair", "1 producer, 1 blocked worker", false),
@@ -371,7 +371,7 @@ fn curves(curve: &Curve, lines: &[Line]) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// Returns the place of each line's name: at the end of the line, or below the name above.
+/// Returns the position of each line's name: at the end of the line, or below the name above it.
 fn legend(lines: &[Line], up: &Scale) -> Vec<(i32, usize)> {
     const APART: i32 = 20;
     let last = |line: &Line| line.points.last().map(|point| up.at(point.1));
@@ -393,15 +393,16 @@ struct Scale {
     most: f64,
     from: i32,
     to: i32,
-    /// Where the axis is cut between zero, drawn before the smallest value, and the rest.
+    /// Where the axis is interrupted between zero, which is drawn before the smallest value, and
+    /// the rest.
     gap: Option<i32>,
     ticks: Vec<f64>,
 }
 
 impl Scale {
-    /// Values that span more than this factor get a logarithmic axis.
+    /// If values span more than this factor, the axis is logarithmic.
     const LINEAR: f64 = 10.0;
-    /// Pixels that zero is before a logarithmic axis.
+    /// The distance in pixels from zero to a logarithmic axis.
     const GAP: i32 = 70;
 
     /// Makes an axis with a tick at each of some values, the smallest and the largest at its ends.
@@ -446,7 +447,7 @@ impl Scale {
             ticks.push(round_up(last * 1.01));
         }
         let (least, most) = ends(ticks.iter().copied());
-        // At most some nine labels: then only powers of ten.
+        // If there would be more than about nine labels, only powers of ten get one.
         if ticks.len() > 10 {
             ticks.retain(|tick| (tick.log10() - tick.log10().round()).abs() < 1e-9);
         }
@@ -484,7 +485,7 @@ fn round_down(value: f64) -> f64 {
     [5.0, 2.0].into_iter().find(fits).unwrap_or(1.0) * power
 }
 
-/// Writes a tick: thousands apart, and no needless decimals.
+/// Formats a tick, with thousands separated and without needless decimals.
 fn short(value: f64) -> String {
     let text = number(value);
     if text.contains('.') {
@@ -502,7 +503,7 @@ fn count(length: usize) -> i32 {
     i32::try_from(length).expect("there are few bars")
 }
 
-/// A picture in the making.
+/// A picture being drawn.
 struct Canvas<'a> {
     backend: SVGBackend<'a>,
     ink: RGBColor,
@@ -511,7 +512,7 @@ struct Canvas<'a> {
 type Drawn = Result<(), Box<dyn Error>>;
 
 impl<'a> Canvas<'a> {
-    /// Begins a picture of this size; it is whole when the canvas is dropped.
+    /// Begins a picture of this size; it is complete when the canvas is dropped.
     fn new(text: &'a mut String, (width, height): (i32, i32), theme: &Theme) -> Self {
         let size = (width.unsigned_abs(), height.unsigned_abs());
         let mut backend = SVGBackend::with_string(text, size);
@@ -544,7 +545,7 @@ impl<'a> Canvas<'a> {
         colour: RGBColor,
         anchor: HPos,
     ) -> Drawn {
-        // plotters writes a size that is smaller by this factor.
+        // plotters writes font sizes that are smaller by this factor.
         let font = ("sans-serif", f64::from(size) * 1.24, weight).into_font();
         let style = TextStyle::from(font).color(&colour).pos(Pos::new(anchor, VPos::Center));
         Ok(self.backend.draw_text(text, &style, at)?)

@@ -2,14 +2,14 @@
 //!
 //! Bytes come in pieces of any size. A [`Reader`] keeps only the incomplete beginning of a reply,
 //! so ten thousand connections need little memory, and a large body is never collected. Every reply
-//! is checked: words, numbers, CR LF, and a reserved body byte for byte. Otherwise the load would
-//! measure a daemon that may be answering nonsense.
+//! is checked: words, numbers, CR LF, and a reserved body byte for byte. Otherwise the load might
+//! be measuring a daemon that answers nonsense.
 
 use std::fmt;
 
 /// The longest line of a daemon, CR LF included.
 const LINE_MAX_BYTES: usize = 224;
-/// Bytes at the beginning of a body for the time it was sent.
+/// Bytes at the beginning of a body that hold the time at which it was sent.
 pub(crate) const STAMP_BYTES: usize = 20;
 
 /// The kind of a reply.
@@ -124,7 +124,8 @@ impl Body {
         Self { bytes: vec![b'.'; length], stamped: false }
     }
 
-    /// Makes a body that begins with the time of its sending; it is at least as long as the stamp.
+    /// Makes a body that begins with the time at which it is sent; it is at least as long as the
+    /// stamp.
     pub fn stamped(length: usize) -> Self {
         Self { bytes: vec![b'.'; length.max(STAMP_BYTES)], stamped: true }
     }

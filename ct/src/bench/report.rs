@@ -20,7 +20,7 @@ pub struct Report {
     pub rows: Vec<Row>,
 }
 
-/// Figures that the columns of the table show; all others have lines of their own.
+/// The figures in the columns of the table; all others have lines of their own.
 const COLUMNS: [&str; 12] = [
     "rate",
     "cpu",
@@ -69,7 +69,7 @@ kernel's share of the daemon's CPU time, and load is the load's own CPU per comm
         text
     }
 
-    /// Returns the whole as JSON, a row on each line.
+    /// Returns everything as JSON, with one row per line.
     pub fn to_text(&self) -> String {
         let mut value = self.to_json();
         let rows = value["rows"].take();
@@ -80,7 +80,7 @@ kernel's share of the daemon's CPU time, and load is the load's own CPU per comm
         format!("{before}[\n{}\n]{after}\n", rows.join(",\n"))
     }
 
-    /// Returns the whole as JSON: every sample, and medians and ratios for those who only read.
+    /// Returns everything as JSON: every sample, and the medians and ratios, for human readers.
     pub fn to_json(&self) -> Value {
         let targets: Vec<Value> = self
             .targets
@@ -242,7 +242,7 @@ fn markdown_line(row: &Row, index: usize, result: &Outcome) -> String {
     text
 }
 
-/// Writes a number with three digits that matter, and thousands apart.
+/// Formats a number with three significant digits, and thousands separated.
 pub fn number(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 100.0 => 0,
@@ -262,7 +262,7 @@ pub fn number(value: f64) -> String {
     if fraction.is_empty() { grouped } else { format!("{grouped}.{fraction}") }
 }
 
-/// Writes a ratio: two decimals below ten, one below a hundred, and none above.
+/// Formats a ratio: with two decimals below ten, one below a hundred, and none above.
 pub fn ratio_number(value: f64) -> String {
     if value < 1.0 { format!("{value:.2}") } else { number(value) }
 }

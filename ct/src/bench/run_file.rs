@@ -1,7 +1,8 @@
-//! Reads the table that a comparison writes in Markdown, as the run files of the documents have it.
+//! Reads the Markdown table that a comparison writes, which is also in the run files of the
+//! documents.
 //!
-//! [`Report::to_markdown`](super::report::Report::to_markdown) writes it. It has the medians of
-//! all figures and the ratios with their spreads, but not the single samples.
+//! [`Report::to_markdown`](super::report::Report::to_markdown) writes it. It has the medians of all
+//! figures and the ratios with their spreads, but not the individual samples.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +36,7 @@ pub struct Side {
     pub label: String,
     /// By the name of the figure, such as `rate`, `cpu` or `p99`. Empty if the daemon failed.
     pub figures: BTreeMap<String, Figure>,
-    /// Which side had no time left; empty if the row is not a load.
+    /// The side that was saturated; empty if the row is not a load.
     pub saturated: String,
 }
 
@@ -51,11 +52,11 @@ pub struct Figure {
 }
 
 impl RunFile {
-    /// Reads a table; everything around it is left out.
+    /// Reads a table, and ignores everything around it.
     ///
     /// # Errors
     ///
-    /// Fails if there is no table, and names a line of it that makes no sense.
+    /// Fails if there is no table, or with the line that cannot be parsed.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut run = Self::default();
         let mut lines = text.lines().skip_while(|line| !line.starts_with("| What | Daemon |"));
@@ -133,7 +134,7 @@ impl RunRow {
 }
 
 impl Side {
-    /// Adds a figure; an empty cell is none.
+    /// Adds a figure, unless the cell is empty.
     fn add(&mut self, name: &str, text: &str, ratio: &str) -> Option<()> {
         if text.is_empty() {
             return Some(());
@@ -145,7 +146,7 @@ impl Side {
     }
 }
 
-/// Reads a number whose thousands may be apart.
+/// Reads a number whose thousands may be separated.
 fn decimal(text: &str) -> Option<f64> {
     text.replace(',', "").parse().ok()
 }

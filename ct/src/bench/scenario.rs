@@ -78,7 +78,7 @@ pub struct Phase {
     pub name: &'static str,
     /// The connections and their commands.
     pub groups: Vec<Group>,
-    /// The most cycles; `None` for as many as the phase before had.
+    /// The most cycles; `None` for as many as the previous phase had.
     pub cycles: Option<u64>,
 }
 
@@ -103,7 +103,7 @@ impl Effort {
 }
 
 const PUT: Op = put(Priority::Fixed(10));
-/// How long a lone client is measured: the scheduler takes its time to give it a core of its own.
+/// How long a lone client is measured. The scheduler takes some time to give it a core of its own.
 const LONE_WINDOW: Duration = Duration::from_secs(2);
 /// Bytes of a body, unless the preset varies it.
 const BODY_BYTES: usize = 64;
@@ -223,7 +223,7 @@ fn connections(connections: u32) -> Scenario {
         .with_calls()
 }
 
-/// One client that waits for each reply, as a script is.
+/// One client that waits for each reply, as a script does.
 fn lone_client() -> Scenario {
     let about = "1 connection puts, reserves, deletes; the daemon on any core";
     Scenario::one("lone/client".to_owned(), about.to_owned(), vec![cycle(1, 1, BODY_BYTES)])
@@ -300,7 +300,7 @@ fn offered(commands: u32) -> Scenario {
     Scenario::one(format!("offered/{commands}"), about, vec![group]).placed(Placement::AnyCore)
 }
 
-/// How soon a worker that waits has a job.
+/// Measures how soon a waiting worker gets a job.
 fn wakeup(rate: u32) -> Scenario {
     let body = Body::stamped(BODY_BYTES);
     let put = Group::new(1, 1, &[PUT], body.clone());

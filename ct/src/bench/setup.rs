@@ -1,4 +1,5 @@
-//! A client that brings a daemon into a state, fast and checked, over one blocking connection.
+//! A client that brings a daemon into a state quickly, over one blocking connection, and checks
+//! every reply.
 //!
 //! Its work is not measured: it makes backlogs, tubes, blocked workers, held jobs.
 
@@ -78,7 +79,7 @@ impl SetupClient {
         Ok(())
     }
 
-    /// Sends a line without waiting for a reply, as for a worker that stays blocked.
+    /// Sends a line without waiting for a reply, for example for a worker that stays blocked.
     pub fn send_unanswered(&mut self, line: &str) -> io::Result<()> {
         self.stream.write_all(line.as_bytes())
     }

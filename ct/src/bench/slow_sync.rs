@@ -29,7 +29,8 @@ pub const SYNC_TIME: Duration = Duration::from_millis(5);
 const ROUNDS: usize = 3;
 /// How long each measurement takes.
 const WINDOW: Duration = Duration::from_secs(4);
-/// How long the load runs before it is measured, so that the daemon knows the disk.
+/// How long the load runs before it is measured, so that the daemon has learned how fast the disk
+/// is.
 const WARM_UP: Duration = Duration::from_millis(500);
 /// How long another client waits before each of its commands.
 const READ_PAUSE: Duration = Duration::from_millis(1);
@@ -72,7 +73,8 @@ fn measure(
 }
 
 /// Reserves jobs, looks at them and asks for statistics, with pauses, and returns the latencies in
-/// nanoseconds. A thread of its own, so that it waits for the daemon and not for the writers' load.
+/// nanoseconds. Runs in a thread of its own, so that it waits only for the daemon, and not for the
+/// writers' load.
 fn read(address: &str) -> io::Result<Histogram<u64>> {
     let mut client = Client::connect(address)?;
     let mut latencies = Tally::new().latency;
@@ -88,8 +90,8 @@ fn read(address: &str) -> io::Result<Histogram<u64>> {
     Ok(latencies)
 }
 
-/// Writes a script into a directory that becomes a program with slow syncs. Returns the paths of
-/// the script and of a file that grows by a byte with each sync.
+/// Writes a script into a directory. The script runs the program with slow syncs. Returns the paths
+/// of the script and of a file that grows by a byte with each sync.
 pub fn wrapper(
     directory: &Path,
     library: &Path,

@@ -17,7 +17,7 @@ use super::state::State;
 use super::target::{PreparedDaemon, ScratchDir, Target};
 use crate::{Client, Daemon};
 
-/// Time for a daemon to give memory back after its last job is deleted.
+/// Time for a daemon to return memory after its last job is deleted.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
 /// Commands of the client that comes before the connections whose memory is measured.
 const WARM_UP_COMMANDS: usize = 1000;
@@ -83,7 +83,7 @@ fn measure_connection_memory(
 ) -> io::Result<Vec<Sample>> {
     let pid = prepared.daemon.pid();
     let state = State { idle: connections, ..State::default() };
-    // The daemon's one-time allocations for its first clients belong to no connection.
+    // This excludes the daemon's one-time allocations for its first clients.
     let mut first = Client::connect(prepared.daemon.address())?;
     for _ in 0..WARM_UP_COMMANDS {
         first.command("use default")?;

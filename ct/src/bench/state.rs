@@ -10,7 +10,7 @@ use crate::Prng;
 
 /// Time limit for building a state.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(60);
-/// The least delay of jobs that must stay delayed.
+/// The shortest delay of jobs that must stay delayed.
 const DELAY_SECONDS: u32 = 1_000_000;
 
 /// Everything that exists before the load begins and after it has ended.

@@ -12,8 +12,8 @@ pub(crate) struct SyscallCounter {
 impl SyscallCounter {
     /// Starts counting the calls of a process; `None` if that is impossible.
     ///
-    /// `perf` ends together with the command it is given. That is a `cat` that returns a byte,
-    /// which shows when counting has begun.
+    /// `perf` ends together with the command that it runs. That is a `cat`, which echoes a byte to
+    /// show that counting has begun.
     pub(crate) fn start(pid: u32) -> Option<Self> {
         let mut perf = Command::new("perf")
             .args(["stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "-p"])

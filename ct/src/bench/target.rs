@@ -25,8 +25,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Parses `PROGRAM FLAGS` and asks the program for its version. A word such as `-f0=-D` is no
-    /// flag: it replaces the flag `-f0` of presets with `-D`. `-F=` leaves out `-F`.
+    /// Parses `PROGRAM FLAGS` and asks the program for its version. A word such as `-f0=-D` is not
+    /// a flag of the program: it replaces the flag `-f0` of presets with `-D`. `-F=` omits `-F`.
     pub fn daemon(command: &str) -> io::Result<Self> {
         let mut words = command.split_whitespace();
         let path =
@@ -41,7 +41,8 @@ impl Target {
         Ok(Self { label, program, bare: false, replacements })
     }
 
-    /// Returns the flags that make it keep its binlog in a directory, with a flag of a preset.
+    /// Returns the flags that make the program keep its binlog in a directory, with a flag of a
+    /// preset.
     pub fn binlog_flags(&self, flag: &str, directory: &Path) -> Vec<String> {
         let replacement = self.replacements.iter().find(|(replaced, _)| replaced == flag);
         let flag = replacement.map_or(flag, |(_, other)| other);
@@ -73,7 +74,7 @@ fn replacement(word: &str) -> Option<(&str, &str)> {
     (is_short && (other.is_empty() || other.starts_with('-'))).then_some((flag, other))
 }
 
-/// Makes equal labels different by a number, in the order of the command line.
+/// Adds numbers to equal labels to distinguish them, in the order of the command line.
 pub fn make_labels_unique(targets: &mut [Target]) {
     for index in 1..targets.len() {
         let (before, rest) = targets.split_at_mut(index);
@@ -101,7 +102,7 @@ fn version(path: &Path) -> io::Result<String> {
 /// A daemon in a state, with the connections that belong to the state.
 #[derive(Debug)]
 pub struct PreparedDaemon {
-    /// Declared first, because they must close before the daemon ends.
+    /// Declared first, because they must be closed before the daemon ends.
     _background: Vec<SetupClient>,
     /// The running daemon.
     pub daemon: Daemon,

@@ -1,8 +1,8 @@
 //! The bare responder: an upper bound for the speed of a daemon. It keeps no queue.
 //!
 //! It waits, reads, finds line ends and writes. Each line that begins with a lower-case letter is
-//! answered with `INSERTED 1`. All others count as bodies; the load sends no bodies that begin so.
-//! No real daemon can be faster on one core with the same event loop.
+//! answered with `INSERTED 1`. All others are taken for bodies; the load sends no bodies that begin
+//! with one. No real daemon can be faster on one core with the same event loop.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;

@@ -33,7 +33,7 @@ Usage: ct-bench compare [OPTIONS] DAEMON [DAEMON...]
        ct-bench plot FILE DIR
        ct-bench goals FILE GOALS
 
-DAEMON is 'PROGRAM FLAGS' of any beanstalkd. It is started on a free port of 127.0.0.1 and ended
+DAEMON is 'PROGRAM FLAGS' of any beanstalkd. It is started on a free port of 127.0.0.1 and stopped
 afterwards. If a preset has the flag -f0, -f50 or -F, a daemon with the word -f0=-D among its flags
 gets -D instead of -f0; one with -F= gets nothing. Daemon and load get a core each if there are two,
 except in presets for other placements. Every reply is checked: a wrong reply ends the row with an
@@ -254,7 +254,7 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
         report.rows.extend(rows);
     }
     keep(options, &report)?;
-    // Errors of the other daemons are in the table; only the first daemon's count as failure.
+    // Errors of the other daemons are shown in the table; only the first daemon's cause a failure.
     let has_failed = |row: &Row| {
         let mut own = row.results.first().into_iter().chain(&row.base);
         own.any(|outcome| outcome.error.is_some())

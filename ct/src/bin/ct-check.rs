@@ -105,8 +105,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Reads the scripts. One that cannot be parsed is a failure of its own and does not hide the
-    /// others.
+    /// Reads the scripts. A script that cannot be parsed is reported as a failure, and does not
+    /// hide the others.
     fn load(&self) -> Result<(Vec<Script>, Vec<Report>), String> {
         let paths = match &self.show {
             Some(name) => vec![self.scripts.join(name).with_extension("txt")],

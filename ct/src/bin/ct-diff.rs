@@ -1,4 +1,4 @@
-//! Sends the same seeded traffic to two daemons and makes a golden script of each difference.
+//! Sends the same seeded traffic to two daemons and turns each difference into a golden script.
 //!
 //! Only arguments and output are here; [`ct::diff`] does the work.
 

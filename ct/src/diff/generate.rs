@@ -2,12 +2,13 @@
 //! likely: few tubes, few priorities, short times, jobs that exist, commands that are nearly valid.
 //!
 //! The generator never sees a reply, so a seed means the same operations for all daemons. The
-//! runner leaves out operations that must not be sent to some daemon.
+//! runner omits operations that must not be sent to one of the daemons.
 //!
 //! **Time.** All timers of the protocol run for whole seconds. A run that lets time pass does so in
 //! steps of 0.25, 1.25 or 2.25 seconds. After the n-th step, operations happen 0.25·n seconds apart
 //! from every timer that was set before. So both daemons agree on the timers that are due if each
-//! burst of operations ends within a fraction of 0.25 seconds. Hence a run has at most three steps.
+//! burst of operations ends within a fraction of 0.25 seconds. That is why a run has at most three
+//! steps.
 
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ pub(crate) fn generate(seed: u64, options: GeneratorOptions) -> Vec<Operation> {
             let position = at_most(&mut generator.prng, operations.len());
             operations.insert(position, Operation::Restart);
         }
-        // On a connection of its own, so that no other operation delays it.
+        // This put has a connection of its own, so that no other operation delays it.
         operations.insert(0, Operation::send(peers, generator.put(u32::MAX, u32::MAX)));
     }
     if drains {
@@ -340,8 +341,7 @@ impl Generator {
     }
 }
 
-/// Makes a body of one repeated byte if it is long, and of bytes that are hard to parse if it is
-/// short.
+/// Makes a body: a long one repeats one byte, and a short one has bytes that are hard to parse.
 fn body(size: usize) -> Vec<u8> {
     match size {
         0..=20 => (0..size).map(|at| b"\r\n\0put 0 stats"[at % 13]).collect(),

@@ -1,10 +1,10 @@
-//! Two daemons driven in lock step.
+//! Two daemons driven in lockstep.
 //!
 //! Every operation is done to both, the left one first. Then [`Harness::settle`] waits until
 //! neither sends more. First it waits for the replies that are certain to come. Others may come
 //! too, for example to waiting clients. So it makes round trips on a connection of its own, the
-//! barrier, until several in a row brought nothing on any connection. With each round trip the
-//! daemon has looked at every socket again. If the two daemons differ by then, the slower one gets
+//! barrier, until several in a row have brought nothing on any connection. During each round trip,
+//! the daemon looks at every socket again. If the two daemons still differ, the slower one gets
 //! time to catch up.
 
 use std::os::fd::BorrowedFd;
@@ -16,14 +16,14 @@ use super::reply::Comparator;
 use super::side::{Chunk, Connection, IO_TIMEOUT, POLL_INTERVAL, Received, SIDES, Side};
 use crate::os;
 
-/// Quiet round trips that are enough if all expected replies have come. The daemon has executed the
-/// last command, so its replies to others were sent before that to the barrier.
+/// How many quiet round trips suffice if all expected replies have come. The daemon has executed
+/// the last command, so it sent its replies on other connections before that to the barrier.
 const QUIET_TRIPS_IF_ANSWERED: usize = 1;
-/// Quiet round trips that are needed otherwise.
+/// How many quiet round trips are needed otherwise.
 const QUIET_TRIPS: usize = 3;
 /// How long to wait for expected replies. If fewer arrive, the round trips show it.
 const REPLY_WAIT: Duration = Duration::from_millis(40);
-/// One more quiet round trip is made for each of these many bytes, because some daemons read a
+/// One more quiet round trip is made for each of this many bytes sent, because some daemons read a
 /// large body in small pieces without replying.
 const BYTES_PER_TRIP: usize = 256;
 
@@ -70,7 +70,7 @@ pub(crate) struct ExpectedReplies {
     pub(crate) peer: Peer,
     /// The number of replies that are certain to come on it.
     pub(crate) replies: usize,
-    /// Whether nothing else can come on other connections because of queued commands.
+    /// Whether queued commands cannot cause replies on other connections.
     pub(crate) is_all: bool,
     /// The number of bytes that were sent.
     pub(crate) bytes: usize,
@@ -144,7 +144,7 @@ impl Harness {
         }
     }
 
-    /// Ends both and starts them again.
+    /// Stops both and starts them again.
     pub(crate) fn restart(&mut self) {
         for side in &mut self.sides {
             if let Err(error) = side.restart() {
@@ -198,7 +198,8 @@ impl Harness {
         self.read_available(Duration::ZERO)
     }
 
-    /// Waits up to `timeout` for data on any connection and reads it; true if there was anything.
+    /// Waits up to `timeout` for data on any connection and reads it. Returns whether there was
+    /// any.
     fn read_available(&mut self, timeout: Duration) -> bool {
         let connections = || self.sides.iter().flat_map(|side| side.connections.values());
         let open: Vec<BorrowedFd<'_>> = connections()

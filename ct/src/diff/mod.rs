@@ -43,8 +43,8 @@ use crate::socket::SocketStage;
 
 /// Attempts at a run that is too slow.
 const ATTEMPTS_PER_RUN: usize = 4;
-/// How often a difference is repeated before it counts as not reproducible, and how often its short
-/// form is repeated to find how reliably it shows.
+/// How often a difference is repeated before it is reported as not reproducible, and how often its
+/// short form is repeated to determine how reliably it shows.
 const REPRODUCTION_ATTEMPTS: usize = 5;
 /// How long the slower daemon gets to catch up: in the first run, and when a known difference is
 /// reproduced.
@@ -76,7 +76,7 @@ pub struct Options {
     pub parallel: usize,
     /// Whether to continue after the first difference.
     pub keeps_going: bool,
-    /// The dialects of left and right; if one is missing, the daemon's version decides.
+    /// The dialects of left and right; if one is missing, it is chosen by the daemon's version.
     pub dialects: [Option<Dialect>; 2],
 }
 
@@ -106,7 +106,7 @@ pub struct Finding {
     pub message: String,
     /// A golden script that expects the right daemon's answers.
     pub script: String,
-    /// Whether shrinking was completed: it had time enough, and no candidate was too slow every
+    /// Whether shrinking was completed: it had enough time, and no candidate was too slow every
     /// time.
     pub is_shortest: bool,
     /// The number of times the difference appeared, and the number of attempts.
@@ -205,7 +205,7 @@ struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    /// Asks both daemons for version and limits.
+    /// Gets the version and the limits of both daemons.
     fn new(targets: [&'a Target; 2], options: &'a Options) -> io::Result<Self> {
         let [left, right] = targets.map(DaemonInfo::query);
         let known = [left?, right?];
@@ -230,7 +230,7 @@ impl<'a> Comparison<'a> {
     fn parallel(&self, wanted: usize) -> usize {
         match (self.is_started(), self.options.restart) {
             (false, _) => 1,
-            // They wait for the disk, not for the clock.
+            // Runs with restarts wait for the disk, not for the clock.
             (true, true) => wanted.clamp(1, PARALLEL_RESTART_RUNS),
             (true, false) => wanted.max(1),
         }
@@ -323,8 +323,8 @@ impl<'a> Comparison<'a> {
         (operations, last, is_shortest)
     }
 
-    /// Executes some runs in parallel and returns the first that fails, and whether the runs before
-    /// it are certain not to fail: a run that was too slow, or whose daemon did not start, proves
+    /// Executes some runs in parallel. Returns the first that fails, and whether the runs before it
+    /// are certain not to fail: a run that was too slow, or whose daemon did not start, proves
     /// nothing.
     fn first_failing(&self, candidates: &[Vec<Operation>]) -> (Option<(usize, Difference)>, bool) {
         let verdicts: Vec<Option<Verdict>> = thread::scope(|scope| {

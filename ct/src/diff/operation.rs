@@ -1,8 +1,8 @@
 //! The operations of a run: a sequence with the same meaning on any daemon.
 //!
 //! Operations name a job by its `put`, not by its id, so that a sequence keeps its meaning when
-//! operations are removed. The job of the seventh `put` is that job even if all earlier puts are
-//! gone.
+//! operations are removed. The job of the seventh `put` remains that job, even if all earlier puts
+//! are removed.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ impl Command {
         Self { parts: vec![before, Part::Id(job), after], put: None }
     }
 
-    /// Makes a command of these bytes.
+    /// Builds a command from these bytes.
     pub(crate) fn raw(bytes: Vec<u8>) -> Self {
         Self { parts: vec![Part::Bytes(bytes)], put: None }
     }
@@ -67,7 +67,7 @@ impl Command {
 /// One step of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// Sends commands in one write. With a cut only this many thousandths of the bytes are sent
+    /// Sends commands in one write. With a cut, only this many thousandths of the bytes are sent
     /// now, and the rest before the connection's next operation.
     Send { peer: Peer, commands: Vec<Command>, cut: Option<u16> },
     /// Shuts down the sending side of a connection.
@@ -83,7 +83,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// Sends one command whole.
+    /// Sends one command in full.
     pub(crate) fn send(peer: Peer, command: Command) -> Self {
         Self::Send { peer, commands: vec![command], cut: None }
     }

@@ -56,7 +56,7 @@ impl Record {
     }
 
     /// Opens the barrier at once if the script reads the number of connections, because the run had
-    /// one.
+    /// a barrier.
     fn opening(&self) -> String {
         let counts = |event: &Event| match event {
             Event::Answered(_, Reply::Yaml(lines)) => {

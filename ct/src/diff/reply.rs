@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use crate::dialect::Dialect;
 use crate::text::show;
 
-/// The longest body that is waited for.
+/// The longest body to wait for.
 const BODY_MAX_BYTES: usize = 64 << 20;
 
 /// One reply.
@@ -292,7 +292,7 @@ fn less(number: &str, base: u64) -> String {
     less.map_or_else(|| number.to_owned(), |number| number.to_string())
 }
 
-/// Writes a reply line with its job ids as a script counts them.
+/// Writes a reply line with its job ids numbered as in a script.
 fn with_ids(head: &[u8]) -> String {
     let text = String::from_utf8_lossy(head);
     let words: Vec<&str> = text.split(' ').collect();
@@ -321,7 +321,7 @@ pub(crate) fn whole(bytes: &[u8]) -> String {
                 .find(|&at| run_length(&rest[at..]) >= RUN_MIN_BYTES)
                 .unwrap_or(rest.len().min(SHOWN_AT_ONCE_BYTES)),
         };
-        // Never between CR and LF, which are one character in scripts.
+        // The bytes are never split between CR and LF, which are one character in scripts.
         let splits = rest[..length].ends_with(b"\r") && rest.get(length) == Some(&b'\n');
         let length = if splits && length > 1 { length - 1 } else { length };
         shown.push_str(&show(&rest[..length]));

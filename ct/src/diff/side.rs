@@ -40,7 +40,7 @@ impl Chunk {
     }
 }
 
-/// The bytes of one daemon on one connection since the last time.
+/// The bytes that one daemon has sent on one connection since the last call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) replies: Vec<Reply>,
@@ -177,7 +177,7 @@ pub(crate) struct Side {
     binlog: Option<Binlog>,
     barrier: Stream,
     pub(super) connections: BTreeMap<Peer, Connection>,
-    /// Why the daemon cannot be reached any more.
+    /// Why the daemon can no longer be reached.
     pub(super) failure: Option<String>,
 }
 
@@ -196,7 +196,8 @@ impl Side {
             self.barrier = Stream::connect(&self.address)?;
             self.barrier.set_read_timeout(IO_TIMEOUT)?;
         }
-        // Not earlier: if the connections closed first, the daemon would execute queued commands.
+        // Connections are closed only now: if they closed first, the daemon would execute queued
+        // commands.
         self.connections.clear();
         Ok(())
     }

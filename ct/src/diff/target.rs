@@ -65,7 +65,7 @@ impl DaemonInfo {
     }
 }
 
-/// Returns the dialect of a version; an unknown version is taken for ours.
+/// Returns the dialect of a version. An unknown version is assumed to be ours.
 pub(super) fn dialect_of(version: &str) -> Dialect {
     Dialect::named(version)
         .or_else(|| Dialect::named("ours"))

@@ -2,8 +2,8 @@
 //!
 //! A tracker follows the protocol's framing and the commands that matter to a run. It knows whether
 //! the client may be waiting and for which tubes, which jobs it holds, and whether it is within a
-//! line or a body. It does not judge replies. If garbage misleads it, one operation too many is
-//! left out, or a known difference is reported.
+//! line or a body. It does not judge replies. If garbage misleads it, an operation is omitted
+//! needlessly, or a known difference is reported.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
@@ -39,7 +39,7 @@ pub(crate) enum Quirk {
     UncheckedTimeout,
 }
 
-/// A command without a reply so far: its verb, and its first word for messages.
+/// A command that has no reply yet: its verb, and its first word for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sent {
     pub(crate) verb: Verb,
@@ -49,7 +49,7 @@ pub(crate) struct Sent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Input {
     Line(Vec<u8>),
-    /// Bytes left of a body and its CR LF, accepted or not.
+    /// Within a body, accepted or not: the bytes left, its CR LF included.
     Body(u64),
     /// After `quit`, and whether anything was sent then.
     Ended {
@@ -247,7 +247,7 @@ impl Tracker {
         self.pending.push_back(Sent { verb, word });
     }
 
-    /// Parses the fields of a put and expects its body.
+    /// Parses the fields of a put, after which its body is expected.
     fn put(&mut self, fields: &[u8], put: &mut Option<usize>) -> Verb {
         let mut rest = fields;
         let mut bytes = 0;

@@ -163,7 +163,7 @@ fn a_barrier_is_made_exactly_when_the_order_could_be_lost() {
         ("a> x\na< R\nb> x\nb< R", 0),                // answered
         ("a> x\na> x\na< R", 0),                      // one connection keeps its order
         ("a> x\nb> x\na< R\nb< R", 2),                // before b sends, and before a listens
-        ("a> x\nb: connect\n+1s\n+1s\na: silent", 2), // opening b may be seen late
+        ("a> x\nb: connect\n+1s\n+1s\na: silent", 2), // b may be noticed late
         ("a> x\na: silent", 1),
         ("a> x\n+1s\na< R", 1),
         ("a> x\ndrain\na< R", 1),

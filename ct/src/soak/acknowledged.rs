@@ -1,8 +1,9 @@
-//! The jobs of one client that the daemon has acknowledged, and the checks that it keeps them.
+//! The acknowledged jobs of one client, and the checks that the daemon keeps them.
 //!
 //! Every client has a tube of its own, so no other client touches its jobs. A job whose `put` was
 //! acknowledged must exist, with its body, until its `delete` is acknowledged; then it must never
-//! return. Commands that were unanswered when the daemon was killed may have been executed or not.
+//! return. Commands that were unanswered when the daemon was killed may or may not have been
+//! executed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -10,7 +11,7 @@ use std::io;
 
 use crate::{Client, Prng};
 
-/// The number of jobs above which a client puts less.
+/// The number of jobs above which a client puts fewer.
 const BACKLOG_MAX_JOBS: usize = 1500;
 /// The most commands in a batch.
 const BATCH_MAX_COMMANDS: u64 = 30;
@@ -18,13 +19,13 @@ const BATCH_MAX_COMMANDS: u64 = 30;
 const REMEMBERED_DELETES_MAX: usize = 5000;
 /// The most `peek` commands in flight.
 const PEEKS_PER_WINDOW: usize = 200;
-/// Bytes that the binlog keeps for a job besides tube and body: two records, and a CR LF.
+/// Bytes that the binlog needs for a job in addition to tube and body: two records, and a CR LF.
 const JOB_OVERHEAD_BYTES: u64 = 84 + 84 + 2;
 
 /// A job that exists, or may exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Job {
-    /// The number of its put, counted by client; the body contains it.
+    /// The number of its put among those of its client; the body contains it.
     serial: u64,
     size: usize,
 }
@@ -163,7 +164,7 @@ impl AcknowledgedJobs {
                         let _ = write!(line, "touch {id}");
                         Sent::Touch
                     }
-                    // The job is not touched again, so that its time to run ends.
+                    // The job is left alone from now on, so that its time to run ends.
                     13 => return self.put(bytes),
                     _ => {
                         let _ = write!(line, "delete {id}");
@@ -177,7 +178,7 @@ impl AcknowledgedJobs {
         sent
     }
 
-    /// Picks a job that certainly exists and that no command in flight deletes.
+    /// Picks a job that is certain to exist and that no command in flight deletes.
     fn random_job(&mut self) -> Option<u64> {
         let (&last, _) = self.jobs.last_key_value()?;
         let from = self.prng.below(last + 1);
@@ -228,7 +229,7 @@ impl AcknowledgedJobs {
             }
             Sent::Reserve => line == "TIMED_OUT" || line == "DEADLINE_SOON",
             Sent::Delete(id) => {
-                // A job whose time to run ended may have been reserved again and deleted.
+                // If its time to run has ended, the job may have been reserved again and deleted.
                 let was_there = self.jobs.remove(&id).is_some();
                 self.maybe_deleted.remove(&id);
                 self.deleted.push_back(id);
@@ -294,8 +295,8 @@ impl AcknowledgedJobs {
         self.held.clear();
     }
 
-    /// Asks a daemon that has just started for every job that must exist, and for some that must
-    /// not.
+    /// Checks on a daemon that has just started that every job exists that must, and that some
+    /// deleted jobs do not.
     pub(super) fn verify(&mut self, client: &mut Client) -> io::Result<()> {
         let ids: Vec<u64> = self.jobs.keys().copied().collect();
         for ids in ids.chunks(PEEKS_PER_WINDOW) {
@@ -329,7 +330,7 @@ impl AcknowledgedJobs {
         Ok(())
     }
 
-    /// Reserves and deletes all jobs; those that remain in the record are lost.
+    /// Reserves and deletes all jobs. Those that then remain in the record are lost.
     pub(super) fn drain(&mut self, client: &mut Client) -> io::Result<()> {
         client.command("kick 1000000")?;
         loop {

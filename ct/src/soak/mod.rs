@@ -24,18 +24,18 @@ pub use self::monitor::Descriptors;
 use self::monitor::{SAMPLE_INTERVAL, Sample, descriptors, monitor};
 use crate::{Client, Daemon, Program, os};
 
-/// Lengths of the runs, in turn.
+/// The lengths of the runs, used in rotation.
 const RUN_SECONDS: [u64; 5] = [20, 45, 90, 30, 150];
-/// Small, so that segments fill up and are collected all the time.
+/// The size of a segment: small, so that segments fill up and are removed all the time.
 const SEGMENT_BYTES: u64 = 1 << 20;
 /// Clients that put, reserve and delete.
 const CLIENT_COUNT: usize = 4;
 /// Pause of a client between two batches.
 const THINK_TIME: Duration = Duration::from_millis(2);
-/// Binlog files that a daemon without clients may have open beyond those at its start: preallocated
-/// files come and go. Other descriptors may not increase.
+/// How many more binlog files a daemon without clients may have open than at its start, because
+/// preallocated files come and go. Other descriptors must not increase.
 const BINLOG_FILES_SLACK: usize = 4;
-/// Growth of memory that is tolerated, besides a tenth.
+/// Growth of memory that is tolerated in addition to a tenth.
 const MEMORY_SLACK_BYTES: u64 = 2 << 20;
 /// The last run takes the whole time divided by this.
 const LAST_RUN_DIVISOR: u32 = 3;
@@ -53,7 +53,7 @@ pub struct Config {
     pub plant: Option<PlantedDefect>,
 }
 
-/// A defect that is planted to show that it is found.
+/// A defect planted to show that the test finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlantedDefect {
     /// A file of the binlog is removed between two runs.
@@ -81,7 +81,7 @@ impl PlantedDefect {
 pub struct Outcome {
     /// Starts of the daemon.
     pub runs: u64,
-    /// Ends by SIGKILL; the others were by SIGTERM.
+    /// How many runs ended by SIGKILL; the others ended by SIGTERM.
     pub kills: u64,
     /// Commands that were answered.
     pub commands: u64,
@@ -124,8 +124,8 @@ impl Shared {
     }
 }
 
-/// Runs the test; `progress` gets a line each minute. An error only if the daemon cannot be started
-/// at all.
+/// Runs the test; `progress` gets a line each minute. Fails only if the daemon cannot be started at
+/// all.
 pub fn run(config: &Config, folder: &Path, progress: &mut dyn FnMut(&str)) -> io::Result<Outcome> {
     drop(start(config, folder, "-f50")?);
     let mut outcome = Outcome::default();
@@ -143,7 +143,7 @@ pub fn run(config: &Config, folder: &Path, progress: &mut dyn FnMut(&str)) -> io
     Ok(outcome)
 }
 
-/// Does one run after another until the time is up, and takes all jobs out at the end.
+/// Performs runs until the time is up, and takes all jobs out at the end.
 fn run_all(
     config: &Config,
     folder: &Path,

@@ -73,7 +73,7 @@ pub(super) fn monitor(
         progress(now, &sample, shared.commands.load(Ordering::Relaxed), outcome);
         thread::sleep(SAMPLE_INTERVAL);
     }
-    // The first quarter is left out because jobs and memory build up in it.
+    // The first quarter is ignored, because jobs and memory build up during it.
     let [_, settled, _, last] = quarters;
     let allowed = settled + settled / 10 + MEMORY_SLACK_BYTES;
     if last > allowed {

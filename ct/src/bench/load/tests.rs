@@ -121,7 +121,7 @@ fn a_stall_counts_for_all_that_should_have_been_sent_meanwhile() {
     let tally = load(&address, &[group]).run(Until::cycles(500)).unwrap();
     let late = tally.latency.count_between(20_000_000, LATENCY_MAX_NS);
     assert!(late >= 60, "only {late} were late");
-    // Whether the rate falls below the offered one depends on the machine.
+    // Whether the rate is below the offered one depends on the machine.
     assert!(tally.wall > Duration::from_millis(400), "above the offered rate: {tally:?}");
 }
 

@@ -1,4 +1,4 @@
-//! The inspection at the end of a run: all statistics and jobs, then every job taken out.
+//! The inspection at the end of a run: reads all statistics and jobs, then takes out every job.
 
 use super::{INSPECTION_TIME_MAX, Runner, StopReason};
 use crate::diff::operation::{Command, INSPECTOR, Job, Operation, Peer};
@@ -78,7 +78,7 @@ impl Runner<'_> {
 
     /// Sends commands and returns the first line of the last answer.
     fn inspect_with(&mut self, commands: Vec<Command>) -> Result<String, StopReason> {
-        // Recorded one by one, so that shrinking can remove each.
+        // They are recorded one by one, so that shrinking can remove each of them.
         self.inspection.extend(commands.iter().map(|it| Operation::send(INSPECTOR, it.clone())));
         self.run_one(&Operation::Send { peer: INSPECTOR, commands, cut: None })?;
         self.check_schedule()?;

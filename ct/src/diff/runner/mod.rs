@@ -1,7 +1,7 @@
 //! Executes operations on two daemons and watches for a difference.
 //!
 //! The runner tracks the state of each connection, fills in job ids, keeps to the schedule, and
-//! leaves out commands that may be answered in more than one way.
+//! omits commands that may be answered in more than one way.
 //!
 //! The protocol does not define how the commands of two connections interleave. So at most one
 //! connection has commands queued after a waiting reserve. Meanwhile all others send one command at
@@ -16,10 +16,10 @@
 //! | `waiters-swap` | a second client waiting for the same tube |
 //! | `lone-cr-mutes`, `cr-at-224-eats`, `timeout-unchecked` | lines that would show it |
 //! | `upload-visible` | reading jobs that may be incomplete while a body arrives |
-//! | `timer-lost` | a long wait while others hold jobs; added: a keep-alive of the holder in time |
+//! | `timer-lost` | a long wait while others hold jobs; added: a timely keep-alive from the holder |
 //!
-//! At the end all state is inspected, and then every job is taken out, because that shows orders
-//! that no statistic shows.
+//! At the end all state is inspected. Then every job is taken out, because that reveals orders that
+//! no statistic shows.
 
 mod inspection;
 mod schedule;
@@ -41,10 +41,10 @@ const BURST_TIME_MAX: Duration = Duration::from_millis(130);
 const INSPECTION_TIME_MAX: Duration = Duration::from_millis(220);
 /// The longest time of a run that lets no time pass. No timer of the protocol is shorter.
 const QUICK_RUN_TIME_MAX: Duration = Duration::from_millis(800);
-/// The pause between operations if time matters, so that their timers are apart.
+/// The pause between operations if time matters, so that their timers end at different times.
 const OPERATION_INTERVAL: Duration = Duration::from_millis(2);
-/// The most commands in flight on a connection that waits. The kernel delays data after some ten
-/// small segments without acknowledgement, and it acknowledges unread data late.
+/// The most commands in flight on a connection that waits. After some ten unacknowledged small
+/// segments, the kernel delays data, and it is slow to acknowledge unread data.
 const QUEUED_COMMANDS_MAX: usize = 4;
 /// The longest time of a round of keep-alives.
 const KEEP_ALIVE_TIME_MAX: Duration = Duration::from_millis(40);
@@ -154,7 +154,7 @@ struct Runner<'a> {
     job_ids: BTreeMap<u64, Option<usize>>,
     is_timed: bool,
     started: Instant,
-    /// The longest time of the present burst.
+    /// The longest time of the current burst.
     burst_time_max: Duration,
     /// The scheduled start of each burst, as time since the start.
     burst_starts: Vec<Duration>,
@@ -334,7 +334,7 @@ impl Runner<'_> {
         Outgoing { chunks: command.parts.iter().map(chunk).collect(), put: command.put }
     }
 
-    /// Returns whether both daemons must answer this alike.
+    /// Returns whether both daemons must answer this in the same way.
     fn may_send(&self, peer: Peer, outgoing: &[Outgoing]) -> bool {
         if self.half_closed.contains(&peer) {
             return false;
@@ -404,8 +404,8 @@ fn split_off(outgoing: &mut Vec<Outgoing>, bytes: usize) -> Vec<Outgoing> {
 /// Receiving.
 impl Runner<'_> {
     /// Waits until both daemons are quiet and processes their replies, the connection `first`
-    /// before the others. If `is_all`, the daemon is done when it has sent the expected replies
-    /// there.
+    /// before the others. `is_all` means that a daemon is done once it has sent the expected
+    /// replies there.
     fn settle(&mut self, first: Peer, bytes: usize, is_all: bool) -> Result<(), StopReason> {
         let replies = self.trackers.get(&first).map_or(0, Tracker::certain_replies);
         let expected = ExpectedReplies { peer: first, replies, is_all, bytes };

@@ -43,7 +43,7 @@ impl Runner<'_> {
         self.scheduled = moment;
     }
 
-    /// Returns the times shortly after those at which timers may end.
+    /// Returns times shortly after each time at which timers may end.
     fn keep_alive_times(&self, from: Duration, to: Duration) -> Vec<Duration> {
         let seconds = |burst: &Duration| {
             let burst = *burst;
@@ -89,7 +89,7 @@ impl Runner<'_> {
     }
 }
 
-/// Makes the command of a keep-alive: it changes only its own counter.
+/// Makes the command of a keep-alive, which changes only its own counter.
 fn keep_alive() -> Outgoing {
     Outgoing { chunks: vec![Chunk::Bytes(b"list-tube-used\r\n".to_vec())], put: None }
 }
