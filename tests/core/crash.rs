@@ -1,15 +1,16 @@
-//! Simulated crashes: the pure server with a binlog on a disk that loses, tears, reorders and
-//! refuses. A seed makes a history of commands; at many of its disk operations the process is
-//! killed, or the power fails, and what a restart finds is judged:
+//! Simulated crashes: the pure server with a binlog on a disk that loses, tears and reorders
+//! writes, and refuses calls. A seed determines a history of commands. At many of its disk
+//! operations the process is killed, or the power fails, and the jobs that a restart finds are
+//! judged:
 //!
 //! - a job whose put was acknowledged is there, with its tube and body, in a state it had at or
 //!   after the last acknowledged change;
 //! - a job whose delete was acknowledged is not;
-//! - no job is there that was never put, and no id comes back that a client has seen.
+//! - there is no job that was never put, and no id that a client has seen is used again.
 //!
-//! What "acknowledged" must outlast is the flag's promise: with `-f0` a power cut, with `-f 50` a
-//! power cut 50 ms later, with `-F` a kill. After each turn the counters are what the history says.
-//! A run that fails is made short, and its seed is printed; `make sim SEED=…` repeats it.
+//! What acknowledged changes must survive depends on the flag: with `-f0` a power cut, with `-f 50`
+//! a power cut 50 ms later, with `-F` a kill. After each turn the counters must match the history.
+//! A run that fails is shortened, and its seed is printed; `make sim SEED=…` repeats it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,16 +36,16 @@ use crate::{
     world,
 };
 
-/// How many histories, unless `make sim` says otherwise.
+/// The number of histories, unless `make sim` sets another.
 const RUNS: u64 = 2000;
 
-/// How often a history goes on after a crash.
+/// How often a history continues after a crash.
 const GENERATIONS: usize = 3;
 
 /// Turns of one generation.
 const TURNS: usize = 40;
 
-/// On a disk that lacks reserved space, one call of a start in this many finds it full.
+/// On a disk that lacks reserved space, one call in this many finds it full during startup.
 const FULL_START_EVERY: u64 = 4;
 
 const SYNC_DELAY: Duration = Duration::from_millis(50);
@@ -56,7 +57,7 @@ const WRONG_BY: [i64; 6] = [0, 0, 2, -4000, 1_600_000_000, -1_600_000_000];
 const START: Time = Time::from_nanoseconds(9_000_000_000_000_000_000);
 const DATE: i64 = 1_700_000_000_000_000_000;
 
-/// What of a job's state must outlast a restart.
+/// The part of a job's state that must survive a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// Ready or reserved, or delayed until a date that has passed.
@@ -65,7 +66,7 @@ enum Place {
     Buried(i64),
 }
 
-/// What is known of a job between two changes.
+/// The known state of a job between two changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Version {
     place: Place,
@@ -81,7 +82,7 @@ impl Version {
         let Job { record, dated, .. } = queue.job(queue.find(id)?);
         let date = calendar.date(record.state_at);
         let place = match record.state {
-            // Only because the wall clock says that the delay has ended.
+            // It is ready only because the delay has ended according to the wall clock.
             State::Ready if dated.is_state_at => Place::Delayed(date),
             State::Ready | State::Reserved(_) => Place::Ready,
             State::Delayed => Place::Delayed(date),
@@ -106,17 +107,17 @@ impl Version {
     }
 }
 
-/// All that happened to one job, and in which step.
+/// Everything that happened to one job, and in which step.
 #[derive(Debug, Clone)]
 struct History {
     tube: String,
     body: Vec<u8>,
     versions: Vec<(usize, Option<Version>)>,
-    /// It was deleted, and the binlog failed before the client was told: either may be true.
+    /// It was deleted, and the binlog failed before the client got the reply: it may exist or not.
     is_delete_uncertain: bool,
 }
 
-/// Replies that promise a change.
+/// Replies that confirm a change.
 const ACKNOWLEDGEMENTS: [&str; 5] = ["INSERTED", "DELETED", "RELEASED", "BURIED", "KICKED"];
 
 /// A daemon, its disk and three clients.
@@ -126,10 +127,10 @@ struct Run {
     disk: SimDisk,
     sync: SyncPolicy,
     segment_size: u64,
-    /// How far the wall clock is wrong, in seconds; and whether it is ever set.
+    /// The error of the wall clock in seconds, and whether it is ever set.
     wrong_by: i64,
     is_clock_set: bool,
-    /// How far the wall clock was wrong, and from which step on.
+    /// Each error of the wall clock, and the step from which on it had that error.
     clocks: Vec<(usize, i64)>,
     conns: [Key<Conn>; 3],
     now: Time,
@@ -137,17 +138,17 @@ struct Run {
     moment: Moment,
     /// Steps that a power cut may still undo, and when they were committed.
     unsynced: Vec<(usize, Time)>,
-    /// By client: the step of its last change that is acknowledged.
+    /// By client: the step of its last acknowledged change.
     changed_at: [usize; 3],
-    /// The last step with a change that a client was told of.
+    /// The last step with an acknowledged change.
     acknowledged: usize,
     /// Writes to the binlog before this step.
     writes: u64,
     recoveries: u64,
     jobs: BTreeMap<u64, History>,
-    /// Every id, tube and body there ever were, also before the last restart.
+    /// Every id, tube and body that ever existed, including those before the last restart.
     ever: BTreeSet<(u64, String, Vec<u8>)>,
-    /// The first id that this run gives out.
+    /// The first id that this run assigns.
     first_id: u64,
     next_id: u64,
     has_trouble: bool,
@@ -188,7 +189,7 @@ fn open_into(
     Ok((restored, wal))
 }
 
-/// Memory that is refused from some try on.
+/// A memory source that refuses from a certain request on.
 #[derive(Debug)]
 struct Scarce {
     tries: u64,
@@ -210,7 +211,7 @@ impl Run {
         choices[self.below(choices.len())]
     }
 
-    /// Begins with what is on the disk, which counts as acknowledged.
+    /// Begins with the contents of the disk, which are treated as acknowledged.
     fn begin(
         disk: SimDisk,
         mut prng: Prng,
@@ -310,7 +311,7 @@ impl Run {
         has_changed
     }
 
-    /// What the history says of counters, and of the memory that jobs take.
+    /// Checks the counters, and the memory that jobs take, against the history.
     fn count(&self) -> Result<(), String> {
         let queue = self.server.queue();
         let lives = |history: &History| history.versions.last().is_some_and(|it| it.1.is_some());
@@ -323,7 +324,7 @@ impl Run {
             return Err(format!("jobs put, and bytes held: {got:?}, wanted: {wanted:?}"));
         }
         for name in ["a", "b"] {
-            // If the server closes a client, its empty tube ends with it.
+            // If the server closes a client's connection, the client's empty tube vanishes, too.
             let Some(tube) = queue.find_tube(name).filter(|_| !self.has_trouble) else { continue };
             let tube = queue.tube(tube);
             let all = || self.jobs.iter().filter(|(_, history)| history.tube == name);
@@ -383,7 +384,7 @@ impl Run {
         }
     }
 
-    /// A client goes, perhaps while its replies wait for a sync, and another comes.
+    /// A client disconnects, perhaps while its replies wait for a sync, and another connects.
     fn leave(&mut self, number: usize, is_obeyed: bool) {
         if !is_obeyed {
             return;
@@ -396,7 +397,7 @@ impl Run {
         let _ = self.observe();
     }
 
-    /// One turn of the daemon, and its promise.
+    /// Performs one turn of the daemon, and checks the promise for it.
     fn turn(&mut self, commands: usize, told: &mut Told) -> Result<(), String> {
         let pause = self.pick(&[0, 1_000, 10_000_000, 30_000_000, 60_000_000, 1_500_000_000]);
         self.now = self.now + Duration::from_nanos(pause);
@@ -430,7 +431,7 @@ impl Run {
         self.server.commit(self.now);
         let replies = self.replies();
         if was_sound && !self.is_sound() {
-            // What could not be recorded is gone, but a restart may find it.
+            // Changes that could not be recorded are gone, but a restart may find them.
             let _ = self.observe();
             let floor = self.moment.cut_floor;
             for history in self.jobs.values_mut() {
@@ -501,18 +502,18 @@ impl Run {
         String::from_utf8_lossy(&all).into_owned()
     }
 
-    /// What the flag promises after this turn.
+    /// Notes what the flag promises after this turn.
     fn promise(&mut self) -> Result<(), String> {
         if !self.is_sound() {
             self.unsynced.clear();
-            // They are synced when it works again.
+            // They are synced once the log works again.
             self.writes = self.disk.0.borrow().writes;
             return Ok(());
         }
         self.moment.kill_floor = self.step;
         let SyncPolicy::Within(delay) = self.sync else { return Ok(()) };
         if delay.is_zero() {
-            // What clients were told of is promised, and what is synced.
+            // Acknowledged changes and synced changes are promised.
             let is_synced = self.disk.0.borrow().is_synced();
             let floor = if is_synced { self.step } else { self.acknowledged };
             self.moment.cut_floor = self.moment.cut_floor.max(floor);
@@ -534,7 +535,7 @@ impl Run {
         Ok(())
     }
 
-    /// Compares what a restart finds on a disk with what it may find.
+    /// Compares the jobs that a restart finds on a disk with those that it may find.
     fn judge(
         &mut self,
         disk: &SimDisk,
@@ -578,7 +579,7 @@ impl Run {
         for (id, history) in &self.jobs {
             let version = Version::of(&restored.queue, *id, calendar(wrong_by));
             found += usize::from(version.is_some());
-            // Without a promise the job may have any state it ever had, also before the last
+            // Without a promise, the job may have any state that it ever had, even before the last
             // restart.
             let at_floor = |&(step, _): &(usize, _)| floor.is_some_and(|floor| step <= floor);
             let allowed =
@@ -619,9 +620,9 @@ impl Run {
         Ok(())
     }
 
-    /// A start that is refused memory from some try on, or whose call of the disk fails. It may go
-    /// on all the same. But it must find all jobs or leave the disk as it was, and the next start
-    /// must find the same.
+    /// Judges a startup in which memory is refused from a certain request on, or a call on the disk
+    /// fails. It may still succeed. But it must find all jobs or leave the disk unchanged, and the
+    /// next startup must find the same jobs.
     fn judge_refused(
         &mut self,
         disk: &SimDisk,
@@ -677,7 +678,7 @@ impl Run {
         Ok(())
     }
 
-    /// Commits until the binlog has nothing left to do, and judges how much space it takes then.
+    /// Commits until the binlog has nothing left to do, and then judges how much space it takes.
     fn settle(&mut self) -> Result<(), String> {
         self.now = self.now + Duration::from_secs(3);
         for round in 0.. {
@@ -697,7 +698,7 @@ impl Run {
             self.now =
                 next.unwrap_or_default().clamp(self.now, self.now + Duration::from_millis(500));
         }
-        // The disk has exactly the server's jobs, with their dates.
+        // The disk must have exactly the server's jobs, with their dates.
         let (seed, wrong_by) = (self.prng.next_u64(), self.wrong_by);
         let copy = self.disk.copy();
         let (restored, _wal) = open(&copy, self.sync, self.segment_size, seed, wrong_by, self.now)?;
@@ -728,7 +729,7 @@ impl Run {
     }
 }
 
-/// What a test run has come across.
+/// Counts of the events in a test run.
 #[derive(Debug, Default)]
 struct Total {
     crashes: u64,
@@ -739,7 +740,7 @@ struct Total {
     met: Met,
 }
 
-/// Which of a seed's commands are obeyed: all, or only these while a failure is made short.
+/// The commands of a seed that are executed: all, or only these while a failing run is shortened.
 #[derive(Debug, Default)]
 struct Told {
     drawn: usize,
@@ -753,7 +754,7 @@ impl Told {
     }
 }
 
-/// Plays one seed; the error tells the story.
+/// Plays one seed. The error describes everything that happened.
 fn play(seed: u64, told: &mut Told, total: &mut Total) -> Result<(), String> {
     let mut prng = Prng::new(seed);
     let within = |delay| SyncPolicy::Within(delay);
@@ -823,8 +824,8 @@ fn play(seed: u64, told: &mut Told, total: &mut Total) -> Result<(), String> {
     Ok(())
 }
 
-/// Judges every crash that the last turn could have ended in; one of them may be where the
-/// history goes on.
+/// Judges every crash that could have ended the last turn; the history may continue after one of
+/// them.
 fn judge_all(
     run: &mut Run,
     prng: &mut Prng,
@@ -841,11 +842,12 @@ fn judge_all(
         run.judge(&killed(), Some(moment.kill_floor), moment.seen, at)
             .map_err(|what| format!("killed in step {}: {what}", moment.steps))?;
         let (cut, torn) = snapshot.after_power_cut(Prng::new(other));
-        // While the log is being opened, what the last run did not sync is not synced yet.
+        // While the log is being opened, writes that the last run did not sync are not synced yet.
         let is_promised = run.sync != SyncPolicy::Never && moment.steps > 0;
         let floor = is_promised.then_some(moment.cut_floor);
         {
-            // A start must serve although its files have less space than they have reserved.
+            // The daemon must start and serve although its files have less space than was reserved
+            // for them.
             let mut state = cut.0.borrow_mut();
             state.lacks_reserved = run.disk.0.borrow().lacks_reserved;
             state.fail_every = if state.lacks_reserved { FULL_START_EVERY } else { 0 };
@@ -859,8 +861,8 @@ fn judge_all(
         }
         total.crashes += 2;
         total.met.torn += torn;
-        // After a failed sync and a kill, what a reader sees may not be on the disk, and nobody can
-        // know; so a history with faults goes on after power cuts only.
+        // After a failed sync and a kill, the contents that a reader sees may not be on the disk,
+        // and that cannot be detected. So a history with faults continues only after power cuts.
         next = if !run.has_trouble && prng.chance(1, 2) {
             Some((killed(), at))
         } else {
@@ -870,7 +872,7 @@ fn judge_all(
     Ok(next)
 }
 
-/// How the seed fails if only these of its commands are obeyed, if it does.
+/// Returns how the seed fails, if it does, when only these of its commands are executed.
 fn failure(seed: u64, only: &[usize]) -> Option<String> {
     let mut told = Told { drawn: 0, only: Some(only.iter().copied().collect()) };
     seeds::outcome(|| play(seed, &mut told, &mut Total::default())).err()

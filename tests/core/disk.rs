@@ -1,9 +1,10 @@
-//! A disk that can lose, tear, reorder and refuse: what a power cut or a kill leaves of it is
-//! decided by a seed.
+//! A disk that can lose, tear and reorder writes, and refuse calls. A seed decides what a power cut
+//! or a kill leaves on it.
 //!
-//! Every file has what would outlast a power cut for sure, and the writes that might; so has the
-//! directory. A sync moves the second into the first. Of unsynced writes, any set of sectors may
-//! have reached the disk, a sector may be torn, and of unsynced names any of the changes may have.
+//! For every file, and for the directory, it has the contents that are certain to survive a power
+//! cut, and the changes that may survive it. A sync moves the changes into the contents. Of
+//! unsynced writes, any set of sectors may have reached the disk, and a sector may be torn. Of
+//! unsynced changes of names, any may have reached it.
 
 #![expect(clippy::disallowed_types, reason = "the test and the daemon share the disk")]
 
@@ -12,10 +13,10 @@ use std::{cell::RefCell, collections::BTreeMap, io, rc::Rc, time::Duration};
 use beanstalkd::wal::{Disk, Name};
 use ct::Prng;
 
-/// What a disk writes at once, if it is not torn.
+/// The bytes that a disk writes atomically, unless the write is torn.
 const SECTOR: usize = 512;
 
-/// What a file system has or has not, where a file has holes.
+/// The unit in which a file system stores files with holes.
 const PAGE_BYTES: usize = 4096;
 
 /// How often each rare fault has happened.
@@ -36,7 +37,7 @@ enum Change {
 }
 
 impl Change {
-    /// Whether it brings something that a reader would miss.
+    /// Whether it has data that a reader would miss.
     fn is_record(&self) -> bool {
         matches!(self, Self::Write { bytes, .. } if bytes.iter().any(|&byte| byte != 0))
     }
@@ -54,11 +55,11 @@ impl Change {
 
 #[derive(Debug, Clone, Default)]
 struct File {
-    /// As a reader sees it.
+    /// The contents as a reader sees them.
     content: Vec<u8>,
-    /// As a power cut leaves it at worst.
+    /// The contents that a power cut leaves at least.
     durable: Vec<u8>,
-    /// Between the two.
+    /// The changes from `durable` to `content`.
     changes: Vec<Change>,
 }
 
@@ -85,22 +86,22 @@ fn apply_name(change: NameChange, names: &mut BTreeMap<Name, usize>) {
     }
 }
 
-/// What a test must know of the moment of a crash.
+/// The state at the moment of a crash that a test must know.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Moment {
     /// Nanoseconds.
     pub(crate) now: u64,
-    /// Everything up to this step outlasts a kill.
+    /// Everything up to this step survives a kill.
     pub(crate) kill_floor: usize,
-    /// Everything up to this step outlasts a power cut.
+    /// Everything up to this step survives a power cut.
     pub(crate) cut_floor: usize,
-    /// How many steps there have been.
+    /// The number of steps so far.
     pub(crate) steps: usize,
     /// The largest id that a client has seen.
     pub(crate) seen: u64,
 }
 
-/// The disk as it was when something was about to be done to it.
+/// The disk just before an operation.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
     pub(crate) moment: Moment,
@@ -140,7 +141,7 @@ pub(crate) struct State {
     pub(crate) synced_step: usize,
     /// Writes to segments so far.
     pub(crate) writes: u64,
-    /// How long a sync is said to take.
+    /// The reported time of a sync.
     pub(crate) sync_time: Duration,
 }
 
@@ -182,7 +183,7 @@ impl SimDisk {
         self.0.borrow().size()
     }
 
-    /// Another disk with the same on it, as a reader sees it.
+    /// Another disk with the same contents, as a reader sees them.
     pub(crate) fn copy(&self) -> Self {
         let state = self.0.borrow();
         let file = |content: &Vec<u8>| File {
@@ -196,15 +197,16 @@ impl SimDisk {
         Self::of(snapshot, Prng::new(1))
     }
 
-    /// What is in the segments.
+    /// The contents of the segments.
     pub(crate) fn segments(&self) -> BTreeMap<Name, Vec<u8>> {
         let state = self.0.borrow();
         let segments = state.names.iter().filter(|(name, _)| matches!(name, Name::Segment(_)));
         segments.map(|(&name, &file)| (name, state.files[file].content.clone())).collect()
     }
 
-    /// Whether these segments are all still there with all their bytes: zeros may have been cut off
-    /// behind the last record, and of the newest an end that the daemon did not write to its end.
+    /// Fails unless all these segments still exist with all their bytes. Zeros after the last
+    /// record may have been truncated, and so may an unfinished record at the end of the newest
+    /// one.
     pub(crate) fn judge_untouched(&self, before: &BTreeMap<Name, Vec<u8>>) -> Result<(), String> {
         let after = self.segments();
         let newest = before.keys().max();
@@ -227,7 +229,7 @@ impl SimDisk {
 }
 
 impl State {
-    /// Whether every byte of every segment outlasts a power cut.
+    /// Whether every byte of every segment would survive a power cut.
     pub(crate) fn is_synced(&self) -> bool {
         let mut names = self.names.iter();
         names.all(|(&name, &file)| {
@@ -249,7 +251,7 @@ impl State {
         self.names.get(&name).copied().ok_or(io::ErrorKind::NotFound.into())
     }
 
-    /// Keeps a snapshot before a call, which may be the last.
+    /// Keeps a snapshot before a call, because the crash may come during this call.
     fn about_to(&mut self, next: Option<(usize, Change)>) {
         if self.snapshot_every > 0 && self.prng.chance(1, self.snapshot_every) {
             let is_remove =
@@ -419,13 +421,13 @@ impl Disk for SimDisk {
         let state = &mut *self.0.borrow_mut();
         let file = state.file(name)?;
         state.about_to(None);
-        // Nothing that needs space is left to be written.
+        // There is nothing left to write that needs space.
         let is_clean = state.lacks_reserved && state.files[file].changes.is_empty();
         let fails = !is_clean && state.fails();
         let file = &mut state.files[file];
         if fails {
-            // As on Linux: what could not be written counts as clean from now on, and a power cut
-            // loses it.
+            // As on Linux, data that could not be written is treated as clean from now on, and a
+            // power cut loses it.
             state.met.failed_syncs += 1;
             for change in std::mem::take(&mut file.changes) {
                 if state.prng.chance(1, 2) {
@@ -437,7 +439,7 @@ impl Disk for SimDisk {
         for change in std::mem::take(&mut file.changes) {
             change.apply(&mut file.durable);
         }
-        // A sync of the segment that is being written covers all that came before this step.
+        // A sync of the segment being written covers everything before this step.
         let newest = state.names.keys().filter(|name| matches!(name, Name::Segment(_))).max();
         if newest == Some(&name) {
             state.synced_step = state.synced_step.max(state.moment.steps.saturating_sub(1));
@@ -534,8 +536,8 @@ impl Snapshot {
         }
     }
 
-    /// The disk after the process was killed: all that it had done is there, and perhaps a part
-    /// of what it was doing.
+    /// The disk after the process was killed: all completed operations are on it, and perhaps a
+    /// part of the current one.
     pub(crate) fn after_kill(&self, mut prng: Prng) -> SimDisk {
         let mut snapshot = self.clone();
         if let Some((file, Change::Write { offset, bytes })) = snapshot.next.take() {
@@ -558,7 +560,7 @@ impl Snapshot {
         }
         let mut files = self.files.clone();
         for file in &mut files {
-            // How much of what was not synced got through: nothing, all, or any part.
+            // How much of the unsynced data reached the disk: nothing, all, or any part.
             let odds = prng.below(5);
             for change in std::mem::take(&mut file.changes) {
                 torn += u64::from(apply_in_part(&change, odds, &mut file.durable, &mut prng));

@@ -1,6 +1,6 @@
 //! The golden scripts on the pure server with a virtual clock; `tests/daemon/golden.rs` plays the
-//! same on this binary and on the original. One text says what the protocol is; see ct/README.md
-//! for its language.
+//! same on this binary and on the original. The scripts are the only definition of the protocol;
+//! ct/README.md describes their language.
 
 use std::{collections::BTreeMap, fmt::Write, path::Path, time::Duration};
 
@@ -77,7 +77,7 @@ impl Stage for Memory {
     }
 }
 
-/// Runs every script in memory and fails with all that went wrong.
+/// Runs every script in memory and fails with a list of all failures.
 #[expect(clippy::unwrap_used, reason = "writing to memory does not fail")]
 fn run_in_memory(arrival: &Arrival) {
     let ours = Dialect::named("ours").expect("our own dialect is known");

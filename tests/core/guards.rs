@@ -1,4 +1,4 @@
-//! Guards against harm: the limit on memory, and HTTP requests that are not obeyed.
+//! Guards against harm: the limit on memory, and HTTP requests that are not executed.
 
 use beanstalkd::queue::JOB_OVERHEAD_BYTES;
 
@@ -20,12 +20,12 @@ fn the_lines_of_an_http_request_are_not_obeyed() {
             "OPTIONS * HTTP/1.1\r\n",
             "GET host:11300 HTTP/1.1\r\n",
             "CONNECT host:11300 HTTP/1.1\r\n",
-            // Without a version, because the page controls the rest of the line.
+            // Without a version, because a page controls the rest of the line.
             "GET /\r\n",
             "GET / \r\n",
             "GET /?\r\n",
             "CONNECT localhost\r\n",
-            // As lenient HTTP servers accept it.
+            // Lenient HTTP servers accept this form.
             "GET  /  HTTP/1.1\r\n",
             "GET\t/\tHTTP/1.1\r\n",
             " GET / HTTP/1.1\r\n",
@@ -40,7 +40,7 @@ fn the_lines_of_an_http_request_are_not_obeyed() {
             assert_eq!(text(world.receive(browser)), "");
             assert!(!world.is_open(browser), "{head}");
         }
-        // Empty lines before the request are answered as usual, and do not count.
+        // Empty lines before the request are answered as usual, and do not make a difference.
         for head in ["\r\nGET / HTTP/1.1\r\n", "\r\n \r\n\r\nCONNECT host:1\r\n"] {
             let browser = world.connect();
             world.send(browser, format!("{head}put 0 0 60 1\r\nx\r\n").as_bytes());
@@ -107,8 +107,8 @@ fn above_the_ceiling_jobs_are_refused_and_deletes_make_room() {
     world.server.check();
 }
 
-/// A client that announces a large body and sends little would keep all others out, and unfinished
-/// bodies would take memory beyond `--max-memory`. What has arrived counts, not what was announced.
+/// A client that announces a large body and sends little would keep all others out, or unfinished
+/// bodies would take memory beyond `--max-memory`. Only bytes that have arrived are counted.
 #[test]
 fn what_has_come_of_a_body_counts_and_what_was_announced_does_not() {
     for arrival in [Arrival::Whole, Arrival::SingleBytes] {
@@ -129,7 +129,7 @@ fn what_has_come_of_a_body_counts_and_what_was_announced_does_not() {
             assert!(held <= ceiling, "{held} bytes are held");
             world.server.check();
         }
-        // One of these fitted, and so did the first byte.
+        // One of these bodies fitted, and so did the first byte.
         world.send(other, b"put 0 0 60 400\r\n");
         world.send(other, format!("{}\r\n", "x".repeat(400)).as_bytes());
         assert_eq!(text(world.receive(other)), "OUT_OF_MEMORY\r\n");

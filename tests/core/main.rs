@@ -1,15 +1,15 @@
 //! The tests that run in memory: the pure server, its queue and its binlog, without sockets, files
-//! or a clock of the system.
+//! or the system's clock.
 //!
-//! | module | what it tells |
+//! | module | subject |
 //! |---|---|
 //! | `golden` | the golden scripts, whole, byte by byte and in random pieces |
 //! | `sim` | seeded clients, clock jumps, kills and restarts, judged by the model after each step |
-//! | `crash` | what a restart finds after a kill or a power cut at any moment |
-//! | `takeover` | two daemons and one directory, while a network file system takes locks back |
-//! | `corpus` | what fuzzing has found worth keeping, judged once more |
+//! | `crash` | the jobs that a restart finds after a kill or a power cut at any moment |
+//! | `takeover` | two daemons and one directory, while a network file system revokes locks |
+//! | `corpus` | the inputs kept from fuzzing, judged again |
 //! | `guards` | a limit on memory, and HTTP requests |
-//! | `scale` | what a command costs in a crowd, counted in items visited |
+//! | `scale` | the cost of a command in a crowd, counted in items visited |
 //!
 //! These modules share `world` (the event loop without sockets), `model` (the oracle of the
 //! simulator), `disk` (a disk that fails in every way), `seeds` and `oracles` (those of the fuzz

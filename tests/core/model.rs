@@ -1,8 +1,8 @@
-//! The simulator's oracle: a work queue simple enough to be seen correct. All jobs are in one map,
-//! every question looks at all of them, and time is a plain number. It shares no code with the
+//! The simulator's oracle: a work queue simple enough to be obviously correct. All jobs are in one
+//! map, every query looks at all of them, and time is a plain number. It shares no code with the
 //! daemon.
 
-// By their paths, because the fuzz targets include this file from elsewhere.
+// These are included by path, because the fuzz targets include this file from elsewhere.
 #[path = "model/command.rs"]
 mod command;
 #[path = "model/documents.rs"]
@@ -35,7 +35,7 @@ struct Job {
     ttr: u32,
     body: Vec<u8>,
     state: State,
-    /// Since when it is ready or reserved.
+    /// The time since which it has been ready or reserved.
     since: u64,
     created: u64,
     reserves: u32,
@@ -59,7 +59,7 @@ struct Tube {
     buried_for_losses: u64,
 }
 
-/// What is known of a job before its body.
+/// The parameters of a job whose body has not arrived yet.
 #[derive(Debug, Clone, Copy)]
 struct Put {
     id: u64,
@@ -81,14 +81,14 @@ struct Wait {
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "plain facts, the plainer the better")]
 struct Peer {
-    /// The server's own index, which decides the order if times are equal.
+    /// The server's own index, which decides the order of events at the same time.
     slot: usize,
     uses: String,
     watches: Vec<String>,
     wait: Option<Wait>,
     /// A `put` whose body has not arrived yet.
     put: Option<Put>,
-    /// How many bytes the part of that body that has arrived counts for.
+    /// How many bytes are counted for the part of that body that has arrived.
     upload: u64,
     queue: VecDeque<Command>,
     /// Part of a command has arrived, after the queue.
@@ -120,7 +120,7 @@ impl Peer {
     }
 }
 
-/// What a daemon found when it started, if the model allows several outcomes.
+/// The state that a daemon found at startup, where the model allows several outcomes.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// In the order of `list-tubes`.
@@ -131,7 +131,7 @@ pub(crate) struct Found {
     pub(crate) next_id: u64,
 }
 
-/// Something that time brings.
+/// An event that is due at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Delay { at: u64, id: u64 },
@@ -147,19 +147,19 @@ impl Due {
     }
 }
 
-/// The whole queue, as it should be.
+/// The expected state of the whole queue.
 #[derive(Debug, Clone)]
 pub(crate) struct Model {
     now: u64,
     latest: u64,
     started: u64,
-    /// Counts everything that needs an order of its own.
+    /// A counter for everything that needs an order of its own.
     turn: u64,
     next_id: u64,
     /// The last id that a job has had.
     last_id: u64,
     jobs: BTreeMap<u64, Job>,
-    /// What the binlog has of each job: its state after the last change that is written.
+    /// Each job in the binlog, in its state after the last recorded change.
     log: BTreeMap<u64, Job>,
     tubes: Vec<Tube>,
     peers: Vec<Peer>,
@@ -185,7 +185,7 @@ pub(crate) struct Model {
 /// More ids than a segment of these simulations has jobs.
 const IDS_SKIPPED_MAX: u64 = 100_000;
 
-/// What a job counts beside its body and its CR LF, according to the manual.
+/// Bytes counted for a job besides its body and its CR LF, according to the manual.
 const JOB_OVERHEAD_BYTES: u64 = 128;
 
 impl Model {
@@ -236,7 +236,7 @@ impl Model {
         self.settle();
     }
 
-    /// Does a command for which there is no memory.
+    /// Handles a command for which there is no memory.
     pub(crate) fn refuse(&mut self, peer: usize, commands: &[Command]) {
         self.is_refusing = true;
         self.send(peer, commands);
@@ -297,7 +297,7 @@ impl Model {
             if is_over {
                 job.state = State::Ready;
             }
-            // It waits since the daemon started.
+            // It has been waiting since the daemon started.
             job.since = 0;
             let &(reserves, timeouts) = found.jobs.get(&id).expect("the job was acknowledged");
             let before = &self.jobs[&id];
@@ -322,7 +322,8 @@ impl Model {
         for tube in &mut self.tubes {
             tube.has_had_a_job = self.jobs.values().any(|job| job.tube == tube.name);
         }
-        // After a crash, ids are skipped that clients may have seen: as many as a segment has jobs.
+        // After a crash, ids that clients may have seen are skipped: as many as a segment can have
+        // jobs.
         let ids = self.last_id + 1..=self.next_id + IDS_SKIPPED_MAX;
         assert!(ids.contains(&found.next_id), "{}", found.next_id);
         self.next_id = found.next_id;
@@ -371,7 +372,7 @@ impl Model {
         self.turn
     }
 
-    /// All that will be due. The order of the variants is the order of a tick.
+    /// Everything that will be due. The order of the variants is the order of a tick.
     fn dues(&self) -> impl Iterator<Item = Due> + '_ {
         let delays = self.jobs.iter().filter_map(|(&id, job)| match job.state {
             State::Delayed { until } => Some(Due::Delay { at: until, id }),
@@ -455,7 +456,7 @@ impl Model {
 
 /// Turns: each peer that may act does.
 impl Model {
-    /// Lets each peer in turn get as far as it can, until none gets any further.
+    /// Lets each peer in turn proceed as far as it can, until none can proceed.
     fn settle(&mut self) {
         let mut is_busy = true;
         while is_busy {
@@ -566,14 +567,14 @@ impl Model {
 
 /// Jobs from state to state.
 impl Model {
-    /// The job has been ready since `since`, and may be reserved now.
+    /// Makes the job ready, as of `since`. It may be reserved now.
     fn make_ready(&mut self, id: u64, since: u64, now: u64) {
         self.job(id).state = State::Ready;
         self.job(id).since = since;
         self.serve(now);
     }
 
-    /// A client has lost the job, which is ready since then, or buried if it was lost too often.
+    /// A client has lost the job. It is ready as of `since`, or buried if it was lost too often.
     fn lose(&mut self, id: u64, since: u64, now: u64) {
         let job = &self.jobs[&id];
         let [reserves, ended, kicks] =
@@ -652,7 +653,7 @@ impl Model {
         self.serve(now);
     }
 
-    /// Writes the job's present state to the binlog.
+    /// Writes the job's current state to the binlog.
     fn write_down(&mut self, id: u64) {
         self.log.insert(id, self.jobs[&id].clone());
     }
@@ -729,7 +730,7 @@ impl Model {
 impl Model {
     #[expect(clippy::too_many_lines, reason = "one arm per command, to be read from top to bottom")]
     fn obey(&mut self, peer: usize, command: Command) {
-        // The end of a skipped body is no command and takes no time; nor does HTTP.
+        // The end of a skipped body is not a command and takes no time; neither does HTTP.
         match command {
             Command::Part(Part::Skipped(reply)) => return self.reply(peer, reply),
             Command::Part(Part::Body(_)) if self.peers[peer].put.is_none() => {
@@ -973,7 +974,7 @@ impl Model {
             .is_none_or(|limit| self.held() + uploads + bytes + JOB_OVERHEAD_BYTES <= limit)
     }
 
-    /// A part of a body counts. If the limit does not admit it, it is dropped, and the rest of the
+    /// Counts a part of a body. If the limit does not admit it, it is dropped, and the rest of the
     /// body is skipped.
     fn arrived(&mut self, peer: usize, bytes: u64) {
         self.peers[peer].upload = 0;
@@ -987,7 +988,7 @@ impl Model {
         }
     }
 
-    /// The reply to a command for which there is no memory, and all else that happens.
+    /// Applies a command for which there is no memory, and returns the reply.
     fn refuse_for_memory(&mut self, peer: usize, now: u64, command: &Command) {
         match *command {
             Command::Put { pri, delay, ttr, ref body } => {
@@ -1013,7 +1014,7 @@ impl Model {
         self.reply(peer, "OUT_OF_MEMORY");
     }
 
-    /// Whether the body is wanted; if not, it is skipped, and takes no id.
+    /// Whether the body is accepted; if not, it is skipped, and takes no id.
     fn header(
         &mut self,
         peer: usize,

@@ -1,5 +1,5 @@
-//! A command's cost must not grow with what other clients have. It is counted in items visited, not
-//! in seconds. And large work is done in slices.
+//! A command's cost must not grow with the jobs, tubes and connections of other clients. It is
+//! counted in items visited, not in seconds. And large work must be done in slices.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn visits_of_a_round(world: &mut World) -> u64 {
 }
 
 /// The original walked through all tubes on every put, reserve, use and watch and in every turn,
-/// and through all waiters on every wake-up: ten thousand tubes made it fifty times slower.
+/// and through all waiters on every wake-up. Ten thousand tubes made it fifty times slower.
 ///
 /// Proves: B23.
 #[test]
@@ -174,7 +174,7 @@ fn the_end_of_a_pause_lets_others_in_between() {
     }
 }
 
-/// A kick whose client leaves would stop half-way.
+/// A kick whose client disconnects would stop halfway.
 #[test]
 fn a_long_kick_survives_its_client() {
     let mut world = World::new(Arrival::Whole, 65_535);
@@ -222,7 +222,7 @@ fn a_departed_client_returns_its_jobs_in_slices() {
     world.server.check();
 }
 
-/// A worker that leaves and watches a hundred thousand tubes would hold up all other clients.
+/// A worker that watches a hundred thousand tubes and disconnects would hold up all other clients.
 #[test]
 fn a_departed_client_leaves_its_tubes_in_slices() {
     for waits in [false, true] {
@@ -257,8 +257,8 @@ fn a_departed_client_leaves_its_tubes_in_slices() {
     }
 }
 
-/// The job of a client that leaves would be returned only after the hundred thousand of a client
-/// that left before.
+/// The job of a client that disconnects would be returned only after the hundred thousand of one
+/// that disconnected before.
 #[test]
 fn a_client_with_little_does_not_leave_behind_one_with_much() {
     let mut world = World::new(Arrival::Whole, 65_535);
@@ -293,7 +293,7 @@ fn a_mass_expiry_is_done_in_slices() {
         world.send(worker, b"put 0 0 1 1\r\nx\r\nreserve\r\n");
     }
     world.pause_turns();
-    // The commands above were before this turn, so they do not allow for more alarms.
+    // The commands above were executed before this turn, so they do not allow for more timers.
     world.turn();
     world.advance(Duration::from_secs(5));
     for turn in 1..=3 {
@@ -350,7 +350,7 @@ fn a_short_kick_does_not_wait_for_a_long_one() {
     assert_eq!(world.receive(other), b"KICKED 1\r\n");
 }
 
-/// Very many delayed jobs that are due would keep workers from getting `DEADLINE_SOON` and
+/// A very large number of due delayed jobs would keep workers from getting `DEADLINE_SOON` and
 /// `TIMED_OUT`.
 #[test]
 fn a_flood_of_one_kind_leaves_room_for_the_others() {
@@ -369,7 +369,7 @@ fn a_flood_of_one_kind_leaves_room_for_the_others() {
     assert_eq!(world.receive(worker), b"TIMED_OUT\r\n");
 }
 
-/// Producers of jobs with short delays would add them faster than they become ready, and all jobs
+/// Producers would add jobs with short delays faster than these become ready, so that all jobs
 /// would be later and later.
 #[test]
 fn as_many_alarms_are_heeded_as_a_turn_can_set() {

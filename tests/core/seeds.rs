@@ -1,4 +1,4 @@
-//! Which seeds the simulators play, and how a run that panics fails.
+//! The seeds that the simulators play, and the handling of a run that panics.
 
 #![expect(clippy::disallowed_methods, reason = "whoever says MINUTES means real ones")]
 
@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Seeds from the environment. `SEED` alone is a single one, `RUNS` is how many, `MINUTES` is how
-/// long, from `SEED` on. `make sim` runs two groups of simulators one after the other, so each
-/// group takes half the minutes.
+/// Seeds from the environment. `SEED` alone selects a single one. With `RUNS` or `MINUTES`, that
+/// many seeds are played, or for that long, from `SEED` on. `make sim` runs two groups of
+/// simulators one after the other, so each group takes half the minutes.
 #[derive(Debug)]
 pub(crate) struct Seeds {
     next: u64,
@@ -53,7 +53,7 @@ impl Iterator for Seeds {
     }
 }
 
-/// The outcome of a run, with a panic as a failure, so that it is made short like any other.
+/// The outcome of a run. A panic is a failure, so that it is shortened like any other.
 pub(crate) fn outcome(run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     let text = |panic: Box<dyn Any + Send>| match panic.downcast::<String>() {
         Ok(text) => *text,
@@ -67,7 +67,7 @@ thread_local! {
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does something that is known to panic many times, without printing that.
+/// Runs something that is known to panic many times, without printing the panics.
 ///
 /// The process has one hook for panics. It is set once, and still prints the panics of other tests.
 pub(crate) fn quietly<T>(act: impl FnOnce() -> T) -> T {

@@ -1,7 +1,7 @@
 //! The simulator: seeded clients, commands, clock jumps, lost connections, and kills and restarts
-//! with a binlog, on the pure server, with a simple model as the oracle. After each step replies
+//! with a binlog, on the pure server, with a simple model as the oracle. After each step, replies
 //! must be equal byte by byte, so must all counters and the bytes that jobs hold, and every
-//! invariant must hold. A run that fails is made short, and its seed is printed; `make sim SEED=…`
+//! invariant must hold. A run that fails is shortened, and its seed is printed; `make sim SEED=…`
 //! repeats it.
 
 use std::{
@@ -34,10 +34,10 @@ const STEPS: usize = 300;
 
 const JOB_SIZE_LIMIT: u32 = 65_535;
 
-/// How many runs, unless `make sim` says otherwise.
+/// The number of runs, unless `make sim` sets another.
 const RUNS: u64 = 200;
 
-/// When a run begins, by the calendar; its clock begins with zero.
+/// The date at which a run begins; its clock begins at zero.
 const DATE: i64 = 1_700_000_000_000_000_000;
 
 /// A step of a run.
@@ -63,7 +63,7 @@ impl Act {
     }
 }
 
-/// Draws acts with a bias to states where something can go wrong: few tubes, few priorities,
+/// Draws acts with a bias towards states in which faults are likely: few tubes, few priorities,
 /// short times, ids that exist.
 struct Generator {
     prng: Prng,
@@ -175,7 +175,7 @@ impl Generator {
     }
 }
 
-/// What a run begins with.
+/// The settings of a run.
 #[derive(Debug, Clone)]
 struct Setting {
     arrival: Arrival,
@@ -183,11 +183,11 @@ struct Setting {
     bury_after: Option<NonZeroU32>,
     /// The options of the binlog, if there is one.
     options: Option<Options>,
-    /// The seed of memory that refuses now and then.
+    /// The seed of a memory source that sometimes refuses.
     fickle: Option<u64>,
 }
 
-/// Memory that is refused at random, unless it is told to be there.
+/// A memory source that refuses at random, until it is made reliable.
 #[derive(Debug)]
 struct Fickle {
     prng: Prng,
@@ -246,7 +246,7 @@ impl Setting {
     }
 }
 
-/// What a daemon that has just started has found, if the model allows several outcomes.
+/// The state that a daemon has found at startup, where the model allows several outcomes.
 fn found(queue: &Queue) -> Found {
     let record = |id| queue.find(id).map(|job| (id, &queue.job(job).record));
     Found {
@@ -259,8 +259,9 @@ fn found(queue: &Queue) -> Found {
     }
 }
 
-/// Replies without what the model does not know of a binlog: which file has a job, and the counts
-/// of files and records. These have any number of digits, so documents may have any length.
+/// Replies without the facts about a binlog that the model does not know: the file of a job, and
+/// the counts of files and records. These have any number of digits, so documents may have any
+/// length.
 fn masked(replies: &[u8]) -> Vec<u8> {
     let lines = replies.split_inclusive(|&byte| byte == b'\n');
     lines.fold(Vec::new(), |mut masked, line| {
@@ -282,9 +283,9 @@ struct Run {
     world: World,
     model: Model,
     peers: usize,
-    /// The client that asks for all counters after each step, and does nothing else.
+    /// The client that requests all counters after each step, and does nothing else.
     auditor: usize,
-    /// From now on memory is there.
+    /// Whether memory is never refused any more.
     is_reliable: Arc<AtomicBool>,
 }
 
@@ -347,8 +348,7 @@ impl Run {
         self.model.send(peer, commands);
     }
 
-    /// Does a step, unless its client has gone or was never there, as in a run that was made
-    /// shorter.
+    /// Performs a step, unless its client has disconnected or never existed, as in a shortened run.
     fn apply(&mut self, act: &Act) {
         match *act {
             Act::Connect => self.connect(),
@@ -388,10 +388,10 @@ impl Run {
         }
     }
 
-    /// Does a step, and compares all that can be compared after it.
+    /// Performs a step, and compares everything that can be compared after it.
     fn step(&mut self, act: &Act) -> Result<(), String> {
         if matches!(act, Act::Restart) {
-            // Clients that are about to be closed get what is due until then.
+            // Clients that will soon be closed get everything that is due until then.
             self.advance(SECOND / 1000);
             self.compare()?;
         }
@@ -441,7 +441,7 @@ impl Run {
     }
 }
 
-/// Draws and plays one seed. Fails with what was done up to the first difference.
+/// Draws and plays one seed. Fails with the steps up to the first difference.
 fn play(seed: u64, is_fickle: bool) -> Result<(), (Setting, Vec<Act>)> {
     let mut prng = Prng::new(seed);
     let mut setting = Setting::draw(&mut prng);
@@ -468,7 +468,7 @@ fn failure(setting: &Setting, acts: &[Act]) -> Option<String> {
     .err()
 }
 
-/// Simpler runs: without a client that does nothing, or with one command less of one client.
+/// Simpler runs: without a client that does nothing, or with one command fewer of one client.
 fn simpler(acts: &[Act]) -> Vec<Vec<Act>> {
     let without = |place: usize| [&acts[..place], &acts[place + 1..]].concat();
     let mut stories = Vec::new();
@@ -507,9 +507,9 @@ fn agrees_with_the_model() {
     simulate(RUNS, false);
 }
 
-/// If memory is refused in the middle of a command, half of it would be done, or a job on its way
-/// to a worker would be lost. What is refused must not have happened; what cannot be refused must
-/// be done a moment later.
+/// If memory is refused in the middle of a command, half of it would be carried out, or a job on
+/// its way to a worker would be lost. A refused command must have had no effect; work that cannot
+/// be refused must be done a moment later.
 #[test]
 fn agrees_with_the_model_where_memory_is_refused() {
     simulate(RUNS / 2, true);

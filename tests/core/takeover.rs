@@ -1,9 +1,9 @@
-//! Two daemons and one directory on a network file system, simulated. The file system takes the
-//! lock of the active daemon back at any of its calls, and the other daemon takes over. Later the
-//! network heals, and the first daemon, which knows nothing of it, goes on: its clients still send
-//! commands. Daemons are killed and started again in any order.
+//! Two daemons and one directory on a network file system, simulated. The file system revokes the
+//! lock of the active daemon at any of its calls, and the other daemon takes over. Later the
+//! network works again, and the first daemon, which has noticed nothing, continues: its clients
+//! still send commands. Daemons are killed and started again in any order.
 //!
-//! - A change that either daemon has acknowledged is there in the end.
+//! - Any change that either daemon has acknowledged must exist at the end.
 //! - Once a daemon has read the binlog, no other acknowledges a change.
 //! - No daemon touches a file that another one made after it had taken over.
 #![expect(clippy::disallowed_types, reason = "two daemons share a directory")]
@@ -27,13 +27,13 @@ use ct::Prng;
 
 use crate::{seeds::Seeds, world};
 
-/// How many histories, unless `make sim` says otherwise.
+/// The number of histories, unless `make sim` sets another.
 const RUNS: u64 = 3000;
 
 /// Steps of one history.
 const STEPS: usize = 120;
 
-/// How long a daemon that has taken the lock waits before it reads: as `--wait-for-lock` does.
+/// How long a daemon waits after taking the lock before it reads, as with `--wait-for-lock`.
 const TAKEOVER_DELAY: Duration = Duration::from_millis(500);
 
 const START: Time = Time::from_nanoseconds(9_000_000_000_000_000_000);
@@ -48,18 +48,18 @@ type Side = usize;
 struct File {
     content: Content,
     maker: Side,
-    /// In which term of the lock it was made.
+    /// The term of the lock in which it was made.
     term: u64,
 }
 
-/// What both daemons see.
+/// The state that both daemons see.
 #[derive(Debug, Default)]
 struct Shared {
     files: BTreeMap<Name, File>,
     holder: Option<Side>,
-    /// How often the lock was taken by another daemon than before.
+    /// How often the lock has passed to another daemon.
     term: u64,
-    /// What the lock's file says: the start that took it last.
+    /// The line in the lock's file: the process that took the lock last.
     line: u64,
     starts: u64,
     foul: Option<String>,
@@ -73,20 +73,20 @@ struct Mount(Rc<RefCell<MountState>>);
 struct MountState {
     shared: Rc<RefCell<Shared>>,
     side: Side,
-    /// The line of this start.
+    /// The line of this process.
     line: u64,
-    /// The term in which this start took the lock.
+    /// The term in which this process took the lock.
     term: u64,
     /// Every call fails.
     is_cut: bool,
     /// The network is cut after this many more calls.
     calls_left: Option<u32>,
-    /// How often the file system has taken back locks.
+    /// How often the file system has revoked locks.
     epoch: u64,
-    /// Whether a file whose lock was taken back can be written no more.
+    /// Whether a file whose lock was revoked can no longer be written.
     fences: bool,
     open: BTreeMap<Name, (Content, u64)>,
-    /// How often the daemon looks at the result of a background sync before it is there.
+    /// How often the daemon checks for the result of a background sync before there is one.
     looks: u32,
     sync_time: Duration,
     plant: Plant,
@@ -96,11 +96,11 @@ struct MountState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plant {
     Nothing,
-    /// The daemon does not ask for its lock.
+    /// When it recovers, the daemon does not check its lock.
     RecoversWithoutAsking,
     /// A rename replaces what has the new name.
     ReplacesFiles,
-    /// The daemon does not ask for its lock again after a call that took long.
+    /// The daemon does not check its lock again after a call that took long.
     AnswersWithoutAsking,
 }
 
@@ -126,7 +126,7 @@ impl MountState {
         if self.is_cut { Err(io::ErrorKind::NotConnected.into()) } else { Ok(()) }
     }
 
-    /// Notes it if the file belongs to a daemon that has taken over.
+    /// Notes a fault if the file belongs to a daemon that has taken over.
     fn judge(&mut self, act: &str, name: Name) {
         let mut shared = self.shared.borrow_mut();
         if let Some(file) = shared.files.get(&name) {
@@ -300,13 +300,13 @@ impl Disk for Mount {
 /// A process with a mount.
 enum Process {
     Down,
-    /// It has the lock since this time, and has not read the binlog yet.
+    /// It has had the lock since this time, and has not read the binlog yet.
     TakesOver(Mount, Time),
     Serves {
         mount: Mount,
         server: Box<Server>,
         conn: Key<Conn>,
-        /// What its clients were not answered yet.
+        /// Its clients' commands that have not been answered yet.
         asked: Vec<Asked>,
     },
 }
@@ -316,11 +316,11 @@ enum Process {
 enum Asked {
     Put(u64),
     Delete(u64),
-    /// It changes nothing that a restart keeps.
+    /// A command that changes nothing that a restart keeps.
     Other,
 }
 
-/// What a client knows of a job, by the number in its body.
+/// A client's knowledge of a job, by the number in its body.
 #[derive(Debug, Default, Clone, Copy)]
 struct Known {
     is_put: bool,
@@ -338,7 +338,7 @@ struct History {
     fences: bool,
     sync_time: Duration,
     plant: Plant,
-    /// One of them does not go on: what happens is done by the other.
+    /// One of the daemons hangs: everything that happens is done by the other.
     is_hanging: bool,
     story: Vec<String>,
     takeovers: u64,
@@ -397,7 +397,7 @@ impl History {
         self.shared.borrow_mut().foul.take().map_or(Ok(()), Err)
     }
 
-    /// The last call of a daemon hangs, and the file system takes back its lock meanwhile.
+    /// The last call of a daemon hangs, and meanwhile the file system revokes its lock.
     fn hang(&mut self, side: Side) -> Result<(), String> {
         let Some(mount) = self.mount(side) else { return Ok(()) };
         if self.is_hanging || mount.0.borrow().is_cut || !self.prng.chance(1, 10) {
@@ -543,7 +543,7 @@ impl History {
         let Process::Serves { server, conn, asked, .. } = &mut self.processes[side] else {
             return Ok(());
         };
-        // As the event loop does before it answers.
+        // The event loop does the same before it answers.
         if asks {
             server.confirm_lock_if_due(self.now);
         }
@@ -583,7 +583,7 @@ impl History {
             if !is_change {
                 continue;
             }
-            // The other one has read the binlog, so it does not know of this.
+            // The other daemon has read the binlog, so it does not have this change.
             let is_stale = other_serves && self.shared.borrow().holder == Some(1 - side);
             if is_stale {
                 return Err(format!("{ask:?} is acknowledged after the takeover"));
@@ -623,7 +623,7 @@ impl History {
         }
     }
 
-    /// What a last start finds.
+    /// Judges the jobs that a last startup finds.
     fn judge(&mut self) -> Result<(), String> {
         for side in [0, 1] {
             self.end(side);
@@ -663,7 +663,7 @@ fn calendar() -> Calendar {
     Calendar::new(START, 1_700_000_000_000_000_000)
 }
 
-/// The first seed that fails, with its story.
+/// The first seed that fails, with a description of the run.
 fn first_failure(runs: u64, plant: Plant) -> Option<String> {
     Seeds::new(runs).find_map(|seed| {
         let mut history = History::new(seed, plant);
@@ -688,8 +688,8 @@ fn no_daemon_loses_what_another_has_acknowledged() {
     assert!(takeovers > 300, "{takeovers} takeovers in a hundred histories prove little");
 }
 
-/// The simulation itself: it would find a daemon that recovers without asking for its lock, one
-/// whose rename replaces a file, and one that answers after a call that took long.
+/// Tests the simulation itself: it must find a daemon that recovers without checking its lock, one
+/// whose rename replaces a file, and one that answers after a long call without checking its lock.
 #[test]
 fn planted_defects_are_found() {
     for plant in [Plant::RecoversWithoutAsking, Plant::ReplacesFiles, Plant::AnswersWithoutAsking] {

@@ -56,18 +56,18 @@ pub(crate) struct World {
     settings: Settings,
     arrival: Arrival,
     peers: Vec<Peer>,
-    /// What was put off because there was no memory is tried again at once: all that is due at the
-    /// latest time the server has set is due now.
+    /// Work deferred for lack of memory is retried at once: everything that is due by the latest
+    /// time that the server has set is due now.
     is_short: bool,
-    /// Nothing happens except in turns that the test asks for.
+    /// Nothing happens except in turns that the test requests.
     is_paused: bool,
-    /// How many commands of a client are obeyed before their replies are sent.
+    /// How many commands of a client are executed before their replies are sent.
     share: u32,
     /// The most bytes of replies that have ever waited for a client.
     pub(crate) most_waiting: usize,
 }
 
-/// Constants where the real daemon asks the machine.
+/// Constants in place of the values that the real daemon gets from the system.
 pub(crate) fn identity() -> Identity {
     Identity {
         pid: 4711,
@@ -100,7 +100,7 @@ impl World {
     }
 
     /// Limits the memory of all bodies; called before any client connects. From now on replies are
-    /// sent one by one, because unsent ones count too.
+    /// sent one by one, because unsent ones are counted, too.
     pub(crate) fn limit_memory(&mut self, bytes: u64) {
         self.share = 1;
         self.settings.memory_limit = Some(bytes);
@@ -113,14 +113,14 @@ impl World {
         self.server = Server::new(identity(), self.settings, self.now);
     }
 
-    /// Takes memory from a source that may refuse at any call. What was refused and must be done is
-    /// tried again at once.
+    /// Takes memory from a source that may refuse at any call. Refused work that must be done is
+    /// retried at once.
     pub(crate) fn set_source(&mut self, memory: Box<dyn MemorySource>) {
         self.server.set_memory(memory, 0, Duration::ZERO);
         self.is_short = true;
     }
 
-    /// Puts another server in the place of this one; no client is connected to it.
+    /// Replaces this server by another one, which has no clients.
     pub(crate) fn replace(&mut self, server: Server) {
         for peer in &mut self.peers {
             peer.is_open = false;
@@ -142,7 +142,7 @@ impl World {
         self.peers.len() - 1
     }
 
-    /// The server's index of a connection, which decides the order if times are equal.
+    /// The server's index of a connection, which decides the order of events at the same time.
     pub(crate) fn slot(&self, peer: usize) -> usize {
         self.peers[peer].key.index()
     }
@@ -152,7 +152,7 @@ impl World {
         self.settle();
     }
 
-    /// Ends the client's side; it still reads.
+    /// Closes the client's sending side; it still reads.
     pub(crate) fn half_close(&mut self, peer: usize) {
         self.peers[peer].has_ended = true;
         if self.peers[peer].is_open {
@@ -202,12 +202,12 @@ impl World {
         self.now = end;
     }
 
-    /// From now on things happen only in [`World::turn`].
+    /// From now on, anything happens only in [`World::turn`].
     pub(crate) fn pause_turns(&mut self) {
         self.is_paused = true;
     }
 
-    /// One turn, as in the event loop: what is due, then a share of every client's bytes.
+    /// One turn, as in the event loop: due work, then a share of every client's bytes.
     pub(crate) fn turn(&mut self) {
         self.server.tick(self.now);
         for peer in 0..self.peers.len() {
@@ -222,8 +222,8 @@ impl World {
         self.deliver(peer);
     }
 
-    /// Runs turns until nothing is left to do at this instant. Each client in turn gets as far as
-    /// it can, so that the order of events does not depend on how bytes arrive.
+    /// Runs turns until nothing is left to do at this instant. Each client in turn proceeds as far
+    /// as it can, so that the order of events does not depend on how bytes arrive.
     fn settle(&mut self) {
         let mut is_busy = !self.is_paused;
         while is_busy {
@@ -244,13 +244,13 @@ impl World {
         }
     }
 
-    /// Has what is due at `at` done now.
+    /// The time up to which due work must be done now.
     fn due_by(&self) -> Time {
         if self.is_short { self.now.max(self.server.latest()) } else { self.now }
     }
 
-    /// Does what is due. What the binlog alone has due needs a commit and no tick, which would take
-    /// a nanosecond that a server without a binlog does not take.
+    /// Does the due work. Due work of the binlog alone needs a commit but no tick, because a tick
+    /// would take a nanosecond that a server without a binlog does not take.
     fn tick(&mut self) {
         let is_due = |at: Option<Time>| at.is_some_and(|at| at <= self.due_by());
         let is_of_log = is_due(self.server.wal().and_then(Wal::next_deadline));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A command, as a client means it.
+/// A command, as intended by a client.
 #[derive(Clone)]
 pub(crate) enum Command {
     Put {
@@ -71,8 +71,8 @@ pub(crate) enum Part {
     Arrived(u64),
     /// The body of the `put` before it, with the two bytes that should be CR LF.
     Body(Vec<u8>),
-    /// A line that is refused, and the key of `stats` that counts it all the same. There is no
-    /// reply yet if a body follows that is skipped.
+    /// A line that is refused, and the key of `stats` that still counts it. There is no reply yet
+    /// if a body follows and is skipped.
     BadLine { reply: Option<&'static str>, counted: Option<&'static str> },
     /// The end of something that was skipped.
     Skipped(&'static str),

@@ -1,4 +1,4 @@
-//! The documents of the model: statistics and lists, counted when asked for.
+//! The documents of the model: statistics and lists, counted at each request.
 
 use std::fmt::Write;
 

@@ -337,7 +337,8 @@ fn make_sound(segment_size: u64, length: usize) -> Files {
     disk.files.take()
 }
 
-/// The fuzzer's bytes as files: each two bytes of length, then so much of what is left.
+/// The fuzzer's bytes as files: for each, two bytes of length, then that many of the remaining
+/// bytes.
 fn any_files(mut input: &[u8]) -> Files {
     let mut files = Files::new();
     while let Some((length, rest)) = input.split_first_chunk() {
@@ -389,7 +390,8 @@ pub(crate) fn judge(input: &[u8]) {
         0 => any_files(input),
         _ => damaged_files(mode & 128 > 0, input),
     };
-    // A segment of the original from another kind of machine is refused, whatever else is there.
+    // A segment of the original from another kind of machine is refused, whatever the other files
+    // are.
     let copy = Rc::new(RefCell::new(files.clone()));
     let opened = open(&Memory { files: Rc::clone(&copy), unreadable: None, refusal: None });
     if opened.is_err_and(|error| matches!(error, wal::Error::Foreign(_))) {
@@ -430,7 +432,7 @@ pub(crate) fn judge(input: &[u8]) {
     }
     let (mut restored, _wal, report) = open(&disk).expect("what cannot be read is set aside");
     assert!(!report.is_damaged());
-    // The first start did not end in order, so it may have shown ids.
+    // The first run did not shut down cleanly, so it may have shown ids.
     assert!((next_id..=next_id + IDS_SKIPPED_MAX).contains(&restored.queue.next_id()));
     assert_eq!(drain(&mut restored), found);
 }

@@ -1,7 +1,7 @@
-//! The whole server without sockets: several connections that send any bytes, whole or in pieces,
-//! go away at any moment, and a clock that jumps. Every invariant must hold after each step, and
-//! every byte of every reply is judged by the simulator's model, which gets the same bytes as read
-//! by the plain reference. In the end all counters are asked for.
+//! The whole server without sockets, with a clock that jumps. Several connections send any bytes,
+//! whole or in pieces, and disconnect at any moment. Every invariant must hold after each step. The
+//! simulator's model, which gets the same bytes as read by the plain reference, judges every byte
+//! of every reply. At the end, all counters are compared.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -147,7 +147,7 @@ impl Reading {
     }
 }
 
-/// A few are kept apart from small ones, and one is too large.
+/// A few are stored apart from small ones, and one is too large.
 const SIZES: [usize; 16] = [0, 0, 1, 1, 1, 5, 5, 5, 20, 20, 20, 20, 300, 4095, 8000, 8001];
 
 /// The fuzzer's bytes, as choices.
@@ -333,7 +333,7 @@ impl Both {
     }
 }
 
-/// Judges what any bytes, read as choices, do to a server.
+/// Judges the effect of any bytes, read as choices, on a server.
 pub(crate) fn judge(input: &[u8]) {
     let mut choices = Choices(input);
     let first = choices.byte();
@@ -363,7 +363,7 @@ pub(crate) fn judge(input: &[u8]) {
         both.compare();
     }
     both.audit();
-    // At the end, once: longer than any delay and any time to run.
+    // Once at the end, more time passes than any delay or any time to run.
     both.advance(u64::from(u32::MAX) * SECOND + SECOND);
     both.compare();
     both.audit();
